@@ -1,0 +1,63 @@
+import { readFile, realpath, stat } from 'node:fs/promises'
+import { dirname } from 'node:path'
+
+import { LeaseholdError } from '../errors.ts'
+
+/** The operating-system account the server runs under, when it is not our own. */
+export interface Account {
+  readonly name: string
+  readonly uid: number
+  readonly gid: number
+}
+
+const CANDIDATES = ['postgres', '_postgres', 'nobody']
+
+/**
+ * PostgreSQL refuses to run as root, and initdb looks its own account up by name, so as root the
+ * server runs under an existing unprivileged account. `undefined`: we are not root, our own will do.
+ */
+export async function serverAccount(): Promise<Account | undefined> {
+  if (process.getuid?.() !== 0) return undefined
+  const accounts = parsePasswd(await readFile('/etc/passwd', 'utf8'))
+  for (const name of CANDIDATES) {
+    const account = accounts.get(name)
+    if (account !== undefined && account.uid !== 0) return account
+  }
+  throw new LeaseholdError(
+    'EMBEDDED_FAILED',
+    `PostgreSQL does not run as root, and none of the accounts ${CANDIDATES.join(', ')} exists in /etc/passwd.`,
+    {
+      remedy: 'Run as another user, add one of these accounts, or set DATABASE_URL to a server of your own.',
+    },
+  )
+}
+
+function parsePasswd(text: string): Map<string, Account> {
+  const accounts = new Map<string, Account>()
+  for (const line of text.split('\n')) {
+    const [name, , uid, gid] = line.split(':')
+    if (name === undefined || uid === undefined || gid === undefined || accounts.has(name)) continue
+    // macOS writes nobody as -2; the kernel means the unsigned value.
+    accounts.set(name, { name, uid: Number(uid) >>> 0, gid: Number(gid) >>> 0 })
+  }
+  return accounts
+}
+
+/** Whether the account can use `path` with these permission bits (4 read, 1 execute) and traverse all above it. */
+export async function canReach(account: Account, path: string, bits: number): Promise<boolean> {
+  let current = await realpath(path)
+  let wanted = bits
+  for (;;) {
+    if (!(await hasBits(account, current, wanted))) return false
+    const parent = dirname(current)
+    if (parent === current) return true
+    current = parent
+    wanted = 1
+  }
+}
+
+async function hasBits(account: Account, path: string, bits: number): Promise<boolean> {
+  const { mode, uid, gid } = await stat(path)
+  const shift = uid === account.uid ? 6 : gid === account.gid ? 3 : 0
+  return ((mode >> shift) & bits) === bits
+}

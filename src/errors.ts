@@ -1,0 +1,42 @@
+/**
+ * Every error Leasehold throws on purpose is a `LeaseholdError` with one of these codes.
+ * `docs/errors.md` has the cause and the remedy of each; a test keeps the two in step.
+ */
+export const ERROR_CODES = [
+  'SETTING_INVALID',
+  'LEASE_TABLE_INVALID',
+  'LEASE_TABLE_MISFIT',
+  'DATABASE_UNAVAILABLE',
+  'QUERY_TIMEOUT',
+  'DATABASE_CLOSED',
+  'MIGRATION_CHANGED',
+  'MIGRATION_FAILED',
+  'EMBEDDED_MISSING',
+  'EMBEDDED_FAILED',
+] as const
+
+export type ErrorCode = (typeof ERROR_CODES)[number]
+
+export interface ErrorOptions {
+  /** What to do about it, in one sentence a person can act on. */
+  readonly remedy?: string
+  readonly cause?: unknown
+}
+
+/** An error with a stable code; the message already contains the remedy, so printing it is enough. */
+export class LeaseholdError extends Error {
+  override readonly name = 'LeaseholdError'
+  readonly code: ErrorCode
+  readonly remedy: string | undefined
+
+  constructor(code: ErrorCode, message: string, options: ErrorOptions = {}) {
+    const text = options.remedy === undefined ? message : `${message} ${options.remedy}`
+    super(text, options.cause === undefined ? undefined : { cause: options.cause })
+    this.code = code
+    this.remedy = options.remedy
+  }
+}
+
+export function isLeaseholdError(error: unknown, code?: ErrorCode): error is LeaseholdError {
+  return error instanceof LeaseholdError && (code === undefined || error.code === code)
+}

@@ -1,0 +1,83 @@
+import { type Queryable } from '../postgres/queryable.ts'
+import { type LeaseTable } from './table.ts'
+
+export interface Column {
+  readonly name: string
+  /** As PostgreSQL writes it, ready for a cast: `bigint`, `timestamp with time zone`, `"My Type"`. */
+  readonly type: string
+  readonly notNull: boolean
+}
+
+export interface TableIndex {
+  readonly name: string
+  readonly unique: boolean
+  readonly partial: boolean
+  /** `undefined` stands for an expression. */
+  readonly columns: readonly (string | undefined)[]
+}
+
+/** What the catalog says of the real table. */
+export interface TableShape {
+  readonly columns: ReadonlyMap<string, Column>
+  readonly indexes: readonly TableIndex[]
+}
+
+export type Inspection =
+  | { readonly found: 'table'; readonly shape: TableShape }
+  | { readonly found: 'nothing' }
+  | { readonly found: 'otherKind'; readonly kind: string }
+
+const FIND_RELATION = `
+select c.oid::text as oid, c.relkind::text as kind
+from pg_class as c
+join pg_namespace as n on n.oid = c.relnamespace
+where n.nspname = $1 and c.relname = $2`
+
+const COLUMNS = `
+select a.attname as name, format_type(a.atttypid, null) as type, a.attnotnull as "notNull"
+from pg_attribute as a
+where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
+order by a.attnum`
+
+const INDEXES = `
+select ic.relname as name, i.indisunique as unique, i.indpred is not null as partial,
+       (select json_agg(a.attname order by k.n)
+        from unnest(i.indkey::int2[]) with ordinality as k (attnum, n)
+        left join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum and k.attnum > 0
+        where k.n <= i.indnkeyatts) as columns
+from pg_index as i
+join pg_class as ic on ic.oid = i.indexrelid
+where i.indrelid = $1::oid and i.indisvalid and i.indislive
+order by ic.relname`
+
+/** Ordinary and partitioned tables take row locks and can carry the lease; views and others cannot. */
+const LEASABLE = new Set(['r', 'p'])
+
+export async function inspectTable(
+  db: Queryable,
+  table: Pick<LeaseTable, 'schema' | 'name'>,
+): Promise<Inspection> {
+  const relation = await db.query<{ oid: string; kind: string }>({
+    text: FIND_RELATION,
+    values: [table.schema, table.name],
+  })
+  const found = relation.rows[0]
+  if (found === undefined) return { found: 'nothing' }
+  if (!LEASABLE.has(found.kind)) return { found: 'otherKind', kind: found.kind }
+
+  const columns = await db.query<Column>({ text: COLUMNS, values: [found.oid] })
+  const indexes = await db.query<Omit<TableIndex, 'columns'> & { columns: (string | null)[] }>({
+    text: INDEXES,
+    values: [found.oid],
+  })
+  return {
+    found: 'table',
+    shape: {
+      columns: new Map(columns.rows.map((column) => [column.name, column])),
+      indexes: indexes.rows.map((index) => ({
+        ...index,
+        columns: index.columns.map((name) => name ?? undefined),
+      })),
+    },
+  }
+}

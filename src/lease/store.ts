@@ -1,0 +1,234 @@
+import { type Clock, systemClock } from '../clock.ts'
+import { LeaseholdError } from '../errors.ts'
+import { type Database } from '../postgres/database.ts'
+import { type Queryable } from '../postgres/queryable.ts'
+import { fitTable } from './fit.ts'
+import { keyOf, type Lease, trustedUntil } from './lease.ts'
+import { leaseStatements, MAX_BATCH } from './sql.ts'
+import { type LeaseStatement } from './statement.ts'
+import { type LeaseTable } from './table.ts'
+
+/** The values of the order columns at which a claim ended; opaque to everyone but the next claim. */
+export type Place = readonly string[]
+
+export interface Claimed<Row> {
+  readonly lease: Lease
+  readonly row: Row
+}
+
+export interface Claim<Row> {
+  /** In the table's order. */
+  readonly claimed: readonly Claimed<Row>[]
+  /** Where to go on; absent when nothing was claimed or the table's order has no such place. */
+  readonly place: Place | undefined
+  /** On the local monotonic clock (D8). */
+  readonly trustedUntil: number
+}
+
+export interface Renewal {
+  readonly renewed: readonly Lease[]
+  /** Still ours, but the row is locked by another transaction just now: not extended, not lost. */
+  readonly busy: readonly Lease[]
+  /** Expired, settled, or held by another claim. */
+  readonly lost: readonly Lease[]
+  readonly trustedUntil: number
+}
+
+/** What became of the leases handed to `settle` or `release`. */
+export interface Ended {
+  readonly ended: readonly Lease[]
+  /** Their rows are unchanged: the token is no longer current. */
+  readonly fencedOff: readonly Lease[]
+}
+
+export interface Reaped {
+  readonly id: string
+  /** Who held the row. */
+  readonly owner: string
+  readonly token: bigint
+  /** How long the lease had been over. */
+  readonly staleMs: number
+}
+
+export interface SettleOptions {
+  /** The arguments of the outcome, one record for each lease. */
+  readonly args?: readonly Readonly<Record<string, unknown>>[]
+  /** The caller's own transaction: the row is settled exactly if it commits. */
+  readonly tx?: Queryable
+}
+
+/** The five verbs over one table, for one owner (and one bucket). Nothing else changes a lease. */
+export interface LeaseStore<Row extends object = Record<string, unknown>, Outcome extends string = string> {
+  readonly table: LeaseTable<Outcome>
+  readonly owner: string
+  claim(request: { limit: number; leaseMs: number; from?: Place | undefined }): Promise<Claim<Row>>
+  renew(leases: readonly Lease[], leaseMs: number): Promise<Renewal>
+  settle(outcome: Outcome, leases: readonly Lease[], options?: SettleOptions): Promise<Ended>
+  /** Gives rows back untouched, for another claim. */
+  release(leases: readonly Lease[]): Promise<Ended>
+  reap(request?: { limit?: number }): Promise<readonly Reaped[]>
+}
+
+export interface StoreOptions {
+  readonly owner: string
+  readonly bucket?: number
+  readonly clock?: Clock
+}
+
+/** Looks at the real table, refuses one that does not fit, and prepares its statements. */
+export async function openLeaseStore<
+  Row extends object = Record<string, unknown>,
+  Outcome extends string = string,
+>(db: Database, table: LeaseTable<Outcome>, options: StoreOptions): Promise<LeaseStore<Row, Outcome>> {
+  const { owner, bucket = 0, clock = systemClock } = options
+  if (owner.trim() === '') {
+    throw new LeaseholdError('SETTING_INVALID', `owner is ${JSON.stringify(owner)}.`, {
+      remedy: 'Give every worker a unique, non-empty id.',
+    })
+  }
+  const statements = leaseStatements(table, await fitTable(db, table))
+
+  async function run<Result extends object>(
+    statement: LeaseStatement,
+    values: Readonly<Record<string, unknown>>,
+    on: Queryable = db,
+  ): Promise<Result[]> {
+    const bound: Readonly<Record<string, unknown>> = { owner, bucket, ...values }
+    const { rows } = await on.query<Result>({
+      name: statement.name,
+      text: statement.text,
+      values: statement.parameters.map((parameter) => bound[parameter]),
+    })
+    return rows
+  }
+
+  /** The leases as the arrays that the statements take. */
+  function batch(leases: readonly Lease[]): Record<string, unknown> {
+    const keys = leases.map((lease) => keyOf(table, lease.id))
+    const columns = table.key.map((_, i) => [`"@k${i + 1}"`, keys.map((key) => key[i])] as const)
+    return { ...Object.fromEntries(columns), tokens: `{${leases.map(({ token }) => token).join(',')}}` }
+  }
+
+  async function end(
+    statement: LeaseStatement,
+    leases: readonly Lease[],
+    args: Readonly<Record<string, unknown>>,
+    on: Queryable | undefined,
+  ): Promise<Ended> {
+    if (leases.length === 0) return { ended: [], fencedOff: [] }
+    const rows = await run<{ '@n': number }>(statement, { ...batch(leases), ...args }, on)
+    const changed = new Set(rows.map((row) => row['@n'] - 1))
+    return {
+      ended: leases.filter((_, i) => changed.has(i)),
+      fencedOff: leases.filter((_, i) => !changed.has(i)),
+    }
+  }
+
+  return {
+    table,
+    owner,
+
+    async claim({ limit, leaseMs, from }) {
+      checkLimit(limit)
+      checkLease(leaseMs)
+      const sentAt = clock.monotonicNow()
+      const resumed = from === undefined ? undefined : statements.claimFrom
+      const places = Object.fromEntries((from ?? []).map((value, i) => [`"@o${i + 1}"`, value]))
+      const rows = await run<ClaimedRow>(resumed ?? statements.claim, { limit, leaseMs, ...places })
+      return { ...readClaim<Row>(rows, owner), trustedUntil: trustedUntil(sentAt, leaseMs) }
+    },
+
+    async renew(leases, leaseMs) {
+      checkLease(leaseMs)
+      const sentAt = clock.monotonicNow()
+      const until = trustedUntil(sentAt, leaseMs)
+      if (leases.length === 0) return { renewed: [], busy: [], lost: [], trustedUntil: until }
+      const rows = await run<{ '@n': number; '@busy': boolean }>(statements.renew, {
+        ...batch(leases),
+        leaseMs,
+      })
+      const busy = new Map(rows.map((row) => [row['@n'] - 1, row['@busy']]))
+      return {
+        renewed: leases.filter((_, i) => busy.get(i) === false),
+        busy: leases.filter((_, i) => busy.get(i) === true),
+        lost: leases.filter((_, i) => !busy.has(i)),
+        trustedUntil: until,
+      }
+    },
+
+    async settle(outcome, leases, { args = [], tx } = {}) {
+      const statement = statements.settle.get(outcome)
+      if (statement === undefined) {
+        throw new TypeError(
+          `${outcome} is not an outcome of ${table.schema}.${table.name}: it has ${Object.keys(table.outcomes).join(', ')}`,
+        )
+      }
+      const names = Object.keys(table.outcomes[outcome].args)
+      const columns = names.map((name) => [`"@arg:${name}"`, leases.map((_, i) => args[i]?.[name] ?? null)])
+      return end(statement, leases, Object.fromEntries(columns), tx)
+    },
+
+    async release(leases) {
+      return end(statements.release, leases, {}, undefined)
+    },
+
+    async reap({ limit = 500 } = {}) {
+      checkLimit(limit)
+      const rows = await run<ReapedRow>(statements.reap, { limit })
+      return rows.map(readReaped)
+    },
+  }
+}
+
+interface ClaimedRow {
+  readonly '@id': string
+  readonly '@token': string
+  readonly '@until': Date
+  readonly '@order': string[] | null
+  readonly '@place': (string | null)[] | null
+}
+
+function readClaim<Row extends object>(
+  rows: readonly ClaimedRow[],
+  owner: string,
+): { claimed: Claimed<Row>[]; place: Place | undefined } {
+  const byId = new Map<string, Claimed<Row>>()
+  let order: readonly string[] = []
+  let place: Place | undefined
+  for (const { '@id': id, '@token': token, '@until': until, '@order': ids, '@place': at, ...row } of rows) {
+    // What is left of the result is the row as the table has it; the caller says of which type that is.
+    byId.set(id, { lease: { id, owner, token: BigInt(token), until }, row: row as Row })
+    if (ids !== null) order = ids
+    if (at !== null && at.every((value) => value !== null)) place = at
+  }
+  return { claimed: order.flatMap((id) => byId.get(id) ?? []), place }
+}
+
+interface ReapedRow {
+  readonly '@id': string
+  readonly '@owner': string
+  readonly '@token': string | null
+  readonly '@staleMs': number
+}
+
+/** Without a token column, the token is at the end of the owner value. */
+function readReaped(row: ReapedRow): Reaped {
+  const { '@id': id, '@owner': held, '@token': token, '@staleMs': staleMs } = row
+  if (token !== null) return { id, owner: held, token: BigInt(token), staleMs }
+  const [, owner = held, carried = '0'] = /^(.*)#(\d+)$/s.exec(held) ?? []
+  return { id, owner, token: BigInt(carried), staleMs }
+}
+
+function checkLimit(limit: number): void {
+  if (Number.isInteger(limit) && limit >= 1 && limit <= MAX_BATCH) return
+  throw new LeaseholdError('SETTING_INVALID', `limit is ${limit}.`, {
+    remedy: `Ask for a whole number of rows from 1 to ${MAX_BATCH}.`,
+  })
+}
+
+function checkLease(leaseMs: number): void {
+  if (Number.isFinite(leaseMs) && leaseMs > 0) return
+  throw new LeaseholdError('SETTING_INVALID', `leaseMs is ${leaseMs}.`, {
+    remedy: 'Give a number of milliseconds above 0.',
+  })
+}

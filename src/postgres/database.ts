@@ -1,0 +1,209 @@
+import { setMaxListeners } from 'node:events'
+import { Client, Pool, type PoolClient } from 'pg'
+import { LeaseholdError } from '../errors.ts'
+import { isNoFreeSlot, isUnavailable, unavailable } from './failures.ts'
+import type { Queryable, Result, Statement } from './queryable.ts'
+import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
+import { within } from './within.ts'
+
+export type { DatabaseEvent } from './session.ts'
+
+export interface DatabaseOptions {
+  readonly url: string
+  /** What `pg_stat_activity` shows; `leasehold` unless the URL or this says otherwise. */
+  readonly applicationName?: string
+  /** The most connections this process opens (RULE-020-041). Default 10. */
+  readonly maxConnections?: number
+  /** Bounds opening a connection, and waiting for a free one. Default 5,000. */
+  readonly connectTimeoutMs?: number
+  /** Bounds every statement. Default 30,000. */
+  readonly queryTimeoutMs?: number
+  /** `false` sends no statement names, for a pooler without prepared statements. Default true. */
+  readonly prepare?: boolean
+  /** Hears what happened. Must not throw. */
+  readonly onEvent?: (event: DatabaseEvent) => void
+}
+
+export interface TransactionOptions {
+  /** Bounds every statement of this transaction instead of the database's own `queryTimeoutMs`. */
+  readonly queryTimeoutMs?: number
+}
+
+export interface Database extends Queryable {
+  /** Runs the work between BEGIN and COMMIT on one connection; any error rolls back and is passed on. */
+  transaction<T>(work: (tx: Queryable) => Promise<T>, options?: TransactionOptions): Promise<T>
+  /** Refuses new work, waits for what runs (at most `queryTimeoutMs`), closes every connection. */
+  close(): Promise<void>
+}
+
+/** How long a goodbye may take before the socket is closed without one. */
+const GOODBYE_MS = 1_000
+const LONGEST_TIMER_MS = 2_147_483_647
+
+/** Opens a pool of connections. Nothing is dialled before the first statement. */
+export function openDatabase(options: DatabaseOptions): Database {
+  const settings = {
+    maxConnections: checked('maxConnections', options.maxConnections ?? 10),
+    connectTimeoutMs: checked('connectTimeoutMs', options.connectTimeoutMs ?? 5_000),
+    queryTimeoutMs: checked('queryTimeoutMs', options.queryTimeoutMs ?? 30_000),
+  }
+  const emit = options.onEvent ?? ((): void => undefined)
+  const context: SessionContext = { naming: { on: options.prepare ?? true }, emit }
+  const pool = openPool(options, settings)
+  const connected = new Set<PoolClient>()
+  pool.on('error', (error) => emit({ type: 'connectionLost', error: unavailable(error) }))
+  pool.on('connect', (client) => connected.add(client))
+  pool.on('remove', (client) => connected.delete(client))
+
+  const sessions = new Set<Session>()
+  const running = new Set<Promise<unknown>>()
+  let closed: Promise<void> | undefined
+  const abandoned = new AbortController()
+  // One listener for each caller that waits for a connection.
+  setMaxListeners(0, abandoned.signal)
+
+  async function checkOut(queryTimeoutMs: number): Promise<Session> {
+    return new Promise((resolve, reject) => {
+      // A pool that is ending never serves those who wait for it.
+      const giveUp = (): void => reject(closedError())
+      abandoned.signal.addEventListener('abort', giveUp, { once: true })
+      // The callback form: it runs before anything else can happen to the client, so that the session's error
+      // listener is there from the first moment.
+      pool.connect((error, client) => {
+        abandoned.signal.removeEventListener('abort', giveUp)
+        if (client === undefined) {
+          reject(checkOutFailure(error, settings))
+        } else if (abandoned.signal.aborted) {
+          client.release(true)
+        } else {
+          resolve(new Session(client, queryTimeoutMs, context))
+        }
+      })
+    })
+  }
+
+  async function withSession<T>(queryTimeoutMs: number, work: (session: Session) => Promise<T>): Promise<T> {
+    if (closed !== undefined) throw closedError()
+    const task = (async () => {
+      const session = await checkOut(queryTimeoutMs)
+      sessions.add(session)
+      try {
+        return await work(session)
+      } finally {
+        session.end()
+        sessions.delete(session)
+      }
+    })()
+    const settled = task.then(nothing, nothing)
+    running.add(settled)
+    try {
+      return await task
+    } finally {
+      running.delete(settled)
+    }
+  }
+
+  async function closeNow(): Promise<void> {
+    await within(settings.queryTimeoutMs, Promise.all(running))
+    abandoned.abort()
+    for (const session of sessions) session.destroy(closedError())
+    await pool.end()
+    await within(GOODBYE_MS, allRemoved(pool, connected))
+    for (const client of connected) client.connection.stream.destroy()
+  }
+
+  return {
+    async query<Row extends object>(statement: Statement): Promise<Result<Row>> {
+      return withSession(settings.queryTimeoutMs, async (session) => session.queryAlone<Row>(statement))
+    },
+    async transaction<T>(work: (tx: Queryable) => Promise<T>, choice: TransactionOptions = {}): Promise<T> {
+      const queryTimeoutMs = checked('queryTimeoutMs', choice.queryTimeoutMs ?? settings.queryTimeoutMs)
+      return withSession(queryTimeoutMs, async (session) => runTransaction(session, work))
+    },
+    async close(): Promise<void> {
+      closed ??= closeNow()
+      await closed
+    },
+  }
+}
+
+async function runTransaction<T>(session: Session, work: (tx: Queryable) => Promise<T>): Promise<T> {
+  await session.query({ text: 'begin' })
+  let result: T
+  try {
+    result = await work(session)
+  } catch (error) {
+    // The work's own error is the news. A rollback that fails leaves a broken session, which is destroyed.
+    await session.query({ text: 'rollback' }).catch(nothing)
+    throw error
+  }
+  await session.commit()
+  return result
+}
+
+interface Settings {
+  readonly maxConnections: number
+  readonly connectTimeoutMs: number
+  readonly queryTimeoutMs: number
+}
+
+function openPool(options: DatabaseOptions, settings: Settings): Pool {
+  const config = {
+    connectionString: options.url,
+    application_name: options.applicationName ?? 'leasehold',
+    max: settings.maxConnections,
+    connectionTimeoutMillis: settings.connectTimeoutMs,
+    idleTimeoutMillis: 30_000,
+    keepAlive: true,
+    keepAliveInitialDelayMillis: 10_000,
+  }
+  assertUsableUrl(options.url)
+  return new Pool(config)
+}
+
+/** Throws for a URL that no connection could be made from; the message never repeats it, it holds a password. */
+export function assertUsableUrl(url: string): void {
+  const remedy = 'Give one of the form postgresql://user:password@host:5432/database.'
+  if (url === '') throw new LeaseholdError('SETTING_INVALID', 'The database URL is empty.', { remedy })
+  try {
+    // Only parsed here; nothing is dialled.
+    void new Client({ connectionString: url })
+  } catch {
+    throw new LeaseholdError('SETTING_INVALID', 'The database URL cannot be read.', { remedy })
+  }
+}
+
+function checked(name: string, value: number): number {
+  if (Number.isInteger(value) && value >= 1 && value <= LONGEST_TIMER_MS) return value
+  throw new LeaseholdError('SETTING_INVALID', `${name} is ${value}.`, {
+    remedy: `Give a whole number from 1 to ${LONGEST_TIMER_MS}.`,
+  })
+}
+
+function checkOutFailure(error: unknown, settings: Settings): unknown {
+  if (isNoFreeSlot(error)) {
+    return unavailable(
+      error,
+      `No connection became free within connectTimeoutMs = ${settings.connectTimeoutMs} ms; all of maxConnections = ${settings.maxConnections} are in use.`,
+    )
+  }
+  return isUnavailable(error) ? unavailable(error) : error
+}
+
+function closedError(): LeaseholdError {
+  return new LeaseholdError('DATABASE_CLOSED', 'The database has been closed.', {
+    remedy: 'Stop what uses it before calling close().',
+  })
+}
+
+async function allRemoved(pool: Pool, connected: ReadonlySet<PoolClient>): Promise<void> {
+  await new Promise<void>((resolve) => {
+    const look = (): void => {
+      if (connected.size === 0) resolve()
+    }
+    pool.on('remove', look)
+    look()
+  })
+}
+
+function nothing(): void {}

@@ -1,0 +1,156 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { Client } from 'pg'
+import { assertUsableUrl } from './database.ts'
+import { isUnavailable, unavailable } from './failures.ts'
+import { quoteIdentifier } from './identifiers.ts'
+import { within } from './within.ts'
+
+export type ListenerEvent =
+  /** Notifications arrive from now on. Some may have been missed before: look for work once. */
+  | { readonly type: 'listening' }
+  /** Notifications do not arrive; the listener tries again by itself after `retryInMs`. */
+  | { readonly type: 'disconnected'; readonly error: Error; readonly retryInMs: number }
+
+export interface ListenerOptions {
+  /** Not that of a transaction-mode pooler: it would swallow the LISTEN. */
+  readonly url: string
+  readonly channels: readonly string[]
+  /** Must not throw. */
+  readonly onNotification: (channel: string, payload: string) => void
+  /** Must not throw. */
+  readonly onEvent?: (event: ListenerEvent) => void
+  readonly applicationName?: string
+  /** Bounds connecting, and the LISTEN itself. Default 5,000. */
+  readonly connectTimeoutMs?: number
+  /** How often the connection is asked whether it is alive. Default 5,000. */
+  readonly probeIntervalMs?: number
+  /** How long it may take to say so. Default 3,000. */
+  readonly probeTimeoutMs?: number
+  /** Spreads the return of many listeners. A number from 0 to 1. */
+  readonly random?: () => number
+}
+
+const FIRST_PAUSE_MS = 100
+const LONGEST_PAUSE_MS = 5_000
+const GOODBYE_MS = 1_000
+
+/**
+ * One connection outside the pool that waits for NOTIFY, and comes back whenever it is lost. A connection that
+ * only listens would never notice that the network swallows everything, so it is asked now and then.
+ */
+export class Listener {
+  readonly #options: ListenerOptions
+  #stopping = new AbortController()
+  #stopped: Promise<void> | undefined
+
+  constructor(options: ListenerOptions) {
+    assertUsableUrl(options.url)
+    this.#options = options
+  }
+
+  /** Returns at once; `listening` tells when it is. */
+  start(): void {
+    if (this.#stopped !== undefined) return
+    this.#stopping = new AbortController()
+    this.#stopped = keepListening(this.#options, this.#stopping.signal)
+  }
+
+  /** Prompt, whatever it is doing. No notification is delivered after it. */
+  async stop(): Promise<void> {
+    this.#stopping.abort()
+    await this.#stopped
+    this.#stopped = undefined
+  }
+}
+
+async function keepListening(options: ListenerOptions, stop: AbortSignal): Promise<void> {
+  const random = options.random ?? Math.random
+  let failures = 0
+  while (!stop.aborted) {
+    try {
+      await listenOnce(options, stop, () => {
+        failures = 0
+      })
+    } catch (cause) {
+      if (stop.aborted) return
+      const error = isUnavailable(cause) || !(cause instanceof Error) ? unavailable(cause) : cause
+      const pause = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** failures)
+      const retryInMs = Math.round(pause * (0.5 + random() / 2))
+      failures += 1
+      options.onEvent?.({ type: 'disconnected', error, retryInMs })
+      await pauseFor(retryInMs, stop)
+    }
+  }
+}
+
+/** Resolves when stopped, rejects when the connection is lost. */
+async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: () => void): Promise<void> {
+  const connectTimeoutMs = options.connectTimeoutMs ?? 5_000
+  const probeTimeoutMs = options.probeTimeoutMs ?? 3_000
+  const client = new Client({
+    connectionString: options.url,
+    application_name: options.applicationName ?? 'leasehold listener',
+    connectionTimeoutMillis: connectTimeoutMs,
+    keepAlive: true,
+    keepAliveInitialDelayMillis: 10_000,
+  })
+  // Ends a pause: the connection is gone, or the listener is to stop.
+  const over = new AbortController()
+  let resting = false
+  let lost: Error | undefined
+  client.on('error', (error) => {
+    lost ??= error
+  })
+  client.on('end', () => over.abort())
+  client.on('notification', ({ channel, payload }) => {
+    if (!stop.aborted) options.onNotification(channel, payload ?? '')
+  })
+  const onStop = (): void => {
+    over.abort()
+    // Whatever it waits for from the network may never come.
+    if (!resting) client.connection.stream.destroy()
+  }
+  stop.addEventListener('abort', onStop, { once: true })
+  try {
+    await client.connect()
+    await answer(client, listenStatement(options.channels), connectTimeoutMs)
+    if (!stop.aborted) options.onEvent?.({ type: 'listening' })
+    while (!stop.aborted) {
+      resting = true
+      await pauseFor(options.probeIntervalMs ?? 5_000, over.signal)
+      resting = false
+      if (stop.aborted) return
+      if (over.signal.aborted) throw lost ?? new Error('Connection terminated unexpectedly')
+      await answer(client, 'select 1', probeTimeoutMs)
+      onAlive()
+    }
+  } finally {
+    stop.removeEventListener('abort', onStop)
+    await farewell(client, stop.aborted && lost === undefined)
+  }
+}
+
+/** Waits for the answer. Without one in time the connection is as good as gone, and is destroyed. */
+async function answer(client: Client, text: string, timeoutMs: number): Promise<void> {
+  const answered = client.query(text)
+  if (await within(timeoutMs, answered)) return
+  client.connection.stream.destroy()
+  // The query ends with its socket; only then is nothing left behind.
+  await answered.catch(() => undefined)
+  throw unavailable(undefined, `The listening connection did not answer within ${timeoutMs} ms.`)
+}
+
+async function farewell(client: Client, politely: boolean): Promise<void> {
+  if (politely) await within(GOODBYE_MS, client.end())
+  client.connection.stream.destroy()
+}
+
+/** One message for all channels; a LISTEN holds from the end of its transaction. */
+function listenStatement(channels: readonly string[]): string {
+  return channels.map((channel) => `listen ${quoteIdentifier(channel)}`).join('; ')
+}
+
+async function pauseFor(ms: number, until: AbortSignal): Promise<void> {
+  // It rejects for one reason only, which is that the pause is over.
+  await delay(ms, undefined, { signal: until }).catch(() => undefined)
+}

@@ -1,0 +1,142 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { LeaseholdError } from '../errors.ts'
+import type { Database } from './database.ts'
+import { isLockConflict, isServerError } from './failures.ts'
+import { quoteIdentifier, quoteLiteral } from './identifiers.ts'
+import { MIGRATIONS_DIRECTORY, readMigrations, type MigrationFile } from './migration-files.ts'
+import {
+  assertContiguous,
+  assertUnchanged,
+  createLedger,
+  readLedger,
+  recordMigration,
+} from './migration-ledger.ts'
+import type { Queryable } from './queryable.ts'
+
+export interface MigrateOptions {
+  /** Where everything goes. Default `leasehold`. */
+  readonly schema?: string
+  /** Where the files are. Default: those of this package. */
+  readonly directory?: URL
+  /** How long one attempt waits for a table lock before it steps back and lets the workers pass. Default 2,000. */
+  readonly lockTimeoutMs?: number
+  /** How many attempts one migration gets. Default 30. */
+  readonly attempts?: number
+}
+
+export interface Migrated {
+  /** The versions this call applied; those another process applied meanwhile are not among them. */
+  readonly applied: readonly number[]
+  /** The version of the database now. */
+  readonly version: number
+  /** Versions in the database that this release does not know: it is older than the database. */
+  readonly ahead: readonly number[]
+}
+
+/** A migration may build an index on a large table; waiting for another process's migration is bounded by it too. */
+const STATEMENT_TIMEOUT_MS = 3_600_000
+const LONGEST_PAUSE_MS = 5_000
+
+/**
+ * Brings the schema to the version of this release. Any number of processes may call it at once: each migration is
+ * one transaction that holds an advisory lock of that transaction and looks into the ledger again under it.
+ * With nothing to do it is one SELECT.
+ */
+export async function migrate(db: Database, options: MigrateOptions = {}): Promise<Migrated> {
+  const schema = options.schema ?? 'leasehold'
+  const files = await readMigrations(options.directory ?? MIGRATIONS_DIRECTORY)
+  const ledger = await readLedger(db, schema)
+  assertContiguous(ledger, schema)
+  assertUnchanged(files, ledger)
+  const known = new Set(ledger.map((row) => row.version))
+  const applied: number[] = []
+  for (const file of files) {
+    if (known.has(file.version)) continue
+    const plan: Plan = { schema, file, lockTimeoutMs: options.lockTimeoutMs ?? 2_000 }
+    if (await applyWithRetries(db, plan, options.attempts ?? 30)) applied.push(file.version)
+  }
+  return {
+    applied,
+    version: Math.max(0, files.length, ...known),
+    ahead: [...known].filter((version) => version > files.length),
+  }
+}
+
+interface Plan {
+  readonly schema: string
+  readonly file: MigrationFile
+  readonly lockTimeoutMs: number
+}
+
+/**
+ * A statement that waits for a table lock makes every later one wait behind it. So the wait is short, and between
+ * two attempts the workers get their turn.
+ */
+async function applyWithRetries(db: Database, plan: Plan, attempts: number): Promise<boolean> {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      return await db.transaction(async (tx) => applyOnce(tx, plan), { queryTimeoutMs: STATEMENT_TIMEOUT_MS })
+    } catch (error) {
+      if (!isLockConflict(error)) throw error
+      if (attempt >= attempts) throw lockedOut(error, plan, attempts)
+    }
+    await delay(Math.min(LONGEST_PAUSE_MS, 50 * 2 ** attempt) * (0.5 + Math.random() / 2))
+  }
+}
+
+/** Resolves with false when another process was faster. */
+async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): Promise<boolean> {
+  // Read committed whatever the role's default: the ledger must be seen as it is after the lock was granted.
+  await tx.query({ text: 'set transaction isolation level read committed' })
+  // Waiting for another migrator blocks no worker, so it has no lock_timeout.
+  await tx.query({ text: 'set local lock_timeout to 0' })
+  await tx.query({
+    text: 'select pg_advisory_xact_lock(hashtextextended($1, 0))',
+    values: [`leasehold migrations of ${schema}`],
+  })
+  await tx.query({ text: `set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}` })
+  await createLedger(tx, schema)
+  const ledger = await readLedger(tx, schema)
+  assertUnchanged([file], ledger)
+  if (ledger.some((row) => row.version === file.version)) return false
+  await tx.query({ text: `set local search_path to ${quoteIdentifier(schema)}` })
+  try {
+    await tx.query({ text: file.text })
+  } catch (error) {
+    throw isServerError(error) && !isLockConflict(error) ? failed(error, file) : error
+  }
+  await recordMigration(tx, schema, file)
+  return true
+}
+
+type ServerError = Error & { readonly code: string | undefined; readonly position: string | undefined }
+
+function failed(error: ServerError, file: MigrationFile): LeaseholdError {
+  return new LeaseholdError(
+    'MIGRATION_FAILED',
+    `The migration ${file.file} failed${placeOf(error, file)}: ${error.message} (SQLSTATE ${error.code}).`,
+    { remedy: 'Nothing of this file was applied. Remove the cause and run it again.', cause: error },
+  )
+}
+
+function placeOf(error: ServerError, file: MigrationFile): string {
+  if (error.position === undefined) return ''
+  // PostgreSQL counts characters, not UTF-16 units.
+  const before = Array.from(file.text)
+    .slice(0, Number(error.position) - 1)
+    .join('')
+  const lines = before.split('\n')
+  return ` at line ${lines.length}, column ${(lines.at(-1) ?? '').length + 1}`
+}
+
+function lockedOut(error: unknown, plan: Plan, attempts: number): LeaseholdError {
+  return new LeaseholdError(
+    'MIGRATION_FAILED',
+    `The migration ${plan.file.file} got no lock in ${attempts} attempts of lockTimeoutMs = ${plan.lockTimeoutMs} ms.`,
+    {
+      remedy:
+        'Nothing of this file was applied. End the long transaction that holds the table (see pg_stat_activity and pg_blocking_pids) and run it again.',
+      cause: error,
+    },
+  )
+}
