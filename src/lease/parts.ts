@@ -53,46 +53,51 @@ export function partsOf(table: LeaseTable, shape: TableShape): Parts {
   }
 }
 
-/** The leases of a batch, as rows: key, token, owner and the arguments of each. */
-export function heldLeases(
-  parts: Parts,
-  parameter: Parameters,
-  args: Readonly<Record<string, string>> = {},
-): string {
-  const arrays = [
-    ...parts.key.map((k) => parameter(k.alias, `${k.type}[]`)),
-    parameter('tokens', 'bigint[]'),
-    ...Object.entries(args).map(([argument, type]) => parameter(argumentAlias(argument), `${type}[]`)),
-  ]
-  const names = [
-    ...parts.key.map((k) => k.alias),
-    '"@token"',
-    ...Object.keys(args).map(argumentAlias),
-    '"@n"',
-  ]
+/** The leases of a batch, as rows: key, owner and token of each. */
+export function heldLeases(parts: Parts, parameter: Parameters): string {
+  const arrays = [...parts.key.map((k) => parameter(k.alias, `${k.type}[]`)), parameter('tokens', 'bigint[]')]
+  const names = [...parts.key.map((k) => k.alias), '"@token"']
   const owner = parameter('owner', 'text')
   const ownerValue = parts.token === undefined ? `${owner} || '${TOKEN_MARK}' || "@token"` : owner
   return `
   select *, ${ownerValue} as "@owner"
-  from unnest(${list(arrays)}) with ordinality as leases (${list(names)})
+  from unnest(${list(arrays)}) as leases (${list(names)})
 `
 }
 
 /** The fence: key, owner and token (D3). */
 export function ours(parts: Parts): string[] {
-  return [
-    ...reached(parts.key, 'held'),
-    `t.${parts.owner} = held."@owner"`,
-    ...(parts.token === undefined ? [] : [`t.${parts.token} = held."@token"`]),
+  const { key, owner, token } = parts
+  const fence = [
+    ...key.map((k) => [k.column, k.alias]),
+    [owner, '"@owner"'],
+    ...(token === undefined ? [] : [[token, '"@token"']]),
   ]
+  return [...throughIndex(key, 'held'), among(fence, 'held')]
 }
 
-/** The rows named by a CTE, found through the index on the key. */
-export function reached(key: readonly KeyColumn[], source: string): string[] {
-  return key.flatMap(({ column, alias }) => [
-    `t.${column} = any (array(select ${alias} from ${source}))`,
-    `t.${column} = ${source}.${alias}`,
-  ])
+/** Exactly the rows that a CTE names. */
+export function named(key: readonly KeyColumn[], source: string): string[] {
+  const exactly =
+    key.length === 1
+      ? []
+      : [
+          among(
+            key.map((k) => [k.column, k.alias]),
+            source,
+          ),
+        ]
+  return [...throughIndex(key, source), ...exactly]
+}
+
+function throughIndex(key: readonly KeyColumn[], source: string): string[] {
+  return key.map(({ column, alias }) => `t.${column} = any (array(select ${alias} from ${source}))`)
+}
+
+function among(pairs: readonly (readonly string[])[], source: string): string {
+  const columns = pairs.map(([column]) => `t.${column}`)
+  const aliases = pairs.map(([, alias]) => alias ?? '')
+  return `((${list(columns)}) in (select ${list(aliases)} from ${source})) is true`
 }
 
 export function inBucket(parts: Parts, parameter: Parameters, alias = ''): string[] {
@@ -101,18 +106,15 @@ export function inBucket(parts: Parts, parameter: Parameters, alias = ''): strin
   return [`${alias}${quote(table.bucket)} = ${parameter('bucket', bucketType)}`]
 }
 
-/** One column is its own text; several are a JSON array of their texts. `store.ts` reads it back. */
+/** One column is its own text; several are a JSON array of their texts, as `rowId` in `lease.ts` writes it. */
 export function rowId(columns: readonly string[]): string {
-  const texts = columns.map((column) => `${column}::text`)
-  return texts.length === 1 ? list(texts) : `jsonb_build_array(${list(texts)})::text`
+  const [only = '', ...more] = columns.map((column) => `${column}::text`)
+  if (more.length === 0) return only
+  return `('[' || ${[only, ...more].map((text) => `to_json(${text})::text`).join(" || ',' || ")} || ']')`
 }
 
 export function assignments(set: Assignments): string[] {
   return Object.entries(set).map(([column, expression]) => `${quote(column)} = ${expression}`)
-}
-
-export function argumentAlias(argument: string): string {
-  return quote(`@arg:${argument}`)
 }
 
 export function list(items: readonly string[]): string {

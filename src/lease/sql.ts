@@ -2,32 +2,31 @@
  * Every statement of the kernel, generated once for a table and prepared under its name.
  *
  * Names that begin with `@` are ours, so that no column a user names in a fragment can be ambiguous: `@k1…` the
- * key, `@o1…` the order, `@n` the position in the batch, `@token`, `@owner`, `@arg:…` the arguments of an outcome.
+ * key, `@o1…` the order, `@token`, `@owner`.
  *
  * Three habits keep the plans where they are, whatever the statistics say (docs/decisions/002-plans.md):
  * - Rows are reached by `key = any (array(select …))`. The planner takes such an array for ten elements, always,
- *   and stays on the key's index; a known array of 500, or a join alone, becomes a sequential scan on a small table.
+ *   and stays on the key's index; a known array of 500, or a join, becomes a sequential scan on a small table.
+ * - What must match row by row is compared by `((…) in (select …)) is true`. With `is true` it stays a hashed subplan,
+ *   one probe a row; as a join it can become a nested loop, 100 million comparisons for a batch of 10,000.
  * - The limit of a claim is `(select $n)` over a constant cap. A bare `limit $n` is a known number in a custom plan
  *   and a tenth of the table in a generic one; this is a tenth of at most ten thousand in both.
- * - Owner and token are compared in the join with the held leases, not as filters on the table: as filters they make
- *   the planner expect one row and join the batch with itself, n² comparisons.
  *
  * `now()` is the start of the transaction. In a transaction of the caller's it is early, so that a lease is at worst
  * too short and an expired lease at worst not seen yet.
  */
-import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
+import { quoteIdentifier as quote, quoteLiteral } from '../postgres/identifiers.ts'
 import { type TableShape } from './inspect.ts'
 import {
-  argumentAlias,
   assignments,
   CLOCK_TOKEN,
   heldLeases,
   inBucket,
   list,
+  named,
   ours,
   type Parts,
   partsOf,
-  reached,
   rowId,
   TOKEN_MARK,
 } from './parts.ts'
@@ -85,11 +84,7 @@ function claim(parts: Parts, from: 'start' | 'place'): LeaseStatement {
       : []),
   ]
   const first = `(${list(key.map((k) => `t.${k.column}`))}) = (select ${list(key.map((k) => k.alias))} from next limit 1)`
-  const matching = [
-    ...inBucket(parts, parameter, 't.'),
-    ...key.map((k) => `t.${k.column} = any (array(select ${k.alias} from next))`),
-    ...(key.length === 1 ? [] : key.map((k) => `t.${k.column} = next.${k.alias}`)),
-  ]
+  const taken = [...inBucket(parts, parameter, 't.'), ...named(key, 'next')]
   const lease = { ownerValue: parameter('owner', 'text'), leaseMs: parameter('leaseMs', 'float8') }
   return statement(
     from === 'start' ? 'claim' : 'claim_from',
@@ -108,8 +103,8 @@ with next as materialized (
   limit (select ${parameter('limit', 'int')})
 )
 update ${target} as t
-set ${list(claimAssignments(parts, lease))}${key.length === 1 ? '' : '\nfrom next'}
-where ${matching.join('\n  and ')}
+set ${list(claimAssignments(parts, lease))}
+where ${taken.join('\n  and ')}
 returning
   ${rowId(key.map((k) => `t.${k.column}`))} as "@id",
   ${parts.tokenAfterClaim} as "@token",
@@ -150,7 +145,6 @@ function renew(parts: Parts): LeaseStatement {
   const parameter = parameters()
   const held = heldLeases(parts, parameter)
   const bucket = inBucket(parts, parameter, 't.')
-  const leaseMs = parameter('leaseMs', 'float8')
   const stillOurs = [
     ...bucket,
     ...ours(parts),
@@ -158,57 +152,60 @@ function renew(parts: Parts): LeaseStatement {
     // `is true` hides the fragment from the planner, which would leave the key for a partial index on it.
     ...(table.held === undefined ? [] : [`(${table.held}) is true`]),
   ].join('\n    and ')
+  const keys = list(key.map((k) => `t.${k.column} as ${k.alias}`))
   return statement(
     'renew',
     parameter,
     `
 with held as materialized (${held}),
 free as materialized (
-  select held."@n", ${list(key.map((k) => `t.${k.column} as ${k.alias}`))}
-  from ${target} as t, held
+  select ${keys}
+  from ${target} as t
   where ${stillOurs}
-  for no key update of t skip locked
+  for no key update skip locked
 ),
 renewed as (
   update ${target} as t
-  set ${until} = greatest(t.${until}, now() + ${leaseMs} * interval '1 millisecond')
-  from free
-  where ${[...bucket, ...reached(key, 'free')].join('\n    and ')}
-  returning free."@n"
+  set ${until} = greatest(t.${until}, now() + ${parameter('leaseMs', 'float8')} * interval '1 millisecond')
+  where ${[...bucket, ...named(key, 'free')].join('\n    and ')}
 )
-select "@n"::int as "@n", false as "@busy" from renewed
+select ${rowId(key.map((k) => k.alias))} as "@id", false as "@busy" from free
 union all
-select held."@n"::int, true
-from ${target} as t, held
-where (select count(*) from free) < (select count(*) from held)
+select ${rowId(key.map((k) => k.alias))}, true
+from (
+  select ${keys}
+  from ${target} as t
+  where (select count(*) from free) < (select count(*) from held)
     and ${stillOurs}
-    and held."@n" not in (select "@n" from free)`,
+) as still_ours
+where ((${list(key.map((k) => k.alias))}) in (select * from free)) is not true`,
   )
 }
 
 /** Settles or releases: writes what is declared and ends the lease, for the rows that are still ours. */
 function endLease(parts: Parts, verb: string, declared: Required<OutcomeDeclaration>): LeaseStatement {
-  const { target, owner, until } = parts
+  const { target, key, owner, until } = parts
   const parameter = parameters()
-  const held = heldLeases(parts, parameter, declared.args)
+  const id = rowId(key.map((k) => `t.${k.column}`))
+  // One JSON object for the batch, looked up by row: a join for the sake of the arguments could turn quadratic.
+  const argument = (name: string): string =>
+    `(${parameter('args', 'jsonb')} -> ${id} ->> ${quoteLiteral(name)})::${declared.args[name] ?? 'text'}`
   const set = Object.entries(declared.set).map(
-    ([column, expression]) =>
-      `${quote(column)} = ${replaceArguments(expression, (argument) => `held.${argumentAlias(argument)}`)}`,
+    ([column, expression]) => `${quote(column)} = ${replaceArguments(expression, argument)}`,
   )
   return statement(
     verb,
     parameter,
     `
-with held as materialized (${held})
+with held as materialized (${heldLeases(parts, parameter)})
 update ${target} as t
 set ${list([`${owner} = null`, `${until} = null`, ...set])}
-from held
 where ${[...inBucket(parts, parameter, 't.'), ...ours(parts)].join('\n  and ')}
-returning held."@n"::int as "@n"`,
+returning ${id} as "@id"`,
   )
 }
 
-/** Takes back expired leases, oldest owner's word no longer heard, and reports whose they were (RULE-020-021). */
+/** Takes back expired leases and reports whose they were (RULE-020-021). */
 function reap(parts: Parts): LeaseStatement {
   const { table, target, key, owner, until, token } = parts
   const parameter = parameters()
@@ -238,12 +235,10 @@ with expired as materialized (
 reaped as (
   update ${target} as t
   set ${list(set)}
-  from expired
-  where ${[...inBucket(parts, parameter, 't.'), ...reached(key, 'expired')].join('\n    and ')}
-  returning expired.*
+  where ${[...inBucket(parts, parameter, 't.'), ...named(key, 'expired')].join('\n    and ')}
 )
 select ${rowId(key.map((k) => k.alias))} as "@id", "@owner", "@token",
   extract(epoch from now() - "@until")::float8 * 1000 as "@staleMs"
-from reaped`,
+from expired`,
   )
 }

@@ -103,24 +103,34 @@ export async function openLeaseStore<
   }
 
   /** The leases as the arrays that the statements take. */
-  function batch(leases: readonly Lease[]): Record<string, unknown> {
-    const keys = leases.map((lease) => keyOf(table, lease.id))
+  function batch(leases: Iterable<Lease>): Record<string, unknown> {
+    const keys: (readonly string[])[] = []
+    const tokens: bigint[] = []
+    for (const lease of leases) {
+      keys.push(keyOf(table, lease.id))
+      tokens.push(lease.token)
+    }
     const columns = table.key.map((_, i) => [`"@k${i + 1}"`, keys.map((key) => key[i])] as const)
-    return { ...Object.fromEntries(columns), tokens: `{${leases.map(({ token }) => token).join(',')}}` }
+    return { ...Object.fromEntries(columns), tokens: `{${tokens.join(',')}}` }
   }
 
   async function end(
     statement: LeaseStatement,
     leases: readonly Lease[],
-    args: Readonly<Record<string, unknown>>,
-    on: Queryable | undefined,
+    args?: SettleOptions['args'],
+    on?: Queryable,
   ): Promise<Ended> {
-    if (leases.length === 0) return { ended: [], fencedOff: [] }
-    const rows = await run<{ '@n': number }>(statement, { ...batch(leases), ...args }, on)
-    const changed = new Set(rows.map((row) => row['@n'] - 1))
+    const current = newestOfEachRow(leases)
+    if (current.size === 0) return { ended: [], fencedOff: [] }
+    const values = {
+      ...batch(current.values()),
+      ...(args === undefined ? {} : { args: argsById(leases, current, args) }),
+    }
+    const rows = await run<{ '@id': string }>(statement, values, on)
+    const changed = new Set(rows.map((row) => current.get(row['@id'])))
     return {
-      ended: leases.filter((_, i) => changed.has(i)),
-      fencedOff: leases.filter((_, i) => !changed.has(i)),
+      ended: leases.filter((lease) => changed.has(lease)),
+      fencedOff: leases.filter((lease) => !changed.has(lease)),
     }
   }
 
@@ -142,34 +152,31 @@ export async function openLeaseStore<
       checkLease(leaseMs)
       const sentAt = clock.monotonicNow()
       const until = trustedUntil(sentAt, leaseMs)
-      if (leases.length === 0) return { renewed: [], busy: [], lost: [], trustedUntil: until }
-      const rows = await run<{ '@n': number; '@busy': boolean }>(statements.renew, {
-        ...batch(leases),
-        leaseMs,
-      })
-      const busy = new Map(rows.map((row) => [row['@n'] - 1, row['@busy']]))
+      const current = newestOfEachRow(leases)
+      if (current.size === 0) return { renewed: [], busy: [], lost: [], trustedUntil: until }
+      const values = { ...batch(current.values()), leaseMs }
+      const rows = await run<{ '@id': string; '@busy': boolean }>(statements.renew, values)
+      const busy = new Map(rows.map((row) => [current.get(row['@id']), row['@busy']]))
       return {
-        renewed: leases.filter((_, i) => busy.get(i) === false),
-        busy: leases.filter((_, i) => busy.get(i) === true),
-        lost: leases.filter((_, i) => !busy.has(i)),
+        renewed: leases.filter((lease) => busy.get(lease) === false),
+        busy: leases.filter((lease) => busy.get(lease) === true),
+        lost: leases.filter((lease) => !busy.has(lease)),
         trustedUntil: until,
       }
     },
 
-    async settle(outcome, leases, { args = [], tx } = {}) {
+    async settle(outcome, leases, { args, tx } = {}) {
       const statement = statements.settle.get(outcome)
       if (statement === undefined) {
         throw new TypeError(
           `${outcome} is not an outcome of ${table.schema}.${table.name}: it has ${Object.keys(table.outcomes).join(', ')}`,
         )
       }
-      const names = Object.keys(table.outcomes[outcome].args)
-      const columns = names.map((name) => [`"@arg:${name}"`, leases.map((_, i) => args[i]?.[name] ?? null)])
-      return end(statement, leases, Object.fromEntries(columns), tx)
+      return end(statement, leases, args, tx)
     },
 
     async release(leases) {
-      return end(statements.release, leases, {}, undefined)
+      return end(statements.release, leases)
     },
 
     async reap({ limit = 500 } = {}) {
@@ -178,6 +185,30 @@ export async function openLeaseStore<
       return rows.map(readReaped)
     },
   }
+}
+
+/**
+ * Of two leases on one row only the one with the higher token can be current, so only that one is asked about.
+ * A lease that is in the batch twice stays one.
+ */
+function newestOfEachRow(leases: readonly Lease[]): Map<string, Lease> {
+  const newest = new Map<string, Lease>()
+  for (const lease of leases) {
+    const other = newest.get(lease.id)
+    if (other === undefined || other.token < lease.token) newest.set(lease.id, lease)
+  }
+  return newest
+}
+
+function argsById(
+  leases: readonly Lease[],
+  current: ReadonlyMap<string, Lease>,
+  args: NonNullable<SettleOptions['args']>,
+): string {
+  const byId = leases.flatMap((lease, i) =>
+    current.get(lease.id) === lease ? [[lease.id, args[i] ?? {}]] : [],
+  )
+  return JSON.stringify(Object.fromEntries(byId))
 }
 
 interface ClaimedRow {

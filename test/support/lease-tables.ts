@@ -1,0 +1,229 @@
+/** Five tables as different as users' tables are; the conformance suite and the kernel's tests run over them. */
+import { leaseTable, rowId, type LeaseTable } from '../../src/lease/index.ts'
+import { type Database } from '../../src/postgres/database.ts'
+import { type LeaseSubject } from '../../src/testing/index.ts'
+
+export interface Specimen {
+  readonly name: string
+  readonly ddl: string
+  readonly table: LeaseTable
+  readonly bucket?: number
+  /** Inserts $1 rows and returns their keys, in the order in which they are due. */
+  readonly insert: string
+  readonly final: LeaseSubject['final']
+}
+
+/** Like an outbox: the claim empties `available_at`, so that one partial index knows what is pending. */
+export const events: Specimen = {
+  name: 'bigint id, reaped',
+  ddl: `
+    create table public.events (
+      id bigint generated always as identity primary key,
+      payload jsonb not null default '{}',
+      status text not null default 'PENDING',
+      attempts int not null default 0,
+      last_error text,
+      available_at timestamptz default now(),
+      claimed_by text,
+      locked_until timestamptz,
+      lock_token bigint not null default 0
+    );
+    create index events_pending on public.events (available_at, id) where available_at is not null;
+    create index events_claimed on public.events (id) where status = 'CLAIMED'`,
+  table: leaseTable({
+    table: 'public.events',
+    id: 'id',
+    lease: { owner: 'claimed_by', until: 'locked_until', token: 'lock_token' },
+    claimable: 'available_at is not null',
+    availableAt: 'available_at',
+    order: ['available_at', 'id'],
+    onExpiry: 'reap',
+    held: "status = 'CLAIMED'",
+    attempts: 'attempts',
+    writes: {
+      claim: { status: "'CLAIMED'", available_at: 'null' },
+      release: { status: "'PENDING'", available_at: 'now()' },
+      reap: { status: "'PENDING'", available_at: 'now()', last_error: "'the lease expired'" },
+    },
+    outcomes: {
+      done: { set: { status: "'PUBLISHED'" } },
+      retry: {
+        set: {
+          status: "'PENDING'",
+          attempts: 'attempts + 1',
+          last_error: '$error',
+          available_at: "now() + $delay_ms * interval '1 millisecond'",
+        },
+        args: { error: 'text', delay_ms: 'float8' },
+      },
+    },
+  }),
+  insert: `insert into public.events (payload) select jsonb_build_object('n', n) from generate_series(1, $1::int) as n
+    returning id::text as k1`,
+  final: { outcome: 'done' },
+}
+
+/** Like a reconciled table of the user's: uuid key, an expired lease is claimable, nullable lease columns. */
+const payments: Specimen = {
+  name: 'uuid id, expired leases claimable',
+  ddl: `
+    create table public.payments (
+      id uuid primary key default gen_random_uuid(),
+      status text not null default 'pending',
+      created_at timestamptz not null default clock_timestamp(),
+      tries smallint not null default 0,
+      note text,
+      lease_owner varchar(200),
+      lease_until timestamptz,
+      lease_token bigint
+    );
+    create index on public.payments (status, lease_until, created_at, id)`,
+  table: leaseTable({
+    table: 'public.payments',
+    id: 'id',
+    lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
+    claimable: "status in ('pending', 'detected')",
+    order: ['created_at', 'id'],
+    onExpiry: 'claimable',
+    attempts: 'tries',
+    outcomes: {
+      confirmed: { set: { status: "'confirmed'", note: '$note' }, args: { note: 'text' } },
+    },
+    columns: ['id', 'status', 'created_at'],
+  }),
+  insert: `with fresh as (
+      insert into public.payments (created_at)
+      select clock_timestamp() + n * interval '1 microsecond' from generate_series(1, $1::int) as n
+      returning id, created_at)
+    select id::text as k1 from fresh order by created_at, id`,
+  final: { outcome: 'confirmed', args: { note: `paid {"in": 'full'}, \\ thanks` } },
+}
+
+/** Two key columns and a bucket, as a distributed table has them. */
+const chunks: Specimen = {
+  name: 'composite key with bucket',
+  ddl: `
+    create table public.chunks (
+      bucket smallint not null,
+      matrix text not null,
+      hash text not null,
+      due int not null,
+      done boolean not null default false,
+      attempts bigint not null default 0,
+      owner text,
+      until timestamptz,
+      token bigint not null default 0,
+      primary key (bucket, matrix, hash)
+    );
+    create index on public.chunks (bucket, due, matrix, hash) where not done;
+    insert into public.chunks (bucket, matrix, hash, due) values (1, 'another', 'bucket', 0)`,
+  table: leaseTable({
+    table: 'public.chunks',
+    id: ['matrix', 'hash'],
+    bucket: 'bucket',
+    lease: { owner: 'owner', until: 'until', token: 'token' },
+    claimable: 'not done',
+    order: ['due', 'matrix', 'hash'],
+    onExpiry: 'claimable',
+    attempts: 'attempts',
+    outcomes: { done: { set: { done: 'true' } } },
+  }),
+  bucket: 3,
+  insert: `with fresh as (
+      insert into public.chunks (bucket, matrix, hash, due)
+      select 3, 'matrix ' || n % 7, md5(random()::text) || '","' || n, n from generate_series(1, $1::int) as n
+      returning matrix, hash, due)
+    select matrix as k1, hash as k2 from fresh order by due, matrix, hash`,
+  final: { outcome: 'done' },
+}
+
+/** No token column: the token travels inside the owner value. A descending order: the claim keeps no place. */
+const tasks: Specimen = {
+  name: 'no token column',
+  ddl: `
+    create table public.tasks (
+      id int generated always as identity primary key,
+      priority int not null default 0,
+      finished_at timestamptz,
+      locked_by text,
+      locked_until timestamptz
+    );
+    create index on public.tasks (priority desc, id) where finished_at is null`,
+  table: leaseTable({
+    table: { schema: 'public', name: 'tasks' },
+    id: 'id',
+    lease: { owner: 'locked_by', until: 'locked_until' },
+    claimable: 'finished_at is null',
+    order: ['priority desc', 'id'],
+    onExpiry: 'claimable',
+    outcomes: { finished: { set: { finished_at: 'now()' } } },
+  }),
+  insert: `with fresh as (
+      insert into public.tasks (priority) select $1::int - n from generate_series(1, $1::int) as n returning id, priority)
+    select id::text as k1 from fresh order by priority desc, id`,
+  final: { outcome: 'finished' },
+}
+
+/** Names that only quoting makes possible. */
+const odd: Specimen = {
+  name: 'unusual quoted names',
+  ddl: `
+    create schema "Odd ""Schema"".x";
+    create table "Odd ""Schema"".x"."select * from;--" (
+      "the id" bigint generated always as identity primary key,
+      "desc" text not null default 'open',
+      "$1" timestamptz default now(),
+      "Ünïcode.column" text,
+      "until'" timestamptz,
+      "@token" bigint not null default 0,
+      "times ""tried""" int not null default 0
+    );
+    create index on "Odd ""Schema"".x"."select * from;--" ("$1", "the id") where "$1" is not null;
+    create index on "Odd ""Schema"".x"."select * from;--" ("the id") where "desc" = 'taken'`,
+  table: leaseTable({
+    table: { schema: 'Odd "Schema".x', name: 'select * from;--' },
+    id: 'the id',
+    lease: { owner: 'Ünïcode.column', until: "until'", token: '@token' },
+    claimable: '"$1" is not null',
+    availableAt: '$1',
+    order: ['$1', { column: 'the id' }],
+    onExpiry: 'reap',
+    held: `"desc" = 'taken'`,
+    attempts: 'times "tried"',
+    writes: {
+      claim: { desc: "'taken'", $1: 'null' },
+      release: { desc: "'open'", $1: 'now()' },
+      reap: { desc: "'open'", $1: 'now()' },
+    },
+    outcomes: { closed: { set: { desc: "'closed'" } } },
+  }),
+  insert: `insert into "Odd ""Schema"".x"."select * from;--" ("$1") select now() from generate_series(1, $1::int)
+    returning "the id"::text as k1`,
+  final: { outcome: 'closed' },
+}
+
+export const specimens: readonly Specimen[] = [events, payments, chunks, tasks, odd]
+
+/** Creates the specimen's table and makes it a subject of the conformance suite. */
+export function subjectOf(db: Database, specimen: Specimen): LeaseSubject & { create(): Promise<void> } {
+  const { table, final, bucket } = specimen
+  const target = `"${table.schema.replaceAll('"', '""')}"."${table.name.replaceAll('"', '""')}"`
+  return {
+    db,
+    table,
+    final,
+    ...(bucket === undefined ? {} : { bucket }),
+    create: async () => {
+      await db.query({ text: specimen.ddl })
+    },
+    empty: async () => {
+      await db.query({
+        text: `delete from ${target} ${bucket === undefined ? '' : `where bucket = ${bucket}`}`,
+      })
+    },
+    insert: async (count) => {
+      const { rows } = await db.query<{ k1: string; k2?: string }>({ text: specimen.insert, values: [count] })
+      return rows.map(({ k1, k2 }) => (k2 === undefined ? k1 : rowId(k1, k2)))
+    },
+  }
+}
