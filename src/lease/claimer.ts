@@ -2,7 +2,7 @@ import { type Clock, systemClock } from '../clock.ts'
 import { type Claim, type LeaseStore, type Place } from './store.ts'
 
 /** Looks from the start may take this share of the time; the rest goes on from where the last claim ended. */
-const SHARE_FOR_FULL_LOOKS = 0.1
+const SHARE_FOR_FULL_LOOKS = 0.03
 
 export interface Look<Row> extends Claim<Row> {
   /** A look from the start of the order found less than was asked for: there is nothing more to claim. */

@@ -87,7 +87,7 @@ function checkKey(table: LeaseTable, shape: TableShape): void {
   const unique = shape.indexes.some(
     (index) =>
       index.unique &&
-      !index.partial &&
+      index.predicate === undefined &&
       index.columns.every((column) => column !== undefined && identifying.includes(column)),
   )
   if (!unique) {

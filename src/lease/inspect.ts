@@ -11,7 +11,8 @@ export interface Column {
 export interface TableIndex {
   readonly name: string
   readonly unique: boolean
-  readonly partial: boolean
+  /** The predicate of a partial index, as PostgreSQL writes it. */
+  readonly predicate: string | undefined
   /** `undefined` stands for an expression. */
   readonly columns: readonly (string | undefined)[]
 }
@@ -40,7 +41,7 @@ where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
 order by a.attnum`
 
 const INDEXES = `
-select ic.relname as name, i.indisunique as unique, i.indpred is not null as partial,
+select ic.relname as name, i.indisunique as unique, pg_get_expr(i.indpred, i.indrelid) as predicate,
        (select json_agg(a.attname order by k.n)
         from unnest(i.indkey::int2[]) with ordinality as k (attnum, n)
         left join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum and k.attnum > 0
@@ -52,6 +53,13 @@ order by ic.relname`
 
 /** Ordinary and partitioned tables take row locks and can carry the lease; views and others cannot. */
 const LEASABLE = new Set(['r', 'p'])
+
+interface IndexRow {
+  readonly name: string
+  readonly unique: boolean
+  readonly predicate: string | null
+  readonly columns: (string | null)[]
+}
 
 export async function inspectTable(
   db: Queryable,
@@ -66,7 +74,7 @@ export async function inspectTable(
   if (!LEASABLE.has(found.kind)) return { found: 'otherKind', kind: found.kind }
 
   const columns = await db.query<Column>({ text: COLUMNS, values: [found.oid] })
-  const indexes = await db.query<Omit<TableIndex, 'columns'> & { columns: (string | null)[] }>({
+  const indexes = await db.query<IndexRow>({
     text: INDEXES,
     values: [found.oid],
   })
@@ -75,7 +83,9 @@ export async function inspectTable(
     shape: {
       columns: new Map(columns.rows.map((column) => [column.name, column])),
       indexes: indexes.rows.map((index) => ({
-        ...index,
+        name: index.name,
+        unique: index.unique,
+        predicate: index.predicate ?? undefined,
         columns: index.columns.map((name) => name ?? undefined),
       })),
     },

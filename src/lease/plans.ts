@@ -2,7 +2,7 @@ import { type Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { type Queryable } from '../postgres/queryable.ts'
 import { misfit } from './misfit.ts'
-import { type TableShape } from './inspect.ts'
+import { type TableIndex, type TableShape } from './inspect.ts'
 import { leaseStatements } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
 import { type LeaseTable } from './table.ts'
@@ -32,14 +32,14 @@ export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: Ta
     for (const statement of [claimFrom, renew, release, ...settle.values()]) {
       if (statement !== undefined) await planOf(tx, table, statement)
     }
-    if (!isServed(table, shape, subplan(claimPlan, 'CTE next'))) {
+    if (!isServed(shape, subplan(claimPlan, 'CTE next'), narrowsClaim(table))) {
       throw misfit(
         table,
         'no index serves the claim, which would read every row',
         `Run: ${claimIndex(table)}`,
       )
     }
-    if (!isServed(table, shape, subplan(reapPlan, 'CTE expired'))) {
+    if (!isServed(shape, subplan(reapPlan, 'CTE expired'), narrowsReap(table, shape))) {
       throw misfit(
         table,
         'no index serves the reaper, which would read every row',
@@ -77,25 +77,44 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
   }
 }
 
-/** Whether the rows are found through an index that leaves the finished ones out. */
-function isServed(table: LeaseTable, shape: TableShape, plan: PlanNode | undefined): boolean {
-  const scans = plan === undefined ? [] : nodesOf(plan)
+/** Whether every scan of the look goes through an index that leaves most rows out. */
+function isServed(shape: TableShape, look: PlanNode | undefined, narrows: Narrows): boolean {
+  const nodes = look === undefined ? [] : nodesOf(look)
   return (
-    !scans.some((node) => node['Node Type'] === 'Seq Scan') &&
-    scans.filter((node) => node['Index Name'] !== undefined).every((node) => narrows(table, shape, node))
+    !nodes.some((node) => node['Node Type'] === 'Seq Scan') &&
+    nodes
+      .filter((node) => node['Index Name'] !== undefined)
+      .every((node) =>
+        narrows(
+          node['Index Cond'] ?? '',
+          shape.indexes.find(({ name }) => name === node['Index Name']),
+        ),
+      )
   )
 }
 
-/** A partial index, or a condition on more than the bucket. Reading a whole index in order is no better than a scan. */
-function narrows(table: LeaseTable, shape: TableShape, node: PlanNode): boolean {
-  const index = shape.indexes.find(({ name }) => name === node['Index Name'])
-  if (index?.partial === true) return true
-  const condition = node['Index Cond']
-  if (condition === undefined) return false
-  return (
-    index === undefined ||
-    index.columns.some((c) => c !== undefined && c !== table.bucket && condition.includes(c))
+type Narrows = (condition: string, index: TableIndex | undefined) => boolean
+
+/** Reading a whole index in order is no better than a scan: it takes a partial index, or more than the bucket. */
+function narrowsClaim(table: LeaseTable): Narrows {
+  return (condition, index) =>
+    index?.predicate !== undefined ||
+    (index?.columns ?? []).some(
+      (column) => column !== undefined && column !== table.bucket && condition.includes(column),
+    )
+}
+
+/**
+ * A backlog of a million rows without a lease must not be read to find the few with one: the index has to know of the
+ * lease, or of what is declared to hold while there is one. On an empty table every index costs the planner the same,
+ * so any that knows of the lease will do, whichever it names in its plan.
+ */
+function narrowsReap(table: LeaseTable, shape: TableShape): Narrows {
+  const leaseColumns = [table.lease.owner, table.lease.until]
+  const knowsOfLease = shape.indexes.some(({ columns, predicate }) =>
+    leaseColumns.some((column) => columns.includes(column) || predicate?.includes(column) === true),
   )
+  return (_, index) => knowsOfLease || (table.held !== undefined && index?.predicate !== undefined)
 }
 
 export function nodesOf(plan: PlanNode): PlanNode[] {
@@ -115,9 +134,8 @@ function claimIndex(table: LeaseTable): string {
 
 /** The lease's end itself stays out of the index, so that a renewal is a HOT update. */
 function reapIndex(table: LeaseTable): string {
-  return table.held === undefined
-    ? createIndex(table, 'held', [quote(table.lease.until)], `${quote(table.lease.until)} IS NOT NULL`)
-    : createIndex(table, 'held', table.key.map(quote), table.held)
+  const where = table.held ?? `${quote(table.lease.owner)} IS NOT NULL`
+  return createIndex(table, 'leased', table.key.map(quote), where)
 }
 
 function createIndex(table: LeaseTable, purpose: string, columns: readonly string[], where: string): string {

@@ -31,7 +31,7 @@ import {
   TOKEN_MARK,
 } from './parts.ts'
 import { type LeaseStatement, parameters, statement } from './statement.ts'
-import { type LeaseTable, type OutcomeDeclaration, replaceArguments } from './table.ts'
+import { heldOf, type LeaseTable, type OutcomeDeclaration, replaceArguments } from './table.ts'
 
 /** The most rows one claim or reap can take. */
 export const MAX_BATCH = 10_000
@@ -143,21 +143,22 @@ function claimAssignments(parts: Parts, lease: { ownerValue: string; leaseMs: st
 function renew(parts: Parts): LeaseStatement {
   const { table, target, key, until } = parts
   const parameter = parameters()
-  const held = heldLeases(parts, parameter)
+  const leases = heldLeases(parts, parameter)
+  const held = heldOf(table)
   const bucket = inBucket(parts, parameter, 't.')
   const stillOurs = [
     ...bucket,
     ...ours(parts),
     `t.${until} > now()`,
     // `is true` hides the fragment from the planner, which would leave the key for a partial index on it.
-    ...(table.held === undefined ? [] : [`(${table.held}) is true`]),
+    ...(held === undefined ? [] : [`(${held}) is true`]),
   ].join('\n    and ')
   const keys = list(key.map((k) => `t.${k.column} as ${k.alias}`))
   return statement(
     'renew',
     parameter,
     `
-with held as materialized (${held}),
+with held as materialized (${leases}),
 free as materialized (
   select ${keys}
   from ${target} as t
@@ -209,9 +210,11 @@ returning ${id} as "@id"`,
 function reap(parts: Parts): LeaseStatement {
   const { table, target, key, owner, until, token } = parts
   const parameter = parameters()
+  const held = heldOf(table)
   const expired = [
     ...inBucket(parts, parameter),
-    ...(table.held === undefined ? [] : [`(${table.held})`]),
+    `${owner} is not null`,
+    ...(held === undefined ? [] : [`(${held})`]),
     `${until} <= now()`,
   ]
   const set = [

@@ -122,8 +122,7 @@ export function leaseTable<const Outcome extends string>(
     availableAt: declaration.availableAt,
     order: declaration.order.map(orderBy),
     onExpiry: declaration.onExpiry,
-    // A row whose expired lease is claimable stays in its claimable state while it is leased.
-    held: declaration.held ?? (declaration.onExpiry === 'claimable' ? declaration.claimable : undefined),
+    held: declaration.held,
     attempts: declaration.attempts,
     exhausted: declaration.exhausted,
     writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
@@ -132,6 +131,11 @@ export function leaseTable<const Outcome extends string>(
   }
   refuseContradictions(declaration, table)
   return table
+}
+
+/** What is true of a leased row. One whose expired lease is claimable stays in its claimable state. */
+export function heldOf(table: LeaseTable): Sql | undefined {
+  return table.held ?? (table.onExpiry === 'claimable' ? table.claimable : undefined)
 }
 
 /** The name a person would write. */

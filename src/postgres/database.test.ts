@@ -1,6 +1,6 @@
-import { Pool, type PoolClient } from 'pg'
 import { afterEach, describe, expect, it, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
+import { watchPoolClients } from '../../test/support/pool-clients.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { openDatabase, type Database, type DatabaseEvent, type DatabaseOptions } from './database.ts'
 import type { Queryable } from './queryable.ts'
@@ -80,17 +80,8 @@ describe('statements', () => {
   })
 
   it('a client has one error listener while it is out, and none of ours after 10,000 checkouts', async () => {
-    const clients = new Set<PoolClient>()
+    const clients = watchPoolClients()
     const listening: number[] = []
-    vi.spyOn(Pool.prototype, 'emit').mockImplementation(function (
-      this: Pool,
-      name: string | symbol,
-      ...rest: unknown[]
-    ) {
-      // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- what pg-pool emits it with
-      if (name === 'acquire') clients.add(rest[0] as PoolClient)
-      return Object.getPrototypeOf(Pool.prototype).emit.call(this, name, ...rest)
-    })
     const db = open({ maxConnections: 1 })
     await db.transaction(async () => {
       listening.push(...[...clients].map((client) => client.listenerCount('error')))

@@ -1,10 +1,10 @@
-import { setMaxListeners } from 'node:events'
-import { Client, Pool, type PoolClient } from 'pg'
+import { Pool, type PoolClient } from 'pg'
 import { LeaseholdError } from '../errors.ts'
 import { isNoFreeSlot, isUnavailable, unavailable } from './failures.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
-import { within } from './within.ts'
+import { within } from './deadline.ts'
+import { assertUsableUrl } from './url.ts'
 
 export type { DatabaseEvent } from './session.ts'
 
@@ -55,28 +55,29 @@ export function openDatabase(options: DatabaseOptions): Database {
   pool.on('connect', (client) => connected.add(client))
   pool.on('remove', (client) => connected.delete(client))
 
+  const waiting = new Set<() => void>()
   const sessions = new Set<Session>()
   const running = new Set<Promise<unknown>>()
   let closed: Promise<void> | undefined
-  const abandoned = new AbortController()
-  // One listener for each caller that waits for a connection.
-  setMaxListeners(0, abandoned.signal)
+  let abandoned = false
 
   async function checkOut(queryTimeoutMs: number): Promise<Session> {
     return new Promise((resolve, reject) => {
       // A pool that is ending never serves those who wait for it.
       const giveUp = (): void => reject(closedError())
-      abandoned.signal.addEventListener('abort', giveUp, { once: true })
+      waiting.add(giveUp)
       // The callback form: it runs before anything else can happen to the client, so that the session's error
       // listener is there from the first moment.
       pool.connect((error, client) => {
-        abandoned.signal.removeEventListener('abort', giveUp)
+        waiting.delete(giveUp)
         if (client === undefined) {
           reject(checkOutFailure(error, settings))
-        } else if (abandoned.signal.aborted) {
+        } else if (abandoned) {
           client.release(true)
         } else {
-          resolve(new Session(client, queryTimeoutMs, context))
+          const session = new Session(client, queryTimeoutMs, context)
+          sessions.add(session)
+          resolve(session)
         }
       })
     })
@@ -86,7 +87,6 @@ export function openDatabase(options: DatabaseOptions): Database {
     if (closed !== undefined) throw closedError()
     const task = (async () => {
       const session = await checkOut(queryTimeoutMs)
-      sessions.add(session)
       try {
         return await work(session)
       } finally {
@@ -105,7 +105,8 @@ export function openDatabase(options: DatabaseOptions): Database {
 
   async function closeNow(): Promise<void> {
     await within(settings.queryTimeoutMs, Promise.all(running))
-    abandoned.abort()
+    abandoned = true
+    for (const giveUp of waiting) giveUp()
     for (const session of sessions) session.destroy(closedError())
     await pool.end()
     await within(GOODBYE_MS, allRemoved(pool, connected))
@@ -159,18 +160,6 @@ function openPool(options: DatabaseOptions, settings: Settings): Pool {
   }
   assertUsableUrl(options.url)
   return new Pool(config)
-}
-
-/** Throws for a URL that no connection could be made from; the message never repeats it, it holds a password. */
-export function assertUsableUrl(url: string): void {
-  const remedy = 'Give one of the form postgresql://user:password@host:5432/database.'
-  if (url === '') throw new LeaseholdError('SETTING_INVALID', 'The database URL is empty.', { remedy })
-  try {
-    // Only parsed here; nothing is dialled.
-    void new Client({ connectionString: url })
-  } catch {
-    throw new LeaseholdError('SETTING_INVALID', 'The database URL cannot be read.', { remedy })
-  }
 }
 
 function checked(name: string, value: number): number {

@@ -23,6 +23,6 @@ export {
 export { isUnavailable } from './failures.ts'
 export { quoteIdentifier, quoteLiteral, quoteQualified } from './identifiers.ts'
 export { Listener, type ListenerEvent, type ListenerOptions } from './listener.ts'
-export { migrate, type MigrateOptions, type Migrated } from './migrate.ts'
+export { migrate, type MigrateOptions, type Migrated, type MigrationEvent } from './migrate.ts'
 export { describeSchema, SCHEMA_FILE_HEADER } from './schema.ts'
 export type { Queryable, Result, Statement } from './queryable.ts'

@@ -1,9 +1,10 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
-import { assertUsableUrl } from './database.ts'
+import { pauseAfter } from './back-off.ts'
 import { isUnavailable, unavailable } from './failures.ts'
 import { quoteIdentifier } from './identifiers.ts'
-import { within } from './within.ts'
+import { assertUsableUrl } from './url.ts'
+import { within } from './deadline.ts'
 
 export type ListenerEvent =
   /** Notifications arrive from now on. Some may have been missed before: look for work once. */
@@ -30,8 +31,7 @@ export interface ListenerOptions {
   readonly random?: () => number
 }
 
-const FIRST_PAUSE_MS = 100
-const LONGEST_PAUSE_MS = 5_000
+const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
 const GOODBYE_MS = 1_000
 
 /**
@@ -74,9 +74,8 @@ async function keepListening(options: ListenerOptions, stop: AbortSignal): Promi
     } catch (cause) {
       if (stop.aborted) return
       const error = isUnavailable(cause) || !(cause instanceof Error) ? unavailable(cause) : cause
-      const pause = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** failures)
-      const retryInMs = Math.round(pause * (0.5 + random() / 2))
       failures += 1
+      const retryInMs = pauseAfter(failures, BACK_OFF, random)
       options.onEvent?.({ type: 'disconnected', error, retryInMs })
       await pauseFor(retryInMs, stop)
     }

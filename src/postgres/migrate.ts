@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { LeaseholdError } from '../errors.ts'
+import { pauseAfter } from './back-off.ts'
 import type { Database } from './database.ts'
 import { isLockConflict, isServerError } from './failures.ts'
 import { quoteIdentifier, quoteLiteral } from './identifiers.ts'
@@ -22,7 +23,18 @@ export interface MigrateOptions {
   readonly lockTimeoutMs?: number
   /** How many attempts one migration gets. Default 30. */
   readonly attempts?: number
+  readonly onEvent?: (event: MigrationEvent) => void
 }
+
+export type MigrationEvent =
+  | { readonly type: 'migrationApplied'; readonly file: string }
+  /** A table was in use; the migration gave way and tries again. */
+  | {
+      readonly type: 'migrationGaveWay'
+      readonly file: string
+      readonly attempt: number
+      readonly retryInMs: number
+    }
 
 export interface Migrated {
   /** The versions this call applied; those another process applied meanwhile are not among them. */
@@ -35,7 +47,7 @@ export interface Migrated {
 
 /** A migration may build an index on a large table; waiting for another process's migration is bounded by it too. */
 const STATEMENT_TIMEOUT_MS = 3_600_000
-const LONGEST_PAUSE_MS = 5_000
+const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
 
 /**
  * Brings the schema to the version of this release. Any number of processes may call it at once: each migration is
@@ -53,7 +65,9 @@ export async function migrate(db: Database, options: MigrateOptions = {}): Promi
   for (const file of files) {
     if (known.has(file.version)) continue
     const plan: Plan = { schema, file, lockTimeoutMs: options.lockTimeoutMs ?? 2_000 }
-    if (await applyWithRetries(db, plan, options.attempts ?? 30)) applied.push(file.version)
+    if (!(await applyWithRetries(db, plan, options))) continue
+    applied.push(file.version)
+    options.onEvent?.({ type: 'migrationApplied', file: file.file })
   }
   return {
     applied,
@@ -72,24 +86,32 @@ interface Plan {
  * A statement that waits for a table lock makes every later one wait behind it. So the wait is short, and between
  * two attempts the workers get their turn.
  */
-async function applyWithRetries(db: Database, plan: Plan, attempts: number): Promise<boolean> {
+async function applyWithRetries(db: Database, plan: Plan, options: MigrateOptions): Promise<boolean> {
+  const attempts = options.attempts ?? 30
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await db.transaction(async (tx) => applyOnce(tx, plan), { queryTimeoutMs: STATEMENT_TIMEOUT_MS })
     } catch (error) {
-      if (!isLockConflict(error)) throw error
+      if (!isLockConflict(error)) throw isServerError(error) ? failed(error, plan.file, '') : error
       if (attempt >= attempts) throw lockedOut(error, plan, attempts)
     }
-    await delay(Math.min(LONGEST_PAUSE_MS, 50 * 2 ** attempt) * (0.5 + Math.random() / 2))
+    const retryInMs = pauseAfter(attempt, BACK_OFF, Math.random)
+    options.onEvent?.({ type: 'migrationGaveWay', file: plan.file.file, attempt, retryInMs })
+    await delay(retryInMs)
   }
 }
 
 /** Resolves with false when another process was faster. */
 async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): Promise<boolean> {
-  // Read committed whatever the role's default: the ledger must be seen as it is after the lock was granted.
-  await tx.query({ text: 'set transaction isolation level read committed' })
-  // Waiting for another migrator blocks no worker, so it has no lock_timeout.
-  await tx.query({ text: 'set local lock_timeout to 0' })
+  // Whatever the role's defaults. Read committed: the ledger must be seen as it is after the lock was granted.
+  // No lock_timeout yet: waiting for another migrator blocks no worker.
+  await tx.query({
+    text: `
+      set transaction isolation level read committed;
+      set local statement_timeout to 0;
+      set local lock_timeout to 0;
+    `,
+  })
   await tx.query({
     text: 'select pg_advisory_xact_lock(hashtextextended($1, 0))',
     values: [`leasehold migrations of ${schema}`],
@@ -103,7 +125,7 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
   try {
     await tx.query({ text: file.text })
   } catch (error) {
-    throw isServerError(error) && !isLockConflict(error) ? failed(error, file) : error
+    throw isServerError(error) && !isLockConflict(error) ? failed(error, file, placeOf(error, file)) : error
   }
   await recordMigration(tx, schema, file)
   return true
@@ -111,10 +133,10 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
 
 type ServerError = Error & { readonly code: string | undefined; readonly position: string | undefined }
 
-function failed(error: ServerError, file: MigrationFile): LeaseholdError {
+function failed(error: ServerError, file: MigrationFile, place: string): LeaseholdError {
   return new LeaseholdError(
     'MIGRATION_FAILED',
-    `The migration ${file.file} failed${placeOf(error, file)}: ${error.message} (SQLSTATE ${error.code}).`,
+    `The migration ${file.file} failed${place}: ${error.message} (SQLSTATE ${error.code}).`,
     { remedy: 'Nothing of this file was applied. Remove the cause and run it again.', cause: error },
   )
 }

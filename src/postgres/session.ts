@@ -1,6 +1,7 @@
 import type { PoolClient, QueryResult } from 'pg'
 import { LeaseholdError } from '../errors.ts'
 import { cancelStatement } from './cancel.ts'
+import { deadline } from './deadline.ts'
 import {
   endsConnection,
   isInFailedTransaction,
@@ -103,14 +104,14 @@ export class Session implements Queryable {
     // Sent before the timer starts: should `pg` throw, no timer is left to end somebody else's session.
     const answer = this.#client.query({ ...config, values: [...(config.values ?? [])] })
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => {
+      const bound = deadline(this.#timeoutMs, () => {
         reject(this.#timeOut(statement, whenUncertain))
-      }, this.#timeoutMs)
+      })
       answer
         .then(resolve, (error: unknown) => {
           reject(this.#classify(error, statement, whenUncertain))
         })
-        .finally(() => clearTimeout(timer))
+        .finally(() => bound.cancel())
     })
   }
 
@@ -138,17 +139,12 @@ export class Session implements Queryable {
   }
 
   #classify(error: unknown, statement: Statement, whenUncertain: string): unknown {
-    if (this.#failure !== undefined) return this.#failure
-    if (isUnavailable(error)) {
-      const text = error instanceof Error ? error.message : String(error)
-      const lost = unavailable(
-        error,
-        whenUncertain === ''
-          ? undefined
-          : `The connection was lost during ${brief(statement)}: ${text}. ${whenUncertain}`,
-      )
-      this.#lose(lost)
-      return lost
+    if (isUnavailable(error)) this.#lose(unavailable(error))
+    const failure = this.#failure
+    if (failure !== undefined) {
+      if (whenUncertain === '') return failure
+      const message = `The connection ended during ${brief(statement)}. ${whenUncertain}`
+      return new LeaseholdError(failure.code, message, { cause: failure.cause ?? failure })
     }
     if (endsConnection(error)) this.#lose(unavailable(error))
     if (isStalePreparedStatement(error)) this.#reusable = false

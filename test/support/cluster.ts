@@ -1,3 +1,6 @@
+import { spawn } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+
 import { Client } from 'pg'
 import type { TestProject } from 'vitest/node'
 
@@ -59,6 +62,7 @@ async function openCluster(): Promise<Cluster> {
   const given = process.env['LEASEHOLD_TEST_DATABASE_URL']
   if (given !== undefined && given !== '') return { url: given, stop: async () => {} }
   const directory = await temporaryDirectory()
+  const watch = watchOver(directory)
   try {
     const server = await startEmbedded({ directory, settings: FAST_AND_LOOSE })
     return {
@@ -66,12 +70,25 @@ async function openCluster(): Promise<Cluster> {
       async stop() {
         await server.stop()
         await removeDirectory(directory)
+        watch.stdin.destroy()
       },
     }
   } catch (error) {
     await removeDirectory(directory)
+    watch.stdin.destroy()
     throw error
   }
+}
+
+/** A killed run cannot stop its server; a process whose stdin it held open notices and does. */
+function watchOver(directory: string) {
+  const script = fileURLToPath(new URL('cluster-watch.mjs', import.meta.url))
+  const watch = spawn(process.execPath, [script, directory], {
+    stdio: ['pipe', 'ignore', 'ignore'],
+    detached: true,
+  })
+  watch.unref()
+  return watch
 }
 
 async function createTemplate(url: string, name: string): Promise<void> {

@@ -116,6 +116,7 @@ const chunks: Specimen = {
       primary key (bucket, matrix, hash)
     );
     create index on public.chunks (bucket, due, matrix, hash) where not done;
+    create index on public.chunks (bucket, matrix, hash) where owner is not null;
     insert into public.chunks (bucket, matrix, hash, due) values (1, 'another', 'bucket', 0)`,
   table: leaseTable({
     table: 'public.chunks',
@@ -148,7 +149,8 @@ const tasks: Specimen = {
       locked_by text,
       locked_until timestamptz
     );
-    create index on public.tasks (priority desc, id) where finished_at is null`,
+    create index on public.tasks (priority desc, id) where finished_at is null;
+    create index on public.tasks (id) where locked_by is not null`,
   table: leaseTable({
     table: { schema: 'public', name: 'tasks' },
     id: 'id',

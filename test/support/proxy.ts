@@ -1,4 +1,4 @@
-import { once } from 'node:events'
+import { EventEmitter, once } from 'node:events'
 import { connect, createServer, type Server, type Socket } from 'node:net'
 
 /** A TCP proxy on loopback in front of a database, to do to it what networks do. */
@@ -14,6 +14,8 @@ export interface Proxy {
   cut(): void
   /** From now on every byte, of old and new connections, disappears; nobody is told. `false` ends it. */
   swallow(on: boolean): void
+  /** Resolves when the next bytes of a client have been swallowed. */
+  swallowed(): Promise<void>
   /** Refuses new connections; `accept` takes them again, on the same port. Open ones are left alone. */
   refuse(): Promise<void>
   accept(): Promise<void>
@@ -24,6 +26,7 @@ export async function startProxy(target: string): Promise<Proxy> {
   const { hostname, port } = new URL(target)
   const sockets = new Set<Socket>()
   const count = { up: 0, down: 0, roundTrips: 0 }
+  const loss = new EventEmitter()
   let swallowing = false
   let server: Server | undefined
 
@@ -32,7 +35,10 @@ export async function startProxy(target: string): Promise<Proxy> {
     client.setNoDelay(true)
     let answered = true
     client.on('data', (chunk) => {
-      if (swallowing) return
+      if (swallowing) {
+        loss.emit('swallowed')
+        return
+      }
       if (answered) count.roundTrips += 1
       answered = false
       count.up += chunk.length
@@ -101,6 +107,9 @@ export async function startProxy(target: string): Promise<Proxy> {
     },
     swallow(on) {
       swallowing = on
+    },
+    async swallowed() {
+      await once(loss, 'swallowed')
     },
     refuse,
     async accept() {

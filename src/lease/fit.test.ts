@@ -1,0 +1,173 @@
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { openLeaseStore } from './store.ts'
+import { leaseTable, type LeaseTableDeclaration } from './table.ts'
+
+const db = openDatabase({ url: useDatabase().url })
+afterAll(async () => db.close())
+
+/** As seed 004 has it, with the index that it asks for. */
+const GOOD = `
+  create schema if not exists app;
+  drop table if exists app.payments cascade;
+  create table app.payments (
+    id uuid primary key default gen_random_uuid(),
+    status text not null default 'pending',
+    created_at timestamptz not null default now(),
+    lease_owner text,
+    lease_until timestamptz,
+    lease_token bigint
+  );
+  create index payments_claim on app.payments (status, lease_until, created_at, id)`
+
+const declaration = {
+  table: 'app.payments',
+  id: 'id',
+  lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
+  claimable: "status in ('pending', 'detected')",
+  order: ['created_at', 'id'],
+  onExpiry: 'claimable',
+  outcomes: { confirmed: { set: { status: "'confirmed'" } } },
+} as const satisfies LeaseTableDeclaration
+
+async function open(changes: Partial<LeaseTableDeclaration> = {}): Promise<unknown> {
+  return openLeaseStore(db, leaseTable<string>({ ...declaration, ...changes }), { owner: 'worker' })
+}
+
+beforeEach(async () => {
+  await db.query({ text: GOOD })
+})
+
+it('REC-07: a table with nullable lease columns and the index of the source document fits', async () => {
+  await expect(open()).resolves.toBeDefined()
+})
+
+describe('a table that does not fit is refused with the remedy', () => {
+  it.each<[string, string, Partial<LeaseTableDeclaration>, readonly string[]]>([
+    ['is not there', '', { table: 'app.paymentz' }, ['app.paymentz', 'no such table', '`table`']],
+    [
+      'is a view',
+      'create or replace view app.open_payments as select * from app.payments',
+      { table: 'app.open_payments' },
+      ['app.open_payments', 'not a table', 'the table underneath'],
+    ],
+    [
+      'lacks a lease column',
+      'alter table app.payments drop column lease_token',
+      {},
+      [
+        'no column "lease_token"',
+        '`lease.token`',
+        'ALTER TABLE "app"."payments" ADD COLUMN "lease_token" bigint;',
+      ],
+    ],
+    [
+      'has a lease column of the wrong type',
+      'alter table app.payments drop column lease_until, add column lease_until timestamp',
+      {},
+      [
+        '"lease_until"',
+        'is timestamp without time zone and must be timestamp with time zone',
+        'ALTER TABLE "app"."payments" ALTER COLUMN "lease_until" TYPE timestamp with time zone;',
+      ],
+    ],
+    [
+      'has a token of the wrong type',
+      'alter table app.payments alter column lease_token type uuid using null',
+      {},
+      ['"lease_token"', 'is uuid and must be bigint'],
+    ],
+    [
+      'lacks an order column',
+      '',
+      { order: ['due_at'] },
+      ['no column "due_at"', '`order`', 'the columns are "id", "status"'],
+    ],
+    [
+      'lacks a column an outcome writes',
+      '',
+      { outcomes: { done: { set: { finished: 'true' } } } },
+      ['no column "finished"', '`outcomes.done`'],
+    ],
+    [
+      'has no unique key',
+      'alter table app.payments drop constraint payments_pkey',
+      {},
+      ['nothing keeps "id" unique', 'ADD PRIMARY KEY ("id")'],
+    ],
+    [
+      'has only a partial unique key',
+      'alter table app.payments drop constraint payments_pkey; create unique index on app.payments (id) where id is not null',
+      {},
+      ['nothing keeps "id" unique'],
+    ],
+    [
+      'has no index for the claim',
+      'drop index app.payments_claim; create index on app.payments (id) where lease_owner is not null',
+      {},
+      [
+        'no index serves the claim',
+        `CREATE INDEX CONCURRENTLY "payments_claim" ON "app"."payments" ("created_at", "id") WHERE status in ('pending', 'detected');`,
+      ],
+    ],
+    [
+      'has an invalid index for the claim',
+      `update pg_index set indisvalid = false where indexrelid = 'app.payments_claim'::regclass;
+       create index on app.payments (id) where lease_owner is not null`,
+      {},
+      ['no index serves the claim'],
+    ],
+    [
+      'has no index for the reaper',
+      `drop index app.payments_claim; create index on app.payments (created_at, id) where status in ('pending', 'detected')`,
+      {},
+      [
+        'no index serves the reaper',
+        `CREATE INDEX CONCURRENTLY "payments_leased" ON "app"."payments" ("id") WHERE "lease_owner" IS NOT NULL;`,
+      ],
+    ],
+    [
+      'is declared with a predicate that is not SQL',
+      '',
+      { claimable: "status is 'pending'" },
+      ['PostgreSQL refuses the statement', 'syntax error'],
+    ],
+    [
+      'is declared with an unknown column in a predicate',
+      '',
+      { claimable: "state = 'pending'" },
+      ['PostgreSQL refuses the statement', 'column "state" does not exist'],
+    ],
+  ])('which %s', async (_, change, declared, parts) => {
+    if (change !== '') await db.query({ text: change })
+    const refusal = await open(declared).then(
+      () => undefined,
+      (error: unknown) => error,
+    )
+    expect(refusal).toMatchObject({ code: 'LEASE_TABLE_MISFIT' })
+    for (const part of parts) expect(String(refusal)).toContain(part)
+  })
+
+  it('and the suggested statements mend it', async () => {
+    await db.query({
+      text: 'drop index app.payments_claim; alter table app.payments drop column lease_token',
+    })
+    for (let mended = 0; mended < 3; mended += 1) {
+      const refusal = await open().then(
+        () => undefined,
+        (error: unknown) => String(error),
+      )
+      const statement = /Run: (.*);/.exec(refusal ?? '')?.[1]
+      expect(statement, refusal).toBeDefined()
+      await db.query({ text: statement ?? '' })
+    }
+    await expect(open()).resolves.toBeDefined()
+  })
+})
+
+it('an empty owner is refused', async () => {
+  await expect(openLeaseStore(db, leaseTable(declaration), { owner: ' ' })).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+  })
+})

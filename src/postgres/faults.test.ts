@@ -1,0 +1,239 @@
+import { once } from 'node:events'
+import { createServer } from 'node:net'
+import { afterEach, describe, expect, it, vi } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { watchPoolClients } from '../../test/support/pool-clients.ts'
+import { startProxy, type Proxy } from '../../test/support/proxy.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { openDatabase, type Database, type DatabaseEvent, type DatabaseOptions } from './database.ts'
+import type { Queryable } from './queryable.ts'
+
+useQuietProcess()
+const database = useDatabase()
+const toClose: { close(): Promise<void> }[] = []
+const unavailable = { code: 'DATABASE_UNAVAILABLE' }
+
+function open(options: Partial<DatabaseOptions> = {}): Database {
+  const db = openDatabase({ url: database.url, ...options })
+  toClose.push(db)
+  return db
+}
+
+async function openProxy(): Promise<Proxy> {
+  const proxy = await startProxy(database.url)
+  toClose.unshift(proxy)
+  return proxy
+}
+
+async function backendOf(db: Queryable): Promise<number | undefined> {
+  return (await db.query<{ pid: number }>({ text: 'select pg_backend_pid() as pid' })).rows[0]?.pid
+}
+
+afterEach(async () => {
+  vi.restoreAllMocks()
+  for (const it of toClose.splice(0).toReversed()) await it.close()
+})
+
+describe('a terminated backend', () => {
+  it('idle: the loss is an event, and the next statement gets a new connection', async () => {
+    let db = open()
+    const lost = new Promise<DatabaseEvent>((resolve) => {
+      db = open({ maxConnections: 1, onEvent: resolve })
+    })
+    const before = await backendOf(db)
+    await open().query({ text: 'select pg_terminate_backend($1, 5000)', values: [before] })
+    expect(await lost).toMatchObject({ type: 'connectionLost', error: unavailable })
+    expect(await backendOf(db)).not.toBe(before)
+  })
+
+  it('in the middle of a statement: the statement rejects, the next one works', async () => {
+    const events: DatabaseEvent[] = []
+    const db = open({ maxConnections: 1, onEvent: (event) => events.push(event) })
+    const outcome = db.query({ text: 'select pg_terminate_backend(pg_backend_pid()), pg_sleep(60)' })
+    await expect(outcome).rejects.toMatchObject({ ...unavailable, cause: { code: '57P01' } })
+    expect(events).toMatchObject([{ type: 'connectionLost' }])
+    expect(await backendOf(db)).toBeTypeOf('number')
+  })
+})
+
+describe('a statement that takes too long', () => {
+  it('rejects, is told, and its connection is destroyed', async () => {
+    const events: DatabaseEvent[] = []
+    const db = open({ maxConnections: 1, queryTimeoutMs: 200, onEvent: (event) => events.push(event) })
+    const before = await backendOf(db)
+    await expect(db.query({ text: 'select pg_sleep(60)' })).rejects.toMatchObject({
+      code: 'QUERY_TIMEOUT',
+      message: expect.stringContaining('queryTimeoutMs = 200 ms'),
+    })
+    expect(events).toEqual([{ type: 'queryTimedOut', text: 'select pg_sleep(60)', timeoutMs: 200 }])
+    expect(await backendOf(db)).not.toBe(before)
+  })
+
+  it('50 of them leave a pool of 2 as usable as before', async () => {
+    const db = open({ maxConnections: 2, queryTimeoutMs: 100 })
+    const outcomes = await Promise.allSettled(
+      Array.from({ length: 50 }, async () => db.query({ text: 'select pg_sleep(60)' })),
+    )
+    expect(outcomes.map((outcome) => outcome.status === 'rejected' && outcome.reason.code)).toEqual(
+      outcomes.map(() => 'QUERY_TIMEOUT'),
+    )
+    expect(await Promise.all([backendOf(db), backendOf(db)])).toHaveLength(2)
+  })
+
+  it('is not one whose answer arrived while a handler blocked the event loop', async () => {
+    const db = open({ queryTimeoutMs: 100 })
+    await backendOf(db)
+    const answer = backendOf(db)
+    await new Promise((resolve) => setImmediate(resolve))
+    const until = performance.now() + 300
+    while (performance.now() < until);
+    expect(await answer).toBeTypeOf('number')
+  })
+
+  it('does not go on in the server: it is cancelled there', async () => {
+    const db = open({ maxConnections: 1, queryTimeoutMs: 100, applicationName: 'to be cancelled' })
+    await expect(db.query({ text: 'select pg_sleep(3600)' })).rejects.toMatchObject({ code: 'QUERY_TIMEOUT' })
+    const observer = open()
+    // Nothing tells that another backend has ended; it is asked for until it has.
+    await expect
+      .poll(
+        async () =>
+          (
+            await observer.query({
+              text: "select 1 from pg_stat_activity where application_name = 'to be cancelled' and datname = current_database()",
+            })
+          ).rowCount,
+        { timeout: 30_000 },
+      )
+      .toBe(0)
+  })
+})
+
+describe('no way to the database', () => {
+  it('no free connection: the wait is bounded, and the error names the settings', async () => {
+    const db = open({ maxConnections: 1, connectTimeoutMs: 100 })
+    await db.transaction(async () => {
+      await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({
+        ...unavailable,
+        message: expect.stringMatching(/connectTimeoutMs = 100 ms.*maxConnections = 1 /),
+      })
+    })
+    expect(await backendOf(db)).toBeTypeOf('number')
+  })
+
+  it('refused: rejects, and works again when the server is back', async () => {
+    const proxy = await openProxy()
+    const db = open({ url: proxy.url })
+    await proxy.refuse()
+    await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({
+      ...unavailable,
+      cause: { code: 'ECONNREFUSED' },
+    })
+    await expect(db.transaction(async () => 1)).rejects.toMatchObject(unavailable)
+    await proxy.accept()
+    expect(await backendOf(db)).toBeTypeOf('number')
+  })
+
+  it('a restart: what runs and what idles is reset, new connections are refused, then all is as before', async () => {
+    const proxy = await openProxy()
+    const db = open({ url: proxy.url, maxConnections: 3 })
+    await Promise.all([backendOf(db), backendOf(db), backendOf(db)])
+    const running = db.query({ text: 'select pg_sleep(60)' })
+    const inTransaction = db.transaction(async (tx) => {
+      await tx.query({ text: 'select 1' })
+      await proxy.refuse()
+      proxy.cut()
+      await tx.query({ text: 'select 2' })
+    })
+    await expect(inTransaction).rejects.toMatchObject(unavailable)
+    await expect(running).rejects.toMatchObject(unavailable)
+    await expect(db.query({ text: 'select 3' })).rejects.toMatchObject(unavailable)
+    await proxy.accept()
+    expect(await Promise.all([backendOf(db), backendOf(db), backendOf(db)])).toHaveLength(3)
+    // A backend that sleeps does not notice that its connection was reset.
+    await db.query({
+      text: "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = current_database() and query = 'select pg_sleep(60)'",
+    })
+  })
+
+  it('a black hole: statements, transactions and new connections all end within their timeouts', async () => {
+    const proxy = await openProxy()
+    const db = open({ url: proxy.url, maxConnections: 2, connectTimeoutMs: 300, queryTimeoutMs: 300 })
+    await Promise.all([backendOf(db), backendOf(db)])
+    proxy.swallow(true)
+    await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({ code: 'QUERY_TIMEOUT' })
+    await expect(db.transaction(async () => 1)).rejects.toMatchObject({ code: 'QUERY_TIMEOUT' })
+    await expect(db.query({ text: 'select 2' })).rejects.toMatchObject(unavailable)
+    proxy.swallow(false)
+    expect(await backendOf(db)).toBeTypeOf('number')
+  })
+
+  it('a black hole: close() leaves no socket behind, though no goodbye is answered', async () => {
+    const proxy = await openProxy()
+    const clients = watchPoolClients()
+    const db = open({ url: proxy.url, maxConnections: 2 })
+    await Promise.all([backendOf(db), backendOf(db)])
+    proxy.swallow(true)
+    await db.close()
+    expect([...clients].map((client) => client.connection.stream.destroyed)).toEqual([true, true])
+  })
+
+  it('a connection in doubt is destroyed at once, without waiting for an answer to a goodbye', async () => {
+    const clients = watchPoolClients()
+    await open().query({ text: 'begin' })
+    expect([...clients].map((client) => client.connection.stream.destroyed)).toEqual([true])
+  })
+
+  it('too many connections (53300)', async () => {
+    const admin = open()
+    const role = `${database.name.slice(0, 40)}_limited`
+    await admin.query({ text: `create role "${role}" login password 'limited' connection limit 1` })
+    const url = new URL(database.url)
+    url.username = role
+    url.password = 'limited'
+    const db = open({ url: url.href, maxConnections: 2 })
+    await db.transaction(async () => {
+      await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({
+        ...unavailable,
+        cause: { code: '53300' },
+      })
+    })
+    await db.close()
+    await admin.query({ text: `drop role "${role}"` })
+  })
+
+  it.each(['57P03', '57P01', '08P01'])('a server or pooler that answers "not now" (%s)', async (state) => {
+    const server = createServer((socket) => {
+      socket.on('error', () => undefined)
+      socket.once('data', () => socket.end(fatal(state)))
+    }).listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const address = server.address()
+    const port = typeof address === 'object' && address !== null ? address.port : 0
+    const db = open({ url: `postgresql://somebody@127.0.0.1:${port}/x` })
+    await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({
+      ...unavailable,
+      cause: { code: state },
+    })
+    server.close()
+    await once(server, 'close')
+  })
+
+  it('a wrong password is not a matter of reachability: the error is as PostgreSQL sent it', async () => {
+    const url = new URL(database.url)
+    url.password = 'wrong'
+    await expect(open({ url: url.href }).query({ text: 'select 1' })).rejects.toMatchObject({
+      code: '28P01',
+      name: 'error',
+    })
+  })
+})
+
+/** An ErrorResponse of the protocol. */
+function fatal(state: string): Buffer {
+  const body = Buffer.from(`SFATAL\0VFATAL\0C${state}\0Mnot now\0\0`)
+  const head = Buffer.alloc(5)
+  head.write('E')
+  head.writeInt32BE(body.length + 4, 1)
+  return Buffer.concat([head, body])
+}

@@ -1,0 +1,155 @@
+import { EventEmitter, on } from 'node:events'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { startProxy, type Proxy } from '../../test/support/proxy.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { openDatabase, type Database } from './database.ts'
+import { Listener, type ListenerOptions } from './listener.ts'
+
+useQuietProcess()
+const database = useDatabase()
+let db: Database
+let proxy: Proxy
+const listeners: Listener[] = []
+
+beforeEach(async () => {
+  db = openDatabase({ url: database.url })
+  proxy = await startProxy(database.url)
+})
+
+afterEach(async () => {
+  await Promise.all(listeners.splice(0).map(async (listener) => listener.stop()))
+  await db.close()
+  await proxy.close()
+})
+
+interface Observed {
+  readonly listener: Listener
+  /** The next thing that happens: `listening`, `disconnected`, or `channel:payload`. */
+  next(): Promise<string>
+  /** Waits until this happens, whatever happens before it. */
+  until(what: string): Promise<void>
+  readonly all: string[]
+  readonly pauses: number[]
+}
+
+function listen(options: Partial<ListenerOptions> = {}): Observed {
+  const emitter = new EventEmitter()
+  const happenings = on(emitter, 'happening')
+  const all: string[] = []
+  const pauses: number[] = []
+  const happen = (what: string): void => {
+    all.push(what)
+    emitter.emit('happening', what)
+  }
+  const listener = new Listener({
+    url: proxy.url,
+    channels: ['work'],
+    probeIntervalMs: 50,
+    probeTimeoutMs: 200,
+    connectTimeoutMs: 500,
+    onNotification: (channel, payload) => happen(`${channel}:${payload}`),
+    onEvent: (event) => {
+      if (event.type === 'disconnected') pauses.push(event.retryInMs)
+      happen(event.type)
+    },
+    ...options,
+  })
+  listeners.push(listener)
+  listener.start()
+  const next = async (): Promise<string> => String((await happenings.next()).value[0])
+  return {
+    listener,
+    all,
+    pauses,
+    next,
+    async until(what) {
+      while ((await next()) !== what);
+    },
+  }
+}
+
+async function notify(channel: string, payload: string): Promise<void> {
+  await db.query({ text: 'select pg_notify($1, $2)', values: [channel, payload] })
+}
+
+it('hears every channel, also one with an unusual name', async () => {
+  const odd = 'Work "of" today; drop table x'
+  const heard = listen({ channels: ['work', odd] })
+  expect(await heard.next()).toBe('listening')
+  await notify('work', 'a')
+  await notify('elsewhere', 'b')
+  await notify(odd, '')
+  expect([await heard.next(), await heard.next()]).toEqual(['work:a', `${odd}:`])
+})
+
+it('a terminated connection comes back, listens again and hears the next notification', async () => {
+  const heard = listen()
+  expect(await heard.next()).toBe('listening')
+  await db.query({
+    text: `select pg_terminate_backend(pid, 5000) from pg_stat_activity
+            where datname = current_database() and application_name = 'leasehold listener'`,
+  })
+  expect([await heard.next(), await heard.next()]).toEqual(['disconnected', 'listening'])
+  await notify('work', 'after')
+  expect(await heard.next()).toBe('work:after')
+})
+
+it('a connection that is silently swallowed is noticed by the probe, and comes back', async () => {
+  const heard = listen()
+  expect(await heard.next()).toBe('listening')
+  proxy.swallow(true)
+  await notify('work', 'missed')
+  expect(await heard.next()).toBe('disconnected')
+  proxy.swallow(false)
+  await heard.until('listening')
+  await notify('work', 'heard')
+  expect(await heard.next()).toBe('work:heard')
+  expect(heard.all).not.toContain('work:missed')
+})
+
+it('without the probe the same silence would go unnoticed', async () => {
+  const heard = listen({ probeIntervalMs: 600_000 })
+  expect(await heard.next()).toBe('listening')
+  proxy.swallow(true)
+  const other = listen()
+  await other.until('disconnected')
+  expect(heard.all).toEqual(['listening'])
+})
+
+it('a refused connection is tried again, with growing pauses', async () => {
+  await proxy.refuse()
+  const heard = listen({ random: () => 0 })
+  for (let failures = 0; failures < 4; failures += 1) expect(await heard.next()).toBe('disconnected')
+  expect(heard.pauses).toEqual([50, 100, 200, 400])
+  await proxy.accept()
+  await heard.until('listening')
+})
+
+it('stops while it connects, while it pauses, while it listens, while it waits for an answer; and starts again', async () => {
+  proxy.swallow(true)
+  const connecting = listen({ connectTimeoutMs: 600_000 })
+  await connecting.listener.stop()
+
+  proxy.swallow(false)
+  const waiting = listen({ probeTimeoutMs: 600_000, probeIntervalMs: 1 })
+  expect(await waiting.next()).toBe('listening')
+  proxy.swallow(true)
+  await proxy.swallowed()
+  await waiting.listener.stop()
+
+  proxy.swallow(false)
+  await proxy.refuse()
+  const pausing = listen({ random: () => 1 })
+  expect(await pausing.next()).toBe('disconnected')
+  await pausing.listener.stop()
+
+  await proxy.accept()
+  const resting = listen({ probeIntervalMs: 600_000 })
+  expect(await resting.next()).toBe('listening')
+  await resting.listener.stop()
+  resting.listener.start()
+  expect(await resting.next()).toBe('listening')
+  await resting.listener.stop()
+  await resting.listener.stop()
+})

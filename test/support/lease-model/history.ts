@@ -1,0 +1,64 @@
+/** Lives through a history on the real table, race by race, with the checker looking at everything after each. */
+import { check, type Model } from './check.ts'
+import { type Image, readImage } from './image.ts'
+import { objection } from './objection.ts'
+import { type Operation, type Race } from './operations.ts'
+import { prepare, type Report } from './perform.ts'
+import { type World, resetWorld } from './world.ts'
+
+export interface History {
+  readonly model: Model
+  readonly image: Image
+}
+
+/** Hears of every race, with the model as it was before. */
+export type Witness = (reports: readonly Report[], before: Model) => void
+
+export async function startHistory(world: World): Promise<History> {
+  await resetWorld(world)
+  return { model: new Map(), image: await readImage(world.admin, world.table) }
+}
+
+export async function liveThrough(
+  world: World,
+  history: History,
+  race: Race,
+  witness: Witness = () => {},
+): Promise<History & { readonly reports: readonly Report[] }> {
+  const ids = [...history.model.keys()]
+  const started = race.map((operation) => prepare(world, ids, operation))
+  const reports = await Promise.all(started.map(async (start) => start()))
+  for (const { worker, lease } of reports.flatMap(({ given }) => given)) worker.leases.push(lease)
+
+  const after = await readImage(world.admin, world.table)
+  const verdict = check(world.table, { ...history, before: history.image, reports, after })
+  if (!verdict.legal) throw objection(`${verdict.why}, after ${JSON.stringify(race)}`)
+  witness(reports, history.model)
+  return { model: verdict.model, image: after, reports }
+}
+
+/** Nothing is lost: whatever the history left behind, ordinary work finishes every row. */
+export async function drain(world: World, history: History, witness: Witness): Promise<void> {
+  let now = history
+  const everyRow = [...now.model.keys()].map((_, n) => n)
+  const live = async (operation: Operation): Promise<readonly Report[]> => {
+    const next = await liveThrough(world, now, [operation], witness)
+    now = next
+    return next.reports
+  }
+  await live({ verb: 'arrive' })
+  await live({ verb: 'expire', rows: everyRow })
+  await live({ verb: 'reap', worker: 0, limit: 100 })
+  // A claim that keeps its place may find nothing once before it looks from the start.
+  for (let turn = 0; turn < 2 * everyRow.length + 2 * world.workers.length; turn += 1) {
+    const worker = turn % world.workers.length
+    const [claim] = await live({ verb: 'claim', worker, limit: 2, from: 'place' })
+    const picks = [...(claim?.events.keys() ?? [])].map((_, n) => n)
+    if (picks.length > 0) {
+      await live({ verb: 'settle', worker, leasesOf: worker, picks, as: 'done', within: 'statement' })
+    }
+  }
+  const unfinished = [...now.model.values()].filter(({ state }) => state === 'open')
+  if (unfinished.length > 0)
+    throw objection(`lost: ${unfinished.map(({ id }) => id).join(', ')} never finish`)
+}

@@ -1,0 +1,120 @@
+/** What a history is made of, as plain data, so that fast-check can shrink it and print it. */
+import * as fc from 'fast-check'
+
+export const WORKERS = 3
+export const LEASE_MS = 600_000
+const SHORTER_LEASE_MS = 60_000
+
+/** The leases handed to a verb: `picks` counts back from the newest the worker `leasesOf` was ever given. */
+interface OnLeases {
+  readonly worker: number
+  /** Mostly the worker itself; another's leases must be fenced off whatever their token. */
+  readonly leasesOf: number
+  readonly picks: readonly number[]
+}
+
+export type SettleAs = 'done' | 'dead' | 'retryNow' | 'retryLater'
+
+export type Operation =
+  | { readonly verb: 'insert'; readonly rows: number }
+  | {
+      readonly verb: 'claim'
+      readonly worker: number
+      readonly limit: number
+      readonly from: 'start' | 'place'
+    }
+  | ({ readonly verb: 'renew'; readonly leaseMs: number } & OnLeases)
+  | ({
+      readonly verb: 'settle'
+      readonly as: SettleAs
+      readonly within: 'statement' | 'commit' | 'rollback'
+    } & OnLeases)
+  | ({ readonly verb: 'release' } & OnLeases)
+  | { readonly verb: 'reap'; readonly worker: number; readonly limit: number }
+  /** The lease runs out, for those of these rows that are leased; the rows are counted back from the newest. */
+  | { readonly verb: 'expire'; readonly rows: readonly number[] }
+  /** A write by somebody who knows nothing of leases, in a transaction of its own. */
+  | { readonly verb: 'edit'; readonly rows: readonly number[] }
+  /** The moment has come for every row that was put off. */
+  | { readonly verb: 'arrive' }
+
+/** Operations that run at the same time; one alone is the ordinary case. */
+export type Race = readonly Operation[]
+
+const worker = fc.nat({ max: WORKERS - 1 })
+/** The same lease twice is allowed. */
+const picks = fc.array(fc.nat({ max: 7 }), { minLength: 1, maxLength: 6 })
+
+const onLeases: fc.Arbitrary<OnLeases> = fc.oneof(
+  { weight: 6, arbitrary: fc.record({ worker, picks }).map((own) => ({ ...own, leasesOf: own.worker })) },
+  { weight: 1, arbitrary: fc.record({ worker, leasesOf: worker, picks }) },
+)
+
+const claim = fc.record({
+  verb: fc.constant('claim' as const),
+  worker,
+  limit: fc.integer({ min: 1, max: 4 }),
+  from: fc.constantFrom('start' as const, 'place' as const),
+})
+const reap = fc.record({
+  verb: fc.constant('reap' as const),
+  worker,
+  limit: fc.constantFrom(100, 100, 100, 1),
+})
+const rows = fc.uniqueArray(fc.nat({ max: 7 }), { minLength: 1, maxLength: 6 })
+const expire = fc.record({ verb: fc.constant('expire' as const), rows })
+const edit = fc.record({ verb: fc.constant('edit' as const), rows })
+const insert = fc.record({ verb: fc.constant('insert' as const), rows: fc.integer({ min: 1, max: 4 }) })
+const arrive = fc.constant({ verb: 'arrive' as const })
+
+function withLeases(leases: fc.Arbitrary<OnLeases>): fc.Arbitrary<Operation> {
+  const renew = fc
+    .tuple(leases, fc.constantFrom(LEASE_MS, SHORTER_LEASE_MS))
+    .map(([on, leaseMs]): Operation => ({ verb: 'renew', ...on, leaseMs }))
+  const settle = fc
+    .tuple(
+      leases,
+      fc.constantFrom<SettleAs[]>('retryNow', 'retryNow', 'retryLater', 'done', 'dead'),
+      fc.constantFrom('statement' as const, 'statement' as const, 'commit' as const, 'rollback' as const),
+    )
+    .map(([on, as, within]): Operation => ({ verb: 'settle', ...on, as, within }))
+  const release = leases.map((on): Operation => ({ verb: 'release', ...on }))
+  return fc.oneof(
+    { weight: 2, arbitrary: renew },
+    { weight: 3, arbitrary: settle },
+    { weight: 1, arbitrary: release },
+  )
+}
+
+const operation: fc.Arbitrary<Operation> = fc.oneof(
+  { weight: 2, arbitrary: insert },
+  { weight: 6, arbitrary: claim },
+  { weight: 9, arbitrary: withLeases(onLeases) },
+  { weight: 3, arbitrary: expire },
+  { weight: 2, arbitrary: reap },
+  { weight: 1, arbitrary: edit },
+  { weight: 1, arbitrary: arrive },
+)
+
+/** Two or three writes with the same leases at once, each in an order of its own. */
+const overTheSameLeases: fc.Arbitrary<Race> = onLeases.chain((on) => {
+  const shuffled = fc
+    .shuffledSubarray([...on.picks], { minLength: on.picks.length })
+    .map((order) => ({ ...on, picks: order }))
+  return fc.array(fc.oneof({ weight: 4, arbitrary: withLeases(shuffled) }, claim, reap, expire, edit), {
+    minLength: 2,
+    maxLength: 3,
+  })
+})
+
+const race: fc.Arbitrary<Race> = fc.oneof(
+  { weight: 6, arbitrary: operation.map((alone): Race => [alone]) },
+  { weight: 1, arbitrary: fc.array(claim, { minLength: 2, maxLength: 3 }) },
+  { weight: 1, arbitrary: fc.array(operation, { minLength: 2, maxLength: 3 }) },
+  { weight: 2, arbitrary: overTheSameLeases },
+)
+
+/** A history starts with rows to fight over. */
+export const histories: fc.Arbitrary<readonly Race[]> = fc
+  .tuple(insert, fc.array(race, { minLength: 1, maxLength: 40, size: 'max' }))
+  .map(([rows, races]) => [[rows], ...races])

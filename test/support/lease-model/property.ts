@@ -1,0 +1,58 @@
+/** The property itself, its seed, and how a failure is told. */
+import { randomInt } from 'node:crypto'
+
+import * as fc from 'fast-check'
+
+import { drain, liveThrough, startHistory, type Witness } from './history.ts'
+import { histories } from './operations.ts'
+import { type World } from './world.ts'
+
+export interface Repeat {
+  readonly seed: number
+  readonly path: string | undefined
+  readonly runs: number
+  /** The way back to this run: environment variables to set. */
+  readonly again: string
+}
+
+const LARGEST_SEED = 2 ** 31
+
+/** LEASEHOLD_SEED is `seed` or `seed:path`, as a failure prints it; LEASEHOLD_RUNS is how many histories to try. */
+export function repeat(environment: NodeJS.ProcessEnv, runsByDefault: number): Repeat {
+  const [, given, path] = /^(-?\d+)(?::([\d:]+))?$/.exec(environment['LEASEHOLD_SEED'] ?? '') ?? []
+  const seed = given === undefined ? randomInt(LARGEST_SEED) : Number(given)
+  const runs = Number(environment['LEASEHOLD_RUNS'] ?? runsByDefault)
+  if (!Number.isInteger(runs) || runs < 1)
+    throw new Error(`LEASEHOLD_RUNS is ${runs}: give a whole number above 0.`)
+  return { seed, path, runs, again: again(seed, path, runs) }
+}
+
+/** Tries `runs` histories; the failure it returns has been shrunk unless `asItIs`. */
+export async function findFailure(
+  world: World,
+  { seed, path, runs }: Pick<Repeat, 'seed' | 'path' | 'runs'>,
+  options: { readonly asItIs?: boolean; readonly witness?: Witness } = {},
+): Promise<Error | undefined> {
+  const { asItIs = false, witness = () => {} } = options
+  const property = fc.asyncProperty(histories, async (races) => {
+    let history = await startHistory(world)
+    for (const race of races) history = await liveThrough(world, history, race, witness)
+    await drain(world, history, witness)
+  })
+  const found = await fc.check(property, {
+    seed,
+    numRuns: runs,
+    endOnFailure: asItIs,
+    ...(path === undefined ? {} : { path }),
+  })
+  if (!found.failed) return undefined
+  const reason = found.errorInstance
+  const told = reason instanceof Error ? reason.message : String(reason)
+  const history = found.counterexample?.[0].map((race) => `  ${JSON.stringify(race)}`).join('\n')
+  const repeated = again(seed, found.counterexamplePath ?? undefined, runs)
+  return new Error(`${told}\nafter ${found.numRuns} histories; ${repeated}\n${history}`, { cause: reason })
+}
+
+function again(seed: number, path: string | undefined, runs: number): string {
+  return `LEASEHOLD_SEED=${path === undefined ? seed : `${seed}:${path}`} LEASEHOLD_RUNS=${runs}`
+}

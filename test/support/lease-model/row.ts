@@ -1,0 +1,240 @@
+/** The model of one row, and what each thing a verb can report means for it. Knows no SQL. */
+
+export const MAX_ATTEMPTS = 4
+
+export interface Holder {
+  readonly owner: string
+  readonly token: bigint
+  readonly alive: boolean
+  /** By the database's clock, in ms: the lease ends at this moment or later, as long as it is alive. */
+  readonly untilAtLeast: number
+}
+
+export interface ModelRow {
+  readonly id: string
+  readonly state: 'open' | 'done' | 'dead'
+  readonly lease: Holder | undefined
+  /** Put off: not to be claimed before it arrives. */
+  readonly waiting: boolean
+  readonly attempts: number
+  readonly lastError: string | null
+  /** How often somebody who knows nothing of leases wrote to the row: no verb may undo it. */
+  readonly edits: number
+  /** Of the last claim; outlives the lease (D3). */
+  readonly lastToken: bigint
+}
+
+/** How a lease was ended: by a release, or by one of the outcomes. */
+export type Ending = 'release' | 'done' | 'dead' | 'retryNow' | 'retryLater'
+
+/** What one operation says it did to one row. */
+export type RowEvent =
+  | { readonly type: 'inserted'; readonly id: string }
+  | {
+      readonly type: 'claimed'
+      readonly owner: string
+      readonly token: bigint
+      readonly until: number
+      readonly leaseMs: number
+      /** The counter in the row that the claim returned. */
+      readonly attempts: number
+    }
+  | {
+      readonly type: 'renewed'
+      readonly owner: string
+      readonly leaseMs: number
+      readonly said: readonly { readonly token: bigint; readonly outcome: 'renewed' | 'busy' | 'lost' }[]
+    }
+  | {
+      readonly type: 'ended'
+      readonly owner: string
+      readonly ending: Ending
+      readonly rolledBack: boolean
+      readonly said: readonly { readonly token: bigint; readonly outcome: 'ended' | 'fencedOff' }[]
+    }
+  | { readonly type: 'reaped'; readonly owner: string; readonly token: bigint }
+  | { readonly type: 'expired' }
+  | { readonly type: 'edited' }
+  | { readonly type: 'arrived' }
+
+export interface Context {
+  readonly onExpiry: 'reap' | 'claimable'
+  /** The table has a token column, whose token grows by exactly one. */
+  readonly tokenColumn: boolean
+  /** The row before the race. */
+  readonly start: ModelRow | undefined
+  /** Another operation of the same race had the row in its hands. */
+  readonly contended: boolean
+  /** The database's clock before the race, in ms. */
+  readonly startedAt: number
+}
+
+export type Step =
+  | { readonly legal: true; readonly row: ModelRow }
+  | { readonly legal: false; readonly why: string }
+
+/** The reason a settlement gives, different for every lease so that a mix-up in the batch shows. */
+export function reasonOf(id: string, token: bigint): string {
+  return `row ${id}, token ${token}: "no", {it's} \\ over`
+}
+
+export function isClaimable(row: ModelRow, onExpiry: 'reap' | 'claimable'): boolean {
+  if (row.state !== 'open' || row.waiting) return false
+  if (row.lease === undefined) return true
+  return onExpiry === 'claimable' && !row.lease.alive && row.attempts + 1 < MAX_ATTEMPTS
+}
+
+/** Whether the operation had the row in its hands, be it for a transaction that was rolled back. */
+export function touches(event: RowEvent): boolean {
+  if (event.type === 'renewed') return event.said.some(({ outcome }) => outcome === 'renewed')
+  if (event.type === 'ended') return event.said.some(({ outcome }) => outcome === 'ended')
+  return true
+}
+
+export function changes(event: RowEvent): boolean {
+  return touches(event) && !(event.type === 'ended' && event.rolledBack)
+}
+
+/** The row after the event, or why the event may not have happened to it. */
+export function follow(row: ModelRow | undefined, event: RowEvent, context: Context): Step {
+  if (event.type === 'inserted') {
+    return row === undefined ? legal({ ...NEW_ROW, id: event.id }) : illegal('it was inserted twice')
+  }
+  if (row === undefined) return illegal(`${event.type} before it was inserted`)
+  switch (event.type) {
+    case 'claimed':
+      return followClaim(row, event, context)
+    case 'renewed':
+      return followRenewal(row, event, context)
+    case 'ended':
+      return followEnding(row, event)
+    case 'reaped':
+      return followReap(row, event)
+    case 'expired':
+      if (row.lease === undefined) return illegal('its lease was expired, but it has none')
+      return legal({ ...row, lease: { ...row.lease, alive: false } })
+    case 'edited':
+      return legal({ ...row, edits: row.edits + 1 })
+    case 'arrived':
+      break
+  }
+  return row.waiting ? legal({ ...row, waiting: false }) : illegal('it arrived, but was not waiting')
+}
+
+const NEW_ROW: Omit<ModelRow, 'id'> = {
+  state: 'open',
+  lease: undefined,
+  waiting: false,
+  attempts: 0,
+  lastError: null,
+  edits: 0,
+  lastToken: 0n,
+}
+
+type Event<Type extends RowEvent['type']> = Extract<RowEvent, { readonly type: Type }>
+
+function followClaim(row: ModelRow, event: Event<'claimed'>, context: Context): Step {
+  const { owner, token, until } = event
+  const by = `claimed by ${owner} with token ${token}`
+  if (row.lease?.alive === true) return illegal(`two current holders: ${held(row.lease)}, and it was ${by}`)
+  if (!isClaimable(row, context.onExpiry)) return illegal(`${by}, but it was not claimable`)
+  if (token <= row.lastToken) return illegal(`the token did not grow: ${by} after token ${row.lastToken}`)
+  if (context.tokenColumn && token !== row.lastToken + 1n) {
+    return illegal(`the token did not grow by one: ${by} after token ${row.lastToken}`)
+  }
+  // Both clocks are read to the millisecond.
+  if (until < context.startedAt + event.leaseMs - 1) return illegal(`${by} for less than the lease`)
+  // D4: an expired lease that is claimed at once is an attempt that failed.
+  const attempts = row.attempts + (row.lease === undefined ? 0 : 1)
+  if (event.attempts !== attempts) return illegal(`${by} at attempt ${event.attempts} instead of ${attempts}`)
+  return legal({
+    ...row,
+    attempts,
+    lastToken: token,
+    lease: { owner, token, alive: true, untilAtLeast: until },
+  })
+}
+
+function followRenewal(row: ModelRow, event: Event<'renewed'>, context: Context): Step {
+  let after = row
+  for (const { token, outcome } of event.said) {
+    const lease = currentLease(row, event.owner, token)
+    const renewable = lease?.alive === true
+    if (outcome === 'renewed') {
+      if (!renewable) return illegal(notCurrent(row, 'renewed', event.owner, token))
+      const untilAtLeast = Math.max(lease.untilAtLeast, context.startedAt + event.leaseMs)
+      after = { ...row, lease: { ...lease, untilAtLeast } }
+    } else if (outcome === 'lost' && renewable) {
+      return illegal(`the renewal of ${held(lease)} was called lost, but the lease is current`)
+    } else if (outcome === 'busy') {
+      const before = context.start && currentLease(context.start, event.owner, token)
+      if (!context.contended || before?.alive !== true) {
+        return illegal(`the renewal with token ${token} of ${event.owner} was called busy without a reason`)
+      }
+    }
+  }
+  return legal(after)
+}
+
+/** A lease that has expired can still be settled, as long as nobody took the row back. */
+function followEnding(row: ModelRow, event: Event<'ended'>): Step {
+  let after = row
+  for (const { token, outcome } of event.said) {
+    const lease = currentLease(row, event.owner, token)
+    if (outcome === 'ended' && lease === undefined) {
+      return illegal(notCurrent(row, event.ending, event.owner, token))
+    }
+    if (outcome === 'fencedOff' && lease !== undefined) {
+      return illegal(`${event.ending} of ${held(lease)} was fenced off, but the lease is current`)
+    }
+    if (outcome === 'ended' && !event.rolledBack) after = end(row, event.ending, token)
+  }
+  return legal(after)
+}
+
+function end(row: ModelRow, ending: Ending, token: bigint): ModelRow {
+  const free: ModelRow = { ...row, lease: undefined }
+  const failed: ModelRow = { ...free, lastError: reasonOf(row.id, token) }
+  const ended: Readonly<Record<Ending, ModelRow>> = {
+    release: free,
+    done: { ...free, state: 'done' },
+    dead: { ...failed, state: 'dead' },
+    retryNow: { ...failed, attempts: row.attempts + 1 },
+    retryLater: { ...failed, attempts: row.attempts + 1, waiting: true },
+  }
+  return ended[ending]
+}
+
+function followReap(row: ModelRow, event: Event<'reaped'>): Step {
+  const { lease } = row
+  if (lease === undefined) return illegal('it was reaped, but nobody held it')
+  if (lease.alive) return illegal(`it was reaped, but the lease is alive: ${held(lease)}`)
+  if (lease.owner !== event.owner || lease.token !== event.token) {
+    return illegal(`reaped from ${event.owner} with token ${event.token}, but ${held(lease)}`)
+  }
+  const attempts = row.attempts + 1
+  // D4: a row that keeps killing its worker ends as dead.
+  return legal({ ...row, attempts, lease: undefined, state: attempts >= MAX_ATTEMPTS ? 'dead' : 'open' })
+}
+
+/** The fence: owner and token (D3). */
+function currentLease(row: ModelRow, owner: string, token: bigint): Holder | undefined {
+  return row.lease?.owner === owner && row.lease.token === token ? row.lease : undefined
+}
+
+function notCurrent(row: ModelRow, what: string, owner: string, token: bigint): string {
+  return `not fenced off: ${what} with token ${token} of ${owner}, which is not current: ${held(row.lease)}`
+}
+
+function held(lease: Holder | undefined): string {
+  if (lease === undefined) return 'nobody holds it'
+  return `held by ${lease.owner} with token ${lease.token}${lease.alive ? '' : ' (expired)'}`
+}
+
+function legal(row: ModelRow): Step {
+  return { legal: true, row }
+}
+
+function illegal(why: string): Step {
+  return { legal: false, why }
+}
