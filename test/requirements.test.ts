@@ -1,0 +1,84 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, it } from 'vitest'
+
+const root = fileURLToPath(new URL('..', import.meta.url))
+const ID =
+  /\b(?:RULE-020-\d{3}|WH-(?:FR-\d{3}-(?:AC\d|N)|NFR-\d{3})|SYNC-\d{2}|LIFE-\d{2}|REC-\d{2}|D[1-8])\b/g
+const ROW = /^\| (\S+) \| (?:.*) \|$/gm
+
+interface Entry {
+  readonly id: string
+  readonly pending: string | undefined
+  readonly files: readonly string[]
+}
+
+/** The ids of a document's tables: the first cell of each row. */
+function idsOf(markdown: string): string[] {
+  return [...markdown.matchAll(ROW)].map(([, id = '']) => id).filter((id) => id.match(ID)?.[0] === id)
+}
+
+function readTable(markdown: string): Entry[] {
+  return [...markdown.matchAll(ROW)]
+    .map(([row, id = '']) => ({ id, last: row.split('|').at(-2)?.trim() ?? '' }))
+    .filter(({ id }) => id.match(ID)?.[0] === id)
+    .map(({ id, last }) => {
+      const pending = /^pending: (\S+)$/.exec(last)?.[1]
+      return { id, pending, files: pending === undefined ? last.split(', ').filter(Boolean) : [] }
+    })
+}
+
+/** The titles of a file's tests: the strings that `it`, `describe` and the cases of the conformance suite begin with. */
+function titlesOf(file: string): string {
+  const source = readFileSync(`${root}${file}`, 'utf8')
+  const titles = [
+    ...source.matchAll(/\b(?:it|test|describe)(?:\.\w+)*\(\s*(['"`])(?<title>.*?)\1,/gs),
+    ...source.matchAll(/\)\(\s*(['"`])(?<title>.*?)\1,/gs),
+    ...source.matchAll(/^\s+(['"`])(?<title>.*?)\1:\s+async \(bench/gm),
+  ]
+  return titles.map(({ groups }) => groups?.['title'] ?? '').join('\n')
+}
+
+const conformance = readFileSync(`${root}docs/conformance.md`, 'utf8')
+const entries = readTable(conformance)
+const sharedRequirements = `${root}../shared/requirements.md`
+const required = existsSync(sharedRequirements)
+  ? idsOf(readFileSync(sharedRequirements, 'utf8'))
+  : idsOf(conformance)
+
+describe('every requirement is proved or known to be pending', () => {
+  it('docs/conformance.md lists each requirement once', () => {
+    expect(required.length).toBeGreaterThan(80)
+    expect(entries.map(({ id }) => id).toSorted()).toEqual(required.toSorted())
+  })
+
+  it('an id that is not pending is in the title of a test in every file that is named for it', () => {
+    const unproved = entries
+      .filter(({ pending }) => pending === undefined)
+      .flatMap(({ id, files }) =>
+        files.length === 0
+          ? [`${id}: no test`]
+          : files.filter((file) => !titlesOf(file).match(ID)?.includes(id)).map((file) => `${id}: ${file}`),
+      )
+    expect(unproved).toEqual([])
+  })
+
+  it('an id is pending only as long as its folder has not landed', () => {
+    const landed = entries.filter(({ pending }) => pending !== undefined && existsSync(`${root}${pending}`))
+    expect(landed.map(({ id }) => id)).toEqual([])
+  })
+
+  it('no test names a requirement that does not exist', () => {
+    const files = ['src', 'test'].flatMap((folder) =>
+      readdirSync(`${root}${folder}`, { recursive: true, encoding: 'utf8' }).map(
+        (file) => `${folder}/${file}`,
+      ),
+    )
+    const tests = files.filter((file) => /\.test\.ts$|-cases\.ts$/.test(file))
+    const known = new Set(required)
+    const unknown = tests.flatMap((file) =>
+      (titlesOf(file).match(ID) ?? []).filter((id) => !known.has(id)).map((id) => `${id}: ${file}`),
+    )
+    expect(unknown).toEqual([])
+  })
+})
