@@ -2,6 +2,7 @@ import { readFile, realpath, stat } from 'node:fs/promises'
 import { dirname } from 'node:path'
 
 import { LeaseholdError } from '../errors.ts'
+import { hasCode } from './system-errors.ts'
 
 /** The operating-system account the server runs under, when it is not our own. */
 export interface Account {
@@ -13,12 +14,28 @@ export interface Account {
 const CANDIDATES = ['postgres', '_postgres', 'nobody']
 
 /**
- * PostgreSQL refuses to run as root, and initdb looks its own account up by name, so as root the
- * server runs under an existing unprivileged account. `undefined`: we are not root, our own will do.
+ * PostgreSQL refuses to run as root, so root runs it under another account: the owner of the data when
+ * there is some, otherwise an existing unprivileged one (by name, because initdb looks its own up).
+ * `undefined`: we are not root, our own account will do.
  */
-export async function serverAccount(): Promise<Account | undefined> {
+export async function serverAccount(data: string): Promise<Account | undefined> {
   if (process.getuid?.() !== 0) return undefined
   const accounts = parsePasswd(await readFile('/etc/passwd', 'utf8'))
+  return (await ownerOf(data, accounts)) ?? unprivileged(accounts)
+}
+
+async function ownerOf(data: string, accounts: Accounts): Promise<Account | undefined> {
+  try {
+    const { uid, gid } = await stat(data)
+    const named = [...accounts.values()].find((account) => account.uid === uid)
+    return uid === 0 ? undefined : { name: named?.name ?? String(uid), uid, gid }
+  } catch (error) {
+    if (hasCode(error, 'ENOENT')) return undefined
+    throw error
+  }
+}
+
+function unprivileged(accounts: Accounts): Account {
   for (const name of CANDIDATES) {
     const account = accounts.get(name)
     if (account !== undefined && account.uid !== 0) return account
@@ -32,7 +49,9 @@ export async function serverAccount(): Promise<Account | undefined> {
   )
 }
 
-function parsePasswd(text: string): Map<string, Account> {
+type Accounts = ReadonlyMap<string, Account>
+
+function parsePasswd(text: string): Accounts {
   const accounts = new Map<string, Account>()
   for (const line of text.split('\n')) {
     const [name, , uid, gid] = line.split(':')

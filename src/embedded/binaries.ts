@@ -17,7 +17,7 @@ import { dirname, join, relative } from 'node:path'
 
 import { LeaseholdError } from '../errors.ts'
 import { canReach, type Account } from './account.ts'
-import { REACHABLE_ROOT } from './place.ts'
+import { makeReachable, REACHABLE_ROOT } from './place.ts'
 import { hasCode } from './system-errors.ts'
 
 /** The server's programs, ready to be run by the server's account. */
@@ -103,7 +103,7 @@ async function copyForAccount(root: string, version: string): Promise<string> {
   const home = join(REACHABLE_ROOT, 'programs', `${process.platform}-${process.arch}-${version}`)
   if (await exists(home)) return home
   const draft = `${home}.${randomUUID()}`
-  await mkdir(dirname(home), { recursive: true, mode: 0o755 })
+  await makeReachable(dirname(home))
   try {
     await mkdir(draft)
     await cp(join(root, 'native'), join(draft, 'native'), { recursive: true, verbatimSymlinks: true })

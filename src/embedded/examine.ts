@@ -1,18 +1,20 @@
 import { setTimeout as delay } from 'node:timers/promises'
 
 import { LeaseholdError } from '../errors.ts'
-import { proveIdentity } from './identity.ts'
+import { proveIdentity, type Identity } from './identity.ts'
 import { pidFilePath, readPidFile, type PidFile } from './pid-file.ts'
-import { examineProcess, identifyProcess, type ProcessIdentity } from './process-identity.ts'
+import { examineProcess, identifyProcess, isZombie, type ProcessIdentity } from './process-identity.ts'
 
-const SETTLE_MS = 120_000
+/** Crash recovery may take its time. */
+const SETTLE_MS = 300_000
 const SETTLE_POLL_MS = 50
+const NO_PORT_YET: Identity = { outcome: 'silent', reason: 'it has not opened one yet' }
 
 /** What is known, not guessed, about the server of a data directory. */
 export type Found =
   | { readonly state: 'absent' }
   | { readonly state: 'running'; readonly port: number; readonly process: ProcessIdentity }
-  /** The pid file is stale: its process id belongs to a process that is not a postmaster of this directory. */
+  /** The pid file is stale: its process id belongs to a dead process or to one that is no postmaster of this directory. */
   | { readonly state: 'stale'; readonly pidFile: PidFile; readonly reason: string }
   /** Its process lives and does not answer: starting, in crash recovery, or shutting down. */
   | { readonly state: 'silent'; readonly reason: string }
@@ -25,20 +27,20 @@ export async function examine(data: string, password: string): Promise<Found> {
   const pid = Math.abs(pidFile.pid)
   if (Number.isNaN(pid)) return { state: 'silent', reason: `${pidFilePath(data)} is empty` }
   const process = await identifyProcess(pid)
-  if (process === undefined) return { state: 'absent' }
-
-  const identity =
-    pidFile.port === undefined
-      ? { outcome: 'silent' as const, reason: 'it has no port yet' }
-      : await proveIdentity(data, pidFile.port, password)
-  if (identity.outcome === 'ours' && pidFile.port !== undefined) {
-    return { state: 'running', port: pidFile.port, process }
+  if (process === undefined) {
+    // A zombie takes signals, so PostgreSQL would take it for a live postmaster.
+    const reason = `process ${pid} has ended`
+    return (await isZombie(pid)) ? { state: 'stale', pidFile, reason } : { state: 'absent' }
   }
+
+  const { port } = pidFile
+  const identity = port === undefined ? NO_PORT_YET : await proveIdentity(data, port, password)
+  if (port !== undefined && identity.outcome === 'ours') return { state: 'running', port, process }
   const evidence = await examineProcess(pid, data)
   if (evidence.verdict === 'unrelated') {
     return { state: 'stale', pidFile, reason: `it names ${evidence.description}` }
   }
-  const reason = `${pidFilePath(data)} names ${evidence.description}, and on port ${pidFile.port}: ${
+  const reason = `${pidFilePath(data)} names ${evidence.description}, and on port ${port}: ${
     identity.outcome === 'ours' ? 'it answers' : identity.reason
   }`
   return { state: identity.outcome === 'silent' ? 'silent' : 'unproved', reason }

@@ -72,15 +72,24 @@ export async function initialise(
   ]
   const result = await runProgram(binaries.initdb, args, account)
   if (result.outcome === 'failed') {
-    await rm(draft, { recursive: true, force: true })
-    throw new LeaseholdError('EMBEDDED_FAILED', `initdb failed (${result.status}): ${result.output}`)
+    await removeDraft(draft)
+    throw new LeaseholdError('EMBEDDED_FAILED', `initdb failed (${result.status}): ${result.output}\n`, {
+      remedy: /could not look up effective user/.test(result.output)
+        ? 'This user id has no name in /etc/passwd, which PostgreSQL requires: add one, or set DATABASE_URL.'
+        : 'Put right what it names, or set DATABASE_URL to a server of your own.',
+    })
   }
   await rename(draftData, data)
-  await rm(draft, { recursive: true, force: true })
+  await removeDraft(draft)
 }
 
 async function removeDrafts(directory: string): Promise<void> {
   for (const name of await readdir(directory)) {
-    if (name.startsWith(DRAFT_PREFIX)) await rm(join(directory, name), { recursive: true, force: true })
+    if (name.startsWith(DRAFT_PREFIX)) await removeDraft(join(directory, name))
   }
+}
+
+/** An initdb whose starter was killed may still be writing into its draft for a moment. */
+async function removeDraft(draft: string): Promise<void> {
+  await rm(draft, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 })
 }

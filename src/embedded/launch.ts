@@ -1,4 +1,3 @@
-import type { ChildProcess } from 'node:child_process'
 import { open, readFile, rename, stat } from 'node:fs/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 
@@ -8,12 +7,15 @@ import type { Binaries } from './binaries.ts'
 import { proveIdentity } from './identity.ts'
 import type { Place } from './place.ts'
 import { freePort } from './port.ts'
+import { identifyProcess } from './process-identity.ts'
 import { spawnProgram } from './programs.ts'
 import { hasCode } from './system-errors.ts'
+import { terminate, type ServerProcess } from './terminate.ts'
 
 const ATTEMPTS = 10
 const ATTEMPT_PAUSE_MS = 500
-const READY_TIMEOUT_MS = 120_000
+/** Crash recovery is part of a start. */
+const READY_TIMEOUT_MS = 300_000
 const READY_POLL_MS = 25
 const LOG_LIMIT_BYTES = 10 * 1024 * 1024
 const LOG_TAIL_LINES = 20
@@ -32,8 +34,7 @@ export interface Launch {
 }
 
 export interface LaunchedServer {
-  readonly child: ChildProcess
-  readonly pid: number
+  readonly process: ServerProcess
   readonly port: number
 }
 
@@ -74,14 +75,15 @@ async function launchOn(port: number, options: Launch): Promise<Attempt> {
   child.unref()
   await log.close()
 
+  const identity = child.pid === undefined ? undefined : await identifyProcess(child.pid)
   const deadline = performance.now() + READY_TIMEOUT_MS
   while (ended === undefined) {
     const answer = await proveIdentity(options.data, port, options.password)
-    if (answer.outcome === 'ours' && child.pid !== undefined && ended === undefined) {
-      return { outcome: 'ready', server: { child, pid: child.pid, port } }
+    if (answer.outcome === 'ours' && identity !== undefined) {
+      return { outcome: 'ready', server: { process: { ...identity, child }, port } }
     }
-    if (performance.now() > deadline) {
-      child.kill('SIGQUIT')
+    if (performance.now() > deadline && identity !== undefined) {
+      await terminate({ ...identity, child })
       ended = `no answer on port ${port} for ${READY_TIMEOUT_MS / 1000} s`
     }
     await delay(READY_POLL_MS)

@@ -4,25 +4,31 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { useProcesses, type TestProcess } from '../../test/support/processes.ts'
 import { startEmbedded } from './index.ts'
+import { OWNER_LOCK } from './owner.ts'
 import { readPidFile } from './pid-file.ts'
 import { identifyProcess } from './process-identity.ts'
 
 const { spawnNode } = useProcesses()
 let directory: string
+let starters: TestProcess[] = []
 
 beforeEach(async () => {
+  starters = []
   directory = await temporaryDirectory()
 })
 
 afterEach(async () => {
-  // Whatever a failed test left: adopted and stopped, so that no server outlives this file.
+  // What a failed test left behind: killed, adopted and stopped, so that no server outlives its directory.
+  await Promise.all(starters.map((starter) => starter.kill('SIGKILL')))
   const left = await startEmbedded({ directory, settings: { fsync: 'off' } })
   await left.stop()
   await removeDirectory(directory)
 })
 
 function startElsewhere(): TestProcess {
-  return spawnNode('test/fixtures/embedded.mjs', [directory])
+  const starter = spawnNode('test/fixtures/embedded.mjs', [directory])
+  starters.push(starter)
+  return starter
 }
 
 async function origin(starter: TestProcess): Promise<string> {
@@ -67,8 +73,32 @@ it('a server whose owner was killed is adopted, the same process with the same d
   expect(await identifyProcess(pid)).toBeUndefined()
 })
 
+it('a session that a killed owner seems to hold still is waited for, not taken for a live owner', async () => {
+  const killed = startElsewhere()
+  await origin(killed)
+  const url = /"url":"([^"]+)"/.exec(killed.output().stdout)?.[1] ?? ''
+  await killed.kill('SIGKILL')
+  // What the killed owner's backend is until it reads the closed socket.
+  const remnant = new Client({
+    connectionString: url.replace(/leasehold$/, 'postgres'),
+    application_name: `leasehold-owner:${killed.pid}:gone`,
+  })
+  await remnant.connect()
+  await remnant.query('select pg_advisory_lock($1)', [OWNER_LOCK])
+
+  const starting = startEmbedded({ directory })
+  const newcomer = `select 1 as here from pg_stat_activity
+    where application_name ~ '^leasehold-owner:${process.pid}:' and query ~ 'pg_locks'`
+  await expect.poll(() => query(url, newcomer), { timeout: 60_000 }).toEqual([{ here: 1 }])
+  await remnant.end()
+  const next = await starting
+  expect(next.origin).toBe('adopted')
+  await next.stop()
+})
+
 it('of two starters in a fresh directory one initialises and owns, the other shares', async () => {
-  const starters = [startElsewhere(), startElsewhere()]
+  startElsewhere()
+  startElsewhere()
   const origins = await Promise.all(starters.map((starter) => origin(starter)))
   expect(origins.toSorted()).toEqual(['initialised', 'shared'])
   const told = starters.map((starter) => starter.output().stdout).join('')

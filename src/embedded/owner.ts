@@ -7,7 +7,7 @@ import { identifyProcess, isRunning } from './process-identity.ts'
 import { openSession } from './session.ts'
 
 /** 'leaseown' in ASCII. Only the embedded server's life cycle uses an advisory lock, never a lease (SYNC-12). */
-const OWNER_LOCK = '7810756276994930542'
+export const OWNER_LOCK = '7810756276994930542'
 const NAME = /^leasehold-owner:(\d+):(\S+)$/
 
 /** The backend of a killed owner lets go as soon as it reads the closed socket. */

@@ -1,6 +1,16 @@
 import { createHash, randomBytes } from 'node:crypto'
-import { chmod, lstat, mkdir, readFile, readlink, rename, symlink, writeFile } from 'node:fs/promises'
-import { join, resolve } from 'node:path'
+import {
+  chmod,
+  lstat,
+  mkdir,
+  readFile,
+  readdir,
+  readlink,
+  rename,
+  symlink,
+  writeFile,
+} from 'node:fs/promises'
+import { dirname, join, resolve } from 'node:path'
 
 import { LeaseholdError } from '../errors.ts'
 import { canReach, type Account } from './account.ts'
@@ -37,29 +47,47 @@ export async function makeDirectory(place: Place): Promise<void> {
 }
 
 /** Points `data` to where the server's account can work. The caller holds the start lock. */
-export async function placeData(place: Place, account: Account | undefined): Promise<void> {
+export async function placeData(
+  place: Place,
+  account: Account | undefined,
+  log: (line: string) => void,
+): Promise<void> {
   if (account === undefined) return
   const present = await lstatOrNothing(place.data)
-  if (present === undefined) {
-    if (!(await canReach(account, place.directory, 1))) await linkToReachable(place)
-  } else if (present.isDirectory() && !(await canReach(account, place.directory, 1))) {
-    throw new LeaseholdError(
-      'EMBEDDED_FAILED',
-      `The account ${account.name}, under which PostgreSQL runs when started by root, cannot enter ${place.directory}.`,
-      {
-        remedy: `Let it pass (chmod o+x on the directories above), or move ${place.directory} and start there.`,
-      },
-    )
+  // The target of the link may have been deleted, which asks for fresh data.
+  if (present?.isSymbolicLink() === true) {
+    const home = dirname(await dataDirectory(place))
+    return home.startsWith(`${REACHABLE_ROOT}/`) ? makeReachable(home) : undefined
   }
+  if (await canReach(account, place.directory, 1)) return
+  if (present === undefined) return linkToReachable(place, log)
+  throw new LeaseholdError(
+    'EMBEDDED_FAILED',
+    `The account ${account.name}, under which PostgreSQL runs when started by root, cannot enter ${place.directory}.`,
+    {
+      remedy: `Let it pass (chmod o+x on the directories above), or move ${place.directory} and start there.`,
+    },
+  )
 }
 
 /** Each link gets a target of its own: deleting `.leasehold` means a fresh start, not the old data again. */
-async function linkToReachable(place: Place): Promise<void> {
-  const key = createHash('sha256').update(place.directory).digest('hex').slice(0, 16)
-  const home = join(REACHABLE_ROOT, key)
-  await mkdir(home, { recursive: true, mode: 0o755 })
-  for (const path of [REACHABLE_ROOT, home]) await chmod(path, 0o755)
+async function linkToReachable(place: Place, log: (line: string) => void): Promise<void> {
+  const home = reachableHome(place)
+  await makeReachable(home)
+  for (const name of await readdir(home)) {
+    log(`${join(home, name)} is left from an earlier ${place.directory}; delete it if nobody needs it`)
+  }
   await symlink(join(home, `data-${randomBytes(4).toString('hex')}`), place.data)
+}
+
+function reachableHome(place: Place): string {
+  return join(REACHABLE_ROOT, createHash('sha256').update(place.directory).digest('hex').slice(0, 16))
+}
+
+/** Makes a directory under the reachable root that every account can enter, whatever the umask. */
+export async function makeReachable(directory: string): Promise<void> {
+  await mkdir(directory, { recursive: true })
+  for (const path of [REACHABLE_ROOT, directory]) await chmod(path, 0o755)
 }
 
 /** The real data directory; it may not exist yet. */

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
-import { link, readFile, unlink, writeFile } from 'node:fs/promises'
+import { link, readFile, readdir, unlink, writeFile } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 
 import { LeaseholdError } from '../errors.ts'
@@ -7,7 +8,7 @@ import { identifyProcess, isRunning, type ProcessIdentity } from './process-iden
 import { hasCode } from './system-errors.ts'
 
 /** A holder may be initialising, or waiting for a crash recovery to end. */
-const WAIT_MS = 300_000
+const WAIT_MS = 600_000
 const POLL_MS = 50
 
 interface Holder extends ProcessIdentity {
@@ -23,6 +24,12 @@ export type ReleaseStartLock = () => Promise<void>
  * reading a dead holder and removing its file, nobody else can have put a live one in its place.
  */
 export async function acquireStartLock(path: string, waitMs = WAIT_MS): Promise<ReleaseStartLock> {
+  const release = await acquire(path, waitMs)
+  await sweep(path)
+  return release
+}
+
+async function acquire(path: string, waitMs: number): Promise<ReleaseStartLock> {
   const self = await identifyProcess(process.pid)
   if (self === undefined) throw new Error(`process ${process.pid} cannot see itself`)
   const holder: Holder = { ...self, id: randomUUID() }
@@ -50,6 +57,17 @@ export async function acquireStartLock(path: string, waitMs = WAIT_MS): Promise<
   }
 }
 
+/**
+ * Clears what killed starters left: drafts, and locks for breaking a holding that is over. A live one's
+ * draft may be among them; it finds that out and writes another.
+ */
+async function sweep(path: string): Promise<void> {
+  const prefix = `${basename(path)}.`
+  for (const name of await readdir(dirname(path))) {
+    if (name.startsWith(prefix)) await removeIfPresent(join(dirname(path), name))
+  }
+}
+
 /** A link appears whole and fails when the name is taken; a reader never sees half a holder. */
 async function tryCreate(path: string, holder: Holder): Promise<boolean> {
   const draft = `${path}.${holder.id}.draft`
@@ -58,7 +76,8 @@ async function tryCreate(path: string, holder: Holder): Promise<boolean> {
     await link(draft, path)
     return true
   } catch (error) {
-    if (hasCode(error, 'EEXIST')) return false
+    // ENOENT: the draft was swept away.
+    if (hasCode(error, 'EEXIST', 'ENOENT')) return false
     throw error
   } finally {
     await removeIfPresent(draft)
@@ -66,7 +85,7 @@ async function tryCreate(path: string, holder: Holder): Promise<boolean> {
 }
 
 async function breakLock(path: string, dead: Holder, waitMs: number): Promise<void> {
-  const release = await acquireStartLock(`${path}.${dead.id}`, waitMs)
+  const release = await acquire(`${path}.${dead.id}`, waitMs)
   try {
     if ((await readHolder(path))?.id === dead.id) await removeIfPresent(path)
   } finally {

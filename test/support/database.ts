@@ -2,11 +2,11 @@ import { randomBytes } from 'node:crypto'
 import { basename } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 
-import { Client } from 'pg'
+import type { Client } from 'pg'
 import { afterAll, beforeAll, expect, inject } from 'vitest'
 
 import { quoteIdentifier } from '../../src/postgres/identifiers.ts'
-import { withDatabase } from './database-url.ts'
+import { withAdmin, withDatabase } from './admin.ts'
 
 const WIND_DOWN_MS = 2_000
 const WIND_DOWN_POLL_MS = 20
@@ -21,7 +21,7 @@ export interface TestDatabase {
  * the file fails when a connection to it is still open.
  */
 export function useDatabase(): TestDatabase {
-  const name = databaseName()
+  const name = databaseName(inject('databasePrefix'))
   const clusterUrl = inject('clusterUrl')
   const template = inject('templateDatabase')
 
@@ -43,10 +43,10 @@ export function useDatabase(): TestDatabase {
 }
 
 /** At most 63 bytes, and a person who looks at pg_stat_activity sees which file it is. */
-function databaseName(): string {
+function databaseName(prefix: string): string {
   const file = basename(expect.getState().testPath ?? 'test').replace(/\.test\.ts$/, '')
-  const readable = file.replaceAll(/[^a-z0-9]+/gi, '_').slice(0, 40)
-  return `test_${readable}_${randomBytes(4).toString('hex')}`.toLowerCase()
+  const readable = file.replaceAll(/[^a-z0-9]+/gi, '_').slice(0, 36)
+  return `${prefix}${readable}_${randomBytes(4).toString('hex')}`.toLowerCase()
 }
 
 /** A closed connection's backend takes a moment to go: nothing tells us when, so this looks again. */
@@ -61,15 +61,5 @@ async function openConnections(admin: Client, name: string): Promise<string[]> {
     const connections = rows.map((row) => row.connection)
     if (connections.length === 0 || performance.now() > deadline) return connections
     await delay(WIND_DOWN_POLL_MS)
-  }
-}
-
-async function withAdmin(url: string, use: (admin: Client) => Promise<void>): Promise<void> {
-  const admin = new Client({ connectionString: url, application_name: 'test database' })
-  await admin.connect()
-  try {
-    await use(admin)
-  } finally {
-    await admin.end()
   }
 }

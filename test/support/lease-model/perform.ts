@@ -226,7 +226,7 @@ function sayings<Outcome extends string>(
 
 function pickLeases(world: World, { leasesOf, picks }: OnLeases): Lease[] {
   const { leases } = workerOf(world, leasesOf)
-  return picks.flatMap((n) => leases.at(-1 - n) ?? [])
+  return picks.flatMap((n) => leases.at(-1 - (n % leases.length)) ?? [])
 }
 
 function workerOf(world: World, n: number): Worker {

@@ -27,22 +27,30 @@ export function repeat(environment: NodeJS.ProcessEnv, runsByDefault: number): R
   return { seed, path, runs, again: again(seed, path, runs) }
 }
 
-/** Tries `runs` histories; the failure it returns has been shrunk unless `asItIs`. */
+export interface Manner {
+  /** Lets no two operations run at the same time, so that what is found does not depend on the scheduler. */
+  readonly oneByOne?: boolean
+  /** Returns the first failure as it was found, without looking for a shorter one. */
+  readonly asFound?: boolean
+  readonly witness?: Witness
+}
+
 export async function findFailure(
   world: World,
   { seed, path, runs }: Pick<Repeat, 'seed' | 'path' | 'runs'>,
-  options: { readonly asItIs?: boolean; readonly witness?: Witness } = {},
+  { oneByOne = false, asFound = false, witness = () => {} }: Manner = {},
 ): Promise<Error | undefined> {
-  const { asItIs = false, witness = () => {} } = options
   const property = fc.asyncProperty(histories, async (races) => {
     let history = await startHistory(world)
-    for (const race of races) history = await liveThrough(world, history, race, witness)
+    for (const race of oneByOne ? races.flat().map((operation) => [operation]) : races) {
+      history = await liveThrough(world, history, race, witness)
+    }
     await drain(world, history, witness)
   })
   const found = await fc.check(property, {
     seed,
     numRuns: runs,
-    endOnFailure: asItIs,
+    endOnFailure: asFound,
     ...(path === undefined ? {} : { path }),
   })
   if (!found.failed) return undefined

@@ -1,6 +1,6 @@
 /** The model of one row, and what each thing a verb can report means for it. Knows no SQL. */
 
-export const MAX_ATTEMPTS = 4
+export const MAX_ATTEMPTS = 3
 
 export interface Holder {
   readonly owner: string
