@@ -8,7 +8,7 @@ import type { Binaries } from './binaries.ts'
 import { lstatOrNothing } from './place.ts'
 import { runProgram } from './programs.ts'
 
-export const SUPERUSER = 'leasehold'
+export const SUPERUSER = 'postgres'
 
 const DRAFT_PREFIX = 'initialising-'
 

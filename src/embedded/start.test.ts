@@ -61,7 +61,7 @@ it('a fresh directory becomes a server on loopback, UTF-8, behind a password of 
   const server = await startHere()
   expect(server.origin).toBe('initialised')
   expect(await query(server, 'select current_user as who, current_database() as what')).toEqual([
-    { who: 'leasehold', what: 'leasehold' },
+    { who: 'postgres', what: 'leasehold' },
   ])
   const [settings] = await query(
     server,

@@ -36,6 +36,7 @@ export async function fitTable(db: Database, table: LeaseTable): Promise<TableSh
   const { shape } = inspection
   for (const expected of expectedColumns(table)) checkColumn(table, shape, expected)
   checkKey(table, shape)
+  checkNames(table, shape)
   await refuseSlowPlans(db, table, shape)
   return shape
 }
@@ -96,6 +97,20 @@ function checkKey(table: LeaseTable, shape: TableShape): void {
       table,
       `nothing keeps ${columns} unique, which \`id\` says identifies a row`,
       `Run: ALTER TABLE ${quoteQualified(table.schema, table.name)} ADD PRIMARY KEY (${columns}); or name the key in \`id\`.`,
+    )
+  }
+}
+
+/** What a claim returns beside the row's own columns. */
+const RESERVED = new Set(['@id', '@token', '@until', '@order', '@place', '@settled'])
+
+function checkNames(table: LeaseTable, shape: TableShape): void {
+  const reserved = (table.columns ?? [...shape.columns.keys()]).find((column) => RESERVED.has(column))
+  if (reserved !== undefined) {
+    throw misfit(
+      table,
+      `its column ${quote(reserved)} has a name that the kernel uses for its own results`,
+      'Rename it, or leave it out of `columns`.',
     )
   }
 }

@@ -3,7 +3,7 @@ import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifier
 import { type Queryable } from '../postgres/queryable.ts'
 import { misfit } from './misfit.ts'
 import { type TableIndex, type TableShape } from './inspect.ts'
-import { leaseStatements } from './sql.ts'
+import { allStatements, leaseStatements } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
 import { type LeaseTable } from './table.ts'
 
@@ -26,12 +26,9 @@ export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: Ta
   const statements = leaseStatements(table, shape)
   await db.transaction(async (tx) => {
     await tx.query({ text: 'set local enable_seqscan = off' })
-    const { claim, claimFrom, renew, release, reap, settle } = statements
-    const claimPlan = await planOf(tx, table, claim)
-    const reapPlan = await planOf(tx, table, reap)
-    for (const statement of [claimFrom, renew, release, ...settle.values()]) {
-      if (statement !== undefined) await planOf(tx, table, statement)
-    }
+    for (const statement of allStatements(statements)) await planOf(tx, table, statement)
+    const claimPlan = await planOf(tx, table, statements.claim.start)
+    const reapPlan = await planOf(tx, table, statements.reap)
     if (!isServed(shape, subplan(claimPlan, 'CTE next'), narrowsClaim(table))) {
       throw misfit(
         table,

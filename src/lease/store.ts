@@ -2,14 +2,21 @@ import { type Clock, systemClock } from '../clock.ts'
 import { LeaseholdError } from '../errors.ts'
 import { type Database } from '../postgres/database.ts'
 import { type Queryable } from '../postgres/queryable.ts'
+import { argsJson, isNewest, newestOfEachRow, type OutcomeArgs } from './batch.ts'
 import { fitTable } from './fit.ts'
 import { keyOf, type Lease, trustedUntil } from './lease.ts'
-import { leaseStatements, MAX_BATCH } from './sql.ts'
+import { leaseStatements, type LookStatements, MAX_BATCH } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
-import { type LeaseTable } from './table.ts'
+import { type LeaseTable, tableName } from './table.ts'
 
 /** The values of the order columns at which a claim ended; opaque to everyone but the next claim. */
 export type Place = readonly string[]
+
+export interface ClaimRequest {
+  readonly limit: number
+  readonly leaseMs: number
+  readonly from?: Place | undefined
+}
 
 export interface Claimed<Row> {
   readonly lease: Lease
@@ -27,7 +34,7 @@ export interface Claim<Row> {
 
 export interface Renewal {
   readonly renewed: readonly Lease[]
-  /** Still ours, but the row is locked by another transaction just now: not extended, not lost. */
+  /** Locked or changed by another transaction at this moment: not extended; the next renewal tells more. */
   readonly busy: readonly Lease[]
   /** Expired, settled, or held by another claim. */
   readonly lost: readonly Lease[]
@@ -51,8 +58,8 @@ export interface Reaped {
 }
 
 export interface SettleOptions {
-  /** The arguments of the outcome, one record for each lease. */
-  readonly args?: readonly Readonly<Record<string, unknown>>[]
+  /** The arguments of the outcome, one record for each lease: scalars, dates, bytes or JSON. */
+  readonly args?: readonly OutcomeArgs[]
   /** The caller's own transaction: the row is settled exactly if it commits. */
   readonly tx?: Queryable
 }
@@ -61,12 +68,18 @@ export interface SettleOptions {
 export interface LeaseStore<Row extends object = Record<string, unknown>, Outcome extends string = string> {
   readonly table: LeaseTable<Outcome>
   readonly owner: string
-  claim(request: { limit: number; leaseMs: number; from?: Place | undefined }): Promise<Claim<Row>>
+  claim(request: ClaimRequest): Promise<Claim<Row>>
   renew(leases: readonly Lease[], leaseMs: number): Promise<Renewal>
   settle(outcome: Outcome, leases: readonly Lease[], options?: SettleOptions): Promise<Ended>
-  /** Gives rows back untouched, for another claim. */
-  release(leases: readonly Lease[]): Promise<Ended>
-  reap(request?: { limit?: number }): Promise<readonly Reaped[]>
+  /** Settles one batch and claims the next, in one round trip. */
+  exchange(
+    settlement: { outcome: Outcome; leases: readonly Lease[]; args?: SettleOptions['args'] },
+    request: ClaimRequest,
+  ): Promise<Ended & Claim<Row>>
+  /** Gives rows back untouched, for another claim, at once or after a delay. */
+  release(leases: readonly Lease[], delayMs?: number): Promise<Ended>
+  /** Takes back what has expired, or all that a dead owner held. */
+  reap(request?: { limit?: number; ownedBy?: string }): Promise<readonly Reaped[]>
 }
 
 export interface StoreOptions {
@@ -117,20 +130,36 @@ export async function openLeaseStore<
   async function end(
     statement: LeaseStatement,
     leases: readonly Lease[],
-    args?: SettleOptions['args'],
+    values: Readonly<Record<string, unknown>> = {},
     on?: Queryable,
   ): Promise<Ended> {
+    if (leases.length === 0) return { ended: [], fencedOff: [] }
     const current = newestOfEachRow(leases)
-    if (current.size === 0) return { ended: [], fencedOff: [] }
-    const values = {
-      ...batch(current.values()),
-      ...(args === undefined ? {} : { args: argsById(leases, current, args) }),
-    }
-    const rows = await run<{ '@id': string }>(statement, values, on)
-    const changed = new Set(rows.map((row) => current.get(row['@id'])))
+    const rows = await run<{ '@id': string }>(statement, { ...batch(current.values()), ...values }, on)
+    return endedAmong(
+      leases,
+      current,
+      rows.map((row) => row['@id']),
+    )
+  }
+
+  function statementFor<Statement>(statements: ReadonlyMap<string, Statement>, outcome: string): Statement {
+    const statement = statements.get(outcome)
+    if (statement !== undefined) return statement
+    throw new TypeError(
+      `${outcome} is not an outcome of ${tableName(table)}: it has ${Object.keys(table.outcomes).join(', ')}`,
+    )
+  }
+
+  function lookFor(look: LookStatements, { limit, leaseMs, from }: ClaimRequest): Look {
+    checkLimit(limit)
+    checkLease(leaseMs)
+    const resumed = from === undefined ? undefined : look.place
+    const places = Object.fromEntries((from ?? []).map((value, i) => [`"@o${i + 1}"`, value]))
     return {
-      ended: leases.filter((lease) => changed.has(lease)),
-      fencedOff: leases.filter((lease) => !changed.has(lease)),
+      statement: resumed ?? look.start,
+      values: { limit, leaseMs, ...places },
+      sentAt: clock.monotonicNow(),
     }
   }
 
@@ -138,14 +167,26 @@ export async function openLeaseStore<
     table,
     owner,
 
-    async claim({ limit, leaseMs, from }) {
-      checkLimit(limit)
-      checkLease(leaseMs)
-      const sentAt = clock.monotonicNow()
-      const resumed = from === undefined ? undefined : statements.claimFrom
-      const places = Object.fromEntries((from ?? []).map((value, i) => [`"@o${i + 1}"`, value]))
-      const rows = await run<ClaimedRow>(resumed ?? statements.claim, { limit, leaseMs, ...places })
-      return { ...readClaim<Row>(rows, owner), trustedUntil: trustedUntil(sentAt, leaseMs) }
+    async claim(request) {
+      const { statement, values, sentAt } = lookFor(statements.claim, request)
+      const rows = await run<ClaimedRow>(statement, values)
+      return { ...readClaim<Row>(rows, owner), trustedUntil: trustedUntil(sentAt, request.leaseMs) }
+    },
+
+    async exchange({ outcome, leases, args }, request) {
+      const { statement, values, sentAt } = lookFor(statementFor(statements.exchange, outcome), request)
+      const current = newestOfEachRow(leases)
+      const held = {
+        ...batch(current.values()),
+        ...(args === undefined ? {} : { args: argsJson(leases, current, args) }),
+      }
+      const rows = await run<ExchangedRow>(statement, { ...values, ...held })
+      const settled = rows.flatMap((row) => row['@settled'] ?? [])
+      return {
+        ...endedAmong(leases, current, settled),
+        ...readClaim<Row>(rows, owner),
+        trustedUntil: trustedUntil(sentAt, request.leaseMs),
+      }
     },
 
     async renew(leases, leaseMs) {
@@ -156,77 +197,73 @@ export async function openLeaseStore<
       if (current.size === 0) return { renewed: [], busy: [], lost: [], trustedUntil: until }
       const values = { ...batch(current.values()), leaseMs }
       const rows = await run<{ '@id': string; '@busy': boolean }>(statements.renew, values)
-      const busy = new Map(rows.map((row) => [current.get(row['@id']), row['@busy']]))
+      const busy = new Map(rows.map((row) => [row['@id'], row['@busy']]))
+      const answers = leases.map((lease) => (isNewest(current, lease) ? busy.get(lease.id) : undefined))
       return {
-        renewed: leases.filter((lease) => busy.get(lease) === false),
-        busy: leases.filter((lease) => busy.get(lease) === true),
-        lost: leases.filter((lease) => !busy.has(lease)),
+        renewed: leases.filter((_, i) => answers[i] === false),
+        busy: leases.filter((_, i) => answers[i] === true),
+        lost: leases.filter((_, i) => answers[i] === undefined),
         trustedUntil: until,
       }
     },
 
     async settle(outcome, leases, { args, tx } = {}) {
-      const statement = statements.settle.get(outcome)
-      if (statement === undefined) {
-        throw new TypeError(
-          `${outcome} is not an outcome of ${table.schema}.${table.name}: it has ${Object.keys(table.outcomes).join(', ')}`,
-        )
-      }
-      return end(statement, leases, args, tx)
+      const statement = statementFor(statements.settle, outcome)
+      const values = args === undefined ? {} : { args: argsJson(leases, newestOfEachRow(leases), args) }
+      return end(statement, leases, values, tx)
     },
 
-    async release(leases) {
-      return end(statements.release, leases)
+    async release(leases, delayMs = 0) {
+      return end(statements.release, leases, { delayMs })
     },
 
-    async reap({ limit = 500 } = {}) {
+    async reap({ limit = 500, ownedBy } = {}) {
       checkLimit(limit)
-      const rows = await run<ReapedRow>(statements.reap, { limit })
+      const statement = ownedBy === undefined ? statements.reap : statements.reapOwnedBy
+      const rows = await run<ReapedRow>(statement, { limit, ownedBy })
       return rows.map(readReaped)
     },
   }
 }
 
-/**
- * Of two leases on one row only the one with the higher token can be current, so only that one is asked about.
- * A lease that is in the batch twice stays one.
- */
-function newestOfEachRow(leases: readonly Lease[]): Map<string, Lease> {
-  const newest = new Map<string, Lease>()
-  for (const lease of leases) {
-    const other = newest.get(lease.id)
-    if (other === undefined || other.token < lease.token) newest.set(lease.id, lease)
-  }
-  return newest
+interface Look {
+  readonly statement: LeaseStatement
+  readonly values: Readonly<Record<string, unknown>>
+  readonly sentAt: number
 }
 
-function argsById(
+function endedAmong(
   leases: readonly Lease[],
   current: ReadonlyMap<string, Lease>,
-  args: NonNullable<SettleOptions['args']>,
-): string {
-  const byId = leases.flatMap((lease, i) =>
-    current.get(lease.id) === lease ? [[lease.id, args[i] ?? {}]] : [],
-  )
-  return JSON.stringify(Object.fromEntries(byId))
+  ids: readonly string[],
+): Ended {
+  const changed = new Set(ids)
+  const hasEnded = (lease: Lease): boolean => changed.has(lease.id) && isNewest(current, lease)
+  return { ended: leases.filter(hasEnded), fencedOff: leases.filter((lease) => !hasEnded(lease)) }
 }
 
 interface ClaimedRow {
-  readonly '@id': string
+  readonly '@id': string | null
   readonly '@token': string
   readonly '@until': Date
   readonly '@order': string[] | null
   readonly '@place': (string | null)[] | null
 }
 
+/** At least one row comes back; without a claim it has no id. */
+type ExchangedRow = ClaimedRow & { readonly '@settled': string[] | null }
+
 function readClaim<Row extends object>(
-  rows: readonly ClaimedRow[],
+  rows: readonly (ClaimedRow | ExchangedRow)[],
   owner: string,
 ): { claimed: Claimed<Row>[]; place: Place | undefined } {
   const byId = new Map<string, Claimed<Row>>()
   let order: readonly string[] = []
   let place: Place | undefined
-  for (const { '@id': id, '@token': token, '@until': until, '@order': ids, '@place': at, ...row } of rows) {
+  for (const found of rows) {
+    const { '@id': id, '@token': token, '@until': until, '@order': ids, '@place': at, ...rest } = found
+    if (id === null) continue
+    const { '@settled': _, ...row } = rest as typeof rest & { '@settled'?: unknown }
     // What is left of the result is the row as the table has it; the caller says of which type that is.
     byId.set(id, { lease: { id, owner, token: BigInt(token), until }, row: row as Row })
     if (ids !== null) order = ids

@@ -39,6 +39,7 @@ export interface LeaseTableDeclaration<Outcome extends string = string> {
   /** What the verbs write besides the lease itself. */
   readonly writes?: {
     readonly claim?: Assignments
+    /** `$delay_ms` stands for how long the row is to wait before it can be claimed again; 0 unless told. */
     readonly release?: Assignments
     readonly reap?: Assignments
   }
@@ -194,13 +195,27 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
       `writes.reap sets ${table.attempts}, which the reaper already raises as \`attempts\``,
     )
   }
-  for (const [outcome, { set, args }] of Object.entries(table.outcomes)) {
+  refuseUnknownArguments(declaration, table)
+}
+
+function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+  const given: readonly [string, Assignments, object][] = [
+    ['writes.claim', table.writes.claim, {}],
+    ['writes.reap', table.writes.reap, {}],
+    ['writes.release', table.writes.release, { delay_ms: 'float8' }],
+    ...Object.entries(table.outcomes).map(([outcome, { set, args }]): [string, Assignments, object] => [
+      `outcomes.${outcome}`,
+      set,
+      args,
+    ]),
+  ]
+  for (const [where, set, args] of given) {
     const used = Object.values(set).flatMap((expression) => argumentsIn(expression))
     const unknown = used.find((argument) => !(argument in args))
     if (unknown !== undefined) {
       throw invalid(
         declaration,
-        `outcomes.${outcome} uses $${unknown}, but its \`args\` do not give it a type`,
+        `${where} uses $${unknown}, but nothing gives it a type: the arguments are ${Object.keys(args).join(', ') || 'none'}`,
       )
     }
   }

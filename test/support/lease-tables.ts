@@ -42,7 +42,7 @@ export const events: Specimen = {
     attempts: 'attempts',
     writes: {
       claim: { status: "'CLAIMED'", available_at: 'null' },
-      release: { status: "'PENDING'", available_at: 'now()' },
+      release: { status: "'PENDING'", available_at: "now() + $delay_ms * interval '1 millisecond'" },
       reap: { status: "'PENDING'", available_at: 'now()', last_error: "'the lease expired'" },
     },
     outcomes: {
@@ -177,7 +177,7 @@ const odd: Specimen = {
       "$1" timestamptz default now(),
       "Ünïcode.column" text,
       "until'" timestamptz,
-      "@token" bigint not null default 0,
+      "@ token" bigint not null default 0,
       "times ""tried""" int not null default 0
     );
     create index on "Odd ""Schema"".x"."select * from;--" ("$1", "the id") where "$1" is not null;
@@ -185,7 +185,7 @@ const odd: Specimen = {
   table: leaseTable({
     table: { schema: 'Odd "Schema".x', name: 'select * from;--' },
     id: 'the id',
-    lease: { owner: 'Ünïcode.column', until: "until'", token: '@token' },
+    lease: { owner: 'Ünïcode.column', until: "until'", token: '@ token' },
     claimable: '"$1" is not null',
     availableAt: '$1',
     order: ['$1', { column: 'the id' }],

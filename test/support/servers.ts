@@ -3,20 +3,30 @@ import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 
-/** The command lines of the PostgreSQL servers that run on the data in this directory. */
-export async function serversOf(directory: string): Promise<string[]> {
+/** The processes of the PostgreSQL servers that run on the data in this directory. */
+export async function serversOf(directory: string): Promise<number[]> {
   const data = join(directory, '.leasehold', 'data')
-  return (await commandLines()).filter((line) => line.includes(`postgres -D ${data} `))
+  const found = (await processes()).filter(({ command }) => command.includes(`postgres -D ${data} `))
+  return found.map(({ pid }) => pid)
+}
+
+interface Process {
+  readonly pid: number
+  readonly command: string
 }
 
 /** A minimal Linux has no `ps`, and macOS has no /proc. */
-async function commandLines(): Promise<string[]> {
+async function processes(): Promise<Process[]> {
   if (process.platform !== 'linux') {
-    const { stdout } = await promisify(execFile)('ps', ['-axww', '-o', 'command='])
-    return stdout.split('\n')
+    const { stdout } = await promisify(execFile)('ps', ['-axww', '-o', 'pid=,command='])
+    return stdout.split('\n').map((line) => ({ pid: Number.parseInt(line, 10), command: line }))
   }
   const pids = (await readdir('/proc')).filter((name) => /^\d+$/.test(name))
-  // A process may end while it is being looked at.
-  const texts = pids.map(async (pid) => readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => ''))
-  return (await Promise.all(texts)).map((text) => text.replaceAll('\0', ' '))
+  return Promise.all(
+    pids.map(async (pid) => {
+      // It may end while it is being looked at.
+      const text = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '')
+      return { pid: Number(pid), command: text.replaceAll('\0', ' ') }
+    }),
+  )
 }

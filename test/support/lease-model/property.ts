@@ -4,7 +4,7 @@ import { randomInt } from 'node:crypto'
 import * as fc from 'fast-check'
 
 import { drain, liveThrough, startHistory, type Witness } from './history.ts'
-import { histories } from './operations.ts'
+import { histories, type Race } from './operations.ts'
 import { type World } from './world.ts'
 
 export interface Repeat {
@@ -16,6 +16,8 @@ export interface Repeat {
 }
 
 const LARGEST_SEED = 2 ** 31
+/** Who wins a race is up to the scheduler: a history that failed once may have to be lived again until it does. */
+const LIVES_ON_REPEAT = 100
 
 /** LEASEHOLD_SEED is `seed` or `seed:path`, as a failure prints it; LEASEHOLD_RUNS is how many histories to try. */
 export function repeat(environment: NodeJS.ProcessEnv, runsByDefault: number): Repeat {
@@ -40,12 +42,16 @@ export async function findFailure(
   { seed, path, runs }: Pick<Repeat, 'seed' | 'path' | 'runs'>,
   { oneByOne = false, asFound = false, witness = () => {} }: Manner = {},
 ): Promise<Error | undefined> {
-  const property = fc.asyncProperty(histories, async (races) => {
+  async function live(races: readonly Race[]): Promise<void> {
     let history = await startHistory(world)
     for (const race of oneByOne ? races.flat().map((operation) => [operation]) : races) {
       history = await liveThrough(world, history, race, witness)
     }
     await drain(world, history, witness)
+  }
+  const lives = path === undefined ? 1 : LIVES_ON_REPEAT
+  const property = fc.asyncProperty(histories, async (races) => {
+    for (let life = 0; life < lives; life += 1) await live(races)
   })
   const found = await fc.check(property, {
     seed,

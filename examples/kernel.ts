@@ -1,0 +1,37 @@
+// Leases on a table of your own (emails.sql). README.md shows what is between the marks; a test compares the two
+// and runs this file.
+
+// begin
+import { leaseTable, openDatabase, openLeaseStore } from 'leasehold'
+
+interface Email {
+  readonly id: string
+  readonly recipient: string
+}
+
+const emails = leaseTable({
+  table: 'public.emails',
+  id: 'id',
+  lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
+  claimable: 'sent_at is null',
+  order: ['id'],
+  onExpiry: 'claimable',
+  outcomes: { sent: { set: { sent_at: 'now()' } } },
+})
+
+/** Sends a batch of what is waiting. Any number of processes may do this at the same time. */
+export async function sendEmails(url: string, worker: string, send: (email: Email) => Promise<void>) {
+  const db = openDatabase({ url })
+  try {
+    const store = await openLeaseStore<Email, 'sent'>(db, emails, { owner: worker })
+    const { claimed } = await store.claim({ limit: 10, leaseMs: 30_000 })
+    for (const { row } of claimed) await send(row)
+    // Fenced off: the lease was over before we settled, the row is unchanged, and it is somebody else's now.
+    const leases = claimed.map(({ lease }) => lease)
+    const { ended, fencedOff } = await store.settle('sent', leases)
+    return { sent: ended.length, fencedOff: fencedOff.length }
+  } finally {
+    await db.close()
+  }
+}
+// end

@@ -1,0 +1,143 @@
+import { once } from 'node:events'
+import { request } from 'node:http'
+import { connect, createServer } from 'node:net'
+import { text } from 'node:stream/consumers'
+import { expect, it, onTestFinished } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { startProxy } from '../../test/support/proxy.ts'
+import { createHealth, databaseAnswers, migrationsCurrent, type Check } from '../observe/index.ts'
+import { openDatabase } from '../postgres/index.ts'
+import { type HttpServer, startServer, type ServerOptions } from './index.ts'
+
+const database = useDatabase()
+
+async function start(
+  checks: readonly Check[] = [],
+  options: Partial<ServerOptions> = {},
+): Promise<HttpServer> {
+  const server = await startServer({
+    version: '1.2.3',
+    health: createHealth(checks),
+    host: '127.0.0.1',
+    port: 0,
+    whenTaken: 'refuse',
+    onError: (error) => {
+      throw error
+    },
+    ...options,
+  })
+  onTestFinished(async () => server.stop())
+  return server
+}
+
+/** With a Host header of our choice, which `fetch` does not allow. */
+async function get(server: HttpServer, path: string, host?: string) {
+  const sent = request(`${server.url}${path}`, {
+    agent: false,
+    ...(host === undefined ? {} : { headers: { host } }),
+  })
+  sent.end()
+  const [response] = await once(sent, 'response')
+  const body = await text(response)
+  return { status: Number(response.statusCode), type: String(response.headers['content-type']), body }
+}
+
+it('/readyz is 200 when the database answers and is migrated, and tells each check', async () => {
+  const db = openDatabase({ url: database.url })
+  onTestFinished(async () => db.close())
+  const server = await start([databaseAnswers(db), migrationsCurrent(db, 'leasehold')])
+  const short = await get(server, '/readyz')
+  expect(short.status).toBe(200)
+  expect(JSON.parse(short.body)).toEqual({ status: 'ready', failed: [] })
+  const verbose = await get(server, '/readyz?verbose')
+  expect(JSON.parse(verbose.body)).toMatchObject({
+    status: 'ready',
+    checks: [
+      { name: 'database', ok: true },
+      { name: 'migrations', ok: true },
+    ],
+  })
+})
+
+it('/readyz is 503 when the schema is not migrated, and says what to do', async () => {
+  const db = openDatabase({ url: database.url })
+  onTestFinished(async () => db.close())
+  const server = await start([databaseAnswers(db), migrationsCurrent(db, 'nowhere')])
+  const { status, body } = await get(server, '/readyz?verbose')
+  expect(status).toBe(503)
+  expect(JSON.parse(body)).toMatchObject({ status: 'not ready', failed: ['migrations'] })
+  expect(body).toContain('leasehold migrate')
+})
+
+it('a database that is gone makes /readyz 503 and leaves /livez alone, and its return is seen', async () => {
+  const proxy = await startProxy(database.url)
+  onTestFinished(async () => proxy.close())
+  const db = openDatabase({ url: proxy.url })
+  onTestFinished(async () => db.close())
+  const server = await start([databaseAnswers(db)])
+  expect((await get(server, '/readyz')).status).toBe(200)
+  await proxy.refuse()
+  proxy.cut()
+  expect((await get(server, '/readyz')).status).toBe(503)
+  expect((await get(server, '/livez')).status).toBe(200)
+  await proxy.accept()
+  expect((await get(server, '/readyz')).status).toBe(200)
+})
+
+it('/ is a page with the version, and what does not exist is a JSON 404', async () => {
+  const server = await start()
+  const page = await get(server, '/')
+  expect(page).toMatchObject({ status: 200, type: expect.stringContaining('text/html') })
+  expect(page.body).toContain('Leasehold 1.2.3')
+  const missing = await get(server, '/api/v1/nothing')
+  expect(missing).toMatchObject({ status: 404, type: expect.stringContaining('application/json') })
+  expect(JSON.parse(missing.body)).toEqual({ error: 'There is no GET /api/v1/nothing.' })
+})
+
+it('a request under another host name is refused: DNS rebinding', async () => {
+  const server = await start()
+  for (const host of ['localhost', '127.0.0.1', '[::1]', 'LOCALHOST']) {
+    expect((await get(server, '/livez', `${host}:${server.port}`)).status).toBe(200)
+  }
+  for (const host of [
+    'evil.example',
+    `evil.example:${server.port}`,
+    'localhost',
+    `127.0.0.1:${server.port + 1}`,
+  ]) {
+    expect((await get(server, '/livez', host)).status).toBe(403)
+  }
+})
+
+it('beyond loopback it refuses to start', async () => {
+  await expect(start([], { host: '0.0.0.0' })).rejects.toMatchObject({ code: 'SETTING_INVALID' })
+})
+
+it('a port that is taken is refused by its number, or replaced by a free one', async () => {
+  const taken = createServer().listen(0, '127.0.0.1')
+  await once(taken, 'listening')
+  onTestFinished(() => void taken.close())
+  const address = taken.address()
+  const port = typeof address === 'object' && address !== null ? address.port : 0
+  await expect(start([], { port })).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+    message: expect.stringContaining(`127.0.0.1:${port}`),
+  })
+  const server = await start([], { port, whenTaken: 'anyPort' })
+  expect(server.port).not.toBe(port)
+  expect((await get(server, '/livez')).status).toBe(200)
+})
+
+it('stop() ends keep-alive connections and requests that never finish, and may be called again', async () => {
+  const server = await start()
+  const idle = connect(server.port, '127.0.0.1')
+  idle.write(`GET /livez HTTP/1.1\r\nHost: 127.0.0.1:${server.port}\r\n\r\n`)
+  await once(idle, 'data')
+  const unfinished = connect(server.port, '127.0.0.1')
+  await once(unfinished, 'connect')
+  unfinished.write('GET /livez HTTP/1.1\r\n')
+  const ended = Promise.all([once(idle.resume(), 'close'), once(unfinished.resume(), 'close')])
+  await Promise.all([server.stop(), server.stop()])
+  await ended
+  await expect(fetch(`${server.url}/livez`)).rejects.toThrow('fetch failed')
+})

@@ -1,0 +1,71 @@
+import { stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { LeaseholdError } from '../errors.ts'
+
+export const CONFIG_FILES = ['leasehold.config.js', 'leasehold.config.mjs', 'leasehold.config.ts'] as const
+
+export interface ConfigFile {
+  /** The name, as messages give it. */
+  readonly name: string
+  readonly values: Readonly<Record<string, unknown>>
+}
+
+/** The config file of a directory; with two of them, nobody could say which one counts. */
+export async function readConfigFile(directory: string): Promise<ConfigFile | undefined> {
+  const present: string[] = []
+  for (const name of CONFIG_FILES) {
+    if (await exists(join(directory, name))) present.push(name)
+  }
+  const [name, ...others] = present
+  if (name === undefined) return undefined
+  if (others.length > 0)
+    throw invalid(`There are ${present.join(' and ')} in ${directory}.`, 'Keep one of them.')
+  return { name, values: await defaultExport(directory, name) }
+}
+
+async function defaultExport(directory: string, name: string): Promise<Readonly<Record<string, unknown>>> {
+  let exported: unknown
+  try {
+    const module: { default?: unknown } = await import(pathToFileURL(join(directory, name)).href)
+    exported = module.default
+  } catch (error) {
+    throw unreadable(name, error)
+  }
+  if (isRecord(exported)) return exported
+  throw invalid(
+    `The default export of ${name} is ${exported === undefined ? 'missing' : `of type ${typeof exported}`}.`,
+    'Export an object of settings: `export default { port: 7400 }`.',
+  )
+}
+
+function unreadable(name: string, error: unknown): LeaseholdError {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined
+  if (code === 'ERR_UNKNOWN_FILE_EXTENSION') {
+    return invalid(
+      `${name} cannot be imported by Node ${process.versions.node}, which does not run TypeScript.`,
+      'Rename it to leasehold.config.mjs and write it as JavaScript, or use Node 22.18 or later.',
+      error,
+    )
+  }
+  const reason = error instanceof Error ? `${error.name}: ${error.message}` : String(error)
+  return invalid(`${name} cannot be imported: ${reason}.`, 'Correct the file, or remove it.', error)
+}
+
+function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+async function exists(path: string): Promise<boolean> {
+  try {
+    await stat(path)
+    return true
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    throw error
+  }
+}
+
+function invalid(message: string, remedy: string, cause?: unknown): LeaseholdError {
+  return new LeaseholdError('SETTING_INVALID', message, { remedy, cause })
+}

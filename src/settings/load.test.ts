@@ -1,0 +1,183 @@
+import { mkdir, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { LeaseholdError } from '../errors.ts'
+import { loadSettings, type Surroundings } from './load.ts'
+
+const root = { path: '' }
+let files = 0
+
+beforeAll(async () => {
+  root.path = await temporaryDirectory()
+})
+afterAll(async () => {
+  await removeDirectory(root.path)
+})
+
+/** A directory with this config file. */
+async function directoryWith(text: string, name = 'leasehold.config.mjs'): Promise<string> {
+  files += 1
+  const directory = join(root.path, String(files))
+  await mkdir(directory)
+  await writeFile(join(directory, name), text)
+  return directory
+}
+
+async function load(surroundings: Partial<Surroundings> = {}) {
+  return loadSettings({
+    flags: {},
+    environment: {},
+    workingDirectory: root.path,
+    terminal: false,
+    ...surroundings,
+  })
+}
+
+async function refusal(surroundings: Partial<Surroundings>): Promise<string> {
+  const error: unknown = await load(surroundings).then(
+    () => undefined,
+    (reason: unknown) => reason,
+  )
+  if (!(error instanceof LeaseholdError)) throw new Error(`not refused: ${String(error)}`)
+  expect(error.code).toBe('SETTING_INVALID')
+  return error.message
+}
+
+describe('where a setting comes from', () => {
+  it('without anything, the defaults hold', async () => {
+    const { settings, sources } = await load()
+    expect(settings).toEqual({
+      databaseUrl: undefined,
+      directory: join(root.path, '.leasehold'),
+      schema: 'leasehold',
+      host: '127.0.0.1',
+      port: 7400,
+      logLevel: 'info',
+      logFormat: 'json',
+      databaseWaitMs: 30_000,
+      timing: { leaseMs: 30_000, heartbeatMs: 9_000, reaperIntervalMs: 10_000, shutdownTimeoutMs: 24_000 },
+    })
+    expect(sources.port.kind).toBe('default')
+  })
+
+  it('flags win over the environment, the environment over the file, the file over the defaults', async () => {
+    const workingDirectory = await directoryWith(
+      'export default { port: 1, schema: "from_file", logLevel: "debug", leaseMs: undefined }',
+    )
+    const { settings, sources } = await load({
+      workingDirectory,
+      flags: { port: '3' },
+      environment: { LEASEHOLD_PORT: '2', LEASEHOLD_SCHEMA: 'from_environment' },
+    })
+    expect(settings).toMatchObject({ port: 3, schema: 'from_environment', logLevel: 'debug' })
+    expect(sources).toMatchObject({
+      port: { kind: 'flag', name: '--port' },
+      schema: { kind: 'environment', name: 'LEASEHOLD_SCHEMA' },
+      logLevel: { kind: 'file', name: 'leasehold.config.mjs' },
+      leaseMs: { kind: 'default' },
+    })
+  })
+
+  it('an empty variable is not set', async () => {
+    const { settings } = await load({ environment: { DATABASE_URL: '', LEASEHOLD_PORT: '' } })
+    expect(settings).toMatchObject({ databaseUrl: undefined, port: 7400 })
+  })
+
+  it('a person at a terminal reads a pretty log, unless the setting says otherwise', async () => {
+    expect((await load({ terminal: true })).settings.logFormat).toBe('pretty')
+    expect((await load({ terminal: true, flags: { logFormat: 'json' } })).settings.logFormat).toBe('json')
+  })
+
+  it.each([
+    'postgresql://user:pass@db.example:6432/app?sslmode=verify-full',
+    'postgres://localhost/app',
+    'postgresql:///app?host=/var/run/postgresql',
+  ])('%s is a database URL', async (databaseUrl) => {
+    expect((await load({ flags: { databaseUrl } })).settings.databaseUrl).toBe(databaseUrl)
+  })
+})
+
+describe('what is refused', () => {
+  it('every problem is reported at once, with the setting, its source, its value and the rule', async () => {
+    const workingDirectory = await directoryWith('export default { logLevel: 7, schema: "pg_mine" }')
+    const message = await refusal({
+      workingDirectory,
+      flags: { port: '70000' },
+      environment: { LEASEHOLD_HOST: '0.0.0.0', LEASEHOLD_LEASE_MS: '1000', LEASEHOLD_HEARTBEAT_MS: '400' },
+    })
+    expect(message).toContain("port (--port) is '70000', but must be a whole number from 0 to 65535")
+    expect(message).toContain("host (LEASEHOLD_HOST) is '0.0.0.0'")
+    expect(message).toContain('API keys')
+    expect(message).toContain('logLevel (leasehold.config.mjs) is 7, but must be one of trace, debug')
+    expect(message).toContain("schema (leasehold.config.mjs) is 'pg_mine'")
+    expect(message).toContain('heartbeatMs is 400, but must be less than a third of leaseMs (1000 / 3')
+    expect(message).toContain('heartbeatMs from LEASEHOLD_HEARTBEAT_MS')
+    expect(message).toMatch(/^5 settings are invalid/)
+  })
+
+  it.each([
+    ['port', '7400.5'],
+    ['port', '-1'],
+    ['port', ''],
+    ['port', '0x10'],
+    ['schema', 'information_schema'],
+    ['schema', 'with space'],
+    ['schema', 'Quoted'],
+    ['schema', 'a'.repeat(64)],
+    ['host', '::'],
+    ['host', '127.0.0.1.example'],
+    ['logFormat', 'xml'],
+    ['directory', ''],
+    ['leaseMs', 'soon'],
+    ['leaseMs', '0'],
+    ['databaseWaitMs', '-1'],
+    ['databaseUrl', 'mysql://localhost/app'],
+    ['databaseUrl', 'localhost'],
+  ])('%s = %j', async (name, value) => {
+    expect(await refusal({ flags: { [name]: value } })).toContain(name)
+  })
+
+  it.each([
+    'mysql://user:s3cret@localhost/app',
+    'postgresql://user:s3cret@host:port/app',
+    'user:s3cret@localhost/app',
+    'http://localhost/app?password=s3cret',
+  ])('a refused database URL does not show its password: %#', async (url) => {
+    const message = await refusal({ environment: { DATABASE_URL: url } })
+    expect(message).toContain('databaseUrl (DATABASE_URL)')
+    expect(message).not.toContain('s3cret')
+  })
+})
+
+describe('the config file', () => {
+  it('an unknown name is refused, and the nearest known one suggested', async () => {
+    const workingDirectory = await directoryWith(
+      'export default { prot: 1, lease_ms: 2, toString: 3, nothingLikeIt: 4 }',
+    )
+    const message = await refusal({ workingDirectory })
+    expect(message).toContain('prot (leasehold.config.mjs) is not a setting: did you mean port?')
+    expect(message).toContain('lease_ms (leasehold.config.mjs) is not a setting: did you mean leaseMs?')
+    expect(message).toContain('toString (leasehold.config.mjs) is not a setting')
+    expect(message).toContain(
+      'nothingLikeIt (leasehold.config.mjs) is not a setting: the settings are databaseUrl,',
+    )
+  })
+
+  it.each([
+    ['throws', 'throw new Error("no luck")', 'no luck'],
+    ['is not JavaScript', 'export default {', 'cannot be imported'],
+    ['exports nothing', 'export const port = 1', 'is missing'],
+    ['exports a list', 'export default [1]', 'Export an object'],
+  ])('one that %s is refused by name', async (_, text, reason) => {
+    const message = await refusal({ workingDirectory: await directoryWith(text) })
+    expect(message).toContain('leasehold.config.mjs')
+    expect(message).toContain(reason)
+  })
+
+  it('two of them are refused, because nobody could say which one counts', async () => {
+    const workingDirectory = await directoryWith('export default {}')
+    await writeFile(join(workingDirectory, 'leasehold.config.js'), 'export default {}')
+    expect(await refusal({ workingDirectory })).toContain('leasehold.config.js and leasehold.config.mjs')
+  })
+})

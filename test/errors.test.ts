@@ -1,0 +1,20 @@
+import { readFile } from 'node:fs/promises'
+import { expect, it } from 'vitest'
+import { ERROR_CODES } from '../src/errors.ts'
+
+const page = await readFile(new URL('../docs/errors.md', import.meta.url), 'utf8')
+
+/** Each code has a section: its heading, and what follows up to the next one. */
+const sections = page
+  .split(/^## /m)
+  .slice(1)
+  .map((section) => ({ code: section.split('\n', 1)[0] ?? '', text: section }))
+
+it('every error code is on the page, and the page has no other, in the same order', () => {
+  expect(sections.map(({ code }) => code)).toEqual([...ERROR_CODES])
+})
+
+it.each(sections)('$code has a cause and a remedy', ({ text }) => {
+  expect(text).toMatch(/^\*\*Cause\.\*\* \S/m)
+  expect(text).toMatch(/^\*\*Remedy\.\*\* \S/m)
+})

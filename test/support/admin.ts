@@ -1,0 +1,19 @@
+import { Client } from 'pg'
+
+/** Runs `use` with one superuser's connection. */
+export async function withAdmin(url: string, use: (admin: Client) => Promise<void>): Promise<void> {
+  const admin = new Client({ connectionString: url, application_name: 'test administration' })
+  await admin.connect()
+  try {
+    await use(admin)
+  } finally {
+    await admin.end()
+  }
+}
+
+/** The same server, another database. */
+export function withDatabase(url: string, name: string): string {
+  const changed = new URL(url)
+  changed.pathname = `/${encodeURIComponent(name)}`
+  return changed.href
+}

@@ -1,0 +1,295 @@
+import { once } from 'node:events'
+import { existsSync } from 'node:fs'
+import { readFile, writeFile } from 'node:fs/promises'
+import { connect, createServer, type Socket } from 'node:net'
+import { join } from 'node:path'
+import { Client } from 'pg'
+import { expect, it, onTestFinished, vi } from 'vitest'
+import { useDatabase } from './support/database.ts'
+import { removeDirectory, temporaryDirectory } from './support/directory.ts'
+import { type TestProcess, useProcesses } from './support/processes.ts'
+import { startProxy } from './support/proxy.ts'
+import { serversOf } from './support/servers.ts'
+
+const { spawnNode } = useProcesses()
+const database = useDatabase()
+
+interface Running {
+  readonly process: TestProcess
+  readonly http: string
+  readonly databaseUrl: string
+}
+
+async function emptyDirectory(): Promise<string> {
+  const directory = await temporaryDirectory()
+  onTestFinished(async () => {
+    // Only after a failure: a test that passes has none left.
+    for (const pid of await serversOf(directory)) process.kill(pid, 'SIGKILL')
+    await removeDirectory(directory)
+  })
+  return directory
+}
+
+function leasehold(directory: string, args: readonly string[], environment: Record<string, string> = {}) {
+  // What the developer has set must not reach the process; an empty variable is not set.
+  const env = { DATABASE_URL: '', LEASEHOLD_PORT: '', ...environment }
+  return spawnNode('dist/cli/main.js', args, { cwd: directory, env })
+}
+
+async function up(directory: string, args = ['--port', '0'], environment = {}): Promise<Running> {
+  const started = leasehold(directory, ['up', ...args], environment)
+  await started.line((line) => line.includes('Ctrl-C'))
+  const shown = async (name: string): Promise<string> =>
+    (await started.line((line) => line.startsWith(`  ${name}`))).trim().split(/\s+/)[1] ?? ''
+  return { process: started, http: await shown('HTTP'), databaseUrl: await shown('Database') }
+}
+
+async function failed(process: TestProcess): Promise<{ code: number | null; error: string }> {
+  const { code } = await process.exited
+  expect(process.output().stdout).toBe('')
+  return { code, error: process.output().stderr }
+}
+
+async function query(url: string, text: string): Promise<unknown[]> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  try {
+    return (await client.query<Record<string, unknown>>(text)).rows
+  } finally {
+    await client.end()
+  }
+}
+
+async function postmasterOf(directory: string): Promise<string | undefined> {
+  return (await readFile(join(directory, '.leasehold/data/postmaster.pid'), 'utf8')).split('\n')[0]
+}
+
+async function status(url: string): Promise<number> {
+  return (await fetch(url)).status
+}
+
+async function takePort(port: number): Promise<number> {
+  const server = createServer().listen(port, '127.0.0.1')
+  onTestFinished(() => void server.close())
+  await Promise.race([
+    once(server, 'listening'),
+    once(server, 'error').then(([error]) => Promise.reject(error)),
+  ])
+  const address = server.address()
+  return typeof address === 'object' && address !== null ? address.port : port
+}
+
+async function openSocket(http: string, text: string): Promise<Socket> {
+  const { hostname, port } = new URL(http)
+  const socket = connect(Number(port), hostname)
+  await once(socket, 'connect')
+  socket.write(text)
+  return socket
+}
+
+it('the first run says where to look and answers there; the second finds the data of the first', async () => {
+  const directory = await emptyDirectory()
+  const first = await up(directory)
+  expect(first.process.output().stdout).toContain(`${join(directory, '.leasehold')} (created now)`)
+  expect(await status(`${first.http}/livez`)).toBe(200)
+  expect(await status(`${first.http}/readyz?verbose`)).toBe(200)
+  await query(first.databaseUrl, `insert into leasehold.audit (principal, action) values ('me', 'first run')`)
+  expect(await first.process.kill('SIGINT')).toEqual({ code: 0, signal: null })
+
+  const second = await up(directory)
+  expect(second.process.output().stdout).toContain('(found from an earlier run)')
+  const rows = await query(second.databaseUrl, 'select principal, action from leasehold.audit')
+  expect(rows).toEqual([{ principal: 'me', action: 'first run' }])
+  expect(await second.process.kill('SIGINT')).toEqual({ code: 0, signal: null })
+  expect(await serversOf(directory)).toEqual([])
+})
+
+it('after kill -9 a new run takes over the server that was left, with its data', async () => {
+  const directory = await emptyDirectory()
+  const first = await up(directory)
+  await query(first.databaseUrl, `create table orders as select 42 as id`)
+  const postmaster = await postmasterOf(directory)
+  await first.process.kill('SIGKILL')
+  expect(await serversOf(directory)).toHaveLength(1)
+
+  const second = await up(directory)
+  expect(await postmasterOf(directory)).toBe(postmaster)
+  expect(await query(second.databaseUrl, 'select id from orders')).toEqual([{ id: 42 }])
+  expect(await status(`${second.http}/readyz`)).toBe(200)
+  expect(await second.process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  expect(await serversOf(directory)).toEqual([])
+})
+
+it.each(['SIGINT', 'SIGTERM', 'SIGHUP'] as const)('%s ends everything, with exit code 0', async (signal) => {
+  const directory = await emptyDirectory()
+  const { process, http } = await up(directory)
+  expect(await serversOf(directory)).toHaveLength(1)
+  expect(await process.kill(signal)).toEqual({ code: 0, signal: null })
+  expect(await serversOf(directory)).toEqual([])
+  await expect(fetch(`${http}/livez`)).rejects.toThrow('fetch failed')
+})
+
+it('a signal while the server is still being made leaves nothing running, and the next run works', async () => {
+  const directory = await emptyDirectory()
+  const process = leasehold(directory, ['up', '--port', '0'])
+  await vi.waitFor(() => expect(process.output().stderr).toContain('initialising'), { timeout: 60_000 })
+  expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  expect(process.output().stdout).toBe('')
+  expect(await serversOf(directory)).toEqual([])
+  const next = await up(directory)
+  expect(await next.process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+})
+
+it('a second signal exits at once, and does not leave the server behind', async () => {
+  const directory = await emptyDirectory()
+  const { process, http } = await up(directory)
+  const unfinished = await openSocket(http, 'GET / HTTP/1.1\r\n')
+  onTestFinished(() => void unfinished.destroy())
+  unfinished.on('error', () => {})
+  const idle = await openSocket(http, `GET /livez HTTP/1.1\r\nHost: ${new URL(http).host}\r\n\r\n`)
+  await once(idle, 'data')
+  const stopping = once(idle.resume(), 'close')
+  const exit = process.kill('SIGTERM')
+  await stopping
+  await process.kill('SIGINT')
+  expect(await exit).toEqual({ code: 130, signal: null })
+  await vi.waitFor(async () => expect(await serversOf(directory)).toEqual([]), { timeout: 30_000 })
+})
+
+it('an error that nobody caught is shown with its stack, and still ends everything', async () => {
+  const directory = await emptyDirectory()
+  const fault = 'process.once("SIGUSR2", () => { throw new Error("surprise") })'
+  const options = {
+    cwd: directory,
+    env: { DATABASE_URL: '' },
+    execArgv: ['--import', `data:text/javascript,${fault}`],
+  }
+  const process = spawnNode('dist/cli/main.js', ['up', '--port', '0'], options)
+  await process.line((line) => line.includes('Ctrl-C'))
+  expect(await process.kill('SIGUSR2')).toEqual({ code: 1, signal: null })
+  expect(process.output().stderr).toMatch(/Error: surprise\n\s+at /)
+  expect(await serversOf(directory)).toEqual([])
+})
+
+it('a signal ends the wait for a database that does not answer', async () => {
+  const proxy = await startProxy(database.url)
+  await proxy.close()
+  const process = leasehold(await emptyDirectory(), ['up'], { DATABASE_URL: proxy.url })
+  await vi.waitFor(() => expect(process.output().stderr).toContain('does not answer yet'), {
+    timeout: 60_000,
+  })
+  expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+})
+
+it('DATABASE_URL wins: no embedded server, no directory, and its password is not shown', async () => {
+  const directory = await emptyDirectory()
+  const url = new URL(database.url)
+  const { process, http, databaseUrl } = await up(directory, ['--port', '0'], { DATABASE_URL: url.href })
+  expect(await status(`${http}/readyz`)).toBe(200)
+  expect(databaseUrl).toBe(url.href.replace(url.password, '***'))
+  expect(existsSync(join(directory, '.leasehold'))).toBe(false)
+  expect(await process.kill('SIGINT')).toEqual({ code: 0, signal: null })
+  const { stdout, stderr } = process.output()
+  expect(stdout + stderr).not.toContain(`:${url.password}@`)
+})
+
+it('a database that goes away does not end the process: /readyz says so until it is back', async () => {
+  const proxy = await startProxy(database.url)
+  onTestFinished(async () => proxy.close())
+  const { process, http } = await up(await emptyDirectory(), ['--port', '0'], { DATABASE_URL: proxy.url })
+  expect(await status(`${http}/readyz`)).toBe(200)
+  await proxy.refuse()
+  proxy.cut()
+  expect(await status(`${http}/readyz`)).toBe(503)
+  expect(await status(`${http}/livez`)).toBe(200)
+  await proxy.accept()
+  expect(await status(`${http}/readyz`)).toBe(200)
+  expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+})
+
+it('a database that does not answer at start is an error that names it, without its password', async () => {
+  const proxy = await startProxy('postgresql://someone:s3cret@127.0.0.1:1/app')
+  await proxy.close()
+  const args = ['up', '--port', '0', '--database-wait-ms', '0']
+  const { code, error } = await failed(leasehold(await emptyDirectory(), args, { DATABASE_URL: proxy.url }))
+  expect(code).toBe(1)
+  expect(error).toMatch(/DATABASE_UNAVAILABLE: .*someone:\*\*\*@127\.0\.0\.1.*\(DATABASE_URL\)/)
+  expect(error).not.toContain('s3cret')
+})
+
+it('bad settings are refused all at once, before anything is started', async () => {
+  const directory = await emptyDirectory()
+  await writeFile(join(directory, 'leasehold.config.mjs'), 'export default { prot: 7400 }')
+  const process = leasehold(directory, ['up', '--lease-ms', '0'], { LEASEHOLD_HOST: '0.0.0.0' })
+  const { code, error } = await failed(process)
+  expect(code).toBe(1)
+  expect(error).toContain('SETTING_INVALID')
+  expect(error).toContain('did you mean port?')
+  expect(error).toContain("host (LEASEHOLD_HOST) is '0.0.0.0'")
+  expect(error).toContain('leaseMs is 0')
+  expect(existsSync(join(directory, '.leasehold'))).toBe(false)
+})
+
+it('a given port that is taken is an error, and nothing is left running', async () => {
+  const directory = await emptyDirectory()
+  const port = await takePort(0)
+  const { code, error } = await failed(leasehold(directory, ['up', '--port', String(port)]))
+  expect(code).toBe(1)
+  expect(error).toContain(`SETTING_INVALID: HTTP cannot listen on 127.0.0.1:${port}`)
+  expect(await serversOf(directory)).toEqual([])
+})
+
+it('when the default port is taken a free one is chosen, and said', async () => {
+  // Taken by this test or, as well, by something else on the machine.
+  await takePort(7400).catch(() => undefined)
+  const { process, http } = await up(await emptyDirectory(), [], { DATABASE_URL: database.url })
+  expect(process.output().stdout).toContain('(port 7400 was taken)')
+  expect(await status(`${http}/livez`)).toBe(200)
+  expect(await process.kill('SIGINT')).toEqual({ code: 0, signal: null })
+})
+
+it('migrate brings a given database up to date, and the second time finds nothing to do', async () => {
+  const directory = await emptyDirectory()
+  const args = ['migrate', '--schema', 'elsewhere']
+  const first = leasehold(directory, args, { DATABASE_URL: database.url })
+  expect(await first.line(() => true)).toMatch(/^Applied 1\b.*The schema elsewhere is at version \d+\.$/)
+  expect(await first.exited).toEqual({ code: 0, signal: null })
+  const second = leasehold(directory, args, { DATABASE_URL: database.url })
+  expect(await second.line(() => true)).toMatch(
+    /^Nothing to apply\. The schema elsewhere is at version \d+\.$/,
+  )
+  expect(await second.exited).toEqual({ code: 0, signal: null })
+})
+
+it('migrate finds the embedded server that runs in the directory, and without one says what to do', async () => {
+  const directory = await emptyDirectory()
+  const running = await up(directory)
+  const migrate = leasehold(directory, ['migrate'])
+  expect(await migrate.line(() => true)).toContain('Nothing to apply.')
+  expect(await migrate.exited).toEqual({ code: 0, signal: null })
+  expect(await running.process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+
+  const { code, error } = await failed(leasehold(directory, ['migrate']))
+  expect(code).toBe(1)
+  expect(error).toContain('Set DATABASE_URL')
+})
+
+it.each([[['nonsense']], [['up', '--nonsense']], [['up', 'nonsense']], [['up', '--port']], [[]]])(
+  'a wrong call exits with 2: %j',
+  async (args) => {
+    const { code, error } = await failed(leasehold(await emptyDirectory(), args))
+    expect(code).toBe(2)
+    expect(error).not.toContain('    at ')
+  },
+)
+
+it('--version prints the version of the package, and --help the commands', async () => {
+  const directory = await emptyDirectory()
+  const text = await readFile(new URL('../package.json', import.meta.url), 'utf8')
+  const version = leasehold(directory, ['--version'])
+  expect(await version.line(() => true)).toBe((JSON.parse(text) as { version: string }).version)
+  expect((await version.exited).code).toBe(0)
+  const help = leasehold(directory, ['--help'])
+  await help.line((line) => line.trim().startsWith('migrate'))
+  expect((await help.exited).code).toBe(0)
+})
