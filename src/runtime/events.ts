@@ -1,0 +1,144 @@
+/**
+ * Everything that happens, as typed events: the only channel that logs, metrics and tests use.
+ * What concerns many rows at once is one event with a count, so that a busy worker does not drown in its own news.
+ */
+
+/** Why a worker stopped trusting the lease of a row it was processing. */
+export type LossReason =
+  /** A renewal found that the row is no longer ours: reaped, evicted or settled elsewhere. */
+  | 'taken'
+  /** The lease could not be confirmed in time (D8): the worker was stopped, or the database did not answer. */
+  | 'untrusted'
+  /** The database could not be reached for a heartbeat (RULE-020-012). */
+  | 'heartbeatFailed'
+  /** Three lease durations have passed (RULE-020-051). */
+  | 'tooLong'
+
+/** Why claiming is paused. */
+export type PauseReason = 'operator' | 'saturated' | 'unhealthy' | 'stopping'
+
+interface OfWorker {
+  readonly worker: string
+}
+
+interface OfTable extends OfWorker {
+  /** The table's qualified name. */
+  readonly table: string
+}
+
+interface OfRow extends OfTable {
+  readonly id: string
+  readonly token: bigint
+}
+
+export interface EventMap {
+  claimed: OfTable & { readonly count: number; readonly full: boolean; readonly durationMs: number }
+  started: OfRow & { readonly attempt: number }
+  /** The handler threw, or returned a retry or dead with a reason. */
+  failed: OfRow & { readonly attempt: number; readonly outcome: string; readonly error: unknown }
+  settled: OfTable & {
+    readonly outcome: string
+    readonly ids: readonly string[]
+    readonly durationMs: number
+  }
+  released: OfTable & { readonly ids: readonly string[] }
+  renewed: OfTable & { readonly count: number; readonly busy: number; readonly durationMs: number }
+  renewalFailed: OfTable & { readonly ids: readonly string[]; readonly error: unknown }
+  /** The lease of a row in processing is no longer ours, or no longer known to be. */
+  lost: OfRow & { readonly reason: LossReason }
+  /** The handler's signal was fired. */
+  aborted: OfRow & { readonly reason: LossReason | 'stopping' }
+  /** An outcome that was not written, because the lease was no longer current. */
+  fencedOff: OfRow & { readonly outcome: string }
+  paused: OfTable & { readonly reason: PauseReason; readonly forMs: number | undefined }
+  resumed: OfTable & { readonly reason: PauseReason }
+  reaped: OfTable & {
+    readonly id: string
+    readonly token: bigint
+    readonly owner: string
+    readonly staleMs: number
+    /** The owner was declared dead before its lease had ended. */
+    readonly evicted: boolean
+  }
+  reaperRan: OfWorker & { readonly recovered: number; readonly durationMs: number }
+  reaperFailed: OfWorker & { readonly table: string | undefined; readonly error: unknown }
+  workerStarted: OfWorker & { readonly roles: readonly string[] }
+  workerStopped: OfWorker & { readonly clean: boolean }
+  /** Another worker was found dead (RULE-020-052). Emitted once, by the one that declared it. */
+  workerDied: OfWorker & {
+    readonly died: string
+    readonly host: string
+    readonly pid: number
+    readonly lastSeenAt: Date
+  }
+  /** This worker had been declared dead, and is not. */
+  workerReturned: OfWorker
+  settingsChanged: OfTable & { readonly settings: Readonly<Record<string, unknown>> }
+  settingsRefused: OfTable & { readonly error: unknown }
+  databaseLost: OfWorker & { readonly error: unknown; readonly retryInMs: number }
+  databaseBack: OfWorker
+  listening: OfWorker
+  notListening: OfWorker & { readonly error: unknown }
+  /** Something that should not happen and is not allowed to end the process. */
+  trouble: OfWorker & { readonly what: string; readonly error: unknown }
+}
+
+export type EventType = keyof EventMap
+export type AnyEvent = { [Type in EventType]: { readonly type: Type } & EventMap[Type] }[EventType]
+export type EventOf<Type extends EventType> = { readonly type: Type } & EventMap[Type]
+
+type Listener = (event: AnyEvent) => void
+
+export class Events {
+  readonly #byType = new Map<EventType, Set<Listener>>()
+  readonly #all = new Set<Listener>()
+
+  /** Whether anybody would hear it: spares a busy worker from building an event for each row. */
+  wanted(type: EventType): boolean {
+    return this.#all.size > 0 || (this.#byType.get(type)?.size ?? 0) > 0
+  }
+
+  /** A listener must not throw; one that does is not allowed to hurt the work, and the others still hear. */
+  emit<Type extends EventType>(type: Type, event: EventMap[Type]): void {
+    if (!this.wanted(type)) return
+    // The map says that this type goes with this event; the union cannot see it for a type that is still open.
+    const typed = { type, ...event } as AnyEvent
+    for (const listener of [...(this.#byType.get(type) ?? []), ...this.#all]) {
+      try {
+        listener(typed)
+      } catch (error) {
+        queueMicrotask(() => {
+          throw error
+        })
+      }
+    }
+  }
+
+  /** Returns what ends the listening. */
+  on<Type extends EventType>(type: Type, listener: (event: EventOf<Type>) => void): () => void {
+    const listeners = this.#byType.get(type) ?? new Set<Listener>()
+    this.#byType.set(type, listeners)
+    // It is only called with events of its own type.
+    listeners.add(listener as Listener)
+    return () => listeners.delete(listener as Listener)
+  }
+
+  onAny(listener: (event: AnyEvent) => void): () => void {
+    this.#all.add(listener)
+    return () => this.#all.delete(listener)
+  }
+
+  /** The next event of this type that fits. */
+  async next<Type extends EventType>(
+    type: Type,
+    fits: (event: EventOf<Type>) => boolean = () => true,
+  ): Promise<EventOf<Type>> {
+    return new Promise((resolve) => {
+      const off = this.on(type, (event) => {
+        if (!fits(event)) return
+        off()
+        resolve(event)
+      })
+    })
+  }
+}

@@ -1,0 +1,69 @@
+import { z } from 'zod'
+import { LeaseholdError } from '../errors.ts'
+import { MAX_BATCH } from '../lease/sql.ts'
+import { timing, type Timing } from '../lease/timing.ts'
+
+/** What can be changed while a worker runs. */
+export interface WorkerSettings extends Timing {
+  /** Slots: how many rows are processed at once (RULE-020-041). */
+  readonly concurrency: number
+  /** The most rows that are held beyond the slots; how many really are follows the pace of the handler. */
+  readonly prefetch: number
+  /** The most rows of one claim, and of one settlement. */
+  readonly batch: number
+  /** How many claims and settlements may be on their way at once. */
+  readonly claimLoops: number
+  /** How often an idle worker looks, when nothing wakes it. Jittered upwards by up to a half. */
+  readonly pollMs: number
+  /** How long a finished row may wait for company before it is settled. */
+  readonly settleDelayMs: number
+  readonly paused: boolean
+}
+
+const whole = (from: number, to: number): z.ZodNumber => z.number().int().min(from).max(to)
+
+const schema = z.strictObject({
+  leaseMs: z.number(),
+  heartbeatMs: z.number(),
+  reaperIntervalMs: z.number(),
+  shutdownTimeoutMs: z.number(),
+  concurrency: whole(1, 100_000),
+  prefetch: whole(0, 100_000),
+  batch: whole(1, MAX_BATCH),
+  claimLoops: whole(1, 16),
+  pollMs: z.number().min(10).max(3_600_000),
+  settleDelayMs: z.number().min(0).max(1_000),
+  paused: z.boolean(),
+})
+
+export const DEFAULT_WORKER_SETTINGS = {
+  concurrency: 10,
+  prefetch: 1_000,
+  batch: 500,
+  claimLoops: 2,
+  pollMs: 1_000,
+  settleDelayMs: 10,
+  paused: false,
+} as const satisfies Omit<WorkerSettings, keyof Timing>
+
+/** Completes the settings and refuses them whole when any of them, or their combination, cannot work. */
+export function workerSettings(given: Partial<WorkerSettings> = {}): WorkerSettings {
+  const complete = { ...DEFAULT_WORKER_SETTINGS, ...given, ...timing(given) }
+  const parsed = schema.safeParse(complete)
+  if (parsed.success) return parsed.data
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The settings cannot work: ${problems(parsed.error, complete)}.`,
+  )
+}
+
+function problems(error: z.ZodError, given: object): string {
+  return error.issues
+    .map((issue) => {
+      const [name] = issue.path
+      if (name === undefined) return issue.message
+      const value: unknown = Reflect.get(given, name)
+      return `${String(name)} is ${JSON.stringify(value)}: ${issue.message}`
+    })
+    .join('; ')
+}
