@@ -1,7 +1,4 @@
-// Leases on a table of your own (emails.sql). README.md shows what is between the marks; a test compares the two
-// and runs this file.
-
-// begin
+// The kernel alone, without a worker, on a table of your own (emails.sql). A test runs this file.
 import { leaseTable, openDatabase, openLeaseStore } from 'leasehold'
 
 interface Email {
@@ -13,14 +10,15 @@ const emails = leaseTable({
   table: 'public.emails',
   id: 'id',
   lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
-  claimable: 'sent_at is null',
-  order: ['id'],
+  claimable: 'sent_at is null and failed_at is null',
+  availableAt: 'due_at',
+  order: ['due_at', 'id'],
   onExpiry: 'claimable',
   outcomes: { sent: { set: { sent_at: 'now()' } } },
 })
 
 /** Sends a batch of what is waiting. Any number of processes may do this at the same time. */
-export async function sendEmails(url: string, worker: string, send: (email: Email) => Promise<void>) {
+export async function sendSomeEmails(url: string, worker: string, send: (email: Email) => Promise<void>) {
   const db = openDatabase({ url })
   try {
     const store = await openLeaseStore<Email, 'sent'>(db, emails, { owner: worker })
@@ -34,4 +32,3 @@ export async function sendEmails(url: string, worker: string, send: (email: Emai
     await db.close()
   }
 }
-// end

@@ -1,11 +1,22 @@
 /**
  * Time-bounded, fenced leases on the rows of any PostgreSQL table.
  *
- * Declare a table with `leaseTable`, open a store on it with `openLeaseStore`, and claim, renew, settle, release and
- * reap its rows. `openDatabase` is the pool these run on; `migrate` brings Leasehold's own schema up to date.
+ * Declare a table with `leaseTable` and have it worked off by `startRuntime`; or open a store on it with
+ * `openLeaseStore`, and claim, renew, settle, release and reap its rows yourself. `openDatabase` is the pool these run
+ * on; `migrate` brings Leasehold's own schema up to date.
  */
 export { ERROR_CODES, isLeaseholdError, LeaseholdError, type ErrorCode } from './errors.ts'
 export * from './lease/index.ts'
+export * from './runtime/index.ts'
+export {
+  createMetrics,
+  databaseGauge,
+  gauge,
+  loadOpenTelemetry,
+  logEvents,
+  observeWithOpenTelemetry,
+  pendingAge,
+} from './observe/index.ts'
 export {
   migrate,
   openDatabase,

@@ -1,10 +1,13 @@
 import { readFile } from 'node:fs/promises'
+import { Events } from 'leasehold'
 import { Client } from 'pg'
-import { expect, it, onTestFinished } from 'vitest'
-import { sendEmails } from '../examples/kernel.ts'
+import { beforeEach, afterEach, expect, it } from 'vitest'
+import { sendSomeEmails } from '../examples/kernel.ts'
+import { sendEmails } from '../examples/worker.ts'
 import { useDatabase } from './support/database.ts'
 
 const database = useDatabase()
+let client: Client
 
 async function read(path: string): Promise<string> {
   return readFile(new URL(`../${path}`, import.meta.url), 'utf8')
@@ -16,8 +19,21 @@ async function snippets(language: string): Promise<string[]> {
   return [...blocks].filter(([, of]) => of === language).map(([, , code = '']) => code.trim())
 }
 
+beforeEach(async () => {
+  client = new Client({ connectionString: database.url })
+  await client.connect()
+  await client.query('drop table if exists public.emails')
+  await client.query(await read('examples/emails.sql'))
+})
+afterEach(async () => client.end())
+
+async function addEmails(count: number): Promise<void> {
+  const text = `insert into public.emails (recipient) select 'reader@' || n from generate_series(1, $1::int) as n`
+  await client.query(text, [count])
+}
+
 it('the TypeScript in the README is the example, word for word', async () => {
-  const [, shown = ''] = /^\/\/ begin\n(.*)^\/\/ end$/ms.exec(await read('examples/kernel.ts')) ?? []
+  const [, shown = ''] = /^\/\/ begin\n(.*)^\/\/ end$/ms.exec(await read('examples/worker.ts')) ?? []
   expect(shown.trim()).not.toBe('')
   expect(await snippets('ts')).toEqual([shown.trim()])
 })
@@ -26,31 +42,68 @@ it('the SQL in the README is the table of the example, word for word', async () 
   expect(await snippets('sql')).toEqual([(await read('examples/emails.sql')).trim()])
 })
 
-it('the example runs: two workers send every email once, and one whose lease ended is fenced off', async () => {
-  const client = new Client({ connectionString: database.url })
-  await client.connect()
-  onTestFinished(async () => client.end())
-  await client.query(await read('examples/emails.sql'))
-  await client.query(
-    `insert into public.emails (recipient) select 'reader ' || n from generate_series(1, 12) as n`,
-  )
+it('the example runs: two workers send every email once, retry what failed, and give up what cannot be sent', async () => {
+  await addEmails(100)
+  await client.query(`insert into public.emails (recipient) values ('nobody')`)
+  const sent: string[] = []
+  let refusals = 1
+  const send = async (recipient: string): Promise<void> => {
+    if (recipient === 'reader@7' && refusals > 0) {
+      refusals -= 1
+      throw new Error('try later')
+    }
+    sent.push(recipient)
+  }
+  const events = new Events()
+  const finished = new Set<string>()
+  const allFinished = new Promise<void>((resolve) => {
+    events.on('settled', ({ outcome, ids }) => {
+      if (outcome !== 'retry') for (const id of ids) finished.add(id)
+      if (finished.size === 101) resolve()
+    })
+  })
+  const workers = await Promise.all([
+    sendEmails(database.url, send, events),
+    sendEmails(database.url, send, events),
+  ])
+  await allFinished
+  for (const worker of workers) expect(await worker.stop()).toEqual({ clean: true })
 
+  expect(sent.toSorted()).toEqual(Array.from({ length: 100 }, (_, n) => `reader@${n + 1}`).toSorted())
+  const { rows } = await client.query(
+    `select recipient, attempts, last_error, sent_at is not null as sent, failed_at is not null as failed
+     from public.emails where recipient in ('reader@7', 'nobody') order by recipient`,
+  )
+  expect(rows).toEqual([
+    {
+      recipient: 'nobody',
+      attempts: 1,
+      last_error: 'PermanentError: not an address',
+      sent: false,
+      failed: true,
+    },
+    { recipient: 'reader@7', attempts: 1, last_error: 'Error: try later', sent: true, failed: false },
+  ])
+})
+
+it('the kernel example runs: two processes send every email once, and one whose lease ended is fenced off', async () => {
+  await addEmails(12)
   const sent: string[] = []
   const send = async ({ recipient }: { recipient: string }): Promise<void> => {
     sent.push(recipient)
   }
   const [first, second] = await Promise.all([
-    sendEmails(database.url, 'worker 1', send),
-    sendEmails(database.url, 'worker 2', send),
+    sendSomeEmails(database.url, 'worker 1', send),
+    sendSomeEmails(database.url, 'worker 2', send),
   ])
   expect(first.sent + second.sent).toBe(12)
   expect(new Set(sent).size).toBe(12)
   expect(sent).toHaveLength(12)
 
-  await client.query(`insert into public.emails (recipient) values ('late reader')`)
-  const tooSlow = await sendEmails(database.url, 'worker 1', async () => {
+  await addEmails(1)
+  const tooSlow = await sendSomeEmails(database.url, 'worker 1', async () => {
     await client.query(`update public.emails set lease_until = now() - interval '1 s' where sent_at is null`)
-    await sendEmails(database.url, 'worker 2', send)
+    await sendSomeEmails(database.url, 'worker 2', send)
   })
   expect(tooSlow).toEqual({ sent: 0, fencedOff: 1 })
 })

@@ -4,9 +4,12 @@ import type { Part } from './parts.ts'
 
 const STOP_WITHIN_MS = 10_000
 
+/** For the start, the checks and the metrics (RULE-020-041): the workers have connections of their own. */
+const MAX_CONNECTIONS = 4
+
 /** The pool. A database that goes away later is an event in the log, never the end of the process. */
 export function openDatabasePart(url: string, log: Logger): { readonly db: Database; readonly part: Part } {
-  const db = openDatabase({ url, onEvent: (event) => logEvent(log, event) })
+  const db = openDatabase({ url, maxConnections: MAX_CONNECTIONS, onEvent: (event) => logEvent(log, event) })
   return { db, part: { name: 'database pool', stopWithinMs: STOP_WITHIN_MS, stop: async () => db.close() } }
 }
 

@@ -42,6 +42,15 @@ it('a part that fails or never stops does not keep the others from being stopped
   expect(lines.join('')).toContain('stuck did not stop within 20 ms')
 })
 
+it('a part that has stopped and says that it left something behind is not clean, and no failure', async () => {
+  const { log, lines } = capture()
+  const left: Part = { name: 'workers', stopWithinMs: 20, stop: async () => ({ clean: false }) }
+  const done: Part = { name: 'pool', stopWithinMs: 20, stop: async () => ({ clean: true }) }
+  expect(await stopParts([done, left], log)).toBe(false)
+  expect(await stopParts([done], log)).toBe(true)
+  expect(lines).toEqual([])
+})
+
 it('abandoning tries every part, also after one that throws', () => {
   const stopped: string[] = []
   const { log } = capture()

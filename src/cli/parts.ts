@@ -5,7 +5,8 @@ export interface Part {
   readonly name: string
   /** After this long the next part is stopped without waiting further. */
   readonly stopWithinMs: number
-  stop(): Promise<void>
+  /** Not clean: it has stopped, and left something behind that it has told of. */
+  stop(): Promise<void | { readonly clean: boolean }>
   /** What can still be done at once, synchronously, when there is no time for stop(). */
   readonly abandon?: () => void
 }
@@ -16,7 +17,8 @@ export async function stopParts(parts: readonly Part[], log: Logger): Promise<bo
   for (const part of parts.toReversed()) {
     const startedAt = performance.now()
     try {
-      await stopInTime(part)
+      const stopped = await stopInTime(part)
+      if (stopped?.clean === false) clean = false
       log.debug({ part: part.name, ms: Math.round(performance.now() - startedAt) }, 'stopped')
     } catch (error) {
       clean = false
@@ -37,14 +39,14 @@ export function abandonParts(parts: readonly Part[], log: Logger): void {
   }
 }
 
-async function stopInTime(part: Part): Promise<void> {
+async function stopInTime(part: Part): Promise<{ readonly clean: boolean } | undefined> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_, reject) => {
     const message = `${part.name} did not stop within ${part.stopWithinMs} ms`
     timer = setTimeout(() => reject(new Error(message)), part.stopWithinMs)
   })
   try {
-    await Promise.race([part.stop(), late])
+    return (await Promise.race([part.stop(), late])) ?? undefined
   } finally {
     clearTimeout(timer)
   }

@@ -10,8 +10,10 @@ import {
   type SettingName,
 } from '../settings/index.ts'
 import { runMigrate } from './migrate.ts'
+import { status } from './status.ts'
 import { up } from './up.ts'
-import { packageVersion } from './version.ts'
+import { work } from './work.ts'
+import { packageVersion } from '../version.ts'
 
 /** What a command touches of the process, so that nothing else does. */
 export interface Terminal {
@@ -29,6 +31,8 @@ interface Run {
   readonly log: Logger
   readonly version: string
   readonly print: (text: string) => void
+  /** What is an option of one command and no setting. */
+  readonly flags: Readonly<Record<string, unknown>>
 }
 
 const USAGE_ERROR = 2
@@ -59,13 +63,14 @@ export async function runProgram(args: readonly string[], terminal: Terminal): P
     description: string,
     settings: readonly SettingName[],
     act: (run: Run) => Promise<number>,
-  ): void => {
+  ): Command => {
     // An option without a default is absent from the flags, and the next source gets its turn.
     const added = program.command(name).description(description)
     for (const setting of settings) added.option(`${flagOf(setting)} <value>`, DESCRIPTIONS[setting].purpose)
     added.action(async (flags: Record<string, unknown>) => {
       code = await act(await prepare(flags, version, terminal))
     })
+    return added
   }
   command(
     'up',
@@ -73,6 +78,15 @@ export async function runProgram(args: readonly string[], terminal: Terminal): P
     UP_SETTINGS,
     up,
   )
+  command(
+    'work',
+    'run the workers of leasehold.config and the reaper, for production',
+    UP_SETTINGS,
+    async (run) => work({ ...run, ...workFlags(run.flags) }),
+  )
+    .option('--only <names>', 'only these workers, separated by commas; the reaper is one of them')
+    .option('--no-http', 'no /livez, /readyz and /metrics')
+  command('status', 'show who works and what waits', DATABASE_SETTINGS, status)
   command('migrate', 'bring the schema to the version of this release', DATABASE_SETTINGS, runMigrate)
 
   try {
@@ -98,7 +112,11 @@ async function prepare(flags: Record<string, unknown>, version: string, terminal
   })
   const { logLevel, logFormat } = loaded.settings
   const log = createLog({ level: logLevel, format: logFormat, write: terminal.err })
-  return { loaded, log, version, print: terminal.out }
+  return { loaded, log, version, print: terminal.out, flags }
+}
+
+function workFlags({ only, http }: Run['flags']): { only: string | undefined; http: boolean } {
+  return { only: typeof only === 'string' ? only : undefined, http: http !== false }
 }
 
 /** An error we threw on purpose says all in its message; of any other the stack is wanted. */

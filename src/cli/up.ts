@@ -1,14 +1,16 @@
 import type { EmbeddedServer } from '../embedded/index.ts'
-import { createHealth, databaseAnswers, migrationsCurrent, type Logger } from '../observe/index.ts'
+import { databaseAnswers, migrationsCurrent, type Logger } from '../observe/index.ts'
 import { migrate } from '../postgres/index.ts'
-import { startServer, type HttpServer } from '../server/index.ts'
 import { withoutPassword, type LoadedSettings } from '../settings/index.ts'
+import type { ChosenWork } from './choose-work.ts'
 import { openDatabasePart } from './database-part.ts'
 import { startEmbeddedPart } from './embedded-part.ts'
-import { ended, unlessEnded, watchEnding, type Ending } from './ending.ts'
-import { abandonParts, stopParts, type Part } from './parts.ts'
+import { unlessEnded, type Ending } from './ending.ts'
+import { live } from './life.ts'
+import type { Part } from './parts.ts'
 import { reachDatabase } from './reach-database.ts'
 import { whereToLook } from './where-to-look.ts'
+import { serveWork } from './serve-work.ts'
 
 export interface UpOptions {
   readonly loaded: LoadedSettings
@@ -17,53 +19,16 @@ export interface UpOptions {
   readonly print: (text: string) => void
 }
 
-const HTTP_STOP_WITHIN_MS = 5_000
-
 /** Everything in one process, until it is told to end. Returns the exit code. */
 export async function up(options: UpOptions): Promise<number> {
-  const { log } = options
-  const parts: Part[] = []
-  const ending = watchEnding({
-    exitNow(code) {
-      abandonParts(parts, log)
-      process.exit(code)
-    },
-    onLateError: (error) => log.error({ err: error }, 'an error while stopping'),
-  })
-  try {
-    const failure = await run(options, parts, ending)
-    const clean = await stopParts(parts, log)
-    if (failure !== undefined) throw failure.error
-    log.info('stopped')
-    return clean ? 0 : 1
-  } finally {
-    ending.close()
-  }
-}
-
-/** Starts the parts and waits for the end; what made it fail is returned, because the parts are stopped first. */
-async function run(
-  options: UpOptions,
-  parts: Part[],
-  ending: Ending,
-): Promise<{ readonly error: unknown } | undefined> {
-  const { log } = options
-  try {
-    options.print(await start(options, parts, ending))
-  } catch (error) {
-    // Told to end while starting: what the start came to is no news any more.
-    if (!ending.signal.aborted) return { error }
-  }
-  const reason = await ended(ending)
-  if ('error' in reason) return reason
-  log.info({ signal: reason.signal }, 'stopping')
-  return undefined
+  const { log, print } = options
+  return live({ log, print, start: async (parts, ending) => start(options, parts, ending) })
 }
 
 /** The order of the parts: each needs the ones before it, and they are stopped the other way round. */
 async function start(options: UpOptions, parts: Part[], ending: Ending): Promise<string> {
-  const { version, log } = options
-  const { settings, sources } = options.loaded
+  const { version, log, loaded } = options
+  const { settings, sources } = loaded
   const { url, embedded } = await chooseDatabase(options, parts, ending)
   const shownUrl = withoutPassword(url)
 
@@ -75,16 +40,21 @@ async function start(options: UpOptions, parts: Part[], ending: Ending): Promise
   const migrated = await unlessEnded(ending, migrate(db, { schema: settings.schema }))
   log.info({ schema: settings.schema, ...migrated }, 'the schema is ready')
 
-  const http = await startHttp(options, [databaseAnswers(db), migrationsCurrent(db, settings.schema)])
-  parts.push({ name: 'HTTP', stopWithinMs: HTTP_STOP_WITHIN_MS, stop: async () => http.stop() })
+  const { workers } = settings
+  const work: ChosenWork = { workers, reaper: workers.length > 0, declared: workers }
+  const http = { defaultPort: 'usual' } as const
+  const checks = [databaseAnswers(db), migrationsCurrent(db, settings.schema)]
+  const served = await serveWork({ loaded, version, log, db, url, work, checks, http }, parts, ending)
 
   return whereToLook({
     version,
-    httpUrl: http.url,
-    takenPort: settings.port === 0 || http.port === settings.port ? undefined : settings.port,
+    httpUrl: served.http?.url,
+    takenPort: settings.port === 0 || served.http?.port === settings.port ? undefined : settings.port,
     // The embedded server listens on this machine only, and a person needs its password to look into it.
     databaseUrl: embedded?.url ?? shownUrl,
     embedded,
+    worker: served.runtime?.id,
+    roles: served.roles,
   })
 }
 
@@ -99,18 +69,4 @@ async function chooseDatabase(
   parts.push(starting.part)
   const embedded = await unlessEnded(ending, starting.started)
   return { url: embedded.url, embedded }
-}
-
-async function startHttp(
-  { loaded: { settings, sources }, version, log }: UpOptions,
-  checks: Parameters<typeof createHealth>[0],
-): Promise<HttpServer> {
-  return startServer({
-    version,
-    health: createHealth(checks),
-    host: settings.host,
-    port: settings.port,
-    whenTaken: sources.port.kind === 'default' ? 'anyPort' : 'refuse',
-    onError: (error) => log.error({ err: error }, 'a request failed'),
-  })
 }

@@ -26,13 +26,33 @@ export function argsJson(
   newest: ReadonlyMap<string, Lease>,
   args: readonly OutcomeArgs[],
 ): string {
-  const byId: Record<string, Record<string, unknown>> = {}
-  leases.forEach((lease, i) => {
-    if (!isNewest(newest, lease)) return
-    const entries = Object.entries(args[i] ?? {}).map(([name, value]) => [name, jsonValue(value)])
-    byId[lease.id] = Object.fromEntries(entries)
+  const byId = leases.flatMap((lease, i) =>
+    isNewest(newest, lease) ? [[lease.id, jsonValues(args[i])] as const] : [],
+  )
+  return JSON.stringify(Object.fromEntries(byId), (_, value: unknown) =>
+    typeof value === 'string' ? storable(value) : value,
+  )
+}
+
+/** An argument that is left out, or misspelt, is not the same as one that is null. */
+export function refuseMissingArgs(
+  outcome: string,
+  declared: readonly string[],
+  leases: readonly Lease[],
+  args: readonly OutcomeArgs[],
+): void {
+  leases.forEach(({ id }, i) => {
+    const missing = declared.find((name) => !Object.hasOwn(args[i] ?? {}, name))
+    if (missing !== undefined) {
+      throw new TypeError(
+        `the outcome ${outcome} needs the argument ${missing}, and row ${id} has none; null is one`,
+      )
+    }
   })
-  return JSON.stringify(byId, (_, value: unknown) => (typeof value === 'string' ? storable(value) : value))
+}
+
+function jsonValues(args: OutcomeArgs = {}): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(args).map(([name, value]) => [name, jsonValue(value)]))
 }
 
 /** `->>` gives the text that the declared type is then cast from; JSON has no word for these. */

@@ -57,7 +57,7 @@ next as materialized (${nextRows(parts, parameter, from, notHeld(parts))}),
 claimed as (
 ${claimUpdate(parts, parameter)}
 )
-select case when "@order" is not null or "@id" is null then array(select "@id" from settled) end as "@settled", claimed.*
+select claimed.*, case when row_number() over () = 1 then array(select "@id" from settled) end as "@settled"
 from (select) as always left join claimed on true`,
   )
 }
@@ -76,7 +76,8 @@ function nextRows(parts: Parts, parameter: Parameters, from: From, ...besides: r
     ...(table.availableAt === undefined ? [] : [`${quote(table.availableAt)} <= now()`]),
     // Not leased, whatever `claimable` says: a declaration may forget to make it untrue. Said with `coalesce`, because
     // the planner takes a plain `is null` on a table without statistics for one row in 200 and gives up the order.
-    `coalesce(${until} ${table.onExpiry === 'claimable' ? '<= now()' : "< '-infinity'"}, true)`,
+    // A lease without an owner is none.
+    `coalesce(${until} ${table.onExpiry === 'claimable' ? '<= now()' : "< '-infinity'"} or ${parts.owner} is null, true)`,
     ...(table.exhausted === undefined ? [] : [`(${until} is null or not (${table.exhausted}))`]),
     ...(from === 'place'
       ? [
@@ -100,7 +101,7 @@ function nextRows(parts: Parts, parameter: Parameters, from: From, ...besides: r
 `
 }
 
-/** The order of the rows and the place where the look ended travel once, on the first row. */
+/** What the rows have in common travels once, on the first of them. `claim-result.ts` reads the columns by position. */
 function claimUpdate(parts: Parts, parameter: Parameters): string {
   const { target, key, order, until } = parts
   const first = `(${list(key.map((k) => `t.${k.column}`))}) = (select ${list(key.map((k) => k.alias))} from next limit 1)`
@@ -110,7 +111,7 @@ where ${[...inBucket(parts, parameter, 't.'), ...named(key, 'next')].join('\n  a
 returning
   ${rowId(key.map((k) => `t.${k.column}`))} as "@id",
   ${parts.tokenAfterClaim} as "@token",
-  t.${until} as "@until",
+  extract(epoch from t.${until})::float8 * 1000 as "@until",
   case when ${first} then array(select ${rowId(key.map((k) => k.alias))} from next) end as "@order",
   case when ${first} then (
     select array[${list(order.map((o) => `${o.alias}::text`))}] from next offset (select count(*) - 1 from next)
@@ -131,7 +132,7 @@ function claimAssignments(parts: Parts, parameter: Parameters): string[] {
     ...(table.attempts === undefined || table.onExpiry !== 'claimable'
       ? []
       : [
-          `${quote(table.attempts)} = t.${quote(table.attempts)} + case when t.${until} is null then 0 else 1 end`,
+          `${quote(table.attempts)} = coalesce(t.${quote(table.attempts)}, 0) + case when t.${until} is null then 0 else 1 end`,
         ]),
     ...assignments(table.writes.claim),
   ]

@@ -16,12 +16,13 @@ afterAll(async () => db.close())
 
 /** A store that gives what it is told to, and remembers from where it was asked. */
 function scripted(sizes: readonly number[]): {
-  store: Pick<LeaseStore, 'claim'>
+  store: Pick<LeaseStore, 'claim' | 'exchange'>
   from: (Place | undefined)[]
 } {
   const from: (Place | undefined)[] = []
   const left = [...sizes]
-  const store = {
+  const store: Pick<LeaseStore, 'claim' | 'exchange'> = {
+    exchange: async () => Promise.reject(new Error('not in this script')),
     claim: async (request: {
       limit: number
       from?: Place | undefined

@@ -1,16 +1,20 @@
 import { type Clock, systemClock } from '../clock.ts'
-import { type Claim, type LeaseStore, type Place } from './store.ts'
+import { type Claim, type ClaimRequest, type Ended, type LeaseStore, type Place } from './store.ts'
 
 /** Looks from the start may take this share of the time; the rest goes on from where the last claim ended. */
 const SHARE_FOR_FULL_LOOKS = 0.03
 
-export interface Look<Row> extends Claim<Row> {
+export interface Looked {
   /** A look from the start of the order found less than was asked for: there is nothing more to claim. */
   readonly drained: boolean
 }
 
-export interface Claimer<Row> {
-  claim(request: { limit: number; leaseMs: number }): Promise<Look<Row>>
+type Request = Omit<ClaimRequest, 'from'>
+type Settlement<Row extends object> = Parameters<LeaseStore<Row>['exchange']>[0]
+
+export interface Claimer<Row extends object> {
+  claim(request: Request): Promise<Claim<Row> & Looked>
+  exchange(settlement: Settlement<Row>, request: Request): Promise<Ended & Claim<Row> & Looked>
 }
 
 /**
@@ -26,27 +30,32 @@ export interface Claimer<Row> {
  * whole, and while claims are full as often as its measured cost allows.
  */
 export function createClaimer<Row extends object>(
-  store: Pick<LeaseStore<Row>, 'claim'>,
+  store: Pick<LeaseStore<Row>, 'claim' | 'exchange'>,
   clock: Clock = systemClock,
 ): Claimer<Row> {
   let place: Place | undefined
   let placeBefore: Place | undefined
   let nextFullLook = Number.NEGATIVE_INFINITY
 
-  return {
-    async claim({ limit, leaseMs }) {
-      const startedAt = clock.monotonicNow()
-      const from = startedAt < nextFullLook ? placeBefore : undefined
-      const claim = await store.claim({ limit, leaseMs, from })
-      const endedAt = clock.monotonicNow()
+  async function look<Result extends Claim<Row>>(
+    request: Request,
+    send: (request: ClaimRequest) => Promise<Result>,
+  ): Promise<Result & Looked> {
+    const startedAt = clock.monotonicNow()
+    const from = startedAt < nextFullLook ? placeBefore : undefined
+    const claim = await send({ ...request, from })
+    const endedAt = clock.monotonicNow()
 
-      const full = claim.claimed.length === limit
-      if (from === undefined) {
-        nextFullLook = endedAt + (endedAt - startedAt) / SHARE_FOR_FULL_LOOKS
-      }
-      placeBefore = full ? place : undefined
-      place = full ? claim.place : undefined
-      return { ...claim, drained: !full && from === undefined }
-    },
+    const full = claim.claimed.length === request.limit
+    if (from === undefined) nextFullLook = endedAt + (endedAt - startedAt) / SHARE_FOR_FULL_LOOKS
+    placeBefore = full ? place : undefined
+    place = full ? claim.place : undefined
+    return { ...claim, drained: !full && from === undefined }
+  }
+
+  return {
+    claim: async (request) => look(request, async (whole) => store.claim(whole)),
+    exchange: async (settlement, request) =>
+      look(request, async (whole) => store.exchange(settlement, whole)),
   }
 }

@@ -2,7 +2,8 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { openLeaseStore } from './store.ts'
-import { leaseTable, type LeaseTableDeclaration } from './table.ts'
+import { leaseTable } from './declaration.ts'
+import { type LeaseTableDeclaration } from './table.ts'
 
 const db = openDatabase({ url: useDatabase().url })
 afterAll(async () => db.close())
@@ -103,6 +104,31 @@ describe('a table that does not fit is refused with the remedy', () => {
       ['nothing keeps "id" unique'],
     ],
     [
+      'has an id that may be null',
+      'alter table app.payments drop constraint payments_pkey, add unique (id), alter column id drop not null',
+      {},
+      ['its column "id" may be null', 'ALTER COLUMN "id" SET NOT NULL'],
+    ],
+    [
+      'has too short an owner',
+      'alter table app.payments alter column lease_owner type varchar(20)',
+      {},
+      ['"lease_owner" holds 20 characters', 'ALTER COLUMN "lease_owner" TYPE text'],
+    ],
+    [
+      'has too coarse an end of the lease',
+      'alter table app.payments alter column lease_until type timestamptz(0)',
+      {},
+      ['"lease_until" keeps 0 digits of a second'],
+    ],
+    [
+      'has an index for the claim in another order',
+      `drop index app.payments_claim; create index on app.payments (id) where status in ('pending', 'detected');
+       create index on app.payments (id) where lease_owner is not null`,
+      {},
+      ['no index serves the claim'],
+    ],
+    [
       'has no index for the claim',
       'drop index app.payments_claim; create index on app.payments (id) where lease_owner is not null',
       {},
@@ -170,4 +196,60 @@ it('an empty owner is refused', async () => {
   await expect(openLeaseStore(db, leaseTable(declaration), { owner: ' ' })).rejects.toMatchObject({
     code: 'SETTING_INVALID',
   })
+})
+
+it('a partitioned table fits, and its suggested index can be built', async () => {
+  await db.query({
+    text: `drop table if exists app.parts;
+      create table app.parts (id bigint not null, status text not null default 'pending', created_at timestamptz not null default now(),
+        lease_owner text, lease_until timestamptz, lease_token bigint, primary key (id)) partition by range (id);
+      create table app.parts_1 partition of app.parts for values from (0) to (100);
+      create table app.parts_2 partition of app.parts for values from (100) to (200);
+      create index on app.parts (id) where lease_owner is not null;
+      insert into app.parts (id) values (1), (101)`,
+  })
+  const refusal = await open({ table: 'app.parts' }).then(String, String)
+  const statement = /Run: (CREATE INDEX .*);/.exec(refusal)?.[1]
+  await db.query({ text: statement ?? refusal })
+  const table = leaseTable({ ...declaration, table: 'app.parts' })
+  const store = await openLeaseStore(db, table, { owner: 'worker' })
+  const { claimed } = await store.claim({ limit: 5, leaseMs: 60_000 })
+  expect(claimed.map(({ lease }) => lease.id)).toEqual(['1', '101'])
+  expect(
+    (
+      await store.settle(
+        'confirmed',
+        claimed.map(({ lease }) => lease),
+      )
+    ).ended,
+  ).toHaveLength(2)
+})
+
+it('a role that may only read, and transactions that are not READ COMMITTED, are refused for what they are', async () => {
+  await db.query({
+    text: 'drop role if exists fit_reader; create role fit_reader; grant usage on schema app to fit_reader; grant select on app.payments to fit_reader',
+  })
+  const asReader: typeof db = {
+    ...db,
+    transaction: async (work) =>
+      db.transaction(async (tx) => {
+        await tx.query({ text: 'set local role fit_reader' })
+        return work(tx)
+      }),
+  }
+  await expect(openLeaseStore(asReader, leaseTable(declaration), { owner: 'worker' })).rejects.toThrow(
+    /GRANT SELECT, UPDATE/,
+  )
+  await db.query({ text: 'drop owned by fit_reader; drop role fit_reader' })
+  const repeatable: typeof db = {
+    ...db,
+    transaction: async (work) =>
+      db.transaction(async (tx) => {
+        await tx.query({ text: 'set transaction isolation level repeatable read' })
+        return work(tx)
+      }),
+  }
+  await expect(openLeaseStore(repeatable, leaseTable(declaration), { owner: 'worker' })).rejects.toThrow(
+    /repeatable read.*default_transaction_isolation = 'read committed'/,
+  )
 })

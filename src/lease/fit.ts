@@ -37,6 +37,7 @@ export async function fitTable(db: Database, table: LeaseTable): Promise<TableSh
   for (const expected of expectedColumns(table)) checkColumn(table, shape, expected)
   checkKey(table, shape)
   checkNames(table, shape)
+  checkRoom(table, shape)
   await refuseSlowPlans(db, table, shape)
   return shape
 }
@@ -82,12 +83,21 @@ function checkColumn(table: LeaseTable, shape: TableShape, { role, column, types
   }
 }
 
-/** An id that names two rows would lease both; one without an index would read the whole table on every write. */
+/** An id that is null names no row; one that names two would lease both; one without an index would read the whole table on every write. */
 function checkKey(table: LeaseTable, shape: TableShape): void {
   const identifying = [...(table.bucket === undefined ? [] : [table.bucket]), ...table.key]
+  const nullable = identifying.find((column) => shape.columns.get(column)?.notNull === false)
+  if (nullable !== undefined) {
+    throw misfit(
+      table,
+      `its column ${quote(nullable)} may be null, so that \`id\` does not identify every row`,
+      `Run: ALTER TABLE ${quoteQualified(table.schema, table.name)} ALTER COLUMN ${quote(nullable)} SET NOT NULL;`,
+    )
+  }
   const unique = shape.indexes.some(
     (index) =>
       index.unique &&
+      index.own &&
       index.predicate === undefined &&
       index.columns.every((column) => column !== undefined && identifying.includes(column)),
   )
@@ -97,6 +107,31 @@ function checkKey(table: LeaseTable, shape: TableShape): void {
       table,
       `nothing keeps ${columns} unique, which \`id\` says identifies a row`,
       `Run: ALTER TABLE ${quoteQualified(table.schema, table.name)} ADD PRIMARY KEY (${columns}); or name the key in \`id\`.`,
+    )
+  }
+}
+
+/** A worker id and a token have to fit into the owner, and a moment into the end of the lease. */
+const SHORTEST_OWNER = 100
+const COARSEST_UNTIL = 3
+
+function checkRoom(table: LeaseTable, shape: TableShape): void {
+  const target = quoteQualified(table.schema, table.name)
+  const { owner, until } = table.lease
+  const length = shape.columns.get(owner)?.modifier ?? SHORTEST_OWNER
+  if (length < SHORTEST_OWNER) {
+    throw misfit(
+      table,
+      `its column ${quote(owner)} holds ${length} characters, which the id of a worker may exceed`,
+      `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(owner)} TYPE text;`,
+    )
+  }
+  const precision = shape.columns.get(until)?.modifier ?? COARSEST_UNTIL
+  if (precision < COARSEST_UNTIL) {
+    throw misfit(
+      table,
+      `its column ${quote(until)} keeps ${precision} digits of a second, so that a lease could end before it is over`,
+      `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(until)} TYPE timestamp with time zone;`,
     )
   }
 }

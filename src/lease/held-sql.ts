@@ -135,7 +135,9 @@ export function reap(parts: Parts, which: 'expired' | 'ownedBy'): LeaseStatement
   const set = [
     `${owner} = null`,
     `${until} = null`,
-    ...(table.attempts === undefined ? [] : [`${quote(table.attempts)} = t.${quote(table.attempts)} + 1`]),
+    ...(table.attempts === undefined
+      ? []
+      : [`${quote(table.attempts)} = coalesce(t.${quote(table.attempts)}, 0) + 1`]),
     ...assignments(table.writes.reap),
   ]
   return statement(
@@ -157,11 +159,12 @@ reaped as (
   where ${[...inBucket(parts, parameter, 't.'), ...named(key, 'expired')].join('\n    and ')}
 )
 select ${rowId(key.map((k) => k.alias))} as "@id", "@owner", "@token",
-  extract(epoch from now() - "@until")::float8 * 1000 as "@staleMs"
+  greatest(0, extract(epoch from now() - "@until")::float8 * 1000) as "@staleMs"
 from expired`,
   )
 }
 
 function ownedBy({ owner, token }: Parts, dead: string): string {
-  return token === undefined ? `starts_with(${owner}, ${dead} || '${TOKEN_MARK}')` : `${owner} = ${dead}`
+  if (token !== undefined) return `${owner} = ${dead}`
+  return `regexp_replace(${owner}, '${TOKEN_MARK}[0-9]+$', '') = ${dead}`
 }

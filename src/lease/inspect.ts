@@ -3,14 +3,18 @@ import { type LeaseTable } from './table.ts'
 
 export interface Column {
   readonly name: string
-  /** As PostgreSQL writes it, ready for a cast: `bigint`, `timestamp with time zone`, `"My Type"`. */
+  /** As PostgreSQL writes it, ready for a cast: `bigint`, `bpchar`, `timestamp with time zone`, `"My Type"`. */
   readonly type: string
+  /** A length or precision that the column is declared with, as in `varchar(20)` or `timestamptz(0)`. */
+  readonly modifier: number | null
   readonly notNull: boolean
 }
 
 export interface TableIndex {
   readonly name: string
   readonly unique: boolean
+  /** Of the table itself; the others are of its partitions. */
+  readonly own: boolean
   /** The predicate of a partial index, as PostgreSQL writes it. */
   readonly predicate: string | undefined
   /** `undefined` stands for an expression. */
@@ -19,6 +23,7 @@ export interface TableIndex {
 
 /** What the catalog says of the real table. */
 export interface TableShape {
+  readonly partitioned: boolean
   readonly columns: ReadonlyMap<string, Column>
   readonly indexes: readonly TableIndex[]
 }
@@ -35,20 +40,27 @@ join pg_namespace as n on n.oid = c.relnamespace
 where n.nspname = $1 and c.relname = $2`
 
 const COLUMNS = `
-select a.attname as name, format_type(a.atttypid, null) as type, a.attnotnull as "notNull"
+select a.attname as name, a.attnotnull as "notNull",
+       -- With -1 a type that has a length is named so that a cast to it cuts nothing off: bpchar, not character.
+       format_type(a.atttypid, -1) as type,
+       case
+         when a.atttypmod < 0 then null
+         when a.atttypid = 'varchar'::regtype then a.atttypmod - 4
+         else a.atttypmod
+       end as modifier
 from pg_attribute as a
 where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
 order by a.attnum`
 
 const INDEXES = `
-select ic.relname as name, i.indisunique as unique, pg_get_expr(i.indpred, i.indrelid) as predicate,
+select ic.relname as name, i.indisunique as unique, i.indrelid = $1::oid as own, pg_get_expr(i.indpred, i.indrelid) as predicate,
        (select json_agg(a.attname order by k.n)
         from unnest(i.indkey::int2[]) with ordinality as k (attnum, n)
         left join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum and k.attnum > 0
         where k.n <= i.indnkeyatts) as columns
 from pg_index as i
 join pg_class as ic on ic.oid = i.indexrelid
-where i.indrelid = $1::oid and i.indisvalid and i.indislive
+where i.indrelid in (select $1::oid union select relid from pg_partition_tree($1::oid)) and i.indisvalid and i.indislive
 order by ic.relname`
 
 /** Ordinary and partitioned tables take row locks and can carry the lease; views and others cannot. */
@@ -57,6 +69,7 @@ const LEASABLE = new Set(['r', 'p'])
 interface IndexRow {
   readonly name: string
   readonly unique: boolean
+  readonly own: boolean
   readonly predicate: string | null
   readonly columns: (string | null)[]
 }
@@ -81,10 +94,12 @@ export async function inspectTable(
   return {
     found: 'table',
     shape: {
+      partitioned: found.kind === 'p',
       columns: new Map(columns.rows.map((column) => [column.name, column])),
       indexes: indexes.rows.map((index) => ({
         name: index.name,
         unique: index.unique,
+        own: index.own,
         predicate: index.predicate ?? undefined,
         columns: index.columns.map((name) => name ?? undefined),
       })),

@@ -48,9 +48,14 @@ export function partsOf(table: LeaseTable, shape: TableShape): Parts {
     token,
     tokenAfterClaim:
       token === undefined ? `substring(t.${owner} from '${TOKEN_MARK}([0-9]+)$')` : `t.${token}::text`,
-    columns: table.columns ?? [...shape.columns.keys()],
+    columns: returnedColumns(table, shape),
     bucketType: table.bucket === undefined ? undefined : type(table.bucket),
   }
+}
+
+/** The row's columns in the order in which a claim returns them. */
+export function returnedColumns(table: LeaseTable, shape: TableShape): readonly string[] {
+  return table.columns ?? [...shape.columns.keys()]
 }
 
 /** The leases of a batch, as rows: key, owner and token of each. */

@@ -3,14 +3,17 @@ import { useDatabase } from '../../test/support/database.ts'
 import { events, specimens, subjectOf } from '../../test/support/lease-tables.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
+import { type Queryable } from '../postgres/queryable.ts'
 import { inspectTable } from './inspect.ts'
+import { type Lease } from './lease.ts'
 import { openLeaseStore } from './store.ts'
 import { allStatements, leaseStatements } from './sql.ts'
 import { nodesOf, type PlanNode } from './plans.ts'
 import { type LeaseStatement } from './statement.ts'
 import { type LeaseTable } from './table.ts'
 
-const db = openDatabase({ url: useDatabase().url, queryTimeoutMs: 300_000 })
+const { url } = useDatabase()
+const db = openDatabase({ url, queryTimeoutMs: 300_000 })
 afterAll(async () => db.close())
 
 const BATCH = 500
@@ -21,15 +24,23 @@ async function plan(
   mode: 'custom' | 'generic',
   values: Readonly<Record<string, unknown>>,
 ): Promise<PlanNode[]> {
-  const { rows } = await db.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>(
-    mode === 'generic'
-      ? { text: `explain (generic_plan, format json) ${statement.text}` }
-      : {
-          text: `explain (format json) ${statement.text}`,
-          values: statement.parameters.map((parameter) => values[parameter] ?? null),
-        },
-  )
-  return nodesOf(rows[0]?.['QUERY PLAN'][0].Plan ?? { 'Node Type': 'no plan' })
+  return db.transaction(async (tx) => {
+    const explained =
+      mode === 'custom' ? `explain (format json) ${statement.text}` : await preparedForAny(tx, statement)
+    const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>({
+      text: explained,
+      values: mode === 'custom' ? statement.parameters.map((parameter) => values[parameter] ?? null) : [],
+    })
+    return nodesOf(rows[0]?.['QUERY PLAN'][0].Plan ?? { 'Node Type': 'no plan' })
+  })
+}
+
+/** The plan that a connection keeps once it has stopped planning for each call. */
+async function preparedForAny(tx: Queryable, statement: LeaseStatement): Promise<string> {
+  await tx.query({ text: 'deallocate all' })
+  await tx.query({ text: 'set local plan_cache_mode = force_generic_plan' })
+  await tx.query({ text: `prepare any_values as ${statement.text}` })
+  return `explain (format json) execute any_values (${statement.parameters.map(() => 'null').join(', ')})`
 }
 
 function sampleValues(table: LeaseTable, bucket: number | undefined): Record<string, unknown> {
@@ -141,4 +152,43 @@ describe.each(specimens.filter((specimen) => specimen !== events))('on $name', (
       expect(scans(nodesOf(writes), table), `${claim.name} ${mode}`).not.toContain('Seq Scan')
     }
   })
+})
+
+it('a plan that was made for a handful of rows does not outlive them by more than one statement', async () => {
+  const { table } = events
+  const target = quoteQualified(table.schema, table.name)
+  await db.query({ text: `drop table if exists ${target}` })
+  await subjectOf(db, events).create()
+  await db.query({ text: `alter table ${target} set (autovacuum_enabled = off)` })
+  await db.query({ text: `insert into ${target} (payload) select '{}' from generate_series(1, 5)` })
+  await db.query({ text: `analyze ${target}` })
+  const alone = openDatabase({ url, maxConnections: 1, queryTimeoutMs: 60_000 })
+  try {
+    const store = await openLeaseStore(alone, table, { owner: 'worker' })
+    const claim = async (limit: number): Promise<Lease[]> =>
+      (await store.claim({ limit, leaseMs: 60_000 })).claimed.map(({ lease }) => lease)
+    const scansSoFar = async (): Promise<number> => {
+      await alone.query({ text: 'select pg_stat_force_next_flush()' })
+      const { rows } = await alone.query<{ scans: number }>({
+        text: `select seq_scan::int as scans from pg_stat_user_tables where relid = $1::regclass`,
+        values: [target],
+      })
+      return rows[0]?.scans ?? 0
+    }
+    for (let round = 0; round < 12; round += 1) await store.release(await claim(5))
+    await db.query({
+      text: `insert into ${target} (payload, status, available_at) select '{}', 'PUBLISHED', null from generate_series(1, 800000)`,
+    })
+    await db.query({ text: `insert into ${target} (payload) select '{}' from generate_series(1, 1000)` })
+    const small = await scansSoFar()
+    // The plan for five rows, on all of them; then, at the latest from the third on, the plan for what there is.
+    await claim(10)
+    await claim(10)
+    const grown = await scansSoFar()
+    expect(await claim(100)).toHaveLength(100)
+    expect(await scansSoFar(), 'the old plan was still in use').toBe(grown)
+    expect(grown, 'the old plan was never in use: this test shows nothing').toBeGreaterThan(small)
+  } finally {
+    await alone.close()
+  }
 })

@@ -1,3 +1,4 @@
+import { LeaseholdError } from '../errors.ts'
 import { type Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { type Queryable } from '../postgres/queryable.ts'
@@ -25,25 +26,40 @@ export interface PlanNode {
 export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: TableShape): Promise<void> {
   const statements = leaseStatements(table, shape)
   await db.transaction(async (tx) => {
+    await refuseOtherIsolation(tx, table)
     await tx.query({ text: 'set local enable_seqscan = off' })
     for (const statement of allStatements(statements)) await planOf(tx, table, statement)
     const claimPlan = await planOf(tx, table, statements.claim.start)
     const reapPlan = await planOf(tx, table, statements.reap)
-    if (!isServed(shape, subplan(claimPlan, 'CTE next'), narrowsClaim(table))) {
+    if (!isServed(shape, subplan(claimPlan, 'CTE next'), narrowsClaim(table, shape))) {
       throw misfit(
         table,
         'no index serves the claim, which would read every row',
-        `Run: ${claimIndex(table)}`,
+        `Run: ${claimIndex(table, shape)}`,
       )
     }
     if (!isServed(shape, subplan(reapPlan, 'CTE expired'), narrowsReap(table, shape))) {
       throw misfit(
         table,
         'no index serves the reaper, which would read every row',
-        `Run: ${reapIndex(table)}`,
+        `Run: ${reapIndex(table, shape)}`,
       )
     }
   })
+}
+
+/** A claim that meets a neighbour's commit goes on with the next row in READ COMMITTED, and fails in any other. */
+async function refuseOtherIsolation(tx: Queryable, table: LeaseTable): Promise<void> {
+  const { rows } = await tx.query<{ level: string }>({
+    text: "select current_setting('transaction_isolation') as level",
+  })
+  const level = rows[0]?.level ?? ''
+  if (level === 'read committed') return
+  throw misfit(
+    table,
+    `transactions of this role are ${level}, in which claims at the same time fail each other`,
+    "Run: ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'read committed';",
+  )
 }
 
 /** The plan of a statement, with values that mean nothing. */
@@ -64,6 +80,16 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
     if (plan === undefined) throw new Error('EXPLAIN returned no plan')
     return plan
   } catch (error) {
+    if (error instanceof LeaseholdError) throw error
+    if (isPermissionDenied(error)) {
+      const target = quoteQualified(table.schema, table.name)
+      throw misfit(
+        table,
+        `this role may not use it (${(error as Error).message})`,
+        `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER; as its owner.`,
+        error,
+      )
+    }
     const reason = error instanceof Error ? error.message : String(error)
     throw misfit(
       table,
@@ -74,6 +100,10 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
   }
 }
 
+function isPermissionDenied(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && error.code === '42501'
+}
+
 /** Whether every scan of the look goes through an index that leaves most rows out. */
 function isServed(shape: TableShape, look: PlanNode | undefined, narrows: Narrows): boolean {
   const nodes = look === undefined ? [] : nodesOf(look)
@@ -82,20 +112,34 @@ function isServed(shape: TableShape, look: PlanNode | undefined, narrows: Narrow
     nodes
       .filter((node) => node['Index Name'] !== undefined)
       .every((node) =>
-        narrows(
-          node['Index Cond'] ?? '',
-          shape.indexes.find(({ name }) => name === node['Index Name']),
-        ),
+        narrows({
+          condition: node['Index Cond'] ?? '',
+          index: shape.indexes.find(({ name }) => name === node['Index Name']),
+        }),
       )
   )
 }
 
-type Narrows = (condition: string, index: TableIndex | undefined) => boolean
+interface Use {
+  readonly condition: string
+  readonly index: TableIndex | undefined
+}
 
-/** Reading a whole index in order is no better than a scan: it takes a partial index, or more than the bucket. */
-function narrowsClaim(table: LeaseTable): Narrows {
-  return (condition, index) =>
-    index?.predicate !== undefined ||
+type Narrows = (use: Use) => boolean
+
+/**
+ * Reading a whole index in order is no better than a scan, and sorting all that is pending for each claim is little
+ * better: it takes a condition on more than the bucket, or a partial index in the order of the claim. On a tiny table
+ * every index costs the planner the same, so such an index will do whichever it names in its plan.
+ */
+function narrowsClaim(table: LeaseTable, shape: TableShape): Narrows {
+  const order = table.order.map(({ column }) => column)
+  const hasOrderedIndex = shape.indexes.some(({ columns, predicate }) => {
+    const behindBucket = columns[0] === table.bucket ? columns.slice(1) : columns
+    return predicate !== undefined && order.every((column, i) => behindBucket[i] === column)
+  })
+  return ({ condition, index }) =>
+    hasOrderedIndex ||
     (index?.columns ?? []).some(
       (column) => column !== undefined && column !== table.bucket && condition.includes(column),
     )
@@ -111,7 +155,7 @@ function narrowsReap(table: LeaseTable, shape: TableShape): Narrows {
   const knowsOfLease = shape.indexes.some(({ columns, predicate }) =>
     leaseColumns.some((column) => columns.includes(column) || predicate?.includes(column) === true),
   )
-  return (_, index) => knowsOfLease || (table.held !== undefined && index?.predicate !== undefined)
+  return ({ index }) => knowsOfLease || (table.held !== undefined && index?.predicate !== undefined)
 }
 
 export function nodesOf(plan: PlanNode): PlanNode[] {
@@ -122,21 +166,29 @@ export function subplan(plan: PlanNode, name: string): PlanNode | undefined {
   return nodesOf(plan).find((node) => node['Subplan Name'] === name)
 }
 
-function claimIndex(table: LeaseTable): string {
+function claimIndex(table: LeaseTable, shape: TableShape): string {
   const order = table.order.map(({ column, direction }) =>
     direction === 'asc' ? quote(column) : `${quote(column)} DESC`,
   )
-  return createIndex(table, 'claim', order, table.claimable)
+  return createIndex(table, shape, 'claim', order, table.claimable)
 }
 
 /** The lease's end itself stays out of the index, so that a renewal is a HOT update. */
-function reapIndex(table: LeaseTable): string {
+function reapIndex(table: LeaseTable, shape: TableShape): string {
   const where = table.held ?? `${quote(table.lease.owner)} IS NOT NULL`
-  return createIndex(table, 'leased', table.key.map(quote), where)
+  return createIndex(table, shape, 'leased', table.key.map(quote), where)
 }
 
-function createIndex(table: LeaseTable, purpose: string, columns: readonly string[], where: string): string {
+function createIndex(
+  table: LeaseTable,
+  shape: TableShape,
+  purpose: string,
+  columns: readonly string[],
+  where: string,
+): string {
+  // PostgreSQL builds no index concurrently over partitions.
+  const concurrently = shape.partitioned ? '' : 'CONCURRENTLY '
   const bucket = table.bucket === undefined ? [] : [quote(table.bucket)]
   const name = quote(`${table.name}_${purpose}`.slice(0, 63))
-  return `CREATE INDEX CONCURRENTLY ${name} ON ${quoteQualified(table.schema, table.name)} (${[...bucket, ...columns].join(', ')}) WHERE ${where};`
+  return `CREATE INDEX ${concurrently}${name} ON ${quoteQualified(table.schema, table.name)} (${[...bucket, ...columns].join(', ')}) WHERE ${where};`
 }

@@ -7,7 +7,7 @@ import { rowId, type Lease } from './lease.ts'
 import { inspectTable } from './inspect.ts'
 import { allStatements, leaseStatements } from './sql.ts'
 import { openLeaseStore, type LeaseStore } from './store.ts'
-import { leaseTable } from './table.ts'
+import { leaseTable } from './declaration.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -116,6 +116,19 @@ it('a release with a delay makes the row wait, and a plain one does not', async 
   expect((await claimed(store, 2)).map(({ id }) => id)).toEqual([now.id])
 })
 
+it('what an owner holds is found by its whole name, also where the token is carried inside it', async () => {
+  const specimen = specimens.find(({ name }) => name === 'no token column') ?? events
+  const tasks = subjectOf(db, specimen)
+  await db.query({ text: 'drop table if exists public.tasks' })
+  await tasks.create()
+  await tasks.insert(1)
+  const alive = await openLeaseStore(db, specimen.table, { owner: 'host#2' })
+  await alive.claim({ limit: 1, ...LEASE })
+  expect(await alive.reap({ ownedBy: 'host' })).toEqual([])
+  expect(await alive.reap({ ownedBy: 'host#2' })).toMatchObject([{ owner: 'host#2', staleMs: 0 }])
+  await db.query({ text: 'drop table public.tasks' })
+})
+
 it('all that one owner holds can be reaped at once, and nothing of its neighbours', async () => {
   for (const specimen of [events, ...specimens.filter(({ name }) => name === 'no token column')]) {
     const tested = subjectOf(db, specimen)
@@ -171,10 +184,16 @@ it('no argument of one row keeps the batch from being settled', async () => {
   const leases = (await store.claim({ limit: 3, ...LEASE })).claimed.map(({ lease }) => lease)
   const at = new Date(1_000)
   const args = [
-    { t: 'boom 😀'.slice(0, 6), n: 2n ** 63n, j: { deep: ['\0'] } },
-    { t: 'nul \0 inside', n: Number.NaN, b: Buffer.from([0, 255]), at },
-    {},
+    { t: 'boom 😀'.slice(0, 6), n: 2n ** 63n, j: { deep: ['\0'] }, b: null, at: null },
+    { t: 'nul \0 inside', n: Number.NaN, b: Buffer.from([0, 255]), at, j: null },
+    { t: null, n: null, b: null, at: null, j: null },
   ]
+  await expect(store.settle('done', leases)).rejects.toThrow(
+    'the outcome done needs the argument t, and row 1 has none',
+  )
+  await expect(store.settle('done', leases, { args: [{ ...args[0], tt: 1 }] })).rejects.toThrow(
+    'row 2 has none',
+  )
   expect((await store.settle('done', leases, { args })).ended).toEqual(leases)
   const { rows } = await db.query({ text: 'select t, b, n, at, j from public.odd_args order by id' })
   expect(rows).toEqual([
@@ -219,7 +238,10 @@ it('an exchange settles a row whose lease is over rather than claim it again', a
   await db.query({
     text: "update public.payments set lease_until = now() - interval '1 second' where lease_until is not null",
   })
-  const exchanged = await store.exchange({ outcome: 'confirmed', leases, args: [] }, { limit: 3, ...LEASE })
+  const exchanged = await store.exchange(
+    { outcome: 'confirmed', leases, args: leases.map(() => ({ note: null })) },
+    { limit: 3, ...LEASE },
+  )
   expect(exchanged.ended).toEqual(leases)
   expect(exchanged.claimed.map(({ lease }) => lease.id)).not.toContain(leases[0]?.id)
   expect(exchanged.claimed).toHaveLength(1)
@@ -323,6 +345,137 @@ it('D7: a chunk is known by its whole key: the same hash in another matrix is le
   ])
 })
 
+it('D7: a claim and a renewal, too, touch only the rows they name, in their own bucket', async () => {
+  await db.query({
+    text: `create table public.crossed (bucket int not null, a text not null, b text not null, due int not null, open boolean not null default true,
+      owner text, until timestamptz, token bigint not null default 0, primary key (bucket, a, b));
+      create index on public.crossed (bucket, due, a, b) where open;
+      create index on public.crossed (bucket, a, b) where owner is not null;
+      insert into public.crossed (bucket, a, b, due) values
+        (0, 'x', '1', 1), (0, 'y', '2', 2), (0, 'x', '2', 3), (0, 'y', '1', 4), (1, 'x', '1', 1), (1, 'y', '2', 2)`,
+  })
+  const table = leaseTable({
+    table: 'public.crossed',
+    id: ['a', 'b'],
+    bucket: 'bucket',
+    lease: { owner: 'owner', until: 'until', token: 'token' },
+    claimable: 'open',
+    order: ['due', 'a', 'b'],
+    onExpiry: 'claimable',
+    outcomes: { done: { set: { open: 'false' } } },
+  })
+  const leased = async (): Promise<unknown[]> => {
+    const text =
+      "select bucket, a || b as row from public.crossed where until > now() + interval '1 hour' order by 1, 2"
+    return (await db.query({ text })).rows
+  }
+  const store = await openLeaseStore(db, table, { owner: 'worker' })
+  const { claimed: taken } = await store.claim({ limit: 2, leaseMs: 7_200_000 })
+  expect(taken.map(({ lease }) => lease.id)).toEqual([rowId('x', '1'), rowId('y', '2')])
+  const expected = [
+    { bucket: 0, row: 'x1' },
+    { bucket: 0, row: 'y2' },
+  ]
+  expect(await leased()).toEqual(expected)
+  await store.claim({ limit: 5, ...LEASE })
+  await store.renew(
+    taken.map(({ lease }) => lease),
+    10_000_000,
+  )
+  expect(await leased()).toEqual(expected)
+})
+
+it('WH-FR-002-AC1: a lease on a row that is no longer in its held state is not renewed', async () => {
+  await subject.insert(2)
+  const store = await openStore()
+  const [kept, changed] = await claimed(store, 2)
+  await db.query({
+    text: "update public.events set status = 'CANCELLED' where id = $1",
+    values: [changed?.id],
+  })
+  const renewal = await store.renew(
+    kept === undefined || changed === undefined ? [] : [kept, changed],
+    60_000,
+  )
+  expect(renewal.renewed).toEqual([kept])
+  expect(renewal.lost).toEqual([changed])
+})
+
+it('keys of fixed length, bits and awkward texts are told apart', async () => {
+  for (const [type, keys] of [
+    ['char(3)', ['A', 'AB', 'B']],
+    ['bit(4)', ['0001', '0011', '1000']],
+    ['text', ['__proto__', `it's "\\\n`, '{1,2}']],
+    ['varchar(5)', ['a', 'ab', 'abc']],
+    ['numeric', ['1.5', '15', '150']],
+  ] as const) {
+    await db.query({ text: 'drop table if exists public.keyed' })
+    await db.query({
+      text: `create table public.keyed (id ${type} primary key, note text, owner text, until timestamptz, token bigint);
+        create index on public.keyed (id) where note is null;
+        create index on public.keyed (id) where owner is not null`,
+    })
+    for (const key of keys)
+      await db.query({ text: `insert into public.keyed (id) values ($1)`, values: [key] })
+    const table = leaseTable({
+      table: 'public.keyed',
+      id: 'id',
+      lease: { owner: 'owner', until: 'until', token: 'token' },
+      claimable: 'note is null',
+      order: ['id'],
+      onExpiry: 'claimable',
+      outcomes: { done: { set: { note: '$note' }, args: { note: 'text' } } },
+    })
+    const store = await openLeaseStore(db, table, { owner: 'worker' })
+    const leases = (await store.claim({ limit: 3, ...LEASE })).claimed.map(({ lease }) => lease)
+    expect((await store.renew(leases, 60_000)).renewed, type).toEqual(leases)
+    const second = leases.slice(1, 2)
+    const settled = await store.settle('done', second, {
+      args: second.map(({ id }) => ({ note: `for ${id}` })),
+    })
+    expect(settled.ended, type).toEqual(second)
+    const { rows } = await db.query<{ id: string; note: string }>({
+      text: 'select id::text as id, note from public.keyed where note is not null',
+    })
+    expect(rows, type).toEqual(second.map(({ id }) => ({ id, note: `for ${id}` })))
+  }
+})
+
+it('rows that a trigger keeps from being claimed do not hide the others', async () => {
+  await db.query({
+    text: `create table public.triggered (id int primary key, done boolean not null default false, attempts int, owner text, until timestamptz, token bigint);
+      create index on public.triggered (id) where not done;
+      create index on public.triggered (id) where owner is not null;
+      create function public.spare_first() returns trigger language plpgsql as
+        $$ begin if new.id = 1 and new.owner is not null then return null; end if; return new; end $$;
+      create trigger spare_first before update on public.triggered for each row execute function public.spare_first();
+      insert into public.triggered (id) select generate_series(1, 5)`,
+  })
+  const table = leaseTable({
+    table: 'public.triggered',
+    id: 'id',
+    lease: { owner: 'owner', until: 'until', token: 'token' },
+    claimable: 'not done',
+    order: ['id'],
+    onExpiry: 'reap',
+    attempts: 'attempts',
+    outcomes: { done: { set: { done: 'true' } } },
+  })
+  const store = await openLeaseStore(db, table, { owner: 'worker' })
+  const first = (await store.claim({ limit: 3, ...LEASE })).claimed.map(({ lease }) => lease)
+  expect(first.map(({ id }) => id)).toEqual(['2', '3'])
+  const exchanged = await store.exchange({ outcome: 'done', leases: first }, { limit: 5, ...LEASE })
+  expect(exchanged.ended).toEqual(first)
+  expect(exchanged.claimed.map(({ lease }) => lease.id)).toEqual(['4', '5'])
+  await db.query({ text: "update public.triggered set until = now() - interval '1 second' where id = 4" })
+  await store.reap()
+  await db.query({ text: 'update public.triggered set owner = null where id = 5' })
+  const { rows } = await db.query({ text: 'select id, attempts from public.triggered where id = 4' })
+  expect(rows).toEqual([{ id: 4, attempts: 1 }])
+  const again = (await store.claim({ limit: 5, ...LEASE })).claimed.map(({ lease }) => lease.id)
+  expect(again).toEqual(['4', '5'])
+})
+
 it('D4: a row whose expiry would be one too many is no longer claimed, only reaped', async () => {
   await db.query({
     text: `create table public.poison (id int primary key, attempts int not null default 0, status text not null default 'open',
@@ -370,6 +523,16 @@ describe('bad input is refused by name and changes nothing', () => {
     const store = await openStore()
     await expect(store.claim({ limit: 1, leaseMs })).rejects.toThrow(`leaseMs is ${leaseMs}`)
     await expect(store.renew([], leaseMs)).rejects.toThrow(`leaseMs is ${leaseMs}`)
+  })
+
+  it('an owner, a bucket and a delay that cannot be', async () => {
+    await expect(openStore('nul \0')).rejects.toThrow('owner is')
+    await expect(openLeaseStore(db, events.table, { owner: 'worker', bucket: 1.5 })).rejects.toThrow(
+      'bucket is 1.5',
+    )
+    const store = await openStore()
+    await expect(store.release([], Number.NaN)).rejects.toThrow('delayMs is NaN')
+    await expect(store.claim({ limit: 1, leaseMs: 1e18 })).rejects.toThrow('leaseMs is 1000000000000000000')
   })
 
   it('an outcome that the table does not have', async () => {

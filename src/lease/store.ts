@@ -2,9 +2,12 @@ import { type Clock, systemClock } from '../clock.ts'
 import { LeaseholdError } from '../errors.ts'
 import { type Database } from '../postgres/database.ts'
 import { type Queryable } from '../postgres/queryable.ts'
-import { argsJson, isNewest, newestOfEachRow, type OutcomeArgs } from './batch.ts'
+import { argsJson, isNewest, newestOfEachRow, type OutcomeArgs, refuseMissingArgs } from './batch.ts'
+import { type ClaimedValues, readClaim, readSettled } from './claim-result.ts'
 import { fitTable } from './fit.ts'
+import { type TableShape } from './inspect.ts'
 import { keyOf, type Lease, trustedUntil } from './lease.ts'
+import { returnedColumns } from './parts.ts'
 import { leaseStatements, type LookStatements, MAX_BATCH } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
 import { type LeaseTable, tableName } from './table.ts'
@@ -93,24 +96,34 @@ export async function openLeaseStore<
   Row extends object = Record<string, unknown>,
   Outcome extends string = string,
 >(db: Database, table: LeaseTable<Outcome>, options: StoreOptions): Promise<LeaseStore<Row, Outcome>> {
+  checkOwner(options.owner)
+  checkBucket(options.bucket ?? 0)
+  return leaseStore(db, table, await fitTable(db, table), options)
+}
+
+/** The store over a table that has been looked at already. */
+export function leaseStore<Row extends object = Record<string, unknown>, Outcome extends string = string>(
+  db: Queryable,
+  table: LeaseTable<Outcome>,
+  shape: TableShape,
+  options: StoreOptions,
+): LeaseStore<Row, Outcome> {
   const { owner, bucket = 0, clock = systemClock } = options
-  if (owner.trim() === '') {
-    throw new LeaseholdError('SETTING_INVALID', `owner is ${JSON.stringify(owner)}.`, {
-      remedy: 'Give every worker a unique, non-empty id.',
-    })
-  }
-  const statements = leaseStatements(table, await fitTable(db, table))
+  const statements = leaseStatements(table, shape)
+  const columns = returnedColumns(table, shape)
 
   async function run<Result extends object>(
     statement: LeaseStatement,
     values: Readonly<Record<string, unknown>>,
     on: Queryable = db,
+    rowMode?: 'array',
   ): Promise<Result[]> {
     const bound: Readonly<Record<string, unknown>> = { owner, bucket, ...values }
     const { rows } = await on.query<Result>({
       name: statement.name,
       text: statement.text,
       values: statement.parameters.map((parameter) => bound[parameter]),
+      ...(rowMode === undefined ? {} : { rowMode }),
     })
     return rows
   }
@@ -151,6 +164,18 @@ export async function openLeaseStore<
     )
   }
 
+  function argsOf(
+    outcome: Outcome,
+    leases: readonly Lease[],
+    current: ReadonlyMap<string, Lease>,
+    args: readonly OutcomeArgs[] = [],
+  ): { args?: string } {
+    const declared = Object.keys(table.outcomes[outcome].args)
+    if (declared.length === 0) return {}
+    refuseMissingArgs(outcome, declared, leases, args)
+    return { args: argsJson(leases, current, args) }
+  }
+
   function lookFor(look: LookStatements, { limit, leaseMs, from }: ClaimRequest): Look {
     checkLimit(limit)
     checkLease(leaseMs)
@@ -169,22 +194,18 @@ export async function openLeaseStore<
 
     async claim(request) {
       const { statement, values, sentAt } = lookFor(statements.claim, request)
-      const rows = await run<ClaimedRow>(statement, values)
-      return { ...readClaim<Row>(rows, owner), trustedUntil: trustedUntil(sentAt, request.leaseMs) }
+      const rows = await run<ClaimedValues>(statement, values, db, 'array')
+      return { ...readClaim<Row>(rows, columns, owner), trustedUntil: trustedUntil(sentAt, request.leaseMs) }
     },
 
     async exchange({ outcome, leases, args }, request) {
       const { statement, values, sentAt } = lookFor(statementFor(statements.exchange, outcome), request)
       const current = newestOfEachRow(leases)
-      const held = {
-        ...batch(current.values()),
-        ...(args === undefined ? {} : { args: argsJson(leases, current, args) }),
-      }
-      const rows = await run<ExchangedRow>(statement, { ...values, ...held })
-      const settled = rows.flatMap((row) => row['@settled'] ?? [])
+      const held = { ...batch(current.values()), ...argsOf(outcome, leases, current, args) }
+      const rows = await run<ClaimedValues>(statement, { ...values, ...held }, db, 'array')
       return {
-        ...endedAmong(leases, current, settled),
-        ...readClaim<Row>(rows, owner),
+        ...endedAmong(leases, current, readSettled(rows, columns)),
+        ...readClaim<Row>(rows, columns, owner),
         trustedUntil: trustedUntil(sentAt, request.leaseMs),
       }
     },
@@ -209,11 +230,11 @@ export async function openLeaseStore<
 
     async settle(outcome, leases, { args, tx } = {}) {
       const statement = statementFor(statements.settle, outcome)
-      const values = args === undefined ? {} : { args: argsJson(leases, newestOfEachRow(leases), args) }
-      return end(statement, leases, values, tx)
+      return end(statement, leases, argsOf(outcome, leases, newestOfEachRow(leases), args), tx)
     },
 
     async release(leases, delayMs = 0) {
+      checkDelay(delayMs)
       return end(statements.release, leases, { delayMs })
     },
 
@@ -242,36 +263,6 @@ function endedAmong(
   return { ended: leases.filter(hasEnded), fencedOff: leases.filter((lease) => !hasEnded(lease)) }
 }
 
-interface ClaimedRow {
-  readonly '@id': string | null
-  readonly '@token': string
-  readonly '@until': Date
-  readonly '@order': string[] | null
-  readonly '@place': (string | null)[] | null
-}
-
-/** At least one row comes back; without a claim it has no id. */
-type ExchangedRow = ClaimedRow & { readonly '@settled': string[] | null }
-
-function readClaim<Row extends object>(
-  rows: readonly (ClaimedRow | ExchangedRow)[],
-  owner: string,
-): { claimed: Claimed<Row>[]; place: Place | undefined } {
-  const byId = new Map<string, Claimed<Row>>()
-  let order: readonly string[] = []
-  let place: Place | undefined
-  for (const found of rows) {
-    const { '@id': id, '@token': token, '@until': until, '@order': ids, '@place': at, ...rest } = found
-    if (id === null) continue
-    const { '@settled': _, ...row } = rest as typeof rest & { '@settled'?: unknown }
-    // What is left of the result is the row as the table has it; the caller says of which type that is.
-    byId.set(id, { lease: { id, owner, token: BigInt(token), until }, row: row as Row })
-    if (ids !== null) order = ids
-    if (at !== null && at.every((value) => value !== null)) place = at
-  }
-  return { claimed: order.flatMap((id) => byId.get(id) ?? []), place }
-}
-
 interface ReapedRow {
   readonly '@id': string
   readonly '@owner': string
@@ -287,16 +278,33 @@ function readReaped(row: ReapedRow): Reaped {
   return { id, owner, token: BigInt(carried), staleMs }
 }
 
+const LONGEST_MS = 1e12
+
+function checkOwner(owner: unknown): void {
+  if (typeof owner === 'string' && owner.trim() !== '' && !owner.includes('\0')) return
+  throw invalid('owner', owner, 'Give every worker a unique id that is not empty.')
+}
+
+function checkBucket(bucket: number): void {
+  if (!Number.isInteger(bucket)) throw invalid('bucket', bucket, 'Give a whole number.')
+}
+
 function checkLimit(limit: number): void {
   if (Number.isInteger(limit) && limit >= 1 && limit <= MAX_BATCH) return
-  throw new LeaseholdError('SETTING_INVALID', `limit is ${limit}.`, {
-    remedy: `Ask for a whole number of rows from 1 to ${MAX_BATCH}.`,
-  })
+  throw invalid('limit', limit, `Ask for a whole number of rows from 1 to ${MAX_BATCH}.`)
 }
 
 function checkLease(leaseMs: number): void {
-  if (Number.isFinite(leaseMs) && leaseMs > 0) return
-  throw new LeaseholdError('SETTING_INVALID', `leaseMs is ${leaseMs}.`, {
-    remedy: 'Give a number of milliseconds above 0.',
-  })
+  if (leaseMs > 0 && leaseMs <= LONGEST_MS) return
+  throw invalid('leaseMs', leaseMs, `Give a number of milliseconds above 0, at most ${LONGEST_MS}.`)
+}
+
+function checkDelay(delayMs: number): void {
+  if (delayMs >= 0 && delayMs <= LONGEST_MS) return
+  throw invalid('delayMs', delayMs, `Give a number of milliseconds from 0 to ${LONGEST_MS}.`)
+}
+
+function invalid(name: string, value: unknown, remedy: string): LeaseholdError {
+  const shown = typeof value === 'number' ? String(value) : JSON.stringify(value)
+  return new LeaseholdError('SETTING_INVALID', `${name} is ${shown}.`, { remedy })
 }

@@ -1,4 +1,4 @@
-import { EventEmitter, on } from 'node:events'
+import { EventEmitter, on, once } from 'node:events'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { startProxy, type Proxy } from '../../test/support/proxy.ts'
@@ -115,6 +115,45 @@ it('without the probe the same silence would go unnoticed', async () => {
   const other = listen()
   await other.until('disconnected')
   expect(heard.all).toEqual(['listening'])
+})
+
+it('a probe of one’s own runs on the listening connection, before it is said to listen and at every interval', async () => {
+  const probed: { asked: number; answered: number }[] = []
+  const emitter = new EventEmitter()
+  const heard = listen({
+    url: database.url,
+    probeIntervalMs: 1,
+    probe: (backendPid) => ({
+      text: `select $1::int as asked, pid as answered from pg_stat_activity
+             where pid = pg_backend_pid() and application_name = 'leasehold listener'`,
+      values: [backendPid],
+    }),
+    onProbe: (rows) => {
+      // What the statement above selects.
+      probed.push(...(rows as typeof probed))
+      emitter.emit('probed')
+    },
+  })
+  expect(await heard.next()).toBe('listening')
+  expect(probed).toHaveLength(1)
+  while (probed.length < 3) await once(emitter, 'probed')
+  const [first] = probed
+  expect(first?.answered).toBeGreaterThan(0)
+  for (const { asked, answered } of probed)
+    expect([asked, answered]).toEqual([first?.answered, first?.answered])
+  await heard.listener.stop()
+  const { length } = probed
+  await notify('work', 'late')
+  expect(probed).toHaveLength(length)
+})
+
+it('a probe that the server refuses is told, and tried again', async () => {
+  const heard = listen({ probe: () => ({ text: 'select from presence' }) })
+  expect(await heard.next()).toBe('disconnected')
+  await db.query({ text: 'create table presence ()' })
+  await heard.until('listening')
+  await db.query({ text: 'drop table presence' })
+  await heard.until('disconnected')
 })
 
 it('a refused connection is tried again, with growing pauses', async () => {

@@ -3,6 +3,7 @@ import { Client } from 'pg'
 import { pauseAfter } from './back-off.ts'
 import { isUnavailable, unavailable } from './failures.ts'
 import { quoteIdentifier } from './identifiers.ts'
+import { type Statement } from './queryable.ts'
 import { assertUsableUrl } from './url.ts'
 import { within } from './deadline.ts'
 
@@ -23,7 +24,14 @@ export interface ListenerOptions {
   readonly applicationName?: string
   /** Bounds connecting, and the LISTEN itself. Default 5,000. */
   readonly connectTimeoutMs?: number
-  /** How often the connection is asked whether it is alive. Default 5,000. */
+  /**
+   * What the connection is asked to show that it is alive, given the backend that the server says serves it: once
+   * when it listens, then at every interval. Default `select 1`.
+   */
+  readonly probe?: (backendPid: number) => Statement
+  /** Gets the rows of every probe. Must not throw. */
+  readonly onProbe?: (rows: readonly object[]) => void
+  /** How often it is asked. Default 5,000. */
   readonly probeIntervalMs?: number
   /** How long it may take to say so. Default 3,000. */
   readonly probeTimeoutMs?: number
@@ -110,9 +118,15 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
     if (!resting) client.connection.stream.destroy()
   }
   stop.addEventListener('abort', onStop, { once: true })
+  async function probe(): Promise<void> {
+    const statement = options.probe?.(backendOf(client)) ?? { text: 'select 1' }
+    const rows = await answer(client, statement, probeTimeoutMs)
+    if (!stop.aborted) options.onProbe?.(rows)
+  }
   try {
     await client.connect()
-    await answer(client, listenStatement(options.channels), connectTimeoutMs)
+    await answer(client, { text: listenStatement(options.channels) }, connectTimeoutMs)
+    await probe()
     if (!stop.aborted) options.onEvent?.({ type: 'listening' })
     while (!stop.aborted) {
       resting = true
@@ -120,7 +134,7 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
       resting = false
       if (stop.aborted) return
       if (over.signal.aborted) throw lost ?? new Error('Connection terminated unexpectedly')
-      await answer(client, 'select 1', probeTimeoutMs)
+      await probe()
       onAlive()
     }
   } finally {
@@ -130,13 +144,20 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
 }
 
 /** Waits for the answer. Without one in time the connection is as good as gone, and is destroyed. */
-async function answer(client: Client, text: string, timeoutMs: number): Promise<void> {
-  const answered = client.query(text)
-  if (await within(timeoutMs, answered)) return
+async function answer(client: Client, statement: Statement, timeoutMs: number): Promise<readonly object[]> {
+  const { values, ...rest } = statement
+  const answered = client.query<object>(values === undefined ? rest : { ...rest, values: [...values] })
+  if (await within(timeoutMs, answered)) return (await answered).rows
   client.connection.stream.destroy()
   // The query ends with its socket; only then is nothing left behind.
   await answered.catch(() => undefined)
   throw unavailable(undefined, `The listening connection did not answer within ${timeoutMs} ms.`)
+}
+
+/** 0, which is nobody's, where the other side did not say. */
+function backendOf(client: Client): number {
+  // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- `pg` keeps the backend's key here; its types do not say so
+  return (client as unknown as { readonly processID: number | null }).processID ?? 0
 }
 
 async function farewell(client: Client, politely: boolean): Promise<void> {

@@ -3,6 +3,8 @@ export interface Statement {
   readonly name?: string
   readonly text: string
   readonly values?: readonly unknown[]
+  /** Rows as arrays of their values, in the order of the statement. */
+  readonly rowMode?: 'array'
 }
 
 export interface Result<Row> {

@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { LeaseholdError } from '../errors.ts'
 import { MAX_BATCH } from '../lease/sql.ts'
 import { timing, type Timing } from '../lease/timing.ts'
+import { MAX_HELD } from './held-rows.ts'
 
 /** What can be changed while a worker runs. */
 export interface WorkerSettings extends Timing {
@@ -38,7 +39,7 @@ const schema = z.strictObject({
 
 export const DEFAULT_WORKER_SETTINGS = {
   concurrency: 10,
-  prefetch: 1_000,
+  prefetch: 500,
   batch: 500,
   claimLoops: 2,
   pollMs: 1_000,
@@ -50,10 +51,19 @@ export const DEFAULT_WORKER_SETTINGS = {
 export function workerSettings(given: Partial<WorkerSettings> = {}): WorkerSettings {
   const complete = { ...DEFAULT_WORKER_SETTINGS, ...given, ...timing(given) }
   const parsed = schema.safeParse(complete)
-  if (parsed.success) return parsed.data
+  if (parsed.success) return refuseTooMany(parsed.data)
   throw new LeaseholdError(
     'SETTING_INVALID',
     `The settings cannot work: ${problems(parsed.error, complete)}.`,
+  )
+}
+
+function refuseTooMany(settings: WorkerSettings): WorkerSettings {
+  const { concurrency, prefetch } = settings
+  if (concurrency + prefetch <= MAX_HELD) return settings
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The settings cannot work: concurrency (${concurrency}) and prefetch (${prefetch}) together must be at most ${MAX_HELD}.`,
   )
 }
 

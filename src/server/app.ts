@@ -1,11 +1,14 @@
 import { Hono } from 'hono'
 import type { Health } from '../observe/health.ts'
+import { CONTENT_TYPE } from '../observe/prometheus.ts'
 import { isOwnHost } from './loopback.ts'
 import { startPage } from './page.ts'
 
 export interface AppOptions {
   readonly version: string
   readonly health: Health
+  /** What /metrics answers; without it there is no such page. */
+  readonly metrics?: () => Promise<string>
   /** Known only once the server listens. */
   readonly port: () => number
   readonly onError: (error: Error) => void
@@ -18,7 +21,7 @@ const HEADERS = {
   'x-content-type-options': 'nosniff',
 }
 
-export function createApp({ version, health, port, onError }: AppOptions): Hono {
+export function createApp({ version, health, metrics, port, onError }: AppOptions): Hono {
   const app = new Hono()
 
   app.use(async (c, next) => {
@@ -30,7 +33,7 @@ export function createApp({ version, health, port, onError }: AppOptions): Hono 
     return next()
   })
 
-  app.get('/', (c) => c.html(startPage(version)))
+  app.get('/', (c) => c.html(startPage(version, metrics !== undefined)))
 
   // Never asks the database: a restart of this process would not mend it.
   app.get('/livez', (c) => c.json({ status: 'alive' }))
@@ -46,6 +49,10 @@ export function createApp({ version, health, port, onError }: AppOptions): Hono 
     }
     return c.json(body, failed.length === 0 ? 200 : 503)
   })
+
+  if (metrics !== undefined) {
+    app.get('/metrics', async (c) => c.body(await metrics(), 200, { 'content-type': CONTENT_TYPE }))
+  }
 
   app.notFound((c) => c.json({ error: `There is no ${c.req.method} ${c.req.path}.` }, 404))
   app.onError((error, c) => {

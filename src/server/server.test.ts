@@ -84,6 +84,17 @@ it('a database that is gone makes /readyz 503 and leaves /livez alone, and its r
   expect((await get(server, '/readyz')).status).toBe(200)
 })
 
+it('/metrics is the text that was given, of the type that Prometheus asks for; without any it is a 404', async () => {
+  const server = await start([], { metrics: async () => 'leasehold_in_flight 4\n' })
+  expect(await get(server, '/metrics')).toEqual({
+    status: 200,
+    type: 'text/plain; version=0.0.4; charset=utf-8',
+    body: 'leasehold_in_flight 4\n',
+  })
+  expect((await get(server, '/metrics', 'evil.example')).status).toBe(403)
+  expect((await get(await start(), '/metrics')).status).toBe(404)
+})
+
 it('/ is a page with the version, and what does not exist is a JSON 404', async () => {
   const server = await start()
   const page = await get(server, '/')

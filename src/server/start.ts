@@ -9,6 +9,7 @@ import { inUrl, isLoopbackHost } from './loopback.ts'
 export interface ServerOptions {
   readonly version: string
   readonly health: Health
+  readonly metrics?: () => Promise<string>
   readonly host: string
   /** 0 takes any free port. */
   readonly port: number

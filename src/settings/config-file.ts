@@ -26,11 +26,21 @@ export async function readConfigFile(directory: string): Promise<ConfigFile | un
 
 async function defaultExport(directory: string, name: string): Promise<Readonly<Record<string, unknown>>> {
   let exported: unknown
+  let isNamed = false
   try {
-    const module: { default?: unknown } = await import(pathToFileURL(join(directory, name)).href)
+    const module: { default?: unknown; workers?: unknown } = await import(
+      pathToFileURL(join(directory, name)).href
+    )
     exported = module.default
+    isNamed = module.workers !== undefined
   } catch (error) {
     throw unreadable(name, error)
+  }
+  if (isNamed) {
+    throw invalid(
+      `${name} exports workers by name, which nobody reads.`,
+      'Put them into the default export: `export default { workers: [ … ] }`.',
+    )
   }
   if (isRecord(exported)) return exported
   throw invalid(
@@ -52,7 +62,7 @@ function unreadable(name: string, error: unknown): LeaseholdError {
   return invalid(`${name} cannot be imported: ${reason}.`, 'Correct the file, or remove it.', error)
 }
 
-function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 

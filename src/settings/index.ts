@@ -6,3 +6,4 @@
 export { withoutPassword } from './database-url.ts'
 export { loadSettings, type LoadedSettings, type Settings, type Source, type Surroundings } from './load.ts'
 export { DESCRIPTIONS, flagOf, LOG_LEVELS, type SettingName, TIMING_NAMES, variableOf } from './schema.ts'
+export { REAPER } from './work-declarations.ts'

@@ -57,6 +57,8 @@ describe('where a setting comes from', () => {
       logFormat: 'json',
       databaseWaitMs: 30_000,
       timing: { leaseMs: 30_000, heartbeatMs: 9_000, reaperIntervalMs: 10_000, shutdownTimeoutMs: 24_000 },
+      givenTiming: {},
+      workers: [],
     })
     expect(sources.port.kind).toBe('default')
   })
@@ -169,6 +171,12 @@ describe('the config file', () => {
     ['is not JavaScript', 'export default {', 'cannot be imported'],
     ['exports nothing', 'export const port = 1', 'is missing'],
     ['exports a list', 'export default [1]', 'Export an object'],
+    [
+      'exports its workers by name',
+      'export const workers = []; export default {}',
+      'Put them into the default export',
+    ],
+    ['declares workers badly', 'export default { workers: [{ name: "a b" }] }', "name = 'a b'"],
   ])('one that %s is refused by name', async (_, text, reason) => {
     const message = await refusal({ workingDirectory: await directoryWith(text) })
     expect(message).toContain('leasehold.config.mjs')

@@ -3,6 +3,7 @@ import { inspect } from 'node:util'
 import { type z } from 'zod'
 import { LeaseholdError, isLeaseholdError } from '../errors.ts'
 import { timing, type Timing } from '../lease/timing.ts'
+import type { WorkDeclaration } from '../runtime/index.ts'
 import { readConfigFile, type ConfigFile } from './config-file.ts'
 import { withoutPassword } from './database-url.ts'
 import { nearest } from './nearest.ts'
@@ -17,6 +18,7 @@ import {
   timingSchema,
   variableOf,
 } from './schema.ts'
+import { readWorkDeclarations } from './work-declarations.ts'
 
 export interface Settings {
   readonly databaseUrl: string | undefined
@@ -29,6 +31,10 @@ export interface Settings {
   readonly logFormat: 'pretty' | 'json'
   readonly databaseWaitMs: number
   readonly timing: Timing
+  /** As much of the timing as somebody has set: a worker with a lease of its own completes it in its own way. */
+  readonly givenTiming: Partial<Timing>
+  /** What the config file declares. */
+  readonly workers: readonly WorkDeclaration[]
 }
 
 export interface Source {
@@ -51,6 +57,10 @@ export interface Surroundings {
   readonly terminal: boolean
 }
 
+/** Functions cannot be flags: the workers stand in the config file only. */
+const WORKERS = 'workers'
+const IN_FILE: readonly string[] = [...SETTING_NAMES, WORKERS]
+
 interface Given {
   readonly value: unknown
   readonly source: Source
@@ -70,19 +80,26 @@ export async function loadSettings(surroundings: Surroundings): Promise<LoadedSe
   ]
   const times = checkTiming(values, given)
   if (times.problem !== undefined) problems.push(times.problem)
+  const givenTiming = times.given ?? {}
+  const work = readWorkDeclarations(file?.values[WORKERS], file?.name ?? '', givenTiming)
+  problems.push(...work.problems)
   if (problems.length > 0 || !parsed.success || times.timing === undefined) throw refusal(problems)
 
   return {
-    settings: complete(parsed.data, times.timing, surroundings),
+    settings: {
+      ...complete(parsed.data, surroundings),
+      timing: times.timing,
+      givenTiming,
+      workers: work.workers,
+    },
     sources: eachSetting((name) => given[name].source),
   }
 }
 
 function complete(
   parsed: ParsedSettings,
-  timing: Timing,
   { workingDirectory, terminal }: Surroundings,
-): Settings {
+): Omit<Settings, 'timing' | 'givenTiming' | 'workers'> {
   const { databaseUrl, directory, schema, host, port, logLevel, databaseWaitMs } = parsed
   return {
     databaseUrl,
@@ -93,7 +110,6 @@ function complete(
     logLevel,
     logFormat: parsed.logFormat ?? (terminal ? 'pretty' : 'json'),
     databaseWaitMs,
-    timing,
   }
 }
 
@@ -124,11 +140,10 @@ function eachSetting<Value>(of: (name: SettingName) => Value): Readonly<Record<S
 
 function unknownNames({ name: file, values }: ConfigFile): string[] {
   return Object.keys(values)
-    .filter((name) => !SETTING_NAMES.some((known) => known === name))
+    .filter((name) => !IN_FILE.includes(name))
     .map((name) => {
-      const meant = nearest(name, SETTING_NAMES)
-      const hint =
-        meant === undefined ? `the settings are ${SETTING_NAMES.join(', ')}` : `did you mean ${meant}?`
+      const meant = nearest(name, IN_FILE)
+      const hint = meant === undefined ? `the settings are ${IN_FILE.join(', ')}` : `did you mean ${meant}?`
       return `${name} (${file}) is not a setting: ${hint}`
     })
 }
@@ -151,13 +166,13 @@ function shown(name: SettingName, value: unknown): string {
 function checkTiming(
   values: Readonly<Record<string, unknown>>,
   given: Readonly<Record<SettingName, Given>>,
-): { readonly timing?: Timing; readonly problem?: string } {
+): { readonly timing?: Timing; readonly given?: Partial<Timing>; readonly problem?: string } {
   const set = TIMING_NAMES.filter((name) => name in values)
   const parsed = timingSchema.safeParse(Object.fromEntries(set.map((name) => [name, values[name]])))
   // What is wrong with one of them alone is reported with the other settings.
   if (!parsed.success) return {}
   try {
-    return { timing: timing(parsed.data) }
+    return { timing: timing(parsed.data), given: parsed.data }
   } catch (error) {
     if (!isLeaseholdError(error, 'SETTING_INVALID')) throw error
     const sources = set.map((name) => `${name} from ${given[name].source.name}`).join(', ')

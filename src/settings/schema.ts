@@ -80,7 +80,8 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
     rule: '127.0.0.1, localhost or ::1: beyond loopback API keys are required, and this version has none yet',
   },
   port: {
-    purpose: 'the HTTP port; 0 takes any free one (default: 7400, or a free one when that is taken)',
+    purpose:
+      'the HTTP port; 0 takes any free one (default: 7400 for up, or a free one when that is taken; a free one for work)',
     rule: 'a whole number from 0 to 65535, where 0 takes any free port',
   },
   logLevel: {

@@ -1,5 +1,5 @@
 /** Runs one operation against the real kernel and writes down, row by row, what it reported. */
-import { type Ended, type Lease, type Look } from '../../../src/lease/index.ts'
+import { type Claim, type Ended, type Lease, type Looked } from '../../../src/lease/index.ts'
 import { type Queryable } from '../../../src/postgres/queryable.ts'
 import { objection } from './objection.ts'
 import { LEASE_MS, type Operation, type SettleAs } from './operations.ts'
@@ -117,7 +117,7 @@ async function claim(
   operation: Extract<Operation, { readonly verb: 'claim' }>,
 ): Promise<Report> {
   const { limit, from } = operation
-  const look: Look<Row> =
+  const look: Claim<Row> & Looked =
     from === 'place'
       ? await worker.claimer.claim({ limit, leaseMs: LEASE_MS })
       : await lookFromStart(worker, limit)
@@ -136,7 +136,7 @@ async function claim(
   return { ...report(operation, events), exhaustive: look.drained, given }
 }
 
-async function lookFromStart({ store }: Worker, limit: number): Promise<Look<Row>> {
+async function lookFromStart({ store }: Worker, limit: number): Promise<Claim<Row> & Looked> {
   const claim = await store.claim({ limit, leaseMs: LEASE_MS })
   return { ...claim, drained: claim.claimed.length < limit }
 }

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { leaseTable, type LeaseTableDeclaration } from './table.ts'
+import { leaseTable } from './declaration.ts'
+import { type LeaseTableDeclaration } from './table.ts'
 
 const declaration: LeaseTableDeclaration = {
   table: 'app.payment_requests',

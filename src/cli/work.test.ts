@@ -1,0 +1,268 @@
+import { readFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { type TestProcess, useProcesses } from '../../test/support/processes.ts'
+import { startProxy } from '../../test/support/proxy.ts'
+import { openDatabase } from '../postgres/index.ts'
+
+const { spawnNode } = useProcesses()
+const database = useDatabase()
+const db = openDatabase({ url: database.url })
+const project = new URL('../../', import.meta.url)
+
+beforeAll(async () => {
+  await db.query({ text: await readFile(new URL('examples/emails.sql', project), 'utf8') })
+})
+beforeEach(async () => {
+  await db.query({ text: 'truncate public.emails' })
+  await db.query({ text: 'truncate leasehold.workers' })
+})
+afterAll(async () => db.close())
+
+/** A directory with a config file that declares one worker, `emails`, with this handler. */
+async function directoryWith(handle: string): Promise<string> {
+  const directory = await temporaryDirectory()
+  onTestFinished(async () => removeDirectory(directory))
+  await writeFile(
+    join(directory, 'leasehold.config.mjs'),
+    `import { leaseTable } from '${new URL('dist/index.js', project).href}'
+    const say = (line) => process.stdout.write(line + '\\n')
+    const emails = leaseTable({
+      table: 'public.emails',
+      id: 'id',
+      lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
+      claimable: 'sent_at is null and failed_at is null',
+      availableAt: 'due_at',
+      order: ['due_at', 'id'],
+      onExpiry: 'claimable',
+      attempts: 'attempts',
+      outcomes: {
+        done: { set: { sent_at: 'now()' } },
+        retry: { set: { attempts: 'attempts + 1', last_error: '$error' }, args: { error: 'text', delay_ms: 'float8' } },
+        dead: { set: { failed_at: 'now()', last_error: '$error' }, args: { error: 'text' } },
+      },
+    })
+    const handle = async ({ row, signal }) => { ${handle} }
+    export default { workers: [{ name: 'emails', table: emails, handle, settings: { pollMs: 20 } }] }`,
+  )
+  return directory
+}
+
+const POLL = { timeout: 30_000, interval: 50 }
+const SENDS = `say('sent to ' + row.recipient)`
+const HANGS = `say('working on ' + row.recipient); await new Promise(() => {})`
+
+function leasehold(directory: string, args: readonly string[], url = database.url): TestProcess {
+  const env = { DATABASE_URL: url, LEASEHOLD_PORT: '' }
+  const process = spawnNode('dist/cli/main.js', args, { cwd: directory, env })
+  // Only after a failure: one that is still there would work on the rows of the next test.
+  onTestFinished(async () => void (await process.kill('SIGKILL')))
+  return process
+}
+
+interface Working {
+  readonly process: TestProcess
+  readonly http: string
+  readonly id: string
+}
+
+async function started(process: TestProcess): Promise<Working> {
+  await process.line((line) => line.includes('Ctrl-C'))
+  const shown = async (name: string): Promise<string> =>
+    (await process.line((line) => line.startsWith(`  ${name}`))).slice(13).trim()
+  return { process, http: await shown('HTTP'), id: await shown('Worker id') }
+}
+
+async function work(directory: string, args: readonly string[] = [], url?: string): Promise<Working> {
+  return started(leasehold(directory, ['work', ...args], url))
+}
+
+async function addEmails(...recipients: readonly string[]): Promise<void> {
+  const text = 'insert into public.emails (recipient) select unnest($1::text[])'
+  await db.query({ text, values: [recipients] })
+}
+
+async function leased(): Promise<number> {
+  const text = 'select count(*)::int as leased from public.emails where lease_owner is not null'
+  return (await db.query<{ leased: number }>({ text })).rows[0]?.leased ?? -1
+}
+
+/** Waits until /readyz names exactly these as failed: nothing tells when it would. */
+async function failing(http: string, ...failed: readonly string[]): Promise<void> {
+  const ask = async (): Promise<unknown> => (await fetch(`${http}/readyz`)).json()
+  await vi.waitFor(async () => expect(await ask()).toMatchObject({ failed }), POLL)
+}
+
+/** Waits until a scrape has this sample. */
+async function scraped(http: string, sample: string): Promise<void> {
+  const ask = async (): Promise<string> => (await fetch(`${http}/metrics`)).text()
+  await vi.waitFor(async () => expect(await ask()).toContain(`\n${sample}\n`), POLL)
+}
+
+function logOf(process: TestProcess): Record<string, unknown>[] {
+  const lines = process.output().stderr.split('\n')
+  return lines.filter(Boolean).map((line) => JSON.parse(line) as Record<string, unknown>)
+}
+
+describe('leasehold work', () => {
+  it('works off the table, shows it in /metrics, and a signal ends it with 0 and nothing leased', async () => {
+    const { process, http, id } = await work(await directoryWith(SENDS))
+    await addEmails('a@x', 'b@x', 'c@x')
+    for (const letter of ['a', 'b', 'c']) await process.line((line) => line === `sent to ${letter}@x`)
+    await scraped(http, 'leasehold_settlements_total{table="public.emails",outcome="done"} 3')
+    await scraped(http, 'leasehold_workers{state="alive"} 1')
+    await scraped(http, 'leasehold_oldest_pending_age_seconds{table="public.emails"} 0')
+    await scraped(http, `leasehold_worker_info{worker="${id}"} 1`)
+    await scraped(http, 'leasehold_in_flight 0')
+    expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+    expect(await leased()).toBe(0)
+  })
+
+  it('its start and its stop are in the log with worker id, poll interval and lease', async () => {
+    const { process, id } = await work(await directoryWith(SENDS), ['--lease-ms', '20000'])
+    expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+    const of = { worker: id, role: 'emails', table: 'public.emails', pollMs: 20, leaseMs: 20_000 }
+    const told = logOf(process).filter(({ role }) => role === 'emails')
+    expect(told).toMatchObject([
+      { ...of, msg: 'works' },
+      { ...of, msg: 'stopped' },
+    ])
+    const events = logOf(process).map(({ event }) => event)
+    expect(events).toEqual(expect.arrayContaining(['workerStarted', 'workerStopped']))
+  })
+
+  it('a handler that does not end within the timeout leaves its row to the reaper, and the exit code is 1', async () => {
+    const { process } = await work(await directoryWith(HANGS), ['--shutdown-timeout-ms', '100'])
+    await addEmails('a@x')
+    await process.line((line) => line === 'working on a@x')
+    expect(await process.kill('SIGTERM')).toEqual({ code: 1, signal: null })
+    expect(await leased()).toBe(1)
+    expect(process.output().stderr).toContain('left rows to the reaper')
+  })
+
+  it('while it stops it is alive and not ready; a second signal exits at once', async () => {
+    const { process, http } = await work(await directoryWith(HANGS))
+    await addEmails('a@x')
+    await process.line((line) => line === 'working on a@x')
+    await failing(http)
+    const exit = process.kill('SIGTERM')
+    await failing(http, 'workers')
+    expect((await fetch(`${http}/livez`)).status).toBe(200)
+    await process.kill('SIGINT')
+    expect(await exit).toEqual({ code: 130, signal: null })
+  })
+
+  it('when the database goes away a scrape answers the rest, /readyz says so, and the process lives', async () => {
+    const proxy = await startProxy(database.url)
+    onTestFinished(async () => proxy.close())
+    const { process, http } = await work(await directoryWith(SENDS), [], proxy.url)
+    await addEmails('a@x')
+    await process.line((line) => line === 'sent to a@x')
+    await proxy.refuse()
+    proxy.cut()
+    await scraped(http, 'leasehold_scrape_errors 2')
+    await scraped(http, 'leasehold_claims_total{table="public.emails"} 1')
+    expect((await fetch(`${http}/readyz`)).status).toBe(503)
+    await proxy.accept()
+    await addEmails('b@x')
+    await process.line((line) => line === 'sent to b@x')
+    expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  })
+})
+
+describe('leasehold work --only', () => {
+  it('RULE-020-020: without a reaper anywhere it says so loudly and is not ready; with one elsewhere it is', async () => {
+    const directory = await directoryWith(SENDS)
+    const worker = await work(directory, ['--only', 'emails'])
+    expect(worker.process.output().stderr).toContain('no reaper is alive anywhere')
+    await failing(worker.http, 'reaper')
+    const reaper = await work(directory, ['--only', 'reaper'])
+    await failing(worker.http)
+    for (const { process } of [worker, reaper]) {
+      expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+    }
+  })
+
+  it('reaper: takes back expired leases of the declared tables, counts them, and works on nothing', async () => {
+    await db.query({
+      text: `insert into public.emails (recipient, lease_owner, lease_until, lease_token)
+        values ('a@x', 'gone', now() - interval '1 minute', 5), ('b@x', null, null, 0)`,
+    })
+    const { process, http } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
+    await scraped(http, 'reaper_recovered_count{table="public.emails"} 1')
+    await scraped(http, 'reaper_stale_duration_count{table="public.emails"} 1')
+    expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+    expect(await leased()).toBe(0)
+    expect(process.output().stdout).not.toContain('sent to')
+    expect(process.output().stdout).toMatch(/Workers {4}reaper\n/)
+  })
+
+  it('an unknown name is an error that names the known ones', async () => {
+    const process = leasehold(await directoryWith(SENDS), ['work', '--only', 'emials,reaper'])
+    expect(await process.exited).toEqual({ code: 1, signal: null })
+    expect(process.output().stderr).toMatch(
+      /no worker "emials": there are emails, reaper\..*Did you mean emails\?/,
+    )
+  })
+})
+
+async function refusal(directory: string, args: readonly string[], url?: string): Promise<string> {
+  const process = leasehold(directory, ['work', ...args], url)
+  expect(await process.exited).toEqual({ code: 1, signal: null })
+  expect(process.output().stdout).toBe('')
+  return process.output().stderr
+}
+
+describe('leasehold work does not start', () => {
+  it('without a database: it never starts one of its own', async () => {
+    expect(await refusal(await directoryWith(SENDS), [], '')).toContain('Set DATABASE_URL')
+  })
+
+  it('without declared workers', async () => {
+    const directory = await temporaryDirectory()
+    onTestFinished(async () => removeDirectory(directory))
+    expect(await refusal(directory, [])).toContain('no workers are declared')
+  })
+
+  it('on a schema that is not migrated', async () => {
+    expect(await refusal(await directoryWith(SENDS), ['--schema', 'nowhere'])).toContain('leasehold migrate')
+  })
+})
+
+it('--no-http: nothing listens, and the work is done', async () => {
+  const { process, http } = await work(await directoryWith(SENDS), ['--no-http'])
+  expect(http).toBe('off')
+  await addEmails('a@x')
+  await process.line((line) => line === 'sent to a@x')
+  expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+})
+
+it('leasehold up runs the declared workers and the reaper as well', async () => {
+  const { process, http } = await started(leasehold(await directoryWith(SENDS), ['up', '--port', '0']))
+  expect(process.output().stdout).toMatch(/Workers {4}emails, reaper\n/)
+  await addEmails('a@x')
+  await process.line((line) => line === 'sent to a@x')
+  await failing(http)
+  expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+})
+
+it('leasehold status shows who works, whether a reaper is alive, and what waits', async () => {
+  const directory = await directoryWith(HANGS)
+  const args = ['--only', 'emails', '--shutdown-timeout-ms', '0']
+  const { process, id } = await work(directory, args)
+  await addEmails('a@x')
+  await process.line((line) => line === 'working on a@x')
+  await db.query({
+    text: `insert into public.emails (recipient, due_at, failed_at) values
+      ('later@x', now() + interval '1 hour', null), ('failed@x', now(), now())`,
+  })
+  const status = leasehold(directory, ['status'])
+  expect(await status.exited).toEqual({ code: 0, signal: null })
+  const { stdout } = status.output()
+  expect(stdout).toMatch(new RegExp(`^WORKER +STATE +ROLES.*\n${id} +alive +emails +\\d+ +\\d+ s ago`))
+  expect(stdout).toContain('No reaper is alive')
+  expect(stdout).toMatch(/^public\.emails +0 +1 +-$/m)
+  expect(await process.kill('SIGTERM')).toEqual({ code: 1, signal: null })
+})

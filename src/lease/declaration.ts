@@ -1,0 +1,155 @@
+import { z } from 'zod'
+import { LeaseholdError } from '../errors.ts'
+import {
+  argumentsIn,
+  type Assignments,
+  type LeaseTable,
+  type LeaseTableDeclaration,
+  type OrderBy,
+  type OutcomeDeclaration,
+} from './table.ts'
+
+const name = z.string().min(1)
+const sql = z.string().trim().min(1)
+const assignments = z.record(name, sql)
+
+const declarationSchema = z.strictObject({
+  table: z.union([name, z.strictObject({ schema: name, name })]),
+  id: z.union([name, z.array(name).nonempty()]),
+  bucket: name.optional(),
+  lease: z.strictObject({ owner: name, until: name, token: name.optional() }),
+  claimable: sql,
+  availableAt: name.optional(),
+  order: z
+    .array(
+      z.union([name, z.strictObject({ column: name, direction: z.enum(['asc', 'desc']).default('asc') })]),
+    )
+    .nonempty(),
+  onExpiry: z.enum(['reap', 'claimable']),
+  held: sql.optional(),
+  attempts: name.optional(),
+  exhausted: sql.optional(),
+  writes: z
+    .strictObject({
+      claim: assignments.optional(),
+      release: assignments.optional(),
+      reap: assignments.optional(),
+    })
+    .optional(),
+  outcomes: z.record(
+    name,
+    z.strictObject({ set: assignments, args: z.record(z.string().regex(/^[a-z_]\w*$/i), sql).optional() }),
+  ),
+  columns: z.array(name).nonempty().optional(),
+})
+
+/** Declares a lease table. The table itself is looked at when a store is opened on it. */
+export function leaseTable<const Outcome extends string>(
+  declaration: LeaseTableDeclaration<Outcome>,
+): LeaseTable<Outcome> {
+  const parsed = declarationSchema.safeParse(declaration)
+  if (!parsed.success) throw invalid(declaration, z.prettifyError(parsed.error))
+
+  const { lease, writes, bucket } = declaration
+  const table: LeaseTable<Outcome> = {
+    ...qualifiedName(declaration.table),
+    key: typeof declaration.id === 'string' ? [declaration.id] : declaration.id,
+    bucket,
+    lease: { owner: lease.owner, until: lease.until, token: lease.token },
+    claimable: declaration.claimable,
+    availableAt: declaration.availableAt,
+    order: declaration.order.map(orderBy),
+    onExpiry: declaration.onExpiry,
+    held: declaration.held,
+    attempts: declaration.attempts,
+    exhausted: declaration.exhausted,
+    writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
+    outcomes: withArgs(declaration.outcomes),
+    columns: declaration.columns,
+  }
+  refuseContradictions(declaration, table)
+  return table
+}
+
+function qualifiedName(table: LeaseTableDeclaration['table']): { schema: string; name: string } {
+  if (typeof table !== 'string') return { schema: table.schema, name: table.name }
+  const dot = table.indexOf('.')
+  return dot < 0
+    ? { schema: 'public', name: table }
+    : { schema: table.slice(0, dot), name: table.slice(dot + 1) }
+}
+
+function orderBy(order: LeaseTableDeclaration['order'][number]): OrderBy {
+  if (typeof order !== 'string') return { column: order.column, direction: order.direction ?? 'asc' }
+  const [, column = order, direction = 'asc'] = /^(.+?)(?:\s+(asc|desc))?$/i.exec(order) ?? []
+  return { column, direction: direction.toLowerCase() === 'desc' ? 'desc' : 'asc' }
+}
+
+function withArgs<Outcome extends string>(
+  outcomes: Readonly<Record<Outcome, OutcomeDeclaration>>,
+): Readonly<Record<Outcome, Required<OutcomeDeclaration>>> {
+  const entries = Object.entries<OutcomeDeclaration>(outcomes)
+  return Object.fromEntries(
+    entries.map(([outcome, { set, args }]) => [outcome, { set, args: args ?? {} }]),
+    // Object.fromEntries forgets which keys it was given.
+  ) as Record<Outcome, Required<OutcomeDeclaration>>
+}
+
+/** A column has one writer: the lease's own columns belong to the kernel, the key to nobody. */
+function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+  const { owner, until, token } = table.lease
+  const kernelColumns = [owner, until, ...(token === undefined ? [] : [token])]
+  const named = [...table.key, ...(table.bucket === undefined ? [] : [table.bucket]), ...kernelColumns]
+  const twice = named.find((column, index) => named.indexOf(column) !== index)
+  if (twice !== undefined) throw invalid(declaration, `the column ${twice} has two roles`)
+
+  const written: readonly [string, Assignments][] = [
+    ...Object.entries(table.writes).map(([verb, set]): [string, Assignments] => [`writes.${verb}`, set]),
+    ...Object.entries(table.outcomes).map(([outcome, { set }]): [string, Assignments] => [
+      `outcomes.${outcome}.set`,
+      set,
+    ]),
+  ]
+  for (const [where, set] of written) {
+    const reserved = Object.keys(set).find((column) => named.includes(column))
+    if (reserved !== undefined) {
+      throw invalid(declaration, `${where} writes ${reserved}, which only the kernel writes or nobody may`)
+    }
+  }
+  if (table.attempts !== undefined && table.attempts in table.writes.reap) {
+    throw invalid(
+      declaration,
+      `writes.reap sets ${table.attempts}, which the reaper already raises as \`attempts\``,
+    )
+  }
+  refuseUnknownArguments(declaration, table)
+}
+
+function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+  const given: readonly [string, Assignments, object][] = [
+    ['writes.claim', table.writes.claim, {}],
+    ['writes.reap', table.writes.reap, {}],
+    ['writes.release', table.writes.release, { delay_ms: 'float8' }],
+    ...Object.entries(table.outcomes).map(([outcome, { set, args }]): [string, Assignments, object] => [
+      `outcomes.${outcome}`,
+      set,
+      args,
+    ]),
+  ]
+  for (const [where, set, args] of given) {
+    const used = Object.values(set).flatMap((expression) => argumentsIn(expression))
+    const unknown = used.find((argument) => !(argument in args))
+    if (unknown !== undefined) {
+      throw invalid(
+        declaration,
+        `${where} uses $${unknown}, but nothing gives it a type: the arguments are ${Object.keys(args).join(', ') || 'none'}`,
+      )
+    }
+  }
+}
+
+function invalid(declaration: LeaseTableDeclaration, what: string): LeaseholdError {
+  const declared: unknown = declaration?.table
+  const shown = typeof declared === 'string' ? declared : JSON.stringify(declared)
+  return new LeaseholdError('LEASE_TABLE_INVALID', `The lease table ${shown} is declared wrongly: ${what}.`)
+}

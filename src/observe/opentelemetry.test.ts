@@ -1,0 +1,114 @@
+import { expect, it } from 'vitest'
+import { emitOneOfEach } from '../../test/support/specimen-events.ts'
+import { Events } from '../runtime/events.ts'
+import { gauge } from './gauge-source.ts'
+import { METRICS, type Metric } from './metric-catalog.ts'
+import { loadOpenTelemetry, type Meter, observeWithOpenTelemetry } from './opentelemetry.ts'
+
+type Callback = Parameters<ReturnType<Meter['createObservableGauge']>['addCallback']>[0]
+
+/** A meter that writes down what reaches it, as `name value attributes`. */
+function recordingApi() {
+  const written: string[] = []
+  const kinds: Record<string, string> = {}
+  const callbacks = new Map<string, Set<Callback>>()
+  const write = (name: string) => (value: number, attributes: unknown) =>
+    void written.push(`${name} ${value} ${JSON.stringify(attributes)}`)
+  const meter: Meter = {
+    createCounter(name) {
+      kinds[name] = 'counter'
+      return { add: write(name) }
+    },
+    createHistogram(name) {
+      kinds[name] = 'histogram'
+      return { record: write(name) }
+    },
+    createObservableGauge(name) {
+      kinds[name] = 'gauge'
+      const own = new Set<Callback>()
+      callbacks.set(name, own)
+      return {
+        addCallback: (callback) => void own.add(callback),
+        removeCallback: (callback) => void own.delete(callback),
+      }
+    },
+  }
+  const meters: string[] = []
+  const getMeter = (name: string, version?: string): Meter => {
+    meters.push(`${name} ${version}`)
+    return meter
+  }
+  /** As an SDK does when it exports. */
+  async function collect(): Promise<void> {
+    for (const [name, own] of callbacks) {
+      for (const callback of own) await callback({ observe: write(name) })
+    }
+  }
+  return { api: { metrics: { getMeter } }, written, kinds, meters, collect }
+}
+
+it('RULE-020-023: the instruments reaper.recovered.count, reaper.stale.duration and reaper.runs.total', () => {
+  const events = new Events()
+  const { api, written, kinds } = recordingApi()
+  observeWithOpenTelemetry(events, api)
+  events.emit('reaped', {
+    worker: 'w1',
+    table: 'public.emails',
+    id: '7',
+    token: 3n,
+    owner: 'gone',
+    staleMs: 1_500,
+    evicted: false,
+  })
+  events.emit('reaperRan', { worker: 'w1', recovered: 1, durationMs: 1 })
+  expect(written).toEqual([
+    'reaper.recovered.count 1 {"table":"public.emails"}',
+    'reaper.stale.duration 1.5 {"table":"public.emails"}',
+    'reaper.runs.total 1 {}',
+  ])
+  expect(kinds).toMatchObject({
+    'reaper.recovered.count': 'counter',
+    'reaper.stale.duration': 'histogram',
+    'reaper.runs.total': 'counter',
+  })
+})
+
+it('every metric but the errors of a scrape has its instrument, and is measured', async () => {
+  const events = new Events()
+  const { api, written, kinds, meters, collect } = recordingApi()
+  const gauges = [
+    gauge('inFlight', () => [{ labels: {}, value: 4 }]),
+    gauge('workers', () => [{ labels: { state: 'alive' }, value: 2 }]),
+    gauge('oldestPendingAge', () => [{ labels: { table: 'public.emails' }, value: 9 }]),
+  ]
+  observeWithOpenTelemetry(events, api, { version: '1.2.3', gauges })
+  emitOneOfEach(events)
+  await collect()
+  const known = Object.values<Metric>(METRICS).filter(({ name }) => name !== 'leasehold_scrape_errors')
+  expect(kinds).toEqual(Object.fromEntries(known.map(({ instrument, kind }) => [instrument, kind])))
+  expect(new Set(written.map((line) => line.split(' ')[0]))).toEqual(new Set(Object.keys(kinds)))
+  expect(written).toContain('leasehold.workers 2 {"state":"alive"}')
+  expect(written).toContain('leasehold.paused 0 {"table":"public.emails","reason":"saturated"}')
+  expect(meters).toEqual(['leasehold 1.2.3'])
+})
+
+it('ended, it measures nothing more', async () => {
+  const events = new Events()
+  const { api, written, collect } = recordingApi()
+  const end = observeWithOpenTelemetry(events, api, {
+    gauges: [gauge('inFlight', () => [{ labels: {}, value: 4 }])],
+  })
+  end()
+  emitOneOfEach(events)
+  await collect()
+  expect(written).toEqual([])
+})
+
+const failing = (code: string) => async () => Promise.reject(Object.assign(new Error('no'), { code }))
+
+it('without the package there is no instrument and no error; a package that is broken is an error', async () => {
+  expect(await loadOpenTelemetry(failing('ERR_MODULE_NOT_FOUND'))).toBeUndefined()
+  await expect(loadOpenTelemetry(failing('ERR_OTHER'))).rejects.toThrow('no')
+  const { api } = recordingApi()
+  expect(await loadOpenTelemetry(async () => api)).toBe(api)
+})

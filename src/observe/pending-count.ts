@@ -1,0 +1,26 @@
+import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
+import type { LeaseTable } from '../lease/table.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import { pendingWhere } from './pending-age.ts'
+
+export interface PendingCount {
+  /** What could be claimed now. */
+  readonly pending: number
+  readonly leased: number
+  /** From this on nobody counted further. */
+  readonly most: number
+}
+
+/** Counts up to a bound: a table of a million rows is not read for the sake of a number on a screen. */
+export async function pendingCount(db: Queryable, table: LeaseTable, most = 10_000): Promise<PendingCount> {
+  const target = quoteQualified(table.schema, table.name)
+  const count = (where: string): string =>
+    `(select count(*)::int from (select from ${target} where ${where} limit $1::int) as found)`
+  // The owner first: an index on leased rows names it.
+  const leased = `${quote(table.lease.owner)} is not null and ${quote(table.lease.until)} > now()`
+  const { rows } = await db.query<{ pending: number; leased: number }>({
+    text: `select ${count(pendingWhere(table))} as pending,\n  ${count(leased)} as leased`,
+    values: [most],
+  })
+  return { pending: rows[0]?.pending ?? 0, leased: rows[0]?.leased ?? 0, most }
+}

@@ -1,0 +1,271 @@
+import { type Clock } from '../clock.ts'
+import { isLeaseholdError } from '../errors.ts'
+import { createClaimer, type Claimer } from '../lease/claimer.ts'
+import { type Claim, type Ended, type LeaseStore } from '../lease/store.ts'
+import { tableName } from '../lease/table.ts'
+import { isUnavailable } from '../postgres/failures.ts'
+import { type Events } from './events.ts'
+import { type Handling } from './handling.ts'
+import { type Outcome } from './outcome.ts'
+import { Pace } from './pace.ts'
+import { type WorkerSettings } from './settings.ts'
+import { Settlements, type SettlementBatch } from './settlements.ts'
+import { Signal } from './signal.ts'
+
+export interface ExchangeOptions<Row extends object> {
+  readonly store: LeaseStore<Row>
+  readonly clock: Clock
+  readonly random: () => number
+  readonly events: Events
+  readonly settings: () => WorkerSettings
+  /** How many rows the worker could take in beside those that are on their way through here. */
+  readonly room: () => number
+  /** Nothing is being processed: what is finished need not wait for company. */
+  readonly isQuiet: () => boolean
+  readonly isTrusted: (handling: Handling<Row>, now: number) => boolean
+  readonly isWoken: () => boolean
+  readonly onClaimed: (claim: Claim<Row>, look: { readonly full: boolean; readonly sentAt: number }) => void
+  /** The row is out of our hands. */
+  readonly onGone: (handling: Handling<Row>, how: { readonly fencedOffAs: string } | undefined) => void
+}
+
+/** What one loop is to do next: settle a batch, claim up to a limit, or both at once. */
+interface Turn<Row> {
+  readonly batch: SettlementBatch<Row> | undefined
+  readonly limit: number
+}
+
+/** The database side of a worker: loops that take turns at settling what is finished and claiming what is next. */
+export class Exchange<Row extends object> {
+  readonly #options: ExchangeOptions<Row>
+  readonly #settlements = new Settlements<Row>()
+  readonly #signal = new Signal()
+  readonly #pace: Pace
+  readonly #of: { readonly worker: string; readonly table: string }
+  #loops: Promise<void>[] = []
+  #hurry = false
+  #over = false
+  /** Rows in statements on their way: to be settled or given back, and asked for. */
+  #leaving = 0
+  #asked = 0
+
+  constructor(options: ExchangeOptions<Row>) {
+    this.#options = options
+    this.#pace = new Pace(options.random)
+    this.#of = { worker: options.store.owner, table: tableName(options.store.table) }
+  }
+
+  /** Rows that are finished, but still leased. */
+  get size(): number {
+    return this.#settlements.size + this.#leaving
+  }
+
+  start(): void {
+    for (let i = 0; i < this.#options.settings().claimLoops; i += 1) {
+      this.#loops.push(this.#takeTurns(createClaimer(this.#options.store, this.#options.clock)))
+    }
+  }
+
+  /** From now on nothing waits for company. */
+  hurry(): void {
+    this.#hurry = true
+    this.#signal.notify()
+  }
+
+  async stop(): Promise<void> {
+    this.#over = true
+    this.#signal.notify()
+    await Promise.all(this.#loops)
+  }
+
+  settle(handling: Handling<Row>, outcome: Outcome): void {
+    this.#settlements.add(handling, outcome, this.#now())
+    this.#signal.notify()
+  }
+
+  /** Rows go back untouched. If the database does not hear it, the reaper will find them. */
+  giveBack(handlings: readonly Handling<Row>[], delayMs = 0): void {
+    if (handlings.length === 0) return
+    const { store, events, onGone } = this.#options
+    const leases = handlings.map(({ lease }) => lease)
+    this.#leaving += handlings.length
+    store
+      .release(leases, delayMs)
+      .then(
+        ({ ended }) => events.emit('released', { ...this.#of, ids: ended.map(({ id }) => id) }),
+        (error: unknown) =>
+          events.emit('trouble', { ...this.#of, what: `giving back rows of ${this.#of.table}`, error }),
+      )
+      .finally(() => {
+        this.#leaving -= handlings.length
+        for (const handling of handlings) onGone(handling, undefined)
+        this.#signal.notify()
+      })
+  }
+
+  /** Something may have become claimable. */
+  wake(): void {
+    this.#pace.wake()
+    this.#signal.notify()
+  }
+
+  /** Something has changed that may make a turn due. */
+  notify(): void {
+    this.#signal.notify()
+  }
+
+  /** Resolves when there is news, or after this time. */
+  async news(ms: number): Promise<void> {
+    await this.#signal.wait(ms)
+  }
+
+  async #takeTurns(claimer: Claimer<Row>): Promise<void> {
+    while (!this.#over) {
+      const now = this.#now()
+      const turn = this.#nextTurn(now)
+      if (turn === undefined) await this.#signal.wait(this.#idleFor(now))
+      else await this.#take(claimer, turn)
+    }
+  }
+
+  #nextTurn(now: number): Turn<Row> | undefined {
+    if (this.#pace.isAway(now)) return undefined
+    const { batch: most } = this.#options.settings()
+    // What is about to be settled in the same statement makes room at the same moment.
+    const room = this.#options.room() - this.#asked - this.#leaving
+    const limit = this.#pace.mayLook(now) ? Math.max(0, Math.min(most, room)) : 0
+    const batch = this.#settlementIsDue(now, limit > 0) ? this.#trustedBatch(now) : undefined
+    if (batch === undefined && limit === 0) return undefined
+    this.#leaving += batch?.rows.length ?? 0
+    this.#asked += limit
+    if (limit > 0) this.#pace.began()
+    return { batch, limit }
+  }
+
+  #settlementIsDue(now: number, claiming: boolean): boolean {
+    const { size, oldestAt } = this.#settlements
+    if (size === 0) return false
+    const { batch, settleDelayMs } = this.#options.settings()
+    return (
+      claiming || this.#hurry || size >= batch || now - oldestAt >= settleDelayMs || this.#options.isQuiet()
+    )
+  }
+
+  /** What can no longer be trusted is not sent (D8). */
+  #trustedBatch(now: number): SettlementBatch<Row> | undefined {
+    const { settings, isTrusted, onGone } = this.#options
+    const batch = this.#settlements.take(settings().batch, now)
+    if (batch === undefined) return undefined
+    const trusted = batch.rows.map((row) => isTrusted(row, now))
+    if (trusted.every(Boolean)) return batch
+    batch.rows.forEach((row, i) => {
+      if (trusted[i] !== true) onGone(row, { fencedOffAs: batch.outcome })
+    })
+    const rows = batch.rows.filter((_, i) => trusted[i])
+    return rows.length === 0 ? undefined : { ...batch, rows, args: batch.args?.filter((_, i) => trusted[i]) }
+  }
+
+  #idleFor(now: number): number {
+    const settleAt = this.#settlements.oldestAt + this.#options.settings().settleDelayMs
+    return Math.max(1, Math.min(this.#pace.nextAt(now), settleAt) - now)
+  }
+
+  async #take(claimer: Claimer<Row>, { batch, limit }: Turn<Row>): Promise<void> {
+    const { leaseMs } = this.#options.settings()
+    const sentAt = this.#now()
+    try {
+      if (batch === undefined) {
+        this.#claimed(await claimer.claim({ limit, leaseMs }), limit, sentAt)
+      } else if (limit === 0) {
+        this.#settled(
+          batch,
+          await this.#options.store.settle(batch.outcome, leasesOf(batch), argsOf(batch)),
+          sentAt,
+        )
+      } else {
+        const settlement = { outcome: batch.outcome, leases: leasesOf(batch), ...argsOf(batch) }
+        const exchanged = await claimer.exchange(settlement, { limit, leaseMs })
+        this.#settled(batch, exchanged, sentAt)
+        this.#claimed(exchanged, limit, sentAt)
+      }
+      if (this.#pace.reached()) this.#options.events.emit('databaseBack', { worker: this.#of.worker })
+    } catch (error) {
+      await this.#failed(error, batch)
+    } finally {
+      this.#leaving -= batch?.rows.length ?? 0
+      this.#asked -= limit
+      if (limit > 0) this.#pace.ended()
+      this.#signal.notify()
+    }
+  }
+
+  #claimed(claim: Claim<Row> & { readonly drained: boolean }, limit: number, sentAt: number): void {
+    const { settings, isWoken, events, onClaimed } = this.#options
+    const count = claim.claimed.length
+    const full = count === limit
+    const now = this.#now()
+    this.#pace.found({ full, drained: claim.drained }, now, { ms: settings().pollMs, woken: isWoken() })
+    if (count === 0) return
+    events.emit('claimed', { ...this.#of, count, full, durationMs: now - sentAt })
+    onClaimed(claim, { full, sentAt })
+  }
+
+  #settled(batch: SettlementBatch<Row>, { ended, fencedOff }: Ended, sentAt: number): void {
+    const { events, onGone } = this.#options
+    const gone = new Set(fencedOff)
+    for (const row of batch.rows)
+      onGone(row, gone.has(row.lease) ? { fencedOffAs: batch.outcome } : undefined)
+    if (ended.length === 0) return
+    const ids = ended.map(({ id }) => id)
+    events.emit('settled', { ...this.#of, outcome: batch.outcome, ids, durationMs: this.#now() - sentAt })
+  }
+
+  /** A database that is away is waited for; a statement that it refuses is looked at row by row. */
+  async #failed(error: unknown, batch: SettlementBatch<Row> | undefined): Promise<void> {
+    const { events } = this.#options
+    const away = isUnavailable(error) || isLeaseholdError(error, 'QUERY_TIMEOUT')
+    if (batch !== undefined && !away) {
+      await this.#settleOneByOne(batch)
+      return
+    }
+    const now = this.#now()
+    const retryInMs = this.#pace.failed(now)
+    if (batch !== undefined) this.#settlements.putBack(batch, now)
+    if (away) events.emit('databaseLost', { worker: this.#of.worker, error, retryInMs })
+    else events.emit('trouble', { ...this.#of, what: `claiming rows of ${this.#of.table}`, error })
+  }
+
+  /** One row that the database refuses to settle so must not hold up the others. It is left to the reaper. */
+  async #settleOneByOne(batch: SettlementBatch<Row>): Promise<void> {
+    const { store, events, onGone } = this.#options
+    for (const [i, row] of batch.rows.entries()) {
+      const single = { outcome: batch.outcome, rows: [row], args: batch.args?.slice(i, i + 1) }
+      try {
+        this.#settled(
+          single,
+          await store.settle(single.outcome, leasesOf(single), argsOf(single)),
+          this.#now(),
+        )
+      } catch (error) {
+        onGone(row, undefined)
+        events.emit('trouble', {
+          ...this.#of,
+          what: `settling row ${row.lease.id} of ${this.#of.table}`,
+          error,
+        })
+      }
+    }
+  }
+
+  #now(): number {
+    return this.#options.clock.monotonicNow()
+  }
+}
+
+function leasesOf({ rows }: SettlementBatch<unknown>): Handling<unknown>['lease'][] {
+  return rows.map(({ lease }) => lease)
+}
+
+function argsOf({ args }: SettlementBatch<unknown>): { args?: NonNullable<typeof args> } {
+  return args === undefined ? {} : { args }
+}

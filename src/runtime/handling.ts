@@ -1,0 +1,47 @@
+import { LeaseholdError } from '../errors.ts'
+import { type Lease } from '../lease/lease.ts'
+import { type LossReason } from './events.ts'
+import { type HeldRow } from './held-rows.ts'
+import { type Outcome } from './outcome.ts'
+
+/** One row in the worker's hands, from its claim until it is settled, given back or lost. */
+export interface Handling<Row> {
+  readonly lease: Lease
+  readonly row: Row
+  readonly held: HeldRow
+  readonly claimedAt: number
+  readonly attempt: number
+  /** The key that bounds it, once it was started. */
+  limitedBy: string | undefined
+  /** Made when somebody asks for the signal, or when there is a reason to fire it. */
+  abort: AbortController | undefined
+  lost: LossReason | undefined
+  /** The handler settled it in a transaction of its own. */
+  settledAs: Outcome | undefined
+}
+
+/** Why a signal fires. */
+export type AbortReason = LossReason | 'stopping'
+
+const EXPLANATIONS: Readonly<Record<AbortReason, string>> = {
+  taken: 'another worker, or the reaper, has taken the row',
+  untrusted: 'the lease could not be confirmed in time',
+  heartbeatFailed: 'the database could not be reached to renew the lease',
+  tooLong: 'the row was held for three lease durations',
+  stopping: 'the worker is stopping and its time for that is over',
+}
+
+export function signalOf(handling: Handling<unknown>): AbortSignal {
+  handling.abort ??= new AbortController()
+  return handling.abort.signal
+}
+
+/** Fires the handler's signal; what it writes from now on for this row is fenced off. */
+export function abortHandling(handling: Handling<unknown>, reason: AbortReason): void {
+  handling.abort ??= new AbortController()
+  const { id, token } = handling.lease
+  const message = `The lease on row ${id} (token ${token}) is over: ${EXPLANATIONS[reason]}.`
+  handling.abort.abort(
+    new LeaseholdError('LEASE_LOST', message, { remedy: 'Stop working on the row.', cause: reason }),
+  )
+}

@@ -1,0 +1,94 @@
+import { EventEmitter, once } from 'node:events'
+import { Worker as Thread } from 'node:worker_threads'
+import { runLifeline } from './lifeline.ts'
+import { type FromLifeline, type LifelineConfig, type ToLifeline } from './lifeline-messages.ts'
+
+/** The worker's end of its lifeline. */
+export interface LifelineLink {
+  post(message: ToLifeline): void
+  /** Renewals, presence and the goodbye are over when it resolves. */
+  stop(): Promise<void>
+}
+
+export interface LinkOptions {
+  readonly config: LifelineConfig
+  /** Where it runs: in a thread of its own, or beside the handlers, where one that blocks starves it. */
+  readonly mode: 'thread' | 'inline'
+  readonly onMessage: (message: FromLifeline) => void
+}
+
+/** The compiled entry, also when this file runs as TypeScript: a thread takes JavaScript only. */
+const ENTRY = new URL(
+  import.meta.url.endsWith('.ts') ? '../../dist/runtime/lifeline-thread.js' : './lifeline-thread.js',
+  import.meta.url,
+)
+
+/** It keeps little and makes little garbage; by default a thread may grow to several times the worker itself. */
+const YOUNG_GENERATION_MB = 4
+
+export function startLifeline(options: LinkOptions): LifelineLink {
+  return options.mode === 'thread' ? startThread(options) : startInline(options)
+}
+
+/** A thread that ends without being told to (out of memory, say) is started anew; `ready` tells the worker. */
+function startThread({ config, onMessage }: LinkOptions): LifelineLink {
+  const served: ToLifeline[] = []
+  let stopping = false
+  let thread = open()
+
+  function open(): Thread {
+    const opened = new Thread(ENTRY, {
+      workerData: config,
+      execArgv: [],
+      name: 'leasehold lifeline',
+      resourceLimits: { maxYoungGenerationSizeMb: YOUNG_GENERATION_MB },
+    })
+    opened.on('message', (message: FromLifeline) => onMessage(revived(message)))
+    opened.on('error', (error) => onMessage({ type: 'trouble', what: 'the lifeline thread', error }))
+    opened.on('exit', () => {
+      if (stopping) return
+      thread = open()
+      for (const message of served) thread.postMessage(message)
+    })
+    return opened
+  }
+
+  return {
+    post(message) {
+      if (message.type === 'serve') served.push(message)
+      thread.postMessage(message)
+    },
+    async stop() {
+      stopping = true
+      const over = once(thread, 'exit')
+      thread.postMessage({ type: 'stop' } satisfies ToLifeline)
+      await over
+    },
+  }
+}
+
+function startInline({ config, onMessage }: LinkOptions): LifelineLink {
+  const line = new EventEmitter<{ in: [ToLifeline]; stopped: [] }>()
+  runLifeline(config, {
+    post: (message) => {
+      queueMicrotask(() => onMessage(message))
+      if (message.type === 'stopped') line.emit('stopped')
+    },
+    onMessage: (listener) => line.on('in', listener),
+  })
+  return {
+    post: (message) => line.emit('in', message),
+    async stop() {
+      const over = once(line, 'stopped')
+      line.emit('in', { type: 'stop' })
+      await over
+    },
+  }
+}
+
+/** What crosses a thread as plain fields is an error again. */
+function revived(message: FromLifeline): FromLifeline {
+  if (!('error' in message) || typeof message.error !== 'object' || message.error === null) return message
+  const { message: text = 'unknown error', ...fields }: { message?: string } = message.error
+  return { ...message, error: Object.assign(new Error(text), fields) }
+}

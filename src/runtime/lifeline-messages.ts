@@ -1,0 +1,84 @@
+/** What the worker and its lifeline tell each other. Plain data: it crosses a thread. */
+import { type TableShape } from '../lease/inspect.ts'
+import { type LeaseTable } from '../lease/table.ts'
+import { type LossReason } from './events.ts'
+import { type HeldRow } from './held-rows.ts'
+import { type WorkerInfo } from './registry.ts'
+
+export interface LifelineConfig {
+  readonly databaseUrl: string
+  readonly schema: string
+  readonly worker: WorkerInfo
+  /** Wake-ups and settings arrive by NOTIFY. Without it everything works by polling. */
+  readonly listen: boolean
+  /** How often this worker says that it is alive. */
+  readonly presenceMs: number
+}
+
+/** Times that the renewal goes by. */
+export interface RenewalTiming {
+  readonly leaseMs: number
+  readonly heartbeatMs: number
+}
+
+export interface RowToRenew extends HeldRow {
+  readonly id: string
+  readonly token: bigint
+  /** On the monotonic clock, which is the same in every thread. */
+  readonly claimedAt: number
+}
+
+/** The rows of one claim by columns: a busy worker sends thousands a second, and objects would be cloned one by one. */
+export interface RowsToRenew {
+  readonly indexes: Int32Array
+  readonly generations: Int32Array
+  readonly tokens: BigInt64Array
+  readonly ids: readonly string[]
+  readonly claimedAt: number
+}
+
+export type ToLifeline =
+  | {
+      readonly type: 'serve'
+      readonly table: LeaseTable
+      readonly shape: TableShape
+      readonly bucket: number
+      readonly held: SharedArrayBuffer
+      readonly timing: RenewalTiming
+    }
+  | { readonly type: 'timing'; readonly table: string; readonly timing: RenewalTiming }
+  | { readonly type: 'hold'; readonly table: string; readonly rows: RowsToRenew }
+  | { readonly type: 'inFlight'; readonly count: number }
+  | { readonly type: 'stop' }
+
+export type FromLifeline =
+  | { readonly type: 'ready' }
+  | {
+      readonly type: 'renewed'
+      readonly table: string
+      readonly count: number
+      readonly busy: number
+      readonly durationMs: number
+    }
+  | {
+      readonly type: 'renewalFailed'
+      readonly table: string
+      readonly ids: readonly string[]
+      readonly error: unknown
+    }
+  | { readonly type: 'lost'; readonly table: string; readonly row: RowToRenew; readonly reason: LossReason }
+  | { readonly type: 'woken'; readonly name: string }
+  | { readonly type: 'settingsChanged'; readonly name: string }
+  | { readonly type: 'listening' }
+  | { readonly type: 'notListening'; readonly error: unknown }
+  /** The registry has heard of this worker. */
+  | { readonly type: 'present' }
+  | { readonly type: 'returned' }
+  | { readonly type: 'trouble'; readonly what: string; readonly error: unknown }
+  | { readonly type: 'stopped' }
+
+/** One end of the line. */
+export interface Port<Incoming, Outgoing> {
+  post(message: Outgoing): void
+  onMessage(listener: (message: Incoming) => void): void
+}

@@ -1,0 +1,110 @@
+import { systemClock } from '../clock.ts'
+import { leaseStore } from '../lease/store.ts'
+import { tableName } from '../lease/table.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { Listener } from '../postgres/listener.ts'
+import { HeldRows } from './held-rows.ts'
+import { type FromLifeline, type LifelineConfig, type Port, type ToLifeline } from './lifeline-messages.ts'
+import { createLoop, type Loop } from './loop.ts'
+import { farewell, presence, type PresenceRow } from './registry.ts'
+import { createRenewal, type Renewal } from './renewal.ts'
+
+/** A renewal that takes longer than this is taken for failed; the lease must outlast two tries. */
+const RENEWAL_TIMEOUT_MS = 5_000
+
+const WAKE_CHANNEL = 'leasehold_wake'
+const SETTINGS_CHANNEL = 'leasehold_settings'
+
+/**
+ * What keeps a worker alive in the eyes of the others: the renewal of its leases, its presence in the registry, and
+ * the wake-ups it listens for. It runs in a thread of its own with connections of its own, so that a handler that
+ * blocks the worker's event loop starves none of them.
+ */
+export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromLifeline>): void {
+  const { databaseUrl, schema, worker } = config
+  const db = openDatabase({
+    url: databaseUrl,
+    applicationName: `leasehold lifeline ${worker.id}`.slice(0, 63),
+    maxConnections: 1,
+    queryTimeoutMs: RENEWAL_TIMEOUT_MS,
+  })
+  const tell = (message: FromLifeline): void => port.post(message)
+  const renewals = new Map<string, Renewal>()
+  let inFlight = 0
+
+  /** The session that shows that this worker is alive is the one that says so. */
+  const listener = new Listener({
+    url: databaseUrl,
+    applicationName: `leasehold ${worker.id}`.slice(0, 63),
+    channels: [WAKE_CHANNEL, SETTINGS_CHANNEL],
+    probeIntervalMs: config.presenceMs,
+    probe: (backendPid) => presence(schema, worker, inFlight, backendPid),
+    onProbe: (rows) => tellPresent(rows),
+    onNotification: (channel, name) =>
+      tell(channel === WAKE_CHANNEL ? { type: 'woken', name } : { type: 'settingsChanged', name }),
+    onEvent: (event) =>
+      tell(event.type === 'listening' ? { type: 'listening' } : { type: 'notListening', error: event.error }),
+  })
+  const presenceLoop = createLoop({
+    name: 'presence',
+    work: async () => tellPresent((await db.query(presence(schema, worker, inFlight, undefined))).rows),
+    pauseMs: () => config.presenceMs,
+    onError: (error) => tell({ type: 'trouble', what: 'saying that this worker is alive', error }),
+  })
+  const alive: Pick<Loop, 'start' | 'stop'> = config.listen ? listener : presenceLoop
+
+  function tellPresent(rows: readonly object[]): void {
+    tell({ type: 'present' })
+    // The statement that `presence` makes returns these.
+    if ((rows as readonly PresenceRow[]).some(({ had_died }) => had_died)) tell({ type: 'returned' })
+  }
+
+  function serve(message: Extract<ToLifeline, { type: 'serve' }>): void {
+    const { table, shape, bucket, timing } = message
+    const name = tableName(table)
+    const renewal = createRenewal({
+      table: name,
+      store: leaseStore(db, table, shape, { owner: worker.id, bucket }),
+      held: new HeldRows(message.held),
+      timing,
+      clock: systemClock,
+      tell,
+    })
+    renewals.set(name, renewal)
+    renewal.loop.start()
+  }
+
+  async function stop(): Promise<void> {
+    await Promise.all([...renewals.values()].map(async ({ loop }) => loop.stop()))
+    await alive.stop()
+    try {
+      await db.query(farewell(schema, worker.id))
+    } catch (error) {
+      tell({ type: 'trouble', what: 'saying goodbye', error })
+    }
+    await db.close()
+    tell({ type: 'stopped' })
+  }
+
+  port.onMessage((message) => {
+    switch (message.type) {
+      case 'serve':
+        serve(message)
+        break
+      case 'hold':
+        renewals.get(message.table)?.hold(message.rows)
+        break
+      case 'timing':
+        renewals.get(message.table)?.change(message.timing)
+        break
+      case 'inFlight':
+        inFlight = message.count
+        break
+      case 'stop':
+        stop().catch((error: unknown) => tell({ type: 'trouble', what: 'stopping the lifeline', error }))
+        break
+    }
+  })
+  alive.start()
+  tell({ type: 'ready' })
+}

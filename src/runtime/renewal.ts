@@ -1,0 +1,114 @@
+import { type Clock } from '../clock.ts'
+import { type Lease } from '../lease/lease.ts'
+import { type LeaseStore } from '../lease/store.ts'
+import { type HeldRows } from './held-rows.ts'
+import {
+  type FromLifeline,
+  type RenewalTiming,
+  type RowsToRenew,
+  type RowToRenew,
+} from './lifeline-messages.ts'
+import { createLoop, type Loop } from './loop.ts'
+import { RowsInRenewal } from './rows-to-renew.ts'
+
+/** One statement renews all rows in flight, unless there are more than this. */
+const LARGEST_RENEWAL = 5_000
+
+/** RULE-020-051: no row is held for longer than three leases, however often it could be renewed. */
+export const LONGEST_HOLD = 3
+
+export interface Renewal {
+  readonly loop: Loop
+  hold(rows: RowsToRenew): void
+  change(timing: RenewalTiming): void
+}
+
+export interface RenewalOptions {
+  readonly table: string
+  readonly store: Pick<LeaseStore, 'renew' | 'owner'>
+  readonly held: HeldRows
+  readonly timing: RenewalTiming
+  readonly clock: Clock
+  readonly tell: (message: FromLifeline) => void
+}
+
+/** Keeps the leases of one table's rows alive: one timer, one statement a beat, nothing while no row is held. */
+export function createRenewal(options: RenewalOptions): Renewal {
+  const { table, store, held, clock, tell } = options
+  let { timing } = options
+  let beganAt = clock.monotonicNow()
+  const rows = new RowsInRenewal(held)
+
+  async function beat(): Promise<void> {
+    beganAt = clock.monotonicNow()
+    const due = dueRows()
+    for (let from = 0; from < due.length; from += LARGEST_RENEWAL) {
+      await renewWithOneRetry(due.slice(from, from + LARGEST_RENEWAL))
+    }
+  }
+
+  /** Those still in processing. Past the longest hold a row is not renewed: its lease runs out by itself. */
+  function dueRows(): RowToRenew[] {
+    const now = clock.monotonicNow()
+    return rows
+      .current()
+      .filter(({ claimedAt }) => now + timing.leaseMs <= claimedAt + LONGEST_HOLD * timing.leaseMs)
+  }
+
+  /** RULE-020-012: a database that cannot be reached ends the processing. One try again tells it from a hiccup. */
+  async function renewWithOneRetry(batch: readonly RowToRenew[]): Promise<void> {
+    try {
+      await renew(batch)
+    } catch {
+      const still = batch.filter((row) => held.isHeld(row))
+      try {
+        await renew(still)
+      } catch (error) {
+        tell({ type: 'renewalFailed', table, ids: still.map(({ id }) => id), error })
+        for (const row of still) lose(row, 'heartbeatFailed')
+      }
+    }
+  }
+
+  async function renew(batch: readonly RowToRenew[]): Promise<void> {
+    if (batch.length === 0) return
+    const startedAt = clock.monotonicNow()
+    const byLease = new Map(batch.map((row) => [leaseOf(row), row]))
+    const renewal = await store.renew([...byLease.keys()], timing.leaseMs)
+    for (const lease of renewal.renewed) {
+      const row = byLease.get(lease)
+      if (row !== undefined) held.renewed(row, renewal.trustedUntil)
+    }
+    for (const lease of renewal.lost) {
+      const row = byLease.get(lease)
+      if (row !== undefined) lose(row, 'taken')
+    }
+    const durationMs = clock.monotonicNow() - startedAt
+    tell({ type: 'renewed', table, count: renewal.renewed.length, busy: renewal.busy.length, durationMs })
+  }
+
+  /** A row that was settled meanwhile is not lost: it was given up. */
+  function lose(row: RowToRenew, reason: 'taken' | 'heartbeatFailed'): void {
+    if (held.lose(row)) tell({ type: 'lost', table, row, reason })
+  }
+
+  function leaseOf({ id, token }: RowToRenew): Lease {
+    return { id, owner: store.owner, token, until: new Date(0) }
+  }
+
+  return {
+    loop: createLoop({
+      name: `renewal of ${table}`,
+      work: beat,
+      // From beat to beat, not from the end of one to the start of the next: a slow statement must not stretch it.
+      pauseMs: () => Math.max(0, beganAt + timing.heartbeatMs - clock.monotonicNow()),
+      onError: (error) => tell({ type: 'trouble', what: `the renewal of ${table}`, error }),
+    }),
+    hold(batch) {
+      rows.add(batch)
+    },
+    change(changed) {
+      timing = changed
+    },
+  }
+}

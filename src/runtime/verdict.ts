@@ -1,0 +1,48 @@
+import { retryDelay, type RetryPolicy } from './back-off.ts'
+import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from './outcome.ts'
+
+/** How a handler ended. */
+export type HandlerResult =
+  | { readonly ended: 'returned'; readonly outcome: Outcome | undefined }
+  | { readonly ended: 'threw'; readonly error: unknown }
+
+/** What is to become of the row. */
+export type Verdict =
+  | { readonly verdict: 'settle'; readonly outcome: Outcome; readonly failure: unknown }
+  /** Given back without counting an attempt. */
+  | { readonly verdict: 'release'; readonly saturatedForMs: number | undefined }
+
+export interface Circumstances {
+  readonly attempt: number
+  readonly policy: RetryPolicy
+  readonly random: () => number
+  /** The handler was told to stop because the worker has to; what it threw then is not the row's fault. */
+  readonly cutShort: boolean
+}
+
+/** A thrown error is a retry by policy, a `PermanentError` is dead, a `SaturatedError` is nobody's fault. */
+export function verdictOn(result: HandlerResult, circumstances: Circumstances): Verdict {
+  if (result.ended === 'returned') {
+    const outcome = result.outcome ?? done()
+    return {
+      verdict: 'settle',
+      outcome: byPolicy(outcome, circumstances),
+      failure: outcome.args['error'] ?? undefined,
+    }
+  }
+  const { error } = result
+  if (error instanceof SaturatedError) return { verdict: 'release', saturatedForMs: error.forMs }
+  if (circumstances.cutShort) return { verdict: 'release', saturatedForMs: undefined }
+  const outcome = error instanceof PermanentError ? dead(error) : byPolicy(retry({ error }), circumstances)
+  return { verdict: 'settle', outcome, failure: error }
+}
+
+/** A retry that is one too many is dead; one that names no delay gets the policy's. */
+function byPolicy(outcome: Outcome, { attempt, policy, random }: Circumstances): Outcome {
+  if (outcome.outcome !== 'retry') return outcome
+  if (policy.maxAttempts !== undefined && attempt >= policy.maxAttempts) {
+    return { outcome: 'dead', args: { error: outcome.args['error'] ?? null } }
+  }
+  if (outcome.args['delay_ms'] !== undefined) return outcome
+  return { outcome: 'retry', args: { ...outcome.args, delay_ms: retryDelay(attempt, policy, random) } }
+}

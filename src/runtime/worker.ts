@@ -1,0 +1,314 @@
+import { type Clock } from '../clock.ts'
+import { type Claim, type LeaseStore } from '../lease/store.ts'
+import { tableName } from '../lease/table.ts'
+import { type RetryPolicy } from './back-off.ts'
+import { RowContext, type HandlerContext, type LogSource } from './context.ts'
+import { type Events, type LossReason, type PauseReason } from './events.ts'
+import { Exchange } from './exchange.ts'
+import { Gate } from './gate.ts'
+import { abortHandling, type AbortReason, type Handling } from './handling.ts'
+import { type HeldRows } from './held-rows.ts'
+import { type RowToRenew } from './lifeline-messages.ts'
+import { createLimiter, type Limits } from './limits.ts'
+import { type Outcome } from './outcome.ts'
+import { Prefetch } from './prefetch.ts'
+import { type WorkerSettings } from './settings.ts'
+import { Slots } from './slots.ts'
+import { type HandlerResult, verdictOn } from './verdict.ts'
+
+export type Handler<Row> = (context: HandlerContext<Row>) => Promise<Outcome | void>
+
+export interface WorkerOptions<Row extends object> {
+  readonly name: string
+  readonly store: LeaseStore<Row>
+  readonly handle: Handler<Row>
+  readonly settings: WorkerSettings
+  readonly retry: RetryPolicy
+  readonly limits: Limits<Row> | undefined
+  readonly events: Events
+  readonly log: LogSource
+  readonly clock: Clock
+  readonly random: () => number
+  /** Rows in hand, shared with whoever renews them, and how that one learns of new rows. */
+  readonly held: HeldRows
+  readonly hold: (rows: readonly RowToRenew[]) => void
+  /** Wake-ups arrive: an idle worker need not look as often. */
+  readonly isWoken: () => boolean
+}
+
+/** How long handlers that were told to stop may take to come back, and their rows to be settled. */
+const LAST_MOMENT_MS = 1_000
+
+/** How often leases are looked at for trust that has run out; a fraction of a short lease. */
+const SWEEP_MS = 250
+
+/**
+ * Works off one table: claim → start → watch → settle. The exchange claims and settles, the slots run the handlers,
+ * and between them is a bounded number of rows: slots plus prefetch, from the claim until the settlement is confirmed.
+ */
+export class Worker<Row extends object = Record<string, unknown>> {
+  readonly name: string
+  readonly table: string
+  readonly #options: WorkerOptions<Row>
+  readonly #slots: Slots<Row>
+  readonly #exchange: Exchange<Row>
+  readonly #gate: Gate
+  readonly #prefetch: Prefetch
+  #settings: WorkerSettings
+  #sweeper: NodeJS.Timeout | undefined
+  #stopping = false
+
+  constructor(options: WorkerOptions<Row>) {
+    const { store, clock, random, events, held, limits, isWoken } = options
+    this.#options = options
+    this.#settings = options.settings
+    this.name = options.name
+    this.table = tableName(store.table)
+    this.#prefetch = new Prefetch(options.settings.concurrency)
+    this.#gate = new Gate((change) => this.#gateChanged(change))
+    const parts = { store, held, log: options.log, now: () => clock.monotonicNow() }
+    this.#slots = new Slots<Row>({
+      concurrency: () => (this.#gate.open ? this.#settings.concurrency : 0),
+      handle: async (handling) => options.handle(new RowContext(handling, parts)),
+      limits: limits === undefined ? undefined : { key: limits.key, limiter: createLimiter(limits, clock) },
+      onStart: (handling) => this.#started(handling),
+      onEnd: (handling, result) => this.#ended(handling, result),
+      onCrowded: (handlings, forMs) => this.#exchange.giveBack(handlings, forMs),
+    })
+    this.#exchange = new Exchange<Row>({
+      store,
+      clock,
+      random,
+      events,
+      isWoken,
+      settings: () => this.#settings,
+      room: () => this.#room(),
+      isQuiet: () => this.#slots.running === 0 && this.#slots.ready === 0,
+      isTrusted: (handling, now) => held.isTrusted(handling.held, now),
+      onClaimed: (claim, look) => this.#claimed(claim, look),
+      onGone: (handling, how) => this.#gone(handling, how),
+    })
+  }
+
+  /** Rows in hand. */
+  get inFlight(): number {
+    return this.#slots.running + this.#slots.ready + this.#exchange.size
+  }
+
+  get settings(): WorkerSettings {
+    return this.#settings
+  }
+
+  start(): void {
+    if (this.#settings.paused) this.#gate.shut('operator')
+    this.#exchange.start()
+    this.#sweeper = setInterval(
+      () => this.#sweep(),
+      Math.max(10, Math.min(SWEEP_MS, this.#settings.leaseMs / 20)),
+    )
+  }
+
+  /** Stops claiming and starting, and gives back what has not been started. */
+  pause(reason: PauseReason = 'operator', forMs?: number): void {
+    this.#gate.shut(reason, forMs)
+  }
+
+  resume(reason: PauseReason = 'operator'): void {
+    this.#gate.openFor(reason)
+  }
+
+  /** Something may have become claimable. */
+  wake(): void {
+    this.#exchange.wake()
+  }
+
+  /** Settings that have been checked as a whole. */
+  change(settings: WorkerSettings): void {
+    this.#settings = settings
+    if (settings.paused) this.#gate.shut('operator')
+    else this.#gate.openFor('operator')
+    this.#slots.fill()
+    this.#exchange.notify()
+  }
+
+  /** All rows that need renewal, for a lifeline that starts anew. */
+  rowsToRenew(): RowToRenew[] {
+    return [...this.#slots].map(toRenew)
+  }
+
+  /** The renewing side found that a row is no longer ours, or no longer known to be. */
+  lost({ index, generation }: RowToRenew, reason: LossReason): void {
+    for (const handling of this.#slots) {
+      if (handling.held.index === index && handling.held.generation === generation)
+        this.#lose(handling, reason)
+    }
+  }
+
+  /**
+   * Stops claiming; gives back what was never started; lets handlers finish until the timeout; then tells the rest to
+   * stop, settles or gives back those that do, and leaves the others to the reaper. Not clean: some were left.
+   */
+  async stop(): Promise<{ readonly clean: boolean }> {
+    this.#stopping = true
+    this.#gate.shut('stopping')
+    this.#exchange.hurry()
+    const deadline = this.#now() + this.#settings.shutdownTimeoutMs
+    await this.#until(() => this.#slots.running === 0, deadline)
+    for (const handling of this.#slots) this.#abort(handling, 'stopping')
+    await this.#until(() => this.inFlight === 0, Math.max(deadline, this.#now()) + LAST_MOMENT_MS)
+    const clean = this.inFlight === 0 && this.#slots.abandoned === 0
+    clearInterval(this.#sweeper)
+    this.#slots.close()
+    this.#gate.close()
+    await this.#exchange.stop()
+    return { clean }
+  }
+
+  async #until(reached: () => boolean, deadline: number): Promise<void> {
+    while (!reached() && this.#now() < deadline) await this.#exchange.news(deadline - this.#now())
+  }
+
+  /** How many rows there is room for, those on their way through the exchange not counted. */
+  #room(): number {
+    if (!this.#gate.open) return 0
+    const { concurrency, prefetch } = this.#settings
+    const ahead = this.#prefetch.within(prefetch)
+    const { ready, running, abandoned } = this.#slots
+    // With enough waiting for a slot there is no hurry, and a larger claim later is cheaper than two small ones.
+    if (ahead > 1 && ready > ahead / 2) return 0
+    return concurrency + ahead - ready - running - abandoned
+  }
+
+  #claimed(claim: Claim<Row>, { full, sentAt }: { readonly full: boolean; readonly sentAt: number }): void {
+    if (full && this.#slots.ready === 0) this.#prefetch.ranDry(this.#settings.prefetch)
+    const { store, held, hold } = this.#options
+    const { attempts } = store.table
+    const handlings = claim.claimed.map(({ lease, row }): Handling<Row> => {
+      const counted: unknown = attempts === undefined ? 0 : Reflect.get(row, attempts)
+      return {
+        lease,
+        row,
+        held: held.take(claim.trustedUntil),
+        claimedAt: sentAt,
+        attempt: Number(counted ?? 0) + 1,
+        limitedBy: undefined,
+        abort: undefined,
+        lost: undefined,
+        settledAs: undefined,
+      }
+    })
+    // The renewal starts no later than the handler (WH-FR-001-AC1).
+    hold(handlings.map(toRenew))
+    if (!this.#gate.open) {
+      this.#exchange.giveBack(handlings)
+      return
+    }
+    this.#slots.add(handlings)
+    this.#slots.fill()
+  }
+
+  #started(handling: Handling<Row>): void {
+    this.#prefetch.waited(this.#now() - handling.claimedAt)
+    const { events } = this.#options
+    if (events.wanted('started'))
+      events.emit('started', { ...this.#ref(handling), attempt: handling.attempt })
+  }
+
+  #ended(handling: Handling<Row>, result: HandlerResult): void {
+    const { retry: policy, random, held, events } = this.#options
+    const { attempt, settledAs, lost } = handling
+    const cutShort = this.#stopping && handling.abort?.signal.aborted === true
+    const verdict = verdictOn(result, { attempt, policy, random, cutShort })
+    const outcome = verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release'
+    if (lost !== undefined || !held.isTrusted(handling.held, this.#now())) {
+      this.#gone(handling, { fencedOffAs: outcome })
+    } else if (settledAs !== undefined && result.ended === 'returned') {
+      this.#gone(handling, undefined)
+      const ids = [handling.lease.id]
+      events.emit('settled', {
+        worker: this.#worker,
+        table: this.table,
+        outcome: settledAs.outcome,
+        ids,
+        durationMs: 0,
+      })
+    } else if (verdict.verdict === 'release') {
+      if (verdict.saturatedForMs !== undefined) this.#gate.shut('saturated', verdict.saturatedForMs)
+      this.#exchange.giveBack([handling], verdict.saturatedForMs)
+    } else {
+      const { failure: error } = verdict
+      if (error !== undefined) events.emit('failed', { ...this.#ref(handling), attempt, outcome, error })
+      this.#exchange.settle(handling, verdict.outcome)
+    }
+    this.#exchange.notify()
+  }
+
+  #gateChanged({
+    reason,
+    paused,
+    forMs,
+  }: {
+    reason: PauseReason
+    paused: boolean
+    forMs: number | undefined
+  }): void {
+    const { events } = this.#options
+    const of = { worker: this.#worker, table: this.table }
+    if (paused) {
+      events.emit('paused', { ...of, reason, forMs })
+      this.#exchange.giveBack(this.#slots.takeReady())
+    } else {
+      events.emit('resumed', { ...of, reason })
+      this.#slots.fill()
+      this.#exchange.wake()
+    }
+  }
+
+  /** Leases whose time of trust has run out, whoever was to renew them. */
+  #sweep(): void {
+    const now = this.#now()
+    for (const handling of this.#slots) {
+      if (this.#options.held.isTrusted(handling.held, now)) continue
+      // From two leases on nothing is renewed any more, see renewal.ts.
+      this.#lose(handling, now - handling.claimedAt >= 2 * this.#settings.leaseMs ? 'tooLong' : 'untrusted')
+    }
+  }
+
+  #lose(handling: Handling<Row>, reason: LossReason): void {
+    if (handling.lost !== undefined) return
+    handling.lost = reason
+    this.#options.held.lose(handling.held)
+    this.#options.events.emit('lost', { ...this.#ref(handling), reason })
+    if (this.#slots.abandon(handling)) this.#abort(handling, reason)
+    else this.#gone(handling, undefined)
+    this.#slots.fill()
+    this.#exchange.notify()
+  }
+
+  #abort(handling: Handling<Row>, reason: AbortReason): void {
+    abortHandling(handling, reason)
+    this.#options.events.emit('aborted', { ...this.#ref(handling), reason })
+  }
+
+  #gone(handling: Handling<Row>, how: { readonly fencedOffAs: string } | undefined): void {
+    this.#options.held.free(handling.held)
+    if (how !== undefined)
+      this.#options.events.emit('fencedOff', { ...this.#ref(handling), outcome: how.fencedOffAs })
+  }
+
+  get #worker(): string {
+    return this.#options.store.owner
+  }
+
+  #now(): number {
+    return this.#options.clock.monotonicNow()
+  }
+
+  #ref({ lease }: Handling<Row>): { worker: string; table: string; id: string; token: bigint } {
+    return { worker: this.#worker, table: this.table, id: lease.id, token: lease.token }
+  }
+}
+
+function toRenew({ held, lease, claimedAt }: Handling<unknown>): RowToRenew {
+  return { index: held.index, generation: held.generation, id: lease.id, token: lease.token, claimedAt }
+}

@@ -1,0 +1,78 @@
+import { expect, it } from 'vitest'
+import { leaseTable } from '../lease/index.ts'
+import { readWorkDeclarations } from './work-declarations.ts'
+
+const declaration = {
+  table: 'public.emails',
+  id: 'id',
+  lease: { owner: 'lease_owner', until: 'lease_until' },
+  claimable: 'sent_at is null',
+  order: ['id'],
+  onExpiry: 'claimable',
+  outcomes: { done: { set: {} } },
+} as const
+const table = leaseTable(declaration)
+const handle = async (): Promise<void> => {}
+const emails = { name: 'emails', table, handle }
+
+function problems(value: unknown, timing = {}): readonly string[] {
+  return readWorkDeclarations(value, 'leasehold.config.mjs', timing).problems
+}
+
+it('what is declared well is what it was', () => {
+  const workers = [
+    emails,
+    {
+      ...emails,
+      name: 'letters-2',
+      settings: { concurrency: 3, leaseMs: 60_000 },
+      retry: { maxAttempts: 5 },
+      limits: { key: () => 'x', concurrency: 1 },
+      probe: { everyMs: 1_000, check: handle },
+      wake: true,
+      bucket: 3,
+    },
+  ]
+  expect(readWorkDeclarations(workers, 'leasehold.config.mjs', {})).toEqual({ workers, problems: [] })
+  expect(readWorkDeclarations(undefined, '', {})).toEqual({ workers: [], problems: [] })
+})
+
+it.each([
+  [{ emails }, 'workers (leasehold.config.mjs) is {'],
+  [['emails'], "workers[0] (leasehold.config.mjs) is 'emails', but must be an object"],
+  [
+    [{ ...emails, name: undefined }],
+    'workers[0] (leasehold.config.mjs) has name = undefined, but it must be a name',
+  ],
+  [[{ ...emails, name: 'a,b' }], "workers[0] 'a,b' (leasehold.config.mjs) has name = 'a,b'"],
+  [[{ ...emails, name: 'reaper' }], 'and not reaper'],
+  [[{ ...emails, table: 'public.emails' }], "has table = 'public.emails', but it must be a lease table"],
+  [[{ ...emails, table: declaration }], 'wrap it in leaseTable(…)'],
+  [[{ ...emails, handle: 'send' }], "has handle = 'send', but it must be a function"],
+  [[{ ...emails, handler: handle }], 'has no handler: did you mean handle?'],
+  [[{ ...emails, nothingLikeIt: 1 }], 'has no nothingLikeIt: its fields are name, table, handle,'],
+  [[{ ...emails, settings: 5 }], 'has settings = 5'],
+  [[{ ...emails, settings: { concurrency: 0 } }], 'concurrency is 0'],
+  [[{ ...emails, settings: { pollMS: 10 } }], 'pollMS'],
+  [[{ ...emails, settings: { leaseMs: 1_000, heartbeatMs: 400 } }], 'heartbeatMs is 400'],
+  [[{ ...emails, retry: { factor: 0 } }], 'retry.factor is 0'],
+  [[{ ...emails, limits: { concurrency: 1 } }], 'has limits ='],
+  [[{ ...emails, probe: { everyMs: 0, check: handle } }], 'has probe ='],
+  [[{ ...emails, wake: 'yes' }], "has wake = 'yes', but it must be true or false"],
+  [[{ ...emails, bucket: -1 }], 'has bucket = -1'],
+  [[emails, emails], "workers (leasehold.config.mjs) has 'emails' twice"],
+])('%# is refused by name, with the value and the rule', (value, text) => {
+  const found = problems(value)
+  expect(found).toHaveLength(1)
+  expect(found[0]).toContain(text)
+})
+
+it('every problem is told at once', () => {
+  expect(problems([{ name: '', table, handle: 1 }, 7])).toHaveLength(3)
+})
+
+it('a lease of its own goes with the timings that were given for all, and is refused where it cannot', () => {
+  const short = [{ ...emails, settings: { leaseMs: 10_000 } }]
+  expect(problems(short)).toEqual([])
+  expect(problems(short, { heartbeatMs: 9_000 })[0]).toContain('heartbeatMs is 9000')
+})

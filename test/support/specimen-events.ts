@@ -1,0 +1,37 @@
+import type { EventMap, Events, EventType } from '../../src/runtime/events.ts'
+
+/** One event of each type, for the tests of logs and metrics; a type that is forgotten does not compile. */
+export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error('no') } = {}): void {
+  const of = { worker, table: 'public.emails' }
+  const row = { ...of, id: '7', token: 3n }
+  const each: EventMap = {
+    claimed: { ...of, count: 1, full: false, durationMs: 1 },
+    started: { ...row, attempt: 1 },
+    failed: { ...row, attempt: 1, outcome: 'retry', error },
+    settled: { ...of, outcome: 'done', ids: ['7'], durationMs: 1 },
+    released: { ...of, ids: ['7'] },
+    renewed: { ...of, count: 1, busy: 0, durationMs: 1 },
+    renewalFailed: { ...of, ids: ['7', '8'], error },
+    lost: { ...row, reason: 'taken' },
+    aborted: { ...row, reason: 'taken' },
+    fencedOff: { ...row, outcome: 'done' },
+    paused: { ...of, reason: 'saturated', forMs: 1 },
+    resumed: { ...of, reason: 'saturated' },
+    reaped: { ...row, owner: 'w2', staleMs: 1, evicted: false },
+    reaperRan: { worker, recovered: 1, durationMs: 1 },
+    reaperFailed: { worker, table: of.table, error },
+    workerStarted: { worker, roles: ['emails'] },
+    workerStopped: { worker, clean: true },
+    workerDied: { worker, died: 'w2', host: 'h2', pid: 42, lastSeenAt: new Date(0) },
+    workerReturned: { worker },
+    settingsChanged: { ...of, settings: { leaseMs: 1_000 } },
+    settingsRefused: { ...of, error },
+    databaseLost: { worker, error, retryInMs: 1 },
+    databaseBack: { worker },
+    listening: { worker },
+    notListening: { worker, error },
+    trouble: { worker, what: 'a bug', error },
+  }
+  // Object.keys forgets which keys it was given.
+  for (const type of Object.keys(each) as EventType[]) events.emit(type, each[type])
+}

@@ -1,0 +1,91 @@
+/** A table as an outbox has it, for tests of the worker: states, attempts that end in DEAD, and who ran what. */
+import { type LeaseTableDeclaration } from '../../src/lease/index.ts'
+import { type Database } from '../../src/postgres/database.ts'
+
+export const WORK_DDL = `
+  create table public.jobs (
+    id bigint generated always as identity primary key,
+    kind text not null default 'plain',
+    status text not null default 'PENDING',
+    attempts int not null default 0,
+    max_attempts int not null default 5,
+    last_error text,
+    available_at timestamptz default now(),
+    claimed_by text,
+    locked_until timestamptz,
+    lock_token bigint not null default 0
+  );
+  create index jobs_pending on public.jobs (available_at, id) where available_at is not null;
+  create index jobs_claimed on public.jobs (id) where status = 'CLAIMED';
+  create table public.runs (job bigint not null, token bigint not null, worker text not null, at timestamptz not null default clock_timestamp())`
+
+const LAST = 'attempts + 1 >= max_attempts'
+const AGAIN = `case when ${LAST} then 'DEAD' else 'PENDING' end`
+
+/** Plain data, so that a test can hand it to another process. */
+export const WORK_TABLE = {
+  table: 'public.jobs',
+  id: 'id',
+  lease: { owner: 'claimed_by', until: 'locked_until', token: 'lock_token' },
+  claimable: 'available_at is not null',
+  availableAt: 'available_at',
+  order: ['available_at', 'id'],
+  onExpiry: 'reap',
+  held: "status = 'CLAIMED'",
+  attempts: 'attempts',
+  writes: {
+    claim: { status: "'CLAIMED'", available_at: 'null' },
+    release: { status: "'PENDING'", available_at: "now() + $delay_ms * interval '1 millisecond'" },
+    reap: {
+      status: AGAIN,
+      available_at: `case when ${LAST} then null else now() end`,
+      last_error: "'the lease expired'",
+    },
+  },
+  outcomes: {
+    done: { set: { status: "'DONE'" } },
+    retry: {
+      set: {
+        status: "'PENDING'",
+        attempts: 'attempts + 1',
+        last_error: '$error',
+        available_at: "now() + coalesce($delay_ms, 0) * interval '1 millisecond'",
+      },
+      args: { error: 'text', delay_ms: 'float8' },
+    },
+    dead: {
+      set: { status: "'DEAD'", attempts: 'attempts + 1', last_error: '$error' },
+      args: { error: 'text' },
+    },
+  },
+} as const satisfies LeaseTableDeclaration
+
+export interface Job {
+  readonly id: string
+  readonly kind: string
+  readonly status: string
+  readonly attempts: number
+  readonly last_error: string | null
+  readonly claimed_by: string | null
+  readonly lock_token: string
+}
+
+export async function insertJobs(db: Database, count: number, kind = 'plain'): Promise<string[]> {
+  const { rows } = await db.query<{ id: string }>({
+    text: 'insert into public.jobs (kind) select $2 from generate_series(1, $1::int) returning id',
+    values: [count, kind],
+  })
+  return rows.map(({ id }) => id)
+}
+
+export async function jobs(db: Database): Promise<Job[]> {
+  return (await db.query<Job>({ text: 'select * from public.jobs order by id' })).rows
+}
+
+/** How many jobs are in each state. */
+export async function jobStates(db: Database): Promise<Record<string, number>> {
+  const { rows } = await db.query<{ status: string; count: number }>({
+    text: 'select status, count(*)::int as count from public.jobs group by status',
+  })
+  return Object.fromEntries(rows.map(({ status, count }) => [status, count]))
+}
