@@ -98,7 +98,7 @@ export class Events {
     return this.#all.size > 0 || (this.#byType.get(type)?.size ?? 0) > 0
   }
 
-  /** A listener must not throw; one that does is not allowed to hurt the work, and the others still hear. */
+  /** A listener that throws must not hurt the work: Node warns of it, and the others still hear. */
   emit<Type extends EventType>(type: Type, event: EventMap[Type]): void {
     if (!this.wanted(type)) return
     // The map says that this type goes with this event; the union cannot see it for a type that is still open.
@@ -107,9 +107,7 @@ export class Events {
       try {
         listener(typed)
       } catch (error) {
-        queueMicrotask(() => {
-          throw error
-        })
+        process.emitWarning(error instanceof Error ? error : String(error), 'LeaseholdListenerWarning')
       }
     }
   }

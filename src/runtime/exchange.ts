@@ -101,6 +101,7 @@ export class Exchange<Row extends object> {
         for (const handling of handlings) onGone(handling, undefined)
         this.#signal.notify()
       })
+      .catch((error: unknown) => events.emit('trouble', { ...this.#of, what: 'giving back rows', error }))
   }
 
   /** Something may have become claimable. */
@@ -131,8 +132,9 @@ export class Exchange<Row extends object> {
   #nextTurn(now: number): Turn<Row> | undefined {
     if (this.#pace.isAway(now)) return undefined
     const { batch: most } = this.#options.settings()
-    // What is about to be settled in the same statement makes room at the same moment.
-    const room = this.#options.room() - this.#asked - this.#leaving
+    // What is settled in the same statement makes room at the same moment; what has to wait takes it up.
+    const waiting = this.#settlements.size - Math.min(most, this.#settlements.largest)
+    const room = this.#options.room() - this.#asked - this.#leaving - waiting
     const limit = this.#pace.mayLook(now) ? Math.max(0, Math.min(most, room)) : 0
     const batch = this.#settlementIsDue(now, limit > 0) ? this.#trustedBatch(now) : undefined
     if (batch === undefined && limit === 0) return undefined

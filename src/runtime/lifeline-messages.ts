@@ -7,6 +7,8 @@ import { type WorkerInfo } from './registry.ts'
 
 export interface LifelineConfig {
   readonly databaseUrl: string
+  /** Leads to the server itself, for the session that listens and shows that this worker is alive. */
+  readonly listenUrl: string
   readonly schema: string
   readonly worker: WorkerInfo
   /** Wake-ups and settings arrive by NOTIFY. Without it everything works by polling. */
@@ -40,14 +42,16 @@ export interface RowsToRenew {
 export type ToLifeline =
   | {
       readonly type: 'serve'
+      /** The worker, of which there may be several on one table. */
+      readonly name: string
       readonly table: LeaseTable
       readonly shape: TableShape
       readonly bucket: number
       readonly held: SharedArrayBuffer
       readonly timing: RenewalTiming
     }
-  | { readonly type: 'timing'; readonly table: string; readonly timing: RenewalTiming }
-  | { readonly type: 'hold'; readonly table: string; readonly rows: RowsToRenew }
+  | { readonly type: 'timing'; readonly name: string; readonly timing: RenewalTiming }
+  | { readonly type: 'hold'; readonly name: string; readonly rows: RowsToRenew }
   | { readonly type: 'inFlight'; readonly count: number }
   | { readonly type: 'stop' }
 
@@ -55,18 +59,18 @@ export type FromLifeline =
   | { readonly type: 'ready' }
   | {
       readonly type: 'renewed'
-      readonly table: string
+      readonly name: string
       readonly count: number
       readonly busy: number
       readonly durationMs: number
     }
   | {
       readonly type: 'renewalFailed'
-      readonly table: string
+      readonly name: string
       readonly ids: readonly string[]
       readonly error: unknown
     }
-  | { readonly type: 'lost'; readonly table: string; readonly row: RowToRenew; readonly reason: LossReason }
+  | { readonly type: 'lost'; readonly name: string; readonly row: RowToRenew; readonly reason: LossReason }
   | { readonly type: 'woken'; readonly name: string }
   | { readonly type: 'settingsChanged'; readonly name: string }
   | { readonly type: 'listening' }

@@ -1,6 +1,5 @@
 import { systemClock } from '../clock.ts'
 import { leaseStore } from '../lease/store.ts'
-import { tableName } from '../lease/table.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Listener } from '../postgres/listener.ts'
 import { HeldRows } from './held-rows.ts'
@@ -34,7 +33,7 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
 
   /** The session that shows that this worker is alive is the one that says so. */
   const listener = new Listener({
-    url: databaseUrl,
+    url: config.listenUrl,
     applicationName: `leasehold ${worker.id}`.slice(0, 63),
     channels: [WAKE_CHANNEL, SETTINGS_CHANNEL],
     probeIntervalMs: config.presenceMs,
@@ -60,10 +59,9 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
   }
 
   function serve(message: Extract<ToLifeline, { type: 'serve' }>): void {
-    const { table, shape, bucket, timing } = message
-    const name = tableName(table)
+    const { name, table, shape, bucket, timing } = message
     const renewal = createRenewal({
-      table: name,
+      name,
       store: leaseStore(db, table, shape, { owner: worker.id, bucket }),
       held: new HeldRows(message.held),
       timing,
@@ -92,10 +90,10 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
         serve(message)
         break
       case 'hold':
-        renewals.get(message.table)?.hold(message.rows)
+        renewals.get(message.name)?.hold(message.rows)
         break
       case 'timing':
-        renewals.get(message.table)?.change(message.timing)
+        renewals.get(message.name)?.change(message.timing)
         break
       case 'inFlight':
         inFlight = message.count

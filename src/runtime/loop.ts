@@ -35,14 +35,21 @@ export function createLoop(options: {
   return {
     name: options.name,
     start() {
-      if (running !== undefined) return
+      if (running !== undefined && stopping?.signal.aborted === false) return
+      const before = running
       stopping = new AbortController()
-      running = run(stopping.signal)
+      const { signal } = stopping
+      running = (async () => {
+        // One that is still stopping is let finish first.
+        await before
+        await run(signal)
+      })()
     },
     async stop() {
       stopping?.abort()
-      await running
-      running = undefined
+      const ending = running
+      await ending
+      if (running === ending) running = undefined
     },
   }
 }

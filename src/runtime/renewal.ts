@@ -24,7 +24,8 @@ export interface Renewal {
 }
 
 export interface RenewalOptions {
-  readonly table: string
+  /** Of the worker whose rows these are. */
+  readonly name: string
   readonly store: Pick<LeaseStore, 'renew' | 'owner'>
   readonly held: HeldRows
   readonly timing: RenewalTiming
@@ -34,7 +35,7 @@ export interface RenewalOptions {
 
 /** Keeps the leases of one table's rows alive: one timer, one statement a beat, nothing while no row is held. */
 export function createRenewal(options: RenewalOptions): Renewal {
-  const { table, store, held, clock, tell } = options
+  const { name, store, held, clock, tell } = options
   let { timing } = options
   let beganAt = clock.monotonicNow()
   const rows = new RowsInRenewal(held)
@@ -64,8 +65,10 @@ export function createRenewal(options: RenewalOptions): Renewal {
       try {
         await renew(still)
       } catch (error) {
-        tell({ type: 'renewalFailed', table, ids: still.map(({ id }) => id), error })
-        for (const row of still) lose(row, 'heartbeatFailed')
+        // All of them before anybody hears of one: the slot of the first must not go to the next.
+        const lost = still.filter((row) => held.lose(row))
+        tell({ type: 'renewalFailed', name, ids: still.map(({ id }) => id), error })
+        for (const row of lost) tell({ type: 'lost', name, row, reason: 'heartbeatFailed' })
       }
     }
   }
@@ -81,15 +84,11 @@ export function createRenewal(options: RenewalOptions): Renewal {
     }
     for (const lease of renewal.lost) {
       const row = byLease.get(lease)
-      if (row !== undefined) lose(row, 'taken')
+      // A row that was settled meanwhile is not lost: it was given up.
+      if (row !== undefined && held.lose(row)) tell({ type: 'lost', name, row, reason: 'taken' })
     }
     const durationMs = clock.monotonicNow() - startedAt
-    tell({ type: 'renewed', table, count: renewal.renewed.length, busy: renewal.busy.length, durationMs })
-  }
-
-  /** A row that was settled meanwhile is not lost: it was given up. */
-  function lose(row: RowToRenew, reason: 'taken' | 'heartbeatFailed'): void {
-    if (held.lose(row)) tell({ type: 'lost', table, row, reason })
+    tell({ type: 'renewed', name, count: renewal.renewed.length, busy: renewal.busy.length, durationMs })
   }
 
   function leaseOf({ id, token }: RowToRenew): Lease {
@@ -98,11 +97,11 @@ export function createRenewal(options: RenewalOptions): Renewal {
 
   return {
     loop: createLoop({
-      name: `renewal of ${table}`,
+      name: `renewal of ${name}`,
       work: beat,
       // From beat to beat, not from the end of one to the start of the next: a slow statement must not stretch it.
       pauseMs: () => Math.max(0, beganAt + timing.heartbeatMs - clock.monotonicNow()),
-      onError: (error) => tell({ type: 'trouble', what: `the renewal of ${table}`, error }),
+      onError: (error) => tell({ type: 'trouble', what: `the renewal of ${name}`, error }),
     }),
     hold(batch) {
       rows.add(batch)

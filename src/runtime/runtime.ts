@@ -1,71 +1,30 @@
-import { type Clock, systemClock } from '../clock.ts'
+import { systemClock } from '../clock.ts'
 import { LeaseholdError } from '../errors.ts'
 import { fitTable } from '../lease/fit.ts'
 import { leaseStore, type LeaseStore } from '../lease/store.ts'
-import { type LeaseTable, tableName } from '../lease/table.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { within } from '../postgres/deadline.ts'
 import { migrate } from '../postgres/migrate.ts'
-import { retryPolicy, type RetryPolicy } from './back-off.ts'
+import { retryPolicy } from './back-off.ts'
 import { type LogSource } from './context.ts'
 import { Events } from './events.ts'
 import { HeldRows } from './held-rows.ts'
 import { startLifeline, type LifelineLink } from './lifeline-link.ts'
 import { type FromLifeline, type RowToRenew } from './lifeline-messages.ts'
-import { type Limits } from './limits.ts'
 import { readSettings } from './live-settings.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { createReaper } from './reaper.ts'
 import { describeWorker } from './registry.ts'
 import { columnsOf } from './rows-to-renew.ts'
-import { createSinkProbe, type SinkProbe } from './sink-probe.ts'
+import { SettingsLayers } from './settings-layers.ts'
+import { createSinkProbe } from './sink-probe.ts'
 import { workerSettings, type WorkerSettings } from './settings.ts'
-import { Worker, type Handler } from './worker.ts'
+import { refuseUnsettleable, type RuntimeOptions, type WorkDeclaration } from './work-declaration.ts'
+import { Worker } from './worker.ts'
 
-/** One table to be worked off, and by what. */
-export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
-  /** The role; also the name of its row in the `settings` table, and what `leasehold.wake(name)` wakes. */
-  readonly name: string
-  readonly table: LeaseTable
-  readonly handle: Handler<Row>
-  readonly settings?: Partial<WorkerSettings>
-  readonly retry?: Partial<RetryPolicy>
-  readonly limits?: Limits<Row>
-  /** Asked now and then whether what the handler sends to has room; claiming pauses while it has not. */
-  readonly probe?: SinkProbe
-  /** Its producers call `leasehold.wake(name)`. */
-  readonly wake?: boolean
-  readonly bucket?: number
-}
-
-export interface RuntimeOptions {
-  readonly databaseUrl: string
-  readonly workers?: readonly WorkDeclaration<never>[]
-  readonly schema?: string
-  /** Unique; made from host, process and chance unless given (RULE-020-032). */
-  readonly id?: string
-  readonly events?: Events
-  readonly log?: LogSource
-  /** For all workers of this process; each worker's own come first. */
-  readonly settings?: Partial<WorkerSettings>
-  /** Take back expired leases of these tables. Default true; some process must (RULE-020-020). */
-  readonly reaper?: boolean
-  /** What is to be reaped besides the tables of `workers`: a process may reap what others work on. */
-  readonly reapTables?: readonly Pick<WorkDeclaration<never>, 'table' | 'bucket'>[]
-  /** Take back the leases of workers whose session is gone. Default true. */
-  readonly eviction?: boolean
-  /** LISTEN for wake-ups and settings. Default true; switch it off behind a transaction-mode pooler. */
-  readonly listen?: boolean
-  /** Where leases are renewed. Default 'thread': a handler that blocks the event loop does not starve it. */
-  readonly lifeline?: 'thread' | 'inline'
-  readonly presenceMs?: number
-  /** The most connections of the pool; two more are the lifeline's (RULE-020-041). Default 10. */
-  readonly maxConnections?: number
-  readonly migrate?: boolean
-}
-
-const NEEDED_OUTCOMES = ['done', 'retry', 'dead'] as const
 const PRESENCE_MS = 5_000
+/** No statement of a worker takes this long while the database is well. */
+const QUERY_TIMEOUT_MS = 10_000
 const LONGEST_INTRODUCTION_MS = 3_000
 const SETTINGS_POLL_MS = 1_000
 const SILENT: LogSource = {
@@ -79,6 +38,7 @@ const SILENT: LogSource = {
 interface Served {
   readonly declaration: WorkDeclaration
   readonly worker: Worker
+  readonly layers: SettingsLayers
 }
 
 /** A worker process's inside: its workers, their lifeline, the reaper, the settings they follow. */
@@ -90,6 +50,7 @@ export class Runtime {
   readonly #schema: string
   readonly #served = new Map<string, Served>()
   readonly #loops: Loop[] = []
+  readonly #stores: LeaseStore[] = []
   #link: LifelineLink | undefined
   #listening = false
   #whenKnown: () => void = () => undefined
@@ -103,6 +64,7 @@ export class Runtime {
     this.#db = openDatabase({
       url: options.databaseUrl,
       maxConnections: options.maxConnections ?? 10,
+      queryTimeoutMs: QUERY_TIMEOUT_MS,
       applicationName: `leasehold worker ${id}`.slice(0, 63),
     })
   }
@@ -117,8 +79,12 @@ export class Runtime {
   }
 
   worker(name: string): Worker {
+    return this.#servedAs(name).worker
+  }
+
+  #servedAs(name: string): Served {
     const served = this.#served.get(name)
-    if (served !== undefined) return served.worker
+    if (served !== undefined) return served
     throw new TypeError(
       `there is no worker ${name}: there are ${[...this.#served.keys()].join(', ') || 'none'}`,
     )
@@ -126,7 +92,7 @@ export class Runtime {
 
   /** Changes the settings of one worker of this process, whole or not at all. */
   change(name: string, patch: Partial<WorkerSettings>): WorkerSettings {
-    const settings = workerSettings({ ...this.worker(name).settings, ...patch })
+    const settings = this.#servedAs(name).layers.change(patch)
     this.#apply(name, settings)
     return settings
   }
@@ -144,6 +110,7 @@ export class Runtime {
     this.#link = startLifeline({
       config: {
         databaseUrl: this.#options.databaseUrl,
+        listenUrl: this.#options.listenUrl ?? this.#options.databaseUrl,
         schema: this.#schema,
         worker: describeWorker(roles, { id: this.id }),
         listen: this.#options.listen ?? true,
@@ -160,7 +127,7 @@ export class Runtime {
       if (shape !== undefined) await this.#serve(declaration as WorkDeclaration, shape, this.#link)
     }
     await this.#openReapedTables()
-    this.events.on('reaped', ({ table }) => this.#of(table)?.worker.wake())
+    this.events.on('reaped', ({ table }) => this.#wakeAllOf(table))
     this.#startLoops()
     this.events.emit('workerStarted', { worker: this.id, roles })
   }
@@ -198,9 +165,9 @@ export class Runtime {
     const { name, table, bucket = 0 } = declaration
     const store = leaseStore(this.#db, table, shape, { owner: this.id, bucket })
     const held = new HeldRows()
-    const settings = await this.#settingsOf(declaration)
-    const qualified = tableName(table)
-    link.post({ type: 'serve', table, shape, bucket, held: held.buffer, timing: settings })
+    const layers = new SettingsLayers(this.#options.settings, declaration.settings)
+    const settings = layers.store(await readSettings(this.#db, this.#schema, name))
+    link.post({ type: 'serve', name, table, shape, bucket, held: held.buffer, timing: settings })
     const worker = new Worker({
       name,
       store,
@@ -213,11 +180,10 @@ export class Runtime {
       clock: systemClock,
       random: Math.random,
       held,
-      hold: (rows: readonly RowToRenew[]) =>
-        link.post({ type: 'hold', table: qualified, rows: columnsOf(rows) }),
+      hold: (rows: readonly RowToRenew[]) => link.post({ type: 'hold', name, rows: columnsOf(rows) }),
       isWoken: () => declaration.wake === true && this.#listening,
     })
-    this.#served.set(name, { declaration, worker })
+    this.#served.set(name, { declaration, worker, layers })
     worker.start()
     if (declaration.probe !== undefined) this.#loops.push(createSinkProbe(declaration.probe, worker))
     this.#stores.push(store)
@@ -234,8 +200,6 @@ export class Runtime {
         )
     }
   }
-
-  readonly #stores: LeaseStore[] = []
 
   #startLoops(): void {
     const { reaper = true, eviction = true, settings } = this.#options
@@ -282,19 +246,15 @@ export class Runtime {
     for (const name of this.#served.keys()) await this.#readSettings(name)
   }
 
-  async #settingsOf({ name, settings }: WorkDeclaration): Promise<WorkerSettings> {
-    const stored = await readSettings(this.#db, this.#schema, name)
-    return workerSettings({ ...this.#options.settings, ...settings, ...stored })
-  }
-
   /** Settings that cannot work are refused whole; the worker goes on with those it has. */
   async #readSettings(name: string): Promise<void> {
     const served = this.#served.get(name)
     if (served === undefined) return
     const of = { worker: this.id, table: served.worker.table }
+    const stored = await readSettings(this.#db, this.#schema, name)
     let settings: WorkerSettings
     try {
-      settings = await this.#settingsOf(served.declaration)
+      settings = served.layers.store(stored)
     } catch (error) {
       this.events.emit('settingsRefused', { ...of, error })
       return
@@ -306,7 +266,7 @@ export class Runtime {
     const worker = this.worker(name)
     const { table } = worker
     worker.change(settings)
-    this.#link?.post({ type: 'timing', table, timing: settings })
+    this.#link?.post({ type: 'timing', name, timing: settings })
     this.events.emit('settingsChanged', { worker: this.id, table, settings: { ...settings } })
   }
 
@@ -315,10 +275,10 @@ export class Runtime {
     switch (message.type) {
       case 'renewed':
       case 'renewalFailed':
-        events.emit(message.type, { worker, ...message })
+        events.emit(message.type, { ...message, worker, table: this.worker(message.name).table })
         break
       case 'lost':
-        this.#of(message.table)?.worker.lost(message.row, message.reason)
+        this.#served.get(message.name)?.worker.lost(message.row, message.reason)
         break
       case 'woken':
         this.#served.get(message.name)?.worker.wake()
@@ -351,9 +311,8 @@ export class Runtime {
         this.#trouble(message.what, message.error)
         break
       case 'ready':
-        for (const served of this.#served.values()) {
-          const rows = served.worker.rowsToRenew()
-          this.#link?.post({ type: 'hold', table: served.worker.table, rows: columnsOf(rows) })
+        for (const [name, served] of this.#served) {
+          this.#link?.post({ type: 'hold', name, rows: columnsOf(served.worker.rowsToRenew()) })
         }
         break
       case 'stopped':
@@ -361,8 +320,8 @@ export class Runtime {
     }
   }
 
-  #of(table: string): Served | undefined {
-    return [...this.#served.values()].find(({ worker }) => worker.table === table)
+  #wakeAllOf(table: string): void {
+    for (const { worker } of this.#served.values()) if (worker.table === table) worker.wake()
   }
 
   #trouble(what: string, error: unknown): void {
@@ -384,16 +343,3 @@ export async function startRuntime(options: RuntimeOptions): Promise<Runtime> {
     throw error
   }
 }
-
-/** What a handler returns or throws must have somewhere to go. */
-function refuseUnsettleable(table: LeaseTable): void {
-  const missing = NEEDED_OUTCOMES.filter((outcome) => !(outcome in table.outcomes))
-  if (missing.length === 0) return
-  throw new LeaseholdError(
-    'LEASE_TABLE_INVALID',
-    `The lease table ${tableName(table)} cannot be worked off: it declares no outcome ${missing.join(', ')}.`,
-    { remedy: 'Declare done, retry (args: error text, delay_ms float8) and dead (args: error text).' },
-  )
-}
-
-export type { Clock }

@@ -23,6 +23,13 @@ export class Settlements<Row> {
     return this.#size
   }
 
+  /** How many of them one statement could settle, if it took as many as it liked. */
+  get largest(): number {
+    let largest = 0
+    for (const waiting of this.#byOutcome.values()) largest = Math.max(largest, waiting.length)
+    return largest
+  }
+
   /** Since when the one that has waited longest is waiting. */
   get oldestAt(): number {
     return this.#oldestAt

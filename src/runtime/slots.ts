@@ -5,10 +5,13 @@ import { type HandlerResult } from './verdict.ts'
 
 export interface SlotsOptions<Row> {
   readonly concurrency: () => number
+  /** No processing without a lease (RULE-020-050): one that ran out or was lost in the queue is not started. */
+  readonly isTrusted: (handling: Handling<Row>) => boolean
   readonly handle: (handling: Handling<Row>) => Promise<Outcome | void>
   readonly limits: { readonly key: (row: Row) => string | undefined; readonly limiter: Limiter } | undefined
   readonly onStart: (handling: Handling<Row>) => void
   readonly onEnd: (handling: Handling<Row>, result: HandlerResult) => void
+  readonly onTrouble: (error: unknown) => void
   /** Rows whose key has no room, and that are in the way of others. */
   readonly onCrowded: (handlings: readonly Handling<Row>[], forMs: number) => void
 }
@@ -74,13 +77,17 @@ export class Slots<Row> {
       this.#fillWithin(limits)
       return
     }
-    let started = 0
-    while (started < this.#ready.length && this.#hasRoom()) {
-      const handling = this.#ready[started]
-      started += 1
-      if (handling !== undefined) this.#start(handling)
+    const ready = this.#ready
+    const aside: Handling<Row>[] = []
+    let seen = 0
+    while (seen < ready.length && this.#hasRoom()) {
+      const handling = ready[seen]
+      seen += 1
+      if (handling === undefined) continue
+      if (this.#options.isTrusted(handling)) this.#start(handling)
+      else aside.push(handling)
     }
-    if (started > 0) this.#ready.splice(0, started)
+    if (seen > 0) ready.splice(0, seen, ...aside)
   }
 
   close(): void {
@@ -99,8 +106,9 @@ export class Slots<Row> {
     const ready = this.takeReady()
     for (const handling of ready) {
       const limitedBy = key(handling.row)
-      const waitMs = !this.#hasRoom() ? 0 : limitedBy === undefined ? 0 : limiter.start(limitedBy)
-      if (!this.#hasRoom()) {
+      const mayStart = this.#hasRoom() && this.#options.isTrusted(handling)
+      const waitMs = mayStart && limitedBy !== undefined ? limiter.start(limitedBy) : 0
+      if (!mayStart) {
         aside.push(handling)
       } else if (waitMs > 0) {
         soonest = Math.min(soonest, waitMs)
@@ -127,10 +135,14 @@ export class Slots<Row> {
   #start(handling: Handling<Row>): void {
     this.#running.add(handling)
     this.#options.onStart(handling)
-    this.#options.handle(handling).then(
-      (outcome) => this.#end(handling, { ended: 'returned', outcome: outcome ?? undefined }),
-      (error: unknown) => this.#end(handling, { ended: 'threw', error }),
-    )
+    this.#options
+      .handle(handling)
+      .then(
+        (outcome) => this.#end(handling, { ended: 'returned', outcome: outcome ?? undefined }),
+        (error: unknown) => this.#end(handling, { ended: 'threw', error }),
+        // What goes wrong in our own code at the end of a handler must not end the process.
+      )
+      .catch((error: unknown) => this.#options.onTrouble(error))
   }
 
   #end(handling: Handling<Row>, result: HandlerResult): void {

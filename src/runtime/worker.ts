@@ -1,6 +1,7 @@
 import { type Clock } from '../clock.ts'
 import { type Claim, type LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
+import { within } from '../postgres/deadline.ts'
 import { type RetryPolicy } from './back-off.ts'
 import { RowContext, type HandlerContext, type LogSource } from './context.ts'
 import { type Events, type LossReason, type PauseReason } from './events.ts'
@@ -69,10 +70,13 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const parts = { store, held, log: options.log, now: () => clock.monotonicNow() }
     this.#slots = new Slots<Row>({
       concurrency: () => (this.#gate.open ? this.#settings.concurrency : 0),
+      isTrusted: (handling) => held.isTrusted(handling.held, clock.monotonicNow()),
       handle: async (handling) => options.handle(new RowContext(handling, parts)),
       limits: limits === undefined ? undefined : { key: limits.key, limiter: createLimiter(limits, clock) },
       onStart: (handling) => this.#started(handling),
       onEnd: (handling, result) => this.#ended(handling, result),
+      onTrouble: (error) =>
+        events.emit('trouble', { worker: store.owner, what: `a row of ${this.table}`, error }),
       onCrowded: (handlings, forMs) => this.#exchange.giveBack(handlings, forMs),
     })
     this.#exchange = new Exchange<Row>({
@@ -160,7 +164,8 @@ export class Worker<Row extends object = Record<string, unknown>> {
     clearInterval(this.#sweeper)
     this.#slots.close()
     this.#gate.close()
-    await this.#exchange.stop()
+    // A statement that does not come back is given up by the pool, not waited for here.
+    await within(LAST_MOMENT_MS, this.#exchange.stop())
     return { clean }
   }
 

@@ -1,0 +1,128 @@
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
+import { useProcesses } from '../../test/support/processes.ts'
+import { startServer, type TestServer } from '../../test/support/server.ts'
+import { insertJobs, jobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
+import { startWorker, type Line, type WorkerProcess } from '../../test/support/worker-process.ts'
+import { openDatabase, type Database } from '../postgres/database.ts'
+
+const processes = useProcesses()
+let server: TestServer
+let db: Database
+
+/** What the table shows: every time that a row becomes DONE. */
+const SETTLEMENTS_DDL = `
+  create table public.settlements (job bigint not null);
+  create function public.note_settlement() returns trigger language plpgsql as
+    $$ begin insert into public.settlements values (new.id); return null; end $$;
+  create trigger settled after update on public.jobs
+    for each row when (new.status = 'DONE') execute function public.note_settlement()`
+
+beforeAll(async () => {
+  server = await startServer()
+  db = openDatabase({ url: server.url })
+  await db.query({ text: WORK_DDL })
+  await db.query({ text: SETTLEMENTS_DDL })
+  // A row that is in the way of every restart is still not to blame.
+  await db.query({ text: 'alter table public.jobs alter max_attempts set default 100' })
+})
+beforeEach(async () => {
+  await db.query({ text: 'truncate public.jobs, public.runs, public.settlements' })
+})
+afterAll(async () => {
+  await db.close()
+  await server.remove()
+})
+
+const TIMING = { leaseMs: 2_000, reaperIntervalMs: 500, pollMs: 100 }
+
+async function settlements(): Promise<string[]> {
+  const { rows } = await db.query<{ job: string }>({
+    text: 'select job from public.settlements order by job',
+  })
+  return rows.map(({ job }) => job)
+}
+
+/** Resolves with the next line about this that is none of those known. */
+async function news(worker: WorkerProcess, type: string, known: readonly Line[]): Promise<Line> {
+  const seen = new Set(known.map((line) => JSON.stringify(line)))
+  return worker.heard(type, (line) => !seen.has(JSON.stringify(line)))
+}
+
+it('RULE-020-012, LIFE-18: five restarts of the database under load end no worker, lose no row and settle none twice', async () => {
+  const settings = { ...TIMING, concurrency: 10 }
+  const workers = ['one', 'two'].map((id) =>
+    startWorker(processes, {
+      databaseUrl: server.url,
+      settings,
+      shortMs: 50,
+      runtime: { id },
+      tell: ['settled', 'databaseLost', 'lost', 'trouble'],
+    }),
+  )
+  for (const worker of workers) await worker.heard('up')
+  const ids: string[] = []
+  for (let restart = 0; restart < 5; restart += 1) {
+    const before = workers.map((worker) => worker.all('settled'))
+    ids.push(...(await insertJobs(db, 400, 'short')))
+    // Both are in the midst of it, after every restart again.
+    await Promise.all(workers.map(async (worker, i) => news(worker, 'settled', before[i] ?? [])))
+    expect((await jobStates(db))['CLAIMED']).toBeGreaterThan(0)
+    await server.restart('immediate')
+  }
+  for (;;) {
+    const known = workers.map((worker) => worker.all('settled'))
+    const { DONE: done = 0 } = await jobStates(db)
+    if (done === ids.length) break
+    await Promise.race(workers.map(async (worker, i) => news(worker, 'settled', known[i] ?? [])))
+  }
+  expect(await settlements()).toEqual(ids)
+  for (const worker of workers) {
+    // Each of them felt it.
+    expect(worker.all('databaseLost').length + worker.all('lost').length).toBeGreaterThan(0)
+    expect(await worker.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+    expect(worker.all('down')).toEqual([{ type: 'down', clean: true }])
+    expect(worker.output().stderr).toBe('')
+  }
+})
+
+it('RULE-020-012: while the database is away work stops; nothing is completed, and the reaper brings it back', async () => {
+  const ids = await insertJobs(db, 5, 'hold')
+  const worker = startWorker(processes, {
+    databaseUrl: server.url,
+    settings: { ...TIMING, concurrency: 2 },
+    heedsSignal: false,
+    tell: ['lost', 'fencedOff', 'reaped', 'settled', 'claimed'],
+  })
+  const running = ids.slice(0, 2)
+  for (const id of running) await worker.heard('holding', (line) => line['id'] === id)
+
+  await server.stop('immediate')
+  for (const id of running) {
+    const heard = await worker.heard('heard', (line) => line['id'] === id)
+    expect(['heartbeatFailed', 'untrusted']).toContain(heard['cause'])
+  }
+  // Their handlers come to a good end after all, which is too late.
+  worker.send('finish')
+  for (const id of running) await worker.heard('fencedOff', (line) => line['id'] === id)
+  // Those that waited for a slot have got none.
+  expect(worker.all('holding').map((line) => line['id'])).toEqual(running)
+  expect(worker.all('settled')).toEqual([])
+
+  await server.start()
+  expect(await settlements()).toEqual([])
+  for (const id of running) await worker.heard('reaped', (line) => line['id'] === id)
+  const done = new Set<unknown>()
+  while (done.size < ids.length) {
+    const known = worker.all('settled')
+    for (const line of known) for (const id of line['ids'] as string[]) done.add(id)
+    if (done.size === ids.length) break
+    worker.send('finish')
+    await Promise.race([news(worker, 'settled', known), news(worker, 'holding', worker.all('holding'))])
+  }
+  expect(await settlements()).toEqual(ids)
+  const rows = await jobs(db)
+  for (const id of running) {
+    expect(rows.find((row) => row.id === id)).toMatchObject({ status: 'DONE', lock_token: '2', attempts: 1 })
+  }
+  expect(await worker.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+})

@@ -1,0 +1,122 @@
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useProcesses } from '../../test/support/processes.ts'
+import { insertJobs, jobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
+import { startWorker } from '../../test/support/worker-process.ts'
+import { openDatabase } from '../postgres/database.ts'
+
+const { url } = useDatabase()
+const processes = useProcesses()
+const db = openDatabase({ url })
+
+beforeAll(async () => {
+  await db.query({ text: WORK_DDL })
+})
+beforeEach(async () => {
+  await db.query({ text: 'truncate public.jobs, public.runs' })
+})
+afterAll(async () => db.close())
+
+it('RULE-020-030: told to stop under load, it ends within the timeout; what was started is done, what was not is as before, nothing is leased', async () => {
+  await insertJobs(db, 800, 'short')
+  const timeoutMs = 3_000
+  const worker = startWorker(processes, {
+    databaseUrl: url,
+    settings: { leaseMs: 10_000, shutdownTimeoutMs: timeoutMs, prefetch: 200 },
+    shortMs: 80,
+    tell: ['started', 'aborted', 'released', 'lost', 'paused'],
+  })
+  // By then claims have come back several times, and rows wait for a slot.
+  await worker.heard('started', () => worker.all('started').length >= 60)
+  const told = performance.now()
+  expect(await worker.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  expect(performance.now() - told).toBeLessThan(timeoutMs)
+  expect(worker.all('down')).toEqual([{ type: 'down', clean: true }])
+  expect([...worker.all('aborted'), ...worker.all('lost')]).toEqual([])
+
+  const started = new Set(worker.all('started').map(({ id }) => id))
+  const rows = await jobs(db)
+  expect(started.size).toBeLessThan(rows.length)
+  expect(worker.all('released')).not.toEqual([])
+  for (const { id, status, attempts, claimed_by } of rows) {
+    expect({ status, attempts, claimed_by }).toEqual({
+      status: started.has(id) ? 'DONE' : 'PENDING',
+      attempts: 0,
+      claimed_by: null,
+    })
+  }
+  const { rows: claimable } = await db.query({
+    text: `select from public.jobs where status = 'PENDING' and available_at <= now()`,
+  })
+  expect(claimable).toHaveLength(rows.length - started.size)
+})
+
+it('RULE-020-031: a handler that takes longer hears it at the timeout and not before; one that heeds it gives its row back untouched, and the end is clean', async () => {
+  await insertJobs(db, 3, 'hold')
+  const timeoutMs = 1_500
+  const worker = startWorker(processes, {
+    databaseUrl: url,
+    settings: { leaseMs: 10_000, shutdownTimeoutMs: timeoutMs },
+    tell: ['aborted', 'paused'],
+  })
+  await worker.heard('holding', () => worker.all('holding').length === 3)
+  const told = performance.now()
+  const exited = worker.kill('SIGTERM')
+  await worker.heard('paused', ({ reason }) => reason === 'stopping')
+  expect(worker.all('heard')).toEqual([])
+  expect(await worker.heard('heard')).toMatchObject({ cause: 'stopping' })
+  expect(performance.now() - told).toBeGreaterThanOrEqual(timeoutMs - 5)
+  expect(await exited).toEqual({ code: 0, signal: null })
+  expect(worker.all('heard')).toHaveLength(3)
+  expect(worker.all('aborted')).toHaveLength(3)
+  expect(await jobs(db)).toMatchObject(
+    Array.from({ length: 3 }, () => ({ status: 'PENDING', attempts: 0, claimed_by: null, last_error: null })),
+  )
+})
+
+it('RULE-020-030: the row of a handler that does not heed it is left to the reaper, and the exit code says so', async () => {
+  await insertJobs(db, 1, 'hold')
+  const [short] = await insertJobs(db, 1, 'short')
+  const settings = { leaseMs: 3_000, shutdownTimeoutMs: 500, reaperIntervalMs: 200, pollMs: 50 }
+  const worker = startWorker(processes, {
+    databaseUrl: url,
+    settings,
+    runtime: { id: 'stubborn', reaper: false },
+    heedsSignal: false,
+    tell: ['settled'],
+  })
+  await worker.heard('holding')
+  await worker.heard('settled', (line) => (line['ids'] as unknown[]).includes(short))
+  expect(await worker.kill('SIGTERM')).toEqual({ code: 1, signal: null })
+  expect(worker.all('heard')).toMatchObject([{ cause: 'stopping' }])
+  expect(worker.all('down')).toEqual([{ type: 'down', clean: false }])
+  expect(await jobs(db)).toMatchObject([{ status: 'CLAIMED', claimed_by: 'stubborn' }, { status: 'DONE' }])
+
+  const heir = startWorker(processes, { databaseUrl: url, settings, tell: ['reaped'] })
+  expect(await heir.heard('reaped')).toMatchObject({ owner: 'stubborn', evicted: false })
+  await heir.heard('holding')
+  heir.send('finish')
+  expect(await heir.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  expect(await jobStates(db)).toEqual({ DONE: 2 })
+  expect((await jobs(db))[0]).toMatchObject({ attempts: 1, lock_token: '2' })
+})
+
+it('RULE-020-030: while it stops, a row that takes its time keeps back no settlement of the others', async () => {
+  const [slow] = await insertJobs(db, 1, 'hold')
+  await insertJobs(db, 20, 'short')
+  const worker = startWorker(processes, {
+    databaseUrl: url,
+    settings: { leaseMs: 10_000, shutdownTimeoutMs: 8_000, concurrency: 30 },
+    shortMs: 200,
+    tell: ['started', 'settled', 'paused'],
+  })
+  await worker.heard('started', () => worker.all('started').length === 21)
+  const exited = worker.kill('SIGTERM')
+  await worker.heard('paused', ({ reason }) => reason === 'stopping')
+  const settled = (): unknown[] => worker.all('settled').flatMap(({ ids }) => ids as unknown[])
+  await worker.heard('settled', () => settled().length === 20)
+  expect(settled()).not.toContain(slow)
+  worker.send('finish')
+  expect(await exited).toEqual({ code: 0, signal: null })
+  expect(await jobStates(db)).toEqual({ DONE: 21 })
+})

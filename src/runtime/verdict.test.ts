@@ -1,0 +1,74 @@
+import { expect, it } from 'vitest'
+import { DEFAULT_RETRY } from './back-off.ts'
+import { dead, done, PermanentError, retry, SaturatedError, settleAs } from './outcome.ts'
+import { type Circumstances, verdictOn } from './verdict.ts'
+
+const CIRCUMSTANCES: Circumstances = {
+  attempt: 1,
+  policy: { ...DEFAULT_RETRY, maxAttempts: 3 },
+  random: () => 0,
+  cutShort: false,
+}
+
+function returned(outcome: ReturnType<typeof done> | undefined, circumstances: Partial<Circumstances> = {}) {
+  return verdictOn({ ended: 'returned', outcome }, { ...CIRCUMSTANCES, ...circumstances })
+}
+
+function threw(error: unknown, circumstances: Partial<Circumstances> = {}) {
+  return verdictOn({ ended: 'threw', error }, { ...CIRCUMSTANCES, ...circumstances })
+}
+
+it('nothing returned is done, and an outcome of the table’s own is passed on', () => {
+  expect(returned(undefined)).toEqual({ verdict: 'settle', outcome: done(), failure: undefined })
+  const own = settleAs('confirmed', { note: 'paid' })
+  expect(returned(own)).toEqual({ verdict: 'settle', outcome: own, failure: undefined })
+})
+
+it('a retry has the delay it names, or the policy’s', () => {
+  expect(returned(retry({ delayMs: 7, error: 'busy' }))).toMatchObject({
+    outcome: { outcome: 'retry', args: { delay_ms: 7, error: 'busy' } },
+    failure: 'busy',
+  })
+  expect(returned(retry(), { attempt: 2 })).toMatchObject({ outcome: { args: { delay_ms: 2_000 } } })
+})
+
+it('a thrown error is a retry by policy, whatever was thrown', () => {
+  const error = new TypeError('no such field')
+  expect(threw(error)).toEqual({
+    verdict: 'settle',
+    outcome: { outcome: 'retry', args: { delay_ms: 1_000, error: 'TypeError: no such field' } },
+    failure: error,
+  })
+  expect(threw('text')).toMatchObject({ outcome: { outcome: 'retry', args: { error: 'text' } } })
+  expect(threw(undefined)).toMatchObject({ outcome: { outcome: 'retry', args: { error: null } } })
+})
+
+it('LIFE-08: the last attempt that fails is dead, a delay or not; one before it is not', () => {
+  expect(threw(new Error('no'), { attempt: 2 })).toMatchObject({ outcome: { outcome: 'retry' } })
+  const last = { outcome: { outcome: 'dead', args: { error: 'Error: no' } } }
+  expect(threw(new Error('no'), { attempt: 3 })).toMatchObject(last)
+  expect(returned(retry({ delayMs: 5, error: new Error('no') }), { attempt: 3 })).toMatchObject(last)
+  expect(threw(new Error('no'), { attempt: 99, policy: DEFAULT_RETRY })).toMatchObject({
+    outcome: { outcome: 'retry' },
+  })
+  expect(returned(done(), { attempt: 99 })).toMatchObject({ outcome: done() })
+})
+
+it('LIFE-08: a PermanentError is dead at once, as is what the handler calls dead', () => {
+  expect(threw(new PermanentError('gone'))).toMatchObject({
+    outcome: { outcome: 'dead', args: { error: 'PermanentError: gone' } },
+  })
+  expect(returned(dead('gone'))).toMatchObject({ outcome: dead('gone'), failure: 'gone' })
+})
+
+it('RULE-020-042: saturation gives the row back and says for how long, even at the last attempt', () => {
+  expect(threw(new SaturatedError(500), { attempt: 3 })).toEqual({ verdict: 'release', saturatedForMs: 500 })
+})
+
+it('RULE-020-030: what a handler throws because it was told to stop is not the row’s fault; what it returns counts', () => {
+  expect(threw(new Error('aborted'), { cutShort: true })).toEqual({
+    verdict: 'release',
+    saturatedForMs: undefined,
+  })
+  expect(returned(done(), { cutShort: true })).toMatchObject({ verdict: 'settle', outcome: done() })
+})
