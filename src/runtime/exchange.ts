@@ -45,9 +45,10 @@ export class Exchange<Row extends object> {
   #loops: Promise<void>[] = []
   #hurry = false
   #over = false
-  /** Rows in statements on their way: to be settled or given back, and asked for. */
+  /** Rows in statements on their way, to be settled or given back. */
   #leaving = 0
-  #asked = 0
+  /** The room those statements take up. A statement that settles and claims holds the ones or the others, never both. */
+  #reserved = 0
 
   constructor(options: ExchangeOptions<Row>) {
     this.#options = options
@@ -89,6 +90,7 @@ export class Exchange<Row extends object> {
     const { store, events, onGone } = this.#options
     const leases = handlings.map(({ lease }) => lease)
     this.#leaving += handlings.length
+    this.#reserved += handlings.length
     store
       .release(leases, delayMs)
       .then(
@@ -98,6 +100,7 @@ export class Exchange<Row extends object> {
       )
       .finally(() => {
         this.#leaving -= handlings.length
+        this.#reserved -= handlings.length
         for (const handling of handlings) onGone(handling, undefined)
         this.#signal.notify()
       })
@@ -134,12 +137,13 @@ export class Exchange<Row extends object> {
     const { batch: most } = this.#options.settings()
     // What is settled in the same statement makes room at the same moment; what has to wait takes it up.
     const waiting = this.#settlements.size - Math.min(most, this.#settlements.largest)
-    const room = this.#options.room() - this.#asked - this.#leaving - waiting
+    const room = this.#options.room() - this.#reserved - waiting
     const limit = this.#pace.mayLook(now) ? Math.max(0, Math.min(most, room)) : 0
     const batch = this.#settlementIsDue(now, limit > 0) ? this.#trustedBatch(now) : undefined
     if (batch === undefined && limit === 0) return undefined
-    this.#leaving += batch?.rows.length ?? 0
-    this.#asked += limit
+    const leaving = batch?.rows.length ?? 0
+    this.#leaving += leaving
+    this.#reserved += Math.max(leaving, limit)
     if (limit > 0) this.#pace.began()
     return { batch, limit }
   }
@@ -194,8 +198,9 @@ export class Exchange<Row extends object> {
     } catch (error) {
       await this.#failed(error, batch)
     } finally {
-      this.#leaving -= batch?.rows.length ?? 0
-      this.#asked -= limit
+      const leaving = batch?.rows.length ?? 0
+      this.#leaving -= leaving
+      this.#reserved -= Math.max(leaving, limit)
       if (limit > 0) this.#pace.ended()
       this.#signal.notify()
     }
