@@ -43,6 +43,7 @@ export function retryPolicy(given: Partial<RetryPolicy> = {}): RetryPolicy {
 
 /** The wait after so many attempts. The jitter shortens it, so that the longest wait is never exceeded. */
 export function retryDelay(attempt: number, policy: RetryPolicy, random: () => number): number {
-  const grown = policy.firstMs * policy.factor ** Math.max(0, attempt - 1)
+  // A first wait of 0 stays 0, also when the factor has grown beyond all numbers.
+  const grown = policy.firstMs * Math.min(Number.MAX_VALUE, policy.factor ** Math.max(0, attempt - 1))
   return Math.min(policy.longestMs, grown) * (1 - policy.jitter * random())
 }

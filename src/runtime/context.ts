@@ -43,6 +43,7 @@ export interface ContextParts<Row extends object> {
   readonly held: HeldRows
   readonly log: LogSource
   readonly now: () => number
+  readonly byPolicy: (outcome: Outcome, attempt: number) => Outcome
 }
 
 /** The signal and the log are made when they are asked for: most handlers ask for neither. */
@@ -79,12 +80,13 @@ export class RowContext<Row extends object> implements HandlerContext<Row> {
   }
 
   async settleIn(tx: Queryable, outcome: Outcome = done()): Promise<void> {
-    const { store, held, now } = this.#parts
-    const { lease } = this.#handling
+    const { store, held, now, byPolicy } = this.#parts
+    const { lease, attempt } = this.#handling
     if (!held.isTrusted(this.#handling.held, now())) throw this.#fencedOff()
-    const { ended } = await store.settle(outcome.outcome, [lease], { args: [outcome.args], tx })
+    const settledAs = byPolicy(outcome, attempt)
+    const { ended } = await store.settle(settledAs.outcome, [lease], { args: [settledAs.args], tx })
     if (ended.length === 0) throw this.#fencedOff()
-    this.#handling.settledAs = outcome
+    this.#handling.settledAs = settledAs
   }
 
   #fencedOff(): LeaseholdError {

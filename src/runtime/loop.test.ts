@@ -32,6 +32,36 @@ describe('a loop', () => {
     expect(runs()).toBe(3)
   })
 
+  it('RULE-020-002: a pause that was measured by what no longer holds is ended, and a stopped loop stays stopped', async () => {
+    const { loop, enough, runs } = counted(2)
+    let pauseMs = 1_000_000
+    const again = new Promise<void>((resolve) => {
+      const hastened = createLoop({
+        name: 'hastened',
+        work: async () => {
+          if (pauseMs === 0) {
+            pauseMs = 1_000_000
+            resolve(hastened.stop())
+          }
+          return Promise.resolve()
+        },
+        pauseMs: () => pauseMs,
+        onError: () => undefined,
+      })
+      hastened.start()
+      setImmediate(() => {
+        pauseMs = 0
+        hastened.hasten()
+      })
+    })
+    await again
+    loop.start()
+    await enough
+    await loop.stop()
+    loop.hasten()
+    expect(runs()).toBe(2)
+  })
+
   it('goes on after an error, which is handed on', async () => {
     const { loop, enough, errors } = counted(3, () => {
       throw new Error('no')
@@ -43,7 +73,7 @@ describe('a loop', () => {
     expect(errors.length).toBeGreaterThanOrEqual(2)
   })
 
-  it('started twice it runs once; stopped twice, or never started, is fine; it can be started again', async () => {
+  it('started twice it runs once; stopped twice, or never started, is fine', async () => {
     const { loop, enough, runs } = counted(1)
     await loop.stop()
     loop.start()
@@ -51,16 +81,50 @@ describe('a loop', () => {
     await enough
     await Promise.all([loop.stop(), loop.stop()])
     expect(runs()).toBe(1)
+  })
+
+  it('started again while it is still stopping it goes on, and never works twice at once', async () => {
+    const busy = { now: 0, most: 0 }
+    const gates: (() => void)[] = []
+    const begun = (): Promise<void> => new Promise((resolve) => (began = resolve))
+    let began: () => void = () => undefined
+    const loop = createLoop({
+      name: 'busy',
+      work: async () => {
+        busy.now += 1
+        busy.most = Math.max(busy.most, busy.now)
+        began()
+        await new Promise<void>((resolve) => gates.push(resolve))
+        busy.now -= 1
+      },
+      pauseMs: () => 1_000_000,
+      onError: () => undefined,
+    })
+    const first = begun()
     loop.start()
+    await first
+    const stopped = loop.stop()
+    const second = begun()
+    loop.start()
+    gates[0]?.()
+    await stopped
+    await second
+    gates[1]?.()
     await loop.stop()
-    expect(runs()).toBe(2)
+    expect(busy).toEqual({ now: 0, most: 1 })
+    expect(gates).toHaveLength(2)
   })
 
   it('tells its work to stop, and stops only when the work has ended', async () => {
     const order: string[] = []
+    let began: () => void = () => undefined
+    const begun = new Promise<void>((resolve) => {
+      began = resolve
+    })
     const loop = createLoop({
       name: 'patient',
       work: async (stop) => {
+        began()
         await pause(1_000_000, stop)
         order.push('work ended')
         throw new Error('told to stop')
@@ -69,6 +133,7 @@ describe('a loop', () => {
       onError: () => order.push('error'),
     })
     loop.start()
+    await begun
     await loop.stop()
     order.push('stopped')
     expect(order).toEqual(['work ended', 'stopped'])

@@ -7,6 +7,11 @@ export interface Loop {
   stop(): Promise<void>
 }
 
+export interface HastenableLoop extends Loop {
+  /** Ends the pause that is running: it was measured by what no longer holds. */
+  hasten(): void
+}
+
 /**
  * A loop that does its work again and again with a pause in between. The work is never run twice at once; the pause
  * ends early when the loop is stopped. What the work throws is handed to `onError` and does not end the loop.
@@ -17,9 +22,10 @@ export function createLoop(options: {
   /** Asked after every run, so that it can follow a setting. */
   readonly pauseMs: () => number
   readonly onError: (error: unknown) => void
-}): Loop {
+}): HastenableLoop {
   let stopping: AbortController | undefined
   let running: Promise<void> | undefined
+  let endPause: () => void = () => undefined
 
   async function run(stop: AbortSignal): Promise<void> {
     while (!stop.aborted) {
@@ -28,7 +34,9 @@ export function createLoop(options: {
       } catch (error) {
         if (!stop.aborted) options.onError(error)
       }
-      await pause(options.pauseMs(), stop)
+      await pause(options.pauseMs(), stop, (end) => {
+        endPause = end
+      })
     }
   }
 
@@ -51,11 +59,18 @@ export function createLoop(options: {
       await ending
       if (running === ending) running = undefined
     },
+    hasten() {
+      endPause()
+    },
   }
 }
 
-/** Resolves after this time, or as soon as it is told to stop. */
-export async function pause(ms: number, stop: AbortSignal): Promise<void> {
+/** Resolves after this time, or as soon as it is told to stop, or to end. */
+export async function pause(
+  ms: number,
+  stop: AbortSignal,
+  onBegin: (end: () => void) => void = () => undefined,
+): Promise<void> {
   if (stop.aborted) return
   await new Promise<void>((resolve) => {
     const timer = setTimeout(end, ms)
@@ -65,5 +80,6 @@ export async function pause(ms: number, stop: AbortSignal): Promise<void> {
       resolve()
     }
     stop.addEventListener('abort', end, { once: true })
+    onBegin(end)
   })
 }

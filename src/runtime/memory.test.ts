@@ -35,7 +35,7 @@ async function mostResident(worker: WorkerProcess): Promise<number> {
 it('RULE-020-042: a backlog of a million rows is worked off in less than 150 MB of resident memory', async () => {
   const worker = startWorker(processes, { databaseUrl: url, progressEvery: 5_000 })
   await worker.heard('progress', (line) => Number(line['settled']) >= DRAINED)
-  const most = await mostResident(worker); console.log('MOST', most/1048576, Math.max(...worker.all('progress').map((l) => Number(l['rss'])))/1048576)
+  const most = await mostResident(worker)
   expect(await worker.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   const { DONE: done = 0, PENDING: pending = 0 } = await jobStates(db)
   expect(done).toBeGreaterThanOrEqual(DRAINED)

@@ -42,28 +42,39 @@ export function createRenewal(options: RenewalOptions): Renewal {
 
   async function beat(): Promise<void> {
     beganAt = clock.monotonicNow()
-    const due = dueRows()
-    for (let from = 0; from < due.length; from += LARGEST_RENEWAL) {
-      await renewWithOneRetry(due.slice(from, from + LARGEST_RENEWAL))
+    for (const [leaseMs, due] of dueRows()) {
+      for (let from = 0; from < due.length; from += LARGEST_RENEWAL) {
+        await renewWithOneRetry(due.slice(from, from + LARGEST_RENEWAL), leaseMs)
+      }
     }
   }
 
-  /** Those still in processing. Past the longest hold a row is not renewed: its lease runs out by itself. */
-  function dueRows(): RowToRenew[] {
+  /** Those still in processing, by the lease they get: the last one ends with the longest hold, and is not renewed. */
+  function dueRows(): Map<number, RowToRenew[]> {
     const now = clock.monotonicNow()
-    return rows
-      .current()
-      .filter(({ claimedAt }) => now + timing.leaseMs <= claimedAt + LONGEST_HOLD * timing.leaseMs)
+    const due = new Map<number, RowToRenew[]>()
+    const step = timing.heartbeatMs / 8
+    for (const row of rows.current()) {
+      const left = row.claimedAt + LONGEST_HOLD * timing.leaseMs - now
+      // The first beat of the last lease falls within one interval of its start; a second interval for a late one.
+      if (left <= timing.leaseMs - 2 * timing.heartbeatMs) continue
+      // Rounded, so that rows of many claims still share a few statements.
+      const leaseMs = left >= timing.leaseMs ? timing.leaseMs : Math.floor(left / step) * step
+      const alike = due.get(leaseMs)
+      if (alike === undefined) due.set(leaseMs, [row])
+      else alike.push(row)
+    }
+    return due
   }
 
   /** RULE-020-012: a database that cannot be reached ends the processing. One try again tells it from a hiccup. */
-  async function renewWithOneRetry(batch: readonly RowToRenew[]): Promise<void> {
+  async function renewWithOneRetry(batch: readonly RowToRenew[], leaseMs: number): Promise<void> {
     try {
-      await renew(batch)
+      await renew(batch, leaseMs)
     } catch {
       const still = batch.filter((row) => held.isHeld(row))
       try {
-        await renew(still)
+        await renew(still, leaseMs)
       } catch (error) {
         // All of them before anybody hears of one: the slot of the first must not go to the next.
         const lost = still.filter((row) => held.lose(row))
@@ -73,11 +84,11 @@ export function createRenewal(options: RenewalOptions): Renewal {
     }
   }
 
-  async function renew(batch: readonly RowToRenew[]): Promise<void> {
+  async function renew(batch: readonly RowToRenew[], leaseMs: number): Promise<void> {
     if (batch.length === 0) return
     const startedAt = clock.monotonicNow()
     const byLease = new Map(batch.map((row) => [leaseOf(row), row]))
-    const renewal = await store.renew([...byLease.keys()], timing.leaseMs)
+    const renewal = await store.renew([...byLease.keys()], leaseMs)
     for (const lease of renewal.renewed) {
       const row = byLease.get(lease)
       if (row !== undefined) held.renewed(row, renewal.trustedUntil)
@@ -95,19 +106,23 @@ export function createRenewal(options: RenewalOptions): Renewal {
     return { id, owner: store.owner, token, until: new Date(0) }
   }
 
+  const loop = createLoop({
+    name: `renewal of ${name}`,
+    work: beat,
+    // From beat to beat, not from the end of one to the start of the next: a slow statement must not stretch it.
+    pauseMs: () => Math.max(0, beganAt + timing.heartbeatMs - clock.monotonicNow()),
+    onError: (error) => tell({ type: 'trouble', what: `the renewal of ${name}`, error }),
+  })
+
   return {
-    loop: createLoop({
-      name: `renewal of ${name}`,
-      work: beat,
-      // From beat to beat, not from the end of one to the start of the next: a slow statement must not stretch it.
-      pauseMs: () => Math.max(0, beganAt + timing.heartbeatMs - clock.monotonicNow()),
-      onError: (error) => tell({ type: 'trouble', what: `the renewal of ${name}`, error }),
-    }),
+    loop,
     hold(batch) {
       rows.add(batch)
     },
     change(changed) {
       timing = changed
+      // A shorter lease may be over before the beat that the old one needed.
+      loop.hasten()
     },
   }
 }

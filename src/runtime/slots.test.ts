@@ -32,11 +32,13 @@ function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
   const running = new Map<string, () => void>()
   const ended: string[] = []
   const crowded: { ids: string[]; forMs: number }[] = []
-  const given = { concurrency }
+  const given = { concurrency, untrusted: new Set<string>() }
   const key = (row: Row): string => row.key
   const limiter = createLimiter<Row>({ key, ...limits }, { monotonicNow: () => performance.now() })
   const tested = new Slots<Row>({
     concurrency: () => given.concurrency,
+    places: () => given.concurrency + 4,
+    isTrusted: ({ lease }) => !given.untrusted.has(lease.id),
     handle: async ({ lease }) =>
       new Promise<void>((resolve) => {
         running.set(lease.id, resolve)
@@ -44,6 +46,9 @@ function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
     limits: limits === undefined ? undefined : { key, limiter },
     onStart: () => undefined,
     onEnd: ({ lease }) => ended.push(lease.id),
+    onTrouble: (error) => {
+      throw error
+    },
     onCrowded: (rows, forMs) => crowded.push({ ids: rows.map(({ lease }) => lease.id), forMs }),
   })
   return {
@@ -112,6 +117,18 @@ describe('slots', () => {
     expect(tested.slots.abandoned).toBe(0)
   })
 })
+
+it.each([undefined, { concurrency: 5 }])(
+  'RULE-020-050: a row whose lease ran out while it waited is not started, and those behind it are (limits: %j)',
+  (limits) => {
+    const tested = slots(2, limits)
+    tested.given.untrusted.add('2')
+    tested.add(...['1', '2', '3', '4'].map((id) => handling(id)))
+    expect(tested.running()).toEqual(['1', '3'])
+    expect([...tested.slots].map(({ lease }) => lease.id)).toEqual(['1', '3', '2', '4'])
+    tested.slots.close()
+  },
+)
 
 describe('limits per key', () => {
   it('rows whose key is busy step aside for those behind them, and start when their key has room', async () => {

@@ -5,6 +5,8 @@ import { type HandlerResult } from './verdict.ts'
 
 export interface SlotsOptions<Row> {
   readonly concurrency: () => number
+  /** For how many rows there is room at all, running or waiting. */
+  readonly places: () => number
   /** No processing without a lease (RULE-020-050): one that ran out or was lost in the queue is not started. */
   readonly isTrusted: (handling: Handling<Row>) => boolean
   readonly handle: (handling: Handling<Row>) => Promise<Outcome | void>
@@ -124,9 +126,10 @@ export class Slots<Row> {
 
   #standAside(soonest: number): void {
     const forMs = Number.isFinite(soonest) ? soonest : CROWDED_MS
-    const { concurrency, onCrowded } = this.#options
-    const keep = concurrency()
-    const surplus = this.#ready.splice(keep)
+    const { concurrency, places, onCrowded } = this.#options
+    // Half of what is free stays free for rows of other keys: there are slots for them.
+    const free = places() - this.#running.size - this.#abandoned.size
+    const surplus = this.#ready.splice(Math.max(0, Math.min(concurrency(), Math.floor(free / 2))))
     if (surplus.length > 0) onCrowded(surplus, forMs)
     clearTimeout(this.#retry)
     this.#retry = setTimeout(() => this.fill(), forMs)

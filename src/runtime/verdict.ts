@@ -38,7 +38,10 @@ export function verdictOn(result: HandlerResult, circumstances: Circumstances): 
 }
 
 /** A retry that is one too many is dead; one that names no delay gets the policy's. */
-function byPolicy(outcome: Outcome, { attempt, policy, random }: Circumstances): Outcome {
+export function byPolicy(
+  outcome: Outcome,
+  { attempt, policy, random }: Pick<Circumstances, 'attempt' | 'policy' | 'random'>,
+): Outcome {
   if (outcome.outcome !== 'retry') return outcome
   if (policy.maxAttempts !== undefined && attempt >= policy.maxAttempts) {
     return { outcome: 'dead', args: { error: outcome.args['error'] ?? null } }

@@ -15,7 +15,7 @@ import { type Outcome } from './outcome.ts'
 import { Prefetch } from './prefetch.ts'
 import { type WorkerSettings } from './settings.ts'
 import { Slots } from './slots.ts'
-import { type HandlerResult, verdictOn } from './verdict.ts'
+import { byPolicy, type HandlerResult, verdictOn } from './verdict.ts'
 
 export type Handler<Row> = (context: HandlerContext<Row>) => Promise<Outcome | void>
 
@@ -66,10 +66,18 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.name = options.name
     this.table = tableName(store.table)
     this.#prefetch = new Prefetch(options.settings.concurrency)
-    this.#gate = new Gate((change) => this.#gateChanged(change))
-    const parts = { store, held, log: options.log, now: () => clock.monotonicNow() }
+    this.#gate = new Gate((change) => this.#gateChanged(change), clock)
+    const parts = {
+      store,
+      held,
+      log: options.log,
+      now: () => clock.monotonicNow(),
+      byPolicy: (outcome: Outcome, attempt: number) =>
+        byPolicy(outcome, { attempt, policy: options.retry, random }),
+    }
     this.#slots = new Slots<Row>({
       concurrency: () => (this.#gate.open ? this.#settings.concurrency : 0),
+      places: () => this.#places(),
       isTrusted: (handling) => held.isTrusted(handling.held, clock.monotonicNow()),
       handle: async (handling) => options.handle(new RowContext(handling, parts)),
       limits: limits === undefined ? undefined : { key: limits.key, limiter: createLimiter(limits, clock) },
@@ -128,9 +136,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   /** Settings that have been checked as a whole. */
   change(settings: WorkerSettings): void {
+    const wasPaused = this.#settings.paused
     this.#settings = settings
-    if (settings.paused) this.#gate.shut('operator')
-    else this.#gate.openFor('operator')
+    // A pause that was asked for otherwise is not ended by a change of something else.
+    if (settings.paused && !wasPaused) this.#gate.shut('operator')
+    if (!settings.paused && wasPaused) this.#gate.openFor('operator')
     this.#slots.fill()
     this.#exchange.notify()
   }
@@ -180,8 +190,14 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const ahead = this.#prefetch.within(prefetch)
     const { ready, running, abandoned } = this.#slots
     // With enough waiting for a slot there is no hurry, and a larger claim later is cheaper than two small ones.
-    if (ahead > 1 && ready > ahead / 2) return 0
-    return concurrency + ahead - ready - running - abandoned
+    if (ahead > 1 && ready > ahead / 2 && running >= concurrency) return 0
+    return this.#places() - ready - running - abandoned
+  }
+
+  /** For how many rows there is room at all. */
+  #places(): number {
+    const { concurrency, prefetch } = this.#settings
+    return concurrency + this.#prefetch.within(prefetch)
   }
 
   #claimed(claim: Claim<Row>, { full, sentAt }: { readonly full: boolean; readonly sentAt: number }): void {
@@ -225,9 +241,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const cutShort = this.#stopping && handling.abort?.signal.aborted === true
     const verdict = verdictOn(result, { attempt, policy, random, cutShort })
     const outcome = verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release'
-    if (lost !== undefined || !held.isTrusted(handling.held, this.#now())) {
-      this.#gone(handling, { fencedOffAs: outcome })
-    } else if (settledAs !== undefined && result.ended === 'returned') {
+    if (settledAs !== undefined && result.ended === 'returned') {
       this.#gone(handling, undefined)
       const ids = [handling.lease.id]
       events.emit('settled', {
@@ -237,6 +251,8 @@ export class Worker<Row extends object = Record<string, unknown>> {
         ids,
         durationMs: 0,
       })
+    } else if (lost !== undefined || !held.isTrusted(handling.held, this.#now())) {
+      this.#gone(handling, { fencedOffAs: outcome })
     } else if (verdict.verdict === 'release') {
       if (verdict.saturatedForMs !== undefined) this.#gate.shut('saturated', verdict.saturatedForMs)
       this.#exchange.giveBack([handling], verdict.saturatedForMs)
@@ -274,13 +290,15 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const now = this.#now()
     for (const handling of this.#slots) {
       if (this.#options.held.isTrusted(handling.held, now)) continue
-      // From two leases on nothing is renewed any more, see renewal.ts.
+      // From two leases on the last renewal is due, see renewal.ts.
       this.#lose(handling, now - handling.claimedAt >= 2 * this.#settings.leaseMs ? 'tooLong' : 'untrusted')
     }
   }
 
   #lose(handling: Handling<Row>, reason: LossReason): void {
     if (handling.lost !== undefined) return
+    // It was given up by the handler's own transaction, not taken; whether that commits is up to the handler.
+    if (handling.settledAs !== undefined && (reason === 'taken' || reason === 'untrusted')) return
     handling.lost = reason
     this.#options.held.lose(handling.held)
     this.#options.events.emit('lost', { ...this.#ref(handling), reason })

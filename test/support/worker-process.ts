@@ -16,6 +16,8 @@ export interface WorkerConfig {
   readonly blockMs?: number
   readonly shortMs?: number
   readonly wake?: boolean
+  /** A line about `progress` after so many settled rows. */
+  readonly progressEvery?: number
 }
 
 export interface WorkerProcess extends TestProcess {

@@ -1,0 +1,255 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { collect, door, settled, useWorkers } from '../../test/support/running-worker.ts'
+import { insertJobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { Events } from './events.ts'
+import { changeSettings, type SettingsPatch } from './live-settings.ts'
+
+useQuietProcess()
+const { url } = useDatabase()
+const run = useWorkers(url)
+const db = openDatabase({ url })
+
+beforeAll(async () => {
+  await db.query({ text: WORK_DDL })
+})
+beforeEach(async () => {
+  await db.query({ text: 'truncate public.jobs, public.runs, leasehold.settings restart identity' })
+})
+afterAll(async () => db.close())
+
+async function change(patch: SettingsPatch): Promise<unknown> {
+  return changeSettings(db, 'leasehold', 'jobs', patch, 'ann')
+}
+
+async function writeByHand(value: object): Promise<void> {
+  await db.query({
+    text: `insert into leasehold.settings (name, value, changed_by) values ('jobs', $1, 'somebody')
+           on conflict (name) do update set value = excluded.value`,
+    values: [JSON.stringify(value)],
+  })
+}
+
+/** By events, until all looks that follow a start or a wake-up are over: the next one is a poll. */
+async function idle(events: Events): Promise<void> {
+  await collect(events, 'reaperRan', (all) => all.length === 3)
+}
+
+describe('RULE-020-002: settings that change while it runs', () => {
+  it.each([
+    ['told by NOTIFY', true],
+    ['looked for, where nobody listens', false],
+  ])(
+    'what is written into the table is followed by the running worker within a second or so, %s',
+    async (_, listen) => {
+      const events = new Events()
+      const listening = events.next('listening')
+      const { runtime } = await run({ handle: async () => undefined }, { events, listen })
+      if (listen) await listening
+      const changed = events.next('settingsChanged')
+      const askedAt = performance.now()
+      await change({ leaseMs: 60_000, concurrency: 17 })
+      expect(await changed).toMatchObject({
+        table: 'public.jobs',
+        settings: { leaseMs: 60_000, heartbeatMs: 18_000, concurrency: 17, pollMs: 50 },
+      })
+      expect(performance.now() - askedAt).toBeLessThan(3_000)
+      expect(runtime.worker('jobs').settings).toMatchObject({ leaseMs: 60_000, concurrency: 17 })
+    },
+  )
+
+  it('RULE-020-011: a combination that cannot work is refused whole: by the one who changes, and by the worker when it was written by hand', async () => {
+    const events = new Events()
+    const listening = events.next('listening')
+    const { runtime } = await run({ handle: async () => undefined }, { events })
+    await listening
+    const before = runtime.worker('jobs').settings
+    await expect(change({ heartbeatMs: 20_000, concurrency: 99 })).rejects.toMatchObject({
+      code: 'SETTING_INVALID',
+      message: expect.stringContaining('heartbeatMs is 20000'),
+    })
+    expect(() => runtime.change('jobs', { shutdownTimeoutMs: 31_000, concurrency: 99 })).toThrow(
+      expect.objectContaining({ code: 'SETTING_INVALID' }),
+    )
+    for (const wrong of [
+      { heartbeatMs: 20_000, concurrency: 99 },
+      { concurrency: 'many' },
+      { leasMs: 5_000 },
+    ]) {
+      const refused = events.next('settingsRefused')
+      await writeByHand(wrong)
+      expect(await refused).toMatchObject({ table: 'public.jobs', error: { code: 'SETTING_INVALID' } })
+    }
+    expect(runtime.worker('jobs').settings).toEqual(before)
+    const over = settled(events, 3)
+    await insertJobs(db, 3)
+    await over
+    const changed = events.next('settingsChanged')
+    await writeByHand({ concurrency: 5 })
+    expect(await changed).toMatchObject({ settings: { concurrency: 5 } })
+  })
+
+  it('more slots are used at once; fewer cut nobody off, and nothing starts until there is room', async () => {
+    const events = new Events()
+    const doors = new Map<string, ReturnType<typeof door>>()
+    const running = new Set<string>()
+    const started = (count: number): Promise<unknown> =>
+      events.next('started', () => doors.size + 1 === count)
+    await insertJobs(db, 10)
+    const two = started(2)
+    const { runtime } = await run(
+      {
+        handle: async ({ id }) => {
+          const own = door()
+          doors.set(id, own)
+          running.add(id)
+          await own.opened
+          running.delete(id)
+        },
+        settings: { concurrency: 2 },
+      },
+      { events },
+    )
+    await two
+    const five = started(5)
+    runtime.change('jobs', { concurrency: 5 })
+    await five
+    expect(running.size).toBe(5)
+    runtime.change('jobs', { concurrency: 1 })
+    const ids = [...running]
+    const four = settled(events, ids.slice(0, 4))
+    for (const id of ids.slice(0, 4)) doors.get(id)?.open()
+    await four
+    expect([...running]).toEqual([ids[4]])
+    const six = started(6)
+    doors.get(ids[4] ?? '')?.open()
+    await six
+    expect(running.size).toBe(1)
+    const over = settled(events, 4)
+    events.on('started', ({ id }) => queueMicrotask(() => doors.get(id)?.open()))
+    for (const id of running) doors.get(id)?.open()
+    await over
+  })
+
+  it.each(['inline', 'thread'] as const)(
+    'a shorter lease is renewed as often as it needs, from its first row on (lifeline: %s)',
+    async (lifeline) => {
+      const events = new Events()
+      const losses: string[] = []
+      events.on('lost', ({ reason }) => losses.push(reason))
+      const { runtime } = await run(
+        {
+          settings: { reaperIntervalMs: 200 },
+          handle: async ({ signal }) => {
+            const heard = new Promise((resolve) => signal.addEventListener('abort', resolve))
+            await Promise.race([heard, collect(events, 'renewed', (all) => all.length === 3)])
+          },
+        },
+        { events, lifeline },
+      )
+      await idle(events)
+      runtime.change('jobs', { leaseMs: 1_200, shutdownTimeoutMs: 500 })
+      const over = Promise.race([settled(events, 1), events.next('fencedOff')])
+      await insertJobs(db, 1)
+      await over
+      expect(losses).toEqual([])
+      expect(await jobStates(db)).toEqual({ DONE: 1 })
+    },
+  )
+
+  it('paused and resumed by setting', async () => {
+    const events = new Events()
+    const listening = events.next('listening')
+    await run({ handle: async () => undefined }, { events })
+    await listening
+    const paused = events.next('paused')
+    await change({ paused: true })
+    expect(await paused).toMatchObject({ reason: 'operator' })
+    await insertJobs(db, 2)
+    const over = settled(events, 2)
+    const order: string[] = []
+    events.on('started', () => order.push('started'))
+    events.on('resumed', () => order.push('resumed'))
+    await change({ paused: false })
+    await over
+    expect(order).toEqual(['resumed', 'started', 'started'])
+  })
+
+  it('a worker that starts follows what is stored from its first claim on', async () => {
+    await change({ paused: true, concurrency: 3 })
+    const events = new Events()
+    const paused = events.next('paused')
+    const { runtime } = await run(
+      { handle: async () => undefined, settings: { concurrency: 20 } },
+      { events },
+    )
+    await paused
+    expect(runtime.worker('jobs').settings).toMatchObject({ concurrency: 3, paused: true })
+  })
+})
+
+describe('wake-ups', () => {
+  it('with a poll every minute, leasehold.wake starts a new row at once', async () => {
+    const events = new Events()
+    const listening = events.next('listening')
+    await run(
+      {
+        handle: async () => undefined,
+        wake: true,
+        settings: { pollMs: 60_000, reaperIntervalMs: 300 },
+      },
+      { events },
+    )
+    await listening
+    for (let round = 0; round < 3; round += 1) {
+      await idle(events)
+      const over = settled(events, 2)
+      await db.transaction(async (tx) => {
+        await tx.query({ text: 'insert into public.jobs default values' })
+        await tx.query({ text: `select leasehold.wake('jobs')` })
+        await tx.query({ text: 'insert into public.jobs default values' })
+        await tx.query({ text: `select leasehold.wake('jobs')` })
+      })
+      await over
+    }
+    expect(await jobStates(db)).toEqual({ DONE: 6 })
+  })
+
+  it('switched off, everything works by polling', async () => {
+    const events = new Events()
+    const { runtime } = await run(
+      { handle: async () => undefined, wake: true, settings: { pollMs: 100, reaperIntervalMs: 300 } },
+      { events, listen: false },
+    )
+    await idle(events)
+    expect(runtime.listening).toBe(false)
+    const over = settled(events, 3)
+    await insertJobs(db, 3)
+    await over
+    expect(await jobStates(db)).toEqual({ DONE: 3 })
+    const { rows } = await db.query({
+      text: `select query from pg_stat_activity where datname = current_database() and query ilike 'listen%'`,
+    })
+    expect(rows).toEqual([])
+  })
+
+  it('a row that a reaper takes back is started at once, and not after a poll', async () => {
+    const events = new Events()
+    const over = settled(events, 1)
+    const [id] = await insertJobs(db, 1)
+    await db.query({
+      text: `update public.jobs set status = 'CLAIMED', available_at = null, claimed_by = 'gone', lock_token = 1,
+             locked_until = now() + interval '1 second'`,
+    })
+    const reaped = events.next('reaped')
+    await run(
+      { handle: async () => undefined, settings: { pollMs: 3_600_000, reaperIntervalMs: 200 } },
+      { events },
+    )
+    expect(await reaped).toMatchObject({ id, owner: 'gone' })
+    await over
+    expect(await jobStates(db)).toEqual({ DONE: 1 })
+  })
+})

@@ -1,0 +1,82 @@
+import { afterEach } from 'vitest'
+import { leaseTable } from '../../src/lease/index.ts'
+import {
+  Events,
+  startRuntime,
+  type EventOf,
+  type EventType,
+  type Runtime,
+  type RuntimeOptions,
+  type WorkDeclaration,
+} from '../../src/runtime/index.ts'
+import { WORK_TABLE, type Job } from './work-table.ts'
+
+export interface RunningWorker {
+  readonly runtime: Runtime
+  readonly events: Events
+}
+
+type Declared = Pick<WorkDeclaration<Job>, 'handle'> & Partial<WorkDeclaration<Job>>
+
+/** Workers of the `jobs` table in this process. What a test started is stopped after it. */
+export function useWorkers(databaseUrl: string) {
+  const started: Runtime[] = []
+  afterEach(async () => {
+    await Promise.all(started.splice(0).map(async (runtime) => runtime.stop()))
+  })
+  return async (
+    { settings, ...declared }: Declared,
+    { events = new Events(), ...options }: Partial<RuntimeOptions> = {},
+  ): Promise<RunningWorker> => {
+    const runtime = await startRuntime({
+      databaseUrl,
+      migrate: false,
+      lifeline: 'inline',
+      ...options,
+      events,
+      workers: [
+        {
+          name: 'jobs',
+          table: leaseTable(WORK_TABLE),
+          // A test that fails with a handler at work must not wait long for it.
+          settings: { pollMs: 50, shutdownTimeoutMs: 500, ...settings },
+          ...declared,
+        },
+      ],
+    })
+    started.push(runtime)
+    return { runtime, events }
+  }
+}
+
+/** All events of this type from now on, as soon as they are enough. */
+export async function collect<Type extends EventType>(
+  events: Events,
+  type: Type,
+  enough: (all: readonly EventOf<Type>[]) => boolean,
+): Promise<readonly EventOf<Type>[]> {
+  const all: EventOf<Type>[] = []
+  await events.next(type, (event) => {
+    all.push(event)
+    return enough(all)
+  })
+  return all
+}
+
+/** Resolves when these rows have been settled, or so many. */
+export async function settled(events: Events, rows: number | readonly string[]): Promise<void> {
+  const ids = new Set<string>()
+  await events.next('settled', (event) => {
+    for (const id of event.ids) ids.add(id)
+    return typeof rows === 'number' ? ids.size >= rows : rows.every((id) => ids.has(id))
+  })
+}
+
+/** A promise that the test resolves. */
+export function door(): { readonly opened: Promise<void>; open(): void } {
+  let open: () => void = () => undefined
+  const opened = new Promise<void>((resolve) => {
+    open = resolve
+  })
+  return { opened, open: () => open() }
+}
