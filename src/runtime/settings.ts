@@ -12,7 +12,7 @@ export interface WorkerSettings extends Timing {
   readonly prefetch: number
   /** The most rows of one claim, and of one settlement. */
   readonly batch: number
-  /** How many claims and settlements may be on their way at once. */
+  /** How many claims and settlements may be on their way at once. Counts from the start of the worker on. */
   readonly claimLoops: number
   /** How often an idle worker looks, when nothing wakes it. Jittered upwards by up to a half. */
   readonly pollMs: number
