@@ -9,7 +9,7 @@ import { removeDirectory, temporaryDirectory } from '../../test/support/director
 import { useProcesses } from '../../test/support/processes.ts'
 import { examine, examineUntilSettled } from './examine.ts'
 import { pidFilePath } from './pid-file.ts'
-import { freePort } from './port.ts'
+import { choosePort } from './port.ts'
 import { identifyProcess, isZombie } from './process-identity.ts'
 
 const { spawnNode } = useProcesses()
@@ -25,7 +25,7 @@ afterEach(async () => {
 })
 
 async function writePidFile(pid: number): Promise<string> {
-  const text = `${[pid, data, 1, await freePort(), '', '127.0.0.1', '', 'ready'].join('\n')}\n`
+  const text = `${[pid, data, 1, await choosePort('/nowhere'), '', '127.0.0.1', '', 'ready'].join('\n')}\n`
   await writeFile(pidFilePath(data), text)
   return text
 }

@@ -6,7 +6,7 @@ import type { Account } from './account.ts'
 import type { Binaries } from './binaries.ts'
 import { proveIdentity } from './identity.ts'
 import type { Place } from './place.ts'
-import { freePort } from './port.ts'
+import { choosePort, rememberPort } from './port.ts'
 import { identifyProcess } from './process-identity.ts'
 import { spawnProgram } from './programs.ts'
 import { hasCode } from './system-errors.ts'
@@ -46,8 +46,11 @@ type Attempt =
 export async function launch(options: Launch): Promise<LaunchedServer> {
   await rotateLog(options.place.log)
   for (let attempt = 1; ; attempt += 1) {
-    const result = await launchOn(await freePort(), options)
-    if (result.outcome === 'ready') return result.server
+    const result = await launchOn(await choosePort(options.place.port), options)
+    if (result.outcome === 'ready') {
+      await rememberPort(result.server.port, options.place.port)
+      return result.server
+    }
     if (attempt === ATTEMPTS || !WORTH_ANOTHER_TRY.test(result.log)) {
       const tail = result.log.trimEnd().split('\n').slice(-LOG_TAIL_LINES).join('\n')
       throw new LeaseholdError(

@@ -26,6 +26,8 @@ export interface Place {
   readonly data: string
   readonly password: string
   readonly log: string
+  /** Of the last run. */
+  readonly port: string
   readonly lock: string
 }
 
@@ -36,6 +38,7 @@ export function placeOf(directory: string): Place {
     data: join(absolute, 'data'),
     password: join(absolute, 'password'),
     log: join(absolute, 'postgres.log'),
+    port: join(absolute, 'port'),
     lock: join(absolute, 'starting.lock'),
   }
 }

@@ -1,3 +1,5 @@
+import { once } from 'node:events'
+import { createServer } from 'node:net'
 import { lstat, mkdir, readFile, readdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 
@@ -87,6 +89,22 @@ it('a second start finds the data of the first, and stop leaves no process', asy
   const second = await startHere()
   expect(second.origin).toBe('started')
   expect(await query(second, 'select answer from kept')).toEqual([{ answer: 42 }])
+})
+
+it('a second start has the address of the first, unless somebody else has taken its port', async () => {
+  const first = await startHere()
+  const { url, port } = first
+  await first.stop()
+  const second = await startHere()
+  expect(second.url).toBe(url)
+  await second.stop()
+  const stranger = createServer()
+  stranger.listen(port, '127.0.0.1')
+  await once(stranger, 'listening')
+  const third = await startHere()
+  expect(third.port).not.toBe(port)
+  stranger.close()
+  await once(stranger, 'close')
 })
 
 it('a running server is found, and one that is not is not started', async () => {
