@@ -39,7 +39,8 @@ export interface ListenerOptions {
   readonly random?: () => number
 }
 
-const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
+/** Short: a worker that is away for longer than a reaper's grace is taken for dead. */
+const BACK_OFF = { firstMs: 100, longestMs: 1_000 }
 const GOODBYE_MS = 1_000
 
 /**
@@ -127,6 +128,7 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
     await client.connect()
     await answer(client, { text: listenStatement(options.channels) }, connectTimeoutMs)
     await probe()
+    onAlive()
     if (!stop.aborted) options.onEvent?.({ type: 'listening' })
     while (!stop.aborted) {
       resting = true
@@ -135,7 +137,6 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
       if (stop.aborted) return
       if (over.signal.aborted) throw lost ?? new Error('Connection terminated unexpectedly')
       await probe()
-      onAlive()
     }
   } finally {
     stop.removeEventListener('abort', onStop)

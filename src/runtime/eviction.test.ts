@@ -86,7 +86,7 @@ describe('RULE-020-052: no worker dies in silence', () => {
       { id: worker.id, host: worker.host, pid: worker.pid, lastSeenAt: expect.any(Date) },
     ])
     expect(await stateOf({ worker })).toBe('dead')
-    expect(await look()).toEqual(NOBODY)
+    expect(await look()).toEqual({ ...NOBODY, stillDead: [worker.id] })
   })
 
   it('of many that look at once, exactly one declares each death', async () => {

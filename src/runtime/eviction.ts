@@ -32,6 +32,7 @@ export interface Look {
   readonly missing: readonly string[]
   /** Those of them whose session ended with a restart of the database. */
   readonly restarted: readonly string[]
+  /** Declared dead within the last minute, by whomever, or before and still so. */
   readonly stillDead: readonly string[]
 }
 
@@ -78,7 +79,8 @@ select id, null, null, null, case when session_start < pg_postmaster_start_time(
 from gone
 where id not in (select id from changed where died_at is not null)
 union all
-select id, null, null, null, 'stillDead' from ${workers} where id = any ($5::text[]) and died_at is not null`,
+select id, null, null, null, 'stillDead' from ${workers}
+where died_at is not null and (id = any ($5::text[]) or died_at > now() - interval '1 minute')`,
     values: [request.self, request.graceMs, request.declare, request.spared, request.evicted],
   }
 }

@@ -61,6 +61,11 @@ export class Exchange<Row extends object> {
     return this.#settlements.size + this.#leaving
   }
 
+  /** A claim is on its way, and what it takes is not in hand yet. */
+  get isLooking(): boolean {
+    return this.#pace.isLooking
+  }
+
   start(): void {
     for (let i = 0; i < this.#options.settings().claimLoops; i += 1) {
       this.#loops.push(this.#takeTurns(createClaimer(this.#options.store, this.#options.clock)))
@@ -113,6 +118,11 @@ export class Exchange<Row extends object> {
     this.#signal.notify()
   }
 
+  /** Looks for nothing for so long, unless something wakes it. */
+  rest(forMs: number): void {
+    this.#pace.rest(this.#now() + forMs)
+  }
+
   /** Something has changed that may make a turn due. */
   notify(): void {
     this.#signal.notify()
@@ -128,7 +138,7 @@ export class Exchange<Row extends object> {
       const now = this.#now()
       const turn = this.#nextTurn(now)
       if (turn === undefined) await this.#signal.wait(this.#idleFor(now))
-      else await this.#take(claimer, turn)
+      else await this.#take(claimer, turn).catch((error: unknown) => this.#trouble('taking a turn', error))
     }
   }
 
@@ -172,31 +182,26 @@ export class Exchange<Row extends object> {
   }
 
   #idleFor(now: number): number {
+    if (this.#pace.isAway(now)) return Math.max(1, this.#pace.nextAt(now) - now)
     const settleAt = this.#settlements.oldestAt + this.#options.settings().settleDelayMs
     return Math.max(1, Math.min(this.#pace.nextAt(now), settleAt) - now)
   }
 
-  async #take(claimer: Claimer<Row>, { batch, limit }: Turn<Row>): Promise<void> {
-    const { leaseMs } = this.#options.settings()
+  async #take(claimer: Claimer<Row>, turn: Turn<Row>): Promise<void> {
+    const { batch, limit } = turn
     const sentAt = this.#now()
     try {
-      if (batch === undefined) {
-        this.#claimed(await claimer.claim({ limit, leaseMs }), limit, sentAt)
-      } else if (limit === 0) {
-        this.#settled(
-          batch,
-          await this.#options.store.settle(batch.outcome, leasesOf(batch), argsOf(batch)),
-          sentAt,
-        )
-      } else {
-        const settlement = { outcome: batch.outcome, leases: leasesOf(batch), ...argsOf(batch) }
-        const exchanged = await claimer.exchange(settlement, { limit, leaseMs })
-        this.#settled(batch, exchanged, sentAt)
-        this.#claimed(exchanged, limit, sentAt)
+      let result: Partial<Ended> & Partial<Claim<Row> & { readonly drained: boolean }>
+      try {
+        result = await this.#send(claimer, turn)
+      } catch (error) {
+        await this.#failed(error, batch)
+        return
       }
       if (this.#pace.reached()) this.#options.events.emit('databaseBack', { worker: this.#of.worker })
-    } catch (error) {
-      await this.#failed(error, batch)
+      const { ended = [], fencedOff = [], claimed, trustedUntil = 0, place, drained = false } = result
+      if (batch !== undefined) this.#settled(batch, { ended, fencedOff }, sentAt)
+      if (claimed !== undefined) this.#claimed({ claimed, trustedUntil, place, drained }, limit, sentAt)
     } finally {
       const leaving = batch?.rows.length ?? 0
       this.#leaving -= leaving
@@ -204,6 +209,17 @@ export class Exchange<Row extends object> {
       if (limit > 0) this.#pace.ended()
       this.#signal.notify()
     }
+  }
+
+  async #send(
+    claimer: Claimer<Row>,
+    { batch, limit }: Turn<Row>,
+  ): Promise<Partial<Ended> & Partial<Claim<Row> & { readonly drained: boolean }>> {
+    const { leaseMs } = this.#options.settings()
+    if (batch === undefined) return claimer.claim({ limit, leaseMs })
+    const settlement = { outcome: batch.outcome, leases: leasesOf(batch), ...argsOf(batch) }
+    if (limit > 0) return claimer.exchange(settlement, { limit, leaseMs })
+    return this.#options.store.settle(settlement.outcome, settlement.leases, argsOf(batch))
   }
 
   #claimed(claim: Claim<Row> & { readonly drained: boolean }, limit: number, sentAt: number): void {
@@ -227,41 +243,41 @@ export class Exchange<Row extends object> {
     events.emit('settled', { ...this.#of, outcome: batch.outcome, ids, durationMs: this.#now() - sentAt })
   }
 
-  /** A database that is away is waited for; a statement that it refuses is looked at row by row. */
+  /** A database that is away, or in trouble, is waited for; a statement that it refuses is looked at row by row. */
   async #failed(error: unknown, batch: SettlementBatch<Row> | undefined): Promise<void> {
-    const { events } = this.#options
-    const away = isUnavailable(error) || isLeaseholdError(error, 'QUERY_TIMEOUT')
-    if (batch !== undefined && !away) {
+    if (batch !== undefined && isRefusal(error)) {
       await this.#settleOneByOne(batch)
       return
     }
+    const { events } = this.#options
+    const away = isUnavailable(error) || isLeaseholdError(error, 'QUERY_TIMEOUT')
     const now = this.#now()
-    const retryInMs = this.#pace.failed(now)
+    const retryInMs = this.#pace.failed(now, away)
     if (batch !== undefined) this.#settlements.putBack(batch, now)
     if (away) events.emit('databaseLost', { worker: this.#of.worker, error, retryInMs })
-    else events.emit('trouble', { ...this.#of, what: `claiming rows of ${this.#of.table}`, error })
+    else this.#trouble(`claiming or settling rows of ${this.#of.table}`, error)
   }
 
   /** One row that the database refuses to settle so must not hold up the others. It is left to the reaper. */
   async #settleOneByOne(batch: SettlementBatch<Row>): Promise<void> {
-    const { store, events, onGone } = this.#options
+    const { store, onGone } = this.#options
     for (const [i, row] of batch.rows.entries()) {
       const single = { outcome: batch.outcome, rows: [row], args: batch.args?.slice(i, i + 1) }
+      let ended: Ended
       try {
-        this.#settled(
-          single,
-          await store.settle(single.outcome, leasesOf(single), argsOf(single)),
-          this.#now(),
-        )
+        ended = await store.settle(single.outcome, leasesOf(single), argsOf(single))
       } catch (error) {
-        onGone(row, undefined)
-        events.emit('trouble', {
-          ...this.#of,
-          what: `settling row ${row.lease.id} of ${this.#of.table}`,
-          error,
-        })
+        if (isRefusal(error)) onGone(row, undefined)
+        else this.#settlements.putBack(single, this.#now())
+        this.#trouble(`settling row ${row.lease.id} of ${this.#of.table}`, error)
+        continue
       }
+      this.#settled(single, ended, this.#now())
     }
+  }
+
+  #trouble(what: string, error: unknown): void {
+    this.#options.events.emit('trouble', { ...this.#of, what, error })
   }
 
   #now(): number {
@@ -275,4 +291,14 @@ function leasesOf({ rows }: SettlementBatch<unknown>): Handling<unknown>['lease'
 
 function argsOf({ args }: SettlementBatch<unknown>): { args?: NonNullable<typeof args> } {
   return args === undefined ? {} : { args }
+}
+
+/** Data, integrity, a trigger's own words, a statement that does not fit: trying again would bring the same. */
+const REFUSALS = /^(?:22|23|42|P0)/
+
+function isRefusal(error: unknown): boolean {
+  if (error instanceof TypeError) return true
+  return (
+    error instanceof Error && 'code' in error && typeof error.code === 'string' && REFUSALS.test(error.code)
+  )
 }

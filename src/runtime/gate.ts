@@ -1,5 +1,6 @@
 import { type Clock, systemClock } from '../clock.ts'
 import { type PauseReason } from './events.ts'
+import { usableMs } from './outcome.ts'
 
 interface Shut {
   readonly until: number
@@ -27,10 +28,11 @@ export class Gate {
   /** For so long, or until it is opened for the same reason. Said again, the later end counts. */
   shut(reason: PauseReason, forMs?: number): void {
     const known = this.#reasons.get(reason)
-    const until = this.#clock.monotonicNow() + (forMs ?? Number.POSITIVE_INFINITY)
+    const shutMs = forMs === undefined ? undefined : usableMs(forMs)
+    const until = this.#clock.monotonicNow() + (shutMs ?? Number.POSITIVE_INFINITY)
     if (known !== undefined && known.until >= until) return
     clearTimeout(known?.timer)
-    const timer = forMs === undefined ? undefined : setTimeout(() => this.openFor(reason), forMs)
+    const timer = shutMs === undefined ? undefined : setTimeout(() => this.openFor(reason), shutMs)
     this.#reasons.set(reason, { until, timer })
     if (known === undefined) this.#onChange({ reason, paused: true, forMs })
   }
@@ -42,9 +44,8 @@ export class Gate {
     this.#onChange({ reason, paused: false, forMs: undefined })
   }
 
-  /** No timer stays behind. */
+  /** No timer stays behind. What it was shut for still counts: a claim on its way must not find it open. */
   close(): void {
     for (const { timer } of this.#reasons.values()) clearTimeout(timer)
-    this.#reasons.clear()
   }
 }

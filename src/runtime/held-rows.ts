@@ -42,7 +42,9 @@ export class HeldRows {
     return { index, generation: this.#generation }
   }
 
-  free({ index }: HeldRow): void {
+  /** Held or lost; a row that was freed before, and whose index another may have by now, is left alone. */
+  free({ index, generation }: HeldRow): void {
+    if (Math.abs(Atomics.load(this.#state, index)) !== generation) return
     Atomics.store(this.#state, index, 0)
     this.#free.push(index)
   }

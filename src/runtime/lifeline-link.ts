@@ -23,6 +23,9 @@ const ENTRY = new URL(
   import.meta.url,
 )
 
+/** Where a thread cannot start, trying at once again and again would only burn time. */
+const RESTART_MS = 500
+
 /** It keeps little and makes little garbage; by default a thread may grow to several times the worker itself. */
 const YOUNG_GENERATION_MB = 4
 
@@ -32,7 +35,8 @@ export function startLifeline(options: LinkOptions): LifelineLink {
 
 /** A thread that ends without being told to (out of memory, say) is started anew; `ready` tells the worker. */
 function startThread({ config, onMessage }: LinkOptions): LifelineLink {
-  const served: ToLifeline[] = []
+  const served = new Map<string, Extract<ToLifeline, { type: 'serve' }>>()
+  let again: NodeJS.Timeout | undefined
   let stopping = false
   let thread = open()
 
@@ -46,20 +50,29 @@ function startThread({ config, onMessage }: LinkOptions): LifelineLink {
     opened.on('message', (message: FromLifeline) => onMessage(revived(message)))
     opened.on('error', (error) => onMessage({ type: 'trouble', what: 'the lifeline thread', error }))
     opened.on('exit', () => {
-      if (stopping) return
-      thread = open()
-      for (const message of served) thread.postMessage(message)
+      if (!stopping) again = setTimeout(reopen, RESTART_MS)
     })
     return opened
   }
 
+  function reopen(): void {
+    thread = open()
+    for (const message of served.values()) thread.postMessage(message)
+  }
+
   return {
     post(message) {
-      if (message.type === 'serve') served.push(message)
+      if (message.type === 'serve') served.set(message.name, message)
+      const known = message.type === 'timing' ? served.get(message.name) : undefined
+      if (known !== undefined && message.type === 'timing') {
+        served.set(message.name, { ...known, timing: message.timing })
+      }
       thread.postMessage(message)
     },
     async stop() {
       stopping = true
+      clearTimeout(again)
+      if (thread.threadId === -1) return
       const over = once(thread, 'exit')
       thread.postMessage({ type: 'stop' } satisfies ToLifeline)
       await over

@@ -24,7 +24,8 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
   const db = openDatabase({
     url: databaseUrl,
     applicationName: `leasehold lifeline ${worker.id}`.slice(0, 63),
-    maxConnections: 1,
+    // One for each table that is just being renewed: a lock on one must not hold up the others.
+    maxConnections: 3,
     queryTimeoutMs: RENEWAL_TIMEOUT_MS,
   })
   const tell = (message: FromLifeline): void => port.post(message)
@@ -55,7 +56,13 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
   function tellPresent(rows: readonly object[]): void {
     tell({ type: 'present' })
     // The statement that `presence` makes returns these.
-    if ((rows as readonly PresenceRow[]).some(({ had_died }) => had_died)) tell({ type: 'returned' })
+    if ((rows as readonly PresenceRow[]).some(({ had_died }) => had_died)) returned()
+  }
+
+  /** Taken for dead: what was held may be somebody else's, and the handlers are to hear it now. */
+  function returned(): void {
+    tell({ type: 'returned' })
+    for (const renewal of renewals.values()) renewal.loop.hasten()
   }
 
   function serve(message: Extract<ToLifeline, { type: 'serve' }>): void {

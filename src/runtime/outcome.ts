@@ -13,7 +13,9 @@ export function done(args: Readonly<Record<string, unknown>> = {}): Outcome {
 
 /** The row is to be tried again, after the given time or as the back-off of its table says. */
 export function retry(options: { readonly delayMs?: number; readonly error?: unknown } = {}): Outcome {
-  const { delayMs, error } = options
+  const { error } = options
+  // A delay that is no number (a header that was missing, say) is none: the policy decides.
+  const delayMs = Number.isFinite(options.delayMs) ? options.delayMs : undefined
   return {
     outcome: 'retry',
     args: { ...(delayMs === undefined ? {} : { delay_ms: delayMs }), error: errorText(error) },
@@ -45,8 +47,16 @@ export class SaturatedError extends Error {
 
   constructor(forMs: number, message = `saturated for ${forMs} ms`) {
     super(message)
-    this.forMs = forMs
+    this.forMs = usableMs(forMs)
   }
+}
+
+const DEFAULT_SATURATED_MS = 1_000
+const LONGEST_TIMER_MS = 2_147_483_647
+
+/** A time that a timer takes: without a `Retry-After` to go by, somebody may have computed NaN. */
+export function usableMs(ms: number): number {
+  return Number.isNaN(ms) ? DEFAULT_SATURATED_MS : Math.min(Math.max(0, ms), LONGEST_TIMER_MS)
 }
 
 const LONGEST_ERROR = 4_000

@@ -63,7 +63,7 @@ it('a database that is away is left alone for longer each time, up to a limit, a
   const pace = new Pace(() => 0.999)
   let now = 0
   const waits = Array.from({ length: 12 }, () => {
-    const wait = pace.failed(now)
+    const wait = pace.failed(now, true)
     expect(pace.isAway(now + wait - 1)).toBe(true)
     expect(pace.mayLook(now + wait - 1)).toBe(false)
     expect(pace.nextAt(now)).toBe(now + wait)
@@ -76,5 +76,5 @@ it('a database that is away is left alone for longer each time, up to a limit, a
   expect(Math.max(...waits)).toBeLessThanOrEqual(5_000)
   expect(pace.reached()).toBe(true)
   expect(pace.reached()).toBe(false)
-  expect(pace.failed(now)).toBe(waits[0])
+  expect(pace.failed(now, true)).toBe(waits[0])
 })

@@ -17,6 +17,7 @@ export class Pace {
   #secondLooks: number[] = []
   #failures = 0
   #retryAt = 0
+  #wasAway = false
 
   constructor(random: () => number) {
     this.#random = random
@@ -34,7 +35,12 @@ export class Pace {
 
   /** The next moment at which something may be due by itself. */
   nextAt(now: number): number {
-    return Math.max(now < this.#lookAt ? this.#lookAt : 0, this.#retryAt) || Number.POSITIVE_INFINITY
+    const next = Math.max(this.#lookAt, this.#retryAt)
+    return next > now ? next : Number.POSITIVE_INFINITY
+  }
+
+  get isLooking(): boolean {
+    return this.#looks > 0
   }
 
   began(): void {
@@ -52,23 +58,31 @@ export class Pace {
     this.#lookAt = look.drained ? now + (this.#secondLooks.shift() ?? pollMs) : 0
   }
 
+  /** No look before this. */
+  rest(until: number): void {
+    this.#lookAt = Math.max(this.#lookAt, until)
+  }
+
   wake(): void {
     this.#secondLooks = [...SECOND_LOOKS_MS]
     this.#lookAt = 0
   }
 
   /** How long the database is left alone. */
-  failed(now: number): number {
+  failed(now: number, away: boolean): number {
     this.#failures += 1
+    this.#wasAway ||= away
     const retryInMs = pauseAfter(this.#failures, DATABASE_AWAY, this.#random)
     this.#retryAt = now + retryInMs
     return retryInMs
   }
 
-  /** True when it had failed before. */
+  /** True when it had been away. */
   reached(): boolean {
-    const wasAway = this.#failures > 0
+    const wasAway = this.#wasAway
     this.#failures = 0
+    this.#retryAt = 0
+    this.#wasAway = false
     return wasAway
   }
 }

@@ -148,8 +148,10 @@ it('RULE-020-052, RULE-020-021: a killed worker is told dead once by one of thre
     startReaper(stores, { worker: `reaper ${n}`, ...(n === 0 ? { db: counter.db } : {}) }),
   )
   await counter.next(2)
+  // Each of them takes back what it finds; which rows is a matter of who is first.
+  const reapedSoFar = (): number => all.reduce((sum, { reaped }) => sum + reaped.length, 0)
   const evicted = Promise.race(
-    all.map(async ({ events, reaped }) => events.next('reaped', () => reaped.length === 20)),
+    all.map(async ({ events }) => events.next('reaped', () => reapedSoFar() === 20)),
   )
   await victim.process.kill('SIGKILL')
   await evicted
@@ -163,7 +165,7 @@ it('RULE-020-052, RULE-020-021: a killed worker is told dead once by one of thre
   const reaped = all.flatMap((running) => running.reaped)
   expect(reaped).toHaveLength(20)
   for (const event of reaped) {
-    expect(event).toMatchObject({ owner: id, evicted: true, staleMs: 0, worker: died[0]?.worker })
+    expect(event).toMatchObject({ owner: id, evicted: true, staleMs: 0 })
   }
   expect(await heldBy(id)).toBe(0)
   expect(await heldBy(neighbour.worker.id)).toBe(6)

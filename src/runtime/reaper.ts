@@ -87,14 +87,18 @@ function createEvictionLoop(
   const watch = createWatch({ db, schema, self: worker, checkMs, graceMs })
   /** The dead whose leases are being taken back, and after how many passes that went well they are let go. */
   const evicting = new Map<string, number>()
+  /** Those of whom nothing is left in this reaper's tables; each reaper sees to its own. */
+  const evicted = new Set<string>()
   let anyMissing = false
 
   async function evict(id: string, stop: AbortSignal): Promise<void> {
     const counts = await Promise.all(stores.map(async (store) => reapTable(options, store, id, stop)))
     const passes = evicting.get(id) ?? 0
     if (counts.includes(undefined)) return
-    if (passes <= 1) evicting.delete(id)
-    else evicting.set(id, passes - 1)
+    if (passes <= 1) {
+      evicting.delete(id)
+      evicted.add(id)
+    } else evicting.set(id, passes - 1)
   }
 
   return createLoop({
@@ -107,6 +111,9 @@ function createEvictionLoop(
       }
       // One that has returned may hold new leases.
       for (const id of evicting.keys()) if (!stillDead.includes(id)) evicting.delete(id)
+      for (const id of evicted) if (!stillDead.includes(id)) evicted.delete(id)
+      const news = stillDead.filter((id) => id !== worker && !evicting.has(id) && !evicted.has(id))
+      for (const id of news) evicting.set(id, 2)
       // Twice: a claim that was on its way when its worker died may commit after the first pass.
       for (const { id } of died) evicting.set(id, 2)
       for (const id of evicting.keys()) if (!stop.aborted) await evict(id, stop)

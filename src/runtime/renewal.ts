@@ -8,7 +8,7 @@ import {
   type RowsToRenew,
   type RowToRenew,
 } from './lifeline-messages.ts'
-import { createLoop, type Loop } from './loop.ts'
+import { createLoop, type HastenableLoop } from './loop.ts'
 import { RowsInRenewal } from './rows-to-renew.ts'
 
 /** One statement renews all rows in flight, unless there are more than this. */
@@ -18,7 +18,7 @@ const LARGEST_RENEWAL = 5_000
 export const LONGEST_HOLD = 3
 
 export interface Renewal {
-  readonly loop: Loop
+  readonly loop: HastenableLoop
   hold(rows: RowsToRenew): void
   change(timing: RenewalTiming): void
 }

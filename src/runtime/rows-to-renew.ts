@@ -12,6 +12,13 @@ export function columnsOf(rows: readonly RowToRenew[]): RowsToRenew {
   }
 }
 
+/** The rows by the moment of their claim, which decides how long each may be renewed. */
+export function byClaim(rows: readonly RowToRenew[]): RowsToRenew[] {
+  const claims = new Map<number, RowToRenew[]>()
+  for (const row of rows) claims.set(row.claimedAt, [...(claims.get(row.claimedAt) ?? []), row])
+  return [...claims.values()].map(columnsOf)
+}
+
 /** Rows to renew, batch by batch as they were claimed. Most are settled before anybody looks at them. */
 export class RowsInRenewal {
   readonly #held: HeldRows

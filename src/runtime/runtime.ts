@@ -2,6 +2,7 @@ import { systemClock } from '../clock.ts'
 import { LeaseholdError } from '../errors.ts'
 import { fitTable } from '../lease/fit.ts'
 import { leaseStore, type LeaseStore } from '../lease/store.ts'
+import { tableName } from '../lease/table.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { within } from '../postgres/deadline.ts'
 import { migrate } from '../postgres/migrate.ts'
@@ -15,7 +16,7 @@ import { readSettings } from './live-settings.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { createReaper } from './reaper.ts'
 import { describeWorker } from './registry.ts'
-import { columnsOf } from './rows-to-renew.ts'
+import { byClaim, columnsOf } from './rows-to-renew.ts'
 import { SettingsLayers } from './settings-layers.ts'
 import { createSinkProbe } from './sink-probe.ts'
 import { workerSettings, type WorkerSettings } from './settings.ts'
@@ -25,6 +26,7 @@ import { Worker } from './worker.ts'
 const PRESENCE_MS = 5_000
 /** No statement of a worker takes this long while the database is well. */
 const QUERY_TIMEOUT_MS = 10_000
+const LONGEST_FAREWELL_MS = 6_000
 const LONGEST_INTRODUCTION_MS = 3_000
 const SETTINGS_POLL_MS = 1_000
 const SILENT: LogSource = {
@@ -53,6 +55,7 @@ export class Runtime {
   readonly #stores: LeaseStore[] = []
   #link: LifelineLink | undefined
   #listening = false
+  #off: () => void = () => undefined
   #whenKnown: () => void = () => undefined
   #stopped: Promise<{ readonly clean: boolean }> | undefined
 
@@ -127,7 +130,7 @@ export class Runtime {
       if (shape !== undefined) await this.#serve(declaration as WorkDeclaration, shape, this.#link)
     }
     await this.#openReapedTables()
-    this.events.on('reaped', ({ table }) => this.#wakeAllOf(table))
+    this.#off = this.events.on('reaped', ({ table }) => this.#wakeAllOf(table))
     this.#startLoops()
     this.events.emit('workerStarted', { worker: this.id, roles })
   }
@@ -149,9 +152,13 @@ export class Runtime {
   async #stopNow(): Promise<{ readonly clean: boolean }> {
     const served = [...this.#served.values()]
     const stopped = await Promise.all(served.map(async ({ worker }) => worker.stop()))
-    await Promise.all(this.#loops.map(async (loop) => loop.stop()))
-    await this.#link?.stop()
-    await this.#db.close()
+    this.#off()
+    // Side by side and bounded: a database that has fallen silent must not make a stop take a minute.
+    await within(
+      LONGEST_FAREWELL_MS,
+      Promise.all([...this.#loops.map(async (loop) => loop.stop()), this.#link?.stop()]),
+    )
+    await within(LONGEST_FAREWELL_MS, this.#db.close())
     const clean = stopped.every((one) => one.clean)
     this.events.emit('workerStopped', { worker: this.id, clean })
     return { clean }
@@ -164,9 +171,15 @@ export class Runtime {
   ): Promise<void> {
     const { name, table, bucket = 0 } = declaration
     const store = leaseStore(this.#db, table, shape, { owner: this.id, bucket })
+    // An id that was given may have been another process's, which died; nobody else would miss it.
+    if (this.#options.id !== undefined) await this.#takeBackOwn(store)
     const held = new HeldRows()
     const layers = new SettingsLayers(this.#options.settings, declaration.settings)
-    const settings = layers.store(await readSettings(this.#db, this.#schema, name))
+    const settings = this.#firstSettings(
+      layers,
+      await readSettings(this.#db, this.#schema, name),
+      tableName(table),
+    )
     link.post({ type: 'serve', name, table, shape, bucket, held: held.buffer, timing: settings })
     const worker = new Worker({
       name,
@@ -187,6 +200,30 @@ export class Runtime {
     worker.start()
     if (declaration.probe !== undefined) this.#loops.push(createSinkProbe(declaration.probe, worker))
     this.#stores.push(store)
+  }
+
+  async #takeBackOwn(store: LeaseStore): Promise<void> {
+    const of = { worker: this.id, table: tableName(store.table), evicted: true }
+    for (;;) {
+      const reaped = await store.reap({ ownedBy: this.id })
+      for (const row of reaped) this.events.emit('reaped', { ...of, ...row })
+      if (reaped.length === 0) return
+    }
+  }
+
+  /** What somebody stored must not keep a fleet from starting, as it does not keep a running one from running. */
+  #firstSettings(
+    layers: SettingsLayers,
+    stored: Partial<WorkerSettings> | undefined,
+    table: string,
+  ): WorkerSettings {
+    try {
+      return layers.store(stored)
+    } catch (error) {
+      const settings = layers.store()
+      this.events.emit('settingsRefused', { worker: this.id, table, error })
+      return settings
+    }
   }
 
   async #openReapedTables(): Promise<void> {
@@ -312,7 +349,8 @@ export class Runtime {
         break
       case 'ready':
         for (const [name, served] of this.#served) {
-          this.#link?.post({ type: 'hold', name, rows: columnsOf(served.worker.rowsToRenew()) })
+          for (const rows of byClaim(served.worker.rowsToRenew()))
+            this.#link?.post({ type: 'hold', name, rows })
         }
         break
       case 'stopped':

@@ -21,13 +21,16 @@ export interface WorkerSettings extends Timing {
   readonly paused: boolean
 }
 
+const DAY_MS = 86_400_000
+/** A lease of 30 is one of 30 seconds typed as such; nothing could be processed in it. */
+const between = (from: number, to: number): z.ZodNumber => z.number().min(from).max(to)
 const whole = (from: number, to: number): z.ZodNumber => z.number().int().min(from).max(to)
 
 const schema = z.strictObject({
-  leaseMs: z.number(),
-  heartbeatMs: z.number(),
-  reaperIntervalMs: z.number(),
-  shutdownTimeoutMs: z.number(),
+  leaseMs: between(250, DAY_MS),
+  heartbeatMs: between(25, DAY_MS),
+  reaperIntervalMs: between(25, DAY_MS),
+  shutdownTimeoutMs: between(0, DAY_MS),
   concurrency: whole(1, 100_000),
   prefetch: whole(0, 100_000),
   batch: whole(1, MAX_BATCH),

@@ -1,3 +1,4 @@
+import { within } from '../postgres/deadline.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { type Worker } from './worker.ts'
 
@@ -8,12 +9,18 @@ export interface SinkProbe {
   check(signal: AbortSignal): Promise<void>
 }
 
+/** A probe that does not answer says as much as one that says no, and must not hold up a shutdown. */
+const LONGEST_CHECK_MS = 5_000
+
 /** Pauses claiming as long as the sink is not well. Probing goes on, so that it resumes by itself. */
 export function createSinkProbe(probe: SinkProbe, worker: Pick<Worker, 'name' | 'pause' | 'resume'>): Loop {
   return createLoop({
     name: `probe of ${worker.name}`,
     work: async (stop) => {
-      await probe.check(stop)
+      const boundMs = Math.min(probe.everyMs, LONGEST_CHECK_MS)
+      const bound = AbortSignal.any([stop, AbortSignal.timeout(boundMs)])
+      if (!(await within(boundMs, probe.check(bound))))
+        throw new Error(`the probe did not answer within ${boundMs} ms`)
       worker.resume('unhealthy')
     },
     pauseMs: () => probe.everyMs,

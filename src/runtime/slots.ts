@@ -13,7 +13,7 @@ export interface SlotsOptions<Row> {
   readonly limits: { readonly key: (row: Row) => string | undefined; readonly limiter: Limiter } | undefined
   readonly onStart: (handling: Handling<Row>) => void
   readonly onEnd: (handling: Handling<Row>, result: HandlerResult) => void
-  readonly onTrouble: (error: unknown) => void
+  readonly onTrouble: (handling: Handling<Row>, error: unknown) => void
   /** Rows whose key has no room, and that are in the way of others. */
   readonly onCrowded: (handlings: readonly Handling<Row>[], forMs: number) => void
 }
@@ -46,6 +46,11 @@ export class Slots<Row> {
     return this.#abandoned.size
   }
 
+  /** More handlers have not come back from rows they lost than there are slots: nothing more is started. */
+  get isClogged(): boolean {
+    return this.#abandoned.size > this.#options.concurrency()
+  }
+
   /** Those in hand at this moment, whatever happens to them while they are looked at. */
   [Symbol.iterator](): IterableIterator<Handling<Row>> {
     return [...this.#running, ...this.#ready].values()
@@ -60,6 +65,13 @@ export class Slots<Row> {
     const ready = this.#ready
     this.#ready = []
     return ready
+  }
+
+  /** Those that were claimed before this and have not been started. */
+  takeReadyBefore(claimedAt: number): Handling<Row>[] {
+    const early = this.#ready.filter((handling) => handling.claimedAt < claimedAt)
+    if (early.length > 0) this.#ready = this.#ready.filter((handling) => handling.claimedAt >= claimedAt)
+    return early
   }
 
   /** True when its handler is running, and will come back some time. */
@@ -98,7 +110,7 @@ export class Slots<Row> {
 
   #hasRoom(): boolean {
     const concurrency = this.#options.concurrency()
-    return this.#running.size < concurrency && this.#abandoned.size <= concurrency
+    return this.#running.size < concurrency && !this.isClogged
   }
 
   /** Rows whose key has no room step aside; when nothing but such rows is left they are given back. */
@@ -107,7 +119,11 @@ export class Slots<Row> {
     let soonest = Number.POSITIVE_INFINITY
     const ready = this.takeReady()
     for (const handling of ready) {
-      const limitedBy = key(handling.row)
+      const { limitedBy, failure } = keyOf(key, handling.row)
+      if (failure !== undefined) {
+        this.#start(handling, async () => Promise.reject(failure.error))
+        continue
+      }
       const mayStart = this.#hasRoom() && this.#options.isTrusted(handling)
       const waitMs = mayStart && limitedBy !== undefined ? limiter.start(limitedBy) : 0
       if (!mayStart) {
@@ -135,24 +151,41 @@ export class Slots<Row> {
     this.#retry = setTimeout(() => this.fill(), forMs)
   }
 
-  #start(handling: Handling<Row>): void {
+  #start(
+    handling: Handling<Row>,
+    run: () => Promise<Outcome | void> = async () => this.#options.handle(handling),
+  ): void {
     this.#running.add(handling)
     this.#options.onStart(handling)
-    this.#options
-      .handle(handling)
+    run()
       .then(
         (outcome) => this.#end(handling, { ended: 'returned', outcome: outcome ?? undefined }),
         (error: unknown) => this.#end(handling, { ended: 'threw', error }),
         // What goes wrong in our own code at the end of a handler must not end the process.
       )
-      .catch((error: unknown) => this.#options.onTrouble(error))
+      .catch((error: unknown) => this.#options.onTrouble(handling, error))
   }
 
   #end(handling: Handling<Row>, result: HandlerResult): void {
     this.#running.delete(handling)
     this.#abandoned.delete(handling)
     if (handling.limitedBy !== undefined) this.#options.limits?.limiter.ended(handling.limitedBy)
-    this.#options.onEnd(handling, result)
-    this.fill()
+    try {
+      this.#options.onEnd(handling, result)
+    } finally {
+      this.fill()
+    }
+  }
+}
+
+/** The key comes from the user's code, which may not like every row. */
+function keyOf<Row>(
+  key: (row: Row) => string | undefined,
+  row: Row,
+): { readonly limitedBy?: string | undefined; readonly failure?: { readonly error: unknown } } {
+  try {
+    return { limitedBy: key(row) }
+  } catch (error) {
+    return { failure: { error } }
   }
 }

@@ -22,6 +22,12 @@ export interface Circumstances {
 
 /** A thrown error is a retry by policy, a `PermanentError` is dead, a `SaturatedError` is nobody's fault. */
 export function verdictOn(result: HandlerResult, circumstances: Circumstances): Verdict {
+  if (result.ended === 'returned' && !isOutcome(result.outcome)) {
+    const error = new TypeError(
+      'the handler returned something that is no outcome: return done(), retry(), dead() or nothing',
+    )
+    return verdictOn({ ended: 'threw', error }, circumstances)
+  }
   if (result.ended === 'returned') {
     const outcome = result.outcome ?? done()
     return {
@@ -35,6 +41,13 @@ export function verdictOn(result: HandlerResult, circumstances: Circumstances): 
   if (circumstances.cutShort) return { verdict: 'release', saturatedForMs: undefined }
   const outcome = error instanceof PermanentError ? dead(error) : byPolicy(retry({ error }), circumstances)
   return { verdict: 'settle', outcome, failure: error }
+}
+
+/** What a handler written without types returns may be anything. */
+function isOutcome(value: unknown): boolean {
+  if (value === undefined) return true
+  if (typeof value !== 'object' || value === null || !('outcome' in value) || !('args' in value)) return false
+  return typeof value.outcome === 'string' && typeof value.args === 'object' && value.args !== null
 }
 
 /** A retry that is one too many is dead; one that names no delay gets the policy's. */

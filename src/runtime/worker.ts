@@ -83,9 +83,19 @@ export class Worker<Row extends object = Record<string, unknown>> {
       limits: limits === undefined ? undefined : { key: limits.key, limiter: createLimiter(limits, clock) },
       onStart: (handling) => this.#started(handling),
       onEnd: (handling, result) => this.#ended(handling, result),
-      onTrouble: (error) =>
-        events.emit('trouble', { worker: store.owner, what: `a row of ${this.table}`, error }),
-      onCrowded: (handlings, forMs) => this.#exchange.giveBack(handlings, forMs),
+      onTrouble: (handling, error) => {
+        events.emit('trouble', {
+          worker: store.owner,
+          what: `row ${handling.lease.id} of ${this.table}`,
+          error,
+        })
+        this.#gone(handling, undefined)
+      },
+      onCrowded: (handlings, forMs) => {
+        this.#exchange.giveBack(handlings, forMs)
+        // A table that cannot make them wait would give them out again at once.
+        if (!canDelay(store.table.writes.release)) this.#exchange.rest(forMs)
+      },
     })
     this.#exchange = new Exchange<Row>({
       store,
@@ -169,14 +179,14 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const deadline = this.#now() + this.#settings.shutdownTimeoutMs
     await this.#until(() => this.#slots.running === 0, deadline)
     for (const handling of this.#slots) this.#abort(handling, 'stopping')
-    await this.#until(() => this.inFlight === 0, Math.max(deadline, this.#now()) + LAST_MOMENT_MS)
-    const clean = this.inFlight === 0 && this.#slots.abandoned === 0
+    const isEmpty = (): boolean => this.inFlight === 0 && !this.#exchange.isLooking
+    await this.#until(isEmpty, Math.max(deadline, this.#now()) + LAST_MOMENT_MS)
     clearInterval(this.#sweeper)
     this.#slots.close()
     this.#gate.close()
     // A statement that does not come back is given up by the pool, not waited for here.
     await within(LAST_MOMENT_MS, this.#exchange.stop())
-    return { clean }
+    return { clean: isEmpty() && this.#slots.abandoned === 0 }
   }
 
   async #until(reached: () => boolean, deadline: number): Promise<void> {
@@ -185,7 +195,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   /** How many rows there is room for, those on their way through the exchange not counted. */
   #room(): number {
-    if (!this.#gate.open) return 0
+    if (!this.#gate.open || this.#slots.isClogged) return 0
     const { concurrency, prefetch } = this.#settings
     const ahead = this.#prefetch.within(prefetch)
     const { ready, running, abandoned } = this.#slots
@@ -241,7 +251,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const cutShort = this.#stopping && handling.abort?.signal.aborted === true
     const verdict = verdictOn(result, { attempt, policy, random, cutShort })
     const outcome = verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release'
-    if (settledAs !== undefined && result.ended === 'returned') {
+    if (settledAs !== undefined && agrees(result, settledAs)) {
       this.#gone(handling, undefined)
       const ids = [handling.lease.id]
       events.emit('settled', {
@@ -288,6 +298,9 @@ export class Worker<Row extends object = Record<string, unknown>> {
   /** Leases whose time of trust has run out, whoever was to renew them. */
   #sweep(): void {
     const now = this.#now()
+    const { leaseMs } = this.#settings
+    // Another worker could have had it meanwhile, and waiting must not cost it an attempt.
+    this.#exchange.giveBack(this.#slots.takeReadyBefore(now - leaseMs / 2))
     for (const handling of this.#slots) {
       if (this.#options.held.isTrusted(handling.held, now)) continue
       // From two leases on the last renewal is due, see renewal.ts.
@@ -304,8 +317,17 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#options.events.emit('lost', { ...this.#ref(handling), reason })
     if (this.#slots.abandon(handling)) this.#abort(handling, reason)
     else this.#gone(handling, undefined)
+    if (this.#gate.open && this.#slots.isClogged) this.#clogged()
     this.#slots.fill()
     this.#exchange.notify()
+  }
+
+  /** Handlers that ignore their signal have all the slots. Rows that wait behind them are better off elsewhere. */
+  #clogged(): void {
+    const error = new Error(`${this.#slots.abandoned} handlers did not stop when their leases were lost`)
+    const what = `claiming rows of ${this.table}, which rests until handlers come back`
+    this.#options.events.emit('trouble', { worker: this.#worker, what, error })
+    this.#exchange.giveBack(this.#slots.takeReady())
   }
 
   #abort(handling: Handling<Row>, reason: AbortReason): void {
@@ -334,4 +356,14 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
 function toRenew({ held, lease, claimedAt }: Handling<unknown>): RowToRenew {
   return { index: held.index, generation: held.generation, id: lease.id, token: lease.token, claimedAt }
+}
+
+/** Whether what the handler returned is what it had settled in its own transaction, or nothing beyond it. */
+function agrees(result: HandlerResult, settledAs: Outcome): boolean {
+  if (result.ended === 'threw') return false
+  return result.outcome === undefined || result.outcome.outcome === settledAs.outcome
+}
+
+function canDelay(release: Readonly<Record<string, string>>): boolean {
+  return Object.values(release).some((expression) => expression.includes('$delay_ms'))
 }
