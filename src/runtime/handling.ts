@@ -1,7 +1,8 @@
 import { LeaseholdError } from '../errors.ts'
 import { type Lease } from '../lease/lease.ts'
+import { type Claim } from '../lease/store.ts'
 import { type LossReason } from './events.ts'
-import { type HeldRow } from './held-rows.ts'
+import { type HeldRow, type HeldRows } from './held-rows.ts'
 import { type Outcome } from './outcome.ts'
 
 /** One row in the worker's hands, from its claim until it is settled, given back or lost. */
@@ -18,6 +19,31 @@ export interface Handling<Row> {
   lost: LossReason | undefined
   /** The handler settled it in a transaction of its own. */
   settledAs: Outcome | undefined
+}
+
+/** The rows of a claim, taken in hand. */
+export function handlingsOf<Row extends object>(
+  claim: Claim<Row>,
+  {
+    attempts,
+    held,
+    claimedAt,
+  }: { readonly attempts: string | undefined; readonly held: HeldRows; readonly claimedAt: number },
+): Handling<Row>[] {
+  return claim.claimed.map(({ lease, row }) => {
+    const counted: unknown = attempts === undefined ? 0 : Reflect.get(row, attempts)
+    return {
+      lease,
+      row,
+      held: held.take(claim.trustedUntil),
+      claimedAt,
+      attempt: Number(counted ?? 0) + 1,
+      limitedBy: undefined,
+      abort: undefined,
+      lost: undefined,
+      settledAs: undefined,
+    }
+  })
 }
 
 /** Why a signal fires. */

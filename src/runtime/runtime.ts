@@ -12,11 +12,11 @@ import { Events } from './events.ts'
 import { HeldRows } from './held-rows.ts'
 import { startLifeline, type LifelineLink } from './lifeline-link.ts'
 import { type FromLifeline, type RowToRenew } from './lifeline-messages.ts'
-import { readSettings } from './live-settings.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { createReaper } from './reaper.ts'
 import { describeWorker } from './registry.ts'
 import { byClaim, columnsOf } from './rows-to-renew.ts'
+import { createSettingsFollower, type SettingsFollower } from './settings-follower.ts'
 import { SettingsLayers } from './settings-layers.ts'
 import { createSinkProbe } from './sink-probe.ts'
 import { workerSettings, type WorkerSettings } from './settings.ts'
@@ -53,6 +53,7 @@ export class Runtime {
   readonly #served = new Map<string, Served>()
   readonly #loops: Loop[] = []
   readonly #stores: LeaseStore[] = []
+  readonly #follower: SettingsFollower
   #link: LifelineLink | undefined
   #listening = false
   #off: () => void = () => undefined
@@ -69,6 +70,12 @@ export class Runtime {
       maxConnections: options.maxConnections ?? 10,
       queryTimeoutMs: QUERY_TIMEOUT_MS,
       applicationName: `leasehold worker ${id}`.slice(0, 63),
+    })
+    this.#follower = createSettingsFollower({
+      db: this.#db,
+      schema: this.#schema,
+      worker: id,
+      events: this.events,
     })
   }
 
@@ -175,11 +182,7 @@ export class Runtime {
     if (this.#options.id !== undefined) await this.#takeBackOwn(store)
     const held = new HeldRows()
     const layers = new SettingsLayers(this.#options.settings, declaration.settings)
-    const settings = this.#firstSettings(
-      layers,
-      await readSettings(this.#db, this.#schema, name),
-      tableName(table),
-    )
+    const settings = (await this.#follower.read(name, tableName(table), layers)) ?? layers.store()
     link.post({ type: 'serve', name, table, shape, bucket, held: held.buffer, timing: settings })
     const worker = new Worker({
       name,
@@ -208,21 +211,6 @@ export class Runtime {
       const reaped = await store.reap({ ownedBy: this.id })
       for (const row of reaped) this.events.emit('reaped', { ...of, ...row })
       if (reaped.length === 0) return
-    }
-  }
-
-  /** What somebody stored must not keep a fleet from starting, as it does not keep a running one from running. */
-  #firstSettings(
-    layers: SettingsLayers,
-    stored: Partial<WorkerSettings> | undefined,
-    table: string,
-  ): WorkerSettings {
-    try {
-      return layers.store(stored)
-    } catch (error) {
-      const settings = layers.store()
-      this.events.emit('settingsRefused', { worker: this.id, table, error })
-      return settings
     }
   }
 
@@ -269,7 +257,8 @@ export class Runtime {
       }),
       createLoop({
         name: 'settings',
-        work: async () => this.#followSettings(),
+        // Without LISTEN nobody tells of a change, so it is looked for.
+        work: async () => (this.#listening ? undefined : this.#readAllSettings()),
         pauseMs: () => SETTINGS_POLL_MS,
         onError: (error) => this.#trouble('reading the settings', error),
       }),
@@ -277,26 +266,18 @@ export class Runtime {
     for (const loop of this.#loops) loop.start()
   }
 
-  /** Without LISTEN nobody tells of a change, so it is looked for. */
-  async #followSettings(): Promise<void> {
-    if (this.#listening) return
+  async #readAllSettings(): Promise<void> {
     for (const name of this.#served.keys()) await this.#readSettings(name)
   }
 
-  /** Settings that cannot work are refused whole; the worker goes on with those it has. */
   async #readSettings(name: string): Promise<void> {
     const served = this.#served.get(name)
     if (served === undefined) return
-    const of = { worker: this.id, table: served.worker.table }
-    const stored = await readSettings(this.#db, this.#schema, name)
-    let settings: WorkerSettings
-    try {
-      settings = served.layers.store(stored)
-    } catch (error) {
-      this.events.emit('settingsRefused', { ...of, error })
-      return
+    const { worker, layers } = served
+    const settings = await this.#follower.read(name, worker.table, layers)
+    if (settings !== undefined && JSON.stringify(settings) !== JSON.stringify(worker.settings)) {
+      this.#apply(name, settings)
     }
-    if (JSON.stringify(settings) !== JSON.stringify(served.worker.settings)) this.#apply(name, settings)
   }
 
   #apply(name: string, settings: WorkerSettings): void {

@@ -62,3 +62,9 @@ export function byPolicy(
   if (outcome.args['delay_ms'] !== undefined) return outcome
   return { outcome: 'retry', args: { ...outcome.args, delay_ms: retryDelay(attempt, policy, random) } }
 }
+
+/** Whether what the handler returned is what it had settled in its own transaction, or nothing beyond it. */
+export function agrees(result: HandlerResult, settledAs: Outcome): boolean {
+  if (result.ended === 'threw') return false
+  return result.outcome === undefined || result.outcome.outcome === settledAs.outcome
+}

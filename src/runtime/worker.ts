@@ -7,7 +7,7 @@ import { RowContext, type HandlerContext, type LogSource } from './context.ts'
 import { type Events, type LossReason, type PauseReason } from './events.ts'
 import { Exchange } from './exchange.ts'
 import { Gate } from './gate.ts'
-import { abortHandling, type AbortReason, type Handling } from './handling.ts'
+import { abortHandling, type AbortReason, type Handling, handlingsOf } from './handling.ts'
 import { type HeldRows } from './held-rows.ts'
 import { type RowToRenew } from './lifeline-messages.ts'
 import { createLimiter, type Limits } from './limits.ts'
@@ -15,7 +15,7 @@ import { type Outcome } from './outcome.ts'
 import { Prefetch } from './prefetch.ts'
 import { type WorkerSettings } from './settings.ts'
 import { Slots } from './slots.ts'
-import { byPolicy, type HandlerResult, verdictOn } from './verdict.ts'
+import { agrees, byPolicy, type HandlerResult, verdictOn } from './verdict.ts'
 
 export type Handler<Row> = (context: HandlerContext<Row>) => Promise<Outcome | void>
 
@@ -213,21 +213,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   #claimed(claim: Claim<Row>, { full, sentAt }: { readonly full: boolean; readonly sentAt: number }): void {
     if (full && this.#slots.ready === 0) this.#prefetch.ranDry(this.#settings.prefetch)
     const { store, held, hold } = this.#options
-    const { attempts } = store.table
-    const handlings = claim.claimed.map(({ lease, row }): Handling<Row> => {
-      const counted: unknown = attempts === undefined ? 0 : Reflect.get(row, attempts)
-      return {
-        lease,
-        row,
-        held: held.take(claim.trustedUntil),
-        claimedAt: sentAt,
-        attempt: Number(counted ?? 0) + 1,
-        limitedBy: undefined,
-        abort: undefined,
-        lost: undefined,
-        settledAs: undefined,
-      }
-    })
+    const handlings = handlingsOf(claim, { attempts: store.table.attempts, held, claimedAt: sentAt })
     // The renewal starts no later than the handler (WH-FR-001-AC1).
     hold(handlings.map(toRenew))
     if (!this.#gate.open) {
@@ -356,12 +342,6 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
 function toRenew({ held, lease, claimedAt }: Handling<unknown>): RowToRenew {
   return { index: held.index, generation: held.generation, id: lease.id, token: lease.token, claimedAt }
-}
-
-/** Whether what the handler returned is what it had settled in its own transaction, or nothing beyond it. */
-function agrees(result: HandlerResult, settledAs: Outcome): boolean {
-  if (result.ended === 'threw') return false
-  return result.outcome === undefined || result.outcome.outcome === settledAs.outcome
 }
 
 function canDelay(release: Readonly<Record<string, string>>): boolean {
