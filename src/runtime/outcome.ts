@@ -62,7 +62,7 @@ export function usableMs(ms: number): number {
 const LONGEST_ERROR = 4_000
 
 /** What is kept of an error in the row: its message and where it came from, within bounds. */
-export function errorText(error: unknown): string | null {
+function errorText(error: unknown): string | null {
   if (error === undefined || error === null) return null
   const text =
     error instanceof Error

@@ -13,6 +13,7 @@ import { type RowToRenew } from './lifeline-messages.ts'
 import { createLimiter, type Limits } from './limits.ts'
 import { type Outcome } from './outcome.ts'
 import { Prefetch } from './prefetch.ts'
+import { LONGEST_HOLD } from './renewal.ts'
 import { type WorkerSettings } from './settings.ts'
 import { Slots } from './slots.ts'
 import { agrees, byPolicy, type HandlerResult, verdictOn } from './verdict.ts'
@@ -285,13 +286,14 @@ export class Worker<Row extends object = Record<string, unknown>> {
   #sweep(): void {
     const now = this.#now()
     const { leaseMs } = this.#settings
-    // Another worker could have had it meanwhile, and waiting must not cost it an attempt.
-    this.#exchange.giveBack(this.#slots.takeReadyBefore(now - leaseMs / 2))
     for (const handling of this.#slots) {
       if (this.#options.held.isTrusted(handling.held, now)) continue
-      // From two leases on the last renewal is due, see renewal.ts.
-      this.#lose(handling, now - handling.claimedAt >= 2 * this.#settings.leaseMs ? 'tooLong' : 'untrusted')
+      // The last lease of the longest hold is not renewed again, see renewal.ts.
+      this.#lose(handling, now - handling.claimedAt >= (LONGEST_HOLD - 1) * leaseMs ? 'tooLong' : 'untrusted')
     }
+    // What still waits could have gone to another worker meanwhile, and waiting must not cost it an attempt. Only now:
+    // for a lease that can no longer be trusted nothing is written, not even this.
+    this.#exchange.giveBack(this.#slots.takeReadyBefore(now - leaseMs / 2))
   }
 
   #lose(handling: Handling<Row>, reason: LossReason): void {
