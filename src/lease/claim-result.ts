@@ -1,6 +1,9 @@
 import { type Claimed, type Place } from './store.ts'
 
-/** What a claim returns for each row before the row's own columns; an exchange adds the settled ids behind them. */
+/**
+ * What a claim returns for each row before the row's own columns. Behind them come, on the first row only: the settled
+ * ids of an exchange, and where rows stand in lines how many were looked at and whether others were advanced.
+ */
 const OWN_COLUMNS = 5
 
 /** A row of a claim as PostgreSQL returns it: values by position, because objects would be made twice. */
@@ -19,20 +22,23 @@ export function readClaim<Row extends object>(
   results: readonly ClaimedValues[],
   columns: readonly string[],
   owner: string,
-): { claimed: Claimed<Row>[]; place: Place | undefined } {
+): { claimed: Claimed<Row>[]; place: Place | undefined; seen: number; more: boolean } {
   const claimed: Claimed<Row>[] = []
   let order: readonly string[] = []
   let place: Place | undefined
   for (const values of results) {
     const own = ownValues(values)
+    if (own.place?.every((value) => value !== null) === true) place = own.place
     if (own.id === null) continue
     const lease = { id: own.id, owner, token: BigInt(own.token), until: new Date(own.until) }
     // What is behind our own columns is the row as the table has it; the caller says of which type that is.
     claimed.push({ lease, row: rowOf(values, columns) as Row })
     if (own.order !== null) order = own.order
-    if (own.place?.every((value) => value !== null) === true) place = own.place
   }
-  return { claimed: inOrder(claimed, order), place }
+  // The statement says what stands at these positions.
+  const seen = results[0]?.[OWN_COLUMNS + columns.length + 1] as number | undefined
+  const more = results[0]?.[OWN_COLUMNS + columns.length + 2] === true
+  return { claimed: inOrder(claimed, order), place, seen: seen ?? claimed.length, more }
 }
 
 /** Rows mostly come back in the order of the claim. One that a trigger kept from being claimed is not among them. */

@@ -1,6 +1,7 @@
 /** The claim, alone and together with the settlement of what was finished meanwhile. */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { settleUpdate } from './held-sql.ts'
+import { advance, continued, followers, judged, type Lines, linesOf } from './line-sql.ts'
 import {
   assignments,
   CLOCK_TOKEN,
@@ -24,19 +25,28 @@ export type From = 'start' | 'place'
 /** Takes the next rows and gives each a new token, in one statement (RULE-020-001, RULE-020-040). */
 export function claim(parts: Parts, from: From): LeaseStatement {
   const parameter = parameters()
-  const next = nextRows(parts, parameter, from)
+  const lines = linesOf(parts)
   return statement(
     `claim_${from}`,
     parameter,
-    `
-with next as materialized (${next})
-${claimUpdate(parts, parameter)}`,
+    lines === undefined
+      ? `
+with next as materialized (${nextRows(parts, parameter, { from })})
+${claimUpdate(parts, parameter)}`
+      : `
+with next as materialized (${nextRows(parts, parameter, { from, lines })}),
+${judged(parts, lines, parameter, [], false)},
+claimed as (
+${claimHeads(parts, parameter, 'heads')}
+)
+${withFacts(parts, { chosen: 'heads', settled: 'null::text[]', seen: '(select count(*) from next)::int', more: 'false' })}`,
   )
 }
 
 /**
  * Settles one batch and claims the next: half the round trips of a busy worker. Both see the table as it was before;
- * a row whose lease is over, and which is therefore claimable again, is settled and not claimed. At least one row comes back, so that the settled ids always have one to travel on.
+ * a row whose lease is over, and which is therefore claimable again, is settled and not claimed. At least one row comes
+ * back, so that the settled ids always have one to travel on.
  */
 export function exchange(
   parts: Parts,
@@ -45,15 +55,19 @@ export function exchange(
   from: From,
 ): LeaseStatement {
   const parameter = parameters()
+  const lines = linesOf(parts)
+  const name = `exchange_${from}_${outcome}`
+  if (lines !== undefined)
+    return statement(name, parameter, exchangeInLines(parts, parameter, declared, from, lines))
   return statement(
-    `exchange_${from}_${outcome}`,
+    name,
     parameter,
     `
 with held as materialized (${heldLeases(parts, parameter)}),
 settled as (
 ${settleUpdate(parts, parameter, declared)}
 ),
-next as materialized (${nextRows(parts, parameter, from, notHeld(parts))}),
+next as materialized (${nextRows(parts, parameter, { from, besides: [notHeld(parts)] })}),
 claimed as (
 ${claimUpdate(parts, parameter)}
 )
@@ -62,17 +76,78 @@ from (select) as always left join claimed on true`,
   )
 }
 
+/**
+ * The same where rows stand in lines. The order matters and is forced by what refers to what: settle, then take or
+ * advance those who follow, and only then look. What waits for a lock (the settlement, the advance) so comes before
+ * what is locked without waiting (the look), and two such statements cannot wait for each other.
+ */
+function exchangeInLines(
+  parts: Parts,
+  parameter: Parameters,
+  declared: Required<OutcomeDeclaration>,
+  from: From,
+  lines: Lines,
+): string {
+  const besides = [
+    notHeld(parts),
+    `(${lines.id} in (select "@k1" from followers)) is not true`,
+    '(select count(*) from advanced) is not null',
+  ]
+  const left = `${parameter('limit', 'int')} - (select count(*) from continued)`
+  const facts = {
+    chosen: 'chosen',
+    settled: 'array(select "@id" from settled)',
+    seen: '((select count(*) from next) + (select count(*) from continued))::int',
+    more: '(select count(*) from advanced) > 0',
+  }
+  return `
+with held as materialized (${heldLeases(parts, parameter)}),
+settled as (
+${settleUpdate(parts, parameter, declared)}
+),
+${followers(parts, lines, parameter, 'settled')},
+${continued(parts, lines, parameter, keyAndOrder(parts, 't.'))},
+${advance(parts, lines, parameter, 'continued')},
+next as materialized (${nextRows(parts, parameter, { from, besides, lines, limit: left })}),
+kept as materialized (select "@k1" from settled where "@left" is null),
+${judged(parts, lines, parameter, ['continued', 'kept'], true)},
+chosen as materialized (
+  select "@k1" from continued union all select "@k1" from heads
+),
+claimed as (
+${claimHeads(parts, parameter, 'chosen')}
+)
+${withFacts(parts, facts)}`
+}
+
 /** What is being settled in the same statement is not for the claim, even if its lease is over. */
 function notHeld({ key }: Parts): string {
   const [columns, aliases] = [key.map((k) => k.column), key.map((k) => k.alias)]
   return `((${list(columns)}) in (select ${list(aliases)} from held)) is not true`
 }
 
-function nextRows(parts: Parts, parameter: Parameters, from: From, ...besides: readonly string[]): string {
-  const { table, target, key, order, until } = parts
+function keyAndOrder({ key, order }: Parts, prefix = ''): string[] {
+  return [...key, ...order].map(({ column, alias }) => `${prefix}${column} as ${alias}`)
+}
+
+interface NextRows {
+  readonly from: From
+  readonly lines?: Lines
+  readonly besides?: readonly string[]
+  /** Instead of all that was asked for. */
+  readonly limit?: string
+}
+
+function nextRows(
+  parts: Parts,
+  parameter: Parameters,
+  { from, lines, besides = [], limit }: NextRows,
+): string {
+  const { table, target, order, until } = parts
   const where = [
     ...inBucket(parts, parameter),
     `(${table.claimable})`,
+    ...(lines === undefined ? [] : [`not ${lines.behind}`]),
     ...(table.availableAt === undefined ? [] : [`${quote(table.availableAt)} <= now()`]),
     // Not leased, whatever `claimable` says: a declaration may forget to make it untrue. Said with `coalesce`, because
     // the planner takes a plain `is null` on a table without statistics for one row in 200 and gives up the order.
@@ -86,7 +161,7 @@ function nextRows(parts: Parts, parameter: Parameters, from: From, ...besides: r
       : []),
     ...besides,
   ]
-  const columns = [...key, ...order].map(({ column, alias }) => `${column} as ${alias}`)
+  const columns = [...keyAndOrder(parts), ...(lines === undefined ? [] : [`${lines.key} as "@line"`])]
   return `
   select *
   from (
@@ -97,30 +172,76 @@ function nextRows(parts: Parts, parameter: Parameters, from: From, ...besides: r
     limit ${MAX_BATCH}
     for update skip locked
   ) as candidates
-  limit (select ${parameter('limit', 'int')})
+  limit (select ${limit ?? parameter('limit', 'int')})
 `
 }
 
 /** What the rows have in common travels once, on the first of them. `claim-result.ts` reads the columns by position. */
 function claimUpdate(parts: Parts, parameter: Parameters): string {
-  const { target, key, order, until } = parts
+  const { key } = parts
   const first = `(${list(key.map((k) => `t.${k.column}`))}) = (select ${list(key.map((k) => k.alias))} from next limit 1)`
+  return `${claimWhere(parts, parameter, 'next')}
+returning
+  ${list(leaseColumns(parts))},
+  case when ${first} then array(select ${rowId(key.map((k) => k.alias))} from next) end as "@order",
+  case when ${first} then (${lastPlace(parts)}) end as "@place",
+  ${list(parts.columns.map((column) => `t.${quote(column)}`))}`
+}
+
+/** The same where a look may find rows and claim none of them: `withFacts` says what it found. */
+function claimHeads(parts: Parts, parameter: Parameters, chosen: string): string {
+  return `${claimWhere(parts, parameter, chosen)}
+returning ${list([...leaseColumns(parts), ...parts.columns.map((column) => `t.${quote(column)}`)])}`
+}
+
+function withFacts(
+  parts: Parts,
+  {
+    chosen,
+    settled,
+    seen,
+    more,
+  }: { readonly chosen: string; readonly settled: string; readonly seen: string; readonly more: string },
+): string {
+  const once = (fact: string): string => `case when row_number() over () = 1 then ${fact} end`
+  const columns = [
+    '"@id"',
+    '"@token"',
+    '"@until"',
+    `${once(`array(select ${rowId(parts.key.map((k) => k.alias))} from ${chosen})`)} as "@order"`,
+    `${once(`(${lastPlace(parts)})`)} as "@place"`,
+    ...parts.columns.map((column) => `claimed.${quote(column)}`),
+    `${once(settled)} as "@settled"`,
+    `${once(seen)} as "@seen"`,
+    `${once(more)} as "@more"`,
+  ]
+  return `select ${columns.join(',\n  ')}
+from (select) as always left join claimed on true`
+}
+
+function leaseColumns({ key, tokenAfterClaim, until }: Parts): string[] {
+  return [
+    `${rowId(key.map((k) => `t.${k.column}`))} as "@id"`,
+    `${tokenAfterClaim} as "@token"`,
+    `extract(epoch from t.${until})::float8 * 1000 as "@until"`,
+  ]
+}
+
+/** Where the look ended. */
+function lastPlace({ order }: Parts): string {
+  return `select array[${list(order.map((o) => `${o.alias}::text`))}] from next offset (select greatest(count(*) - 1, 0) from next)`
+}
+
+function claimWhere(parts: Parts, parameter: Parameters, source: string): string {
+  const { target, key } = parts
   return `update ${target} as t
 set ${list(claimAssignments(parts, parameter))}
-where ${[...inBucket(parts, parameter, 't.'), ...named(key, 'next')].join('\n  and ')}
-returning
-  ${rowId(key.map((k) => `t.${k.column}`))} as "@id",
-  ${parts.tokenAfterClaim} as "@token",
-  extract(epoch from t.${until})::float8 * 1000 as "@until",
-  case when ${first} then array(select ${rowId(key.map((k) => k.alias))} from next) end as "@order",
-  case when ${first} then (
-    select array[${list(order.map((o) => `${o.alias}::text`))}] from next offset (select count(*) - 1 from next)
-  ) end as "@place",
-  ${list(parts.columns.map((column) => `t.${quote(column)}`))}`
+where ${[...inBucket(parts, parameter, 't.'), ...named(key, source)].join('\n  and ')}`
 }
 
 function claimAssignments(parts: Parts, parameter: Parameters): string[] {
   const { table, owner, until, token } = parts
+  const lines = linesOf(parts)
   const ownerValue = parameter('owner', 'text')
   return [
     `${until} = now() + ${parameter('leaseMs', 'float8')} * interval '1 millisecond'`,
@@ -134,6 +255,7 @@ function claimAssignments(parts: Parts, parameter: Parameters): string[] {
       : [
           `${quote(table.attempts)} = coalesce(t.${quote(table.attempts)}, 0) + case when t.${until} is null then 0 else 1 end`,
         ]),
+    ...(lines === undefined ? [] : [`${lines.behind} = false`]),
     ...assignments(table.writes.claim),
   ]
 }

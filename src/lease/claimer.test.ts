@@ -34,6 +34,7 @@ function scripted(sizes: readonly number[]): {
       return Promise.resolve({
         claimed,
         place: size === 0 ? undefined : [String(from.length)],
+        full: size === request.limit,
         trustedUntil: 0,
       })
     },

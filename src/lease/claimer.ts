@@ -46,11 +46,11 @@ export function createClaimer<Row extends object>(
     const claim = await send({ ...request, from })
     const endedAt = clock.monotonicNow()
 
-    const full = claim.claimed.length === request.limit
+    const { full } = claim
     if (from === undefined) nextFullLook = endedAt + (endedAt - startedAt) / SHARE_FOR_FULL_LOOKS
     placeBefore = full ? place : undefined
     place = full ? claim.place : undefined
-    return { ...claim, drained: !full && from === undefined }
+    return { ...claim, drained: !full && from === undefined && !('advanced' in claim) }
   }
 
   return {

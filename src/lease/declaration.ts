@@ -29,6 +29,7 @@ const declarationSchema = z.strictObject({
   held: sql.optional(),
   attempts: name.optional(),
   exhausted: sql.optional(),
+  ordering: z.strictObject({ key: name, behind: name, waitedFor: sql }).optional(),
   writes: z
     .strictObject({
       claim: assignments.optional(),
@@ -63,6 +64,7 @@ export function leaseTable<const Outcome extends string>(
     held: declaration.held,
     attempts: declaration.attempts,
     exhausted: declaration.exhausted,
+    ordering: declaration.ordering,
     writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
     outcomes: withArgs(declaration.outcomes),
     columns: declaration.columns,
@@ -99,7 +101,14 @@ function withArgs<Outcome extends string>(
 function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTable): void {
   const { owner, until, token } = table.lease
   const kernelColumns = [owner, until, ...(token === undefined ? [] : [token])]
-  const named = [...table.key, ...(table.bucket === undefined ? [] : [table.bucket]), ...kernelColumns]
+  const { ordering } = table
+  const named = [
+    ...table.key,
+    ...(table.bucket === undefined ? [] : [table.bucket]),
+    ...kernelColumns,
+    ...(ordering === undefined ? [] : [ordering.key, ordering.behind]),
+  ]
+  if (ordering !== undefined) refuseUnorderable(declaration, table)
   const twice = named.find((column, index) => named.indexOf(column) !== index)
   if (twice !== undefined) throw invalid(declaration, `the column ${twice} has two roles`)
 
@@ -123,6 +132,13 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
     )
   }
   refuseUnknownArguments(declaration, table)
+}
+
+/** A line is ordered by one id, and who is in flight has to show. */
+function refuseUnorderable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+  if (table.key.length !== 1) throw invalid(declaration, '`ordering` needs an `id` of one column')
+  if (table.held === undefined) throw invalid(declaration, '`ordering` needs `held`')
+  if (table.onExpiry !== 'reap') throw invalid(declaration, "`ordering` needs onExpiry 'reap'")
 }
 
 function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: LeaseTable): void {

@@ -8,6 +8,7 @@ import { type LeaseTable } from './table.ts'
 const TEXT = ['text', 'character varying']
 const INTEGER = ['smallint', 'integer', 'bigint']
 const INSTANT = ['timestamp with time zone']
+const BOOLEAN = ['boolean']
 
 /** A column a declaration names, what it must be, and what to create when it is missing. */
 interface Expected {
@@ -56,6 +57,8 @@ function expectedColumns(table: LeaseTable): Expected[] {
     ...named('lease.token', lease.token, ['bigint']),
     ...named('availableAt', table.availableAt, INSTANT),
     ...named('attempts', table.attempts, INTEGER),
+    ...named('ordering.key', table.ordering?.key),
+    ...named('ordering.behind', table.ordering?.behind, BOOLEAN),
     ...table.order.flatMap(({ column }) => named('order', column)),
     ...(table.columns ?? []).flatMap((column) => named('columns', column)),
     ...written.flatMap(([role, set]) => Object.keys(set).flatMap((column) => named(role, column))),

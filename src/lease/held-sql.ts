@@ -11,6 +11,7 @@ import {
   rowId,
   TOKEN_MARK,
 } from './parts.ts'
+import { advance, followers, leftLine, linesOf } from './line-sql.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
 import { type Assignments, heldOf, type OutcomeDeclaration, replaceArguments } from './table.ts'
 
@@ -69,12 +70,24 @@ export function settle(
   declared: Required<OutcomeDeclaration>,
 ): LeaseStatement {
   const parameter = parameters()
+  const lines = linesOf(parts)
+  const held = `held as materialized (${heldLeases(parts, parameter)})`
+  const update = settleUpdate(parts, parameter, declared)
   return statement(
     `settle_${outcome}`,
     parameter,
-    `
-with held as materialized (${heldLeases(parts, parameter)})
-${settleUpdate(parts, parameter, declared)}`,
+    lines === undefined
+      ? `
+with ${held}
+${update}`
+      : `
+with ${held},
+settled as (
+${update}
+),
+${followers(parts, lines, parameter, 'settled')},
+${advance(parts, lines, parameter)}
+select "@id", (select count(*) from advanced)::int as "@advanced" from settled`,
   )
 }
 
@@ -87,7 +100,9 @@ export function settleUpdate(
   // One JSON object for the batch, looked up by row: a join for the sake of the arguments could turn quadratic.
   const argument = (name: string): string =>
     `(${parameter('args', 'jsonb')} -> ${id} ->> ${quoteLiteral(name)})::${declared.args[name] ?? 'text'}`
-  return endUpdate(parts, parameter, declared.set, argument)
+  const lines = linesOf(parts)
+  const left = lines === undefined ? '' : `,\n  ${leftLine(lines)}`
+  return endUpdate(parts, parameter, declared.set, argument) + left
 }
 
 /** Gives rows back as they were; `$delay_ms` says how long they are to wait, in a table that can make them. */
@@ -125,6 +140,7 @@ returning ${rowId(key.map((k) => `t.${k.column}`))} as "@id"`
 export function reap(parts: Parts, which: 'expired' | 'ownedBy'): LeaseStatement {
   const { table, target, key, owner, until, token } = parts
   const parameter = parameters()
+  const lines = linesOf(parts)
   const held = heldOf(table)
   const expired = [
     ...inBucket(parts, parameter),
@@ -156,8 +172,16 @@ with expired as materialized (
 reaped as (
   update ${target} as t
   set ${list(set)}
-  where ${[...inBucket(parts, parameter, 't.'), ...named(key, 'expired')].join('\n    and ')}
-)
+  where ${[...inBucket(parts, parameter, 't.'), ...named(key, 'expired')].join('\n    and ')}${
+    lines === undefined
+      ? `
+)`
+      : `
+  returning ${leftLine(lines)}
+),
+${followers(parts, lines, parameter, 'reaped')},
+${advance(parts, lines, parameter)}`
+  }
 select ${rowId(key.map((k) => k.alias))} as "@id", "@owner", "@token",
   greatest(0, extract(epoch from now() - "@until")::float8 * 1000) as "@staleMs"
 from expired`,

@@ -24,6 +24,8 @@ export interface Parts {
   readonly tokenAfterClaim: string
   readonly columns: readonly string[]
   readonly bucketType: string | undefined
+  /** The type of the ordering key. */
+  readonly lineType: string | undefined
 }
 
 /** Strictly later with every claim of a row, as long as the database's clock is not set back. */
@@ -50,6 +52,7 @@ export function partsOf(table: LeaseTable, shape: TableShape): Parts {
       token === undefined ? `substring(t.${owner} from '${TOKEN_MARK}([0-9]+)$')` : `t.${token}::text`,
     columns: returnedColumns(table, shape),
     bucketType: table.bucket === undefined ? undefined : type(table.bucket),
+    lineType: table.ordering === undefined ? undefined : type(table.ordering.key),
   }
 }
 

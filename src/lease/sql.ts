@@ -18,6 +18,7 @@
 import { claim, exchange } from './claim-sql.ts'
 import { reap, release, renew, settle } from './held-sql.ts'
 import { type TableShape } from './inspect.ts'
+import { linesOf, sweep } from './line-sql.ts'
 import { partsOf } from './parts.ts'
 import { type LeaseStatement } from './statement.ts'
 import { type LeaseTable, type OutcomeDeclaration } from './table.ts'
@@ -39,12 +40,17 @@ export interface LeaseStatements {
   /** By outcome. */
   readonly settle: ReadonlyMap<string, LeaseStatement>
   readonly exchange: ReadonlyMap<string, LookStatements>
+  /** Where rows stand in lines: for some keys, or from key to key. */
+  readonly advance:
+    | { readonly keys: LeaseStatement; readonly start: LeaseStatement; readonly place: LeaseStatement }
+    | undefined
 }
 
 export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStatements {
   const parts = partsOf(table, shape)
   const ascending = table.order.every(({ direction }) => direction === 'asc')
   const outcomes = Object.entries(table.outcomes)
+  const lines = linesOf(parts)
   return {
     claim: { start: claim(parts, 'start'), place: ascending ? claim(parts, 'place') : undefined },
     renew: renew(parts),
@@ -53,6 +59,14 @@ export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStat
     reapOwnedBy: reap(parts, 'ownedBy'),
     settle: new Map(outcomes.map(([outcome, declared]) => [outcome, settle(parts, outcome, declared)])),
     exchange: new Map(outcomes.map(([outcome, declared]) => [outcome, exchanges(outcome, declared)])),
+    advance:
+      lines === undefined
+        ? undefined
+        : {
+            keys: sweep(parts, lines, 'keys'),
+            start: sweep(parts, lines, 'start'),
+            place: sweep(parts, lines, 'place'),
+          },
   }
 
   function exchanges(outcome: string, declared: Required<OutcomeDeclaration>): LookStatements {
@@ -65,9 +79,10 @@ export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStat
 
 /** Every statement, for those who look at all of them. */
 export function allStatements(statements: LeaseStatements): LeaseStatement[] {
-  const { claim, renew, release, reap, reapOwnedBy, settle, exchange } = statements
+  const { claim, renew, release, reap, reapOwnedBy, settle, exchange, advance } = statements
   const looks = [claim, ...exchange.values()].flatMap(({ start, place }) =>
     place === undefined ? [start] : [start, place],
   )
-  return [...looks, renew, release, reap, reapOwnedBy, ...settle.values()]
+  const sweeps = advance === undefined ? [] : Object.values(advance)
+  return [...looks, renew, release, reap, reapOwnedBy, ...settle.values(), ...sweeps]
 }

@@ -7,6 +7,7 @@ import { type ClaimedValues, readClaim, readSettled } from './claim-result.ts'
 import { fitTable } from './fit.ts'
 import { type TableShape } from './inspect.ts'
 import { keyOf, type Lease, trustedUntil } from './lease.ts'
+import { SWEEP } from './line-sql.ts'
 import { returnedColumns } from './parts.ts'
 import { leaseStatements, type LookStatements, MAX_BATCH } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
@@ -31,6 +32,8 @@ export interface Claim<Row> {
   readonly claimed: readonly Claimed<Row>[]
   /** Where to go on; absent when nothing was claimed or the table's order has no such place. */
   readonly place: Place | undefined
+  /** There was as much as was asked for, or more, even if some of it has to wait for others of its ordering key. */
+  readonly full: boolean
   /** On the local monotonic clock (D8). */
   readonly trustedUntil: number
 }
@@ -49,6 +52,8 @@ export interface Ended {
   readonly ended: readonly Lease[]
   /** Their rows are unchanged: the token is no longer current. */
   readonly fencedOff: readonly Lease[]
+  /** Rows that others of their ordering key had waited for were settled, and those others can be claimed now. */
+  readonly advanced?: true
 }
 
 export interface Reaped {
@@ -83,6 +88,24 @@ export interface LeaseStore<Row extends object = Record<string, unknown>, Outcom
   release(leases: readonly Lease[], delayMs?: number): Promise<Ended>
   /** Takes back what has expired, or all that a dead owner held. */
   reap(request?: { limit?: number; ownedBy?: string }): Promise<readonly Reaped[]>
+  /**
+   * Lets those go on who stand first in the line of their ordering key and were left waiting: after a row was deleted
+   * by hand, or in the caller's transaction after it let a key go on. Without keys it goes from one key to the next,
+   * a bounded number at a time; hand it the `last` of its answer to go on.
+   */
+  advance(request?: AdvanceRequest): Promise<Advanced>
+}
+
+export interface AdvanceRequest {
+  readonly keys?: readonly string[]
+  readonly after?: string | undefined
+  readonly tx?: Queryable
+}
+
+export interface Advanced {
+  readonly advanced: number
+  /** The last key that was looked at; absent when there are no more. */
+  readonly last: string | undefined
 }
 
 export interface StoreOptions {
@@ -148,12 +171,9 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   ): Promise<Ended> {
     if (leases.length === 0) return { ended: [], fencedOff: [] }
     const current = newestOfEachRow(leases)
-    const rows = await run<{ '@id': string }>(statement, { ...batch(current.values()), ...values }, on)
-    return endedAmong(
-      leases,
-      current,
-      rows.map((row) => row['@id']),
-    )
+    const rows = await run<EndedRow>(statement, { ...batch(current.values()), ...values }, on)
+    const ids = rows.map((row) => row['@id'])
+    return endedAmong(leases, current, ids, (rows[0]?.['@advanced'] ?? 0) > 0)
   }
 
   function statementFor<Statement>(statements: ReadonlyMap<string, Statement>, outcome: string): Statement {
@@ -195,7 +215,9 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     async claim(request) {
       const { statement, values, sentAt } = lookFor(statements.claim, request)
       const rows = await run<ClaimedValues>(statement, values, db, 'array')
-      return { ...readClaim<Row>(rows, columns, owner), trustedUntil: trustedUntil(sentAt, request.leaseMs) }
+      const { claimed, place, seen } = readClaim<Row>(rows, columns, owner)
+      const until = trustedUntil(sentAt, request.leaseMs)
+      return { claimed, place, full: seen >= request.limit, trustedUntil: until }
     },
 
     async exchange({ outcome, leases, args }, request) {
@@ -203,9 +225,12 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const current = newestOfEachRow(leases)
       const held = { ...batch(current.values()), ...argsOf(outcome, leases, current, args) }
       const rows = await run<ClaimedValues>(statement, { ...values, ...held }, db, 'array')
+      const { claimed, place, seen, more } = readClaim<Row>(rows, columns, owner)
       return {
-        ...endedAmong(leases, current, readSettled(rows, columns)),
-        ...readClaim<Row>(rows, columns, owner),
+        ...endedAmong(leases, current, readSettled(rows, columns), more),
+        claimed,
+        place,
+        full: seen >= request.limit,
         trustedUntil: trustedUntil(sentAt, request.leaseMs),
       }
     },
@@ -244,7 +269,22 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const rows = await run<ReapedRow>(statement, { limit, ownedBy })
       return rows.map(readReaped)
     },
+
+    async advance({ keys, after, tx } = {}) {
+      const { advance } = statements
+      if (advance === undefined) return { advanced: 0, last: undefined }
+      const from = keys !== undefined ? 'keys' : after === undefined ? 'start' : 'place'
+      const [row] = await run<AdvancedRow>(advance[from], { keys, after }, tx)
+      const { '@advanced': advanced = 0, '@visited': visited = 0, '@last': last } = row ?? {}
+      return { advanced, last: visited < SWEEP || keys !== undefined ? undefined : (last ?? undefined) }
+    },
   }
+}
+
+interface AdvancedRow {
+  readonly '@advanced': number
+  readonly '@visited': number
+  readonly '@last': string | null
 }
 
 interface Look {
@@ -257,10 +297,18 @@ function endedAmong(
   leases: readonly Lease[],
   current: ReadonlyMap<string, Lease>,
   ids: readonly string[],
+  advanced: boolean,
 ): Ended {
   const changed = new Set(ids)
   const hasEnded = (lease: Lease): boolean => changed.has(lease.id) && isNewest(current, lease)
-  return { ended: leases.filter(hasEnded), fencedOff: leases.filter((lease) => !hasEnded(lease)) }
+  const fencedOff = leases.filter((lease) => !hasEnded(lease))
+  return { ended: leases.filter(hasEnded), fencedOff, ...(advanced ? { advanced } : {}) }
+}
+
+interface EndedRow {
+  readonly '@id': string
+  /** Where rows stand in lines. */
+  readonly '@advanced'?: number
 }
 
 interface ReapedRow {

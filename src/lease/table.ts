@@ -10,6 +10,16 @@ export interface OutcomeDeclaration {
   readonly args?: Readonly<Record<string, Sql>>
 }
 
+/** One line for each key. docs/decisions/006-ordering.md has the protocol. */
+export interface Ordering {
+  /** The column that names the line a row stands in; null: in none. */
+  readonly key: string
+  /** A `boolean` column, the kernel's own: this row was seen waiting behind another of its key. */
+  readonly behind: string
+  /** What is true of a row as long as those behind it have to wait, its lease included. */
+  readonly waitedFor: Sql
+}
+
 export interface LeaseTableDeclaration<Outcome extends string = string> {
   /** `'schema.table'`, `'table'` (then in `public`), or the two parts where a name contains a dot. */
   readonly table: string | { readonly schema: string; readonly name: string }
@@ -33,6 +43,8 @@ export interface LeaseTableDeclaration<Outcome extends string = string> {
   readonly attempts?: string
   /** True when one more expiry is one too many: such a row is no longer claimable, only reaped. */
   readonly exhausted?: Sql
+  /** Rows that share a key are processed one at a time, in the order of their ids. */
+  readonly ordering?: Ordering
   /** What the verbs write besides the lease itself. */
   readonly writes?: {
     readonly claim?: Assignments
@@ -64,6 +76,7 @@ export interface LeaseTable<Outcome extends string = string> {
   readonly held: Sql | undefined
   readonly attempts: string | undefined
   readonly exhausted: Sql | undefined
+  readonly ordering: Ordering | undefined
   readonly writes: { readonly claim: Assignments; readonly release: Assignments; readonly reap: Assignments }
   readonly outcomes: Readonly<Record<Outcome, Required<OutcomeDeclaration>>>
   readonly columns: readonly string[] | undefined

@@ -32,6 +32,7 @@ const ENTRIES: { readonly [Type in EventType]: Entry<Type> } = {
   },
   resumed: { level: 'info', message: 'claiming goes on' },
   reaped: { level: 'warn', message: 'took back an expired lease' },
+  advanced: { level: 'warn', message: 'let rows go on whose ordering key had come to a halt' },
   reaperRan: { level: ({ recovered }) => (recovered === 0 ? 'debug' : 'info'), message: 'the reaper ran' },
   reaperFailed: { level: 'error', message: 'the reaper failed' },
   workerStarted: { level: 'info', message: 'the worker has started' },
@@ -47,6 +48,7 @@ const ENTRIES: { readonly [Type in EventType]: Entry<Type> } = {
   databaseBack: { level: 'info', message: 'the database is back' },
   listening: { level: 'debug', message: 'listening for wake-ups' },
   notListening: { level: 'warn', message: 'not listening for wake-ups: work goes on by polling' },
+  upkeepRan: { level: 'debug', message: 'looked after a table' },
   trouble: { level: 'error', message: 'trouble' },
 }
 

@@ -60,6 +60,8 @@ export interface EventMap {
     /** The owner was declared dead before its lease had ended. */
     readonly evicted: boolean
   }
+  /** Rows stood first in the line of their ordering key, and nobody had let them go on: a row was deleted by hand, say. */
+  advanced: OfTable & { readonly count: number }
   reaperRan: OfWorker & { readonly recovered: number; readonly durationMs: number }
   reaperFailed: OfWorker & { readonly table: string | undefined; readonly error: unknown }
   workerStarted: OfWorker & { readonly roles: readonly string[] }
@@ -80,6 +82,8 @@ export interface EventMap {
   listening: OfWorker
   notListening: OfWorker & { readonly error: unknown }
   /** Something that should not happen and is not allowed to end the process. */
+  /** What a table needs now and then was done: old rows removed, say. */
+  upkeepRan: OfTable & { readonly done: Readonly<Record<string, number>>; readonly durationMs: number }
   trouble: OfWorker & { readonly what: string; readonly error: unknown }
 }
 

@@ -148,14 +148,23 @@ export class Exchange<Row extends object> {
     // What is settled in the same statement makes room at the same moment; what has to wait takes it up.
     const waiting = this.#settlements.size - Math.min(most, this.#settlements.largest)
     const room = this.#options.room() - this.#reserved - waiting
-    const limit = this.#pace.mayLook(now) ? Math.max(0, Math.min(most, room)) : 0
-    const batch = this.#settlementIsDue(now, limit > 0) ? this.#trustedBatch(now) : undefined
+    const claimable = Math.max(0, Math.min(most, room))
+    const looking = this.#pace.mayLook(now) ? claimable : 0
+    const batch = this.#settlementIsDue(now, looking > 0) ? this.#trustedBatch(now) : undefined
+    const limit = looking > 0 ? looking : Math.min(claimable, this.#followersOf(batch))
     if (batch === undefined && limit === 0) return undefined
     const leaving = batch?.rows.length ?? 0
     this.#leaving += leaving
     this.#reserved += Math.max(leaving, limit)
     if (limit > 0) this.#pace.began()
     return { batch, limit }
+  }
+
+  /** Who waits behind the rows of a batch is claimed in the statement that settles them; a claim spares half for others. */
+  #followersOf(batch: SettlementBatch<Row> | undefined): number {
+    const key = this.#options.store.table.ordering?.key
+    if (batch === undefined || key === undefined) return 0
+    return 2 * batch.rows.filter(({ row }) => typeof Reflect.get(row, key) === 'string').length
   }
 
   #settlementIsDue(now: number, claiming: boolean): boolean {
@@ -199,9 +208,19 @@ export class Exchange<Row extends object> {
         return
       }
       if (this.#pace.reached()) this.#options.events.emit('databaseBack', { worker: this.#of.worker })
-      const { ended = [], fencedOff = [], claimed, trustedUntil = 0, place, drained = false } = result
+      const {
+        ended = [],
+        fencedOff = [],
+        claimed,
+        trustedUntil = 0,
+        place,
+        drained = false,
+        full = false,
+      } = result
       if (batch !== undefined) this.#settled(batch, { ended, fencedOff }, sentAt)
-      if (claimed !== undefined) this.#claimed({ claimed, trustedUntil, place, drained }, limit, sentAt)
+      if (claimed !== undefined) this.#claimed({ claimed, trustedUntil, place, full, drained }, sentAt)
+      // Whoever waited behind what was settled is there now, and no wake-up will say so.
+      else if (result.advanced === true) this.#pace.wake()
     } finally {
       const leaving = batch?.rows.length ?? 0
       this.#leaving -= leaving
@@ -222,10 +241,10 @@ export class Exchange<Row extends object> {
     return this.#options.store.settle(settlement.outcome, settlement.leases, argsOf(batch))
   }
 
-  #claimed(claim: Claim<Row> & { readonly drained: boolean }, limit: number, sentAt: number): void {
+  #claimed(claim: Claim<Row> & { readonly drained: boolean }, sentAt: number): void {
     const { settings, isWoken, events, onClaimed } = this.#options
     const count = claim.claimed.length
-    const full = count === limit
+    const { full } = claim
     const now = this.#now()
     this.#pace.found({ full, drained: claim.drained }, now, { ms: settings().pollMs, woken: isWoken() })
     if (count === 0) return

@@ -52,6 +52,20 @@ export function createReaper(options: ReaperOptions): Loop {
 function createReapLoop(options: ReaperOptions): Loop {
   const { db, schema, worker, stores, events, settings, clock = systemClock } = options
   let forgotAt = -Infinity
+  /** Where the look for lines that nobody moves has got to, table by table. */
+  const places = new Map<LeaseStore, string | undefined>()
+
+  async function moveLines(store: LeaseStore): Promise<void> {
+    if (store.table.ordering === undefined) return
+    const table = tableName(store.table)
+    try {
+      const { advanced, last } = await store.advance({ after: places.get(store) })
+      places.set(store, last)
+      if (advanced > 0) events.emit('advanced', { worker, table, count: advanced })
+    } catch (error) {
+      events.emit('reaperFailed', { worker, table, error })
+    }
+  }
 
   async function forgetNowAndThen(): Promise<void> {
     if (clock.monotonicNow() - forgotAt < FORGET_EVERY_MS) return
@@ -72,6 +86,7 @@ function createReapLoop(options: ReaperOptions): Loop {
         const recovered = reached.reduce((total, count) => total + count, 0)
         events.emit('reaperRan', { worker, recovered, durationMs: clock.monotonicNow() - startedAt })
       }
+      if (!stop.aborted) await Promise.all(stores.map(moveLines))
       if (!stop.aborted) await forgetNowAndThen()
     },
     pauseMs: () => settings().reaperIntervalMs,

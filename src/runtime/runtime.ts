@@ -20,6 +20,7 @@ import { createSettingsFollower, type SettingsFollower } from './settings-follow
 import { SettingsLayers } from './settings-layers.ts'
 import { createSinkProbe } from './sink-probe.ts'
 import { workerSettings, type WorkerSettings } from './settings.ts'
+import { createUpkeep } from './upkeep.ts'
 import { refuseUnsettleable, type RuntimeOptions, type WorkDeclaration } from './work-declaration.ts'
 import { Worker } from './worker.ts'
 
@@ -137,7 +138,11 @@ export class Runtime {
       if (shape !== undefined) await this.#serve(declaration as WorkDeclaration, shape, this.#link)
     }
     await this.#openReapedTables()
-    this.#off = this.events.on('reaped', ({ table }) => this.#wakeAllOf(table))
+    const offs = [
+      this.events.on('reaped', ({ table }) => this.#wakeAllOf(table)),
+      this.events.on('advanced', ({ table }) => this.#wakeAllOf(table)),
+    ]
+    this.#off = () => offs.forEach((off) => off())
     this.#startLoops()
     this.events.emit('workerStarted', { worker: this.id, roles })
   }
@@ -159,6 +164,7 @@ export class Runtime {
   async #stopNow(): Promise<{ readonly clean: boolean }> {
     const served = [...this.#served.values()]
     const stopped = await Promise.all(served.map(async ({ worker }) => worker.stop()))
+    await this.#closeSinks()
     this.#off()
     // Side by side and bounded: a database that has fallen silent must not make a stop take a minute.
     await within(
@@ -169,6 +175,16 @@ export class Runtime {
     const clean = stopped.every((one) => one.clean)
     this.events.emit('workerStopped', { worker: this.id, clean })
     return { clean }
+  }
+
+  async #closeSinks(): Promise<void> {
+    const closing = [...this.#served.values()].map(async ({ declaration }) => declaration.close?.())
+    const closed = Promise.allSettled(closing).then((results) => {
+      for (const result of results) {
+        if (result.status === 'rejected') this.#trouble('closing what a handler had opened', result.reason)
+      }
+    })
+    await within(LONGEST_FAREWELL_MS, closed)
   }
 
   async #serve(
@@ -244,6 +260,7 @@ export class Runtime {
           ...(eviction ? {} : { eviction: false }),
         }),
       )
+      this.#loops.push(...this.#upkeep())
     }
     this.#loops.push(
       createLoop({
@@ -264,6 +281,15 @@ export class Runtime {
       }),
     )
     for (const loop of this.#loops) loop.start()
+  }
+
+  #upkeep(): Loop[] {
+    const { workers = [], reapTables = [] } = this.#options
+    const [db, events, worker] = [this.#db, this.events, this.id]
+    const tables = new Map([...reapTables, ...workers].map((declared) => [declared.table, declared.upkeep]))
+    return [...tables].flatMap(([table, upkeep]) =>
+      upkeep === undefined ? [] : [createUpkeep({ upkeep, table: tableName(table), worker, db, events })],
+    )
   }
 
   async #readAllSettings(): Promise<void> {

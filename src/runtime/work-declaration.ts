@@ -6,6 +6,7 @@ import { type Events } from './events.ts'
 import { type Limits } from './limits.ts'
 import { type WorkerSettings } from './settings.ts'
 import { type SinkProbe } from './sink-probe.ts'
+import { type Upkeep } from './upkeep.ts'
 import { type Handler } from './worker.ts'
 
 /** One table to be worked off, and by what. */
@@ -22,6 +23,10 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   /** Its producers call `leasehold.wake(name)`. */
   readonly wake?: boolean
   readonly bucket?: number
+  /** What the table needs now and then; done by the processes that reap it. */
+  readonly upkeep?: Upkeep
+  /** Called once the worker has stopped: closes what its handler has opened. */
+  readonly close?: () => Promise<void>
 }
 
 export interface RuntimeOptions {
@@ -37,7 +42,7 @@ export interface RuntimeOptions {
   /** Take back expired leases of these tables. Default true; some process must (RULE-020-020). */
   readonly reaper?: boolean
   /** What is to be reaped besides the tables of `workers`: a process may reap what others work on. */
-  readonly reapTables?: readonly Pick<WorkDeclaration<never>, 'table' | 'bucket'>[]
+  readonly reapTables?: readonly Pick<WorkDeclaration<never>, 'table' | 'bucket' | 'upkeep'>[]
   /** Take back the leases of workers whose session is gone. Default true. */
   readonly eviction?: boolean
   /**

@@ -1,4 +1,4 @@
-/** Five tables as different as users' tables are; the conformance suite and the kernel's tests run over them. */
+/** Six tables as different as users' tables are; the conformance suite and the kernel's tests run over them. */
 import { leaseTable, rowId, type LeaseTable } from '../../src/lease/index.ts'
 import { type Database } from '../../src/postgres/database.ts'
 import { type LeaseSubject } from '../../src/testing/index.ts'
@@ -204,7 +204,65 @@ const odd: Specimen = {
   final: { outcome: 'closed' },
 }
 
-export const specimens: readonly Specimen[] = [events, payments, chunks, tasks, odd]
+/** Rows that share a key stand in line. Those of the conformance suite have keys of their own, or none. */
+export const lines: Specimen = {
+  name: 'in lines by an ordering key',
+  ddl: `
+    create table public.line_jobs (
+      id bigint generated always as identity primary key,
+      customer text,
+      behind boolean not null default false,
+      parked boolean not null default false,
+      status text not null default 'PENDING',
+      attempts int not null default 0,
+      available_at timestamptz default now(),
+      owner text,
+      until timestamptz,
+      token bigint not null default 0
+    );
+    create index line_jobs_pending on public.line_jobs (available_at, id) where available_at is not null and not behind;
+    create unique index line_jobs_in_flight on public.line_jobs (customer) where status = 'CLAIMED';
+    create index line_jobs_lines on public.line_jobs (customer, (status <> 'CLAIMED'), id)
+      where customer is not null and (status in ('PENDING', 'CLAIMED') or parked)`,
+  table: leaseTable({
+    table: 'public.line_jobs',
+    id: 'id',
+    lease: { owner: 'owner', until: 'until', token: 'token' },
+    claimable: 'available_at is not null',
+    availableAt: 'available_at',
+    order: ['available_at', 'id'],
+    onExpiry: 'reap',
+    held: "status = 'CLAIMED'",
+    attempts: 'attempts',
+    ordering: { key: 'customer', behind: 'behind', waitedFor: "status in ('PENDING', 'CLAIMED') or parked" },
+    writes: {
+      claim: { status: "'CLAIMED'", available_at: 'null' },
+      release: { status: "'PENDING'", available_at: "now() + $delay_ms * interval '1 millisecond'" },
+      reap: {
+        status: "case when attempts >= 2 then 'DEAD' else 'PENDING' end",
+        available_at: 'case when attempts >= 2 then null else now() end',
+      },
+    },
+    outcomes: {
+      done: { set: { status: "'DONE'" } },
+      retry: {
+        set: {
+          status: "'PENDING'",
+          attempts: 'attempts + 1',
+          available_at: "now() + $delay_ms * interval '1 millisecond'",
+        },
+        args: { delay_ms: 'float8' },
+      },
+      park: { set: { status: "'DEAD'", parked: 'true' } },
+    },
+  }),
+  insert: `insert into public.line_jobs (customer)
+    select case when n % 2 = 0 then 'customer ' || n end from generate_series(1, $1::int) as n
+    returning id::text as k1`,
+  final: { outcome: 'done' },
+}
+
+export const specimens: readonly Specimen[] = [events, payments, chunks, tasks, odd, lines]
 
 /** Creates the specimen's table and makes it a subject of the conformance suite. */
 export function subjectOf(db: Database, specimen: Specimen): LeaseSubject & { create(): Promise<void> } {

@@ -18,6 +18,8 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
     paused: { ...of, reason: 'saturated', forMs: 1 },
     resumed: { ...of, reason: 'saturated' },
     reaped: { ...row, owner: 'w2', staleMs: 1, evicted: false },
+    advanced: { ...of, count: 1 },
+    upkeepRan: { ...of, done: { published: 1 }, durationMs: 1 },
     reaperRan: { worker, recovered: 1, durationMs: 1 },
     reaperFailed: { worker, table: of.table, error },
     workerStarted: { worker, roles: ['emails'] },

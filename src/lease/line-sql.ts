@@ -1,0 +1,240 @@
+/**
+ * Lines: rows that share an ordering key, one of them in flight at a time. The parts that the verbs put into their
+ * statements where a table declares `ordering`; docs/decisions/006-ordering.md has the protocol and its proof.
+ *
+ * A row that was found waiting is marked `behind` and leaves the index that claims read, so that a line of 100,000
+ * costs nobody anything. Taking the mark away is always safe: the next claim judges the row again. Setting it is not:
+ * somebody must be left who will take it away. Hence the two rules that everything here serves:
+ *
+ * 1. A row is marked only while the row it waits for is locked and seen to be still waited for.
+ * 2. Whoever settles a row that is no longer waited for also takes the mark from the next in its line, in the same
+ *    statement, and waits for that row if somebody has it locked.
+ */
+import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
+import { inBucket, list, type Parts } from './parts.ts'
+import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
+import { type Ordering, type Sql } from './table.ts'
+
+/** What a declaration with `ordering` has for sure (`declaration.ts` refuses others). */
+export interface Lines {
+  readonly key: Sql
+  readonly behind: Sql
+  readonly waitedFor: Sql
+  readonly held: Sql
+  readonly id: Sql
+}
+
+export function linesOf({ table, key }: Parts): Lines | undefined {
+  const { ordering, held } = table
+  const id = key[0]?.column
+  if (ordering === undefined || held === undefined || id === undefined) return undefined
+  return { ...quoted(ordering), held, id }
+}
+
+function quoted({ key, behind, waitedFor }: Ordering): Pick<Lines, 'key' | 'behind' | 'waitedFor'> {
+  return { key: quote(key), behind: quote(behind), waitedFor }
+}
+
+/** In flight first, then by id: the order of the index that a table with `ordering` has to have. */
+function inLine({ held, id }: Lines, alias: string): string {
+  return `(not (${held})), ${alias}.${id}`
+}
+
+/** Who stands first in the line of this key, apart from those that this statement has just settled. */
+export function firstInLine(
+  parts: Parts,
+  lines: Lines,
+  parameter: Parameters,
+  key: Sql,
+  apart: boolean,
+): string {
+  const where = [
+    ...inBucket(parts, parameter, 'l.'),
+    `l.${lines.key} = ${key}`,
+    `(${lines.waitedFor})`,
+    ...(apart ? [`(l.${lines.id} in (select "@k1" from freed)) is not true`] : []),
+  ]
+  return `select l.${lines.id}
+      from ${parts.target} as l
+      where ${where.join('\n        and ')}
+      order by ${inLine(lines, 'l')}
+      limit 1`
+}
+
+/** What a settlement returns besides the id: the line that it leaves, if it is no longer waited for. */
+export function leftLine({ key, waitedFor, id }: Lines): string {
+  return `t.${id} as "@k1", case when (${waitedFor}) then null else t.${key} end as "@left"`
+}
+
+/**
+ * The next in each line that was left: `freed` are the rows that left, `followers` who comes after them.
+ * A follower may itself be in flight (a late commit overtook it) or hold up its line; then there is nothing to do.
+ */
+export function followers(parts: Parts, lines: Lines, parameter: Parameters, ended: string): string {
+  const { table, target } = parts
+  const due = table.availableAt === undefined ? 'true' : `${quote(table.availableAt)} <= now()`
+  const bucket = inBucket(parts, parameter, 't.')
+  return `freed as materialized (
+  select "@k1", "@left" from ${ended} where "@left" is not null
+),
+followers as materialized (
+  select t.${lines.id} as "@k1", (${due}) as "@due"
+  from ${target} as t
+  where ${[
+    ...bucket,
+    `t.${lines.id} = any (array(
+      select (${firstInLine(parts, lines, parameter, 'line."@left"', true)})
+      from (select distinct "@left" from freed) as line
+    ))`,
+    `(${table.claimable}) is true`,
+  ].join('\n    and ')}
+)`
+}
+
+/**
+ * Takes the mark from followers. An update waits where a claim would step over: a follower that somebody has locked
+ * just now may be about to be marked, and nobody else would come back for it.
+ */
+export function advance(parts: Parts, lines: Lines, parameter: Parameters, besides?: string): string {
+  const { table, target } = parts
+  const rest = besides === undefined ? '' : ` where ("@k1" in (select "@k1" from ${besides})) is not true`
+  return `advanced as (
+  update ${target} as t
+  set ${lines.behind} = false
+  where ${[
+    ...inBucket(parts, parameter, 't.'),
+    `t.${lines.id} = any (array(select "@k1" from followers${rest}))`,
+    `(${table.claimable}) is true`,
+  ].join('\n    and ')}
+  returning 1
+)`
+}
+
+/**
+ * Followers that are claimed at once, without a look: at most half of the claim, so that busy lines do not keep new
+ * ones out.
+ */
+export function continued(
+  parts: Parts,
+  lines: Lines,
+  parameter: Parameters,
+  columns: readonly string[],
+): string {
+  const { table, target } = parts
+  const due = table.availableAt === undefined ? [] : [`${quote(table.availableAt)} <= now()`]
+  return `continued as materialized (
+  select ${list(columns)}
+  from ${target} as t
+  where ${[
+    ...inBucket(parts, parameter, 't.'),
+    `t.${lines.id} = any (array(
+      select "@k1" from followers where "@due" limit (select ${parameter('limit', 'int')} / 2)
+    ))`,
+    `(${table.claimable}) is true`,
+    ...due,
+  ].join('\n    and ')}
+  for update skip locked
+)`
+}
+
+/**
+ * Judges the rows of a look: `heads` are first in their lines, or in none; the others are marked, each under the lock
+ * of the row it waits for. Rows that this statement holds already need no further lock.
+ */
+export function judged(
+  parts: Parts,
+  lines: Lines,
+  parameter: Parameters,
+  own: readonly string[],
+  apart: boolean,
+): string {
+  const { target } = parts
+  const bucket = inBucket(parts, parameter, 't.')
+  const ours = ['heads', ...own].map((source) => `select "@k1" from ${source}`).join(' union all ')
+  return `judged as materialized (
+  select next.*, case when "@line" is not null then (
+      ${firstInLine(parts, lines, parameter, 'next."@line"', apart)}
+    ) end as "@first"
+  from next
+),
+heads as materialized (
+  select * from judged where "@line" is null or "@first" = "@k1"
+),
+ours as materialized (${ours}),
+awaited as materialized (
+  select t.${lines.id} as "@k1"
+  from ${target} as t
+  where ${[
+    ...bucket,
+    `t.${lines.id} = any (array(
+      select distinct "@first" from judged where "@first" <> "@k1" and ("@first" in (select "@k1" from ours)) is not true
+    ))`,
+    `(${lines.waitedFor}) is true`,
+  ].join('\n    and ')}
+  for no key update skip locked
+),
+marked as (
+  update ${target} as t
+  set ${lines.behind} = true
+  where ${[
+    ...bucket,
+    `t.${lines.id} = any (array(
+      select "@k1" from judged
+      where "@first" <> "@k1"
+        and ("@first" in (select "@k1" from ours union all select "@k1" from awaited)) is true
+    ))`,
+  ].join('\n    and ')}
+)`
+}
+
+/** Lines looked at by one sweep. */
+export const SWEEP = 1_000
+
+/**
+ * Takes the mark from whoever stands first in a line and is marked: after a row was deleted by hand, say. From line to
+ * line by the index, so that a long line costs as little as a short one. Returns how many, and where to go on. For keys
+ * that were just let go on it waits where somebody has the row locked: nobody else would come back for it soon.
+ */
+export function sweep(parts: Parts, lines: Lines, from: 'start' | 'place' | 'keys'): LeaseStatement {
+  const { table, target, lineType = 'text' } = parts
+  const parameter = parameters()
+  const bucket = inBucket(parts, parameter, 'l.')
+  const next = (after: string[]): string =>
+    `select l.${lines.key} as "@line" from ${target} as l
+    where ${[...bucket, ...after, `l.${lines.key} is not null`, `(${lines.waitedFor})`].join(' and ')}
+    order by l.${lines.key} limit 1`
+  const start = from === 'place' ? [`l.${lines.key} > ${parameter('after', lineType)}`] : []
+  const visited =
+    from === 'keys'
+      ? `visited as materialized (select unnest(${parameter('keys', `${lineType}[]`)}) as "@line")`
+      : `walk as (
+  (${next(start)})
+  union all
+  select (${next([`l.${lines.key} > walk."@line"`])}) from walk where "@line" is not null
+),
+visited as materialized (select "@line" from walk where "@line" is not null limit ${SWEEP})`
+  return statement(
+    `sweep_${from}`,
+    parameter,
+    `
+with recursive ${visited},
+left_behind as materialized (
+  select t.${lines.id} as "@k1"
+  from ${target} as t
+  where ${[
+    ...inBucket(parts, parameter, 't.'),
+    `t.${lines.id} = any (array(select (${firstInLine(parts, lines, parameter, 'visited."@line"', false)}) from visited))`,
+    `(${table.claimable}) is true`,
+    `t.${lines.behind} is true`,
+  ].join('\n    and ')}${from === 'keys' ? '' : '\n  for update skip locked'}
+),
+advanced as (
+  update ${target} as t
+  set ${lines.behind} = false
+  where ${[...inBucket(parts, parameter, 't.'), `t.${lines.id} = any (array(select "@k1" from left_behind))`].join('\n    and ')}
+  returning 1
+)
+select (select count(*) from advanced)::int as "@advanced", (select count(*) from visited)::int as "@visited",
+  (select "@line"::text from visited order by "@line" desc limit 1) as "@last"`,
+  )
+}
