@@ -47,8 +47,12 @@ create table outbox (
 -- What can be claimed, in the order in which it is. An event that waits behind another of its key is not in it.
 create index outbox_pending on outbox (bucket, available_at, id) where available_at is not null and not behind;
 
--- What is in flight, for the reaper; and at most one event of a key, whatever anybody does.
-create unique index outbox_in_flight on outbox (bucket, ordering_key) where status = 'CLAIMED';
+-- What is in flight, for the reaper.
+create index outbox_claimed on outbox (bucket, id) where status = 'CLAIMED';
+
+-- At most one event of a key is in flight, whatever anybody does.
+create unique index outbox_in_flight on outbox (bucket, ordering_key)
+  where status = 'CLAIMED' and ordering_key is not null;
 
 -- Who stands where in the line of a key: what is in flight first, then by id.
 create index outbox_lines on outbox (bucket, ordering_key, (status <> 'CLAIMED'), id)

@@ -2,7 +2,8 @@ import { type Claimed, type Place } from './store.ts'
 
 /**
  * What a claim returns for each row before the row's own columns. Behind them come, on the first row only: the settled
- * ids of an exchange, and where rows stand in lines how many were looked at and whether others were advanced.
+ * ids of an exchange, and where rows stand in lines how many were looked at, whether others were advanced, and when the
+ * next row will be due.
  */
 const OWN_COLUMNS = 5
 
@@ -22,7 +23,13 @@ export function readClaim<Row extends object>(
   results: readonly ClaimedValues[],
   columns: readonly string[],
   owner: string,
-): { claimed: Claimed<Row>[]; place: Place | undefined; seen: number; more: boolean } {
+): {
+  claimed: Claimed<Row>[]
+  place: Place | undefined
+  seen: number
+  more: boolean
+  nextDueMs: number | undefined
+} {
   const claimed: Claimed<Row>[] = []
   let order: readonly string[] = []
   let place: Place | undefined
@@ -38,7 +45,8 @@ export function readClaim<Row extends object>(
   // The statement says what stands at these positions.
   const seen = results[0]?.[OWN_COLUMNS + columns.length + 1] as number | undefined
   const more = results[0]?.[OWN_COLUMNS + columns.length + 2] === true
-  return { claimed: inOrder(claimed, order), place, seen: seen ?? claimed.length, more }
+  const nextDueMs = (results[0]?.[OWN_COLUMNS + columns.length + 3] ?? undefined) as number | undefined
+  return { claimed: inOrder(claimed, order), place, seen: seen ?? claimed.length, more, nextDueMs }
 }
 
 /** Rows mostly come back in the order of the claim. One that a trigger kept from being claimed is not among them. */

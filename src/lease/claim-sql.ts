@@ -39,7 +39,7 @@ ${judged(parts, lines, parameter, [], false)},
 claimed as (
 ${claimHeads(parts, parameter, 'heads')}
 )
-${withFacts(parts, { chosen: 'heads', settled: 'null::text[]', seen: '(select count(*) from next)::int', more: 'false' })}`,
+${withFacts(parts, parameter, { chosen: 'heads', settled: 'null::text[]', seen: '(select count(*) from next)::int', more: 'false' })}`,
   )
 }
 
@@ -117,7 +117,7 @@ chosen as materialized (
 claimed as (
 ${claimHeads(parts, parameter, 'chosen')}
 )
-${withFacts(parts, facts)}`
+${withFacts(parts, parameter, facts)}`
 }
 
 /** What is being settled in the same statement is not for the claim, even if its lease is over. */
@@ -196,6 +196,7 @@ returning ${list([...leaseColumns(parts), ...parts.columns.map((column) => `t.${
 
 function withFacts(
   parts: Parts,
+  parameter: Parameters,
   {
     chosen,
     settled,
@@ -214,9 +215,24 @@ function withFacts(
     `${once(settled)} as "@settled"`,
     `${once(seen)} as "@seen"`,
     `${once(more)} as "@more"`,
+    `${once(nextDue(parts, parameter))} as "@next_due"`,
   ]
   return `select ${columns.join(',\n  ')}
 from (select) as always left join claimed on true`
+}
+
+/** In how many milliseconds the next row that is not due yet will be: a worker with nothing to do need not poll for it. */
+function nextDue(parts: Parts, parameter: Parameters): string {
+  const { table, target } = parts
+  if (table.availableAt === undefined) return 'null::float8'
+  const at = quote(table.availableAt)
+  const where = [
+    ...inBucket(parts, parameter),
+    `(${table.claimable})`,
+    ...(table.ordering === undefined ? [] : [`not ${quote(table.ordering.behind)}`]),
+    `${at} > now()`,
+  ]
+  return `(select extract(epoch from ${at} - now())::float8 * 1000 from ${target} where ${where.join(' and ')} order by ${at} limit 1)`
 }
 
 function leaseColumns({ key, tokenAfterClaim, until }: Parts): string[] {

@@ -34,6 +34,8 @@ export interface Claim<Row> {
   readonly place: Place | undefined
   /** There was as much as was asked for, or more, even if some of it has to wait for others of its ordering key. */
   readonly full: boolean
+  /** When the next row that is not due yet will be, where the table's statements say so. */
+  readonly nextDueMs?: number
   /** On the local monotonic clock (D8). */
   readonly trustedUntil: number
 }
@@ -215,9 +217,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     async claim(request) {
       const { statement, values, sentAt } = lookFor(statements.claim, request)
       const rows = await run<ClaimedValues>(statement, values, db, 'array')
-      const { claimed, place, seen } = readClaim<Row>(rows, columns, owner)
-      const until = trustedUntil(sentAt, request.leaseMs)
-      return { claimed, place, full: seen >= request.limit, trustedUntil: until }
+      return claimOf(readClaim<Row>(rows, columns, owner), request, sentAt)
     },
 
     async exchange({ outcome, leases, args }, request) {
@@ -225,13 +225,10 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const current = newestOfEachRow(leases)
       const held = { ...batch(current.values()), ...argsOf(outcome, leases, current, args) }
       const rows = await run<ClaimedValues>(statement, { ...values, ...held }, db, 'array')
-      const { claimed, place, seen, more } = readClaim<Row>(rows, columns, owner)
+      const read = readClaim<Row>(rows, columns, owner)
       return {
-        ...endedAmong(leases, current, readSettled(rows, columns), more),
-        claimed,
-        place,
-        full: seen >= request.limit,
-        trustedUntil: trustedUntil(sentAt, request.leaseMs),
+        ...endedAmong(leases, current, readSettled(rows, columns), read.more),
+        ...claimOf(read, request, sentAt),
       }
     },
 
@@ -291,6 +288,16 @@ interface Look {
   readonly statement: LeaseStatement
   readonly values: Readonly<Record<string, unknown>>
   readonly sentAt: number
+}
+
+function claimOf<Row extends object>(
+  { claimed, place, seen, nextDueMs }: ReturnType<typeof readClaim<Row>>,
+  { limit, leaseMs }: ClaimRequest,
+  sentAt: number,
+): Claim<Row> {
+  const full = seen >= limit
+  const due = nextDueMs === undefined ? {} : { nextDueMs }
+  return { claimed, place, full, ...due, trustedUntil: trustedUntil(sentAt, leaseMs) }
 }
 
 function endedAmong(

@@ -156,7 +156,7 @@ export class Exchange<Row extends object> {
     const leaving = batch?.rows.length ?? 0
     this.#leaving += leaving
     this.#reserved += Math.max(leaving, limit)
-    if (limit > 0) this.#pace.began()
+    if (limit > 0) this.#pace.began(now)
     return { batch, limit }
   }
 
@@ -258,8 +258,16 @@ export class Exchange<Row extends object> {
     for (const row of batch.rows)
       onGone(row, gone.has(row.lease) ? { fencedOffAs: batch.outcome } : undefined)
     if (ended.length === 0) return
+    this.#expectRetries(batch)
     const ids = ended.map(({ id }) => id)
     events.emit('settled', { ...this.#of, outcome: batch.outcome, ids, durationMs: this.#now() - sentAt })
+  }
+
+  /** What is to be tried again after a while is looked for then, and not at the next poll. */
+  #expectRetries({ args = [] }: SettlementBatch<Row>): void {
+    const delays = new Set(args.map((one) => one['delay_ms']))
+    const now = this.#now()
+    for (const delay of delays) if (typeof delay === 'number') this.#pace.expect(now + delay)
   }
 
   /** A database that is away, or in trouble, is waited for; a statement that it refuses is looked at row by row. */

@@ -5,7 +5,7 @@ const POLL = { ms: 1_000, woken: false }
 const EMPTY = { full: false, drained: true }
 
 function look(pace: Pace, now: number, found = EMPTY, poll = POLL): void {
-  pace.began()
+  pace.began(0)
   pace.found(found, now, poll)
   pace.ended()
 }
@@ -13,7 +13,7 @@ function look(pace: Pace, now: number, found = EMPTY, poll = POLL): void {
 it('while claims come back full it looks on without a pause, and side by side', () => {
   const pace = new Pace(() => 0)
   look(pace, 0, { full: true, drained: false })
-  pace.began()
+  pace.began(0)
   expect(pace.mayLook(0)).toBe(true)
 })
 
@@ -21,7 +21,7 @@ it('without a backlog one look at a time is enough', () => {
   const pace = new Pace(() => 0)
   look(pace, 0, { full: false, drained: false })
   expect(pace.mayLook(0)).toBe(true)
-  pace.began()
+  pace.began(0)
   expect(pace.mayLook(0)).toBe(false)
 })
 
@@ -77,4 +77,28 @@ it('a database that is away is left alone for longer each time, up to a limit, a
   expect(pace.reached()).toBe(true)
   expect(pace.reached()).toBe(false)
   expect(pace.failed(now, true)).toBe(waits[0])
+})
+
+it('a row that is known to become due is looked for then, and not at the next poll', () => {
+  const pace = new Pace(() => 0)
+  look(pace, 0)
+  pace.expect(405)
+  pace.expect(310)
+  pace.expect(301)
+  expect(pace.nextAt(1)).toBe(320)
+  expect(pace.mayLook(319)).toBe(false)
+  expect(pace.mayLook(320)).toBe(true)
+  pace.began(320)
+  pace.found(EMPTY, 320, POLL)
+  pace.ended()
+  expect(pace.nextAt(321)).toBe(420)
+})
+
+it('what is expected does not cut a rest short', () => {
+  const pace = new Pace(() => 0)
+  look(pace, 0)
+  pace.expect(100)
+  pace.rest(2_000)
+  expect(pace.nextAt(1)).toBe(2_000)
+  expect(pace.mayLook(1_999)).toBe(false)
 })

@@ -6,6 +6,10 @@ const SECOND_LOOKS_MS = [25, 100]
 /** A worker that is woken by NOTIFY polls only in case a notification is lost. */
 const WOKEN_STRETCH = 5
 
+/** Moments at which rows are known to become due: as many as are worth remembering, and no closer together than this. */
+const MOST_EXPECTED = 200
+const EXPECTED_STEP_MS = 20
+
 const DATABASE_AWAY = { firstMs: 100, longestMs: 5_000 }
 
 /** When to look for rows: at once while there are more, after a while when there are none, later when nothing answers. */
@@ -15,6 +19,8 @@ export class Pace {
   #lastLookWasFull = true
   #lookAt = 0
   #secondLooks: number[] = []
+  /** In ascending order. */
+  #expected: number[] = []
   #failures = 0
   #retryAt = 0
   #wasAway = false
@@ -25,7 +31,8 @@ export class Pace {
 
   /** As long as there is a backlog, loops look side by side; otherwise one look at a time tells all there is. */
   mayLook(now: number): boolean {
-    return now >= this.#lookAt && now >= this.#retryAt && (this.#looks === 0 || this.#lastLookWasFull)
+    const due = now >= this.#lookAt || now >= (this.#expected[0] ?? Number.POSITIVE_INFINITY)
+    return due && now >= this.#retryAt && (this.#looks === 0 || this.#lastLookWasFull)
   }
 
   /** Whether the database is being left alone because it did not answer. */
@@ -35,7 +42,7 @@ export class Pace {
 
   /** The next moment at which something may be due by itself. */
   nextAt(now: number): number {
-    const next = Math.max(this.#lookAt, this.#retryAt)
+    const next = Math.max(Math.min(this.#lookAt, this.#expected[0] ?? this.#lookAt), this.#retryAt)
     return next > now ? next : Number.POSITIVE_INFINITY
   }
 
@@ -43,8 +50,19 @@ export class Pace {
     return this.#looks > 0
   }
 
-  began(): void {
+  began(now: number): void {
     this.#looks += 1
+    const later = this.#expected.findIndex((at) => at > now)
+    this.#expected = later === -1 ? [] : this.#expected.slice(later)
+  }
+
+  /** A row will be due then: a poll might find it much later. */
+  expect(at: number): void {
+    const rounded = Math.ceil(at / EXPECTED_STEP_MS) * EXPECTED_STEP_MS
+    const later = this.#expected.findIndex((known) => known >= rounded)
+    if (later === -1) this.#expected.push(rounded)
+    else if (this.#expected[later] !== rounded) this.#expected.splice(later, 0, rounded)
+    if (this.#expected.length > MOST_EXPECTED) this.#expected.pop()
   }
 
   ended(): void {
@@ -61,6 +79,7 @@ export class Pace {
   /** No look before this. */
   rest(until: number): void {
     this.#lookAt = Math.max(this.#lookAt, until)
+    this.#expected = this.#expected.filter((at) => at >= until)
   }
 
   wake(): void {

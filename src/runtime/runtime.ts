@@ -178,13 +178,14 @@ export class Runtime {
   }
 
   async #closeSinks(): Promise<void> {
-    const closing = [...this.#served.values()].map(async ({ declaration }) => declaration.close?.())
-    const closed = Promise.allSettled(closing).then((results) => {
-      for (const result of results) {
-        if (result.status === 'rejected') this.#trouble('closing what a handler had opened', result.reason)
+    const close = async ({ declaration }: Served): Promise<void> => {
+      try {
+        await declaration.close?.()
+      } catch (error) {
+        this.#trouble(`closing what ${declaration.name} had opened`, error)
       }
-    })
-    await within(LONGEST_FAREWELL_MS, closed)
+    }
+    await within(LONGEST_FAREWELL_MS, Promise.all([...this.#served.values()].map(close)))
   }
 
   async #serve(

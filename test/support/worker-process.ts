@@ -33,7 +33,11 @@ export interface Line {
 }
 
 export function startWorker({ spawnNode }: Processes, config: WorkerConfig): WorkerProcess {
-  const started = spawnNode('test/fixtures/worker.mjs', [JSON.stringify({ table: WORK_TABLE, ...config })])
+  return told(spawnNode('test/fixtures/worker.mjs', [JSON.stringify({ table: WORK_TABLE, ...config })]))
+}
+
+/** A process that tells what happens as one JSON line each. */
+export function told(started: TestProcess): WorkerProcess {
   return {
     ...started,
     heard: async (type, fits = () => true) => {

@@ -1,0 +1,108 @@
+/** The four failure scenarios of the lifecycle, with relay processes that kill themselves at the point in question. */
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useProcesses } from '../../test/support/processes.ts'
+import { arrivals, createSink, startRelay } from '../../test/support/relay-process.ts'
+import { records, statuses, write } from '../../test/support/running-relay.ts'
+import { type WorkerProcess } from '../../test/support/worker-process.ts'
+import { openDatabase } from '../postgres/database.ts'
+
+const { url } = useDatabase()
+const processes = useProcesses()
+const db = openDatabase({ url })
+const ROWS = 10
+
+beforeAll(async () => createSink(db))
+beforeEach(async () => {
+  await db.query({ text: 'truncate leasehold.outbox, public.sink restart identity' })
+})
+afterAll(async () => db.close())
+
+/** Lets this relay die at its point, and another one finish. Returns the id of the dead one. */
+async function dieAndRecover(dieAt: 'claimed' | 'publishing' | 'part' | 'acknowledged'): Promise<string> {
+  const dying = startRelay(processes, { databaseUrl: url, dieAt, tell: ['workerStarted'] })
+  const { worker } = await dying.heard('workerStarted')
+  expect(await dying.exited).toMatchObject({ signal: 'SIGKILL' })
+  const other = startRelay(processes, { databaseUrl: url, tell: ['settled'] })
+  await settledBy(other)
+  await other.kill('SIGTERM')
+  return String(worker)
+}
+
+async function settledBy(relay: WorkerProcess): Promise<void> {
+  await relay.heard('settled', () => {
+    const ids = relay.all('settled').flatMap((line) => line['ids'] as string[])
+    return new Set(ids).size === ROWS
+  })
+}
+
+async function expectAllPublished(): Promise<void> {
+  expect(await statuses(db)).toEqual({ PUBLISHED: ROWS })
+  const ids = (await records(db)).map(({ event_id: id }) => id)
+  const arrived = new Set((await arrivals(db)).map(({ event_id: id }) => id))
+  expect(arrived).toEqual(new Set(ids))
+}
+
+describe('LIFE-18: no event is lost', () => {
+  beforeEach(async () => write(db, ...Array.from({ length: ROWS }, () => null)))
+
+  it('LIFE-14: when a relay dies after claiming: another publishes them, once, one attempt later', async () => {
+    await dieAndRecover('claimed')
+    await expectAllPublished()
+    expect(await arrivals(db)).toHaveLength(ROWS)
+    for (const { attempts, lock_token: token } of await records(db)) {
+      expect({ attempts, token }).toEqual({ attempts: 1, token: '2' })
+    }
+  })
+
+  it('LIFE-14: when a relay dies on the way to its publisher', async () => {
+    await dieAndRecover('publishing')
+    await expectAllPublished()
+    expect(await arrivals(db)).toHaveLength(ROWS)
+  })
+
+  it('LIFE-15: when a relay dies after publishing, before the state update: they arrive twice, with the same ids and a higher token', async () => {
+    const dead = await dieAndRecover('acknowledged')
+    await expectAllPublished()
+    const twice = await arrivals(db)
+    expect(twice).toHaveLength(2 * ROWS)
+    expect(twice.slice(0, ROWS).every(({ relay, token }) => relay === dead && token === '1')).toBe(true)
+    expect(twice.slice(ROWS).every(({ relay, token }) => relay !== dead && token === '2')).toBe(true)
+  })
+
+  it('LIFE-17: when a relay dies half way through a batch: only what had arrived arrives twice', async () => {
+    const dead = await dieAndRecover('part')
+    await expectAllPublished()
+    const all = await arrivals(db)
+    expect(all).toHaveLength(ROWS + ROWS / 2)
+    expect(all.filter(({ relay }) => relay === dead)).toHaveLength(ROWS / 2)
+  })
+})
+
+it('LIFE-16: when a relay was stopped past its lease and comes back: what it holds was published by another, and it changes nothing', async () => {
+  await write(db, ...Array.from({ length: ROWS }, () => null))
+  const settings = { leaseMs: 1_000, heartbeatMs: 300, reaperIntervalMs: 200, shutdownTimeoutMs: 500 }
+  // A lock on the sink keeps it from publishing before it is stopped.
+  const zombie = await db.transaction(async (tx) => {
+    await tx.query({ text: 'lock table public.sink in access exclusive mode' })
+    const started = startRelay(processes, {
+      databaseUrl: url,
+      settings,
+      tell: ['claimed', 'lost', 'settled'],
+      runtime: { reaper: false },
+    })
+    await started.heard('claimed')
+    process.kill(started.pid, 'SIGSTOP')
+    return started
+  })
+  const other = startRelay(processes, { databaseUrl: url, settings, tell: ['settled'] })
+  await settledBy(other)
+  const before = await records(db)
+  process.kill(zombie.pid, 'SIGCONT')
+  await zombie.heard('lost', () => zombie.all('lost').length === ROWS)
+  expect(await records(db)).toEqual(before)
+  expect(zombie.all('settled')).toEqual([])
+  await other.kill('SIGTERM')
+  await zombie.kill('SIGTERM')
+  await expectAllPublished()
+})

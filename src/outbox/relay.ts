@@ -1,0 +1,168 @@
+import { LeaseholdError } from '../errors.ts'
+import { type RetryPolicy } from '../runtime/back-off.ts'
+import { type HandlerContext } from '../runtime/context.ts'
+import { dead, type Outcome, PermanentError, retry, SaturatedError } from '../runtime/outcome.ts'
+import { type WorkerSettings } from '../runtime/settings.ts'
+import { type WorkDeclaration } from '../runtime/work-declaration.ts'
+import { Batches } from './batches.ts'
+import { type OutboxEvent } from './event.ts'
+import { type Publisher } from './publisher.ts'
+import { applyRetention, type Retention } from './retention.ts'
+import { type OnFailure, type OutboxRow, outboxTable } from './table.ts'
+
+export interface RelayOptions {
+  readonly publisher: Publisher
+  /** The schema of Leasehold's tables. Default `leasehold`. */
+  readonly schema?: string
+  /** What becomes of an ordering key when an event of it fails. Default `block`. */
+  readonly onFailure?: OnFailure
+  readonly settings?: Partial<WorkerSettings>
+  /** How long a failed event waits; how often it is tried at most stands in the event itself (`maxAttempts`). */
+  readonly retry?: Partial<Omit<RetryPolicy, 'maxAttempts'>> & {
+    /** An event that fails at this age is dead. Default: no limit. */
+    readonly maxAgeMs?: number
+  }
+  /** How long finished events are kept; `false`: for ever, or until somebody else removes them. */
+  readonly retention?: Retention | false
+  readonly bucket?: number
+}
+
+/** The name under which the outbox's worker is started, woken and set. */
+export const OUTBOX = 'outbox'
+
+const PROBE_EVERY_MS = 5_000
+const RETENTION_EVERY_MS = 60_000
+const DEFAULT_MAX_BATCH = 100
+
+/** The worker of the outbox: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
+export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
+  const { publisher, schema, onFailure = 'block', settings, retention = {}, bucket } = options
+  const { maxAgeMs, ...policy } = options.retry ?? {}
+  refuseUnknown(options)
+  const maxBatch = publisher.maxBatch ?? DEFAULT_MAX_BATCH
+  const limits = { onFailure, maxAgeMs }
+  return {
+    name: OUTBOX,
+    table: outboxTable({ schema, onFailure }),
+    wake: true,
+    handle: maxBatch === 1 ? oneByOne(publisher, limits) : inBatches(publisher, maxBatch, limits),
+    // A publisher that takes batches gets them: as many slots as fill one.
+    settings: { ...(maxBatch === 1 ? {} : { concurrency: maxBatch }), ...settings },
+    retry: policy,
+    ...(bucket === undefined ? {} : { bucket }),
+    ...(publisher.probe === undefined
+      ? {}
+      : { probe: { everyMs: PROBE_EVERY_MS, check: async (signal) => publisher.probe?.(signal) } }),
+    ...(retention === false
+      ? {}
+      : {
+          upkeep: {
+            everyMs: RETENTION_EVERY_MS,
+            run: async (db, signal) => applyRetention(db, { ...retention, schema, signal }),
+          },
+        }),
+    close: async () => publisher.close?.(),
+  }
+}
+
+type Handle = WorkDeclaration<OutboxRow>['handle']
+
+function oneByOne(publisher: Publisher, limits: Limits): Handle {
+  return async (context) => {
+    try {
+      const outcomes = await publisher.publish([eventOf(context)], context)
+      return within(limits, outcomes?.[0], context)
+    } catch (error) {
+      return failed(limits, error, context)
+    }
+  }
+}
+
+function inBatches(publisher: Publisher, maxBatch: number, limits: Limits): Handle {
+  const batches = new Batches<OutboxRow>(maxBatch, async (rows, context) =>
+    publisher.publish(rows.map(eventOf), context),
+  )
+  return async (context) => {
+    try {
+      return within(limits, await batches.add(context), context)
+    } catch (error) {
+      return failed(limits, error, context)
+    }
+  }
+}
+
+interface Limits {
+  readonly onFailure: OnFailure
+  readonly maxAgeMs: number | undefined
+}
+
+/** A failure that is one too many is dead (LIFE-08). */
+function within(
+  { onFailure, maxAgeMs }: Limits,
+  outcome: Outcome | void,
+  { row, attempt }: HandlerContext<OutboxRow>,
+): Outcome | void {
+  if (outcome === undefined || outcome.outcome !== 'retry') return outcome
+  const error = outcome.args['error'] ?? 'the publisher gave no reason'
+  if (row.max_attempts !== null && attempt >= row.max_attempts) return dead(error)
+  if (onFailure !== 'block' && row.ordering_key !== null) return dead(error)
+  if (maxAgeMs !== undefined && Date.now() - row.created_at.getTime() >= maxAgeMs) return dead(error)
+  return outcome
+}
+
+function failed(limits: Limits, error: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
+  // Nobody's fault: the runtime gives the event back, and rests.
+  if (error instanceof SaturatedError) throw error
+  if (error instanceof PermanentError) return dead(error)
+  // A relay that has to stop, or has lost the lease, is not the event's fault either; the runtime knows.
+  if (context.signal.aborted) throw error
+  return within(limits, retry({ error }), context)
+}
+
+function eventOf({ row, token, attempt }: HandlerContext<OutboxRow>): OutboxEvent {
+  return {
+    id: row.id,
+    eventId: row.event_id,
+    type: row.event_type,
+    payload: row.payload,
+    orderingKey: row.ordering_key ?? undefined,
+    headers: row.headers,
+    createdAt: row.created_at,
+    attempt,
+    token,
+  }
+}
+
+function refuseUnknown({ publisher, onFailure, retry: given }: RelayOptions): void {
+  const policies: readonly unknown[] = ['block', 'skip', 'park', undefined]
+  if (!policies.includes(onFailure)) {
+    throw new LeaseholdError('SETTING_INVALID', `onFailure is ${JSON.stringify(onFailure)}.`, {
+      remedy: 'It is block, skip or park.',
+    })
+  }
+  if (typeof publisher?.publish !== 'function') {
+    throw new LeaseholdError(
+      'SETTING_INVALID',
+      'The relay has no publisher: `publisher.publish` is no function.',
+      {
+        remedy: 'Give it one of leasehold/publishers/*, or an object with publish(events, context).',
+      },
+    )
+  }
+  const { maxBatch } = publisher
+  if (maxBatch !== undefined && (!Number.isInteger(maxBatch) || maxBatch < 1)) {
+    throw new LeaseholdError(
+      'SETTING_INVALID',
+      `The maxBatch of the publisher ${publisher.name} is ${maxBatch}.`,
+      {
+        remedy: 'Give a whole number from 1.',
+      },
+    )
+  }
+  const maxAgeMs = given?.maxAgeMs
+  if (maxAgeMs !== undefined && !(maxAgeMs > 0)) {
+    throw new LeaseholdError('SETTING_INVALID', `retry.maxAgeMs is ${maxAgeMs}.`, {
+      remedy: 'Give a number of milliseconds above 0, or leave it out.',
+    })
+  }
+}

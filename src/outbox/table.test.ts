@@ -1,0 +1,149 @@
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { records, write } from '../../test/support/running-relay.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { leaseConformance } from '../testing/index.ts'
+import { outboxTable } from './table.ts'
+import { STATUSES, type Status, TRANSITIONS } from './transitions.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+beforeEach(async () => db.query({ text: 'truncate leasehold.outbox restart identity' }))
+afterAll(async () => db.close())
+
+describe('LIFE-16: the outbox is a lease table like any other', () => {
+  const cases = leaseConformance({
+    db,
+    table: outboxTable(),
+    empty: async () => {
+      await db.query({ text: 'truncate leasehold.outbox' })
+    },
+    insert: async (count) => {
+      const { rows } = await db.query<{ id: string }>({
+        text: `insert into leasehold.outbox (event_type, payload, ordering_key)
+          select 'test', '{}', case when n % 2 = 0 then n::text end from generate_series(1, $1::int) as n returning id`,
+        values: [count],
+      })
+      return rows.map(({ id }) => id)
+    },
+    final: { outcome: 'done' },
+    bucket: 0,
+  })
+  it.each(cases.map(({ name, run }) => [name, run] as const))('%s', async (_, run) => run())
+})
+
+/** Brings an event into a state the way the state machine allows. */
+const PATHS: Readonly<Record<Status, readonly string[]>> = {
+  PENDING: [],
+  CLAIMED: [
+    "status = 'CLAIMED', available_at = null, claimed_at = now(), claimed_by = 'r', locked_until = now(), lock_token = lock_token + 1",
+  ],
+  PUBLISHED: [
+    "status = 'PUBLISHED', published_at = now(), claimed_at = null, claimed_by = null, locked_until = null",
+  ],
+  DEAD: ["status = 'DEAD', claimed_at = null, claimed_by = null, locked_until = null"],
+}
+
+async function eventIn(status: Status): Promise<void> {
+  await write(db, null)
+  const steps =
+    status === 'PENDING' || status === 'CLAIMED' ? PATHS[status] : [...PATHS.CLAIMED, ...PATHS[status]]
+  for (const set of steps) await change(set)
+}
+
+async function change(set: string): Promise<void> {
+  await db.query({ text: `update leasehold.outbox set ${set}` })
+}
+
+/** The fields of a state, whatever state they come from. */
+const FIELDS: Readonly<Record<Status, string>> = {
+  PENDING:
+    "status = 'PENDING', available_at = now(), published_at = null, claimed_at = null, claimed_by = null, locked_until = null",
+  CLAIMED:
+    "status = 'CLAIMED', available_at = null, published_at = null, claimed_at = now(), claimed_by = 'r', locked_until = now(), lock_token = lock_token + 1",
+  PUBLISHED:
+    "status = 'PUBLISHED', available_at = null, published_at = now(), claimed_at = null, claimed_by = null, locked_until = null",
+  DEAD: "status = 'DEAD', available_at = null, published_at = null, claimed_at = null, claimed_by = null, locked_until = null",
+}
+
+describe('LIFE-02: the database refuses what the state machine does not know', () => {
+  const pairs = STATUSES.flatMap((from) =>
+    STATUSES.filter((to) => to !== from).map((to) => [from, to] as const),
+  )
+
+  it.each(pairs)('%s → %s', async (from, to) => {
+    await eventIn(from)
+    const changing = change(FIELDS[to])
+    if (TRANSITIONS[from][to] === undefined) {
+      await expect(changing).rejects.toMatchObject({
+        message: `event 1 cannot go from ${from} to ${to}`,
+        code: '23514',
+        detail:
+          'Legal are PENDING → CLAIMED, CLAIMED → PUBLISHED, CLAIMED → PENDING, CLAIMED → DEAD, PUBLISHED → PENDING, DEAD → PENDING.',
+      })
+      expect((await records(db))[0]?.status).toBe(from)
+    } else {
+      await changing
+      expect((await records(db))[0]?.status).toBe(to)
+    }
+  })
+
+  it('LIFE-01: there are four states, and no other', async () => {
+    await eventIn('CLAIMED')
+    await expect(change("status = 'PROCESSING'")).rejects.toThrow('cannot go from CLAIMED to PROCESSING')
+    await expect(change('status = null')).rejects.toThrow(/null|cannot go/)
+  })
+
+  it('the message names exactly the transitions of transitions.ts', async () => {
+    const legal = STATUSES.flatMap((from) =>
+      STATUSES.filter((to) => TRANSITIONS[from][to] !== undefined).map((to) => `${from} → ${to}`),
+    )
+    await eventIn('PUBLISHED')
+    const refusal: unknown = await change(FIELDS.DEAD).catch((error: unknown) => error)
+    const { detail } = refusal as { detail: string }
+    const named = detail.replace(/^Legal are |\.$/g, '').split(', ')
+    expect(new Set(named)).toEqual(new Set(legal))
+  })
+
+  it('an event begins as PENDING', async () => {
+    await expect(
+      db.query({
+        text: "insert into leasehold.outbox (event_type, payload, status, available_at, published_at) values ('t', '{}', 'PUBLISHED', null, now())",
+      }),
+    ).rejects.toThrow('an event begins as PENDING, not as PUBLISHED')
+  })
+
+  it('a token never goes down, and grows with every claim', async () => {
+    await eventIn('CLAIMED')
+    await expect(change('lock_token = 0')).rejects.toThrow('never goes down: 0 cannot follow 1')
+    await change(FIELDS.PENDING)
+    await expect(change('lock_token = 0')).rejects.toThrow('never goes down')
+    await expect(change(FIELDS.CLAIMED.replace(', lock_token = lock_token + 1', ''))).rejects.toThrow(
+      'grows with every claim',
+    )
+  })
+})
+
+describe('LIFE-01: the fields of a state are there exactly in that state', () => {
+  it.each([
+    ['PENDING', 'available_at = null', 'outbox_available_at_exactly_when_pending'],
+    ['PENDING', 'claimed_at = now()', 'outbox_claimed_fields_exactly_when_claimed'],
+    ['PENDING', "claimed_by = 'me'", 'outbox_claimed_fields_exactly_when_claimed'],
+    ['PENDING', 'locked_until = now()', 'outbox_claimed_fields_exactly_when_claimed'],
+    ['PENDING', 'published_at = now()', 'outbox_published_at_exactly_when_published'],
+    ['PENDING', 'parked = true', 'outbox_parked_only_when_dead'],
+    ['CLAIMED', 'claimed_by = null', 'outbox_claimed_fields_exactly_when_claimed'],
+    ['CLAIMED', 'available_at = now()', 'outbox_available_at_exactly_when_pending'],
+    ['CLAIMED', 'behind = true', 'outbox_behind_only_when_pending'],
+    ['PUBLISHED', 'published_at = null', 'outbox_published_at_exactly_when_published'],
+    ['DEAD', 'locked_until = now()', 'outbox_claimed_fields_exactly_when_claimed'],
+  ] as const)('%s with %s is refused', async (status, set, constraint) => {
+    await eventIn(status)
+    await expect(change(set)).rejects.toMatchObject({ constraint })
+  })
+})
+
+it('LIFE-13: the database keeps two events of a key from being in flight at once', async () => {
+  await write(db, 'a', 'a')
+  await expect(change(FIELDS.CLAIMED)).rejects.toMatchObject({ constraint: 'outbox_in_flight' })
+})

@@ -1,0 +1,44 @@
+import { type WorkerSettings } from '../../src/runtime/index.ts'
+import { type Database } from '../../src/postgres/database.ts'
+import { type Processes } from './processes.ts'
+import { told, type WorkerProcess } from './worker-process.ts'
+
+/** What test/fixtures/relay.mjs understands. */
+export interface RelayConfig {
+  readonly databaseUrl: string
+  /** Where it kills itself: after a claim, before or half way through publishing, or after the acknowledgement. */
+  readonly dieAt?: 'claimed' | 'publishing' | 'part' | 'acknowledged'
+  /** Events that are written out. */
+  readonly tell?: readonly string[]
+  readonly maxBatch?: number
+  readonly settings?: Partial<WorkerSettings>
+  /** Passed on to startRuntime. */
+  readonly runtime?: Readonly<Record<string, unknown>>
+}
+
+export function startRelay({ spawnNode }: Processes, config: RelayConfig): WorkerProcess {
+  return told(spawnNode('test/fixtures/relay.mjs', [JSON.stringify(config)]))
+}
+
+/** Where the relay processes publish to. */
+export async function createSink(db: Database): Promise<void> {
+  await db.query({
+    text: `create table public.sink (
+      seq bigint generated always as identity primary key,
+      event_id uuid not null, key text, n int not null, token bigint not null, relay text not null)`,
+  })
+}
+
+export interface Arrival {
+  readonly seq: string
+  readonly event_id: string
+  readonly key: string | null
+  readonly n: number
+  readonly token: string
+  readonly relay: string
+}
+
+/** Everything that arrived, in the order of arrival. */
+export async function arrivals(db: Database): Promise<Arrival[]> {
+  return (await db.query<Arrival>({ text: 'select * from public.sink order by seq' })).rows
+}

@@ -1,0 +1,106 @@
+import { afterEach } from 'vitest'
+import { relay, type RelayOptions } from '../../src/outbox/relay.ts'
+import { type Publisher } from '../../src/outbox/publisher.ts'
+import { type OutboxEvent } from '../../src/outbox/event.ts'
+import { type Database } from '../../src/postgres/database.ts'
+import {
+  Events,
+  startRuntime,
+  type Outcome,
+  type Runtime,
+  type RuntimeOptions,
+} from '../../src/runtime/index.ts'
+
+export interface RunningRelay {
+  readonly runtime: Runtime
+  readonly events: Events
+}
+
+/** Relays in this process. What a test started is stopped after it. */
+export function useRelays(databaseUrl: string) {
+  const started: Runtime[] = []
+  afterEach(async () => {
+    await Promise.all(started.splice(0).map(async (runtime) => runtime.stop()))
+  })
+  return async (
+    options: Pick<RelayOptions, 'publisher'> & Partial<RelayOptions>,
+    { events = new Events(), ...more }: Partial<RuntimeOptions> = {},
+  ): Promise<RunningRelay> => {
+    const declared = relay({
+      retention: false,
+      ...options,
+      settings: { pollMs: 50, shutdownTimeoutMs: 500, ...options.settings },
+    })
+    const runtime = await startRuntime({
+      databaseUrl,
+      migrate: false,
+      lifeline: 'inline',
+      ...more,
+      events,
+      workers: [declared],
+    })
+    started.push(runtime)
+    return { runtime, events }
+  }
+}
+
+/** A publisher that remembers what it was given, and does with each event what it is told to. */
+export function recording(
+  answer: (event: OutboxEvent) => Outcome | void | Promise<Outcome | void> = () => undefined,
+  maxBatch = 1,
+): Publisher & { readonly published: OutboxEvent[]; readonly batches: (readonly OutboxEvent[])[] } {
+  const published: OutboxEvent[] = []
+  const batches: (readonly OutboxEvent[])[] = []
+  return {
+    name: 'recording',
+    maxBatch,
+    published,
+    batches,
+    async publish(events) {
+      batches.push(events)
+      published.push(...events)
+      const outcomes: Outcome[] = []
+      for (const event of events) outcomes.push((await answer(event)) ?? { outcome: 'done', args: {} })
+      return outcomes
+    },
+  }
+}
+
+export interface OutboxRecord {
+  readonly id: string
+  readonly event_id: string
+  readonly event_type: string
+  readonly ordering_key: string | null
+  readonly status: string
+  readonly attempts: number
+  readonly last_error: string | null
+  readonly behind: boolean
+  readonly parked: boolean
+  readonly lock_token: string
+  readonly claimed_at: Date | null
+  readonly claimed_by: string | null
+  readonly locked_until: Date | null
+  readonly available_at: Date | null
+  readonly published_at: Date | null
+}
+
+export async function records(db: Database): Promise<OutboxRecord[]> {
+  return (await db.query<OutboxRecord>({ text: 'select * from leasehold.outbox order by id' })).rows
+}
+
+/** How many events are in each state. */
+export async function statuses(db: Database): Promise<Record<string, number>> {
+  const { rows } = await db.query<{ status: string; count: number }>({
+    text: 'select status, count(*)::int as count from leasehold.outbox group by status',
+  })
+  return Object.fromEntries(rows.map(({ status, count }) => [status, count]))
+}
+
+/** Writes one event for each key named, in this order: `{ n: 1 }`, `{ n: 2 }` … */
+export async function write(db: Database, ...keys: readonly (string | null)[]): Promise<void> {
+  await db.query({
+    text: `insert into leasehold.outbox (event_type, payload, ordering_key)
+      select 'test.happened', jsonb_build_object('n', n), key from unnest($1::text[]) with ordinality as k (key, n) order by n`,
+    values: [keys],
+  })
+}
