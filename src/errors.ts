@@ -15,6 +15,12 @@ export const ERROR_CODES = [
   'MIGRATION_FAILED',
   'EMBEDDED_MISSING',
   'EMBEDDED_FAILED',
+  'EVENT_NOT_FOUND',
+  'REQUEST_INVALID',
+  'PUBLISHER_MISSING',
+  'EVENT_INVALID',
+  'EVENT_TOO_LARGE',
+  'WRITER_INVALID',
 ] as const
 
 export type ErrorCode = (typeof ERROR_CODES)[number]

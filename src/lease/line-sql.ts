@@ -139,7 +139,8 @@ export function continued(
 
 /**
  * Judges the rows of a look: `heads` are first in their lines, or in none; the others are marked, each under the lock
- * of the row it waits for. Rows that this statement holds already need no further lock.
+ * of the row it waits for. That lock is shared: any number of looks may find rows behind the same one. Rows that this
+ * statement holds already need no further lock. Each line is looked up once, however many of its rows were found.
  */
 export function judged(
   parts: Parts,
@@ -151,14 +152,14 @@ export function judged(
   const { target } = parts
   const bucket = inBucket(parts, parameter, 't.')
   const ours = ['heads', ...own].map((source) => `select "@k1" from ${source}`).join(' union all ')
-  return `judged as materialized (
-  select next.*, case when "@line" is not null then (
-      ${firstInLine(parts, lines, parameter, 'next."@line"', apart)}
-    ) end as "@first"
-  from next
+  return `firsts as materialized (
+  select "@line", (
+      ${firstInLine(parts, lines, parameter, 'line."@line"', apart)}
+    ) as "@first"
+  from (select distinct "@line" from next where "@line" is not null) as line
 ),
 heads as materialized (
-  select * from judged where "@line" is null or "@first" = "@k1"
+  select * from next where "@line" is null or ("@k1" in (select "@first" from firsts)) is true
 ),
 ours as materialized (${ours}),
 awaited as materialized (
@@ -167,11 +168,14 @@ awaited as materialized (
   where ${[
     ...bucket,
     `t.${lines.id} = any (array(
-      select distinct "@first" from judged where "@first" <> "@k1" and ("@first" in (select "@k1" from ours)) is not true
+      select "@first" from firsts where ("@first" in (select "@k1" from ours)) is not true
     ))`,
     `(${lines.waitedFor}) is true`,
   ].join('\n    and ')}
-  for no key update skip locked
+  for share skip locked
+),
+standing as materialized (
+  select "@line" from firsts where ("@first" in (select "@k1" from ours union all select "@k1" from awaited)) is true
 ),
 marked as (
   update ${target} as t
@@ -179,9 +183,9 @@ marked as (
   where ${[
     ...bucket,
     `t.${lines.id} = any (array(
-      select "@k1" from judged
-      where "@first" <> "@k1"
-        and ("@first" in (select "@k1" from ours union all select "@k1" from awaited)) is true
+      select "@k1" from next
+      where ("@line" in (select "@line" from standing)) is true
+        and ("@k1" in (select "@first" from firsts)) is not true
     ))`,
   ].join('\n    and ')}
 )`

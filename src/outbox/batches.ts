@@ -1,6 +1,6 @@
 import { type HandlerContext } from '../runtime/context.ts'
-import { type Outcome } from '../runtime/outcome.ts'
-import { type PublishContext } from './publisher.ts'
+import { type Outcome, SaturatedError } from '../runtime/outcome.ts'
+import { type Answer, type PublishContext } from './publisher.ts'
 
 interface Waiting<Row> {
   readonly context: HandlerContext<Row>
@@ -11,7 +11,7 @@ interface Waiting<Row> {
 type PublishBatch<Row> = (
   rows: readonly HandlerContext<Row>[],
   context: PublishContext,
-) => Promise<readonly Outcome[] | void>
+) => Promise<readonly Answer[] | void>
 
 /**
  * Rows that start together are published together. The worker starts rows one by one, as many as have room, within
@@ -49,13 +49,17 @@ export class Batches<Row extends object> {
 
   async #send(batch: readonly Waiting<Row>[]): Promise<void> {
     const contexts = batch.map(({ context }) => context)
-    const outcomes = await this.#publish(contexts, new BatchContext(contexts))
-    if (outcomes !== undefined && outcomes.length !== batch.length) {
+    const answers = await this.#publish(contexts, new BatchContext(contexts))
+    if (answers !== undefined && answers.length !== batch.length) {
       throw new TypeError(
-        `the publisher returned ${outcomes.length} outcomes for ${batch.length} events: return one for each, or nothing`,
+        `the publisher returned ${answers.length} outcomes for ${batch.length} events: return one for each, or nothing`,
       )
     }
-    batch.forEach(({ resolve }, i) => resolve(outcomes?.[i]))
+    batch.forEach(({ resolve, reject }, i) => {
+      const answer = answers?.[i]
+      if (answer instanceof SaturatedError) reject(answer)
+      else resolve(answer)
+    })
   }
 }
 

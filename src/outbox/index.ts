@@ -9,10 +9,24 @@
  *   cannot go on holds up nobody else.
  * - **What has failed for good is kept**, and comes back by a replay that says who wanted it and why.
  */
-export { relay, type RelayOptions } from './relay.ts'
-export type { PublishContext, Publisher } from './publisher.ts'
-export { HEADER, headersOf } from './headers.ts'
+export { createOutbox, enqueue, type Enqueue, type Outbox, type OutboxOptions } from './producer/outbox.ts'
+export type { Enqueued } from './producer/enqueue.ts'
 export type { AnyPayloads, EventPayloads, NewEvent, OutboxEvent } from './event.ts'
+export {
+  fromDrizzle,
+  fromKnex,
+  fromKysely,
+  fromPg,
+  fromPostgresJs,
+  fromPrisma,
+  fromQueryable,
+} from './producer/writer-adapters.ts'
+export type { Writer } from './producer/writer-types.ts'
+export type { StandardSchema } from './producer/validate-schema.ts'
+export { forgetInbox, once, type Once } from './inbox.ts'
+export { relay, type RelayOptions } from './relay.ts'
+export type { Answer, PublishContext, Publisher } from './publisher.ts'
+export { HEADER, headersOf } from './headers.ts'
 export { outboxTable, type OnFailure, type OutboxRow, type OutboxTableOptions } from './table.ts'
 export { STATUSES, TRANSITIONS, type Status } from './transitions.ts'
 export { unblock, type UnblockRequest } from './unblock.ts'

@@ -8,6 +8,7 @@ import { Batches } from './batches.ts'
 import { type OutboxEvent } from './event.ts'
 import { type Publisher } from './publisher.ts'
 import { applyRetention, type Retention } from './retention.ts'
+import { withTraces } from './trace.ts'
 import { type OnFailure, type OutboxRow, outboxTable } from './table.ts'
 
 export interface RelayOptions {
@@ -70,8 +71,13 @@ type Handle = WorkDeclaration<OutboxRow>['handle']
 function oneByOne(publisher: Publisher, limits: Limits): Handle {
   return async (context) => {
     try {
-      const outcomes = await publisher.publish([eventOf(context)], context)
-      return within(limits, outcomes?.[0], context)
+      const answers = await withTraces([eventOf(context)], publisher.name, async (events) =>
+        publisher.publish(events, context),
+      )
+      const answer = answers?.[0]
+      return answer instanceof SaturatedError
+        ? failed(limits, answer, context)
+        : within(limits, answer, context)
     } catch (error) {
       return failed(limits, error, context)
     }
@@ -80,7 +86,7 @@ function oneByOne(publisher: Publisher, limits: Limits): Handle {
 
 function inBatches(publisher: Publisher, maxBatch: number, limits: Limits): Handle {
   const batches = new Batches<OutboxRow>(maxBatch, async (rows, context) =>
-    publisher.publish(rows.map(eventOf), context),
+    withTraces(rows.map(eventOf), publisher.name, async (events) => publisher.publish(events, context)),
   )
   return async (context) => {
     try {

@@ -247,9 +247,9 @@ export class Exchange<Row extends object> {
     const { full } = claim
     const now = this.#now()
     this.#pace.found({ full, drained: claim.drained }, now, { ms: settings().pollMs, woken: isWoken() })
-    if (count === 0) return
-    events.emit('claimed', { ...this.#of, count, full, durationMs: now - sentAt })
-    onClaimed(claim, { full, sentAt })
+    if (count > 0) events.emit('claimed', { ...this.#of, count, full, durationMs: now - sentAt })
+    // A look can be full of rows that have to wait behind others: the next one must not be as small.
+    if (count > 0 || full) onClaimed(claim, { full, sentAt })
   }
 
   #settled(batch: SettlementBatch<Row>, { ended, fencedOff }: Ended, sentAt: number): void {

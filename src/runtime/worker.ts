@@ -213,6 +213,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   #claimed(claim: Claim<Row>, { full, sentAt }: { readonly full: boolean; readonly sentAt: number }): void {
     if (full && this.#slots.ready === 0) this.#prefetch.ranDry(this.#settings.prefetch)
+    if (claim.claimed.length === 0) return
     const { store, held, hold } = this.#options
     const handlings = handlingsOf(claim, { attempts: store.table.attempts, held, claimedAt: sentAt })
     // The renewal starts no later than the handler (WH-FR-001-AC1).

@@ -1,0 +1,127 @@
+import { LeaseholdError } from '../errors.ts'
+import { quoteQualified } from '../postgres/identifiers.ts'
+import { checkEventId, checkText, isWhole } from './producer/validate.ts'
+import { transactionOf, type Writer, writerOf } from './producer/writers.ts'
+
+/** What became of an effect: it ran, and returned something, or it had happened before. */
+export type Once<Result> =
+  | { readonly ran: true; readonly result: Result }
+  | { readonly ran: false; readonly result: undefined }
+
+export interface InboxOptions {
+  /** Where the migrations put the tables. Default `leasehold`. */
+  readonly schema?: string | undefined
+}
+
+/**
+ * Runs an effect once for an event, however often that arrives, as long as everything the effect does is part of the
+ * caller's transaction.
+ *
+ * ```ts
+ * await db.transaction(async (tx) => {
+ *   await once(tx, 'billing', event.eventId, async () => addToInvoice(tx, event.payload))
+ * })
+ * ```
+ *
+ * A second consumer of the same name that gets the event at the same moment waits for the first one's transaction: when
+ * that commits the effect does not run again; when it rolls back the effect runs here.
+ *
+ * @param consumer whose memory this is: each consumer sees each event once.
+ * @param eventId the event's id as it arrived (`leasehold-event-id`).
+ * @param effect when it throws, the event is not remembered; let the error roll the transaction back.
+ */
+export async function once<Result>(
+  tx: Writer,
+  consumer: string,
+  eventId: string,
+  effect: () => Promise<Result> | Result,
+  { schema = 'leasehold' }: InboxOptions = {},
+): Promise<Once<Result>> {
+  refuse([
+    ...checkText('consumer', consumer, 'the name of the consumer'),
+    ...checkEventId('eventId', eventId),
+  ])
+  const writer = await transactionOf(tx, 'once()')
+  const { rows } = await writer.query(rememberSql(schema), [consumer, eventId])
+  if (rows.length === 0) return { ran: false, result: undefined }
+  try {
+    return { ran: true, result: await effect() }
+  } catch (error) {
+    // For a caller who catches the error and commits all the same. In a transaction that has failed this fails too, and
+    // then there is nothing to forget.
+    await writer.query(forgetSql(schema), [consumer, eventId]).catch(() => undefined)
+    throw error
+  }
+}
+
+export interface ForgetOptions extends InboxOptions {
+  /** The most rows of one DELETE. Default 10,000. */
+  readonly batch?: number | undefined
+  readonly signal?: AbortSignal | undefined
+}
+
+/**
+ * Forgets what was processed so long ago that it will not arrive again, in batches, so that no transaction gets long.
+ * Give it a pool or a database, not a transaction. Returns how many it forgot.
+ */
+export async function forgetInbox(
+  db: Writer,
+  olderThanMs: number,
+  { schema = 'leasehold', batch = 10_000, signal }: ForgetOptions = {},
+): Promise<number> {
+  refuse([
+    ...(Number.isFinite(olderThanMs) && olderThanMs >= 0
+      ? []
+      : [`olderThanMs is ${olderThanMs}, but must be a number of milliseconds from 0`]),
+    ...(isWhole(batch, 1, 1_000_000)
+      ? []
+      : [`batch is ${batch}, but must be a whole number from 1 to 1000000`]),
+  ])
+  const writer = writerOf(db)
+  let forgotten = 0
+  for (;;) {
+    if (signal?.aborted === true) return forgotten
+    const { rows } = await writer.query(forgetOldSql(schema), [String(olderThanMs), String(batch)])
+    const count = Number(rows[0]?.['forgotten'] ?? 0)
+    forgotten += count
+    if (count < batch) return forgotten
+  }
+}
+
+/** The unique index makes a second one wait for the transaction of the first. */
+function rememberSql(schema: string): string {
+  return `insert into ${quoteQualified(schema, 'inbox')} (consumer, event_id)
+values ($1::text, $2::text::uuid)
+on conflict do nothing
+returning true as remembered`
+}
+
+function forgetSql(schema: string): string {
+  return `delete from ${quoteQualified(schema, 'inbox')}
+where consumer = $1::text and event_id = $2::text::uuid`
+}
+
+/** Several may clean up at once: each takes rows that no other has. */
+function forgetOldSql(schema: string): string {
+  const inbox = quoteQualified(schema, 'inbox')
+  return `with old as materialized (
+  select consumer, event_id
+  from ${inbox}
+  where processed_at < now() - $1::text::float8 * interval '1 millisecond'
+  order by processed_at
+  limit $2::text::int
+  for update skip locked
+),
+forgotten as (
+  delete from ${inbox} as inbox
+  using old
+  where inbox.consumer = old.consumer and inbox.event_id = old.event_id
+  returning 1
+)
+select count(*)::int as forgotten from forgotten`
+}
+
+function refuse(problems: readonly string[]): void {
+  if (problems.length === 0) return
+  throw new LeaseholdError('SETTING_INVALID', `${problems.join('; ')}.`, { remedy: 'Correct what is named.' })
+}

@@ -1,0 +1,151 @@
+import { type OutboxEvent } from './event.ts'
+import { type Answer } from './publisher.ts'
+import {
+  ERROR,
+  type FindTraceApi,
+  PRODUCER,
+  type Span,
+  type TraceApi,
+  traceApiFinder,
+  type TraceContext,
+} from './trace-api.ts'
+
+type Headers = Readonly<Record<string, string>>
+
+/** What publishing says of its events: an answer for each, or nothing where all were acknowledged. */
+type Published = readonly Answer[] | void
+
+export interface Tracing {
+  /** What the active span adds to the headers of an event that is written now; `undefined` where nobody traces. */
+  readonly activeHeaders: () => Promise<Headers | undefined>
+  /**
+   * Runs the work with the event in a span `outbox publish <type>`, which continues the trace in which the event was
+   * written. The event that the work gets has the headers to send: those of that span. Where nobody traces it is the
+   * event as it was given.
+   */
+  readonly withTrace: <Result>(
+    event: OutboxEvent,
+    publisher: string,
+    work: (event: OutboxEvent) => Promise<Result>,
+  ) => Promise<Result>
+  /** As `withTrace`, with a span for each event of a batch. */
+  readonly withTraces: <Result extends Published>(
+    events: readonly OutboxEvent[],
+    publisher: string,
+    work: (events: readonly OutboxEvent[]) => Promise<Result>,
+  ) => Promise<Result>
+}
+
+/**
+ * W3C trace context on its way through the outbox: the span in which an event was written and the one in which it was
+ * published belong to one trace, however long the event waited in between.
+ *
+ * Whether anybody traces is asked once for each call or batch, never for each event.
+ */
+export function createTracing(find: FindTraceApi = traceApiFinder()): Tracing {
+  return {
+    async activeHeaders() {
+      const api = await find()
+      if (api === undefined) return undefined
+      const active = api.context.active()
+      return api.trace.getSpan(active) === undefined ? undefined : injected(api, active)
+    },
+
+    async withTrace(event, publisher, work) {
+      const api = await find()
+      if (api === undefined) return work(event)
+      const traced = startSpan(api, event, publisher)
+      return settleSpans([traced], async () =>
+        api.context.with(traced.context, async () => work(traced.event)),
+      )
+    },
+
+    async withTraces(events, publisher, work) {
+      const api = await find()
+      if (api === undefined) return work(events)
+      const traced = events.map((event) => startSpan(api, event, publisher))
+      // A batch has no span of its own that its work could be in, unless it is a batch of one.
+      const within = traced.length === 1 ? traced[0]?.context : undefined
+      const run = async (): ReturnType<typeof work> => work(traced.map(({ event }) => event))
+      return settleSpans(traced, async () => (within === undefined ? run() : api.context.with(within, run)))
+    },
+  }
+}
+
+/** For all who have no reason to look for OpenTelemetry elsewhere. */
+export const { activeHeaders, withTrace, withTraces } = createTracing()
+
+/** Whether the caller has given a trace context of his own. */
+export function hasTraceParent(headers: Headers): boolean {
+  return Object.keys(headers).some((name) => name.toLowerCase() === 'traceparent')
+}
+
+interface Traced {
+  readonly event: OutboxEvent
+  readonly span: Span
+  readonly context: TraceContext
+}
+
+function startSpan(api: TraceApi, event: OutboxEvent, publisher: string): Traced {
+  const attributes = {
+    'messaging.system': publisher,
+    'messaging.operation.name': 'publish',
+    'messaging.operation.type': 'send',
+    'messaging.message.id': event.eventId,
+    'leasehold.event.type': event.type,
+    'leasehold.attempt': event.attempt,
+    ...(event.orderingKey === undefined ? {} : { 'leasehold.ordering_key': event.orderingKey }),
+  }
+  const written = api.propagation.extract(api.ROOT_CONTEXT, lowerCased(event.headers))
+  const tracer = api.trace.getTracer('leasehold')
+  const span = tracer.startSpan(`outbox publish ${event.type}`, { kind: PRODUCER, attributes }, written)
+  const context = api.trace.setSpan(written, span)
+  return { span, context, event: { ...event, headers: replaced(event.headers, injected(api, context)) } }
+}
+
+async function settleSpans<Result>(traced: readonly Traced[], work: () => Promise<Result>): Promise<Result> {
+  try {
+    const result = await work()
+    const outcomes: readonly unknown[] = Array.isArray(result) ? result : [result]
+    for (const [i, { span }] of traced.entries()) {
+      const failure = failureOf(outcomes[i])
+      if (failure !== undefined) span.setStatus({ code: ERROR, message: failure })
+    }
+    return result
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error)
+    for (const { span } of traced) span.setStatus({ code: ERROR, message })
+    throw error
+  } finally {
+    for (const { span } of traced) span.end()
+  }
+}
+
+/** Why an outcome is no success; work that answers with something else has succeeded. */
+function failureOf(result: unknown): string | undefined {
+  if (result instanceof Error) return result.message
+  if (typeof result !== 'object' || result === null || !('outcome' in result)) return undefined
+  const { outcome } = result
+  if (typeof outcome !== 'string' || outcome === 'done') return undefined
+  const error =
+    'args' in result && typeof result.args === 'object' && result.args !== null && 'error' in result.args
+      ? result.args.error
+      : undefined
+  return typeof error === 'string' ? `${outcome}: ${error}` : outcome
+}
+
+function injected(api: TraceApi, context: TraceContext): Record<string, string> {
+  const headers: Record<string, string> = {}
+  api.propagation.inject(context, headers)
+  return headers
+}
+
+/** Propagators write and look for lower case, and a producer may have written `Traceparent`. */
+function lowerCased(headers: Headers): Headers {
+  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]))
+}
+
+function replaced(headers: Headers, by: Headers): Headers {
+  const kept = Object.entries(headers).filter(([name]) => !Object.hasOwn(by, name.toLowerCase()))
+  return { ...Object.fromEntries(kept), ...by }
+}
