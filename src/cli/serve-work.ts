@@ -1,6 +1,6 @@
 import { isReaperAlive, reaperSomewhere, workersRun, type Check, type Logger } from '../observe/index.ts'
 import type { Database } from '../postgres/index.ts'
-import type { Runtime } from '../runtime/index.ts'
+import type { Events, Runtime } from '../runtime/index.ts'
 import type { HttpServer } from '../server/index.ts'
 import { REAPER, type LoadedSettings } from '../settings/index.ts'
 import type { ChosenWork } from './choose-work.ts'
@@ -26,6 +26,7 @@ export interface Served {
   readonly http: HttpServer | undefined
   readonly runtime: Runtime | undefined
   readonly roles: readonly string[]
+  readonly events: Events
 }
 
 /**
@@ -58,13 +59,13 @@ export async function serveWork(options: ServeOptions, parts: Part[], ending: En
     parts.push(started.part)
     http = started.http
   }
-  if (roles.length === 0) return { http, runtime: undefined, roles }
+  if (roles.length === 0) return { http, runtime: undefined, roles, events }
 
   working = startWorkersPart({ databaseUrl: url, settings: loaded.settings, work, events, log })
   parts.push(working.part)
   const runtime = await unlessEnded(ending, working.started)
   if (!work.reaper) await reportMissingReaper(db, schema, log)
-  return { http, runtime, roles }
+  return { http, runtime, roles, events }
 }
 
 /** RULE-020-020: loudly, at the start; /readyz says it as long as it is so. */

@@ -1,29 +1,46 @@
 import { tableName } from '../lease/index.ts'
-import { pendingAge, pendingCount, type Logger } from '../observe/index.ts'
+import { pendingAge, pendingCount } from '../observe/index.ts'
 import type { Database } from '../postgres/index.ts'
 import { listWorkers, type WorkDeclaration, type WorkerRow } from '../runtime/index.ts'
-import type { LoadedSettings } from '../settings/index.ts'
+import { outboxJson, outboxText, readOutbox } from './outbox-status.ts'
+import type { Run } from './run.ts'
 import { withRunningDatabase } from './running-database.ts'
-import { columns, duration } from './text-columns.ts'
-
-export interface StatusOptions {
-  readonly loaded: LoadedSettings
-  readonly log: Logger
-  readonly print: (text: string) => void
-}
+import { columns, duration, printableJson } from './text-columns.ts'
 
 /** A table whose rows cannot be counted in this time is shown without numbers. */
 const COUNT_TIMEOUT_MS = 5_000
 
+type TableStatus = { readonly table: string } & (
+  | { readonly problem: string }
+  | {
+      readonly pending: number
+      readonly leased: number
+      /** From this on nobody counted further. */
+      readonly most: number
+      /** Null: the table has no moment to tell it by. */
+      readonly oldestPendingMs: number | null
+    }
+)
+
 /** Who works, and what waits. */
-export async function status({ loaded, log, print }: StatusOptions): Promise<number> {
-  const { schema, workers } = loaded.settings
+export async function status({ loaded, log, print, flags, terminal }: Run): Promise<number> {
+  const { schema } = loaded.settings
   return withRunningDatabase(loaded, log, async (db) => {
-    print(`${aboutWorkers(await listWorkers(db, schema), new Date())}\n`)
-    const tables = new Map(workers.map((declared) => [tableName(declared.table), declared.table]))
-    const lines = await Promise.all([...tables.values()].map(async (table) => aboutTable(db, table)))
-    if (lines.length > 0)
-      print(`\n${columns([['TABLE', 'PENDING', 'LEASED', 'OLDEST PENDING'], ...lines])}\n`)
+    const workers = await listWorkers(db, schema)
+    const outbox = await readOutbox(db, schema)
+    // The outbox has lines of its own, also when a relay of this config works on it.
+    const declared = loaded.settings.workers.filter(({ table }) => tableName(table) !== `${schema}.outbox`)
+    const tables = new Map(declared.map(({ table }) => [tableName(table), table]))
+    const found = await Promise.all([...tables.values()].map(async (table) => readTable(db, table)))
+    const now = new Date()
+    if (flags['json'] === true) {
+      print(`${printableJson({ workers, outbox: outboxJson(outbox), tables: found })}\n`)
+      return 0
+    }
+    print(`${aboutWorkers(workers, now)}\n\n${outboxText(outbox, schema, now, terminal.width)}\n`)
+    if (found.length > 0) {
+      print(`\n${columns([['TABLE', 'PENDING', 'LEASED', 'OLDEST PENDING'], ...found.map(aboutTable)])}\n`)
+    }
     return 0
   })
 }
@@ -46,23 +63,27 @@ function aboutWorkers(workers: readonly WorkerRow[], now: Date): string {
   return `${columns([['WORKER', 'STATE', 'ROLES', 'IN FLIGHT', 'LAST SEEN', 'VERSION'], ...lines])}${note}${warning}`
 }
 
-async function aboutTable(db: Database, table: WorkDeclaration['table']): Promise<string[]> {
+async function readTable(db: Database, table: WorkDeclaration['table']): Promise<TableStatus> {
   const name = tableName(table)
   try {
-    const asked = async (): Promise<string[]> =>
-      db.transaction(
-        async (tx) => {
-          const { pending, leased, most } = await pendingCount(tx, table)
-          const age = await pendingAge(table)(tx)
-          const oldest = age === undefined ? 'unknown' : pending === 0 ? '-' : duration(age * 1_000)
-          return [name, counted(pending, most), counted(leased, most), oldest]
-        },
-        { queryTimeoutMs: COUNT_TIMEOUT_MS },
-      )
-    return await asked()
+    return await db.transaction(
+      async (tx) => {
+        const counts = await pendingCount(tx, table)
+        const age = await pendingAge(table)(tx)
+        return { table: name, ...counts, oldestPendingMs: age === undefined ? null : age * 1_000 }
+      },
+      { queryTimeoutMs: COUNT_TIMEOUT_MS },
+    )
   } catch (error) {
-    return [name, '?', '?', error instanceof Error ? error.message : String(error)]
+    return { table: name, problem: error instanceof Error ? error.message : String(error) }
   }
+}
+
+function aboutTable(status: TableStatus): string[] {
+  if ('problem' in status) return [status.table, '?', '?', status.problem]
+  const { pending, leased, most, oldestPendingMs } = status
+  const oldest = oldestPendingMs === null ? 'unknown' : pending === 0 ? '-' : duration(oldestPendingMs)
+  return [status.table, counted(pending, most), counted(leased, most), oldest]
 }
 
 function counted(count: number, most: number): string {

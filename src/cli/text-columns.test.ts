@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { columns, duration } from './text-columns.ts'
+import { columns, duration, printable, printableJson, relative } from './text-columns.ts'
 
 it('columns are as wide as their widest cell, and no line ends in blanks', () => {
   expect(
@@ -18,4 +18,35 @@ it.each([
   [200_000_000, '2 d'],
 ])('%d ms is %s', (ms, text) => {
   expect(duration(ms)).toBe(text)
+})
+
+it('given a width, the widest columns are cut first, and no column below its heading', () => {
+  const rows = [
+    ['ID', 'A LONG HEADING', 'NOTE'],
+    ['1', 'x'.repeat(40), 'y'.repeat(60)],
+  ]
+  const lines = columns(rows, 60).split('\n')
+  expect(lines[1]).toBe(`1   ${'x'.repeat(26)}…  ${'y'.repeat(26)}…`)
+  expect(columns(rows, 5).split('\n')[0]).toBe('ID  A LONG HEADING  NOTE')
+})
+
+it('a cell stays on its line and cannot command the terminal', () => {
+  expect(columns([['a\nb\tc', '\u001b[31mred\u009b\u202e']])).toBe('a b c   [31mred')
+  expect(printable('\u2028x')).toBe(' x')
+})
+
+it('JSON for a terminal means the same, escaped, and takes a bigint as text', () => {
+  const value = { text: '\u001b\u009b\u202e', token: 12n }
+  const text = printableJson(value, 0)
+  expect(text).toBe(String.raw`{"text":"\u001b\u009b\u202e","token":"12"}`)
+  expect(JSON.parse(text)).toEqual({ text: value.text, token: '12' })
+})
+
+it.each([
+  [-5_000, '5 s ago'],
+  [0, '0 s ago'],
+  [90_000, 'in 90 s'],
+])('%d ms from now is %s', (ms, text) => {
+  const now = new Date(1_000_000)
+  expect(relative(new Date(now.getTime() + ms), now)).toBe(text)
 })

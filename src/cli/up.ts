@@ -3,6 +3,7 @@ import { databaseAnswers, migrationsCurrent, type Logger } from '../observe/inde
 import { migrate } from '../postgres/index.ts'
 import { withoutPassword, type LoadedSettings } from '../settings/index.ts'
 import type { ChosenWork } from './choose-work.ts'
+import { demoWork, startDemo } from './demo/part.ts'
 import { openDatabasePart } from './database-part.ts'
 import { startEmbeddedPart } from './embedded-part.ts'
 import { unlessEnded, type Ending } from './ending.ts'
@@ -17,6 +18,8 @@ export interface UpOptions {
   readonly version: string
   readonly log: Logger
   readonly print: (text: string) => void
+  /** Sample traffic, and a line now and then that tells how it goes. */
+  readonly demo: boolean
 }
 
 /** Everything in one process, until it is told to end. Returns the exit code. */
@@ -40,12 +43,18 @@ async function start(options: UpOptions, parts: Part[], ending: Ending): Promise
   const migrated = await unlessEnded(ending, migrate(db, { schema: settings.schema }))
   log.info({ schema: settings.schema, ...migrated }, 'the schema is ready')
 
-  const { workers } = settings
+  const { demo, print } = options
+  const workers = demo ? [...settings.workers, demoWork(settings.schema, settings.workers)] : settings.workers
   const work: ChosenWork = { workers, reaper: workers.length > 0, declared: workers }
   const http = { defaultPort: 'usual' } as const
   const checks = [databaseAnswers(db), migrationsCurrent(db, settings.schema)]
   const served = await serveWork({ loaded, version, log, db, url, work, checks, http }, parts, ending)
 
+  if (demo) {
+    const { schema } = settings
+    const { events } = served
+    parts.push(startDemo({ db, schema, events, log, print }))
+  }
   return whereToLook({
     version,
     httpUrl: served.http?.url,

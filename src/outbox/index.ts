@@ -29,4 +29,16 @@ export type { Answer, PublishContext, Publisher } from './publisher.ts'
 export { HEADER, headersOf } from './headers.ts'
 export { outboxTable, type OnFailure, type OutboxRow, type OutboxTableOptions } from './table.ts'
 export { STATUSES, TRANSITIONS, type Status } from './transitions.ts'
-export { unblock, type UnblockRequest } from './unblock.ts'
+export {
+  listEvents,
+  showEvent,
+  type EventDetails,
+  type EventPage,
+  type EventSummary,
+} from './operator/browse.ts'
+export { countByStatus, oldestPending, type StatusCounts } from './operator/browse-counts.ts'
+export type { EventFilter } from './operator/browse-filter.ts'
+export { keysHeldUp, type KeysHeldUp } from './operator/browse-keys.ts'
+export { replay, resumeReplay, type Replayed, type ReplayOptions } from './operator/replay.ts'
+export { applyRetention, type Retention } from './operator/retention.ts'
+export { unblock, type UnblockRequest } from './operator/unblock.ts'

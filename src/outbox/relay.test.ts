@@ -6,7 +6,7 @@ import { openDatabase } from '../postgres/database.ts'
 import { dead, done, Events, PermanentError, retry, SaturatedError } from '../runtime/index.ts'
 import { HEADER, headersOf } from './headers.ts'
 import { relay } from './relay.ts'
-import { unblock } from './unblock.ts'
+import { unblock } from './operator/unblock.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })

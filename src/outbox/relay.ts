@@ -7,7 +7,7 @@ import { type WorkDeclaration } from '../runtime/work-declaration.ts'
 import { Batches } from './batches.ts'
 import { type OutboxEvent } from './event.ts'
 import { type Publisher } from './publisher.ts'
-import { applyRetention, type Retention } from './retention.ts'
+import { applyRetention, type Retention } from './operator/retention.ts'
 import { withTraces } from './trace.ts'
 import { type OnFailure, type OutboxRow, outboxTable } from './table.ts'
 

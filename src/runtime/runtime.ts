@@ -21,6 +21,7 @@ import { SettingsLayers } from './settings-layers.ts'
 import { createSinkProbe } from './sink-probe.ts'
 import { workerSettings, type WorkerSettings } from './settings.ts'
 import { createUpkeep } from './upkeep.ts'
+import { createWakeOthers, type WakeOthers } from './wake-others.ts'
 import { refuseUnsettleable, type RuntimeOptions, type WorkDeclaration } from './work-declaration.ts'
 import { Worker } from './worker.ts'
 
@@ -58,6 +59,7 @@ export class Runtime {
   #link: LifelineLink | undefined
   #listening = false
   #off: () => void = () => undefined
+  #others: WakeOthers | undefined
   #whenKnown: () => void = () => undefined
   #stopped: Promise<{ readonly clean: boolean }> | undefined
 
@@ -138,10 +140,19 @@ export class Runtime {
       if (shape !== undefined) await this.#serve(declaration as WorkDeclaration, shape, this.#link)
     }
     await this.#openReapedTables()
+    const others = createWakeOthers({
+      db: this.#db,
+      schema: this.#schema,
+      worker: this.id,
+      events: this.events,
+      declared: [...workers, ...(this.#options.reapTables ?? [])],
+    })
     const offs = [
       this.events.on('reaped', ({ table }) => this.#wakeAllOf(table)),
       this.events.on('advanced', ({ table }) => this.#wakeAllOf(table)),
+      () => others.close(),
     ]
+    this.#others = others
     this.#off = () => offs.forEach((off) => off())
     this.#startLoops()
     this.events.emit('workerStarted', { worker: this.id, roles })
@@ -166,6 +177,7 @@ export class Runtime {
     const stopped = await Promise.all(served.map(async ({ worker }) => worker.stop()))
     await this.#closeSinks()
     this.#off()
+    if (this.#others !== undefined) await within(LONGEST_FAREWELL_MS, this.#others.all())
     // Side by side and bounded: a database that has fallen silent must not make a stop take a minute.
     await within(
       LONGEST_FAREWELL_MS,

@@ -42,7 +42,8 @@ export interface RuntimeOptions {
   /** Take back expired leases of these tables. Default true; some process must (RULE-020-020). */
   readonly reaper?: boolean
   /** What is to be reaped besides the tables of `workers`: a process may reap what others work on. */
-  readonly reapTables?: readonly Pick<WorkDeclaration<never>, 'table' | 'bucket' | 'upkeep'>[]
+  readonly reapTables?: readonly (Pick<WorkDeclaration<never>, 'table'> &
+    Partial<Pick<WorkDeclaration<never>, 'name' | 'wake' | 'bucket' | 'upkeep'>>)[]
   /** Take back the leases of workers whose session is gone. Default true. */
   readonly eviction?: boolean
   /**

@@ -1,10 +1,10 @@
-import { LeaseholdError } from '../errors.ts'
-import { openLeaseStore } from '../lease/store.ts'
-import { type Database } from '../postgres/database.ts'
-import { quoteQualified } from '../postgres/identifiers.ts'
+import { LeaseholdError } from '../../errors.ts'
+import { openLeaseStore } from '../../lease/store.ts'
+import { type Database } from '../../postgres/database.ts'
+import { quoteQualified } from '../../postgres/identifiers.ts'
 import { bucketsOf, outboxOf } from './browse-buckets.ts'
 import { RESET } from './replay-sql.ts'
-import { outboxTable } from './table.ts'
+import { outboxTable } from '../table.ts'
 
 export interface UnblockRequest {
   readonly schema?: string | undefined

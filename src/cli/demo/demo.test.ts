@@ -1,0 +1,60 @@
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterAll, expect, it, onTestFinished } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
+import { useProcesses } from '../../../test/support/processes.ts'
+import { statuses } from '../../../test/support/running-relay.ts'
+import { openDatabase } from '../../postgres/index.ts'
+import { summaryLine } from './summary.ts'
+
+const { spawnNode } = useProcesses()
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const project = new URL('../../../', import.meta.url)
+afterAll(async () => db.close())
+
+async function directory(): Promise<string> {
+  const made = await temporaryDirectory()
+  onTestFinished(async () => removeDirectory(made))
+  return made
+}
+
+it('up --demo writes events, publishes them, says how it goes, and leaves nothing in flight', async () => {
+  const env = { DATABASE_URL: url, LEASEHOLD_PORT: '0' }
+  const demo = spawnNode('dist/cli/main.js', ['up', '--demo'], { cwd: await directory(), env })
+  expect(await demo.line((line) => line.startsWith('  Workers'))).toContain('outbox, reaper')
+  const line = await demo.line((text) => Number(/published (\d+)/.exec(text)?.[1] ?? 0) >= 20)
+  expect(line).toMatch(
+    /^ +\d+ s {3}written \d+ {3}published \d+ \(\d+\/s\) {3}waiting \d+ {3}in flight \d+ {3}retried \d+ {3}dead \d+$/,
+  )
+  expect(demo.output().stdout).toContain('npx leasehold outbox list --status DEAD')
+  expect(await demo.kill('SIGINT')).toEqual({ code: 0, signal: null })
+  const { PUBLISHED = 0, CLAIMED = 0 } = await statuses(db)
+  expect(PUBLISHED).toBeGreaterThanOrEqual(20)
+  expect(CLAIMED).toBe(0)
+})
+
+it('up --demo does not send its events to a publisher of yours', async () => {
+  const cwd = await directory()
+  const outbox = new URL('dist/outbox/index.js', project).href
+  await writeFile(
+    join(cwd, 'leasehold.config.mjs'),
+    `import { relay } from '${outbox}'
+    export default { workers: [relay({ publisher: { name: 'mine', publish: async () => {} } })] }`,
+  )
+  const env = { DATABASE_URL: url, LEASEHOLD_PORT: '0' }
+  const refused = spawnNode('dist/cli/main.js', ['up', '--demo'], { cwd, env })
+  expect(await refused.exited).toEqual({ code: 1, signal: null })
+  expect(refused.output().stderr).toContain(
+    '--demo is given, but leasehold.config declares the worker outbox',
+  )
+})
+
+it('the line tells what was written and what became of it', () => {
+  const tally = { written: 40, published: 36, retried: 2, dead: 1 }
+  const now = { seconds: 7, perSecond: 12.4, waiting: 2, inFlight: 1 }
+  expect(summaryLine(tally, now)).toBe(
+    '   7 s   written 40   published 36 (12/s)   waiting 2   in flight 1   retried 2   dead 1',
+  )
+})

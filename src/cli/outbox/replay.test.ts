@@ -1,0 +1,292 @@
+import { Client } from 'pg'
+import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
+import { type Called, callLeasehold, type CallOptions } from '../../../test/support/command-line.ts'
+import { useDatabase } from '../../../test/support/database.ts'
+import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
+import { makeEvents } from '../../../test/support/outbox-rows.ts'
+import { useProcesses } from '../../../test/support/processes.ts'
+import { openDatabase } from '../../postgres/index.ts'
+
+const { spawnNode } = useProcesses()
+const database = useDatabase()
+const db = openDatabase({ url: database.url })
+let workingDirectory = ''
+beforeAll(async () => {
+  workingDirectory = await temporaryDirectory()
+})
+afterAll(async () => {
+  await db.close()
+  await removeDirectory(workingDirectory)
+})
+beforeEach(async () => {
+  await db.query({ text: 'truncate leasehold.outbox, leasehold.audit restart identity' })
+})
+
+async function replay(args: readonly string[], options: Partial<CallOptions> = {}): Promise<Called> {
+  return callLeasehold(['outbox', 'replay', ...args], {
+    databaseUrl: database.url,
+    workingDirectory,
+    ...options,
+  })
+}
+
+async function statuses(): Promise<Record<string, number>> {
+  const { rows } = await db.query<{ status: string; count: number }>({
+    text: 'select status, count(*)::int as count from leasehold.outbox group by status',
+  })
+  return Object.fromEntries(rows.map(({ status, count }) => [status, count]))
+}
+
+interface Entry {
+  readonly principal: string
+  readonly details: Readonly<Record<string, unknown>> & { readonly replay: string; readonly replayed: number }
+}
+
+async function audit(): Promise<Entry[]> {
+  const text = 'select principal, details from leasehold.audit order by id'
+  return (await db.query<Entry>({ text })).rows
+}
+
+const REASON = ['--reason', 'the broker is back']
+
+describe('by id', () => {
+  it('replays without asking, and says which were not replayed and why', async () => {
+    await makeEvents(db, 2, { status: 'DEAD' })
+    await makeEvents(db, 1)
+    const { code, stdout } = await replay(['1', '3', '99', ...REASON])
+    expect(code).toBe(1)
+    expect(stdout).toMatch(/^Replayed 1 event\. In the audit it is [0-9a-f-]{36}\.\n/)
+    expect(stdout).toContain('\n3 was not replayed: it is PENDING, and on its way anyhow.\n')
+    expect(stdout).toContain('\n99 was not replayed: there is no such event.\n')
+    expect(await statuses()).toEqual({ PENDING: 2, DEAD: 1 })
+    expect(await audit()).toMatchObject([
+      { principal: 'the account', details: { reason: REASON[1], replayed: 1 } },
+    ])
+  })
+
+  it('--json is one document with stable names', async () => {
+    await makeEvents(db, 1, { status: 'PUBLISHED' })
+    const { code, stdout } = await replay(['1', '--json', '--principal', 'ada', ...REASON])
+    expect(code).toBe(0)
+    expect(JSON.parse(stdout)).toEqual({
+      dryRun: false,
+      matched: 1,
+      replayed: 1,
+      replayedBefore: 0,
+      published: 1,
+      dead: 0,
+      finished: true,
+      replay: expect.stringMatching(/^[0-9a-f-]{36}$/),
+      firstId: '1',
+      lastId: '1',
+      lastDueAt: expect.stringMatching(/^\d{4}-/),
+      leftOut: [],
+    })
+    expect(await audit()).toMatchObject([{ principal: 'ada' }])
+  })
+})
+
+describe('by filter', () => {
+  beforeEach(async () => {
+    await makeEvents(db, 1_500, { status: 'DEAD', error: 'timeout' })
+    await makeEvents(db, 10, { status: 'PUBLISHED' })
+  })
+
+  it('--dry-run counts, needs no reason and changes nothing', async () => {
+    const { code, stdout } = await replay(['--type', 'order.paid', '--dry-run'])
+    expect(code).toBe(0)
+    expect(stdout).toBe('Would replay 1,510 events (1,500 dead, 10 published). Nothing was changed.\n')
+    expect(await statuses()).toEqual({ DEAD: 1_500, PUBLISHED: 10 })
+  })
+
+  it('asks the person at the terminal, with the number; only yes means yes', async () => {
+    const args = ['--status', 'dead', ...REASON]
+    const no = await replay(args, { answer: '' })
+    expect(no).toMatchObject({ code: 1, stdout: '', stderr: 'Nothing was changed.\n' })
+    expect(no.asked).toEqual(['Replay 1,500 dead events? [y/N] '])
+    expect(await statuses()).toEqual({ DEAD: 1_500, PUBLISHED: 10 })
+    const yes = await replay(args, { answer: 'y' })
+    expect(yes.code).toBe(0)
+    expect(yes.stdout).toMatch(/^Replayed 1,500 events\./)
+    expect(yes.stderr).toBe('\r1,000 of 1,500\r1,500 of 1,500\n')
+    expect(await statuses()).toEqual({ PENDING: 1_500, PUBLISHED: 10 })
+  })
+
+  it('--rate and --limit are kept, and the end is told', async () => {
+    const { code, stdout } = await replay([
+      '--error',
+      'TIMEOUT',
+      '--rate',
+      '0.5',
+      '--limit',
+      '10',
+      '--yes',
+      ...REASON,
+    ])
+    expect(code).toBe(0)
+    expect(stdout).toMatch(/^Replayed 10 events\. The last is due in \d+ s, at \d{4}-.*Z\. In the audit/)
+    expect(await statuses()).toEqual({ DEAD: 1_490, PENDING: 10, PUBLISHED: 10 })
+  })
+
+  it('nothing that matches is no failure', async () => {
+    const { code, stdout } = await replay(['--type', 'nothing', '--yes', ...REASON])
+    expect({ code, stdout }).toEqual({ code: 0, stdout: 'No event was replayed: none matches.\n' })
+    expect(await audit()).toEqual([])
+  })
+})
+
+it.each([
+  [['--status', 'dead', '--yes'], /--reason is missing/],
+  [['--status', 'dead', ...REASON], /--yes is missing: .*nobody is at this terminal/],
+  [REASON, /say which events/],
+  [['12x', ...REASON], /"12x" is no event/],
+  [['--status', 'pending', '--yes', ...REASON], /status is "PENDING"\. Only PUBLISHED and DEAD/],
+  [['1', '--rate', '0', ...REASON], /--rate is "0": give the events per second, above 0/],
+  [['1', '--limit', '1.5', ...REASON], /--limit is "1\.5"/],
+  [['1', '--reason', '  '], /--reason is " {2}"/],
+  [
+    ['1', '--resume', '0190b3a0-0000-7000-8000-000000000001'],
+    /--resume goes on with a replay as it was begun/,
+  ],
+])('%j is wrongly called', async (args, message) => {
+  await makeEvents(db, 1, { status: 'DEAD' })
+  const { code, stderr, stdout } = await replay(args)
+  expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
+  expect(stderr).toMatch(message)
+  expect(await statuses()).toEqual({ DEAD: 1 })
+})
+
+/** Holds the lock of one event, so that a replay comes to a halt exactly there. */
+async function holding(id: number): Promise<Client> {
+  const client = new Client({ connectionString: database.url })
+  await client.connect()
+  onTestFinished(async () => client.end())
+  await client.query('begin')
+  await client.query('select from leasehold.outbox where id = $1 for update', [id])
+  return client
+}
+
+async function waitingForLock(): Promise<void> {
+  await vi.waitFor(
+    async () => {
+      const { rows } = await db.query<{ waiting: number }>({
+        text: `select count(*)::int as waiting from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock' and query like '%for update%'`,
+      })
+      expect(rows[0]?.waiting).toBe(1)
+    },
+    { timeout: 30_000, interval: 20 },
+  )
+}
+
+async function allGone(pid: number): Promise<void> {
+  await vi.waitFor(
+    async () => {
+      const { rows } = await db.query<{ open: number }>({
+        text: `select count(*)::int as open from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and state = 'active'`,
+      })
+      expect(rows[0]?.open, `sessions of the killed process ${pid}`).toBe(0)
+    },
+    { timeout: 30_000, interval: 20 },
+  )
+}
+
+describe('a replay that is ended half way', () => {
+  const args = ['--status', 'dead', '--yes', ...REASON]
+
+  function start() {
+    const started = spawnNode('dist/cli/main.js', ['outbox', 'replay', ...args, '--rate', '1000'], {
+      cwd: workingDirectory,
+      env: { DATABASE_URL: database.url, LEASEHOLD_PORT: '' },
+    })
+    onTestFinished(async () => void (await started.kill('SIGKILL')))
+    return started
+  }
+
+  beforeEach(async () => {
+    await makeEvents(db, 10_000, { status: 'DEAD', key: `'key ' || n % 50` })
+  })
+
+  it('killed: what was committed stays, with its audit; run again, nothing is replayed twice or left out', async () => {
+    const lock = await holding(5_500)
+    const process = start()
+    await waitingForLock()
+    expect(await process.kill('SIGKILL')).toEqual({ code: null, signal: 'SIGKILL' })
+    await lock.query('rollback')
+    await allGone(process.pid)
+    expect(await statuses()).toEqual({ PENDING: 5_000, DEAD: 5_000 })
+    expect((await audit()).at(-1)?.details).toMatchObject({
+      replayed: 5_000,
+      lastId: '5000',
+      finishedAt: null,
+    })
+    // A relay has published what was replayed, before the replay is run again.
+    await db.query({
+      text: `update leasehold.outbox set status = 'CLAIMED', available_at = null, claimed_at = now(), claimed_by = 'x',
+  locked_until = now(), lock_token = lock_token + 1, ordering_key = null where id <= 100`,
+    })
+    await db.query({
+      text: `update leasehold.outbox set status = 'PUBLISHED', published_at = now(), claimed_at = null,
+  claimed_by = null, locked_until = null where id <= 100`,
+    })
+    const again = await replay(args)
+    expect(again.stdout).toMatch(/^Replayed 5,000 events\./)
+    expect(await statuses()).toEqual({ PENDING: 9_900, PUBLISHED: 100 })
+    const replays = new Map((await audit()).map(({ details }) => [details.replay, details.replayed]))
+    expect([...replays.values()]).toEqual([5_000, 5_000])
+  })
+
+  it('killed and gone on with: the same replay, also where the filter would match again', async () => {
+    const lock = await holding(2_500)
+    const process = start()
+    await waitingForLock()
+    await process.kill('SIGKILL')
+    await lock.query('rollback')
+    await allGone(process.pid)
+    const [first] = await audit()
+    const resumed = await replay(['--resume', first?.details.replay ?? ''])
+    expect(resumed.code).toBe(0)
+    expect(resumed.stdout).toMatch(
+      /^Replayed 8,000 events more, after 2,000 before\. The last is due in \d+ s/,
+    )
+    expect(await statuses()).toEqual({ PENDING: 10_000 })
+    expect(new Set((await audit()).map(({ details }) => details.replay)).size).toBe(1)
+    expect((await replay(['--resume', first?.details.replay ?? ''])).stderr).toMatch(/is finished since/)
+    expect((await replay(['--resume', 'x'])).stderr).toMatch(/No replay has the id "x"/)
+  })
+
+  it('the database ends its session: what was committed stays, and the error says how to go on', async () => {
+    const lock = await holding(1_500)
+    const process = start()
+    await waitingForLock()
+    await db.query({
+      text: `select pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock'`,
+    })
+    expect(await process.exited).toEqual({ code: 1, signal: null })
+    await lock.query('rollback')
+    const { stdout, stderr } = process.output()
+    expect(stdout).toBe('')
+    expect(stderr).toContain('1,000 of 10,000 events were replayed, the rest is as it was.')
+    expect(stderr).toContain('DATABASE_UNAVAILABLE')
+    const [, id = ''] = /outbox replay --resume (\S+)/.exec(stderr) ?? []
+    expect((await replay(['--resume', id])).code).toBe(0)
+    expect(await statuses()).toEqual({ PENDING: 10_000 })
+  })
+
+  it('told to stop: it finishes its batch and says how to go on', async () => {
+    const lock = await holding(3_500)
+    const process = start()
+    await waitingForLock()
+    const exit = process.kill('SIGINT')
+    // The batch that waits for the lock is the one that is finished: it needs several more answers of the database.
+    await lock.query('rollback')
+    expect(await exit).toEqual({ code: 1, signal: null })
+    const { stdout } = process.output()
+    expect(stdout).toMatch(/^Stopped\. .*4,000 of 10,000 events were replayed, the rest is as it was\./)
+    const [, id = ''] = /outbox replay --resume (\S+)\n$/.exec(stdout) ?? []
+    expect((await replay(['--resume', id])).stdout).toMatch(/^Replayed 6,000 events more, after 4,000 before/)
+    expect(await statuses()).toEqual({ PENDING: 10_000 })
+  })
+})

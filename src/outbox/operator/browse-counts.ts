@@ -1,0 +1,106 @@
+/** How much is in each state, and how long the oldest event has waited: asked often, so never by reading the table. */
+import { type Database } from '../../postgres/database.ts'
+import { type Queryable } from '../../postgres/queryable.ts'
+import { type BrowseOptions, looking } from './browse.ts'
+import { bucketsOf, outboxOf } from './browse-buckets.ts'
+import { type Status } from '../transitions.ts'
+
+export interface Count {
+  readonly count: number
+  /** False: an estimate from the statistics of PostgreSQL; say "about". */
+  readonly exact: boolean
+}
+
+export type StatusCounts = Readonly<Record<Status, Count>>
+
+export interface OldestPending {
+  readonly id: string
+  readonly type: string
+  readonly orderingKey: string | null
+  readonly availableAt: Date
+  /** How long it could have been claimed already, by the clock of the database. */
+  readonly waitingMs: number
+}
+
+/** Up to here everything is counted: some 20 ms along an index. */
+const COUNTED = 100_000
+
+/** Each in the words of a partial index. Behind another event stands only what has a key. */
+const PARTS = {
+  pendingFirst: 'available_at is not null and not behind',
+  pendingBehind: "behind and ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)",
+  claimed: "status = 'CLAIMED'",
+  dead: "status = 'DEAD'",
+} as const
+
+/**
+ * What is pending, claimed and dead is counted along its partial index, up to a hundred thousand of each. What is
+ * published has no index, because nothing but this would use it: in a large table it is what remains of the estimated
+ * number of rows.
+ */
+export async function countByStatus(db: Database, options: BrowseOptions = {}): Promise<StatusCounts> {
+  const outbox = outboxOf(options.schema)
+  return looking(db, options, 'counting the events', async (tx) => {
+    const first = await countUpTo(tx, outbox, PARTS.pendingFirst)
+    const behind = await countUpTo(tx, outbox, PARTS.pendingBehind)
+    const claimed = await countUpTo(tx, outbox, PARTS.claimed)
+    const dead = await countUpTo(tx, outbox, PARTS.dead)
+    const pending = { count: first.count + behind.count, exact: first.exact && behind.exact }
+    const others = [pending, claimed, dead]
+    return { PENDING: pending, CLAIMED: claimed, PUBLISHED: await published(tx, outbox, others), DEAD: dead }
+  })
+}
+
+/** The event that could have been claimed for the longest time; undefined when none can. */
+export async function oldestPending(
+  db: Database,
+  options: BrowseOptions = {},
+): Promise<OldestPending | undefined> {
+  const { schema } = options
+  return looking(db, options, 'looking for the oldest pending event', async (tx) => {
+    let oldest: OldestPending | undefined
+    for (const bucket of await bucketsOf(tx, schema)) {
+      const { rows } = await tx.query<OldestPending>({
+        text: `select o.id::text as id, event_type as type, ordering_key as "orderingKey",
+  available_at as "availableAt", (extract(epoch from now() - available_at) * 1000)::float8 as "waitingMs"
+from ${outboxOf(schema)} as o
+where bucket = $1::smallint and ${PARTS.pendingFirst} and available_at <= now()
+order by available_at, o.id limit 1`,
+        values: [bucket],
+      })
+      const [first] = rows
+      if (first !== undefined && (oldest === undefined || first.waitingMs > oldest.waitingMs)) oldest = first
+    }
+    return oldest
+  })
+}
+
+async function countUpTo(tx: Queryable, outbox: string, where: string): Promise<Count> {
+  const { rows } = await tx.query<{ count: number }>({
+    text: `select count(*)::int as count from (select from ${outbox} where ${where} limit $1::int) as found`,
+    values: [COUNTED],
+  })
+  const count = rows[0]?.count ?? 0
+  if (count < COUNTED) return { count, exact: true }
+  return { count: Math.max(COUNTED, await estimate(tx, outbox, where)), exact: false }
+}
+
+async function published(tx: Queryable, outbox: string, others: readonly Count[]): Promise<Count> {
+  const all = await estimate(tx, outbox, 'true')
+  if (all < COUNTED) {
+    const { rows } = await tx.query<{ count: number }>({
+      text: `select count(*)::int as count from ${outbox} where status = 'PUBLISHED'`,
+    })
+    return { count: rows[0]?.count ?? 0, exact: true }
+  }
+  const rest = all - others.reduce((sum, { count }) => sum + count, 0)
+  return { count: Math.max(0, rest), exact: false }
+}
+
+/** What the planner expects: it knows the size of the table as it is now, also before the first ANALYZE. */
+async function estimate(tx: Queryable, outbox: string, where: string): Promise<number> {
+  const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: { 'Plan Rows': number } }] }>({
+    text: `explain (format json) select from ${outbox} where ${where}`,
+  })
+  return rows[0]?.['QUERY PLAN'][0].Plan['Plan Rows'] ?? 0
+}

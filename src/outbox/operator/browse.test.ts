@@ -1,0 +1,193 @@
+import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { Client } from 'pg'
+import { useDatabase } from '../../../test/support/database.ts'
+import { makeEvents } from '../../../test/support/outbox-rows.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { countByStatus, oldestPending } from './browse-counts.ts'
+import { keysHeldUp } from './browse-keys.ts'
+import { listEvents, showEvent } from './browse.ts'
+
+const database = useDatabase()
+const db = openDatabase({ url: database.url })
+afterAll(async () => db.close())
+beforeEach(async () => {
+  await db.query({ text: 'truncate leasehold.outbox restart identity' })
+})
+
+async function sql(text: string): Promise<void> {
+  await db.query({ text })
+}
+
+describe('listEvents', () => {
+  it('the order is that of numbers, and pages of several buckets fit together', async () => {
+    await makeEvents(db, 300)
+    await sql('update leasehold.outbox set bucket = id % 3')
+    const seen: string[] = []
+    for (let before: string | undefined; ;) {
+      const { events, next } = await listEvents(
+        db,
+        {},
+        { limit: 10, ...(before === undefined ? {} : { before }) },
+      )
+      seen.push(...events.map(({ id }) => id))
+      if (next === null) break
+      before = next
+    }
+    expect(seen).toEqual(Array.from({ length: 300 }, (_, n) => String(300 - n)))
+  })
+
+  it('what takes too long is given up, and the error says what to do', async () => {
+    await makeEvents(db, 1)
+    const client = new Client({ connectionString: database.url })
+    await client.connect()
+    onTestFinished(async () => client.end())
+    await client.query('begin')
+    await client.query('lock table leasehold.outbox in access exclusive mode')
+    await expect(listEvents(db, {}, { timeoutMs: 200 })).rejects.toThrow(
+      /After 200 ms listing the events was given up.*Choose fewer/,
+    )
+    await client.query('rollback')
+  })
+
+  it.each([
+    [{}, { limit: 0 }, /limit is 0\./],
+    [{}, { before: '-1' }, /before is "-1"/],
+    [{ ids: ['x'] }, {}, /id is "x"/],
+    [{ type: 'a\0b' }, {}, /type is "a\\u0000b"/],
+    [{ from: new Date(Number.NaN) }, {}, /from is null/],
+  ])('%j with %j is refused before the database is asked', async (filter, page, message) => {
+    await expect(listEvents(db, filter, page)).rejects.toThrow(message)
+  })
+
+  it('a filter is data: what looks like SQL finds nothing and does nothing', async () => {
+    await makeEvents(db, 1)
+    const nasty = `'; truncate leasehold.outbox; --`
+    expect(await listEvents(db, { type: nasty, orderingKey: nasty, error: nasty })).toEqual({
+      events: [],
+      next: null,
+    })
+    expect((await listEvents(db)).events).toHaveLength(1)
+  })
+})
+
+describe('showEvent', () => {
+  it('an event waits for the one in flight of its key, whatever their numbers', async () => {
+    await makeEvents(db, 1, { key: `'k'` })
+    await makeEvents(db, 1, { key: `'k'`, status: 'CLAIMED', attempts: 2 })
+    expect((await showEvent(db, '1')).waitsFor).toMatchObject({ id: '2', status: 'CLAIMED', attempts: 2 })
+    expect((await showEvent(db, '2')).waitsFor).toBeNull()
+  })
+
+  it('the token is a bigint', async () => {
+    await makeEvents(db, 1, { status: 'DEAD' })
+    expect((await showEvent(db, '1')).token).toBe(1n)
+  })
+})
+
+describe('countByStatus', () => {
+  it('counts exactly what there is of each, also what waits behind another', async () => {
+    await makeEvents(db, 5, { key: `'k'` })
+    await sql('update leasehold.outbox set behind = true where id > 1')
+    await makeEvents(db, 4)
+    await makeEvents(db, 3, { status: 'CLAIMED' })
+    await makeEvents(db, 2, { status: 'PUBLISHED' })
+    await makeEvents(db, 1, { status: 'DEAD' })
+    expect(await countByStatus(db)).toEqual({
+      PENDING: { count: 9, exact: true },
+      CLAIMED: { count: 3, exact: true },
+      PUBLISHED: { count: 2, exact: true },
+      DEAD: { count: 1, exact: true },
+    })
+  })
+
+  it('a large table is estimated, and says so, without being read', async () => {
+    await makeEvents(db, 110_000, { status: 'PUBLISHED' })
+    await makeEvents(db, 7)
+    await sql('vacuum analyze leasehold.outbox')
+    const own = openDatabase({ url: database.url })
+    const before = await sequentialScans()
+    const counts = await countByStatus(own)
+    await own.close()
+    expect(await sequentialScans()).toBe(before)
+    expect(counts.PENDING).toEqual({ count: 7, exact: true })
+    expect(counts.PUBLISHED.exact).toBe(false)
+    expect(counts.PUBLISHED.count).toBeGreaterThan(100_000)
+    expect(counts.PUBLISHED.count).toBeLessThan(120_000)
+  })
+
+  async function sequentialScans(): Promise<unknown> {
+    const { rows } = await db.query<{ scans: string }>({
+      text: `select pg_stat_force_next_flush(), seq_scan as scans from pg_stat_user_tables
+where schemaname = 'leasehold' and relname = 'outbox'`,
+    })
+    return rows[0]?.scans
+  }
+})
+
+describe('oldestPending', () => {
+  it('is the one that could have been claimed for the longest time', async () => {
+    expect(await oldestPending(db)).toBeUndefined()
+    await makeEvents(db, 3)
+    await sql(`update leasehold.outbox set available_at = now() - interval '1 hour' where id = 2`)
+    await sql(
+      `update leasehold.outbox set available_at = now() + interval '1 hour', created_at = now() - interval '1 day' where id = 3`,
+    )
+    const oldest = await oldestPending(db)
+    expect(oldest).toMatchObject({ id: '2', type: 'order.paid', orderingKey: null })
+    expect(oldest?.waitingMs).toBeGreaterThanOrEqual(3_600_000)
+    expect(oldest?.waitingMs).toBeLessThan(3_700_000)
+  })
+})
+
+describe('keysHeldUp', () => {
+  it('parked keys, and keys whose first event fails while others wait; nothing that merely waits its turn', async () => {
+    await makeEvents(db, 1, {
+      status: 'DEAD',
+      parked: true,
+      key: `'parked'`,
+      attempts: 1,
+      error: 'no receiver',
+    })
+    await makeEvents(db, 3, { key: `'parked'` })
+    await makeEvents(db, 1, { key: `'blocked'`, attempts: 7 })
+    await makeEvents(db, 1_200, { key: `'blocked'` })
+    await makeEvents(db, 1, { key: `'trying'`, attempts: 2, status: 'CLAIMED' })
+    await makeEvents(db, 1, { key: `'trying'` })
+    await makeEvents(db, 1, { key: `'failing alone'`, attempts: 3 })
+    await makeEvents(db, 5, { key: `'in order'` })
+    await makeEvents(db, 1, { status: 'DEAD', key: `'dead, not parked'` })
+    await makeEvents(db, 2, { key: `'dead, not parked'` })
+    const { keys, more } = await keysHeldUp(db)
+    expect(more).toBe(false)
+    expect(keys).toEqual([
+      expect.objectContaining({
+        orderingKey: 'parked',
+        state: 'parked',
+        id: '1',
+        waiting: 3,
+        lastError: 'no receiver',
+      }),
+      expect.objectContaining({
+        orderingKey: 'blocked',
+        state: 'blocked',
+        id: '5',
+        attempts: 7,
+        waiting: 1_000,
+      }),
+      expect.objectContaining({
+        orderingKey: 'trying',
+        state: 'blocked',
+        attempts: 2,
+        waiting: 1,
+        availableAt: null,
+      }),
+    ])
+  })
+
+  it('no more than asked for, and whether there are', async () => {
+    await makeEvents(db, 5, { status: 'DEAD', parked: true, key: `'key ' || n` })
+    expect(await keysHeldUp(db, { limit: 5 })).toMatchObject({ more: false })
+    const { keys, more } = await keysHeldUp(db, { limit: 3 })
+    expect({ shown: keys.length, more }).toEqual({ shown: 3, more: true })
+  })
+})

@@ -1,0 +1,162 @@
+import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { Client } from 'pg'
+import { useDatabase } from '../../../test/support/database.ts'
+import { makeEvents } from '../../../test/support/outbox-rows.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { applyRetention } from './retention.ts'
+
+const database = useDatabase()
+const db = openDatabase({ url: database.url })
+afterAll(async () => db.close())
+beforeEach(async () => {
+  await db.query({ text: 'truncate leasehold.outbox, leasehold.inbox restart identity' })
+})
+
+const DAY_MS = 86_400_000
+const QUICK = { pauseMs: 0 }
+
+async function left(): Promise<string[]> {
+  const text = 'select id::text as id from leasehold.outbox as o order by o.id'
+  return (await db.query<{ id: string }>({ text })).rows.map(({ id }) => id)
+}
+
+async function remember(count: number, agoMs: number): Promise<void> {
+  await db.query({
+    text: `insert into leasehold.inbox (consumer, event_id, processed_at)
+select 'billing', gen_random_uuid(), now() - $2 * interval '1 millisecond' from generate_series(1, $1::int)`,
+    values: [count, agoMs],
+  })
+}
+
+describe('by default', () => {
+  it('published events go after 7 days, dead ones after 90, and nothing else does, however old', async () => {
+    const old = { agoMs: 1_000 * DAY_MS }
+    await makeEvents(db, 3, { status: 'PUBLISHED', agoMs: 7 * DAY_MS + 60_000 })
+    await makeEvents(db, 2, { status: 'DEAD', agoMs: 90 * DAY_MS + 60_000 })
+    const kept = [
+      ...(await makeEvents(db, 2, { status: 'PUBLISHED', agoMs: 7 * DAY_MS - 60_000 })),
+      ...(await makeEvents(db, 2, { status: 'DEAD', agoMs: 90 * DAY_MS - 60_000 })),
+      ...(await makeEvents(db, 2, old)),
+      ...(await makeEvents(db, 2, { ...old, status: 'CLAIMED' })),
+      ...(await makeEvents(db, 2, { ...old, status: 'DEAD', parked: true, key: `'key ' || n` })),
+    ]
+    expect(await applyRetention(db, QUICK)).toEqual({ published: 3, dead: 2, inbox: 0 })
+    expect(await left()).toEqual(kept)
+    expect(await applyRetention(db, QUICK)).toEqual({ published: 0, dead: 0, inbox: 0 })
+  })
+
+  it('consumers remember for as long as a dead event could be replayed', async () => {
+    await remember(2_500, 91 * DAY_MS)
+    await remember(5, 89 * DAY_MS)
+    expect(await applyRetention(db, QUICK)).toEqual({ published: 0, dead: 0, inbox: 2_500 })
+    expect(await applyRetention(db, QUICK)).toMatchObject({ inbox: 0 })
+  })
+})
+
+it('both times can be chosen, also the dead shorter than the published, and null keeps for ever', async () => {
+  await makeEvents(db, 4, { status: 'PUBLISHED', agoMs: 5_000 })
+  await makeEvents(db, 3, { status: 'DEAD', agoMs: 5_000 })
+  await remember(2, 5_000)
+  const keep = { published: 0, dead: 0, inbox: 0 }
+  expect(await applyRetention(db, { ...QUICK, publishedMs: null, deadMs: null })).toEqual(keep)
+  expect(await applyRetention(db, { ...QUICK, publishedMs: 60_000, deadMs: 1_000 })).toEqual({
+    ...keep,
+    dead: 3,
+  })
+  expect(await applyRetention(db, { ...QUICK, publishedMs: 0, deadMs: null })).toEqual({
+    ...keep,
+    published: 4,
+  })
+  expect(await applyRetention(db, { ...QUICK, publishedMs: 0, deadMs: 0 })).toEqual({ ...keep, inbox: 2 })
+})
+
+it('a round ends where the events are too young; what is older behind them is found when they have aged', async () => {
+  await makeEvents(db, 10, { status: 'PUBLISHED', agoMs: 10_000 })
+  await makeEvents(db, 10, { status: 'PUBLISHED' })
+  await makeEvents(db, 1, { status: 'PUBLISHED', agoMs: 10_000 })
+  // It looks at two at a time, and ends at the first two young ones.
+  expect(await applyRetention(db, { ...QUICK, batch: 2, publishedMs: 5_000 })).toMatchObject({
+    published: 10,
+  })
+  expect(await left()).toHaveLength(11)
+  expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 1 })
+})
+
+it('kept rows in between are passed, and every batch goes on where the last one ended', async () => {
+  const kept = await makeEvents(db, 40, { agoMs: 10_000 })
+  await makeEvents(db, 35, { status: 'PUBLISHED', agoMs: 10_000 })
+  expect(await applyRetention(db, { ...QUICK, batch: 3, publishedMs: 5_000 })).toMatchObject({
+    published: 35,
+  })
+  expect(await left()).toEqual(kept)
+})
+
+it('a row that somebody holds is stepped over, without waiting, and goes in the next round', async () => {
+  const [first = ''] = await makeEvents(db, 3, { status: 'PUBLISHED', agoMs: 10_000 })
+  const client = new Client({ connectionString: database.url })
+  await client.connect()
+  onTestFinished(async () => client.end())
+  await client.query('begin')
+  await client.query('select from leasehold.outbox where id = 1 for update')
+  expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 2 })
+  expect(await left()).toEqual([first])
+  await client.query('rollback')
+  expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 1 })
+})
+
+it('stops after the batch in which it is told to', async () => {
+  await makeEvents(db, 30, { status: 'PUBLISHED', agoMs: 10_000 })
+  const controller = new AbortController()
+  const stopping = {
+    query: async (statement: Parameters<typeof db.query>[0]) => {
+      const result = await db.query<never>(statement)
+      if (statement.text.includes('delete')) controller.abort()
+      return result
+    },
+  }
+  const options = { batch: 10, publishedMs: 5_000, pauseMs: 60_000, signal: controller.signal }
+  expect(await applyRetention(stopping, options)).toEqual({ published: 10, dead: 0, inbox: 0 })
+})
+
+it('events of every bucket are removed', async () => {
+  await makeEvents(db, 9, { status: 'PUBLISHED', agoMs: 10_000 })
+  await db.query({ text: 'update leasehold.outbox set bucket = id % 3' })
+  expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 9 })
+})
+
+it('never reads a whole table: no sequential scan of the outbox or the inbox', async () => {
+  await makeEvents(db, 20_000, { status: 'PUBLISHED', agoMs: 10_000 })
+  await makeEvents(db, 5_000, { status: 'DEAD', agoMs: 10_000 })
+  await makeEvents(db, 20_000)
+  await remember(20_000, 10_000)
+  await remember(20_000, 0)
+  await db.query({ text: 'vacuum analyze leasehold.outbox' })
+  await db.query({ text: 'vacuum analyze leasehold.inbox' })
+  const before = await sequentialScans()
+  const own = openDatabase({ url: database.url })
+  const removed = await applyRetention(own, { ...QUICK, publishedMs: 5_000, deadMs: 5_000 })
+  // A session hands in its statistics at the latest when it ends.
+  await own.close()
+  expect(removed).toEqual({ published: 20_000, dead: 5_000, inbox: 20_000 })
+  expect(await sequentialScans()).toEqual(before)
+})
+
+async function sequentialScans(): Promise<unknown> {
+  return db.transaction(async (tx) => {
+    await tx.query({ text: 'select pg_stat_force_next_flush()' })
+    const { rows } = await tx.query({
+      text: `select relname, seq_scan from pg_stat_user_tables
+where schemaname = 'leasehold' and relname in ('outbox', 'inbox') order by 1`,
+    })
+    return rows
+  })
+}
+
+it.each([
+  [{ publishedMs: -1 }, /publishedMs is -1\..*milliseconds/],
+  [{ deadMs: Number.NaN }, /deadMs is null\./],
+  [{ batch: 0 }, /batch is 0\..*1 to 10000/],
+  [{ pauseMs: -1 }, /pauseMs is -1/],
+])('%j is refused', async (options, message) => {
+  await expect(applyRetention(db, options)).rejects.toThrow(message)
+})
