@@ -1,0 +1,42 @@
+import { createConnection } from 'node:net'
+import { once } from 'node:events'
+import { describe, expect, it } from 'vitest'
+
+import { type TestBroker } from './broker.ts'
+import { useNats } from './nats.ts'
+import { useRabbit } from './rabbit.ts'
+import { useRedis } from './redis.ts'
+
+async function answers({ port }: TestBroker): Promise<boolean> {
+  const socket = createConnection(port, '127.0.0.1')
+  try {
+    await once(socket, 'connect')
+    return true
+  } catch {
+    return false
+  } finally {
+    socket.destroy()
+  }
+}
+
+describe.each([
+  ['NATS', useNats],
+  ['Redis', useRedis],
+  ['RabbitMQ', useRabbit],
+] as const)('%s', (_name, use) => {
+  const broker = use()
+
+  it.each(['graceful', 'kill'] as const)('comes back on its port after a %s end', async (how) => {
+    expect(await answers(broker)).toBe(true)
+    await broker.stop(how)
+    expect(await answers(broker)).toBe(false)
+    await broker.start()
+    expect(await answers(broker)).toBe(true)
+  })
+
+  it('restarts while it is frozen', async () => {
+    await broker.freeze()
+    await broker.restart('graceful')
+    expect(await answers(broker)).toBe(true)
+  })
+})
