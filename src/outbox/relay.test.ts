@@ -398,7 +398,7 @@ describe('LIFE-13: events of one ordering key', () => {
     ])
     const rest = settled(events, ['2'])
     const request = { orderingKey: 'a', principal: 'ada', reason: 'superseded' }
-    expect(await unblock(db, request)).toEqual({ parked: 1 })
+    expect(await unblock(db, request)).toEqual({ parked: 1, failing: 0 })
     await rest
     expect((await records(db)).map(({ status, parked }) => [status, parked])).toEqual([
       ['DEAD', false],
@@ -417,7 +417,7 @@ describe('LIFE-13: events of one ordering key', () => {
         details: { reason: 'superseded', replay: false, events: [first?.event_id] },
       },
     ])
-    expect(await unblock(db, request)).toEqual({ parked: 0 })
+    expect(await unblock(db, request)).toEqual({ parked: 0, failing: 0 })
   })
 
   it('park: an operator can have the event published after all, before those behind it', async () => {
@@ -434,6 +434,47 @@ describe('LIFE-13: events of one ordering key', () => {
     await both
     expect(numbers(publisher.published)).toEqual([1, 1, 2])
     expect((await records(db))[0]).toMatchObject({ status: 'PUBLISHED', attempts: 0, lock_token: '2' })
+  })
+
+  it('LIFE-08: an operator gives up an event that keeps failing, and its key goes on', async () => {
+    await write(db, 'a', 'a')
+    const publisher = recording(refuses(1))
+    const events = new Events()
+    const failed = settled(events, 1)
+    await startRelay({ publisher }, { events })
+    await failed
+    const rest = settled(events, ['2'])
+    const request = { orderingKey: 'a', principal: 'ada', reason: 'it never will' }
+    expect(await unblock(db, request)).toEqual({ parked: 0, failing: 1 })
+    await rest
+    expect((await records(db)).map((row) => [row.status, row.attempts, row.last_error])).toEqual([
+      ['DEAD', 1, 'no (given up by ada: it never will)'],
+      ['PUBLISHED', 0, null],
+    ])
+  })
+
+  it('an operator has an event that keeps failing tried again at once, before those behind it', async () => {
+    await write(db, 'a', 'a')
+    let broken = true
+    const publisher = recording(() => (broken ? retry({ error: 'no', delayMs: 3_600_000 }) : done()))
+    const events = new Events()
+    const failed = settled(events, 1)
+    await startRelay({ publisher }, { events })
+    await failed
+    broken = false
+    const both = settled(events, ['1', '2'])
+    const request = { orderingKey: 'a', replay: true, principal: 'ada', reason: 'mended' }
+    expect(await unblock(db, request)).toEqual({ parked: 0, failing: 1 })
+    await both
+    expect(numbers(publisher.published)).toEqual([1, 1, 2])
+  })
+
+  it('unblocking a key that nothing holds up changes nothing', async () => {
+    await write(db, 'a', 'a')
+    const before = await records(db)
+    const request = { orderingKey: 'a', principal: 'ada', reason: 'a try' }
+    expect(await unblock(db, request)).toEqual({ parked: 0, failing: 0 })
+    expect(await records(db)).toEqual(before)
   })
 
   it('a parked key is let go on only with a reason and a name', async () => {

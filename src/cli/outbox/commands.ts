@@ -57,12 +57,16 @@ export function addOutboxCommands(program: Command, define: Define): void {
       .option(...JSON_FLAG)
       .addHelpText('after', REPLAY_HELP),
   )
-  add('unblock <key>', 'let an ordering key go on that a parked event holds up', unblockCommand, (command) =>
-    command
-      .option('--replay', 'publish the parked event again first, instead of leaving it dead')
-      .option('--reason <text>', 'why, for the audit; required')
-      .option(...PRINCIPAL)
-      .option(...JSON_FLAG),
+  add(
+    'unblock <key>',
+    'let an ordering key go on that a parked or failing event holds up',
+    unblockCommand,
+    (command) =>
+      command
+        .option('--replay', 'publish that event again first, now, instead of going on without it')
+        .option('--reason <text>', 'why, for the audit; required')
+        .option(...PRINCIPAL)
+        .option(...JSON_FLAG),
   )
 }
 

@@ -265,7 +265,7 @@ describe('unblock', () => {
   it('a key that nothing holds up is told so, with exit code 1', async () => {
     const { code, stdout } = await outbox(['unblock', 'k', '--reason', 'x'])
     expect(code).toBe(1)
-    expect(stdout).toContain('No parked event holds up the key k.')
+    expect(stdout).toContain('No event holds up the key k.')
   })
 
   it('needs a reason', async () => {

@@ -1,4 +1,4 @@
-import { unblock } from '../../outbox/operator/unblock.ts'
+import { unblock, type Unblocked } from '../../outbox/operator/unblock.ts'
 import type { Run } from '../run.ts'
 import { counted, printable, printableJson } from '../text-columns.ts'
 import { isSet } from './flag-values.ts'
@@ -11,18 +11,18 @@ export async function unblockCommand(run: Run): Promise<number> {
   const [orderingKey = ''] = args
   const replay = isSet(flags, 'replay')
   const request = { orderingKey, replay, reason: reasonOf(flags), principal: principalOf(run) }
-  const { parked } = await withOutbox(run, async (db, schema) => unblock(db, { schema, ...request }))
-  if (isSet(flags, 'json')) print(`${printableJson({ orderingKey, replay, parked })}\n`)
-  else print(`${told(printable(orderingKey), parked, replay)}\n`)
-  return parked === 0 ? 1 : 0
+  const unblocked = await withOutbox(run, async (db, schema) => unblock(db, { schema, ...request }))
+  if (isSet(flags, 'json')) print(`${printableJson({ orderingKey, replay, ...unblocked })}\n`)
+  else print(`${told(printable(orderingKey), unblocked, replay)}\n`)
+  return unblocked.parked + unblocked.failing === 0 ? 1 : 0
 }
 
-function told(key: string, parked: number, replay: boolean): string {
-  if (parked === 0) {
-    return `No parked event holds up the key ${key}. \`leasehold status\` shows the keys that are held up, and why.`
+function told(key: string, { parked, failing }: Unblocked, replay: boolean): string {
+  if (parked + failing === 0) {
+    return `No event holds up the key ${key}. \`leasehold status\` shows the keys that are held up, and why.`
   }
-  const events = counted(parked, 'parked event')
-  const fate = parked === 1 ? 'It stays dead' : 'They stay dead'
+  const events = parked > 0 ? counted(parked, 'parked event') : 'event that kept failing'
+  const fate = parked > 1 ? 'They stay dead' : parked === 1 ? 'It stays dead' : 'It is dead now'
   return replay
     ? `The key ${key} goes on, with its ${events} first.`
     : `The key ${key} goes on without its ${events}. ${fate}; \`leasehold outbox replay\` brings back what is dead.`
