@@ -253,6 +253,7 @@ describe('unblock', () => {
       orderingKey: 'k 2',
       replay: true,
       parked: 1,
+      failing: 0,
     })
     expect(await row(1)).toMatchObject({ status: 'DEAD', parked: false })
     expect(await row(2)).toMatchObject({ status: 'PENDING', parked: false })
