@@ -89,6 +89,8 @@ CREATE INDEX audit_at ON leasehold.audit USING btree (at);
 
 CREATE INDEX inbox_processed_at ON leasehold.inbox USING btree (processed_at);
 
+CREATE INDEX outbox_claimed ON leasehold.outbox USING btree (bucket, id) WHERE (status = 'CLAIMED'::text);
+
 CREATE INDEX outbox_dead ON leasehold.outbox USING btree (bucket, id) WHERE (status = 'DEAD'::text);
 
 CREATE INDEX outbox_lines ON leasehold.outbox USING btree (bucket, ordering_key, ((status <> 'CLAIMED'::text)), id) WHERE ((ordering_key IS NOT NULL) AND ((status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text])) OR parked));
@@ -97,7 +99,7 @@ CREATE INDEX outbox_pending ON leasehold.outbox USING btree (bucket, available_a
 
 CREATE INDEX workers_running ON leasehold.workers USING btree (id) WHERE ((stopped_at IS NULL) AND (died_at IS NULL));
 
-CREATE UNIQUE INDEX outbox_in_flight ON leasehold.outbox USING btree (bucket, ordering_key) WHERE (status = 'CLAIMED'::text);
+CREATE UNIQUE INDEX outbox_in_flight ON leasehold.outbox USING btree (bucket, ordering_key) WHERE ((status = 'CLAIMED'::text) AND (ordering_key IS NOT NULL));
 
 CREATE OR REPLACE FUNCTION leasehold.announce_settings()
  RETURNS trigger

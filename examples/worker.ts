@@ -1,5 +1,5 @@
-// A worker over a table of your own (emails.sql). README.md shows what is between the marks; a test compares the two
-// and runs this file.
+// A worker over a table of your own (emails.sql). docs/worker.md shows what is between the marks; a test compares the
+// two and runs this file.
 
 // begin
 import { leaseTable, PermanentError, startRuntime, type Events, type WorkDeclaration } from 'leasehold'

@@ -1,29 +1,19 @@
-import { readFile } from 'node:fs/promises'
 import { Events } from 'leasehold'
 import { Client } from 'pg'
 import { beforeEach, afterEach, expect, it } from 'vitest'
 import { sendSomeEmails } from '../examples/kernel.ts'
 import { sendEmails } from '../examples/worker.ts'
 import { useDatabase } from './support/database.ts'
+import { marked, projectFile, snippets } from './support/snippets.ts'
 
 const database = useDatabase()
 let client: Client
-
-async function read(path: string): Promise<string> {
-  return readFile(new URL(`../${path}`, import.meta.url), 'utf8')
-}
-
-/** The code blocks of a language in the README. */
-async function snippets(language: string): Promise<string[]> {
-  const blocks = (await read('README.md')).matchAll(/^```(\w+)\n(.*?)^```$/gms)
-  return [...blocks].filter(([, of]) => of === language).map(([, , code = '']) => code.trim())
-}
 
 beforeEach(async () => {
   client = new Client({ connectionString: database.url })
   await client.connect()
   await client.query('drop table if exists public.emails')
-  await client.query(await read('examples/emails.sql'))
+  await client.query(await projectFile('examples/emails.sql'))
 })
 afterEach(async () => client.end())
 
@@ -32,14 +22,23 @@ async function addEmails(count: number): Promise<void> {
   await client.query(text, [count])
 }
 
-it('the TypeScript in the README is the example, word for word', async () => {
-  const [, shown = ''] = /^\/\/ begin\n(.*)^\/\/ end$/ms.exec(await read('examples/worker.ts')) ?? []
-  expect(shown.trim()).not.toBe('')
-  expect(await snippets('ts')).toEqual([shown.trim()])
+it.each([
+  ['README.md', 'examples/orders.ts'],
+  ['docs/worker.md', 'examples/worker.ts'],
+])('the TypeScript in %s is %s, word for word', async (page, example) => {
+  const shown = await marked(example)
+  expect(shown).toHaveLength(1)
+  expect(await snippets(page, 'ts')).toEqual(shown)
 })
 
-it('the SQL in the README is the table of the example, word for word', async () => {
-  expect(await snippets('sql')).toEqual([(await read('examples/emails.sql')).trim()])
+it('the config in the README is the one of the example, word for word', async () => {
+  expect(await snippets('README.md', 'js')).toEqual([
+    (await projectFile('examples/nats/leasehold.config.mjs')).trim(),
+  ])
+})
+
+it('the SQL beside the worker is the table of the example, word for word', async () => {
+  expect(await snippets('docs/worker.md', 'sql')).toEqual([(await projectFile('examples/emails.sql')).trim()])
 })
 
 it('the example runs: two workers send every email once, retry what failed, and give up what cannot be sent', async () => {

@@ -3,7 +3,7 @@ import { type Outcome, type SaturatedError } from '../runtime/outcome.ts'
 import { type OutboxEvent } from './event.ts'
 
 export interface PublishContext {
-  /** Fires when the lease of an event of this batch is lost or the relay has to stop. */
+  /** Fires when no event of this batch has its lease any more, or the relay has to stop. */
   readonly signal: AbortSignal
   readonly log: HandlerLog
 }

@@ -1,6 +1,7 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { records, write } from '../../test/support/running-relay.ts'
+import { openLeaseStore } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { leaseConformance } from '../testing/index.ts'
 import { outboxTable } from './table.ts'
@@ -147,3 +148,26 @@ it('LIFE-13: the database keeps two events of a key from being in flight at once
   await write(db, 'a', 'a')
   await expect(change(FIELDS.CLAIMED)).rejects.toMatchObject({ constraint: 'outbox_in_flight' })
 })
+
+it.each([
+  ['block', '2', 'PENDING', false],
+  ['skip', '2', 'PENDING', false],
+  ['park', '2', 'PENDING', false],
+  ['park', 'null', 'PENDING', false],
+  ['block', '1', 'DEAD', false],
+  ['skip', '1', 'DEAD', false],
+  ['park', '1', 'DEAD', true],
+] as const)(
+  'LIFE-06 LIFE-08: with %s and max_attempts %s, an event whose relay died is %s',
+  async (onFailure, maxAttempts, status, parked) => {
+    await write(db, 'a')
+    await change(`max_attempts = ${maxAttempts}`)
+    const store = await openLeaseStore(db, outboxTable({ onFailure }), { owner: 'r', bucket: 0 })
+    await store.claim({ limit: 1, leaseMs: 60_000 })
+    await change("locked_until = now() - interval '1 second'")
+    expect(await store.reap()).toHaveLength(1)
+    expect(await records(db)).toMatchObject([
+      { status, parked, attempts: 1, last_error: 'the lease expired: its relay died, or lost the database' },
+    ])
+  },
+)

@@ -7,6 +7,8 @@ import { type LeaseTable } from '../lease/table.ts'
  * - `block`: the key waits while its event is tried again; once that is published, or dead, the key goes on.
  * - `skip`: the event is dead at its first failure, and the key goes on.
  * - `park`: the event is dead at its first failure, and the key waits until an operator unblocks it or replays the event.
+ *
+ * A failure is what the publisher says of the event. A relay that dies on it costs it an attempt, under each of them.
  */
 export type OnFailure = 'block' | 'skip' | 'park'
 
@@ -15,7 +17,8 @@ export interface OutboxTableOptions {
   readonly onFailure?: OnFailure | undefined
 }
 
-const LAST = 'attempts + 1 >= max_attempts'
+/** One more failure is one too many. */
+const LAST = 'coalesce(attempts + 1 >= max_attempts, false)'
 
 /** The row as a relay sees it. */
 export interface OutboxRow {
@@ -36,8 +39,6 @@ export function outboxTable({
   onFailure = 'block',
 }: OutboxTableOptions = {}): LeaseTable<'done' | 'retry' | 'dead'> {
   const parks = onFailure === 'park' ? 'ordering_key is not null' : 'false'
-  /** `skip` and `park` say what the first failure of a keyed event is; a relay that died on it is a failure too. */
-  const last = onFailure === 'block' ? LAST : `(${LAST} or ordering_key is not null)`
   return leaseTable({
     table: { schema, name: 'outbox' },
     id: 'id',
@@ -62,10 +63,10 @@ export function outboxTable({
         claimed_at: 'null',
       },
       reap: {
-        status: `case when ${last} then 'DEAD' else 'PENDING' end`,
-        available_at: `case when ${last} then null else now() end`,
+        status: `case when ${LAST} then 'DEAD' else 'PENDING' end`,
+        available_at: `case when ${LAST} then null else now() end`,
         claimed_at: 'null',
-        parked: `${last} and ${parks}`,
+        parked: `${LAST} and ${parks}`,
         last_error: "'the lease expired: its relay died, or lost the database'",
       },
     },

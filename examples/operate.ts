@@ -1,0 +1,20 @@
+// What an operator does, from a program. docs/outbox.md shows what is between the marks; a test compares the two and
+// runs this file.
+import type { Database } from 'leasehold'
+import { replay, unblock } from 'leasehold/outbox'
+
+export async function replayTimeouts(db: Database, principal: string) {
+  // begin
+  const filter = { status: 'DEAD', type: 'order.paid', error: 'timeout' } as const
+  const { matched } = await replay(db, { filter, dryRun: true })
+  const done = await replay(db, { filter, rate: 100, principal, reason: 'the receiver is back' })
+  // end
+  return { matched, done }
+}
+
+export async function goOnWithout(db: Database, orderingKey: string, principal: string) {
+  // begin
+  const { parked } = await unblock(db, { orderingKey, principal, reason: 'booked by hand' })
+  // end
+  return parked
+}

@@ -1,0 +1,181 @@
+import { drizzle } from 'drizzle-orm/node-postgres'
+import knexOf from 'knex'
+import { Kysely, PostgresDialect } from 'kysely'
+import { dead, Events, openDatabase, retry, startRuntime } from 'leasehold'
+import { relay } from 'leasehold/outbox'
+import { handlers } from 'leasehold/publishers/handlers'
+import { Pool } from 'pg'
+import postgres from 'postgres'
+import { afterAll, beforeEach, expect, it } from 'vitest'
+import { goOnWithout, replayTimeouts } from '../examples/operate.ts'
+import { runShop } from '../examples/outbox.ts'
+import { gatewayPublisher } from '../examples/publisher.ts'
+import { type PrismaLike, writeChecked, writeMany, writeWithEach } from '../examples/writers.ts'
+import { loadSettings } from '../src/settings/index.ts'
+import { useDatabase } from './support/database.ts'
+import { marked, projectFile, snippets } from './support/snippets.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+afterAll(async () => db.close())
+beforeEach(async () => {
+  await db.query({ text: 'truncate leasehold.outbox, leasehold.audit restart identity' })
+})
+
+interface Row {
+  readonly event_type: string
+  readonly ordering_key: string | null
+  readonly status: string
+  readonly attempts: number
+  readonly last_error: string | null
+}
+
+async function rows(): Promise<Row[]> {
+  const text =
+    'select event_type, ordering_key, status, attempts, last_error from leasehold.outbox order by id'
+  return (await db.query<Row>({ text })).rows
+}
+
+it('the code in the guide is that of the examples, word for word', async () => {
+  const files = ['writers', 'publisher', 'outbox', 'operate'].map((name) => `examples/${name}.ts`)
+  const regions = (await Promise.all(files.map(marked))).flat()
+  expect(regions).toHaveLength(7)
+  expect((await snippets('docs/outbox.md', 'ts')).toSorted()).toEqual(regions.toSorted())
+  expect(await snippets('docs/outbox.md', 'sql')).toEqual([
+    (await projectFile('examples/enqueue.sql')).trim(),
+  ])
+})
+
+it('the shop runs: both or neither, in order, tried again, and booked once', async () => {
+  const { arrivals, booked } = await runShop(url)
+  expect(arrivals).toHaveLength(8)
+  expect(booked).toBe(300)
+  expect((await rows()).map(({ status }) => status)).toEqual(Array.from({ length: 6 }, () => 'PUBLISHED'))
+})
+
+it('the shop does not touch the events of others', async () => {
+  await db.query({ text: "insert into leasehold.outbox (event_type, payload) values ('yours', '{}')" })
+  await expect(runShop(url)).rejects.toThrow('a database of its own')
+  expect(await rows()).toMatchObject([{ event_type: 'yours', status: 'PENDING' }])
+})
+
+it('every library of the guide writes its event', async () => {
+  const pool = new Pool({ connectionString: url, max: 4 })
+  const sql = postgres(url, { max: 1 })
+  const kysely = new Kysely<object>({
+    dialect: new PostgresDialect({ pool: new Pool({ connectionString: url, max: 1 }) }),
+  })
+  const knex = knexOf({ client: 'pg', connection: url, pool: { min: 0, max: 1 } })
+  // Not Prisma's engine, only its shape.
+  const prisma: PrismaLike = {
+    $transaction: async (work) =>
+      work({
+        $queryRawUnsafe: async (text, ...values) => (await pool.query(text, values)).rows as unknown[],
+      }),
+  }
+  await writeWithEach(
+    { db, sql, kysely, drizzle: drizzle(pool), knex, prisma },
+    { type: 'order.paid', payload: {} },
+  )
+  await Promise.all([pool.end(), sql.end(), kysely.destroy(), knex.destroy()])
+  expect(await rows()).toHaveLength(6)
+})
+
+it('a schema refuses what it does not know, and many events are one statement', async () => {
+  const order = '0197a1c2-7d00-7000-8000-000000000001'
+  expect(await writeChecked(db, order, 5)).toMatchObject({ id: '1', written: true })
+  await expect(writeChecked(db, 'seven', 5)).rejects.toMatchObject({ code: 'EVENT_INVALID' })
+  expect(await writeMany(db, [order, order])).toMatchObject([{ written: true }, { written: true }])
+})
+
+it('the SQL of the guide writes its events', async () => {
+  await db.query({ text: await projectFile('examples/enqueue.sql') })
+  const types = (await rows()).map(({ event_type: type, ordering_key: key }) => [type, key])
+  expect(types).toEqual([
+    ['order.paid', null],
+    ['order.shipped', 'order-7'],
+    ['order.closed', 'order-1'],
+    ['order.closed', 'order-2'],
+    ['order.closed', 'order-3'],
+  ])
+})
+
+it('a publisher of one’s own answers for each event', async () => {
+  await db.query({
+    text: `insert into leasehold.outbox (event_type, payload)
+      select 'n', jsonb_build_object('status', status) from unnest(array[202, 429, 503, 400]) as status`,
+  })
+  let turned = 0
+  const gateway = {
+    ping: async () => undefined,
+    send: async (messages: readonly object[]) =>
+      messages.map((message) => {
+        const { status } = (message as { body: { status: number } }).body
+        if (status !== 429 && status !== 503) return { status }
+        // The second time there is room.
+        turned += 1
+        return turned <= 2 ? { status, waitMs: 1 } : { status: 202 }
+      }),
+  }
+  const events = new Events()
+  let finished = 0
+  const all = events.next('settled', ({ outcome, ids }) => {
+    if (outcome !== 'retry') finished += ids.length
+    return finished === 4
+  })
+  const runtime = await startRuntime({
+    databaseUrl: url,
+    events,
+    workers: [relay({ publisher: gatewayPublisher(gateway) })],
+  })
+  await all
+  await runtime.stop()
+  const found = (await rows()).map(({ status, attempts, last_error: error }) => [status, attempts, error])
+  expect(found).toEqual([
+    ['PUBLISHED', 0, null],
+    ['PUBLISHED', 1, 'too many for this receiver'],
+    ['PUBLISHED', 0, null],
+    ['DEAD', 1, 'the gateway refused it with 400'],
+  ])
+})
+
+it('an operator’s program counts, replays and unblocks', async () => {
+  await db.query({
+    text: `insert into leasehold.outbox (event_type, payload, ordering_key)
+      values ('order.paid', '{}', null), ('order.paid', '{}', 'order-7'), ('order.shipped', '{}', 'order-7')`,
+  })
+  const events = new Events()
+  const died = events.next('settled', ({ outcome, ids }) => outcome === 'dead' && ids.includes('2'))
+  const bothFailed = Promise.all([
+    died,
+    events.next('settled', ({ outcome, ids }) => outcome === 'dead' && ids.includes('1')),
+  ])
+  const publisher = handlers({
+    'order.paid': ({ orderingKey }) =>
+      orderingKey === undefined ? dead('timeout') : retry({ error: 'the ledger refuses it' }),
+    'order.shipped': () => {},
+  })
+  const runtime = await startRuntime({
+    databaseUrl: url,
+    events,
+    workers: [relay({ publisher, onFailure: 'park' })],
+  })
+  await bothFailed
+  const shipped = events.next('settled', ({ outcome, ids }) => outcome === 'done' && ids.includes('3'))
+  expect(await goOnWithout(db, 'order-7', 'ada')).toBe(1)
+  await shipped
+  await runtime.stop()
+  expect(await replayTimeouts(db, 'ada')).toMatchObject({ matched: 1, done: { replayed: 1, finished: true } })
+  expect((await rows()).map(({ status }) => status)).toEqual(['PENDING', 'DEAD', 'PUBLISHED'])
+})
+
+it('the config of the README declares a relay that is accepted, and dials nobody', async () => {
+  const directory = new URL('../examples/nats', import.meta.url).pathname
+  const { settings } = await loadSettings({
+    flags: {},
+    environment: {},
+    workingDirectory: directory,
+    terminal: false,
+  })
+  expect(settings.workers.map(({ name }) => name)).toEqual(['outbox'])
+})
