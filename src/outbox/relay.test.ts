@@ -346,7 +346,7 @@ describe('LIFE-13: events of one ordering key', () => {
     const all = settled(events, 4)
     await startRelay({ publisher }, { events })
     await all
-    expect(numbers(publisher.published).toSorted()).toEqual([1, 3, 4, 5])
+    expect(new Set(numbers(publisher.published))).toEqual(new Set([1, 3, 4, 5]))
     expect((await records(db))[1]).toMatchObject({ status: 'PENDING', attempts: 0, lock_token: '0' })
   })
 

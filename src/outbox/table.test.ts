@@ -30,7 +30,9 @@ describe('LIFE-16: the outbox is a lease table like any other', () => {
     final: { outcome: 'done' },
     bucket: 0,
   })
-  it.each(cases.map(({ name, run }) => [name, run] as const))('%s', async (_, run) => run())
+  it.each(cases.map(({ name, run }) => [name, run] as const))('%s', async (_, run) => {
+    await expect(run()).resolves.toBeUndefined()
+  })
 })
 
 /** Brings an event into a state the way the state machine allows. */
@@ -71,22 +73,23 @@ describe('LIFE-02: the database refuses what the state machine does not know', (
   const pairs = STATUSES.flatMap((from) =>
     STATUSES.filter((to) => to !== from).map((to) => [from, to] as const),
   )
+  const isLegal = ([from, to]: readonly [Status, Status]): boolean => TRANSITIONS[from][to] !== undefined
 
-  it.each(pairs)('%s → %s', async (from, to) => {
+  it.each(pairs.filter(isLegal))('%s → %s can happen', async (from, to) => {
     await eventIn(from)
-    const changing = change(FIELDS[to])
-    if (TRANSITIONS[from][to] === undefined) {
-      await expect(changing).rejects.toMatchObject({
-        message: `event 1 cannot go from ${from} to ${to}`,
-        code: '23514',
-        detail:
-          'Legal are PENDING → CLAIMED, CLAIMED → PUBLISHED, CLAIMED → PENDING, CLAIMED → DEAD, PUBLISHED → PENDING, DEAD → PENDING.',
-      })
-      expect((await records(db))[0]?.status).toBe(from)
-    } else {
-      await changing
-      expect((await records(db))[0]?.status).toBe(to)
-    }
+    await change(FIELDS[to])
+    expect((await records(db))[0]?.status).toBe(to)
+  })
+
+  it.each(pairs.filter((pair) => !isLegal(pair)))('%s → %s cannot', async (from, to) => {
+    await eventIn(from)
+    await expect(change(FIELDS[to])).rejects.toMatchObject({
+      message: `event 1 cannot go from ${from} to ${to}`,
+      code: '23514',
+      detail:
+        'Legal are PENDING → CLAIMED, CLAIMED → PUBLISHED, CLAIMED → PENDING, CLAIMED → DEAD, PUBLISHED → PENDING, DEAD → PENDING.',
+    })
+    expect((await records(db))[0]?.status).toBe(from)
   })
 
   it('LIFE-01: there are four states, and no other', async () => {

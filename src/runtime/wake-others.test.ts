@@ -1,7 +1,7 @@
-import { afterAll, beforeAll, beforeEach, it } from 'vitest'
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { settled, useWorkers } from '../../test/support/running-worker.ts'
-import { insertJobs, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
+import { insertJobs, jobStates, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { leaseTable, openLeaseStore } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Events, startRuntime } from './index.ts'
@@ -33,6 +33,7 @@ it('rows that a reaper elsewhere takes back are worked on at once, not at the ne
     reapTables: [{ name: 'jobs', wake: true, table }],
   })
   await all
+  expect(await jobStates(db)).toEqual({ DONE: 3 })
   await reaper.stop()
 })
 
@@ -46,4 +47,5 @@ it('rows that a worker gives back when it stops are worked on by another at once
   const rest = settled(events, 10)
   await first.runtime.stop()
   await rest
+  expect((await jobStates(db))['DONE']).toBe(10)
 })

@@ -49,8 +49,8 @@ export async function relayThroughRestart(
   return written
 }
 
-/** That everything written has arrived, at least once, and nothing else. */
-export function expectAll(written: readonly string[], arrived: readonly string[]): void {
-  expect(arrived.length).toBeGreaterThanOrEqual(written.length)
-  expect(new Set(arrived)).toEqual(new Set(written))
+/** What was written and has not arrived, or has arrived and was never written. */
+export function lost(written: readonly string[], arrived: readonly string[]): string[] {
+  const [there, known] = [new Set(arrived), new Set(written)]
+  return [...written.filter((id) => !there.has(id)), ...[...there].filter((id) => !known.has(id))]
 }
