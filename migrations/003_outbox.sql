@@ -41,7 +41,8 @@ create table outbox (
   constraint outbox_published_at_exactly_when_published check ((published_at is not null) = (status = 'PUBLISHED')),
   constraint outbox_available_at_exactly_when_pending check ((available_at is not null) = (status = 'PENDING')),
   constraint outbox_parked_only_when_dead check (not parked or status = 'DEAD'),
-  constraint outbox_behind_only_when_pending check (not behind or status = 'PENDING')
+  constraint outbox_behind_only_when_pending check (not behind or (status = 'PENDING' and ordering_key is not null)),
+  constraint outbox_headers_are_an_object check (jsonb_typeof(headers) = 'object')
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
 
 -- What can be claimed, in the order in which it is. An event that waits behind another of its key is not in it.
@@ -102,7 +103,9 @@ begin
   raise exception 'event % cannot go from % to %', old.id, old.status, new.status
     using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
       detail = 'Legal are PENDING → CLAIMED, CLAIMED → PUBLISHED, CLAIMED → PENDING, CLAIMED → DEAD, PUBLISHED → PENDING, DEAD → PENDING.',
-      hint = 'A finished event goes back to PENDING by replay only: leasehold outbox replay.';
+      hint = case when old.status = 'PENDING' then 'An event is claimed before it is published or given up; leasehold outbox unblock gives up one that keeps failing.'
+        when old.status = 'CLAIMED' then 'Leave it to the relay that holds it.'
+        else 'A finished event goes back to PENDING by replay only: leasehold outbox replay.' end;
 end
 $$;
 

@@ -2,8 +2,8 @@ import { type Claimed, type Place } from './store.ts'
 
 /**
  * What a claim returns for each row before the row's own columns. Behind them come, on the first row only: the settled
- * ids of an exchange, and where rows stand in lines how many were looked at, whether others were advanced, and when the
- * next row will be due.
+ * ids of an exchange, and where rows stand in lines how many were found, whether others were advanced, when the next row
+ * will be due, whether anything was claimed or marked, and which lines to look at again.
  */
 const OWN_COLUMNS = 5
 
@@ -29,6 +29,8 @@ export function readClaim<Row extends object>(
   seen: number
   more: boolean
   nextDueMs: number | undefined
+  moved: boolean
+  again: readonly string[]
 } {
   const claimed: Claimed<Row>[] = []
   let order: readonly string[] = []
@@ -42,11 +44,23 @@ export function readClaim<Row extends object>(
     claimed.push({ lease, row: rowOf(values, columns) as Row })
     if (own.order !== null) order = own.order
   }
+  const [seen, more, nextDueMs, moved, again] = facts(results[0], OWN_COLUMNS + columns.length + 1)
+  return {
+    claimed: inOrder(claimed, order),
+    place,
+    seen: seen ?? claimed.length,
+    more: more === true,
+    nextDueMs: nextDueMs ?? undefined,
+    moved: moved ?? true,
+    again: again ?? [],
+  }
+}
+
+type Facts = [number | null, boolean | null, number | null, boolean | null, readonly string[] | null]
+
+function facts(first: ClaimedValues | undefined, from: number): Partial<Facts> {
   // The statement says what stands at these positions.
-  const seen = results[0]?.[OWN_COLUMNS + columns.length + 1] as number | undefined
-  const more = results[0]?.[OWN_COLUMNS + columns.length + 2] === true
-  const nextDueMs = (results[0]?.[OWN_COLUMNS + columns.length + 3] ?? undefined) as number | undefined
-  return { claimed: inOrder(claimed, order), place, seen: seen ?? claimed.length, more, nextDueMs }
+  return (first?.slice(from, from + 5) ?? []) as unknown as Partial<Facts>
 }
 
 /** Rows mostly come back in the order of the claim. One that a trigger kept from being claimed is not among them. */

@@ -11,7 +11,7 @@ import {
   rowId,
   TOKEN_MARK,
 } from './parts.ts'
-import { advance, followers, leftLine, linesOf } from './line-sql.ts'
+import { advance, followers, leftLine, linesOf, lookAgain } from './line-sql.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
 import { type Assignments, heldOf, type OutcomeDeclaration, replaceArguments } from './table.ts'
 
@@ -85,9 +85,11 @@ with ${held},
 settled as (
 ${update}
 ),
-${followers(parts, lines, parameter, 'settled')},
+${followers(parts, lines, parameter, 'settled', false)},
 ${advance(parts, lines, parameter)}
-select "@id", (select count(*) from advanced)::int as "@advanced" from settled`,
+select "@id", (select count(*) from locked)::int as "@advanced",
+  case when row_number() over () = 1 then ${lookAgain()} end as "@again"
+from settled`,
   )
 }
 
@@ -179,11 +181,13 @@ reaped as (
       : `
   returning ${leftLine(lines)}
 ),
-${followers(parts, lines, parameter, 'reaped')},
+${followers(parts, lines, parameter, 'reaped', false)},
 ${advance(parts, lines, parameter)}`
   }
 select ${rowId(key.map((k) => k.alias))} as "@id", "@owner", "@token",
-  greatest(0, extract(epoch from now() - "@until")::float8 * 1000) as "@staleMs"
+  greatest(0, extract(epoch from now() - "@until")::float8 * 1000) as "@staleMs"${
+    lines === undefined ? '' : `,\n  case when row_number() over () = 1 then ${lookAgain()} end as "@again"`
+  }
 from expired`,
   )
 }

@@ -4,11 +4,12 @@
  *
  * A row that was found waiting is marked `behind` and leaves the index that claims read, so that a line of 100,000
  * costs nobody anything. Taking the mark away is always safe: the next claim judges the row again. Setting it is not:
- * somebody must be left who will take it away. Hence the two rules that everything here serves:
+ * somebody must be left who will take it away. Hence the rules that everything here serves:
  *
- * 1. A row is marked only while the row it waits for is locked and seen to be still waited for.
- * 2. Whoever settles a row that is no longer waited for also takes the mark from the next in its line, in the same
- *    statement, and waits for that row if somebody has it locked.
+ * 1. A row is marked only while the row it waits for is locked, is seen to be still waited for, and is not marked.
+ * 2. Whoever settles a row that is no longer waited for takes the mark from the next in its line, in the same
+ *    statement. It may not see the next (its snapshot is older than the lock it waited for), or find it locked: then
+ *    the line is looked at again by the next statement.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { inBucket, list, type Parts } from './parts.ts'
@@ -67,47 +68,74 @@ export function leftLine({ key, waitedFor, id }: Lines): string {
 }
 
 /**
- * The next in each line that was left: `freed` are the rows that left, `followers` who comes after them.
- * A follower may itself be in flight (a late commit overtook it) or hold up its line; then there is nothing to do.
+ * The next in each line that was left, or is to be looked at again: `freed` are the rows that left, `ends` who stands
+ * first there now, `followers` those of them that can be claimed. Others are in flight already (a late commit was
+ * overtaken) or hold up their line; then there is nothing to do.
  */
-export function followers(parts: Parts, lines: Lines, parameter: Parameters, ended: string): string {
-  const { table, target } = parts
+export function followers(
+  parts: Parts,
+  lines: Lines,
+  parameter: Parameters,
+  ended: string,
+  again: boolean,
+): string {
+  const { table, target, lineType = 'text' } = parts
   const due = table.availableAt === undefined ? 'true' : `${quote(table.availableAt)} <= now()`
-  const bucket = inBucket(parts, parameter, 't.')
+  const remembered = again ? ` union select unnest(${parameter('again', `${lineType}[]`)})` : ''
   return `freed as materialized (
   select "@k1", "@left" from ${ended} where "@left" is not null
+),
+ends as materialized (
+  select "@line", (
+      ${firstInLine(parts, lines, parameter, 'line."@line"', true)}
+    ) as "@first"
+  from (select "@left" as "@line" from freed${remembered}) as line
+  group by "@line"
 ),
 followers as materialized (
   select t.${lines.id} as "@k1", (${due}) as "@due"
   from ${target} as t
   where ${[
-    ...bucket,
-    `t.${lines.id} = any (array(
-      select (${firstInLine(parts, lines, parameter, 'line."@left"', true)})
-      from (select distinct "@left" from freed) as line
-    ))`,
+    ...inBucket(parts, parameter, 't.'),
+    `t.${lines.id} = any (array(select "@first" from ends))`,
     `(${table.claimable}) is true`,
   ].join('\n    and ')}
 )`
 }
 
-/**
- * Takes the mark from followers. An update waits where a claim would step over: a follower that somebody has locked
- * just now may be about to be marked, and nobody else would come back for it.
- */
+/** Takes the mark from followers that are not claimed at once. What somebody has locked is left for the next time. */
 export function advance(parts: Parts, lines: Lines, parameter: Parameters, besides?: string): string {
   const { table, target } = parts
+  const bucket = inBucket(parts, parameter, 't.')
   const rest = besides === undefined ? '' : ` where ("@k1" in (select "@k1" from ${besides})) is not true`
-  return `advanced as (
-  update ${target} as t
-  set ${lines.behind} = false
+  return `locked as materialized (
+  select t.${lines.id} as "@k1", t.${lines.behind} as "@behind"
+  from ${target} as t
   where ${[
-    ...inBucket(parts, parameter, 't.'),
+    ...bucket,
     `t.${lines.id} = any (array(select "@k1" from followers${rest}))`,
     `(${table.claimable}) is true`,
   ].join('\n    and ')}
+  for update skip locked
+),
+advanced as (
+  update ${target} as t
+  set ${lines.behind} = false
+  where ${[...bucket, `t.${lines.id} = any (array(select "@k1" from locked where "@behind"))`].join('\n    and ')}
   returning 1
 )`
+}
+
+/** The lines to look at again: where nobody was seen behind a row that left, or the next was locked by somebody. */
+export function lookAgain(besides?: string): string {
+  const handled = ['locked', ...(besides === undefined ? [] : [besides])]
+    .map((source) => `select "@k1" from ${source}`)
+    .join(' union all ')
+  return `array(
+    select "@line"::text from ends
+    where ("@first" is null and ("@line" in (select "@left" from freed)) is true)
+      or (("@first" in (select "@k1" from followers)) is true and ("@first" in (${handled})) is not true)
+  )`
 }
 
 /**
@@ -141,6 +169,8 @@ export function continued(
  * Judges the rows of a look: `heads` are first in their lines, or in none; the others are marked, each under the lock
  * of the row it waits for. That lock is shared: any number of looks may find rows behind the same one. Rows that this
  * statement holds already need no further lock. Each line is looked up once, however many of its rows were found.
+ * Where the first of a line is itself marked (a row in flight was overtaken by a late commit and then given back), its
+ * mark is taken away: a line in which all are marked would never go on.
  */
 export function judged(
   parts: Parts,
@@ -171,11 +201,34 @@ awaited as materialized (
       select "@first" from firsts where ("@first" in (select "@k1" from ours)) is not true
     ))`,
     `(${lines.waitedFor}) is true`,
+    `t.${lines.behind} is not true`,
   ].join('\n    and ')}
   for share skip locked
 ),
+halted as materialized (
+  select t.${lines.id} as "@k1"
+  from ${target} as t
+  where ${[
+    ...bucket,
+    `t.${lines.id} = any (array(
+      select "@first" from firsts where ("@first" in (select "@k1" from ours)) is not true
+    ))`,
+    `(${parts.table.claimable}) is true`,
+    `t.${lines.behind} is true`,
+  ].join('\n    and ')}
+  for update skip locked
+),
+revived as (
+  update ${target} as t
+  set ${lines.behind} = false
+  where ${[...bucket, `t.${lines.id} = any (array(select "@k1" from halted))`].join('\n    and ')}
+  returning 1
+),
 standing as materialized (
-  select "@line" from firsts where ("@first" in (select "@k1" from ours union all select "@k1" from awaited)) is true
+  select "@line" from firsts
+  where ("@first" in (
+    select "@k1" from ours union all select "@k1" from awaited union all select "@k1" from halted
+  )) is true
 ),
 marked as (
   update ${target} as t
@@ -188,6 +241,7 @@ marked as (
         and ("@k1" in (select "@first" from firsts)) is not true
     ))`,
   ].join('\n    and ')}
+  returning 1
 )`
 }
 
@@ -196,8 +250,8 @@ export const SWEEP = 1_000
 
 /**
  * Takes the mark from whoever stands first in a line and is marked: after a row was deleted by hand, say. From line to
- * line by the index, so that a long line costs as little as a short one. Returns how many, and where to go on. For keys
- * that were just let go on it waits where somebody has the row locked: nobody else would come back for it soon.
+ * line by the index, so that a long line costs as little as a short one. Returns how many, where to go on, and which of
+ * these lines it found their first row locked by somebody in.
  */
 export function sweep(parts: Parts, lines: Lines, from: 'start' | 'place' | 'keys'): LeaseStatement {
   const { table, target, lineType = 'text' } = parts
@@ -207,6 +261,7 @@ export function sweep(parts: Parts, lines: Lines, from: 'start' | 'place' | 'key
     `select l.${lines.key} as "@line" from ${target} as l
     where ${[...bucket, ...after, `l.${lines.key} is not null`, `(${lines.waitedFor})`].join(' and ')}
     order by l.${lines.key} limit 1`
+  const waits = [`(${table.claimable}) is true`, `t.${lines.behind} is true`]
   const start = from === 'place' ? [`l.${lines.key} > ${parameter('after', lineType)}`] : []
   const visited =
     from === 'keys'
@@ -222,15 +277,19 @@ visited as materialized (select "@line" from walk where "@line" is not null limi
     parameter,
     `
 with recursive ${visited},
+ends as materialized (
+  select "@line", (${firstInLine(parts, lines, parameter, 'visited."@line"', false)}) as "@first" from visited
+),
+marked as materialized (
+  select t.${lines.id} as "@k1"
+  from ${target} as t
+  where ${[...inBucket(parts, parameter, 't.'), `t.${lines.id} = any (array(select "@first" from ends))`, ...waits].join('\n    and ')}
+),
 left_behind as materialized (
   select t.${lines.id} as "@k1"
   from ${target} as t
-  where ${[
-    ...inBucket(parts, parameter, 't.'),
-    `t.${lines.id} = any (array(select (${firstInLine(parts, lines, parameter, 'visited."@line"', false)}) from visited))`,
-    `(${table.claimable}) is true`,
-    `t.${lines.behind} is true`,
-  ].join('\n    and ')}${from === 'keys' ? '' : '\n  for update skip locked'}
+  where ${[...inBucket(parts, parameter, 't.'), `t.${lines.id} = any (array(select "@k1" from marked))`, ...waits].join('\n    and ')}
+  for update skip locked
 ),
 advanced as (
   update ${target} as t
@@ -239,6 +298,10 @@ advanced as (
   returning 1
 )
 select (select count(*) from advanced)::int as "@advanced", (select count(*) from visited)::int as "@visited",
-  (select "@line"::text from visited order by "@line" desc limit 1) as "@last"`,
+  (select "@line"::text from visited order by "@line" desc limit 1) as "@last",
+  array(
+    select "@line"::text from ends
+    where ("@first" in (select "@k1" from marked)) is true and ("@first" in (select "@k1" from left_behind)) is not true
+  ) as "@again"`,
   )
 }

@@ -8,6 +8,7 @@ import { fitTable } from './fit.ts'
 import { type TableShape } from './inspect.ts'
 import { keyOf, type Lease, trustedUntil } from './lease.ts'
 import { SWEEP } from './line-sql.ts'
+import { LinesToLookAt } from './lines-to-look-at.ts'
 import { returnedColumns } from './parts.ts'
 import { leaseStatements, type LookStatements, MAX_BATCH } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
@@ -34,8 +35,10 @@ export interface Claim<Row> {
   readonly place: Place | undefined
   /** There was as much as was asked for, or more, even if some of it has to wait for others of its ordering key. */
   readonly full: boolean
-  /** When the next row that is not due yet will be, where the table's statements say so. */
+  /** When the next row will be due, or worth another look, where the table's statements say so. */
   readonly nextDueMs?: number
+  /** Rows that had waited behind others can be claimed now: look again. */
+  readonly advanced?: true
   /** On the local monotonic clock (D8). */
   readonly trustedUntil: number
 }
@@ -54,8 +57,10 @@ export interface Ended {
   readonly ended: readonly Lease[]
   /** Their rows are unchanged: the token is no longer current. */
   readonly fencedOff: readonly Lease[]
-  /** Rows that others of their ordering key had waited for were settled, and those others can be claimed now. */
+  /** Rows that others of their ordering key had waited for were settled: look again. */
   readonly advanced?: true
+  /** The keys to look at again once the caller's transaction has ended; hand them to `lookAgain` then. */
+  readonly left?: readonly string[]
 }
 
 export interface Reaped {
@@ -96,6 +101,8 @@ export interface LeaseStore<Row extends object = Record<string, unknown>, Outcom
    * a bounded number at a time; hand it the `last` of its answer to go on.
    */
   advance(request?: AdvanceRequest): Promise<Advanced>
+  /** The next claim or exchange begins with the lines of these keys. */
+  lookAgain(keys: readonly string[]): void
 }
 
 export interface AdvanceRequest {
@@ -136,6 +143,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   const { owner, bucket = 0, clock = systemClock } = options
   const statements = leaseStatements(table, shape)
   const columns = returnedColumns(table, shape)
+  const again = new LinesToLookAt()
 
   async function run<Result extends object>(
     statement: LeaseStatement,
@@ -175,7 +183,21 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     const current = newestOfEachRow(leases)
     const rows = await run<EndedRow>(statement, { ...batch(current.values()), ...values }, on)
     const ids = rows.map((row) => row['@id'])
-    return endedAmong(leases, current, ids, (rows[0]?.['@advanced'] ?? 0) > 0)
+    const { '@advanced': advanced = 0, '@again': left } = rows[0] ?? {}
+    const keys = left ?? []
+    if (on === undefined) again.add(keys)
+    const ended = endedAmong(leases, current, ids, advanced > 0 || keys.length > 0)
+    return on === undefined || keys.length === 0 ? ended : { ...ended, left: keys }
+  }
+
+  /** Looks once more at lines that were left while nobody was seen behind, or whose next row was locked. */
+  async function comeBack(): Promise<void> {
+    const { advance } = statements
+    if (advance === undefined || again.isEmpty) return
+    await again.spend(async (keys) => {
+      const [row] = await run<AdvancedRow>(advance.keys, { keys })
+      again.add(row?.['@again'] ?? [])
+    })
   }
 
   function statementFor<Statement>(statements: ReadonlyMap<string, Statement>, outcome: string): Statement {
@@ -215,21 +237,27 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     owner,
 
     async claim(request) {
+      await comeBack()
       const { statement, values, sentAt } = lookFor(statements.claim, request)
       const rows = await run<ClaimedValues>(statement, values, db, 'array')
-      return claimOf(readClaim<Row>(rows, columns, owner), request, sentAt)
+      const read = readClaim<Row>(rows, columns, owner)
+      return { ...claimOf(read, request, sentAt, again), ...(read.more ? { advanced: true } : {}) }
     },
 
     async exchange({ outcome, leases, args }, request) {
       const { statement, values, sentAt } = lookFor(statementFor(statements.exchange, outcome), request)
       const current = newestOfEachRow(leases)
       const held = { ...batch(current.values()), ...argsOf(outcome, leases, current, args) }
-      const rows = await run<ClaimedValues>(statement, { ...values, ...held }, db, 'array')
-      const read = readClaim<Row>(rows, columns, owner)
-      return {
-        ...endedAmong(leases, current, readSettled(rows, columns), read.more),
-        ...claimOf(read, request, sentAt),
-      }
+      return again.spend(async (keys) => {
+        const rows = await run<ClaimedValues>(statement, { ...values, ...held, again: keys }, db, 'array')
+        const read = readClaim<Row>(rows, columns, owner)
+        again.add(read.again)
+        const more = read.more || read.again.length > 0
+        return {
+          ...endedAmong(leases, current, readSettled(rows, columns), more),
+          ...claimOf(read, request, sentAt, again),
+        }
+      })
     },
 
     async renew(leases, leaseMs) {
@@ -252,7 +280,10 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
 
     async settle(outcome, leases, { args, tx } = {}) {
       const statement = statementFor(statements.settle, outcome)
-      return end(statement, leases, argsOf(outcome, leases, newestOfEachRow(leases), args), tx)
+      const settled = await end(statement, leases, argsOf(outcome, leases, newestOfEachRow(leases), args), tx)
+      // Whoever settles need not ever claim.
+      await comeBack()
+      return settled
     },
 
     async release(leases, delayMs = 0) {
@@ -264,7 +295,14 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       checkLimit(limit)
       const statement = ownedBy === undefined ? statements.reap : statements.reapOwnedBy
       const rows = await run<ReapedRow>(statement, { limit, ownedBy })
+      again.add(rows[0]?.['@again'] ?? [])
+      // A reaper need not ever claim.
+      await comeBack()
       return rows.map(readReaped)
+    },
+
+    lookAgain(keys) {
+      again.add(keys)
     },
 
     async advance({ keys, after, tx } = {}) {
@@ -279,6 +317,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
 }
 
 interface AdvancedRow {
+  readonly '@again': readonly string[]
   readonly '@advanced': number
   readonly '@visited': number
   readonly '@last': string | null
@@ -290,13 +329,19 @@ interface Look {
   readonly sentAt: number
 }
 
+/** When to look again where what was found can neither be claimed nor marked, because somebody has it locked. */
+const STANDSTILL_MS = 100
+
 function claimOf<Row extends object>(
-  { claimed, place, seen, nextDueMs }: ReturnType<typeof readClaim<Row>>,
+  { claimed, place, seen, nextDueMs, moved }: ReturnType<typeof readClaim<Row>>,
   { limit, leaseMs }: ClaimRequest,
   sentAt: number,
+  again: LinesToLookAt,
 ): Claim<Row> {
-  const full = seen >= limit
-  const due = nextDueMs === undefined ? {} : { nextDueMs }
+  const full = seen >= limit && moved
+  const standsStill = (seen > 0 && !moved) || !again.isEmpty
+  const soonest = Math.min(nextDueMs ?? Infinity, standsStill ? STANDSTILL_MS : Infinity)
+  const due = soonest === Infinity ? {} : { nextDueMs: soonest }
   return { claimed, place, full, ...due, trustedUntil: trustedUntil(sentAt, leaseMs) }
 }
 
@@ -316,6 +361,7 @@ interface EndedRow {
   readonly '@id': string
   /** Where rows stand in lines. */
   readonly '@advanced'?: number
+  readonly '@again'?: readonly string[] | null
 }
 
 interface ReapedRow {
@@ -323,6 +369,7 @@ interface ReapedRow {
   readonly '@owner': string
   readonly '@token': string | null
   readonly '@staleMs': number
+  readonly '@again'?: readonly string[] | null
 }
 
 /** Without a token column, the token is at the end of the owner value. */

@@ -1,5 +1,6 @@
 import { type HandlerContext } from '../runtime/context.ts'
 import { type Outcome, SaturatedError } from '../runtime/outcome.ts'
+import { checkedAnswers } from './answers.ts'
 import { type Answer, type PublishContext } from './publisher.ts'
 
 interface Waiting<Row> {
@@ -49,12 +50,7 @@ export class Batches<Row extends object> {
 
   async #send(batch: readonly Waiting<Row>[]): Promise<void> {
     const contexts = batch.map(({ context }) => context)
-    const answers = await this.#publish(contexts, new BatchContext(contexts))
-    if (answers !== undefined && answers.length !== batch.length) {
-      throw new TypeError(
-        `the publisher returned ${answers.length} outcomes for ${batch.length} events: return one for each, or nothing`,
-      )
-    }
+    const answers = checkedAnswers(await this.#publish(contexts, new BatchContext(contexts)), batch.length)
     batch.forEach(({ resolve, reject }, i) => {
       const answer = answers?.[i]
       if (answer instanceof SaturatedError) reject(answer)

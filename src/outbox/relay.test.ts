@@ -4,6 +4,7 @@ import { records, recording, statuses, useRelays, write } from '../../test/suppo
 import { collect, door, settled } from '../../test/support/running-worker.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { dead, done, Events, PermanentError, retry, SaturatedError } from '../runtime/index.ts'
+import { handlers } from '../publishers/handlers.ts'
 import { HEADER, headersOf } from './headers.ts'
 import { relay } from './relay.ts'
 import { unblock } from './operator/unblock.ts'
@@ -225,19 +226,93 @@ describe('publishing', () => {
     }
   })
 
-  it('a publisher that does not answer for every event has answered for none', async () => {
+  it.each([1, 10])(
+    'LIFE-05: what is no answer is no acknowledgement: the event is tried again (maxBatch %d)',
+    async (maxBatch) => {
+      const answers: unknown[] = [[], retry({ error: 'no' }), { ok: false }, false, null, [undefined], [{}]]
+      for (const answer of answers) {
+        await db.query({ text: 'truncate leasehold.outbox' })
+        await write(db, null)
+        const events = new Events()
+        const failed = settled(events, 1)
+        const publisher = { name: 'sloppy', maxBatch, publish: async () => Promise.resolve(answer as never) }
+        const { runtime } = await startRelay({ publisher, retry: { firstMs: 3_600_000 } }, { events })
+        await failed
+        await runtime.stop()
+        const [row] = await records(db)
+        expect(row).toMatchObject({ status: 'PENDING', attempts: 1 })
+        expect(row?.last_error).toMatch(/^TypeError: the publisher returned /)
+      }
+    },
+  )
+
+  it('the retry limits hold for a publisher that answers nonsense', async () => {
+    await add("(event_type, payload, max_attempts) values ('t', '{}', 2)")
+    const events = new Events()
+    const died = events.next('settled', ({ outcome }) => outcome === 'dead')
+    const publisher = { name: 'sloppy', publish: async () => Promise.resolve([{} as never]) }
+    await startRelay({ publisher, retry: { firstMs: 1 } }, { events })
+    await died
+    expect((await records(db))[0]).toMatchObject({ status: 'DEAD', attempts: 2 })
+  })
+
+  it('part of a batch can be given back: the target went away before it answered for it', async () => {
     await write(db, null, null)
     const events = new Events()
-    const failed = settled(events, 2)
-    const publisher = { name: 'sloppy', publish: async () => Promise.resolve([done()]) }
-    await startRelay({ publisher, retry: { firstMs: 3_600_000 } }, { events })
-    await failed
-    expect((await records(db)).map(({ last_error: error }) => error)).toEqual(
-      Array.from(
-        { length: 2 },
-        () => 'TypeError: the publisher returned 1 outcomes for 2 events: return one for each, or nothing',
-      ),
+    let away = true
+    const publisher = {
+      name: 'half',
+      maxBatch: 10,
+      publish: async (batch: readonly unknown[]) =>
+        Promise.resolve(batch.map((_, i) => (away && i === 1 ? new SaturatedError(20) : done()))),
+    }
+    const all = settled(events, 2)
+    const released = events.next('released')
+    await startRelay({ publisher }, { events })
+    await released
+    away = false
+    await all
+    expect((await records(db)).map(({ status, attempts }) => [status, attempts])).toEqual([
+      ['PUBLISHED', 0],
+      ['PUBLISHED', 0],
+    ])
+  })
+
+  it.each(['block', 'skip', 'park'] as const)(
+    'RULE-020-030: with %s, an event that was cut short by a shutdown is given back, and no attempt is counted',
+    async (onFailure) => {
+      await write(db, 'a', null)
+      const seen = door()
+      const publisher = handlers<{ 'test.happened': unknown }>(
+        {
+          'test.happened': async (_, { signal }) => {
+            seen.open()
+            return new Promise<void>((_resolve, reject) => {
+              signal.addEventListener('abort', () => reject(new Error('told to stop')))
+            })
+          },
+        },
+        { maxBatch: 10 },
+      )
+      const { runtime } = await startRelay({ publisher, onFailure, settings: { shutdownTimeoutMs: 50 } })
+      await seen.opened
+      await runtime.stop()
+      for (const row of await records(db)) {
+        expect(row).toMatchObject({ status: 'PENDING', attempts: 0, parked: false })
+      }
+    },
+  )
+
+  it('headers that somebody wrote as something else than texts travel as texts', async () => {
+    await add(
+      `(event_type, payload, headers) values ('t', '{}', '{"a": 1, "b": {"c": null}, "d": "text", "e": null}')`,
     )
+    const publisher = recording()
+    const events = new Events()
+    const published = settled(events, 1)
+    await startRelay({ publisher }, { events })
+    await published
+    expect(publisher.published[0]?.headers).toEqual({ a: '1', b: '{"c":null}', d: 'text', e: 'null' })
   })
 
   it('RULE-020-042: a target that is away costs no attempt, and claiming pauses', async () => {
@@ -484,6 +559,51 @@ describe('LIFE-13: events of one ordering key', () => {
     await expect(unblock(db, { orderingKey: '', principal: 'ada', reason: 'x' })).rejects.toThrow(
       'orderingKey is ""',
     )
+  })
+})
+
+describe('a relay that polls seldom', () => {
+  const SELDOM = { pollMs: 3_600_000 }
+
+  it('LIFE-13: goes on with a line at once, however its events are settled', async () => {
+    await write(db, ...Array.from({ length: 6 }, () => 'a'))
+    const events = new Events()
+    const all = settled(events, 6)
+    await startRelay(
+      { publisher: recording(), settings: { ...SELDOM, concurrency: 1, prefetch: 0 } },
+      { events },
+    )
+    await all
+    expect(await statuses(db)).toEqual({ PUBLISHED: 6 })
+  })
+
+  it('LIFE-04 LIFE-07: publishes an event when it is due, and tries again when it said so', async () => {
+    await add("(event_type, payload, available_at) values ('t', '{}', now() + interval '300 milliseconds')")
+    const publisher = recording(({ attempt }) =>
+      attempt === 1 ? retry({ error: 'once more', delayMs: 100 }) : done(),
+    )
+    const events = new Events()
+    const published = events.next('settled', ({ outcome }) => outcome === 'done')
+    await startRelay({ publisher, settings: SELDOM }, { events })
+    await published
+    expect((await records(db))[0]).toMatchObject({ status: 'PUBLISHED', attempts: 1 })
+  })
+
+  it('is told by another that has no room of a line that can go on', async () => {
+    const [held, events] = [door(), new Events()]
+    const busy = recording(async ({ type }) => (type === 'slow' ? held.opened : undefined))
+    const free = recording()
+    await startRelay({ publisher: busy, settings: { ...SELDOM, concurrency: 2, prefetch: 0 } }, { events })
+    const first = settled(events, 1)
+    const claimed = events.next('claimed')
+    await add("(event_type, payload, ordering_key) values ('first', '{}', 'a'), ('slow', '{}', null)")
+    await Promise.all([first, claimed])
+    await startRelay({ publisher: free, settings: SELDOM }, { events })
+    const all = settled(events, ['3', '4'])
+    await add("(event_type, payload, ordering_key) values ('third', '{}', 'a'), ('fourth', '{}', 'a')")
+    await all
+    held.open()
+    await settled(events, ['2'])
   })
 })
 

@@ -4,6 +4,7 @@ import { type HandlerContext } from '../runtime/context.ts'
 import { dead, type Outcome, PermanentError, retry, SaturatedError } from '../runtime/outcome.ts'
 import { type WorkerSettings } from '../runtime/settings.ts'
 import { type WorkDeclaration } from '../runtime/work-declaration.ts'
+import { checkedAnswers } from './answers.ts'
 import { Batches } from './batches.ts'
 import { type OutboxEvent } from './event.ts'
 import { type Publisher } from './publisher.ts'
@@ -74,7 +75,7 @@ function oneByOne(publisher: Publisher, limits: Limits): Handle {
       const answers = await withTraces([eventOf(context)], publisher.name, async (events) =>
         publisher.publish(events, context),
       )
-      const answer = answers?.[0]
+      const answer = checkedAnswers(answers, 1)?.[0]
       return answer instanceof SaturatedError
         ? failed(limits, answer, context)
         : within(limits, answer, context)
@@ -106,9 +107,12 @@ interface Limits {
 function within(
   { onFailure, maxAgeMs }: Limits,
   outcome: Outcome | void,
-  { row, attempt }: HandlerContext<OutboxRow>,
+  context: HandlerContext<OutboxRow>,
 ): Outcome | void {
   if (outcome === undefined || outcome.outcome !== 'retry') return outcome
+  // A relay that has to stop, or has lost the lease, is not the event's fault; the runtime knows what to do.
+  if (context.signal.aborted) throw context.signal.reason
+  const { row, attempt } = context
   const error = outcome.args['error'] ?? 'the publisher gave no reason'
   if (row.max_attempts !== null && attempt >= row.max_attempts) return dead(error)
   if (onFailure !== 'block' && row.ordering_key !== null) return dead(error)
@@ -120,8 +124,6 @@ function failed(limits: Limits, error: unknown, context: HandlerContext<OutboxRo
   // Nobody's fault: the runtime gives the event back, and rests.
   if (error instanceof SaturatedError) throw error
   if (error instanceof PermanentError) return dead(error)
-  // A relay that has to stop, or has lost the lease, is not the event's fault either; the runtime knows.
-  if (context.signal.aborted) throw error
   return within(limits, retry({ error }), context)
 }
 
@@ -132,11 +134,22 @@ function eventOf({ row, token, attempt }: HandlerContext<OutboxRow>): OutboxEven
     type: row.event_type,
     payload: row.payload,
     orderingKey: row.ordering_key ?? undefined,
-    headers: row.headers,
+    headers: textHeaders(row.headers),
     createdAt: row.created_at,
     attempt,
     token,
   }
+}
+
+/** Whoever writes with SQL may write other things than texts; brokers take nothing else. */
+function textHeaders(headers: OutboxRow['headers']): Readonly<Record<string, string>> {
+  let texts: Record<string, string> | undefined
+  for (const [name, value] of Object.entries<unknown>(headers)) {
+    if (typeof value === 'string') continue
+    texts ??= { ...headers }
+    texts[name] = JSON.stringify(value) ?? ''
+  }
+  return texts ?? headers
 }
 
 function refuseUnknown({ publisher, onFailure, retry: given }: RelayOptions): void {

@@ -3,6 +3,7 @@ import type { RedisClientOptions } from 'redis'
 
 import { type OutboxEvent } from '../outbox/event.ts'
 import { type PublishContext, type Publisher } from '../outbox/publisher.ts'
+import { PermanentError } from '../runtime/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { type Connection, dialledConnection, givenConnection } from './connection.ts'
 import { loadClient } from './load-client.ts'
@@ -112,6 +113,8 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
 /** A stream that is no stream (WRONGTYPE) can be put right by an operator, so that it is a retry and not dead. */
 function meaningOf(error: unknown, stream: string): unknown {
   if (!(error instanceof Error)) return error
+  // The client itself does not know how to send it, now or ever.
+  if (error instanceof TypeError) return new PermanentError(`it cannot be sent: ${error.message}`)
   const [word = ''] = error.message.split(' ', 1)
   const isReply = /^[A-Z]+$/.test(word)
   if (!isReply) return unavailable('redis', 'lost its connection', error)

@@ -84,9 +84,13 @@ export class RowContext<Row extends object> implements HandlerContext<Row> {
     const { lease, attempt } = this.#handling
     if (!held.isTrusted(this.#handling.held, now())) throw this.#fencedOff()
     const settledAs = byPolicy(outcome, attempt)
-    const { ended } = await store.settle(settledAs.outcome, [lease], { args: [settledAs.args], tx })
+    const { ended, advanced, left } = await store.settle(settledAs.outcome, [lease], {
+      args: [settledAs.args],
+      tx,
+    })
     if (ended.length === 0) throw this.#fencedOff()
     this.#handling.settledAs = settledAs
+    if (advanced === true) this.#handling.left = left ?? []
   }
 
   #fencedOff(): LeaseholdError {

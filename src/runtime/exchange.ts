@@ -25,6 +25,8 @@ export interface ExchangeOptions<Row extends object> {
   readonly isTrusted: (handling: Handling<Row>, now: number) => boolean
   readonly isWoken: () => boolean
   readonly onClaimed: (claim: Claim<Row>, look: { readonly full: boolean; readonly sentAt: number }) => void
+  /** Rows can be claimed that had waited, and this worker has no room for them. */
+  readonly onAdvanced: () => void
   /** The row is out of our hands. */
   readonly onGone: (handling: Handling<Row>, how: { readonly fencedOffAs: string } | undefined) => void
 }
@@ -128,6 +130,12 @@ export class Exchange<Row extends object> {
     this.#signal.notify()
   }
 
+  /** Who waited behind what was settled is there now, and no wake-up will say so. */
+  advanced(): void {
+    this.wake()
+    if (this.#options.room() <= 0) this.#options.onAdvanced()
+  }
+
   /** Resolves when there is news, or after this time. */
   async news(ms: number): Promise<void> {
     await this.#signal.wait(ms)
@@ -219,8 +227,8 @@ export class Exchange<Row extends object> {
       } = result
       if (batch !== undefined) this.#settled(batch, { ended, fencedOff }, sentAt)
       if (claimed !== undefined) this.#claimed({ claimed, trustedUntil, place, full, drained }, sentAt)
-      // Whoever waited behind what was settled is there now, and no wake-up will say so.
-      else if (result.advanced === true) this.#pace.wake()
+      if (result.nextDueMs !== undefined) this.#pace.expect(this.#now() + result.nextDueMs)
+      if (claimed === undefined && result.advanced === true) this.advanced()
     } finally {
       const leaving = batch?.rows.length ?? 0
       this.#leaving -= leaving
@@ -272,12 +280,14 @@ export class Exchange<Row extends object> {
 
   /** A database that is away, or in trouble, is waited for; a statement that it refuses is looked at row by row. */
   async #failed(error: unknown, batch: SettlementBatch<Row> | undefined): Promise<void> {
-    if (batch !== undefined && isRefusal(error)) {
+    const late = isLeaseholdError(error, 'QUERY_TIMEOUT')
+    // Somebody may have a single row of the batch locked; if it is the database, the first rows will tell.
+    if (batch !== undefined && (isRefusal(error) || (late && batch.rows.length > 1))) {
       await this.#settleOneByOne(batch)
       return
     }
     const { events } = this.#options
-    const away = isUnavailable(error) || isLeaseholdError(error, 'QUERY_TIMEOUT')
+    const away = isUnavailable(error) || late
     const now = this.#now()
     const retryInMs = this.#pace.failed(now, away)
     if (batch !== undefined) this.#settlements.putBack(batch, now)
@@ -285,22 +295,33 @@ export class Exchange<Row extends object> {
     else this.#trouble(`claiming or settling rows of ${this.#of.table}`, error)
   }
 
-  /** One row that the database refuses to settle so must not hold up the others. It is left to the reaper. */
+  /**
+   * One row that the database refuses to settle so, or that somebody has locked, must not hold up the others. What is
+   * refused is left to the reaper; what did not answer is tried again.
+   */
   async #settleOneByOne(batch: SettlementBatch<Row>): Promise<void> {
     const { store, onGone } = this.#options
+    let unanswered = 0
     for (const [i, row] of batch.rows.entries()) {
       const single = { outcome: batch.outcome, rows: [row], args: batch.args?.slice(i, i + 1) }
-      let ended: Ended
-      try {
-        ended = await store.settle(single.outcome, leasesOf(single), argsOf(single))
-      } catch (error) {
-        if (isRefusal(error)) onGone(row, undefined)
-        else this.#settlements.putBack(single, this.#now())
-        this.#trouble(`settling row ${row.lease.id} of ${this.#of.table}`, error)
+      if (unanswered >= MOST_UNANSWERED) {
+        this.#settlements.putBack(single, this.#now())
         continue
       }
-      this.#settled(single, ended, this.#now())
+      try {
+        const ended = await store.settle(single.outcome, leasesOf(single), argsOf(single))
+        this.#settled(single, ended, this.#now())
+        if (ended.advanced === true) this.advanced()
+      } catch (error) {
+        if (isRefusal(error)) onGone(row, undefined)
+        else {
+          unanswered += 1
+          this.#settlements.putBack(single, this.#now())
+        }
+        this.#trouble(`settling row ${row.lease.id} of ${this.#of.table}`, error)
+      }
     }
+    if (unanswered > 0) this.#pace.failed(this.#now(), unanswered >= MOST_UNANSWERED)
   }
 
   #trouble(what: string, error: unknown): void {
@@ -319,6 +340,9 @@ function leasesOf({ rows }: SettlementBatch<unknown>): Handling<unknown>['lease'
 function argsOf({ args }: SettlementBatch<unknown>): { args?: NonNullable<typeof args> } {
   return args === undefined ? {} : { args }
 }
+
+/** After so many rows that did not answer it is the database, and not somebody's lock. */
+const MOST_UNANSWERED = 2
 
 /** Data, integrity, a trigger's own words, a statement that does not fit: trying again would bring the same. */
 const REFUSALS = /^(?:22|23|42|P0)/

@@ -19,6 +19,8 @@ export interface Handling<Row> {
   lost: LossReason | undefined
   /** The handler settled it in a transaction of its own. */
   settledAs: Outcome | undefined
+  /** The lines to look at again once that transaction has ended. */
+  left: readonly string[] | undefined
 }
 
 /** The rows of a claim, taken in hand. */
@@ -42,6 +44,7 @@ export function handlingsOf<Row extends object>(
       abort: undefined,
       lost: undefined,
       settledAs: undefined,
+      left: undefined,
     }
   })
 }

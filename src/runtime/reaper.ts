@@ -27,6 +27,8 @@ export interface ReaperOptions {
 
 const DEFAULT_EVICTION = { checkMs: 1_000, graceMs: 2_000 }
 const DEFAULT_BATCH = 500
+/** How long one run may look for lines that nobody moves: some 10,000 of them. */
+const SWEEP_MS = 250
 const FORGET_EVERY_MS = 3_600_000
 /** While somebody is missing, so that a death is declared when the grace is over and not a whole check later. */
 const CLOSE_LOOK_MS = 250
@@ -59,9 +61,14 @@ function createReapLoop(options: ReaperOptions): Loop {
     if (store.table.ordering === undefined) return
     const table = tableName(store.table)
     try {
-      const { advanced, last } = await store.advance({ after: places.get(store) })
-      places.set(store, last)
-      if (advanced > 0) events.emit('advanced', { worker, table, count: advanced })
+      const startedAt = clock.monotonicNow()
+      let count = 0
+      do {
+        const { advanced, last } = await store.advance({ after: places.get(store) })
+        places.set(store, last)
+        count += advanced
+      } while (places.get(store) !== undefined && clock.monotonicNow() - startedAt < SWEEP_MS)
+      if (count > 0) events.emit('advanced', { worker, table, count })
     } catch (error) {
       events.emit('reaperFailed', { worker, table, error })
     }

@@ -226,6 +226,7 @@ export class Runtime {
       random: Math.random,
       held,
       hold: (rows: readonly RowToRenew[]) => link.post({ type: 'hold', name, rows: columnsOf(rows) }),
+      onAdvanced: () => this.#others?.soon(tableName(table)),
       isWoken: () => declaration.wake === true && this.#listening,
     })
     this.#served.set(name, { declaration, worker, layers })

@@ -42,7 +42,7 @@ const schema = z.strictObject({
 
 export const DEFAULT_WORKER_SETTINGS = {
   concurrency: 10,
-  prefetch: 1_000,
+  prefetch: 2_000,
   batch: 500,
   claimLoops: 2,
   pollMs: 1_000,

@@ -15,6 +15,7 @@ function handling(n: number): Handling<{ n: number }> {
     abort: undefined,
     lost: undefined,
     settledAs: undefined,
+    left: undefined,
   }
 }
 

@@ -25,6 +25,7 @@ function handling(id: string, key = 'k'): Handling<Row> {
     abort: undefined,
     lost: undefined,
     settledAs: undefined,
+    left: undefined,
   }
 }
 

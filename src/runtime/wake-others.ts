@@ -16,10 +16,15 @@ export interface WakeOthersOptions {
 }
 
 export interface WakeOthers {
+  /** Says that there may be rows for others in this table, before long. */
+  soon(table: string): void
   /** Says that there may be rows for others in all these tables: this process stops, and gave back what it had. */
   all(): Promise<void>
   close(): void
 }
+
+/** Many rows become free at once; one wake-up is enough for them. */
+const SOON_MS = 20
 
 /**
  * Rows that the reaper took back, or that were let go on, were written by nobody who would wake a worker. Workers that
@@ -27,13 +32,14 @@ export interface WakeOthers {
  */
 export function createWakeOthers({ db, schema, worker, events, declared }: WakeOthersOptions): WakeOthers {
   const waiting = new Set<string>()
+  let timer: NodeJS.Timeout | undefined
   const offs = [
     events.on('reaped', ({ table }) => soon(table)),
     events.on('advanced', ({ table }) => soon(table)),
   ]
 
   function soon(table: string): void {
-    if (waiting.size === 0) setImmediate(() => void flush())
+    if (waiting.size === 0) timer = setTimeout(() => void flush(), SOON_MS)
     waiting.add(table)
   }
 
@@ -56,9 +62,11 @@ export function createWakeOthers({ db, schema, worker, events, declared }: WakeO
   }
 
   return {
+    soon,
     all: async () => wake(() => true),
     close() {
       for (const off of offs) off()
+      clearTimeout(timer)
       waiting.clear()
     },
   }

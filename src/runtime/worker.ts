@@ -34,6 +34,8 @@ export interface WorkerOptions<Row extends object> {
   /** Rows in hand, shared with whoever renews them, and how that one learns of new rows. */
   readonly held: HeldRows
   readonly hold: (rows: readonly RowToRenew[]) => void
+  /** Rows can be claimed that had waited, and this worker has no room for them: others may have. */
+  readonly onAdvanced: () => void
   /** Wake-ups arrive: an idle worker need not look as often. */
   readonly isWoken: () => boolean
 }
@@ -109,6 +111,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
       isQuiet: () => this.#slots.running === 0 && this.#slots.ready === 0,
       isTrusted: (handling, now) => held.isTrusted(handling.held, now),
       onClaimed: (claim, look) => this.#claimed(claim, look),
+      onAdvanced: () => options.onAdvanced(),
       onGone: (handling, how) => this.#gone(handling, how),
     })
   }
@@ -241,6 +244,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const outcome = verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release'
     if (settledAs !== undefined && agrees(result, settledAs)) {
       this.#gone(handling, undefined)
+      // The transaction has ended: whoever waited behind the row can be seen now.
+      if (handling.left !== undefined) {
+        this.#options.store.lookAgain(handling.left)
+        this.#exchange.advanced()
+      }
       const ids = [handling.lease.id]
       events.emit('settled', {
         worker: this.#worker,

@@ -1,0 +1,13 @@
+/** Loaded only in the process that needs it: a side does not pay for the modules of another. */
+export async function openSide({ system, ...options }) {
+  switch (system) {
+    case 'leasehold':
+      return (await import('./leasehold.mjs')).leasehold(options)
+    case 'graphile-worker':
+      return (await import('./graphile-worker.mjs')).graphileWorker(options)
+    case 'pg-boss':
+      return (await import('./pg-boss.mjs')).pgBoss(options)
+    default:
+      throw new Error(`there is no side ${system}`)
+  }
+}
