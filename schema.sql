@@ -47,13 +47,14 @@ create table leasehold.outbox (
   published_at timestamp with time zone,
   last_error text,
   constraint outbox_available_at_exactly_when_pending CHECK (((available_at IS NOT NULL) = (status = 'PENDING'::text))),
-  constraint outbox_behind_only_when_pending CHECK (((NOT behind) OR (status = 'PENDING'::text))),
+  constraint outbox_behind_only_when_pending CHECK (((NOT behind) OR ((status = 'PENDING'::text) AND (ordering_key IS NOT NULL)))),
   constraint outbox_claimed_fields_exactly_when_claimed CHECK ((num_nonnulls(claimed_at, claimed_by, locked_until) =
 CASE
     WHEN (status = 'CLAIMED'::text) THEN 3
     ELSE 0
 END)),
   constraint outbox_event_id_unique UNIQUE (bucket, event_id),
+  constraint outbox_headers_are_an_object CHECK ((jsonb_typeof(headers) = 'object'::text)),
   constraint outbox_parked_only_when_dead CHECK (((NOT parked) OR (status = 'DEAD'::text))),
   constraint outbox_pkey PRIMARY KEY (bucket, id),
   constraint outbox_published_at_exactly_when_published CHECK (((published_at IS NOT NULL) = (status = 'PUBLISHED'::text)))
@@ -175,7 +176,9 @@ begin
   raise exception 'event % cannot go from % to %', old.id, old.status, new.status
     using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
       detail = 'Legal are PENDING → CLAIMED, CLAIMED → PUBLISHED, CLAIMED → PENDING, CLAIMED → DEAD, PUBLISHED → PENDING, DEAD → PENDING.',
-      hint = 'A finished event goes back to PENDING by replay only: leasehold outbox replay.';
+      hint = case when old.status = 'PENDING' then 'An event is claimed before it is published or given up; leasehold outbox unblock gives up one that keeps failing.'
+        when old.status = 'CLAIMED' then 'Leave it to the relay that holds it.'
+        else 'A finished event goes back to PENDING by replay only: leasehold outbox replay.' end;
 end
 $function$;
 

@@ -28,12 +28,12 @@ export function checkedAnswers(answers: unknown, count: number): readonly Answer
   return answers as readonly Answer[]
 }
 
-const OUTCOMES: readonly unknown[] = ['done', 'retry', 'dead']
+const OUTCOMES = new Set<unknown>(['done', 'retry', 'dead'])
 
 function isAnswer(value: unknown): boolean {
   if (value instanceof SaturatedError) return true
   if (typeof value !== 'object' || value === null || !('outcome' in value) || !('args' in value)) return false
-  return OUTCOMES.includes(value.outcome) && typeof value.args === 'object' && value.args !== null
+  return OUTCOMES.has(value.outcome) && typeof value.args === 'object' && value.args !== null
 }
 
 function shown(value: unknown): string {

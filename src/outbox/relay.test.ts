@@ -588,23 +588,6 @@ describe('a relay that polls seldom', () => {
     await published
     expect((await records(db))[0]).toMatchObject({ status: 'PUBLISHED', attempts: 1 })
   })
-
-  it('is told by another that has no room of a line that can go on', async () => {
-    const [held, events] = [door(), new Events()]
-    const busy = recording(async ({ type }) => (type === 'slow' ? held.opened : undefined))
-    const free = recording()
-    await startRelay({ publisher: busy, settings: { ...SELDOM, concurrency: 2, prefetch: 0 } }, { events })
-    const first = settled(events, 1)
-    const claimed = events.next('claimed')
-    await add("(event_type, payload, ordering_key) values ('first', '{}', 'a'), ('slow', '{}', null)")
-    await Promise.all([first, claimed])
-    await startRelay({ publisher: free, settings: SELDOM }, { events })
-    const all = settled(events, ['3', '4'])
-    await add("(event_type, payload, ordering_key) values ('third', '{}', 'a'), ('fourth', '{}', 'a')")
-    await all
-    held.open()
-    await settled(events, ['2'])
-  })
 })
 
 describe('producers that commit out of order', () => {
