@@ -105,7 +105,7 @@ CREATE UNIQUE INDEX outbox_in_flight ON leasehold.outbox USING btree (bucket, or
 CREATE OR REPLACE FUNCTION leasehold.announce_settings()
  RETURNS trigger
  LANGUAGE plpgsql
- SET search_path TO 'leasehold'
+ SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 begin
   if tg_op <> 'INSERT' then perform pg_notify('leasehold_settings', old.name); end if;
@@ -118,7 +118,7 @@ $function$;
 CREATE OR REPLACE FUNCTION leasehold.enqueue(event_type text, payload jsonb, ordering_key text DEFAULT NULL::text, headers jsonb DEFAULT '{}'::jsonb, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, event_id uuid DEFAULT NULL::uuid)
  RETURNS bigint
  LANGUAGE plpgsql
- SET search_path TO 'leasehold'
+ SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 #variable_conflict use_column
 declare
@@ -147,7 +147,7 @@ CREATE OR REPLACE FUNCTION leasehold.new_event_id()
  RETURNS uuid
  LANGUAGE sql
  PARALLEL SAFE
- SET search_path TO 'leasehold'
+ SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
   -- Version 7: milliseconds first, so that new ids are neighbours in their index.
   select encode(
@@ -159,13 +159,25 @@ $function$;
 CREATE OR REPLACE FUNCTION leasehold.refuse_outbox_transition()
  RETURNS trigger
  LANGUAGE plpgsql
- SET search_path TO 'leasehold'
+ SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 begin
   if tg_op = 'INSERT' then
-    raise exception 'an event begins as PENDING, not as %', new.status
-      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
-        hint = 'Insert it without a status.';
+    if new.status <> 'PENDING' then
+      raise exception 'an event begins as PENDING, not as %', new.status
+        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Insert it without a status.';
+    elsif new.lock_token <> 0 then
+      raise exception 'an event begins with the lock_token 0, not with %', new.lock_token
+        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Insert it without a lock_token.';
+    elsif new.event_type = '' or octet_length(new.event_type) > 255 then
+      raise exception 'the event_type has % bytes, and must have 1 to 255', octet_length(new.event_type)
+        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Name what happened, for example order.paid.';
+    elsif new.ordering_key = '' then
+      raise exception 'the ordering_key is empty'
+        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Give a text, or null for an event that stands in no order.';
+    end if;
+    raise exception 'available_at and created_at are moments, not %', case when isfinite(new.available_at) then new.created_at else new.available_at end
+      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Give a finite timestamp.';
   end if;
   if old.status = new.status or new.lock_token < old.lock_token
     or (old.status = 'PENDING' and new.status = 'CLAIMED' and new.lock_token <= old.lock_token) then
@@ -185,7 +197,7 @@ $function$;
 CREATE OR REPLACE FUNCTION leasehold.wake(name text)
  RETURNS void
  LANGUAGE plpgsql
- SET search_path TO 'leasehold'
+ SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 begin
   if lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0') then return; end if;
@@ -198,7 +210,7 @@ $function$;
 CREATE OR REPLACE FUNCTION leasehold.wake_outbox()
  RETURNS trigger
  LANGUAGE plpgsql
- SET search_path TO 'leasehold'
+ SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 begin
   perform wake('outbox');
@@ -206,7 +218,7 @@ begin
 end
 $function$;
 
-CREATE TRIGGER outbox_beginning BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN ((new.status <> 'PENDING'::text)) EXECUTE FUNCTION leasehold.refuse_outbox_transition();
+CREATE TRIGGER outbox_beginning BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN (((new.status <> 'PENDING'::text) OR (new.lock_token <> 0) OR (new.event_type = ''::text) OR (octet_length(new.event_type) > 255) OR (new.ordering_key = ''::text) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.created_at)))) EXECUTE FUNCTION leasehold.refuse_outbox_transition();
 
 CREATE TRIGGER outbox_transition BEFORE UPDATE ON leasehold.outbox FOR EACH ROW WHEN (((
         CASE old.status
@@ -346,7 +358,7 @@ comment on table leasehold.settings is 'What workers follow while they run, over
 
 comment on table leasehold.workers is 'Every worker that runs, and for a day those that have ended.';
 
-comment on trigger outbox_beginning on leasehold.outbox is 'Every event begins as PENDING.';
+comment on trigger outbox_beginning on leasehold.outbox is 'Every event begins as PENDING, with the token 0, a type, and finite moments.';
 
 comment on trigger outbox_transition on leasehold.outbox is 'The state machine, for everyone who writes to the table.';
 

@@ -90,9 +90,21 @@ language plpgsql set search_path from current
 as $$
 begin
   if tg_op = 'INSERT' then
-    raise exception 'an event begins as PENDING, not as %', new.status
-      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
-        hint = 'Insert it without a status.';
+    if new.status <> 'PENDING' then
+      raise exception 'an event begins as PENDING, not as %', new.status
+        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Insert it without a status.';
+    elsif new.lock_token <> 0 then
+      raise exception 'an event begins with the lock_token 0, not with %', new.lock_token
+        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Insert it without a lock_token.';
+    elsif new.event_type = '' or octet_length(new.event_type) > 255 then
+      raise exception 'the event_type has % bytes, and must have 1 to 255', octet_length(new.event_type)
+        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Name what happened, for example order.paid.';
+    elsif new.ordering_key = '' then
+      raise exception 'the ordering_key is empty'
+        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Give a text, or null for an event that stands in no order.';
+    end if;
+    raise exception 'available_at and created_at are moments, not %', case when isfinite(new.available_at) then new.created_at else new.available_at end
+      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Give a finite timestamp.';
   end if;
   if old.status = new.status or new.lock_token < old.lock_token
     or (old.status = 'PENDING' and new.status = 'CLAIMED' and new.lock_token <= old.lock_token) then
@@ -125,10 +137,13 @@ create trigger outbox_transition before update on outbox for each row
 comment on trigger outbox_transition on outbox is 'The state machine, for everyone who writes to the table.';
 
 create trigger outbox_beginning before insert on outbox for each row
-  when (new.status <> 'PENDING')
+  when (
+    new.status <> 'PENDING' or new.lock_token <> 0 or new.event_type = '' or octet_length(new.event_type) > 255
+    or new.ordering_key = '' or not isfinite(new.available_at) or not isfinite(new.created_at)
+  )
   execute function refuse_outbox_transition();
 
-comment on trigger outbox_beginning on outbox is 'Every event begins as PENDING.';
+comment on trigger outbox_beginning on outbox is 'Every event begins as PENDING, with the token 0, a type, and finite moments.';
 
 create function wake_outbox() returns trigger
 language plpgsql set search_path from current

@@ -23,9 +23,16 @@ export interface UpOptions {
 }
 
 /** Everything in one process, until it is told to end. Returns the exit code. */
-export async function up(options: UpOptions): Promise<number> {
+export async function up(given: UpOptions): Promise<number> {
+  const options = given.demo ? { ...given, loaded: inSchemaOfItsOwn(given.loaded) } : given
   const { log, print } = options
   return live({ log, print, start: async (parts, ending) => start(options, parts, ending) })
+}
+
+/** The events of the demo are not for the relays of the real outbox, and the other way round. */
+function inSchemaOfItsOwn(loaded: LoadedSettings): LoadedSettings {
+  const { settings } = loaded
+  return { ...loaded, settings: { ...settings, schema: `${settings.schema}_demo`.slice(0, 63) } }
 }
 
 /** The order of the parts: each needs the ones before it, and they are stopped the other way round. */

@@ -335,7 +335,7 @@ describe('publishing', () => {
     const paused = events.next('paused')
     const publisher = { ...recording(), probe: async () => Promise.reject(new Error('not ready')) }
     await startRelay({ publisher }, { events })
-    expect(await paused).toMatchObject({ reason: 'unhealthy' })
+    expect(await paused).toMatchObject({ reason: 'unhealthy', error: new Error('not ready') })
     await write(db, null)
     expect(publisher.published).toEqual([])
   })

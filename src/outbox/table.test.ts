@@ -117,6 +117,30 @@ describe('LIFE-02: the database refuses what the state machine does not know', (
     ).rejects.toThrow('an event begins as PENDING, not as PUBLISHED')
   })
 
+  it.each([
+    [
+      'lock_token',
+      '9223372036854775807',
+      'an event begins with the lock_token 0, not with 9223372036854775807',
+    ],
+    ['available_at', "'infinity'", 'available_at and created_at are moments, not infinity'],
+    ['created_at', "'-infinity'", 'available_at and created_at are moments, not -infinity'],
+    ['ordering_key', "''", 'the ordering_key is empty'],
+  ])('an event does not begin with %s = %s', async (column, value, message) => {
+    const text = `insert into leasehold.outbox (event_type, payload, ${column}) values ('t', '{}', ${value})`
+    await expect(db.query({ text })).rejects.toThrow(message)
+  })
+
+  it.each(['', 'x'.repeat(256)])(
+    'an event does not begin with a type of no or too many characters',
+    async (type) => {
+      const text = "insert into leasehold.outbox (event_type, payload) values ($1, '{}')"
+      await expect(db.query({ text, values: [type] })).rejects.toThrow(
+        `the event_type has ${type.length} bytes`,
+      )
+    },
+  )
+
   it('a token never goes down, and grows with every claim', async () => {
     await eventIn('CLAIMED')
     await expect(change('lock_token = 0')).rejects.toThrow('never goes down: 0 cannot follow 1')

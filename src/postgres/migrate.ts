@@ -121,7 +121,8 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
   const ledger = await readLedger(tx, schema)
   assertUnchanged([file], ledger)
   if (ledger.some((row) => row.version === file.version)) return false
-  await tx.query({ text: `set local search_path to ${quoteIdentifier(schema)}` })
+  // Functions keep this path. Temporary tables come first unless they are named: one called outbox would swallow events.
+  await tx.query({ text: `set local search_path to ${quoteIdentifier(schema)}, pg_temp` })
   try {
     await tx.query({ text: file.text })
   } catch (error) {

@@ -24,10 +24,12 @@ export function outcomeOf(
   return retry(delayMs === undefined ? { error } : { error, delayMs })
 }
 
-/** Seconds or a date; never longer than a day, never in the past. What cannot be read is none. */
+const HTTP_DATE = /^[A-Z][a-z]{2,8},? .*\d{2}:\d{2}:\d{2}/
+
+/** Seconds or a date; never longer than a day. What cannot be read, or is over already, is none: the schedule decides. */
 export function retryAfterMs(value: string | string[] | undefined, now: number): number | undefined {
   const text = (Array.isArray(value) ? value[0] : value)?.trim()
   if (text === undefined || text === '') return undefined
-  const ms = /^\d+$/.test(text) ? Number(text) * 1_000 : Date.parse(text) - now
-  return Number.isNaN(ms) ? undefined : Math.min(Math.max(0, ms), LONGEST_RETRY_AFTER_MS)
+  const ms = /^\d+$/.test(text) ? Number(text) * 1_000 : HTTP_DATE.test(text) ? Date.parse(text) - now : 0
+  return ms > 0 ? Math.min(ms, LONGEST_RETRY_AFTER_MS) : undefined
 }

@@ -201,7 +201,9 @@ describe('what the answer means', () => {
     ])
     const now = Date.parse('2026-03-01T12:00:00Z')
     expect(retryAfterMs('Sun, 01 Mar 2026 12:00:30 GMT', now)).toBe(30_000)
-    expect(retryAfterMs('Sun, 01 Mar 2026 11:00:00 GMT', now)).toBe(0)
+    // What is over already must not take the place of the back-off: 25 attempts would be gone within a second.
+    for (const past of ['Sun, 01 Mar 2026 11:00:00 GMT', '0', '-5', '1.5', '1e3'])
+      expect(retryAfterMs(past, now)).toBeUndefined()
     expect(retryAfterMs('99999999999', now)).toBe(86_400_000)
     expect(retryAfterMs('soon', now)).toBeUndefined()
     expect(retryAfterMs(undefined, now)).toBeUndefined()

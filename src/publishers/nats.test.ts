@@ -56,6 +56,18 @@ beforeEach(async () => {
   })
 })
 
+it('LIFE-08: an event whose type would command the server, or end its connection, is dead and sent nowhere', async () => {
+  const types = ['$JS.API.STREAM.PURGE.EVENTS', '_INBOX.x', 'x'.repeat(5_000), 'a.>', 'a b']
+  const target = publisher({ prefix: '' })
+  const outcomes = await target.publish(
+    types.map((type) => outboxEvent({ type })),
+    publishContext(),
+  )
+  expect(outcomes?.map((answer) => ('outcome' in answer ? answer.outcome : answer.message))).toEqual(
+    types.map(() => 'dead'),
+  )
+})
+
 describe('what arrives', () => {
   it('LIFE-05: an event that is done is in the stream: body, subject, id, token and the producer’s headers', async () => {
     const event = outboxEvent()

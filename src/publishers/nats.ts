@@ -32,7 +32,10 @@ export interface NatsPublisherOptions {
   readonly maxBatch?: number
 }
 
-const SUBJECT = /^[^\s.*>]+(?:\.[^\s.*>]+)*$/
+/** Not those by which NATS itself is commanded (`$JS.API…`) or answered: an event's type must not reach them. */
+const SUBJECT = /^(?!\$|_INBOX\.)[^\s.*>]+(?:\.[^\s.*>]+)*$/
+/** The server takes 4 KB for the whole line; a longer one ends the connection. */
+const LONGEST_SUBJECT = 2_000
 /** Headers by which a message steers the stream: roll it up, expect a sequence. They are not the producer's to set. */
 const RESERVED = /^nats-/i
 const MESSAGE_TOO_LARGE = 10_054
@@ -53,7 +56,8 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
 
   async function send(link: NatsLink, event: OutboxEvent): Promise<void> {
     const subject = subjectOf(event)
-    if (!SUBJECT.test(subject)) throw new PermanentError(`${JSON.stringify(subject)} is no subject of NATS`)
+    if (!SUBJECT.test(subject) || Buffer.byteLength(subject) > LONGEST_SUBJECT)
+      throw new PermanentError(`${JSON.stringify(subject.slice(0, 200))} is no subject for an event in NATS`)
     const { body, contentType, headers } = encode(event, envelope, BINDINGS.nats)
     const carried = link.headers()
     for (const [name, value] of Object.entries(headerText('nats', headers, RESERVED)))
@@ -62,11 +66,13 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
     const losses = link.losses()
     try {
       // A duplicate is acknowledged like a new one: the stream has the event.
-      await link.stream.publish(subject, body, {
+      const { stream, seq } = await link.stream.publish(subject, body, {
         msgID: event.eventId,
         headers: carried,
         timeout: timeoutMs + PING_MS,
       })
+      if (typeof stream !== 'string' || typeof seq !== 'number')
+        throw new Error(`what answered on the subject '${subject}' is no stream`)
     } catch (error) {
       throw await meaningOf(error, subject, link, losses)
     }

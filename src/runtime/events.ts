@@ -50,7 +50,12 @@ export interface EventMap {
   aborted: OfRow & { readonly reason: LossReason | 'stopping' }
   /** An outcome that was not written, because the lease was no longer current. */
   fencedOff: OfRow & { readonly outcome: string }
-  paused: OfTable & { readonly reason: PauseReason; readonly forMs: number | undefined }
+  /** With what made it necessary, where that is known. */
+  paused: OfTable & {
+    readonly reason: PauseReason
+    readonly forMs: number | undefined
+    readonly error?: unknown
+  }
   resumed: OfTable & { readonly reason: PauseReason }
   reaped: OfTable & {
     readonly id: string

@@ -2,6 +2,13 @@ import { type Clock, systemClock } from '../clock.ts'
 import { type PauseReason } from './events.ts'
 import { usableMs } from './outcome.ts'
 
+export interface GateChange {
+  readonly reason: PauseReason
+  readonly paused: boolean
+  readonly forMs: number | undefined
+  readonly error?: unknown
+}
+
 interface Shut {
   readonly until: number
   readonly timer: NodeJS.Timeout | undefined
@@ -10,13 +17,10 @@ interface Shut {
 /** Whether rows may be claimed and started. It is shut as long as there is any reason to. */
 export class Gate {
   readonly #reasons = new Map<PauseReason, Shut>()
-  readonly #onChange: (change: { reason: PauseReason; paused: boolean; forMs: number | undefined }) => void
+  readonly #onChange: (change: GateChange) => void
   readonly #clock: Clock
 
-  constructor(
-    onChange: (change: { reason: PauseReason; paused: boolean; forMs: number | undefined }) => void,
-    clock: Clock = systemClock,
-  ) {
+  constructor(onChange: (change: GateChange) => void, clock: Clock = systemClock) {
     this.#onChange = onChange
     this.#clock = clock
   }
@@ -26,7 +30,7 @@ export class Gate {
   }
 
   /** For so long, or until it is opened for the same reason. Said again, the later end counts. */
-  shut(reason: PauseReason, forMs?: number): void {
+  shut(reason: PauseReason, forMs?: number, error?: unknown): void {
     const known = this.#reasons.get(reason)
     const shutMs = forMs === undefined ? undefined : usableMs(forMs)
     const until = this.#clock.monotonicNow() + (shutMs ?? Number.POSITIVE_INFINITY)
@@ -34,7 +38,8 @@ export class Gate {
     clearTimeout(known?.timer)
     const timer = shutMs === undefined ? undefined : setTimeout(() => this.openFor(reason), shutMs)
     this.#reasons.set(reason, { until, timer })
-    if (known === undefined) this.#onChange({ reason, paused: true, forMs })
+    const cause = error === undefined ? {} : { error }
+    if (known === undefined) this.#onChange({ reason, paused: true, forMs, ...cause })
   }
 
   openFor(reason: PauseReason): void {

@@ -24,6 +24,6 @@ export function createSinkProbe(probe: SinkProbe, worker: Pick<Worker, 'name' | 
       worker.resume('unhealthy')
     },
     pauseMs: () => probe.everyMs,
-    onError: () => worker.pause('unhealthy'),
+    onError: (error) => worker.pause('unhealthy', undefined, error),
   })
 }

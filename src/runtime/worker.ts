@@ -6,7 +6,7 @@ import { type RetryPolicy } from './back-off.ts'
 import { RowContext, type HandlerContext, type LogSource } from './context.ts'
 import { type Events, type LossReason, type PauseReason } from './events.ts'
 import { Exchange } from './exchange.ts'
-import { Gate } from './gate.ts'
+import { Gate, type GateChange } from './gate.ts'
 import { abortHandling, type AbortReason, type Handling, handlingsOf } from './handling.ts'
 import { type HeldRows } from './held-rows.ts'
 import { type RowToRenew } from './lifeline-messages.ts'
@@ -135,8 +135,8 @@ export class Worker<Row extends object = Record<string, unknown>> {
   }
 
   /** Stops claiming and starting, and gives back what has not been started. */
-  pause(reason: PauseReason = 'operator', forMs?: number): void {
-    this.#gate.shut(reason, forMs)
+  pause(reason: PauseReason = 'operator', forMs?: number, error?: unknown): void {
+    this.#gate.shut(reason, forMs, error)
   }
 
   resume(reason: PauseReason = 'operator'): void {
@@ -260,7 +260,12 @@ export class Worker<Row extends object = Record<string, unknown>> {
     } else if (lost !== undefined || !held.isTrusted(handling.held, this.#now())) {
       this.#gone(handling, { fencedOffAs: outcome })
     } else if (verdict.verdict === 'release') {
-      if (verdict.saturatedForMs !== undefined) this.#gate.shut('saturated', verdict.saturatedForMs)
+      if (verdict.saturatedForMs !== undefined)
+        this.#gate.shut(
+          'saturated',
+          verdict.saturatedForMs,
+          result.ended === 'threw' ? result.error : undefined,
+        )
       this.#exchange.giveBack([handling], verdict.saturatedForMs)
     } else {
       const { failure: error } = verdict
@@ -270,19 +275,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#exchange.notify()
   }
 
-  #gateChanged({
-    reason,
-    paused,
-    forMs,
-  }: {
-    reason: PauseReason
-    paused: boolean
-    forMs: number | undefined
-  }): void {
+  #gateChanged({ reason, paused, forMs, ...cause }: GateChange): void {
     const { events } = this.#options
     const of = { worker: this.#worker, table: this.table }
     if (paused) {
-      events.emit('paused', { ...of, reason, forMs })
+      events.emit('paused', { ...of, reason, forMs, ...cause })
       this.#exchange.giveBack(this.#slots.takeReady())
     } else {
       events.emit('resumed', { ...of, reason })

@@ -35,14 +35,17 @@ export function demoWork(schema: string, declared: readonly WorkDeclaration[]): 
   return declaration as unknown as WorkDeclaration
 }
 
-const TRY = `A shop takes ten orders a second; each writes four events in its transaction. In another terminal, in this directory, try:
+function introduction(schema: string): string {
+  return `A shop takes ten orders a second; each writes four events in its transaction, into the schema ${schema}.
+In another terminal, in this directory, try:
 
-  npx leasehold status
-  npx leasehold outbox list --limit 5
-  npx leasehold outbox list --status DEAD
-  npx leasehold outbox replay --status DEAD --dry-run --reason 'a look'
+  npx leasehold status --schema ${schema}
+  npx leasehold outbox list --limit 5 --schema ${schema}
+  npx leasehold outbox list --status DEAD --schema ${schema}
+  npx leasehold outbox replay --status DEAD --dry-run --schema ${schema}
 
 `
+}
 
 /** The shop takes orders and a line tells how it goes, until it is stopped. */
 export function startDemo({ db, schema, events, log, print }: DemoOptions): Part {
@@ -61,7 +64,7 @@ export function startDemo({ db, schema, events, log, print }: DemoOptions): Part
       name: 'summary',
       work: async () => {
         const line = await summary.line(db)
-        print(first ? `${TRY}${line}\n` : `${line}\n`)
+        print(first ? `${introduction(schema)}${line}\n` : `${line}\n`)
         first = false
       },
       pauseMs: () => SUMMARY_EVERY_MS,

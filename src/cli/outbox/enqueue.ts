@@ -1,15 +1,8 @@
-import { quoteQualified, type Database } from '../../postgres/index.ts'
+import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { type Run, UsageError } from '../run.ts'
 import { printable, printableJson } from '../text-columns.ts'
 import { isSet, momentFlag, textFlag, textsFlag, wrong } from './flag-values.ts'
 import { withOutbox } from './with-outbox.ts'
-
-interface Written {
-  readonly id: string
-  readonly eventId: string
-  /** False: an event with this event id was there already. */
-  readonly written: boolean
-}
 
 /** `leasehold outbox enqueue <type> [payload]` */
 export async function enqueueCommand(run: Run): Promise<number> {
@@ -18,15 +11,16 @@ export async function enqueueCommand(run: Run): Promise<number> {
   if (type.trim() === '') throw wrong('<type>', type, 'say what happened, for example order.paid.')
   const eventId = textFlag(flags, 'eventId')
   if (eventId !== undefined && !UUID.test(eventId)) throw wrong('eventId', eventId, 'give a uuid.')
-  const values = [
+  const payload = checkedJson(given === '-' ? await terminal.input() : given)
+  const written: NewEvent = {
     type,
-    checkedJson(given === '-' ? await terminal.input() : given),
-    textFlag(flags, 'key') ?? null,
-    JSON.stringify(headers(textsFlag(flags, 'header'))),
-    momentFlag(flags, 'availableAt') ?? null,
-    eventId ?? null,
-  ]
-  const event = await withOutbox(run, async (db, schema) => enqueue(db, schema, values, eventId))
+    payload,
+    eventId,
+    orderingKey: textFlag(flags, 'key'),
+    headers: headers(textsFlag(flags, 'header')),
+    availableAt: momentFlag(flags, 'availableAt'),
+  }
+  const event = await withOutbox(run, async (db, schema) => createOutbox({ schema }).enqueue(db, written))
   if (isSet(flags, 'json')) print(`${printableJson(event)}\n`)
   else if (event.written)
     print(`Written: event ${event.id}, ${printable(type)}, with the event id ${event.eventId}.\n`)
@@ -36,36 +30,9 @@ export async function enqueueCommand(run: Run): Promise<number> {
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 
-/** By the SQL function, the same that producers in other languages call. */
-async function enqueue(
-  db: Database,
-  schema: string,
-  values: readonly unknown[],
-  eventId: string | undefined,
-): Promise<Written> {
-  const outbox = quoteQualified(schema, 'outbox')
-  return db.transaction(async (tx) => {
-    const known = await tx.query<{ id: string }>({
-      text: `select id::text as id from ${outbox} where bucket = 0 and event_id = $1::uuid`,
-      values: [eventId ?? null],
-    })
-    const { rows } = await tx.query<{ id: string }>({
-      text: `select ${quoteQualified(schema, 'enqueue')}($1, $2::jsonb, $3, $4::jsonb, $5::timestamptz, $6::uuid)::text as id`,
-      values,
-    })
-    const id = rows[0]?.id ?? ''
-    const found = await tx.query<{ event_id: string }>({
-      text: `select event_id from ${outbox} where bucket = 0 and id = $1::bigint`,
-      values: [id],
-    })
-    return { id, eventId: found.rows[0]?.event_id ?? '', written: known.rows.length === 0 }
-  })
-}
-
-function checkedJson(text: string): string {
+function checkedJson(text: string): unknown {
   try {
-    JSON.parse(text)
-    return text
+    return JSON.parse(text)
   } catch (error) {
     const start = printable(text.length > 60 ? `${text.slice(0, 60)}…` : text)
     const problem = error instanceof Error ? printable(error.message) : String(error)

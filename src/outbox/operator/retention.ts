@@ -93,7 +93,7 @@ async function removeEvents(
     removed += looked.removed
     if (looked.lookedTo === null || !looked.old) break
     place = looked.lookedTo
-    if (looked.removed > 0) await rest(round)
+    await rest(round)
   }
   return removed
 }

@@ -44,6 +44,8 @@ export async function applySchema(
 ): Promise<{ readonly payload: unknown } | { readonly problems: readonly string[] }> {
   const result = await schema['~standard'].validate(payload)
   if (result.issues === undefined) return { payload: result.value }
+  if (result.issues.length === 0)
+    return { problems: [`${path}: its schema refuses it, and does not say why`] }
   return { problems: result.issues.map(({ message, path: keys = [] }) => `${where(path, keys)}: ${message}`) }
 }
 

@@ -59,7 +59,7 @@ async function checkEvent(given: unknown, label: string, rules: EventRules): Pro
     schema === undefined ? { payload: event['payload'] } : await applySchema(schema, event['payload'], path)
   const payload = 'problems' in applied ? undefined : payloadText(applied.payload, path)
   const problems = [
-    ...checkText(`${label}.type`, type, 'the name of what happened, such as order.paid'),
+    ...checkType(`${label}.type`, type),
     ...(schema === undefined && rules.schemas !== undefined ? unknownType(label, type, rules.schemas) : []),
     ...('problems' in applied ? applied.problems : []),
     ...(payload !== undefined && 'problem' in payload ? [payload.problem] : []),
@@ -97,6 +97,15 @@ export function checkEventId(path: string, value: unknown): string[] {
 }
 
 /** A name that is stored and compared. */
+const LONGEST_TYPE = 255
+
+function checkType(path: string, value: unknown): string[] {
+  const problems = checkText(path, value, 'the name of what happened, such as order.paid')
+  if (problems.length > 0 || typeof value !== 'string') return problems
+  const size = Buffer.byteLength(value)
+  return size <= LONGEST_TYPE ? [] : [`${path} has ${size} bytes, and at most ${LONGEST_TYPE} are allowed`]
+}
+
 export function checkText(path: string, value: unknown, what: string): string[] {
   if (typeof value !== 'string' || value === '') return [`${path} is ${shown(value)}, but must be ${what}`]
   const unstorable = unstorableText(value)
