@@ -6,7 +6,7 @@ import { misfit } from './misfit.ts'
 import { type TableIndex, type TableShape } from './inspect.ts'
 import { allStatements, leaseStatements } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
-import { type LeaseTable } from './table.ts'
+import { type LeaseTable, type Sql } from './table.ts'
 
 /** One node of `EXPLAIN (FORMAT JSON)`, as far as we read it. */
 export interface PlanNode {
@@ -152,10 +152,20 @@ function narrowsClaim(table: LeaseTable, shape: TableShape): Narrows {
  */
 function narrowsReap(table: LeaseTable, shape: TableShape): Narrows {
   const leaseColumns = [table.lease.owner, table.lease.until]
-  const knowsOfLease = shape.indexes.some(({ columns, predicate }) =>
-    leaseColumns.some((column) => columns.includes(column) || predicate?.includes(column) === true),
+  const knowsOfLease = shape.indexes.some(
+    ({ columns, predicate }) =>
+      leaseColumns.some((column) => columns.includes(column) || predicate?.includes(column) === true) ||
+      (predicate !== undefined && table.held !== undefined && bare(predicate) === bare(table.held)),
   )
   return ({ index }) => knowsOfLease || (table.held !== undefined && index?.predicate !== undefined)
+}
+
+/** A condition without what PostgreSQL adds when it prints one. */
+function bare(condition: Sql): string {
+  return condition
+    .toLowerCase()
+    .replaceAll(/::\w+(?: varying| with(?:out)? time zone)?/g, '')
+    .replaceAll(/[\s()]/g, '')
 }
 
 export function nodesOf(plan: PlanNode): PlanNode[] {
