@@ -107,7 +107,7 @@ settled as (
 ${settleUpdate(parts, parameter, declared)}
 ),
 ${followers(parts, lines, parameter, 'settled', true)},
-${continued(parts, lines, parameter, keyAndOrder(parts, 't.'))},
+${continued(parts, lines, parameter)},
 ${advance(parts, lines, parameter, 'continued')},
 next as materialized (${nextRows(parts, parameter, { from, besides, lines, limit: left })}),
 kept as materialized (select "@k1" from settled where "@left" is null),
@@ -127,8 +127,8 @@ function notHeld({ key }: Parts): string {
   return `((${list(columns)}) in (select ${list(aliases)} from held)) is not true`
 }
 
-function keyAndOrder({ key, order }: Parts, prefix = ''): string[] {
-  return [...key, ...order].map(({ column, alias }) => `${prefix}${column} as ${alias}`)
+function keyAndOrder({ key, order }: Parts): string[] {
+  return [...key, ...order].map(({ column, alias }) => `${column} as ${alias}`)
 }
 
 interface NextRows {

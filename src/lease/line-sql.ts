@@ -12,7 +12,7 @@
  *    the line is looked at again by the next statement.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { inBucket, list, type Parts } from './parts.ts'
+import { inBucket, type Parts } from './parts.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
 import { type Ordering, type Sql } from './table.ts'
 
@@ -142,16 +142,11 @@ export function lookAgain(besides?: string): string {
  * Followers that are claimed at once, without a look: at most half of the claim, so that busy lines do not keep new
  * ones out.
  */
-export function continued(
-  parts: Parts,
-  lines: Lines,
-  parameter: Parameters,
-  columns: readonly string[],
-): string {
+export function continued(parts: Parts, lines: Lines, parameter: Parameters): string {
   const { table, target } = parts
   const due = table.availableAt === undefined ? [] : [`${quote(table.availableAt)} <= now()`]
   return `continued as materialized (
-  select ${list(columns)}
+  select t.${lines.id} as "@k1"
   from ${target} as t
   where ${[
     ...inBucket(parts, parameter, 't.'),

@@ -112,9 +112,9 @@ describe('enqueue', () => {
 describe('publishing', () => {
   it('goes on with the trace in which the event was written, in a span of its own', async () => {
     const { headers, span } = await inSpan({ type: 'order.paid', payload: 1, headers: { mine: 'too' } })
-    const sent = await tracing.withTrace(published(headers), 'nats', async (event) => {
+    const sent = await tracing.withTraces([published(headers)], 'nats', async ([event]) => {
       expect(trace.getSpan(context.active())?.spanContext().traceId).toBe(span.traceId)
-      return event.headers
+      return event?.headers
     })
     const [own] = spans()
     expect(own?.name).toBe('outbox publish order.paid')
@@ -140,13 +140,17 @@ describe('publishing', () => {
 
   it('a trace that the producer wrote in his own spelling is sent once, in ours', async () => {
     const event = published({ Traceparent: CALLERS })
-    const sent = await tracing.withTrace(event, 'nats', async ({ headers }) => headers)
+    const sent = await tracing.withTraces([event], 'nats', async ([sending]) => sending?.headers ?? {})
     expect(Object.keys(sent)).toEqual(['traceparent'])
     expect(sent['traceparent']).toMatch(/^00-1{32}-(?!2{16})[\da-f]{16}-01$/)
   })
 
   it('an event without a trace begins one', async () => {
-    const sent = await tracing.withTrace(published({}), 'nats', async ({ headers }) => headers)
+    const sent = await tracing.withTraces(
+      [published({})],
+      'nats',
+      async ([sending]) => sending?.headers ?? {},
+    )
     expect(sent['traceparent']).toMatch(/^00-[\da-f]{32}-[\da-f]{16}-01$/)
     expect(spans()[0]?.parentSpanContext).toBeUndefined()
   })
@@ -210,7 +214,7 @@ describe('publishing', () => {
       expect(given).toBe(events)
     })
     const one = published({ traceparent: CALLERS })
-    expect(await without.withTrace(one, 'http', async (event) => event)).toBe(one)
+    expect(await without.withTraces([one], 'http', async ([event]) => event)).toBe(one)
     expect(loaded).toEqual([])
   })
 
@@ -223,7 +227,7 @@ describe('publishing', () => {
       }),
     )
     const event = published({ traceparent: CALLERS })
-    expect(await broken.withTrace(event, 'http', async (given) => given)).toBe(event)
+    expect(await broken.withTraces([event], 'http', async ([given]) => given)).toBe(event)
     expect(await context.with(ROOT_CONTEXT, async () => broken.activeHeaders())).toBeUndefined()
     expect(loaded).toEqual(['@opentelemetry/api'])
   })
@@ -231,10 +235,10 @@ describe('publishing', () => {
   it('an SDK that is registered later is noticed', async () => {
     endTracing()
     const late = createTracing()
-    await late.withTrace(published({}), 'http', async () => undefined)
+    await late.withTraces([published({})], 'http', async () => undefined)
     expect(spans()).toEqual([])
     provider.register()
-    await late.withTrace(published({}), 'http', async () => undefined)
+    await late.withTraces([published({})], 'http', async () => undefined)
     expect(spans()).toHaveLength(1)
   })
 })

@@ -1,5 +1,4 @@
 import { type OutboxEvent } from './event.ts'
-import { type Answer } from './publisher.ts'
 import {
   ERROR,
   type FindTraceApi,
@@ -12,24 +11,15 @@ import {
 
 type Headers = Readonly<Record<string, string>>
 
-/** What publishing says of its events: an answer for each, or nothing where all were acknowledged. */
-type Published = readonly Answer[] | void
-
 export interface Tracing {
   /** What the active span adds to the headers of an event that is written now; `undefined` where nobody traces. */
   readonly activeHeaders: () => Promise<Headers | undefined>
   /**
-   * Runs the work with the event in a span `outbox publish <type>`, which continues the trace in which the event was
-   * written. The event that the work gets has the headers to send: those of that span. Where nobody traces it is the
-   * event as it was given.
+   * Runs the work with a span `outbox publish <type>` for each event, which continues the trace in which the event was
+   * written. The events that the work gets have the headers to send: those of their spans. Where nobody traces they are
+   * the events as they were given.
    */
-  readonly withTrace: <Result>(
-    event: OutboxEvent,
-    publisher: string,
-    work: (event: OutboxEvent) => Promise<Result>,
-  ) => Promise<Result>
-  /** As `withTrace`, with a span for each event of a batch. */
-  readonly withTraces: <Result extends Published>(
+  readonly withTraces: <Result>(
     events: readonly OutboxEvent[],
     publisher: string,
     work: (events: readonly OutboxEvent[]) => Promise<Result>,
@@ -51,15 +41,6 @@ export function createTracing(find: FindTraceApi = traceApiFinder()): Tracing {
       return api.trace.getSpan(active) === undefined ? undefined : injected(api, active)
     },
 
-    async withTrace(event, publisher, work) {
-      const api = await find()
-      if (api === undefined) return work(event)
-      const traced = startSpan(api, event, publisher)
-      return settleSpans([traced], async () =>
-        api.context.with(traced.context, async () => work(traced.event)),
-      )
-    },
-
     async withTraces(events, publisher, work) {
       const api = await find()
       if (api === undefined) return work(events)
@@ -73,7 +54,7 @@ export function createTracing(find: FindTraceApi = traceApiFinder()): Tracing {
 }
 
 /** For all who have no reason to look for OpenTelemetry elsewhere. */
-export const { activeHeaders, withTrace, withTraces } = createTracing()
+export const { activeHeaders, withTraces } = createTracing()
 
 /** Whether the caller has given a trace context of his own. */
 export function hasTraceParent(headers: Headers): boolean {

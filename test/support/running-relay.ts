@@ -104,3 +104,13 @@ export async function write(db: Database, ...keys: readonly (string | null)[]): 
     values: [keys],
   })
 }
+
+/** Writes what the rest of an INSERT says. */
+export async function add(db: Database, sql: string): Promise<void> {
+  await db.query({ text: `insert into leasehold.outbox ${sql}` })
+}
+
+/** The numbers that `write` gave to events, in the order in which they were published. */
+export function numbers(events: readonly OutboxEvent[]): unknown[] {
+  return events.map(({ payload }) => (payload as { n: number }).n)
+}

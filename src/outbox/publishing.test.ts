@@ -1,0 +1,243 @@
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { add, records, recording, useRelays, write } from '../../test/support/running-relay.ts'
+import { door, settled } from '../../test/support/running-worker.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { dead, done, Events, retry, SaturatedError } from '../runtime/index.ts'
+import { handlers } from '../publishers/handlers.ts'
+import { HEADER, headersOf } from './headers.ts'
+import { relay } from './relay.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const startRelay = useRelays(url)
+beforeEach(async () => db.query({ text: 'truncate leasehold.outbox, leasehold.audit restart identity' }))
+afterAll(async () => db.close())
+
+describe('publishing', () => {
+  it('LIFE-17: a batch that publishes only in part is settled event by event', async () => {
+    await write(db, null, null, null, null)
+    const publisher = recording(({ payload }) => {
+      const { n } = payload as { n: number }
+      if (n === 2) return retry({ error: 'two', delayMs: 3_600_000 })
+      return n === 3 ? dead('three') : done()
+    }, 10)
+    const events = new Events()
+    const all = settled(events, 4)
+    await startRelay({ publisher }, { events })
+    await all
+    expect(publisher.batches).toHaveLength(1)
+    expect((await records(db)).map(({ status, last_error: error }) => [status, error])).toEqual([
+      ['PUBLISHED', null],
+      ['PENDING', 'two'],
+      ['DEAD', 'three'],
+      ['PUBLISHED', null],
+    ])
+  })
+
+  it('events that are claimed together are published together, and no batch is larger than allowed', async () => {
+    await write(db, ...Array.from({ length: 25 }, () => null))
+    const publisher = recording(undefined, 10)
+    const events = new Events()
+    const all = settled(events, 25)
+    await startRelay({ publisher, settings: { concurrency: 100 } }, { events })
+    await all
+    expect(publisher.batches.map((batch) => batch.length)).toEqual([10, 10, 5])
+  })
+
+  it('one call is one attempt for each of its events, also when it throws', async () => {
+    await write(db, null, null)
+    const events = new Events()
+    const failed = settled(events, 2)
+    let calls = 0
+    const publisher = {
+      name: 'broken',
+      maxBatch: 10,
+      publish: async () => {
+        calls += 1
+        return Promise.reject(new Error('connection reset'))
+      },
+    }
+    await startRelay({ publisher, retry: { firstMs: 3_600_000 } }, { events })
+    await failed
+    expect(calls).toBe(1)
+    for (const row of await records(db)) {
+      expect(row).toMatchObject({ status: 'PENDING', attempts: 1, last_error: 'Error: connection reset' })
+    }
+  })
+
+  it.each([1, 10])(
+    'LIFE-05: what is no answer is no acknowledgement: the event is tried again (maxBatch %d)',
+    async (maxBatch) => {
+      const answers: unknown[] = [[], retry({ error: 'no' }), { ok: false }, false, null, [undefined], [{}]]
+      for (const answer of answers) {
+        await db.query({ text: 'truncate leasehold.outbox' })
+        await write(db, null)
+        const events = new Events()
+        const failed = settled(events, 1)
+        const publisher = { name: 'sloppy', maxBatch, publish: async () => Promise.resolve(answer as never) }
+        const { runtime } = await startRelay({ publisher, retry: { firstMs: 3_600_000 } }, { events })
+        await failed
+        await runtime.stop()
+        const [row] = await records(db)
+        expect(row).toMatchObject({ status: 'PENDING', attempts: 1 })
+        expect(row?.last_error).toMatch(/^TypeError: the publisher returned /)
+      }
+    },
+  )
+
+  it('the retry limits hold for a publisher that answers nonsense', async () => {
+    await add(db, "(event_type, payload, max_attempts) values ('t', '{}', 2)")
+    const events = new Events()
+    const died = events.next('settled', ({ outcome }) => outcome === 'dead')
+    const publisher = { name: 'sloppy', publish: async () => Promise.resolve([{} as never]) }
+    await startRelay({ publisher, retry: { firstMs: 1 } }, { events })
+    await died
+    expect((await records(db))[0]).toMatchObject({ status: 'DEAD', attempts: 2 })
+  })
+
+  it('part of a batch can be given back: the target went away before it answered for it', async () => {
+    await write(db, null, null)
+    const events = new Events()
+    let away = true
+    const publisher = {
+      name: 'half',
+      maxBatch: 10,
+      publish: async (batch: readonly unknown[]) =>
+        Promise.resolve(batch.map((_, i) => (away && i === 1 ? new SaturatedError(20) : done()))),
+    }
+    const all = settled(events, 2)
+    const released = events.next('released')
+    await startRelay({ publisher }, { events })
+    await released
+    away = false
+    await all
+    expect((await records(db)).map(({ status, attempts }) => [status, attempts])).toEqual([
+      ['PUBLISHED', 0],
+      ['PUBLISHED', 0],
+    ])
+  })
+
+  it.each(['block', 'skip', 'park'] as const)(
+    'RULE-020-030: with %s, an event that was cut short by a shutdown is given back, and no attempt is counted',
+    async (onFailure) => {
+      await write(db, 'a', null)
+      const seen = door()
+      const publisher = handlers<{ 'test.happened': unknown }>(
+        {
+          'test.happened': async (_, { signal }) => {
+            seen.open()
+            return new Promise<void>((_resolve, reject) => {
+              signal.addEventListener('abort', () => reject(new Error('told to stop')))
+            })
+          },
+        },
+        { maxBatch: 10 },
+      )
+      const { runtime } = await startRelay({ publisher, onFailure, settings: { shutdownTimeoutMs: 50 } })
+      await seen.opened
+      await runtime.stop()
+      for (const row of await records(db)) {
+        expect(row).toMatchObject({ status: 'PENDING', attempts: 0, parked: false })
+      }
+    },
+  )
+
+  it('headers that somebody wrote as something else than texts travel as texts', async () => {
+    await add(
+      db,
+      `(event_type, payload, headers) values ('t', '{}', '{"a": 1, "b": {"c": null}, "d": "text", "e": null}')`,
+    )
+    const publisher = recording()
+    const events = new Events()
+    const published = settled(events, 1)
+    await startRelay({ publisher }, { events })
+    await published
+    expect(publisher.published[0]?.headers).toEqual({ a: '1', b: '{"c":null}', d: 'text', e: 'null' })
+  })
+
+  it('RULE-020-042: a target that is away costs no attempt, and claiming pauses', async () => {
+    await write(db, null)
+    const events = new Events()
+    const paused = events.next('paused')
+    let away = true
+    const publisher = recording(() => {
+      if (away) throw new SaturatedError(20)
+    })
+    await startRelay({ publisher }, { events })
+    expect(await paused).toMatchObject({ reason: 'saturated' })
+    away = false
+    await settled(events, 1)
+    expect((await records(db))[0]).toMatchObject({ status: 'PUBLISHED', attempts: 0 })
+  })
+
+  it('RULE-020-042: a publisher whose probe fails is sent nothing until it is well again', async () => {
+    const events = new Events()
+    const paused = events.next('paused')
+    const [again, wellSoon] = [door(), door()]
+    let asked = 0
+    const probe = async (): Promise<void> => {
+      asked += 1
+      if (asked === 1) throw new Error('not ready')
+      again.open()
+      await wellSoon.opened
+    }
+    const publisher = { ...recording(), probe }
+    await startRelay({ publisher }, { events })
+    expect(await paused).toMatchObject({ reason: 'unhealthy', error: new Error('not ready') })
+    const published = settled(events, 1)
+    await write(db, null)
+    // Several polls later it is asked again, and has been sent nothing meanwhile.
+    await again.opened
+    expect(publisher.published).toEqual([])
+    wellSoon.open()
+    await published
+  })
+
+  it('the event id and the token travel as headers, beside those of the producer', async () => {
+    await add(
+      db,
+      `(event_type, payload, ordering_key, headers) values ('order.paid', '{"id": 7}', 'customer 1', '{"region": "north", "leasehold-token": "99"}')`,
+    )
+    const publisher = recording()
+    const events = new Events()
+    const published = settled(events, 1)
+    await startRelay({ publisher }, { events })
+    await published
+    const [event] = publisher.published
+    const [row] = await records(db)
+    if (event === undefined) throw new Error('nothing was published')
+    expect(event).toMatchObject({ id: '1', type: 'order.paid', payload: { id: 7 }, attempt: 1, token: 1n })
+    expect(headersOf(event)).toEqual({
+      region: 'north',
+      [HEADER.eventId]: row?.event_id,
+      [HEADER.eventType]: 'order.paid',
+      [HEADER.orderingKey]: 'customer 1',
+      [HEADER.token]: '1',
+      [HEADER.attempt]: '1',
+    })
+  })
+
+  it('a publisher is closed once its relay has stopped', async () => {
+    let closed = false
+    const publisher = {
+      ...recording(),
+      close: async () => {
+        closed = true
+        return Promise.resolve()
+      },
+    }
+    const { runtime } = await startRelay({ publisher })
+    await runtime.stop()
+    expect(closed).toBe(true)
+  })
+
+  it('refuses what cannot work, by name', () => {
+    expect(() => relay({ publisher: recording(), onFailure: 'wait' as never })).toThrow('onFailure is "wait"')
+    expect(() => relay({ publisher: {} as never })).toThrow('has no publisher')
+    expect(() => relay({ publisher: { ...recording(), maxBatch: 0 } })).toThrow(
+      'maxBatch of the publisher recording is 0',
+    )
+    expect(() => relay({ publisher: recording(), retry: { maxAgeMs: 0 } })).toThrow('retry.maxAgeMs is 0')
+  })
+})
