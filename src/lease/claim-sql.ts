@@ -163,6 +163,12 @@ function nextRows(
     ...besides,
   ]
   const columns = [...keyAndOrder(parts), ...(lines === undefined ? [] : [`${lines.key} as "@line"`])]
+  const look = (also: readonly string[], most: string | number): string => `select ${list(columns)}
+      from ${target}
+      where ${[...also, ...where].join('\n        and ')}
+      order by ${list(order.map((o) => `${o.column} ${o.direction}`))}
+      limit ${most}
+      for update skip locked`
   const few = `limit (select ${limit ?? parameter('limit', 'int')})`
   // The limit stands there twice because the planner takes one for a tenth of what it limits. With a thousand rows to
   // expect it found its generic plan a little dearer than a new one, and made a new one, 1 ms, for every exchange.
@@ -171,17 +177,31 @@ function nextRows(
   from (
     select *
     from (
-      select ${list(columns)}
-      from ${target}
-      where ${where.join('\n        and ')}
-      order by ${list(order.map((o) => `${o.column} ${o.direction}`))}
-      limit ${MAX_BATCH}
-      for update skip locked
+      ${fromLanes(parts, parameter, (lane) => (lane === undefined ? look([], MAX_BATCH) : look([lane], 'lane."@room"')))}
     ) as candidates
     ${few}
   ) as few
   ${few}
 `
+}
+
+/** Each lane is looked at by itself, and no further than there is room for rows of it. */
+function fromLanes(
+  { table, laneType }: Parts,
+  parameter: Parameters,
+  look: (lane: string | undefined) => string,
+): string {
+  if (table.lanes === undefined || laneType === undefined) return look(undefined)
+  return `select found.*
+      from ${openLanes(parameter, laneType)}
+      cross join lateral (
+      ${look(`${quote(table.lanes)} = lane."@lane"`)}
+      ) as found
+      limit ${MAX_BATCH}`
+}
+
+function openLanes(parameter: Parameters, laneType: string): string {
+  return `unnest(${parameter('lanes', `${laneType}[]`)}, ${parameter('rooms', 'int[]')}) as lane ("@lane", "@room")`
 }
 
 /** What the rows have in common travels once, on the first of them. `claim-result.ts` reads the columns by position. */
@@ -258,7 +278,13 @@ function nextDue(parts: Parts, parameter: Parameters): string {
     // PostgreSQL 15 cannot subtract from infinity.
     `isfinite(${at})`,
   ]
-  return `(select extract(epoch from ${at} - now())::float8 * 1000 from ${target} where ${where.join(' and ')} order by ${at} limit 1)`
+  const first = (also: readonly string[]): string =>
+    `select ${at} as "@at" from ${target} where ${[...also, ...where].join(' and ')} order by ${at} limit 1`
+  const soonest =
+    table.lanes === undefined || parts.laneType === undefined
+      ? first([])
+      : `select min("@at") as "@at" from ${openLanes(parameter, parts.laneType)} cross join lateral (${first([`${quote(table.lanes)} = lane."@lane"`])}) as first`
+  return `(select extract(epoch from "@at" - now())::float8 * 1000 from (${soonest}) as soonest)`
 }
 
 function leaseColumns({ key, tokenAfterClaim, until }: Parts): string[] {

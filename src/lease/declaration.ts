@@ -30,6 +30,7 @@ const declarationSchema = z.strictObject({
   attempts: name.optional(),
   exhausted: sql.optional(),
   ordering: z.strictObject({ key: name, behind: name, waitedFor: sql }).optional(),
+  lanes: name.optional(),
   writes: z
     .strictObject({
       claim: assignments.optional(),
@@ -65,6 +66,7 @@ export function leaseTable<const Outcome extends string>(
     attempts: declaration.attempts,
     exhausted: declaration.exhausted,
     ordering: declaration.ordering,
+    lanes: declaration.lanes,
     writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
     outcomes: withArgs(declaration.outcomes),
     columns: declaration.columns,
@@ -107,6 +109,7 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
     ...(table.bucket === undefined ? [] : [table.bucket]),
     ...kernelColumns,
     ...(ordering === undefined ? [] : [ordering.key, ordering.behind]),
+    ...(table.lanes === undefined ? [] : [table.lanes]),
   ]
   if (ordering !== undefined) refuseUnorderable(declaration, table)
   const twice = named.find((column, index) => named.indexOf(column) !== index)
@@ -138,7 +141,6 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
 function refuseUnorderable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
   if (table.key.length !== 1) throw invalid(declaration, '`ordering` needs an `id` of one column')
   if (table.held === undefined) throw invalid(declaration, '`ordering` needs `held`')
-  if (table.onExpiry !== 'reap') throw invalid(declaration, "`ordering` needs onExpiry 'reap'")
 }
 
 function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: LeaseTable): void {

@@ -59,6 +59,7 @@ function expectedColumns(table: LeaseTable): Expected[] {
     ...named('attempts', table.attempts, INTEGER),
     ...named('ordering.key', table.ordering?.key),
     ...named('ordering.behind', table.ordering?.behind, BOOLEAN),
+    ...named('lanes', table.lanes),
     ...table.order.flatMap(({ column }) => named('order', column)),
     ...(table.columns ?? []).flatMap((column) => named('columns', column)),
     ...written.flatMap(([role, set]) => Object.keys(set).flatMap((column) => named(role, column))),

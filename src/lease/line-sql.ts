@@ -23,13 +23,17 @@ export interface Lines {
   readonly waitedFor: Sql
   readonly held: Sql
   readonly id: Sql
+  /** It can be claimed: nobody has it, or nobody has it any more. */
+  readonly free: Sql
 }
 
-export function linesOf({ table, key }: Parts): Lines | undefined {
-  const { ordering, held } = table
+export function linesOf({ table, key, owner, until }: Parts): Lines | undefined {
+  const { ordering, held, claimable } = table
   const id = key[0]?.column
   if (ordering === undefined || held === undefined || id === undefined) return undefined
-  return { ...quoted(ordering), held, id }
+  const isOver = `coalesce(${until} <= now() or ${owner} is null, true)`
+  const free = table.onExpiry === 'reap' ? `(${claimable})` : `((${claimable}) and ${isOver})`
+  return { ...quoted(ordering), held, id, free }
 }
 
 function quoted({ key, behind, waitedFor }: Ordering): Pick<Lines, 'key' | 'behind' | 'waitedFor'> {
@@ -98,14 +102,14 @@ followers as materialized (
   where ${[
     ...inBucket(parts, parameter, 't.'),
     `t.${lines.id} = any (array(select "@first" from ends))`,
-    `(${table.claimable}) is true`,
+    `${lines.free} is true`,
   ].join('\n    and ')}
 )`
 }
 
 /** Takes the mark from followers that are not claimed at once. What somebody has locked is left for the next time. */
 export function advance(parts: Parts, lines: Lines, parameter: Parameters, besides?: string): string {
-  const { table, target } = parts
+  const { target } = parts
   const bucket = inBucket(parts, parameter, 't.')
   const rest = besides === undefined ? '' : ` where ("@k1" in (select "@k1" from ${besides})) is not true`
   return `locked as materialized (
@@ -114,7 +118,7 @@ export function advance(parts: Parts, lines: Lines, parameter: Parameters, besid
   where ${[
     ...bucket,
     `t.${lines.id} = any (array(select "@k1" from followers${rest}))`,
-    `(${table.claimable}) is true`,
+    `${lines.free} is true`,
   ].join('\n    and ')}
   for update skip locked
 ),
@@ -143,7 +147,10 @@ export function lookAgain(besides?: string): string {
  * ones out.
  */
 export function continued(parts: Parts, lines: Lines, parameter: Parameters): string {
-  const { table, target } = parts
+  const { table, target, key } = parts
+  // Where there are lanes, only those who know them can say whether there is room for one more.
+  if (table.lanes !== undefined)
+    return `continued as materialized (select null::${key[0]?.type ?? 'bigint'} as "@k1" where false)`
   const due = table.availableAt === undefined ? [] : [`${quote(table.availableAt)} <= now()`]
   return `continued as materialized (
   select t.${lines.id} as "@k1"
@@ -153,7 +160,7 @@ export function continued(parts: Parts, lines: Lines, parameter: Parameters): st
     `t.${lines.id} = any (array(
       select "@k1" from followers where "@due" limit (select ${parameter('limit', 'int')} / 2)
     ))`,
-    `(${table.claimable}) is true`,
+    `${lines.free} is true`,
     ...due,
   ].join('\n    and ')}
   for update skip locked
@@ -208,7 +215,7 @@ halted as materialized (
     `t.${lines.id} = any (array(
       select "@first" from firsts where ("@first" in (select "@k1" from ours)) is not true
     ))`,
-    `(${parts.table.claimable}) is true`,
+    `${lines.free} is true`,
     `t.${lines.behind} is true`,
   ].join('\n    and ')}
   for update skip locked
@@ -249,14 +256,14 @@ export const SWEEP = 1_000
  * these lines it found their first row locked by somebody in.
  */
 export function sweep(parts: Parts, lines: Lines, from: 'start' | 'place' | 'keys'): LeaseStatement {
-  const { table, target, lineType = 'text' } = parts
+  const { target, lineType = 'text' } = parts
   const parameter = parameters()
   const bucket = inBucket(parts, parameter, 'l.')
   const next = (after: string[]): string =>
     `select l.${lines.key} as "@line" from ${target} as l
     where ${[...bucket, ...after, `l.${lines.key} is not null`, `(${lines.waitedFor})`].join(' and ')}
     order by l.${lines.key} limit 1`
-  const waits = [`(${table.claimable}) is true`, `t.${lines.behind} is true`]
+  const waits = [`${lines.free} is true`, `t.${lines.behind} is true`]
   const start = from === 'place' ? [`l.${lines.key} > ${parameter('after', lineType)}`] : []
   const visited =
     from === 'keys'

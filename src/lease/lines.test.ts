@@ -290,7 +290,6 @@ describe('a declaration with an ordering', () => {
     const { held: _, ...withoutHeld } = rest
     expect(() => leaseTable({ ...withoutHeld, ordering })).toThrow('`ordering` needs `held`')
     expect(() => leaseTable({ ...rest, ordering, id: ['id', 'customer'] })).toThrow('id` of one column')
-    expect(() => leaseTable({ ...rest, ordering, onExpiry: 'claimable' })).toThrow("onExpiry 'reap'")
   })
 
   it('is refused where something else writes the mark', () => {

@@ -26,6 +26,7 @@ export interface Parts {
   readonly bucketType: string | undefined
   /** The type of the ordering key. */
   readonly lineType: string | undefined
+  readonly laneType: string | undefined
 }
 
 /** Strictly later with every claim of a row, as long as the database's clock is not set back. */
@@ -53,6 +54,7 @@ export function partsOf(table: LeaseTable, shape: TableShape): Parts {
     columns: returnedColumns(table, shape),
     bucketType: table.bucket === undefined ? undefined : type(table.bucket),
     lineType: table.ordering === undefined ? undefined : type(table.ordering.key),
+    laneType: table.lanes === undefined ? undefined : type(table.lanes),
   }
 }
 

@@ -70,6 +70,8 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
     limit: 1,
     bucket: 0,
     tokens: '{}',
+    lanes: [],
+    rooms: [],
   }
   try {
     const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>({
@@ -133,7 +135,10 @@ type Narrows = (use: Use) => boolean
  * every index costs the planner the same, so such an index will do whichever it names in its plan.
  */
 function narrowsClaim(table: LeaseTable, shape: TableShape): Narrows {
-  const order = table.order.map(({ column }) => column)
+  const order = [
+    ...(table.lanes === undefined ? [] : [table.lanes]),
+    ...table.order.map(({ column }) => column),
+  ]
   const hasOrderedIndex = shape.indexes.some(({ columns, predicate }) => {
     const behindBucket = columns[0] === table.bucket ? columns.slice(1) : columns
     return predicate !== undefined && order.every((column, i) => behindBucket[i] === column)
@@ -180,7 +185,8 @@ function claimIndex(table: LeaseTable, shape: TableShape): string {
   const order = table.order.map(({ column, direction }) =>
     direction === 'asc' ? quote(column) : `${quote(column)} DESC`,
   )
-  return createIndex(table, shape, 'claim', order, table.claimable)
+  const lane = table.lanes === undefined ? [] : [quote(table.lanes)]
+  return createIndex(table, shape, 'claim', [...lane, ...order], table.claimable)
 }
 
 /** The lease's end itself stays out of the index, so that a renewal is a HOT update. */

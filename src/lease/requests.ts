@@ -1,6 +1,8 @@
 /** Refuses what no statement should be sent for. */
 import { LeaseholdError } from '../errors.ts'
 import { MAX_BATCH } from './sql.ts'
+import { type LeaseTable, tableName } from './table.ts'
+import { type Lane } from './verbs.ts'
 
 const LONGEST_MS = 1e12
 
@@ -16,6 +18,18 @@ export function checkBucket(bucket: number): void {
 export function checkLimit(limit: number): void {
   if (Number.isInteger(limit) && limit >= 1 && limit <= MAX_BATCH) return
   throw invalid('limit', limit, `Ask for a whole number of rows from 1 to ${MAX_BATCH}.`)
+}
+
+/** A claim that says nothing of lanes would find nothing, for ever. */
+export function checkLanes(table: LeaseTable, lanes: readonly Lane[] | undefined): void {
+  if ((table.lanes === undefined) === (lanes === undefined)) return
+  throw invalid(
+    'lanes',
+    lanes?.length,
+    table.lanes === undefined
+      ? `${tableName(table)} declares no lanes: leave them out.`
+      : `Say from which values of ${table.lanes} to claim, and how many from each.`,
+  )
 }
 
 export function checkLease(leaseMs: number): void {

@@ -48,7 +48,8 @@ export interface LeaseStatements {
 
 export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStatements {
   const parts = partsOf(table, shape)
-  const ascending = table.order.every(({ direction }) => direction === 'asc')
+  // A place is one in the whole table; where there are lanes, each would have its own.
+  const ascending = table.lanes === undefined && table.order.every(({ direction }) => direction === 'asc')
   const outcomes = Object.entries(table.outcomes)
   const lines = linesOf(parts)
   return {

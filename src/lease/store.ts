@@ -9,7 +9,7 @@ import { keyOf, type Lease, trustedUntil } from './lease.ts'
 import { SWEEP } from './line-sql.ts'
 import { LinesToLookAt } from './lines-to-look-at.ts'
 import { returnedColumns } from './parts.ts'
-import { checkBucket, checkDelay, checkLease, checkLimit, checkOwner } from './requests.ts'
+import { checkBucket, checkDelay, checkLanes, checkLease, checkLimit, checkOwner } from './requests.ts'
 import { leaseStatements, type LookStatements } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
 import { type LeaseTable, tableName } from './table.ts'
@@ -122,14 +122,21 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     return { args: argsJson(leases, current, args) }
   }
 
-  function lookFor(look: LookStatements, { limit, leaseMs, from }: ClaimRequest): Look {
+  function lookFor(look: LookStatements, { limit, leaseMs, from, lanes }: ClaimRequest): Look {
     checkLimit(limit)
     checkLease(leaseMs)
+    checkLanes(table, lanes)
     const resumed = from === undefined ? undefined : look.place
     const places = Object.fromEntries((from ?? []).map((value, i) => [`"@o${i + 1}"`, value]))
     return {
       statement: resumed ?? look.start,
-      values: { limit, leaseMs, ...places },
+      values: {
+        limit,
+        leaseMs,
+        ...places,
+        lanes: lanes?.map(({ key }) => key),
+        rooms: lanes?.map(({ room }) => room),
+      },
       sentAt: clock.monotonicNow(),
     }
   }

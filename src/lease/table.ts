@@ -45,6 +45,11 @@ export interface LeaseTableDeclaration<Outcome extends string = string> {
   readonly exhausted?: Sql
   /** Rows that share a key are processed one at a time, in the order of their ids. */
   readonly ordering?: Ordering
+  /**
+   * The column that says in which lane a row is: of an endpoint, of a customer. A claim then says from which lanes it
+   * wants how many, so that a lane that is slow, or full, or shut is in nobody's way, however many rows wait in it.
+   */
+  readonly lanes?: string
   /** What the verbs write besides the lease itself. */
   readonly writes?: {
     readonly claim?: Assignments
@@ -77,6 +82,7 @@ export interface LeaseTable<Outcome extends string = string> {
   readonly attempts: string | undefined
   readonly exhausted: Sql | undefined
   readonly ordering: Ordering | undefined
+  readonly lanes: string | undefined
   readonly writes: { readonly claim: Assignments; readonly release: Assignments; readonly reap: Assignments }
   readonly outcomes: Readonly<Record<Outcome, Required<OutcomeDeclaration>>>
   readonly columns: readonly string[] | undefined

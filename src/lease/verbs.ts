@@ -12,6 +12,15 @@ export interface ClaimRequest {
   readonly limit: number
   readonly leaseMs: number
   readonly from?: Place | undefined
+  /** Where the table has lanes: from which ones to claim, and how many from each. */
+  readonly lanes?: readonly Lane[] | undefined
+}
+
+export interface Lane {
+  /** The value of the column that `lanes` of the table names. */
+  readonly key: string
+  /** The most rows to claim from it. */
+  readonly room: number
 }
 
 export interface Claimed<Row> {

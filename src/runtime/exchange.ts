@@ -1,11 +1,12 @@
 import { type Clock } from '../clock.ts'
 import { isLeaseholdError } from '../errors.ts'
 import { createClaimer, type Claimer } from '../lease/claimer.ts'
-import { type Claim, type Ended, type LeaseStore } from '../lease/store.ts'
+import { type Claim, type Ended, type Lane, type LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import { isUnavailable } from '../postgres/failures.ts'
 import { type Events } from './events.ts'
 import { type Handling } from './handling.ts'
+import { type Lanes } from './lanes.ts'
 import { type Outcome } from './outcome.ts'
 import { Pace } from './pace.ts'
 import { type WorkerSettings } from './settings.ts'
@@ -29,12 +30,15 @@ export interface ExchangeOptions<Row extends object> {
   readonly onAdvanced: () => void
   /** The row is out of our hands. */
   readonly onGone: (handling: Handling<Row>, how: { readonly fencedOffAs: string } | undefined) => void
+  /** Where the table has lanes. */
+  readonly lanes: Lanes<Row> | undefined
 }
 
 /** What one loop is to do next: settle a batch, claim up to a limit, or both at once. */
 interface Turn<Row> {
   readonly batch: SettlementBatch<Row> | undefined
   readonly limit: number
+  readonly lanes: readonly Lane[] | undefined
 }
 
 /** The database side of a worker: loops that take turns at settling what is finished and claiming what is next. */
@@ -69,6 +73,10 @@ export class Exchange<Row extends object> {
   }
 
   start(): void {
+    this.#options.lanes?.onRoom(() => {
+      this.#pace.lookNow()
+      this.#signal.notify()
+    })
     for (let i = 0; i < this.#options.settings().claimLoops; i += 1) {
       this.#loops.push(this.#takeTurns(createClaimer(this.#options.store, this.#options.clock)))
     }
@@ -157,7 +165,8 @@ export class Exchange<Row extends object> {
     const waiting = this.#settlements.size - Math.min(most, this.#settlements.largest)
     const room = this.#options.room() - this.#reserved - waiting
     const claimable = Math.max(0, Math.min(most, room))
-    const looking = this.#pace.mayLook(now) ? claimable : 0
+    const wanted = this.#pace.mayLook(now) ? claimable : 0
+    const { lanes, room: looking } = this.#openLanes(wanted, now)
     const batch = this.#settlementIsDue(now, looking > 0) ? this.#trustedBatch(now) : undefined
     const limit = looking > 0 ? looking : Math.min(claimable, this.#followersOf(batch))
     if (batch === undefined && limit === 0) return undefined
@@ -165,13 +174,28 @@ export class Exchange<Row extends object> {
     this.#leaving += leaving
     this.#reserved += Math.max(leaving, limit)
     if (limit > 0) this.#pace.began(now)
-    return { batch, limit }
+    return { batch, limit, lanes }
+  }
+
+  /** Room for a look is no more than there is in the lanes that are open. */
+  #openLanes(room: number, now: number): { lanes: readonly Lane[] | undefined; room: number } {
+    if (this.#options.lanes === undefined || room === 0) return { lanes: undefined, room }
+    const { lanes, againInMs } = this.#options.lanes.open(room)
+    if (againInMs < Infinity) this.#pace.expect(now + againInMs)
+    return {
+      lanes,
+      room: Math.min(
+        room,
+        lanes.reduce((sum, lane) => sum + lane.room, 0),
+      ),
+    }
   }
 
   /** Who waits behind the rows of a batch is claimed in the statement that settles them; a claim spares half for others. */
   #followersOf(batch: SettlementBatch<Row> | undefined): number {
-    const key = this.#options.store.table.ordering?.key
-    if (batch === undefined || key === undefined) return 0
+    const { ordering, lanes } = this.#options.store.table
+    const key = ordering?.key
+    if (batch === undefined || key === undefined || lanes !== undefined) return 0
     return 2 * batch.rows.filter(({ row }) => typeof Reflect.get(row, key) === 'string').length
   }
 
@@ -212,9 +236,12 @@ export class Exchange<Row extends object> {
       try {
         result = await this.#send(claimer, turn)
       } catch (error) {
+        if (turn.lanes !== undefined) this.#options.lanes?.looked(turn.lanes, [])
         await this.#failed(error, batch)
         return
       }
+      if (turn.lanes !== undefined)
+        this.#options.lanes?.looked(turn.lanes, result.claimed?.map(({ row }) => row) ?? [])
       if (this.#pace.reached()) this.#options.events.emit('databaseBack', { worker: this.#of.worker })
       const {
         ended = [],
@@ -240,12 +267,12 @@ export class Exchange<Row extends object> {
 
   async #send(
     claimer: Claimer<Row>,
-    { batch, limit }: Turn<Row>,
+    { batch, limit, lanes }: Turn<Row>,
   ): Promise<Partial<Ended> & Partial<Claim<Row> & { readonly drained: boolean }>> {
     const { leaseMs } = this.#options.settings()
-    if (batch === undefined) return claimer.claim({ limit, leaseMs })
+    if (batch === undefined) return claimer.claim({ limit, leaseMs, lanes })
     const settlement = { outcome: batch.outcome, leases: leasesOf(batch), ...argsOf(batch) }
-    if (limit > 0) return claimer.exchange(settlement, { limit, leaseMs })
+    if (limit > 0) return claimer.exchange(settlement, { limit, leaseMs, lanes })
     return this.#options.store.settle(settlement.outcome, settlement.leases, argsOf(batch))
   }
 

@@ -21,6 +21,8 @@ export interface Handling<Row> {
   settledAs: Outcome | undefined
   /** The lines to look at again once that transaction has ended. */
   left: readonly string[] | undefined
+  /** Whoever knows the lanes was told that it no longer takes up room. */
+  leftLane: boolean
 }
 
 /** The rows of a claim, taken in hand. */
@@ -45,6 +47,7 @@ export function handlingsOf<Row extends object>(
       lost: undefined,
       settledAs: undefined,
       left: undefined,
+      leftLane: false,
     }
   })
 }

@@ -82,6 +82,11 @@ export class Pace {
     this.#expected = this.#expected.filter((at) => at >= until)
   }
 
+  /** There is room where there was none: the next look is due. */
+  lookNow(): void {
+    this.#lookAt = 0
+  }
+
   wake(): void {
     this.#secondLooks = [...SECOND_LOOKS_MS]
     this.#lookAt = 0

@@ -220,6 +220,7 @@ export class Runtime {
       settings,
       retry: retryPolicy(declaration.retry),
       limits: declaration.limits,
+      lanes: declaration.lanes,
       events: this.events,
       log: this.#options.log ?? SILENT,
       clock: systemClock,

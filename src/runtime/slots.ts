@@ -60,6 +60,11 @@ export class Slots<Row> {
     this.#ready.push(...handlings)
   }
 
+  /** Its handler has not come back yet. */
+  isRunning(handling: Handling<Row>): boolean {
+    return this.#running.has(handling) || this.#abandoned.has(handling)
+  }
+
   /** Those that have not been started; they are no longer waiting here. */
   takeReady(): Handling<Row>[] {
     const ready = this.#ready

@@ -3,6 +3,7 @@ import { type LeaseTable, tableName } from '../lease/table.ts'
 import { type RetryPolicy } from './back-off.ts'
 import { type LogSource } from './context.ts'
 import { type Events } from './events.ts'
+import { type Lanes } from './lanes.ts'
 import { type Limits } from './limits.ts'
 import { type WorkerSettings } from './settings.ts'
 import { type SinkProbe } from './sink-probe.ts'
@@ -18,6 +19,8 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   readonly settings?: Partial<WorkerSettings>
   readonly retry?: Partial<RetryPolicy>
   readonly limits?: Limits<Row>
+  /** For a table with lanes: who knows them. */
+  readonly lanes?: Lanes<Row>
   /** Asked now and then whether what the handler sends to has room; claiming pauses while it has not. */
   readonly probe?: SinkProbe
   /** Its producers call `leasehold.wake(name)`. */

@@ -10,6 +10,7 @@ import { Gate, type GateChange } from './gate.ts'
 import { abortHandling, type AbortReason, type Handling, handlingsOf } from './handling.ts'
 import { type HeldRows } from './held-rows.ts'
 import { type RowToRenew } from './lifeline-messages.ts'
+import { type Lanes } from './lanes.ts'
 import { createLimiter, type Limits } from './limits.ts'
 import { type Outcome } from './outcome.ts'
 import { Prefetch } from './prefetch.ts'
@@ -27,6 +28,7 @@ export interface WorkerOptions<Row extends object> {
   readonly settings: WorkerSettings
   readonly retry: RetryPolicy
   readonly limits: Limits<Row> | undefined
+  readonly lanes?: Lanes<Row> | undefined
   readonly events: Events
   readonly log: LogSource
   readonly clock: Clock
@@ -113,6 +115,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
       onClaimed: (claim, look) => this.#claimed(claim, look),
       onAdvanced: () => options.onAdvanced(),
       onGone: (handling, how) => this.#gone(handling, how),
+      lanes: options.lanes,
     })
   }
 
@@ -237,6 +240,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   }
 
   #ended(handling: Handling<Row>, result: HandlerResult): void {
+    this.#leftLane(handling)
     const { retry: policy, random, held, events } = this.#options
     const { attempt, settledAs, lost } = handling
     const cutShort = this.#stopping && handling.abort?.signal.aborted === true
@@ -331,8 +335,17 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   #gone(handling: Handling<Row>, how: { readonly fencedOffAs: string } | undefined): void {
     this.#options.held.free(handling.held)
+    // One that was lost while its handler runs is on its way still.
+    if (!this.#slots.isRunning(handling)) this.#leftLane(handling)
     if (how !== undefined)
       this.#options.events.emit('fencedOff', { ...this.#ref(handling), outcome: how.fencedOffAs })
+  }
+
+  /** Told once, when the handler has come back or the row was never started. */
+  #leftLane(handling: Handling<Row>): void {
+    if (this.#options.lanes === undefined || handling.leftLane) return
+    handling.leftLane = true
+    this.#options.lanes.ended(handling.row)
   }
 
   get #worker(): string {

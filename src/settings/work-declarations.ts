@@ -39,6 +39,11 @@ const RULES: Readonly<Record<keyof WorkDeclaration, Rule>> = {
     holds: (value) => isRecord(value) && typeof value['key'] === 'function',
     text: 'an object such as { key: (row) => row.customer, concurrency: 2 }',
   },
+  lanes: {
+    required: false,
+    holds: (value) => isRecord(value) && typeof value['open'] === 'function',
+    text: 'an object that knows the lanes of the table: { open, looked, ended, onRoom }',
+  },
   probe: {
     required: false,
     holds: (value) => isRecord(value) && Number(value['everyMs']) > 0 && typeof value['check'] === 'function',

@@ -1,4 +1,4 @@
-import { openLeaseStore, type LeaseStore } from '../lease/store.ts'
+import { type ClaimRequest, openLeaseStore, type LeaseStore } from '../lease/store.ts'
 import { keyOf, type Lease } from '../lease/lease.ts'
 import { type LeaseTable } from '../lease/table.ts'
 import { type Database } from '../postgres/database.ts'
@@ -11,6 +11,8 @@ export interface LeaseSubject<Outcome extends string = string> {
   readonly table: LeaseTable<Outcome>
   /** Needed when the table has a bucket column: the bucket that `insert` fills. */
   readonly bucket?: number
+  /** Needed when the table has lanes: those that `insert` fills, in the order of the rows. */
+  readonly lanes?: readonly string[]
   /** Deletes every row. */
   readonly empty: () => Promise<void>
   /** Inserts rows that can be claimed at once and returns their ids in the order in which they are due. */
@@ -71,11 +73,10 @@ export function bench(subject: LeaseSubject): Bench {
 
   return {
     subject,
-    store: async (owner) =>
-      openLeaseStore(db, table, {
-        owner,
-        ...(subject.bucket === undefined ? {} : { bucket: subject.bucket }),
-      }),
+    store: async (owner) => {
+      const bucket = subject.bucket === undefined ? {} : { bucket: subject.bucket }
+      return fromAllLanes(await openLeaseStore(db, table, { owner, ...bucket }), subject.lanes)
+    },
     settle: async (store, leases, tx) => {
       const { outcome, args } = subject.final
       return store.settle(outcome, leases, {
@@ -106,6 +107,20 @@ export function bench(subject: LeaseSubject): Bench {
         await one('1 as locked', id, tx, 'for update')
         return work()
       }),
+  }
+}
+
+/** The cases do not speak of lanes: whatever they claim may come from any. */
+function fromAllLanes(store: LeaseStore, keys: LeaseSubject['lanes']): LeaseStore {
+  if (keys === undefined) return store
+  const wide = (request: ClaimRequest): ClaimRequest => ({
+    ...request,
+    lanes: keys.map((key) => ({ key, room: request.limit })),
+  })
+  return {
+    ...store,
+    claim: async (request) => store.claim(wide(request)),
+    exchange: async (settlement, request) => store.exchange(settlement, wide(request)),
   }
 }
 

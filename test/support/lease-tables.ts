@@ -8,6 +8,7 @@ export interface Specimen {
   readonly ddl: string
   readonly table: LeaseTable
   readonly bucket?: number
+  readonly lanes?: readonly string[]
   /** Inserts $1 rows and returns their keys, in the order in which they are due. */
   readonly insert: string
   readonly final: LeaseSubject['final']
@@ -262,17 +263,68 @@ export const lines: Specimen = {
   final: { outcome: 'done' },
 }
 
-export const specimens: readonly Specimen[] = [events, payments, chunks, tasks, odd, lines]
+/** Like webhook deliveries: each endpoint is a lane, keys may be in line, and an expired lease is claimable. */
+export const lanes: Specimen = {
+  name: 'in lanes, and in lines, expired leases claimable',
+  ddl: `
+    create table public.lane_jobs (
+      id bigint generated always as identity primary key,
+      endpoint text not null,
+      line text,
+      behind boolean not null default false,
+      status text not null default 'pending',
+      attempts int not null default 0,
+      next_attempt_at timestamptz not null default now(),
+      owner text,
+      until timestamptz,
+      token bigint not null default 0
+    );
+    create index lane_jobs_pending on public.lane_jobs (endpoint, next_attempt_at, id) where status = 'pending' and not behind;
+    create index lane_jobs_leased on public.lane_jobs (id) where owner is not null;
+    create unique index lane_jobs_in_flight on public.lane_jobs (line) where owner is not null and line is not null;
+    create index lane_jobs_lines on public.lane_jobs (line, (not (status = 'pending' and owner is not null)), id)
+      where line is not null and status = 'pending'`,
+  table: leaseTable({
+    table: 'public.lane_jobs',
+    id: 'id',
+    lease: { owner: 'owner', until: 'until', token: 'token' },
+    claimable: "status = 'pending'",
+    availableAt: 'next_attempt_at',
+    order: ['next_attempt_at', 'id'],
+    onExpiry: 'claimable',
+    held: "status = 'pending' and owner is not null",
+    attempts: 'attempts',
+    ordering: { key: 'line', behind: 'behind', waitedFor: "status = 'pending'" },
+    lanes: 'endpoint',
+    writes: { release: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" } },
+    outcomes: {
+      done: { set: { status: "'delivered'" } },
+      retry: {
+        set: { attempts: 'attempts + 1', next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" },
+        args: { delay_ms: 'float8' },
+      },
+    },
+  }),
+  lanes: ['a', 'b'],
+  insert: `insert into public.lane_jobs (endpoint, line)
+    select case when n * 2 <= $1::int then 'a' else 'b' end, case when n % 2 = 0 then 'line ' || n end
+    from generate_series(1, $1::int) as n
+    returning id::text as k1`,
+  final: { outcome: 'done' },
+}
+
+export const specimens: readonly Specimen[] = [events, payments, chunks, tasks, odd, lines, lanes]
 
 /** Creates the specimen's table and makes it a subject of the conformance suite. */
 export function subjectOf(db: Database, specimen: Specimen): LeaseSubject & { create(): Promise<void> } {
-  const { table, final, bucket } = specimen
+  const { table, final, bucket, lanes: keys } = specimen
   const target = `"${table.schema.replaceAll('"', '""')}"."${table.name.replaceAll('"', '""')}"`
   return {
     db,
     table,
     final,
     ...(bucket === undefined ? {} : { bucket }),
+    ...(keys === undefined ? {} : { lanes: keys }),
     create: async () => {
       await db.query({ text: specimen.ddl })
     },
