@@ -21,6 +21,11 @@ export const ERROR_CODES = [
   'EVENT_INVALID',
   'EVENT_TOO_LARGE',
   'WRITER_INVALID',
+  'WEBHOOK_INVALID',
+  'SECRET_KEY_INVALID',
+  'SECRET_DAMAGED',
+  'ENDPOINT_NOT_FOUND',
+  'DELIVERY_NOT_FOUND',
 ] as const
 
 export type ErrorCode = (typeof ERROR_CODES)[number]

@@ -1,5 +1,5 @@
 /** What flags hold, as values; a mistake names the flag, what it was given, and what it takes. */
-import { UsageError, type Run } from '../run.ts'
+import { UsageError, type Run } from './run.ts'
 
 type Flags = Run['flags']
 

@@ -1,10 +1,10 @@
 /** The outbox in `leasehold status`: how much is in each state, how long it waits, and which keys do not move. */
+import type { Count } from '../operator/counting.ts'
 import { isMissingTable } from '../postgres/failures.ts'
 import type { Database } from '../postgres/index.ts'
 import {
   countByStatus,
   oldestPending,
-  type Count,
   type OldestPending,
   type StatusCounts,
 } from '../outbox/operator/browse-counts.ts'

@@ -1,4 +1,4 @@
-import { type Run, UsageError } from '../run.ts'
+import { type Run, UsageError } from './run.ts'
 import { textFlag } from './flag-values.ts'
 
 /** Who is at it, for the audit. */

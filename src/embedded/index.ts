@@ -20,4 +20,5 @@ export async function startEmbedded(options: EmbeddedOptions = {}): Promise<Embe
 }
 
 export { findEmbedded } from './find.ts'
+export { embeddedSecretKey } from './secret-key.ts'
 export type { EmbeddedOptions, EmbeddedServer }

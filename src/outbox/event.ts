@@ -1,8 +1,6 @@
-/** Event type → its payload: `{ 'order.paid': { id: string } }`. */
-export type EventPayloads = object
+import { type AnyPayloads, type EventPayloads } from '../producer/event-payloads.ts'
 
-/** Anything JSON can say, for those who do not type their events. */
-export type AnyPayloads = Readonly<Record<string, unknown>>
+export type { AnyPayloads, EventPayloads }
 
 /** An event as a producer writes it. */
 export type NewEvent<Payloads extends EventPayloads = AnyPayloads> = {

@@ -20,9 +20,9 @@ export {
   fromPostgresJs,
   fromPrisma,
   fromQueryable,
-} from './producer/writer-adapters.ts'
-export type { Writer } from './producer/writer-types.ts'
-export type { StandardSchema } from './producer/validate-schema.ts'
+} from '../producer/writer-adapters.ts'
+export type { Writer } from '../producer/writer-types.ts'
+export type { StandardSchema } from '../producer/validate-schema.ts'
 export { forgetInbox, once, type Once } from './inbox.ts'
 export { relay, type RelayOptions } from './relay.ts'
 export type { Answer, PublishContext, Publisher } from './publisher.ts'

@@ -7,7 +7,7 @@ import { openDatabase } from '../postgres/database.ts'
 import { dead, done, type Outcome, retry } from '../runtime/outcome.ts'
 import { type NewEvent, type OutboxEvent } from './event.ts'
 import { enqueue } from './producer/outbox.ts'
-import { traceApiFinder } from './trace-api.ts'
+import { traceApiFinder } from '../producer/trace-api.ts'
 import { createTracing } from './trace.ts'
 
 useQuietProcess()

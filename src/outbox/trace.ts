@@ -1,4 +1,3 @@
-import { type OutboxEvent } from './event.ts'
 import {
   ERROR,
   type FindTraceApi,
@@ -7,7 +6,9 @@ import {
   type TraceApi,
   traceApiFinder,
   type TraceContext,
-} from './trace-api.ts'
+} from '../producer/trace-api.ts'
+import { activeHeadersOf, injected } from '../producer/trace-headers.ts'
+import { type OutboxEvent } from './event.ts'
 
 type Headers = Readonly<Record<string, string>>
 
@@ -34,12 +35,7 @@ export interface Tracing {
  */
 export function createTracing(find: FindTraceApi = traceApiFinder()): Tracing {
   return {
-    async activeHeaders() {
-      const api = await find()
-      if (api === undefined) return undefined
-      const active = api.context.active()
-      return api.trace.getSpan(active) === undefined ? undefined : injected(api, active)
-    },
+    activeHeaders: activeHeadersOf(find),
 
     async withTraces(events, publisher, work) {
       const api = await find()
@@ -54,12 +50,7 @@ export function createTracing(find: FindTraceApi = traceApiFinder()): Tracing {
 }
 
 /** For all who have no reason to look for OpenTelemetry elsewhere. */
-export const { activeHeaders, withTraces } = createTracing()
-
-/** Whether the caller has given a trace context of his own. */
-export function hasTraceParent(headers: Headers): boolean {
-  return Object.keys(headers).some((name) => name.toLowerCase() === 'traceparent')
-}
+export const { withTraces } = createTracing()
 
 interface Traced {
   readonly event: OutboxEvent
@@ -113,12 +104,6 @@ function failureOf(result: unknown): string | undefined {
       ? result.args.error
       : undefined
   return typeof error === 'string' ? `${outcome}: ${error}` : outcome
-}
-
-function injected(api: TraceApi, context: TraceContext): Record<string, string> {
-  const headers: Record<string, string> = {}
-  api.propagation.inject(context, headers)
-  return headers
 }
 
 /** Propagators write and look for lower case, and a producer may have written `Traceparent`. */

@@ -1,4 +1,4 @@
-import { type Queryable, type Statement } from '../../postgres/queryable.ts'
+import { type Queryable, type Statement } from '../postgres/queryable.ts'
 import {
   type AdaptedWriter,
   type DrizzleQuery,

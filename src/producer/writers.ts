@@ -1,5 +1,5 @@
-import { LeaseholdError } from '../../errors.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import { LeaseholdError } from '../errors.ts'
+import { type Queryable } from '../postgres/queryable.ts'
 import {
   fromDrizzle,
   fromKnex,

@@ -181,7 +181,10 @@ export class Exchange<Row extends object> {
   #openLanes(room: number, now: number): { lanes: readonly Lane[] | undefined; room: number } {
     if (this.#options.lanes === undefined || room === 0) return { lanes: undefined, room }
     const { lanes, againInMs } = this.#options.lanes.open(room)
-    if (againInMs < Infinity) this.#pace.expect(now + againInMs)
+    if (againInMs < Infinity) {
+      if (lanes.length === 0) this.#pace.rest(now + againInMs)
+      else this.#pace.expect(now + againInMs)
+    }
     return {
       lanes,
       room: Math.min(

@@ -21,4 +21,6 @@ export interface Lanes<Row> {
   ended(row: Row): void
   /** Called with what to call when there is room in a lane that may have rows. */
   onRoom(listener: () => void): void
+  /** Something may have changed: rows, or the lanes themselves. */
+  wake?(): void
 }

@@ -209,6 +209,12 @@ export class Runtime {
     const store = leaseStore(this.#db, table, shape, { owner: this.id, bucket })
     // An id that was given may have been another process's, which died; nobody else would miss it.
     if (this.#options.id !== undefined) await this.#takeBackOwn(store)
+    await declaration.open?.({
+      db: this.#db,
+      worker: this.id,
+      events: this.events,
+      log: this.#options.log ?? SILENT,
+    })
     const held = new HeldRows()
     const layers = new SettingsLayers(this.#options.settings, declaration.settings)
     const settings = (await this.#follower.read(name, tableName(table), layers)) ?? layers.store()

@@ -16,6 +16,7 @@ function handling(n: number): Handling<{ n: number }> {
     lost: undefined,
     settledAs: undefined,
     left: undefined,
+    leftLane: false,
   }
 }
 

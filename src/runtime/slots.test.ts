@@ -26,6 +26,7 @@ function handling(id: string, key = 'k'): Handling<Row> {
     lost: undefined,
     settledAs: undefined,
     left: undefined,
+    leftLane: false,
   }
 }
 

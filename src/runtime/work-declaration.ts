@@ -1,5 +1,6 @@
 import { LeaseholdError } from '../errors.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
+import { type Database } from '../postgres/database.ts'
 import { type RetryPolicy } from './back-off.ts'
 import { type LogSource } from './context.ts'
 import { type Events } from './events.ts'
@@ -28,8 +29,19 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   readonly bucket?: number
   /** What the table needs now and then; done by the processes that reap it. */
   readonly upkeep?: Upkeep
+  /** Called before the worker starts: opens what the handler needs. */
+  readonly open?: (surroundings: Surroundings) => Promise<void>
   /** Called once the worker has stopped: closes what its handler has opened. */
   readonly close?: () => Promise<void>
+}
+
+/** Where a worker runs. */
+export interface Surroundings {
+  readonly db: Database
+  /** The worker's id. */
+  readonly worker: string
+  readonly events: Events
+  readonly log: LogSource
 }
 
 export interface RuntimeOptions {

@@ -148,6 +148,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   /** Something may have become claimable. */
   wake(): void {
+    this.#options.lanes?.wake?.()
     this.#exchange.wake()
   }
 

@@ -55,6 +55,7 @@ describe('where a setting comes from', () => {
       port: 7400,
       logLevel: 'info',
       logFormat: 'json',
+      secretKey: undefined,
       databaseWaitMs: 30_000,
       timing: { leaseMs: 30_000, heartbeatMs: 9_000, reaperIntervalMs: 10_000, shutdownTimeoutMs: 24_000 },
       givenTiming: {},

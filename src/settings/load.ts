@@ -10,6 +10,7 @@ import { nearest } from './nearest.ts'
 import {
   DESCRIPTIONS,
   flagOf,
+  SECRET_SETTINGS,
   SETTING_NAMES,
   type ParsedSettings,
   type SettingName,
@@ -29,6 +30,8 @@ export interface Settings {
   readonly port: number
   readonly logLevel: ParsedSettings['logLevel']
   readonly logFormat: 'pretty' | 'json'
+  /** Never shown. Undefined: with the embedded server, the one that is kept in its directory. */
+  readonly secretKey: string | undefined
   readonly databaseWaitMs: number
   readonly timing: Timing
   /** As much of the timing as somebody has set: a worker with a lease of its own completes it in its own way. */
@@ -100,7 +103,7 @@ function complete(
   parsed: ParsedSettings,
   { workingDirectory, terminal }: Surroundings,
 ): Omit<Settings, 'timing' | 'givenTiming' | 'workers'> {
-  const { databaseUrl, directory, schema, host, port, logLevel, databaseWaitMs } = parsed
+  const { databaseUrl, directory, schema, host, port, logLevel, secretKey, databaseWaitMs } = parsed
   return {
     databaseUrl,
     directory: resolve(workingDirectory, directory),
@@ -109,6 +112,7 @@ function complete(
     port,
     logLevel,
     logFormat: parsed.logFormat ?? (terminal ? 'pretty' : 'json'),
+    secretKey,
     databaseWaitMs,
   }
 }
@@ -118,7 +122,7 @@ function collect(
   file: ConfigFile | undefined,
 ): Readonly<Record<SettingName, Given>> {
   return eachSetting((name): Given => {
-    const flag = flags[name]
+    const flag = SECRET_SETTINGS.includes(name) ? undefined : flags[name]
     if (flag !== undefined) return { value: flag, source: { kind: 'flag', name: flagOf(name) } }
     const variable = variableOf(name)
     const text = environment[variable]
@@ -157,6 +161,7 @@ function brokenRules(error: z.ZodError, given: Readonly<Record<SettingName, Give
 }
 
 function shown(name: SettingName, value: unknown): string {
+  if (SECRET_SETTINGS.includes(name)) return 'set (and not shown)'
   if (name === 'databaseUrl')
     return typeof value === 'string' ? withoutPassword(value) : `of type ${typeof value}`
   return inspect(value, { depth: 1, breakLength: Infinity })

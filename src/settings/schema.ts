@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { isLoopbackHost } from '../server/loopback.ts'
 import { isDatabaseUrl } from './database-url.ts'
+import { isSecretKey } from './secret-key.ts'
 
 /** Longer than this, a Node timer would fire at once. */
 const LONGEST_TIMER_MS = 2_147_483_647
@@ -30,6 +31,7 @@ export const settingsSchema = z.strictObject({
   port: number.pipe(z.int().min(0).max(65_535)).default(7400),
   logLevel: z.enum(LOG_LEVELS).default('info'),
   logFormat: z.enum(LOG_FORMATS).optional(),
+  secretKey: z.string().refine(isSecretKey).optional(),
   databaseWaitMs: number.pipe(z.number().min(0).max(LONGEST_TIMER_MS)).default(30_000),
   leaseMs: milliseconds,
   heartbeatMs: milliseconds,
@@ -47,6 +49,9 @@ export const timingSchema = settingsSchema.pick({
 
 export type ParsedSettings = z.output<typeof settingsSchema>
 export type SettingName = keyof ParsedSettings
+
+/** Never shown, and no flags: everybody on the machine can read the command line of a process. */
+export const SECRET_SETTINGS: readonly SettingName[] = ['secretKey']
 
 // Object.keys forgets which keys it was given.
 export const SETTING_NAMES = Object.keys(settingsSchema.shape) as readonly SettingName[]
@@ -91,6 +96,10 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   logFormat: {
     purpose: 'pretty or json (default: pretty on a terminal, json otherwise)',
     rule: `one of ${LOG_FORMATS.join(', ')}`,
+  },
+  secretKey: {
+    purpose: 'what the secrets of webhook endpoints are encrypted with',
+    rule: '32 bytes as base64 or hex, such as `openssl rand -base64 32` makes; several are separated by commas, the newest first',
   },
   databaseWaitMs: {
     purpose: 'how long to wait at start for a database that does not answer (default: 30000)',

@@ -60,6 +60,11 @@ const RULES: Readonly<Record<keyof WorkDeclaration, Rule>> = {
     holds: (value) => isRecord(value) && Number(value['everyMs']) > 0 && typeof value['run'] === 'function',
     text: 'an object such as { everyMs: 60000, run: async (db, stop) => ({ removed: 0 }) }',
   },
+  open: {
+    required: false,
+    holds: (value) => typeof value === 'function',
+    text: 'a function that opens what the handler needs',
+  },
   close: {
     required: false,
     holds: (value) => typeof value === 'function',

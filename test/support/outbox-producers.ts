@@ -13,8 +13,8 @@ import {
   fromPostgresJs,
   fromPrisma,
   fromQueryable,
-} from '../../src/outbox/producer/writers.ts'
-import { type PrismaWriter, type Writer } from '../../src/outbox/producer/writers.ts'
+} from '../../src/producer/writers.ts'
+import { type PrismaWriter, type Writer } from '../../src/producer/writers.ts'
 import { openDatabase } from '../../src/postgres/database.ts'
 
 /** A library with which users hold a transaction. */

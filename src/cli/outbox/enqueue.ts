@@ -1,7 +1,7 @@
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { type Run, UsageError } from '../run.ts'
 import { printable, printableJson } from '../text-columns.ts'
-import { isSet, momentFlag, textFlag, textsFlag, wrong } from './flag-values.ts'
+import { isSet, momentFlag, textFlag, textsFlag, wrong } from '../flag-values.ts'
 import { withOutbox } from './with-outbox.ts'
 
 /** `leasehold outbox enqueue <type> [payload]` */

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import type { EventFilter } from '../../outbox/operator/browse-filter.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
 import type { Run } from '../run.ts'
-import { pastFlag, textFlag, wrong } from './flag-values.ts'
+import { pastFlag, textFlag, wrong } from '../flag-values.ts'
 
 /** The flags by which list and replay choose events. */
 export function addFilterFlags(command: Command, statuses: string): Command {

@@ -2,7 +2,7 @@ import { listEvents, type EventSummary } from '../../outbox/operator/browse.ts'
 import type { Status } from '../../outbox/transitions.ts'
 import type { Run } from '../run.ts'
 import { columns, duration, printableJson, relative } from '../text-columns.ts'
-import { isSet, wholeFlag, textFlag, wrong } from './flag-values.ts'
+import { isSet, wholeFlag, textFlag, wrong } from '../flag-values.ts'
 import { readFilter } from './filter-flags.ts'
 import { withOutbox } from './with-outbox.ts'
 

@@ -1,14 +1,15 @@
 import { listEvents, type EventSummary } from '../../outbox/operator/browse.ts'
-import { isEmptyFilter, isEventId, type EventFilter } from '../../outbox/operator/browse-filter.ts'
+import { isUuid } from '../../operator/request-checks.ts'
+import { isEmptyFilter, type EventFilter } from '../../outbox/operator/browse-filter.ts'
 import type { ReplayProgress } from '../../outbox/operator/replay-run.ts'
 import { replay, type Replayed, type ReplayOptions, resumeReplay } from '../../outbox/operator/replay.ts'
 import type { Database } from '../../postgres/index.ts'
 import { ended, watchEnding } from '../ending.ts'
 import { type Run, UsageError } from '../run.ts'
 import { grouped } from '../text-columns.ts'
-import { isSet, positiveFlag, textFlag, wholeFlag } from './flag-values.ts'
+import { isSet, positiveFlag, textFlag, wholeFlag } from '../flag-values.ts'
 import { readFilter } from './filter-flags.ts'
-import { principalOf, reasonOf } from './principal.ts'
+import { principalOf, reasonOf } from '../principal.ts'
 import { byState, halfWay, type LeftOut, replayJson, replayText } from './replay-report.ts'
 import { withOutbox } from './with-outbox.ts'
 
@@ -99,7 +100,7 @@ function report({ flags, print }: Run, done: Replayed, leftOut: readonly LeftOut
 
 function refuseUnclear(ids: readonly string[], filter: EventFilter): void {
   for (const id of ids) {
-    if (/^\d{1,18}$/.test(id) || isEventId(id)) continue
+    if (/^\d{1,18}$/.test(id) || isUuid(id)) continue
     throw new UsageError(
       `${JSON.stringify(id)} is no event: give the number of an event, or its event id, a uuid.`,
     )
@@ -122,7 +123,7 @@ async function whatIsLeftOut(db: Database, schema: string, ids: readonly string[
     ]),
   )
   return ids.flatMap((id) => {
-    const status = known.get(isEventId(id) ? id.toLowerCase() : String(BigInt(id)))?.status
+    const status = known.get(isUuid(id) ? id.toLowerCase() : String(BigInt(id)))?.status
     return status === 'PUBLISHED' || status === 'DEAD' ? [] : [{ id, status: status ?? 'UNKNOWN' }]
   })
 }

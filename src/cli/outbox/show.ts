@@ -1,7 +1,7 @@
 import { showEvent, type EventDetails, type WaitedFor } from '../../outbox/operator/browse.ts'
 import type { Run } from '../run.ts'
 import { printable, printableJson, relative } from '../text-columns.ts'
-import { isSet } from './flag-values.ts'
+import { isSet } from '../flag-values.ts'
 import { withOutbox } from './with-outbox.ts'
 
 /** `leasehold outbox show <id>` */

@@ -1,8 +1,8 @@
 import { unblock, type Unblocked } from '../../outbox/operator/unblock.ts'
 import type { Run } from '../run.ts'
 import { counted, printable, printableJson } from '../text-columns.ts'
-import { isSet } from './flag-values.ts'
-import { principalOf, reasonOf } from './principal.ts'
+import { isSet } from '../flag-values.ts'
+import { principalOf, reasonOf } from '../principal.ts'
 import { withOutbox } from './with-outbox.ts'
 
 /** `leasehold outbox unblock <key>`; the exit code is 1 when nothing held the key up. */

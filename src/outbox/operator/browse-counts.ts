@@ -1,15 +1,10 @@
 /** How much is in each state, and how long the oldest event has waited: asked often, so never by reading the table. */
+import { type Count, countRest, countUpTo, sum } from '../../operator/counting.ts'
+import { type BrowseOptions } from '../../operator/looking.ts'
 import { type Database } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
-import { type BrowseOptions, looking } from './browse.ts'
+import { looking } from './browse.ts'
 import { bucketsOf, outboxOf } from './browse-buckets.ts'
 import { type Status } from '../transitions.ts'
-
-export interface Count {
-  readonly count: number
-  /** False: an estimate from the statistics of PostgreSQL; say "about". */
-  readonly exact: boolean
-}
 
 export type StatusCounts = Readonly<Record<Status, Count>>
 
@@ -21,9 +16,6 @@ export interface OldestPending {
   /** How long it could have been claimed already, by the clock of the database. */
   readonly waitingMs: number
 }
-
-/** Up to here everything is counted: some 20 ms along an index. */
-const COUNTED = 100_000
 
 /** Each in the words of a partial index. Behind another event stands only what has a key. */
 const PARTS = {
@@ -45,9 +37,9 @@ export async function countByStatus(db: Database, options: BrowseOptions = {}): 
     const behind = await countUpTo(tx, outbox, PARTS.pendingBehind)
     const claimed = await countUpTo(tx, outbox, PARTS.claimed)
     const dead = await countUpTo(tx, outbox, PARTS.dead)
-    const pending = { count: first.count + behind.count, exact: first.exact && behind.exact }
-    const others = [pending, claimed, dead]
-    return { PENDING: pending, CLAIMED: claimed, PUBLISHED: await published(tx, outbox, others), DEAD: dead }
+    const pending = sum([first, behind])
+    const published = await countRest(tx, outbox, "status = 'PUBLISHED'", [pending, claimed, dead])
+    return { PENDING: pending, CLAIMED: claimed, PUBLISHED: published, DEAD: dead }
   })
 }
 
@@ -73,34 +65,4 @@ order by available_at, o.id limit 1`,
     }
     return oldest
   })
-}
-
-async function countUpTo(tx: Queryable, outbox: string, where: string): Promise<Count> {
-  const { rows } = await tx.query<{ count: number }>({
-    text: `select count(*)::int as count from (select from ${outbox} where ${where} limit $1::int) as found`,
-    values: [COUNTED],
-  })
-  const count = rows[0]?.count ?? 0
-  if (count < COUNTED) return { count, exact: true }
-  return { count: Math.max(COUNTED, await estimate(tx, outbox, where)), exact: false }
-}
-
-async function published(tx: Queryable, outbox: string, others: readonly Count[]): Promise<Count> {
-  const all = await estimate(tx, outbox, 'true')
-  if (all < COUNTED) {
-    const { rows } = await tx.query<{ count: number }>({
-      text: `select count(*)::int as count from ${outbox} where status = 'PUBLISHED'`,
-    })
-    return { count: rows[0]?.count ?? 0, exact: true }
-  }
-  const rest = all - others.reduce((sum, { count }) => sum + count, 0)
-  return { count: Math.max(0, rest), exact: false }
-}
-
-/** What the planner expects: it knows the size of the table as it is now, also before the first ANALYZE. */
-async function estimate(tx: Queryable, outbox: string, where: string): Promise<number> {
-  const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: { 'Plan Rows': number } }] }>({
-    text: `explain (format json) select from ${outbox} where ${where}`,
-  })
-  return rows[0]?.['QUERY PLAN'][0].Plan['Plan Rows'] ?? 0
 }

@@ -1,5 +1,6 @@
 /** What an operator chooses events by. One place turns it into SQL, for listing, counting and replaying alike. */
-import { LeaseholdError } from '../../errors.ts'
+import { checkPeriod, checkTexts, invalid, isRowId, isUuid } from '../../operator/request-checks.ts'
+import { type Values } from '../../operator/statement-values.ts'
 import { STATUSES, type Status } from '../transitions.ts'
 
 export interface EventFilter {
@@ -14,17 +15,6 @@ export interface EventFilter {
   readonly error?: string | undefined
   /** Row ids and event ids, mixed as they come. */
   readonly ids?: readonly string[] | undefined
-}
-
-/** Collects the values of one statement; each call returns the placeholder that stands for its value. */
-export interface Values {
-  (value: unknown, type: string): string
-  readonly all: unknown[]
-}
-
-export function values(): Values {
-  const all: unknown[] = []
-  return Object.assign((value: unknown, type: string) => `$${all.push(value)}::${type}`, { all })
 }
 
 export interface FilterSql {
@@ -64,19 +54,9 @@ export function checkFilter(filter: EventFilter): void {
     throw invalid('status', unknown ?? [], `Give one or more of ${STATUSES.join(', ')}.`)
   }
   for (const id of filter.ids ?? []) checkId(id)
-  const { from, to } = filter
-  for (const [name, moment] of Object.entries({ from, to })) {
-    if (moment !== undefined && Number.isNaN(moment.getTime())) throw invalid(name, moment, 'Give a moment.')
-  }
-  if (from !== undefined && to !== undefined && from >= to) {
-    throw invalid('to', to.toISOString(), `It must be later than from, which is ${from.toISOString()}.`)
-  }
-  // A text with a zero character cannot be in the table, and PostgreSQL would refuse it in its own words.
-  for (const name of ['type', 'orderingKey', 'error'] as const) {
-    const text = filter[name]
-    if (text === '' || text?.includes('\0') === true)
-      throw invalid(name, text, 'Give a text, or leave it out.')
-  }
+  checkPeriod(filter.from, filter.to)
+  const { type, orderingKey, error } = filter
+  checkTexts({ type, orderingKey, error })
 }
 
 /** Whether the filter chooses at all: an empty one means every event there is. */
@@ -84,21 +64,8 @@ export function isEmptyFilter({ type, orderingKey, status, from, to, error, ids 
   return [type, orderingKey, status, from, to, error, ids].every((part) => part === undefined)
 }
 
-export function invalid(field: string, value: unknown, remedy: string): LeaseholdError {
-  return new LeaseholdError('REQUEST_INVALID', `${field} is ${JSON.stringify(value) ?? 'missing'}.`, {
-    remedy,
-  })
-}
-
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
-const GREATEST_ID = 9_223_372_036_854_775_807n
-
-export function isEventId(id: string): boolean {
-  return UUID.test(id)
-}
-
 export function checkId(id: string): void {
-  if (isEventId(id) || (/^\d{1,19}$/.test(id) && BigInt(id) <= GREATEST_ID)) return
+  if (isUuid(id) || isRowId(id)) return
   throw invalid('id', id, 'Give the number of an event, or its event id, which is a uuid.')
 }
 
@@ -110,8 +77,8 @@ function statusSql(statuses: readonly Status[]): string {
 }
 
 function idsSql(ids: readonly string[], value: Values): string {
-  const numbers = ids.filter((id) => !isEventId(id))
-  const uuids = ids.filter(isEventId)
+  const numbers = ids.filter((id) => !isUuid(id))
+  const uuids = ids.filter(isUuid)
   const either = [
     ...(numbers.length > 0 || uuids.length === 0 ? [`id = any (${value(numbers, 'bigint[]')})`] : []),
     ...(uuids.length > 0 ? [`event_id = any (${value(uuids, 'uuid[]')})`] : []),

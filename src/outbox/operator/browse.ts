@@ -1,17 +1,12 @@
 /** What the outbox holds, for those who operate it: lists, one event with all there is to know, one page at a time. */
-import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
+import { LeaseholdError } from '../../errors.ts'
+import { type BrowseOptions, looking as lookingFor } from '../../operator/looking.ts'
+import { checkPage, invalid } from '../../operator/request-checks.ts'
+import { values } from '../../operator/statement-values.ts'
 import { type Database } from '../../postgres/database.ts'
 import { type Queryable } from '../../postgres/queryable.ts'
 import { bucketsOf, outboxOf } from './browse-buckets.ts'
-import {
-  checkFilter,
-  checkId,
-  type EventFilter,
-  filterSql,
-  invalid,
-  statusesOf,
-  values,
-} from './browse-filter.ts'
+import { checkFilter, checkId, type EventFilter, filterSql, statusesOf } from './browse-filter.ts'
 import { type Status } from '../transitions.ts'
 
 /** An event without its payload, as lists show it. */
@@ -44,12 +39,6 @@ export interface EventDetails extends EventSummary {
 
 export type WaitedFor = Pick<EventSummary, 'id' | 'status' | 'parked' | 'attempts' | 'lastError'>
 
-export interface BrowseOptions {
-  readonly schema?: string | undefined
-  /** How long the database may look. Default 10,000. */
-  readonly timeoutMs?: number | undefined
-}
-
 export interface PageOptions extends BrowseOptions {
   /** Default 50, at most 1,000. */
   readonly limit?: number | undefined
@@ -64,9 +53,6 @@ export interface EventPage {
   readonly next: string | null
 }
 
-const DEFAULT_TIMEOUT_MS = 10_000
-const LARGEST_PAGE = 1_000
-
 /** One page of events, newest first: by the number they got, which is nearly the order in which they were written. */
 export async function listEvents(
   db: Database,
@@ -76,9 +62,7 @@ export async function listEvents(
   const { limit = 50, before, schema } = options
   checkFilter(filter)
   if (before !== undefined) checkBefore(before)
-  if (!Number.isInteger(limit) || limit < 1 || limit > LARGEST_PAGE) {
-    throw invalid('limit', limit, `Give a whole number from 1 to ${LARGEST_PAGE}.`)
-  }
+  checkPage(limit)
   return looking(db, options, 'listing the events', async (tx) => {
     const found: EventSummary[] = []
     for (const bucket of await bucketsOf(tx, schema)) {
@@ -152,30 +136,13 @@ order by (o.status <> 'CLAIMED'), o.id limit 1`,
 /** Looks in one read-only transaction, for a bounded time. */
 export async function looking<Found>(
   db: Database,
-  { timeoutMs = DEFAULT_TIMEOUT_MS }: BrowseOptions,
+  options: BrowseOptions,
   what: string,
   look: (tx: Queryable) => Promise<Found>,
 ): Promise<Found> {
-  try {
-    return await db.transaction(
-      async (tx) => {
-        await tx.query({ text: 'set transaction read only' })
-        return look(tx)
-      },
-      { queryTimeoutMs: timeoutMs },
-    )
-  } catch (error) {
-    if (!isLeaseholdError(error, 'QUERY_TIMEOUT')) throw error
-    throw new LeaseholdError(
-      'QUERY_TIMEOUT',
-      `After ${timeoutMs} ms ${what} was given up: too many to look through.`,
-      {
-        remedy:
-          'Choose fewer: by status dead, by ids, or with `before` a page further down; or allow more time.',
-        cause: error,
-      },
-    )
-  }
+  const remedy =
+    'Choose fewer: by status dead, by ids, or with `before` a page further down; or allow more time.'
+  return lookingFor(db, options, { what, remedy }, look)
 }
 
 type SummaryRow = Omit<EventSummary, 'token'> & { readonly token: string }

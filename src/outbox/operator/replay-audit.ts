@@ -6,10 +6,12 @@
  * a replay has `finishedAt`; where it has not, the replay was stopped or died after exactly that batch, and can be gone
  * on with. The common replay of a few events is one batch, and therefore one entry.
  */
+import { audit } from '../../audit.ts'
 import { LeaseholdError } from '../../errors.ts'
+import { isUuid } from '../../operator/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { type Queryable } from '../../postgres/queryable.ts'
-import { type EventFilter, isEventId } from './browse-filter.ts'
+import { type EventFilter } from './browse-filter.ts'
 import { type Place, type Replayable } from './replay-sql.ts'
 
 export const REPLAY_ACTION = 'outbox.replay'
@@ -47,17 +49,13 @@ export async function recordReplay(
   record: ReplayRecord,
 ): Promise<void> {
   const { ids } = record.filter
-  const target = ids?.length === 1 ? ids[0] : null
-  const details = { ...record, dryRun: false }
-  await tx.query({
-    text: `insert into ${quoteQualified(schema, 'audit')} (principal, action, target, details) values ($1, $2, $3, $4)`,
-    values: [principal, REPLAY_ACTION, target, JSON.stringify(details)],
-  })
+  const target = ids?.length === 1 ? (ids[0] ?? null) : null
+  await audit(tx, schema, { principal, action: REPLAY_ACTION, target, details: { ...record, dryRun: false } })
 }
 
 /** Where a replay that was stopped or died has got to. */
 export async function readReplay(db: Queryable, schema: string, replay: string): Promise<ReplayRecord> {
-  const { rows } = isEventId(replay)
+  const { rows } = isUuid(replay)
     ? await db.query<{ details: ReplayRecord & { filter: StoredFilter } }>({
         text: `select details from ${quoteQualified(schema, 'audit')}
 where action = $1 and details ->> 'replay' = $2 order by id desc limit 1`,

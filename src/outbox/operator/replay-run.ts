@@ -1,8 +1,9 @@
 /** The way of a replay through the table: batch after batch, in the order of ids, each with its entry in the audit. */
+import { BEFORE_FIRST } from '../../operator/buckets.ts'
 import { type Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { recordReplay, type ReplayRecord } from './replay-audit.ts'
-import { type Batch, BEFORE_FIRST, type Place, REPLAY_BATCH, replayBatch } from './replay-sql.ts'
+import { type Batch, type Place, REPLAY_BATCH, replayBatch } from './replay-sql.ts'
 
 /** For those who want to follow a replay, and to stop it. */
 export interface Following {

@@ -1,7 +1,8 @@
 /** The statements of a replay. Each looks at a bounded stretch of the table, however few events of it are meant. */
+import { type Values, values } from '../../operator/statement-values.ts'
 import { type Queryable } from '../../postgres/queryable.ts'
 import { bucketsOf, outboxOf } from './browse-buckets.ts'
-import { type EventFilter, filterSql, type Values, values } from './browse-filter.ts'
+import { type EventFilter, filterSql } from './browse-filter.ts'
 import { type Status } from '../transitions.ts'
 
 /** The most events one transaction changes. */
@@ -33,9 +34,6 @@ export interface Place {
   readonly bucket: number
   readonly id: string
 }
-
-/** Smaller than every id. */
-export const BEFORE_FIRST = '-9223372036854775808'
 
 /** From where to where, in the order of ids. */
 export interface Stretch {

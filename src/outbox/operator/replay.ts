@@ -15,12 +15,14 @@
  *   as it was; `resume` goes on where it ended.
  */
 import { randomUUID } from 'node:crypto'
+import { BEFORE_FIRST } from '../../operator/buckets.ts'
+import { checkPrincipal } from '../../operator/request-checks.ts'
 import { type Database } from '../../postgres/database.ts'
 import { type EventFilter } from './browse-filter.ts'
 import { readReplay } from './replay-audit.ts'
-import { checkPrincipal, checkReplay } from './replay-check.ts'
+import { checkReplay } from './replay-check.ts'
 import { type Following, type Ran, runReplay } from './replay-run.ts'
-import { BEFORE_FIRST, type Chosen, countStretch, endsOfBuckets, moment, type Place } from './replay-sql.ts'
+import { type Chosen, countStretch, endsOfBuckets, moment, type Place } from './replay-sql.ts'
 
 export interface ReplayOptions extends Following {
   readonly schema?: string | undefined
@@ -83,7 +85,7 @@ export interface ResumeOptions extends Following {
 /** Goes on with a replay that was stopped or died: the same events at the same rate, for the same reason. */
 export async function resumeReplay(db: Database, replay: string, options: ResumeOptions): Promise<Replayed> {
   const { schema = 'leasehold' } = options
-  const principal = checkPrincipal(options.principal)
+  const principal = checkPrincipal(options.principal, 'replay')
   const begun = await readReplay(db, schema, replay)
   const ran = await runReplay(db, begun, { ...options, schema, principal })
   return { ...ran, dryRun: false, matched: begun.matched }

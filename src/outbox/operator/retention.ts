@@ -10,22 +10,24 @@
  *   that somebody had locked, a replayed one) the next one finds.
  * - Each batch is one short statement that locks nothing for others to wait on.
  */
-import { setTimeout as delay } from 'node:timers/promises'
+import {
+  checkGentleness,
+  checkKept,
+  type Gentleness,
+  inBatches,
+  removeAlongIds,
+  type Round,
+} from '../../operator/rounds.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { type Queryable } from '../../postgres/queryable.ts'
 import { bucketsOf, outboxOf } from './browse-buckets.ts'
-import { invalid } from './browse-filter.ts'
 
 /** How long events are kept, and how gently they are removed. */
-export interface Retention {
+export interface Retention extends Gentleness {
   /** How long a published event is kept. Null: for ever. Default 7 days. */
   readonly publishedMs?: number | null | undefined
   /** How long a dead event is kept. Null: for ever. Default 90 days. */
   readonly deadMs?: number | null | undefined
-  /** The most rows one statement looks at, and removes. Default 1,000. */
-  readonly batch?: number | undefined
-  /** How long to rest after a batch of which something was removed. Default 20. */
-  readonly pauseMs?: number | undefined
 }
 
 export interface RetentionOptions extends Retention {
@@ -42,58 +44,21 @@ export type Removed = {
 }
 
 const DAY_MS = 86_400_000
-const LARGEST_BATCH = 10_000
 
 /** One round. */
 export async function applyRetention(db: Queryable, options: RetentionOptions = {}): Promise<Removed> {
-  const { schema = 'leasehold', signal } = options
-  const { publishedMs, deadMs, batch, pauseMs } = checked(options)
-  const round = { db, schema, batch, pauseMs, signal }
+  const { schema = 'leasehold', signal, publishedMs = 7 * DAY_MS, deadMs = 90 * DAY_MS } = options
+  checkKept({ publishedMs, deadMs })
+  const round = { schema, signal, ...checkGentleness(options) }
   const removed = { published: 0, dead: 0, inbox: 0 }
+  const remove = async (status: 'PUBLISHED' | 'DEAD', bucket: number, keepMs: number): Promise<number> =>
+    removeAlongIds(db, round, removal(schema, status), bucket, keepMs)
   for (const bucket of await bucketsOf(db, schema)) {
-    if (publishedMs !== null) removed.published += await removeEvents(round, 'PUBLISHED', bucket, publishedMs)
-    if (deadMs !== null) removed.dead += await removeEvents(round, 'DEAD', bucket, deadMs)
+    if (publishedMs !== null) removed.published += await remove('PUBLISHED', bucket, publishedMs)
+    if (deadMs !== null) removed.dead += await remove('DEAD', bucket, deadMs)
   }
   if (publishedMs !== null && deadMs !== null) {
-    removed.inbox = await trimInbox(round, Math.max(publishedMs, deadMs))
-  }
-  return removed
-}
-
-interface Round {
-  readonly db: Queryable
-  readonly schema: string
-  readonly batch: number
-  readonly pauseMs: number
-  readonly signal: AbortSignal | undefined
-}
-
-interface Looked {
-  readonly removed: number
-  /** Null: there was nothing left to look at. */
-  readonly lookedTo: string | null
-  /** Whether any of them was written long enough ago. */
-  readonly old: boolean
-}
-
-async function removeEvents(
-  round: Round,
-  status: 'PUBLISHED' | 'DEAD',
-  bucket: number,
-  keepMs: number,
-): Promise<number> {
-  const text = removal(round.schema, status)
-  let removed = 0
-  let place = '-9223372036854775808'
-  while (round.signal?.aborted !== true) {
-    const values = [bucket, place, keepMs, round.batch]
-    const { rows } = await round.db.query<Looked>({ text, values })
-    const [looked] = rows
-    if (looked === undefined) break
-    removed += looked.removed
-    if (looked.lookedTo === null || !looked.old) break
-    place = looked.lookedTo
-    await rest(round)
+    removed.inbox = await trimInbox(db, round, Math.max(publishedMs, deadMs))
   }
   return removed
 }
@@ -133,7 +98,7 @@ select (select count(*) from removed)::int as removed, max(id)::text as "lookedT
 from looked`
 }
 
-async function trimInbox(round: Round, keepMs: number): Promise<number> {
+async function trimInbox(db: Queryable, round: Round, keepMs: number): Promise<number> {
   const inbox = quoteQualified(round.schema, 'inbox')
   // By where the rows are: they are locked and cannot move. A join would be planned as a read of the whole table.
   const text = `with chosen as materialized (
@@ -143,41 +108,9 @@ async function trimInbox(round: Round, keepMs: number): Promise<number> {
   for update skip locked
 )
 delete from ${inbox} where ctid = any (array(select ctid from chosen))`
-  let removed = 0
-  while (round.signal?.aborted !== true) {
-    const { rowCount } = await round.db.query({ text, values: [keepMs, round.batch] })
-    removed += rowCount ?? 0
-    if ((rowCount ?? 0) < round.batch) break
-    await rest(round)
-  }
-  return removed
-}
-
-async function rest({ pauseMs, signal }: Round): Promise<void> {
-  if (pauseMs === 0) return
-  // Being told to stop ends the rest; the loop sees the signal itself.
-  await delay(pauseMs, undefined, signal === undefined ? {} : { signal }).catch(() => undefined)
-}
-
-function checked(options: RetentionOptions): {
-  readonly publishedMs: number | null
-  readonly deadMs: number | null
-  readonly batch: number
-  readonly pauseMs: number
-} {
-  const { publishedMs = 7 * DAY_MS, deadMs = 90 * DAY_MS, batch = 1_000, pauseMs = 20 } = options
-  for (const [name, value] of Object.entries({ publishedMs, deadMs })) {
-    if (value !== null && !isDuration(value)) {
-      throw invalid(name, value, 'Give a number of milliseconds, 0 or more, or null to keep them for ever.')
-    }
-  }
-  if (!isDuration(pauseMs)) throw invalid('pauseMs', pauseMs, 'Give a number of milliseconds, 0 or more.')
-  if (!Number.isInteger(batch) || batch < 1 || batch > LARGEST_BATCH) {
-    throw invalid('batch', batch, `Give a whole number from 1 to ${LARGEST_BATCH}.`)
-  }
-  return { publishedMs, deadMs, batch, pauseMs }
-}
-
-function isDuration(ms: number): boolean {
-  return ms >= 0 && Number.isFinite(ms)
+  return inBatches(round, async () => {
+    const { rowCount } = await db.query({ text, values: [keepMs, round.batch] })
+    const done = rowCount ?? 0
+    return { done, more: done === round.batch }
+  })
 }

@@ -1,3 +1,4 @@
+import { audit } from '../../audit.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { type LeaseStore, openLeaseStore } from '../../lease/store.ts'
 import { type Database } from '../../postgres/database.ts'
@@ -57,10 +58,8 @@ async function unblockIn(tx: Queryable, request: InBucket, store: LeaseStore): P
   const events = [...parked, ...failing]
   if (events.length > 0) {
     await store.advance({ keys: [orderingKey], tx })
-    await tx.query({
-      text: `insert into ${quoteQualified(schema, 'audit')} (principal, action, target, details) values ($1, $2, $3, $4)`,
-      values: [principal, UNBLOCK_ACTION, orderingKey, JSON.stringify({ reason, replay, events })],
-    })
+    const details = { reason, replay, events }
+    await audit(tx, schema, { principal, action: UNBLOCK_ACTION, target: orderingKey, details })
     await tx.query({ text: `select ${quoteQualified(schema, 'wake')}('outbox')` })
   }
   return { parked: parked.length, failing: failing.length }

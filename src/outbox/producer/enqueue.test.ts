@@ -5,7 +5,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { blocked } from '../../../test/support/outbox-waiting.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { newEventIds } from './enqueue-ids.ts'
+import { newEventIds } from '../../producer/event-ids.ts'
 import { type NewEvent } from '../event.ts'
 import { enqueue } from './outbox.ts'
 

@@ -1,8 +1,9 @@
 import { LeaseholdError } from '../../errors.ts'
-import { newEventIds } from './enqueue-ids.ts'
+import { newEventIds } from '../../producer/event-ids.ts'
+import { eventsText } from '../../producer/events-text.ts'
+import { type CheckedEvent } from '../../producer/validate.ts'
+import { type AdaptedWriter, type WriterRow } from '../../producer/writer-types.ts'
 import { enqueueLinesSql, enqueueSql, findEventsSql } from './enqueue-sql.ts'
-import { type CheckedEvent } from './validate.ts'
-import { type AdaptedWriter, type WriterRow } from './writer-types.ts'
 
 /** What became of an event that was given to `enqueue`. */
 export interface Enqueued {
@@ -14,8 +15,7 @@ export interface Enqueued {
   readonly written: boolean
 }
 
-/** The most that is sent at once; PostgreSQL takes no value of a gibibyte, and V8 no string of half of one. */
-const LARGEST_TEXT = 256 * 1024 * 1024
+export type CheckedOutboxEvent = CheckedEvent & { readonly maxAttempts: number | null }
 
 export interface EnqueueStatements {
   readonly enqueue: string
@@ -32,7 +32,7 @@ export function enqueueStatements(schema: string): EnqueueStatements {
 export async function writeEvents(
   writer: AdaptedWriter,
   statements: EnqueueStatements,
-  events: readonly CheckedEvent[],
+  events: readonly CheckedOutboxEvent[],
 ): Promise<readonly Enqueued[]> {
   const newEventId = newEventIds()
   const eventIds = events.map(({ eventId }) => eventId ?? newEventId())
@@ -45,7 +45,7 @@ export async function writeEvents(
     return event === undefined ? [] : [eventText(event, eventId, place)]
   })
   const statement = hasLines(events) ? statements.enqueueLines : statements.enqueue
-  const { rows } = await writer.query(statement, [`[${within(LARGEST_TEXT, texts).join(',')}]`])
+  const { rows } = await writer.query(statement, [eventsText(texts)])
   const ids = idsIn(rows)
   const written = new Set(rows.flatMap((row) => (row['written'] === true ? [row['event']] : [])))
 
@@ -60,7 +60,7 @@ export async function writeEvents(
 }
 
 /** Whether an ordering key stands here twice. */
-function hasLines(events: readonly CheckedEvent[]): boolean {
+function hasLines(events: readonly CheckedOutboxEvent[]): boolean {
   const keys = events.flatMap(({ orderingKey }) => (orderingKey === undefined ? [] : [orderingKey]))
   return new Set(keys).size < keys.length
 }
@@ -84,7 +84,7 @@ function idsIn(rows: readonly WriterRow[]): ReadonlyMap<string, string> {
   )
 }
 
-function eventText(event: CheckedEvent, eventId: string, place: number): string {
+function eventText(event: CheckedOutboxEvent, eventId: string, place: number): string {
   const { type, orderingKey, headers, availableAt, maxAttempts, payload } = event
   const fields = JSON.stringify({
     place,
@@ -99,16 +99,6 @@ function eventText(event: CheckedEvent, eventId: string, place: number): string 
   })
   // The payload is JSON already.
   return `${fields.slice(0, -1)},"payload":${payload}}`
-}
-
-function within(limit: number, texts: readonly string[]): readonly string[] {
-  const size = texts.reduce((sum, text) => sum + text.length, 0)
-  if (size <= limit) return texts
-  throw new LeaseholdError(
-    'EVENT_TOO_LARGE',
-    `Nothing was written: the ${texts.length} events of this call have ${size} characters together, and at most ${limit} are allowed.`,
-    { remedy: 'Give them in several calls; inside one transaction that is as good as one.' },
-  )
 }
 
 function neitherWrittenNorFound(eventId: string): LeaseholdError {

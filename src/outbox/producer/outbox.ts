@@ -1,21 +1,13 @@
-import { LeaseholdError } from '../../errors.ts'
-import { type Enqueued, enqueueStatements, writeEvents } from './enqueue.ts'
+import { type ProducerOptions, producerRules } from '../../producer/rules.ts'
+import { withTraceHeaders } from '../../producer/trace-headers.ts'
+import { checkEvents, type CheckOwn } from '../../producer/validate.ts'
+import { isWhole, shown } from '../../producer/validate-fields.ts'
+import { type EventSchemas, type PayloadsOf, type SchemasOf } from '../../producer/validate-schema.ts'
+import { type Writer, writerOf } from '../../producer/writers.ts'
 import { type AnyPayloads, type EventPayloads, type NewEvent } from '../event.ts'
-import { activeHeaders, hasTraceParent } from '../trace.ts'
-import { type CheckedEvent, checkEvents, checkMaxAttempts, type EventRules, isWhole } from './validate.ts'
-import { type EventSchemas, type PayloadsOf, type SchemasOf } from './validate-schema.ts'
-import { type Writer, writerOf } from './writers.ts'
+import { type CheckedOutboxEvent, type Enqueued, enqueueStatements, writeEvents } from './enqueue.ts'
 
-export interface OutboxOptions<Schemas = EventSchemas> {
-  /** Where the migrations put the tables. Default `leasehold`. */
-  readonly schema?: string | undefined
-  /**
-   * A Standard Schema (Zod, Valibot, ArkType, …) for each event type. A payload is checked before anything is written,
-   * and what its schema returns is what is written. Types that have no schema are refused.
-   */
-  readonly events?: Schemas | undefined
-  /** The largest payload, as JSON. Default 262,144 (256 KiB). */
-  readonly maxPayloadBytes?: number | undefined
+export interface OutboxOptions<Schemas = EventSchemas> extends ProducerOptions<Schemas> {
   /** After so many failed attempts an event is dead; `null`: never. Default 25. An event can say otherwise. */
   readonly maxAttempts?: number | null | undefined
 }
@@ -42,8 +34,8 @@ export interface Enqueue<Payloads extends EventPayloads = AnyPayloads> {
   ): Promise<Enqueued | readonly Enqueued[]>
 }
 
-const DEFAULT_MAX_PAYLOAD_BYTES = 262_144
 const DEFAULT_MAX_ATTEMPTS = 25
+const MAX_INT = 2_147_483_647
 
 /**
  * The producer's side of an outbox.
@@ -60,8 +52,22 @@ export function createOutbox<Payloads extends EventPayloads = AnyPayloads>(
   options?: OutboxOptions<SchemasOf<Payloads>>,
 ): Outbox<Payloads>
 export function createOutbox(options: OutboxOptions = {}): Outbox {
-  const rules = rulesOf(options)
-  const statements = enqueueStatements(options.schema ?? 'leasehold')
+  const maxAttempts = options.maxAttempts === undefined ? DEFAULT_MAX_ATTEMPTS : options.maxAttempts
+  const { schema, ...checks } = producerRules(
+    'createOutbox',
+    options,
+    checkMaxAttempts('maxAttempts', maxAttempts),
+  )
+  const rules = { ...checks, place: 'this outbox', verb: 'enqueue' }
+  const statements = enqueueStatements(schema)
+  const checkOwn: CheckOwn<Pick<CheckedOutboxEvent, 'maxAttempts'>> = (event, label) => {
+    const { maxAttempts: own = maxAttempts } = event
+    // Looked at beside it: where it is no such thing, the problem is what counts.
+    return {
+      problems: checkMaxAttempts(`${label}.maxAttempts`, own),
+      own: { maxAttempts: own as number | null },
+    }
+  }
 
   async function write(
     tx: Writer,
@@ -69,7 +75,7 @@ export function createOutbox(options: OutboxOptions = {}): Outbox {
     labelOf: (index: number) => string,
   ): Promise<readonly Enqueued[]> {
     const writer = writerOf(tx)
-    const checked = await checkEvents(events, labelOf, rules)
+    const checked = await checkEvents(events, labelOf, rules, checkOwn)
     if (checked.length === 0) return []
     return writeEvents(writer, statements, await withTraceHeaders(checked))
   }
@@ -102,41 +108,13 @@ export function createOutbox(options: OutboxOptions = {}): Outbox {
  */
 export const enqueue: Enqueue = createOutbox().enqueue
 
-function rulesOf(options: OutboxOptions): EventRules {
-  const { events: schemas, maxPayloadBytes = DEFAULT_MAX_PAYLOAD_BYTES } = options
-  const maxAttempts = options.maxAttempts === undefined ? DEFAULT_MAX_ATTEMPTS : options.maxAttempts
-  const problems = [
-    ...checkMaxAttempts('maxAttempts', maxAttempts),
-    ...(isWhole(maxPayloadBytes, 1, Number.MAX_SAFE_INTEGER)
-      ? []
-      : [`maxPayloadBytes is ${maxPayloadBytes}, but must be a whole number from 1`]),
-    ...(options.schema === '' ? [`schema is '', but must be the name of a schema`] : []),
-    ...Object.entries(schemas ?? {}).flatMap(([type, schema]) =>
-      isStandardSchema(schema) ? [] : [`events[${JSON.stringify(type)}] is no Standard Schema (version 1)`],
-    ),
-  ]
-  if (problems.length === 0) return { schemas, maxPayloadBytes, maxAttempts }
-  throw new LeaseholdError('SETTING_INVALID', `The options of createOutbox: ${problems.join('; ')}.`, {
-    remedy: 'Correct the options named.',
-  })
-}
-
-function isStandardSchema(schema: unknown): boolean {
-  if ((typeof schema !== 'object' && typeof schema !== 'function') || schema === null) return false
-  const standard: unknown = Reflect.get(schema, '~standard')
-  return typeof standard === 'object' && standard !== null && Reflect.get(standard, 'version') === 1
+/** `maxAttempts`, of an event or of all. */
+function checkMaxAttempts(path: string, value: unknown): string[] {
+  if (value === null || isWhole(value, 1, MAX_INT)) return []
+  return [`${path} is ${shown(value)}, but must be a whole number from 1 to ${MAX_INT}, or null for no limit`]
 }
 
 /** Array.isArray does not see a readonly array in a union. */
 function isList(given: NewEvent | readonly NewEvent[]): given is readonly NewEvent[] {
   return Array.isArray(given)
-}
-
-/** The trace that the events were written in travels with them, unless the producer has given another. */
-async function withTraceHeaders(events: readonly CheckedEvent[]): Promise<readonly CheckedEvent[]> {
-  const active = await activeHeaders()
-  if (active === undefined) return events
-  return events.map((event) =>
-    hasTraceParent(event.headers) ? event : { ...event, headers: { ...active, ...event.headers } },
-  )
 }

@@ -6,7 +6,7 @@ import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { type NewEvent } from '../event.ts'
 import { enqueue } from './outbox.ts'
-import { type Writer, writerOf } from './writers.ts'
+import { type Writer, writerOf } from '../../producer/writers.ts'
 
 useQuietProcess()
 const { url } = useDatabase()

@@ -1,0 +1,252 @@
+import { type Clock, systemClock } from '../../clock.ts'
+import { LEASE_MS } from '../../lease/timing.ts'
+import { type HandlerContext } from '../../runtime/context.ts'
+import { createLoop, type HastenableLoop } from '../../runtime/loop.ts'
+import { type Outcome, settleAs } from '../../runtime/outcome.ts'
+import { type WorkerSettings } from '../../runtime/settings.ts'
+import { type Surroundings, type WorkDeclaration } from '../../runtime/work-declaration.ts'
+import { packageVersion } from '../../version.ts'
+import {
+  createPoster,
+  type Dial,
+  networkPolicy,
+  type NetworkPolicyOptions,
+  type Poster,
+  type PostLimits,
+  type Reply,
+  type Resolve,
+  type TlsOptions,
+} from '../network/index.ts'
+import { secretKeys, type SecretKeys, webhookHeaders } from '../signing/index.ts'
+import { type DeliveryRow, webhookTable } from '../table.ts'
+import { type BreakerChange, type BreakerSettings, usableBreaker } from './breaker.ts'
+import { type Endpoint, Directory } from './directory.ts'
+import { circuit, disableGone } from './directory-sql.ts'
+import { EndpointLanes } from './endpoint-lanes.ts'
+import { attemptsOf, usableSchedule } from './schedule.ts'
+import { judge } from './verdict.ts'
+
+export interface DispatcherOptions {
+  /** The schema of Leasehold's tables. Default `leasehold`. */
+  readonly schema?: string
+  /** What the secrets of endpoints are encrypted with, the newest first. Default: `LEASEHOLD_SECRET_KEY`. */
+  readonly secretKey?: string | readonly string[]
+  /** Where deliveries may go. Default: https to public addresses. */
+  readonly network?: NetworkPolicyOptions
+  /** An egress proxy, such as http://proxy.internal:3128. It then decides where deliveries may go. */
+  readonly proxy?: string
+  readonly limits?: Partial<PostLimits>
+  readonly tls?: TlsOptions
+  /** How long to wait after each failed attempt, in ms; after the last one a delivery has failed. Default: 75 hours. */
+  readonly schedule?: readonly number[]
+  readonly breaker?: Partial<BreakerSettings>
+  readonly settings?: Partial<WorkerSettings>
+  readonly upkeep?: WorkDeclaration['upkeep'] | false
+  readonly bucket?: number
+  /** For tests: whom names belong to, and how connections are made. */
+  readonly resolve?: Resolve
+  readonly dial?: Dial
+  readonly clock?: Clock
+  readonly random?: () => number
+}
+
+/** The name under which the dispatcher is started, woken and set. */
+export const WEBHOOKS = 'webhooks'
+
+/**
+ * Deliveries wait for other people's servers: leases are long, slots are many and cheap, and nothing is claimed
+ * before there is a slot for it.
+ */
+const SETTINGS = { leaseMs: LEASE_MS.external, concurrency: 256, prefetch: 0, claimLoops: 2 } as const
+const SURVEY_EVERY_MS = 5_000
+/** Many changes in a row are read together. */
+const SURVEY_PAUSE_MS = 50
+const POSTPONED_MS = 5_000
+
+/** The worker of the webhooks: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
+export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<DeliveryRow> {
+  const { schema = 'leasehold', clock = systemClock, bucket } = options
+  const schedule = usableSchedule(options.schedule)
+  const work = new Dispatch({ ...options, schema, clock, schedule, breaker: usableBreaker(options.breaker) })
+  return {
+    name: WEBHOOKS,
+    table: webhookTable({ schema, maxAttempts: attemptsOf(schedule) }),
+    wake: true,
+    handle: async (context) => work.deliver(context),
+    lanes: work.lanes,
+    settings: { ...SETTINGS, ...options.settings },
+    ...(bucket === undefined ? {} : { bucket }),
+    ...(options.upkeep === false || options.upkeep === undefined ? {} : { upkeep: options.upkeep }),
+    open: async (surroundings) => work.open(surroundings),
+    close: async () => work.close(),
+  }
+}
+
+interface DispatchOptions extends DispatcherOptions {
+  readonly schema: string
+  readonly clock: Clock
+  readonly schedule: readonly number[]
+  readonly breaker: BreakerSettings
+}
+
+/** What a running dispatcher has at hand. */
+class Dispatch {
+  readonly lanes: EndpointLanes
+  readonly #options: DispatchOptions
+  readonly #policy: ReturnType<typeof networkPolicy>
+  readonly #keys: () => SecretKeys
+  readonly #userAgent = `leasehold/${packageVersion()}`
+  #open: { readonly poster: Poster; readonly directory: Directory; readonly around: Surroundings } | undefined
+  #survey: HastenableLoop | undefined
+  #stale = false
+  #tellings = new Set<Promise<void>>()
+
+  constructor(options: DispatchOptions) {
+    this.#options = options
+    this.#policy = networkPolicy(options.network)
+    this.#keys = keysOf(options.secretKey)
+    this.lanes = new EndpointLanes(options.clock, options.breaker, () => this.#lookAround())
+  }
+
+  async open(around: Surroundings): Promise<void> {
+    const { schema, clock, limits, proxy, tls, resolve, dial } = this.#options
+    const poster = createPoster({
+      policy: this.#policy,
+      ...(limits === undefined ? {} : { limits }),
+      ...(proxy === undefined ? {} : { proxy }),
+      ...(tls === undefined ? {} : { tls }),
+      ...(resolve === undefined ? {} : { resolve }),
+      ...(dial === undefined ? {} : { dial }),
+      clock,
+    })
+    const directory = new Directory({
+      db: around.db,
+      schema,
+      role: WEBHOOKS,
+      worker: around.worker,
+      keys: this.#keys,
+      clock,
+      onUnusable: (id, error) => this.#trouble(`reading the secret of webhook endpoint ${id}`, error),
+    })
+    this.#open = { poster, directory, around }
+    this.#survey = createLoop({
+      name: 'webhook endpoints',
+      work: async () => {
+        this.#stale = false
+        const { endpoints, share } = await directory.read()
+        this.lanes.update(endpoints, share)
+      },
+      pauseMs: () => (this.#stale ? SURVEY_PAUSE_MS : SURVEY_EVERY_MS),
+      onError: (error) => this.#trouble('reading the webhook endpoints', error),
+    })
+    this.#survey.start()
+  }
+
+  async close(): Promise<void> {
+    await this.#survey?.stop()
+    await Promise.all(this.#tellings)
+    await this.#open?.poster.close()
+  }
+
+  async deliver(context: HandlerContext<DeliveryRow>): Promise<Outcome> {
+    const { row, attempt, signal } = context
+    const { schedule, random = Math.random } = this.#options
+    const endpoint = this.#open?.directory.get(row.endpoint_id)
+    // Disabled, or deleted, since it was claimed.
+    if (this.#open === undefined || endpoint === undefined)
+      return settleAs('postponed', { delay_ms: POSTPONED_MS })
+    const reply = await this.#attempt(this.#open.poster, endpoint, context)
+    signal.throwIfAborted()
+    const judged = judge(reply, { attempt, schedule, random, now: Date.now() })
+    if (judged.restMs !== undefined) this.lanes.rest(endpoint.id, judged.restMs)
+    if (judged.endpoint === 'gone') this.#tell(this.#disable(endpoint.id))
+    else
+      this.#learn(
+        endpoint.id,
+        judged.endpoint === 'well' ? this.lanes.succeeded(endpoint.id) : this.lanes.failed(endpoint.id),
+      )
+    return judged.outcome
+  }
+
+  async #attempt(
+    poster: Poster,
+    endpoint: Endpoint,
+    { row, attempt, signal }: HandlerContext<DeliveryRow>,
+  ): Promise<Reply> {
+    const { clock } = this.#options
+    const signed = webhookHeaders({
+      id: row.event_id,
+      timestampSeconds: Math.floor(Date.now() / 1_000),
+      body: row.body,
+      signers: endpoint.signers(clock.monotonicNow()),
+      attempt,
+    })
+    const headers = {
+      ...endpoint.headers,
+      'content-type': 'application/json',
+      'user-agent': this.#userAgent,
+      ...traceOf(row),
+      ...signed,
+    }
+    return poster.post(endpoint.url, { headers, body: row.body }, { signal, timeoutMs: endpoint.timeoutMs })
+  }
+
+  #learn(id: string, change: BreakerChange | undefined): void {
+    if (change === undefined) return
+    const around = this.#open?.around
+    if (around === undefined) return
+    if (change.circuit === 'opened')
+      around.log.warn(
+        { endpoint: id, failures: change.failures, forMs: change.forMs },
+        'webhook circuit opened',
+      )
+    else around.log.info({ endpoint: id }, 'webhook circuit closed')
+    this.#tell(around.db.query(circuit(this.#options.schema, id, change)))
+  }
+
+  async #disable(id: string): Promise<void> {
+    const around = this.#open?.around
+    if (around === undefined) return
+    const reason = 'answered with HTTP 410 Gone'
+    const { rows } = await around.db.query(disableGone(this.#options.schema, id, reason))
+    if (rows.length > 0) around.log.warn({ endpoint: id, reason }, 'webhook endpoint disabled')
+    this.#lookAround()
+  }
+
+  /** Endpoints may have changed. A survey that is under way may have been too early to see it. */
+  #lookAround(): void {
+    if (!this.#stale) this.#survey?.hasten()
+    this.#stale = true
+  }
+
+  /** The delivery need not wait for what the database is told of the endpoint. */
+  #tell(telling: Promise<unknown>): void {
+    const told = telling
+      .then(() => undefined)
+      .catch((error: unknown) => this.#trouble('writing down the state of a webhook endpoint', error))
+      .finally(() => this.#tellings.delete(told))
+    this.#tellings.add(told)
+  }
+
+  #trouble(what: string, error: unknown): void {
+    const around = this.#open?.around
+    around?.events.emit('trouble', { worker: around.worker, what, error })
+  }
+}
+
+/** The keys are read when the first secret is: a dispatcher without endpoints needs none. */
+function keysOf(given: string | readonly string[] | undefined): () => SecretKeys {
+  let keys: SecretKeys | undefined
+  const read = (): SecretKeys => {
+    const text = given ?? process.env['LEASEHOLD_SECRET_KEY'] ?? ''
+    return secretKeys(typeof text === 'string' ? text.split(',').filter((key) => key.trim() !== '') : text)
+  }
+  if (given !== undefined) keys = read()
+  return () => (keys ??= read())
+}
+
+/** Of the event's own headers only the trace goes out to strangers. */
+function traceOf({ headers }: DeliveryRow): Record<string, string> {
+  const { traceparent } = headers
+  return typeof traceparent === 'string' && /^[\w-]{1,256}$/.test(traceparent) ? { traceparent } : {}
+}

@@ -1,0 +1,117 @@
+/**
+ * Whether an address is one of the public internet's hosts. The tables of the registries change and libraries lag
+ * behind, so two judges must agree: the ranges below, from the IANA special-purpose registries, and ipaddr.js.
+ */
+import { isIP } from 'node:net'
+
+import ipaddr from 'ipaddr.js'
+
+export type Address = ipaddr.IPv4 | ipaddr.IPv6
+export type Range = readonly [network: Address, bits: number]
+
+/** What is not public unicast in IPv4, and what it is instead. */
+const IPV4: readonly (readonly [cidr: string, what: string])[] = [
+  ['0.0.0.0/8', 'this network'],
+  ['10.0.0.0/8', 'private'],
+  ['100.64.0.0/10', 'shared behind carrier-grade NAT'],
+  ['127.0.0.0/8', 'loopback'],
+  // Azure answers its machines from here, keys included; the address looks public.
+  ['168.63.129.16/32', 'the platform address of Azure'],
+  ['169.254.0.0/16', 'link-local, where clouds keep their metadata'],
+  ['172.16.0.0/12', 'private'],
+  ['192.0.0.0/24', 'reserved for protocols'],
+  ['192.0.2.0/24', 'for documentation'],
+  ['192.31.196.0/24', 'AS112'],
+  ['192.52.193.0/24', 'AMT'],
+  ['192.88.99.0/24', 'the 6to4 relay'],
+  ['192.168.0.0/16', 'private'],
+  ['192.175.48.0/24', 'AS112'],
+  ['198.18.0.0/15', 'for benchmarks'],
+  ['198.51.100.0/24', 'for documentation'],
+  ['203.0.113.0/24', 'for documentation'],
+  ['224.0.0.0/4', 'multicast'],
+  ['255.255.255.255/32', 'broadcast'],
+  ['240.0.0.0/4', 'reserved'],
+]
+
+/** The same in IPv6. Outside 2000::/3 nothing is public anyway: those are here only for a better message. */
+const IPV6: readonly (readonly [cidr: string, what: string])[] = [
+  ['::/128', 'unspecified'],
+  ['::1/128', 'loopback'],
+  ['::/96', 'an IPv4-compatible address'],
+  ['::ffff:0:0:0/96', 'a translated IPv4 address'],
+  ['64:ff9b:1::/48', 'local NAT64'],
+  ['100::/64', 'discarded'],
+  ['2001::/32', 'Teredo'],
+  ['2001:10::/28', 'ORCHID'],
+  ['2001:20::/28', 'ORCHID'],
+  ['2001::/23', 'reserved for protocols'],
+  ['2001:db8::/32', 'for documentation'],
+  ['2002::/16', '6to4'],
+  ['2620:4f:8000::/48', 'AS112'],
+  ['3ffe::/16', 'of the 6bone, returned'],
+  ['3fff::/20', 'for documentation'],
+  ['5f00::/16', 'segment routing'],
+  ['fc00::/7', 'unique local'],
+  ['fe80::/10', 'link-local'],
+  ['fec0::/10', 'site-local'],
+  ['ff00::/8', 'multicast'],
+]
+
+const NOT_PUBLIC = [...IPV4, ...IPV6].map(([cidr, what]) => ({ range: ipaddr.parseCIDR(cidr), what }))
+const GLOBAL_UNICAST = ipaddr.parseCIDR('2000::/3')
+const NAT64 = ipaddr.parseCIDR('64:ff9b::/96')
+
+/**
+ * The address, an IPv4-mapped one as the IPv4 address it is. Nothing for what is no plain address: ipaddr.js would
+ * also take octal, hexadecimal and short forms, and a zone id names an interface of this machine.
+ */
+export function parseAddress(text: string): Address | undefined {
+  if (isIP(text) === 0 || text.includes('%')) return undefined
+  return isIP(text) === 4 ? ipaddr.IPv4.parse(text) : ipaddr.process(withoutDots(text))
+}
+
+/** ipaddr.js takes ::8.8.8.8 for ::ffff:8.8.8.8; the kernel does not. In hexadecimal there is no doubt. */
+function withoutDots(text: string): string {
+  return new URL(`http://[${text}]`).hostname.slice(1, -1)
+}
+
+export function isWithin(address: Address, [network, bits]: Range): boolean {
+  return address.kind() === network.kind() && address.match(network, bits)
+}
+
+/** Why this is not the address of a public host; undefined when it is. */
+export function reasonNotPublic(text: string): string | undefined {
+  const address = parseAddress(text)
+  if (address === undefined) return text.includes('%') ? 'bound to an interface' : 'not an address'
+  return reasonOf(address)
+}
+
+export function isPublicUnicast(text: string): boolean {
+  return reasonNotPublic(text) === undefined
+}
+
+function reasonOf(address: Address): string | undefined {
+  // Where a network has IPv6 only, every host of IPv4 is reached so: what counts is whom it leads to.
+  if (isWithin(address, NAT64)) return ofNat64(address)
+  const listed = NOT_PUBLIC.find(({ range }) => isWithin(address, range))
+  if (listed !== undefined) return listed.what
+  if (address instanceof ipaddr.IPv6) {
+    if (!isWithin(address, GLOBAL_UNICAST)) return 'outside of global unicast'
+    if (isIsatap(address)) return 'ISATAP'
+  }
+  const range = address.range()
+  return range === 'unicast' ? undefined : range
+}
+
+function ofNat64(address: Address): string | undefined {
+  const embedded = new ipaddr.IPv4(address.toByteArray().slice(12))
+  const reason = reasonOf(embedded)
+  return reason === undefined ? undefined : `NAT64 of ${embedded.toString()}, ${reason}`
+}
+
+/** RFC 5214: an interface id of 0000:5efe and an IPv4 address, under any prefix; two bits of it may differ. */
+function isIsatap({ parts }: ipaddr.IPv6): boolean {
+  const [high = -1, low = -1] = parts.slice(4)
+  return (high & 0xfcff) === 0 && low === 0x5efe
+}

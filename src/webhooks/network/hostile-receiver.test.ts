@@ -1,0 +1,219 @@
+import { describe, expect, it, onTestFinished } from 'vitest'
+
+import {
+  type Hostility,
+  startDeafReceiver,
+  startHostileReceiver,
+  startTlsReceiver,
+} from '../../../test/support/hostile-receiver.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { recordingDialler } from '../../../test/support/recording-dialler.ts'
+import { testCertificate } from '../../../test/support/test-certificate.ts'
+import { type PostLimits } from './limits.ts'
+import { LOOPBACK, networkPolicy } from './policy.ts'
+import { createPoster, type PosterOptions } from './post.ts'
+
+useQuietProcess()
+
+/** Long enough never to be what ends a test that is not about it. */
+const PATIENT = { timeoutMs: 20_000 }
+const MESSAGE = { headers: { 'webhook-id': 'msg_1' }, body: '{"a":1}' }
+
+function poster(limits: Partial<PostLimits> = {}, options: Partial<PosterOptions> = {}) {
+  const { dial, addresses } = recordingDialler({ loopback: true })
+  const policy = networkPolicy({ allow: LOOPBACK })
+  const made = createPoster({ policy, dial, limits, ...options })
+  onTestFinished(async () => {
+    await made.close()
+    expect(addresses()).toEqual(addresses().length === 0 ? [] : ['127.0.0.1'])
+  })
+  return made
+}
+
+async function outcome(hostility: Hostility, timeoutMs: number, limits: Partial<PostLimits> = {}) {
+  const receiver = await startHostileReceiver(hostility)
+  const reply = await poster(limits).post(receiver.url, MESSAGE, { timeoutMs })
+  // It is gone, and not only given up: a connection that stays is a leak.
+  await receiver.deserted()
+  return reply
+}
+
+describe('a receiver that takes its time', () => {
+  it('that never answers costs the deadline', async () => {
+    expect(await outcome('neverAnswers', 200)).toMatchObject({
+      kind: 'failed',
+      code: 'timeout',
+      message: 'no complete answer within 200 ms',
+    })
+  })
+
+  it('that never answers costs no more than the head may take', async () => {
+    expect(await outcome('neverAnswers', 20_000, { headTimeoutMs: 200 })).toMatchObject({
+      kind: 'failed',
+      code: 'timeout',
+      message: 'no answer within 200 ms',
+    })
+  })
+
+  it('that answers a byte a second costs the deadline', async () => {
+    expect(await outcome('answersByteByByte', 1_500)).toMatchObject({ kind: 'failed', code: 'timeout' })
+  })
+
+  it('that goes on with interim answers costs the deadline', async () => {
+    expect(await outcome('endlessInterim', 300)).toMatchObject({ kind: 'failed', code: 'timeout' })
+  })
+
+  it('that does not read costs the deadline', async () => {
+    const receiver = await startDeafReceiver()
+    const message = { headers: {}, body: Buffer.alloc(32 * 1_024 * 1_024) }
+    const reply = await poster().post(receiver.url, message, { timeoutMs: 300 })
+    expect(reply).toMatchObject({ kind: 'failed', code: 'timeout' })
+  })
+
+  it('whose body comes a byte a second has answered, and the body costs its own time', async () => {
+    expect(await outcome('bodyByteByByte', 20_000, { bodyTimeoutMs: 100 })).toMatchObject({
+      kind: 'answered',
+      status: 200,
+      truncated: true,
+    })
+  })
+
+  it('whose body is not done by the deadline has answered all the same', async () => {
+    expect(await outcome('bodyByteByByte', 300)).toMatchObject({
+      kind: 'answered',
+      status: 200,
+      truncated: true,
+    })
+  })
+})
+
+describe('a receiver that says too much', () => {
+  it('a body without an end is read to the cap, and the status counts', async () => {
+    expect(await outcome('endlessBody', 20_000)).toMatchObject({
+      kind: 'answered',
+      status: 200,
+      truncated: true,
+      excerpt: 'x'.repeat(1_024),
+    })
+    expect(await outcome('endlessFailure', 20_000, { excerptBytes: 8 })).toMatchObject({
+      kind: 'answered',
+      status: 500,
+      retryAfter: '7',
+      truncated: true,
+      excerpt: 'no no no',
+    })
+  })
+
+  it('a head without an end is given up at its bound', async () => {
+    expect(await outcome('endlessHead', 20_000)).toMatchObject({ kind: 'failed', code: 'headersTooLarge' })
+  })
+
+  it('bytes that are no text are kept as text without controls, and nothing is unpacked', async () => {
+    expect(await outcome('answersNonsense', 20_000, { keepAliveMs: 1 })).toMatchObject({
+      kind: 'answered',
+      excerpt: '[31m\ufffd\ufffd hi',
+      truncated: false,
+    })
+  })
+})
+
+describe('a receiver that breaks off', () => {
+  it.each<[Hostility, object]>([
+    ['closes', { kind: 'failed', code: 'reset' }],
+    ['resetsMidHead', { kind: 'failed', code: 'reset' }],
+    ['resetsMidBody', { kind: 'answered', status: 200, truncated: true }],
+    ['closesMidBody', { kind: 'answered', status: 200, truncated: true }],
+    ['speaksAnotherProtocol', { kind: 'failed', code: 'protocol' }],
+    ['changesProtocol', { kind: 'failed', code: 'protocol' }],
+  ])('%s', async (hostility, expected) => {
+    expect(await outcome(hostility, 20_000)).toMatchObject(expected)
+  })
+
+  it('and one that is not there', async () => {
+    const receiver = await startHostileReceiver('closes')
+    await receiver.stop()
+    expect(await poster().post(receiver.url, MESSAGE, PATIENT)).toMatchObject({
+      kind: 'failed',
+      code: 'connect',
+      message: expect.stringContaining('ECONNREFUSED'),
+    })
+  })
+})
+
+it('a redirect to the metadata of a cloud is an answer and not followed', async () => {
+  // Nothing but 127.0.0.1 was dialled: the poster of every test here checks that.
+  expect(await outcome('redirectsToMetadata', 20_000)).toMatchObject({ kind: 'answered', status: 307 })
+})
+
+describe('TLS', () => {
+  const right = testCertificate('right')
+  const wrongName = testCertificate('wrong-name')
+  const resolve = async () => ['127.0.0.1']
+  const trusting = { resolve, tls: { ca: [right.cert, wrongName.cert] } }
+
+  it('a trusted certificate of the right name is answered to, and the name is the one of the URL', async () => {
+    const names: string[] = []
+    const receiver = await startTlsReceiver({
+      ...right,
+      SNICallback: (name, answer) => {
+        names.push(name)
+        answer(null)
+      },
+    })
+    const url = `https://receiver.test:${receiver.port}/`
+    expect(await poster({}, trusting).post(url, MESSAGE, PATIENT)).toMatchObject({
+      kind: 'answered',
+      status: 200,
+      excerpt: 'ok',
+    })
+    expect(names).toEqual(['receiver.test'])
+    expect(await poster({}, trusting).post(receiver.url, MESSAGE, PATIENT)).toMatchObject({ status: 200 })
+  })
+
+  it('a certificate of another name gets nothing, although the address is right', async () => {
+    const receiver = await startTlsReceiver(wrongName)
+    const url = `https://receiver.test:${receiver.port}/`
+    const reply = await poster({}, trusting).post(url, MESSAGE, PATIENT)
+    expect(reply).toMatchObject({ kind: 'failed', code: 'tls', message: expect.stringContaining('altnames') })
+    await receiver.deserted()
+  })
+
+  it('a certificate that nobody vouches for gets nothing', async () => {
+    const receiver = await startTlsReceiver(right)
+    const url = `https://receiver.test:${receiver.port}/`
+    expect(await poster({}, { resolve }).post(url, MESSAGE, PATIENT)).toMatchObject({ code: 'tls' })
+    await receiver.deserted()
+  })
+
+  it.each<Hostility>(['speaksAnotherProtocol', 'closes', 'answersNonsense'])(
+    'a port without TLS gets nothing of the request: %s',
+    async (hostility) => {
+      const receiver = await startHostileReceiver(hostility)
+      const url = receiver.url.replace('http:', 'https:')
+      expect(await poster().post(url, MESSAGE, PATIENT)).toMatchObject({ kind: 'failed', code: 'tls' })
+      await receiver.deserted()
+      expect(receiver.received()).not.toContain('msg_1')
+    },
+  )
+
+  it('a handshake that never ends costs the time of a connection', async () => {
+    const receiver = await startHostileReceiver('neverAnswers')
+    const url = receiver.url.replace('http:', 'https:')
+    const reply = await poster({ connectTimeoutMs: 200 }).post(url, MESSAGE, PATIENT)
+    expect(reply).toMatchObject({ kind: 'failed', code: 'timeout' })
+    await receiver.deserted()
+  })
+})
+
+it('one that never answers does not hold up another', async () => {
+  const silent = await startHostileReceiver('neverAnswers')
+  const other = await startHostileReceiver('answersNonsense')
+  const made = poster()
+  const controllers = Array.from({ length: 50 }, () => new AbortController())
+  const waiting = controllers.map(async ({ signal }) =>
+    made.post(silent.url, MESSAGE, { ...PATIENT, signal }),
+  )
+  expect(await made.post(other.url, MESSAGE, PATIENT)).toMatchObject({ kind: 'answered' })
+  for (const controller of controllers) controller.abort(new Error('enough'))
+  for (const post of waiting) await expect(post).rejects.toThrow('enough')
+})

@@ -1,0 +1,153 @@
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import { connect, type Socket } from 'node:net'
+
+import { describe, expect, it, onTestFinished } from 'vitest'
+
+import { startTlsReceiver } from '../../../test/support/hostile-receiver.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { startCountingReceiver } from '../../../test/support/counting-receiver.ts'
+import { recordingDialler } from '../../../test/support/recording-dialler.ts'
+import { testCertificate } from '../../../test/support/test-certificate.ts'
+import { networkPolicy, type NetworkPolicyOptions } from './policy.ts'
+import { createPoster, type PosterOptions } from './post.ts'
+
+useQuietProcess()
+
+const PATIENT = { timeoutMs: 20_000 }
+const MESSAGE = { headers: { 'x-key': 'msg_1' }, body: '{}' }
+
+type Deed = 'tunnels' | 'refuses' | 'neverAnswers' | 'closes'
+
+/** An HTTP proxy on loopback that sends every tunnel to one port of loopback, wherever it was to go. */
+async function startEgressProxy(deed: Deed, port = 0) {
+  const asked: { authority: string; authorization: string | undefined }[] = []
+  const sockets = new Set<Socket>()
+  const server = createServer()
+  server.on('connection', (socket) => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+  })
+  server.on('connect', (request, socket) => {
+    asked.push({ authority: request.url ?? '', authorization: request.headers['proxy-authorization'] })
+    socket.on('error', () => {})
+    if (deed === 'refuses') socket.end('HTTP/1.1 403 Forbidden\r\n\r\n')
+    if (deed === 'closes') socket.destroy()
+    if (deed !== 'tunnels') return
+    const onward = connect({ host: '127.0.0.1', port })
+    onward.on('error', () => socket.destroy())
+    onward.once('connect', () => socket.write('HTTP/1.1 200 Connected\r\n\r\n'))
+    socket.pipe(onward).pipe(socket)
+    socket.once('close', () => onward.destroy())
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  onTestFinished(async () => {
+    for (const socket of sockets) socket.destroy()
+    server.close()
+    await once(server, 'close')
+  })
+  const address = server.address()
+  if (address === null || typeof address === 'string') throw new Error('no port')
+  return { asked, url: `http://127.0.0.1:${address.port}`, port: address.port }
+}
+
+function poster(proxy: string, options: Partial<PosterOptions> = {}, policy: NetworkPolicyOptions = {}) {
+  const { dial, dialled } = recordingDialler()
+  const resolve = async (): Promise<never> => {
+    throw new Error('the proxy resolves')
+  }
+  const made = createPoster({ policy: networkPolicy(policy), proxy, dial, resolve, ...options })
+  onTestFinished(async () => {
+    await made.close()
+    expect(dialled).toEqual([])
+  })
+  return made
+}
+
+describe('through a proxy', () => {
+  it('the proxy is given the name, and TLS verifies it at the other end', async () => {
+    const right = testCertificate('right')
+    const receiver = await startTlsReceiver(right)
+    const proxy = await startEgressProxy('tunnels', receiver.port)
+    const trusting = { tls: { ca: right.cert } }
+    const target = poster(`http://us%40er:p%3Aw@127.0.0.1:${proxy.port}`, trusting)
+    expect(await target.post('https://receiver.test/hook', MESSAGE, PATIENT)).toMatchObject({
+      kind: 'answered',
+      status: 200,
+    })
+    expect(proxy.asked).toEqual([
+      {
+        authority: 'receiver.test:443',
+        authorization: `Basic ${Buffer.from('us@er:p:w').toString('base64')}`,
+      },
+    ])
+    expect(await target.post('https://other.test/hook', MESSAGE, PATIENT)).toMatchObject({ code: 'tls' })
+  })
+
+  it('plain http goes through a tunnel too, where it is open', async () => {
+    const receiver = await startCountingReceiver()
+    const proxy = await startEgressProxy('tunnels', receiver.port)
+    const target = poster(proxy.url, {}, { allowHttp: true })
+    for (const _ of [1, 2]) {
+      expect(await target.post('http://receiver.test:8080/hook', MESSAGE, PATIENT)).toMatchObject({
+        status: 200,
+      })
+    }
+    expect(proxy.asked).toMatchObject([{ authority: 'receiver.test:8080', authorization: undefined }])
+    expect(receiver.requests[0]?.headers.host).toBe('receiver.test:8080')
+    expect(receiver.requests[0]?.headers).not.toHaveProperty('proxy-authorization')
+  })
+
+  it('addresses in the URL are still judged, and names of http refused', async () => {
+    const proxy = await startEgressProxy('refuses')
+    const target = poster(proxy.url, {}, { allow: ['127.0.0.0/8'] })
+    for (const host of ['10.0.0.1', '[::1]', '2852039166', '[64:ff9b::a00:1]']) {
+      expect(await target.post(`https://${host}/`, MESSAGE, PATIENT)).toMatchObject({
+        code: 'refusedAddress',
+      })
+    }
+    expect(await target.post('http://receiver.test/', MESSAGE, PATIENT)).toMatchObject({ code: 'invalidUrl' })
+    expect(proxy.asked).toEqual([])
+  })
+})
+
+describe('a proxy that does not serve', () => {
+  it('refuses', async () => {
+    const proxy = await startEgressProxy('refuses')
+    expect(await poster(proxy.url).post('https://receiver.test/', MESSAGE, PATIENT)).toMatchObject({
+      kind: 'failed',
+      code: 'proxy',
+      message: 'the proxy answered HTTP 403 for receiver.test',
+    })
+  })
+
+  it('closes, or is not there', async () => {
+    const proxy = await startEgressProxy('closes')
+    expect(await poster(proxy.url).post('https://receiver.test/', MESSAGE, PATIENT)).toMatchObject({
+      code: 'proxy',
+    })
+    const { port } = await startEgressProxy('closes')
+    expect(
+      await poster(`http://127.0.0.1:${port + 1}`).post('https://a.test/', MESSAGE, PATIENT),
+    ).toMatchObject({
+      code: 'proxy',
+    })
+  })
+
+  it('never answers', async () => {
+    const proxy = await startEgressProxy('neverAnswers')
+    const limits = { connectTimeoutMs: 200 }
+    expect(
+      await poster(proxy.url, { limits }).post('https://receiver.test/', MESSAGE, PATIENT),
+    ).toMatchObject({
+      code: 'timeout',
+    })
+  })
+})
+
+it.each(['nonsense', 'socks5://user:secret@127.0.0.1', ''])('%j is no proxy', (proxy) => {
+  const attempt = () => createPoster({ policy: networkPolicy(), proxy })
+  expect(attempt).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
+  expect(attempt).not.toThrow('secret')
+})

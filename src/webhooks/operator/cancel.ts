@@ -1,0 +1,221 @@
+/**
+ * Cancel: pending deliveries are given up without another attempt. They count as failed, with the code `cancelled`, and
+ * a requeue brings them back.
+ *
+ * - What is in flight is left alone, and said so: its request may have arrived already.
+ * - Those behind a cancelled one in its line go on.
+ * - Each batch is one short transaction, with its entry in the audit. A cancel that is stopped or dies leaves the rest
+ *   as it was.
+ */
+import { randomUUID } from 'node:crypto'
+import { audit } from '../../audit.ts'
+import { type LeaseStore } from '../../lease/store.ts'
+import { checkLimit, checkPrincipal, checkReason, invalid } from '../../operator/request-checks.ts'
+import { values } from '../../operator/statement-values.ts'
+import { type Database } from '../../postgres/database.ts'
+import { quoteQualified } from '../../postgres/identifiers.ts'
+import { type Queryable } from '../../postgres/queryable.ts'
+import { type Change, type Following, targetOf } from './change.ts'
+import { checkFilter, type DeliveryFilter, isEmptyFilter, statusesOf } from './filter.ts'
+import { giveUp, NOT_IN_FLIGHT, openLines } from './give-up.ts'
+import { deliveriesOf } from './tables.ts'
+import {
+  afterLook,
+  beginning,
+  CHANGE_BATCH,
+  type Chosen,
+  LOOKED,
+  type Looked,
+  lookedSql,
+  meantSql,
+  type Place,
+  START,
+} from './walk.ts'
+
+export interface CancelOptions extends Change, Following {}
+
+export interface Cancelled {
+  readonly dryRun: boolean
+  /** How many were meant, and not in flight, when it began. */
+  readonly matched: number
+  /** How many besides them were in flight: they are left alone. */
+  readonly inFlight: number
+  readonly cancelled: number
+  /** Names the cancel in the audit; undefined when nothing was changed. */
+  readonly cancel: string | undefined
+  /** False: it was stopped before its end. */
+  readonly finished: boolean
+}
+
+export const CANCEL_ACTION = 'webhooks.cancel'
+
+/** Cancels by id or by filter. */
+export async function cancel(db: Database, options: CancelOptions): Promise<Cancelled> {
+  const { schema = 'leasehold', dryRun = false, limit, signal } = options
+  const { filter, principal, reason } = checked(options)
+  const { asOf, ends } = await beginning(db, schema)
+  const ways = ends.map(({ bucket, upTo }): Chosen => ({
+    schema,
+    filter,
+    status: 'pending',
+    bucket,
+    upTo,
+    asOf,
+  }))
+  const counted = await count(db, ways, signal)
+  const nothing = { cancelled: 0, cancel: undefined, dryRun }
+  if (counted === undefined) return { ...nothing, matched: 0, inFlight: 0, finished: false }
+  const matched = Math.min(counted.matched, limit ?? Infinity)
+  if (dryRun || matched === 0) return { ...nothing, ...counted, matched, finished: true }
+  const startedAt = new Date(asOf * 1_000).toISOString()
+  const begun = { cancel: randomUUID(), reason, filter, limit: limit ?? null, matched, startedAt }
+  const done = await cancelAll(db, ways, { ...options, schema, principal, begun })
+  const name = done.cancelled === 0 ? undefined : begun.cancel
+  return { ...done, ...counted, matched, dryRun, cancel: name }
+}
+
+interface Running extends CancelOptions {
+  readonly schema: string
+  readonly principal: string
+  /** What every entry in the audit says. */
+  readonly begun: {
+    readonly cancel: string
+    readonly reason: string
+    readonly matched: number
+    readonly filter: DeliveryFilter
+  }
+}
+
+async function cancelAll(
+  db: Database,
+  ways: readonly Chosen[],
+  running: Running,
+): Promise<Pick<Cancelled, 'cancelled' | 'finished'>> {
+  const { schema, limit = Infinity, signal, onProgress, begun } = running
+  let cancelled = 0
+  for (const way of ways) {
+    const lines = await openLines(db, schema, way.bucket)
+    let place: Place | undefined = START
+    while (place !== undefined) {
+      if (signal?.aborted === true) return { cancelled, finished: false }
+      const room = Math.min(CHANGE_BATCH, limit - cancelled)
+      const step: Step = await takeStep(db, way, place, { ...running, room, before: cancelled, lines })
+      cancelled += step.cancelled
+      place = step.next
+      if (step.cancelled > 0) await onProgress?.({ matched: begun.matched, changed: cancelled })
+      if (cancelled >= limit) return { cancelled, finished: true }
+    }
+  }
+  return { cancelled, finished: true }
+}
+
+interface Step {
+  readonly cancelled: number
+  readonly next: Place | undefined
+}
+
+async function takeStep(
+  db: Database,
+  way: Chosen,
+  place: Place,
+  given: Running & { readonly room: number; readonly before: number; readonly lines: LeaseStore },
+): Promise<Step> {
+  const { schema, principal, begun, room, before, lines } = given
+  return db.transaction(async (tx) => {
+    const { ids, next } = await pick(tx, way, place, room)
+    if (ids.length === 0) return { cancelled: 0, next }
+    const error = `cancelled by ${principal}: ${begun.reason}`
+    const cancelled = await giveUp(
+      tx,
+      { schema, bucket: way.bucket, ids },
+      { code: 'cancelled', error },
+      lines,
+    )
+    const batch = { count: cancelled, firstId: ids[0], lastId: ids.at(-1) }
+    const details = { ...begun, cancelled: before + cancelled, batch }
+    await audit(tx, schema, { principal, action: CANCEL_ACTION, target: targetOf(begun.filter), details })
+    // Others of a line may be due.
+    await tx.query({ text: `select ${quoteQualified(schema, 'wake')}('webhooks')` })
+    return { cancelled, next }
+  })
+}
+
+/**
+ * The next ones, locked. Not SKIP LOCKED: whoever holds one is about to claim or to requeue it, and waiting tells which.
+ */
+async function pick(
+  tx: Queryable,
+  way: Chosen,
+  place: Place,
+  room: number,
+): Promise<{ readonly ids: readonly string[]; readonly next: Place | undefined }> {
+  const value = values()
+  const { rows } = await tx.query<Looked & { readonly ids: readonly string[] }>({
+    text: `with ${lookedSql(way, place, value)},
+picked as materialized (
+  select d.id from ${deliveriesOf(way.schema)} as d
+  where ${meantSql(way, place, value)} and ${NOT_IN_FLIGHT}
+  order by d.id limit ${value(room, 'int')} for update of d
+)
+select ${LOOKED}, array(select id::text from picked order by picked.id) as ids`,
+    values: value.all,
+  })
+  const [row] = rows
+  const ids = row?.ids ?? []
+  const last = ids.at(-1)
+  // A full batch ends before the stretch does.
+  if (ids.length === room && last !== undefined) return { ids, next: { at: place.at, id: last } }
+  return { ids, next: row === undefined ? undefined : afterLook(row) }
+}
+
+/** Undefined when it was told to stop. */
+async function count(
+  db: Database,
+  ways: readonly Chosen[],
+  signal: AbortSignal | undefined,
+): Promise<Pick<Cancelled, 'matched' | 'inFlight'> | undefined> {
+  const sum = { matched: 0, inFlight: 0 }
+  for (const way of ways) {
+    let place: Place | undefined = START
+    while (place !== undefined) {
+      if (signal?.aborted === true) return undefined
+      const value = values()
+      const { rows }: { rows: (Looked & Pick<Cancelled, 'matched' | 'inFlight'>)[] } = await db.query({
+        text: `with ${lookedSql(way, place, value)}
+select ${LOOKED}, count(*) filter (where ${NOT_IN_FLIGHT})::int as matched,
+  count(*) filter (where not ${NOT_IN_FLIGHT})::int as "inFlight"
+from ${deliveriesOf(way.schema)} as d where ${meantSql(way, place, value)}`,
+        values: value.all,
+      })
+      const [row] = rows
+      sum.matched += row?.matched ?? 0
+      sum.inFlight += row?.inFlight ?? 0
+      place = row === undefined ? undefined : afterLook(row)
+    }
+  }
+  return sum
+}
+
+function checked(options: CancelOptions): {
+  readonly filter: DeliveryFilter
+  readonly principal: string
+  readonly reason: string
+} {
+  const { ids, limit, dryRun = false } = options
+  const filter: DeliveryFilter = { ...options.filter, ...(ids === undefined ? {} : { ids }) }
+  if (isEmptyFilter(filter)) {
+    throw invalid(
+      'filter',
+      filter,
+      'Give ids or at least one condition: the status pending, to cancel all of them.',
+    )
+  }
+  checkFilter(filter)
+  checkLimit(limit)
+  const other = filter.status === undefined && filter.failedSince === undefined ? [] : statusesOf(filter)
+  const finished = other.find((status) => status !== 'pending')
+  if (finished !== undefined) throw invalid('status', finished, 'Only pending deliveries can be cancelled.')
+  if (dryRun) return { filter, principal: '', reason: '' }
+  const reason = checkReason(options.reason)
+  return { filter, principal: checkPrincipal(options.principal, 'cancel'), reason }
+}

@@ -1,0 +1,245 @@
+import { afterAll, beforeEach, describe, expect, expectTypeOf, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { forgetWebhooks, makeEndpoint, writtenDeliveries } from '../../../test/support/webhook-endpoints.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { type NewWebhook, type Sent } from './event.ts'
+import { createWebhooks, send } from './webhooks.ts'
+
+useQuietProcess()
+const { url } = useDatabase()
+const db = openDatabase({ url })
+afterAll(async () => db.close())
+beforeEach(async () => forgetWebhooks(db))
+
+const EVENT_ID = '0190b3a0-0000-7000-8000-00000000000a'
+
+describe('an event', () => {
+  it('goes to every endpoint of its tenant that is enabled and wants its type, and to no other', async () => {
+    const wanting = [
+      await makeEndpoint(db, { tenant: 'acme' }),
+      await makeEndpoint(db, { tenant: 'acme', eventTypes: ['user.gone', 'order.paid'] }),
+      await makeEndpoint(db, { tenant: 'acme', eventTypes: ['order.*'] }),
+      await makeEndpoint(db, { tenant: 'acme', eventTypes: ['*'] }),
+    ]
+    await makeEndpoint(db, { tenant: 'acme', eventTypes: ['order'] })
+    await makeEndpoint(db, { tenant: 'acme', eventTypes: ['order.paid.late', 'orders.*'] })
+    await makeEndpoint(db, { tenant: 'acme', enabled: false })
+    await makeEndpoint(db, { tenant: 'other' })
+    await makeEndpoint(db)
+
+    const { eventId, deliveries } = await send(db, { type: 'order.paid', payload: {}, tenant: 'acme' })
+    expect(deliveries).toBe(4)
+    const written = await writtenDeliveries(db)
+    expect(written.map(({ endpoint_id }) => endpoint_id).sort()).toEqual(wanting.sort())
+    expect(new Set(written.map(({ event_id }) => event_id))).toEqual(new Set([eventId]))
+  })
+
+  it('of no tenant goes to the endpoints of no tenant', async () => {
+    await makeEndpoint(db, { tenant: 'acme' })
+    const ours = await makeEndpoint(db)
+    expect(await send(db, { type: 'a', payload: 1 })).toMatchObject({ deliveries: 1 })
+    expect(await writtenDeliveries(db)).toMatchObject([{ endpoint_id: ours }])
+  })
+
+  it('that nobody wants is sent to nobody, and that is no error', async () => {
+    expect(await send(db, { type: 'a', payload: 1, eventId: EVENT_ID })).toEqual({
+      eventId: EVENT_ID,
+      deliveries: 0,
+    })
+    expect(await send(db, [])).toEqual([])
+  })
+
+  it('has one body for all endpoints: its type, when it was sent, and its payload exactly as given', async () => {
+    await makeEndpoint(db)
+    await makeEndpoint(db)
+    const payload = {
+      text: `a ? b ?? $1 :x 'quoted' "twice" \\ back\nline 漢字 🎉 </script>`,
+      'order of keys': { z: 1, a: [true, null, 1e21, -0.5] },
+      json: '{"not": "parsed"}',
+    }
+    const before = Date.now()
+    await send(db, { type: `it's "paid" $1`, payload })
+    const bodies = (await writtenDeliveries(db)).map(({ body }) => body)
+    expect(bodies[0]).toBe(bodies[1])
+    const { timestamp } = JSON.parse(bodies[0] ?? '') as { timestamp: string }
+    expect(bodies[0]).toBe(JSON.stringify({ type: `it's "paid" $1`, timestamp, data: payload }))
+    expect(new Date(timestamp).toISOString()).toBe(timestamp)
+    expect(Date.parse(timestamp)).toBeGreaterThanOrEqual(before)
+    expect(Date.parse(timestamp)).toBeLessThanOrEqual(Date.now())
+  })
+
+  it('is there exactly if its transaction commits', async () => {
+    await makeEndpoint(db)
+    await expect(
+      db.transaction(async (tx) => {
+        expect(await send(tx, { type: 'a', payload: 1 })).toMatchObject({ deliveries: 1 })
+        throw new Error('changed my mind')
+      }),
+    ).rejects.toThrow('changed my mind')
+    expect(await writtenDeliveries(db)).toEqual([])
+    await db.transaction(async (tx) => send(tx, { type: 'a', payload: 1 }))
+    expect(await writtenDeliveries(db)).toHaveLength(1)
+  })
+
+  it('that was sent before is sent only to those who did not get it yet', async () => {
+    const first = await makeEndpoint(db)
+    const event = { type: 'a', payload: 1, eventId: EVENT_ID.toUpperCase() }
+    expect(await send(db, event)).toEqual({ eventId: EVENT_ID, deliveries: 1 })
+    expect(await send(db, event)).toEqual({ eventId: EVENT_ID, deliveries: 0 })
+    const second = await makeEndpoint(db)
+    expect(await send(db, [event, event])).toEqual([
+      { eventId: EVENT_ID, deliveries: 1 },
+      { eventId: EVENT_ID, deliveries: 0 },
+    ])
+    const written = await writtenDeliveries(db)
+    expect(written.map(({ endpoint_id }) => endpoint_id)).toEqual([first, second])
+  })
+
+  it('sent by several transactions at the same moment is delivered once', async () => {
+    await makeEndpoint(db)
+    const sent = await Promise.all(
+      Array.from({ length: 8 }, async () => send(db, { type: 'a', payload: 1, eventId: EVENT_ID })),
+    )
+    expect(sent.reduce((sum, { deliveries }) => sum + deliveries, 0)).toBe(1)
+    expect(await writtenDeliveries(db)).toHaveLength(1)
+  })
+
+  it('stands in a line of its key at endpoints that ask for order, and waits for its moment', async () => {
+    const ordered = await makeEndpoint(db, { ordered: true })
+    const other = await makeEndpoint(db)
+    const availableAt = new Date('2031-02-03T04:05:06.789Z')
+    await send(db, { type: 'a', payload: 1, orderingKey: 'k', availableAt })
+    await send(db, { type: 'b', payload: 1 })
+    const written = await writtenDeliveries(db)
+    const lineOf = (type: string, endpoint: string): unknown =>
+      written.find(({ event_type, endpoint_id }) => event_type === type && endpoint_id === endpoint)
+    expect(lineOf('a', ordered)).toMatchObject({
+      line: `${ordered}:k`,
+      ordering_key: 'k',
+      next_attempt_at: availableAt,
+    })
+    expect(lineOf('a', other)).toMatchObject({ line: null, ordering_key: 'k', next_attempt_at: availableAt })
+    expect(lineOf('b', ordered)).toMatchObject({ line: null, ordering_key: null })
+    for (const { event_type, next_attempt_at, created_at } of written) {
+      if (event_type === 'b') expect(next_attempt_at).toEqual(created_at)
+    }
+  })
+})
+
+describe('many events', () => {
+  it('5,000 for 3 endpoints are one call, each endpoint in the order given', async () => {
+    const endpoints = [
+      await makeEndpoint(db),
+      await makeEndpoint(db, { eventTypes: ['order.*'], ordered: true }),
+    ]
+    endpoints.push(await makeEndpoint(db, { ordered: true }))
+    const events = Array.from({ length: 5_000 }, (_, n) => ({
+      type: n % 2 === 0 ? 'order.paid' : 'order.sent',
+      payload: { n },
+      orderingKey: `customer ${n % 7}`,
+    }))
+    const sent = await db.transaction(async (tx) => send(tx, events))
+    expect(sent.every(({ deliveries }) => deliveries === 3)).toBe(true)
+    const written = await writtenDeliveries(db)
+    expect(written).toHaveLength(15_000)
+    for (const endpoint of endpoints) {
+      const numbers = written
+        .filter(({ endpoint_id }) => endpoint_id === endpoint)
+        .map(({ body }) => (JSON.parse(body) as { data: { n: number } }).data.n)
+      expect(numbers).toEqual(events.map(({ payload }) => payload.n))
+    }
+  })
+
+  it('are all refused when one of them is wrong, and the transaction can go on', async () => {
+    await makeEndpoint(db)
+    const good = { type: 'a', payload: 1 }
+    const message = await db.transaction(async (tx) => refusal(send(tx, [good, wrong({ type: '' })])))
+    expect(message).toContain("events[1].type is ''")
+    expect(message).toContain('events[1].payload is undefined')
+    expect(message).toContain('send again')
+    expect(await writtenDeliveries(db)).toEqual([])
+  })
+})
+
+describe('refused, with the field named', () => {
+  const ok = { type: 'order.paid', payload: { id: 1 } }
+  it.each([
+    ['no tenant', { ...ok, tenant: 7 }, /event\.tenant is 7, but must be a text/],
+    ['null as tenant', { ...ok, tenant: null }, /event\.tenant is null/],
+    ['a tenant that is too long', { ...ok, tenant: 'x'.repeat(256) }, /event\.tenant has 256 bytes/],
+    ['a tenant that cannot be stored', { ...ok, tenant: 'a\0' }, /event\.tenant contains the character/],
+    [
+      'another header',
+      { ...ok, headers: { 'webhook-id': 'x' } },
+      /event\.headers has 'webhook-id', but only traceparent/,
+    ],
+    ['no uuid', { ...ok, eventId: 'one' }, /event\.eventId is 'one', but must be a uuid/],
+    ['no date', { ...ok, availableAt: 'tomorrow' }, /event\.availableAt is 'tomorrow'/],
+    ['a payload that is no JSON', { ...ok, payload: { at: Number.NaN } }, /event\.payload\.at is NaN/],
+    [
+      'one that is too large',
+      { ...ok, payload: 'x'.repeat(262_143) },
+      /has 262145 bytes.*maxPayloadBytes = 262144/,
+    ],
+  ])('%s', async (_, event, message) => {
+    await makeEndpoint(db)
+    expect(await refusal(send(db, wrong(event)))).toMatch(message)
+    expect(await writtenDeliveries(db)).toEqual([])
+  })
+
+  it('options that cannot be', () => {
+    expect(() => createWebhooks({ schema: '', maxPayloadBytes: 0 })).toThrow(
+      /The options of createWebhooks: maxPayloadBytes is 0.*schema is ''/,
+    )
+  })
+})
+
+describe('createWebhooks', () => {
+  it('checks payloads by their schemas, and knows no other types', async () => {
+    await makeEndpoint(db)
+    const webhooks = createWebhooks({ events: { 'order.paid': atLeastOne } })
+    expectTypeOf(webhooks.send).toBeCallableWith(db, { type: 'order.paid', payload: 3 })
+    expect(await webhooks.send(db, { type: 'order.paid', payload: 3 })).toMatchObject({ deliveries: 1 })
+    expect(await refusal(webhooks.send(db, { type: 'order.paid', payload: 0 }))).toContain('at least 1')
+    // @ts-expect-error -- there is no such event
+    const unknown = webhooks.send(db, { type: 'order.lost', payload: 1 })
+    expect(await refusal(unknown)).toContain('the types of these webhooks are order.paid')
+  })
+
+  it('types of payloads are those of the map', () => {
+    interface Events {
+      'order.paid': { readonly id: string }
+    }
+    const typed = createWebhooks<Events>()
+    expectTypeOf<Parameters<typeof typed.send>[1]>().toEqualTypeOf<
+      NewWebhook<Events> | readonly NewWebhook<Events>[]
+    >()
+    expectTypeOf(async () => send(db, [{ type: 'a', payload: 1 }])).returns.toEqualTypeOf<
+      Promise<readonly Sent[]>
+    >()
+    expectTypeOf(async () => send(db, { type: 'a', payload: 1 })).returns.toEqualTypeOf<Promise<Sent>>()
+  })
+})
+
+const atLeastOne = {
+  '~standard': {
+    version: 1,
+    vendor: 'test',
+    validate: (value: unknown) =>
+      typeof value === 'number' && value >= 1 ? { value } : { issues: [{ message: 'at least 1' }] },
+    types: undefined as { input: number; output: number } | undefined,
+  },
+} as const
+
+/** As JavaScript would pass it: much of this does not compile. */
+function wrong(event: unknown): NewWebhook {
+  return event as NewWebhook
+}
+
+async function refusal(sending: Promise<unknown>): Promise<string> {
+  return sending.then(
+    () => 'was sent',
+    (error: unknown) => (error instanceof Error ? error.message : String(error)),
+  )
+}

@@ -1,0 +1,141 @@
+/**
+ * Secrets as Standard Webhooks writes them: `whsec_` for what sender and receiver share (v1, HMAC-SHA256), `whsk_` and
+ * `whpk_` for the two halves of an ed25519 key (v1a). None is ever repeated in an error, not even in part.
+ */
+import {
+  createPrivateKey,
+  createPublicKey,
+  createSecretKey,
+  generateKeyPairSync,
+  type KeyObject,
+  randomBytes,
+} from 'node:crypto'
+
+import { LeaseholdError } from '../../errors.ts'
+
+/** v1: both sides hold the same secret. v1a: the receiver holds only what it needs to verify. */
+export type SecretKind = 'v1' | 'v1a'
+
+/** A key that signs, or one that verifies: a shared secret is both. */
+export interface Key {
+  readonly kind: SecretKind
+  readonly key: KeyObject
+}
+
+const SHARED = 'whsec_'
+const PRIVATE = 'whsk_'
+const PUBLIC = 'whpk_'
+/** The specification's bounds. */
+const SHORTEST_SHARED_BYTES = 24
+const LONGEST_SHARED_BYTES = 64
+const NEW_SHARED_BYTES = 32
+const ED25519_BYTES = 32
+/** What DER puts in front of the 32 bytes of an ed25519 key (RFC 8410): node:crypto reads no bare ones. */
+const PRIVATE_DER = Buffer.from('302e020100300506032b657004220420', 'hex')
+const PUBLIC_DER = Buffer.from('302a300506032b6570032100', 'hex')
+
+/** A fresh secret to sign with. The receiver of a v1a endpoint gets `publicKeyOf` it instead. */
+export function newSecret(kind: SecretKind): string {
+  switch (kind) {
+    case 'v1':
+      return `${SHARED}${randomBytes(NEW_SHARED_BYTES).toString('base64')}`
+    case 'v1a': {
+      const { privateKey } = generateKeyPairSync('ed25519')
+      const seed = privateKey.export({ type: 'pkcs8', format: 'der' }).subarray(PRIVATE_DER.length)
+      // The specification leaves the form open; seed and public key together is what other senders write.
+      return `${PRIVATE}${Buffer.concat([seed, publicBytes(privateKey)]).toString('base64')}`
+    }
+    default:
+      throw new LeaseholdError('REQUEST_INVALID', `kind is ${JSON.stringify(kind)}.`, {
+        remedy: "Give 'v1' (a shared secret) or 'v1a' (an ed25519 key).",
+      })
+  }
+}
+
+/** What a receiver of v1a signatures verifies with: `whpk_…`. It need not be kept secret. */
+export function publicKeyOf(secret: string): string {
+  const { kind, key } = signingKey(secret)
+  if (kind === 'v1a') return `${PUBLIC}${publicBytes(key).toString('base64')}`
+  return refuse('has no public key: it is a shared one.', `Give one that begins with ${PRIVATE}.`)
+}
+
+/** What to sign with, of `whsec_…` or `whsk_…`. */
+export function signingKey(secret: string): Key {
+  if (isOf(secret, SHARED)) return { kind: 'v1', key: sharedKey(secret) }
+  if (isOf(secret, PRIVATE)) return { kind: 'v1a', key: privateKeyIn(secret) }
+  return refuse(
+    `does not begin with ${SHARED} or ${PRIVATE}.`,
+    `Give a secret to sign with: ${SHARED}… (shared) or ${PRIVATE}… (ed25519), prefix included.`,
+  )
+}
+
+/** What to verify with, of `whsec_…` or `whpk_…`. */
+export function verifyingKey(secret: string): Key {
+  if (isOf(secret, SHARED)) return { kind: 'v1', key: sharedKey(secret) }
+  if (isOf(secret, PUBLIC)) return { kind: 'v1a', key: publicKeyIn(secret) }
+  if (isOf(secret, PRIVATE)) {
+    // It would work, and hand every receiver the means to sign.
+    return refuse('is a private key.', `Verify with its public key, ${PUBLIC}…, which publicKeyOf() returns.`)
+  }
+  return refuse(
+    `does not begin with ${SHARED} or ${PUBLIC}.`,
+    `Give what the sender showed for this endpoint: ${SHARED}… or ${PUBLIC}…, prefix included.`,
+  )
+}
+
+function isOf(secret: unknown, prefix: string): boolean {
+  return typeof secret === 'string' && secret.startsWith(prefix)
+}
+
+function sharedKey(secret: string): KeyObject {
+  const bytes = bytesAfter(SHARED, secret)
+  if (bytes.length < SHORTEST_SHARED_BYTES || bytes.length > LONGEST_SHARED_BYTES) {
+    refuse(
+      `has ${bytes.length} bytes.`,
+      `Give ${SHORTEST_SHARED_BYTES} to ${LONGEST_SHARED_BYTES} random bytes, as newSecret('v1') does.`,
+    )
+  }
+  return createSecretKey(bytes)
+}
+
+/** The seed alone, or the seed and its public key. */
+function privateKeyIn(secret: string): KeyObject {
+  const bytes = bytesAfter(PRIVATE, secret)
+  if (bytes.length !== ED25519_BYTES && bytes.length !== 2 * ED25519_BYTES) {
+    refuse(
+      `has ${bytes.length} bytes.`,
+      `Give the ${ED25519_BYTES} of an ed25519 seed, or ${2 * ED25519_BYTES} with its public key.`,
+    )
+  }
+  const der = Buffer.concat([PRIVATE_DER, bytes.subarray(0, ED25519_BYTES)])
+  const key = createPrivateKey({ key: der, format: 'der', type: 'pkcs8' })
+  const given = bytes.subarray(ED25519_BYTES)
+  if (given.length > 0 && !given.equals(publicBytes(key))) {
+    refuse('has a public key that is not that of its seed.', 'Copy it anew, or make one with newSecret.')
+  }
+  return key
+}
+
+function publicKeyIn(text: string): KeyObject {
+  const bytes = bytesAfter(PUBLIC, text)
+  if (bytes.length !== ED25519_BYTES) {
+    refuse(`has ${bytes.length} bytes.`, `Give the ${ED25519_BYTES} of an ed25519 public key.`)
+  }
+  return createPublicKey({ key: Buffer.concat([PUBLIC_DER, bytes]), format: 'der', type: 'spki' })
+}
+
+function publicBytes(privateKey: KeyObject): Buffer {
+  return createPublicKey(privateKey).export({ type: 'spki', format: 'der' }).subarray(PUBLIC_DER.length)
+}
+
+function bytesAfter(prefix: string, secret: string): Buffer {
+  const text = secret.slice(prefix.length)
+  const bytes = Buffer.from(text, 'base64')
+  // Buffer skips what is no base64: a secret with a character lost would sign, with another key.
+  if (bytes.toString('base64') === text) return bytes
+  return refuse(`is not base64 after ${prefix}.`, 'Copy it whole, padding included and without spaces.')
+}
+
+function refuse(what: string, remedy: string): never {
+  throw new LeaseholdError('REQUEST_INVALID', `secret ${what}`, { remedy })
+}

@@ -1,0 +1,159 @@
+/** Receivers that do what receivers should not, on loopback. */
+import { once } from 'node:events'
+import { createServer, type Server, type Socket } from 'node:net'
+import { createServer as createTlsServer, type TlsOptions } from 'node:tls'
+
+import { onTestFinished } from 'vitest'
+
+const HEAD = 'HTTP/1.1 200 OK\r\n'
+const BYTE_PAUSE_MS = 1_000
+
+/** What each does once the first bytes of a request are there. */
+const HOSTILITIES = {
+  neverAnswers: () => {},
+  answersByteByByte: (socket: Socket) => drip(socket, `${HEAD}content-length: 0\r\n\r\n`),
+  bodyByteByByte: (socket: Socket) => {
+    socket.write(`${HEAD}content-length: 1000\r\n\r\n`)
+    drip(socket, 'x'.repeat(1_000))
+  },
+  endlessBody: (socket: Socket) => {
+    socket.write(`${HEAD}\r\n`)
+    pour(socket, 'x'.repeat(16_384))
+  },
+  endlessFailure: (socket: Socket) => {
+    socket.write('HTTP/1.1 500 Oh\r\nretry-after: 7\r\n\r\n')
+    pour(socket, 'no '.repeat(4_096))
+  },
+  endlessHead: (socket: Socket) => {
+    socket.write(HEAD)
+    pour(socket, `x-more: ${'y'.repeat(1_000)}\r\n`)
+  },
+  endlessInterim: (socket: Socket) => pour(socket, 'HTTP/1.1 103 Early Hints\r\n\r\n'),
+  redirectsToMetadata: (socket: Socket) => {
+    socket.write('HTTP/1.1 307 Over There\r\nlocation: http://169.254.169.254/latest/meta-data/\r\n')
+    socket.end('content-length: 0\r\n\r\n')
+  },
+  resetsMidHead: (socket: Socket) => {
+    socket.write('HTTP/1.1 200 O', () => socket.resetAndDestroy())
+  },
+  resetsMidBody: (socket: Socket) => {
+    // A reset throws away what was not read yet: the client, in this process, gets its turns to read the head.
+    socket.write(`${HEAD}content-length: 100\r\n\r\npart`, () =>
+      afterTurns(20, () => socket.resetAndDestroy()),
+    )
+  },
+  closesMidBody: (socket: Socket) => socket.end(`${HEAD}content-length: 100\r\n\r\npart`),
+  closes: (socket: Socket) => socket.end(),
+  speaksAnotherProtocol: (socket: Socket) => socket.end('SSH-2.0-OpenSSH_9.6\r\n'),
+  changesProtocol: (socket: Socket) =>
+    socket.write('HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n'),
+  answersNonsense: (socket: Socket) => {
+    const body = Buffer.from([0x00, 0x1b, 0x5b, 0x33, 0x31, 0x6d, 0xff, 0xfe, 0x0a, 0x68, 0x69, 0xe2, 0x82])
+    socket.write(`${HEAD}content-encoding: gzip\r\ncontent-length: ${body.length}\r\n\r\n`)
+    socket.write(body)
+  },
+} as const satisfies Record<string, (socket: Socket) => unknown>
+
+export type Hostility = keyof typeof HOSTILITIES
+
+export interface HostileReceiver {
+  readonly port: number
+  readonly url: string
+  /** Connections so far. */
+  readonly connections: number
+  /** What was sent to it, of all connections. */
+  received(): string
+  /** Resolves when no connection is open any more. */
+  deserted(): Promise<void>
+  stop(): Promise<void>
+}
+
+/** Stopped by itself at the end of the test. */
+export async function startHostileReceiver(hostility: Hostility): Promise<HostileReceiver> {
+  const act = HOSTILITIES[hostility]
+  return listening(
+    createServer((socket) => socket.once('data', () => void act(socket))),
+    'http',
+  )
+}
+
+/** One that accepts connections and does not read a byte. */
+export async function startDeafReceiver(): Promise<HostileReceiver> {
+  return listening(createServer({ pauseOnConnect: true }), 'http', false)
+}
+
+/** Answers 200 to everything, behind TLS with this key and certificate. */
+export async function startTlsReceiver(options: TlsOptions): Promise<HostileReceiver> {
+  const server = createTlsServer(options)
+  const answer = (socket: Socket): void => {
+    socket.on('error', () => {})
+    socket.on('data', () => socket.write(`${HEAD}content-length: 2\r\n\r\nok`))
+  }
+  server.on('secureConnection', answer)
+  // A client that does not trust us is part of some tests.
+  server.on('tlsClientError', () => {})
+  return listening(server, 'https', false)
+}
+
+async function listening(server: Server, scheme: string, reads = true): Promise<HostileReceiver> {
+  const sockets = new Set<Socket>()
+  const chunks: Buffer[] = []
+  let connections = 0
+  server.on('connection', (socket: Socket) => {
+    connections += 1
+    sockets.add(socket)
+    socket.on('error', () => {})
+    if (reads) socket.on('data', (chunk) => chunks.push(chunk))
+    socket.once('close', () => {
+      sockets.delete(socket)
+      server.emit('deserted')
+    })
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const address = server.address()
+  if (address === null || typeof address === 'string') throw new Error('no port')
+  const stop = async (): Promise<void> => {
+    for (const socket of sockets) socket.destroy()
+    if (!server.listening) return
+    server.close()
+    await once(server, 'close')
+  }
+  onTestFinished(stop)
+  return {
+    port: address.port,
+    url: `${scheme}://127.0.0.1:${address.port}/hook`,
+    get connections() {
+      return connections
+    },
+    received: () => Buffer.concat(chunks).toString('latin1'),
+    async deserted() {
+      while (sockets.size > 0) await once(server, 'deserted')
+    },
+    stop,
+  }
+}
+
+/** One byte at a time, with a pause after each. */
+function drip(socket: Socket, text: string): void {
+  let sent = 0
+  const timer = setInterval(() => {
+    socket.write(text.slice(sent, sent + 1))
+    sent += 1
+    if (sent === text.length) clearInterval(timer)
+  }, BYTE_PAUSE_MS)
+  socket.once('close', () => clearInterval(timer))
+}
+
+/** The same again and again, as fast as it is taken. */
+function pour(socket: Socket, text: string): void {
+  const more = (): void => {
+    if (!socket.destroyed) socket.write(text, () => setImmediate(more))
+  }
+  more()
+}
+
+function afterTurns(turns: number, act: () => void): void {
+  if (turns === 0) act()
+  else setImmediate(() => afterTurns(turns - 1, act))
+}

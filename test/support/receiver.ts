@@ -1,0 +1,97 @@
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { type AddressInfo } from 'node:net'
+import { afterAll } from 'vitest'
+
+export interface Received {
+  readonly path: string
+  readonly headers: IncomingMessage['headers']
+  readonly body: string
+  /** When it had arrived, on the monotonic clock. */
+  readonly at: number
+}
+
+export type Answer = (request: Received, response: ServerResponse) => number | void | Promise<number | void>
+
+export interface Receiver {
+  readonly url: string
+  readonly received: Received[]
+  /** Resolves when so many have arrived. */
+  reached(count: number): Promise<void>
+  /** What it answers from now on: a status, or whatever the function does with the response. */
+  answer(answer: Answer): void
+  /** How many requests are being answered at this moment, and the most there ever were. */
+  readonly open: number
+  readonly most: number
+}
+
+/** Receivers of webhooks on loopback. */
+export function useReceivers() {
+  const servers: ReturnType<typeof createServer>[] = []
+  afterAll(async () => {
+    for (const server of servers.splice(0)) {
+      server.closeAllConnections()
+      await new Promise((done) => server.close(done))
+    }
+  })
+  return async (first: Answer = () => 204): Promise<Receiver> => {
+    const received: Received[] = []
+    const waiting = new Set<() => void>()
+    let answer = first
+    let open = 0
+    let most = 0
+
+    async function respond(request: IncomingMessage, response: ServerResponse): Promise<void> {
+      open += 1
+      most = Math.max(most, open)
+      try {
+        const chunks: Buffer[] = []
+        for await (const chunk of request) chunks.push(chunk as Buffer)
+        const one = {
+          path: request.url ?? '/',
+          headers: request.headers,
+          body: Buffer.concat(chunks).toString(),
+          at: performance.now(),
+        }
+        received.push(one)
+        for (const look of waiting) look()
+        const status = await answer(one, response)
+        if (typeof status === 'number') response.writeHead(status).end()
+      } finally {
+        open -= 1
+      }
+    }
+
+    const server = createServer((request, response) => {
+      // Whoever sent it may be gone before it has been read.
+      respond(request, response).catch(() => response.destroy())
+    })
+    await new Promise<void>((ready) => server.listen(0, '127.0.0.1', ready))
+    servers.push(server)
+    // A server that listens has an address and a port.
+    const { port } = server.address() as AddressInfo
+    return {
+      url: `http://127.0.0.1:${port}/hook`,
+      received,
+      async reached(count) {
+        await new Promise<void>((resolve) => {
+          const look = (): void => {
+            if (received.length < count) return
+            waiting.delete(look)
+            resolve()
+          }
+          waiting.add(look)
+          look()
+        })
+      },
+      answer(next) {
+        answer = next
+      },
+      get open() {
+        return open
+      },
+      get most() {
+        return most
+      },
+    }
+  }
+}

@@ -1,0 +1,104 @@
+import { afterEach } from 'vitest'
+import { type Database } from '../../src/postgres/database.ts'
+import { Events, startRuntime, type Runtime, type RuntimeOptions } from '../../src/runtime/index.ts'
+import { dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
+import { LOOPBACK } from '../../src/webhooks/network/index.ts'
+import { encrypt, newSecret, secretKey } from '../../src/webhooks/signing/index.ts'
+
+/** What the secrets of the tests are encrypted with. */
+export const SECRET_KEY = Buffer.alloc(32, 7).toString('base64')
+
+export interface RunningDispatcher {
+  readonly runtime: Runtime
+  readonly events: Events
+}
+
+/** Dispatchers in this process, which may reach loopback. What a test started is stopped after it. */
+export function useDispatchers(databaseUrl: string) {
+  const started: Runtime[] = []
+  afterEach(async () => {
+    await Promise.all(started.splice(0).map(async (runtime) => runtime.stop()))
+  })
+  return async (
+    options: DispatcherOptions = {},
+    { events = new Events(), ...more }: Partial<RuntimeOptions> = {},
+  ): Promise<RunningDispatcher> => {
+    const declared = dispatcher({
+      secretKey: SECRET_KEY,
+      network: { allow: LOOPBACK },
+      ...options,
+      settings: { pollMs: 50, shutdownTimeoutMs: 500, ...options.settings },
+    })
+    const runtime = await startRuntime({
+      databaseUrl,
+      migrate: false,
+      lifeline: 'inline',
+      ...more,
+      events,
+      workers: [declared],
+    })
+    started.push(runtime)
+    return { runtime, events }
+  }
+}
+
+export interface TestEndpoint {
+  readonly id: string
+  readonly secret: string
+}
+
+/** An endpoint as the table has it. */
+export async function addEndpoint(
+  db: Database,
+  url: string,
+  fields: Readonly<Record<string, unknown>> = {},
+): Promise<TestEndpoint> {
+  const { rows } = await db.query<{ id: string }>({ text: 'select leasehold.new_event_id() as id' })
+  const id = rows[0]?.id ?? ''
+  const secret = newSecret('v1')
+  const columns = { id, url, secret: encrypt(secretKey(SECRET_KEY), secret, id), ...fields }
+  const names = Object.keys(columns)
+  await db.query({
+    text: `insert into leasehold.webhook_endpoints (${names.join(', ')}) values (${names.map((_, i) => `$${i + 1}`).join(', ')})`,
+    values: Object.values(columns),
+  })
+  return { id, secret }
+}
+
+/** Sends `{ n: 1 }` … to every endpoint, with these ordering keys. */
+export async function sendAll(db: Database, ...keys: readonly (string | null)[]): Promise<void> {
+  await db.query({
+    text: `select leasehold.send_webhook('test.happened', jsonb_build_object('n', n), ordering_key => key)
+      from (select key, n from unnest($1::text[]) with ordinality as k (key, n) order by n) as keys`,
+    values: [keys],
+  })
+}
+
+export interface DeliveryRecord {
+  readonly id: string
+  readonly event_id: string
+  readonly endpoint_id: string
+  readonly delivery_status: string
+  readonly attempts: number
+  readonly next_attempt_at: Date
+  readonly lease_owner: string | null
+  readonly lease_until: Date | null
+  readonly lease_token: string
+  readonly behind: boolean
+  readonly last_status: number | null
+  readonly last_error_code: string | null
+  readonly last_error: string | null
+  readonly last_response: string | null
+}
+
+export async function deliveries(db: Database): Promise<DeliveryRecord[]> {
+  return (await db.query<DeliveryRecord>({ text: 'select * from leasehold.webhook_outbox order by id' })).rows
+}
+
+/** How many deliveries are in each state. */
+export async function deliveryStatuses(db: Database): Promise<Record<string, number>> {
+  const { rows } = await db.query<{ status: string; count: number }>({
+    text: 'select delivery_status as status, count(*)::int as count from leasehold.webhook_outbox group by 1',
+  })
+  return Object.fromEntries(rows.map(({ status, count }) => [status, count]))
+}
