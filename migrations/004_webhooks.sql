@@ -288,6 +288,7 @@ create function send_webhook(
   tenant text default '',
   ordering_key text default null,
   headers jsonb default '{}',
+  available_at timestamptz default null,
   event_id uuid default null
 ) returns int
 language plpgsql set search_path from current
@@ -295,17 +296,25 @@ as $$
 #variable_conflict use_column
 declare
   largest constant int := 262144;
-  body constant text := send_webhook.payload::text;
+  size constant int := octet_length(send_webhook.payload::text);
+  body constant text := '{"type":' || to_json(send_webhook.event_type)::text
+    || ',"timestamp":"' || to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+    || '","data":' || send_webhook.payload::text || '}';
   wanted constant uuid := coalesce(send_webhook.event_id, new_event_id());
   written int;
 begin
-  if octet_length(body) > largest then
-    raise exception 'the payload of a % event has % bytes, and at most % are allowed', send_webhook.event_type, octet_length(body), largest
+  if body is null then
+    raise exception 'an event has a type and a payload, and one of them is null'
+      using errcode = 'null_value_not_allowed', hint = 'Give both; a payload without a value is ''null''::jsonb.';
+  end if;
+  if size > largest then
+    raise exception 'the payload of a % event has % bytes, and at most % are allowed', send_webhook.event_type, size, largest
       using errcode = 'program_limit_exceeded', hint = 'Store what is large elsewhere and send its address.';
   end if;
-  insert into webhook_outbox (event_id, endpoint_id, event_type, ordering_key, line, body, headers)
+  insert into webhook_outbox (event_id, endpoint_id, event_type, ordering_key, line, body, headers, next_attempt_at)
   select wanted, e.id, send_webhook.event_type, send_webhook.ordering_key,
-    case when e.ordered then e.id || ':' || send_webhook.ordering_key end, body, coalesce(send_webhook.headers, '{}')
+    case when e.ordered then e.id || ':' || send_webhook.ordering_key end, body, coalesce(send_webhook.headers, '{}'),
+    coalesce(send_webhook.available_at, now())
   from webhook_endpoints as e
   where e.tenant = coalesce(send_webhook.tenant, '') and e.enabled and webhook_wanted(e.event_types, send_webhook.event_type)
   order by e.id
@@ -315,5 +324,5 @@ begin
 end
 $$;
 
-comment on function send_webhook(text, jsonb, text, text, jsonb, uuid) is
+comment on function send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid) is
 'Sends an event to every endpoint of the tenant that wants it, in the transaction of the caller, and returns to how many. An event_id that was sent before is the same event: an endpoint gets it once.';

@@ -4,6 +4,7 @@ import { createLog, withoutUrlPasswords } from '../observe/index.ts'
 import { DESCRIPTIONS, flagOf, loadSettings, TIMING_NAMES } from '../settings/index.ts'
 import { runMigrate } from './migrate.ts'
 import { addOutboxCommands } from './outbox/commands.ts'
+import { addWebhookCommands } from './webhooks/commands.ts'
 import { DATABASE_SETTINGS, type Define } from './define.ts'
 import { type Run, type Terminal, UsageError } from './run.ts'
 import { status } from './status.ts'
@@ -61,6 +62,7 @@ export async function runProgram(args: readonly string[], terminal: Terminal): P
     command.option('--json', 'one JSON document instead of text, for scripts'),
   )
   addOutboxCommands(program, define)
+  addWebhookCommands(program, define)
   define(program, 'migrate', 'bring the schema to the version of this release', DATABASE_SETTINGS, runMigrate)
 
   try {

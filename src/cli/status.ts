@@ -6,6 +6,7 @@ import { outboxJson, outboxText, readOutbox } from './outbox-status.ts'
 import type { Run } from './run.ts'
 import { withRunningDatabase } from './running-database.ts'
 import { columns, duration, printableJson } from './text-columns.ts'
+import { readWebhooks, webhooksJson, webhooksText } from './webhooks-status.ts'
 
 /** A table whose rows cannot be counted in this time is shown without numbers. */
 const COUNT_TIMEOUT_MS = 5_000
@@ -28,16 +29,20 @@ export async function status({ loaded, log, print, flags, terminal }: Run): Prom
   return withRunningDatabase(loaded, log, async (db) => {
     const workers = await listWorkers(db, schema)
     const outbox = await readOutbox(db, schema)
-    // The outbox has lines of its own, also when a relay of this config works on it.
-    const declared = loaded.settings.workers.filter(({ table }) => tableName(table) !== `${schema}.outbox`)
+    const webhooks = await readWebhooks(db, schema)
+    // These have lines of their own, also when a relay or a dispatcher of this config works on them.
+    const ours = new Set([`${schema}.outbox`, `${schema}.webhook_outbox`])
+    const declared = loaded.settings.workers.filter(({ table }) => !ours.has(tableName(table)))
     const tables = new Map(declared.map(({ table }) => [tableName(table), table]))
     const found = await Promise.all([...tables.values()].map(async (table) => readTable(db, table)))
     const now = new Date()
     if (flags['json'] === true) {
-      print(`${printableJson({ workers, outbox: outboxJson(outbox), tables: found })}\n`)
+      const read = { outbox: outboxJson(outbox), webhooks: webhooksJson(webhooks) }
+      print(`${printableJson({ workers, ...read, tables: found })}\n`)
       return 0
     }
     print(`${aboutWorkers(workers, now)}\n\n${outboxText(outbox, schema, now, terminal.width)}\n`)
+    print(`\n${webhooksText(webhooks, schema, now, terminal.width)}\n`)
     if (found.length > 0) {
       print(`\n${columns([['TABLE', 'PENDING', 'LEASED', 'OLDEST PENDING'], ...found.map(aboutTable)])}\n`)
     }

@@ -153,6 +153,35 @@ describe('what is refused', () => {
   })
 })
 
+describe('the secret key', () => {
+  const KEY = Buffer.alloc(32, 7).toString('base64')
+
+  it('comes from the environment or the file, and may be several', async () => {
+    const environment = { LEASEHOLD_SECRET_KEY: `${KEY}, ${Buffer.alloc(32, 8).toString('hex')}` }
+    const { settings, sources } = await load({ environment })
+    expect(settings.secretKey).toBe(environment.LEASEHOLD_SECRET_KEY)
+    expect(sources.secretKey).toEqual({ kind: 'environment', name: 'LEASEHOLD_SECRET_KEY' })
+    const workingDirectory = await directoryWith(`export default { secretKey: '${KEY}' }`)
+    expect((await load({ workingDirectory })).settings.secretKey).toBe(KEY)
+  })
+
+  it('is never a flag, which everybody on the machine could read', async () => {
+    expect((await load({ flags: { secretKey: KEY } })).settings.secretKey).toBeUndefined()
+  })
+
+  it.each(['s3cret', `${KEY},s3cret`, `${KEY}s3cret`])(
+    'that is none is refused and not shown: %#',
+    async (key) => {
+      const message = await refusal({ environment: { LEASEHOLD_SECRET_KEY: key } })
+      expect(message).toContain(
+        'secretKey (LEASEHOLD_SECRET_KEY) is set (and not shown), but must be 32 bytes',
+      )
+      expect(message).not.toContain('s3cret')
+      expect(message).not.toContain(KEY)
+    },
+  )
+})
+
 describe('the config file', () => {
   it('an unknown name is refused, and the nearest known one suggested', async () => {
     const workingDirectory = await directoryWith(

@@ -28,6 +28,8 @@ const HOSTILITIES = {
     socket.write(HEAD)
     pour(socket, `x-more: ${'y'.repeat(1_000)}\r\n`)
   },
+  largeHead: (socket: Socket) =>
+    socket.write(`${HEAD}x-large: ${'y'.repeat(4_096)}\r\ncontent-length: 0\r\n\r\n`),
   endlessInterim: (socket: Socket) => pour(socket, 'HTTP/1.1 103 Early Hints\r\n\r\n'),
   redirectsToMetadata: (socket: Socket) => {
     socket.write('HTTP/1.1 307 Over There\r\nlocation: http://169.254.169.254/latest/meta-data/\r\n')

@@ -7,7 +7,7 @@ export interface RecordingDialler {
   /** Everything that was to be dialled, in order. */
   readonly dialled: readonly Dialled[]
   /** The addresses among them, each once. */
-  addresses(): readonly string[]
+  readonly addresses: () => readonly string[]
 }
 
 export interface RecordingOptions {

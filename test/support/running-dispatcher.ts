@@ -26,6 +26,7 @@ export function useDispatchers(databaseUrl: string) {
     const declared = dispatcher({
       secretKey: SECRET_KEY,
       network: { allow: LOOPBACK },
+      retention: false,
       ...options,
       settings: { pollMs: 50, shutdownTimeoutMs: 500, ...options.settings },
     })

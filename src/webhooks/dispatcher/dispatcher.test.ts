@@ -46,7 +46,10 @@ describe('a delivery', () => {
     expect(second?.headers['idempotency-key']).toBe(first?.headers['webhook-id'])
     await expect(
       verify({ headers: third?.headers ?? {}, body: third?.body ?? '' }, secret),
-    ).resolves.toMatchObject({ id: first?.headers['webhook-id'], payload: { n: 1 } })
+    ).resolves.toMatchObject({
+      id: first?.headers['webhook-id'],
+      payload: { type: 'test.happened', data: { n: 1 } },
+    })
 
     expect(await deliveries(db)).toMatchObject([
       {
@@ -194,7 +197,7 @@ describe('endpoints beside each other', () => {
     )
     const seen = new Map<number, number>()
     for (const { body } of target.received) {
-      const { n: number } = JSON.parse(body) as { n: number }
+      const { n: number } = (JSON.parse(body) as { data: { n: number } }).data
       const before = seen.get(number % 3) ?? 0
       expect(number).toBeGreaterThanOrEqual(before)
       seen.set(number % 3, number)

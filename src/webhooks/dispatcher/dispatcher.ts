@@ -17,7 +17,9 @@ import {
   type Resolve,
   type TlsOptions,
 } from '../network/index.ts'
-import { secretKeys, type SecretKeys, webhookHeaders } from '../signing/index.ts'
+import { keysOf, neededKeys } from '../endpoints/index.ts'
+import { webhookUpkeep, type WebhookRetention } from '../operator/upkeep.ts'
+import { type SecretKeys, webhookHeaders } from '../signing/index.ts'
 import { type DeliveryRow, webhookTable } from '../table.ts'
 import { type BreakerChange, type BreakerSettings, usableBreaker } from './breaker.ts'
 import { type Endpoint, Directory } from './directory.ts'
@@ -29,8 +31,11 @@ import { judge } from './verdict.ts'
 export interface DispatcherOptions {
   /** The schema of Leasehold's tables. Default `leasehold`. */
   readonly schema?: string
-  /** What the secrets of endpoints are encrypted with, the newest first. Default: `LEASEHOLD_SECRET_KEY`. */
-  readonly secretKey?: string | readonly string[]
+  /**
+   * What the secrets of endpoints are encrypted with; several, separated by commas, the newest first.
+   * Default: `LEASEHOLD_SECRET_KEY` of the environment.
+   */
+  readonly secretKey?: string
   /** Where deliveries may go. Default: https to public addresses. */
   readonly network?: NetworkPolicyOptions
   /** An egress proxy, such as http://proxy.internal:3128. It then decides where deliveries may go. */
@@ -41,7 +46,8 @@ export interface DispatcherOptions {
   readonly schedule?: readonly number[]
   readonly breaker?: Partial<BreakerSettings>
   readonly settings?: Partial<WorkerSettings>
-  readonly upkeep?: WorkDeclaration['upkeep'] | false
+  /** How long deliveries are kept, and when one that nobody attempts has failed; `false`: for ever. */
+  readonly retention?: WebhookRetention | false
   readonly bucket?: number
   /** For tests: whom names belong to, and how connections are made. */
   readonly resolve?: Resolve
@@ -62,10 +68,11 @@ const SURVEY_EVERY_MS = 5_000
 /** Many changes in a row are read together. */
 const SURVEY_PAUSE_MS = 50
 const POSTPONED_MS = 5_000
+const UPKEEP_EVERY_MS = 60_000
 
 /** The worker of the webhooks: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
 export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<DeliveryRow> {
-  const { schema = 'leasehold', clock = systemClock, bucket } = options
+  const { schema = 'leasehold', clock = systemClock, bucket, retention = {} } = options
   const schedule = usableSchedule(options.schedule)
   const work = new Dispatch({ ...options, schema, clock, schedule, breaker: usableBreaker(options.breaker) })
   return {
@@ -76,7 +83,14 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
     lanes: work.lanes,
     settings: { ...SETTINGS, ...options.settings },
     ...(bucket === undefined ? {} : { bucket }),
-    ...(options.upkeep === false || options.upkeep === undefined ? {} : { upkeep: options.upkeep }),
+    ...(retention === false
+      ? {}
+      : {
+          upkeep: {
+            everyMs: UPKEEP_EVERY_MS,
+            run: async (db, stop) => webhookUpkeep(db, { ...retention, schema }, stop),
+          },
+        }),
     open: async (surroundings) => work.open(surroundings),
     close: async () => work.close(),
   }
@@ -94,7 +108,7 @@ class Dispatch {
   readonly lanes: EndpointLanes
   readonly #options: DispatchOptions
   readonly #policy: ReturnType<typeof networkPolicy>
-  readonly #keys: () => SecretKeys
+  readonly #keys: SecretKeys | undefined
   readonly #userAgent = `leasehold/${packageVersion()}`
   #open: { readonly poster: Poster; readonly directory: Directory; readonly around: Surroundings } | undefined
   #survey: HastenableLoop | undefined
@@ -124,7 +138,8 @@ class Dispatch {
       schema,
       role: WEBHOOKS,
       worker: around.worker,
-      keys: this.#keys,
+      // A dispatcher without endpoints needs no key.
+      keys: () => neededKeys(this.#keys),
       clock,
       onUnusable: (id, error) => this.#trouble(`reading the secret of webhook endpoint ${id}`, error),
     })
@@ -234,19 +249,12 @@ class Dispatch {
   }
 }
 
-/** The keys are read when the first secret is: a dispatcher without endpoints needs none. */
-function keysOf(given: string | readonly string[] | undefined): () => SecretKeys {
-  let keys: SecretKeys | undefined
-  const read = (): SecretKeys => {
-    const text = given ?? process.env['LEASEHOLD_SECRET_KEY'] ?? ''
-    return secretKeys(typeof text === 'string' ? text.split(',').filter((key) => key.trim() !== '') : text)
-  }
-  if (given !== undefined) keys = read()
-  return () => (keys ??= read())
-}
-
 /** Of the event's own headers only the trace goes out to strangers. */
 function traceOf({ headers }: DeliveryRow): Record<string, string> {
-  const { traceparent } = headers
-  return typeof traceparent === 'string' && /^[\w-]{1,256}$/.test(traceparent) ? { traceparent } : {}
+  const trace = ['traceparent', 'tracestate'].flatMap((name) => {
+    const value = headers[name]
+    // A row that was written by hand may hold anything.
+    return typeof value === 'string' && /^[\x20-\x7e]{1,512}$/.test(value) ? [[name, value]] : []
+  })
+  return Object.fromEntries(trace)
 }

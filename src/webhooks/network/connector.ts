@@ -25,7 +25,7 @@ export interface ConnectorOptions {
 export interface Connector {
   /** For the `connect` option of an agent. */
   readonly connect: buildConnector.connector
-  /** Connections that are open now, idle ones included. */
+  /** Connections that are open now or on their way, idle ones included. */
   opened(origin?: string): number
   /** Gives up every connection that is on its way. */
   close(): void
@@ -82,16 +82,18 @@ export function createConnector({ open, connectTimeoutMs, tls = {} }: ConnectorO
   }
 
   async function handOver(asked: Asked, take: buildConnector.Callback): Promise<void> {
+    const origin = `${asked.protocol}//${asked.host ?? asked.hostname}`
+    // From its start: a burst would otherwise find nothing open yet, and keep all that it opens.
+    count(origin, 1)
     let socket: Socket | TLSSocket
     try {
       socket = await connected(asked)
       if (socket.destroyed)
         throw new NetworkFailure('reset', `${asked.hostname} closed the connection at once`)
     } catch (error) {
+      count(origin, -1)
       return take(error instanceof Error ? error : new Error(String(error)), null)
     }
-    const origin = `${asked.protocol}//${asked.host ?? asked.hostname}`
-    count(origin, 1)
     socket.once('close', () => count(origin, -1))
     return take(null, socket)
   }

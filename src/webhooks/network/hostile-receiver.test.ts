@@ -15,14 +15,16 @@ import { createPoster, type PosterOptions } from './post.ts'
 
 useQuietProcess()
 
-/** Long enough never to be what ends a test that is not about it. */
-const PATIENT = { timeoutMs: 20_000 }
+/** Longer than a test may take: where a cap or another time does not hold, it shows. */
+const NEVER_MS = 3_600_000
+const PATIENT = { timeoutMs: NEVER_MS }
+const UNLIMITED = { headTimeoutMs: NEVER_MS, bodyTimeoutMs: NEVER_MS }
 const MESSAGE = { headers: { 'webhook-id': 'msg_1' }, body: '{"a":1}' }
 
 function poster(limits: Partial<PostLimits> = {}, options: Partial<PosterOptions> = {}) {
   const { dial, addresses } = recordingDialler({ loopback: true })
   const policy = networkPolicy({ allow: LOOPBACK })
-  const made = createPoster({ policy, dial, limits, ...options })
+  const made = createPoster({ policy, dial, limits: { ...UNLIMITED, ...limits }, ...options })
   onTestFinished(async () => {
     await made.close()
     expect(addresses()).toEqual(addresses().length === 0 ? [] : ['127.0.0.1'])
@@ -48,7 +50,7 @@ describe('a receiver that takes its time', () => {
   })
 
   it('that never answers costs no more than the head may take', async () => {
-    expect(await outcome('neverAnswers', 20_000, { headTimeoutMs: 200 })).toMatchObject({
+    expect(await outcome('neverAnswers', NEVER_MS, { headTimeoutMs: 200 })).toMatchObject({
       kind: 'failed',
       code: 'timeout',
       message: 'no answer within 200 ms',
@@ -71,7 +73,7 @@ describe('a receiver that takes its time', () => {
   })
 
   it('whose body comes a byte a second has answered, and the body costs its own time', async () => {
-    expect(await outcome('bodyByteByByte', 20_000, { bodyTimeoutMs: 100 })).toMatchObject({
+    expect(await outcome('bodyByteByByte', NEVER_MS, { bodyTimeoutMs: 100 })).toMatchObject({
       kind: 'answered',
       status: 200,
       truncated: true,
@@ -89,13 +91,13 @@ describe('a receiver that takes its time', () => {
 
 describe('a receiver that says too much', () => {
   it('a body without an end is read to the cap, and the status counts', async () => {
-    expect(await outcome('endlessBody', 20_000)).toMatchObject({
+    expect(await outcome('endlessBody', NEVER_MS)).toMatchObject({
       kind: 'answered',
       status: 200,
       truncated: true,
       excerpt: 'x'.repeat(1_024),
     })
-    expect(await outcome('endlessFailure', 20_000, { excerptBytes: 8 })).toMatchObject({
+    expect(await outcome('endlessFailure', NEVER_MS, { excerptBytes: 8 })).toMatchObject({
       kind: 'answered',
       status: 500,
       retryAfter: '7',
@@ -105,11 +107,17 @@ describe('a receiver that says too much', () => {
   })
 
   it('a head without an end is given up at its bound', async () => {
-    expect(await outcome('endlessHead', 20_000)).toMatchObject({ kind: 'failed', code: 'headersTooLarge' })
+    expect(await outcome('endlessHead', NEVER_MS)).toMatchObject({ kind: 'failed', code: 'headersTooLarge' })
+  })
+
+  it('a head that ends is given up too, where the bound is lower', async () => {
+    const expected = { kind: 'failed', code: 'headersTooLarge' }
+    expect(await outcome('largeHead', NEVER_MS, { maxHeaderBytes: 2_048 })).toMatchObject(expected)
+    expect(await outcome('largeHead', NEVER_MS, { keepAliveMs: 1 })).toMatchObject({ kind: 'answered' })
   })
 
   it('bytes that are no text are kept as text without controls, and nothing is unpacked', async () => {
-    expect(await outcome('answersNonsense', 20_000, { keepAliveMs: 1 })).toMatchObject({
+    expect(await outcome('answersNonsense', NEVER_MS, { keepAliveMs: 1 })).toMatchObject({
       kind: 'answered',
       excerpt: '[31m\ufffd\ufffd hi',
       truncated: false,
@@ -126,7 +134,7 @@ describe('a receiver that breaks off', () => {
     ['speaksAnotherProtocol', { kind: 'failed', code: 'protocol' }],
     ['changesProtocol', { kind: 'failed', code: 'protocol' }],
   ])('%s', async (hostility, expected) => {
-    expect(await outcome(hostility, 20_000)).toMatchObject(expected)
+    expect(await outcome(hostility, NEVER_MS)).toMatchObject(expected)
   })
 
   it('and one that is not there', async () => {
@@ -142,7 +150,7 @@ describe('a receiver that breaks off', () => {
 
 it('a redirect to the metadata of a cloud is an answer and not followed', async () => {
   // Nothing but 127.0.0.1 was dialled: the poster of every test here checks that.
-  expect(await outcome('redirectsToMetadata', 20_000)).toMatchObject({ kind: 'answered', status: 307 })
+  expect(await outcome('redirectsToMetadata', NEVER_MS)).toMatchObject({ kind: 'answered', status: 307 })
 })
 
 describe('TLS', () => {

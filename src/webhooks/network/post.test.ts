@@ -98,9 +98,9 @@ describe('connections', () => {
   it('are used again, and closed when idle', async () => {
     const receiver = await startCountingReceiver()
     const target = poster({ keepAliveMs: 300 })
-    await target.post(receiver.url, MESSAGE, PATIENT)
-    await target.post(receiver.url, MESSAGE, PATIENT)
-    expect(receiver.connections).toBe(1)
+    for (let i = 0; i < 10; i += 1) await target.post(receiver.url, MESSAGE, PATIENT)
+    // Not 1: undici uses a connection again only a turn after its answer.
+    expect(receiver.connections).toBeLessThanOrEqual(2)
     await eventually(async () => expect(receiver.open).toBe(0))
   })
 

@@ -102,7 +102,9 @@ export function createPoster(options: PosterOptions): Poster {
   })
   let goodbye: Promise<void> | undefined
 
-  async function ask(url: URL, { headers, body }: Message, bound: AbortController): Promise<Answered> {
+  async function ask(url: URL, message: Message, reset: boolean, bound: AbortController): Promise<Answered> {
+    const { headers, body } = message
+    const { signal } = bound
     const headPatience = deadline(limits.headTimeoutMs, () =>
       bound.abort(new NetworkFailure('timeout', `no answer within ${limits.headTimeoutMs} ms`)),
     )
@@ -110,10 +112,8 @@ export function createPoster(options: PosterOptions): Poster {
     try {
       // undici hears the signal only once it is connected; a request that was given up before is then not sent.
       response = await unlessAborted(
-        bound.signal,
-        keep(url.origin, async (reset) =>
-          request(url, { method: 'POST', headers, body, reset, signal: bound.signal, dispatcher: agent }),
-        ),
+        signal,
+        request(url, { method: 'POST', headers, body, reset, signal, dispatcher: agent }),
       )
     } finally {
       headPatience.cancel()
@@ -154,7 +154,8 @@ export function createPoster(options: PosterOptions): Poster {
       )
       signal?.addEventListener('abort', stop, { once: true })
       try {
-        const answered = await ask(verdict.url, message, bound)
+        const { url } = verdict
+        const answered = await keep(url.origin, async (reset) => ask(url, message, reset, bound))
         signal?.throwIfAborted()
         return { ...answered, durationMs: durationMs() }
       } catch (error) {

@@ -14,6 +14,8 @@ export interface ResolverOptions {
   readonly tries?: number
   /** Name servers to ask, as `address` or `address:port`. Default: the system's. */
   readonly servers?: readonly string[]
+  /** How the system is asked. Default: `lookup` of Node. */
+  readonly askSystem?: (host: string) => Promise<readonly string[]>
 }
 
 type Lookup = (host: string) => Promise<readonly string[]>
@@ -25,13 +27,10 @@ const ASK_THE_SYSTEM = new Set(['ENOTFOUND', 'ENODATA', 'ECONNREFUSED'])
 const MOST_LOOKUPS = 2
 
 export function createResolver(options: ResolverOptions = {}): Resolve {
-  const { timeoutMs = 2_000, tries = 2, servers } = options
-  const resolver = new Resolver({ timeout: timeoutMs, tries })
-  if (servers !== undefined) resolver.setServers(servers)
-  const askSystem = shared(few(MOST_LOOKUPS, systemLookup))
-  return async (host) => {
+  const askSystem = shared(few(MOST_LOOKUPS, options.askSystem ?? systemLookup))
+  return async (host, signal) => {
     if (FOR_THE_SYSTEM.test(host)) return askSystem(host)
-    const answers = await Promise.allSettled([resolver.resolve4(host), resolver.resolve6(host)])
+    const answers = await askServers(host, signal, options)
     // IPv4 first: where there is no way to IPv6, its addresses would each cost their share of the time.
     const addresses = answers.flatMap((answer) => (answer.status === 'fulfilled' ? answer.value : []))
     if (addresses.length > 0) return addresses
@@ -41,6 +40,23 @@ export function createResolver(options: ResolverOptions = {}): Resolve {
     const silence = failed.find((error) => !ASK_THE_SYSTEM.has(codeOf(error)))
     if (silence !== undefined) throw silence
     return askSystem(host)
+  }
+}
+
+/** With a resolver of its own, so that it can be ended without the others, and the system's servers are current. */
+async function askServers(
+  host: string,
+  signal: AbortSignal,
+  { timeoutMs = 2_000, tries = 2, servers }: ResolverOptions,
+): Promise<readonly PromiseSettledResult<readonly string[]>[]> {
+  const resolver = new Resolver({ timeout: timeoutMs, tries })
+  if (servers !== undefined) resolver.setServers(servers)
+  const stop = (): void => resolver.cancel()
+  signal.addEventListener('abort', stop, { once: true })
+  try {
+    return await Promise.allSettled([resolver.resolve4(host), resolver.resolve6(host)])
+  } finally {
+    signal.removeEventListener('abort', stop)
   }
 }
 

@@ -4,6 +4,7 @@ import { connect, type Socket } from 'node:net'
 
 import { describe, expect, it, onTestFinished } from 'vitest'
 
+import { freePort } from '../../../test/support/brokers/port.ts'
 import { startTlsReceiver } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { startCountingReceiver } from '../../../test/support/counting-receiver.ts'
@@ -89,12 +90,13 @@ describe('through a proxy', () => {
     const receiver = await startCountingReceiver()
     const proxy = await startEgressProxy('tunnels', receiver.port)
     const target = poster(proxy.url, {}, { allowHttp: true })
-    for (const _ of [1, 2]) {
+    for (let i = 0; i < 10; i += 1) {
       expect(await target.post('http://receiver.test:8080/hook', MESSAGE, PATIENT)).toMatchObject({
         status: 200,
       })
     }
-    expect(proxy.asked).toMatchObject([{ authority: 'receiver.test:8080', authorization: undefined }])
+    expect(proxy.asked.length).toBeLessThanOrEqual(2)
+    expect(proxy.asked[0]).toEqual({ authority: 'receiver.test:8080', authorization: undefined })
     expect(receiver.requests[0]?.headers.host).toBe('receiver.test:8080')
     expect(receiver.requests[0]?.headers).not.toHaveProperty('proxy-authorization')
   })
@@ -127,10 +129,8 @@ describe('a proxy that does not serve', () => {
     expect(await poster(proxy.url).post('https://receiver.test/', MESSAGE, PATIENT)).toMatchObject({
       code: 'proxy',
     })
-    const { port } = await startEgressProxy('closes')
-    expect(
-      await poster(`http://127.0.0.1:${port + 1}`).post('https://a.test/', MESSAGE, PATIENT),
-    ).toMatchObject({
+    const port = await freePort()
+    expect(await poster(`http://127.0.0.1:${port}`).post('https://a.test/', MESSAGE, PATIENT)).toMatchObject({
       code: 'proxy',
     })
   })

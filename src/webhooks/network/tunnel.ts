@@ -9,7 +9,7 @@ import { Client } from 'undici'
 
 import { LeaseholdError } from '../../errors.ts'
 import { messageOf, NetworkFailure } from './failure.ts'
-import { type Open } from './open.ts'
+import { type Open, unlessAborted } from './open.ts'
 
 /** The URL of a proxy, validated; credentials in it are sent to it as Basic. */
 export function usableProxy(text: string): URL {
@@ -35,11 +35,12 @@ export function openThrough(proxy: URL, connectTimeoutMs: number): Open {
     // A client for each tunnel: its connection becomes the tunnel.
     const client = new Client(proxy.origin, { connectTimeout: connectTimeoutMs, headersTimeout: 0 })
     try {
-      const { socket, statusCode } = await client.connect({
-        path: authority,
-        headers: { host: authority, ...authorization },
+      const headers = { host: authority, ...authorization }
+      // undici hears the signal only once it is connected to the proxy.
+      const { socket, statusCode } = await unlessAborted(
         signal,
-      })
+        client.connect({ path: authority, headers, signal }),
+      )
       socket.on('error', () => {})
       // undici types the tunnel as any Duplex; TLS is put on top of a socket.
       if (statusCode === 200 && socket instanceof Socket) return socket

@@ -168,32 +168,42 @@ select ${LOOKED}, array(select id::text from picked order by picked.id) as ids`,
   return { ids, next: row === undefined ? undefined : afterLook(row) }
 }
 
+type Counted = Pick<Cancelled, 'matched' | 'inFlight'>
+
 /** Undefined when it was told to stop. */
 async function count(
   db: Database,
   ways: readonly Chosen[],
   signal: AbortSignal | undefined,
-): Promise<Pick<Cancelled, 'matched' | 'inFlight'> | undefined> {
+): Promise<Counted | undefined> {
   const sum = { matched: 0, inFlight: 0 }
   for (const way of ways) {
     let place: Place | undefined = START
     while (place !== undefined) {
       if (signal?.aborted === true) return undefined
-      const value = values()
-      const { rows }: { rows: (Looked & Pick<Cancelled, 'matched' | 'inFlight'>)[] } = await db.query({
-        text: `with ${lookedSql(way, place, value)}
-select ${LOOKED}, count(*) filter (where ${NOT_IN_FLIGHT})::int as matched,
-  count(*) filter (where not ${NOT_IN_FLIGHT})::int as "inFlight"
-from ${deliveriesOf(way.schema)} as d where ${meantSql(way, place, value)}`,
-        values: value.all,
-      })
-      const [row] = rows
+      const row: (Counted & Looked) | undefined = await countStretch(db, way, place)
       sum.matched += row?.matched ?? 0
       sum.inFlight += row?.inFlight ?? 0
       place = row === undefined ? undefined : afterLook(row)
     }
   }
   return sum
+}
+
+async function countStretch(
+  db: Queryable,
+  way: Chosen,
+  place: Place,
+): Promise<(Counted & Looked) | undefined> {
+  const value = values()
+  const { rows } = await db.query<Counted & Looked>({
+    text: `with ${lookedSql(way, place, value)}
+select ${LOOKED}, count(*) filter (where ${NOT_IN_FLIGHT})::int as matched,
+  count(*) filter (where not ${NOT_IN_FLIGHT})::int as "inFlight"
+from ${deliveriesOf(way.schema)} as d where ${meantSql(way, place, value)}`,
+    values: value.all,
+  })
+  return rows[0]
 }
 
 function checked(options: CancelOptions): {

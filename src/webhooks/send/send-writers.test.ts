@@ -1,5 +1,4 @@
 import { context, propagation, trace } from '@opentelemetry/api'
-import { CompositePropagator, W3CBaggagePropagator, W3CTraceContextPropagator } from '@opentelemetry/core'
 import { NodeTracerProvider } from '@opentelemetry/sdk-trace-node'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
@@ -65,11 +64,8 @@ it('a writer that returns no rows is noticed', async () => {
 
 it('the active trace travels with an event, and its baggage does not', async () => {
   const provider = new NodeTracerProvider()
-  provider.register({
-    propagator: new CompositePropagator({
-      propagators: [new W3CTraceContextPropagator(), new W3CBaggagePropagator()],
-    }),
-  })
+  // With the propagators of trace context and baggage.
+  provider.register()
   try {
     await makeEndpoint(db)
     const baggage = propagation.createBaggage({ customer: { value: 'somebody' } })

@@ -1,0 +1,261 @@
+/** Endpoints that take longer than a lease. Nothing here depends on how long: the test says when they answer. */
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { type Receiver, useReceivers } from '../../../test/support/receiver.ts'
+import {
+  addEndpoint,
+  deliveries,
+  type DeliveryRecord,
+  sendAll,
+  useDispatchers,
+} from '../../../test/support/running-dispatcher.ts'
+import { door } from '../../../test/support/running-worker.ts'
+import { LEASE_MS } from '../../lease/timing.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { type AnyEvent, Events } from '../../runtime/index.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const startDispatcher = useDispatchers(url)
+const receiver = useReceivers()
+/** Three leases are the longest hold (RULE-020-051), so a test has two of them to spare. */
+const settings = { leaseMs: 2_000, reaperIntervalMs: 100 }
+const BOUND = { timeout: 20_000, interval: 20 }
+
+beforeEach(async () =>
+  db.query({
+    text: 'truncate leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.webhook_attempts',
+  }),
+)
+afterAll(async () => db.close())
+
+/** A receiver that answers when it is told to. */
+async function slowReceiver(status = 204): Promise<Receiver & { open(): void }> {
+  const { opened, open } = door()
+  const slow = await receiver(async () => {
+    await opened
+    return status
+  })
+  return Object.assign(slow, { open })
+}
+
+/** Everything that happens, from now on. */
+function record(events: Events): AnyEvent[] {
+  const all: AnyEvent[] = []
+  events.onAny((event) => all.push(event))
+  return all
+}
+
+async function now(): Promise<number> {
+  const { rows } = await db.query<{ now: Date }>({ text: 'select clock_timestamp() as now' })
+  return rows[0]?.now.getTime() ?? 0
+}
+
+/** Resolves when the leases these deliveries had are over by the database's clock. */
+async function outlived(before: readonly DeliveryRecord[]): Promise<void> {
+  const last = Math.max(...before.map(({ lease_until: until }) => until?.getTime() ?? Infinity))
+  await expect.poll(now, BOUND).toBeGreaterThan(last)
+}
+
+async function onlyDelivery(): Promise<DeliveryRecord> {
+  const [delivery] = await deliveries(db)
+  if (delivery === undefined) throw new Error('there is no delivery')
+  return delivery
+}
+
+describe('a delivery that takes longer than its lease', () => {
+  it('WH-FR-001-AC2, WH-NFR-002: is renewed meanwhile, and delivered once, although another dispatcher waits for it', async () => {
+    const slow = await slowReceiver()
+    await addEndpoint(db, slow.url)
+    const all = record(new Events())
+    const events = [new Events(), new Events()]
+    for (const own of events) own.onAny((event) => all.push(event))
+    for (const own of events) await startDispatcher({ settings }, { events: own })
+    await sendAll(db, null)
+    await slow.reached(1)
+
+    const claimed = await onlyDelivery()
+    const seen = new Set<number>()
+    await expect
+      .poll(async () => {
+        seen.add((await onlyDelivery()).lease_until?.getTime() ?? 0)
+        return seen.size
+      }, BOUND)
+      .toBeGreaterThanOrEqual(3)
+    const moves = [...seen]
+    expect(moves).toEqual(moves.toSorted((a, b) => a - b))
+    await outlived([claimed])
+    expect(await onlyDelivery()).toMatchObject({ lease_owner: claimed.lease_owner, lease_token: '1' })
+    expect(slow.received).toHaveLength(1)
+
+    slow.open()
+    await expect.poll(async () => (await onlyDelivery()).delivery_status, BOUND).toBe('delivered')
+    expect(slow.received).toHaveLength(1)
+    expect(await onlyDelivery()).toMatchObject({ attempts: 0, lease_token: '1', lease_until: null })
+    expect(all.filter(({ type }) => type === 'lost' || type === 'reaped' || type === 'fencedOff')).toEqual([])
+  })
+
+  it('WH-FR-001-AC1: is renewed from the start of the delivery on, before the receiver has even been found', async () => {
+    const target = await receiver()
+    const found = door()
+    await addEndpoint(db, target.url.replace('127.0.0.1', 'receiver.test'))
+    await sendAll(db, ...Array.from({ length: 10 }, () => null))
+    const events = new Events()
+    const all = record(events)
+    await startDispatcher(
+      {
+        settings,
+        resolve: async () => {
+          await found.opened
+          return ['127.0.0.1']
+        },
+      },
+      { events },
+    )
+    await expect.poll(() => all.filter(({ type }) => type === 'started').length, BOUND).toBe(10)
+    const begun = await deliveries(db)
+    // Each of them, and not only some.
+    await expect
+      .poll(async () => {
+        const later = await deliveries(db)
+        return later.filter(({ lease_until: until }, i) => Number(until) > Number(begun[i]?.lease_until))
+          .length
+      }, BOUND)
+      .toBe(10)
+    await outlived(begun)
+    expect(target.received).toEqual([])
+    found.open()
+    await target.reached(10)
+    await expect
+      .poll(async () => (await deliveries(db)).map((one) => one.delivery_status), BOUND)
+      .toEqual(begun.map(() => 'delivered'))
+    expect(target.received).toHaveLength(10)
+  })
+
+  it('WH-FR-001-N: holds up nobody: others are delivered between its renewals', async () => {
+    const slow = await slowReceiver()
+    const quick = await receiver()
+    await addEndpoint(db, slow.url)
+    await addEndpoint(db, quick.url)
+    const events = new Events()
+    const all = record(events)
+    await startDispatcher({ settings }, { events })
+    await sendAll(db, null)
+    await quick.reached(1)
+    for (let round = 2; round <= 4; round += 1) {
+      await events.next('renewed')
+      await sendAll(db, null)
+      await quick.reached(round)
+    }
+    expect(slow.open).toBeDefined()
+    expect(all.filter(({ type }) => type === 'lost')).toEqual([])
+    slow.open()
+  })
+})
+
+describe('WH-FR-001-AC3: renewal ends with the settlement', () => {
+  it.each([
+    ['delivered', 204, [10_000]],
+    ['pending', 500, [3_600_000]],
+    ['failed', 500, []],
+  ] as const)('that makes it %s (HTTP %i)', async (status, answer, schedule) => {
+    const ending = await slowReceiver(answer)
+    const witness = await slowReceiver()
+    const { id } = await addEndpoint(db, ending.url)
+    await addEndpoint(db, witness.url)
+    await sendAll(db, null)
+    const events = new Events()
+    await startDispatcher({ settings, schedule }, { events })
+    await Promise.all([ending.reached(1), witness.reached(1)])
+    await events.next('renewed', ({ count }) => count === 2)
+
+    const settled = events.next('settled')
+    ending.open()
+    await settled
+    const ended = async (): Promise<DeliveryRecord | undefined> =>
+      (await deliveries(db)).find(({ endpoint_id: endpoint }) => endpoint === id)
+    const after = await ended()
+    expect(after).toMatchObject({ delivery_status: status, lease_owner: null, lease_until: null })
+    // The other one goes on: there are beats, and this row is in none of them.
+    for (let beat = 0; beat < 2; beat += 1) expect((await events.next('renewed')).count).toBe(1)
+    expect(await ended()).toEqual(after)
+    witness.open()
+  })
+
+  it('and with nothing in flight there is no renewal at all', async () => {
+    const target = await slowReceiver()
+    await addEndpoint(db, target.url)
+    await sendAll(db, null)
+    const events = new Events()
+    const all = record(events)
+    const { runtime } = await startDispatcher({ settings }, { events })
+    await events.next('renewed')
+    const settled = events.next('settled')
+    target.open()
+    await settled
+    const settledAt = all.length
+    // Ten runs of the reaper are longer than a beat.
+    for (let run = 0; run < 10; run += 1) await events.next('reaperRan')
+    await runtime.stop()
+    expect(all.slice(settledAt).filter(({ type }) => type === 'renewed')).toEqual([])
+  })
+})
+
+describe('WH-FR-002-AC2: a delivery that was taken away', () => {
+  it('is renewed no more and settled by nobody but its owner; others go on', async () => {
+    const [taken, kept] = [await slowReceiver(), await slowReceiver()]
+    const { id } = await addEndpoint(db, taken.url)
+    await addEndpoint(db, kept.url)
+    await sendAll(db, null)
+    const events = new Events()
+    const all = record(events)
+    await startDispatcher({ settings }, { events })
+    await Promise.all([taken.reached(1), kept.reached(1)])
+
+    const lost = events.next('lost')
+    await db.query({
+      text: `update leasehold.webhook_outbox set lease_owner = 'another', lease_token = lease_token + 1,
+        lease_until = now() + interval '1 hour' where endpoint_id = $1`,
+      values: [id],
+    })
+    const image = async (): Promise<unknown> =>
+      (await deliveries(db)).find(({ endpoint_id: endpoint }) => endpoint === id)
+    const before = await image()
+    expect(await lost).toMatchObject({ reason: 'taken', token: 1n })
+    for (let beat = 0; beat < 2; beat += 1) expect((await events.next('renewed')).count).toBe(1)
+
+    // Its request was given up: the answer finds nobody.
+    await expect.poll(() => all.some(({ type }) => type === 'aborted'), BOUND).toBe(true)
+    taken.open()
+    const settled = events.next('settled')
+    kept.open()
+    expect((await settled).ids).toHaveLength(1)
+    expect(await image()).toEqual(before)
+  })
+})
+
+describe('the cadence', () => {
+  it('WH-FR-003-AC1, WH-FR-003-AC2: is derived from the lease: less than a third of it, and above 0', async () => {
+    const { runtime } = await startDispatcher()
+    const { leaseMs, heartbeatMs } = runtime.worker('webhooks').settings
+    expect({ leaseMs, heartbeatMs }).toEqual({
+      leaseMs: LEASE_MS.external,
+      heartbeatMs: LEASE_MS.external * 0.3,
+    })
+    const short = await startDispatcher({ settings: { leaseMs: 1_000 } })
+    expect(short.runtime.worker('webhooks').settings.heartbeatMs).toBe(300)
+  })
+
+  it.each([
+    [40_000, 'heartbeatMs is 40000, but must be less than a third of leaseMs (120000 / 3 = 40000)'],
+    [0, 'heartbeatMs is 0, but must be a number of milliseconds above 0'],
+    [-1, 'heartbeatMs is -1, but must be a number of milliseconds above 0'],
+    [Number.NaN, 'heartbeatMs is NaN, but must be a number of milliseconds above 0'],
+  ])('WH-FR-003-AC3: of %d ms is refused at the start, with the numbers', async (heartbeatMs, message) => {
+    const refused: unknown = await startDispatcher({ settings: { heartbeatMs } }).catch(
+      (error: unknown) => error,
+    )
+    expect(refused).toMatchObject({ code: 'SETTING_INVALID' })
+    expect(String(refused)).toContain(message)
+  })
+})

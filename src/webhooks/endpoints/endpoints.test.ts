@@ -1,0 +1,233 @@
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { auditEntries } from '../../../test/support/outbox-rows.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { type NewEndpoint } from './endpoint.ts'
+import { endpoints } from './endpoints.ts'
+
+useQuietProcess()
+const { url } = useDatabase()
+const db = openDatabase({ url })
+afterAll(async () => db.close())
+beforeEach(async () => forgetWebhooks(db))
+
+const secretKey = Buffer.alloc(32, 7).toString('base64')
+const managed = endpoints(db, { secretKey })
+const BY = { principal: 'ada', reason: 'a new customer' }
+const UNKNOWN = '0190b3a0-0000-7000-8000-000000000001'
+const HOOKS = 'https://receiver.example/hooks'
+
+async function row(id: string): Promise<Record<string, unknown>> {
+  const text = 'select * from leasehold.webhook_endpoints where id = $1'
+  return (await db.query<Record<string, unknown>>({ text, values: [id] })).rows[0] ?? {}
+}
+
+describe('an endpoint', () => {
+  it('is created with defaults, and the audit says by whom and why', async () => {
+    const { endpoint, secret, publicKey } = await managed.create(
+      { url: 'https://Receiver.example/hooks' },
+      BY,
+    )
+    expect(endpoint).toEqual({
+      id: endpoint.id,
+      tenant: '',
+      url: HOOKS,
+      description: '',
+      eventTypes: [],
+      headers: {},
+      ratePerSecond: null,
+      concurrency: 10,
+      timeoutMs: 15_000,
+      ordered: false,
+      signing: 'v1',
+      enabled: true,
+      disabledReason: null,
+      disabledAt: null,
+      failures: 0,
+      failingSince: null,
+      openUntil: null,
+      previousSecretUntil: null,
+      createdAt: endpoint.createdAt,
+      updatedAt: endpoint.createdAt,
+    })
+    expect(secret).toMatch(/^whsec_/)
+    expect(publicKey).toBeNull()
+    expect(await auditEntries(db)).toEqual([
+      {
+        principal: 'ada',
+        action: 'webhooks.endpoint.create',
+        target: endpoint.id,
+        details: { reason: 'a new customer', url: HOOKS },
+      },
+    ])
+  })
+
+  it('has everything that was given; of headers the audit has the names only', async () => {
+    const given: NewEndpoint = {
+      url: HOOKS,
+      tenant: 'acme',
+      description: 'Their “shop”',
+      eventTypes: ['order.paid', 'user.*', 'order.paid'],
+      headers: { Authorization: 'Bearer t0ken' },
+      ratePerSecond: 0.5,
+      concurrency: 3,
+      timeoutMs: 2_000,
+      ordered: true,
+      signing: 'v1',
+    }
+    const { endpoint } = await managed.create(given, { principal: 'ada' })
+    const expected = {
+      ...given,
+      eventTypes: ['order.paid', 'user.*'],
+      headers: { authorization: 'Bearer t0ken' },
+    }
+    expect(endpoint).toMatchObject(expected)
+    expect(await managed.get(endpoint.id)).toMatchObject({ ...expected, publicKey: null })
+    const [entry] = await auditEntries(db)
+    expect(entry?.details).toMatchObject({ headers: ['authorization'], tenant: 'acme' })
+    expect(JSON.stringify(entry)).not.toContain('t0ken')
+  })
+
+  it('is changed in what is named, and stays as it is in the rest', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS, ratePerSecond: 5, eventTypes: ['a'] }, BY)
+    const changes = { description: 'slower', ratePerSecond: null, headers: { 'x-a': '1' } }
+    const changed = await managed.update(endpoint.id, changes, BY)
+    expect(changed).toEqual({ ...endpoint, ...changes, updatedAt: changed.updatedAt })
+    expect(changed.updatedAt.getTime()).toBeGreaterThan(endpoint.updatedAt.getTime())
+    expect((await auditEntries(db))[1]).toEqual({
+      principal: 'ada',
+      action: 'webhooks.endpoint.update',
+      target: endpoint.id,
+      details: {
+        reason: 'a new customer',
+        description: 'slower',
+        rate_per_second: null,
+        headers: ['x-a'],
+      },
+    })
+  })
+
+  it('with a new url is tried anew at once; any other change leaves the circuit as it is', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS }, BY)
+    await openCircuit(endpoint.id)
+    expect(await managed.update(endpoint.id, { concurrency: 1 }, BY)).toMatchObject({ failures: 9 })
+    expect(await managed.update(endpoint.id, { url: `${HOOKS}/2` }, BY)).toMatchObject({
+      url: `${HOOKS}/2`,
+      failures: 0,
+      failingSince: null,
+      openUntil: null,
+    })
+  })
+
+  it('is disabled with a reason, and enabled again with a closed circuit', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS }, BY)
+    await openCircuit(endpoint.id)
+    const disabled = await managed.disable(endpoint.id, { principal: 'ada', reason: 'they asked for it' })
+    expect(disabled).toMatchObject({ enabled: false, disabledReason: 'they asked for it', failures: 9 })
+    expect(disabled.disabledAt).toEqual(disabled.updatedAt)
+    const again = await managed.disable(endpoint.id, { principal: 'bob' })
+    expect(again).toMatchObject({ disabledReason: null, disabledAt: disabled.disabledAt })
+    expect(await managed.enable(endpoint.id, { principal: 'ada' })).toMatchObject({
+      enabled: true,
+      disabledReason: null,
+      disabledAt: null,
+      failures: 0,
+      failingSince: null,
+      openUntil: null,
+    })
+    const actions = (await auditEntries(db)).map(({ principal, action }) => `${principal} ${action}`)
+    expect(actions.slice(1)).toEqual([
+      'ada webhooks.endpoint.disable',
+      'bob webhooks.endpoint.disable',
+      'ada webhooks.endpoint.enable',
+    ])
+  })
+
+  it('is deleted, and the audit remembers where it led', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS, tenant: 'acme' }, BY)
+    await managed.delete(endpoint.id, BY)
+    await expect(managed.get(endpoint.id)).rejects.toMatchObject({ code: 'ENDPOINT_NOT_FOUND' })
+    expect((await auditEntries(db))[1]).toMatchObject({
+      action: 'webhooks.endpoint.delete',
+      target: endpoint.id,
+      details: { tenant: 'acme', url: HOOKS },
+    })
+  })
+
+  it('whose change cannot be audited is not changed', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS }, BY)
+    await db.query({ text: 'alter table leasehold.audit add constraint nobody check (false) not valid' })
+    try {
+      await expect(managed.disable(endpoint.id, BY)).rejects.toThrow('nobody')
+      await expect(managed.create({ url: HOOKS }, BY)).rejects.toThrow('nobody')
+      await expect(managed.delete(endpoint.id, BY)).rejects.toThrow('nobody')
+    } finally {
+      await db.query({ text: 'alter table leasehold.audit drop constraint nobody' })
+    }
+    expect((await managed.list()).endpoints).toEqual([endpoint])
+  })
+})
+
+describe('an endpoint that does not exist', () => {
+  it.each([
+    ['get', async () => managed.get(UNKNOWN)],
+    ['update', async () => managed.update(UNKNOWN, { concurrency: 1 }, BY)],
+    ['rotateSecret', async () => managed.rotateSecret(UNKNOWN, BY)],
+    ['enable', async () => managed.enable(UNKNOWN, BY)],
+    ['disable', async () => managed.disable(UNKNOWN, BY)],
+    ['delete', async () => managed.delete(UNKNOWN, BY)],
+  ])('%s says so, and nothing is audited', async (_, act) => {
+    await expect(act()).rejects.toMatchObject({ code: 'ENDPOINT_NOT_FOUND' })
+    expect(await auditEntries(db)).toEqual([])
+  })
+})
+
+describe('list', () => {
+  it('has the endpoints of a filter, in the order of their creation, page by page', async () => {
+    const ids: string[] = []
+    for (const [i, given] of [
+      {},
+      { tenant: 'acme' },
+      { eventTypes: ['order.*'] },
+      { tenant: 'acme' },
+    ].entries()) {
+      ids.push((await managed.create({ url: `${HOOKS}/${i}`, ...given }, BY)).endpoint.id)
+    }
+    await managed.disable(ids[3] ?? '', BY)
+    const of = async (filter: Parameters<typeof managed.list>[0]): Promise<number[]> =>
+      (await managed.list(filter)).endpoints.map(({ id }) => ids.indexOf(id))
+    expect(await of({})).toEqual([0, 1, 2, 3])
+    expect(await of({ tenant: 'acme' })).toEqual([1, 3])
+    expect(await of({ tenant: '' })).toEqual([0, 2])
+    expect(await of({ tenant: 'acme', enabled: true })).toEqual([1])
+    expect(await of({ enabled: false })).toEqual([3])
+    expect(await of({ eventType: 'order.paid' })).toEqual([0, 1, 2, 3])
+    expect(await of({ eventType: 'user.gone', tenant: '' })).toEqual([0])
+    const first = await managed.list({ limit: 3 })
+    expect(first.endpoints).toHaveLength(3)
+    expect(first.next).toBe(ids[2])
+    expect(await managed.list({ limit: 3, after: first.next ?? '' })).toMatchObject({
+      endpoints: [{ id: ids[3] }],
+      next: null,
+    })
+    expect(await managed.list({ limit: 4 })).toMatchObject({ next: null })
+  })
+
+  it.each([
+    [{ limit: 0 }, 'limit is 0, but must be a whole number from 1 to 1000'],
+    [{ after: 'x' }, "after is 'x'"],
+    [{ tenant: 'a\0' }, 'tenant is'],
+  ])('refuses %j', async (filter, message) => {
+    await expect(managed.list(filter)).rejects.toThrow(message)
+  })
+})
+
+async function openCircuit(id: string): Promise<void> {
+  await db.query({
+    text: `update leasehold.webhook_endpoints set failures = 9, failing_since = now(), open_until = now() where id = $1`,
+    values: [id],
+  })
+  expect(await row(id)).toMatchObject({ failures: 9 })
+}

@@ -1,0 +1,329 @@
+import { once } from 'node:events'
+import { Client } from 'pg'
+import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { auditEntries } from '../../../test/support/outbox-rows.ts'
+import {
+  type DeliveryState,
+  deliveryStates,
+  emptyWebhooks,
+  makeDeliveries,
+  makeEndpoint,
+} from '../../../test/support/webhook-rows.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { recover, requeue, type RequeueOptions } from './requeue.ts'
+
+const database = useDatabase()
+const db = openDatabase({ url: database.url, maxConnections: 4 })
+afterAll(async () => db.close())
+beforeEach(async () => emptyWebhooks(db))
+
+const WHO = { principal: 'ada', reason: 'it is back' }
+const FAILED = { status: 'failed' } as const
+
+async function rows(): Promise<DeliveryState[]> {
+  return deliveryStates(db)
+}
+
+async function idsOf(status: string): Promise<string[]> {
+  return (await rows()).filter((row) => row.delivery_status === status).map(({ id }) => id)
+}
+
+async function connected(): Promise<Client> {
+  const client = new Client({ connectionString: database.url })
+  await client.connect()
+  onTestFinished(async () => client.end())
+  return client
+}
+
+describe('what is requeued', () => {
+  it('a failed delivery is pending again: attempts and errors are reset, event id and token never', async () => {
+    const endpoint = await makeEndpoint(db)
+    const [id = ''] = await makeDeliveries(db, endpoint, 1, {
+      status: 'failed',
+      attempts: 10,
+      code: 'httpStatus',
+      error: 'HTTP 500',
+      agoMs: 60_000,
+    })
+    const [before] = await rows()
+    expect(await requeue(db, { ids: [id], ...WHO })).toMatchObject({
+      matched: 1,
+      requeued: 1,
+      endpointGone: 0,
+      endpointDisabled: 0,
+      finished: true,
+    })
+    const [after] = await rows()
+    expect(after).toEqual({
+      ...before,
+      delivery_status: 'pending',
+      attempts: 0,
+      failed_at: null,
+      last_error_code: null,
+      last_error: null,
+      due: expect.any(Number),
+    })
+    expect(after?.lease_token).toBe('1')
+    expect(after?.due).toBeGreaterThan(before?.due ?? Infinity)
+    const { rows: attempts } = await db.query({ text: 'select from leasehold.webhook_attempts' })
+    expect(attempts).toEqual([])
+  })
+
+  it('what is pending or in flight is left alone, whoever names it, and delivered ones unless asked for', async () => {
+    const endpoint = await makeEndpoint(db)
+    const ids = [
+      ...(await makeDeliveries(db, endpoint, 1)),
+      ...(await makeDeliveries(db, endpoint, 1, { owner: 'a dispatcher' })),
+      ...(await makeDeliveries(db, endpoint, 1, { status: 'delivered' })),
+    ]
+    const before = await rows()
+    expect(await requeue(db, { ids, ...WHO })).toMatchObject({ matched: 0, requeued: 0 })
+    expect(await rows()).toEqual(before)
+    expect(await auditEntries(db)).toEqual([])
+    expect(await requeue(db, { ids, filter: { status: 'delivered' }, ...WHO })).toMatchObject({ requeued: 1 })
+    expect((await rows())[2]).toMatchObject({ delivery_status: 'pending', delivered_at: null })
+  })
+
+  it('an event id means all deliveries of the event, and the filter as well', async () => {
+    const one = await makeEndpoint(db)
+    const other = await makeEndpoint(db)
+    await makeDeliveries(db, one, 1, FAILED)
+    await makeDeliveries(db, other, 1, FAILED)
+    const { rows: events } = await db.query<{ event_id: string }>({
+      text: `update leasehold.webhook_outbox set event_id = (select event_id from leasehold.webhook_outbox where id = 1)
+returning event_id`,
+    })
+    const ids = [events[0]?.event_id ?? '']
+    expect(await requeue(db, { ids, dryRun: true })).toMatchObject({ matched: 2 })
+    expect(await requeue(db, { ids, filter: { endpoint: other }, ...WHO })).toMatchObject({ requeued: 1 })
+    expect(await idsOf('pending')).toEqual(['2'])
+  })
+
+  it('those whose endpoint was deleted stay, and are counted; those of a disabled one wait', async () => {
+    const disabled = await makeEndpoint(db, { disabledReason: 'answered 410' })
+    const deleted = await makeEndpoint(db)
+    await makeDeliveries(db, deleted, 3, FAILED)
+    await makeDeliveries(db, disabled, 2, FAILED)
+    await db.query({ text: 'delete from leasehold.webhook_endpoints where id = $1', values: [deleted] })
+    const expected = { matched: 2, endpointGone: 3, endpointDisabled: 2 }
+    expect(await requeue(db, { filter: FAILED, dryRun: true })).toMatchObject(expected)
+    expect(await requeue(db, { filter: FAILED, ...WHO })).toMatchObject({ ...expected, requeued: 2 })
+    expect(await idsOf('failed')).toEqual(['1', '2', '3'])
+  })
+
+  it.each([
+    ['type', { type: 'order.paid' }, ['1', '2', '3', '6']],
+    ['tenant', { tenant: 'acme' }, ['4', '5']],
+    [
+      'time range',
+      { from: new Date(Date.now() - 5_000_000), to: new Date(Date.now() - 1_000_000) },
+      ['1', '2', '3'],
+    ],
+    ['failed since', { failedSince: new Date(Date.now() - 1_000_000) }, ['4', '5']],
+    ['error text, in any case and with any sign', { error: '100% OF_' }, ['1', '2', '3']],
+    ['error code', { error: 'timeout' }, ['4', '5']],
+    ['both states', { status: ['failed', 'delivered'] as const }, ['1', '2', '3', '4', '5', '6']],
+  ])('by %s', async (_, filter, expected) => {
+    const one = await makeEndpoint(db)
+    const acme = await makeEndpoint(db, { tenant: 'acme' })
+    await makeDeliveries(db, one, 3, { ...FAILED, error: 'lost 100% of_it', agoMs: 3_600_000 })
+    await makeDeliveries(db, acme, 2, { ...FAILED, type: 'order.sent', code: 'timeout' })
+    await makeDeliveries(db, one, 1, { status: 'delivered' })
+    const isBoth = expected.includes('6')
+    const found = isBoth ? { ...filter, status: ['failed', 'delivered'] as const } : filter
+    expect(await requeue(db, { filter: found, dryRun: true })).toMatchObject({ matched: expected.length })
+    expect(await requeue(db, { filter: found, ...WHO })).toMatchObject({ requeued: expected.length })
+    expect(await idsOf('pending')).toEqual(expected)
+  })
+
+  it('at most the limit, those that failed first at first', async () => {
+    const endpoint = await makeEndpoint(db)
+    await makeDeliveries(db, endpoint, 2, FAILED)
+    await makeDeliveries(db, endpoint, 2, { ...FAILED, agoMs: 60_000 })
+    expect(await requeue(db, { filter: FAILED, limit: 3, ...WHO })).toMatchObject({ matched: 3, requeued: 3 })
+    expect(await idsOf('pending')).toEqual(['1', '3', '4'])
+  })
+
+  it('dispatchers are woken', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 1, FAILED)
+    const client = await connected()
+    await client.query('listen leasehold_wake')
+    const heard = once(client, 'notification')
+    await requeue(db, { filter: FAILED, ...WHO })
+    expect(await heard).toMatchObject([{ payload: 'webhooks' }])
+  })
+
+  it('deliveries in every bucket', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 4, FAILED)
+    await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
+    expect(await requeue(db, { filter: FAILED, ...WHO })).toMatchObject({ matched: 4, requeued: 4 })
+    expect(await idsOf('pending')).toHaveLength(4)
+  })
+})
+
+it('a delivery that fails again while the requeue runs is not requeued again', async () => {
+  const endpoint = await makeEndpoint(db)
+  await makeDeliveries(db, endpoint, 2_500, FAILED)
+  const failAgain = async (): Promise<void> => {
+    await db.query({
+      text: `update leasehold.webhook_outbox set delivery_status = 'failed', failed_at = now(), last_error = 'again'
+where delivery_status = 'pending'`,
+    })
+  }
+  const done = await requeue(db, { filter: FAILED, ...WHO, onProgress: failAgain })
+  expect(done).toMatchObject({ matched: 2_500, requeued: 2_500, finished: true })
+  expect((await rows()).filter(({ last_error }) => last_error === 'again')).toHaveLength(2_500)
+})
+
+describe('ten thousand that have failed', () => {
+  beforeEach(async () => {
+    const one = await makeEndpoint(db)
+    const other = await makeEndpoint(db)
+    await makeDeliveries(db, one, 5_000, { ...FAILED, agoMs: 10_000, key: `'key ' || n % 100` })
+    await makeDeliveries(db, other, 5_000, { ...FAILED, agoMs: 5_000 })
+    await makeDeliveries(db, other, 500, { ...FAILED, agoMs: 7_200_000 })
+    await makeDeliveries(db, other, 500, { status: 'delivered' })
+  })
+  const since = (): Date => new Date(Date.now() - 3_600_000)
+
+  it('recover brings back all that failed since, and no other; each batch has its entry in the audit', async () => {
+    const before = await rows()
+    expect(await recover(db, { since: since(), dryRun: true })).toMatchObject({
+      matched: 10_000,
+      requeued: 0,
+    })
+    expect(await rows()).toEqual(before)
+    const done = await recover(db, { since: since(), ...WHO })
+    expect(done).toMatchObject({ matched: 10_000, requeued: 10_000, finished: true })
+    expect(await idsOf('pending')).toHaveLength(10_000)
+    expect(await idsOf('failed')).toHaveLength(500)
+    const entries = await auditEntries(db)
+    expect(entries.map(({ details }) => details['requeued'])).toEqual(
+      Array.from({ length: 10 }, (_, n) => (n + 1) * 1_000),
+    )
+    for (const { principal, action, details } of entries) {
+      expect({ principal, action }).toEqual({ principal: 'ada', action: 'webhooks.recover' })
+      expect(details).toMatchObject({
+        requeue: done.requeue,
+        reason: WHO.reason,
+        matched: 10_000,
+        filter: { status: 'failed', failedSince: expect.stringMatching(/^\d{4}-/) },
+        batch: { count: 1_000 },
+      })
+    }
+  })
+
+  it('of one endpoint only, if one is named', async () => {
+    const { rows: found } = await db.query<{ endpoint_id: string }>({
+      text: 'select endpoint_id from leasehold.webhook_outbox where id = 1',
+    })
+    const endpoint = found[0]?.endpoint_id ?? ''
+    expect(await recover(db, { since: since(), endpoint, ...WHO })).toMatchObject({ requeued: 5_000 })
+    expect((await auditEntries(db))[0]).toMatchObject({ target: endpoint })
+  })
+
+  it('a rate gives each its own moment, over all batches', async () => {
+    const rate = 400
+    const done = await recover(db, { since: since(), rate, ...WHO })
+    const due = (await rows()).filter((row) => row.delivery_status === 'pending').map((row) => row.due)
+    const sorted = due.toSorted((a, b) => a - b)
+    expect(new Set(sorted).size).toBe(10_000)
+    const [first = 0, last = 0] = [sorted[0], sorted.at(-1)]
+    expect(9_999 / (last - first)).toBeGreaterThan(rate * 0.9)
+    expect(9_999 / (last - first)).toBeLessThan(rate * 1.1)
+    expect(done.lastDueAt?.getTime()).toBeCloseTo(last * 1_000, -1)
+  })
+
+  it('two at the same time requeue each once', async () => {
+    const both = await Promise.all([
+      recover(db, { since: since(), ...WHO }),
+      recover(db, { since: since(), principal: 'grace', reason: 'the same idea' }),
+    ])
+    expect(both.reduce((sum, { requeued }) => sum + requeued, 0)).toBe(10_000)
+    expect(await idsOf('pending')).toHaveLength(10_000)
+  })
+
+  it('stopped, it leaves the rest as it was; the same call once more does the rest', async () => {
+    const controller = new AbortController()
+    const stopped = await recover(db, {
+      since: since(),
+      ...WHO,
+      signal: controller.signal,
+      onProgress: ({ changed }) => {
+        if (changed === 3_000) controller.abort()
+      },
+    })
+    expect(stopped).toMatchObject({ requeued: 3_000, finished: false })
+    expect(await idsOf('failed')).toHaveLength(7_500)
+    expect(await recover(db, { since: since(), ...WHO })).toMatchObject({ matched: 7_000, requeued: 7_000 })
+  })
+
+  it('killed in the middle of a batch, it loses no row: the batch is undone, with its entry in the audit', async () => {
+    const holder = await connected()
+    const own = openDatabase({ url: database.url, maxConnections: 1 })
+    onTestFinished(async () => own.close())
+    const { rows: mine } = await own.query<{ pid: number }>({ text: 'select pg_backend_pid() as pid' })
+    const pid = mine[0]?.pid
+    // The third batch comes upon a row that somebody holds.
+    await holder.query('begin')
+    await holder.query('select from leasehold.webhook_outbox where id = 2500 for update')
+    const dying = recover(own, { since: since(), ...WHO })
+    const death = expect(dying).rejects.toThrow()
+    await expect
+      .poll(
+        async () =>
+          (
+            await holder.query<{ waits: boolean }>(
+              `select exists (select from pg_locks where pid = $1 and not granted) as waits`,
+              [pid],
+            )
+          ).rows[0]?.waits,
+        { timeout: 20_000 },
+      )
+      .toBe(true)
+    await holder.query('select pg_terminate_backend($1)', [pid])
+    await death
+    await holder.query('rollback')
+    expect(await idsOf('pending')).toHaveLength(2_000)
+    expect(await idsOf('failed')).toHaveLength(8_500)
+    expect(await auditEntries(db)).toHaveLength(2)
+    expect(await recover(db, { since: since(), ...WHO })).toMatchObject({ requeued: 8_000, finished: true })
+    expect(await idsOf('pending')).toHaveLength(10_000)
+  })
+})
+
+it('told to stop before it begins, it changes nothing', async () => {
+  await makeDeliveries(db, await makeEndpoint(db), 1, FAILED)
+  const signal = AbortSignal.abort()
+  expect(await requeue(db, { filter: FAILED, ...WHO, signal })).toMatchObject({
+    finished: false,
+    requeued: 0,
+  })
+  expect(await idsOf('failed')).toHaveLength(1)
+})
+
+describe('a requeue is refused, and changes nothing,', () => {
+  it.each<[string, RequeueOptions, RegExp]>([
+    ['with nothing to choose by', { ...WHO }, /filter is \{\}.*Give ids/],
+    ['without a reason', { filter: FAILED, principal: 'ada' }, /reason is missing.*Say why/],
+    ['without a principal', { filter: FAILED, reason: 'x', principal: ' ' }, /principal is " ".*Say who/],
+    ['for what is pending', { filter: { status: 'pending' }, ...WHO }, /status is "pending".*on their way/],
+    ['at a rate of nothing', { filter: FAILED, rate: 0, ...WHO }, /rate is 0.*per second/],
+    ['with a limit of half', { filter: FAILED, limit: 0.5, ...WHO }, /limit is 0.5/],
+    ['for no endpoint', { filter: { endpoint: 'x' }, ...WHO }, /endpoint is "x".*uuid.*endpoints list/],
+    ['for no delivery', { ids: ['-1'], ...WHO }, /id is "-1".*number of a delivery/],
+    ['for a moment that is none', { filter: { failedSince: new Date('x') }, ...WHO }, /failedSince is/],
+    [
+      'for those that were delivered and have failed',
+      { filter: { status: 'delivered', failedSince: new Date() }, ...WHO },
+      /failedSince is .*only failed ones have failed/,
+    ],
+    ['with a zero character', { filter: { type: 'a\0' }, ...WHO }, /type is .*Give a text/],
+  ])('%s', async (_, options, message) => {
+    await makeDeliveries(db, await makeEndpoint(db), 1, FAILED)
+    const before = await rows()
+    await expect(requeue(db, options)).rejects.toThrow(message)
+    expect(await rows()).toEqual(before)
+  })
+})

@@ -1,0 +1,104 @@
+/** Endpoints, and deliveries in every state, as the state machine lets them come about. */
+import { type Database } from '../../src/postgres/database.ts'
+
+export interface MadeEndpoint {
+  readonly tenant?: string
+  readonly url?: string
+  readonly ordered?: boolean
+  readonly disabledReason?: string
+}
+
+/** An endpoint nobody sends to: its secret is none. */
+export async function makeEndpoint(db: Database, made: MadeEndpoint = {}): Promise<string> {
+  const { tenant = '', url = 'https://receiver.example/hook', ordered = false, disabledReason = null } = made
+  const { rows } = await db.query<{ id: string }>({
+    text: `insert into leasehold.webhook_endpoints (tenant, url, ordered, secret, enabled, disabled_reason, disabled_at)
+values ($1, $2, $3, 'none', $4::text is null, $4, case when $4::text is not null then now() end) returning id`,
+    values: [tenant, url, ordered, disabledReason],
+  })
+  return rows[0]?.id ?? ''
+}
+
+export interface MadeDeliveries {
+  readonly status?: 'pending' | 'delivered' | 'failed'
+  readonly type?: string
+  /** SQL of the ordering key, in which `n` counts the deliveries from 1; with one they stand in lines. */
+  readonly key?: string
+  readonly attempts?: number
+  readonly code?: string
+  readonly error?: string
+  /** How long ago they were sent, were due, and were finished. */
+  readonly agoMs?: number
+  /** Who holds them, for an hour. */
+  readonly owner?: string
+  readonly behind?: boolean
+}
+
+/** Writes so many deliveries to the endpoint and brings them to their state; returns their ids, in order. */
+export async function makeDeliveries(
+  db: Database,
+  endpoint: string,
+  count: number,
+  made: MadeDeliveries = {},
+): Promise<string[]> {
+  const { status = 'pending', type = 'order.paid', key = 'null', agoMs = 0, behind = false } = made
+  const moment = `now() - ${agoMs} * interval '1 millisecond'`
+  const { rows } = await db.query<{ id: string }>({
+    text: `insert into leasehold.webhook_outbox
+  (endpoint_id, event_type, ordering_key, line, body, created_at, next_attempt_at, attempts, behind)
+select $1, $2, ${key}, $1::uuid || ':' || ${key}, '{"n":' || n || '}', ${moment}, ${moment}, $4, ${behind}
+from generate_series(1, $3::int) as n order by n
+returning id::text as id`,
+    values: [endpoint, type, count, made.attempts ?? 0],
+  })
+  const ids = rows.map(({ id }) => id)
+  const held = made.owner !== undefined
+  if (status === 'pending' && !held) return ids
+  const end = {
+    pending: "lease_owner = $2, lease_until = now() + interval '1 hour'",
+    delivered: `delivery_status = 'delivered', delivered_at = ${moment}, last_status = 200`,
+    failed: `delivery_status = 'failed', failed_at = ${moment}`,
+  }[status]
+  const owner = status === 'pending' ? [made.owner ?? null] : []
+  const error = status === 'pending' ? '' : ', last_error_code = $2, last_error = $3'
+  await db.query({
+    text: `update leasehold.webhook_outbox set lease_token = lease_token + 1, ${end}${error}
+where bucket = 0 and id = any ($1::bigint[])`,
+    values: [ids, ...(status === 'pending' ? owner : [made.code ?? null, made.error ?? null])],
+  })
+  return ids
+}
+
+/** What operators change, and what they must not. */
+export interface DeliveryState {
+  readonly id: string
+  readonly event_id: string
+  readonly delivery_status: string
+  readonly attempts: number
+  readonly behind: boolean
+  readonly lease_owner: string | null
+  readonly lease_token: string
+  readonly delivered_at: Date | null
+  readonly failed_at: Date | null
+  readonly last_error_code: string | null
+  readonly last_error: string | null
+  /** `next_attempt_at` in seconds since 1970, to the microsecond. */
+  readonly due: number
+  readonly created: string
+}
+
+export async function deliveryStates(db: Database): Promise<DeliveryState[]> {
+  const { rows } = await db.query<DeliveryState>({
+    text: `select id::text as id, event_id, delivery_status, attempts, behind, lease_owner, lease_token::text, delivered_at,
+  failed_at, last_error_code, last_error, extract(epoch from next_attempt_at)::float8 as due, created_at::text as created
+from leasehold.webhook_outbox as d order by d.id`,
+  })
+  return rows
+}
+
+export async function emptyWebhooks(db: Database): Promise<void> {
+  await db.query({
+    text: `truncate leasehold.webhook_outbox, leasehold.webhook_attempts, leasehold.webhook_endpoints, leasehold.audit
+restart identity`,
+  })
+}
