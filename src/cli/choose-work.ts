@@ -21,11 +21,11 @@ export function chooseWork(declared: readonly WorkDeclaration[], only?: string):
   }
   if (only === undefined) return { workers: declared, reaper: true, declared }
   const wanted = only.split(',').map((name) => name.trim())
-  const known = [...declared.map(({ name }) => name), REAPER]
+  const known = [...new Set(declared.flatMap(({ name, role = name }) => [role, name])), REAPER]
   const unknown = wanted.find((name) => !known.includes(name))
   if (unknown !== undefined) throw unknownRole(only, unknown, known)
   return {
-    workers: declared.filter(({ name }) => wanted.includes(name)),
+    workers: declared.filter(({ name, role = name }) => wanted.includes(name) || wanted.includes(role)),
     reaper: wanted.includes(REAPER),
     declared,
   }

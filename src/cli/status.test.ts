@@ -3,6 +3,7 @@ import { type Called, callLeasehold, type CallOptions } from '../../test/support
 import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
+import { emptyWebhooks, makeDeliveries, makeEndpoint } from '../../test/support/webhook-rows.ts'
 import { openDatabase } from '../postgres/index.ts'
 
 const database = useDatabase()
@@ -17,6 +18,7 @@ afterAll(async () => {
 })
 beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.outbox, leasehold.workers restart identity' })
+  await emptyWebhooks(db)
 })
 
 async function status(args: readonly string[] = [], options: Partial<CallOptions> = {}): Promise<Called> {
@@ -28,6 +30,9 @@ it('an empty outbox with nobody at work', async () => {
 
 OUTBOX            PENDING  LEASED  PUBLISHED  DEAD  OLDEST PENDING
 leasehold.outbox  0        0       0          0     -
+
+WEBHOOKS                  PENDING  LEASED  DELIVERED  FAILED  OLDEST PENDING
+leasehold.webhook_outbox  0        0       0          0       -
 `)
 })
 
@@ -50,7 +55,7 @@ it('counts by state, the age of the oldest that waits, and the keys that are hel
   })
   const { code, stdout } = await status()
   expect(code).toBe(0)
-  expect(stdout.split('\n').slice(2)).toEqual([
+  expect(stdout.split('\n').slice(2, 10)).toEqual([
     'OUTBOX            PENDING  LEASED  PUBLISHED  DEAD  OLDEST PENDING',
     'leasehold.outbox  7        3       1,234      1     5 min',
     '',
@@ -96,7 +101,56 @@ it('--json is one document with stable names', async () => {
       ],
       moreKeysHeldUp: false,
     },
+    webhooks: {
+      counts: {
+        pending: { count: 0, exact: true },
+        inFlight: { count: 0, exact: true },
+        delivered: { count: 0, exact: true },
+        failed: { count: 0, exact: true },
+      },
+      oldestPending: null,
+      endpoints: [],
+      moreEndpoints: false,
+    },
     tables: [],
+  })
+})
+
+it('webhooks by state, and the endpoints that get nothing, with what to do', async () => {
+  const disabled = await makeEndpoint(db, { url: 'https://gone.example/', disabledReason: 'answered\n410' })
+  const well = await makeEndpoint(db, { url: 'https://well.example/' })
+  await makeDeliveries(db, disabled, 1_500, { agoMs: 300_000 })
+  await makeDeliveries(db, well, 2, { owner: 'host:1' })
+  await makeDeliveries(db, well, 3, { status: 'delivered' })
+  await makeDeliveries(db, well, 4, { status: 'failed' })
+  const { stdout } = await status()
+  expect(stdout.split('\n').slice(5)).toEqual([
+    'WEBHOOKS                  PENDING  LEASED  DELIVERED  FAILED  OLDEST PENDING',
+    'leasehold.webhook_outbox  1,500    2       3          4       5 min',
+    '',
+    'ENDPOINT               STATE     PENDING        FAILED  NOTE',
+    expect.stringMatching(
+      /^https:\/\/gone.example\/ {2}disabled {2}1,000 or more {2}0 {7}disabled for \d+ s: answered 410$/,
+    ),
+    'https://well.example/  ok        2              4',
+    "What has failed can be delivered once more: `leasehold webhooks recover --since … --reason '…'`.",
+    '',
+  ])
+  expect(JSON.parse((await status(['--json'])).stdout)).toMatchObject({
+    webhooks: {
+      counts: {
+        pending: { count: 1_500 },
+        inFlight: { count: 2 },
+        delivered: { count: 3 },
+        failed: { count: 4 },
+      },
+      oldestPending: { endpointId: disabled },
+      endpoints: [
+        { id: disabled, state: 'disabled', reason: 'answered\n410', pending: 1_000, failed: 0 },
+        { id: well, state: 'ok', pending: 2, failed: 4 },
+      ],
+      moreEndpoints: false,
+    },
   })
 })
 
@@ -106,6 +160,6 @@ it('a schema from before the outbox shows the rest, and what to do', async () =>
   const { code, stdout } = await status(['--schema', 'earlier'])
   expect(code).toBe(0)
   expect(stdout).toBe(
-    'No workers.\n\nearlier.outbox: the schema earlier has no outbox yet: run `leasehold migrate`\n',
+    'No workers.\n\nearlier.outbox: the schema earlier has no outbox yet: run `leasehold migrate`\n\nearlier.webhook_outbox: the schema earlier has no webhooks yet: run `leasehold migrate`\n',
   )
 })

@@ -159,6 +159,10 @@ function connect(
   if (connectionString === undefined) {
     return refuse('webhooks', 'connectionString', undefined, 'Give either connectionString or db.')
   }
+  // It may hold a password: it is not repeated.
+  if (!/^postgres(?:ql)?:\/\//.test(connectionString)) {
+    refuse('webhooks', 'connectionString', undefined, 'Give a URL that begins with postgresql://.')
+  }
   const own = openDatabase({
     url: connectionString,
     applicationName: 'leasehold webhooks publisher',

@@ -22,6 +22,8 @@ export interface LogSource extends HandlerLog {
 export interface HandlerContext<Row = Record<string, unknown>> {
   readonly row: Row
   readonly id: string
+  /** The id of the worker that holds the lease. */
+  readonly worker: string
   /** The fencing token: hand it on to whatever the handler writes to, so that it can refuse an older one. */
   readonly token: bigint
   /** 1 for the first attempt. A worker that died on the row counts. */
@@ -62,6 +64,9 @@ export class RowContext<Row extends object> implements HandlerContext<Row> {
   }
   get id(): string {
     return this.#handling.lease.id
+  }
+  get worker(): string {
+    return this.#parts.store.owner
   }
   get token(): bigint {
     return this.#handling.lease.token

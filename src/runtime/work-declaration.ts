@@ -15,6 +15,8 @@ import { type Handler } from './worker.ts'
 export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   /** The role; also the name of its row in the `settings` table, and what `leasehold.wake(name)` wakes. */
   readonly name: string
+  /** By which it is chosen (`--only`), where it is one of several that belong together. Default: its name. */
+  readonly role?: string
   readonly table: LeaseTable
   readonly handle: Handler<Row>
   readonly settings?: Partial<WorkerSettings>

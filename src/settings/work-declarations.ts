@@ -26,6 +26,11 @@ const RULES: Readonly<Record<keyof WorkDeclaration, Rule>> = {
     holds: (value) => typeof value === 'string' && NAME.test(value) && value !== REAPER,
     text: `a name of letters, digits, ".", "_" and "-", at most 63, and not ${REAPER}`,
   },
+  role: {
+    required: false,
+    holds: (value) => typeof value === 'string' && NAME.test(value) && value !== REAPER,
+    text: `a name like that of a worker, and not ${REAPER}`,
+  },
   table: { required: true, holds: isLeaseTable, text: 'a lease table, made with leaseTable()' },
   handle: {
     required: true,

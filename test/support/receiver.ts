@@ -95,3 +95,16 @@ export function useReceivers() {
     }
   }
 }
+
+/** Lets every request wait for its answer until the test says so. Those that come later are answered at once. */
+export function hold(target: Receiver, status = 204): { letGo(): void } {
+  let letGo: () => void = () => undefined
+  const gone = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  target.answer(async () => {
+    await gone
+    return status
+  })
+  return { letGo: () => letGo() }
+}

@@ -43,3 +43,8 @@ function elsewhere(address: string, port: number): Socket {
   const socket = connect({ host: '127.0.0.1', port })
   return Object.defineProperty(socket, 'remoteAddress', { get: () => address })
 }
+
+/** For posters that have no name to resolve: even a broken one then asks no name server. */
+export async function resolveNothing(host: string): Promise<never> {
+  throw new Error(`nobody was to resolve ${host}`)
+}

@@ -1,5 +1,6 @@
 import type { Command } from 'commander'
 import { DATABASE_SETTINGS, type Define } from '../define.ts'
+import { collect } from '../header-flags.ts'
 import type { Run } from '../run.ts'
 import { enqueueCommand } from './enqueue.ts'
 import { addFilterFlags } from './filter-flags.ts'
@@ -77,7 +78,3 @@ written stay. Events of a key are published in their old order, and later ones w
   leasehold outbox replay 4711 --reason 'the receiver lost it'
   leasehold outbox replay --status dead --error timeout --dry-run
   leasehold outbox replay --status dead --error timeout --rate 100 --reason 'the broker is back'`
-
-function collect(value: string, before: readonly string[] | undefined): readonly string[] {
-  return [...(before ?? []), value]
-}

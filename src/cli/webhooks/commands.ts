@@ -2,7 +2,8 @@ import type { Command } from 'commander'
 import { DATABASE_SETTINGS, type Define } from '../define.ts'
 import type { Run } from '../run.ts'
 import { cancelCommand } from './cancel.ts'
-import { addEndpointFlags, addFilterFlags } from './deliveries-flags.ts'
+import { addEndpointFilterFlags, addFilterFlags } from './deliveries-flags.ts'
+import { addEndpointCommands } from './endpoints-commands.ts'
 import { listCommand } from './list.ts'
 import { recoverCommand } from './recover.ts'
 import { requeueCommand } from './requeue.ts'
@@ -15,6 +16,7 @@ export function addWebhookCommands(program: Command, define: Define): void {
   const webhooks = program
     .command('webhooks')
     .description('manage endpoints; send, look at, requeue and cancel deliveries')
+  addEndpointCommands(webhooks, define)
   const add = (
     usage: string,
     description: string,
@@ -39,7 +41,7 @@ export function addWebhookCommands(program: Command, define: Define): void {
   )
   add('recover', 'requeue all that has failed since a moment', recoverCommand, (command) =>
     addRequeueFlags(
-      addEndpointFlags(
+      addEndpointFilterFlags(
         command.option(
           '--since <moment>',
           'since when: 2026-03-01T12:00:00Z, or 2h for two hours ago; required',

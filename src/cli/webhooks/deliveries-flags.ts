@@ -8,7 +8,7 @@ import { type Run, UsageError } from '../run.ts'
 const AGO = '2026-03-01T12:00:00Z, or 2h for two hours ago'
 
 /** Which endpoints: what recover takes as well. */
-export function addEndpointFlags(command: Command): Command {
+export function addEndpointFilterFlags(command: Command): Command {
   return command
     .option('--endpoint <id>', 'only deliveries to this endpoint')
     .option('--tenant <name>', 'only deliveries to endpoints of this tenant')
@@ -16,7 +16,7 @@ export function addEndpointFlags(command: Command): Command {
 
 /** The flags by which list, requeue and cancel choose deliveries. */
 export function addFilterFlags(command: Command, statuses: string): Command {
-  return addEndpointFlags(command)
+  return addEndpointFilterFlags(command)
     .option('--status <names>', `only these states, separated by commas: ${statuses}`)
     .option('--type <type>', 'only events of this type')
     .option('--event <id>', 'only deliveries of this event, by its event id')

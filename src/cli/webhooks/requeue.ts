@@ -78,12 +78,8 @@ function asText(done: Requeued, left: readonly LeftOut[], now: Date): string {
   const { endpointGone, endpointDisabled, matched } = done
   return [
     summary(done, now),
-    ...(endpointDisabled > 0 && matched > 0
-      ? [`${among(endpointDisabled)} to a disabled endpoint, and waits until it is enabled.`]
-      : []),
-    ...(endpointGone > 0
-      ? [`${deliveries(endpointGone)} stay failed or delivered: their endpoint was deleted.`]
-      : []),
+    ...(endpointDisabled > 0 && matched > 0 ? [waiting(endpointDisabled)] : []),
+    ...(endpointGone > 0 ? [staying(endpointGone)] : []),
     ...left.map(({ id, why }) => `${id} was not requeued: ${why}.`),
   ].join('\n')
 }
@@ -107,6 +103,15 @@ function deliveries(count: number): string {
   return counted(count, 'delivery', 'deliveries')
 }
 
-function among(count: number): string {
-  return count === 1 ? '1 of them goes' : `${grouped(count)} of them go`
+/** With a limit, of all that match. */
+function waiting(count: number): string {
+  return count === 1
+    ? '1 of what matches goes to a disabled endpoint, and waits until it is enabled.'
+    : `${grouped(count)} of what matches go to a disabled endpoint, and wait until it is enabled.`
+}
+
+function staying(count: number): string {
+  return count === 1
+    ? '1 delivery stays as it is: its endpoint was deleted.'
+    : `${deliveries(count)} stay as they are: their endpoint was deleted.`
 }

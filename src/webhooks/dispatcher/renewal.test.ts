@@ -1,7 +1,7 @@
 /** Endpoints that take longer than a lease. Nothing here depends on how long: the test says when they answer. */
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
-import { type Receiver, useReceivers } from '../../../test/support/receiver.ts'
+import { hold, type Receiver, useReceivers } from '../../../test/support/receiver.ts'
 import {
   addEndpoint,
   deliveries,
@@ -30,13 +30,9 @@ beforeEach(async () =>
 afterAll(async () => db.close())
 
 /** A receiver that answers when it is told to. */
-async function slowReceiver(status = 204): Promise<Receiver & { open(): void }> {
-  const { opened, open } = door()
-  const slow = await receiver(async () => {
-    await opened
-    return status
-  })
-  return Object.assign(slow, { open })
+async function slowReceiver(status = 204): Promise<Receiver & { letGo(): void }> {
+  const slow = await receiver()
+  return Object.assign(slow, hold(slow, status))
 }
 
 /** Everything that happens, from now on. */
@@ -88,7 +84,7 @@ describe('a delivery that takes longer than its lease', () => {
     expect(await onlyDelivery()).toMatchObject({ lease_owner: claimed.lease_owner, lease_token: '1' })
     expect(slow.received).toHaveLength(1)
 
-    slow.open()
+    slow.letGo()
     await expect.poll(async () => (await onlyDelivery()).delivery_status, BOUND).toBe('delivered')
     expect(slow.received).toHaveLength(1)
     expect(await onlyDelivery()).toMatchObject({ attempts: 0, lease_token: '1', lease_until: null })
@@ -147,9 +143,9 @@ describe('a delivery that takes longer than its lease', () => {
       await sendAll(db, null)
       await quick.reached(round)
     }
-    expect(slow.open).toBeDefined()
+    await slow.reached(4)
     expect(all.filter(({ type }) => type === 'lost')).toEqual([])
-    slow.open()
+    slow.letGo()
   })
 })
 
@@ -170,7 +166,7 @@ describe('WH-FR-001-AC3: renewal ends with the settlement', () => {
     await events.next('renewed', ({ count }) => count === 2)
 
     const settled = events.next('settled')
-    ending.open()
+    ending.letGo()
     await settled
     const ended = async (): Promise<DeliveryRecord | undefined> =>
       (await deliveries(db)).find(({ endpoint_id: endpoint }) => endpoint === id)
@@ -179,7 +175,7 @@ describe('WH-FR-001-AC3: renewal ends with the settlement', () => {
     // The other one goes on: there are beats, and this row is in none of them.
     for (let beat = 0; beat < 2; beat += 1) expect((await events.next('renewed')).count).toBe(1)
     expect(await ended()).toEqual(after)
-    witness.open()
+    witness.letGo()
   })
 
   it('and with nothing in flight there is no renewal at all', async () => {
@@ -191,7 +187,7 @@ describe('WH-FR-001-AC3: renewal ends with the settlement', () => {
     const { runtime } = await startDispatcher({ settings }, { events })
     await events.next('renewed')
     const settled = events.next('settled')
-    target.open()
+    target.letGo()
     await settled
     const settledAt = all.length
     // Ten runs of the reaper are longer than a beat.
@@ -226,9 +222,9 @@ describe('WH-FR-002-AC2: a delivery that was taken away', () => {
 
     // Its request was given up: the answer finds nobody.
     await expect.poll(() => all.some(({ type }) => type === 'aborted'), BOUND).toBe(true)
-    taken.open()
+    taken.letGo()
     const settled = events.next('settled')
-    kept.open()
+    kept.letGo()
     expect((await settled).ids).toHaveLength(1)
     expect(await image()).toEqual(before)
   })

@@ -27,7 +27,11 @@ export interface NewEndpoint {
 }
 
 /** What can be changed later. Another secret comes by `rotateSecret`. */
-export type EndpointChanges = Partial<Omit<NewEndpoint, 'tenant' | 'signing' | 'secret'>>
+export type EndpointChanges = {
+  readonly [Field in Exclude<keyof NewEndpoint, 'tenant' | 'signing' | 'secret'>]?:
+    | NewEndpoint[Field]
+    | undefined
+}
 
 export interface Endpoint {
   readonly id: string

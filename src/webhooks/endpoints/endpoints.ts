@@ -8,6 +8,7 @@ import { isWhole, shown } from '../../producer/validate-fields.ts'
 import { networkPolicy, type NetworkPolicyOptions } from '../network/index.ts'
 import { type SecretKind } from '../signing/index.ts'
 import { checkBy, checkChanges, checkNew, checkSecret, refuse } from './check.ts'
+import { encryptAnew } from './encrypt-anew.ts'
 import {
   type By,
   type Endpoint,
@@ -58,6 +59,11 @@ export interface Endpoints {
     by: By,
     options?: RotateOptions,
   ): Promise<ShownSecret & { readonly endpoint: Endpoint }>
+  /**
+   * After a new key was put in front of the old ones: encrypts what is not under it yet, and says of how many endpoints.
+   * Then the old ones can go.
+   */
+  encryptAnew(by: By): Promise<number>
   /** Closes the circuit too. */
   enable(id: string, by: By): Promise<Endpoint>
   /** No more events are sent to it, and nothing is delivered while it is disabled. The reason is shown with it. */
@@ -180,6 +186,11 @@ returning ${ENDPOINT_COLUMNS}`,
         await record(tx, 'rotate', id, by, { keepOldForMs })
         return { endpoint, ...secret }
       })
+    },
+
+    async encryptAnew(by) {
+      refuse(checkBy(by))
+      return encryptAnew(db, schema, neededKeys(keys), by)
     },
 
     async enable(id, by) {

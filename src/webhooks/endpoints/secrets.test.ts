@@ -186,6 +186,38 @@ describe('a new key', () => {
     expect(opened(NEW_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(secret)
   })
 
+  it('encrypts everything anew when asked to, the audit has which, and a second time there is nothing to do', async () => {
+    const old = endpoints(db, { secretKey: OLD_KEY })
+    const made = await Promise.all(Array.from({ length: 205 }, async () => old.create({ url: HOOKS }, BY)))
+    const ids = made.map(({ endpoint }) => endpoint.id)
+    const [first] = made
+    const rotated = await old.rotateSecret(first?.endpoint.id ?? '', BY)
+    const both = endpoints(db, { secretKey: `${NEW_KEY},${OLD_KEY}` })
+    const fresh = await both.create({ url: HOOKS }, BY)
+
+    expect(await both.encryptAnew({ principal: 'ada', reason: 'a new key' })).toBe(205)
+    for (const { endpoint, secret } of made.slice(1)) {
+      expect(opened(NEW_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(secret)
+    }
+    const twice = await stored(first?.endpoint.id ?? '')
+    expect(opened(NEW_KEY, first?.endpoint.id ?? '', twice.secret)).toBe(rotated.secret)
+    expect(opened(NEW_KEY, first?.endpoint.id ?? '', twice.previous_secret)).toBe(first?.secret)
+    expect(opened(NEW_KEY, fresh.endpoint.id, (await stored(fresh.endpoint.id)).secret)).toBe(fresh.secret)
+    const entries = (await auditEntries(db)).filter(({ action }) => action === 'webhooks.endpoint.encrypt')
+    expect(entries.flatMap(({ details }) => details['endpoints'])).toEqual(ids.toSorted())
+    expect(entries[0]).toMatchObject({ principal: 'ada', details: { reason: 'a new key' } })
+    expect(await both.encryptAnew(BY)).toBe(0)
+  })
+
+  it('does not encrypt anew what it cannot open, and changes nothing then', async () => {
+    const { endpoint } = await endpoints(db, { secretKey: OLD_KEY }).create({ url: HOOKS }, BY)
+    const before = await stored(endpoint.id)
+    await expect(endpoints(db, { secretKey: NEW_KEY }).encryptAnew(BY)).rejects.toMatchObject({
+      code: 'SECRET_KEY_INVALID',
+    })
+    expect(await stored(endpoint.id)).toEqual(before)
+  })
+
   it('a ciphertext that was moved to another endpoint does not open there', async () => {
     const managed = endpoints(db, { secretKey: OLD_KEY })
     const one = await managed.create({ url: HOOKS, signing: 'v1a' }, BY)

@@ -7,7 +7,7 @@ import {
   startTlsReceiver,
 } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
-import { recordingDialler } from '../../../test/support/recording-dialler.ts'
+import { recordingDialler, resolveNothing } from '../../../test/support/recording-dialler.ts'
 import { testCertificate } from '../../../test/support/test-certificate.ts'
 import { type PostLimits } from './limits.ts'
 import { LOOPBACK, networkPolicy } from './policy.ts'
@@ -24,7 +24,13 @@ const MESSAGE = { headers: { 'webhook-id': 'msg_1' }, body: '{"a":1}' }
 function poster(limits: Partial<PostLimits> = {}, options: Partial<PosterOptions> = {}) {
   const { dial, addresses } = recordingDialler({ loopback: true })
   const policy = networkPolicy({ allow: LOOPBACK })
-  const made = createPoster({ policy, dial, limits: { ...UNLIMITED, ...limits }, ...options })
+  const made = createPoster({
+    policy,
+    dial,
+    resolve: resolveNothing,
+    limits: { ...UNLIMITED, ...limits },
+    ...options,
+  })
   onTestFinished(async () => {
     await made.close()
     expect(addresses()).toEqual(addresses().length === 0 ? [] : ['127.0.0.1'])
@@ -81,7 +87,7 @@ describe('a receiver that takes its time', () => {
   })
 
   it('whose body is not done by the deadline has answered all the same', async () => {
-    expect(await outcome('bodyByteByByte', 300)).toMatchObject({
+    expect(await outcome('bodyByteByByte', 2_500)).toMatchObject({
       kind: 'answered',
       status: 200,
       truncated: true,

@@ -161,6 +161,22 @@ it.each([
   expect(target.dialled).toEqual([])
 })
 
+it.each([
+  ['[2606:4700:0::1111]', PUBLIC_6, 6],
+  ['[::ffff:93.184.216.34]', PUBLIC, 4],
+  ['93.184.55330', PUBLIC, 4],
+])(
+  'a public address in the URL is dialled in the form in which it was judged: %s',
+  async (host, address, family) => {
+    const receiver = await startCountingReceiver()
+    const resolve = answering([])
+    const target = poster({ resolve, standIns: { [address]: receiver.port } })
+    expect(await target.post(`http://${host}:8080/`, MESSAGE, PATIENT)).toMatchObject({ kind: 'answered' })
+    expect(target.dialled).toEqual([{ address, family, port: 8080 }])
+    expect(resolve.asked).toEqual([])
+  },
+)
+
 it('plain http goes to the allow-list only, whatever a name says', async () => {
   const inside = await startCountingReceiver()
   const settings = { allowHttp: false, allow: ['127.0.0.0/8'], loopback: true }

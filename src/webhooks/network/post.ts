@@ -1,4 +1,6 @@
 /** One POST to somebody else's server, of which nothing good is expected: it costs what the limits say, at most. */
+import { setImmediate as nextTurn } from 'node:timers/promises'
+
 import { Agent, type Dispatcher, request } from 'undici'
 
 import { type Clock, systemClock } from '../../clock.ts'
@@ -194,6 +196,8 @@ async function startOf(
       size += part.byteLength
       if (size > maxResponseBytes) return { bytes, truncated: true }
     }
+    // undici uses a connection again only a turn after its answer: whoever posts next would open another.
+    await nextTurn()
     return { bytes, truncated: false }
   } catch {
     return { bytes, truncated: true }

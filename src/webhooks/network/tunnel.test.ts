@@ -89,14 +89,13 @@ describe('through a proxy', () => {
   it('plain http goes through a tunnel too, where it is open', async () => {
     const receiver = await startCountingReceiver()
     const proxy = await startEgressProxy('tunnels', receiver.port)
-    const target = poster(proxy.url, {}, { allowHttp: true })
+    const target = poster(proxy.url, { limits: { keepAliveMs: 60_000 } }, { allowHttp: true })
     for (let i = 0; i < 10; i += 1) {
       expect(await target.post('http://receiver.test:8080/hook', MESSAGE, PATIENT)).toMatchObject({
         status: 200,
       })
     }
-    expect(proxy.asked.length).toBeLessThanOrEqual(2)
-    expect(proxy.asked[0]).toEqual({ authority: 'receiver.test:8080', authorization: undefined })
+    expect(proxy.asked).toEqual([{ authority: 'receiver.test:8080', authorization: undefined }])
     expect(receiver.requests[0]?.headers.host).toBe('receiver.test:8080')
     expect(receiver.requests[0]?.headers).not.toHaveProperty('proxy-authorization')
   })

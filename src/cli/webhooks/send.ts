@@ -1,0 +1,31 @@
+import { createWebhooks } from '../../webhooks/send/index.ts'
+import { isSet, momentFlag, textFlag } from '../flag-values.ts'
+import { jsonArgument } from '../json-argument.ts'
+import type { Run } from '../run.ts'
+import { counted, printable, printableJson } from '../text-columns.ts'
+import { withWebhooks } from './with-webhooks.ts'
+
+/** `leasehold webhooks send <type> [payload]` */
+export async function sendCommand(run: Run): Promise<number> {
+  const { print, flags, args, terminal } = run
+  const [type = '', given = '{}'] = args
+  const event = {
+    type,
+    payload: jsonArgument(given === '-' ? await terminal.input() : given),
+    tenant: textFlag(flags, 'tenant'),
+    orderingKey: textFlag(flags, 'key'),
+    eventId: textFlag(flags, 'eventId'),
+    availableAt: momentFlag(flags, 'availableAt'),
+  }
+  const sent = await withWebhooks(run, async (db, schema) => createWebhooks({ schema }).send(db, event))
+  const { eventId, deliveries } = sent
+  if (isSet(flags, 'json')) print(`${printableJson(sent)}\n`)
+  else if (deliveries > 0) {
+    print(`Sent: ${printable(type)} to ${counted(deliveries, 'endpoint')}, with the event id ${eventId}.\n`)
+  } else {
+    print(
+      `Sent to nobody: no endpoint wants ${printable(type)}, or those that do were sent ${eventId} before.\n`,
+    )
+  }
+  return 0
+}

@@ -1,0 +1,45 @@
+import { type Lane } from '../lease/store.ts'
+import { type Lanes } from './lanes.ts'
+
+/** Lanes that are known from the start: how many rows of each may be worked on at once. */
+export function fixedLanes<Row>(options: {
+  readonly rooms: ReadonlyMap<string, number>
+  readonly laneOf: (row: Row) => string
+}): Lanes<Row> {
+  const { rooms, laneOf } = options
+  const taken = new Map<string, number>()
+  /** More may wait there than the last look has brought. */
+  const full = new Set(rooms.keys())
+  let listener: () => void = () => undefined
+  const take = (key: string, count: number): void => void taken.set(key, (taken.get(key) ?? 0) + count)
+
+  return {
+    open() {
+      const lanes: Lane[] = []
+      for (const [key, most] of rooms) {
+        const room = most - (taken.get(key) ?? 0)
+        if (room <= 0) continue
+        lanes.push({ key, room })
+        take(key, room)
+      }
+      return { lanes, againInMs: Number.POSITIVE_INFINITY }
+    },
+    looked(lanes, rows) {
+      const found = new Map<string, number>()
+      for (const row of rows) found.set(laneOf(row), (found.get(laneOf(row)) ?? 0) + 1)
+      for (const { key, room } of lanes) {
+        const count = found.get(key) ?? 0
+        take(key, count - room)
+        if (count >= room) full.add(key)
+        else full.delete(key)
+      }
+    },
+    ended(row) {
+      take(laneOf(row), -1)
+      if (full.has(laneOf(row))) listener()
+    },
+    onRoom(told) {
+      listener = told
+    },
+  }
+}

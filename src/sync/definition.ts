@@ -1,0 +1,118 @@
+import { LeaseholdError } from '../errors.ts'
+import { type Queryable } from '../postgres/queryable.ts'
+import { type RetryPolicy } from '../runtime/back-off.ts'
+import { type HandlerLog } from '../runtime/context.ts'
+
+/** A job, as its plan sees it. */
+export interface SyncJob<Params = unknown> {
+  readonly id: string
+  readonly matrixId: string
+  readonly params: Params
+  /** Chunks are synced again that were synced before. */
+  readonly force: boolean
+}
+
+/** A part of a matrix. */
+export interface SyncChunk<Query = unknown> {
+  readonly matrixId: string
+  /** What the plan had yielded. */
+  readonly query: Query
+  readonly hash: string
+}
+
+interface SyncContext {
+  /** The fencing token: grows with every claim. */
+  readonly token: bigint
+  /** 1 for the first. */
+  readonly attempt: number
+  /** Fires when the lease is lost or the runner has to stop. Stop working then. */
+  readonly signal: AbortSignal
+  readonly log: HandlerLog
+  /** Waits until so many calls may be made to the source, counted for all runners together. */
+  call(calls?: number): Promise<void>
+}
+
+export type PlanContext = SyncContext
+
+export interface ChunkContext extends SyncContext {
+  /**
+   * Completes the chunk inside the handler's own transaction: its rows and its checkpoint commit together, and the
+   * effect is there exactly once. Throws `FENCED_OFF` when the lease is no longer current: let it roll back.
+   */
+  settleIn(tx: Queryable, synced: Synced): Promise<void>
+}
+
+/** What a chunk has brought. */
+export interface Synced {
+  readonly rows: number
+}
+
+/** The far side, whose calls are limited for all runners together. */
+export interface SyncSource {
+  readonly name: string
+  readonly perSecond: number
+  /** Calls that may be made at once after a quiet time. Default 1. */
+  readonly burst?: number
+}
+
+/** How one kind of matrix is synced. */
+export interface SyncDefinition<Query = unknown, Params = unknown> {
+  /** Yields the query of each chunk; a plan that is not known at once may be a stream. */
+  plan(
+    job: SyncJob<Params>,
+    context: PlanContext,
+  ): Iterable<Query> | AsyncIterable<Query> | Promise<Iterable<Query>>
+  /** Does one chunk. Returns what it brought, unless it has settled in its own transaction. */
+  syncChunk(chunk: SyncChunk<Query>, context: ChunkContext): Promise<Synced | void>
+  /** What tells chunks of a matrix apart. Default: a hash of the query. */
+  hash?(query: Query): string
+  readonly source?: SyncSource
+  /** How many chunks a runner works on at once. Default 4. */
+  readonly concurrency?: number
+  /** How a failed chunk is tried again; after `maxAttempts` (default 5) it has failed. */
+  readonly retry?: Partial<RetryPolicy>
+  /** What a failed chunk means: the others go on, and the job fails at the end; or it fails at once. Default `finish`. */
+  readonly onChunkFailure?: 'finish' | 'stop'
+}
+
+const NAME = /^[A-Za-z0-9][\w.-]{0,99}$/
+const FIELDS = ['plan', 'syncChunk', 'hash', 'source', 'concurrency', 'retry', 'onChunkFailure']
+
+/** Refuses a definition that cannot work, with all that is wrong with it. */
+export function checkDefinition(name: string, definition: SyncDefinition): void {
+  const { plan, syncChunk, hash, source, concurrency, onChunkFailure } = definition
+  const isFunction = (value: unknown): boolean => typeof value === 'function'
+  const policies: readonly unknown[] = ['finish', 'stop', undefined]
+  const problems = [
+    ...(NAME.test(name)
+      ? []
+      : [`its name ${JSON.stringify(name)} must be of letters, digits, ".", "_" and "-"`]),
+    ...(isFunction(plan) ? [] : ['plan must be a function that yields chunks']),
+    ...(isFunction(syncChunk) ? [] : ['syncChunk must be a function that does one chunk']),
+    ...(hash === undefined || isFunction(hash) ? [] : ['hash must be a function']),
+    ...(concurrency === undefined || (Number.isInteger(concurrency) && concurrency >= 1)
+      ? []
+      : [`concurrency is ${concurrency}, but must be a whole number from 1`]),
+    ...(policies.includes(onChunkFailure)
+      ? []
+      : [`onChunkFailure is ${JSON.stringify(onChunkFailure)}, but must be finish or stop`]),
+    ...(source === undefined ? [] : sourceProblems(source)),
+    ...Object.keys(definition)
+      .filter((field) => !FIELDS.includes(field))
+      .map((field) => `it has no ${field}: its fields are ${FIELDS.join(', ')}`),
+  ]
+  if (problems.length === 0) return
+  throw new LeaseholdError('SETTING_INVALID', `The sync ${name} cannot work: ${problems.join('; ')}.`)
+}
+
+function sourceProblems({ name, perSecond, burst = 1 }: SyncSource): string[] {
+  return [
+    ...(typeof name === 'string' && name !== '' ? [] : ['source.name must be the name of the far side']),
+    ...(perSecond > 0 && Number.isFinite(perSecond)
+      ? []
+      : [`source.perSecond is ${perSecond}, but must be above 0`]),
+    ...(Number.isInteger(burst) && burst >= 1
+      ? []
+      : [`source.burst is ${burst}, but must be a whole number from 1`]),
+  ]
+}

@@ -1,0 +1,241 @@
+import { LeaseholdError } from '../errors.ts'
+import { type Database } from '../postgres/database.ts'
+import { retryDelay, retryPolicy, type RetryPolicy } from '../runtime/back-off.ts'
+import { type HandlerContext } from '../runtime/context.ts'
+import { fixedLanes } from '../runtime/fixed-lanes.ts'
+import { pause } from '../runtime/loop.ts'
+import { dead, done, type Outcome, PermanentError, retry, settleAs } from '../runtime/outcome.ts'
+import { type WorkerSettings } from '../runtime/settings.ts'
+import { type WorkDeclaration } from '../runtime/work-declaration.ts'
+import { chunkHash } from './chunk-hash.ts'
+import { type ChunkContext, type PlanContext, type Synced, type SyncDefinition } from './definition.ts'
+import {
+  type ChunkCounts,
+  countOpen,
+  type PlannedChunk,
+  reserve,
+  unwant,
+  wakeChunks,
+  writeChunks,
+} from './sql.ts'
+import { chunkTable, type ChunkRow, jobTable, type JobRow } from './table.ts'
+
+export interface RunnerOptions {
+  /** The schema of Leasehold's tables. Default `leasehold`. */
+  readonly schema?: string
+  /** Of those who plan jobs and see to their end. */
+  readonly jobs?: Partial<WorkerSettings>
+  /** Of those who do chunks. */
+  readonly chunks?: Partial<WorkerSettings>
+  /** How often a job is looked at while its chunks are being done. Default 1000. */
+  readonly lookEveryMs?: number
+}
+
+/** The names under which the two workers of a runner are started, woken and set; `--only sync` means both. */
+export const SYNC = 'sync'
+export const SYNC_JOBS = 'sync-jobs'
+
+/** SYNC-10 */
+const JOB_SETTINGS = { leaseMs: 300_000, heartbeatMs: 60_000, prefetch: 0, claimLoops: 1 } as const
+const CHUNK_SETTINGS = { leaseMs: 120_000, heartbeatMs: 30_000, prefetch: 0, claimLoops: 1 } as const
+
+const DEFAULT_CONCURRENCY = 4
+const DEFAULT_ATTEMPTS = 5
+/** Jobs of one definition that a runner plans at once. */
+const JOBS_AT_ONCE = 4
+const PLAN_ATTEMPTS = 10
+/** Chunks of a plan that are written together. */
+const PLAN_BATCH = 500
+
+/** The two workers that do what is defined: one plans jobs and sees to their end, the other does chunks. */
+export function runner(
+  definitions: ReadonlyMap<string, SyncDefinition>,
+  options: RunnerOptions = {},
+): [WorkDeclaration<JobRow>, WorkDeclaration<ChunkRow>] {
+  if (definitions.size === 0) {
+    throw new LeaseholdError('SETTING_INVALID', 'There is nothing to run: no sync is defined.', {
+      remedy: "Call sync.define('name', { plan, syncChunk }) before sync.runner().",
+    })
+  }
+  const run = new Run(definitions, options)
+  const { schema, jobs, chunks } = options
+  const rooms = new Map(
+    [...definitions].map(([name, { concurrency }]) => [name, concurrency ?? DEFAULT_CONCURRENCY]),
+  )
+  const mostAttempts = Math.max(
+    ...[...run.policies.values()].map(({ maxAttempts }) => maxAttempts ?? DEFAULT_ATTEMPTS),
+  )
+  const laneOf = ({ definition }: { readonly definition: string }): string => definition
+  return [
+    {
+      name: SYNC_JOBS,
+      role: SYNC,
+      table: jobTable({ schema, maxAttempts: PLAN_ATTEMPTS }),
+      wake: true,
+      handle: async (context) => run.job(context),
+      lanes: fixedLanes({
+        rooms: new Map([...definitions.keys()].map((name) => [name, JOBS_AT_ONCE])),
+        laneOf,
+      }),
+      settings: { ...JOB_SETTINGS, concurrency: JOBS_AT_ONCE * definitions.size, ...jobs },
+      open: async ({ db }) => run.open(db),
+    },
+    {
+      name: SYNC,
+      table: chunkTable({ schema, maxAttempts: mostAttempts }),
+      wake: true,
+      handle: async (context) => run.chunk(context),
+      lanes: fixedLanes({ rooms, laneOf }),
+      settings: { ...CHUNK_SETTINGS, concurrency: sum(rooms.values()), ...chunks },
+      open: async ({ db }) => run.open(db),
+    },
+  ]
+}
+
+class Run {
+  readonly policies: ReadonlyMap<string, RetryPolicy>
+  readonly #definitions: ReadonlyMap<string, SyncDefinition>
+  readonly #schema: string
+  readonly #lookEveryMs: number
+  #db: Database | undefined
+
+  constructor(
+    definitions: ReadonlyMap<string, SyncDefinition>,
+    { schema, lookEveryMs = 1_000 }: RunnerOptions,
+  ) {
+    this.#definitions = definitions
+    this.#schema = schema ?? 'leasehold'
+    this.#lookEveryMs = lookEveryMs
+    this.policies = new Map(
+      [...definitions].map(([name, definition]) => [
+        name,
+        retryPolicy({ maxAttempts: DEFAULT_ATTEMPTS, ...definition.retry }),
+      ]),
+    )
+  }
+
+  async open(db: Database): Promise<void> {
+    this.#db = db
+    return Promise.resolve()
+  }
+
+  /** A job is planned once, and then looked at until its chunks are done. */
+  async job(context: HandlerContext<JobRow>): Promise<Outcome> {
+    return context.row.planned_at === null ? this.#plan(context) : this.#look(context)
+  }
+
+  async chunk(context: HandlerContext<ChunkRow>): Promise<Outcome | undefined> {
+    const { row, attempt, signal } = context
+    const { definition: name, matrix_id: matrixId, chunk_hash: hash, chunk_query: query } = row
+    const definition = this.#definition(name)
+    let settled = false
+    const chunkContext: ChunkContext = {
+      ...this.#contextOf(definition, context),
+      settleIn: async (tx, synced) => {
+        await context.settleIn(tx, doneWith(synced))
+        settled = true
+      },
+    }
+    try {
+      await chunkContext.call()
+      const synced = await definition.syncChunk({ matrixId, query, hash }, chunkContext)
+      return settled ? undefined : doneWith(synced)
+    } catch (error) {
+      if (signal.aborted) throw error
+      return this.#failed(name, attempt, error)
+    }
+  }
+
+  async #plan(context: HandlerContext<JobRow>): Promise<Outcome> {
+    const { row, signal } = context
+    const definition = this.#definition(row.definition)
+    const { id, matrix_id: matrixId, params, force } = row
+    const chunks = await definition.plan(
+      { id, matrixId, params, force },
+      this.#contextOf(definition, context),
+    )
+    let batch: PlannedChunk[] = []
+    let position = 0
+    for await (const query of chunks) {
+      signal.throwIfAborted()
+      batch.push({
+        hash: definition.hash?.(query) ?? chunkHash(query),
+        query: JSON.stringify(query),
+        position,
+      })
+      position += 1
+      if (batch.length >= PLAN_BATCH) {
+        await this.#write(context, batch)
+        batch = []
+      }
+    }
+    await this.#write(context, batch)
+    return settleAs('planned')
+  }
+
+  /** Chunks can be done while the plan goes on. */
+  async #write(context: HandlerContext<JobRow>, batch: readonly PlannedChunk[]): Promise<void> {
+    if (batch.length === 0) return
+    const { row, worker: owner, token } = context
+    const unique = [...new Map(batch.map((chunk) => [chunk.hash, chunk])).values()]
+    await this.#database.query(writeChunks(this.#schema, { id: row.id, owner, token }, unique))
+    await this.#database.query(wakeChunks(this.#schema))
+  }
+
+  async #look({ row }: HandlerContext<JobRow>): Promise<Outcome> {
+    const { rows } = await this.#database.query<ChunkCounts>(countOpen(this.#schema, row.id))
+    const { open, failed, first_error: firstError } = rows[0] ?? { open: 0, failed: 0, first_error: null }
+    const stops = this.#definition(row.definition).onChunkFailure === 'stop'
+    if (failed > 0 && (open === 0 || stops)) {
+      if (open > 0) await this.#database.query(unwant(this.#schema, row.id))
+      return dead(
+        `${failed} ${failed === 1 ? 'chunk' : 'chunks'} failed; the first: ${firstError ?? 'without a reason'}`,
+      )
+    }
+    return open === 0 ? done() : settleAs('waiting', { delay_ms: this.#lookEveryMs })
+  }
+
+  #failed(name: string, attempt: number, error: unknown): Outcome {
+    const policy = this.policies.get(name) ?? retryPolicy()
+    const last = policy.maxAttempts !== undefined && attempt >= policy.maxAttempts
+    if (last || error instanceof PermanentError) return dead(error)
+    return retry({ error, delayMs: retryDelay(attempt, policy, Math.random) })
+  }
+
+  #contextOf(
+    definition: SyncDefinition,
+    { token, attempt, signal, log }: HandlerContext<object>,
+  ): PlanContext {
+    const call = async (calls = 1): Promise<void> => {
+      const { source } = definition
+      if (source === undefined) return
+      const { rows } = await this.#database.query<{ wait_ms: number }>(reserve(this.#schema, source, calls))
+      await pause(rows[0]?.wait_ms ?? 0, signal)
+      signal.throwIfAborted()
+    }
+    return { token, attempt, signal, log, call }
+  }
+
+  #definition(name: string): SyncDefinition {
+    const definition = this.#definitions.get(name)
+    if (definition !== undefined) return definition
+    throw new PermanentError(`this runner has no definition ${JSON.stringify(name)}`)
+  }
+
+  get #database(): Database {
+    if (this.#db === undefined) throw new TypeError('the runner was not opened')
+    return this.#db
+  }
+}
+
+function doneWith(synced: Synced | void): Outcome {
+  const rows = synced?.rows ?? 0
+  if (Number.isSafeInteger(rows) && rows >= 0) return done({ rows })
+  throw new PermanentError(
+    `syncChunk brought ${rows} rows, but must return { rows } with a whole number from 0`,
+  )
+}
+
+function sum(numbers: Iterable<number>): number {
+  return [...numbers].reduce((total, number) => total + number, 0)
+}

@@ -1,0 +1,143 @@
+/** Every statement of the runner besides those of the kernel. */
+import { quoteQualified } from '../postgres/identifiers.ts'
+import { type Statement } from '../postgres/queryable.ts'
+import { type SyncSource } from './definition.ts'
+
+export interface PlannedChunk {
+  readonly hash: string
+  /** As JSON. */
+  readonly query: string
+  readonly position: number
+}
+
+export interface HeldJob {
+  readonly id: string
+  readonly owner: string
+  readonly token: bigint
+}
+
+/**
+ * Writes chunks of a plan, for a job that is still held: none otherwise, and the answer is 0. Planning again changes
+ * nothing: what this job has synced is newer than the job. A chunk that somebody works on is left to them.
+ */
+export function writeChunks(schema: string, job: HeldJob, chunks: readonly PlannedChunk[]): Statement {
+  const [jobs, checkpoints, links] = ['sync_jobs', 'sync_checkpoints', 'sync_job_chunks'].map((table) =>
+    quoteQualified(schema, table),
+  )
+  return {
+    name: 'leasehold_sync_plan',
+    text: `
+with job as materialized (
+  select id, definition, matrix_id, priority, case
+      when force then created_at
+      when fresh_for is not null then created_at - fresh_for
+      else '-infinity'
+    end as stale_before
+  from ${jobs}
+  where id = $1 and locked_by = $2 and lock_token = $3 and locked_until > now()
+  for share
+),
+planned as materialized (
+  select job.*, c.hash, c.query::jsonb as query, c.position
+  from job cross join unnest($4::text[], $5::text[], $6::int[]) as c (hash, query, position)
+),
+written as (
+  insert into ${checkpoints} as c (matrix_id, chunk_hash, definition, chunk_query, priority, position)
+  select matrix_id, hash, definition, query, priority, position from planned
+  order by matrix_id, hash
+  on conflict (matrix_id, chunk_hash) do update set
+    definition = excluded.definition,
+    chunk_query = excluded.chunk_query,
+    priority = greatest(excluded.priority, case when c.wanted and c.completed_at is null and c.failed_at is null then c.priority end),
+    position = excluded.position,
+    wanted = true,
+    completed_at = null,
+    failed_at = null,
+    error_message = null,
+    attempts = 0,
+    next_attempt_at = now()
+  where c.locked_by is null
+    and (c.completed_at is null or c.last_synced_at < (select stale_before from job))
+    and not (c.wanted and c.completed_at is null and c.failed_at is null)
+  returning matrix_id, chunk_hash
+),
+rewanted as (
+  update ${checkpoints} as c set wanted = true
+  from planned as p
+  where c.matrix_id = p.matrix_id and c.chunk_hash = p.hash and c.locked_by is not null and not c.wanted
+),
+kept as materialized (
+  select p.matrix_id, p.hash from planned as p
+  join ${checkpoints} as c on c.matrix_id = p.matrix_id and c.chunk_hash = p.hash
+  where c.completed_at is not null and c.last_synced_at >= p.stale_before
+)
+insert into ${links} (job_id, matrix_id, chunk_hash, skipped)
+select p.id, p.matrix_id, p.hash, (p.matrix_id, p.hash) in (select * from kept) and not (p.matrix_id, p.hash) in (select * from written)
+from planned as p
+on conflict (job_id, matrix_id, chunk_hash) do nothing
+returning 1`,
+    values: [
+      job.id,
+      job.owner,
+      String(job.token),
+      chunks.map(({ hash }) => hash),
+      chunks.map(({ query }) => query),
+      chunks.map(({ position }) => position),
+    ],
+  }
+}
+
+export interface ChunkCounts {
+  readonly open: number
+  readonly failed: number
+  readonly first_error: string | null
+}
+
+/** How many chunks of a job are still to be done. */
+export function countOpen(schema: string, jobId: string): Statement {
+  return {
+    name: 'leasehold_sync_open',
+    text: `
+select count(*) filter (where c.completed_at is null and c.failed_at is null)::int as open,
+  count(*) filter (where c.failed_at is not null)::int as failed,
+  (array_agg(c.error_message order by c.failed_at) filter (where c.failed_at is not null))[1] as first_error
+from ${quoteQualified(schema, 'sync_job_chunks')} as l
+join ${quoteQualified(schema, 'sync_checkpoints')} as c using (matrix_id, chunk_hash)
+where l.job_id = $1`,
+    values: [jobId],
+  }
+}
+
+/** Chunks that nobody waits for any more once this job has ended. Those in flight are finished. */
+export function unwant(schema: string, jobId: string): Statement {
+  return {
+    text: `
+update ${quoteQualified(schema, 'sync_checkpoints')} as c set wanted = false
+from ${quoteQualified(schema, 'sync_job_chunks')} as l
+where l.job_id = $1 and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
+  and c.completed_at is null and c.failed_at is null and c.wanted
+  and not exists (
+    select from ${quoteQualified(schema, 'sync_job_chunks')} as o
+    join ${quoteQualified(schema, 'sync_jobs')} as j on j.id = o.job_id
+    where o.matrix_id = c.matrix_id and o.chunk_hash = c.chunk_hash and o.job_id <> $1
+      and j.completed_at is null and j.failed_at is null
+  )`,
+    values: [jobId],
+  }
+}
+
+export function reserve(
+  schema: string,
+  { name, perSecond, burst = 1 }: SyncSource,
+  calls: number,
+): Statement {
+  return {
+    name: 'leasehold_sync_reserve',
+    text: `select ${quoteQualified(schema, 'sync_reserve')}($1, $2, $3, $4) as wait_ms`,
+    values: [name, calls, perSecond, burst],
+  }
+}
+
+export function wakeChunks(schema: string): Statement {
+  return { text: `select ${quoteQualified(schema, 'wake')}('sync')` }
+}

@@ -1,0 +1,143 @@
+import { leaseTable } from '../lease/declaration.ts'
+import { type LeaseTable } from '../lease/table.ts'
+
+export interface SyncTableOptions {
+  readonly schema?: string | undefined
+  /** After so many failed attempts a row has failed for good, also where its workers die on it. */
+  readonly maxAttempts?: number | undefined
+}
+
+/** The job as a runner sees it. */
+export interface JobRow {
+  readonly id: string
+  readonly definition: string
+  readonly matrix_id: string
+  readonly params: unknown
+  readonly priority: number
+  readonly force: boolean
+  readonly attempts: number
+  readonly created_at: Date
+  readonly planned_at: Date | null
+}
+
+/** The chunk as a runner sees it. */
+export interface ChunkRow {
+  readonly matrix_id: string
+  readonly chunk_hash: string
+  readonly definition: string
+  readonly chunk_query: unknown
+  readonly attempts: number
+}
+
+export const DEFAULT_MAX_ATTEMPTS = 10
+
+/** SYNC-01: in progress is who holds a live lease, and nothing else says so. */
+const LEASE = { owner: 'locked_by', until: 'locked_until', token: 'lock_token' } as const
+const OPEN = 'completed_at is null and failed_at is null'
+const DIED = "'the lease expired: its worker died, or lost the database'"
+
+/** What an expired lease makes of a row: one attempt more, and the end where that was the last. */
+function died(maxAttempts: number): { failed_at: string; error_message: string } {
+  return { failed_at: `case when attempts + 1 >= ${maxAttempts} then now() end`, error_message: DIED }
+}
+
+/** `sync_jobs`: SYNC-04 to SYNC-07. A job is held while it is planned, and looked at while its chunks are done. */
+export function jobTable({
+  schema = 'leasehold',
+  maxAttempts = DEFAULT_MAX_ATTEMPTS,
+}: SyncTableOptions = {}): LeaseTable<'done' | 'planned' | 'waiting' | 'retry' | 'dead'> {
+  return leaseTable({
+    table: { schema, name: 'sync_jobs' },
+    id: 'id',
+    lease: LEASE,
+    claimable: OPEN,
+    availableAt: 'next_look_at',
+    order: ['priority desc', 'created_at', 'id'],
+    onExpiry: 'claimable',
+    held: `${OPEN} and locked_by is not null`,
+    attempts: 'attempts',
+    exhausted: `attempts + 1 >= ${maxAttempts}`,
+    lanes: 'definition',
+    writes: {
+      release: { next_look_at: "now() + $delay_ms * interval '1 millisecond'" },
+      reap: died(maxAttempts),
+    },
+    outcomes: {
+      done: { set: { completed_at: 'now()', error_message: 'null' } },
+      planned: { set: { planned_at: 'now()', next_look_at: 'now()', attempts: '0', error_message: 'null' } },
+      waiting: {
+        set: { next_look_at: "now() + $delay_ms * interval '1 millisecond'", attempts: '0' },
+        args: { delay_ms: 'float8' },
+      },
+      retry: {
+        set: {
+          attempts: 'attempts + 1',
+          error_message: '$error',
+          next_look_at: "now() + $delay_ms * interval '1 millisecond'",
+        },
+        args: { error: 'text', delay_ms: 'float8' },
+      },
+      dead: { set: { failed_at: 'now()', error_message: '$error' }, args: { error: 'text' } },
+    },
+    columns: [
+      'id',
+      'definition',
+      'matrix_id',
+      'params',
+      'priority',
+      'force',
+      'attempts',
+      'created_at',
+      'planned_at',
+    ],
+  })
+}
+
+/** `sync_checkpoints`: SYNC-08 and SYNC-09, by matrix and hash (D7). */
+export function chunkTable({
+  schema = 'leasehold',
+  maxAttempts = DEFAULT_MAX_ATTEMPTS,
+}: SyncTableOptions = {}): LeaseTable<'done' | 'retry' | 'dead'> {
+  return leaseTable({
+    table: { schema, name: 'sync_checkpoints' },
+    id: ['matrix_id', 'chunk_hash'],
+    lease: LEASE,
+    claimable: `${OPEN} and wanted`,
+    availableAt: 'next_attempt_at',
+    order: ['priority desc', 'position', 'matrix_id', 'chunk_hash'],
+    onExpiry: 'claimable',
+    held: `${OPEN} and locked_by is not null`,
+    attempts: 'attempts',
+    exhausted: `attempts + 1 >= ${maxAttempts}`,
+    lanes: 'definition',
+    writes: {
+      release: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" },
+      reap: died(maxAttempts),
+    },
+    outcomes: {
+      done: {
+        set: {
+          completed_at: 'now()',
+          last_synced_at: 'now()',
+          row_count: '$rows',
+          attempts: '0',
+          error_message: 'null',
+        },
+        args: { rows: 'bigint' },
+      },
+      retry: {
+        set: {
+          attempts: 'attempts + 1',
+          error_message: '$error',
+          next_attempt_at: "now() + $delay_ms * interval '1 millisecond'",
+        },
+        args: { error: 'text', delay_ms: 'float8' },
+      },
+      dead: {
+        set: { failed_at: 'now()', attempts: 'attempts + 1', error_message: '$error' },
+        args: { error: 'text' },
+      },
+    },
+    columns: ['matrix_id', 'chunk_hash', 'definition', 'chunk_query', 'attempts'],
+  })
+}

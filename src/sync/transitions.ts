@@ -1,0 +1,43 @@
+/** The states of jobs and chunks (SYNC-03), derived from their columns; what brings one to another. */
+export const SYNC_STATES = ['AVAILABLE', 'RUNNING', 'EXPIRED', 'COMPLETED', 'FAILED'] as const
+
+export type SyncState = (typeof SYNC_STATES)[number]
+
+/** `undefined` cannot happen. A completed or failed row is final for its job; only an operator or a new job reopens it. */
+export const TRANSITIONS: Readonly<Record<SyncState, Readonly<Record<SyncState, string | undefined>>>> = {
+  AVAILABLE: {
+    AVAILABLE: undefined,
+    RUNNING: 'claim',
+    EXPIRED: undefined,
+    COMPLETED: undefined,
+    FAILED: 'cancel',
+  },
+  RUNNING: {
+    AVAILABLE: 'retry, release or look',
+    RUNNING: 'renew',
+    EXPIRED: 'time',
+    COMPLETED: 'complete',
+    FAILED: 'fail',
+  },
+  EXPIRED: {
+    AVAILABLE: 'reap',
+    RUNNING: 'claim',
+    EXPIRED: undefined,
+    COMPLETED: undefined,
+    FAILED: 'reap of the last attempt',
+  },
+  COMPLETED: {
+    AVAILABLE: 'wanted again',
+    RUNNING: undefined,
+    EXPIRED: undefined,
+    COMPLETED: undefined,
+    FAILED: undefined,
+  },
+  FAILED: {
+    AVAILABLE: 'retry of what failed, or wanted again',
+    RUNNING: undefined,
+    EXPIRED: undefined,
+    COMPLETED: undefined,
+    FAILED: undefined,
+  },
+}

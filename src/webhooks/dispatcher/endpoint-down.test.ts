@@ -1,0 +1,126 @@
+/** 5,000 events for three endpoints, one of which is down. */
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { type Receiver, useReceivers } from '../../../test/support/receiver.ts'
+import { addEndpoint, deliveryStatuses, useDispatchers } from '../../../test/support/running-dispatcher.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { recover } from '../operator/requeue.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const startDispatcher = useDispatchers(url)
+const receiver = useReceivers()
+const EVENTS = 5_000
+const BOUND = { timeout: 150_000, interval: 50 }
+const BY = { principal: 'the test', reason: 'the endpoint is back' }
+
+beforeEach(async () =>
+  db.query({
+    text: 'truncate leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.webhook_attempts',
+  }),
+)
+afterAll(async () => db.close())
+
+async function sendEvents(): Promise<void> {
+  await db.query({
+    text: `select leasehold.send_webhook('test.happened', jsonb_build_object('n', n)) from generate_series(1, $1::int) as n`,
+    values: [EVENTS],
+  })
+  await db.query({ text: 'analyze leasehold.webhook_outbox' })
+}
+
+/** How many deliveries of this endpoint are in each state. */
+async function statusesOf(endpoint: string): Promise<Record<string, number>> {
+  const { rows } = await db.query<{ status: string; count: number }>({
+    text: `select delivery_status as status, count(*)::int as count from leasehold.webhook_outbox
+      where endpoint_id = $1 group by 1`,
+    values: [endpoint],
+  })
+  return Object.fromEntries(rows.map(({ status, count }) => [status, count]))
+}
+
+const idsOf = ({ received }: Receiver): Set<unknown> =>
+  new Set(received.map(({ headers }) => headers['webhook-id']))
+
+/** The shortest time between an attempt and the next one at the same delivery. */
+async function shortestWait(endpoint: string): Promise<{ readonly waits: number; readonly ms: number }> {
+  const { rows } = await db.query<{ waits: number; ms: number }>({
+    text: `select count(gap)::int as waits, coalesce(min(gap), 0)::float8 as ms from (
+        select extract(epoch from started_at - lag(recorded_at) over (partition by delivery_id order by id)) * 1000 as gap
+        from leasehold.webhook_attempts where endpoint_id = $1) as gaps`,
+    values: [endpoint],
+  })
+  return rows[0] ?? { waits: 0, ms: 0 }
+}
+
+it('the healthy ones get all of theirs while the circuit of the third is open; it was attempted a few times, on schedule; nothing is lost, and recover brings back what has failed', async () => {
+  const [first, second, down] = [await receiver(), await receiver(), await receiver(() => 500)]
+  await addEndpoint(db, first.url)
+  await addEndpoint(db, second.url)
+  const { id } = await addEndpoint(db, down.url)
+  const since = new Date()
+  await sendEvents()
+  const [failures, wait] = [5, 300]
+  await startDispatcher({ schedule: [wait, wait], breaker: { failures, firstMs: 500, longestMs: 500 } })
+  const healthy = async (): Promise<number> => {
+    const { rows } = await db.query<{ count: number }>({
+      text: "select count(*)::int as count from leasehold.webhook_outbox where endpoint_id <> $1 and delivery_status = 'delivered'",
+      values: [id],
+    })
+    return rows[0]?.count ?? 0
+  }
+  await expect.poll(healthy, BOUND).toBe(2 * EVENTS)
+  expect([idsOf(first).size, idsOf(second).size]).toEqual([EVENTS, EVENTS])
+  expect([first.received.length, second.received.length]).toEqual([EVENTS, EVENTS])
+
+  const { rows } = await db.query({
+    text: `select failing_since is not null as failing, failures >= $2 as counted,
+        ceil(extract(epoch from now() - failing_since) / 0.5)::int as probes
+      from leasehold.webhook_endpoints where id = $1`,
+    values: [id, failures],
+  })
+  const [circuit] = rows
+  expect(circuit).toMatchObject({ failing: true, counted: true })
+  // What was on its way when it opened, and then one probe at a time.
+  const probes = Number(Reflect.get(circuit ?? {}, 'probes'))
+  expect(down.received.length).toBeLessThanOrEqual(failures + 10 + probes + 1)
+
+  // The first ones have had all their attempts after a while, one probe after the other.
+  await expect.poll(async () => (await statusesOf(id))['failed'] ?? 0, BOUND).toBeGreaterThan(0)
+  const { waits, ms } = await shortestWait(id)
+  expect(waits).toBeGreaterThan(0)
+  expect(ms).toBeGreaterThanOrEqual(wait * 0.9)
+
+  down.answer(() => 204)
+  await expect.poll(async () => (await statusesOf(id))['pending'] ?? 0, BOUND).toBe(0)
+  const { failed = 0, delivered = 0 } = await statusesOf(id)
+  expect(failed).toBeGreaterThan(0)
+  expect(failed + delivered).toBe(EVENTS)
+  const recovered = await recover(db, { since, endpoint: id, ...BY })
+  expect(recovered).toMatchObject({ requeued: failed, finished: true })
+  await expect.poll(async () => statusesOf(id), BOUND).toEqual({ delivered: EVENTS })
+  expect(idsOf(down)).toEqual(idsOf(first))
+}, 200_000)
+
+describe('without a breaker that would spare it', () => {
+  it('all of its deliveries fail on schedule; once it is back, recover since then delivers every one of them, and disturbs nobody', async () => {
+    const [well, down] = [await receiver(), await receiver(() => 503)]
+    await addEndpoint(db, well.url)
+    const { id } = await addEndpoint(db, down.url, { concurrency: 50 })
+    const since = new Date()
+    await sendEvents()
+    await startDispatcher({ schedule: [100], breaker: { failures: 1_000_000 } })
+    await expect.poll(async () => deliveryStatuses(db), BOUND).toEqual({ delivered: EVENTS, failed: EVENTS })
+    expect(down.received).toHaveLength(2 * EVENTS)
+    const { waits, ms } = await shortestWait(id)
+    expect(waits).toBe(EVENTS)
+    expect(ms).toBeGreaterThanOrEqual(90)
+
+    down.answer(() => 204)
+    expect(await recover(db, { since, ...BY })).toMatchObject({ matched: EVENTS, requeued: EVENTS })
+    await expect.poll(async () => deliveryStatuses(db), BOUND).toEqual({ delivered: 2 * EVENTS })
+    expect(down.received).toHaveLength(3 * EVENTS)
+    expect(idsOf(down)).toEqual(idsOf(well))
+    expect(well.received).toHaveLength(EVENTS)
+  }, 200_000)
+})

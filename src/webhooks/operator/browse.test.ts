@@ -1,0 +1,221 @@
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { emptyWebhooks, makeDeliveries, makeEndpoint } from '../../../test/support/webhook-rows.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { listDeliveries } from './browse.ts'
+import { countDeliveries, oldestPendingDelivery } from './counts.ts'
+import { summariseEndpoints } from './endpoint-summary.ts'
+import { type DeliveryFilter } from './filter.ts'
+import { showDelivery } from './show.ts'
+
+const database = useDatabase()
+const db = openDatabase({ url: database.url })
+afterAll(async () => db.close())
+beforeEach(async () => emptyWebhooks(db))
+
+async function found(filter: DeliveryFilter): Promise<string[]> {
+  return (await listDeliveries(db, filter)).deliveries.map(({ id }) => id)
+}
+
+describe('list', () => {
+  it('shows the newest first, page after page, each delivery on one of them, also from several buckets', async () => {
+    const ids = await makeDeliveries(db, await makeEndpoint(db), 25)
+    await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
+    const seen: string[] = []
+    let before: string | undefined
+    do {
+      const page = await listDeliveries(db, {}, { limit: 7, before })
+      seen.push(...page.deliveries.map(({ id }) => id))
+      before = page.next ?? undefined
+    } while (before !== undefined)
+    expect(seen).toEqual(ids.toReversed())
+  })
+
+  it('chooses by endpoint, tenant, type, state, event, time and error', async () => {
+    const one = await makeEndpoint(db)
+    const acme = await makeEndpoint(db, { tenant: 'acme' })
+    await makeDeliveries(db, one, 1, {
+      status: 'failed',
+      code: 'timeout',
+      error: 'no answer',
+      agoMs: 7_200_000,
+    })
+    await makeDeliveries(db, acme, 1, { status: 'delivered', type: 'order.sent' })
+    await makeDeliveries(db, one, 1, { agoMs: 60_000 })
+    await makeDeliveries(db, acme, 1, { status: 'failed', error: 'HTTP 500' })
+    const { deliveries } = await listDeliveries(db)
+    const ago = (ms: number): Date => new Date(Date.now() - ms)
+    expect(await found({ endpoint: one })).toEqual(['3', '1'])
+    expect(await found({ tenant: 'acme' })).toEqual(['4', '2'])
+    expect(await found({ tenant: '' })).toEqual(['3', '1'])
+    expect(await found({ type: 'order.sent' })).toEqual(['2'])
+    expect(await found({ status: 'failed' })).toEqual(['4', '1'])
+    expect(await found({ status: ['failed', 'pending'] })).toEqual(['4', '3', '1'])
+    expect(await found({ ids: [deliveries[1]?.eventId ?? '', '1'] })).toEqual(['3', '1'])
+    expect(await found({ from: ago(300_000), to: ago(30_000) })).toEqual(['3'])
+    expect(await found({ failedSince: ago(3_600_000) })).toEqual(['4'])
+    expect(await found({ error: 'TIMEOUT' })).toEqual(['1'])
+    expect(await found({ error: 'no answer' })).toEqual(['1'])
+    expect(await found({ status: 'failed', tenant: 'acme', error: 'timeout' })).toEqual([])
+  })
+
+  it('says where each goes, also when the endpoint is no more', async () => {
+    const one = await makeEndpoint(db, { url: 'https://one.example/', tenant: 'acme' })
+    await makeDeliveries(db, one, 1, { owner: 'a dispatcher' })
+    expect((await listDeliveries(db)).deliveries).toMatchObject([
+      {
+        endpointId: one,
+        endpointUrl: 'https://one.example/',
+        tenant: 'acme',
+        leaseOwner: 'a dispatcher',
+        token: 1n,
+      },
+    ])
+    await db.query({ text: 'delete from leasehold.webhook_endpoints' })
+    expect((await listDeliveries(db)).deliveries).toMatchObject([
+      { endpointId: one, endpointUrl: null, tenant: null },
+    ])
+  })
+
+  it.each<[DeliveryFilter, object, RegExp]>([
+    [{ endpoint: 'x' }, {}, /endpoint is "x"/],
+    [{ ids: ['x'] }, {}, /id is "x"/],
+    [{ status: [] }, {}, /status is \[\].*pending, delivered, failed/],
+    [{ from: new Date(2), to: new Date(1) }, {}, /to is .*later than from/],
+    [{ type: '' }, {}, /type is ""/],
+    [{ status: 'pending', failedSince: new Date() }, {}, /failedSince is .*pending/],
+    [{}, { limit: 0 }, /limit is 0.*1 to 1000/],
+    [{}, { before: 'x' }, /before is "x"/],
+  ])('%j %j is refused', async (filter, options, message) => {
+    await expect(listDeliveries(db, filter, options)).rejects.toThrow(message)
+  })
+
+  it('a look that takes too long is given up, and says what to do', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 20_000)
+    await expect(listDeliveries(db, { error: 'never there' }, { timeoutMs: 1 })).rejects.toThrow(
+      /After 1 ms listing the deliveries was given up.*Choose fewer/,
+    )
+  })
+})
+
+describe('show', () => {
+  it('has the body byte for byte, and every attempt, the newest last', async () => {
+    const endpoint = await makeEndpoint(db)
+    const [id = ''] = await makeDeliveries(db, endpoint, 1)
+    const attempt = async (set: string): Promise<void> => {
+      await db.query({
+        text: `update leasehold.webhook_outbox set lease_token = lease_token + 1, lease_owner = 'x', lease_until = now()`,
+      })
+      await db.query({
+        text: `update leasehold.webhook_outbox set lease_owner = null, lease_until = null, ${set}`,
+      })
+    }
+    await attempt(`attempts = attempts + 1, last_attempt_at = clock_timestamp(), last_duration_ms = 12, last_status = 500,
+  last_error_code = 'httpStatus', last_error = 'HTTP 500', last_response = 'oops'`)
+    await attempt('attempts = attempts + 1')
+    await attempt(`delivery_status = 'delivered', delivered_at = now(), last_attempt_at = clock_timestamp(),
+  last_duration_ms = 5, last_status = 200, last_error_code = null, last_error = null, last_response = 'ok'`)
+    expect(await showDelivery(db, id)).toMatchObject({
+      id,
+      status: 'delivered',
+      body: '{"n":1}',
+      headers: {},
+      token: 3n,
+      waitsFor: null,
+      history: [
+        { attempt: 1, token: 1n, durationMs: 12, status: 500, errorCode: 'httpStatus', response: 'oops' },
+        { attempt: 2, token: 2n, startedAt: null, status: null, errorCode: 'leaseExpired' },
+        { attempt: 3, token: 3n, durationMs: 5, status: 200, errorCode: null, response: 'ok' },
+      ],
+    })
+  })
+
+  it('says what a delivery of a line waits for', async () => {
+    const endpoint = await makeEndpoint(db, { ordered: true })
+    await makeDeliveries(db, endpoint, 2, { key: `'k'`, attempts: 2 })
+    expect((await showDelivery(db, '2')).waitsFor).toMatchObject({ id: '1', attempts: 2, inFlight: false })
+    expect((await showDelivery(db, '1')).waitsFor).toBeNull()
+  })
+
+  it('by event id, where it went to one endpoint; of several it names their numbers', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 1)
+    const { eventId } = await showDelivery(db, '1')
+    expect(await showDelivery(db, eventId.toUpperCase())).toMatchObject({ id: '1' })
+    await makeDeliveries(db, await makeEndpoint(db), 1)
+    await db.query({ text: 'update leasehold.webhook_outbox set event_id = $1', values: [eventId] })
+    await expect(showDelivery(db, eventId)).rejects.toThrow(/sent to 2 endpoints\..*its deliveries: 1, 2\./)
+  })
+
+  it('one that is not there is an error with a code', async () => {
+    await expect(showDelivery(db, '99')).rejects.toMatchObject({ code: 'DELIVERY_NOT_FOUND' })
+    await expect(showDelivery(db, 'x')).rejects.toThrow(/id is "x"/)
+  })
+})
+
+describe('counts', () => {
+  it('by state, those in flight for themselves, and the one that has been due for the longest time', async () => {
+    const one = await makeEndpoint(db)
+    const other = await makeEndpoint(db, { ordered: true })
+    await makeDeliveries(db, one, 3, { owner: 'x', agoMs: 900_000 })
+    await makeDeliveries(db, one, 2, { agoMs: 60_000 })
+    const [oldest] = await makeDeliveries(db, other, 1, { key: `'k'`, agoMs: 600_000 })
+    await makeDeliveries(db, other, 4, { key: `'k'`, behind: true, agoMs: 600_000 })
+    await makeDeliveries(db, one, 5, { status: 'delivered' })
+    await makeDeliveries(db, one, 6, { status: 'failed' })
+    const exact = (count: number): object => ({ count, exact: true })
+    expect(await countDeliveries(db)).toEqual({
+      pending: exact(7),
+      inFlight: exact(3),
+      delivered: exact(5),
+      failed: exact(6),
+    })
+    const found = await oldestPendingDelivery(db)
+    expect(found).toMatchObject({ id: oldest, endpointId: other })
+    expect(found?.waitingMs).toBeGreaterThan(599_000)
+    expect(found?.waitingMs).toBeLessThan(700_000)
+  })
+
+  it('what is not due yet does not wait', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 1, { agoMs: -60_000 })
+    expect(await oldestPendingDelivery(db)).toBeUndefined()
+    expect(await countDeliveries(db)).toMatchObject({ pending: { count: 1 } })
+  })
+})
+
+describe('endpoints at a glance', () => {
+  it('those that get nothing first, and why; quiet ones not at all', async () => {
+    await makeEndpoint(db, { url: 'https://quiet.example/' })
+    const busy = await makeEndpoint(db, { url: 'https://busy.example/', ordered: true })
+    const disabled = await makeEndpoint(db, {
+      url: 'https://disabled.example/',
+      disabledReason: 'answered 410',
+    })
+    const open = await makeEndpoint(db, { url: 'https://open.example/' })
+    const deleted = await makeEndpoint(db)
+    await db.query({
+      text: `update leasehold.webhook_endpoints set failures = 5, failing_since = now(), open_until = now() + interval '1 minute'
+where id = $1`,
+      values: [open],
+    })
+    await makeDeliveries(db, busy, 2, { key: `'k'` })
+    await makeDeliveries(db, busy, 3, { key: `'k'`, behind: true })
+    await makeDeliveries(db, busy, 4, { status: 'failed' })
+    await makeDeliveries(db, disabled, 1_200)
+    await makeDeliveries(db, deleted, 1)
+    await db.query({ text: 'delete from leasehold.webhook_endpoints where id = $1', values: [deleted] })
+    const { endpoints, more } = await summariseEndpoints(db)
+    expect(more).toBe(false)
+    expect(endpoints).toMatchObject([
+      { id: deleted, url: null, state: 'deleted', pending: 1, failed: 0 },
+      { id: disabled, state: 'disabled', reason: 'answered 410', since: expect.any(Date), pending: 1_000 },
+      { id: open, state: 'open', openUntil: expect.any(Date), pending: 0 },
+      { id: busy, url: 'https://busy.example/', state: 'ok', pending: 5, failed: 4 },
+    ])
+    expect(endpoints).toHaveLength(4)
+    expect(await summariseEndpoints(db, { limit: 2 })).toMatchObject({ more: true })
+    await db.query({
+      text: "update leasehold.webhook_endpoints set open_until = now() - interval '1 second'",
+    })
+    expect((await summariseEndpoints(db)).endpoints[2]).toMatchObject({ id: open, state: 'probing' })
+  })
+})

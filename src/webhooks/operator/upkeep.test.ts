@@ -1,0 +1,251 @@
+import { Client } from 'pg'
+import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import {
+  type DeliveryState,
+  deliveryStates,
+  emptyWebhooks,
+  makeDeliveries,
+  makeEndpoint,
+} from '../../../test/support/webhook-rows.ts'
+import { type Database, openDatabase } from '../../postgres/database.ts'
+import { requeue } from './requeue.ts'
+import { webhookUpkeep, type WebhookUpkeepOptions } from './upkeep.ts'
+
+const database = useDatabase()
+const db = openDatabase({ url: database.url })
+afterAll(async () => db.close())
+beforeEach(async () => emptyWebhooks(db))
+
+const DAY_MS = 86_400_000
+const QUICK = { pauseMs: 0 }
+const NOTHING = { delivered: 0, failed: 0, expired: 0, endpointDeleted: 0, secrets: 0 }
+
+async function rows(): Promise<DeliveryState[]> {
+  return deliveryStates(db)
+}
+
+async function connected(): Promise<Client> {
+  const client = new Client({ connectionString: database.url })
+  await client.connect()
+  onTestFinished(async () => client.end())
+  return client
+}
+
+describe('retention', () => {
+  it('by default delivered ones go after 7 days, failed ones after 90, with their attempts', async () => {
+    const endpoint = await makeEndpoint(db)
+    await makeDeliveries(db, endpoint, 3, { status: 'delivered', agoMs: 7 * DAY_MS + 60_000 })
+    await makeDeliveries(db, endpoint, 2, { status: 'failed', agoMs: 90 * DAY_MS + 60_000 })
+    const kept = [
+      ...(await makeDeliveries(db, endpoint, 2, { status: 'delivered', agoMs: 7 * DAY_MS - 60_000 })),
+      ...(await makeDeliveries(db, endpoint, 2, { status: 'failed', agoMs: 90 * DAY_MS - 60_000 })),
+      ...(await makeDeliveries(db, endpoint, 2, { agoMs: 4 * DAY_MS - 60_000 })),
+    ]
+    await db.query({
+      text: `insert into leasehold.webhook_attempts (delivery_id, endpoint_id, attempt, lease_token)
+select id, endpoint_id, 1, 1 from leasehold.webhook_outbox`,
+    })
+    expect(await webhookUpkeep(db, QUICK)).toEqual({ ...NOTHING, delivered: 3, failed: 2 })
+    expect((await rows()).map(({ id }) => id)).toEqual(kept)
+    const { rows: attempts } = await db.query({
+      text: 'select delivery_id::text as id from leasehold.webhook_attempts order by delivery_id',
+    })
+    expect(attempts).toEqual(kept.map((id) => ({ id })))
+    expect(await webhookUpkeep(db, QUICK)).toEqual(NOTHING)
+  })
+
+  it('the times can be chosen, and null keeps for ever; every batch goes on where the last one ended', async () => {
+    const endpoint = await makeEndpoint(db)
+    await makeDeliveries(db, endpoint, 40, { agoMs: 10_000 })
+    await makeDeliveries(db, endpoint, 35, { status: 'delivered', agoMs: 10_000 })
+    await makeDeliveries(db, endpoint, 10, { status: 'failed', agoMs: 10_000 })
+    const forEver = { deliveredMs: null, failedMs: null, maxAgeMs: null }
+    expect(await webhookUpkeep(db, { ...QUICK, ...forEver })).toEqual(NOTHING)
+    expect(await webhookUpkeep(db, { ...QUICK, batch: 3, deliveredMs: 5_000, failedMs: 5_000 })).toEqual({
+      ...NOTHING,
+      delivered: 35,
+      failed: 10,
+    })
+  })
+
+  it('a row that somebody holds is stepped over, without waiting, and goes in the next round', async () => {
+    const endpoint = await makeEndpoint(db)
+    await makeDeliveries(db, endpoint, 3, { status: 'delivered', agoMs: 10_000 })
+    await makeDeliveries(db, endpoint, 3, { status: 'failed', agoMs: 10_000 })
+    const client = await connected()
+    await client.query('begin')
+    await client.query('select from leasehold.webhook_outbox where id in (1, 4) for update')
+    const options = { ...QUICK, deliveredMs: 5_000, failedMs: 5_000 }
+    expect(await webhookUpkeep(db, options)).toMatchObject({ delivered: 2, failed: 2 })
+    await client.query('rollback')
+    expect(await webhookUpkeep(db, options)).toMatchObject({ delivered: 1, failed: 1 })
+  })
+
+  it('stops after the batch in which it is told to', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 30, { status: 'delivered', agoMs: 10_000 })
+    const controller = new AbortController()
+    const stopping: Database = {
+      ...db,
+      query: async (statement) => {
+        const result = await db.query<never>(statement)
+        if (statement.text.includes('delete')) controller.abort()
+        return result
+      },
+    }
+    const options = { batch: 10, deliveredMs: 5_000, pauseMs: 60_000 }
+    expect(await webhookUpkeep(stopping, options, controller.signal)).toMatchObject({ delivered: 10 })
+  })
+})
+
+describe('what has been due for too long', () => {
+  it('has failed, with the code expired, unless it is in flight; what is not due is left', async () => {
+    const endpoint = await makeEndpoint(db, { disabledReason: 'gone' })
+    const agoMs = 4 * DAY_MS + 60_000
+    await makeDeliveries(db, endpoint, 2, { agoMs })
+    await makeDeliveries(db, endpoint, 1, { agoMs, owner: 'a dispatcher' })
+    await makeDeliveries(db, endpoint, 1, { agoMs: 4 * DAY_MS - 60_000 })
+    expect(await webhookUpkeep(db, QUICK)).toEqual({ ...NOTHING, expired: 2 })
+    expect((await rows()).map((row) => [row.delivery_status, row.last_error_code])).toEqual([
+      ['failed', 'expired'],
+      ['failed', 'expired'],
+      ['pending', null],
+      ['pending', null],
+    ])
+    expect((await rows())[0]?.last_error).toMatch(/^it was due for more than 345600 s/)
+  })
+
+  it('what an operator requeues after a week is attempted, not given up at once', async () => {
+    const endpoint = await makeEndpoint(db)
+    await makeDeliveries(db, endpoint, 1, { status: 'failed', agoMs: 8 * DAY_MS })
+    await requeue(db, { ids: ['1'], principal: 'ada', reason: 'it is back' })
+    expect(await webhookUpkeep(db, QUICK)).toEqual(NOTHING)
+  })
+
+  it('a line is given up together as far as it is too old, in batches, and the rest of it goes on', async () => {
+    const endpoint = await makeEndpoint(db, { ordered: true })
+    const line = { key: `'k'`, agoMs: 4 * DAY_MS + 60_000 }
+    await makeDeliveries(db, endpoint, 1, line)
+    await makeDeliveries(db, endpoint, 30, { ...line, behind: true })
+    await makeDeliveries(db, endpoint, 2, { key: `'k'`, behind: true })
+    expect(await webhookUpkeep(db, { ...QUICK, batch: 4 })).toEqual({ ...NOTHING, expired: 31 })
+    const left = (await rows()).filter((row) => row.delivery_status === 'pending')
+    expect(left.map(({ id, behind }) => [id, behind])).toEqual([
+      ['32', false],
+      ['33', true],
+    ])
+  })
+
+  it('any number of rounds may run at once: each delivery is given up once', async () => {
+    const endpoint = await makeEndpoint(db, { ordered: true })
+    const agoMs = 4 * DAY_MS + 60_000
+    await makeDeliveries(db, endpoint, 300, { key: `'key ' || n % 30`, agoMs })
+    const rounds = await Promise.all([1, 2, 3].map(async () => webhookUpkeep(db, { ...QUICK, batch: 20 })))
+    const again = await webhookUpkeep(db, QUICK)
+    expect([...rounds, again].reduce((sum, { expired }) => sum + expired, 0)).toBe(300)
+  })
+})
+
+describe('deliveries to an endpoint that was deleted', () => {
+  it('have failed, with the code endpointDeleted, however young, lines and all; those of others are left', async () => {
+    const other = await makeEndpoint(db)
+    const deleted = await makeEndpoint(db, { ordered: true })
+    await makeDeliveries(db, other, 2)
+    await makeDeliveries(db, deleted, 3)
+    await makeDeliveries(db, deleted, 1, { key: `'k'` })
+    await makeDeliveries(db, deleted, 9, { key: `'k'`, behind: true })
+    await makeDeliveries(db, deleted, 1, { owner: 'a dispatcher' })
+    await db.query({ text: 'delete from leasehold.webhook_endpoints where id = $1', values: [deleted] })
+    expect(await webhookUpkeep(db, { ...QUICK, batch: 2 })).toEqual({ ...NOTHING, endpointDeleted: 13 })
+    const states = await rows()
+    expect(states.filter((row) => row.last_error_code === 'endpointDeleted')).toHaveLength(13)
+    expect(states.filter((row) => row.delivery_status === 'pending').map(({ id }) => id)).toEqual([
+      '1',
+      '2',
+      '16',
+    ])
+  })
+})
+
+describe('former secrets', () => {
+  async function rotated(until: string): Promise<string> {
+    const endpoint = await makeEndpoint(db)
+    await db.query({
+      text: `update leasehold.webhook_endpoints set previous_secret = 'old', previous_secret_until = now() + $2::interval
+where id = $1`,
+      values: [endpoint, until],
+    })
+    return endpoint
+  }
+
+  it('are forgotten when their window is over', async () => {
+    await rotated('-1 second')
+    const kept = await rotated('1 hour')
+    expect(await webhookUpkeep(db, QUICK)).toEqual({ ...NOTHING, secrets: 1 })
+    const { rows: left } = await db.query({
+      text: 'select id from leasehold.webhook_endpoints where previous_secret is not null',
+    })
+    expect(left).toEqual([{ id: kept }])
+  })
+
+  it('where there are none no dispatcher is woken', async () => {
+    await rotated('1 hour')
+    const client = await connected()
+    const heard: unknown[] = []
+    client.on('notification', ({ payload }) => heard.push(payload))
+    await client.query('listen leasehold_wake')
+    await webhookUpkeep(db, QUICK)
+    // Notifications come in the order of commits: had there been another, it would have come before this one.
+    await db.query({ text: `select pg_notify('leasehold_wake', 'the end')` })
+    await expect.poll(() => heard, { timeout: 20_000 }).toEqual(['the end'])
+  })
+})
+
+it('every bucket is looked after', async () => {
+  await makeDeliveries(db, await makeEndpoint(db), 9, { status: 'delivered', agoMs: 10_000 })
+  await makeDeliveries(db, await makeEndpoint(db), 9, { agoMs: 10_000 })
+  await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
+  const options = { ...QUICK, deliveredMs: 5_000, maxAgeMs: 5_000 }
+  expect(await webhookUpkeep(db, options)).toMatchObject({ delivered: 9, expired: 9 })
+})
+
+it('never reads a whole table of deliveries or attempts', async () => {
+  const endpoint = await makeEndpoint(db, { disabledReason: 'gone' })
+  await makeDeliveries(db, endpoint, 15_000, { status: 'delivered', agoMs: 10_000 })
+  await makeDeliveries(db, endpoint, 5_000, { status: 'failed', agoMs: 10_000 })
+  await makeDeliveries(db, endpoint, 3_000, { agoMs: 10_000 })
+  await makeDeliveries(db, endpoint, 20_000)
+  await db.query({
+    text: `insert into leasehold.webhook_attempts (delivery_id, endpoint_id, attempt, lease_token)
+select id, endpoint_id, 1, 1 from leasehold.webhook_outbox`,
+  })
+  await db.query({ text: 'vacuum analyze leasehold.webhook_outbox' })
+  await db.query({ text: 'vacuum analyze leasehold.webhook_attempts' })
+  const before = await sequentialScans()
+  const own = openDatabase({ url: database.url })
+  const done = await webhookUpkeep(own, { ...QUICK, deliveredMs: 5_000, failedMs: 5_000, maxAgeMs: 5_000 })
+  // A session hands in its statistics at the latest when it ends.
+  await own.close()
+  expect(done).toEqual({ ...NOTHING, delivered: 15_000, failed: 5_000, expired: 3_000 })
+  expect(await sequentialScans()).toEqual(before)
+})
+
+async function sequentialScans(): Promise<unknown> {
+  return db.transaction(async (tx) => {
+    await tx.query({ text: 'select pg_stat_force_next_flush()' })
+    const { rows: scans } = await tx.query({
+      text: `select relname, seq_scan from pg_stat_user_tables
+where schemaname = 'leasehold' and relname in ('webhook_outbox', 'webhook_attempts') order by 1`,
+    })
+    return scans
+  })
+}
+
+it.each<[WebhookUpkeepOptions, RegExp]>([
+  [{ deliveredMs: -1 }, /deliveredMs is -1\..*milliseconds/],
+  [{ maxAgeMs: Number.NaN }, /maxAgeMs is null\./],
+  [{ batch: 0 }, /batch is 0\..*1 to 10000/],
+  [{ pauseMs: -1 }, /pauseMs is -1/],
+])('%j is refused', async (options, message) => {
+  await expect(webhookUpkeep(db, options)).rejects.toThrow(message)
+})

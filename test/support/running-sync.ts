@@ -1,0 +1,39 @@
+import { afterEach } from 'vitest'
+import {
+  Events,
+  startRuntime,
+  type Runtime,
+  type RuntimeOptions,
+  type WorkDeclaration,
+} from '../../src/runtime/index.ts'
+
+export interface Running {
+  readonly runtime: Runtime
+  readonly events: Events
+}
+
+/** Workers of any kind in this process. What a test started is stopped after it. */
+export function useRuntimes(databaseUrl: string) {
+  const started: Runtime[] = []
+  afterEach(async () => {
+    await Promise.all(started.splice(0).map(async (runtime) => runtime.stop()))
+  })
+  return async (
+    workers: readonly WorkDeclaration<never>[],
+    { events = new Events(), ...more }: Partial<RuntimeOptions> = {},
+  ): Promise<Running> => {
+    const runtime = await startRuntime({
+      databaseUrl,
+      migrate: false,
+      lifeline: 'inline',
+      ...more,
+      events,
+      workers: workers.map((worker) => ({
+        ...worker,
+        settings: { pollMs: 50, shutdownTimeoutMs: 500, ...worker.settings },
+      })),
+    })
+    started.push(runtime)
+    return { runtime, events }
+  }
+}
