@@ -24,7 +24,7 @@ export function summarise(sides, readings) {
   })
 }
 
-function median(values) {
+export function median(values) {
   const known = values.filter((value) => value !== undefined).sort((a, b) => a - b)
   if (known.length === 0) return undefined
   const middle = Math.floor(known.length / 2)

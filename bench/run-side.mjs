@@ -15,14 +15,14 @@ async function run() {
     return {}
   }
   const clock = createClock(serverPid)
-  await opened.drain({ url, rows, clock })
+  const told = await opened.drain({ url, rows, clock })
   // A number is only worth something if the work was done.
   const expected = opened.measured(rows)
   const values = opened.finished.includes('$1') ? [expected] : []
   const answer = await withClient(url, async (client) => client.query(opened.finished, values))
   const done = answer.rows[0].finished
   if (done !== expected) throw new Error(`${done} rows are finished instead of ${expected}`)
-  return { rows: done, ...clock.reading() }
+  return { rows: done, ...clock.reading(), ...told }
 }
 
 const answer = await run().catch((error) => ({ error: error.message ?? String(error) }))

@@ -26,6 +26,8 @@ export const ERROR_CODES = [
   'SECRET_DAMAGED',
   'ENDPOINT_NOT_FOUND',
   'DELIVERY_NOT_FOUND',
+  'JOB_NOT_FOUND',
+  'JOB_CONFLICT',
 ] as const
 
 export type ErrorCode = (typeof ERROR_CODES)[number]

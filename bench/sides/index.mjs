@@ -7,6 +7,8 @@ export async function openSide({ system, ...options }) {
       return (await import('./graphile-worker.mjs')).graphileWorker(options)
     case 'pg-boss':
       return (await import('./pg-boss.mjs')).pgBoss(options)
+    case 'webhooks':
+      return (await import('./webhooks.mjs')).webhooks(options)
     default:
       throw new Error(`there is no side ${system}`)
   }

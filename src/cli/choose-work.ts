@@ -2,6 +2,7 @@ import { LeaseholdError } from '../errors.ts'
 import type { WorkDeclaration } from '../runtime/index.ts'
 import { REAPER } from '../settings/index.ts'
 import { nearest } from '../settings/nearest.ts'
+import { WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'
 
 /** What one process is to do. */
 export interface ChosenWork {
@@ -33,7 +34,12 @@ export function chooseWork(declared: readonly WorkDeclaration[], only?: string):
 
 function unknownRole(only: string, unknown: string, known: readonly string[]): LeaseholdError {
   const meant = nearest(unknown, known)
-  const hint = meant === undefined ? '' : ` Did you mean ${meant}?`
+  const hint =
+    unknown === WEBHOOKS
+      ? ' The dispatcher of webhooks needs LEASEHOLD_SECRET_KEY, with which the secrets of endpoints are encrypted.'
+      : meant === undefined
+        ? ''
+        : ` Did you mean ${meant}?`
   return new LeaseholdError(
     'SETTING_INVALID',
     `--only is ${JSON.stringify(only)}, but there is no worker ${JSON.stringify(unknown)}: there are ${known.join(', ')}.`,

@@ -12,6 +12,9 @@ export const DATABASE_SETTINGS = [
   'logFormat',
 ] as const
 
+/** Where webhooks may go. */
+export const WEBHOOK_SETTINGS = ['webhookAllow', 'webhookProxy'] as const
+
 /** Adds a command; its own options stand before the settings in its help. */
 export type Define = (
   parent: Command,

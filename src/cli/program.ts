@@ -5,7 +5,7 @@ import { DESCRIPTIONS, flagOf, loadSettings, TIMING_NAMES } from '../settings/in
 import { runMigrate } from './migrate.ts'
 import { addOutboxCommands } from './outbox/commands.ts'
 import { addWebhookCommands } from './webhooks/commands.ts'
-import { DATABASE_SETTINGS, type Define } from './define.ts'
+import { DATABASE_SETTINGS, type Define, WEBHOOK_SETTINGS } from './define.ts'
 import { type Run, type Terminal, UsageError } from './run.ts'
 import { status } from './status.ts'
 import { up } from './up.ts'
@@ -14,7 +14,7 @@ import { packageVersion } from '../version.ts'
 
 const USAGE_ERROR = 2
 
-const UP_SETTINGS = [...DATABASE_SETTINGS, 'host', 'port', ...TIMING_NAMES] as const
+const UP_SETTINGS = [...DATABASE_SETTINGS, 'host', 'port', ...TIMING_NAMES, ...WEBHOOK_SETTINGS] as const
 
 /** Runs one command line and returns its exit code: 0 done, 1 failed, 2 wrongly called. */
 export async function runProgram(args: readonly string[], terminal: Terminal): Promise<number> {

@@ -2,6 +2,7 @@ import type { EmbeddedServer } from '../embedded/index.ts'
 import { databaseAnswers, migrationsCurrent, type Logger } from '../observe/index.ts'
 import { migrate } from '../postgres/index.ts'
 import { withoutPassword, type LoadedSettings } from '../settings/index.ts'
+import { declaredWork } from './built-in-work.ts'
 import type { ChosenWork } from './choose-work.ts'
 import { demoWork, startDemo } from './demo/part.ts'
 import { openDatabasePart } from './database-part.ts'
@@ -51,7 +52,8 @@ async function start(options: UpOptions, parts: Part[], ending: Ending): Promise
   log.info({ schema: settings.schema, ...migrated }, 'the schema is ready')
 
   const { demo, print } = options
-  const workers = demo ? [...settings.workers, demoWork(settings.schema, settings.workers)] : settings.workers
+  const declared = await declaredWork(settings)
+  const workers = demo ? [...declared, demoWork(settings.schema, settings.workers)] : declared
   const work: ChosenWork = { workers, reaper: workers.length > 0, declared: workers }
   const http = { defaultPort: 'usual' } as const
   const checks = [databaseAnswers(db), migrationsCurrent(db, settings.schema)]

@@ -2,6 +2,7 @@ import { LeaseholdError } from '../errors.ts'
 import { databaseAnswers, migrationsCurrent, type Logger } from '../observe/index.ts'
 import type { Database } from '../postgres/index.ts'
 import { withoutPassword, type LoadedSettings } from '../settings/index.ts'
+import { declaredWork } from './built-in-work.ts'
 import { chooseWork, type ChosenWork } from './choose-work.ts'
 import { openDatabasePart } from './database-part.ts'
 import { unlessEnded, type Ending } from './ending.ts'
@@ -25,8 +26,8 @@ export interface WorkOptions {
 /** A worker process, until it is told to end. The exit code is 1 when rows were left to the reaper. */
 export async function work(options: WorkOptions): Promise<number> {
   const { log, print, loaded, only } = options
-  const chosen = chooseWork(loaded.settings.workers, only)
   const url = givenDatabase(loaded)
+  const chosen = chooseWork(await declaredWork(loaded.settings), only)
   return live({ log, print, start: async (parts, ending) => start(options, chosen, url, parts, ending) })
 }
 

@@ -56,6 +56,8 @@ describe('where a setting comes from', () => {
       logLevel: 'info',
       logFormat: 'json',
       secretKey: undefined,
+      webhookAllow: [],
+      webhookProxy: undefined,
       databaseWaitMs: 30_000,
       timing: { leaseMs: 30_000, heartbeatMs: 9_000, reaperIntervalMs: 10_000, shutdownTimeoutMs: 24_000 },
       givenTiming: {},

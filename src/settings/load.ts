@@ -32,6 +32,9 @@ export interface Settings {
   readonly logFormat: 'pretty' | 'json'
   /** Never shown. Undefined: with the embedded server, the one that is kept in its directory. */
   readonly secretKey: string | undefined
+  /** Networks that webhooks may go to although they are not public. */
+  readonly webhookAllow: readonly string[]
+  readonly webhookProxy: string | undefined
   readonly databaseWaitMs: number
   readonly timing: Timing
   /** As much of the timing as somebody has set: a worker with a lease of its own completes it in its own way. */
@@ -113,6 +116,8 @@ function complete(
     logLevel,
     logFormat: parsed.logFormat ?? (terminal ? 'pretty' : 'json'),
     secretKey,
+    webhookAllow: parsed.webhookAllow,
+    webhookProxy: parsed.webhookProxy,
     databaseWaitMs,
   }
 }

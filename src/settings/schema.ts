@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { isLoopbackHost } from '../server/loopback.ts'
 import { isDatabaseUrl } from './database-url.ts'
 import { isSecretKey } from './secret-key.ts'
+import { areNetworks, isProxy } from './webhook-network.ts'
 
 /** Longer than this, a Node timer would fire at once. */
 const LONGEST_TIMER_MS = 2_147_483_647
@@ -32,6 +33,14 @@ export const settingsSchema = z.strictObject({
   logLevel: z.enum(LOG_LEVELS).default('info'),
   logFormat: z.enum(LOG_FORMATS).optional(),
   secretKey: z.string().refine(isSecretKey).optional(),
+  webhookAllow: z
+    .preprocess(
+      (value) => (typeof value === 'string' ? value.split(',').map((cidr) => cidr.trim()) : value),
+      z.array(z.string()),
+    )
+    .refine(areNetworks)
+    .default([]),
+  webhookProxy: z.string().refine(isProxy).exactOptional(),
   databaseWaitMs: number.pipe(z.number().min(0).max(LONGEST_TIMER_MS)).default(30_000),
   leaseMs: milliseconds,
   heartbeatMs: milliseconds,
@@ -96,6 +105,15 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   logFormat: {
     purpose: 'pretty or json (default: pretty on a terminal, json otherwise)',
     rule: `one of ${LOG_FORMATS.join(', ')}`,
+  },
+  webhookAllow: {
+    purpose:
+      'networks that webhooks may go to although they are not public, separated by commas: 127.0.0.0/8',
+    rule: 'a list of networks such as 127.0.0.0/8,::1/128',
+  },
+  webhookProxy: {
+    purpose: 'an HTTP proxy that webhooks go through; it then decides where they may go',
+    rule: 'a URL such as http://proxy.internal:3128',
   },
   secretKey: {
     purpose: 'what the secrets of webhook endpoints are encrypted with',

@@ -50,7 +50,7 @@ it.each([
   [[{ ...emails, table: declaration }], 'wrap it in leaseTable(…)'],
   [[{ ...emails, handle: 'send' }], "has handle = 'send', but it must be a function"],
   [[{ ...emails, handler: handle }], 'has no handler: did you mean handle?'],
-  [[{ ...emails, nothingLikeIt: 1 }], 'has no nothingLikeIt: its fields are name, table, handle,'],
+  [[{ ...emails, nothingLikeIt: 1 }], 'has no nothingLikeIt: its fields are name, role, table, handle,'],
   [[{ ...emails, settings: 5 }], 'has settings = 5'],
   [[{ ...emails, settings: { concurrency: 0 } }], 'concurrency is 0'],
   [[{ ...emails, settings: { pollMS: 10 } }], 'pollMS'],

@@ -69,7 +69,7 @@ export interface SyncDefinition<Query = unknown, Params = unknown> {
   readonly source?: SyncSource
   /** How many chunks a runner works on at once. Default 4. */
   readonly concurrency?: number
-  /** How a failed chunk is tried again; after `maxAttempts` (default 5) it has failed. */
+  /** How a chunk or a plan that failed is tried again; after `maxAttempts` (default 5) it has failed for good. */
   readonly retry?: Partial<RetryPolicy>
   /** What a failed chunk means: the others go on, and the job fails at the end; or it fails at once. Default `finish`. */
   readonly onChunkFailure?: 'finish' | 'stop'

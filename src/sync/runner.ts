@@ -4,9 +4,18 @@ import { retryDelay, retryPolicy, type RetryPolicy } from '../runtime/back-off.t
 import { type HandlerContext } from '../runtime/context.ts'
 import { fixedLanes } from '../runtime/fixed-lanes.ts'
 import { pause } from '../runtime/loop.ts'
-import { dead, done, type Outcome, PermanentError, retry, settleAs } from '../runtime/outcome.ts'
+import {
+  dead,
+  done,
+  type Outcome,
+  PermanentError,
+  retry,
+  SaturatedError,
+  settleAs,
+} from '../runtime/outcome.ts'
 import { type WorkerSettings } from '../runtime/settings.ts'
 import { type WorkDeclaration } from '../runtime/work-declaration.ts'
+import { inBatches } from './batches.ts'
 import { chunkHash } from './chunk-hash.ts'
 import { type ChunkContext, type PlanContext, type Synced, type SyncDefinition } from './definition.ts'
 import {
@@ -44,8 +53,8 @@ const DEFAULT_ATTEMPTS = 5
 /** Jobs of one definition that a runner plans at once. */
 const JOBS_AT_ONCE = 4
 const PLAN_ATTEMPTS = 10
-/** Chunks of a plan that are written together. */
-const PLAN_BATCH = 500
+/** Chunks of a plan that are written together, and how long the first of them waits for the others. */
+const PLAN_BATCH = { most: 500, waitMs: 100 }
 
 /** The two workers that do what is defined: one plans jobs and sees to their end, the other does chunks. */
 export function runner(
@@ -121,11 +130,16 @@ class Run {
 
   /** A job is planned once, and then looked at until its chunks are done. */
   async job(context: HandlerContext<JobRow>): Promise<Outcome> {
-    return context.row.planned_at === null ? this.#plan(context) : this.#look(context)
+    if (context.row.planned_at !== null) return this.#look(context)
+    try {
+      return await this.#plan(context)
+    } catch (error) {
+      return this.#failed(context.row.definition, context, error)
+    }
   }
 
   async chunk(context: HandlerContext<ChunkRow>): Promise<Outcome | undefined> {
-    const { row, attempt, signal } = context
+    const { row } = context
     const { definition: name, matrix_id: matrixId, chunk_hash: hash, chunk_query: query } = row
     const definition = this.#definition(name)
     let settled = false
@@ -141,8 +155,7 @@ class Run {
       const synced = await definition.syncChunk({ matrixId, query, hash }, chunkContext)
       return settled ? undefined : doneWith(synced)
     } catch (error) {
-      if (signal.aborted) throw error
-      return this.#failed(name, attempt, error)
+      return this.#failed(name, context, error)
     }
   }
 
@@ -154,28 +167,22 @@ class Run {
       { id, matrixId, params, force },
       this.#contextOf(definition, context),
     )
-    let batch: PlannedChunk[] = []
     let position = 0
-    for await (const query of chunks) {
+    for await (const queries of inBatches(chunks, PLAN_BATCH)) {
       signal.throwIfAborted()
-      batch.push({
+      const batch = queries.map((query, i) => ({
         hash: definition.hash?.(query) ?? chunkHash(query),
         query: JSON.stringify(query),
-        position,
-      })
-      position += 1
-      if (batch.length >= PLAN_BATCH) {
-        await this.#write(context, batch)
-        batch = []
-      }
+        position: position + i,
+      }))
+      position += queries.length
+      await this.#write(context, batch)
     }
-    await this.#write(context, batch)
     return settleAs('planned')
   }
 
   /** Chunks can be done while the plan goes on. */
   async #write(context: HandlerContext<JobRow>, batch: readonly PlannedChunk[]): Promise<void> {
-    if (batch.length === 0) return
     const { row, worker: owner, token } = context
     const unique = [...new Map(batch.map((chunk) => [chunk.hash, chunk])).values()]
     await this.#database.query(writeChunks(this.#schema, { id: row.id, owner, token }, unique))
@@ -195,7 +202,9 @@ class Run {
     return open === 0 ? done() : settleAs('waiting', { delay_ms: this.#lookEveryMs })
   }
 
-  #failed(name: string, attempt: number, error: unknown): Outcome {
+  /** What was cut short is not the row's fault, nor is a far side that has no room: the worker knows what to do. */
+  #failed(name: string, { attempt, signal }: HandlerContext<object>, error: unknown): Outcome {
+    if (signal.aborted || error instanceof SaturatedError) throw error
     const policy = this.policies.get(name) ?? retryPolicy()
     const last = policy.maxAttempts !== undefined && attempt >= policy.maxAttempts
     if (last || error instanceof PermanentError) return dead(error)

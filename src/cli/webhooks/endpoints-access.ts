@@ -1,8 +1,9 @@
-import { type By, endpoints, type EndpointNetwork, type Endpoints } from '../../webhooks/endpoints/index.ts'
-import { textFlag, textsFlag } from '../flag-values.ts'
+import { type By, endpoints, type Endpoints } from '../../webhooks/endpoints/index.ts'
+import { textFlag } from '../flag-values.ts'
 import { principalOf } from '../principal.ts'
 import type { Run } from '../run.ts'
 import { secretKeyOf } from '../secret-key.ts'
+import { webhookNetwork } from './network.ts'
 import { withWebhooks } from './with-webhooks.ts'
 
 /** Does something with the endpoints. */
@@ -14,16 +15,11 @@ export async function withEndpoints<Result>(
   return withWebhooks(run, async (db, schema) => {
     // An empty key is none: the environment has been looked at already.
     const secretKey = (await secretKeyOf(settings)) ?? ''
-    return act(endpoints(db, { schema, secretKey, network: networkOf(run.flags) }))
+    return act(endpoints(db, { schema, secretKey, network: webhookNetwork(settings) }))
   })
 }
 
 /** Who, and why if that is said. */
 export function by(run: Run): By {
   return { principal: principalOf(run), reason: textFlag(run.flags, 'reason') }
-}
-
-/** Where the url may lead; the dispatcher has a policy of its own, which must allow the same. */
-function networkOf(flags: Run['flags']): EndpointNetwork {
-  return { allow: textsFlag(flags, 'allow'), allowHttp: flags['allowHttp'] === true }
 }

@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import { DATABASE_SETTINGS, type Define } from '../define.ts'
+import { DATABASE_SETTINGS, type Define, WEBHOOK_SETTINGS } from '../define.ts'
 import type { Run } from '../run.ts'
 import {
   createEndpointCommand,
@@ -28,7 +28,7 @@ export function addEndpointCommands(webhooks: Command, define: Define): void {
     addOptions: (command: Command) => Command,
     parent = endpoints,
   ): void =>
-    define(parent, usage, description, DATABASE_SETTINGS, act, (command) =>
+    define(parent, usage, description, [...DATABASE_SETTINGS, ...WEBHOOK_SETTINGS], act, (command) =>
       addOptions(command).option(...JSON_FLAG),
     )
 

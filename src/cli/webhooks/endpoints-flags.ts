@@ -17,12 +17,6 @@ export function addEndpointFlags(command: Command): Command {
     .option('--concurrency <n>', 'at most so many deliveries at once (default: 10)')
     .option('--timeout-ms <n>', 'how long a delivery may take (default: 15000)')
     .option('--ordered', 'events of one ordering key one at a time, in order')
-    .option(
-      '--allow <cidr>',
-      'a network the url may lead into although it is not public; can be repeated',
-      collect,
-    )
-    .option('--allow-http', 'the url may begin with http://')
 }
 
 /** Those that take something away again. */

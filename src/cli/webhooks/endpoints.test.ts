@@ -122,8 +122,12 @@ describe('create', () => {
     const { code, stderr } = await endpoints(['create', local])
     expect(code).toBe(2)
     expect(stderr).toContain('leads to 127.0.0.1')
-    expect((await endpoints(['create', local, '--allow', '127.0.0.0/8'])).code).toBe(0)
-    expect((await endpoints(['create', 'http://receiver.example', '--allow-http'])).code).toBe(0)
+    expect((await endpoints(['create', local, '--webhook-allow', '127.0.0.0/8'])).code).toBe(0)
+    const wrong = await endpoints(['create', local, '--webhook-allow', '127.0.0.1/8'])
+    expect([wrong.code, wrong.stderr]).toEqual([
+      1,
+      expect.stringContaining('webhookAllow (--webhook-allow) is'),
+    ])
   })
 
   it('without a key nothing is stored, and it is said how to make one', async () => {

@@ -53,15 +53,14 @@ async function shortestWait(endpoint: string): Promise<{ readonly waits: number;
   return rows[0] ?? { waits: 0, ms: 0 }
 }
 
-it('the healthy ones get all of theirs while the circuit of the third is open; it was attempted a few times, on schedule; nothing is lost, and recover brings back what has failed', async () => {
+it('the healthy ones get all of theirs while the circuit of the third is open; it was attempted a few times; nothing is lost, and when it is back it gets all, on schedule', async () => {
   const [first, second, down] = [await receiver(), await receiver(), await receiver(() => 500)]
   await addEndpoint(db, first.url)
   await addEndpoint(db, second.url)
   const { id } = await addEndpoint(db, down.url)
-  const since = new Date()
   await sendEvents()
   const [failures, wait] = [5, 300]
-  await startDispatcher({ schedule: [wait, wait], breaker: { failures, firstMs: 500, longestMs: 500 } })
+  await startDispatcher({ schedule: [wait], breaker: { failures, firstMs: 500, longestMs: 500 } })
   const healthy = async (): Promise<number> => {
     const { rows } = await db.query<{ count: number }>({
       text: "select count(*)::int as count from leasehold.webhook_outbox where endpoint_id <> $1 and delivery_status = 'delivered'",
@@ -85,21 +84,16 @@ it('the healthy ones get all of theirs while the circuit of the third is open; i
   const probes = Number(Reflect.get(circuit ?? {}, 'probes'))
   expect(down.received.length).toBeLessThanOrEqual(failures + 10 + probes + 1)
 
-  // The first ones have had all their attempts after a while, one probe after the other.
-  await expect.poll(async () => (await statusesOf(id))['failed'] ?? 0, BOUND).toBeGreaterThan(0)
-  const { waits, ms } = await shortestWait(id)
-  expect(waits).toBeGreaterThan(0)
-  expect(ms).toBeGreaterThanOrEqual(wait * 0.9)
+  // Each was attempted once, the next probe was another one: no delivery uses up its attempts on a circuit that is open.
+  expect(idsOf(down).size).toBe(down.received.length)
+  expect(await statusesOf(id)).toEqual({ pending: EVENTS })
 
   down.answer(() => 204)
-  await expect.poll(async () => (await statusesOf(id))['pending'] ?? 0, BOUND).toBe(0)
-  const { failed = 0, delivered = 0 } = await statusesOf(id)
-  expect(failed).toBeGreaterThan(0)
-  expect(failed + delivered).toBe(EVENTS)
-  const recovered = await recover(db, { since, endpoint: id, ...BY })
-  expect(recovered).toMatchObject({ requeued: failed, finished: true })
   await expect.poll(async () => statusesOf(id), BOUND).toEqual({ delivered: EVENTS })
   expect(idsOf(down)).toEqual(idsOf(first))
+  const { waits, ms } = await shortestWait(id)
+  expect(waits).toBe(down.received.length - EVENTS)
+  expect(ms).toBeGreaterThanOrEqual(wait * 0.9)
 }, 200_000)
 
 describe('without a breaker that would spare it', () => {

@@ -1,0 +1,114 @@
+// Webhook deliveries: the dispatcher, as `startRuntime` runs it, and the loop that somebody would write instead: signed
+// requests by undici, as many at once, with no table, no lease, no retry, no circuit and no look at addresses.
+import { createRequire } from 'node:module'
+import { pathToFileURL } from 'node:url'
+import { readyToCount } from '../clock.mjs'
+
+const SECRET_KEY = Buffer.alloc(32, 7).toString('base64')
+const TYPE = 'bench.happened'
+const PAYLOAD = { order: 4711, customer: 'someone@example.com', lines: [{ sku: 'a-1', count: 2 }] }
+
+const load = async (dist) => ({
+  ...(await import(new URL('index.js', dist).href)),
+  ...(await import(new URL('webhooks/index.js', dist).href)),
+})
+
+export function webhooks({ kind, ...options }) {
+  return kind === 'bare' ? bareLoop(options) : dispatching(options)
+}
+
+/** `settings` are those of the worker. */
+function dispatching({ dist, receiver, endpoints: count, concurrency, settings }) {
+  return {
+    measured: (rows) => rows,
+
+    async prepare({ url, rows }) {
+      const { endpoints, LOOPBACK, migrate, openDatabase } = await load(dist)
+      const db = openDatabase({ url, queryTimeoutMs: 600_000 })
+      await migrate(db)
+      const managed = endpoints(db, { secretKey: SECRET_KEY, network: { allow: LOOPBACK } })
+      const endpoint = { url: receiver, concurrency: concurrency / count }
+      for (let i = 0; i < count; i += 1) await managed.create(endpoint, { principal: 'bench' })
+      await db.query({
+        text: `select leasehold.send_webhook($1, $2) from generate_series(1, $3::int)`,
+        values: [TYPE, PAYLOAD, rows / count],
+      })
+      await db.close()
+    },
+
+    async drain({ url, rows, clock }) {
+      const { dispatcher, Events, LOOPBACK, startRuntime } = await load(dist)
+      const counter = await readyToCount(clock, rows, {
+        url,
+        unsettled: `select exists (select from leasehold.webhook_outbox where delivery_status = 'pending') as unsettled`,
+      })
+      const events = new Events()
+      events.on('settled', ({ ids }) => {
+        for (const _ of ids) counter.handled()
+      })
+      let renewals = 0
+      events.on('renewed', () => {
+        renewals += 1
+      })
+      clock.start()
+      const runtime = await startRuntime({
+        databaseUrl: url,
+        migrate: false,
+        events,
+        workers: [dispatcher({ secretKey: SECRET_KEY, network: { allow: LOOPBACK }, settings })],
+      })
+      await counter.settled
+      clock.stop()
+      await runtime.stop()
+      return { renewals }
+    },
+
+    finished: `select count(*)::int as finished from leasehold.webhook_outbox
+      where delivery_status = 'delivered' and attempts = 0 and lease_token = 1 and lease_owner is null`,
+  }
+}
+
+function bareLoop({ dist, receiver, concurrency }) {
+  return {
+    measured: (rows) => rows,
+    async prepare() {},
+
+    async drain({ rows, clock }) {
+      const { Pool } = await import(
+        pathToFileURL(createRequire(new URL('index.js', dist)).resolve('undici')).href
+      )
+      const { newSecret, signer, webhookHeaders } = await import(
+        new URL('webhooks/signing/index.js', dist).href
+      )
+      const { origin, pathname: path } = new URL(receiver)
+      const signers = [signer(newSecret('v1'))]
+      const body = JSON.stringify({ type: TYPE, timestamp: new Date().toISOString(), data: PAYLOAD })
+      clock.start()
+      const pool = new Pool(origin, { connections: concurrency })
+      let next = 0
+      const send = async () => {
+        while (next < rows) {
+          next += 1
+          const timestampSeconds = Math.floor(Date.now() / 1_000)
+          const signed = webhookHeaders({
+            id: crypto.randomUUID(),
+            timestampSeconds,
+            body,
+            signers,
+            attempt: 1,
+          })
+          const headers = { 'content-type': 'application/json', ...signed }
+          const answer = await pool.request({ method: 'POST', path, headers, body })
+          await answer.body.dump()
+          if (answer.statusCode !== 204) throw new Error(`answered with HTTP ${answer.statusCode}`)
+        }
+      }
+      await Promise.all(Array.from({ length: concurrency }, send))
+      clock.firstHandled()
+      clock.stop()
+      await pool.close()
+    },
+
+    finished: 'select $1::int as finished',
+  }
+}

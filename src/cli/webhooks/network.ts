@@ -1,0 +1,18 @@
+import type { Settings } from '../../settings/index.ts'
+import type { EndpointNetwork } from '../../webhooks/endpoints/index.ts'
+import { LOOPBACK } from '../../webhooks/network/index.ts'
+
+/**
+ * Where webhooks may go: the same for those who create endpoints and those who deliver to them. With the embedded
+ * server this is somebody's own machine, and loopback is where their receiver is.
+ */
+export function webhookNetwork({
+  webhookAllow,
+  webhookProxy,
+  databaseUrl,
+}: Pick<Settings, 'webhookAllow' | 'webhookProxy' | 'databaseUrl'>): EndpointNetwork {
+  return {
+    allow: [...webhookAllow, ...(databaseUrl === undefined ? LOOPBACK : [])],
+    ...(webhookProxy === undefined ? {} : { proxied: true }),
+  }
+}

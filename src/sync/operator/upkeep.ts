@@ -1,0 +1,76 @@
+/**
+ * What sync needs now and then: jobs that ended long ago are removed, a few at a time. Their checkpoints stay: they say
+ * what is synced, and the next job skips it.
+ *
+ * Any number may run at once: each statement is short, and steps over what somebody else has locked.
+ */
+import { checkGentleness, checkKept, type Gentleness, inBatches, type Round } from '../../operator/rounds.ts'
+import { type Database } from '../../postgres/database.ts'
+import { type Statement } from '../../postgres/queryable.ts'
+import { tablesOf } from './tables.ts'
+
+/** How long ended jobs are kept, and how gently they are removed. */
+export interface SyncRetention extends Gentleness {
+  /** How long a completed one is kept. Null: for ever. Default 30 days. */
+  readonly completedMs?: number | null | undefined
+  /** How long a failed one is kept. Null: for ever. Default 30 days. */
+  readonly failedMs?: number | null | undefined
+}
+
+export interface SyncUpkeepOptions extends SyncRetention {
+  readonly schema?: string | undefined
+}
+
+export type SyncUpkeepDone = {
+  /** How many jobs were removed. */
+  readonly jobs: number
+}
+
+const DAY_MS = 86_400_000
+
+/** One round. */
+export async function syncUpkeep(
+  db: Database,
+  options: SyncUpkeepOptions = {},
+  signal?: AbortSignal,
+): Promise<SyncUpkeepDone> {
+  const { schema = 'leasehold', completedMs = 30 * DAY_MS, failedMs = 30 * DAY_MS } = options
+  checkKept({ completedMs, failedMs })
+  const round: Round = { schema, signal, ...checkGentleness(options) }
+  if (completedMs === null && failedMs === null) return { jobs: 0 }
+  const jobs = await inBatches(round, async () => {
+    const removed = (await db.query(removeEnded(round, completedMs, failedMs))).rowCount ?? 0
+    return { done: removed, more: removed > 0 }
+  })
+  return { jobs }
+}
+
+/**
+ * A job goes whole, or an operator could retry one of which half is gone. It takes the links to its chunks with it, so
+ * that these are what is counted: jobs up to the batch together, or one that is larger than that alone.
+ */
+function removeEnded(
+  { schema, batch }: Round,
+  completedMs: number | null,
+  failedMs: number | null,
+): Statement {
+  const { jobs, links } = tablesOf(schema)
+  return {
+    text: `with ended as materialized (
+  select id from ${jobs}
+  where completed_at < now() - $1::float8 * interval '1 millisecond'
+    or failed_at < now() - $2::float8 * interval '1 millisecond'
+  order by id limit $3::int
+  for update skip locked
+),
+sized as materialized (
+  select id, 1 + (select count(*) from ${links} as l where l.job_id = ended.id) as size from ended
+),
+summed as materialized (select id, size, sum(size) over (order by id) as up_to_here from sized)
+delete from ${jobs}
+where id = any (array(
+  select id from summed where up_to_here <= $3::int or up_to_here = size
+))`,
+    values: [completedMs, failedMs, batch],
+  }
+}

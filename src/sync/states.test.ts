@@ -1,0 +1,137 @@
+/** What the columns of a row say about its state, for every combination of them. */
+import { afterAll, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { SYNC_STATES } from './transitions.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+afterAll(async () => db.close())
+
+const LEASES = {
+  none: 'null',
+  'one that has run out': "now() - interval '1 second'",
+  'one that ends this moment': 'now()',
+  'one that runs': "now() + interval '1 minute'",
+} as const
+type LeaseEnd = keyof typeof LEASES
+const ENDED = "now() - interval '1 hour'"
+type Combination = readonly [lease: LeaseEnd, completed: boolean, failed: boolean]
+
+/** SYNC-03, line by line as the document has it. */
+function documented(lease: LeaseEnd, completed: boolean, failed: boolean): string[] {
+  const open = !completed && !failed
+  const lines: [string, boolean][] = [
+    ['AVAILABLE', lease === 'none' && open],
+    ['RUNNING', lease === 'one that runs'],
+    ['EXPIRED', lease !== 'none' && lease !== 'one that runs' && open],
+    ['COMPLETED', completed],
+    ['FAILED', failed],
+  ]
+  return lines.filter(([, holds]) => holds).map(([state]) => state)
+}
+
+const COMBINATIONS: readonly Combination[] = (
+  ['none', 'one that has run out', 'one that ends this moment', 'one that runs'] as const
+).flatMap((lease) =>
+  [false, true].flatMap((completed) => [false, true].map((failed) => [lease, completed, failed] as const)),
+)
+
+const TABLES = {
+  sync_jobs: {
+    view: 'sync_job_states',
+    columns: 'definition, matrix_id',
+    values: "'d', 'm'",
+  },
+  sync_checkpoints: {
+    view: 'sync_checkpoint_states',
+    columns: 'definition, matrix_id, chunk_hash, chunk_query, last_synced_at, row_count',
+    values: "'d', 'm', 'h', '{}', now(), 1",
+  },
+} as const
+
+describe.each(['sync_jobs', 'sync_checkpoints'] as const)('SYNC-03: %s', (table) => {
+  const { view, columns, values } = TABLES[table]
+
+  /** Writes such a row and reads its state, in a transaction of its own: `now()` is the same for both. */
+  async function stateOf(lease: LeaseEnd, completed: boolean, failed: boolean): Promise<string | undefined> {
+    const undo = new Error('undone')
+    let state: string | undefined
+    try {
+      await db.transaction(async (tx) => {
+        await tx.query({
+          text: `insert into leasehold.${table} (${columns}, locked_until, locked_by, completed_at, failed_at)
+            values (${values}, ${LEASES[lease]}, ${lease === 'none' ? 'null' : "'w'"},
+              ${completed ? ENDED : 'null'}, ${failed ? ENDED : 'null'})`,
+        })
+        const { rows } = await tx.query<{ state: string }>({ text: `select state from leasehold.${view}` })
+        state = rows[0]?.state
+        throw undo
+      })
+    } catch (error) {
+      if (error !== undo) throw error
+    }
+    return state
+  }
+
+  const canBe = ([lease, completed, failed]: Combination): boolean =>
+    (lease === 'none' || (!completed && !failed)) && !(completed && failed)
+
+  it.each(COMBINATIONS.filter(canBe))(
+    'with lease: %s, completed: %s, failed: %s is in the one state that the document says',
+    async (...combination) => {
+      expect([await stateOf(...combination)]).toEqual(documented(...combination))
+    },
+  )
+
+  // Completed and failed, or ended and leased: they would be in two states, now or while the lease lasts.
+  it.each(COMBINATIONS.filter((combination) => !canBe(combination)))(
+    'with lease: %s, completed: %s, failed: %s cannot be written',
+    async (...combination) => {
+      await expect(stateOf(...combination)).rejects.toThrow(/ends_once|no_lease_at_the_end/)
+    },
+  )
+
+  it('SYNC-01: has no column that says so, and is what time makes of it while nobody writes', async () => {
+    const { rows } = await db.query<{ column: string }>({
+      text: `select column_name as column from information_schema.columns
+        where table_schema = 'leasehold' and table_name = $1`,
+      values: [table],
+    })
+    const names = rows.map(({ column }) => column)
+    expect(names.filter((name) => /status|state|running|progress/.test(name))).toEqual([])
+    await db.query({
+      text: `insert into leasehold.${table} (${columns}, locked_until, locked_by)
+        values (${values}, clock_timestamp() + interval '300 milliseconds', 'w')`,
+    })
+    const states = new Set<string | undefined>()
+    const deadline = performance.now() + 20_000
+    while (!states.has('EXPIRED') && performance.now() < deadline) {
+      const found = await db.query<{ state: string }>({ text: `select state from leasehold.${view}` })
+      states.add(found.rows[0]?.state)
+    }
+    expect([...states]).toEqual(['RUNNING', 'EXPIRED'])
+  })
+
+  it('SYNC-02: carries locked_until, locked_by and a token, and half a lease cannot be written', async () => {
+    const { rows } = await db.query<{ column: string; type: string }>({
+      text: `select column_name as column, data_type as type from information_schema.columns
+        where table_schema = 'leasehold' and table_name = $1 and column_name like 'lock%' order by 1`,
+      values: [table],
+    })
+    expect(rows).toEqual([
+      { column: 'lock_token', type: 'bigint' },
+      { column: 'locked_by', type: 'text' },
+      { column: 'locked_until', type: 'timestamp with time zone' },
+    ])
+    for (const half of ["null, 'w'", 'now(), null']) {
+      const insert = `insert into leasehold.${table} (${columns}, locked_until, locked_by) values (${values.replace("'m'", "'n'")}, ${half})`
+      await expect(db.query({ text: insert })).rejects.toThrow(`${table}_lease_is_whole`)
+    }
+  })
+})
+
+it('SYNC-03: there are five states', () => {
+  const all = COMBINATIONS.flatMap((combination) => documented(...combination))
+  expect(new Set(all)).toEqual(new Set(SYNC_STATES))
+})

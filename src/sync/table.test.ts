@@ -1,0 +1,318 @@
+/** The two lease tables by themselves, without a runner. */
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import {
+  type ChunkRecord,
+  emptySync,
+  type JobRecord,
+  syncChunks,
+  syncJobs,
+} from '../../test/support/sync-rows.ts'
+import { type Lease, rowId } from '../lease/lease.ts'
+import { openLeaseStore, type LeaseStore } from '../lease/store.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { leaseConformance } from '../testing/index.ts'
+import { runner } from './runner.ts'
+import { chunkTable, jobTable } from './table.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const LANES = ['a', 'b'] as const
+const LEASE = { leaseMs: 60_000, lanes: LANES.map((key) => ({ key, room: 100 })) }
+
+beforeEach(async () => emptySync(db))
+afterAll(async () => db.close())
+
+/** Half of them for each definition, in this order. */
+async function insertJobs(count: number, more: Readonly<Record<string, string>> = {}): Promise<string[]> {
+  const columns = Object.keys(more).map((column) => `, ${column}`)
+  const values = Object.values(more).map((value) => `, ${value}`)
+  const { rows } = await db.query<{ id: string }>({
+    text: `insert into leasehold.sync_jobs (definition, matrix_id${columns.join('')})
+      select case when n * 2 > $1::int and $1 > 1 then 'b' else 'a' end, 'm' || n${values.join('')}
+      from generate_series(1, $1::int) as n returning id`,
+    values: [count],
+  })
+  return rows.map(({ id }) => id)
+}
+
+async function insertChunks(count: number, matrices: readonly string[] = ['m']): Promise<string[]> {
+  const { rows } = await db.query<{ matrix: string; hash: string }>({
+    text: `insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query, position)
+      select matrix, 'h' || n, case when n * 2 > $1::int and $1 > 1 then 'b' else 'a' end, '{}', n
+      from generate_series(1, $1::int) as n, unnest($2::text[]) as matrix order by n, matrix
+      returning matrix_id as matrix, chunk_hash as hash`,
+    values: [count, matrices],
+  })
+  return rows.map(({ matrix, hash }) => rowId(matrix, hash))
+}
+
+describe('D5, D6: sync_jobs is a lease table like any other', () => {
+  const cases = leaseConformance({
+    db,
+    table: jobTable(),
+    lanes: LANES,
+    empty: async () => emptySync(db),
+    insert: insertJobs,
+    final: { outcome: 'done' },
+  })
+  it.each(cases.map(({ name, run }) => [name, run] as const))('%s', async (_, run) => {
+    await expect(run()).resolves.toBeUndefined()
+  })
+})
+
+describe('D5, D6: sync_checkpoints is a lease table like any other', () => {
+  let matrix = 0
+  const cases = leaseConformance({
+    db,
+    table: chunkTable(),
+    lanes: LANES,
+    empty: async () => emptySync(db),
+    // A row that was deleted does not come back with the same key.
+    insert: async (count) => insertChunks(count, [`m${(matrix += 1)}`]),
+    final: { outcome: 'done', args: { rows: 1 } },
+  })
+  it.each(cases.map(({ name, run }) => [name, run] as const))('%s', async (_, run) => {
+    await expect(run()).resolves.toBeUndefined()
+  })
+})
+
+async function jobStore(owner: string, maxAttempts?: number): Promise<LeaseStore> {
+  return openLeaseStore(db, jobTable({ maxAttempts }), { owner })
+}
+
+async function chunkStore(owner: string, maxAttempts?: number): Promise<LeaseStore> {
+  return openLeaseStore(db, chunkTable({ maxAttempts }), { owner })
+}
+
+async function claim(store: LeaseStore, limit = 1): Promise<Lease[]> {
+  return (await store.claim({ limit, ...LEASE })).claimed.map(({ lease }) => lease)
+}
+
+async function change(table: 'sync_jobs' | 'sync_checkpoints', set: string): Promise<void> {
+  await db.query({ text: `update leasehold.${table} set ${set}` })
+}
+
+async function job(): Promise<JobRecord> {
+  const [row] = await syncJobs(db)
+  if (row === undefined) throw new Error('there is no job')
+  return row
+}
+
+async function chunk(): Promise<ChunkRecord> {
+  const [row] = await syncChunks(db)
+  if (row === undefined) throw new Error('there is no chunk')
+  return row
+}
+
+const OVER = "locked_until = now() - interval '1 second'"
+
+describe('SYNC-04: a claim of jobs', () => {
+  it('takes the highest priority first, and of one priority the oldest', async () => {
+    const ids = await insertJobs(6, {
+      priority: 'n % 3',
+      created_at: "now() - n * interval '1 minute'",
+    })
+    await change('sync_jobs', "definition = 'a'")
+    const store = await jobStore('w')
+    const order: string[] = []
+    for (let i = 0; i < ids.length; i += 1) order.push(...(await claim(store)).map(({ id }) => id))
+    // Of priority 2: 2 and 5, and 5 is older; of 1: 4 before 1; of 0: 6 before 3.
+    expect(order).toEqual([5, 2, 4, 1, 6, 3].map((n) => ids[n - 1]))
+  })
+
+  it('takes what nobody holds, and what somebody’s lease on has run out, and nothing else', async () => {
+    const [first = '', second = '', third = ''] = await insertJobs(3)
+    const dead = await jobStore('dead')
+    expect((await claim(dead, 2)).map(({ id }) => id)).toEqual([first, second])
+    await db.query({ text: `update leasehold.sync_jobs set ${OVER} where id = $1`, values: [first] })
+    const taken = await claim(await jobStore('other'), 10)
+    expect(taken.map(({ id, token }) => [id, token])).toEqual([
+      [first, 2n],
+      [third, 1n],
+    ])
+    expect((await syncJobs(db)).map(({ locked_by: by, attempts }) => [by, attempts])).toEqual([
+      ['other', 1],
+      ['dead', 0],
+      ['other', 0],
+    ])
+  })
+
+  it('takes nothing that is completed, failed, or to be looked at later', async () => {
+    await insertJobs(1, { completed_at: 'now()' })
+    await insertJobs(1, { failed_at: 'now()' })
+    await insertJobs(1, { next_look_at: "now() + interval '1 minute'" })
+    expect(await claim(await jobStore('w'), 10)).toEqual([])
+  })
+
+  it('SYNC-13: writes the name of the worker beside the end of the lease', async () => {
+    await insertJobs(1)
+    await insertChunks(1)
+    await claim(await jobStore('host-7.planner'))
+    await claim(await chunkStore('host-8.worker'))
+    expect(await job()).toMatchObject({ state: 'RUNNING', locked_by: 'host-7.planner' })
+    expect(await chunk()).toMatchObject({ state: 'RUNNING', locked_by: 'host-8.worker' })
+  })
+})
+
+describe('SYNC-05: a heartbeat', () => {
+  it('extends the lease of its holder', async () => {
+    await insertJobs(1)
+    const store = await jobStore('w')
+    const leases = await claim(store)
+    const { locked_until: before } = await job()
+    expect(await store.renew(leases, 600_000)).toMatchObject({ renewed: leases, lost: [] })
+    expect((await job()).locked_until?.getTime()).toBeGreaterThan(before?.getTime() ?? Infinity)
+  })
+
+  it.each([
+    ['another worker holds it', "locked_by = 'thief'"],
+    ['it was claimed again under the same name', 'lock_token = lock_token + 1'],
+    ['it is over', OVER],
+    ['the row is completed', 'completed_at = now(), locked_by = null, locked_until = null'],
+    ['the row has failed', 'failed_at = now(), locked_by = null, locked_until = null'],
+  ])('changes nothing when %s: neither of a job nor of a chunk', async (_, set) => {
+    await insertJobs(1)
+    await insertChunks(1)
+    const [jobs, chunks] = [await jobStore('w'), await chunkStore('w')]
+    const [jobLeases, chunkLeases] = [await claim(jobs), await claim(chunks)]
+    await change('sync_jobs', set)
+    await change('sync_checkpoints', `${set}, last_synced_at = now(), row_count = 1`)
+    const before = [await job(), await chunk()]
+    expect(await jobs.renew(jobLeases, 600_000)).toMatchObject({ renewed: [], lost: jobLeases })
+    expect(await chunks.renew(chunkLeases, 600_000)).toMatchObject({ renewed: [], lost: chunkLeases })
+    expect([await job(), await chunk()]).toEqual(before)
+  })
+})
+
+describe('an end', () => {
+  it('SYNC-06: of a completed job is written with its time, the lease is cleared, and nothing changes it any more', async () => {
+    await insertJobs(1)
+    const store = await jobStore('w')
+    const leases = await claim(store)
+    expect(await store.settle('done', leases)).toMatchObject({ ended: leases })
+    const ended = await job()
+    expect(ended).toMatchObject({ state: 'COMPLETED', failed_at: null, locked_until: null, locked_by: null })
+    expect(ended.completed_at).toBeInstanceOf(Date)
+    await expectFinal(store, leases)
+    expect(await job()).toEqual(ended)
+  })
+
+  it('SYNC-07: of a failed job is written with its time and its reason, the lease is cleared, and nothing changes it any more', async () => {
+    await insertJobs(1)
+    const store = await jobStore('w')
+    const leases = await claim(store)
+    await store.settle('dead', leases, { args: [{ error: 'the office is closed' }] })
+    const ended = await job()
+    expect(ended).toMatchObject({
+      state: 'FAILED',
+      error_message: 'the office is closed',
+      completed_at: null,
+      locked_until: null,
+      locked_by: null,
+    })
+    expect(ended.failed_at).toBeInstanceOf(Date)
+    await expectFinal(store, leases)
+    expect(await job()).toEqual(ended)
+  })
+
+  it('SYNC-09: of a chunk is written with its time and its rows, and the lease is cleared', async () => {
+    await insertChunks(1)
+    const store = await chunkStore('w')
+    await store.settle('done', await claim(store), { args: [{ rows: 42 }] })
+    const ended = await chunk()
+    expect(ended).toMatchObject({
+      state: 'COMPLETED',
+      row_count: '42',
+      locked_until: null,
+      locked_by: null,
+    })
+    expect(ended.last_synced_at).toEqual(ended.completed_at)
+    expect(ended.last_synced_at).toBeInstanceOf(Date)
+  })
+
+  async function expectFinal(store: LeaseStore, leases: readonly Lease[]): Promise<void> {
+    for (const [outcome, args] of [
+      ['done', undefined],
+      ['dead', { error: 'too late' }],
+      ['retry', { error: 'too late', delay_ms: 0 }],
+      ['waiting', { delay_ms: 0 }],
+    ] as const) {
+      const settled = await store.settle(outcome, leases, args === undefined ? {} : { args: [args] })
+      expect(settled).toMatchObject({ ended: [], fencedOff: leases })
+    }
+    expect(await store.renew(leases, 60_000)).toMatchObject({ renewed: [], lost: leases })
+    expect(await store.release(leases)).toMatchObject({ ended: [], fencedOff: leases })
+    expect(await claim(store)).toEqual([])
+    expect(await store.reap()).toEqual([])
+  }
+})
+
+describe('SYNC-08, D7: a chunk is its matrix and its hash', () => {
+  const images = async (): Promise<unknown[]> =>
+    (await syncChunks(db)).map(({ matrix_id: matrix, state, row_count: rows, lock_token: token }) => [
+      matrix,
+      state,
+      rows,
+      token,
+    ])
+
+  it('the same hash in two matrices is two chunks: each is claimed, renewed, completed and failed by itself', async () => {
+    await insertChunks(1, ['m1', 'm2', 'm3'])
+    const [a, b] = [await chunkStore('a'), await chunkStore('b')]
+    const [mine] = [await claim(a), await claim(b)]
+    expect(mine.map(({ id }) => id)).toEqual([rowId('m1', 'h1')])
+    const before = await syncChunks(db)
+    await a.renew(mine, 600_000)
+    const renewed = await syncChunks(db)
+    expect(renewed[0]?.xmin).not.toBe(before[0]?.xmin)
+    expect(renewed.slice(1)).toEqual(before.slice(1))
+    await a.settle('done', mine, { args: [{ rows: 5 }] })
+    expect(await images()).toEqual([
+      ['m1', 'COMPLETED', '5', '1'],
+      ['m2', 'RUNNING', null, '1'],
+      ['m3', 'AVAILABLE', null, '0'],
+    ])
+  })
+
+  it('a matrix has a hash once', async () => {
+    await insertChunks(1)
+    await expect(insertChunks(1)).rejects.toMatchObject({ constraint: 'sync_checkpoints_pkey' })
+  })
+})
+
+describe('D4, D5: a lease that is over', () => {
+  it.each([
+    [1, 'FAILED'],
+    [2, 'AVAILABLE'],
+  ])('leaves a job and a chunk that may fail %i times %s', async (most, state) => {
+    await insertJobs(1)
+    await insertChunks(1)
+    const stores = [await jobStore('dead', most), await chunkStore('dead', most)]
+    for (const store of stores) await claim(store)
+    await change('sync_jobs', OVER)
+    await change('sync_checkpoints', OVER)
+    for (const store of stores) expect(await store.reap()).toMatchObject([{ owner: 'dead', token: 1n }])
+    const reaped = {
+      state,
+      attempts: 1,
+      locked_by: null,
+      error_message: 'the lease expired: its worker died, or lost the database',
+    }
+    expect(await job()).toMatchObject(reaped)
+    expect(await chunk()).toMatchObject(reaped)
+  })
+})
+
+it('SYNC-10: a job is leased for 5 minutes and renewed each minute, a chunk for 2 minutes and each 30 seconds', () => {
+  const definition = { plan: () => [], syncChunk: async () => Promise.resolve() }
+  const settings = runner(new Map([['a', definition]])).map(({ name, settings: set }) => [
+    name,
+    set?.leaseMs,
+    set?.heartbeatMs,
+  ])
+  expect(settings).toEqual([
+    ['sync-jobs', 5 * 60_000, 60_000],
+    ['sync', 2 * 60_000, 30_000],
+  ])
+})

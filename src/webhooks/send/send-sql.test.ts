@@ -1,0 +1,61 @@
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { forgetWebhooks, makeEndpoint, writtenDeliveries } from '../../../test/support/webhook-endpoints.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { send } from './webhooks.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+afterAll(async () => db.close())
+beforeEach(async () => forgetWebhooks(db))
+
+describe('send_webhook(), for senders in any language', () => {
+  it('writes the same document as send, to the same endpoints', async () => {
+    await makeEndpoint(db, { tenant: 'acme', ordered: true })
+    await makeEndpoint(db, { tenant: 'acme', eventTypes: ['other'] })
+    const type = `it's "paid" \\ 漢\n`
+    const payload = { text: 'a "b" \\ 🎉', n: 1.5, list: [null, true] }
+    const availableAt = new Date('2031-02-03T04:05:06.789Z')
+    const { rows } = await db.query({
+      text: `select leasehold.send_webhook($1, $2, 'acme', 'k', $3, $4, $5) as sent`,
+      values: [type, payload, { traceparent: 't' }, availableAt, '0190b3a0-0000-7000-8000-00000000000a'],
+    })
+    expect(rows).toEqual([{ sent: 1 }])
+    await send(db, {
+      type,
+      payload,
+      tenant: 'acme',
+      orderingKey: 'k',
+      headers: { traceparent: 't' },
+      availableAt,
+    })
+    const [bySql, byUs, ...others] = await writtenDeliveries(db)
+    expect(others).toEqual([])
+    const stamped = /^\{"type":.*,"timestamp":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z","data":\{/s
+    expect(bySql?.body).toMatch(stamped)
+    expect(byUs?.body).toMatch(stamped)
+    const sent = (body = ''): unknown => ({ ...(JSON.parse(body) as object), timestamp: '' })
+    expect(sent(bySql?.body)).toEqual(sent(byUs?.body))
+    expect(Object.keys(JSON.parse(bySql?.body ?? '') as object)).toEqual(['type', 'timestamp', 'data'])
+    const facts = ['event_type', 'endpoint_id', 'ordering_key', 'line', 'headers', 'next_attempt_at'] as const
+    expect(facts.map((name) => bySql?.[name])).toEqual(facts.map((name) => byUs?.[name]))
+  })
+
+  it.each(["null, '1'", "'a', null"])('without a type or a payload is refused: %s', async (given) => {
+    await makeEndpoint(db)
+    const text = `select leasehold.send_webhook(${given})`
+    await expect(db.query({ text })).rejects.toThrow('an event has a type and a payload')
+    expect(await writtenDeliveries(db)).toEqual([])
+  })
+
+  it('an event id that was sent before is sent to nobody, and one too large is refused', async () => {
+    await makeEndpoint(db)
+    const again = `select leasehold.send_webhook('a', '1', event_id => '0190b3a0-0000-7000-8000-00000000000a') as sent`
+    expect((await db.query({ text: again })).rows).toEqual([{ sent: 1 }])
+    expect((await db.query({ text: again })).rows).toEqual([{ sent: 0 }])
+    const large = { text: `select leasehold.send_webhook('a', to_jsonb(repeat('x', 262143)))` }
+    await expect(db.query(large)).rejects.toThrow('has 262145 bytes, and at most 262144 are allowed')
+    const fits = { text: `select leasehold.send_webhook('a', to_jsonb(repeat('x', 262142))) as sent` }
+    expect((await db.query(fits)).rows).toEqual([{ sent: 1 }])
+  })
+})

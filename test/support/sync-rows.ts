@@ -1,0 +1,70 @@
+/** Jobs and chunks of a sync, as the tables have them. */
+import { type Database } from '../../src/postgres/database.ts'
+import { type SyncState } from '../../src/sync/transitions.ts'
+
+export interface JobRecord {
+  readonly id: string
+  readonly state: SyncState
+  readonly definition: string
+  readonly matrix_id: string
+  readonly attempts: number
+  readonly planned_at: Date | null
+  readonly next_look_at: Date
+  readonly completed_at: Date | null
+  readonly failed_at: Date | null
+  readonly error_message: string | null
+  readonly locked_until: Date | null
+  readonly locked_by: string | null
+  readonly lock_token: string
+  /** Of this version of the row: another one means that somebody has written it, be it the same values. */
+  readonly xmin: string
+}
+
+export interface ChunkRecord {
+  readonly matrix_id: string
+  readonly chunk_hash: string
+  readonly state: SyncState
+  readonly definition: string
+  readonly chunk_query: unknown
+  readonly wanted: boolean
+  readonly priority: number
+  readonly attempts: number
+  readonly next_attempt_at: Date
+  readonly last_synced_at: Date | null
+  readonly row_count: string | null
+  readonly completed_at: Date | null
+  readonly failed_at: Date | null
+  readonly error_message: string | null
+  readonly locked_until: Date | null
+  readonly locked_by: string | null
+  readonly lock_token: string
+  readonly xmin: string
+}
+
+const withState = (table: string): string =>
+  `select leasehold.sync_state(locked_until, completed_at, failed_at) as state, xmin::text, r.* from leasehold.${table} as r`
+
+export async function syncJobs(db: Database): Promise<JobRecord[]> {
+  return (await db.query<JobRecord>({ text: `${withState('sync_jobs')} order by id` })).rows
+}
+
+export async function syncChunks(db: Database): Promise<ChunkRecord[]> {
+  return (
+    await db.query<ChunkRecord>({
+      text: `${withState('sync_checkpoints')} order by matrix_id, position, chunk_hash`,
+    })
+  ).rows
+}
+
+/** How many rows are in each state. */
+export function statesOf(rows: readonly { readonly state: SyncState }[]): Partial<Record<SyncState, number>> {
+  const counts: Partial<Record<SyncState, number>> = {}
+  for (const { state } of rows) counts[state] = (counts[state] ?? 0) + 1
+  return counts
+}
+
+export async function emptySync(db: Database): Promise<void> {
+  await db.query({
+    text: 'truncate leasehold.sync_jobs, leasehold.sync_checkpoints, leasehold.sync_job_chunks, leasehold.sync_sources',
+  })
+}
