@@ -14,7 +14,7 @@ import {
   TOKEN_MARK,
 } from './parts.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
-import { type OutcomeDeclaration } from './table.ts'
+import { canRest, type Outcome } from './table.ts'
 
 /** The most rows one claim or reap can take. */
 export const MAX_BATCH = 10_000
@@ -48,12 +48,7 @@ ${withFacts(parts, parameter, CLAIM_FACTS)}`,
  * a row whose lease is over, and which is therefore claimable again, is settled and not claimed. At least one row comes
  * back, so that the settled ids always have one to travel on.
  */
-export function exchange(
-  parts: Parts,
-  outcome: string,
-  declared: Required<OutcomeDeclaration>,
-  from: From,
-): LeaseStatement {
+export function exchange(parts: Parts, outcome: string, declared: Outcome, from: From): LeaseStatement {
   const parameter = parameters()
   const lines = linesOf(parts)
   const name = `exchange_${from}_${outcome}`
@@ -84,7 +79,7 @@ from (select) as always left join claimed on true`,
 function exchangeInLines(
   parts: Parts,
   parameter: Parameters,
-  declared: Required<OutcomeDeclaration>,
+  declared: Outcome,
   from: From,
   lines: Lines,
 ): string {
@@ -131,6 +126,14 @@ function keyAndOrder({ key, order }: Parts): string[] {
   return [...key, ...order].map(({ column, alias }) => `${column} as ${alias}`)
 }
 
+/** Without an owner there is no lease; a row that rests is left alone all the same. */
+function isFree({ table, until, owner }: Parts): string {
+  const isOver = `${until} ${table.onExpiry === 'claimable' ? '<= now()' : "< '-infinity'"}`
+  return canRest(table)
+    ? `${isOver} or (${owner} is null and ${until} <= now())`
+    : `${isOver} or ${owner} is null`
+}
+
 interface NextRows {
   readonly from: From
   readonly lines?: Lines
@@ -144,7 +147,7 @@ function nextRows(
   parameter: Parameters,
   { from, lines, besides = [], limit }: NextRows,
 ): string {
-  const { table, target, order, until } = parts
+  const { table, target, order } = parts
   const where = [
     ...inBucket(parts, parameter),
     `(${table.claimable})`,
@@ -153,8 +156,8 @@ function nextRows(
     // Not leased, whatever `claimable` says: a declaration may forget to make it untrue. Said with `coalesce`, because
     // the planner takes a plain `is null` on a table without statistics for one row in 200 and gives up the order.
     // A lease without an owner is none.
-    `coalesce(${until} ${table.onExpiry === 'claimable' ? '<= now()' : "< '-infinity'"} or ${parts.owner} is null, true)`,
-    ...(table.exhausted === undefined ? [] : [`(${until} is null or not (${table.exhausted}))`]),
+    `coalesce(${isFree(parts)}, true)`,
+    ...(table.exhausted === undefined ? [] : [`(${parts.owner} is null or not (${table.exhausted}))`]),
     ...(from === 'place'
       ? [
           `(${list(order.map(({ column }) => column))}) >= (${list(order.map((o) => parameter(o.alias, o.type)))})`,
@@ -321,7 +324,7 @@ function claimAssignments(parts: Parts, parameter: Parameters): string[] {
     ...(table.attempts === undefined || table.onExpiry !== 'claimable'
       ? []
       : [
-          `${quote(table.attempts)} = coalesce(t.${quote(table.attempts)}, 0) + case when t.${until} is null then 0 else 1 end`,
+          `${quote(table.attempts)} = coalesce(t.${quote(table.attempts)}, 0) + case when t.${owner} is null then 0 else 1 end`,
         ]),
     ...(lines === undefined ? [] : [`${lines.behind} = false`]),
     ...assignments(table.writes.claim),

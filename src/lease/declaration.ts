@@ -6,6 +6,7 @@ import {
   type LeaseTable,
   type LeaseTableDeclaration,
   type OrderBy,
+  type Outcome,
   type OutcomeDeclaration,
 } from './table.ts'
 
@@ -38,22 +39,30 @@ const declarationSchema = z.strictObject({
       reap: assignments.optional(),
     })
     .optional(),
-  outcomes: z.record(
-    name,
-    z.strictObject({ set: assignments, args: z.record(z.string().regex(/^[a-z_]\w*$/i), sql).optional() }),
-  ),
+  outcomes: z
+    .record(
+      name,
+      z.strictObject({
+        set: assignments,
+        args: z.record(z.string().regex(/^[a-z_]\w*$/i), sql).optional(),
+        when: sql.optional(),
+        otherwise: name.optional(),
+        rest: sql.optional(),
+      }),
+    )
+    .optional(),
   columns: z.array(name).nonempty().optional(),
 })
 
 /** Declares a lease table. The table itself is looked at when a store is opened on it. */
-export function leaseTable<const Outcome extends string>(
-  declaration: LeaseTableDeclaration<Outcome>,
-): LeaseTable<Outcome> {
+export function leaseTable<const Name extends string>(
+  declaration: LeaseTableDeclaration<Name>,
+): LeaseTable<Name> {
   const parsed = declarationSchema.safeParse(declaration)
   if (!parsed.success) throw invalid(declaration, z.prettifyError(parsed.error))
 
   const { lease, writes, bucket } = declaration
-  const table: LeaseTable<Outcome> = {
+  const table: LeaseTable<Name> = {
     ...qualifiedName(declaration.table),
     key: typeof declaration.id === 'string' ? [declaration.id] : declaration.id,
     bucket,
@@ -68,7 +77,7 @@ export function leaseTable<const Outcome extends string>(
     ordering: declaration.ordering,
     lanes: declaration.lanes,
     writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
-    outcomes: withArgs(declaration.outcomes),
+    outcomes: complete(declaration.outcomes),
     columns: declaration.columns,
   }
   refuseContradictions(declaration, table)
@@ -89,14 +98,17 @@ function orderBy(order: LeaseTableDeclaration['order'][number]): OrderBy {
   return { column, direction: direction.toLowerCase() === 'desc' ? 'desc' : 'asc' }
 }
 
-function withArgs<Outcome extends string>(
-  outcomes: Readonly<Record<Outcome, OutcomeDeclaration>>,
-): Readonly<Record<Outcome, Required<OutcomeDeclaration>>> {
-  const entries = Object.entries<OutcomeDeclaration>(outcomes)
+function complete<Name extends string>(
+  outcomes: Readonly<Record<Name, OutcomeDeclaration>> | undefined,
+): Readonly<Record<Name, Outcome>> {
+  const entries = Object.entries<OutcomeDeclaration>(outcomes ?? {})
   return Object.fromEntries(
-    entries.map(([outcome, { set, args }]) => [outcome, { set, args: args ?? {} }]),
+    entries.map(([name, { set, args = {}, when, otherwise, rest }]) => [
+      name,
+      { set, args, when, otherwise, rest },
+    ]),
     // Object.fromEntries forgets which keys it was given.
-  ) as Record<Outcome, Required<OutcomeDeclaration>>
+  ) as Record<Name, Outcome>
 }
 
 /** A column has one writer: the lease's own columns belong to the kernel, the key to nobody. */
@@ -135,6 +147,16 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
     )
   }
   refuseUnknownArguments(declaration, table)
+  for (const [outcome, { when, otherwise }] of Object.entries<Outcome>(table.outcomes)) {
+    if ((when === undefined) !== (otherwise === undefined))
+      throw invalid(declaration, `outcomes.${outcome} needs both \`when\` and \`otherwise\`, or neither`)
+    const other = otherwise === undefined ? undefined : Reflect.get(table.outcomes, otherwise)
+    if (otherwise !== undefined && (other === undefined || Object.keys((other as Outcome).args).length > 0))
+      throw invalid(
+        declaration,
+        `outcomes.${outcome}.otherwise names ${otherwise}, which is no outcome without arguments`,
+      )
+  }
 }
 
 /** A line is ordered by one id, and who is in flight has to show. */
@@ -148,11 +170,13 @@ function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: Lease
     ['writes.claim', table.writes.claim, {}],
     ['writes.reap', table.writes.reap, {}],
     ['writes.release', table.writes.release, { delay_ms: 'float8' }],
-    ...Object.entries(table.outcomes).map(([outcome, { set, args }]): [string, Assignments, object] => [
-      `outcomes.${outcome}`,
-      set,
-      args,
-    ]),
+    ...Object.entries(table.outcomes).map(
+      ([outcome, { set, args, when, rest }]): [string, Assignments, object] => [
+        `outcomes.${outcome}`,
+        { ...set, when: when ?? 'true', rest: rest ?? 'null' },
+        args,
+      ],
+    ),
   ]
   for (const [where, set, args] of given) {
     const used = Object.values(set).flatMap((expression) => argumentsIn(expression))

@@ -13,7 +13,7 @@ import {
 } from './parts.ts'
 import { advance, followers, leftLine, linesOf, lookAgain } from './line-sql.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
-import { type Assignments, heldOf, type OutcomeDeclaration, replaceArguments } from './table.ts'
+import { heldOf, type Outcome, replaceArguments } from './table.ts'
 
 /**
  * Moves `until` forward for every lease that is still ours and alive, and says of each whether it was.
@@ -64,11 +64,7 @@ where ((${list(key.map((k) => k.alias))}) in (select * from free)) is not true`,
 }
 
 /** Writes the outcome and ends the lease, for the rows that are still ours. */
-export function settle(
-  parts: Parts,
-  outcome: string,
-  declared: Required<OutcomeDeclaration>,
-): LeaseStatement {
+export function settle(parts: Parts, outcome: string, declared: Outcome): LeaseStatement {
   const parameter = parameters()
   const lines = linesOf(parts)
   const held = `held as materialized (${heldLeases(parts, parameter)})`
@@ -93,18 +89,14 @@ from settled`,
   )
 }
 
-export function settleUpdate(
-  parts: Parts,
-  parameter: Parameters,
-  declared: Required<OutcomeDeclaration>,
-): string {
+export function settleUpdate(parts: Parts, parameter: Parameters, declared: Outcome): string {
   const id = rowId(parts.key.map((k) => `t.${k.column}`))
   // One JSON object for the batch, looked up by row: a join for the sake of the arguments could turn quadratic.
   const argument = (name: string): string =>
     `(${parameter('args', 'jsonb')} -> ${id} ->> ${quoteLiteral(name)})::${declared.args[name] ?? 'text'}`
   const lines = linesOf(parts)
   const left = lines === undefined ? '' : `,\n  ${leftLine(lines)}`
-  return endUpdate(parts, parameter, declared.set, argument) + left
+  return endUpdate(parts, parameter, declared, argument) + left
 }
 
 /** Gives rows back as they were; `$delay_ms` says how long they are to wait, in a table that can make them. */
@@ -115,23 +107,25 @@ export function release(parts: Parts): LeaseStatement {
     parameter,
     `
 with held as materialized (${heldLeases(parts, parameter)})
-${endUpdate(parts, parameter, parts.table.writes.release, () => parameter('delayMs', 'float8'))}`,
+${endUpdate(parts, parameter, { set: parts.table.writes.release }, () => parameter('delayMs', 'float8'))}`,
   )
 }
 
 function endUpdate(
   parts: Parts,
   parameter: Parameters,
-  set: Assignments,
+  { set, when, rest }: Pick<Outcome, 'set'> & Partial<Outcome>,
   argument: (name: string) => string,
 ): string {
   const { target, key, owner, until } = parts
+  const restUntil = rest === undefined ? 'null' : `now() + (${replaceArguments(rest, argument)})`
+  const stillTrue = when === undefined ? [] : [`(${replaceArguments(when, argument)}) is true`]
   const written = Object.entries(set).map(
     ([column, expression]) => `${quote(column)} = ${replaceArguments(expression, argument)}`,
   )
   return `update ${target} as t
-set ${list([`${owner} = null`, `${until} = null`, ...written])}
-where ${[...inBucket(parts, parameter, 't.'), ...ours(parts)].join('\n  and ')}
+set ${list([`${owner} = null`, `${until} = ${restUntil}`, ...written])}
+where ${[...inBucket(parts, parameter, 't.'), ...ours(parts), ...stillTrue].join('\n  and ')}
 returning ${rowId(key.map((k) => `t.${k.column}`))} as "@id"`
 }
 

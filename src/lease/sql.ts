@@ -21,7 +21,7 @@ import { type TableShape } from './inspect.ts'
 import { linesOf, sweep } from './line-sql.ts'
 import { partsOf } from './parts.ts'
 import { type LeaseStatement } from './statement.ts'
-import { type LeaseTable, type OutcomeDeclaration } from './table.ts'
+import { type LeaseTable, type Outcome } from './table.ts'
 
 export { MAX_BATCH } from './claim-sql.ts'
 
@@ -70,7 +70,7 @@ export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStat
           },
   }
 
-  function exchanges(outcome: string, declared: Required<OutcomeDeclaration>): LookStatements {
+  function exchanges(outcome: string, declared: Outcome): LookStatements {
     return {
       start: exchange(parts, outcome, declared, 'start'),
       place: ascending ? exchange(parts, outcome, declared, 'place') : undefined,

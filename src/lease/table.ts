@@ -8,6 +8,21 @@ export type Assignments = Readonly<Record<string, Sql>>
 export interface OutcomeDeclaration {
   readonly set: Assignments
   readonly args?: Readonly<Record<string, Sql>>
+  /** What must still be true of the row, besides that it is ours: a compare-and-set on its status, say. */
+  readonly when?: Sql
+  /** The outcome of a row that is ours and of which `when` is no longer true. */
+  readonly otherwise?: string
+  /** An interval for which nobody claims the row: it stands where the end of the lease stood. */
+  readonly rest?: Sql
+}
+
+/** One with its defaults. */
+export interface Outcome {
+  readonly set: Assignments
+  readonly args: Readonly<Record<string, Sql>>
+  readonly when: Sql | undefined
+  readonly otherwise: string | undefined
+  readonly rest: Sql | undefined
 }
 
 /** One line for each key. docs/decisions/006-ordering.md has the protocol. */
@@ -20,7 +35,7 @@ export interface Ordering {
   readonly waitedFor: Sql
 }
 
-export interface LeaseTableDeclaration<Outcome extends string = string> {
+export interface LeaseTableDeclaration<Name extends string = string> {
   /** `'schema.table'`, `'table'` (then in `public`), or the two parts where a name contains a dot. */
   readonly table: string | { readonly schema: string; readonly name: string }
   /** The column, or columns, that identify a row: its primary key or another unique key. */
@@ -57,7 +72,8 @@ export interface LeaseTableDeclaration<Outcome extends string = string> {
     readonly release?: Assignments
     readonly reap?: Assignments
   }
-  readonly outcomes: Readonly<Record<Outcome, OutcomeDeclaration>>
+  /** How a row can be settled. Without any it is only ever released; an application may add its own. */
+  readonly outcomes?: Readonly<Record<Name, OutcomeDeclaration>>
   /** The columns a claim returns; all of them by default. */
   readonly columns?: readonly string[]
 }
@@ -68,7 +84,7 @@ export interface OrderBy {
 }
 
 /** A declaration with its shorthands resolved: what the rest of the kernel reads. */
-export interface LeaseTable<Outcome extends string = string> {
+export interface LeaseTable<Name extends string = string> {
   readonly schema: string
   readonly name: string
   readonly key: readonly string[]
@@ -84,13 +100,18 @@ export interface LeaseTable<Outcome extends string = string> {
   readonly ordering: Ordering | undefined
   readonly lanes: string | undefined
   readonly writes: { readonly claim: Assignments; readonly release: Assignments; readonly reap: Assignments }
-  readonly outcomes: Readonly<Record<Outcome, Required<OutcomeDeclaration>>>
+  readonly outcomes: Readonly<Record<Name, Outcome>>
   readonly columns: readonly string[] | undefined
 }
 
 /** What is true of a leased row. One whose expired lease is claimable stays in its claimable state. */
 export function heldOf(table: LeaseTable): Sql | undefined {
   return table.held ?? (table.onExpiry === 'claimable' ? table.claimable : undefined)
+}
+
+/** Whether a row can be told to rest: then the end of a lease means something without an owner, too. */
+export function canRest(table: LeaseTable): boolean {
+  return Object.values<Outcome>(table.outcomes).some(({ rest }) => rest !== undefined)
 }
 
 /** The name a person would write. */

@@ -1,6 +1,7 @@
 import { type Clock } from '../clock.ts'
 import { isLeaseholdError } from '../errors.ts'
 import { createClaimer, type Claimer } from '../lease/claimer.ts'
+import { type Lease } from '../lease/lease.ts'
 import { type Claim, type Ended, type Lane, type LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import { isUnavailable } from '../postgres/failures.ts'
@@ -255,7 +256,10 @@ export class Exchange<Row extends object> {
         drained = false,
         full = false,
       } = result
-      if (batch !== undefined) this.#settled(batch, { ended, fencedOff }, sentAt)
+      if (batch !== undefined) {
+        const gone = await this.#otherwise(batch, fencedOff)
+        this.#settled(batch, { ended, fencedOff: gone }, sentAt)
+      }
       if (claimed !== undefined) this.#claimed({ claimed, trustedUntil, place, full, drained }, sentAt)
       if (result.nextDueMs !== undefined) this.#pace.expect(this.#now() + result.nextDueMs)
       if (claimed === undefined && result.advanced === true) this.advanced()
@@ -288,6 +292,25 @@ export class Exchange<Row extends object> {
     if (count > 0) events.emit('claimed', { ...this.#of, count, full, durationMs: now - sentAt })
     // A look can be full of rows that have to wait behind others: the next one must not be as small.
     if (count > 0 || full) onClaimed(claim, { full, sentAt })
+  }
+
+  /** Of those that were not settled, some may be ours still: what the outcome asks of the row is no longer true. */
+  async #otherwise(batch: SettlementBatch<Row>, fencedOff: readonly Lease[]): Promise<readonly Lease[]> {
+    const { store, events } = this.#options
+    const otherwise = store.table.outcomes[batch.outcome]?.otherwise
+    if (otherwise === undefined || fencedOff.length === 0) return fencedOff
+    const sentAt = this.#now()
+    try {
+      const { ended, fencedOff: gone } = await store.settle(otherwise, fencedOff)
+      const ids = ended.map(({ id }) => id)
+      if (ids.length > 0)
+        events.emit('settled', { ...this.#of, outcome: otherwise, ids, durationMs: this.#now() - sentAt })
+      return gone
+    } catch (error) {
+      // Nothing was written for them; they can be claimed again when their leases are over.
+      this.#trouble(`settling rows of ${this.#of.table} as ${otherwise}`, error)
+      return fencedOff
+    }
   }
 
   #settled(batch: SettlementBatch<Row>, { ended, fencedOff }: Ended, sentAt: number): void {
@@ -340,7 +363,8 @@ export class Exchange<Row extends object> {
       }
       try {
         const ended = await store.settle(single.outcome, leasesOf(single), argsOf(single))
-        this.#settled(single, ended, this.#now())
+        const fencedOff = await this.#otherwise(single, ended.fencedOff)
+        this.#settled(single, { ...ended, fencedOff }, this.#now())
         if (ended.advanced === true) this.advanced()
       } catch (error) {
         if (isRefusal(error)) onGone(row, undefined)
