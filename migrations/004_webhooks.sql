@@ -125,6 +125,7 @@ create index webhook_outbox_lines on webhook_outbox (bucket, line, (not (deliver
 
 -- What has failed is looked for by operators: all since a time, or of one endpoint.
 create index webhook_outbox_failed on webhook_outbox (bucket, failed_at, id) where delivery_status = 'failed';
+create index webhook_outbox_failed_by_id on webhook_outbox (bucket, id) where delivery_status = 'failed';
 
 comment on table webhook_outbox is 'Deliveries: one row for each event and endpoint, written in the transaction of whoever sends. Dispatchers deliver them, at least once.';
 comment on column webhook_outbox.id is 'Number of the delivery, in the order of insertion.';

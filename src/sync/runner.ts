@@ -27,6 +27,7 @@ import {
   wakeChunks,
   writeChunks,
 } from './sql.ts'
+import { type SyncRetention, syncUpkeep } from './operator/upkeep.ts'
 import { chunkTable, type ChunkRow, jobTable, type JobRow } from './table.ts'
 
 export interface RunnerOptions {
@@ -38,6 +39,8 @@ export interface RunnerOptions {
   readonly chunks?: Partial<WorkerSettings>
   /** How often a job is looked at while its chunks are being done. Default 1000. */
   readonly lookEveryMs?: number
+  /** How long ended jobs are kept; `false`: for ever. Default 30 days. */
+  readonly retention?: SyncRetention | false
 }
 
 /** The names under which the two workers of a runner are started, woken and set; `--only sync` means both. */
@@ -53,6 +56,7 @@ const DEFAULT_ATTEMPTS = 5
 /** Jobs of one definition that a runner plans at once. */
 const JOBS_AT_ONCE = 4
 const PLAN_ATTEMPTS = 10
+const UPKEEP_EVERY_MS = 600_000
 /** Chunks of a plan that are written together, and how long the first of them waits for the others. */
 const PLAN_BATCH = { most: 500, waitMs: 100 }
 
@@ -67,7 +71,7 @@ export function runner(
     })
   }
   const run = new Run(definitions, options)
-  const { schema, jobs, chunks } = options
+  const { schema, jobs, chunks, retention = {} } = options
   const rooms = new Map(
     [...definitions].map(([name, { concurrency }]) => [name, concurrency ?? DEFAULT_CONCURRENCY]),
   )
@@ -87,6 +91,14 @@ export function runner(
         laneOf,
       }),
       settings: { ...JOB_SETTINGS, concurrency: JOBS_AT_ONCE * definitions.size, ...jobs },
+      ...(retention === false
+        ? {}
+        : {
+            upkeep: {
+              everyMs: UPKEEP_EVERY_MS,
+              run: async (db, stop) => syncUpkeep(db, { ...retention, schema }, stop),
+            },
+          }),
       open: async ({ db }) => run.open(db),
     },
     {

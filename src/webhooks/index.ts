@@ -32,6 +32,25 @@ export { type BreakerSettings, DEFAULT_BREAKER } from './dispatcher/breaker.ts'
 export { DEFAULT_SCHEDULE } from './dispatcher/schedule.ts'
 export { type DeliveryRow, webhookTable, type WebhookTableOptions } from './table.ts'
 export { DELIVERY_STATUSES, type DeliveryStatus, TRANSITIONS } from './transitions.ts'
+export {
+  listDeliveries,
+  type DeliveryPage,
+  type DeliveryPageOptions,
+  type DeliverySummary,
+} from './operator/browse.ts'
+export { showDelivery, type DeliveryAttempt, type DeliveryDetails } from './operator/show.ts'
+export { countDeliveries, oldestPendingDelivery, type DeliveryCounts } from './operator/counts.ts'
+export { summariseEndpoints, type EndpointSummaries } from './operator/endpoint-summary.ts'
+export type { DeliveryFilter } from './operator/filter.ts'
+export {
+  recover,
+  requeue,
+  type RecoverOptions,
+  type Requeued,
+  type RequeueOptions,
+} from './operator/requeue.ts'
+export { cancel, type Cancelled, type CancelOptions } from './operator/cancel.ts'
+export { webhookUpkeep, type WebhookRetention } from './operator/upkeep.ts'
 export { LOOPBACK, type NetworkPolicyOptions, type PostLimits } from './network/index.ts'
 export {
   isWebhookInvalid,

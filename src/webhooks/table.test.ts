@@ -1,12 +1,10 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { type DeliveryRecord, deliveries } from '../../test/support/running-dispatcher.ts'
-import { inspectTable } from '../lease/inspect.ts'
-import { openLeaseStore, type LeaseStore } from '../lease/index.ts'
-import { leaseStatements } from '../lease/sql.ts'
+import { openLeaseStore } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { leaseConformance } from '../testing/index.ts'
-import { type WebhookOutcome, webhookTable } from './table.ts'
+import { webhookTable } from './table.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus, TRANSITIONS } from './transitions.ts'
 
 const { url } = useDatabase()
@@ -15,7 +13,6 @@ const ENDPOINTS = ['00000000-0000-7000-8000-00000000000a', '00000000-0000-7000-8
 const LEASE = { limit: 1, leaseMs: 60_000 }
 const LANES = ENDPOINTS.map((key) => ({ key, room: 10 }))
 const DONE = { duration_ms: 1, status: 200, code: null, error: null, response: 'thank you' }
-const FAILED = { duration_ms: 1, status: 500, code: 'http500', error: 'answered with HTTP 500', response: '' }
 
 beforeEach(async () => db.query({ text: 'truncate leasehold.webhook_outbox restart identity cascade' }))
 afterAll(async () => db.close())
@@ -39,16 +36,6 @@ async function only(): Promise<DeliveryRecord> {
   const [row] = await deliveries(db)
   if (row === undefined) throw new Error('there is no delivery')
   return row
-}
-
-async function storeOf(owner: string, maxAttempts?: number): Promise<LeaseStore> {
-  return openLeaseStore(db, webhookTable({ maxAttempts }), { owner, bucket: 0 })
-}
-
-async function attempts(): Promise<unknown[]> {
-  const text =
-    'select attempt, lease_token, status, error_code, started_at is null as unknown from leasehold.webhook_attempts order by id'
-  return (await db.query({ text })).rows
 }
 
 describe('D5, D6: webhook_outbox is a lease table like any other', () => {
@@ -131,7 +118,7 @@ describe('WH-FR-004-AC3: the database refuses what the state machine does not kn
 
   it('D3: a token never goes down, not by a requeue either, and grows by one with every claim', async () => {
     await deliveryIn('pending')
-    const store = await storeOf('d')
+    const store = await openLeaseStore(db, webhookTable(), { owner: 'd', bucket: 0 })
     for (const token of ['1', '2', '3']) {
       const { claimed } = await store.claim({ ...LEASE, lanes: LANES })
       expect((await only()).lease_token).toBe(token)
@@ -166,135 +153,5 @@ describe('WH-FR-004-AC1: the fields of a state are there exactly in that state',
     await expect(change("lease_owner = 'd', lease_until = now()")).rejects.toMatchObject({
       constraint: 'webhook_outbox_in_flight',
     })
-  })
-})
-
-describe('a renewal', () => {
-  it('WH-FR-002-AC1: constrains id, lease_owner and delivery_status, in the statement itself', async () => {
-    const table = webhookTable()
-    const inspection = await inspectTable(db, table)
-    if (!('shape' in inspection)) throw new Error('the table is not there')
-    const { text } = leaseStatements(table, inspection.shape).renew
-    const chosen = /free as materialized \((?<query>.*?)for no key update skip locked/s.exec(text)?.groups?.[
-      'query'
-    ]
-    expect(chosen).toMatch(/t\."id"/)
-    expect(chosen).toMatch(/t\."lease_owner"/)
-    expect(chosen).toMatch(/t\."lease_token"/)
-    expect(chosen).toContain("delivery_status = 'pending'")
-    expect(chosen).toContain('t."lease_until" > now()')
-    // Only what was chosen by that is written to.
-    expect(text).toMatch(
-      /update "leasehold"\."webhook_outbox" as t\s+set "lease_until" = greatest\([^;]*free/,
-    )
-  })
-
-  it.each([
-    ['another dispatcher has it', "lease_owner = 'thief'"],
-    ['it was claimed again under the same name', 'lease_token = lease_token + 1'],
-    ['it is over', "lease_until = now() - interval '1 second'"],
-    ['it was cancelled', FIELDS.failed],
-    ['it was delivered by hand', FIELDS.delivered],
-  ])('WH-FR-002-AC1: changes nothing when %s', async (_, set) => {
-    await write(1)
-    const store = await storeOf('d')
-    const { claimed } = await store.claim({ ...LEASE, lanes: LANES })
-    await change(set)
-    const before = await only()
-    const leases = claimed.map(({ lease }) => lease)
-    const renewal = await store.renew(leases, 600_000)
-    expect(renewal).toMatchObject({ renewed: [], lost: leases })
-    expect(await only()).toEqual(before)
-  })
-
-  it('WH-FR-001-AC2: moves lease_until forward, never back', async () => {
-    await write(1)
-    const store = await storeOf('d')
-    const { claimed } = await store.claim({ ...LEASE, lanes: LANES })
-    const leases = claimed.map(({ lease }) => lease)
-    const { lease_until: first } = await only()
-    await store.renew(leases, 600_000)
-    const { lease_until: second } = await only()
-    expect(second?.getTime()).toBeGreaterThan(first?.getTime() ?? Infinity)
-    await store.renew(leases, 1_000)
-    expect((await only()).lease_until).toEqual(second)
-  })
-})
-
-describe('WH-FR-002-AC3: delivered, retry, failed and postponed check ownership', () => {
-  const OUTCOMES: Readonly<Record<WebhookOutcome, Readonly<Record<string, unknown>>>> = {
-    done: DONE,
-    retry: { ...FAILED, delay_ms: 5_000 },
-    dead: FAILED,
-    postponed: { delay_ms: 5_000 },
-  }
-
-  it.each(Object.entries(OUTCOMES))(
-    '%s from a dispatcher that has lost it changes nothing',
-    async (outcome, args) => {
-      await write(1)
-      const [slow, quick] = [await storeOf('slow'), await storeOf('quick')]
-      const lost = (await slow.claim({ ...LEASE, lanes: LANES })).claimed.map(({ lease }) => lease)
-      await change("lease_until = now() - interval '1 second'")
-      const { claimed } = await quick.claim({ ...LEASE, lanes: LANES })
-      const before = await only()
-      expect(before).toMatchObject({ lease_owner: 'quick', lease_token: '2', attempts: 1 })
-      expect(await slow.settle(outcome, lost, { args: [args] })).toMatchObject({ ended: [], fencedOff: lost })
-      expect(await only()).toEqual(before)
-      const mine = claimed.map(({ lease }) => lease)
-      expect(await quick.settle(outcome, mine, { args: [args] })).toMatchObject({
-        ended: mine,
-        fencedOff: [],
-      })
-    },
-  )
-})
-
-describe('WH-FR-004-AC2: a lease that is over', () => {
-  it('is claimable at once, by anybody, and its attempt is kept', async () => {
-    await write(1)
-    await (await storeOf('dead')).claim({ ...LEASE, lanes: LANES })
-    await change("lease_until = now() - interval '1 second'")
-    const store = await storeOf('other')
-    const { claimed } = await store.claim({ ...LEASE, lanes: LANES })
-    expect(await only()).toMatchObject({ lease_owner: 'other', lease_token: '2', attempts: 1 })
-    const leases = claimed.map(({ lease }) => lease)
-    await store.settle('done', leases, { args: [DONE] })
-    expect(await attempts()).toEqual([
-      { attempt: 1, lease_token: '1', status: null, error_code: 'leaseExpired', unknown: true },
-      { attempt: 2, lease_token: '2', status: 200, error_code: null, unknown: false },
-    ])
-  })
-
-  it.each([
-    [1, 'failed'],
-    [2, 'pending'],
-  ])(
-    'WH-FR-004-AC3: with %i attempts at most, a delivery whose dispatcher died is %s',
-    async (most, status) => {
-      await write(1)
-      const store = await storeOf('dead', most)
-      await store.claim({ ...LEASE, lanes: LANES })
-      await change("lease_until = now() - interval '1 second'")
-      expect(await store.reap()).toHaveLength(1)
-      expect(await only()).toMatchObject({
-        delivery_status: status,
-        attempts: 1,
-        lease_owner: null,
-        lease_until: null,
-        last_error_code: 'leaseExpired',
-      })
-      expect(await attempts()).toMatchObject([{ attempt: 1, error_code: 'leaseExpired', unknown: true }])
-    },
-  )
-
-  it('WH-FR-004-AC3: of a last attempt is not claimed once more: it is left to the reaper', async () => {
-    await write(1)
-    const store = await storeOf('dead', 1)
-    await store.claim({ ...LEASE, lanes: LANES })
-    await change("lease_until = now() - interval '1 second'")
-    expect((await store.claim({ ...LEASE, lanes: LANES })).claimed).toEqual([])
-    expect(await store.reap()).toHaveLength(1)
-    expect((await only()).delivery_status).toBe('failed')
   })
 })

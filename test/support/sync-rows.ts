@@ -1,5 +1,6 @@
 /** Jobs and chunks of a sync, as the tables have them. */
 import { type Database } from '../../src/postgres/database.ts'
+import { type Events } from '../../src/runtime/index.ts'
 import { type SyncState } from '../../src/sync/transitions.ts'
 
 export interface JobRecord {
@@ -67,4 +68,44 @@ export async function emptySync(db: Database): Promise<void> {
   await db.query({
     text: 'truncate leasehold.sync_jobs, leasehold.sync_checkpoints, leasehold.sync_job_chunks, leasehold.sync_sources',
   })
+}
+
+/** Hears from now on how jobs end; `ended` waits for one of them, also where it has ended already. */
+export function watchJobs(...heard: readonly Events[]): {
+  ended(jobId: string): Promise<'done' | 'dead'>
+} {
+  const ends = new Map<string, 'done' | 'dead'>()
+  const waiting = new Set<() => void>()
+  for (const events of heard) {
+    events.on('settled', ({ table, outcome, ids }) => {
+      if (!table.endsWith('sync_jobs') || (outcome !== 'done' && outcome !== 'dead')) return
+      for (const id of ids) ends.set(id, outcome)
+      for (const look of waiting) look()
+    })
+  }
+  return {
+    ended: async (jobId) =>
+      new Promise((resolve) => {
+        const look = (): void => {
+          const end = ends.get(jobId)
+          if (end === undefined) return
+          waiting.delete(look)
+          resolve(end)
+        }
+        waiting.add(look)
+        look()
+      }),
+  }
+}
+
+/** A promise, and what keeps it. */
+export function gate<Value = void>(): {
+  readonly opened: Promise<Value>
+  readonly open: (value: Value) => void
+} {
+  let open: (value: Value) => void = () => undefined
+  const opened = new Promise<Value>((resolve) => {
+    open = resolve
+  })
+  return { opened, open }
 }

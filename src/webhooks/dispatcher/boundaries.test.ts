@@ -4,13 +4,13 @@ import { expect, it } from 'vitest'
 
 const SOURCE = fileURLToPath(new URL('../../', import.meta.url))
 /** These have nothing to do with rows in hand: the store of the settings, and a wake-up for others. */
-const STORES = ['runtime/live-settings.ts', 'runtime/wake-others.ts']
+const STORES = new Set(['runtime/live-settings.ts', 'runtime/wake-others.ts'])
 /** The dispatcher is the use case, the runtime its worker. Statements are elsewhere: behind the store, and in *-sql.ts. */
 const WITHOUT_SQL = ['webhooks/dispatcher', 'runtime'].flatMap((folder) =>
   readdirSync(`${SOURCE}${folder}`)
     .filter((file) => file.endsWith('.ts') && !/\.test\.ts$|-sql\.ts$/.test(file))
     .map((file) => `${folder}/${file}`)
-    .filter((file) => !STORES.includes(file)),
+    .filter((file) => !STORES.has(file)),
 )
 const STATEMENT =
   /['"`]\s*(?:with\s[^'"`]*\bas\b|select\b|insert\s+into\b|update\s+(?:\$\{|\S+\s+(?:as\s+\w+\s+)?set\b)|delete\s+from\b|merge\s+into\b|truncate\b|lock\s+table\b|alter\s|create\s|drop\s)/i

@@ -42,8 +42,9 @@ async function attempts(): Promise<unknown[]> {
   return rows
 }
 
-const allDelivered = async (): Promise<void> =>
-  expect.poll(async () => deliveryStatuses(db), BOUND).toEqual({ delivered: EVENTS })
+async function allDelivered(): Promise<void> {
+  await expect.poll(async () => deliveryStatuses(db), BOUND).toEqual({ delivered: EVENTS })
+}
 
 it('WH-FR-004-AC1, WH-FR-004-AC3: what a dispatcher had in hand when it was killed is delivered by another, long before its lease is over', async () => {
   const target = await receiver()
@@ -106,7 +107,7 @@ it('WH-FR-004-AC2: with no reaper anywhere, leases that are over are claimed by 
 
 it('WH-FR-002-AC3, WH-FR-004-AC3: a dispatcher that was stopped past its lease and comes back changes nothing', async () => {
   const target = await receiver()
-  const { letGo } = hold(target)
+  const answers = hold(target)
   await addEndpoint(db, target.url)
   await sendAll(db, ...Array.from({ length: EVENTS }, () => null))
   const settings = { leaseMs: 2_000, reaperIntervalMs: 200, pollMs: 50 }
@@ -115,7 +116,7 @@ it('WH-FR-002-AC3, WH-FR-004-AC3: a dispatcher that was stopped past its lease a
   process.kill(stopped.pid, 'SIGSTOP')
   target.answer(() => 204)
   // Its answers are there when it wakes up, and come too late.
-  letGo()
+  answers.letGo()
   const other = startDispatcherProcess(processes, { ...config, settings })
   await allDelivered()
   const before = await deliveries(db)

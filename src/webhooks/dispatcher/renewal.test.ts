@@ -197,6 +197,19 @@ describe('WH-FR-001-AC3: renewal ends with the settlement', () => {
   })
 })
 
+it('WH-NFR-001: one statement in a heartbeat renews all deliveries in flight, however many they are', async () => {
+  const slow = await slowReceiver()
+  const count = 200
+  await addEndpoint(db, slow.url, { concurrency: count })
+  await sendAll(db, ...Array.from({ length: count }, () => null))
+  const events = new Events()
+  await startDispatcher({ settings: { ...settings, leaseMs: 4_000 } }, { events })
+  await slow.reached(count)
+  for (let beat = 0; beat < 3; beat += 1)
+    expect(await events.next('renewed')).toMatchObject({ count, busy: 0 })
+  slow.letGo()
+})
+
 describe('WH-FR-002-AC2: a delivery that was taken away', () => {
   it('is renewed no more and settled by nobody but its owner; others go on', async () => {
     const [taken, kept] = [await slowReceiver(), await slowReceiver()]

@@ -25,10 +25,10 @@ afterAll(async () => db.close())
 
 /** Sends until it is told to stop, so that there are deliveries at every moment; then waits for the last of them. */
 function load(target: Receiver): { stop(): Promise<number> } {
-  let stopping = false
+  const stopping = new AbortController()
   let sent = 0
   const sending = (async () => {
-    while (!stopping) {
+    while (!stopping.signal.aborted) {
       const { rows } = await db.query<{ count: number }>({
         text: `select count(*)::int as count from generate_series(1, 20) as n,
           leasehold.send_webhook('test.happened', jsonb_build_object('n', n))`,
@@ -39,7 +39,7 @@ function load(target: Receiver): { stop(): Promise<number> } {
   })()
   return {
     async stop() {
-      stopping = true
+      stopping.abort()
       await sending
       await expect.poll(async () => deliveryStatuses(db), BOUND).toEqual({ delivered: sent })
       return sent

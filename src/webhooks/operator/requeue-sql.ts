@@ -91,7 +91,7 @@ export async function requeueBatch(
 picked as materialized (
   select d.id, d.failed_at from ${table} as d
   where ${meantSql(chosen, place, value)}
-    and true or (select true from ${endpointsOf(chosen.schema)} as e where e.id = d.endpoint_id)
+    and exists (select from ${endpointsOf(chosen.schema)} as e where e.id = d.endpoint_id)
   order by ${orderSql(chosen.status)} limit ${value(limit, 'int')} for update of d
 ),
 numbered as materialized (

@@ -118,8 +118,11 @@ describe('what has been due for too long', () => {
   it('what an operator requeues after a week is attempted, not given up at once', async () => {
     const endpoint = await makeEndpoint(db)
     await makeDeliveries(db, endpoint, 1, { status: 'failed', agoMs: 8 * DAY_MS })
+    // Beside one that is given up.
+    await makeDeliveries(db, endpoint, 1, { agoMs: 5 * DAY_MS })
     await requeue(db, { ids: ['1'], principal: 'ada', reason: 'it is back' })
-    expect(await webhookUpkeep(db, QUICK)).toEqual(NOTHING)
+    expect(await webhookUpkeep(db, QUICK)).toEqual({ ...NOTHING, expired: 1 })
+    expect((await rows()).map((row) => row.delivery_status)).toEqual(['pending', 'failed'])
   })
 
   it('a line is given up together as far as it is too old, in batches, and the rest of it goes on', async () => {

@@ -1,0 +1,248 @@
+import { inspect } from 'node:util'
+import { isLeaseholdError, LeaseholdError } from '../errors.ts'
+import { type LeaseTable, type Sql } from '../lease/table.ts'
+import { type Database } from '../postgres/database.ts'
+import { type Queryable } from '../postgres/queryable.ts'
+import { type HandlerContext, type HandlerLog } from '../runtime/context.ts'
+import { createLoop, type Loop } from '../runtime/loop.ts'
+import { type Outcome, settleAs } from '../runtime/outcome.ts'
+import { type WorkerSettings } from '../runtime/settings.ts'
+import { type Surroundings, type WorkDeclaration } from '../runtime/work-declaration.ts'
+import { CycleSummary } from './cycle-summary.ts'
+import { argumentOf, OPEN, reconciledTable, SKIPPED } from './table.ts'
+import { allowed, type Transition, type Transitions } from './transitions.ts'
+
+export interface ObserveContext {
+  readonly id: string
+  /** The fencing token, for whatever the observer writes elsewhere. */
+  readonly token: bigint
+  /** Fires when the lease is lost, the time for the observation is over, or the reconciler has to stop. */
+  readonly signal: AbortSignal
+  readonly log: HandlerLog
+}
+
+/** What an observation says: the status that the row should have, and values for columns that `values` names. */
+export type Answer<Status extends string = string> =
+  | Status
+  | { readonly status: Status; readonly values?: Readonly<Record<string, unknown>> }
+
+/** A transition that was applied. */
+export interface Applied<Row, Status extends string = string> {
+  readonly row: Row
+  readonly from: Status
+  readonly to: Status
+}
+
+export interface ReconcilerOptions<Row extends object, Status extends string> {
+  /** The table, with the lease that was added to it. Its outcomes are the reconciler's business. */
+  readonly table: LeaseTable
+  readonly transitions: Transitions<Status>
+  /** Looks at what a row stands for. `undefined`: nothing new; the row stays open and is looked at again. */
+  readonly observe: (row: Row, context: ObserveContext) => Promise<Answer<Status> | undefined | null>
+  /** The column that has the status. Default `status`. */
+  readonly status?: string
+  /** Columns that an answer may bring values for, with their SQL types: `{ tx_hash: 'text' }`. */
+  readonly values?: Readonly<Record<string, Sql>>
+  /** Runs in the transaction of a transition, if it applied: enqueue an event, send a webhook. What it throws undoes both. */
+  readonly onApplied?: (tx: Queryable, applied: Applied<Row, Status>) => Promise<void>
+  /** How long a row that stays open is left alone. Default 10000. */
+  readonly everyMs?: number
+  /** How long one observation may take. Default: as long as its lease can be kept. */
+  readonly timeoutMs?: number
+  /** The role, and what `--only` says. Default `reconcile`. */
+  readonly name?: string
+  readonly settings?: Partial<WorkerSettings>
+  readonly bucket?: number
+}
+
+export const RECONCILE = 'reconcile'
+
+/** REC-09: nothing is claimed before there is a slot for it. */
+const SETTINGS = { pollMs: 5_000, batch: 100, concurrency: 10, prefetch: 0, claimLoops: 1 } as const
+const DEFAULT_EVERY_MS = 10_000
+const LONGEST_TIMER_MS = 2_147_483_647
+
+/** The worker of a table of yours: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
+export function reconciler<Row extends object, const Status extends string>(
+  options: ReconcilerOptions<Row, Status>,
+): WorkDeclaration<Row> {
+  const { status = 'status', values = {}, name = RECONCILE, settings, bucket } = options
+  refuseBroken(options)
+  const transitions = allowed(options.transitions)
+  const table = reconciledTable(options.table, { status, transitions, values })
+  const work = new Reconcile<Row, Status>(options, status, transitions, table)
+  return {
+    name,
+    table,
+    handle: async (context) => work.examine(context),
+    settings: { ...SETTINGS, ...settings },
+    ...(bucket === undefined ? {} : { bucket }),
+    open: async (surroundings) => work.open(surroundings),
+    close: async () => work.close(),
+  }
+}
+
+class Reconcile<Row extends object, Status extends string> {
+  readonly #options: ReconcilerOptions<Row, Status>
+  readonly #status: string
+  readonly #transitions: readonly Transition[]
+  readonly #table: LeaseTable
+  #db: Database | undefined
+  #summary: CycleSummary | undefined
+  #loop: Loop | undefined
+
+  constructor(
+    options: ReconcilerOptions<Row, Status>,
+    status: string,
+    transitions: readonly Transition[],
+    table: LeaseTable,
+  ) {
+    this.#options = options
+    this.#status = status
+    this.#transitions = transitions
+    this.#table = table
+  }
+
+  async open({ db, worker, events, log }: Surroundings): Promise<void> {
+    const summary = new CycleSummary({
+      table: this.#table,
+      transitions: this.#transitions,
+      events,
+      worker,
+      log,
+    })
+    this.#db = db
+    this.#summary = summary
+    this.#loop = createLoop({
+      name: 'cycle summary',
+      work: async () => Promise.resolve(summary.say()),
+      pauseMs: () => this.#options.settings?.pollMs ?? SETTINGS.pollMs,
+      onError: (error) => events.emit('trouble', { worker, what: 'telling what a cycle came to', error }),
+    })
+    this.#loop.start()
+    return Promise.resolve()
+  }
+
+  async close(): Promise<void> {
+    await this.#loop?.stop()
+    this.#summary?.close()
+  }
+
+  async examine(context: HandlerContext<Row>): Promise<Outcome | undefined> {
+    this.#summary?.count('scanned')
+    try {
+      return await this.#apply(context, await this.#observed(context))
+    } catch (error) {
+      // The row is no longer ours, or the reconciler has to stop: neither is the observer's fault.
+      if (context.signal.aborted) throw error
+      this.#summary?.count('errors')
+      return this.#open({
+        error: error instanceof Error ? `${error.name}: ${error.message}` : inspect(error),
+      })
+    }
+  }
+
+  async #observed({ row, id, token, signal, log }: HandlerContext<Row>): Promise<unknown> {
+    const { observe, timeoutMs } = this.#options
+    if (timeoutMs === undefined) return observe(row, { id, token, signal, log })
+    const late = AbortSignal.timeout(timeoutMs)
+    const either = AbortSignal.any([signal, late])
+    const over = new Promise<never>((_, reject) => {
+      either.addEventListener(
+        'abort',
+        () =>
+          reject(signal.aborted ? signal.reason : new Error(`nothing was observed within ${timeoutMs} ms`)),
+        { once: true },
+      )
+    })
+    return Promise.race([observe(row, { id, token, signal: either, log }), over])
+  }
+
+  async #apply(context: HandlerContext<Row>, answer: unknown): Promise<Outcome | undefined> {
+    if (answer === undefined || answer === null) return this.#open()
+    const { status: to, values } = this.#read(answer)
+    const from = String(Reflect.get(context.row, this.#status))
+    if (to === from && Object.keys(values).length === 0) return this.#open()
+    const transition = this.#transitions.find((one) => one.from === from && one.to === to)
+    if (transition === undefined) throw this.#notAllowed(from, to)
+    const outcome = settleAs(transition.outcome, this.#args(values))
+    return this.#options.onApplied === undefined ? outcome : this.#applyIn(context, outcome, transition)
+  }
+
+  /** The transition and what follows from it, or neither. */
+  async #applyIn(
+    context: HandlerContext<Row>,
+    outcome: Outcome,
+    { from, to }: Transition,
+  ): Promise<Outcome | undefined> {
+    try {
+      await this.#db?.transaction(async (tx) => {
+        await context.settleIn(tx, outcome)
+        // These are names of the table of transitions, which is of this type.
+        await this.#options.onApplied?.(tx, { row: context.row, from: from as Status, to: to as Status })
+      })
+      return undefined
+    } catch (error) {
+      if (!isLeaseholdError(error, 'FENCED_OFF') || context.signal.aborted) throw error
+      // Somebody has changed the status meanwhile. If it was the lease, this is fenced off as well.
+      return settleAs(SKIPPED)
+    }
+  }
+
+  #open(why: { readonly error?: string } = {}): Outcome {
+    return settleAs(OPEN, { delay_ms: this.#options.everyMs ?? DEFAULT_EVERY_MS, ...why })
+  }
+
+  /** What an observer answers may come from anywhere: it is looked at before it is believed. */
+  #read(answer: unknown): { status: string; values: Readonly<Record<string, unknown>> } {
+    if (typeof answer === 'string') return { status: answer, values: {} }
+    const { status, values = {} }: { status?: unknown; values?: unknown } = Object(answer)
+    if (typeof status !== 'string' || typeof values !== 'object' || values === null) {
+      throw new TypeError(
+        `observe answered ${inspect(answer, { depth: 1 })}, but must answer with a status, { status, values } or undefined`,
+      )
+    }
+    const known = this.#options.values ?? {}
+    const unknown = Object.keys(values).find((column) => !(column in known))
+    if (unknown !== undefined)
+      throw new TypeError(`observe answered with a value for ${unknown}, which \`values\` does not name`)
+    return { status, values: { ...values } }
+  }
+
+  #args(values: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
+    const columns = Object.keys(this.#options.values ?? {})
+    return Object.fromEntries(columns.map((column) => [argumentOf(column), values[column] ?? null]))
+  }
+
+  #notAllowed(from: string, to: string): Error {
+    const targets = this.#transitions.filter((one) => one.from === from).map((one) => one.to)
+    const may =
+      targets.length === 0
+        ? 'nothing is allowed'
+        : `only ${targets.join(', ')} ${targets.length === 1 ? 'is' : 'are'}`
+    return new Error(`observe answered ${JSON.stringify(to)}, but from ${from} ${may}`)
+  }
+}
+
+/** Written without types, anything may stand there. */
+function refuseBroken<Row extends object, Status extends string>(
+  options: ReconcilerOptions<Row, Status>,
+): void {
+  const { observe, onApplied, everyMs, timeoutMs, status, values = {}, table } = options
+  const isTime = (ms: number | undefined): boolean => ms === undefined || (ms > 0 && ms <= LONGEST_TIMER_MS)
+  const problems = [
+    ...(typeof observe === 'function' ? [] : ['observe must be a function']),
+    ...(onApplied === undefined || typeof onApplied === 'function' ? [] : ['onApplied must be a function']),
+    ...(isTime(everyMs) ? [] : [`everyMs is ${everyMs}, but must be a number of milliseconds above 0`]),
+    ...(isTime(timeoutMs) ? [] : [`timeoutMs is ${timeoutMs}, but must be a number of milliseconds above 0`]),
+    ...(status === undefined || (typeof status === 'string' && status !== '')
+      ? []
+      : [`status is ${inspect(status)}, but must be the name of a column`]),
+    ...(typeof table?.name === 'string' ? [] : ['table must be a lease table, made with leaseTable()']),
+    ...Object.entries(values)
+      .filter(([column, type]) => typeof type !== 'string' || type === '' || column === (status ?? 'status'))
+      .map(([column]) => `values.${column} must be the SQL type of a column other than the status`),
+  ]
+  if (problems.length > 0)
+    throw new LeaseholdError('SETTING_INVALID', `The reconciler cannot work: ${problems.join('; ')}.`)
+}

@@ -1,0 +1,53 @@
+import { inspect } from 'node:util'
+import { LeaseholdError } from '../errors.ts'
+
+/** From which status a row may go to which others. A status from which it goes nowhere is final. */
+export type Transitions<Status extends string = string> = Readonly<Record<Status, readonly Status[]>>
+
+export interface Transition {
+  readonly from: string
+  readonly to: string
+  /** What it is called as an outcome. */
+  readonly outcome: string
+}
+
+/** Every transition that is allowed; anything else never reaches the database. */
+export function allowed(transitions: Transitions): readonly Transition[] {
+  refuseBroken(transitions)
+  return Object.entries(transitions).flatMap(([from, targets]) =>
+    targets.map((to) => ({ from, to, outcome: outcomeOf(from, to) })),
+  )
+}
+
+export function outcomeOf(from: string, to: string): string {
+  return `${from}->${to}`
+}
+
+function refuseBroken(transitions: unknown): void {
+  const shown = inspect(transitions, { depth: 1, breakLength: Infinity })
+  if (typeof transitions !== 'object' || transitions === null || Array.isArray(transitions)) {
+    throw invalid(`transitions is ${shown}`)
+  }
+  const entries: readonly [string, unknown][] = Object.entries(transitions)
+  const problems = entries.flatMap(([from, targets]) => {
+    if (!Array.isArray(targets)) return [`transitions.${from} is ${inspect(targets)}, and must be a list`]
+    return targets.flatMap((to: unknown) => {
+      if (typeof to !== 'string')
+        return [`transitions.${from} has ${inspect(to)}, and must have names of statuses`]
+      if (to === from) return [`transitions.${from} leads to itself`]
+      if (!(to in transitions))
+        return [`transitions.${from} leads to ${to}, which has no entry: add ${to}: [] if it is final`]
+      return []
+    })
+  })
+  const isEmpty = entries.every(([, targets]) => Array.isArray(targets) && targets.length === 0)
+  if (isEmpty) problems.push('transitions leads nowhere')
+  if (problems.length > 0) throw invalid(problems.join('; '))
+}
+
+function invalid(problem: string): LeaseholdError {
+  return new LeaseholdError('SETTING_INVALID', `The reconciler cannot work: ${problem}.`, {
+    remedy:
+      "Give every status and where it may lead: { pending: ['paid', 'expired'], paid: [], expired: [] }.",
+  })
+}

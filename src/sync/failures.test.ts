@@ -1,0 +1,240 @@
+/** Chunks and plans that fail, and what that means for their job. */
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { useRuntimes } from '../../test/support/running-sync.ts'
+import { emptySync, gate, statesOf, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { PermanentError, SaturatedError } from '../runtime/outcome.ts'
+import { type SyncDefinition } from './definition.ts'
+import { createSync } from './sync.ts'
+
+useQuietProcess()
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+const QUICK = { firstMs: 1, longestMs: 1, jitter: 0 }
+
+beforeEach(async () => emptySync(db))
+afterAll(async () => db.close())
+
+/** Runs one job of this definition to its end. */
+async function run(definition: SyncDefinition<number>): Promise<'done' | 'dead'> {
+  const sync = createSync()
+  const defined = sync.define('failing', { concurrency: 1, retry: QUICK, ...definition })
+  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const jobs = watchJobs(events)
+  const { jobId } = await defined.enqueue(db, { matrixId: 'm' })
+  return jobs.ended(jobId)
+}
+
+describe('a chunk that fails', () => {
+  it('is tried again, and the job is completed when it succeeds', async () => {
+    const attempts: number[] = []
+    const end = await run({
+      plan: () => [1, 2],
+      syncChunk: async ({ query }, { attempt }) => {
+        if (query === 2) attempts.push(attempt)
+        if (query === 2 && attempt < 3) throw new Error('busy')
+        return Promise.resolve({ rows: 1 })
+      },
+    })
+    expect(end).toBe('done')
+    expect(attempts).toEqual([1, 2, 3])
+    expect(await syncChunks(db)).toMatchObject([
+      { state: 'COMPLETED', lock_token: '1' },
+      { state: 'COMPLETED', attempts: 0, lock_token: '3', error_message: null },
+    ])
+  })
+
+  it('waits longer after each failure, as its policy says', async () => {
+    const sync = createSync()
+    const failing = sync.define<number>('patient', {
+      plan: () => [1],
+      syncChunk: async () => Promise.reject(new Error('busy')),
+      retry: { firstMs: 60_000, factor: 10, longestMs: 6_000_000, jitter: 0 },
+    })
+    const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+    const settledAs = (outcome: string): Promise<unknown> =>
+      events.next('settled', (event) => event.table.endsWith('checkpoints') && event.outcome === outcome)
+    const waits: (number | undefined)[] = []
+    let failed = settledAs('retry')
+    await failing.enqueue(db, { matrixId: 'm' })
+    for (let i = 0; i < 3; i += 1) {
+      await failed
+      const { rows } = await db.query<{ minutes: number }>({
+        text: `select round(extract(epoch from next_attempt_at - now()) / 60)::int as minutes from leasehold.sync_checkpoints`,
+      })
+      waits.push(rows[0]?.minutes)
+      failed = settledAs('retry')
+      await db.query({
+        text: `with due as (update leasehold.sync_checkpoints set next_attempt_at = now()) select leasehold.wake('sync')`,
+      })
+    }
+    await failed
+    expect(waits).toEqual([1, 10, 100])
+    expect(await syncChunks(db)).toMatchObject([
+      { state: 'AVAILABLE', error_message: 'Error: busy', attempts: 4 },
+    ])
+  })
+
+  it('for good lets the others go on; the job has failed at the end, and says why', async () => {
+    const end = await run({
+      plan: () => [1, 2, 3, 4],
+      syncChunk: async ({ query }) => {
+        if (query % 2 === 1) throw new Error(`number ${query} is unlucky`)
+        return Promise.resolve({ rows: query })
+      },
+      retry: { ...QUICK, maxAttempts: 2 },
+    })
+    expect(end).toBe('dead')
+    const failed = { state: 'FAILED', attempts: 2 }
+    expect(await syncChunks(db)).toMatchObject([
+      { ...failed, error_message: 'Error: number 1 is unlucky' },
+      { state: 'COMPLETED', row_count: '2' },
+      { ...failed, error_message: 'Error: number 3 is unlucky' },
+      { state: 'COMPLETED', row_count: '4' },
+    ])
+    expect(await syncJobs(db)).toMatchObject([
+      {
+        state: 'FAILED',
+        error_message: '2 chunks failed; the first: Error: number 1 is unlucky',
+        completed_at: null,
+        locked_by: null,
+      },
+    ])
+  })
+
+  it('for good ends the job at once where its definition says stop, and what was done stays', async () => {
+    const held = gate()
+    const sync = createSync()
+    const started: number[] = []
+    const strict = sync.define<number>('strict', {
+      plan: () => Array.from({ length: 30 }, (_, n) => n),
+      syncChunk: async ({ query }) => {
+        started.push(query)
+        if (query === 1) throw new PermanentError('gone')
+        if (query > 1) await held.opened
+        return { rows: 1 }
+      },
+      concurrency: 2,
+      onChunkFailure: 'stop',
+    })
+    const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+    const jobs = watchJobs(events)
+    const { jobId } = await strict.enqueue(db, { matrixId: 'm' })
+    expect(await jobs.ended(jobId)).toBe('dead')
+    expect(await syncJobs(db)).toMatchObject([
+      { state: 'FAILED', error_message: '1 chunk failed; the first: PermanentError: gone' },
+    ])
+    // Those in flight are finished, the others are not begun.
+    const last = events.next('settled', ({ ids }) => ids.some((id) => id.includes(hashOfLast)))
+    const inFlight = (await syncChunks(db)).filter(({ state }) => state === 'RUNNING')
+    const hashOfLast = inFlight.at(-1)?.chunk_hash ?? ''
+    held.open()
+    await last
+    const chunks = await syncChunks(db)
+    expect(chunks.filter(({ wanted }) => !wanted).length).toBeGreaterThanOrEqual(25)
+    expect(started.length).toBeLessThanOrEqual(5)
+    expect(statesOf(chunks.filter(({ wanted, state }) => !wanted && state === 'RUNNING'))).toEqual({})
+    expect(chunks[0]).toMatchObject({ state: 'COMPLETED', row_count: '1' })
+  })
+
+  it('with a permanent error is not tried again', async () => {
+    let calls = 0
+    const end = await run({
+      plan: () => [1],
+      syncChunk: async () => {
+        calls += 1
+        return Promise.reject(new PermanentError('no such table'))
+      },
+    })
+    expect([end, calls]).toEqual(['dead', 1])
+  })
+
+  it('because its source has no room is given back without counting an attempt', async () => {
+    const attempts: number[] = []
+    const end = await run({
+      plan: () => [1],
+      syncChunk: async (_, { attempt }) => {
+        attempts.push(attempt)
+        if (attempts.length < 4) throw new SaturatedError(1)
+        return Promise.resolve({ rows: 1 })
+      },
+      retry: { ...QUICK, maxAttempts: 2 },
+    })
+    expect([end, attempts]).toEqual(['done', [1, 1, 1, 1]])
+  })
+
+  it('after it had settled in a transaction that was rolled back is not lost', async () => {
+    await db.query({ text: 'create table public.effects (n int not null)' })
+    const end = await run({
+      plan: () => [1],
+      syncChunk: async ({ query }, { settleIn, attempt }) => {
+        await db.transaction(async (tx) => {
+          await tx.query({ text: 'insert into public.effects values ($1)', values: [query] })
+          await settleIn(tx, { rows: 1 })
+          if (attempt === 1) throw new Error('the connection broke')
+        })
+      },
+    })
+    expect(end).toBe('done')
+    expect((await db.query({ text: 'select n from public.effects' })).rows).toEqual([{ n: 1 }])
+    expect(await syncChunks(db)).toMatchObject([{ state: 'COMPLETED', lock_token: '2', row_count: '1' }])
+  })
+
+  it.each([-1, 1.5, Number.NaN])('having brought %s rows has failed', async (rows) => {
+    const end = await run({ plan: () => [1], syncChunk: async () => Promise.resolve({ rows }) })
+    expect(end).toBe('dead')
+    expect((await syncChunks(db))[0]?.error_message).toContain('a whole number from 0')
+  })
+})
+
+describe('a plan that throws', () => {
+  it('is tried again, and what it had yielded is not done twice', async () => {
+    const done: number[] = []
+    let plans = 0
+    const end = await run({
+      async *plan() {
+        plans += 1
+        yield* [1, 2]
+        if (plans < 3) throw new Error('page 3 is missing')
+        yield Promise.resolve(3)
+      },
+      syncChunk: async ({ query }) => {
+        done.push(query)
+        return Promise.resolve({ rows: 1 })
+      },
+    })
+    expect([end, plans]).toEqual(['done', 3])
+    expect(done.toSorted()).toEqual([1, 2, 3])
+    expect(await syncJobs(db)).toMatchObject([{ attempts: 0, error_message: null }])
+  })
+
+  it('too often fails the job, with its error; what was yielded stays done', async () => {
+    let plans = 0
+    const end = await run({
+      plan: () => {
+        plans += 1
+        throw new Error('the catalogue is down')
+      },
+      syncChunk: async () => Promise.resolve({ rows: 1 }),
+      retry: { ...QUICK, maxAttempts: 3 },
+    })
+    expect([end, plans]).toEqual(['dead', 3])
+    expect(await syncJobs(db)).toMatchObject([
+      { state: 'FAILED', error_message: 'Error: the catalogue is down', locked_by: null },
+    ])
+  })
+
+  it('with a permanent error fails the job at once', async () => {
+    const end = await run({
+      plan: () => {
+        throw new PermanentError('there is no such matrix')
+      },
+      syncChunk: async () => Promise.resolve({ rows: 1 }),
+    })
+    expect(end).toBe('dead')
+    expect((await syncJobs(db))[0]?.error_message).toBe('PermanentError: there is no such matrix')
+  })
+})

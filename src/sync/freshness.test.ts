@@ -1,0 +1,210 @@
+/** What a job does again, and what it leaves as it is. */
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useRuntimes } from '../../test/support/running-sync.ts'
+import { emptySync, gate, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { type NewJob } from './enqueue.ts'
+import { createSync, type Defined } from './sync.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+
+beforeEach(async () => emptySync(db))
+afterAll(async () => db.close())
+
+interface Numbers {
+  readonly done: number[]
+  readonly defined: Defined<unknown>
+  /** Asks for a job and waits for its end. */
+  readonly run: (job?: Partial<NewJob>) => Promise<string>
+}
+
+/** Chunks 1, 2 and 3 of every matrix. */
+async function numbers(): Promise<Numbers> {
+  const sync = createSync()
+  const done: number[] = []
+  const defined = sync.define<number>('numbers', {
+    plan: () => [1, 2, 3],
+    syncChunk: async ({ query }) => {
+      done.push(query)
+      return Promise.resolve({ rows: query })
+    },
+    concurrency: 1,
+  })
+  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const jobs = watchJobs(events)
+  return {
+    done,
+    defined,
+    async run(job = {}) {
+      const { jobId } = await defined.enqueue(db, { matrixId: 'm', ...job })
+      expect(await jobs.ended(jobId)).toBe('done')
+      return jobId
+    },
+  }
+}
+
+async function skipped(jobId: string): Promise<number> {
+  const { rows } = await db.query<{ count: number }>({
+    text: 'select count(*)::int as count from leasehold.sync_job_chunks where job_id = $1 and skipped',
+    values: [jobId],
+  })
+  return rows[0]?.count ?? -1
+}
+
+async function age(hours: number, hash = '%'): Promise<void> {
+  await db.query({
+    text: `update leasehold.sync_checkpoints set last_synced_at = now() - $1 * interval '1 hour'
+      where chunk_query::text like $2`,
+    values: [hours, hash],
+  })
+}
+
+describe('a chunk that was synced before', () => {
+  it('is skipped, and the job says so', async () => {
+    const { done, run } = await numbers()
+    expect(await skipped(await run())).toBe(0)
+    expect(done).toEqual([1, 2, 3])
+    const before = await syncChunks(db)
+    await age(24 * 365)
+    expect(await skipped(await run())).toBe(3)
+    expect(done).toEqual([1, 2, 3])
+    expect((await syncChunks(db)).map(({ lock_token: token }) => token)).toEqual(
+      before.map(({ lock_token: token }) => token),
+    )
+  })
+
+  it('is synced again where the job is forced', async () => {
+    const { done, run } = await numbers()
+    await run()
+    expect(await skipped(await run({ force: true }))).toBe(0)
+    expect(done).toEqual([1, 2, 3, 1, 2, 3])
+    expect(
+      (await syncChunks(db)).every(({ state, lock_token: token }) => state === 'COMPLETED' && token === '2'),
+    ).toBe(true)
+  })
+
+  it('is synced again where it is older than the job wants', async () => {
+    const { done, run } = await numbers()
+    await run()
+    await age(3, '2')
+    const day = 24 * 3_600_000
+    expect(await skipped(await run({ freshForMs: day }))).toBe(3)
+    expect(await skipped(await run({ freshForMs: 3_600_000 }))).toBe(2)
+    expect(done).toEqual([1, 2, 3, 2])
+  })
+
+  it('is another chunk in another matrix', async () => {
+    const { done, run } = await numbers()
+    await run()
+    expect(await skipped(await run({ matrixId: 'other' }))).toBe(0)
+    expect(done).toHaveLength(6)
+  })
+
+  it('and has failed is tried again by the next job', async () => {
+    const { done, run } = await numbers()
+    await run()
+    await db.query({
+      text: `update leasehold.sync_checkpoints
+        set completed_at = null, failed_at = now(), error_message = 'once', attempts = 5 where chunk_query = '3'`,
+    })
+    expect(await skipped(await run())).toBe(2)
+    expect(done).toEqual([1, 2, 3, 3])
+    expect(await syncChunks(db)).toMatchObject(
+      [1, 2, 3].map(() => ({ state: 'COMPLETED', attempts: 0, error_message: null })),
+    )
+  })
+})
+
+describe('jobs of one matrix', () => {
+  it('are one at a time: who asks for another is given the one that is active', async () => {
+    const { defined, run } = await numbers()
+    const first = await run()
+    const [a, b] = await db.transaction(async (tx) => [
+      await defined.enqueue(tx, { matrixId: 'm' }),
+      await defined.enqueue(tx, { matrixId: 'm', priority: 7 }),
+    ])
+    expect(a).toMatchObject({ created: true })
+    expect(b).toEqual({ jobId: a?.jobId, created: false })
+    expect(a?.jobId).not.toBe(first)
+  })
+
+  it('are one at a time also where many ask at the same moment', async () => {
+    const defined = createSync().define<number>('idle', { plan: () => [], syncChunk: async () => undefined })
+    const asked = await Promise.all(
+      Array.from({ length: 8 }, async () => defined.enqueue(db, { matrixId: 'm' })),
+    )
+    expect(asked.filter(({ created }) => created)).toHaveLength(1)
+    expect(new Set(asked.map(({ jobId }) => jobId)).size).toBe(1)
+    expect(await syncJobs(db)).toHaveLength(1)
+  })
+
+  it('run side by side where somebody wants it, and share the chunks: each is done once', async () => {
+    const sync = createSync()
+    const [held, started] = [gate(), gate()]
+    let calls = 0
+    const slow = sync.define<number>('slow', {
+      plan: () => [1],
+      syncChunk: async () => {
+        calls += 1
+        started.open()
+        await held.opened
+        return { rows: 1 }
+      },
+    })
+    const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+    const jobs = watchJobs(events)
+    const first = await slow.enqueue(db, { matrixId: 'm' })
+    await started.opened
+    const planned = events.next('settled', ({ outcome }) => outcome === 'planned')
+    const second = await slow.enqueue(db, { matrixId: 'm', parallel: true })
+    expect(second.created).toBe(true)
+    await planned
+    held.open()
+    expect(await Promise.all([first, second].map(async ({ jobId }) => jobs.ended(jobId)))).toEqual([
+      'done',
+      'done',
+    ])
+    expect(calls).toBe(1)
+  })
+})
+
+it('a job and its chunks come before those of a lower priority', async () => {
+  const sync = createSync()
+  const order: string[] = []
+  const [held, started] = [gate(), gate()]
+  const ranked = sync.define<number>('ranked', {
+    plan: () => [1, 2],
+    syncChunk: async ({ matrixId, query }) => {
+      order.push(`${matrixId} ${query}`)
+      started.open()
+      if (matrixId === 'first') await held.opened
+    },
+    concurrency: 1,
+  })
+  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const jobs = watchJobs(events)
+  await ranked.enqueue(db, { matrixId: 'first' })
+  await started.opened
+  const enqueued = []
+  for (const priority of [0, 5, -5]) {
+    const planned = events.next('settled', ({ outcome }) => outcome === 'planned')
+    enqueued.push(await ranked.enqueue(db, { matrixId: `priority ${priority}`, priority }))
+    await planned
+  }
+  held.open()
+  for (const { jobId } of enqueued) await jobs.ended(jobId)
+  expect(order).toEqual([
+    'first 1',
+    'priority 5 1',
+    'priority 5 2',
+    // Jobs of one priority take turns.
+    'priority 0 1',
+    'first 2',
+    'priority 0 2',
+    'priority -5 1',
+    'priority -5 2',
+  ])
+})

@@ -1,0 +1,216 @@
+import { Client } from 'pg'
+import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { auditEntries } from '../../../test/support/outbox-rows.ts'
+import { useRuntimes } from '../../../test/support/running-sync.ts'
+import {
+  chunkStates,
+  emptySync,
+  jobStates,
+  makeChunks,
+  makeJob,
+  shareChunks,
+} from '../../../test/support/operated-sync.ts'
+import { openLeaseStore } from '../../lease/store.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { createSync } from '../sync.ts'
+import { chunkTable, jobTable } from '../table.ts'
+import { cancelJob } from './cancel.ts'
+import { type JobChange } from './change.ts'
+import { writeChunks } from '../sql.ts'
+
+const database = useDatabase()
+const db = openDatabase({ url: database.url, maxConnections: 4 })
+const start = useRuntimes(database.url)
+afterAll(async () => db.close())
+beforeEach(async () => emptySync(db))
+
+const WHO = { principal: 'ada', reason: 'the wrong matrix' }
+
+it('an open job has failed, with who and why, and its chunks are wanted no longer; what was synced stays', async () => {
+  const jobId = await makeJob(db)
+  await makeChunks(db, jobId, 2, { state: 'done' })
+  await makeChunks(db, jobId, 3, { from: 3 })
+  await makeChunks(db, jobId, 1, { from: 6, state: 'failed', error: 'HTTP 500' })
+  await makeChunks(db, jobId, 1, { from: 7, state: 'running', owner: 'x' })
+  const before = await chunkStates(db)
+  expect(await cancelJob(db, { jobId, ...WHO })).toEqual({ jobId, dropped: 4, inFlight: 1 })
+  expect(await jobStates(db)).toEqual([
+    { id: jobId, state: 'FAILED', error: 'cancelled by ada: the wrong matrix', owner: null, attempts: 0 },
+  ])
+  const open = new Set(['c3', 'c4', 'c5', 'c7'])
+  // The one in flight keeps its lease: it is finished.
+  expect(await chunkStates(db)).toEqual(
+    before.map((chunk) => (open.has(chunk.hash) ? { ...chunk, wanted: false } : chunk)),
+  )
+  expect(await auditEntries(db)).toMatchObject([
+    {
+      principal: 'ada',
+      action: 'sync.cancel',
+      target: jobId,
+      details: { reason: 'the wrong matrix', matrixId: 'm', dropped: 4, inFlight: 1 },
+    },
+  ])
+})
+
+it('a chunk in flight can be settled after the cancel; dropped ones are claimed by nobody', async () => {
+  const jobId = await makeJob(db)
+  await makeChunks(db, jobId, 2)
+  const store = await openLeaseStore(db, chunkTable(), { owner: 'w' })
+  const lanes = [{ key: 'numbers', room: 1 }]
+  const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, lanes })
+  await cancelJob(db, { jobId, ...WHO })
+  expect((await store.claim({ limit: 10, leaseMs: 60_000, lanes })).claimed).toEqual([])
+  const leases = claimed.map(({ lease }) => lease)
+  expect((await store.settle('done', leases, { args: [{ rows: 7 }] })).fencedOff).toEqual([])
+  expect((await chunkStates(db)).map(({ state }) => state)).toEqual(['COMPLETED', 'AVAILABLE'])
+})
+
+describe('a job that somebody holds', () => {
+  it('is cancelled too, and its holder can neither settle, release nor renew', async () => {
+    const jobId = await makeJob(db, { planned: false })
+    const store = await openLeaseStore(db, jobTable(), { owner: 'w' })
+    const lanes = [{ key: 'numbers', room: 1 }]
+    const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, lanes })
+    const leases = claimed.map(({ lease }) => lease)
+    expect(leases).toHaveLength(1)
+    await cancelJob(db, { jobId, ...WHO })
+    const cancelled = await jobStates(db)
+    expect((await store.renew(leases, 60_000)).lost).toEqual(leases)
+    expect((await store.settle('planned', leases)).fencedOff).toEqual(leases)
+    expect((await store.release(leases)).fencedOff).toEqual(leases)
+    expect(await jobStates(db)).toEqual(cancelled)
+    expect(cancelled).toMatchObject([{ state: 'FAILED', owner: null }])
+  })
+
+  it('gets no more chunks from the plan in the making', async () => {
+    const jobId = await makeJob(db, { planned: false, owner: 'w' })
+    const held = { id: jobId, owner: 'w', token: 1n }
+    const chunk = (n: number) => ({ hash: `c${n}`, query: '{}', position: n })
+    await db.query(writeChunks('leasehold', held, [chunk(1)]))
+    await cancelJob(db, { jobId, ...WHO })
+    await db.query(writeChunks('leasehold', held, [chunk(2)]))
+    expect(await chunkStates(db)).toMatchObject([{ hash: 'c1', wanted: false }])
+  })
+
+  it('in a running runner: the planner is fenced off, and none of what it planned is done', async () => {
+    const sync = createSync()
+    let planning: (value: unknown) => void = () => undefined
+    const planned = new Promise((resolve) => (planning = resolve))
+    let goOn: (value: unknown) => void = () => undefined
+    const cancelled = new Promise((resolve) => (goOn = resolve))
+    const done: unknown[] = []
+    const numbers = sync.define<number>('numbers', {
+      plan: async () => {
+        planning(true)
+        await cancelled
+        return [1, 2, 3]
+      },
+      syncChunk: async ({ query }) => Promise.resolve(void done.push(query)),
+    })
+    const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+    const fencedOff = events.next('fencedOff', ({ table }) => table.endsWith('sync_jobs'))
+    const { jobId } = await numbers.enqueue(db, { matrixId: 'm' })
+    await planned
+    await cancelJob(db, { jobId, ...WHO })
+    goOn(true)
+    await fencedOff
+    expect(await jobStates(db)).toMatchObject([
+      { state: 'FAILED', error: 'cancelled by ada: the wrong matrix' },
+    ])
+    expect(await chunkStates(db)).toEqual([])
+    expect(done).toEqual([])
+    // The matrix is free again.
+    expect(await numbers.enqueue(db, { matrixId: 'm' })).toMatchObject({ created: true })
+  })
+})
+
+describe('another open job that wants the same chunks', () => {
+  it('keeps them', async () => {
+    const jobId = await makeJob(db)
+    await makeChunks(db, jobId, 2)
+    await shareChunks(db, await makeJob(db, { parallel: true }), jobId)
+    expect(await cancelJob(db, { jobId, ...WHO })).toMatchObject({ dropped: 0 })
+    expect((await chunkStates(db)).map(({ wanted }) => wanted)).toEqual([true, true])
+  })
+
+  it('keeps them also when its plan is being written at this moment', async () => {
+    const jobId = await makeJob(db)
+    await makeChunks(db, jobId, 2)
+    const other = await makeJob(db, { parallel: true, planned: false, owner: 'w' })
+    const client = new Client({ connectionString: database.url })
+    await client.connect()
+    onTestFinished(async () => client.end())
+    const chunk = { hash: 'c2', query: '{}', position: 1 }
+    const { text, values = [] } = writeChunks('leasehold', { id: other, owner: 'w', token: 1n }, [chunk])
+    await client.query('begin')
+    await client.query(text, [...values])
+    const cancelling = cancelJob(db, { jobId, ...WHO })
+    await expect.poll(async () => waitingForLocks(), { timeout: 20_000 }).toBe(1)
+    await client.query('commit')
+    expect(await cancelling).toMatchObject({ dropped: 1 })
+    expect((await chunkStates(db)).map(({ hash, wanted }) => [hash, wanted])).toEqual([
+      ['c1', false],
+      ['c2', true],
+    ])
+  })
+})
+
+async function waitingForLocks(): Promise<number | null> {
+  const text = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+  return (await db.query({ text })).rowCount
+}
+
+it('against a worker that settles the same chunks in another order it succeeds, whoever has to give way', async () => {
+  const jobId = await makeJob(db)
+  await makeChunks(db, jobId, 2, { state: 'running' })
+  const client = new Client({ connectionString: database.url })
+  await client.connect()
+  onTestFinished(async () => client.end())
+  const touch = async (hash: string): Promise<unknown> =>
+    client.query(
+      "update leasehold.sync_checkpoints set locked_until = now() + interval '1 hour' where chunk_hash = $1",
+      [hash],
+    )
+  await client.query('begin')
+  await touch('c2')
+  const cancelling = cancelJob(db, { jobId, ...WHO })
+  await expect.poll(async () => waitingForLocks(), { timeout: 20_000 }).toBe(1)
+  // PostgreSQL ends one of the two: either is fine, and the cancel is made in the end.
+  await touch('c1').catch(() => undefined)
+  await client.query('commit')
+  expect(await cancelling).toMatchObject({ dropped: 2 })
+})
+
+describe('a cancel is refused, and changes nothing,', () => {
+  it.each([
+    ['of a completed job', { state: 'completed' }, /has completed already/],
+    [
+      'of a failed job',
+      { state: 'failed', error: 'no way' },
+      /has failed already: no way.*Only a job that is open/,
+    ],
+  ] as const)('%s', async (_, made, message) => {
+    const jobId = await makeJob(db, made)
+    const before = await jobStates(db)
+    const refused = cancelJob(db, { jobId, ...WHO })
+    await expect(refused).rejects.toMatchObject({
+      code: 'JOB_CONFLICT',
+      message: expect.stringMatching(message),
+    })
+    expect(await jobStates(db)).toEqual(before)
+    expect(await auditEntries(db)).toEqual([])
+  })
+
+  it.each<[string, Partial<JobChange>, string, RegExp]>([
+    ['of an unknown job', { jobId: '99' }, 'JOB_NOT_FOUND', /No sync job has the id 99/],
+    ['of what is no job', { jobId: 'x' }, 'REQUEST_INVALID', /jobId is "x"/],
+    ['without a reason', { reason: ' ' }, 'REQUEST_INVALID', /reason is " "/],
+    ['without a principal', { principal: '' }, 'REQUEST_INVALID', /principal is "".*Say who/],
+  ])('%s', async (_, wrong, code, message) => {
+    const jobId = await makeJob(db)
+    const refused = cancelJob(db, { jobId, ...WHO, ...wrong })
+    await expect(refused).rejects.toMatchObject({ code, message: expect.stringMatching(message) })
+    expect(await jobStates(db)).toMatchObject([{ state: 'AVAILABLE' }])
+  })
+})

@@ -1,0 +1,118 @@
+import { Client } from 'pg'
+import { afterAll, beforeEach, expect, it, onTestFinished } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import {
+  chunkStates,
+  emptySync,
+  jobStates,
+  makeChunks,
+  makeJob,
+  shareChunks,
+} from '../../../test/support/operated-sync.ts'
+import { useRuntimes } from '../../../test/support/running-sync.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { Events } from '../../runtime/index.ts'
+import { createSync } from '../sync.ts'
+import { syncUpkeep } from './upkeep.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+afterAll(async () => db.close())
+beforeEach(async () => emptySync(db))
+
+const DAY_MS = 86_400_000
+const OLD = { endedAgoMs: 30 * DAY_MS + 60_000, agoMs: 40 * DAY_MS }
+const QUICK = { pauseMs: 0 }
+
+async function ids(): Promise<string[]> {
+  return (await jobStates(db)).map(({ id }) => id)
+}
+
+async function links(): Promise<number | null> {
+  return (await db.query({ text: 'select from leasehold.sync_job_chunks' })).rowCount
+}
+
+it('jobs that ended more than 30 days ago go; their checkpoints stay', async () => {
+  const completed = await makeJob(db, { ...OLD, state: 'completed' })
+  await makeChunks(db, completed, 3, { state: 'done' })
+  await makeJob(db, { ...OLD, state: 'failed' })
+  const kept = [
+    await makeJob(db, { state: 'completed', endedAgoMs: 30 * DAY_MS - 60_000, agoMs: 40 * DAY_MS }),
+    await makeJob(db, { state: 'failed', endedAgoMs: 30 * DAY_MS - 60_000, agoMs: 40 * DAY_MS }),
+    await makeJob(db, { agoMs: 400 * DAY_MS }),
+  ]
+  await shareChunks(db, kept[2] ?? '', completed)
+  const before = await chunkStates(db)
+  expect(await syncUpkeep(db, QUICK)).toEqual({ jobs: 2 })
+  expect(await ids()).toEqual(kept)
+  expect(await chunkStates(db)).toEqual(before)
+  expect(await links()).toBe(3)
+  expect(await syncUpkeep(db, QUICK)).toEqual({ jobs: 0 })
+})
+
+it('how long can be chosen for each end, and null is for ever', async () => {
+  const made = { endedAgoMs: 10_000, agoMs: 20_000 }
+  await makeJob(db, { ...made, state: 'completed' })
+  await makeJob(db, { ...made, state: 'failed' })
+  expect(await syncUpkeep(db, { ...QUICK, completedMs: null, failedMs: null })).toEqual({ jobs: 0 })
+  expect(await syncUpkeep(db, { ...QUICK, completedMs: 20_000, failedMs: 5_000 })).toEqual({ jobs: 1 })
+  expect(await jobStates(db)).toMatchObject([{ state: 'COMPLETED' }])
+  expect(await syncUpkeep(db, { ...QUICK, completedMs: 5_000, failedMs: null })).toEqual({ jobs: 1 })
+})
+
+it('in batches by the number of chunks; a job goes whole, however large', async () => {
+  for (const matrix of ['a', 'b', 'c', 'd']) {
+    const jobId = await makeJob(db, { ...OLD, matrix, state: 'completed' })
+    await makeChunks(db, jobId, matrix === 'b' ? 30 : 3, { matrix, state: 'done' })
+  }
+  const stop = new AbortController()
+  const sizes: number[] = []
+  const counting = {
+    ...db,
+    query: async <Row extends object>(statement: Parameters<typeof db.query>[0]) => {
+      const result = await db.query<Row>(statement)
+      sizes.push(result.rowCount ?? 0)
+      return result
+    },
+  }
+  expect(await syncUpkeep(counting, { ...QUICK, batch: 10 }, stop.signal)).toEqual({ jobs: 4 })
+  expect(sizes).toEqual([1, 1, 2, 0])
+  expect(await links()).toBe(0)
+})
+
+it('told to stop it stops; one that somebody holds is stepped over', async () => {
+  const held = await makeJob(db, { ...OLD, state: 'failed' })
+  await makeJob(db, { ...OLD, state: 'failed' })
+  expect(await syncUpkeep(db, QUICK, AbortSignal.abort())).toEqual({ jobs: 0 })
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  onTestFinished(async () => client.end())
+  await client.query('begin')
+  await client.query('select from leasehold.sync_jobs where id = $1 for update', [held])
+  expect(await syncUpkeep(db, QUICK)).toEqual({ jobs: 1 })
+  await client.query('rollback')
+  expect(await ids()).toEqual([held])
+})
+
+it.each([
+  [{ completedMs: -1 }, /completedMs is -1/],
+  [{ failedMs: Number.NaN }, /failedMs is null/],
+  [{ batch: 0 }, /batch is 0/],
+])('%j is refused', async (options, message) => {
+  await expect(syncUpkeep(db, options)).rejects.toThrow(message)
+})
+
+it('a runner does it, unless it is told to keep everything', async () => {
+  const sync = createSync()
+  sync.define('numbers', { plan: () => [], syncChunk: async () => Promise.resolve() })
+  const jobId = await makeJob(db, { ...OLD, state: 'completed' })
+  const [jobs, chunks] = sync.runner({ retention: false })
+  expect([jobs.upkeep, chunks.upkeep]).toEqual([undefined, undefined])
+  expect(await ids()).toEqual([jobId])
+  const events = new Events()
+  const ran = events.next('upkeepRan', ({ done }) => done['jobs'] === 1)
+  await start(sync.runner({ retention: { completedMs: DAY_MS } }), { events })
+  expect((await ran).table).toBe('leasehold.sync_jobs')
+  expect(await ids()).toEqual([])
+})

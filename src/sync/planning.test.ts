@@ -1,0 +1,215 @@
+/** How a plan becomes chunks, and who does what. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { useRuntimes } from '../../test/support/running-sync.ts'
+import { emptySync, gate, statesOf, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { chunkHash } from './chunk-hash.ts'
+import { inBatches } from './batches.ts'
+import { createSync } from './sync.ts'
+
+useQuietProcess()
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+const OPTIONS = { lookEveryMs: 20 }
+
+beforeEach(async () => emptySync(db))
+afterAll(async () => db.close())
+
+describe('a plan', () => {
+  it('that is a stream has its first chunks done before it ends', async () => {
+    const sync = createSync()
+    const firstDone = gate()
+    const streamed = sync.define<number>('streamed', {
+      async *plan() {
+        yield 1
+        // It goes on only once somebody has done the first.
+        await firstDone.opened
+        yield 2
+      },
+      syncChunk: async ({ query }) => {
+        if (query === 1) firstDone.open()
+        return Promise.resolve({ rows: 1 })
+      },
+    })
+    const { events } = await start(sync.runner(OPTIONS))
+    const jobs = watchJobs(events)
+    const { jobId } = await streamed.enqueue(db, { matrixId: 'm' })
+    expect(await jobs.ended(jobId)).toBe('done')
+    expect(statesOf(await syncChunks(db))).toEqual({ COMPLETED: 2 })
+  })
+
+  it('of thousands is written whole, and each chunk is done once', async () => {
+    const sync = createSync()
+    const done: number[] = []
+    const many = sync.define<{ n: number }>('many', {
+      *plan() {
+        for (let n = 0; n < 2_300; n += 1) yield { n }
+        // One more than once.
+        yield { n: 7 }
+      },
+      syncChunk: async ({ query }) => {
+        done.push(query.n)
+        return Promise.resolve({ rows: 1 })
+      },
+      concurrency: 100,
+    })
+    const { events } = await start(sync.runner(OPTIONS))
+    const jobs = watchJobs(events)
+    const { jobId } = await many.enqueue(db, { matrixId: 'm' })
+    expect(await jobs.ended(jobId)).toBe('done')
+    expect(done.toSorted((a, b) => a - b)).toEqual(Array.from({ length: 2_300 }, (_, n) => n))
+  })
+
+  it('without chunks is a job that is completed', async () => {
+    const sync = createSync()
+    const none = sync.define<number>('none', { plan: () => [], syncChunk: async () => undefined })
+    const { events } = await start(sync.runner(OPTIONS))
+    const jobs = watchJobs(events)
+    const { jobId } = await none.enqueue(db, { matrixId: 'm' })
+    expect(await jobs.ended(jobId)).toBe('done')
+  })
+
+  it('is told what its job was asked for, and its chunks what it had yielded', async () => {
+    const sync = createSync()
+    const seen: unknown[] = []
+    const told = sync.define<{ year: number; of: string }, { years: number[] }>('told', {
+      plan: ({ matrixId, params, force, id }, { attempt, token }) => {
+        seen.push([matrixId, params, force, typeof id, attempt, token])
+        return params.years.map((year) => ({ year, of: matrixId }))
+      },
+      syncChunk: async ({ matrixId, query, hash }, { attempt, token, signal }) => {
+        seen.push([matrixId, query, hash === chunkHash(query), attempt, token, signal.aborted])
+        return Promise.resolve({ rows: 1 })
+      },
+    })
+    const { events } = await start(sync.runner(OPTIONS))
+    const jobs = watchJobs(events)
+    const { jobId } = await told.enqueue(db, { matrixId: 'POP', params: { years: [2024] }, force: true })
+    await jobs.ended(jobId)
+    expect(seen).toEqual([
+      ['POP', { years: [2024] }, true, 'string', 1, 1n],
+      ['POP', { year: 2024, of: 'POP' }, true, 1, 1n, false],
+    ])
+  })
+
+  it('may name its chunks itself', async () => {
+    const sync = createSync()
+    const named = sync.define<{ year: number; asOf: string }>('named', {
+      plan: ({ params }) => [{ year: 2024, asOf: String(params) }],
+      syncChunk: async () => Promise.resolve({ rows: 1 }),
+      hash: ({ year }) => `year ${year}`,
+    })
+    const { events } = await start(sync.runner(OPTIONS))
+    const jobs = watchJobs(events)
+    for (const params of ['monday', 'tuesday']) {
+      await jobs.ended((await named.enqueue(db, { matrixId: 'm', params, force: true })).jobId)
+    }
+    expect(await syncChunks(db)).toMatchObject([
+      { chunk_hash: 'year 2024', chunk_query: { year: 2024, asOf: 'tuesday' }, lock_token: '2' },
+    ])
+  })
+})
+
+describe('two runners', () => {
+  it('leave alone what only the other has a definition for', async () => {
+    const done: string[] = []
+    const runnerOf = async (name: string) => {
+      const sync = createSync()
+      const defined = sync.define<number>(name, {
+        plan: () => [1, 2],
+        syncChunk: async ({ matrixId, query }) => {
+          done.push(`${name} did ${matrixId} ${query}`)
+          return Promise.resolve({ rows: 1 })
+        },
+      })
+      const { events } = await start(sync.runner(OPTIONS))
+      return { sync, defined, events, jobs: watchJobs(events) }
+    }
+    const mine = await runnerOf('mine')
+    // Asked for by name, by a process that does not have the definition.
+    const theirs = await mine.sync.enqueue(db, 'theirs', { matrixId: 'b' })
+    const own = await mine.defined.enqueue(db, { matrixId: 'a' })
+    expect(await mine.jobs.ended(own.jobId)).toBe('done')
+    expect(await syncJobs(db)).toMatchObject([
+      { definition: 'theirs', state: 'AVAILABLE', lock_token: '0' },
+      { definition: 'mine', state: 'COMPLETED' },
+    ])
+    const other = await runnerOf('theirs')
+    expect(await other.jobs.ended(theirs.jobId)).toBe('done')
+    expect(done.toSorted()).toEqual(['mine did a 1', 'mine did a 2', 'theirs did b 1', 'theirs did b 2'])
+  })
+
+  it('work on the chunks of one job at once, each chunk at one of them', async () => {
+    const busy = new Set<string>()
+    const both = gate()
+    const done: number[] = []
+    const definitionOf = (name: string) => {
+      const sync = createSync()
+      const defined = sync.define<number>('shared', {
+        plan: () => Array.from({ length: 20 }, (_, n) => n),
+        syncChunk: async ({ query }) => {
+          done.push(query)
+          busy.add(name)
+          if (busy.size === 2) both.open()
+          // Nobody goes on before both have begun.
+          await both.opened
+          return { rows: 1 }
+        },
+        concurrency: 2,
+      })
+      return { defined, workers: sync.runner(OPTIONS) }
+    }
+    const [a, b] = [definitionOf('a'), definitionOf('b')]
+    const { jobId } = await a.defined.enqueue(db, { matrixId: 'm' })
+    const running = [await start(a.workers), await start(b.workers)]
+    const jobs = watchJobs(...running.map(({ events }) => events))
+    expect(await jobs.ended(jobId)).toBe('done')
+    expect(done.toSorted((x, y) => x - y)).toEqual(Array.from({ length: 20 }, (_, n) => n))
+  })
+})
+
+describe('batches of a stream', () => {
+  const most = 3
+
+  async function* slowly(): AsyncGenerator<number> {
+    yield* [1, 2]
+    await delay(40)
+    yield* [3, 4, 5, 6]
+  }
+
+  it('are full while it is quick, and whatever there is when it pauses', async () => {
+    const batches: number[][] = []
+    for await (const batch of inBatches(slowly(), { most, waitMs: 5 })) batches.push(batch)
+    expect(batches).toEqual([[1, 2], [3, 4, 5], [6]])
+  })
+
+  it('of a plain list are all full but the last; of an empty one there are none', async () => {
+    const batches: number[][] = []
+    for await (const batch of inBatches([1, 2, 3, 4], { most, waitMs: 60_000 })) batches.push(batch)
+    for await (const batch of inBatches<number>([], { most, waitMs: 60_000 })) batches.push(batch)
+    expect(batches).toEqual([[1, 2, 3], [4]])
+  })
+
+  it('end with the error of the stream, and close it when nobody wants more', async () => {
+    let closed = 0
+    async function* failing(): AsyncGenerator<number> {
+      try {
+        yield* [1, 2, 3]
+        throw new Error('no more')
+      } finally {
+        closed += 1
+      }
+    }
+    const all = inBatches(failing(), { most, waitMs: 60_000 })
+    expect(await all.next()).toMatchObject({ value: [1, 2, 3] })
+    await expect(all.next()).rejects.toThrow('no more')
+    const some = inBatches(failing(), { most: 1, waitMs: 60_000 })
+    await some.next()
+    await some.return()
+    expect(closed).toBe(2)
+  })
+})
