@@ -219,7 +219,7 @@ class Reconcile<Row extends object, Status extends string> {
     const may =
       targets.length === 0
         ? 'nothing is allowed'
-        : `only ${targets.join(', ')} ${targets.length === 1 ? 'is' : 'are'}`
+        : `only ${targets.join(', ')} ${targets.length === 1 ? 'is' : 'are'} allowed`
     return new Error(`observe answered ${JSON.stringify(to)}, but from ${from} ${may}`)
   }
 }

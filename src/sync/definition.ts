@@ -29,7 +29,7 @@ interface SyncContext {
   readonly signal: AbortSignal
   readonly log: HandlerLog
   /** Waits until so many calls may be made to the source, counted for all runners together. */
-  call(calls?: number): Promise<void>
+  readonly call: (calls?: number) => Promise<void>
 }
 
 export type PlanContext = SyncContext
@@ -39,7 +39,7 @@ export interface ChunkContext extends SyncContext {
    * Completes the chunk inside the handler's own transaction: its rows and its checkpoint commit together, and the
    * effect is there exactly once. Throws `FENCED_OFF` when the lease is no longer current: let it roll back.
    */
-  settleIn(tx: Queryable, synced: Synced): Promise<void>
+  readonly settleIn: (tx: Queryable, synced: Synced) => Promise<void>
 }
 
 /** What a chunk has brought. */

@@ -1,5 +1,4 @@
 /** How a plan becomes chunks, and who does what. */
-import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
@@ -175,15 +174,18 @@ describe('two runners', () => {
 describe('batches of a stream', () => {
   const most = 3
 
-  async function* slowly(): AsyncGenerator<number> {
-    yield* [1, 2]
-    await delay(40)
-    yield* [3, 4, 5, 6]
-  }
-
   it('are full while it is quick, and whatever there is when it pauses', async () => {
+    const asked = gate()
+    async function* slowly(): AsyncGenerator<number> {
+      yield* [1, 2]
+      await asked.opened
+      yield* [3, 4, 5, 6]
+    }
     const batches: number[][] = []
-    for await (const batch of inBatches(slowly(), { most, waitMs: 5 })) batches.push(batch)
+    for await (const batch of inBatches(slowly(), { most, waitMs: 5 })) {
+      batches.push(batch)
+      asked.open()
+    }
     expect(batches).toEqual([[1, 2], [3, 4, 5], [6]])
   })
 

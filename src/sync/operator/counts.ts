@@ -30,94 +30,112 @@ export interface Counted extends RecentSyncs {
   readonly rows: number
 }
 
-const DONE = 'c.completed_at is not null'
-const FAILED = 'c.failed_at is not null'
-const OPEN = 'c.completed_at is null and c.failed_at is null'
-const RUNNING = `${OPEN} and coalesce(c.locked_until > now(), false)`
-const IDLE = `${OPEN} and coalesce(c.locked_until <= now(), true)`
+/** What a chunk c with its link l is counted as: the first that fits. */
+const KIND = `case
+    when c.completed_at is not null then case when l.skipped then 'skipped' else 'done' end
+    when c.failed_at is not null then 'failed'
+    when c.locked_until > now() then 'running'
+    when not c.wanted then 'dropped'
+    when c.attempts > 0 then 'retrying'
+    else 'waiting'
+  end`
 
-/** Of chunks c and their links l. */
-export const COUNTS = `count(*)::int as total,
-  count(*) filter (where ${DONE} and not l.skipped)::int as done,
-  count(*) filter (where ${DONE} and l.skipped)::int as skipped,
-  count(*) filter (where ${RUNNING})::int as running,
-  count(*) filter (where ${IDLE} and c.wanted)::int as waiting,
-  count(*) filter (where ${IDLE} and c.wanted and c.attempts > 0)::int as retrying,
-  count(*) filter (where ${FAILED})::int as failed,
-  count(*) filter (where ${IDLE} and not c.wanted)::int as dropped`
+type Kind = Exclude<keyof ChunkCounts, 'total'>
 
-type CountRow = ChunkCounts & {
+/** One kind of chunks; those that were synced for the job lately, apart. */
+interface CountRow {
+  readonly kind: Kind
+  /** Which of the windows is the shortest that they were synced in; null: before all of them, or not at all. */
+  readonly window: number | null
+  readonly count: number
   readonly rows: number
-  readonly ageMs: number
-  readonly plannedAgoMs: number | null
-  readonly recentChunks: readonly number[]
-  readonly recentRows: readonly number[]
-  readonly firstAgoMs: readonly (number | null)[]
+  readonly first: Date | null
+  readonly now: Date
 }
 
 /**
- * One pass over the chunks of the job, by the indexes of the two tables that begin with it and with its matrix: 100,000
- * of a million are counted in some 150 ms.
+ * One pass over the chunks of the job, along the indexes of the two tables that begin with it and with its matrix. Each
+ * is put into one group, and little is done for it besides: that halves what a dozen filtered aggregates take.
  */
 export async function countChunks(
   tx: Queryable,
   schema: string | undefined,
-  { id, matrixId, phase }: JobSummary,
+  job: JobSummary,
 ): Promise<Counted> {
   const { jobs, checkpoints, links } = tablesOf(schema)
-  const synced = 'not l.skipped and c.completed_at >= j.created_at'
-  const within = WINDOWS_MS.map(
-    (ms) => `${synced} and c.completed_at > now() - interval '${ms} milliseconds'`,
+  const windows = WINDOWS_MS.map(
+    (ms, i) => `when c.completed_at > now() - interval '${ms} milliseconds' then ${i}`,
   )
-  const ago = (moment: string): string => `(extract(epoch from now() - ${moment}) * 1000)::float8`
   const { rows } = await tx.query<CountRow>({
-    text: `select ${COUNTS},
-  coalesce(sum(c.row_count) filter (where not l.skipped and ${DONE}), 0)::float8 as rows,
-  ${ago('min(j.created_at)')} as "ageMs", ${ago('min(j.planned_at)')} as "plannedAgoMs",
-  array[${within.map((recent) => `count(*) filter (where ${recent})`).join(', ')}]::float8[] as "recentChunks",
-  array[${within.map((recent) => `coalesce(sum(c.row_count) filter (where ${recent}), 0)`).join(', ')}]::float8[] as "recentRows",
-  array[${within.map((recent) => ago(`min(c.completed_at) filter (where ${recent})`)).join(', ')}] as "firstAgoMs"
+    text: `select ${KIND} as kind,
+  case
+    when l.skipped or c.completed_at is null or c.completed_at < (select created_at from ${jobs} where id = $1::bigint) then null
+    ${windows.join('\n    ')}
+  end as window,
+  count(*)::int as count, coalesce(sum(c.row_count::float8), 0) as rows, min(c.completed_at) as first, now() as now
 from ${links} as l
 join ${checkpoints} as c on c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
-join ${jobs} as j on j.id = l.job_id
-where l.job_id = $1::bigint and l.matrix_id = $2::text and c.matrix_id = $2::text`,
-    values: [id, matrixId],
+where l.job_id = $1::bigint and l.matrix_id = $2::text and c.matrix_id = $2::text
+group by 1, 2`,
+    values: [job.id, job.matrixId],
   })
-  const {
-    rows: synchronised,
-    ageMs,
-    plannedAgoMs,
-    recentChunks,
-    recentRows,
-    firstAgoMs,
-    ...chunks
-  } = rows[0] ?? NONE
+  const chunks = countsOf(rows)
+  const done = rows.filter(({ kind }) => kind === 'done')
   return {
     // Later jobs may have taken up its chunks anew; that does not undo what it has completed.
-    chunks: phase === 'completed' ? completed(chunks) : chunks,
-    rows: synchronised,
-    ageMs,
-    plannedAgoMs,
-    windows: WINDOWS_MS.map((ms, i) => ({
-      ms,
-      chunks: recentChunks[i] ?? 0,
-      rows: recentRows[i] ?? 0,
-      firstAgoMs: firstAgoMs[i] ?? null,
-    })),
+    chunks: job.phase === 'completed' ? completed(chunks) : chunks,
+    rows: sum(done.map((group) => group.rows)),
+    ...recentOf(job, done),
   }
 }
+
+function countsOf(rows: readonly CountRow[]): ChunkCounts {
+  const count = (kind: Kind): number => sum(rows.map((row) => (row.kind === kind ? row.count : 0)))
+  const retrying = count('retrying')
+  return {
+    total: sum(rows.map((row) => row.count)),
+    done: count('done'),
+    skipped: count('skipped'),
+    running: count('running'),
+    waiting: count('waiting') + retrying,
+    retrying,
+    failed: count('failed'),
+    dropped: count('dropped'),
+  }
+}
+
+function recentOf({ createdAt, plannedAt }: JobSummary, done: readonly CountRow[]): RecentSyncs {
+  const now = done[0]?.now ?? createdAt
+  const ago = (moment: Date): number => now.getTime() - moment.getTime()
+  return {
+    ageMs: ago(createdAt),
+    plannedAgoMs: plannedAt === null ? null : ago(plannedAt),
+    windows: WINDOWS_MS.map((ms, i) => {
+      const within = done.filter(({ window }) => window !== null && window <= i)
+      const first = within.flatMap((group) => (group.first === null ? [] : [ago(group.first)]))
+      return {
+        ms,
+        chunks: sum(within.map(({ count }) => count)),
+        rows: sum(within.map((group) => group.rows)),
+        firstAgoMs: first.length === 0 ? null : Math.max(...first),
+      }
+    }),
+  }
+}
+
+/** The counts of a statement that has many jobs: of chunks c and their links l. */
+export const COUNTS = `count(*) as total, ${(
+  ['done', 'skipped', 'running', 'retrying', 'failed', 'dropped'] as const
+)
+  .map((kind) => `count(*) filter (where ${KIND} = '${kind}') as ${kind}`)
+  .join(',\n  ')},
+  count(*) filter (where ${KIND} in ('waiting', 'retrying')) as waiting`
 
 /** All that there were are done. */
 export function completed({ total, skipped }: Pick<ChunkCounts, 'total' | 'skipped'>): ChunkCounts {
   return { total, done: total - skipped, skipped, running: 0, waiting: 0, retrying: 0, failed: 0, dropped: 0 }
 }
 
-const NONE: CountRow = {
-  ...completed({ total: 0, skipped: 0 }),
-  rows: 0,
-  ageMs: 0,
-  plannedAgoMs: null,
-  recentChunks: [],
-  recentRows: [],
-  firstAgoMs: [],
+function sum(numbers: readonly number[]): number {
+  return numbers.reduce((total, number) => total + number, 0)
 }

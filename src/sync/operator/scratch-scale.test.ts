@@ -12,8 +12,17 @@ const { url } = useDatabase()
 const db = openDatabase({ url, queryTimeoutMs: 300_000 })
 afterAll(async () => db.close())
 it('scale', async () => {
-  const t = async (name: string, f: () => Promise<unknown>) => { for (let i = 0; i < (name.includes('*') ? 3 : 1); i++) { const s = performance.now(); await f(); process.stderr.write("T " + name + " " + String(Math.round(performance.now() - s)) + "\n") } }
-  for (let m = 0; m < 5; m++) { const j = await makeJob(db, { matrix: `x${m}`, state: 'completed' }); await makeChunks(db, j, 100_000, { matrix: `x${m}`, state: 'done' }) }
+  const t = async (name: string, f: () => Promise<unknown>) => {
+    for (let i = 0; i < (name.includes('*') ? 3 : 1); i++) {
+      const s = performance.now()
+      await f()
+      process.stderr.write('T ' + name + ' ' + String(Math.round(performance.now() - s)) + '\n')
+    }
+  }
+  for (let m = 0; m < 5; m++) {
+    const j = await makeJob(db, { matrix: `x${m}`, state: 'completed' })
+    await makeChunks(db, j, 100_000, { matrix: `x${m}`, state: 'done' })
+  }
   const jobId = await makeJob(db, { agoMs: 100_000 })
   await makeChunks(db, jobId, 60_000, { state: 'done' })
   await makeChunks(db, jobId, 4, { state: 'running', from: 60_001 })

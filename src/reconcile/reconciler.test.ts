@@ -1,0 +1,206 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useRuntimes } from '../../test/support/running-sync.ts'
+import { leaseTable } from '../lease/declaration.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { reconciler, type ReconcilerOptions } from './reconciler.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+
+interface Payment {
+  readonly id: string
+  readonly status: string
+}
+
+const TRANSITIONS = {
+  pending: ['detected', 'expired'],
+  detected: ['confirmed', 'expired'],
+  confirmed: [],
+  expired: [],
+} as const
+
+const payments = leaseTable({
+  table: 'public.payment_requests',
+  id: 'id',
+  lease: { owner: 'reconcile_lease_owner', until: 'reconcile_lease_until', token: 'reconcile_lease_token' },
+  claimable: "status in ('pending', 'detected')",
+  order: ['created_at', 'id'],
+  onExpiry: 'claimable',
+})
+
+type Status = keyof typeof TRANSITIONS
+
+function declare(
+  options: Pick<ReconcilerOptions<Payment, Status>, 'observe'> & Partial<ReconcilerOptions<Payment, Status>>,
+) {
+  return reconciler<Payment, Status>({
+    table: payments,
+    transitions: TRANSITIONS,
+    everyMs: 20,
+    settings: { pollMs: 50 },
+    ...options,
+  })
+}
+
+async function rows(): Promise<Record<string, unknown>[]> {
+  const { rows: found } = await db.query<Record<string, unknown>>({
+    text: 'select id, status, reconcile_lease_owner as owner, tx_hash from public.payment_requests order by id',
+  })
+  return found
+}
+
+beforeAll(async () =>
+  db.query({
+    text: `create table public.payment_requests (
+        id bigint generated always as identity primary key, status text not null default 'pending',
+        created_at timestamptz not null default now(), tx_hash text,
+        reconcile_lease_owner text, reconcile_lease_until timestamptz, reconcile_lease_token bigint);
+      create index on public.payment_requests (status, reconcile_lease_until, created_at, id);`,
+  }),
+)
+beforeEach(async () => db.query({ text: 'truncate public.payment_requests restart identity' }))
+afterAll(async () => db.close())
+
+async function insert(count: number): Promise<void> {
+  await db.query({
+    text: 'insert into public.payment_requests (status) select $2 from generate_series(1, $1::int)',
+    values: [count, 'pending'],
+  })
+}
+
+describe('a reconciler', () => {
+  it('REC-03 REC-04 REC-05: looks at open rows until they settle, and clears their leases', async () => {
+    await insert(3)
+    const seen: string[] = []
+    const declared = declare({
+      values: { tx_hash: 'text' },
+      observe: async ({ id, status }) => {
+        seen.push(`${id} ${status}`)
+        return status === 'pending' ? 'detected' : { status: 'confirmed', values: { tx_hash: `0x${id}` } }
+      },
+    })
+    const { events } = await start([declared])
+    let left = 3
+    await events.next(
+      'settled',
+      ({ outcome, ids }) => outcome === 'detected->confirmed' && (left -= ids.length) === 0,
+    )
+    expect(await rows()).toEqual(
+      ['1', '2', '3'].map((id) => ({ id, status: 'confirmed', owner: null, tx_hash: `0x${id}` })),
+    )
+    expect(seen.toSorted()).toEqual(['1', '2', '3'].flatMap((id) => [`${id} detected`, `${id} pending`]))
+  })
+
+  it('leaves a row open of which there is nothing new, and looks at it again', async () => {
+    await insert(1)
+    let looks = 0
+    const { events } = await start([
+      declare({ observe: async () => ((looks += 1) < 3 ? undefined : 'expired') }),
+    ])
+    await events.next('settled', ({ outcome }) => outcome === 'pending->expired')
+    expect(looks).toBe(3)
+    expect(await rows()).toMatchObject([{ status: 'expired', owner: null }])
+  })
+
+  it('REC-04: never overwrites what somebody has changed meanwhile; that counts as skipped', async () => {
+    await insert(1)
+    const { events } = await start([
+      declare({
+        observe: async () => {
+          await db.query({ text: "update public.payment_requests set status = 'confirmed'" })
+          return 'expired'
+        },
+      }),
+    ])
+    await events.next('settled', ({ outcome }) => outcome === 'skipped')
+    expect(await rows()).toMatchObject([{ status: 'confirmed', owner: null }])
+  })
+
+  it('REC-08: a failure of the observer leaves the row open', async () => {
+    await insert(1)
+    let looks = 0
+    const { events } = await start([
+      declare({
+        observe: async () => {
+          looks += 1
+          if (looks === 1) throw new Error('no chain')
+          return 'detected'
+        },
+      }),
+    ])
+    const failed = events.next('failed')
+    await events.next('settled', ({ outcome }) => outcome === 'pending->detected')
+    expect((await failed).error).toBe('Error: no chain')
+  })
+
+  it.each([
+    ['confirmed', 'observe answered "confirmed", but from pending only detected, expired are allowed'],
+    [{ status: 7 }, 'observe answered { status: 7 }, but must answer with a status'],
+    [{ status: 'detected', values: { id: 1 } }, 'a value for id, which `values` does not name'],
+  ])('refuses the answer %j before it reaches the database', async (answer, message) => {
+    await insert(1)
+    const { events } = await start([declare({ observe: async () => answer as never })])
+    const { error } = await events.next('failed')
+    expect(error).toContain(message)
+    expect(await rows()).toMatchObject([{ status: 'pending' }])
+  })
+
+  it('writes what follows from a transition with it, and only if it applied', async () => {
+    await insert(2)
+    await db.query({ text: 'create table if not exists public.told (id bigint, status text)' })
+    const { events } = await start([
+      declare({
+        observe: async ({ id }) => {
+          if (id === '2')
+            await db.query({ text: "update public.payment_requests set status = 'confirmed' where id = 2" })
+          return 'expired'
+        },
+        onApplied: async (tx, { row, to }) => {
+          await tx.query({ text: 'insert into public.told values ($1, $2)', values: [row.id, to] })
+        },
+      }),
+    ])
+    const seen = new Set<string>()
+    await events.next('settled', ({ outcome }) => seen.add(outcome) && seen.size === 2)
+    expect([...seen].toSorted()).toEqual(['pending->expired', 'skipped'])
+    expect((await db.query({ text: 'select * from public.told' })).rows).toEqual([
+      { id: '1', status: 'expired' },
+    ])
+    expect(await rows()).toMatchObject([{ status: 'expired' }, { status: 'confirmed' }])
+  })
+
+  it('undoes the transition when what follows from it fails', async () => {
+    await insert(1)
+    let tries = 0
+    const { events } = await start([
+      declare({
+        observe: async () => 'expired',
+        onApplied: async () => {
+          tries += 1
+          if (tries === 1) throw new Error('no outbox')
+          return Promise.resolve()
+        },
+      }),
+    ])
+    await events.next('failed')
+    expect(await rows()).toMatchObject([{ status: 'pending' }])
+    await events.next('settled', ({ outcome }) => outcome === 'pending->expired')
+    expect(tries).toBe(2)
+  })
+})
+
+describe('REC-13: a declaration that cannot work', () => {
+  it.each([
+    [{ transitions: { pending: ['paid'] } }, 'leads to paid, which has no entry'],
+    [{ transitions: { pending: [] } }, 'transitions leads nowhere'],
+    [{ transitions: { pending: ['pending'] } }, 'leads to itself'],
+    [{ observe: 7 }, 'observe must be a function'],
+    [{ everyMs: 0 }, 'everyMs is 0'],
+    [{ table: {} }, 'made with leaseTable()'],
+  ])('%j is refused', (broken, message) => {
+    const options = { table: payments, transitions: TRANSITIONS, observe: async () => undefined, ...broken }
+    expect(() => reconciler(options as never)).toThrow(message)
+  })
+})

@@ -1,0 +1,97 @@
+import { once } from 'node:events'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { setTimeout as delay } from 'node:timers/promises'
+import { afterAll, beforeAll } from 'vitest'
+
+/** One request for the values of a chunk, or for a plan. */
+export interface Fetched {
+  readonly matrix: string
+  /** `plan`, or the number of a chunk. */
+  readonly what: string
+  /** The id of the runner that asked. */
+  readonly runner: string
+}
+
+export interface MatrixSource {
+  /** Known once the file's hooks have run. */
+  readonly url: string
+  readonly fetches: readonly Fetched[]
+  /** How long the values of a chunk take. */
+  answerMs: number
+  /** What the plan of a matrix is. Default: no chunks. */
+  readonly plans: Map<string, readonly { readonly n: number; readonly [more: string]: unknown }[]>
+  /** Those of these runners are answered when the returned function is called, with this status. */
+  hold(runner: string): (status?: number) => void
+  /** The next fetch that fits, or one that was made already. */
+  fetched(fits: (fetch: Fetched) => boolean): Promise<Fetched>
+}
+
+/** What a chunk consists of: the same whenever it is asked for, and not the same as another's. */
+export function valuesOf(matrix: string, n: number): number[] {
+  return Array.from({ length: 1 + (n % 7) }, (_, i) => matrix.length * 100_000 + n * 10 + i)
+}
+
+/** The far side of a sync: a server in this process that counts what is fetched. */
+export function useMatrixSource(): MatrixSource {
+  const fetches: Fetched[] = []
+  const held = new Map<string, Promise<number>>()
+  const waiting = new Set<() => void>()
+  const server = createServer((request, response) => void answer(request, response))
+  let port = 0
+
+  async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const [, matrix = '', what = ''] = (request.url ?? '').split('/')
+    const runner = String(request.headers['x-runner'])
+    fetches.push({ matrix, what, runner })
+    for (const look of waiting) look()
+    const status = (await held.get(runner)) ?? 200
+    if (what !== 'plan') await delay(source.answerMs)
+    response.writeHead(status, { 'content-type': 'application/json' })
+    response.end(
+      JSON.stringify(what === 'plan' ? (source.plans.get(matrix) ?? []) : valuesOf(matrix, Number(what))),
+    )
+  }
+
+  beforeAll(async () => {
+    server.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const address = server.address()
+    port = typeof address === 'object' && address !== null ? address.port : 0
+  })
+  afterAll(async () => {
+    server.closeAllConnections()
+    server.close()
+    await once(server, 'close')
+  })
+
+  const source: MatrixSource = {
+    get url() {
+      return `http://127.0.0.1:${port}`
+    },
+    fetches,
+    answerMs: 0,
+    plans: new Map(),
+    hold(runner) {
+      let release: (status: number) => void = () => undefined
+      held.set(
+        runner,
+        new Promise<number>((resolve) => {
+          release = resolve
+        }),
+      )
+      return (status = 200) => release(status)
+    },
+    fetched: async (fits) =>
+      new Promise((resolve) => {
+        const look = (): void => {
+          const found = fetches.find((fetched) => fits(fetched))
+          if (found === undefined) return
+          waiting.delete(look)
+          resolve(found)
+        }
+        waiting.add(look)
+        look()
+      }),
+  }
+  return source
+}
