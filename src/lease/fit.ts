@@ -140,7 +140,7 @@ function checkRoom(table: LeaseTable, shape: TableShape): void {
 }
 
 /** What a claim returns beside the row's own columns. */
-const RESERVED = new Set(['@id', '@token', '@until', '@order', '@place', '@settled'])
+const RESERVED = new Set(['@facts', '@id', '@token'])
 
 function checkNames(table: LeaseTable, shape: TableShape): void {
   const reserved = (table.columns ?? [...shape.columns.keys()]).find((column) => RESERVED.has(column))

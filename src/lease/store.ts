@@ -2,13 +2,13 @@ import { systemClock } from '../clock.ts'
 import { type Database } from '../postgres/database.ts'
 import { type Queryable } from '../postgres/queryable.ts'
 import { argsJson, isNewest, newestOfEachRow, type OutcomeArgs, refuseMissingArgs } from './batch.ts'
-import { type ClaimedValues, readClaim, readSettled } from './claim-result.ts'
+import { type ClaimedValues, type ClaimResult, readClaim } from './claim-result.ts'
 import { fitTable } from './fit.ts'
 import { type TableShape } from './inspect.ts'
 import { keyOf, type Lease, trustedUntil } from './lease.ts'
 import { SWEEP } from './line-sql.ts'
 import { LinesToLookAt } from './lines-to-look-at.ts'
-import { returnedColumns } from './parts.ts'
+import { idColumn, returnedColumns } from './parts.ts'
 import { checkBucket, checkDelay, checkLease, checkLimit, checkOwner } from './requests.ts'
 import { leaseStatements, type LookStatements } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
@@ -44,7 +44,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
 ): LeaseStore<Row, Outcome> {
   const { owner, bucket = 0, clock = systemClock } = options
   const statements = leaseStatements(table, shape)
-  const columns = returnedColumns(table, shape)
+  const columns = { names: returnedColumns(table, shape), id: idColumn(table, shape) }
   const again = new LinesToLookAt()
 
   async function run<Result extends object>(
@@ -156,7 +156,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         again.add(read.again)
         const more = read.more || read.again.length > 0
         return {
-          ...endedAmong(leases, current, readSettled(rows, columns), more),
+          ...endedAmong(leases, current, read.settled, more),
           ...claimOf(read, request, sentAt, again),
         }
       })
@@ -235,7 +235,7 @@ interface Look {
 const STANDSTILL_MS = 100
 
 function claimOf<Row extends object>(
-  { claimed, place, seen, nextDueMs, moved }: ReturnType<typeof readClaim<Row>>,
+  { claimed, place, seen, nextDueMs, moved }: ClaimResult<Row>,
   { limit, leaseMs }: ClaimRequest,
   sentAt: number,
   again: LinesToLookAt,
@@ -250,13 +250,16 @@ function claimOf<Row extends object>(
 function endedAmong(
   leases: readonly Lease[],
   current: ReadonlyMap<string, Lease>,
-  ids: readonly string[],
+  /** Undefined: all that were asked about. */
+  ids: readonly string[] | undefined,
   advanced: boolean,
 ): Ended {
-  const changed = new Set(ids)
+  const how = advanced ? { advanced } : {}
+  if (ids === undefined && current.size === leases.length) return { ended: leases, fencedOff: [], ...how }
+  const changed = ids === undefined ? current : new Set(ids)
   const hasEnded = (lease: Lease): boolean => changed.has(lease.id) && isNewest(current, lease)
   const fencedOff = leases.filter((lease) => !hasEnded(lease))
-  return { ended: leases.filter(hasEnded), fencedOff, ...(advanced ? { advanced } : {}) }
+  return { ended: leases.filter(hasEnded), fencedOff, ...how }
 }
 
 interface EndedRow {
