@@ -1,3 +1,4 @@
+import { type ClaimNotes, type MakeLease } from './claim-notes.ts'
 import { type Claimed, type Place } from './verbs.ts'
 
 /** A row of a claim as PostgreSQL returns it: values by position, because objects would be made twice. */
@@ -24,6 +25,8 @@ interface Facts {
   /** … whether anything was claimed or marked, and which lines to look at again. */
   readonly moved?: boolean
   readonly again?: readonly string[]
+  /** Where claims are noted. */
+  readonly note?: string | null
 }
 
 export interface ClaimResult<Row extends object> {
@@ -43,12 +46,14 @@ export function readClaim<Row extends object>(
   results: readonly ClaimedValues[],
   columns: ClaimColumns,
   owner: string,
+  notes: ClaimNotes,
 ): ClaimResult<Row> {
   const [[first] = [], ...rows] = results
   // The statement says what stands there.
   const facts = first as Facts
   const until = new Date(facts.until)
-  const claimed = rows.map((values) => claimedRow<Row>(values, columns, owner, until))
+  const leaseOf = typeof facts.note === 'string' ? notes.leases(facts.note, rows.length) : plainLease
+  const claimed = rows.map((values) => claimedRow<Row>(values, columns, owner, until, leaseOf))
   const { place, order } = facts
   return {
     claimed: inOrder(claimed, order ?? []),
@@ -62,18 +67,21 @@ export function readClaim<Row extends object>(
   }
 }
 
+const plainLease: MakeLease = (id, owner, token, until) => ({ id, owner, token, until })
+
 function claimedRow<Row extends object>(
   values: ClaimedValues,
   { names, id }: ClaimColumns,
   owner: string,
   until: Date,
+  leaseOf: MakeLease,
 ): Claimed<Row> {
   const from = id === undefined ? 3 : 2
   const row: Record<string, unknown> = {}
   for (let i = 0; i < names.length; i += 1) row[names[i] ?? ''] = values[from + i]
   // A whole number, as `pg` or a parser that somebody has set for it hands it out.
   const token = BigInt(values[1] as string | number | bigint)
-  const lease = { id: String(values[id === undefined ? 2 : from + id]), owner, token, until }
+  const lease = leaseOf(String(values[id === undefined ? 2 : from + id]), owner, token, until)
   // What is behind our own columns is the row as the table has it; the caller says of which type that is.
   return { lease, row: row as Row }
 }

@@ -2,6 +2,7 @@
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { settleUpdate } from './held-sql.ts'
 import { advance, continued, followers, judged, type Lines, linesOf, lookAgain } from './line-sql.ts'
+import { NOTE, noteClaim } from './note-sql.ts'
 import {
   assignments,
   CLOCK_TOKEN,
@@ -181,7 +182,7 @@ function nextRows(
 
 function claimed(parts: Parts, parameter: Parameters, chosen: string): string {
   const returned = [...leaseColumns(parts), ...parts.columns.map((column) => `t.${quote(column)}`)]
-  return `claimed as (
+  return `${noteClaim(parts, parameter, chosen)}claimed as (
 ${claimWhere(parts, parameter, chosen)}
 returning ${list(returned)}
 )`
@@ -229,6 +230,7 @@ function factsAndRows(parts: Parts, parameter: Parameters, { chosen, ...facts }:
     order: `(select json_agg(${rowId(parts.key.map((k) => k.alias))}) from ${chosen})`,
     place: `(${lastPlace(parts)})`,
     ...facts,
+    ...(parts.notes === undefined ? {} : { note: `${NOTE}::text` }),
   }
   const named = Object.entries(all).map(([name, fact]) => `${fact} as ${quote(name)}`)
   const own = leaseColumns(parts).map(() => 'null')
@@ -291,6 +293,7 @@ function claimAssignments(parts: Parts, parameter: Parameters): string[] {
           `${quote(table.attempts)} = coalesce(t.${quote(table.attempts)}, 0) + case when t.${until} is null then 0 else 1 end`,
         ]),
     ...(lines === undefined ? [] : [`${lines.behind} = false`]),
+    ...(parts.notes === undefined ? [] : [`${parts.notes.column} = ${NOTE}`]),
     ...assignments(table.writes.claim),
   ]
 }

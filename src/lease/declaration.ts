@@ -29,7 +29,10 @@ const declarationSchema = z.strictObject({
   held: sql.optional(),
   attempts: name.optional(),
   exhausted: sql.optional(),
-  ordering: z.strictObject({ key: name, behind: name, waitedFor: sql }).optional(),
+  ordering: z.strictObject({ key: name, behind: name, waitedFor: sql, inFlight: sql.optional() }).optional(),
+  notes: z
+    .strictObject({ table: z.union([name, z.strictObject({ schema: name, name })]), column: name })
+    .optional(),
   writes: z
     .strictObject({
       claim: assignments.optional(),
@@ -51,7 +54,7 @@ export function leaseTable<const Outcome extends string>(
   const parsed = declarationSchema.safeParse(declaration)
   if (!parsed.success) throw invalid(declaration, z.prettifyError(parsed.error))
 
-  const { lease, writes, bucket } = declaration
+  const { lease, writes, bucket, notes } = declaration
   const table: LeaseTable<Outcome> = {
     ...qualifiedName(declaration.table),
     key: typeof declaration.id === 'string' ? [declaration.id] : declaration.id,
@@ -65,6 +68,7 @@ export function leaseTable<const Outcome extends string>(
     attempts: declaration.attempts,
     exhausted: declaration.exhausted,
     ordering: declaration.ordering,
+    notes: notes === undefined ? undefined : { ...qualifiedName(notes.table), column: notes.column },
     writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
     outcomes: withArgs(declaration.outcomes),
     columns: declaration.columns,
@@ -107,8 +111,10 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
     ...(table.bucket === undefined ? [] : [table.bucket]),
     ...kernelColumns,
     ...(ordering === undefined ? [] : [ordering.key, ordering.behind]),
+    ...(table.notes === undefined ? [] : [table.notes.column]),
   ]
   if (ordering !== undefined) refuseUnorderable(declaration, table)
+  if (table.notes !== undefined) refuseUnnotable(declaration, table)
   const twice = named.find((column, index) => named.indexOf(column) !== index)
   if (twice !== undefined) throw invalid(declaration, `the column ${twice} has two roles`)
 
@@ -139,6 +145,12 @@ function refuseUnorderable(declaration: LeaseTableDeclaration, table: LeaseTable
   if (table.key.length !== 1) throw invalid(declaration, '`ordering` needs an `id` of one column')
   if (table.held === undefined) throw invalid(declaration, '`ordering` needs `held`')
   if (table.onExpiry !== 'reap') throw invalid(declaration, "`ordering` needs onExpiry 'reap'")
+}
+
+/** A note names rows by one id, and only the reaper reads it. */
+function refuseUnnotable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+  if (table.key.length !== 1) throw invalid(declaration, '`notes` needs an `id` of one column')
+  if (table.onExpiry !== 'reap') throw invalid(declaration, "`notes` needs onExpiry 'reap'")
 }
 
 function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: LeaseTable): void {

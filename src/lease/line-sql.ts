@@ -21,7 +21,7 @@ export interface Lines {
   readonly key: Sql
   readonly behind: Sql
   readonly waitedFor: Sql
-  readonly held: Sql
+  readonly inFlight: Sql
   readonly id: Sql
 }
 
@@ -29,7 +29,7 @@ export function linesOf({ table, key }: Parts): Lines | undefined {
   const { ordering, held } = table
   const id = key[0]?.column
   if (ordering === undefined || held === undefined || id === undefined) return undefined
-  return { ...quoted(ordering), held, id }
+  return { ...quoted(ordering), inFlight: ordering.inFlight ?? held, id }
 }
 
 function quoted({ key, behind, waitedFor }: Ordering): Pick<Lines, 'key' | 'behind' | 'waitedFor'> {
@@ -37,8 +37,8 @@ function quoted({ key, behind, waitedFor }: Ordering): Pick<Lines, 'key' | 'behi
 }
 
 /** In flight first, then by id: the order of the index that a table with `ordering` has to have. */
-function inLine({ held, id }: Lines, alias: string): string {
-  return `(not (${held})), ${alias}.${id}`
+function inLine({ inFlight, id }: Lines, alias: string): string {
+  return `(not (${inFlight})), ${alias}.${id}`
 }
 
 /** Who stands first in the line of this key, apart from those that this statement has just settled. */

@@ -26,6 +26,8 @@ export interface Parts {
   /** The id of a row is one of these columns, as it is: it need not be returned twice. */
   readonly idIsColumn: boolean
   readonly bucketType: string | undefined
+  /** Where claims are noted: the table, and the column of the row that names its note. */
+  readonly notes: { readonly target: string; readonly column: string } | undefined
   /** The type of the ordering key. */
   readonly lineType: string | undefined
 }
@@ -55,6 +57,13 @@ export function partsOf(table: LeaseTable, shape: TableShape): Parts {
     columns: returnedColumns(table, shape),
     idIsColumn: idColumn(table, shape) !== undefined,
     bucketType: table.bucket === undefined ? undefined : type(table.bucket),
+    notes:
+      table.notes === undefined
+        ? undefined
+        : {
+            target: quoteQualified(table.notes.schema, table.notes.name),
+            column: quote(table.notes.column),
+          },
     lineType: table.ordering === undefined ? undefined : type(table.ordering.key),
   }
 }

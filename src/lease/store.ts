@@ -2,6 +2,7 @@ import { systemClock } from '../clock.ts'
 import { type Database } from '../postgres/database.ts'
 import { type Queryable } from '../postgres/queryable.ts'
 import { argsJson, isNewest, newestOfEachRow, type OutcomeArgs, refuseMissingArgs } from './batch.ts'
+import { ClaimNotes } from './claim-notes.ts'
 import { type ClaimedValues, type ClaimResult, readClaim } from './claim-result.ts'
 import { fitTable } from './fit.ts'
 import { type TableShape } from './inspect.ts'
@@ -46,6 +47,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   const statements = leaseStatements(table, shape)
   const columns = { names: returnedColumns(table, shape), id: idColumn(table, shape) }
   const again = new LinesToLookAt()
+  const notes = new ClaimNotes()
 
   async function run<Result extends object>(
     statement: LeaseStatement,
@@ -89,6 +91,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     const keys = left ?? []
     if (on === undefined) again.add(keys)
     const ended = endedAmong(leases, current, ids, advanced > 0 || keys.length > 0)
+    // A transaction of the caller's may yet be rolled back.
+    if (on === undefined) notes.ended(leases)
     return on === undefined || keys.length === 0 ? ended : { ...ended, left: keys }
   }
 
@@ -134,6 +138,16 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     }
   }
 
+  async function look(
+    statement: LeaseStatement,
+    values: Readonly<Record<string, unknown>>,
+  ): Promise<ClaimResult<Row>> {
+    return notes.spend(async (finished) => {
+      const rows = await run<ClaimedValues>(statement, { ...values, finished }, db, 'array')
+      return readClaim<Row>(rows, columns, owner, notes)
+    })
+  }
+
   return {
     table,
     owner,
@@ -141,8 +155,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     async claim(request) {
       await comeBack()
       const { statement, values, sentAt } = lookFor(statements.claim, request)
-      const rows = await run<ClaimedValues>(statement, values, db, 'array')
-      const read = readClaim<Row>(rows, columns, owner)
+      const read = await look(statement, values)
       return { ...claimOf(read, request, sentAt, again), ...(read.more ? { advanced: true } : {}) }
     },
 
@@ -151,8 +164,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const current = newestOfEachRow(leases)
       const held = { ...batch(current.values()), ...argsOf(outcome, leases, current, args) }
       return again.spend(async (keys) => {
-        const rows = await run<ClaimedValues>(statement, { ...values, ...held, again: keys }, db, 'array')
-        const read = readClaim<Row>(rows, columns, owner)
+        const read = await look(statement, { ...values, ...held, again: keys })
+        notes.ended(leases)
         again.add(read.again)
         const more = read.more || read.again.length > 0
         return {

@@ -6,6 +6,12 @@ export function outboxOf(schema = 'leasehold'): string {
   return quoteQualified(schema, 'outbox')
 }
 
+/** The ids of events that may be in flight, as the claims have noted them: all that are, and some that were. */
+export function notedIds(schema = 'leasehold', bucket?: string): string {
+  const where = bucket === undefined ? '' : ` where bucket = ${bucket}`
+  return `array(select unnest(rows) from ${quoteQualified(schema, 'outbox_claims')}${where})`
+}
+
 /**
  * The buckets that have events. Operators look at all of them, one statement for each, so that where the table is
  * distributed a statement concerns one shard. Jumps from one to the next along the primary key.

@@ -2,7 +2,7 @@
 import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
 import { type Database } from '../../postgres/database.ts'
 import { type Queryable } from '../../postgres/queryable.ts'
-import { bucketsOf, outboxOf } from './browse-buckets.ts'
+import { bucketsOf, notedIds, outboxOf } from './browse-buckets.ts'
 import {
   checkFilter,
   checkId,
@@ -86,6 +86,10 @@ export async function listEvents(
       const conditions = [
         `bucket = ${value(bucket, 'smallint')}`,
         ...(before === undefined ? [] : [`id < ${value(before, 'bigint')}`]),
+        // No index knows what is in flight; the notes of claims do.
+        ...(statusesOf(filter).every((status) => status === 'CLAIMED')
+          ? [`id = any (${notedIds(schema, value(bucket, 'smallint'))})`]
+          : []),
         filterSql(filter, statusesOf(filter), value).whole,
       ]
       // By o.id, the number: "id" would be the text that is selected. One more than the page has: whether there is another.
@@ -141,8 +145,8 @@ async function waitedFor(
   const { rows } = await tx.query<WaitedFor>({
     text: `select id::text as id, status, parked, attempts, last_error as "lastError"
 from ${outboxOf(schema)} as o
-where bucket = $1::smallint and ordering_key = $2::text and (status in ('PENDING', 'CLAIMED') or parked)
-order by (o.status <> 'CLAIMED'), o.id limit 1`,
+where bucket = $1::smallint and ordering_key = $2::text and (indexed_status in ('PENDING', 'CLAIMED') or parked)
+order by (o.indexed_status <> 'CLAIMED'), o.id limit 1`,
     values: [bucket, orderingKey],
   })
   const [first] = rows
