@@ -1,8 +1,8 @@
 import { type Lease } from './lease.ts'
 
-/** The note of one claim, and how many of its leases have not ended. */
+/** The notes of one claim, and how many of its leases have not ended. */
 interface Note {
-  readonly id: string
+  readonly ids: readonly string[]
   readonly of: ClaimNotes
   left: number
 }
@@ -23,13 +23,13 @@ class NotedLease implements Lease {
     this.#note = note
   }
 
-  /** The id of the note if this was the last of its leases. A lease ends once, however often it is said. */
-  static end(lease: Lease, notes: ClaimNotes): string | undefined {
+  /** The ids of the notes if this was the last of the leases. A lease ends once, however often it is said. */
+  static end(lease: Lease, notes: ClaimNotes): readonly string[] | undefined {
     const note = #note in lease ? lease.#note : undefined
     if (note?.of !== notes || !(lease instanceof NotedLease)) return undefined
     lease.#note = undefined
     note.left -= 1
-    return note.left === 0 ? note.id : undefined
+    return note.left === 0 ? note.ids : undefined
   }
 }
 
@@ -39,9 +39,9 @@ export type MakeLease = (id: string, owner: string, token: bigint, until: Date) 
 export class ClaimNotes {
   #finished: string[] = []
 
-  /** Makes the leases of a claim that has so many, and this note. */
-  leases(id: string, count: number): MakeLease {
-    const note = { id, of: this, left: count }
+  /** Makes the leases of a claim that has so many, and these notes. */
+  leases(ids: readonly string[], count: number): MakeLease {
+    const note = { ids, of: this, left: count }
     return (...lease) => new NotedLease(...lease, note)
   }
 
@@ -49,7 +49,7 @@ export class ClaimNotes {
   ended(leases: readonly Lease[]): void {
     for (const lease of leases) {
       const finished = NotedLease.end(lease, this)
-      if (finished !== undefined) this.#finished.push(finished)
+      if (finished !== undefined) this.#finished.push(...finished)
     }
   }
 

@@ -26,7 +26,7 @@ interface Facts {
   readonly moved?: boolean
   readonly again?: readonly string[]
   /** Where claims are noted. */
-  readonly note?: string | null
+  readonly notes?: readonly string[] | null
 }
 
 export interface ClaimResult<Row extends object> {
@@ -52,7 +52,7 @@ export function readClaim<Row extends object>(
   // The statement says what stands there.
   const facts = first as Facts
   const until = new Date(facts.until)
-  const leaseOf = typeof facts.note === 'string' ? notes.leases(facts.note, rows.length) : plainLease
+  const leaseOf = facts.notes ? notes.leases(facts.notes, rows.length) : plainLease
   const claimed = rows.map((values) => claimedRow<Row>(values, columns, owner, until, leaseOf))
   const { place, order } = facts
   return {

@@ -2,7 +2,7 @@
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { settleUpdate } from './held-sql.ts'
 import { advance, continued, followers, judged, type Lines, linesOf, lookAgain } from './line-sql.ts'
-import { NOTE, noteClaim } from './note-sql.ts'
+import { NOTE, noteClaim, NOTES } from './note-sql.ts'
 import {
   assignments,
   CLOCK_TOKEN,
@@ -230,7 +230,7 @@ function factsAndRows(parts: Parts, parameter: Parameters, { chosen, ...facts }:
     order: `(select json_agg(${rowId(parts.key.map((k) => k.alias))}) from ${chosen})`,
     place: `(${lastPlace(parts)})`,
     ...facts,
-    ...(parts.notes === undefined ? {} : { note: `${NOTE}::text` }),
+    ...(parts.notes === undefined ? {} : { notes: NOTES }),
   }
   const named = Object.entries(all).map(([name, fact]) => `${fact} as ${quote(name)}`)
   const own = leaseColumns(parts).map(() => 'null')

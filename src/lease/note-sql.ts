@@ -10,6 +10,9 @@ import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { inBucket, list, type Parts } from './parts.ts'
 import { type Parameters } from './statement.ts'
 
+/** As many numbers as PostgreSQL stores without compressing them, which takes longer than writing them. */
+const LARGEST_NOTE = 200
+
 /** The CTEs of a claim: the note of what was chosen, and the end of notes that are known to be finished. */
 export function noteClaim(parts: Parts, parameter: Parameters, chosen: string): string {
   const { notes, table, bucketType } = parts
@@ -20,8 +23,9 @@ export function noteClaim(parts: Parts, parameter: Parameters, chosen: string): 
       : [{ column: quote(table.bucket), value: parameter('bucket', bucketType) }]
   return `noted as (
   insert into ${notes.target} (${list([...bucket.map(({ column }) => column), 'rows'])})
-  select ${list([...bucket.map(({ value }) => value), `array(select "@k1" from ${chosen})`])}
-  where exists (select from ${chosen})
+  select ${list([...bucket.map(({ value }) => value), `"@all"["@from" : "@from" + ${LARGEST_NOTE - 1}]`])}
+  from (select array(select "@k1" from ${chosen}) as "@all") as claim,
+    generate_series(1, cardinality("@all"), ${LARGEST_NOTE}) as "@from"
   returning id
 ),
 forgotten as (
@@ -31,8 +35,11 @@ forgotten as (
 `
 }
 
-/** The note of a claim, for its rows. */
-export const NOTE = '(select id from noted)'
+/** What the rows of a claim name as their note: the first, where it takes several. */
+export const NOTE = '(select min(id) from noted)'
+
+/** All of them, for who ends the leases. */
+export const NOTES = '(select json_agg(id::text) from noted)'
 
 /**
  * The CTEs of a reap: `leased` are the rows that notes name and that are leased as this says. Notes without any are
