@@ -36,6 +36,8 @@ export async function openLeaseStore<
   return leaseStore(db, table, await fitTable(db, table), options)
 }
 
+const UNQUOTED = new Set(['smallint', 'integer', 'bigint', 'uuid'])
+
 /** The store over a table that has been looked at already. */
 export function leaseStore<Row extends object = Record<string, unknown>, Outcome extends string = string>(
   db: Queryable,
@@ -73,7 +75,12 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       keys.push(keyOf(table, lease.id))
       tokens.push(lease.token)
     }
-    const columns = table.key.map((_, i) => [`"@k${i + 1}"`, keys.map((key) => key[i])] as const)
+    const columns = table.key.map((column, i) => {
+      const values = keys.map((key) => key[i])
+      // Nothing in such values needs a quote, which `pg` would look for sign by sign.
+      const isPlain = UNQUOTED.has(shape.columns.get(column)?.type ?? '')
+      return [`"@k${i + 1}"`, isPlain ? `{${values.join(',')}}` : values] as const
+    })
     return { ...Object.fromEntries(columns), tokens: `{${tokens.join(',')}}` }
   }
 
