@@ -183,13 +183,14 @@ CREATE OR REPLACE FUNCTION leasehold.new_event_id()
  RETURNS uuid
  LANGUAGE sql
  PARALLEL SAFE
- SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
   -- Version 7: milliseconds first, so that new ids are neighbours in their index.
-  select encode(
-    set_bit(set_bit(
-      overlay(uuid_send(gen_random_uuid()) placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6),
-      52, 1), 53, 1), 'hex')::uuid
+  select pg_catalog.encode(
+    pg_catalog.set_bit(pg_catalog.set_bit(
+      overlay(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) placing
+        substring(pg_catalog.int8send((extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8) from 3)
+        from 1 for 6),
+      52, 1), 53, 1), 'hex')::pg_catalog.uuid
 $function$;
 
 CREATE OR REPLACE FUNCTION leasehold.refuse_outbox_beginning()

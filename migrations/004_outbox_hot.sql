@@ -114,3 +114,17 @@ $$;
 alter function refuse_outbox_transition() rename to refuse_outbox_beginning;
 
 comment on function refuse_outbox_beginning() is 'Refuses an event that does not begin as PENDING, with the token 0, a type, and finite moments.';
+
+-- The same, but a statement that calls it takes it in: with a setting of its own, a function is called for every event,
+-- and that was a third of what writing one costs. All that it names is in pg_catalog.
+create or replace function new_event_id() returns uuid
+language sql volatile parallel safe
+as $$
+  -- Version 7: milliseconds first, so that new ids are neighbours in their index.
+  select pg_catalog.encode(
+    pg_catalog.set_bit(pg_catalog.set_bit(
+      overlay(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) placing
+        substring(pg_catalog.int8send((extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8) from 3)
+        from 1 for 6),
+      52, 1), 53, 1), 'hex')::pg_catalog.uuid
+$$;

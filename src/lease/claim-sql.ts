@@ -216,7 +216,7 @@ function seenInLines(
     more,
     again,
     nextDueMs: nextDue(parts, parameter),
-    moved: `(select count(*) from ${chosen}) + (select count(*) from marked) > 0`,
+    moved: `(select count(*) from (select from ${chosen} limit 1) as any_claimed) + (select count(*) from marked) > 0`,
   }
 }
 
@@ -264,9 +264,10 @@ function leaseColumns({ key, tokenAfterClaim, idIsColumn }: Parts): string[] {
   return [`${tokenAfterClaim} as "@token"`, ...id]
 }
 
-/** Where the look ended. */
+/** Where the look ended. The values of that row alone become texts, not of all before it. */
 function lastPlace({ order }: Parts): string {
-  return `select array[${list(order.map((o) => `${o.alias}::text`))}] from next offset (select greatest(count(*) - 1, 0) from next)`
+  return `select array[${list(order.map((o) => `${o.alias}::text`))}]
+    from (select * from next offset (select greatest(count(*) - 1, 0) from next)) as last`
 }
 
 function claimWhere(parts: Parts, parameter: Parameters, source: string): string {
