@@ -46,6 +46,12 @@ create table leasehold.outbox (
   lock_token bigint default 0 not null,
   published_at timestamp with time zone,
   last_error text,
+  indexed_status text generated always as (
+CASE
+    WHEN ((ordering_key IS NOT NULL) OR (status = 'DEAD'::text)) THEN status
+    ELSE NULL::text
+END) stored,
+  claim_id bigint,
   constraint outbox_available_at_exactly_when_pending CHECK (((available_at IS NOT NULL) = (status = 'PENDING'::text))),
   constraint outbox_behind_only_when_pending CHECK (((NOT behind) OR ((status = 'PENDING'::text) AND (ordering_key IS NOT NULL)))),
   constraint outbox_claimed_fields_exactly_when_claimed CHECK ((num_nonnulls(claimed_at, claimed_by, locked_until) =
@@ -58,7 +64,14 @@ END)),
   constraint outbox_parked_only_when_dead CHECK (((NOT parked) OR (status = 'DEAD'::text))),
   constraint outbox_pkey PRIMARY KEY (bucket, id),
   constraint outbox_published_at_exactly_when_published CHECK (((published_at IS NOT NULL) = (status = 'PUBLISHED'::text)))
-) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_factor=0.02);
+) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_factor=0.02, fillfactor=50);
+
+create table leasehold.outbox_claims (
+  bucket smallint default 0 not null,
+  id bigint generated always as identity not null,
+  rows bigint[] not null,
+  constraint outbox_claims_pkey PRIMARY KEY (bucket, id)
+) with (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000);
 
 create table leasehold.settings (
   name text not null,
@@ -90,17 +103,15 @@ CREATE INDEX audit_at ON leasehold.audit USING btree (at);
 
 CREATE INDEX inbox_processed_at ON leasehold.inbox USING btree (processed_at);
 
-CREATE INDEX outbox_claimed ON leasehold.outbox USING btree (bucket, id) WHERE (status = 'CLAIMED'::text);
+CREATE INDEX outbox_dead ON leasehold.outbox USING btree (bucket, id) WHERE (indexed_status = 'DEAD'::text);
 
-CREATE INDEX outbox_dead ON leasehold.outbox USING btree (bucket, id) WHERE (status = 'DEAD'::text);
-
-CREATE INDEX outbox_lines ON leasehold.outbox USING btree (bucket, ordering_key, ((status <> 'CLAIMED'::text)), id) WHERE ((ordering_key IS NOT NULL) AND ((status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text])) OR parked));
+CREATE INDEX outbox_lines ON leasehold.outbox USING btree (bucket, ordering_key, ((indexed_status <> 'CLAIMED'::text)), id) WHERE ((ordering_key IS NOT NULL) AND ((indexed_status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text])) OR parked));
 
 CREATE INDEX outbox_pending ON leasehold.outbox USING btree (bucket, available_at, id) WHERE ((available_at IS NOT NULL) AND (NOT behind));
 
 CREATE INDEX workers_running ON leasehold.workers USING btree (id) WHERE ((stopped_at IS NULL) AND (died_at IS NULL));
 
-CREATE UNIQUE INDEX outbox_in_flight ON leasehold.outbox USING btree (bucket, ordering_key) WHERE ((status = 'CLAIMED'::text) AND (ordering_key IS NOT NULL));
+CREATE UNIQUE INDEX outbox_in_flight ON leasehold.outbox USING btree (bucket, ordering_key) WHERE ((indexed_status = 'CLAIMED'::text) AND (ordering_key IS NOT NULL));
 
 CREATE OR REPLACE FUNCTION leasehold.announce_settings()
  RETURNS trigger
@@ -112,6 +123,31 @@ begin
   -- PostgreSQL folds equal notifications of one transaction into one.
   if tg_op <> 'DELETE' then perform pg_notify('leasehold_settings', new.name); end if;
   return null;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION leasehold.check_outbox_transition()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+begin
+  if old.status = 'PENDING' and new.status = 'CLAIMED' and new.lock_token > old.lock_token then
+    -- By hand, or by a relay of an older release: a claim without a note is given one.
+    insert into outbox_claims (bucket, rows) values (new.bucket, array[new.id]) returning id into new.claim_id;
+    return new;
+  end if;
+  if old.status = new.status or new.lock_token < old.lock_token or (old.status = 'PENDING' and new.status = 'CLAIMED') then
+    raise exception 'the lock_token of event % grows with every claim and never goes down: % cannot follow %', old.id, new.lock_token, old.lock_token
+      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
+        hint = 'Leave lock_token alone; a claim raises it by one.';
+  end if;
+  raise exception 'event % cannot go from % to %', old.id, old.status, new.status
+    using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
+      detail = 'Legal are PENDING → CLAIMED, CLAIMED → PUBLISHED, CLAIMED → PENDING, CLAIMED → DEAD, PUBLISHED → PENDING, DEAD → PENDING.',
+      hint = case when old.status = 'PENDING' then 'An event is claimed before it is published or given up; leasehold outbox unblock gives up one that keeps failing.'
+        when old.status = 'CLAIMED' then 'Leave it to the relay that holds it.'
+        else 'A finished event goes back to PENDING by replay only: leasehold outbox replay.' end;
 end
 $function$;
 
@@ -147,50 +183,37 @@ CREATE OR REPLACE FUNCTION leasehold.new_event_id()
  RETURNS uuid
  LANGUAGE sql
  PARALLEL SAFE
- SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
   -- Version 7: milliseconds first, so that new ids are neighbours in their index.
-  select encode(
-    set_bit(set_bit(
-      overlay(uuid_send(gen_random_uuid()) placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6),
-      52, 1), 53, 1), 'hex')::uuid
+  select pg_catalog.encode(
+    pg_catalog.set_bit(pg_catalog.set_bit(
+      overlay(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) placing
+        substring(pg_catalog.int8send((extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8) from 3)
+        from 1 for 6),
+      52, 1), 53, 1), 'hex')::pg_catalog.uuid
 $function$;
 
-CREATE OR REPLACE FUNCTION leasehold.refuse_outbox_transition()
+CREATE OR REPLACE FUNCTION leasehold.refuse_outbox_beginning()
  RETURNS trigger
  LANGUAGE plpgsql
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 begin
-  if tg_op = 'INSERT' then
-    if new.status <> 'PENDING' then
-      raise exception 'an event begins as PENDING, not as %', new.status
-        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Insert it without a status.';
-    elsif new.lock_token <> 0 then
-      raise exception 'an event begins with the lock_token 0, not with %', new.lock_token
-        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Insert it without a lock_token.';
-    elsif new.event_type = '' or octet_length(new.event_type) > 255 then
-      raise exception 'the event_type has % bytes, and must have 1 to 255', octet_length(new.event_type)
-        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Name what happened, for example order.paid.';
-    elsif new.ordering_key = '' then
-      raise exception 'the ordering_key is empty'
-        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Give a text, or null for an event that stands in no order.';
-    end if;
-    raise exception 'available_at and created_at are moments, not %', case when isfinite(new.available_at) then new.created_at else new.available_at end
-      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Give a finite timestamp.';
+  if new.status <> 'PENDING' then
+    raise exception 'an event begins as PENDING, not as %', new.status
+      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Insert it without a status.';
+  elsif new.lock_token <> 0 then
+    raise exception 'an event begins with the lock_token 0, not with %', new.lock_token
+      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Insert it without a lock_token.';
+  elsif new.event_type = '' or octet_length(new.event_type) > 255 then
+    raise exception 'the event_type has % bytes, and must have 1 to 255', octet_length(new.event_type)
+      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Name what happened, for example order.paid.';
+  elsif new.ordering_key = '' then
+    raise exception 'the ordering_key is empty'
+      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Give a text, or null for an event that stands in no order.';
   end if;
-  if old.status = new.status or new.lock_token < old.lock_token
-    or (old.status = 'PENDING' and new.status = 'CLAIMED' and new.lock_token <= old.lock_token) then
-    raise exception 'the lock_token of event % grows with every claim and never goes down: % cannot follow %', old.id, new.lock_token, old.lock_token
-      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
-        hint = 'Leave lock_token alone; a claim raises it by one.';
-  end if;
-  raise exception 'event % cannot go from % to %', old.id, old.status, new.status
-    using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
-      detail = 'Legal are PENDING → CLAIMED, CLAIMED → PUBLISHED, CLAIMED → PENDING, CLAIMED → DEAD, PUBLISHED → PENDING, DEAD → PENDING.',
-      hint = case when old.status = 'PENDING' then 'An event is claimed before it is published or given up; leasehold outbox unblock gives up one that keeps failing.'
-        when old.status = 'CLAIMED' then 'Leave it to the relay that holds it.'
-        else 'A finished event goes back to PENDING by replay only: leasehold outbox replay.' end;
+  raise exception 'available_at and created_at are moments, not %', case when isfinite(new.available_at) then new.created_at else new.available_at end
+    using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema, hint = 'Give a finite timestamp.';
 end
 $function$;
 
@@ -218,14 +241,14 @@ begin
 end
 $function$;
 
-CREATE TRIGGER outbox_beginning BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN (((new.status <> 'PENDING'::text) OR (new.lock_token <> 0) OR (new.event_type = ''::text) OR (octet_length(new.event_type) > 255) OR (new.ordering_key = ''::text) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.created_at)))) EXECUTE FUNCTION leasehold.refuse_outbox_transition();
+CREATE TRIGGER outbox_beginning BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN (((new.status <> 'PENDING'::text) OR (new.lock_token <> 0) OR (new.event_type = ''::text) OR (octet_length(new.event_type) > 255) OR (new.ordering_key = ''::text) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.created_at)))) EXECUTE FUNCTION leasehold.refuse_outbox_beginning();
 
 CREATE TRIGGER outbox_transition BEFORE UPDATE ON leasehold.outbox FOR EACH ROW WHEN (((
         CASE old.status
             WHEN 'CLAIMED'::text THEN (new.status = ANY (ARRAY['CLAIMED'::text, 'PUBLISHED'::text, 'PENDING'::text, 'DEAD'::text]))
-            WHEN 'PENDING'::text THEN ((new.status = 'PENDING'::text) OR ((new.status = 'CLAIMED'::text) AND (new.lock_token > old.lock_token)))
+            WHEN 'PENDING'::text THEN ((new.status = 'PENDING'::text) OR ((new.status = 'CLAIMED'::text) AND (new.lock_token > old.lock_token) AND (new.claim_id IS DISTINCT FROM old.claim_id)))
             ELSE ((new.status = old.status) OR (new.status = 'PENDING'::text))
-        END IS NOT TRUE) OR (new.lock_token < old.lock_token))) EXECUTE FUNCTION leasehold.refuse_outbox_transition();
+        END IS NOT TRUE) OR (new.lock_token < old.lock_token))) EXECUTE FUNCTION leasehold.check_outbox_transition();
 
 CREATE TRIGGER outbox_written AFTER INSERT ON leasehold.outbox FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_outbox();
 
@@ -265,6 +288,8 @@ comment on column leasehold.outbox.behind is 'Waits behind another event of its 
 
 comment on column leasehold.outbox.bucket is 'Distribution column: all events of an ordering key share a bucket.';
 
+comment on column leasehold.outbox.claim_id is 'The note of its last claim, in outbox_claims. Written by claims; leave it alone.';
+
 comment on column leasehold.outbox.claimed_at is 'When the relay that holds it claimed it. Set exactly while CLAIMED.';
 
 comment on column leasehold.outbox.claimed_by is 'The worker id of that relay. Set exactly while CLAIMED.';
@@ -278,6 +303,8 @@ comment on column leasehold.outbox.event_type is 'What happened, for example ord
 comment on column leasehold.outbox.headers is 'What travels beside the payload, for example traceparent.';
 
 comment on column leasehold.outbox.id is 'Number of the event, in the order of insertion. Within an ordering key it is the order of publication.';
+
+comment on column leasehold.outbox.indexed_status is 'The status, where an index needs it: of events with an ordering key, and of dead ones.';
 
 comment on column leasehold.outbox.last_error is 'Why the last failed attempt failed.';
 
@@ -296,6 +323,12 @@ comment on column leasehold.outbox.payload is 'The event itself.';
 comment on column leasehold.outbox.published_at is 'When the publisher had acknowledged it. Set exactly while PUBLISHED.';
 
 comment on column leasehold.outbox.status is 'PENDING, CLAIMED, PUBLISHED or DEAD.';
+
+comment on column leasehold.outbox_claims.bucket is 'The bucket of its events.';
+
+comment on column leasehold.outbox_claims.id is 'Number of the claim; outbox.claim_id names it.';
+
+comment on column leasehold.outbox_claims.rows is 'The ids of the events that were claimed. The note goes once none of them is in flight.';
 
 comment on column leasehold.settings.changed_at is 'When they last changed, by the clock of the database.';
 
@@ -333,11 +366,13 @@ comment on column leasehold.workers.version is 'The release of Leasehold it runs
 
 comment on function leasehold.announce_settings() is 'Announces a change of settings on the channel leasehold_settings, with their name.';
 
+comment on function leasehold.check_outbox_transition() is 'Refuses a change of state that is not one of the six legal ones, and says which they are. Notes a claim that has no note.';
+
 comment on function leasehold.enqueue(pg_catalog.text,pg_catalog.jsonb,pg_catalog.text,pg_catalog.jsonb,timestamp with time zone,pg_catalog.uuid) is 'Writes an event in the transaction of the caller and returns its id. An event_id that was written before is the same event: nothing is written, and its id is returned.';
 
 comment on function leasehold.new_event_id() is 'A new uuid, version 7.';
 
-comment on function leasehold.refuse_outbox_transition() is 'Refuses a change of state that is not one of the six legal ones, and says which they are.';
+comment on function leasehold.refuse_outbox_beginning() is 'Refuses an event that does not begin as PENDING, with the token 0, a type, and finite moments.';
 
 comment on function leasehold.wake(pg_catalog.text) is 'Tells the workers of this name that there may be work, when the transaction commits: NOTIFY leasehold_wake, name.
 Of many transactions in flight at once only one sends, because PostgreSQL makes transactions with a NOTIFY commit one after the other.
@@ -353,6 +388,8 @@ comment on table leasehold.inbox is 'What consumers have processed, so that an e
 comment on table leasehold.migrations is 'Which migrations were applied. Written by Leasehold only.';
 
 comment on table leasehold.outbox is 'Events, written in the transaction of whoever has something to tell. Relays publish them, at least once, in order of a key.';
+
+comment on table leasehold.outbox_claims is 'A note of each claim, so that the reaper finds what is in flight. Written by relays; leave it alone.';
 
 comment on table leasehold.settings is 'What workers follow while they run, over what they were started with. A change is announced on the channel leasehold_settings.';
 

@@ -69,6 +69,7 @@ export function leasehold({ dist, scenario }) {
       const counter = await readyToCount(clock, measured(rows), {
         url,
         unsettled: `select exists (select from leasehold.outbox where bucket = 0 and status = 'CLAIMED'
+            and id = any (array(select unnest(rows) from leasehold.outbox_claims where bucket = 0))
             and ordering_key is distinct from '${STUCK}')
           or exists (select from leasehold.outbox where bucket = 0 and available_at is not null and not behind
             and ordering_key is distinct from '${STUCK}') as unsettled`,

@@ -1,66 +1,89 @@
-import { type Claimed, type Place } from './store.ts'
-
-/**
- * What a claim returns for each row before the row's own columns. Behind them come, on the first row only: the settled
- * ids of an exchange, and where rows stand in lines how many were found, whether others were advanced, when the next row
- * will be due, whether anything was claimed or marked, and which lines to look at again.
- */
-const OWN_COLUMNS = 5
+import { type ClaimNotes, type MakeLease } from './claim-notes.ts'
+import { type Claimed, type Place } from './verbs.ts'
 
 /** A row of a claim as PostgreSQL returns it: values by position, because objects would be made twice. */
 export type ClaimedValues = readonly unknown[]
 
-interface OwnValues {
-  readonly id: string | null
-  readonly token: string
+/** How the columns behind the facts and the token are to be read. */
+export interface ClaimColumns {
+  readonly names: readonly string[]
+  /** Where among them the id of the row stands; undefined: it comes before them, as a text. */
+  readonly id: number | undefined
+}
+
+/** What the rows of a statement have in common; `factsAndRows` in `claim-sql.ts` writes it. */
+interface Facts {
   readonly until: number
-  /** The rest is on the first row of the claim only. */
   readonly order: readonly string[] | null
   readonly place: readonly (string | null)[] | null
+  /** The settled ids of an exchange; null: all of them were. */
+  readonly settled?: readonly string[] | null
+  /** Where rows stand in lines: how many were found, whether others were advanced, when the next row will be due, … */
+  readonly seen?: number
+  readonly more?: boolean
+  readonly nextDueMs?: number | null
+  /** … whether anything was claimed or marked, and which lines to look at again. */
+  readonly moved?: boolean
+  readonly again?: readonly string[]
+  /** Where claims are noted. */
+  readonly notes?: readonly string[] | null
 }
 
+export interface ClaimResult<Row extends object> {
+  readonly claimed: readonly Claimed<Row>[]
+  readonly place: Place | undefined
+  /** Undefined: all of them. */
+  readonly settled: readonly string[] | undefined
+  readonly seen: number
+  readonly more: boolean
+  readonly nextDueMs: number | undefined
+  readonly moved: boolean
+  readonly again: readonly string[]
+}
+
+/** The first result has the facts, the others are the rows. */
 export function readClaim<Row extends object>(
   results: readonly ClaimedValues[],
-  columns: readonly string[],
+  columns: ClaimColumns,
   owner: string,
-): {
-  claimed: Claimed<Row>[]
-  place: Place | undefined
-  seen: number
-  more: boolean
-  nextDueMs: number | undefined
-  moved: boolean
-  again: readonly string[]
-} {
-  const claimed: Claimed<Row>[] = []
-  let order: readonly string[] = []
-  let place: Place | undefined
-  for (const values of results) {
-    const own = ownValues(values)
-    if (own.place?.every((value) => value !== null) === true) place = own.place
-    if (own.id === null) continue
-    const lease = { id: own.id, owner, token: BigInt(own.token), until: new Date(own.until) }
-    // What is behind our own columns is the row as the table has it; the caller says of which type that is.
-    claimed.push({ lease, row: rowOf(values, columns) as Row })
-    if (own.order !== null) order = own.order
-  }
-  const [seen, more, nextDueMs, moved, again] = facts(results[0], OWN_COLUMNS + columns.length + 1)
+  notes: ClaimNotes,
+): ClaimResult<Row> {
+  const [[first] = [], ...rows] = results
+  // The statement says what stands there.
+  const facts = first as Facts
+  const until = new Date(facts.until)
+  const leaseOf = facts.notes ? notes.leases(facts.notes, rows.length) : plainLease
+  const claimed = rows.map((values) => claimedRow<Row>(values, columns, owner, until, leaseOf))
+  const { place, order } = facts
   return {
-    claimed: inOrder(claimed, order),
-    place,
-    seen: seen ?? claimed.length,
-    more: more === true,
-    nextDueMs: nextDueMs ?? undefined,
-    moved: moved ?? true,
-    again: again ?? [],
+    claimed: inOrder(claimed, order ?? []),
+    place: place?.every((value) => value !== null) === true ? place : undefined,
+    settled: facts.settled ?? undefined,
+    seen: facts.seen ?? claimed.length,
+    more: facts.more === true,
+    nextDueMs: facts.nextDueMs ?? undefined,
+    moved: facts.moved ?? true,
+    again: facts.again ?? [],
   }
 }
 
-type Facts = [number | null, boolean | null, number | null, boolean | null, readonly string[] | null]
+const plainLease: MakeLease = (id, owner, token, until) => ({ id, owner, token, until })
 
-function facts(first: ClaimedValues | undefined, from: number): Partial<Facts> {
-  // The statement says what stands at these positions.
-  return (first?.slice(from, from + 5) ?? []) as unknown as Partial<Facts>
+function claimedRow<Row extends object>(
+  values: ClaimedValues,
+  { names, id }: ClaimColumns,
+  owner: string,
+  until: Date,
+  leaseOf: MakeLease,
+): Claimed<Row> {
+  const from = id === undefined ? 3 : 2
+  const row: Record<string, unknown> = {}
+  for (let i = 0; i < names.length; i += 1) row[names[i] ?? ''] = values[from + i]
+  // A whole number, as `pg` or a parser that somebody has set for it hands it out.
+  const token = BigInt(values[1] as string | number | bigint)
+  const lease = leaseOf(String(values[id === undefined ? 2 : from + id]), owner, token, until)
+  // What is behind our own columns is the row as the table has it; the caller says of which type that is.
+  return { lease, row: row as Row }
 }
 
 /** Rows mostly come back in the order of the claim. One that a trigger kept from being claimed is not among them. */
@@ -69,22 +92,4 @@ function inOrder<Row>(claimed: Claimed<Row>[], order: readonly string[]): Claime
   const ranks = new Map(order.map((id, rank) => [id, rank]))
   const rank = ({ lease }: Claimed<Row>): number => ranks.get(lease.id) ?? 0
   return claimed.toSorted((a, b) => rank(a) - rank(b))
-}
-
-/** The ids that an exchange settled. At least one row comes back; without a claim it has no id. */
-export function readSettled(results: readonly ClaimedValues[], columns: readonly string[]): string[] {
-  // The statement says what stands at this position.
-  return results.flatMap((values) => (values[OWN_COLUMNS + columns.length] as string[] | null) ?? [])
-}
-
-function ownValues(values: ClaimedValues): OwnValues {
-  const [id, token, until, order, place] = values
-  // The statement says what stands at each position.
-  return { id, token, until, order, place } as OwnValues
-}
-
-function rowOf(values: ClaimedValues, columns: readonly string[]): object {
-  const row: Record<string, unknown> = {}
-  for (let i = 0; i < columns.length; i += 1) row[columns[i] ?? ''] = values[OWN_COLUMNS + i]
-  return row
 }

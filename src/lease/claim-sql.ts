@@ -2,6 +2,7 @@
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { settleUpdate } from './held-sql.ts'
 import { advance, continued, followers, judged, type Lines, linesOf, lookAgain } from './line-sql.ts'
+import { NOTE, noteClaim, NOTES } from './note-sql.ts'
 import {
   assignments,
   CLOCK_TOKEN,
@@ -31,22 +32,20 @@ export function claim(parts: Parts, from: From): LeaseStatement {
     parameter,
     lines === undefined
       ? `
-with next as materialized (${nextRows(parts, parameter, { from })})
-${claimUpdate(parts, parameter)}`
+with next as materialized (${nextRows(parts, parameter, { from })}),
+${claimed(parts, parameter, 'next')}
+${factsAndRows(parts, parameter, { chosen: 'next' })}`
       : `
 with next as materialized (${nextRows(parts, parameter, { from, lines })}),
 ${judged(parts, lines, parameter, [], false)},
-claimed as (
-${claimHeads(parts, parameter, 'heads')}
-)
-${withFacts(parts, parameter, CLAIM_FACTS)}`,
+${claimed(parts, parameter, 'heads')}
+${factsAndRows(parts, parameter, { chosen: 'heads', ...seenInLines(parts, parameter, 'heads', CLAIM_FACTS) })}`,
   )
 }
 
 /**
  * Settles one batch and claims the next: half the round trips of a busy worker. Both see the table as it was before;
- * a row whose lease is over, and which is therefore claimable again, is settled and not claimed. At least one row comes
- * back, so that the settled ids always have one to travel on.
+ * a row whose lease is over, and which is therefore claimable again, is settled and not claimed.
  */
 export function exchange(parts: Parts, outcome: string, declared: Outcome, from: From): LeaseStatement {
   const parameter = parameters()
@@ -63,11 +62,8 @@ settled as (
 ${settleUpdate(parts, parameter, declared)}
 ),
 next as materialized (${nextRows(parts, parameter, { from, besides: [notHeld(parts)] })}),
-claimed as (
-${claimUpdate(parts, parameter)}
-)
-select claimed.*, case when row_number() over () = 1 then array(select "@id" from settled) end as "@settled"
-from (select) as always left join claimed on true`,
+${claimed(parts, parameter, 'next')}
+${factsAndRows(parts, parameter, { chosen: 'next', settled: SETTLED })}`,
   )
 }
 
@@ -91,10 +87,12 @@ function exchangeInLines(
   const left = `${parameter('limit', 'int')} - (select count(*) from continued)`
   const facts = {
     chosen: 'chosen',
-    settled: 'array(select "@id" from settled)',
-    seen: '((select count(*) from next) + (select count(*) from continued))::int',
-    more: '(select count(*) from locked) + (select count(*) from revived) > 0',
-    again: lookAgain('continued'),
+    settled: SETTLED,
+    ...seenInLines(parts, parameter, 'chosen', {
+      seen: '(select count(*) from next) + (select count(*) from continued)',
+      more: '(select count(*) from locked) + (select count(*) from revived) > 0',
+      again: lookAgain('continued'),
+    }),
   }
   return `
 with held as materialized (${heldLeases(parts, parameter)}),
@@ -110,10 +108,8 @@ ${judged(parts, lines, parameter, ['continued', 'locked', 'kept'], true)},
 chosen as materialized (
   select "@k1" from continued union all select "@k1" from heads
 ),
-claimed as (
-${claimHeads(parts, parameter, 'chosen')}
-)
-${withFacts(parts, parameter, facts)}`
+${claimed(parts, parameter, 'chosen')}
+${factsAndRows(parts, parameter, facts)}`
 }
 
 /** What is being settled in the same statement is not for the claim, even if its lease is over. */
@@ -207,65 +203,67 @@ function openLanes(parameter: Parameters, laneType: string): string {
   return `unnest(${parameter('lanes', `${laneType}[]`)}, ${parameter('rooms', 'int[]')}) as lane ("@lane", "@room")`
 }
 
-/** What the rows have in common travels once, on the first of them. `claim-result.ts` reads the columns by position. */
-function claimUpdate(parts: Parts, parameter: Parameters): string {
-  const { key } = parts
-  const first = `(${list(key.map((k) => `t.${k.column}`))}) = (select ${list(key.map((k) => k.alias))} from next limit 1)`
-  return `${claimWhere(parts, parameter, 'next')}
-returning
-  ${list(leaseColumns(parts))},
-  case when ${first} then array(select ${rowId(key.map((k) => k.alias))} from next) end as "@order",
-  case when ${first} then (${lastPlace(parts)}) end as "@place",
-  ${list(parts.columns.map((column) => `t.${quote(column)}`))}`
+function claimed(parts: Parts, parameter: Parameters, chosen: string): string {
+  const returned = [...leaseColumns(parts), ...parts.columns.map((column) => `t.${quote(column)}`)]
+  return `${noteClaim(parts, parameter, chosen)}claimed as (
+${claimWhere(parts, parameter, chosen)}
+returning ${list(returned)}
+)`
 }
 
-/** The same where a look may find rows and claim none of them: `withFacts` says what it found. */
-function claimHeads(parts: Parts, parameter: Parameters, chosen: string): string {
-  return `${claimWhere(parts, parameter, chosen)}
-returning ${list([...leaseColumns(parts), ...parts.columns.map((column) => `t.${quote(column)}`)])}`
-}
-
-/** What a look says besides the rows it claimed. */
-interface Facts {
+/** What a statement says besides the rows it claimed: a name of `Facts` in `claim-result.ts`, and its SQL. */
+type FactsSql = Readonly<Record<string, string>> & {
+  /** The CTE with the rows that are claimed, in order. */
   readonly chosen: string
-  readonly settled: string
-  /** How many rows were found. */
-  readonly seen: string
-  /** Rows that had waited can be claimed now. */
-  readonly more: string
-  readonly again: string
 }
 
-const CLAIM_FACTS: Facts = {
-  chosen: 'heads',
-  settled: 'null::text[]',
-  seen: '(select count(*) from next)::int',
+/** Which leases were settled; null: all that were asked about, and that is what mostly happens. */
+const SETTLED = `case when (select count(*) from settled) < (select count(*) from held)
+    then (select coalesce(json_agg("@id"), '[]') from settled) end`
+
+const CLAIM_FACTS = {
+  seen: '(select count(*) from next)',
   more: '(select count(*) from revived) > 0',
-  again: 'null::text[]',
+  again: "'{}'::text[]",
 }
 
-function withFacts(
+/** What a look in lines says of what it found: it may find rows and claim none of them. */
+function seenInLines(
   parts: Parts,
   parameter: Parameters,
-  { chosen, settled, seen, more, again }: Facts,
-): string {
-  const once = (fact: string): string => `case when row_number() over () = 1 then ${fact} end`
-  const columns = [
-    '"@id"',
-    '"@token"',
-    '"@until"',
-    `${once(`array(select ${rowId(parts.key.map((k) => k.alias))} from ${chosen})`)} as "@order"`,
-    `${once(`(${lastPlace(parts)})`)} as "@place"`,
-    ...parts.columns.map((column) => `claimed.${quote(column)}`),
-    `${once(settled)} as "@settled"`,
-    `${once(seen)} as "@seen"`,
-    `${once(more)} as "@more"`,
-    `${once(nextDue(parts, parameter))} as "@next_due"`,
-    `${once(`(select count(*) from ${chosen}) + (select count(*) from marked) > 0`)} as "@moved"`,
-    `${once(again)} as "@again"`,
-  ]
-  return `select ${columns.join(',\n  ')}
-from (select) as always left join claimed on true`
+  chosen: string,
+  { seen, more, again }: typeof CLAIM_FACTS,
+): Record<string, string> {
+  return {
+    seen,
+    more,
+    again,
+    nextDueMs: nextDue(parts, parameter),
+    moved: `(select count(*) from (select from ${chosen} limit 1) as any_claimed) + (select count(*) from marked) > 0`,
+  }
+}
+
+/**
+ * One row with what all have in common, then the claimed rows: a column for each fact would be computed, sent and read
+ * for every row. `claim-result.ts` reads the columns by position.
+ */
+function factsAndRows(parts: Parts, parameter: Parameters, { chosen, ...facts }: FactsSql): string {
+  const all: Readonly<Record<string, string>> = {
+    until: `extract(epoch from ${leaseEnd(parameter)})::float8 * 1000`,
+    order: `(select json_agg(${rowId(parts.key.map((k) => k.alias))}) from ${chosen})`,
+    place: `(${lastPlace(parts)})`,
+    ...facts,
+    ...(parts.notes === undefined ? {} : { notes: NOTES }),
+  }
+  const named = Object.entries(all).map(([name, fact]) => `${fact} as ${quote(name)}`)
+  const own = leaseColumns(parts).map(() => 'null')
+  return `select (select row_to_json(facts) from (select ${named.join(',\n  ')}) as facts) as "@facts", ${list([...own, ...parts.columns.map(() => 'null')])}
+union all
+select null, claimed.* from claimed`
+}
+
+function leaseEnd(parameter: Parameters): string {
+  return `now() + ${parameter('leaseMs', 'float8')} * interval '1 millisecond'`
 }
 
 /** In how many milliseconds the next row that is not due yet will be: a worker with nothing to do need not poll for it. */
@@ -290,17 +288,15 @@ function nextDue(parts: Parts, parameter: Parameters): string {
   return `(select extract(epoch from "@at" - now())::float8 * 1000 from (${soonest}) as soonest)`
 }
 
-function leaseColumns({ key, tokenAfterClaim, until }: Parts): string[] {
-  return [
-    `${rowId(key.map((k) => `t.${k.column}`))} as "@id"`,
-    `${tokenAfterClaim} as "@token"`,
-    `extract(epoch from t.${until})::float8 * 1000 as "@until"`,
-  ]
+function leaseColumns({ key, tokenAfterClaim, idIsColumn }: Parts): string[] {
+  const id = idIsColumn ? [] : [`${rowId(key.map((k) => `t.${k.column}`))} as "@id"`]
+  return [`${tokenAfterClaim} as "@token"`, ...id]
 }
 
-/** Where the look ended. */
+/** Where the look ended. The values of that row alone become texts, not of all before it. */
 function lastPlace({ order }: Parts): string {
-  return `select array[${list(order.map((o) => `${o.alias}::text`))}] from next offset (select greatest(count(*) - 1, 0) from next)`
+  return `select array[${list(order.map((o) => `${o.alias}::text`))}]
+    from (select * from next offset (select greatest(count(*) - 1, 0) from next)) as last`
 }
 
 function claimWhere(parts: Parts, parameter: Parameters, source: string): string {
@@ -315,7 +311,7 @@ function claimAssignments(parts: Parts, parameter: Parameters): string[] {
   const lines = linesOf(parts)
   const ownerValue = parameter('owner', 'text')
   return [
-    `${until} = now() + ${parameter('leaseMs', 'float8')} * interval '1 millisecond'`,
+    `${until} = ${leaseEnd(parameter)}`,
     // Grows by one and is never reset (D3); no sequence, so that the statement can go to one shard whole.
     ...(token === undefined
       ? [`${owner} = ${ownerValue} || '${TOKEN_MARK}' || ${CLOCK_TOKEN}`]
@@ -327,6 +323,7 @@ function claimAssignments(parts: Parts, parameter: Parameters): string[] {
           `${quote(table.attempts)} = coalesce(t.${quote(table.attempts)}, 0) + case when t.${owner} is null then 0 else 1 end`,
         ]),
     ...(lines === undefined ? [] : [`${lines.behind} = false`]),
+    ...(parts.notes === undefined ? [] : [`${parts.notes.column} = ${NOTE}`]),
     ...assignments(table.writes.claim),
   ]
 }

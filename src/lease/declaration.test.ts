@@ -52,6 +52,21 @@ describe('a wrong declaration is refused, and the message names the table and th
       'writes.reap sets tries',
     ],
     [
+      'notes where an expired lease is claimable',
+      { notes: { table: 'app.notes', column: 'claim_id' } },
+      "`notes` needs onExpiry 'reap'",
+    ],
+    [
+      'notes of a key of two columns',
+      { id: ['a', 'b'], onExpiry: 'reap', notes: { table: 'app.notes', column: 'claim_id' } },
+      '`notes` needs an `id` of one column',
+    ],
+    [
+      'a column that is key and note',
+      { onExpiry: 'reap', notes: { table: 'app.notes', column: 'id' } },
+      'the column id has two roles',
+    ],
+    [
       'an argument without a type',
       { outcomes: { retry: { set: { note: '$error' } } } },
       'outcomes.retry uses $error',

@@ -30,8 +30,11 @@ const declarationSchema = z.strictObject({
   held: sql.optional(),
   attempts: name.optional(),
   exhausted: sql.optional(),
-  ordering: z.strictObject({ key: name, behind: name, waitedFor: sql }).optional(),
+  ordering: z.strictObject({ key: name, behind: name, waitedFor: sql, inFlight: sql.optional() }).optional(),
   lanes: name.optional(),
+  notes: z
+    .strictObject({ table: z.union([name, z.strictObject({ schema: name, name })]), column: name })
+    .optional(),
   writes: z
     .strictObject({
       claim: assignments.optional(),
@@ -61,7 +64,7 @@ export function leaseTable<const Name extends string>(
   const parsed = declarationSchema.safeParse(declaration)
   if (!parsed.success) throw invalid(declaration, z.prettifyError(parsed.error))
 
-  const { lease, writes, bucket } = declaration
+  const { lease, writes, bucket, notes } = declaration
   const table: LeaseTable<Name> = {
     ...qualifiedName(declaration.table),
     key: typeof declaration.id === 'string' ? [declaration.id] : declaration.id,
@@ -76,6 +79,7 @@ export function leaseTable<const Name extends string>(
     exhausted: declaration.exhausted,
     ordering: declaration.ordering,
     lanes: declaration.lanes,
+    notes: notes === undefined ? undefined : { ...qualifiedName(notes.table), column: notes.column },
     writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
     outcomes: complete(declaration.outcomes),
     columns: declaration.columns,
@@ -122,8 +126,10 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
     ...kernelColumns,
     ...(ordering === undefined ? [] : [ordering.key, ordering.behind]),
     ...(table.lanes === undefined ? [] : [table.lanes]),
+    ...(table.notes === undefined ? [] : [table.notes.column]),
   ]
   if (ordering !== undefined) refuseUnorderable(declaration, table)
+  if (table.notes !== undefined) refuseUnnotable(declaration, table)
   const twice = named.find((column, index) => named.indexOf(column) !== index)
   if (twice !== undefined) throw invalid(declaration, `the column ${twice} has two roles`)
 
@@ -148,6 +154,9 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
   }
   refuseUnknownArguments(declaration, table)
   for (const [outcome, { when, otherwise }] of Object.entries<Outcome>(table.outcomes)) {
+    // A note goes with the settlement of its rows, and such a row may not be settled by it.
+    if (when !== undefined && table.notes !== undefined)
+      throw invalid(declaration, `outcomes.${outcome} has \`when\`, which does not go with \`notes\``)
     if ((when === undefined) !== (otherwise === undefined))
       throw invalid(declaration, `outcomes.${outcome} needs both \`when\` and \`otherwise\`, or neither`)
     const other = otherwise === undefined ? undefined : Reflect.get(table.outcomes, otherwise)
@@ -163,6 +172,12 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
 function refuseUnorderable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
   if (table.key.length !== 1) throw invalid(declaration, '`ordering` needs an `id` of one column')
   if (table.held === undefined) throw invalid(declaration, '`ordering` needs `held`')
+}
+
+/** A note names rows by one id, and only the reaper reads it. */
+function refuseUnnotable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+  if (table.key.length !== 1) throw invalid(declaration, '`notes` needs an `id` of one column')
+  if (table.onExpiry !== 'reap') throw invalid(declaration, "`notes` needs onExpiry 'reap'")
 }
 
 function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: LeaseTable): void {

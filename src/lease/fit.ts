@@ -39,6 +39,7 @@ export async function fitTable(db: Database, table: LeaseTable): Promise<TableSh
   checkKey(table, shape)
   checkNames(table, shape)
   checkRoom(table, shape)
+  await checkNotes(db, table, shape)
   await refuseSlowPlans(db, table, shape)
   return shape
 }
@@ -60,6 +61,7 @@ function expectedColumns(table: LeaseTable): Expected[] {
     ...named('ordering.key', table.ordering?.key),
     ...named('ordering.behind', table.ordering?.behind, BOOLEAN),
     ...named('lanes', table.lanes),
+    ...named('notes.column', table.notes?.column, ['bigint']),
     ...table.order.flatMap(({ column }) => named('order', column)),
     ...(table.columns ?? []).flatMap((column) => named('columns', column)),
     ...written.flatMap(([role, set]) => Object.keys(set).flatMap((column) => named(role, column))),
@@ -115,6 +117,19 @@ function checkKey(table: LeaseTable, shape: TableShape): void {
   }
 }
 
+async function checkNotes(db: Database, table: LeaseTable, shape: TableShape): Promise<void> {
+  const { notes, key, bucket } = table
+  if (notes === undefined || (await inspectTable(db, notes)).found === 'table') return
+  const type = (column: string): string => shape.columns.get(column)?.type ?? 'bigint'
+  const inBucket = bucket === undefined ? '' : `${quote(bucket)} ${type(bucket)} NOT NULL, `
+  const primary = [...(bucket === undefined ? [] : [quote(bucket)]), 'id'].join(', ')
+  throw misfit(
+    table,
+    `there is no table ${notes.schema}.${notes.name}, in which \`notes\` says its claims are noted`,
+    `Run: CREATE TABLE ${quoteQualified(notes.schema, notes.name)} (${inBucket}id bigint GENERATED ALWAYS AS IDENTITY, rows ${type(key[0] ?? '')}[] NOT NULL, PRIMARY KEY (${primary}));`,
+  )
+}
+
 /** A worker id and a token have to fit into the owner, and a moment into the end of the lease. */
 const SHORTEST_OWNER = 100
 const COARSEST_UNTIL = 3
@@ -141,7 +156,7 @@ function checkRoom(table: LeaseTable, shape: TableShape): void {
 }
 
 /** What a claim returns beside the row's own columns. */
-const RESERVED = new Set(['@id', '@token', '@until', '@order', '@place', '@settled'])
+const RESERVED = new Set(['@facts', '@id', '@token'])
 
 function checkNames(table: LeaseTable, shape: TableShape): void {
   const reserved = (table.columns ?? [...shape.columns.keys()]).find((column) => RESERVED.has(column))

@@ -11,6 +11,7 @@ import {
   rowId,
   TOKEN_MARK,
 } from './parts.ts'
+import { leasedByNotes } from './note-sql.ts'
 import { advance, followers, leftLine, linesOf, lookAgain } from './line-sql.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
 import { heldOf, type Outcome, replaceArguments } from './table.ts'
@@ -134,14 +135,15 @@ returning ${rowId(key.map((k) => `t.${k.column}`))} as "@id"`
  * to be dead, however long they would still run. Fencing makes the second as safe as the first.
  */
 export function reap(parts: Parts, which: 'expired' | 'ownedBy'): LeaseStatement {
-  const { table, target, key, owner, until, token } = parts
+  const { table, target, key, owner, until, token, notes } = parts
   const parameter = parameters()
   const lines = linesOf(parts)
   const held = heldOf(table)
+  const leased = [`${owner} is not null`, ...(held === undefined ? [] : [`(${held})`])]
   const expired = [
     ...inBucket(parts, parameter),
-    `${owner} is not null`,
-    ...(held === undefined ? [] : [`(${held})`]),
+    ...(notes === undefined ? [] : [`${key[0]?.column ?? ''} = any (array(select "@k1" from leased))`]),
+    ...leased,
     which === 'expired' ? `${until} <= now()` : ownedBy(parts, parameter('ownedBy', 'text')),
   ]
   const set = [
@@ -156,7 +158,7 @@ export function reap(parts: Parts, which: 'expired' | 'ownedBy'): LeaseStatement
     `reap_${which}`,
     parameter,
     `
-with expired as materialized (
+with ${notes === undefined ? '' : leasedByNotes(parts, parameter, notes.target, leased)}expired as materialized (
   select ${list(key.map((k) => `${k.column} as ${k.alias}`))}, ${owner} as "@owner",
     ${token === undefined ? 'null' : `${token}::text`} as "@token", ${until} as "@until"
   from ${target}

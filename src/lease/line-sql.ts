@@ -21,7 +21,7 @@ export interface Lines {
   readonly key: Sql
   readonly behind: Sql
   readonly waitedFor: Sql
-  readonly held: Sql
+  readonly inFlight: Sql
   readonly id: Sql
   /** It can be claimed: nobody has it, or nobody has it any more. */
   readonly free: Sql
@@ -33,7 +33,7 @@ export function linesOf({ table, key, owner, until }: Parts): Lines | undefined 
   if (ordering === undefined || held === undefined || id === undefined) return undefined
   const isOver = `coalesce(${until} <= now() or ${owner} is null, true)`
   const free = table.onExpiry === 'reap' ? `(${claimable})` : `((${claimable}) and ${isOver})`
-  return { ...quoted(ordering), held, id, free }
+  return { ...quoted(ordering), inFlight: ordering.inFlight ?? held, id, free }
 }
 
 function quoted({ key, behind, waitedFor }: Ordering): Pick<Lines, 'key' | 'behind' | 'waitedFor'> {
@@ -41,8 +41,8 @@ function quoted({ key, behind, waitedFor }: Ordering): Pick<Lines, 'key' | 'behi
 }
 
 /** In flight first, then by id: the order of the index that a table with `ordering` has to have. */
-function inLine({ held, id }: Lines, alias: string): string {
-  return `(not (${held})), ${alias}.${id}`
+function inLine({ inFlight, id }: Lines, alias: string): string {
+  return `(not (${inFlight})), ${alias}.${id}`
 }
 
 /** Who stands first in the line of this key, apart from those that this statement has just settled. */

@@ -23,7 +23,11 @@ export interface Parts {
   readonly token: string | undefined
   readonly tokenAfterClaim: string
   readonly columns: readonly string[]
+  /** The id of a row is one of these columns, as it is: it need not be returned twice. */
+  readonly idIsColumn: boolean
   readonly bucketType: string | undefined
+  /** Where claims are noted: the table, and the column of the row that names its note. */
+  readonly notes: { readonly target: string; readonly column: string } | undefined
   /** The type of the ordering key. */
   readonly lineType: string | undefined
   readonly laneType: string | undefined
@@ -50,9 +54,17 @@ export function partsOf(table: LeaseTable, shape: TableShape): Parts {
     until: quote(table.lease.until),
     token,
     tokenAfterClaim:
-      token === undefined ? `substring(t.${owner} from '${TOKEN_MARK}([0-9]+)$')` : `t.${token}::text`,
+      token === undefined ? `substring(t.${owner} from '${TOKEN_MARK}([0-9]+)$')` : `t.${token}`,
     columns: returnedColumns(table, shape),
+    idIsColumn: idColumn(table, shape) !== undefined,
     bucketType: table.bucket === undefined ? undefined : type(table.bucket),
+    notes:
+      table.notes === undefined
+        ? undefined
+        : {
+            target: quoteQualified(table.notes.schema, table.notes.name),
+            column: quote(table.notes.column),
+          },
     lineType: table.ordering === undefined ? undefined : type(table.ordering.key),
     laneType: table.lanes === undefined ? undefined : type(table.lanes),
   }
@@ -61,6 +73,17 @@ export function partsOf(table: LeaseTable, shape: TableShape): Parts {
 /** The row's columns in the order in which a claim returns them. */
 export function returnedColumns(table: LeaseTable, shape: TableShape): readonly string[] {
   return table.columns ?? [...shape.columns.keys()]
+}
+
+/** Types whose values `pg` hands out as the text that PostgreSQL writes, or as numbers that print like it. */
+const PLAIN = new Set(['smallint', 'integer', 'bigint', 'text', 'character varying', 'uuid'])
+
+/** Where among the returned columns the id of a row stands, if it does. */
+export function idColumn(table: LeaseTable, shape: TableShape): number | undefined {
+  const [only = '', ...more] = table.key
+  const at = returnedColumns(table, shape).indexOf(only)
+  const isPlain = PLAIN.has(shape.columns.get(only)?.type ?? '')
+  return more.length === 0 && at >= 0 && isPlain ? at : undefined
 }
 
 /** The leases of a batch, as rows: key, owner and token of each. */

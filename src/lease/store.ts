@@ -2,13 +2,14 @@ import { systemClock } from '../clock.ts'
 import { type Database } from '../postgres/database.ts'
 import { type Queryable } from '../postgres/queryable.ts'
 import { argsJson, isNewest, newestOfEachRow, type OutcomeArgs, refuseMissingArgs } from './batch.ts'
-import { type ClaimedValues, readClaim, readSettled } from './claim-result.ts'
+import { ClaimNotes } from './claim-notes.ts'
+import { type ClaimedValues, type ClaimResult, readClaim } from './claim-result.ts'
 import { fitTable } from './fit.ts'
 import { type TableShape } from './inspect.ts'
 import { keyOf, type Lease, trustedUntil } from './lease.ts'
 import { SWEEP } from './line-sql.ts'
 import { LinesToLookAt } from './lines-to-look-at.ts'
-import { returnedColumns } from './parts.ts'
+import { idColumn, returnedColumns } from './parts.ts'
 import { checkBucket, checkDelay, checkLanes, checkLease, checkLimit, checkOwner } from './requests.ts'
 import { leaseStatements, type LookStatements } from './sql.ts'
 import { type LeaseStatement } from './statement.ts'
@@ -35,6 +36,8 @@ export async function openLeaseStore<
   return leaseStore(db, table, await fitTable(db, table), options)
 }
 
+const UNQUOTED = new Set(['smallint', 'integer', 'bigint', 'uuid'])
+
 /** The store over a table that has been looked at already. */
 export function leaseStore<Row extends object = Record<string, unknown>, Outcome extends string = string>(
   db: Queryable,
@@ -44,8 +47,9 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
 ): LeaseStore<Row, Outcome> {
   const { owner, bucket = 0, clock = systemClock } = options
   const statements = leaseStatements(table, shape)
-  const columns = returnedColumns(table, shape)
+  const columns = { names: returnedColumns(table, shape), id: idColumn(table, shape) }
   const again = new LinesToLookAt()
+  const notes = new ClaimNotes()
 
   async function run<Result extends object>(
     statement: LeaseStatement,
@@ -71,7 +75,12 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       keys.push(keyOf(table, lease.id))
       tokens.push(lease.token)
     }
-    const columns = table.key.map((_, i) => [`"@k${i + 1}"`, keys.map((key) => key[i])] as const)
+    const columns = table.key.map((column, i) => {
+      const values = keys.map((key) => key[i])
+      // Nothing in such values needs a quote, which `pg` would look for sign by sign.
+      const isPlain = UNQUOTED.has(shape.columns.get(column)?.type ?? '')
+      return [`"@k${i + 1}"`, isPlain ? `{${values.join(',')}}` : values] as const
+    })
     return { ...Object.fromEntries(columns), tokens: `{${tokens.join(',')}}` }
   }
 
@@ -89,6 +98,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     const keys = left ?? []
     if (on === undefined) again.add(keys)
     const ended = endedAmong(leases, current, ids, advanced > 0 || keys.length > 0)
+    // A transaction of the caller's may yet be rolled back.
+    if (on === undefined) notes.ended(leases)
     return on === undefined || keys.length === 0 ? ended : { ...ended, left: keys }
   }
 
@@ -141,6 +152,16 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     }
   }
 
+  async function look(
+    statement: LeaseStatement,
+    values: Readonly<Record<string, unknown>>,
+  ): Promise<ClaimResult<Row>> {
+    return notes.spend(async (finished) => {
+      const rows = await run<ClaimedValues>(statement, { ...values, finished }, db, 'array')
+      return readClaim<Row>(rows, columns, owner, notes)
+    })
+  }
+
   return {
     table,
     owner,
@@ -148,8 +169,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     async claim(request) {
       await comeBack()
       const { statement, values, sentAt } = lookFor(statements.claim, request)
-      const rows = await run<ClaimedValues>(statement, values, db, 'array')
-      const read = readClaim<Row>(rows, columns, owner)
+      const read = await look(statement, values)
       return { ...claimOf(read, request, sentAt, again), ...(read.more ? { advanced: true } : {}) }
     },
 
@@ -158,12 +178,12 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const current = newestOfEachRow(leases)
       const held = { ...batch(current.values()), ...argsOf(outcome, leases, current, args) }
       return again.spend(async (keys) => {
-        const rows = await run<ClaimedValues>(statement, { ...values, ...held, again: keys }, db, 'array')
-        const read = readClaim<Row>(rows, columns, owner)
+        const read = await look(statement, { ...values, ...held, again: keys })
+        notes.ended(leases)
         again.add(read.again)
         const more = read.more || read.again.length > 0
         return {
-          ...endedAmong(leases, current, readSettled(rows, columns), more),
+          ...endedAmong(leases, current, read.settled, more),
           ...claimOf(read, request, sentAt, again),
         }
       })
@@ -242,7 +262,7 @@ interface Look {
 const STANDSTILL_MS = 100
 
 function claimOf<Row extends object>(
-  { claimed, place, seen, nextDueMs, moved }: ReturnType<typeof readClaim<Row>>,
+  { claimed, place, seen, nextDueMs, moved }: ClaimResult<Row>,
   { limit, leaseMs }: ClaimRequest,
   sentAt: number,
   again: LinesToLookAt,
@@ -257,13 +277,16 @@ function claimOf<Row extends object>(
 function endedAmong(
   leases: readonly Lease[],
   current: ReadonlyMap<string, Lease>,
-  ids: readonly string[],
+  /** Undefined: all that were asked about. */
+  ids: readonly string[] | undefined,
   advanced: boolean,
 ): Ended {
-  const changed = new Set(ids)
+  const how = advanced ? { advanced } : {}
+  if (ids === undefined && current.size === leases.length) return { ended: leases, fencedOff: [], ...how }
+  const changed = ids === undefined ? current : new Set(ids)
   const hasEnded = (lease: Lease): boolean => changed.has(lease.id) && isNewest(current, lease)
   const fencedOff = leases.filter((lease) => !hasEnded(lease))
-  return { ended: leases.filter(hasEnded), fencedOff, ...(advanced ? { advanced } : {}) }
+  return { ended: leases.filter(hasEnded), fencedOff, ...how }
 }
 
 interface EndedRow {

@@ -33,6 +33,19 @@ export interface Ordering {
   readonly behind: string
   /** What is true of a row as long as those behind it have to wait, its lease included. */
   readonly waitedFor: Sql
+  /** What is true of a row in a line while it is leased, in the words of the index. Default: `held`. */
+  readonly inFlight?: Sql
+}
+
+/**
+ * A table beside this one with a note for each claim, so that no index needs to know which rows are leased and a
+ * settlement can be a HOT update. It has the columns `id` (a `bigint` that nobody gives twice), `rows` (an array of
+ * ids) and the bucket, where there are buckets. docs/decisions/010-notes-of-claims.md has the rules.
+ */
+export interface Notes {
+  readonly table: string | { readonly schema: string; readonly name: string }
+  /** A `bigint` column of the row, written by every claim: the `id` of its note. */
+  readonly column: string
 }
 
 export interface LeaseTableDeclaration<Name extends string = string> {
@@ -65,6 +78,8 @@ export interface LeaseTableDeclaration<Name extends string = string> {
    * wants how many, so that a lane that is slow, or full, or shut is in nobody's way, however many rows wait in it.
    */
   readonly lanes?: string
+  /** Where claims are noted, instead of an index on what is leased. */
+  readonly notes?: Notes
   /** What the verbs write besides the lease itself. */
   readonly writes?: {
     readonly claim?: Assignments
@@ -99,6 +114,7 @@ export interface LeaseTable<Name extends string = string> {
   readonly exhausted: Sql | undefined
   readonly ordering: Ordering | undefined
   readonly lanes: string | undefined
+  readonly notes: { readonly schema: string; readonly name: string; readonly column: string } | undefined
   readonly writes: { readonly claim: Assignments; readonly release: Assignments; readonly reap: Assignments }
   readonly outcomes: Readonly<Record<Name, Outcome>>
   readonly columns: readonly string[] | undefined

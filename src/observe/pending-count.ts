@@ -16,8 +16,12 @@ export async function pendingCount(db: Queryable, table: LeaseTable, most = 10_0
   const target = quoteQualified(table.schema, table.name)
   const count = (where: string): string =>
     `(select count(*)::int from (select from ${target} where ${where} limit $1::int) as found)`
+  const noted =
+    table.notes === undefined
+      ? ''
+      : ` and ${quote(table.key[0] ?? '')} = any (array(select unnest(rows) from ${quoteQualified(table.notes.schema, table.notes.name)}))`
   // The owner first: an index on leased rows names it.
-  const leased = `${quote(table.lease.owner)} is not null and ${quote(table.lease.until)} > now()`
+  const leased = `${quote(table.lease.owner)} is not null and ${quote(table.lease.until)} > now()${noted}`
   const { rows } = await db.query<{ pending: number; leased: number }>({
     text: `select ${count(pendingWhere(table))} as pending,\n  ${count(leased)} as leased`,
     values: [most],

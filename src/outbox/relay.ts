@@ -9,6 +9,7 @@ import { Batches } from './batches.ts'
 import { type OutboxEvent } from './event.ts'
 import { type Publisher } from './publisher.ts'
 import { applyRetention, type Retention } from './operator/retention.ts'
+import { isTracing } from '../producer/trace-api.ts'
 import { withTraces } from './trace.ts'
 import { type OnFailure, type OutboxRow, outboxTable } from './table.ts'
 
@@ -72,9 +73,11 @@ type Handle = WorkDeclaration<OutboxRow>['handle']
 function oneByOne(publisher: Publisher, limits: Limits): Handle {
   return async (context) => {
     try {
-      const answers = await withTraces([eventOf(context)], publisher.name, async (events) =>
-        publisher.publish(events, context),
-      )
+      const event = [eventOf(context)]
+      // The way of most events: nothing is waited for but the publisher.
+      const answers = isTracing()
+        ? await withTraces(event, publisher.name, async (events) => publisher.publish(events, context))
+        : await publisher.publish(event, context)
       const answer = checkedAnswers(answers, 1)?.[0]
       return answer instanceof SaturatedError
         ? failed(limits, answer, context)

@@ -200,3 +200,39 @@ it.each([
     ])
   },
 )
+
+describe('no event that is in flight is lost sight of', () => {
+  it.each([
+    ['by hand', FIELDS.CLAIMED],
+    ['by hand, a second time', `${FIELDS.CLAIMED}, attempts = 3`],
+  ])('claimed %s, it is noted and taken back', async (_, claim) => {
+    const store = await openLeaseStore(db, outboxTable(), { owner: 'r', bucket: 0 })
+    await eventIn('CLAIMED')
+    await change(FIELDS.PENDING)
+    await store.reap()
+    await change(claim)
+    expect((await store.reap()).map(({ id }) => id)).toEqual(['1'])
+    expect((await records(db))[0]?.status).toBe('PENDING')
+  })
+
+  it('publishing an event without a key can be a HOT update: no index mentions what it changes', async () => {
+    const { rows } = await db.query<{ name: string }>({
+      text: `select distinct a.attname as name
+        from pg_index as i
+        join pg_depend as d on d.objid = i.indexrelid and d.refobjid = i.indrelid
+        join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = d.refobjsubid
+        where i.indrelid = 'leasehold.outbox'::regclass`,
+    })
+    const indexed = rows.map(({ name }) => name)
+    expect(indexed).toEqual(expect.arrayContaining(['indexed_status', 'available_at', 'behind']))
+    const set = outboxTable().outcomes.done.set
+    const changed = new Set([...Object.keys(set), 'claimed_by', 'locked_until', 'status'])
+    expect(indexed.filter((column) => changed.has(column))).toEqual([])
+    for (const status of STATUSES) {
+      await db.query({ text: 'truncate leasehold.outbox restart identity' })
+      await eventIn(status)
+      const { rows: events } = await db.query({ text: 'select indexed_status from leasehold.outbox' })
+      expect(events).toEqual([{ indexed_status: status === 'DEAD' ? 'DEAD' : null }])
+    }
+  })
+})

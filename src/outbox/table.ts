@@ -53,8 +53,11 @@ export function outboxTable({
     ordering: {
       key: 'ordering_key',
       behind: 'behind',
-      waitedFor: "status in ('PENDING', 'CLAIMED') or parked",
+      // In the words of the indexes, which must not change with the status of an event without a key.
+      waitedFor: "indexed_status in ('PENDING', 'CLAIMED') or parked",
+      inFlight: "indexed_status = 'CLAIMED'",
     },
+    notes: { table: { schema, name: 'outbox_claims' }, column: 'claim_id' },
     writes: {
       claim: { status: "'CLAIMED'", available_at: 'null', claimed_at: 'now()' },
       release: {

@@ -38,7 +38,8 @@ export function createTracing(find: FindTraceApi = traceApiFinder()): Tracing {
     activeHeaders: activeHeadersOf(find),
 
     async withTraces(events, publisher, work) {
-      const api = await find()
+      const finding = find()
+      const api = finding === undefined ? undefined : await finding
       if (api === undefined) return work(events)
       const traced = events.map((event) => startSpan(api, event, publisher))
       // A batch has no span of its own that its work could be in, unless it is a batch of one.

@@ -4,6 +4,7 @@ import { isNoFreeSlot, isUnavailable, unavailable } from './failures.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
 import { within } from './deadline.ts'
+import { valueTypes } from './moments.ts'
 import { assertUsableUrl } from './url.ts'
 
 export type { DatabaseEvent } from './session.ts'
@@ -157,6 +158,7 @@ function openPool(options: DatabaseOptions, settings: Settings): Pool {
     idleTimeoutMillis: 30_000,
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,
+    types: valueTypes,
   }
   assertUsableUrl(options.url)
   return new Pool(config)

@@ -63,7 +63,8 @@ export function traceApiFinder(
   }
 }
 
-function isTracing(): boolean {
+/** Whether an SDK for traces is there. */
+export function isTracing(): boolean {
   const registered: unknown = Reflect.get(globalThis, REGISTRY)
   return (
     typeof registered === 'object' && registered !== null && Reflect.get(registered, 'trace') !== undefined

@@ -35,7 +35,8 @@ export interface RowsToRenew {
   readonly indexes: Int32Array
   readonly generations: Int32Array
   readonly tokens: BigInt64Array
-  readonly ids: readonly string[]
+  /** One text, which crosses a thread as a whole; PostgreSQL has no text with the sign between them. */
+  readonly ids: string
   readonly claimedAt: number
 }
 

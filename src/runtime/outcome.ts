@@ -6,9 +6,11 @@ export interface Outcome {
   readonly args: Readonly<Record<string, unknown>>
 }
 
+const DONE: Outcome = Object.freeze({ outcome: 'done', args: Object.freeze({}) })
+
 /** The row is finished. */
-export function done(args: Readonly<Record<string, unknown>> = {}): Outcome {
-  return { outcome: 'done', args }
+export function done(args?: Readonly<Record<string, unknown>>): Outcome {
+  return args === undefined ? DONE : { outcome: 'done', args }
 }
 
 /** The row is to be tried again, after the given time or as the back-off of its table says. */

@@ -1,15 +1,21 @@
 import { type HeldRows } from './held-rows.ts'
 import { type RowsToRenew, type RowToRenew } from './lifeline-messages.ts'
 
+const BETWEEN = '\0'
+
 /** The columns of these rows. They share the moment of their claim, or the earliest counts. */
 export function columnsOf(rows: readonly RowToRenew[]): RowsToRenew {
-  return {
-    indexes: Int32Array.from(rows, ({ index }) => index),
-    generations: Int32Array.from(rows, ({ generation }) => generation),
-    tokens: BigInt64Array.from(rows, ({ token }) => token),
-    ids: rows.map(({ id }) => id),
-    claimedAt: Math.min(...rows.map(({ claimedAt }) => claimedAt)),
-  }
+  const indexes = new Int32Array(rows.length)
+  const generations = new Int32Array(rows.length)
+  const tokens = new BigInt64Array(rows.length)
+  let earliest = Number.POSITIVE_INFINITY
+  rows.forEach(({ index, generation, token, claimedAt }, i) => {
+    indexes[i] = index
+    generations[i] = generation
+    tokens[i] = token
+    earliest = Math.min(earliest, claimedAt)
+  })
+  return { indexes, generations, tokens, ids: rows.map(({ id }) => id).join(BETWEEN), claimedAt: earliest }
 }
 
 /** The rows by the moment of their claim, which decides how long each may be renewed. */
@@ -47,14 +53,13 @@ export class RowsInRenewal {
   }
 
   #stillHeld({ indexes, generations, tokens, ids, claimedAt }: RowsToRenew): RowToRenew[] {
-    return ids
-      .map((id, i) => ({
-        id,
-        index: indexes[i] ?? 0,
-        generation: generations[i] ?? 0,
-        token: tokens[i] ?? 0n,
-        claimedAt,
-      }))
-      .filter((row) => this.#held.isHeld(row))
+    const named = ids.split(BETWEEN)
+    return Array.from(indexes, (index, i) => ({
+      id: named[i] ?? '',
+      index,
+      generation: generations[i] ?? 0,
+      token: tokens[i] ?? 0n,
+      claimedAt,
+    })).filter((row) => this.#held.isHeld(row))
   }
 }

@@ -42,8 +42,8 @@ const schema = z.strictObject({
 
 export const DEFAULT_WORKER_SETTINGS = {
   concurrency: 10,
-  prefetch: 2_000,
-  batch: 500,
+  prefetch: 3_000,
+  batch: 1_000,
   claimLoops: 2,
   pollMs: 1_000,
   settleDelayMs: 10,

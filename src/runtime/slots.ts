@@ -156,19 +156,22 @@ export class Slots<Row> {
     this.#retry = setTimeout(() => this.fill(), forMs)
   }
 
-  #start(
-    handling: Handling<Row>,
-    run: () => Promise<Outcome | void> = async () => this.#options.handle(handling),
-  ): void {
+  #start(handling: Handling<Row>, run = this.#options.handle): void {
     this.#running.add(handling)
     this.#options.onStart(handling)
-    run()
-      .then(
-        (outcome) => this.#end(handling, { ended: 'returned', outcome: outcome ?? undefined }),
-        (error: unknown) => this.#end(handling, { ended: 'threw', error }),
-        // What goes wrong in our own code at the end of a handler must not end the process.
-      )
-      .catch((error: unknown) => this.#options.onTrouble(handling, error))
+    run(handling).then(
+      (outcome) => this.#ended(handling, { ended: 'returned', outcome: outcome ?? undefined }),
+      (error: unknown) => this.#ended(handling, { ended: 'threw', error }),
+    )
+  }
+
+  /** What goes wrong in our own code at the end of a handler must not end the process. */
+  #ended(handling: Handling<Row>, result: HandlerResult): void {
+    try {
+      this.#end(handling, result)
+    } catch (error) {
+      this.#options.onTrouble(handling, error)
+    }
   }
 
   #end(handling: Handling<Row>, result: HandlerResult): void {

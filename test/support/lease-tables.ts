@@ -1,4 +1,4 @@
-/** Six tables as different as users' tables are; the conformance suite and the kernel's tests run over them. */
+/** Seven tables as different as users' tables are; the conformance suite and the kernel's tests run over them. */
 import { leaseTable, rowId, type LeaseTable } from '../../src/lease/index.ts'
 import { type Database } from '../../src/postgres/database.ts'
 import { type LeaseSubject } from '../../src/testing/index.ts'
@@ -313,7 +313,57 @@ export const lanes: Specimen = {
   final: { outcome: 'done' },
 }
 
-export const specimens: readonly Specimen[] = [events, payments, chunks, tasks, odd, lines, lanes]
+/** No index knows what is leased: claims are noted beside the table. A key of texts, in buckets. */
+export const noted: Specimen = {
+  name: 'claims noted beside the table',
+  ddl: `
+    create table public.parcels (
+      shard int not null,
+      code text not null,
+      sent boolean not null default false,
+      free_at timestamptz default now(),
+      attempts int not null default 0,
+      owner text,
+      until timestamptz,
+      token bigint not null default 0,
+      claim bigint,
+      primary key (shard, code)
+    ) with (fillfactor = 50);
+    create index parcels_free on public.parcels (shard, free_at, code) where free_at is not null;
+    create table public.parcel_claims (
+      shard int not null,
+      id bigint generated always as identity,
+      rows text[] not null,
+      primary key (shard, id)
+    )`,
+  table: leaseTable({
+    table: 'public.parcels',
+    id: 'code',
+    bucket: 'shard',
+    lease: { owner: 'owner', until: 'until', token: 'token' },
+    claimable: 'free_at is not null',
+    availableAt: 'free_at',
+    order: ['free_at', 'code'],
+    onExpiry: 'reap',
+    attempts: 'attempts',
+    notes: { table: 'public.parcel_claims', column: 'claim' },
+    writes: {
+      claim: { free_at: 'null' },
+      release: { free_at: "now() + $delay_ms * interval '1 millisecond'" },
+      reap: { free_at: 'now()' },
+    },
+    outcomes: { sent: { set: { sent: 'true' } } },
+  }),
+  bucket: 4,
+  insert: `with fresh as (
+      insert into public.parcels (shard, code)
+      select 4, '"parcel", ' || lpad(n::text, 8, '0') || clock_timestamp() from generate_series(1, $1::int) as n
+      returning code)
+    select code as k1 from fresh order by code`,
+  final: { outcome: 'sent' },
+}
+
+export const specimens: readonly Specimen[] = [events, payments, chunks, tasks, odd, lines, lanes, noted]
 
 /** Creates the specimen's table and makes it a subject of the conformance suite. */
 export function subjectOf(db: Database, specimen: Specimen): LeaseSubject & { create(): Promise<void> } {
@@ -330,7 +380,7 @@ export function subjectOf(db: Database, specimen: Specimen): LeaseSubject & { cr
     },
     empty: async () => {
       await db.query({
-        text: `delete from ${target} ${bucket === undefined ? '' : `where bucket = ${bucket}`}`,
+        text: `delete from ${target} ${bucket === undefined ? '' : `where "${table.bucket}" = ${bucket}`}`,
       })
     },
     insert: async (count) => {

@@ -7,6 +7,12 @@ export function outboxOf(schema = 'leasehold'): string {
   return quoteQualified(schema, 'outbox')
 }
 
+/** The ids of events that may be in flight, as the claims have noted them: all that are, and some that were. */
+export function notedIds(schema = 'leasehold', bucket?: string): string {
+  const where = bucket === undefined ? '' : ` where bucket = ${bucket}`
+  return `array(select unnest(rows) from ${quoteQualified(schema, 'outbox_claims')}${where})`
+}
+
 export async function bucketsOf(db: Queryable, schema: string | undefined): Promise<number[]> {
   return bucketsIn(db, outboxOf(schema))
 }

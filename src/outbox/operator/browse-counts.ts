@@ -2,8 +2,9 @@
 import { type Count, countRest, countUpTo, sum } from '../../operator/counting.ts'
 import { type BrowseOptions } from '../../operator/looking.ts'
 import { type Database } from '../../postgres/database.ts'
+import { type Queryable } from '../../postgres/queryable.ts'
 import { looking } from './browse.ts'
-import { bucketsOf, outboxOf } from './browse-buckets.ts'
+import { bucketsOf, notedIds, outboxOf } from './browse-buckets.ts'
 import { type Status } from '../transitions.ts'
 
 export type StatusCounts = Readonly<Record<Status, Count>>
@@ -20,14 +21,14 @@ export interface OldestPending {
 /** Each in the words of a partial index. Behind another event stands only what has a key. */
 const PARTS = {
   pendingFirst: 'available_at is not null and not behind',
-  pendingBehind: "behind and ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)",
-  claimed: "status = 'CLAIMED'",
-  dead: "status = 'DEAD'",
+  pendingBehind:
+    "behind and ordering_key is not null and (indexed_status in ('PENDING', 'CLAIMED') or parked)",
+  dead: "indexed_status = 'DEAD'",
 } as const
 
 /**
- * What is pending, claimed and dead is counted along its partial index, up to a hundred thousand of each. What is
- * published has no index, because nothing but this would use it: in a large table it is what remains of the estimated
+ * What is pending and dead is counted along its partial index, up to a hundred thousand of each; what is claimed by
+ * the notes of claims. What is published has no index, because nothing but this would use it: in a large table it is what remains of the estimated
  * number of rows.
  */
 export async function countByStatus(db: Database, options: BrowseOptions = {}): Promise<StatusCounts> {
@@ -35,7 +36,7 @@ export async function countByStatus(db: Database, options: BrowseOptions = {}): 
   return looking(db, options, 'counting the events', async (tx) => {
     const first = await countUpTo(tx, outbox, PARTS.pendingFirst)
     const behind = await countUpTo(tx, outbox, PARTS.pendingBehind)
-    const claimed = await countUpTo(tx, outbox, PARTS.claimed)
+    const claimed = await countClaimed(tx, options.schema)
     const dead = await countUpTo(tx, outbox, PARTS.dead)
     const pending = sum([first, behind])
     const published = await countRest(tx, outbox, "status = 'PUBLISHED'", [pending, claimed, dead])
@@ -65,4 +66,18 @@ order by available_at, o.id limit 1`,
     }
     return oldest
   })
+}
+
+/** No more than all relays together have slots and prefetch for. */
+async function countClaimed(tx: Queryable, schema: string | undefined): Promise<Count> {
+  let count = 0
+  for (const bucket of await bucketsOf(tx, schema)) {
+    const { rows } = await tx.query<{ count: number }>({
+      text: `select count(*)::int as count from ${outboxOf(schema)}
+where bucket = $1::smallint and id = any (${notedIds(schema, '$1::smallint')}) and status = 'CLAIMED'`,
+      values: [bucket],
+    })
+    count += rows[0]?.count ?? 0
+  }
+  return { count, exact: true }
 }

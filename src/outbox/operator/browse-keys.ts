@@ -3,7 +3,7 @@ import { type BrowseOptions } from '../../operator/looking.ts'
 import { type Database } from '../../postgres/database.ts'
 import { type Queryable } from '../../postgres/queryable.ts'
 import { looking } from './browse.ts'
-import { bucketsOf, outboxOf } from './browse-buckets.ts'
+import { bucketsOf, notedIds, outboxOf } from './browse-buckets.ts'
 
 export interface HeldUpKey {
   readonly orderingKey: string
@@ -45,20 +45,25 @@ export async function keysHeldUp(db: Database, options: KeysOptions = {}): Promi
   const { schema, limit = 20 } = options
   return looking(db, options, 'looking for keys that are held up', async (tx) => {
     const keys: HeldUpKey[] = []
-    for (const bucket of await bucketsOf(tx, schema))
-      keys.push(...(await keysIn(tx, outboxOf(schema), bucket, limit)))
+    for (const bucket of await bucketsOf(tx, schema)) keys.push(...(await keysIn(tx, schema, bucket, limit)))
     const parkedFirst = (key: HeldUpKey): number => (key.state === 'parked' ? 0 : 1)
     keys.sort((a, b) => parkedFirst(a) - parkedFirst(b) || b.attempts - a.attempts)
     return { keys: keys.slice(0, limit), more: keys.length > limit }
   })
 }
 
-async function keysIn(tx: Queryable, outbox: string, bucket: number, limit: number): Promise<HeldUpKey[]> {
+async function keysIn(
+  tx: Queryable,
+  schema: string | undefined,
+  bucket: number,
+  limit: number,
+): Promise<HeldUpKey[]> {
+  const outbox = outboxOf(schema)
   const { rows } = await tx.query<HeldUpKey>({
     text: `with parked as materialized (
   select distinct on (ordering_key) ordering_key, 'parked' as state, id, event_type, attempts, last_error, available_at
   from ${outbox}
-  where bucket = $1::smallint and status = 'DEAD' and parked and ordering_key is not null
+  where bucket = $1::smallint and indexed_status = 'DEAD' and parked and ordering_key is not null
   order by ordering_key, id
 ),
 failing as materialized (
@@ -70,7 +75,8 @@ failing as materialized (
     union all
     (select ordering_key, 'blocked', id, event_type, attempts, last_error, available_at
     from ${outbox}
-    where bucket = $1::smallint and status = 'CLAIMED' limit ${LOOKED_AT})
+    where bucket = $1::smallint and id = any (${notedIds(schema, '$1::smallint')}) and status = 'CLAIMED'
+    limit ${LOOKED_AT})
   ) as candidates
   where attempts > 0 and ordering_key is not null
     and ordering_key not in (select ordering_key from parked)
@@ -86,7 +92,7 @@ from held cross join lateral (
   select count(*)::int as waiting from (
     select from ${outbox} as o
     where o.bucket = $1::smallint and o.ordering_key = held.ordering_key
-      and (o.status in ('PENDING', 'CLAIMED') or o.parked) and o.id <> held.id and o.status <> 'DEAD'
+      and (o.indexed_status in ('PENDING', 'CLAIMED') or o.parked) and o.id <> held.id and o.status <> 'DEAD'
     limit ${MOST_WAITING}
   ) as line
 ) as behind

@@ -5,7 +5,7 @@ import { checkPage, invalid } from '../../operator/request-checks.ts'
 import { values } from '../../operator/statement-values.ts'
 import { type Database } from '../../postgres/database.ts'
 import { type Queryable } from '../../postgres/queryable.ts'
-import { bucketsOf, outboxOf } from './browse-buckets.ts'
+import { bucketsOf, notedIds, outboxOf } from './browse-buckets.ts'
 import { checkFilter, checkId, type EventFilter, filterSql, statusesOf } from './browse-filter.ts'
 import { type Status } from '../transitions.ts'
 
@@ -70,6 +70,10 @@ export async function listEvents(
       const conditions = [
         `bucket = ${value(bucket, 'smallint')}`,
         ...(before === undefined ? [] : [`id < ${value(before, 'bigint')}`]),
+        // No index knows what is in flight; the notes of claims do.
+        ...(statusesOf(filter).every((status) => status === 'CLAIMED')
+          ? [`id = any (${notedIds(schema, value(bucket, 'smallint'))})`]
+          : []),
         filterSql(filter, statusesOf(filter), value).whole,
       ]
       // By o.id, the number: "id" would be the text that is selected. One more than the page has: whether there is another.
@@ -125,8 +129,8 @@ async function waitedFor(
   const { rows } = await tx.query<WaitedFor>({
     text: `select id::text as id, status, parked, attempts, last_error as "lastError"
 from ${outboxOf(schema)} as o
-where bucket = $1::smallint and ordering_key = $2::text and (status in ('PENDING', 'CLAIMED') or parked)
-order by (o.status <> 'CLAIMED'), o.id limit 1`,
+where bucket = $1::smallint and ordering_key = $2::text and (indexed_status in ('PENDING', 'CLAIMED') or parked)
+order by (o.indexed_status <> 'CLAIMED'), o.id limit 1`,
     values: [bucket, orderingKey],
   })
   const [first] = rows

@@ -71,7 +71,7 @@ function removal(schema: string, status: 'PUBLISHED' | 'DEAD'): string {
   const outbox = outboxOf(schema)
   const limit = "now() - $3::float8 * interval '1 millisecond'"
   // The dead have an index; to find the published, all are looked at.
-  const among = status === 'DEAD' ? " and status = 'DEAD'" : ''
+  const among = status === 'DEAD' ? " and indexed_status = 'DEAD'" : ''
   const expired =
     status === 'DEAD'
       ? `not parked and created_at < ${limit}`

@@ -86,8 +86,8 @@ async function endFailing(
   const { rows } = await tx.query<{ id: string }>({
     text: `select id from (
   select id, status, attempts from ${outbox}
-  where bucket = $1 and ordering_key = $2 and (status in ('PENDING', 'CLAIMED') or parked)
-  order by (status <> 'CLAIMED'), id limit 1
+  where bucket = $1 and ordering_key = $2 and (indexed_status in ('PENDING', 'CLAIMED') or parked)
+  order by (indexed_status <> 'CLAIMED'), id limit 1
 ) as first
 where status = 'PENDING' and attempts > 0`,
     values: [bucket, orderingKey],
