@@ -61,7 +61,7 @@ with held as materialized (${heldLeases(parts, parameter)}),
 settled as (
 ${settleUpdate(parts, parameter, declared)}
 ),
-next as materialized (${nextRows(parts, parameter, { from, besides: [notHeld(parts)] })}),
+next as materialized (${nextRows(parts, parameter, { from, besides: notHeld(parts) })}),
 ${claimed(parts, parameter, 'next')}
 ${factsAndRows(parts, parameter, { chosen: 'next', settled: SETTLED })}`,
   )
@@ -80,7 +80,7 @@ function exchangeInLines(
   lines: Lines,
 ): string {
   const besides = [
-    notHeld(parts),
+    ...notHeld(parts),
     `(${lines.id} in (select "@k1" from followers)) is not true`,
     '(select count(*) from advanced) is not null',
   ]
@@ -112,10 +112,14 @@ ${claimed(parts, parameter, 'chosen')}
 ${factsAndRows(parts, parameter, facts)}`
 }
 
-/** What is being settled in the same statement is not for the claim, even if its lease is over. */
-function notHeld({ key }: Parts): string {
+/**
+ * What is being settled in the same statement is not for the claim, even if its lease is over. Where that is for the
+ * reaper to find, it is not, because it is leased.
+ */
+function notHeld({ table, key }: Parts): string[] {
+  if (table.onExpiry === 'reap') return []
   const [columns, aliases] = [key.map((k) => k.column), key.map((k) => k.alias)]
-  return `((${list(columns)}) in (select ${list(aliases)} from held)) is not true`
+  return [`((${list(columns)}) in (select ${list(aliases)} from held)) is not true`]
 }
 
 function keyAndOrder({ key, order }: Parts): string[] {

@@ -29,7 +29,7 @@ export function renew(parts: Parts): LeaseStatement {
   const bucket = inBucket(parts, parameter, 't.')
   const stillOurs = [
     ...bucket,
-    ...ours(parts),
+    ...ours(parts, parameter),
     `t.${until} > now()`,
     // `is true` hides the fragment from the planner, which would leave the key for a partial index on it.
     ...(held === undefined ? [] : [`(${held}) is true`]),
@@ -126,7 +126,7 @@ function endUpdate(
   )
   return `update ${target} as t
 set ${list([`${owner} = null`, `${until} = ${restUntil}`, ...written])}
-where ${[...inBucket(parts, parameter, 't.'), ...ours(parts), ...stillTrue].join('\n  and ')}
+where ${[...inBucket(parts, parameter, 't.'), ...ours(parts, parameter), ...stillTrue].join('\n  and ')}
 returning ${rowId(key.map((k) => `t.${k.column}`))} as "@id"`
 }
 
