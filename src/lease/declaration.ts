@@ -84,7 +84,8 @@ export function leaseTable<const Name extends string>(
   return table
 }
 
-function qualifiedName(table: LeaseTableDeclaration['table']): { schema: string; name: string } {
+/** The two parts of a table's name. */
+export function qualifiedName(table: LeaseTableDeclaration['table']): { schema: string; name: string } {
   if (typeof table !== 'string') return { schema: table.schema, name: table.name }
   const dot = table.indexOf('.')
   return dot < 0
@@ -150,8 +151,9 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
   for (const [outcome, { when, otherwise }] of Object.entries<Outcome>(table.outcomes)) {
     if ((when === undefined) !== (otherwise === undefined))
       throw invalid(declaration, `outcomes.${outcome} needs both \`when\` and \`otherwise\`, or neither`)
-    const other = otherwise === undefined ? undefined : Reflect.get(table.outcomes, otherwise)
-    if (otherwise !== undefined && (other === undefined || Object.keys((other as Outcome).args).length > 0))
+    const outcomes: Readonly<Record<string, Outcome>> = table.outcomes
+    const other = otherwise === undefined ? undefined : outcomes[otherwise]
+    if (otherwise !== undefined && (other === undefined || Object.keys(other.args).length > 0))
       throw invalid(
         declaration,
         `outcomes.${outcome}.otherwise names ${otherwise}, which is no outcome without arguments`,
