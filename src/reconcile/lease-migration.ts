@@ -27,7 +27,8 @@ export function leaseMigration(migration: LeaseMigration): string {
     comment(`A lease for the rows of ${tableName(table)}, so that several reconcilers can share them.
 
 The columns may be null and have no default: adding them rewrites nothing, rows that are there can be claimed at
-once, and whoever writes to the table need not know of them. They hold ${
+once, and whoever writes to the table need not know of them.
+They hold ${
       lease.token === undefined
         ? 'the id of a worker with a number, and a moment'
         : 'the id of a worker, a moment and a number'
@@ -82,7 +83,7 @@ function openIndex(migration: LeaseMigration): string[] {
   const index = createIndex(migration, indexName(migration, '_open'), orderOf(migration), isOpen(migration))
   const what = 'The open rows in the order in which they are claimed, so that a claim does not sort them all.'
   if (migration.open !== undefined) return [comment(what), index]
-  return [comment(`${what} Put in which statuses are open:\n${index}`)]
+  return [comment(`${what}\nPut in which statuses are open:\n${index}`)]
 }
 
 function isOpen({ status, open = ['…'] }: LeaseMigration): string {
@@ -91,12 +92,12 @@ function isOpen({ status, open = ['…'] }: LeaseMigration): string {
 
 function indexNote(migration: LeaseMigration): string {
   if (migration.partitioned)
-    return `By which open rows and leases that are over are found. PostgreSQL builds no index concurrently over partitions: writes wait until this
-one is there. Where that takes too long, build one on each partition concurrently first, with these columns:
-PostgreSQL then takes them over.`
-  return `By which open rows and leases that are over are found. Built while the table is in use, and therefore outside a transaction: psql does so
-unless told otherwise (--single-transaction), migration tools have a switch for it. If it fails, it leaves an
-invalid index behind, which has to go before it is built again:
+    return `By which open rows, and leases that are over, are found. PostgreSQL builds no index concurrently over partitions:
+writes wait until this one is there. Where that takes too long, build one on each partition concurrently first,
+with these columns: PostgreSQL then takes them over.`
+  return `By which open rows, and leases that are over, are found. Built while the table is in use, and therefore outside
+a transaction: psql does so unless told otherwise (--single-transaction), migration tools have a switch for it.
+If it fails, it leaves an invalid index behind, which has to go before it is built again:
 DROP INDEX CONCURRENTLY ${quote(migration.table.schema)}.${quote(indexName(migration))};`
 }
 
