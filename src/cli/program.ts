@@ -4,6 +4,8 @@ import { createLog, withoutUrlPasswords } from '../observe/index.ts'
 import { DESCRIPTIONS, flagOf, loadSettings, TIMING_NAMES } from '../settings/index.ts'
 import { runMigrate } from './migrate.ts'
 import { addOutboxCommands } from './outbox/commands.ts'
+import { addSyncCommands } from './sync/commands.ts'
+import { addReconcileCommands } from './reconcile/commands.ts'
 import { addWebhookCommands } from './webhooks/commands.ts'
 import { DATABASE_SETTINGS, type Define, WEBHOOK_SETTINGS } from './define.ts'
 import { type Run, type Terminal, UsageError } from './run.ts'
@@ -63,6 +65,8 @@ export async function runProgram(args: readonly string[], terminal: Terminal): P
   )
   addOutboxCommands(program, define)
   addWebhookCommands(program, define)
+  addReconcileCommands(program, define)
+  addSyncCommands(program, define)
   define(program, 'migrate', 'bring the schema to the version of this release', DATABASE_SETTINGS, runMigrate)
 
   try {

@@ -3,6 +3,7 @@ import { type Called, callLeasehold, type CallOptions } from '../../test/support
 import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
+import { emptySync, makeChunks, makeJob } from '../../test/support/operated-sync.ts'
 import { emptyWebhooks, makeDeliveries, makeEndpoint } from '../../test/support/webhook-rows.ts'
 import { openDatabase } from '../postgres/index.ts'
 
@@ -19,6 +20,7 @@ afterAll(async () => {
 beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.outbox, leasehold.workers restart identity' })
   await emptyWebhooks(db)
+  await emptySync(db)
 })
 
 async function status(args: readonly string[] = [], options: Partial<CallOptions> = {}): Promise<Called> {
@@ -33,6 +35,9 @@ leasehold.outbox  0        0       0          0     -
 
 WEBHOOKS                  PENDING  LEASED  DELIVERED  FAILED  OLDEST PENDING
 leasehold.webhook_outbox  0        0       0          0       -
+
+SYNC                 OPEN  COMPLETED  FAILED  CHUNKS WAITING  CHUNKS LEASED
+leasehold.sync_jobs  0     0          0       0               0
 `)
 })
 
@@ -112,6 +117,17 @@ it('--json is one document with stable names', async () => {
       endpoints: [],
       moreEndpoints: false,
     },
+    sync: {
+      counts: {
+        open: { count: 0, exact: true },
+        completed: { count: 0, exact: true },
+        failed: { count: 0, exact: true },
+        chunksWaiting: { count: 0, exact: true },
+        chunksLeased: { count: 0, exact: true },
+      },
+      jobs: [],
+      moreJobs: false,
+    },
     tables: [],
   })
 })
@@ -124,7 +140,7 @@ it('webhooks by state, and the endpoints that get nothing, with what to do', asy
   await makeDeliveries(db, well, 3, { status: 'delivered' })
   await makeDeliveries(db, well, 4, { status: 'failed' })
   const { stdout } = await status()
-  expect(stdout.split('\n').slice(5)).toEqual([
+  expect(stdout.split('\n').slice(5, 13)).toEqual([
     'WEBHOOKS                  PENDING  LEASED  DELIVERED  FAILED  OLDEST PENDING',
     'leasehold.webhook_outbox  1,500    2       3          4       5 min',
     '',
@@ -154,12 +170,42 @@ it('webhooks by state, and the endpoints that get nothing, with what to do', asy
   })
 })
 
+it('sync jobs and chunks by state, and how far the open ones have come, with what to do', async () => {
+  const syncing = await makeJob(db, { agoMs: 600_000 })
+  await makeChunks(db, syncing, 20, { state: 'done', rows: 300, agoMs: 5_000 })
+  await makeChunks(db, syncing, 2, { state: 'running', from: 21 })
+  await makeChunks(db, syncing, 18, { from: 23 })
+  await makeJob(db, { matrix: 'o', state: 'failed', error: 'no\nplan', planned: false })
+  await makeJob(db, { matrix: 'p', state: 'completed' })
+  const { stdout } = await status()
+  expect(stdout.split('\n').slice(8)).toEqual([
+    'SYNC                 OPEN  COMPLETED  FAILED  CHUNKS WAITING  CHUNKS LEASED',
+    'leasehold.sync_jobs  1     1          1       18              2',
+    '',
+    'JOB  SYNC     MATRIX  PHASE    PROGRESS               ROWS   ROWS/S  LEFT  NOTE',
+    '1    numbers  m       syncing  █████░░░░░ 50 % of 40  6,000  100     60 s',
+    '2    numbers  o       failed   -                      0      -       -     no plan',
+    "What has failed can be tried once more: `leasehold sync retry <job> --reason '…'`.",
+    '',
+  ])
+  expect(JSON.parse((await status(['--json'])).stdout)).toMatchObject({
+    sync: {
+      counts: { open: { count: 1 }, chunksWaiting: { count: 18 }, chunksLeased: { count: 2 } },
+      jobs: [
+        { id: '1', phase: 'syncing', chunks: { total: 40, done: 20 }, timeLeftMs: 60_000 },
+        { id: '2', phase: 'failed', timeLeftMs: null },
+      ],
+      moreJobs: false,
+    },
+  })
+})
+
 it('a schema from before the outbox shows the rest, and what to do', async () => {
   await db.query({ text: 'create schema earlier' })
   await db.query({ text: 'create table earlier.workers (like leasehold.workers)' })
   const { code, stdout } = await status(['--schema', 'earlier'])
   expect(code).toBe(0)
   expect(stdout).toBe(
-    'No workers.\n\nearlier.outbox: the schema earlier has no outbox yet: run `leasehold migrate`\n\nearlier.webhook_outbox: the schema earlier has no webhooks yet: run `leasehold migrate`\n',
+    'No workers.\n\nearlier.outbox: the schema earlier has no outbox yet: run `leasehold migrate`\n\nearlier.webhook_outbox: the schema earlier has no webhooks yet: run `leasehold migrate`\n\nearlier.sync_jobs: the schema earlier has no sync yet: run `leasehold migrate`\n',
   )
 })

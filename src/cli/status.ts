@@ -5,6 +5,7 @@ import { listWorkers, type WorkDeclaration, type WorkerRow } from '../runtime/in
 import { outboxJson, outboxText, readOutbox } from './outbox-status.ts'
 import type { Run } from './run.ts'
 import { withRunningDatabase } from './running-database.ts'
+import { readSync, syncJson, syncText } from './sync-status.ts'
 import { columns, duration, printableJson } from './text-columns.ts'
 import { readWebhooks, webhooksJson, webhooksText } from './webhooks-status.ts'
 
@@ -30,19 +31,23 @@ export async function status({ loaded, log, print, flags, terminal }: Run): Prom
     const workers = await listWorkers(db, schema)
     const outbox = await readOutbox(db, schema)
     const webhooks = await readWebhooks(db, schema)
-    // These have lines of their own, also when a relay or a dispatcher of this config works on them.
-    const ours = new Set([`${schema}.outbox`, `${schema}.webhook_outbox`])
+    const sync = await readSync(db, schema)
+    // These have lines of their own, also when a worker of this config works on them.
+    const ours = new Set(
+      ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_checkpoints'].map((table) => `${schema}.${table}`),
+    )
     const declared = loaded.settings.workers.filter(({ table }) => !ours.has(tableName(table)))
     const tables = new Map(declared.map(({ table }) => [tableName(table), table]))
     const found = await Promise.all([...tables.values()].map(async (table) => readTable(db, table)))
     const now = new Date()
     if (flags['json'] === true) {
-      const read = { outbox: outboxJson(outbox), webhooks: webhooksJson(webhooks) }
+      const read = { outbox: outboxJson(outbox), webhooks: webhooksJson(webhooks), sync: syncJson(sync) }
       print(`${printableJson({ workers, ...read, tables: found })}\n`)
       return 0
     }
     print(`${aboutWorkers(workers, now)}\n\n${outboxText(outbox, schema, now, terminal.width)}\n`)
     print(`\n${webhooksText(webhooks, schema, now, terminal.width)}\n`)
+    print(`\n${syncText(sync, schema, terminal.width)}\n`)
     if (found.length > 0) {
       print(`\n${columns([['TABLE', 'PENDING', 'LEASED', 'OLDEST PENDING'], ...found.map(aboutTable)])}\n`)
     }

@@ -88,7 +88,8 @@ export function leaseTable<const Name extends string>(
   return table
 }
 
-function qualifiedName(table: LeaseTableDeclaration['table']): { schema: string; name: string } {
+/** The two parts of a table's name. */
+export function qualifiedName(table: LeaseTableDeclaration['table']): { schema: string; name: string } {
   if (typeof table !== 'string') return { schema: table.schema, name: table.name }
   const dot = table.indexOf('.')
   return dot < 0
@@ -159,8 +160,9 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
       throw invalid(declaration, `outcomes.${outcome} has \`when\`, which does not go with \`notes\``)
     if ((when === undefined) !== (otherwise === undefined))
       throw invalid(declaration, `outcomes.${outcome} needs both \`when\` and \`otherwise\`, or neither`)
-    const other = otherwise === undefined ? undefined : Reflect.get(table.outcomes, otherwise)
-    if (otherwise !== undefined && (other === undefined || Object.keys((other as Outcome).args).length > 0))
+    const outcomes: Readonly<Record<string, Outcome>> = table.outcomes
+    const other = otherwise === undefined ? undefined : outcomes[otherwise]
+    if (otherwise !== undefined && (other === undefined || Object.keys(other.args).length > 0))
       throw invalid(
         declaration,
         `outcomes.${outcome}.otherwise names ${otherwise}, which is no outcome without arguments`,

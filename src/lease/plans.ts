@@ -146,7 +146,11 @@ function narrowsClaim(table: LeaseTable, shape: TableShape): Narrows {
   return ({ condition, index }) =>
     hasOrderedIndex ||
     (index?.columns ?? []).some(
-      (column) => column !== undefined && column !== table.bucket && condition.includes(column),
+      (column) =>
+        column !== undefined &&
+        column !== table.bucket &&
+        // PostgreSQL prints a name in quotes where it needs them.
+        (condition.includes(column) || condition.includes(quote(column))),
     )
 }
 

@@ -74,7 +74,15 @@ describe.each(specimens)('on $name', (specimen) => {
     expect(typeof waiting).toBe(hasMoment ? 'number' : 'undefined')
     const bucket = specimen.bucket === undefined ? {} : { bucket: specimen.bucket }
     const store = await openLeaseStore(db, table, { owner: 'w1', ...bucket })
-    expect((await store.claim({ limit: 10, leaseMs: 60_000 })).claimed).toHaveLength(3)
+    expect(
+      (
+        await store.claim({
+          limit: 10,
+          leaseMs: 60_000,
+          lanes: specimen.lanes?.map((key) => ({ key, room: 10 })),
+        })
+      ).claimed,
+    ).toHaveLength(3)
     expect(await age(db)).toBe(hasMoment ? 0 : undefined)
   })
 })

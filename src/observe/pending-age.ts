@@ -16,14 +16,42 @@ export function pendingAge(table: LeaseTable): PendingAge {
   return async (db) => {
     moment ??= { column: await momentColumn(db, table) }
     if (moment.column === undefined) return undefined
-    // `min` is a look at the first entry of an index that begins with the column, in either direction.
-    const { rows } = await db.query<{ age: number | null }>({
-      text: `select extract(epoch from now() - min(${quote(moment.column)}))::float8 as age
-from ${quoteQualified(table.schema, table.name)}
-where ${pendingWhere(table)}`,
-    })
+    const text =
+      table.lanes === undefined
+        ? oldest(table, moment.column)
+        : oldestInLanes(table, table.lanes, moment.column)
+    const { rows } = await db.query<{ age: number | null }>({ text })
     return Math.max(0, rows[0]?.age ?? 0)
   }
+}
+
+/** `min` is a look at the first entry of an index that begins with the column, in either direction. */
+function oldest(table: LeaseTable, moment: string): string {
+  return `select extract(epoch from now() - min(${quote(moment)}))::float8 as age
+from ${quoteQualified(table.schema, table.name)}
+where ${pendingWhere(table)}`
+}
+
+/** From lane to lane along the index, and the first entry of each. */
+function oldestInLanes(table: LeaseTable, lanes: string, moment: string): string {
+  const target = quoteQualified(table.schema, table.name)
+  const key = [...(table.bucket === undefined ? [] : [table.bucket]), lanes].map(quote)
+  const names = key.map((_, i) => `l${i}`)
+  const lane = key.map((column, i) => `${column} as l${i}`).join(', ')
+  const isThere = [`(${table.claimable})`, ...notBehind(table)].join(' and ')
+  const after = `(${key.join(', ')}) > (${names.map((name) => `lane.${name}`).join(', ')})`
+  const same = key.map((column, i) => `${column} = lane.l${i}`).join(' and ')
+  return `with recursive lane as (
+  (select ${lane} from ${target} where ${isThere} order by ${key.join(', ')} limit 1)
+  union all
+  select next.* from lane cross join lateral (
+    select ${lane} from ${target} where ${isThere} and ${after} order by ${key.join(', ')} limit 1
+  ) as next
+)
+select extract(epoch from now() - min(first.at))::float8 as age
+from lane cross join lateral (
+  select ${quote(moment)} as at from ${target} where ${same} and ${pendingWhere(table)} order by ${quote(moment)} limit 1
+) as first`
 }
 
 /** What a claim would take, as `lease/claim-sql.ts` has it, in whatever bucket. */
@@ -31,10 +59,16 @@ export function pendingWhere(table: LeaseTable): string {
   const until = quote(table.lease.until)
   return [
     `(${table.claimable})`,
+    ...notBehind(table),
     ...(table.availableAt === undefined ? [] : [`${quote(table.availableAt)} <= now()`]),
     table.onExpiry === 'claimable' ? `coalesce(${until} <= now(), true)` : `${until} is null`,
     ...(table.exhausted === undefined ? [] : [`(${until} is null or not (${table.exhausted}))`]),
   ].join('\n  and ')
+}
+
+/** In the words of the index that claims read. */
+function notBehind({ ordering }: LeaseTable): string[] {
+  return ordering === undefined ? [] : [`not ${quote(ordering.behind)}`]
 }
 
 async function momentColumn(db: Queryable, table: LeaseTable): Promise<string | undefined> {

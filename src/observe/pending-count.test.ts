@@ -17,7 +17,7 @@ describe.each(specimens)('on $name', (specimen) => {
     await subject.insert(7)
     const bucket = specimen.bucket === undefined ? {} : { bucket: specimen.bucket }
     const store = await openLeaseStore(db, specimen.table, { owner: 'w1', ...bucket })
-    await store.claim({ limit: 3, leaseMs: 60_000 })
+    await store.claim({ limit: 3, leaseMs: 60_000, lanes: specimen.lanes?.map((key) => ({ key, room: 10 })) })
     expect(await pendingCount(db, specimen.table)).toEqual({ pending: before + 4, leased: 3, most: 10_000 })
     expect(await pendingCount(db, specimen.table, 2)).toEqual({ pending: 2, leased: 2, most: 2 })
   })

@@ -38,13 +38,13 @@ export interface ReconcilerOptions<Row extends object, Status extends string> {
   readonly table: LeaseTable
   readonly transitions: Transitions<Status>
   /** Looks at what a row stands for. `undefined`: nothing new; the row stays open and is looked at again. */
-  readonly observe: (row: Row, context: ObserveContext) => Promise<Answer<Status> | undefined | null>
+  readonly observe: (row: Row, context: ObserveContext) => Promise<Answer<NoInfer<Status>> | undefined | null>
   /** The column that has the status. Default `status`. */
   readonly status?: string
   /** Columns that an answer may bring values for, with their SQL types: `{ tx_hash: 'text' }`. */
   readonly values?: Readonly<Record<string, Sql>>
   /** Runs in the transaction of a transition, if it applied: enqueue an event, send a webhook. What it throws undoes both. */
-  readonly onApplied?: (tx: Queryable, applied: Applied<Row, Status>) => Promise<void>
+  readonly onApplied?: (tx: Queryable, applied: Applied<Row, NoInfer<Status>>) => Promise<void>
   /** How long a row that stays open is left alone. Default 10000. */
   readonly everyMs?: number
   /** How long one observation may take. Default: as long as its lease can be kept. */

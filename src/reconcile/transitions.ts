@@ -1,8 +1,8 @@
 import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
 
-/** From which status a row may go to which others. A status from which it goes nowhere is final. */
-export type Transitions<Status extends string = string> = Readonly<Record<Status, readonly Status[]>>
+/** From which status a row may go to which others. A status from which it goes nowhere is final. Its keys name them all. */
+export type Transitions<Status extends string = string> = Readonly<Record<Status, readonly NoInfer<Status>[]>>
 
 export interface Transition {
   readonly from: string

@@ -80,16 +80,17 @@ const FIELDS = ['plan', 'syncChunk', 'hash', 'source', 'concurrency', 'retry', '
 
 /** Refuses a definition that cannot work, with all that is wrong with it. */
 export function checkDefinition(name: string, definition: SyncDefinition): void {
-  const { plan, syncChunk, hash, source, concurrency, onChunkFailure } = definition
-  const isFunction = (value: unknown): boolean => typeof value === 'function'
+  const { source, concurrency, onChunkFailure } = definition
+  const isFunction = (field: 'plan' | 'syncChunk' | 'hash'): boolean =>
+    typeof definition[field] === 'function'
   const policies: readonly unknown[] = ['finish', 'stop', undefined]
   const problems = [
     ...(NAME.test(name)
       ? []
       : [`its name ${JSON.stringify(name)} must be of letters, digits, ".", "_" and "-"`]),
-    ...(isFunction(plan) ? [] : ['plan must be a function that yields chunks']),
-    ...(isFunction(syncChunk) ? [] : ['syncChunk must be a function that does one chunk']),
-    ...(hash === undefined || isFunction(hash) ? [] : ['hash must be a function']),
+    ...(isFunction('plan') ? [] : ['plan must be a function that yields chunks']),
+    ...(isFunction('syncChunk') ? [] : ['syncChunk must be a function that does one chunk']),
+    ...(!('hash' in definition) || isFunction('hash') ? [] : ['hash must be a function']),
     ...(concurrency === undefined || (Number.isInteger(concurrency) && concurrency >= 1)
       ? []
       : [`concurrency is ${concurrency}, but must be a whole number from 1`]),

@@ -215,7 +215,27 @@ describe('a plan that throws', () => {
     expect(await syncJobs(db)).toMatchObject([{ attempts: 0, error_message: null }])
   })
 
-  it('too often fails the job, with its error; what was yielded stays done', async () => {
+  it('for good leaves nothing behind that is still wanted', async () => {
+    const held = gate()
+    const end = await run({
+      async *plan() {
+        yield* [1, 2, 3]
+        await held.opened
+        throw new PermanentError('no more')
+      },
+      syncChunk: async ({ query }, { signal }) => {
+        held.open()
+        if (query > 1) await new Promise((resolve) => signal.addEventListener('abort', resolve))
+        return { rows: 1 }
+      },
+    })
+    expect(end).toBe('dead')
+    expect((await syncChunks(db)).filter(({ state }) => state !== 'COMPLETED')).toMatchObject(
+      [2, 3].map((query) => ({ chunk_query: query, wanted: false })),
+    )
+  })
+
+  it('too often fails the job, with its error', async () => {
     let plans = 0
     const end = await run({
       plan: () => {

@@ -113,6 +113,26 @@ describe('a plan', () => {
   })
 })
 
+it('a job gets its chunks done also where another that ended has given them up', async () => {
+  const sync = createSync()
+  const patient = sync.define<number>('patient', {
+    plan: () => [1, 2],
+    syncChunk: async () => Promise.resolve({ rows: 1 }),
+  })
+  const { jobId } = await patient.enqueue(db, { matrixId: 'm' })
+  // Planned by somebody, and given up by another in the same moment.
+  await db.query({
+    text: `with planned as (update leasehold.sync_jobs set planned_at = now()), chunks as (
+        insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query, wanted)
+        select 'm', 'h' || n, 'patient', to_jsonb(n), false from generate_series(1, 2) as n returning chunk_hash)
+      insert into leasehold.sync_job_chunks (job_id, matrix_id, chunk_hash) select $1, 'm', chunk_hash from chunks`,
+    values: [jobId],
+  })
+  const { events } = await start(sync.runner(OPTIONS))
+  expect(await watchJobs(events).ended(jobId)).toBe('done')
+  expect(statesOf(await syncChunks(db))).toEqual({ COMPLETED: 2 })
+})
+
 describe('two runners', () => {
   it('leave alone what only the other has a definition for', async () => {
     const done: string[] = []

@@ -24,6 +24,7 @@ import {
   type PlannedChunk,
   reserve,
   unwant,
+  want,
   wakeChunks,
   writeChunks,
 } from './sql.ts'
@@ -53,6 +54,7 @@ const CHUNK_SETTINGS = { leaseMs: 120_000, heartbeatMs: 30_000, prefetch: 0, cla
 
 const DEFAULT_CONCURRENCY = 4
 const DEFAULT_ATTEMPTS = 5
+const NO_CHUNKS: ChunkCounts = { open: 0, failed: 0, forsaken: 0, first_error: null }
 /** Jobs of one definition that a runner plans at once. */
 const JOBS_AT_ONCE = 4
 const PLAN_ATTEMPTS = 10
@@ -146,7 +148,9 @@ class Run {
     try {
       return await this.#plan(context)
     } catch (error) {
-      return this.#failed(context.row.definition, context, error)
+      const outcome = this.#failed(context.row.definition, context, error)
+      if (outcome.outcome === 'dead') await this.#database.query(unwant(this.#schema, context.row.id))
+      return outcome
     }
   }
 
@@ -203,7 +207,7 @@ class Run {
 
   async #look({ row }: HandlerContext<JobRow>): Promise<Outcome> {
     const { rows } = await this.#database.query<ChunkCounts>(countOpen(this.#schema, row.id))
-    const { open, failed, first_error: firstError } = rows[0] ?? { open: 0, failed: 0, first_error: null }
+    const { open, failed, forsaken, first_error: firstError } = rows[0] ?? NO_CHUNKS
     const stops = this.#definition(row.definition).onChunkFailure === 'stop'
     if (failed > 0 && (open === 0 || stops)) {
       if (open > 0) await this.#database.query(unwant(this.#schema, row.id))
@@ -211,7 +215,12 @@ class Run {
         `${failed} ${failed === 1 ? 'chunk' : 'chunks'} failed; the first: ${firstError ?? 'without a reason'}`,
       )
     }
-    return open === 0 ? done() : settleAs('waiting', { delay_ms: this.#lookEveryMs })
+    if (open === 0) return done()
+    if (forsaken > 0) {
+      await this.#database.query(want(this.#schema, row.id))
+      await this.#database.query(wakeChunks(this.#schema))
+    }
+    return settleAs('waiting', { delay_ms: this.#lookEveryMs })
   }
 
   /** What was cut short is not the row's fault, nor is a far side that has no room: the worker knows what to do. */

@@ -18,7 +18,8 @@ export interface HeldJob {
 
 /**
  * Writes chunks of a plan, for a job that is still held: none otherwise, and the answer is 0. Planning again changes
- * nothing: what this job has synced is newer than the job. A chunk that somebody works on is left to them.
+ * nothing: what this job has synced is newer than the job. A chunk that waits already, or that somebody works on, is left
+ * as it is, and may only become more urgent.
  */
 export function writeChunks(schema: string, job: HeldJob, chunks: readonly PlannedChunk[]): Statement {
   const [jobs, checkpoints, links] = ['sync_jobs', 'sync_checkpoints', 'sync_job_chunks'].map((table) =>
@@ -41,14 +42,26 @@ planned as materialized (
   select job.*, c.hash, c.query::jsonb as query, c.position
   from job cross join unnest($4::text[], $5::text[], $6::int[]) as c (hash, query, position)
 ),
+met as materialized (
+  select p.matrix_id, p.hash from planned as p
+  join ${checkpoints} as c on c.matrix_id = p.matrix_id and c.chunk_hash = p.hash
+  where c.completed_at is null and c.failed_at is null and (c.wanted or c.locked_by is not null)
+),
+joined as (
+  update ${checkpoints} as c set wanted = true, priority = greatest(c.priority, p.priority)
+  from planned as p
+  where c.matrix_id = p.matrix_id and c.chunk_hash = p.hash and (p.matrix_id, p.hash) in (select * from met)
+    and c.completed_at is null and c.failed_at is null and (not c.wanted or c.priority < p.priority)
+),
 written as (
   insert into ${checkpoints} as c (matrix_id, chunk_hash, definition, chunk_query, priority, position)
   select matrix_id, hash, definition, query, priority, position from planned
+  where (matrix_id, hash) not in (select * from met)
   order by matrix_id, hash
   on conflict (matrix_id, chunk_hash) do update set
     definition = excluded.definition,
     chunk_query = excluded.chunk_query,
-    priority = greatest(excluded.priority, case when c.wanted and c.completed_at is null and c.failed_at is null then c.priority end),
+    priority = excluded.priority,
     position = excluded.position,
     wanted = true,
     completed_at = null,
@@ -60,11 +73,6 @@ written as (
     and (c.completed_at is null or c.last_synced_at < (select stale_before from job))
     and not (c.wanted and c.completed_at is null and c.failed_at is null)
   returning matrix_id, chunk_hash
-),
-rewanted as (
-  update ${checkpoints} as c set wanted = true
-  from planned as p
-  where c.matrix_id = p.matrix_id and c.chunk_hash = p.hash and c.locked_by is not null and not c.wanted
 ),
 kept as materialized (
   select p.matrix_id, p.hash from planned as p
@@ -90,6 +98,8 @@ returning 1`,
 export interface ChunkCounts {
   readonly open: number
   readonly failed: number
+  /** Open, and yet nobody would do them. */
+  readonly forsaken: number
   readonly first_error: string | null
 }
 
@@ -100,10 +110,23 @@ export function countOpen(schema: string, jobId: string): Statement {
     text: `
 select count(*) filter (where c.completed_at is null and c.failed_at is null)::int as open,
   count(*) filter (where c.failed_at is not null)::int as failed,
+  count(*) filter (where c.completed_at is null and c.failed_at is null and not c.wanted)::int as forsaken,
   (array_agg(c.error_message order by c.failed_at) filter (where c.failed_at is not null))[1] as first_error
 from ${quoteQualified(schema, 'sync_job_chunks')} as l
 join ${quoteQualified(schema, 'sync_checkpoints')} as c using (matrix_id, chunk_hash)
 where l.job_id = $1`,
+    values: [jobId],
+  }
+}
+
+/** A job that ended at the moment in which another was planned may have taken chunks with it that this one waits for. */
+export function want(schema: string, jobId: string): Statement {
+  return {
+    text: `
+update ${quoteQualified(schema, 'sync_checkpoints')} as c set wanted = true
+from ${quoteQualified(schema, 'sync_job_chunks')} as l
+where l.job_id = $1 and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
+  and c.completed_at is null and c.failed_at is null and not c.wanted`,
     values: [jobId],
   }
 }

@@ -60,8 +60,9 @@ async function run(matrix: string, killEveryMs: number | undefined): Promise<Run
         from leasehold.sync_jobs where id = $1 and (completed_at is not null or failed_at is not null)`,
       values: [jobId],
     })
-    if (rows[0]?.error != null) throw new Error(rows[0].error)
-    return rows[0]?.took ?? undefined
+    const [end] = rows
+    if (typeof end?.error === 'string') throw new Error(end.error)
+    return end?.took ?? undefined
   }
   let killAt = performance.now() + (killEveryMs ?? Infinity)
   let took = await ended()

@@ -20,8 +20,8 @@ export interface MatrixSource {
   answerMs: number
   /** What the plan of a matrix is. Default: no chunks. */
   readonly plans: Map<string, readonly { readonly n: number; readonly [more: string]: unknown }[]>
-  /** Those of these runners are answered when the returned function is called, with this status. */
-  hold(runner: string): (status?: number) => void
+  /** What fits is not answered before the returned function is called, and then with this status. */
+  hold(fits: (fetch: Fetched) => boolean): (status?: number) => void
   /** The next fetch that fits, or one that was made already. */
   fetched(fits: (fetch: Fetched) => boolean): Promise<Fetched>
 }
@@ -34,7 +34,7 @@ export function valuesOf(matrix: string, n: number): number[] {
 /** The far side of a sync: a server in this process that counts what is fetched. */
 export function useMatrixSource(): MatrixSource {
   const fetches: Fetched[] = []
-  const held = new Map<string, Promise<number>>()
+  const holds = new Map<(fetch: Fetched) => boolean, Promise<number>>()
   const waiting = new Set<() => void>()
   const server = createServer((request, response) => void answer(request, response))
   let port = 0
@@ -42,9 +42,11 @@ export function useMatrixSource(): MatrixSource {
   async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const [, matrix = '', what = ''] = (request.url ?? '').split('/')
     const runner = String(request.headers['x-runner'])
-    fetches.push({ matrix, what, runner })
+    const fetched = { matrix, what, runner }
+    const held = [...holds].find(([fits]) => fits(fetched))?.[1]
+    fetches.push(fetched)
     for (const look of waiting) look()
-    const status = (await held.get(runner)) ?? 200
+    const status = held === undefined ? 200 : await held
     if (what !== 'plan') await delay(source.answerMs)
     response.writeHead(status, { 'content-type': 'application/json' })
     response.end(
@@ -71,15 +73,18 @@ export function useMatrixSource(): MatrixSource {
     fetches,
     answerMs: 0,
     plans: new Map(),
-    hold(runner) {
+    hold(fits) {
       let release: (status: number) => void = () => undefined
-      held.set(
-        runner,
+      holds.set(
+        fits,
         new Promise<number>((resolve) => {
           release = resolve
         }),
       )
-      return (status = 200) => release(status)
+      return (status = 200) => {
+        holds.delete(fits)
+        release(status)
+      }
     },
     fetched: async (fits) =>
       new Promise((resolve) => {

@@ -92,8 +92,8 @@ function addBy(command: Command): Command {
 
 const CREATE_HELP = `
 Secrets are stored encrypted with LEASEHOLD_SECRET_KEY (or secretKey in leasehold.config), 32 bytes from
-\`openssl rand -base64 32\`; the embedded PostgreSQL has a key of its own. What --allow and --allow-http
-open here, the dispatcher has to be allowed as well.
+\`openssl rand -base64 32\`; the embedded PostgreSQL has a key of its own. What --webhook-allow
+opens here, the dispatcher has to be allowed as well.
 
   leasehold webhooks endpoints create https://shop.example/hooks --types 'order.*' --tenant acme
-  leasehold webhooks endpoints create http://127.0.0.1:3000/hooks --allow 127.0.0.0/8`
+  leasehold webhooks endpoints create http://127.0.0.1:3000/hooks --webhook-allow 127.0.0.0/8`

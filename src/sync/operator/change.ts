@@ -49,8 +49,9 @@ function isDuplicate(error: unknown): boolean {
 }
 
 /**
- * Holds every chunk of the job that is not done. A plan that is being written for another job holds those it wants too: once both are
- * done with it, the statement after this one sees who wants what.
+ * Holds every chunk of the job that is not done. A plan that is being written for another job has its links to chunks,
+ * which lets nobody hold them like this before it is done: the statement after this one sees who wants what. Where the
+ * plan comes later, the look at its job finds what it misses.
  */
 export async function holdChunks(tx: Queryable, schema: string, jobId: string): Promise<void> {
   const { checkpoints, links } = tablesOf(schema)
@@ -60,7 +61,7 @@ export async function holdChunks(tx: Queryable, schema: string, jobId: string): 
   join ${links} as l on l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
   where l.job_id = $1::bigint and c.completed_at is null
   order by c.matrix_id, c.chunk_hash
-  for no key update of c
+  for update of c
 )
 select count(*) from held`,
     values: [jobId],

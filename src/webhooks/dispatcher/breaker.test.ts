@@ -47,7 +47,7 @@ describe('a circuit', () => {
     const breaker = new Breaker(settings)
     breaker.learn({ failing: true, openForMs: 500, failures: 3 }, 0)
     expect([breaker.room(499), breaker.room(500)]).toEqual([0, 1])
-    breaker.learn({ failing: false, openForMs: 0, failures: 0 }, 600)
+    breaker.learn({ failing: false, openForMs: 0, failures: 0 }, 2_000)
     expect(breaker.isClosed).toBe(true)
   })
 

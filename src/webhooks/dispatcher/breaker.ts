@@ -26,6 +26,9 @@ export function usableBreaker(given: Partial<BreakerSettings> = {}): BreakerSett
   throw new LeaseholdError('SETTING_INVALID', `The circuit breaker cannot work: ${problems.join('; ')}.`)
 }
 
+/** An opening is in the database after so long. */
+const STORED_WITHIN_MS = 2_000
+
 /** What the database is to be told of a circuit, so that every dispatcher knows. */
 export type BreakerChange =
   | { readonly circuit: 'opened'; readonly failures: number; readonly forMs: number }
@@ -42,6 +45,7 @@ export class Breaker {
   #opened = 0
   /** On the monotonic clock. */
   #openUntil = 0
+  #openedAt = 0
 
   constructor(settings: BreakerSettings) {
     this.#settings = settings
@@ -76,6 +80,7 @@ export class Breaker {
     const { firstMs, longestMs } = this.#settings
     const forMs = Math.min(longestMs, firstMs * 2 ** this.#opened)
     this.#opened += 1
+    this.#openedAt = now
     this.#openUntil = now + forMs
     return { circuit: 'opened', failures: this.#failures, forMs }
   }
@@ -86,8 +91,9 @@ export class Breaker {
     now: number,
   ): void {
     if (!stored.failing) {
-      // A circuit that has just been opened here is stored a moment later.
-      if (!this.isClosed && now >= this.#openUntil) this.succeeded()
+      // Somebody has closed it: another dispatcher's probe was answered, or an operator knows better. Unless it was
+      // opened here a moment ago, and that is not stored yet.
+      if (!this.isClosed && now - this.#openedAt >= STORED_WITHIN_MS) this.succeeded()
       return
     }
     if (this.isClosed) {

@@ -17,7 +17,7 @@ import {
   type Resolve,
   type TlsOptions,
 } from '../network/index.ts'
-import { keysOf, neededKeys } from '../endpoints/index.ts'
+import { keysOf, LONGEST_TIMEOUT_MS, neededKeys } from '../endpoints/index.ts'
 import { webhookUpkeep, type WebhookRetention } from '../operator/upkeep.ts'
 import { type SecretKeys, webhookHeaders } from '../signing/index.ts'
 import { type DeliveryRow, webhookTable } from '../table.ts'
@@ -126,7 +126,8 @@ class Dispatch {
     const { schema, clock, limits, proxy, tls, resolve, dial } = this.#options
     const poster = createPoster({
       policy: this.#policy,
-      ...(limits === undefined ? {} : { limits }),
+      // Each endpoint says how long it may take; nothing cuts that short.
+      limits: { headTimeoutMs: LONGEST_TIMEOUT_MS, ...limits },
       ...(proxy === undefined ? {} : { proxy }),
       ...(tls === undefined ? {} : { tls }),
       ...(resolve === undefined ? {} : { resolve }),
@@ -164,14 +165,13 @@ class Dispatch {
   }
 
   async deliver(context: HandlerContext<DeliveryRow>): Promise<Outcome> {
-    const { row, attempt, signal } = context
+    const { row, attempt } = context
     const { schedule, random = Math.random } = this.#options
     const endpoint = this.#open?.directory.get(row.endpoint_id)
     // Disabled, or deleted, since it was claimed.
     if (this.#open === undefined || endpoint === undefined)
       return settleAs('postponed', { delay_ms: POSTPONED_MS })
     const reply = await this.#attempt(this.#open.poster, endpoint, context)
-    signal.throwIfAborted()
     const judged = judge(reply, { attempt, schedule, random, now: Date.now() })
     if (judged.restMs !== undefined) this.lanes.rest(endpoint.id, judged.restMs)
     if (judged.endpoint === 'gone') this.#tell(this.#disable(endpoint.id))
@@ -197,9 +197,9 @@ class Dispatch {
       attempt,
     })
     const headers = {
+      'user-agent': this.#userAgent,
       ...endpoint.headers,
       'content-type': 'application/json',
-      'user-agent': this.#userAgent,
       ...traceOf(row),
       ...signed,
     }

@@ -119,6 +119,8 @@ describe('a delivery that takes longer than its lease', () => {
       }, BOUND)
       .toBe(10)
     await outlived(begun)
+    // Renewed, that is, and not claimed anew.
+    expect(new Set((await deliveries(db)).map(({ lease_token: token }) => token))).toEqual(new Set(['1']))
     expect(target.received).toEqual([])
     found.open()
     await target.reached(10)

@@ -27,7 +27,8 @@ const LONGEST_DESCRIPTION = 1_000
 const MOST_EVENT_TYPES = 100
 const MOST_PER_SECOND = 100_000
 const MOST_AT_ONCE = 10_000
-const LONGEST_TIMEOUT_MS = 300_000
+/** Well within three leases of a dispatcher, which is as long as a delivery may be held. */
+export const LONGEST_TIMEOUT_MS = 300_000
 const LARGEST_URL_BYTES = 2_048
 
 /** What can be changed at any time. */

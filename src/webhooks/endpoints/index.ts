@@ -15,3 +15,4 @@ export {
 export type { By, Endpoint, EndpointChanges, EndpointDetails, NewEndpoint, ShownSecret } from './endpoint.ts'
 export type { EndpointFilter, EndpointPage } from './list.ts'
 export { keysOf, neededKeys } from './secrets.ts'
+export { LONGEST_TIMEOUT_MS } from './check.ts'

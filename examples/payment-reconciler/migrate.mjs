@@ -1,0 +1,19 @@
+// Leasehold's own schema, then the application's: what a deployment runs once, before anything else.
+import { readdir, readFile } from 'node:fs/promises'
+import { migrate, openDatabase } from 'leasehold'
+
+const migrations = new URL('migrations/', import.meta.url)
+const db = openDatabase({ url: process.env.DATABASE_URL, maxConnections: 1 })
+try {
+  const { version } = await migrate(db)
+  process.stdout.write(`Leasehold's schema is at version ${version}.\n`)
+  for (const file of (await readdir(migrations)).sort()) {
+    const sql = (await readFile(new URL(file, migrations), 'utf8')).replaceAll(/^--.*\n/gm, '')
+    // One by one and not together: an index is not built CONCURRENTLY inside a transaction.
+    for (const text of sql.split(/;\n/).filter((statement) => statement.trim() !== ''))
+      await db.query({ text })
+    process.stdout.write(`${file} was run.\n`)
+  }
+} finally {
+  await db.close()
+}

@@ -1,0 +1,53 @@
+import { createSync } from '../../sync/index.ts'
+import { isSet, textFlag, wrong } from '../flag-values.ts'
+import type { Run } from '../run.ts'
+import { printable, printableJson } from '../text-columns.ts'
+import { durationFlag } from './flags.ts'
+import { withSync } from './with-sync.ts'
+
+/** `leasehold sync enqueue <definition> <matrix>` */
+export async function enqueueCommand(run: Run): Promise<number> {
+  const { print, flags, args } = run
+  const [definition = '', matrixId = ''] = args
+  if (definition.trim() === '') throw wrong('<definition>', definition, 'give the name of a definition.')
+  if (matrixId.trim() === '') throw wrong('<matrix>', matrixId, 'say what is to be synced.')
+  const priority = priorityFlag(flags)
+  const freshForMs = durationFlag(flags, 'freshFor')
+  const job = {
+    matrixId,
+    force: isSet(flags, 'force'),
+    parallel: isSet(flags, 'parallel'),
+    ...(priority === undefined ? {} : { priority }),
+    ...(freshForMs === undefined ? {} : { freshForMs }),
+    ...paramsFlag(flags),
+  }
+  const enqueued = await withSync(run, async (db, schema) =>
+    createSync({ schema }).enqueue(db, definition, job),
+  )
+  const { jobId, created } = enqueued
+  const what = `${printable(definition)}, ${printable(matrixId)}`
+  if (isSet(flags, 'json')) print(`${printableJson(enqueued)}\n`)
+  else if (created)
+    print(`Written: job ${jobId}, ${what}. \`leasehold sync status ${jobId} --watch\` follows it.\n`)
+  else
+    print(
+      `Nothing written: job ${jobId} of ${what} is open already; --parallel asks for another beside it.\n`,
+    )
+  return 0
+}
+
+function priorityFlag(flags: Run['flags']): number | undefined {
+  const given = textFlag(flags, 'priority')
+  if (given === undefined || /^-?\d{1,9}$/.test(given)) return given === undefined ? undefined : Number(given)
+  throw wrong('priority', given, 'give a whole number; higher ones come first.')
+}
+
+function paramsFlag(flags: Run['flags']): { readonly params?: unknown } {
+  const given = textFlag(flags, 'params')
+  if (given === undefined) return {}
+  try {
+    return { params: JSON.parse(given) as unknown }
+  } catch {
+    throw wrong('params', given, `give JSON, for example '{"year": 2024}'.`)
+  }
+}

@@ -1,0 +1,203 @@
+/** What an outcome may ask of the row (`when`, `otherwise`), and how a row is left alone for a while (`rest`). */
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useRuntimes } from '../../test/support/running-sync.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { settleAs, type WorkDeclaration } from '../runtime/index.ts'
+import { leaseTable } from './declaration.ts'
+import { type Lease } from './lease.ts'
+import { openLeaseStore, type LeaseStore } from './store.ts'
+import { type OutcomeDeclaration } from './table.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+const LEASE = { leaseMs: 60_000 }
+
+/** Tables with a token of their own, and without one. */
+function declare(token: boolean, more: Readonly<Record<string, OutcomeDeclaration>> = {}) {
+  return leaseTable<string>({
+    table: 'public.jobs',
+    id: 'id',
+    lease: { owner: 'owner', until: 'until', ...(token ? { token: 'token' } : {}) },
+    claimable: "state <> 'shut'",
+    order: ['id'],
+    onExpiry: 'claimable',
+    outcomes: {
+      shut: {
+        set: { state: "'shut'", note: '$note' },
+        args: { note: 'text', seen: 'text' },
+        when: 'state = $seen',
+        otherwise: 'skipped',
+      },
+      skipped: { set: { skips: 'skips + 1' } },
+      rested: { set: {}, args: { delay_ms: 'float8' }, rest: "$delay_ms * interval '1 millisecond'" },
+      done: { set: { state: "'shut'" } },
+      retry: { set: {}, args: { error: 'text', delay_ms: 'float8' } },
+      dead: { set: { state: "'shut'" }, args: { error: 'text' } },
+      ...more,
+    },
+  })
+}
+
+interface Job {
+  readonly id: string
+  readonly state: string
+}
+
+beforeAll(async () =>
+  db.query({
+    text: `create table public.jobs (id bigint primary key, state text not null default 'open', note text,
+        skips int not null default 0, owner text, until timestamptz, token bigint);
+      create index on public.jobs (id) where state <> 'shut';
+      create index on public.jobs (id) where owner is not null`,
+  }),
+)
+beforeEach(async () =>
+  db.query({ text: 'truncate public.jobs; insert into public.jobs (id) select generate_series(1, 3)' }),
+)
+afterAll(async () => db.close())
+
+async function openStore(token: boolean, owner = 'worker'): Promise<LeaseStore<Job>> {
+  return openLeaseStore<Job>(db, declare(token), { owner })
+}
+
+async function claim(store: LeaseStore<Job>, limit = 3): Promise<Lease[]> {
+  return (await store.claim({ limit, ...LEASE })).claimed.map(({ lease }) => lease)
+}
+
+async function jobs(): Promise<unknown[]> {
+  const text = 'select id, state, note, skips, owner is not null as leased from public.jobs order by id'
+  return (await db.query({ text })).rows
+}
+
+async function change(id: number, state: string): Promise<void> {
+  await db.query({ text: 'update public.jobs set state = $2 where id = $1', values: [id, state] })
+}
+
+/** In which the row was seen open, with a note. */
+function seenOpen(leases: readonly Lease[]): { args: { note: string; seen: string }[] } {
+  return { args: leases.map(({ id }) => ({ note: `by ${id}`, seen: 'open' })) }
+}
+
+describe.each([
+  ['with a token column', true],
+  ['with the token inside the owner', false],
+])('%s', (_, token) => {
+  it('REC-04: an outcome is written only to rows of which its condition is still true; the others stay ours', async () => {
+    const store = await openStore(token)
+    const leases = await claim(store)
+    await change(2, 'changed')
+    const settled = await store.settle('shut', leases, seenOpen(leases))
+    expect(settled.ended).toEqual([leases[0], leases[2]])
+    expect(settled.fencedOff).toEqual([leases[1]])
+    expect(await jobs()).toEqual([
+      { id: '1', state: 'shut', note: 'by 1', skips: 0, leased: false },
+      { id: '2', state: 'changed', note: null, skips: 0, leased: true },
+      { id: '3', state: 'shut', note: 'by 3', skips: 0, leased: false },
+    ])
+    expect((await store.renew(leases, 60_000)).renewed).toEqual([leases[1]])
+  })
+
+  it('a condition that comes out as null is not true', async () => {
+    const store = await openStore(token)
+    const leases = await claim(store, 1)
+    const { ended } = await store.settle('shut', leases, { args: [{ note: null, seen: null }] })
+    expect(ended).toEqual([])
+  })
+
+  it('the condition counts in an exchange as well', async () => {
+    const store = await openStore(token)
+    const leases = await claim(store, 2)
+    await change(1, 'changed')
+    const exchanged = await store.exchange(
+      { outcome: 'shut', leases, ...seenOpen(leases) },
+      { limit: 5, ...LEASE },
+    )
+    expect(exchanged.ended).toEqual([leases[1]])
+    expect(exchanged.claimed.map(({ row }) => row.id)).toEqual(['3'])
+  })
+
+  it('REC-04: the condition does not replace the fence', async () => {
+    const store = await openStore(token)
+    const leases = await claim(store, 1)
+    await db.query({ text: "update public.jobs set until = now() - interval '1 second'" })
+    await claim(await openStore(token, 'another'), 1)
+    const { ended } = await store.settle('shut', leases, seenOpen(leases))
+    expect(ended).toEqual([])
+    expect(await jobs()).toMatchObject([{ id: '1', state: 'open', leased: true }, {}, {}])
+  })
+
+  it('a row that rests has no owner, and nobody claims it until it has rested', async () => {
+    const store = await openStore(token)
+    const leases = await claim(store)
+    const args = leases.map(({ id }) => ({ delay_ms: id === '2' ? 60_000 : 0 }))
+    expect((await store.settle('rested', leases, { args })).ended).toEqual(leases)
+    expect(await jobs()).toMatchObject(Array.from({ length: 3 }, () => ({ state: 'open', leased: false })))
+    expect((await claim(store)).map(({ id }) => id)).toEqual(['1', '3'])
+    await db.query({ text: "update public.jobs set until = now() - interval '1 second' where id = 2" })
+    expect((await claim(store)).map(({ id }) => id)).toEqual(['2'])
+  })
+
+  it('a row that rests is not reaped: there is nothing to take back', async () => {
+    const store = await openStore(token)
+    await store.settle('rested', await claim(store, 1), { args: [{ delay_ms: -1_000 }] })
+    expect(await store.reap()).toEqual([])
+  })
+
+  it('a token grows over a rest', async () => {
+    const store = await openStore(token)
+    const [first] = await claim(store, 1)
+    if (first === undefined) throw new Error('nothing was claimed')
+    await store.settle('rested', [first], { args: [{ delay_ms: 0 }] })
+    const [second] = await claim(store, 1)
+    expect(second?.id).toBe(first.id)
+    expect((second?.token ?? 0n) > first.token).toBe(true)
+    expect((await store.settle('skipped', [first])).ended).toEqual([])
+  })
+
+  it('REC-04: a worker settles as otherwise what is still its own, and only that', async () => {
+    const worker: WorkDeclaration<Job> = {
+      name: 'jobs',
+      table: declare(token),
+      handle: async ({ id }) => {
+        if (id === '2') await change(2, 'changed')
+        if (id === '3')
+          await db.query({ text: "update public.jobs set owner = 'somebody#1', token = 99 where id = 3" })
+        return settleAs('shut', { note: null, seen: 'open' })
+      },
+      settings: { pollMs: 3_600_000 },
+    }
+    const { events } = await start([worker])
+    const skipped = events.next('settled', ({ outcome }) => outcome === 'skipped')
+    const fencedOff = events.next('fencedOff')
+    const shut = events.next('settled', ({ outcome }) => outcome === 'shut')
+    expect((await skipped).ids).toEqual(['2'])
+    expect((await fencedOff).id).toBe('3')
+    expect((await shut).ids).toEqual(['1'])
+  })
+})
+
+describe('a declaration is refused', () => {
+  const outcome = (declared: Partial<OutcomeDeclaration>): (() => unknown) => {
+    return () => declare(true, { mine: { set: {}, ...declared } })
+  }
+
+  it.each([
+    ['`when` without `otherwise`', { when: 'true' }, 'needs both `when` and `otherwise`'],
+    ['`otherwise` without `when`', { otherwise: 'skipped' }, 'needs both `when` and `otherwise`'],
+    ['`otherwise` that is no outcome', { when: 'true', otherwise: 'nowhere' }, 'names nowhere'],
+    ['`otherwise` with arguments', { when: 'true', otherwise: 'retry' }, 'no outcome without arguments'],
+    ['an argument of `when` that nothing names', { when: 'id = $x', otherwise: 'skipped' }, 'uses $x'],
+    ['an argument of `rest` that nothing names', { rest: '$x' }, 'uses $x'],
+  ])('with %s', (_, declared, message) => {
+    expect(outcome(declared)).toThrow(message)
+  })
+
+  it('at the start, with a `when` that is no SQL', async () => {
+    const table = declare(true, { mine: { set: {}, when: 'no such column', otherwise: 'skipped' } })
+    await expect(openLeaseStore(db, table, { owner: 'worker' })).rejects.toThrow(
+      'syntax error at or near "such"',
+    )
+  })
+})

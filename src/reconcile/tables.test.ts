@@ -1,0 +1,298 @@
+/** Tables as their owners have them: the migration is written, run and declared, and their rows are reconciled. */
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { apply, declaredIn, statementsOf } from '../../test/support/lease-migration.ts'
+import { useRuntimes } from '../../test/support/running-sync.ts'
+import { leaseTable } from '../lease/declaration.ts'
+import { tableName } from '../lease/table.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
+import { addLease, type AddLeaseOptions } from './add-lease.ts'
+import { reconciler } from './reconciler.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+
+beforeEach(async () => db.query({ text: 'drop schema if exists app cascade; create schema app' }))
+afterAll(async () => db.close())
+
+interface Case {
+  readonly name: string
+  /** Creates the table and puts four rows into it, three of which are open. */
+  readonly sql: string
+  readonly options?: Partial<AddLeaseOptions>
+  readonly index: readonly string[]
+  readonly statuses?: readonly [open: string, next: string, final: string]
+}
+
+const ROWS = "('pending'), ('confirmed'), ('pending'), ('detected')"
+
+const CASES: readonly Case[] = [
+  {
+    name: 'a bigint key',
+    sql: `create table app.payments (id bigint generated always as identity primary key,
+        status text not null, created_at timestamptz not null default now());
+      insert into app.payments (status) values ${ROWS}`,
+    index: ['status', 'reconcile_lease_until', 'created_at', 'id'],
+  },
+  {
+    name: 'a uuid key',
+    sql: `create table app.payments (id uuid primary key default gen_random_uuid(),
+        status varchar(20) not null, created_at timestamp not null default now());
+      insert into app.payments (status) values ${ROWS}`,
+    index: ['status', 'reconcile_lease_until', 'created_at', 'id'],
+  },
+  {
+    name: 'no created_at',
+    sql: `create table app.payments (id int generated always as identity primary key, status text not null);
+      insert into app.payments (status) values ${ROWS}`,
+    index: ['status', 'reconcile_lease_until', 'id'],
+  },
+  {
+    name: 'a created_at that may be null, and is',
+    sql: `create table app.payments (id text primary key default gen_random_uuid()::text, status text, created_at date);
+      insert into app.payments (status) values ${ROWS};
+      update app.payments set created_at = now() where status = 'detected'`,
+    index: ['status', 'reconcile_lease_until', 'created_at', 'id'],
+  },
+  {
+    name: 'a status of an enum type',
+    sql: `create type app.state as enum ('pending', 'detected', 'confirmed', 'expired');
+      create table app.payments (id bigint generated always as identity primary key,
+        status app.state not null, created_at timestamptz not null default now());
+      insert into app.payments (status) values ${ROWS}`,
+    index: ['status', 'reconcile_lease_until', 'created_at', 'id'],
+  },
+  {
+    name: 'a status of a domain',
+    sql: `create domain app.state as text check (value in ('pending', 'detected', 'confirmed'));
+      create table app.payments (id bigint generated always as identity primary key, status app.state not null);
+      insert into app.payments (status) values ${ROWS}`,
+    index: ['status', 'reconcile_lease_until', 'id'],
+  },
+  {
+    name: 'a status that is a number',
+    sql: `create table app.payments (id bigint generated always as identity primary key, status smallint not null);
+      insert into app.payments (status) values (1), (3), (1), (2)`,
+    index: ['status', 'reconcile_lease_until', 'id'],
+    statuses: ['1', '2', '3'],
+  },
+  {
+    name: 'a key of two columns',
+    sql: `create table app.payments (tenant text default 'a', number int generated always as identity,
+        status text not null, created_at timestamptz not null default now(), primary key (tenant, number));
+      insert into app.payments (status) values ${ROWS}`,
+    index: ['status', 'reconcile_lease_until', 'created_at', 'tenant', 'number'],
+  },
+  {
+    name: 'partitions',
+    sql: `create table app.payments (id uuid default gen_random_uuid(), status text not null,
+        created_at timestamptz not null default now(), primary key (id, created_at)) partition by range (created_at);
+      create table app.payments_old partition of app.payments for values from (minvalue) to ('2020-01-01');
+      create table app.payments_new partition of app.payments for values from ('2020-01-01') to (maxvalue);
+      insert into app.payments (status) values ${ROWS};
+      update app.payments set created_at = '2019-01-01' where status = 'detected'`,
+    index: ['status', 'reconcile_lease_until', 'created_at', 'id'],
+  },
+  {
+    name: 'names that need quotes',
+    sql: `create schema "My App";
+      create table "My App"."Pay.ments" ("Id" uuid primary key default gen_random_uuid(), "the ""State""" text not null);
+      insert into "My App"."Pay.ments" ("the ""State""") values ${ROWS}`,
+    options: { table: { schema: 'My App', name: 'Pay.ments' }, status: 'the "State"', prefix: 'Lease' },
+    index: ['the "State"', 'Lease_until', 'Id'],
+  },
+  {
+    name: 'no token',
+    sql: `create table app.payments (id bigint generated always as identity primary key,
+        status text not null, created_at timestamptz not null default now());
+      insert into app.payments (status) values ${ROWS}`,
+    options: { token: false },
+    index: ['status', 'reconcile_lease_until', 'created_at', 'id'],
+  },
+]
+
+describe('REC-07: a table gets its lease by a migration, and the rows it had are reconciled', () => {
+  it.each(CASES)('with $name', async (given) => {
+    await db.query({ text: 'drop schema if exists "My App" cascade' })
+    const [pending, detected, confirmed] = given.statuses ?? ['pending', 'detected', 'confirmed']
+    await db.query({ text: given.sql })
+    const options = {
+      table: 'app.payments',
+      status: 'status',
+      open: [pending, detected],
+      ...given.options,
+    }
+    const sql = await addLease(db, options)
+    await apply(db, sql)
+    // Run twice it changes nothing.
+    await apply(db, sql)
+
+    const table = declaredIn(sql)
+    const [status = '', until = '', ...order] = given.index
+    expect(await indexColumns(table)).toEqual(expect.arrayContaining([[status, until, ...order], order]))
+    const { lease } = table
+    const added = [lease.owner, lease.until, ...(lease.token === undefined ? [] : [lease.token])]
+    expect(await nullable(table)).toEqual(expect.arrayContaining(added))
+
+    const declared = reconciler<Record<string, unknown>, string>({
+      table,
+      status: options.status,
+      transitions: { [pending]: [detected], [detected]: [confirmed], [confirmed]: [] },
+      everyMs: 20,
+      settings: { pollMs: 50 },
+      observe: async (row) => Promise.resolve(String(row[options.status]) === pending ? detected : confirmed),
+    })
+    const { events, runtime } = await start([declared])
+    let left = 3
+    await events.next(
+      'settled',
+      ({ outcome, ids }) => outcome === `${detected}->${confirmed}` && (left -= ids.length) === 0,
+    )
+    await runtime.stop()
+    const { rows } = await db.query<{ status: string; owner: string | null; until: string | null }>({
+      text: `select ${quote(options.status)}::text as status, ${quote(lease.owner)} as owner, ${quote(lease.until)}::text as until
+        from ${quoteQualified(table.schema, table.name)}`,
+    })
+    expect(rows).toEqual(Array.from({ length: 4 }, () => ({ status: confirmed, owner: null, until: null })))
+  })
+})
+
+async function indexColumns({ schema, name }: { schema: string; name: string }): Promise<string[][]> {
+  const { rows } = await db.query<{ columns: string[] }>({
+    text: `select array(select attname::text from pg_attribute where attrelid = i.indexrelid order by attnum) as columns
+      from pg_index as i where i.indrelid = $1::regclass and i.indisvalid`,
+    values: [quoteQualified(schema, name)],
+  })
+  return rows.map(({ columns }) => columns)
+}
+
+async function nullable({ schema, name }: { schema: string; name: string }): Promise<string[]> {
+  const { rows } = await db.query<{ name: string }>({
+    text: `select attname::text as name from pg_attribute
+      where attrelid = $1::regclass and attnum > 0 and not attnotnull and not atthasdef`,
+    values: [quoteQualified(schema, name)],
+  })
+  return rows.map((row) => row.name)
+}
+
+const PAYMENTS = `create table app.payments (id bigint generated always as identity primary key,
+  status text not null, created_at timestamptz not null default now())`
+
+describe('addLease', () => {
+  it('REC-07: builds its index CONCURRENTLY, and not where PostgreSQL cannot', async () => {
+    await db.query({ text: PAYMENTS })
+    const plain = await addLease(db, { table: 'app.payments', status: 'status' })
+    expect(plain).toContain('CREATE INDEX CONCURRENTLY IF NOT EXISTS "payments_reconcile_lease"')
+    expect(plain).toMatch(/^-- .*outside a transaction/m)
+    await db.query({
+      text: `create table app.parts (id int, at date, status text, primary key (id, at)) partition by range (at)`,
+    })
+    const partitioned = await addLease(db, { table: 'app.parts', status: 'status' })
+    expect(partitioned).toContain('CREATE INDEX IF NOT EXISTS "parts_reconcile_lease"')
+    expect(statementsOf(partitioned).join()).not.toContain('CONCURRENTLY')
+  })
+
+  it('only looks: the table is as it was', async () => {
+    await db.query({ text: PAYMENTS })
+    await addLease(db, { table: 'app.payments', status: 'status' })
+    expect(await nullable({ schema: 'app', name: 'payments' })).toEqual([])
+    expect(await indexColumns({ schema: 'app', name: 'payments' })).toEqual([['id']])
+  })
+
+  it('names the values of an enum where it was not told which are open', async () => {
+    await db.query({
+      text: `create type app.state as enum ('pending', 'paid');
+        create table app.payments (id int primary key, status app.state)`,
+    })
+    const sql = await addLease(db, { table: 'app.payments', status: 'status' })
+    expect(sql).toContain('// the statuses that are still open, of pending, paid')
+  })
+
+  it('a name with a line break does not get out of its comment', async () => {
+    await db.query({ text: 'create table app."x\ndrop schema app" (id int primary key, status text)' })
+    const sql = await addLease(db, {
+      table: { schema: 'app', name: 'x\ndrop schema app' },
+      status: 'status',
+      open: ['a'],
+    })
+    await apply(db, sql)
+    expect(await nullable({ schema: 'app', name: 'x\ndrop schema app' })).toContain('reconcile_lease_owner')
+  })
+
+  it.each<[string, string, Partial<AddLeaseOptions>, string]>([
+    [
+      'is not there',
+      '',
+      { table: 'app.paymentz' },
+      'app.paymentz cannot be given a lease: there is no such table',
+    ],
+    [
+      'has no such column',
+      '',
+      { status: 'statsu' },
+      'no column "statsu" for the status. Its columns are "id"',
+    ],
+    ['is near another column', '', { status: 'statsu' }, 'Did you mean status?'],
+    [
+      'has no primary key',
+      'alter table app.payments drop constraint payments_pkey',
+      {},
+      'it has no primary key',
+    ],
+    [
+      'has such columns already',
+      'alter table app.payments add reconcile_lease_until timestamptz',
+      {},
+      'it has "reconcile_lease_until" already',
+    ],
+    [
+      'is a view',
+      'create view app.seen as select * from app.payments',
+      { table: 'app.seen' },
+      'is not a table',
+    ],
+    ['would have too long a name', '', { prefix: 'x'.repeat(60) }, 'longer than the 63 bytes of a name'],
+  ])('refuses a table that %s', async (_, sql, options, message) => {
+    await db.query({ text: `${PAYMENTS}; ${sql}` })
+    const adding = addLease(db, { table: 'app.payments', status: 'status', ...options })
+    await expect(adding).rejects.toMatchObject({ code: 'LEASE_TABLE_MISFIT' })
+    await expect(adding).rejects.toThrow(message)
+  })
+})
+
+it('REC-13: a table without a usable index is refused at the start, with the CREATE INDEX to run', async () => {
+  await db.query({
+    text: `${PAYMENTS}; alter table app.payments add owner text, add until timestamptz, add token bigint`,
+  })
+  const table = leaseTable({
+    table: 'app.payments',
+    id: 'id',
+    lease: { owner: 'owner', until: 'until', token: 'token' },
+    claimable: "status = 'pending'",
+    order: ['created_at', 'id'],
+    onExpiry: 'claimable',
+  })
+  const declared = reconciler({
+    table,
+    transitions: { pending: ['done'], done: [] },
+    observe: async () => 'done',
+  })
+  const refusals: string[] = []
+  for (;;) {
+    const refusal = await start([declared]).then(
+      () => undefined,
+      (error: unknown) => String(error),
+    )
+    if (refusal === undefined) break
+    refusals.push(refusal)
+    // What it says is what helps.
+    const [, statement = ''] = /Run: (CREATE INDEX .*;)$/.exec(refusal) ?? []
+    await db.query({ text: statement })
+  }
+  expect(refusals).toEqual([
+    expect.stringContaining(`The lease table ${tableName(table)} does not fit: no index serves the claim`),
+    expect.stringContaining('no index serves the reaper'),
+  ])
+})

@@ -1,0 +1,127 @@
+/** The statements of the runner by themselves: what a plan may write, and what an ended job leaves behind. */
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { emptySync, syncChunks, syncJobs } from '../../test/support/sync-rows.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { type HeldJob, type PlannedChunk, unwant, want, writeChunks } from './sql.ts'
+import { createSync } from './sync.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+
+beforeEach(async () => emptySync(db))
+afterAll(async () => db.close())
+
+const CHUNKS: readonly PlannedChunk[] = ['a', 'b'].map((hash, position) => ({
+  hash,
+  query: `"${hash}"`,
+  position,
+}))
+
+/** A job that `planner` holds. */
+async function heldJob(options: { force?: boolean; priority?: number } = {}): Promise<HeldJob> {
+  const { jobId } = await createSync().enqueue(db, 'd', { matrixId: 'm', parallel: true, ...options })
+  await change(jobId, "locked_by = 'planner', locked_until = now() + interval '1 minute', lock_token = 1")
+  return { id: jobId, owner: 'planner', token: 1n }
+}
+
+async function change(jobId: string, set: string): Promise<void> {
+  await db.query({ text: `update leasehold.sync_jobs set ${set} where id = $1`, values: [jobId] })
+}
+
+async function changeChunk(hash: string, set: string): Promise<void> {
+  await db.query({
+    text: `update leasehold.sync_checkpoints set ${set} where chunk_hash = $1`,
+    values: [hash],
+  })
+}
+
+async function links(): Promise<object[]> {
+  const text =
+    'select job_id as job, chunk_hash as hash, skipped from leasehold.sync_job_chunks order by 1, 2'
+  return (await db.query({ text })).rows
+}
+
+const COMPLETED =
+  'completed_at = now(), last_synced_at = now(), row_count = 1, attempts = 0, locked_by = null, locked_until = null'
+
+describe('a plan', () => {
+  it.each([
+    ['the lease is over', "locked_until = now() - interval '1 second'"],
+    ['another has claimed it', "locked_by = 'heir', lock_token = 2"],
+    ['it was claimed again under the same name', 'lock_token = 2'],
+    ['the job has ended', 'failed_at = now(), locked_by = null, locked_until = null'],
+  ])('D6: writes nothing when %s', async (_, set) => {
+    const job = await heldJob()
+    await change(job.id, set)
+    const before = await syncJobs(db)
+    expect((await db.query(writeChunks('leasehold', job, CHUNKS))).rows).toEqual([])
+    expect(await syncChunks(db)).toEqual([])
+    expect(await links()).toEqual([])
+    expect(await syncJobs(db)).toEqual(before)
+  })
+
+  it('written again changes nothing: neither what is done, nor what is in flight, nor what waits after a failure', async () => {
+    const job = await heldJob({ force: true })
+    const chunks = [...CHUNKS, { hash: 'c', query: '"c"', position: 2 }]
+    await db.query(writeChunks('leasehold', job, chunks))
+    await changeChunk('a', COMPLETED)
+    await changeChunk('b', "locked_by = 'w', locked_until = now() + interval '1 minute', lock_token = 1")
+    await changeChunk(
+      'c',
+      "attempts = 2, next_attempt_at = now() + interval '1 hour', error_message = 'busy'",
+    )
+    const before = [await syncChunks(db), await links()]
+    await db.query(writeChunks('leasehold', job, chunks))
+    expect([await syncChunks(db), await links()]).toEqual(before)
+  })
+
+  it('of a forced job leaves a chunk to the one that is at it', async () => {
+    const first = await heldJob()
+    await db.query(writeChunks('leasehold', first, CHUNKS))
+    await changeChunk(
+      'a',
+      "locked_by = 'w', locked_until = now() + interval '1 minute', lock_token = 1, wanted = false",
+    )
+    const second = await heldJob({ force: true })
+    await db.query(writeChunks('leasehold', second, CHUNKS))
+    expect((await syncChunks(db))[0]).toMatchObject({ state: 'RUNNING', wanted: true, lock_token: '1' })
+    expect(await links()).toHaveLength(4)
+  })
+
+  it('of a more important job hurries chunks that are wanted again', async () => {
+    const first = await heldJob()
+    await db.query(writeChunks('leasehold', first, CHUNKS))
+    await changeChunk('a', COMPLETED)
+    const second = await heldJob({ force: true, priority: 9 })
+    await db.query(writeChunks('leasehold', second, CHUNKS))
+    expect((await syncChunks(db))[0]).toMatchObject({ state: 'AVAILABLE', priority: 9 })
+  })
+
+  it('of a more important job hurries chunks that wait for another', async () => {
+    const first = await heldJob()
+    await db.query(writeChunks('leasehold', first, CHUNKS))
+    const second = await heldJob({ priority: 9 })
+    await db.query(writeChunks('leasehold', second, CHUNKS))
+    expect((await syncChunks(db)).map(({ priority }) => priority)).toEqual([9, 9])
+  })
+})
+
+it('chunks of a job that has ended are not wanted any more, but for those that another job waits for', async () => {
+  const [ending, other] = [await heldJob(), await heldJob()]
+  await db.query(writeChunks('leasehold', ending, CHUNKS))
+  await db.query(writeChunks('leasehold', other, CHUNKS.slice(0, 1)))
+  await db.query(unwant('leasehold', ending.id))
+  expect((await syncChunks(db)).map(({ chunk_hash: hash, wanted }) => [hash, wanted])).toEqual([
+    ['a', true],
+    ['b', false],
+  ])
+  await db.query(unwant('leasehold', other.id))
+  expect((await syncChunks(db)).map(({ wanted }) => wanted)).toEqual([true, false])
+  await change(ending.id, 'failed_at = now(), locked_by = null, locked_until = null')
+  await db.query(unwant('leasehold', other.id))
+  expect((await syncChunks(db)).map(({ wanted }) => wanted)).toEqual([false, false])
+  // A job that still waits for them says so again.
+  await db.query(want('leasehold', other.id))
+  expect((await syncChunks(db)).map(({ wanted }) => wanted)).toEqual([true, false])
+})
