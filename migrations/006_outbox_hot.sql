@@ -1,5 +1,5 @@
 -- Settling an event becomes a HOT update: no index mentions anything that it changes, and its page has room for the
--- new version. docs/decisions/010-notes-of-claims.md says how, and why nothing is lost.
+-- new version. docs/decisions/013-notes-of-claims.md says how, and why nothing is lost.
 
 -- Rewrites the table, as adding a stored column does: with millions of events, choose a quiet moment.
 alter table outbox

@@ -1,6 +1,6 @@
 /**
  * Notes of claims: which rows may be leased, for the reaper, where a table declares `notes`. The lease itself is in the
- * row; a note only says where to look. docs/decisions/010-notes-of-claims.md has the proof of the two rules:
+ * row; a note only says where to look. docs/decisions/013-notes-of-claims.md has the proof of the two rules:
  *
  * 1. A claim writes the note of its rows in its own statement. So whoever sees a row leased sees a note of it.
  * 2. A note is removed by who sees it and sees none of its rows leased, or has ended the leases of all of them. A row

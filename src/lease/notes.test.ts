@@ -1,4 +1,4 @@
-/** Notes of claims (docs/decisions/010-notes-of-claims.md): no lease may be lost sight of, and no note stay for ever. */
+/** Notes of claims (docs/decisions/013-notes-of-claims.md): no lease may be lost sight of, and no note stay for ever. */
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { noted, subjectOf } from '../../test/support/lease-tables.ts'

@@ -40,7 +40,7 @@ export interface Ordering {
 /**
  * A table beside this one with a note for each claim, so that no index needs to know which rows are leased and a
  * settlement can be a HOT update. It has the columns `id` (a `bigint` that nobody gives twice), `rows` (an array of
- * ids) and the bucket, where there are buckets. docs/decisions/010-notes-of-claims.md has the rules.
+ * ids) and the bucket, where there are buckets. docs/decisions/013-notes-of-claims.md has the rules.
  */
 export interface Notes {
   readonly table: string | { readonly schema: string; readonly name: string }
