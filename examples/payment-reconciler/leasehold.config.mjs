@@ -2,8 +2,9 @@ import { relay } from 'leasehold/outbox'
 import { webhooksPublisher } from 'leasehold/publishers/webhooks'
 import { syncBlocks } from './blocks.mjs'
 import { reconcilePayments } from './payments.mjs'
+import { databaseUrlOf } from './settings.mjs'
 
-const { DATABASE_URL: databaseUrl } = process.env
+const databaseUrl = databaseUrlOf()
 
 /** `leasehold work --only reconcile` runs one of these; the dispatcher is there where there is a LEASEHOLD_SECRET_KEY. */
 export default {

@@ -1,9 +1,10 @@
 // Leasehold's own schema, then the application's: what a deployment runs once, before anything else.
 import { readdir, readFile } from 'node:fs/promises'
 import { migrate, openDatabase } from 'leasehold'
+import { databaseUrlOf } from './settings.mjs'
 
 const migrations = new URL('migrations/', import.meta.url)
-const db = openDatabase({ url: process.env.DATABASE_URL, maxConnections: 1 })
+const db = openDatabase({ url: databaseUrlOf(), maxConnections: 1 })
 try {
   const { version } = await migrate(db)
   process.stdout.write(`Leasehold's schema is at version ${version}.\n`)

@@ -6,9 +6,10 @@ import { Hono } from 'hono'
 import { openDatabase, startRuntime } from 'leasehold'
 import { createSync } from 'leasehold/sync'
 import { reconcilePayments } from './payments.mjs'
-import { numberOf } from './settings.mjs'
+import { databaseUrlOf, numberOf } from './settings.mjs'
 
-const { DATABASE_URL: databaseUrl, RECONCILER, HOST = '127.0.0.1' } = process.env
+const { RECONCILER, HOST = '127.0.0.1' } = process.env
+const databaseUrl = databaseUrlOf()
 const port = numberOf('PORT', 8080, { most: 65_535 })
 const db = openDatabase({ url: databaseUrl, applicationName: 'payments api' })
 const sync = createSync()

@@ -6,3 +6,10 @@ export function numberOf(name, byDefault, { least = 0, most = Number.MAX_SAFE_IN
   if (value >= least && value <= most) return value
   throw new Error(`${name} is ${JSON.stringify(given)}, but must be a number from ${least} to ${most}.`)
 }
+
+/** The database of the application, which is Leasehold's as well. */
+export function databaseUrlOf() {
+  const { DATABASE_URL } = process.env
+  if (DATABASE_URL) return DATABASE_URL
+  throw new Error('DATABASE_URL is not set.')
+}

@@ -33,6 +33,8 @@ export class CycleSummary {
         const as = event.outcome === SKIPPED ? SKIPPED : this.#targets.get(event.outcome)
         if (as !== undefined && isOurs(event)) this.count(as, event.ids.length)
       }),
+      // A look that outlasts a heartbeat hears of a changed status as of a lease that is gone.
+      events.on('fencedOff', (event) => (isOurs(event) ? this.count(SKIPPED) : undefined)),
     ]
     this.#off = () => offs.forEach((off) => off())
   }

@@ -1,7 +1,8 @@
 -- A lease for the rows of app.payment_requests, so that several reconcilers can share them.
 --
 -- The columns may be null and have no default: adding them rewrites nothing, rows that are there can be claimed at
--- once, and whoever writes to the table need not know of them. They hold the id of a worker with a number, and a moment.
+-- once, and whoever writes to the table need not know of them.
+-- They hold the id of a worker with a number, and a moment.
 
 -- Whoever reads or writes the table waits behind an ALTER TABLE that waits: this one gives up soon, and can be
 -- run again.
@@ -11,9 +12,9 @@ ALTER TABLE "app"."payment_requests"
   ADD COLUMN IF NOT EXISTS "reconcile_lease_until" timestamptz;
 RESET lock_timeout;
 
--- By which open rows and leases that are over are found. Built while the table is in use, and therefore outside a transaction: psql does so
--- unless told otherwise (--single-transaction), migration tools have a switch for it. If it fails, it leaves an
--- invalid index behind, which has to go before it is built again:
+-- By which open rows, and leases that are over, are found. Built while the table is in use, and therefore outside
+-- a transaction: psql does so unless told otherwise (--single-transaction), migration tools have a switch for it.
+-- If it fails, it leaves an invalid index behind, which has to go before it is built again:
 -- DROP INDEX CONCURRENTLY "app"."payment_requests_reconcile_lease";
 CREATE INDEX CONCURRENTLY IF NOT EXISTS "payment_requests_reconcile_lease"
   ON "app"."payment_requests" ("status", "reconcile_lease_until", "created_at", "id");

@@ -1,0 +1,14 @@
+/** One kind of process of the deployment. */
+export interface Service {
+  readonly name: string
+  readonly command: readonly string[]
+  /** It runs to its end, before the others start. */
+  readonly once?: boolean
+  readonly replicas?: { readonly variable: string; readonly byDefault: number }
+  /** None: it always runs. */
+  readonly profiles: readonly string[]
+}
+
+export const SERVICES: readonly Service[]
+export function chosen(profiles: readonly string[]): readonly Service[]
+export function argumentsOf(command: readonly string[]): readonly string[]

@@ -1,0 +1,92 @@
+import { readFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { type Called, callLeasehold } from '../../../test/support/command-line.ts'
+import { useDatabase } from '../../../test/support/database.ts'
+import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
+import { apply } from '../../../test/support/lease-migration.ts'
+import { projectFile } from '../../../test/support/snippets.ts'
+import { openDatabase } from '../../postgres/index.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+let workingDirectory = ''
+beforeAll(async () => {
+  workingDirectory = await temporaryDirectory()
+})
+beforeEach(async () => {
+  await db.query({ text: 'drop schema if exists app cascade' })
+  await apply(db, await projectFile('examples/payment-reconciler/migrations/001_payment_requests.sql'))
+})
+afterAll(async () => {
+  await db.close()
+  await removeDirectory(workingDirectory)
+})
+
+async function addLease(...args: readonly string[]): Promise<Called> {
+  return callLeasehold(['reconcile', 'add-lease', ...args], { databaseUrl: url, workingDirectory })
+}
+
+const OF_EXAMPLE = '--table app.payment_requests --status status --open pending,detected --no-token'.split(
+  ' ',
+)
+
+describe('leasehold reconcile add-lease', () => {
+  it('REC-07: writes the migration of the example to stdout, word for word, and touches nothing', async () => {
+    const { code, stdout } = await addLease(...OF_EXAMPLE)
+    expect(code).toBe(0)
+    expect(stdout).toBe(await projectFile('examples/payment-reconciler/migrations/002_reconcile_lease.sql'))
+    const text = `select count(*)::int as count from pg_attribute
+      where attrelid = 'app.payment_requests'::regclass and attname::text like 'reconcile%'`
+    expect((await db.query<{ count: number }>({ text })).rows).toEqual([{ count: 0 }])
+  })
+
+  it('REC-07: adds nullable columns and the index of the requirement to a table with rows, and can be run twice', async () => {
+    await db.query({ text: 'insert into app.payment_requests (amount) values (1), (2)' })
+    const { stdout } = await addLease('--table', 'app.payment_requests', '--status', 'status')
+    await apply(db, stdout)
+    await apply(db, stdout)
+    const { rows } = await db.query({
+      text: `select reconcile_lease_owner, reconcile_lease_until, reconcile_lease_token from app.payment_requests`,
+    })
+    const none = { reconcile_lease_owner: null, reconcile_lease_until: null, reconcile_lease_token: null }
+    expect(rows).toEqual([none, none])
+    const index = await db.query<{ def: string }>({
+      text: "select pg_get_indexdef('app.payment_requests_reconcile_lease'::regclass) as def",
+    })
+    expect(index.rows[0]?.def).toMatch(/\(status, reconcile_lease_until, created_at, id\)$/)
+  })
+
+  it('writes to a new file, with columns of another name, and never over one that is there', async () => {
+    const args = ['--table', 'app.payment_requests', '--status', 'status', '--columns', 'watch']
+    const { code, stdout } = await addLease(...args, '--out', '042_lease.sql')
+    expect([code, stdout]).toEqual([0, 'Wrote 042_lease.sql. Run it, and declare the table as it says.\n'])
+    const file = join(workingDirectory, '042_lease.sql')
+    expect(await readFile(file, 'utf8')).toContain('ADD COLUMN IF NOT EXISTS "watch_owner" text')
+    await writeFile(file, 'mine')
+    const again = await addLease(...args, '--out', '042_lease.sql')
+    expect(again.code).toBe(2)
+    expect(again.stderr).toContain('--out is "042_lease.sql": that file is there already')
+    expect(await readFile(file, 'utf8')).toBe('mine')
+  })
+
+  it.each([
+    [['--table', 'app.nothing', '--status', 'status'], 1, 'there is no such table'],
+    [['--table', 'app.payment_requests', '--status', 'state'], 1, 'no column "state" for the status'],
+    [['--table', 'app.payment_requests'], 2, "'--status <column>' not specified"],
+    [['--status', 'status'], 2, "'--table <name>' not specified"],
+    [[...OF_EXAMPLE, '--open', 'pending,,paid'], 2, '--open is "pending,,paid"'],
+    [[...OF_EXAMPLE, '--out', 'nowhere/x.sql'], 2, '--out is "nowhere/x.sql"'],
+  ])('%j ends with %d', async (args, expected, message) => {
+    const { code, stdout, stderr } = await addLease(...args)
+    expect([code, stdout]).toEqual([expected, ''])
+    expect(stderr).toContain(message)
+  })
+
+  it('refuses a table that has the columns already', async () => {
+    await apply(db, (await addLease(...OF_EXAMPLE)).stdout)
+    const { code, stderr } = await addLease(...OF_EXAMPLE)
+    expect(code).toBe(1)
+    expect(stderr).toContain('it has "reconcile_lease_owner", "reconcile_lease_until" already')
+  })
+})

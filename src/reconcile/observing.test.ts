@@ -1,0 +1,239 @@
+/** Observers as they are: slow, failing, deaf; and what bounds a cycle. */
+import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useRuntimes } from '../../test/support/running-sync.ts'
+import { leaseTable } from '../lease/declaration.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { Events } from '../runtime/index.ts'
+import { reconciler, type ReconcilerOptions } from './reconciler.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+const POLL = { timeout: 30_000, interval: 20 }
+
+const TRANSITIONS = { pending: ['paid'], paid: [] } as const
+type Status = keyof typeof TRANSITIONS
+
+interface Payment {
+  readonly id: string
+  readonly status: string
+}
+
+const payments = leaseTable({
+  table: 'public.payments',
+  id: 'id',
+  lease: { owner: 'owner', until: 'until', token: 'token' },
+  claimable: "status = 'pending'",
+  order: ['id'],
+  onExpiry: 'claimable',
+})
+
+function declare(
+  options: Pick<ReconcilerOptions<Payment, Status>, 'observe'> & Partial<ReconcilerOptions<Payment, Status>>,
+) {
+  return reconciler<Payment, Status>({ table: payments, transitions: TRANSITIONS, everyMs: 20, ...options })
+}
+
+beforeAll(async () =>
+  db.query({
+    text: `create table public.payments (id bigint primary key, status text not null default 'pending',
+        owner text, until timestamptz, token bigint);
+      create index on public.payments (status, until, id)`,
+  }),
+)
+beforeEach(async () => db.query({ text: 'truncate public.payments' }))
+afterAll(async () => db.close())
+
+async function insert(count: number): Promise<void> {
+  const text = 'insert into public.payments (id) select generate_series(1, $1::int)'
+  await db.query({ text, values: [count] })
+}
+
+async function payment(): Promise<Record<string, unknown> | undefined> {
+  const text = 'select status, owner, until > now() as rests, token from public.payments order by id limit 1'
+  return (await db.query<Record<string, unknown>>({ text })).rows[0]
+}
+
+/** Resolves when it is let go. */
+function gate(): { readonly passed: Promise<void>; readonly open: () => void } {
+  let open: () => void = () => undefined
+  const passed = new Promise<void>((resolve) => {
+    open = resolve
+  })
+  return { passed, open }
+}
+
+describe('REC-09: batch and concurrency bound what a cycle takes', () => {
+  it('no claim takes more than the batch, and no more rows are leased than can be looked at', async () => {
+    await insert(100)
+    const events = new Events()
+    const claims: number[] = []
+    events.on('claimed', ({ count }) => void claims.push(count))
+    const held = gate()
+    let [looking, most] = [0, 0]
+    const declared = declare({
+      settings: { pollMs: 50, batch: 3, concurrency: 8 },
+      observe: async () => {
+        looking += 1
+        most = Math.max(most, looking)
+        await held.passed
+        looking -= 1
+        return 'paid'
+      },
+    })
+    await start([declared], { events })
+    await vi.waitFor(() => expect(looking).toBe(8), POLL)
+    const leased = 'select count(owner)::int as count from public.payments'
+    expect((await db.query<{ count: number }>({ text: leased })).rows[0]?.count).toBe(8)
+    held.open()
+    let paid = 0
+    await events.next('settled', ({ ids }) => (paid += ids.length) === 100)
+    expect(most).toBe(8)
+    expect(Math.max(...claims)).toBeLessThanOrEqual(3)
+  })
+
+  it('a lease that is renewed in vain ends after three of its length, and the row is looked at again', async () => {
+    await insert(1)
+    let looks = 0
+    const declared = declare({
+      settings: { pollMs: 50, leaseMs: 300, heartbeatMs: 90, reaperIntervalMs: 100, shutdownTimeoutMs: 100 },
+      observe: async (_, { signal }) => {
+        looks += 1
+        if (looks > 1) return 'paid'
+        return new Promise((_resolve, reject) => {
+          signal.addEventListener('abort', () => reject(signal.reason as Error))
+        })
+      },
+    })
+    const { events } = await start([declared])
+    const lost = events.next('lost')
+    await events.next('settled', ({ outcome }) => outcome === 'pending->paid')
+    expect((await lost).reason).toBe('tooLong')
+    expect(looks).toBe(2)
+  })
+})
+
+describe('REC-08: an observer', () => {
+  it('that throws leaves the row open, without a lease, to rest before the next look', async () => {
+    await insert(1)
+    const { events } = await start([
+      declare({
+        everyMs: 600_000,
+        observe: async () => {
+          throw new Error('no chain')
+        },
+      }),
+    ])
+    await events.next('settled', ({ outcome }) => outcome === 'open')
+    expect(await payment()).toEqual({ status: 'pending', owner: null, rests: true, token: '1' })
+  })
+
+  it('that does not answer within timeoutMs has failed, and hears of it', async () => {
+    await insert(1)
+    const heard: unknown[] = []
+    let looks = 0
+    const { events } = await start([
+      declare({
+        timeoutMs: 50,
+        settings: { pollMs: 50 },
+        observe: async (_, { signal }) => {
+          looks += 1
+          if (looks > 1) return 'paid'
+          signal.addEventListener('abort', () => heard.push(signal.reason))
+          return new Promise(() => undefined)
+        },
+      }),
+    ])
+    const failed = events.next('failed')
+    await events.next('settled', ({ outcome }) => outcome === 'pending->paid')
+    expect((await failed).error).toBe('Error: nothing was observed within 50 ms')
+    expect(heard).toHaveLength(1)
+  })
+
+  it('that is slow keeps its lease for as long as it takes, and no other looks at the row', async () => {
+    await insert(1)
+    let looks = 0
+    const timing = { leaseMs: 1_000, heartbeatMs: 100, reaperIntervalMs: 300, shutdownTimeoutMs: 500 }
+    const renewed = gate()
+    const observe = async (): Promise<'paid'> => {
+      looks += 1
+      await renewed.passed
+      return 'paid'
+    }
+    const events = new Events()
+    const declared = (): ReturnType<typeof declare> =>
+      declare({ observe, settings: { ...timing, pollMs: 50 } })
+    const claim = events.next('claimed', ({ count }) => count === 1)
+    await start([declared()], { events })
+    await start([declared()], { events })
+    await claim
+    // Renewed beyond the end of the first lease, if only just.
+    const first = await until()
+    await vi.waitFor(async () => expect(await until()).toBeGreaterThan(first + 900), POLL)
+    expect(looks).toBe(1)
+    renewed.open()
+    await events.next('settled', ({ outcome }) => outcome === 'pending->paid')
+    expect(looks).toBe(1)
+  })
+})
+
+async function until(): Promise<number> {
+  const text = 'select extract(epoch from until)::float8 * 1000 as until from public.payments'
+  return (await db.query<{ until: number }>({ text })).rows[0]?.until ?? 0
+}
+
+describe('REC-04: a status that changes during a look that outlasts a heartbeat', () => {
+  it('ends the look, is not overwritten, and counts as skipped', async () => {
+    await insert(1)
+    const lines: Record<string, unknown>[] = []
+    const note = (fields: object, msg: string): void => void lines.push({ ...fields, msg })
+    const log = { debug: note, info: note, warn: note, error: note, child: () => log }
+    const looking = gate()
+    const ended: unknown[] = []
+    const { runtime } = await start(
+      [
+        declare({
+          settings: {
+            pollMs: 50,
+            leaseMs: 1_000,
+            heartbeatMs: 50,
+            reaperIntervalMs: 300,
+            shutdownTimeoutMs: 500,
+          },
+          observe: async (_, { signal }) =>
+            new Promise((_resolve, reject) => {
+              signal.addEventListener('abort', () => {
+                ended.push(signal.reason)
+                reject(signal.reason as Error)
+              })
+              looking.open()
+            }),
+        }),
+      ],
+      { log },
+    )
+    await looking.passed
+    await db.query({ text: "update public.payments set status = 'paid'" })
+    await vi.waitFor(() => expect(ended).toHaveLength(1), POLL)
+    await runtime.stop()
+    expect(await payment()).toMatchObject({ status: 'paid' })
+    const skipped = lines.filter(({ msg }) => msg === 'cycle').map((line) => line['skipped'])
+    expect(skipped.reduce<number>((sum, count) => sum + Number(count), 0)).toBe(1)
+  })
+})
+
+it('REC-06: rows of a reconciler that is gone can be claimed when their leases are over, and not before', async () => {
+  await insert(2)
+  await db.query({
+    text: `update public.payments set owner = 'gone', token = 7,
+      until = now() + case when id = 1 then interval '-1 second' else interval '1 hour' end`,
+  })
+  const { events } = await start([declare({ observe: async () => 'paid', settings: { pollMs: 50 } })], {
+    reaper: false,
+  })
+  expect((await events.next('settled')).ids).toEqual(['1'])
+  await db.query({ text: "update public.payments set until = now() - interval '1 second' where id = 2" })
+  expect((await events.next('settled')).ids).toEqual(['2'])
+  expect(await payment()).toEqual({ status: 'paid', owner: null, rests: null, token: '8' })
+})

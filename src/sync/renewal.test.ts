@@ -1,0 +1,70 @@
+/** Work that takes longer than a lease. */
+import { afterAll, beforeEach, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useRuntimes } from '../../test/support/running-sync.ts'
+import { emptySync, gate, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { type Events } from '../runtime/index.ts'
+import { createSync } from './sync.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+// Long enough for a busy machine; three of them are as long as a row may be held at all.
+const LEASE = { leaseMs: 3_000, heartbeatMs: 500 }
+const OPTIONS = { lookEveryMs: 20, jobs: LEASE, chunks: LEASE }
+
+beforeEach(async () => emptySync(db))
+afterAll(async () => db.close())
+
+/** Waits for beats of this table until they have gone on for more than a lease. */
+async function beatsFor(events: Events, table: string): Promise<void> {
+  const until = performance.now() + LEASE.leaseMs + LEASE.heartbeatMs
+  await events.next(
+    'renewed',
+    (event) => event.table.endsWith(table) && event.count > 0 && performance.now() > until,
+  )
+}
+
+it('SYNC-05, SYNC-13: a plan and a chunk that outlast their leases are renewed: nobody else gets them, and they bear the name of their runner', async () => {
+  const [planned, synced, planning, syncing] = [gate(), gate(), gate(), gate()]
+  const calls: string[] = []
+  const definitionOf = (runner: string) => {
+    const sync = createSync()
+    const defined = sync.define<number>('slow', {
+      async plan() {
+        calls.push(`${runner} plans`)
+        planning.open()
+        await planned.opened
+        return [1]
+      },
+      async syncChunk() {
+        calls.push(`${runner} syncs`)
+        syncing.open()
+        await synced.opened
+        return { rows: 1 }
+      },
+    })
+    return { defined, workers: sync.runner(OPTIONS) }
+  }
+  const [first, second] = [definitionOf('first'), definitionOf('second')]
+  const { runtime, events } = await start(first.workers)
+  const { jobId } = await first.defined.enqueue(db, { matrixId: 'm' })
+  await planning.opened
+  // It would take whatever is not renewed.
+  const rival = await start(second.workers)
+
+  await beatsFor(events, 'sync_jobs')
+  expect(await syncJobs(db)).toMatchObject([{ state: 'RUNNING', locked_by: runtime.id, lock_token: '1' }])
+  planned.open()
+  await syncing.opened
+  const holder = calls.at(-1) === 'first syncs' ? { runtime, events } : rival
+  await beatsFor(holder.events, 'sync_checkpoints')
+  expect(await syncChunks(db)).toMatchObject([
+    { state: 'RUNNING', locked_by: holder.runtime.id, lock_token: '1' },
+  ])
+  const jobs = watchJobs(events, rival.events)
+  synced.open()
+  expect(await jobs.ended(jobId)).toBe('done')
+  expect(calls).toHaveLength(2)
+})

@@ -1,0 +1,212 @@
+/**
+ * compose.yaml cannot be run here, but what it says can: scripts/topology.mjs starts the same services as plain processes,
+ * and these tests keep the two in step.
+ */
+import { existsSync } from 'node:fs'
+import { afterAll, describe, expect, it, onTestFinished, vi } from 'vitest'
+import { argumentsOf, chosen, SERVICES } from '../scripts/topology.mjs'
+import { openDatabase } from '../src/postgres/index.ts'
+import { composeServices } from './support/compose-file.ts'
+import { useDatabase } from './support/database.ts'
+import { removeDirectory, temporaryDirectory } from './support/directory.ts'
+import { addRequests, EXAMPLE, openRequests, statuses } from './support/payment-example.ts'
+import { type TestProcess, useProcesses } from './support/processes.ts'
+import { serversOf } from './support/servers.ts'
+import { projectFile } from './support/snippets.ts'
+
+const { spawnNode } = useProcesses()
+const database = useDatabase()
+const db = openDatabase({ url: database.url })
+const compose = await composeServices()
+const POLL = { timeout: 100_000, interval: 100 }
+const PATIENCE = 300_000
+afterAll(async () => db.close())
+
+describe('REC-14: compose.yaml', () => {
+  it('has PostgreSQL and the services of the topology, with the same commands, profiles and replicas', () => {
+    const { postgres, ...services } = compose
+    expect(postgres?.image).toMatch(/^postgres:\d+$/)
+    expect(Object.keys(services)).toEqual(SERVICES.map(({ name }) => name))
+    for (const { name, command, profiles, replicas } of SERVICES) {
+      const service = services[name]
+      expect(service?.command, name).toEqual(command)
+      expect(service?.profiles ?? [], name).toEqual(profiles)
+      const scaled = replicas === undefined ? undefined : `\${${replicas.variable}:-${replicas.byDefault}}`
+      expect(service?.deploy?.replicas, name).toBe(scaled)
+    }
+  })
+
+  it('REC-02: has a reconciler of its own by default, and an API that does not reconcile', () => {
+    expect(chosen([]).map(({ name }) => name)).toEqual(['migrate', 'api', 'reaper', 'reconciler'])
+    expect(compose['api']?.environment).not.toHaveProperty('RECONCILER')
+  })
+
+  it('migrates once and first; everything else waits for it, is restarted, and says whether it is well', () => {
+    expect(compose['migrate']).toMatchObject({
+      restart: 'no',
+      depends_on: { postgres: { condition: 'service_healthy' } },
+      healthcheck: { disable: 'true' },
+    })
+    for (const { name } of SERVICES.filter(({ once }) => once !== true)) {
+      expect(compose[name], name).toMatchObject({
+        restart: 'unless-stopped',
+        depends_on: { migrate: { condition: 'service_completed_successfully' } },
+        healthcheck: { test: ['CMD', 'node', 'healthy.mjs'] },
+        environment: { DATABASE_URL: expect.stringContaining('@postgres:5432/') as string },
+      })
+    }
+  })
+
+  it('sets only what somebody reads', async () => {
+    const readme = await projectFile('README.md')
+    const own = await Promise.all(
+      ['payments', 'server', 'settings'].map(async (name) =>
+        projectFile(`examples/payment-reconciler/${name}.mjs`),
+      ),
+    )
+    const names = new Set(
+      SERVICES.flatMap(({ name }) => Object.keys(compose[name]?.environment ?? {})).filter(
+        (name) => name !== 'LEASEHOLD_SECRET_KEY',
+      ),
+    )
+    expect([...names].filter((name) => ![readme, ...own].some((text) => text.includes(name)))).toEqual([])
+  })
+
+  it('works where the Dockerfile has put the example, with what the Dockerfile copies', async () => {
+    const dockerfile = await projectFile('Dockerfile')
+    const ignored = (await projectFile('.dockerignore')).split('\n')
+    const copied = [...dockerfile.matchAll(/^COPY (?!--from)(.+) \S+$/gm)].flatMap(([, files = '']) =>
+      files.split(' '),
+    )
+    expect(copied).toEqual(expect.arrayContaining(['src', 'migrations', 'examples', 'package.json']))
+    for (const file of copied) {
+      expect(existsSync(new URL(`../${file}`, import.meta.url)), file).toBe(true)
+      expect(ignored, file).toContain(`!${file}`)
+    }
+    for (const { name } of SERVICES)
+      expect(compose[name]?.working_dir).toBe('/app/examples/payment-reconciler')
+    expect(dockerfile).toContain('WORKDIR /app')
+    expect(dockerfile).toContain('/usr/local/bin/leasehold')
+  })
+
+  it('names scripts that are there', () => {
+    const scripts = SERVICES.filter(({ command: [program] }) => program === 'node')
+    expect(scripts).toHaveLength(2)
+    for (const { command } of scripts) expect(existsSync(`${EXAMPLE}/${argumentsOf(command)[0]}`)).toBe(true)
+  })
+
+  const calls = SERVICES.filter(({ command: [program] }) => program === 'leasehold')
+  it.each(calls)('names a command that is there for $name', async ({ command }) => {
+    const [script = '', ...args] = argumentsOf(command)
+    const help = spawnNode(script, [...args, '--help'], { cwd: EXAMPLE })
+    expect(await help.exited).toEqual({ code: 0, signal: null })
+    expect(help.output().stdout).toContain('--only')
+  })
+})
+
+interface Running {
+  readonly process: TestProcess
+  /** The HTTP address of one of the processes. */
+  readonly http: (name: string) => Promise<string>
+}
+
+function topology(args: readonly string[], env: Record<string, string>, cwd: string = EXAMPLE): Running {
+  const process = spawnNode('scripts/topology.mjs', args, {
+    cwd,
+    env: {
+      PORT: '0',
+      CHAIN_LATENCY_MS: '1',
+      CHAIN_BLOCK_MS: '1',
+      RECONCILE_EVERY_MS: '50',
+      RECONCILE_POLL_MS: '50',
+      ...env,
+    },
+  })
+  onTestFinished(async () => void (await process.kill('SIGTERM')))
+  const http = async (name: string): Promise<string> => {
+    const line = await process.line((text) => text.startsWith(`${name} |   HTTP`))
+    return line.split(/\s+/).at(-1) ?? ''
+  }
+  return { process, http }
+}
+
+async function health(http: string): Promise<number | null> {
+  const asking = spawnNode('examples/payment-reconciler/healthy.mjs', [], {
+    env: { PORT: new URL(http).port },
+  })
+  return (await asking.exited).code
+}
+
+it(
+  'REC-14: the topology runs as processes: ready, with as many reconcilers as were asked for, and one that dies is replaced',
+  async () => {
+    const { process: running, http } = topology(['all'], {
+      DATABASE_URL: database.url,
+      RECONCILERS: '3',
+      LEASEHOLD_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
+      LEASEHOLD_LEASE_MS: '3000',
+    })
+    const names = ['api-1', 'reaper-1', 'reconciler-1', 'reconciler-2', 'reconciler-3']
+    for (const name of [...names, 'relay-1', 'dispatcher-1', 'sync-1']) {
+      const address = await http(name)
+      await vi.waitFor(async () => expect(await health(address), name).toBe(0), POLL)
+    }
+    expect(running.output().stdout).not.toContain('reconciler-4')
+
+    await addRequests(db, 300)
+    const line = await running.line((text) => text.startsWith('reconciler-2 | started as process'))
+    // One of this test's own children's children, by the number it was started with.
+    process.kill(Number(line.split(' ').at(-1)), 'SIGKILL')
+    await running.line((text) => text === 'reconciler-2 | ended with SIGKILL, and is started again')
+    const api = await http('api-1')
+    const made = await fetch(`${api}/payment-requests`, {
+      method: 'POST',
+      body: '{"amount": 5, "expiresInMs": 0}',
+    })
+    expect(made.status).toBe(201)
+    expect((await fetch(`${api}/blocks`, { method: 'POST', body: '{"from": 1, "to": 250}' })).status).toBe(
+      202,
+    )
+    await vi.waitFor(async () => expect(await openRequests(db)).toBe(0), POLL)
+    const { confirmed = 0, expired = 0 } = await statuses(db)
+    expect(confirmed + expired).toBe(301)
+    const count = async (text: string): Promise<unknown> =>
+      (await db.query<{ count: number }>({ text })).rows[0]?.count
+    await vi.waitFor(
+      async () => expect(await count('select count(*)::int as count from app.blocks')).toBe(250),
+      POLL,
+    )
+    const waiting = "select count(*)::int as count from leasehold.outbox where status <> 'PUBLISHED'"
+    await vi.waitFor(async () => expect(await count(waiting)).toBe(0), POLL)
+    expect(await running.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  },
+  PATIENCE,
+)
+
+it(
+  'without a database it runs on an embedded one, and stops it',
+  async () => {
+    const directory = await temporaryDirectory()
+    onTestFinished(async () => {
+      for (const pid of await serversOf(directory)) process.kill(pid, 'SIGKILL')
+      await removeDirectory(directory)
+    })
+    const { process: running, http } = topology([], { DATABASE_URL: '', RECONCILERS: '1' }, directory)
+    const api = await http('api-1')
+    const made = await fetch(`${api}/payment-requests`, {
+      method: 'POST',
+      body: '{"amount": 5, "expiresInMs": 0}',
+    })
+    const { id } = (await made.json()) as { id: string }
+    const status = async (): Promise<unknown> =>
+      ((await (await fetch(`${api}/payment-requests/${id}`)).json()) as { status: string }).status
+    await vi.waitFor(async () => expect(['confirmed', 'expired']).toContain(await status()), POLL)
+    expect(await running.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+    expect(await serversOf(directory)).toEqual([])
+  },
+  PATIENCE,
+)
+
+it('the health check fails where nobody answers', async () => {
+  expect(await health('http://127.0.0.1:9')).toBe(1)
+})
