@@ -68,10 +68,12 @@ app.onError((error, c) => {
   return c.json({ error: 'something went wrong' }, 500)
 })
 
+// begin
 const runtime =
   RECONCILER === 'embedded'
     ? await startRuntime({ databaseUrl, migrate: false, workers: [reconcilePayments()] })
     : undefined
+// end
 const answer = getRequestListener(app.fetch, { hostname: 'localhost' })
 const server = createServer((request, response) => void answer(request, response)).listen(port, HOST)
 await once(server, 'listening')

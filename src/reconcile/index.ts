@@ -16,3 +16,4 @@ export {
   type ReconcilerOptions,
 } from './reconciler.ts'
 export type { Transitions } from './transitions.ts'
+export { addLease, type AddLeaseOptions } from './add-lease.ts'

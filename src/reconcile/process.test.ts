@@ -33,7 +33,9 @@ async function decided(): Promise<void> {
   await vi.waitFor(async () => expect(await openRequests(db)).toBe(0), POLL)
 }
 
+/** It can have worked before it says that it is up; told to end then, it never says so. */
 async function end(process: TestProcess): Promise<void> {
+  await process.line((line) => line.startsWith('  HTTP'))
   expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
 }
 

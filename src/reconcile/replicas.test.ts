@@ -71,6 +71,7 @@ it('REC-03 REC-06 REC-14: no row is looked at by two replicas at once, and killi
   const [victim, ...survivors] = replicas
   if (victim === undefined) throw new Error('nobody was started')
   const victimId = await shown(victim, 'Worker id')
+  for (const survivor of survivors) await shown(survivor, 'Worker id')
 
   await vi.waitFor(async () => expect(await openRequests(db)).toBeLessThan((ROWS * 2) / 3), LONG)
   await victim.kill('SIGKILL')

@@ -185,7 +185,7 @@ describe('addLease', () => {
     await db.query({ text: PAYMENTS })
     const plain = await addLease(db, { table: 'app.payments', status: 'status' })
     expect(plain).toContain('CREATE INDEX CONCURRENTLY IF NOT EXISTS "payments_reconcile_lease"')
-    expect(plain).toMatch(/^-- .*outside a transaction/m)
+    expect(plain.replaceAll('\n-- ', ' ')).toContain('and therefore outside a transaction')
     await db.query({
       text: `create table app.parts (id int, at date, status text, primary key (id, at)) partition by range (at)`,
     })

@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto'
 
-/** The same query has the same hash, whatever the order of its keys. */
-export function chunkHash(query: unknown): string {
+/** The same query of a definition has the same hash, whatever the order of its keys; of another one it has another. */
+export function chunkHash(definition: string, query: unknown): string {
   return createHash('sha256')
+    .update(`${definition}\0`)
     .update(canonical(JSON.parse(JSON.stringify(query))))
     .digest('hex')
 }

@@ -208,3 +208,25 @@ it('a job and its chunks come before those of a lower priority', async () => {
     'priority -5 2',
   ])
 })
+
+it('a chunk of another definition with the same matrix and the same query is another chunk', async () => {
+  const sync = createSync()
+  const done: string[] = []
+  const names = ['customers', 'orders']
+  const defined = names.map((name) =>
+    sync.define<{ page: number }>(name, {
+      plan: () => [{ page: 1 }],
+      syncChunk: async () => {
+        done.push(name)
+        return Promise.resolve({ rows: 1 })
+      },
+    }),
+  )
+  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const jobs = watchJobs(events)
+  for (const one of defined) {
+    const { jobId } = await one.enqueue(db, { matrixId: 'acme' })
+    expect(await jobs.ended(jobId)).toBe('done')
+  }
+  expect(done).toEqual(names)
+})

@@ -81,7 +81,7 @@ describe('a plan', () => {
         return params.years.map((year) => ({ year, of: matrixId }))
       },
       syncChunk: async ({ matrixId, query, hash }, { attempt, token, signal }) => {
-        seen.push([matrixId, query, hash === chunkHash(query), attempt, token, signal.aborted])
+        seen.push([matrixId, query, hash === chunkHash('told', query), attempt, token, signal.aborted])
         return Promise.resolve({ rows: 1 })
       },
     })

@@ -187,7 +187,7 @@ class Run {
     for await (const queries of inBatches(chunks, PLAN_BATCH)) {
       signal.throwIfAborted()
       const batch = queries.map((query, i) => ({
-        hash: definition.hash?.(query) ?? chunkHash(query),
+        hash: definition.hash?.(query) ?? chunkHash(row.definition, query),
         query: JSON.stringify(query),
         position: position + i,
       }))

@@ -70,14 +70,14 @@ written as (
     attempts = 0,
     next_attempt_at = now()
   where c.locked_by is null
-    and (c.completed_at is null or c.last_synced_at < (select stale_before from job))
+    and (c.completed_at is null or c.definition <> excluded.definition or c.last_synced_at < (select stale_before from job))
     and not (c.wanted and c.completed_at is null and c.failed_at is null)
   returning matrix_id, chunk_hash
 ),
 kept as materialized (
   select p.matrix_id, p.hash from planned as p
   join ${checkpoints} as c on c.matrix_id = p.matrix_id and c.chunk_hash = p.hash
-  where c.completed_at is not null and c.last_synced_at >= p.stale_before
+  where c.completed_at is not null and c.definition = p.definition and c.last_synced_at >= p.stale_before
 )
 insert into ${links} (job_id, matrix_id, chunk_hash, skipped)
 select p.id, p.matrix_id, p.hash, (p.matrix_id, p.hash) in (select * from kept) and not (p.matrix_id, p.hash) in (select * from written)

@@ -4,6 +4,8 @@ import { useDatabase } from '../../test/support/database.ts'
 import {
   type ChunkRecord,
   emptySync,
+  insertSyncChunks,
+  insertSyncJobs,
   type JobRecord,
   syncChunks,
   syncJobs,
@@ -11,7 +13,6 @@ import {
 import { type Lease, rowId } from '../lease/lease.ts'
 import { openLeaseStore, type LeaseStore } from '../lease/store.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { leaseConformance } from '../testing/index.ts'
 import { runner } from './runner.ts'
 import { chunkTable, jobTable } from './table.ts'
 
@@ -23,59 +24,10 @@ const LEASE = { leaseMs: 60_000, lanes: LANES.map((key) => ({ key, room: 100 }))
 beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())
 
-/** Half of them for each definition, in this order. */
-async function insertJobs(count: number, more: Readonly<Record<string, string>> = {}): Promise<string[]> {
-  const columns = Object.keys(more).map((column) => `, ${column}`)
-  const values = Object.values(more).map((value) => `, ${value}`)
-  const { rows } = await db.query<{ id: string }>({
-    text: `insert into leasehold.sync_jobs (definition, matrix_id${columns.join('')})
-      select case when n * 2 > $1::int and $1 > 1 then 'b' else 'a' end, 'm' || n${values.join('')}
-      from generate_series(1, $1::int) as n returning id`,
-    values: [count],
-  })
-  return rows.map(({ id }) => id)
-}
-
-async function insertChunks(count: number, matrices: readonly string[] = ['m']): Promise<string[]> {
-  const { rows } = await db.query<{ matrix: string; hash: string }>({
-    text: `insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query, position)
-      select matrix, 'h' || n, case when n * 2 > $1::int and $1 > 1 then 'b' else 'a' end, '{}', n
-      from generate_series(1, $1::int) as n, unnest($2::text[]) as matrix order by n, matrix
-      returning matrix_id as matrix, chunk_hash as hash`,
-    values: [count, matrices],
-  })
-  return rows.map(({ matrix, hash }) => rowId(matrix, hash))
-}
-
-describe('D5, D6: sync_jobs is a lease table like any other', () => {
-  const cases = leaseConformance({
-    db,
-    table: jobTable(),
-    lanes: LANES,
-    empty: async () => emptySync(db),
-    insert: insertJobs,
-    final: { outcome: 'done' },
-  })
-  it.each(cases.map(({ name, run }) => [name, run] as const))('%s', async (_, run) => {
-    await expect(run()).resolves.toBeUndefined()
-  })
-})
-
-describe('D5, D6: sync_checkpoints is a lease table like any other', () => {
-  let matrix = 0
-  const cases = leaseConformance({
-    db,
-    table: chunkTable(),
-    lanes: LANES,
-    empty: async () => emptySync(db),
-    // A row that was deleted does not come back with the same key.
-    insert: async (count) => insertChunks(count, [`m${(matrix += 1)}`]),
-    final: { outcome: 'done', args: { rows: 1 } },
-  })
-  it.each(cases.map(({ name, run }) => [name, run] as const))('%s', async (_, run) => {
-    await expect(run()).resolves.toBeUndefined()
-  })
-})
+const insertJobs = async (count: number, more?: Readonly<Record<string, string>>): Promise<string[]> =>
+  insertSyncJobs(db, count, more)
+const insertChunks = async (count: number, matrices?: readonly string[]): Promise<string[]> =>
+  insertSyncChunks(db, count, matrices)
 
 async function jobStore(owner: string, maxAttempts?: number): Promise<LeaseStore> {
   return openLeaseStore(db, jobTable({ maxAttempts }), { owner })

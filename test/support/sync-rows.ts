@@ -1,4 +1,5 @@
 /** Jobs and chunks of a sync, as the tables have them. */
+import { rowId } from '../../src/lease/lease.ts'
 import { type Database } from '../../src/postgres/database.ts'
 import { type Events } from '../../src/runtime/index.ts'
 import { type SyncState } from '../../src/sync/transitions.ts'
@@ -68,6 +69,38 @@ export async function emptySync(db: Database): Promise<void> {
   await db.query({
     text: 'truncate leasehold.sync_jobs, leasehold.sync_checkpoints, leasehold.sync_job_chunks, leasehold.sync_sources',
   })
+}
+
+/** Jobs that can be claimed at once, half of them for each of the definitions a and b, in this order. */
+export async function insertSyncJobs(
+  db: Database,
+  count: number,
+  more: Readonly<Record<string, string>> = {},
+): Promise<string[]> {
+  const columns = Object.keys(more).map((column) => `, ${column}`)
+  const values = Object.values(more).map((value) => `, ${value}`)
+  const { rows } = await db.query<{ id: string }>({
+    text: `insert into leasehold.sync_jobs (definition, matrix_id${columns.join('')})
+      select case when n * 2 > $1::int and $1 > 1 then 'b' else 'a' end, 'm' || n${values.join('')}
+      from generate_series(1, $1::int) as n returning id`,
+    values: [count],
+  })
+  return rows.map(({ id }) => id)
+}
+
+export async function insertSyncChunks(
+  db: Database,
+  count: number,
+  matrices: readonly string[] = ['m'],
+): Promise<string[]> {
+  const { rows } = await db.query<{ matrix: string; hash: string }>({
+    text: `insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query, position)
+      select matrix, 'h' || n, case when n * 2 > $1::int and $1 > 1 then 'b' else 'a' end, '{}', n
+      from generate_series(1, $1::int) as n, unnest($2::text[]) as matrix order by n, matrix
+      returning matrix_id as matrix, chunk_hash as hash`,
+    values: [count, matrices],
+  })
+  return rows.map(({ matrix, hash }) => rowId(matrix, hash))
 }
 
 /** Hears from now on how jobs end; `ended` waits for one of them, also where it has ended already. */

@@ -1,0 +1,42 @@
+/** The promises of the kernel, kept by both tables. */
+import { afterAll, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { emptySync, insertSyncChunks, insertSyncJobs } from '../../test/support/sync-rows.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { leaseConformance } from '../testing/index.ts'
+import { chunkTable, jobTable } from './table.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const LANES = ['a', 'b'] as const
+afterAll(async () => db.close())
+
+describe('D5, D6: sync_jobs is a lease table like any other', () => {
+  const cases = leaseConformance({
+    db,
+    table: jobTable(),
+    lanes: LANES,
+    empty: async () => emptySync(db),
+    insert: async (count) => insertSyncJobs(db, count),
+    final: { outcome: 'done' },
+  })
+  it.each(cases.map(({ name, run }) => [name, run] as const))('%s', async (_, run) => {
+    await expect(run()).resolves.toBeUndefined()
+  })
+})
+
+describe('D5, D6: sync_checkpoints is a lease table like any other', () => {
+  let matrix = 0
+  const cases = leaseConformance({
+    db,
+    table: chunkTable(),
+    lanes: LANES,
+    empty: async () => emptySync(db),
+    // A row that was deleted does not come back with the same key.
+    insert: async (count) => insertSyncChunks(db, count, [`m${(matrix += 1)}`]),
+    final: { outcome: 'done', args: { rows: 1 } },
+  })
+  it.each(cases.map(({ name, run }) => [name, run] as const))('%s', async (_, run) => {
+    await expect(run()).resolves.toBeUndefined()
+  })
+})
