@@ -23,7 +23,7 @@ async function addEmails(count: number): Promise<void> {
 }
 
 it.each([
-  ['README.md', ['examples/orders.ts', 'examples/webhooks.ts']],
+  ['README.md', ['examples/orders.ts', 'examples/webhooks.ts', 'examples/sync.ts']],
   ['docs/worker.md', ['examples/worker.ts']],
 ])('the TypeScript in %s is the first of %s, word for word', async (page, examples) => {
   const shown = await Promise.all(examples.map(async (example) => (await marked(example))[0]))

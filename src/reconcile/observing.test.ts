@@ -4,7 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/running-sync.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { Events } from '../runtime/index.ts'
+import { Events, SaturatedError } from '../runtime/index.ts'
 import { reconciler, type ReconcilerOptions } from './reconciler.ts'
 
 const { url } = useDatabase()
@@ -149,6 +149,29 @@ describe('REC-08: an observer', () => {
     await events.next('settled', ({ outcome }) => outcome === 'pending->paid')
     expect((await failed).error).toBe('Error: nothing was observed within 50 ms')
     expect(heard).toHaveLength(1)
+  })
+
+  it('that says that the outside has no room gives its row back, and claiming pauses', async () => {
+    await insert(1)
+    let looks = 0
+    const { events } = await start([
+      declare({
+        settings: { pollMs: 50 },
+        observe: async () => {
+          looks += 1
+          if (looks === 1) throw new SaturatedError(100)
+          return 'paid'
+        },
+      }),
+    ])
+    const failures: unknown[] = []
+    events.on('failed', (event) => void failures.push(event))
+    const paused = events.next('paused', ({ reason }) => reason === 'saturated')
+    const released = events.next('released')
+    await events.next('settled', ({ outcome }) => outcome === 'pending->paid')
+    expect(await paused).toMatchObject({ reason: 'saturated', forMs: 100 })
+    expect((await released).ids).toEqual(['1'])
+    expect(failures).toEqual([])
   })
 
   it('that is slow keeps its lease for as long as it takes, and no other looks at the row', async () => {

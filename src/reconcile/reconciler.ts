@@ -5,7 +5,7 @@ import { type Database } from '../postgres/database.ts'
 import { type Queryable } from '../postgres/queryable.ts'
 import { type HandlerContext, type HandlerLog } from '../runtime/context.ts'
 import { createLoop, type Loop } from '../runtime/loop.ts'
-import { type Outcome, settleAs } from '../runtime/outcome.ts'
+import { type Outcome, SaturatedError, settleAs } from '../runtime/outcome.ts'
 import { type WorkerSettings } from '../runtime/settings.ts'
 import { type Surroundings, type WorkDeclaration } from '../runtime/work-declaration.ts'
 import { CycleSummary } from './cycle-summary.ts'
@@ -49,7 +49,7 @@ export interface ReconcilerOptions<Row extends object, Status extends string> {
   readonly everyMs?: number
   /** How long one observation may take. Default: as long as its lease can be kept. */
   readonly timeoutMs?: number
-  /** The role, and what `--only` says. Default `reconcile`. */
+  /** By which `--only` chooses this one; `--only reconcile` chooses all reconcilers. Default `reconcile`. */
   readonly name?: string
   readonly settings?: Partial<WorkerSettings>
   readonly bucket?: number
@@ -73,6 +73,7 @@ export function reconciler<Row extends object, const Status extends string>(
   const work = new Reconcile<Row, Status>(options, status, transitions, table)
   return {
     name,
+    role: RECONCILE,
     table,
     handle: async (context) => work.examine(context),
     settings: { ...SETTINGS, ...settings },
@@ -133,8 +134,8 @@ class Reconcile<Row extends object, Status extends string> {
     try {
       return await this.#apply(context, await this.#observed(context))
     } catch (error) {
-      // The row is no longer ours, or the reconciler has to stop: neither is the observer's fault.
-      if (context.signal.aborted) throw error
+      // The row is no longer ours, the reconciler has to stop, or the outside has no room: none is the observer's fault.
+      if (context.signal.aborted || error instanceof SaturatedError) throw error
       this.#summary?.count('errors')
       return this.#open({
         error: error instanceof Error ? `${error.name}: ${error.message}` : inspect(error),

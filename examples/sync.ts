@@ -1,0 +1,74 @@
+// Sync from a program: invoices of an account, month by month, from somebody's API into a table. docs/sync.md shows what
+// is between the marks, README.md the first of it; test/sync-examples.test.ts runs it. examples/sync is a whole program
+// to start and to kill.
+import { cancelJob, type Defined, progress, retryFailed } from 'leasehold/sync'
+import type { ClientBase } from 'pg'
+
+// begin
+import { startRuntime, type Database, type Events } from 'leasehold'
+import { createSync } from 'leasehold/sync'
+
+export interface Billing {
+  monthsOf(account: string, signal: AbortSignal): AsyncIterable<string>
+  invoicesOf(account: string, month: string, signal: AbortSignal): Promise<{ id: string; total: number }[]>
+}
+
+/** A chunk is a month. Its invoices and its checkpoint commit together, or neither does. */
+export function billingSync(db: Database, billing: Billing) {
+  const sync = createSync()
+  const invoices = sync.define<{ month: string }>('invoices', {
+    async *plan({ matrixId: account }, { signal, call }) {
+      await call() // one is reserved for each chunk; those of a plan are asked for
+      for await (const month of billing.monthsOf(account, signal)) yield { month }
+    },
+    async syncChunk({ matrixId: account, query: { month } }, { signal, settleIn }) {
+      const found = await billing.invoicesOf(account, month, signal)
+      await db.transaction(async (tx) => {
+        await tx.query({
+          text: `insert into shop.invoices (id, account, month, total)
+            select i.id, $1, $2, i.total from jsonb_to_recordset($3) as i (id text, total int)
+            on conflict (id) do update set total = excluded.total`,
+          values: [account, month, JSON.stringify(found)],
+        })
+        await settleIn(tx, { rows: found.length })
+      })
+    },
+    source: { name: 'billing-api', perSecond: 10 },
+  })
+  return { sync, invoices }
+}
+
+/** In as many processes as you like: together they do each chunk once, and call no more often than 10 times a second. */
+export async function startSync(databaseUrl: string, db: Database, billing: Billing, events: Events) {
+  return startRuntime({ databaseUrl, workers: billingSync(db, billing).sync.runner(), events })
+}
+// end
+
+const HOUR_MS = 3_600_000
+
+/** Asks for a job in a transaction of the caller's. */
+export async function askFor(tx: ClientBase, invoices: Defined<unknown>, account: string) {
+  // begin
+  const { jobId, created } = await invoices.enqueue(tx, {
+    matrixId: account,
+    priority: 10,
+    freshForMs: 24 * HOUR_MS,
+  })
+  // end
+  return { jobId, created }
+}
+
+export async function howFar(db: Database, jobId: string) {
+  // begin
+  const { phase, chunks, rows, rowsPerSecond, timeLeftMs, working, failures } = await progress(db, jobId)
+  // end
+  return { phase, chunks, rows, rowsPerSecond, timeLeftMs, working, failures }
+}
+
+export async function cancelAndRetry(db: Database, jobId: string, principal: string) {
+  // begin
+  const { dropped, inFlight } = await cancelJob(db, { jobId, principal, reason: 'the API is in trouble' })
+  const { failed, dropped: wantedAgain } = await retryFailed(db, { jobId, principal, reason: 'it is well' })
+  // end
+  return { dropped, inFlight, failed, wantedAgain }
+}
