@@ -11,7 +11,8 @@ export function populationSync({ db, officeUrl, perSecond }) {
   const sync = createSync()
 
   const population = sync.define('population', {
-    async *plan({ matrixId }, { signal }) {
+    async *plan({ matrixId }, { call, signal }) {
+      await call()
       const { dimensions } = await (await ask(`${officeUrl}/matrices/${matrixId}`, signal)).json()
       for (const county of dimensions.county) for (const year of dimensions.year) yield { county, year }
     },

@@ -59,7 +59,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   ): Promise<Result[]> {
     const bound: Readonly<Record<string, unknown>> = { owner, bucket, ...values }
     const { rows } = await on.query<Result>({
-      name: statement.name,
+      // In a transaction of the caller's, nobody knows whether there is a pooler without prepared statements behind it.
+      ...(on === db ? { name: statement.name } : {}),
       text: statement.text,
       values: statement.parameters.map((parameter) => bound[parameter]),
       ...(rowMode === undefined ? {} : { rowMode }),

@@ -19,13 +19,15 @@ export {
   type EventType,
   type LossReason,
 } from './events.ts'
+export { fixedLanes } from './fixed-lanes.ts'
+export type { Lanes, OpenLanes } from './lanes.ts'
 export type { Limits } from './limits.ts'
 export { changeSettings, readSettings } from './live-settings.ts'
 export type { Loop } from './loop.ts'
 export { dead, done, PermanentError, retry, SaturatedError, settleAs, type Outcome } from './outcome.ts'
 export { listWorkers, reaperAlive, type WorkerInfo, type WorkerRow } from './registry.ts'
 export { Runtime, startRuntime } from './runtime.ts'
-export type { RuntimeOptions, WorkDeclaration } from './work-declaration.ts'
+export type { RuntimeOptions, Surroundings, WorkDeclaration } from './work-declaration.ts'
 export { DEFAULT_WORKER_SETTINGS, workerSettings, type WorkerSettings } from './settings.ts'
 export type { SinkProbe } from './sink-probe.ts'
 export type { Upkeep } from './upkeep.ts'

@@ -1,4 +1,5 @@
 import { LeaseholdError } from '../errors.ts'
+import { type Database } from '../postgres/database.ts'
 import { type Queryable } from '../postgres/queryable.ts'
 import { type RetryPolicy } from '../runtime/back-off.ts'
 import { type HandlerLog } from '../runtime/context.ts'
@@ -28,6 +29,8 @@ interface SyncContext {
   /** Fires when the lease is lost or the runner has to stop. Stop working then. */
   readonly signal: AbortSignal
   readonly log: HandlerLog
+  /** The runner's own connections, for whoever has none of their own: `db.transaction(async (tx) => …)`. */
+  readonly db: Database
   /** Waits until so many calls may be made to the source, counted for all runners together. */
   readonly call: (calls?: number) => Promise<void>
 }

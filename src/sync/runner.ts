@@ -243,7 +243,7 @@ class Run {
       await pause(rows[0]?.wait_ms ?? 0, signal)
       signal.throwIfAborted()
     }
-    return { token, attempt, signal, log, call }
+    return { token, attempt, signal, log, db: this.#database, call }
   }
 
   #definition(name: string): SyncDefinition {
