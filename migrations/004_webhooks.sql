@@ -308,6 +308,10 @@ begin
     raise exception 'an event has a type and a payload, and one of them is null'
       using errcode = 'null_value_not_allowed', hint = 'Give both; a payload without a value is ''null''::jsonb.';
   end if;
+  if send_webhook.ordering_key = '' or octet_length(send_webhook.ordering_key) > 2048 then
+    raise exception 'the ordering_key has % bytes, and must have 1 to 2048', octet_length(send_webhook.ordering_key)
+      using errcode = 'check_violation', hint = 'Give a shorter text, or null for an event that stands in no order.';
+  end if;
   if size > largest then
     raise exception 'the payload of a % event has % bytes, and at most % are allowed', send_webhook.event_type, size, largest
       using errcode = 'program_limit_exceeded', hint = 'Store what is large elsewhere and send its address.';

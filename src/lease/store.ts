@@ -268,7 +268,8 @@ function claimOf<Row extends object>(
   sentAt: number,
   again: LinesToLookAt,
 ): Claim<Row> {
-  const full = seen >= limit && moved
+  // What was found and not claimed was marked as waiting: others may have stood behind it all the while.
+  const full = moved && (seen >= limit || seen > claimed.length)
   const standsStill = (seen > 0 && !moved) || !again.isEmpty
   const soonest = Math.min(nextDueMs ?? Infinity, standsStill ? STANDSTILL_MS : Infinity)
   const due = soonest === Infinity ? {} : { nextDueMs: soonest }

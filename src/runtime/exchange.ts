@@ -240,12 +240,16 @@ export class Exchange<Row extends object> {
       try {
         result = await this.#send(claimer, turn)
       } catch (error) {
-        if (turn.lanes !== undefined) this.#options.lanes?.looked(turn.lanes, [])
+        if (turn.lanes !== undefined) this.#options.lanes?.looked(turn.lanes, [], true)
         await this.#failed(error, batch)
         return
       }
       if (turn.lanes !== undefined)
-        this.#options.lanes?.looked(turn.lanes, result.claimed?.map(({ row }) => row) ?? [])
+        this.#options.lanes?.looked(
+          turn.lanes,
+          result.claimed?.map(({ row }) => row) ?? [],
+          result.full === true,
+        )
       if (this.#pace.reached()) this.#options.events.emit('databaseBack', { worker: this.#of.worker })
       const {
         ended = [],

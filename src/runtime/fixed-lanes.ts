@@ -24,13 +24,13 @@ export function fixedLanes<Row>(options: {
       }
       return { lanes, againInMs: Number.POSITIVE_INFINITY }
     },
-    looked(lanes, rows) {
+    looked(lanes, rows, more = false) {
       const found = new Map<string, number>()
       for (const row of rows) found.set(laneOf(row), (found.get(laneOf(row)) ?? 0) + 1)
       for (const { key, room } of lanes) {
         const count = found.get(key) ?? 0
         take(key, count - room)
-        if (count >= room) full.add(key)
+        if (count >= room || more) full.add(key)
         else full.delete(key)
       }
     },

@@ -15,8 +15,8 @@ export interface OpenLanes {
 export interface Lanes<Row> {
   /** Room for at most so many rows in all. */
   open(room: number): OpenLanes
-  /** What a claim from these lanes has brought; nothing when it failed. */
-  looked(lanes: readonly Lane[], rows: readonly Row[]): void
+  /** What a claim from these lanes has brought, and whether there may be more; nothing when it failed. */
+  looked(lanes: readonly Lane[], rows: readonly Row[], full?: boolean): void
   /** A row is no longer being worked on: there is room in its lane. */
   ended(row: Row): void
   /** Called with what to call when there is room in a lane that may have rows. */

@@ -54,6 +54,8 @@ export type ToLifeline =
   | { readonly type: 'timing'; readonly name: string; readonly timing: RenewalTiming }
   | { readonly type: 'hold'; readonly name: string; readonly rows: RowsToRenew }
   | { readonly type: 'inFlight'; readonly count: number }
+  /** The worker takes nothing more in: others are to know that it has no more roles but to reap. */
+  | { readonly type: 'stopping' }
   | { readonly type: 'stop' }
 
 export type FromLifeline =

@@ -20,7 +20,8 @@ const SETTINGS_CHANNEL = 'leasehold_settings'
  * blocks the worker's event loop starves none of them.
  */
 export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromLifeline>): void {
-  const { databaseUrl, schema, worker } = config
+  const { databaseUrl, schema } = config
+  let { worker } = config
   const db = openDatabase({
     url: databaseUrl,
     applicationName: `leasehold lifeline ${worker.id}`.slice(0, 63),
@@ -104,6 +105,9 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
         break
       case 'inFlight':
         inFlight = message.count
+        break
+      case 'stopping':
+        worker = { ...worker, roles: worker.roles.filter((role) => role === 'reaper') }
         break
       case 'stop':
         stop().catch((error: unknown) => tell({ type: 'trouble', what: 'stopping the lifeline', error }))

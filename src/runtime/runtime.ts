@@ -174,6 +174,7 @@ export class Runtime {
 
   async #stopNow(): Promise<{ readonly clean: boolean }> {
     const served = [...this.#served.values()]
+    this.#link?.post({ type: 'stopping' })
     const stopped = await Promise.all(served.map(async ({ worker }) => worker.stop()))
     await this.#closeSinks()
     this.#off()

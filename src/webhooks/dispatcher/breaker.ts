@@ -97,7 +97,8 @@ export class Breaker {
       return
     }
     if (this.isClosed) {
-      this.#opened = 1
+      // Every probe that failed was one failure more, and one opening more.
+      this.#opened = Math.max(1, stored.failures - this.#settings.failures + 1)
       this.#failures = Math.max(this.#failures, stored.failures)
     }
     this.#openUntil = Math.max(this.#openUntil, now + stored.openForMs)

@@ -65,8 +65,10 @@ export const WEBHOOKS = 'webhooks'
  */
 const SETTINGS = { leaseMs: LEASE_MS.external, concurrency: 256, prefetch: 0, claimLoops: 2 } as const
 const SURVEY_EVERY_MS = 5_000
-/** Many changes in a row are read together. */
-const SURVEY_PAUSE_MS = 50
+/** After so long every other dispatcher knows of this one. */
+const KNOWN_WITHIN_MS = SURVEY_EVERY_MS + 1_000
+/** Everything that is sent wakes a dispatcher; the endpoints are read again no more often than this. */
+const SURVEY_PAUSE_MS = 1_000
 const POSTPONED_MS = 5_000
 const UPKEEP_EVERY_MS = 60_000
 
@@ -113,6 +115,8 @@ class Dispatch {
   #open: { readonly poster: Poster; readonly directory: Directory; readonly around: Surroundings } | undefined
   #survey: HastenableLoop | undefined
   #stale = false
+  #surveyedAt = Number.NEGATIVE_INFINITY
+  #soon: NodeJS.Timeout | undefined
   #tellings = new Set<Promise<void>>()
 
   constructor(options: DispatchOptions) {
@@ -144,21 +148,26 @@ class Dispatch {
       clock,
       onUnusable: (id, error) => this.#trouble(`reading the secret of webhook endpoint ${id}`, error),
     })
+    const openedAt = clock.monotonicNow()
     this.#open = { poster, directory, around }
     this.#survey = createLoop({
       name: 'webhook endpoints',
       work: async () => {
         this.#stale = false
+        this.#surveyedAt = clock.monotonicNow()
         const { endpoints, share } = await directory.read()
-        this.lanes.update(endpoints, share)
+        // Others take all there is until their next survey has shown them that they are not alone.
+        const joins = share.of > 1 && clock.monotonicNow() < openedAt + KNOWN_WITHIN_MS
+        this.lanes.update(joins ? [] : endpoints, share)
       },
-      pauseMs: () => (this.#stale ? SURVEY_PAUSE_MS : SURVEY_EVERY_MS),
+      pauseMs: () => (this.#stale ? this.#surveyIn() : Math.min(SURVEY_EVERY_MS, this.#joinsIn(openedAt))),
       onError: (error) => this.#trouble('reading the webhook endpoints', error),
     })
     this.#survey.start()
   }
 
   async close(): Promise<void> {
+    clearTimeout(this.#soon)
     await this.#survey?.stop()
     await Promise.all(this.#tellings)
     await this.#open?.poster.close()
@@ -230,8 +239,19 @@ class Dispatch {
 
   /** Endpoints may have changed. A survey that is under way may have been too early to see it. */
   #lookAround(): void {
-    if (!this.#stale) this.#survey?.hasten()
+    if (this.#stale) return
     this.#stale = true
+    this.#soon = setTimeout(() => this.#survey?.hasten(), this.#surveyIn())
+  }
+
+  /** When it is time for the first survey that counts. */
+  #joinsIn(openedAt: number): number {
+    const left = openedAt + KNOWN_WITHIN_MS - this.#options.clock.monotonicNow()
+    return left > 0 ? left : Number.POSITIVE_INFINITY
+  }
+
+  #surveyIn(): number {
+    return Math.max(0, this.#surveyedAt + SURVEY_PAUSE_MS - this.#options.clock.monotonicNow())
   }
 
   /** The delivery need not wait for what the database is told of the endpoint. */

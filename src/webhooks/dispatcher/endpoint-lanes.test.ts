@@ -52,33 +52,54 @@ describe('room for an endpoint', () => {
         { key: 'a', room: 3 },
         { key: 'b', room: 1 },
       ],
-      [row('a')],
+      [row('a'), row('a'), row('a')],
     )
-    expect(rooms()).toEqual({ a: 2, b: 1 })
-    lanes.looked(
-      [
-        { key: 'a', room: 2 },
-        { key: 'b', room: 1 },
-      ],
-      [],
-    )
+    expect(rooms()).toEqual({ b: 1 })
+    lanes.looked([{ key: 'b', room: 1 }], [])
     lanes.ended(row('a'))
-    expect(rooms()).toEqual({ a: 3, b: 1 })
+    lanes.ended(row('a'))
+    expect(rooms()).toEqual({ a: 2, b: 1 })
   })
 
   it('is given back by a claim that failed', () => {
     const { lanes, rooms } = lanesOf(surveyed('a', { concurrency: 2 }))
     const { lanes: offered } = lanes.open(10)
-    lanes.looked(offered, [])
+    lanes.looked(offered, [], true)
     expect(rooms()).toEqual({ a: 2 })
   })
 
-  it('shrinks with what is left for the others', () => {
-    const { rooms } = lanesOf(surveyed('a', { concurrency: 100 }))
-    expect(rooms(5)).toEqual({ a: 20 })
-    // 20 are on their way, and 5 are free: none of them for this one.
-    expect(rooms(5)).toEqual({})
-    expect(rooms(6)).toEqual({ a: 4 })
+  it('is little for one of which nothing seems to wait, until a look brings all that was offered', () => {
+    const { lanes, rooms, told } = lanesOf(surveyed('a'))
+    lanes.looked(lanes.open(100).lanes, [])
+    expect(rooms()).toEqual({ a: 2 })
+    const before = told()
+    lanes.looked([{ key: 'a', room: 2 }], [row('a'), row('a')])
+    expect(told()).toBe(before + 1)
+    expect(rooms()).toEqual({ a: 8 })
+  })
+
+  it('is the same for all that are busy, and a quarter of the slots is kept for those that are not', () => {
+    const slow = Array.from({ length: 100 }, (_, n) => surveyed(`slow ${n}`))
+    const { lanes, rooms } = lanesOf(...slow)
+    const first = lanes.open(256).lanes
+    expect(new Set(first.map(({ room }) => room))).toEqual(new Set([2]))
+    lanes.looked(
+      first,
+      first.flatMap(({ key, room }) => Array.from({ length: room }, () => row(key))),
+    )
+    // 200 are on their way. Those that have one get no more, however much waits for them.
+    expect(rooms(56)).toEqual({})
+    lanes.update([...slow, surveyed('quick')], ALONE)
+    expect(rooms(56)).toEqual({ quick: 1 })
+  })
+
+  it('is as it was for one that was disabled and enabled while something was on its way', () => {
+    const { lanes, rooms } = lanesOf(surveyed('a', { concurrency: 3 }))
+    const { lanes: offered } = lanes.open(100)
+    lanes.update([], ALONE)
+    lanes.looked(offered, [row('a'), row('a')])
+    lanes.update([surveyed('a', { concurrency: 3 })], ALONE)
+    expect(rooms()).toEqual({ a: 1 })
   })
 
   it('follows its rate, without a burst', () => {
