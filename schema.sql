@@ -366,6 +366,11 @@ begin
     insert into outbox_claims (bucket, rows) values (new.bucket, array[new.id]) returning id into new.claim_id;
     return new;
   end if;
+  if old.status = 'CLAIMED' and new.status = 'CLAIMED' and new.lock_token >= old.lock_token then
+    raise exception 'event % is in flight: its id and its bucket stay', old.id
+      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
+        hint = 'Wait until it is published, or dead.';
+  end if;
   if old.status = new.status or new.lock_token < old.lock_token or (old.status = 'PENDING' and new.status = 'CLAIMED') then
     raise exception 'the lock_token of event % grows with every claim and never goes down: % cannot follow %', old.id, new.lock_token, old.lock_token
       using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
@@ -624,7 +629,7 @@ CREATE TRIGGER outbox_beginning BEFORE INSERT ON leasehold.outbox FOR EACH ROW W
 
 CREATE TRIGGER outbox_transition BEFORE UPDATE ON leasehold.outbox FOR EACH ROW WHEN (((
         CASE old.status
-            WHEN 'CLAIMED'::text THEN (new.status = ANY (ARRAY['CLAIMED'::text, 'PUBLISHED'::text, 'PENDING'::text, 'DEAD'::text]))
+            WHEN 'CLAIMED'::text THEN ((new.status = ANY (ARRAY['PUBLISHED'::text, 'PENDING'::text, 'DEAD'::text])) OR ((new.status = 'CLAIMED'::text) AND (new.id = old.id) AND (new.bucket = old.bucket)))
             WHEN 'PENDING'::text THEN ((new.status = 'PENDING'::text) OR ((new.status = 'CLAIMED'::text) AND (new.lock_token > old.lock_token) AND (new.claim_id IS DISTINCT FROM old.claim_id)))
             ELSE ((new.status = old.status) OR (new.status = 'PENDING'::text))
         END IS NOT TRUE) OR (new.lock_token < old.lock_token))) EXECUTE FUNCTION leasehold.check_outbox_transition();

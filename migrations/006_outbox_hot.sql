@@ -1,7 +1,8 @@
 -- Settling an event becomes a HOT update: no index mentions anything that it changes, and its page has room for the
 -- new version. docs/decisions/013-notes-of-claims.md says how, and why nothing is lost.
 
--- Rewrites the table, as adding a stored column does: with millions of events, choose a quiet moment.
+-- Rewrites the table, as adding a stored column does: with millions of events, choose a quiet moment. Stop the relays of
+-- the release before this one first: they look for indexes that are no longer there.
 alter table outbox
   add column indexed_status text generated always as (
     case when ordering_key is not null or status = 'DEAD' then status end
@@ -44,6 +45,22 @@ comment on column outbox_claims.bucket is 'The bucket of its events.';
 comment on column outbox_claims.id is 'Number of the claim; outbox.claim_id names it.';
 comment on column outbox_claims.rows is 'The ids of the events that were claimed. The note goes once none of them is in flight.';
 
+-- Who may claim events may note that.
+do $$
+declare
+  granted record;
+begin
+  for granted in
+    select distinct case when acl.grantee = 0 then 'public' else quote_ident(r.rolname) end as grantee
+    from pg_class as c cross join lateral aclexplode(c.relacl) as acl
+    left join pg_roles as r on r.oid = acl.grantee
+    where c.oid = 'outbox'::regclass and acl.privilege_type = 'UPDATE' and acl.grantee <> c.relowner
+  loop
+    execute format('grant select, insert, update, delete on outbox_claims to %s', granted.grantee);
+  end loop;
+end
+$$;
+
 insert into outbox_claims (bucket, rows)
 select bucket, array_agg(id) from outbox where status = 'CLAIMED' group by bucket;
 
@@ -55,6 +72,11 @@ begin
     -- By hand, or by a relay of an older release: a claim without a note is given one.
     insert into outbox_claims (bucket, rows) values (new.bucket, array[new.id]) returning id into new.claim_id;
     return new;
+  end if;
+  if old.status = 'CLAIMED' and new.status = 'CLAIMED' and new.lock_token >= old.lock_token then
+    raise exception 'event % is in flight: its id and its bucket stay', old.id
+      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
+        hint = 'Wait until it is published, or dead.';
   end if;
   if old.status = new.status or new.lock_token < old.lock_token or (old.status = 'PENDING' and new.status = 'CLAIMED') then
     raise exception 'the lock_token of event % grows with every claim and never goes down: % cannot follow %', old.id, new.lock_token, old.lock_token
@@ -78,7 +100,8 @@ drop trigger outbox_transition on outbox;
 create trigger outbox_transition before update on outbox for each row
   when (
     case old.status
-      when 'CLAIMED' then new.status in ('CLAIMED', 'PUBLISHED', 'PENDING', 'DEAD')
+      when 'CLAIMED' then new.status in ('PUBLISHED', 'PENDING', 'DEAD')
+        or (new.status = 'CLAIMED' and new.id = old.id and new.bucket = old.bucket)
       when 'PENDING' then new.status = 'PENDING'
         or (new.status = 'CLAIMED' and new.lock_token > old.lock_token and new.claim_id is distinct from old.claim_id)
       else new.status in (old.status, 'PENDING')

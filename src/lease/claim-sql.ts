@@ -8,6 +8,7 @@ import {
   CLOCK_TOKEN,
   heldLeases,
   inBucket,
+  isFree,
   list,
   named,
   type Parts,
@@ -15,7 +16,7 @@ import {
   TOKEN_MARK,
 } from './parts.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
-import { canRest, type Outcome } from './table.ts'
+import { type Outcome } from './table.ts'
 
 /** The most rows one claim or reap can take. */
 export const MAX_BATCH = 10_000
@@ -124,14 +125,6 @@ function notHeld({ table, key }: Parts): string[] {
 
 function keyAndOrder({ key, order }: Parts): string[] {
   return [...key, ...order].map(({ column, alias }) => `${column} as ${alias}`)
-}
-
-/** Without an owner there is no lease; a row that rests is left alone all the same. */
-function isFree({ table, until, owner }: Parts): string {
-  const isOver = `${until} ${table.onExpiry === 'claimable' ? '<= now()' : "< '-infinity'"}`
-  return canRest(table)
-    ? `${isOver} or (${owner} is null and ${until} <= now())`
-    : `${isOver} or ${owner} is null`
 }
 
 interface NextRows {

@@ -11,7 +11,7 @@ import {
   rowId,
   TOKEN_MARK,
 } from './parts.ts'
-import { leasedByNotes } from './note-sql.ts'
+import { leasedByNotes, leasedNow } from './note-sql.ts'
 import { advance, followers, leftLine, linesOf, lookAgain } from './line-sql.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
 import { heldOf, type Outcome, replaceArguments } from './table.ts'
@@ -138,8 +138,7 @@ export function reap(parts: Parts, which: 'expired' | 'ownedBy'): LeaseStatement
   const { table, target, key, owner, until, token, notes } = parts
   const parameter = parameters()
   const lines = linesOf(parts)
-  const held = heldOf(table)
-  const leased = [`${owner} is not null`, ...(held === undefined ? [] : [`(${held})`])]
+  const leased = leasedNow(parts)
   const expired = [
     ...inBucket(parts, parameter),
     ...(notes === undefined ? [] : [`${key[0]?.column ?? ''} = any (array(select "@k1" from leased))`]),

@@ -12,9 +12,9 @@
  *    the line is looked at again by the next statement.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { inBucket, type Parts } from './parts.ts'
+import { inBucket, isFree, type Parts } from './parts.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
-import { type Ordering, type Sql } from './table.ts'
+import { canRest, type Ordering, type Sql } from './table.ts'
 
 /** What a declaration with `ordering` has for sure (`declaration.ts` refuses others). */
 export interface Lines {
@@ -27,12 +27,15 @@ export interface Lines {
   readonly free: Sql
 }
 
-export function linesOf({ table, key, owner, until }: Parts): Lines | undefined {
+export function linesOf(parts: Parts): Lines | undefined {
+  const { table, key } = parts
   const { ordering, held, claimable } = table
   const id = key[0]?.column
   if (ordering === undefined || held === undefined || id === undefined) return undefined
-  const isOver = `coalesce(${until} <= now() or ${owner} is null, true)`
-  const free = table.onExpiry === 'reap' ? `(${claimable})` : `((${claimable}) and ${isOver})`
+  const free =
+    table.onExpiry === 'reap' && !canRest(table)
+      ? `(${claimable})`
+      : `((${claimable}) and coalesce(${isFree(parts)}, true))`
   return { ...quoted(ordering), inFlight: ordering.inFlight ?? held, id, free }
 }
 

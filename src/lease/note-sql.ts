@@ -3,12 +3,14 @@
  * row; a note only says where to look. docs/decisions/013-notes-of-claims.md has the proof of the two rules:
  *
  * 1. A claim writes the note of its rows in its own statement. So whoever sees a row leased sees a note of it.
- * 2. A note is removed by who sees it and sees none of its rows leased, or has ended the leases of all of them. A row
- *    that is leased later was claimed later, and has a later note.
+ * 2. A note is removed by a statement that sees it and sees none of its rows leased. A row that is leased later was
+ *    claimed later, and has a later note. What a store remembers to have ended only says which notes to look at: a
+ *    database that has crashed may have forgotten it.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { inBucket, list, type Parts } from './parts.ts'
 import { type Parameters } from './statement.ts'
+import { heldOf } from './table.ts'
 
 /** As many numbers as PostgreSQL stores without compressing them, which takes longer than writing them. */
 const LARGEST_NOTE = 200
@@ -17,6 +19,7 @@ const LARGEST_NOTE = 200
 export function noteClaim(parts: Parts, parameter: Parameters, chosen: string): string {
   const { notes, table, bucketType } = parts
   if (notes === undefined) return ''
+  const id = parts.key[0]?.column ?? ''
   const bucket =
     table.bucket === undefined || bucketType === undefined
       ? []
@@ -28,11 +31,30 @@ export function noteClaim(parts: Parts, parameter: Parameters, chosen: string): 
     generate_series(1, cardinality("@all"), ${LARGEST_NOTE}) as "@from"
   returning id
 ),
-forgotten as (
-  delete from ${notes.target}
+known as materialized (
+  select id as "@note", rows as "@rows"
+  from ${notes.target}
   where ${[...inBucket(parts, parameter), `id = any (${parameter('finished', 'bigint[]')})`].join('\n    and ')}
 ),
+still as materialized (
+  select ${id} as "@k1"
+  from ${parts.target}
+  where ${[...inBucket(parts, parameter), `${id} = any (array(select unnest("@rows") from known))`, ...leasedNow(parts)].join('\n    and ')}
+),
+forgotten as (
+  delete from ${notes.target}
+  where ${[
+    ...inBucket(parts, parameter),
+    `id = any (array(select "@note" from known where not "@rows" && array(select "@k1" from still)))`,
+  ].join('\n    and ')}
+),
 `
+}
+
+/** What is true of a row as long as it is leased. */
+export function leasedNow({ table, owner }: Parts): string[] {
+  const held = heldOf(table)
+  return [`${owner} is not null`, ...(held === undefined ? [] : [`(${held})`])]
 }
 
 /** What the rows of a claim name as their note: the first, where it takes several. */

@@ -1,8 +1,9 @@
 /** The pieces from which `sql.ts` puts its statements together: quoted names, casts, guards. */
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
+import { keepsBigints } from '../postgres/whole-numbers.ts'
 import { type TableShape } from './inspect.ts'
 import { type Parameters } from './statement.ts'
-import { type Assignments, type LeaseTable } from './table.ts'
+import { type Assignments, canRest, type LeaseTable } from './table.ts'
 
 /** Between the owner and the token, in a table that has no token column. */
 export const TOKEN_MARK = '#'
@@ -82,7 +83,8 @@ const PLAIN = new Set(['smallint', 'integer', 'bigint', 'text', 'character varyi
 export function idColumn(table: LeaseTable, shape: TableShape): number | undefined {
   const [only = '', ...more] = table.key
   const at = returnedColumns(table, shape).indexOf(only)
-  const isPlain = PLAIN.has(shape.columns.get(only)?.type ?? '')
+  const type = shape.columns.get(only)?.type ?? ''
+  const isPlain = PLAIN.has(type) && (type !== 'bigint' || keepsBigints())
   return more.length === 0 && at >= 0 && isPlain ? at : undefined
 }
 
@@ -157,4 +159,12 @@ export function assignments(set: Assignments): string[] {
 
 export function list(items: readonly string[]): string {
   return items.join(', ')
+}
+
+/** Without an owner there is no lease; a row that rests is left alone all the same. */
+export function isFree({ table, until, owner }: Parts): string {
+  const isOver = `${until} ${table.onExpiry === 'claimable' ? '<= now()' : "< '-infinity'"}`
+  return canRest(table)
+    ? `${isOver} or (${owner} is null and ${until} <= now())`
+    : `${isOver} or ${owner} is null`
 }

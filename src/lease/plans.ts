@@ -88,7 +88,7 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
       throw misfit(
         table,
         `this role may not use it (${(error as Error).message})`,
-        `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER; as its owner.`,
+        `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER;${grantOnNotes(table)} as its owner.`,
         error,
       )
     }
@@ -100,6 +100,11 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
       error,
     )
   }
+}
+
+function grantOnNotes({ notes }: LeaseTable): string {
+  if (notes === undefined) return ''
+  return ` GRANT SELECT, INSERT, UPDATE, DELETE ON ${quoteQualified(notes.schema, notes.name)} TO CURRENT_USER;`
 }
 
 function isPermissionDenied(error: unknown): boolean {

@@ -58,6 +58,8 @@ async function drain(): Promise<Touched> {
 }
 
 it('LIFE-13: a key that is stuck with 100,000 events behind it costs the others nothing', async () => {
+  // Its snapshot would keep dead entries alive that are walked over, and be counted here.
+  await db.query({ text: 'alter table leasehold.outbox set (autovacuum_enabled = off)' })
   await drain()
   const alone = await drain()
   for (let n = 0; n < BEHIND; n += 10_000) {

@@ -260,11 +260,15 @@ export class Exchange<Row extends object> {
         drained = false,
         full = false,
       } = result
-      if (batch !== undefined) {
-        const gone = await this.#otherwise(batch, fencedOff)
-        this.#settled(batch, { ended, fencedOff: gone }, sentAt)
+      const claim = claimed === undefined ? undefined : { claimed, trustedUntil, place, full, drained }
+      if (batch !== undefined && this.#mayBeOurs(batch, fencedOff)) {
+        // What was claimed is not to wait for another statement.
+        if (claim !== undefined) this.#claimed(claim, sentAt)
+        this.#settled(batch, { ended, fencedOff: await this.#otherwise(batch, fencedOff) }, sentAt)
+      } else {
+        if (batch !== undefined) this.#settled(batch, { ended, fencedOff }, sentAt)
+        if (claim !== undefined) this.#claimed(claim, sentAt)
       }
-      if (claimed !== undefined) this.#claimed({ claimed, trustedUntil, place, full, drained }, sentAt)
       if (result.nextDueMs !== undefined) this.#pace.expect(this.#now() + result.nextDueMs)
       if (claimed === undefined && result.advanced === true) this.advanced()
     } finally {
@@ -298,11 +302,15 @@ export class Exchange<Row extends object> {
     if (count > 0 || full) onClaimed(claim, { full, sentAt })
   }
 
+  #mayBeOurs({ outcome }: SettlementBatch<Row>, fencedOff: readonly Lease[]): boolean {
+    return fencedOff.length > 0 && this.#options.store.table.outcomes[outcome]?.otherwise !== undefined
+  }
+
   /** Of those that were not settled, some may be ours still: what the outcome asks of the row is no longer true. */
   async #otherwise(batch: SettlementBatch<Row>, fencedOff: readonly Lease[]): Promise<readonly Lease[]> {
     const { store, events } = this.#options
     const otherwise = store.table.outcomes[batch.outcome]?.otherwise
-    if (otherwise === undefined || fencedOff.length === 0) return fencedOff
+    if (otherwise === undefined || !this.#mayBeOurs(batch, fencedOff)) return fencedOff
     const sentAt = this.#now()
     try {
       const { ended, fencedOff: gone } = await store.settle(otherwise, fencedOff)

@@ -70,4 +70,23 @@ describe('lanes that are known from the start', () => {
     for (const row of rows('b')) lanes.ended(row)
     expect(told()).toBe(1)
   })
+
+  it('are offered no more than there is room for in all, each of them first in its turn', () => {
+    const lanes = fixedLanes<string>({
+      rooms: new Map([
+        ['a', 4],
+        ['b', 4],
+      ]),
+      laneOf: (row) => row,
+    })
+    const firsts = [1, 2].map(() => {
+      const { lanes: offered } = lanes.open(4)
+      lanes.looked(offered, [], true)
+      return offered
+    })
+    expect(firsts.toSorted((a, b) => (String(a[0]?.key) < String(b[0]?.key) ? -1 : 1))).toEqual([
+      [{ key: 'a', room: 4 }],
+      [{ key: 'b', room: 4 }],
+    ])
+  })
 })

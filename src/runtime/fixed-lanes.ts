@@ -10,17 +10,28 @@ export function fixedLanes<Row>(options: {
   const taken = new Map<string, number>()
   /** More may wait there than the last look has brought. */
   const full = new Set(rooms.keys())
+  const keys = [...rooms.keys()]
+  let first = -1
+  /** A lane could use more than it was offered, if only others had ended. */
+  let crowded = false
   let listener: () => void = () => undefined
   const take = (key: string, count: number): void => void taken.set(key, (taken.get(key) ?? 0) + count)
 
   return {
-    open() {
+    open(free) {
       const lanes: Lane[] = []
-      for (const [key, most] of rooms) {
-        const room = most - (taken.get(key) ?? 0)
+      let left = free
+      crowded = false
+      // Each look begins with another lane, so that none is always last when there is room for few.
+      first = (first + 1) % Math.max(1, keys.length)
+      for (const key of [...keys.slice(first), ...keys.slice(0, first)]) {
+        const bound = (rooms.get(key) ?? 0) - (taken.get(key) ?? 0)
+        const room = Math.min(left, bound)
+        crowded ||= bound > left && full.has(key)
         if (room <= 0) continue
         lanes.push({ key, room })
         take(key, room)
+        left -= room
       }
       return { lanes, againInMs: Number.POSITIVE_INFINITY }
     },
@@ -36,7 +47,7 @@ export function fixedLanes<Row>(options: {
     },
     ended(row) {
       take(laneOf(row), -1)
-      if (full.has(laneOf(row))) listener()
+      if (crowded || full.has(laneOf(row))) listener()
     },
     onRoom(told) {
       listener = told

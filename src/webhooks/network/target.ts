@@ -87,7 +87,8 @@ function judgeHost(url: URL, protocol: Protocol, policy: NetworkPolicy, proxied:
     usable: false,
     code: 'refusedAddress',
     message: `The webhook URL leads to ${host}, which is ${reason}.`,
-    remedy: 'Give a public host; for development, add its network to the setting allow (webhookAllow, --webhook-allow).',
+    remedy:
+      'Give a public host; for development, add its network to the setting allow (webhookAllow, --webhook-allow).',
   }
 }
 
