@@ -210,3 +210,22 @@ it('a table without its table of notes is refused, with the statement that makes
       'Run: CREATE TABLE "public"."nowhere" ("shard" integer NOT NULL, id bigint GENERATED ALWAYS AS IDENTITY, rows text[] NOT NULL, PRIMARY KEY ("shard", id));',
   })
 })
+
+it('a note stays when the database has forgotten that its rows were settled, as after a crash', async () => {
+  const [lease] = await claim(1)
+  if (lease === undefined) throw new Error('one row was claimed')
+  const { rows } = await db.query<{ image: string }>({
+    text: 'select to_jsonb(p)::text as image from public.parcels as p',
+  })
+  await store.settle('sent', [lease])
+  await db.query({ text: 'delete from public.parcels' })
+  await db.query({
+    text: 'insert into public.parcels select * from jsonb_populate_record(null::public.parcels, $1)',
+    values: [rows[0]?.image],
+  })
+  // The store believes that all of the note is over, and looks at it again.
+  await store.claim(LEASE)
+  expect(await unseen()).toBe(0)
+  await expire()
+  expect(await store.reap()).toHaveLength(1)
+})
