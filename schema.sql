@@ -541,17 +541,19 @@ begin
 end
 $function$;
 
-CREATE OR REPLACE FUNCTION leasehold.sync_reserve(source text, calls integer, per_second double precision, burst integer)
+CREATE OR REPLACE FUNCTION leasehold.sync_reserve(source text, calls integer, per_second double precision, burst integer, within_ms double precision DEFAULT 'Infinity'::double precision)
  RETURNS double precision
  LANGUAGE sql
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
-  -- Each call takes its place in time; whoever dies has wasted one place. An unused past is worth `burst` calls.
+  -- Each call takes its place in time; whoever dies has wasted one place. An unused past is worth `burst` calls. A place
+  -- that is too late is not taken: whoever cannot wait for it would take another one later, and again.
   insert into sync_sources as s (source, next_at)
   values (sync_reserve.source, now() + (sync_reserve.calls - sync_reserve.burst) / per_second * interval '1 second')
   on conflict (source) do update set
     next_at = greatest(s.next_at, now() - sync_reserve.burst / per_second * interval '1 second')
       + sync_reserve.calls / per_second * interval '1 second'
+  where extract(epoch from greatest(s.next_at, now()) - now())::float8 * 1000 <= within_ms
   returning greatest(0, extract(epoch from next_at - now())::float8 * 1000)
 $function$;
 
@@ -986,7 +988,7 @@ comment on function leasehold.refuse_webhook_transition() is 'Refuses a change o
 
 comment on function leasehold.send_webhook(pg_catalog.text,pg_catalog.jsonb,pg_catalog.text,pg_catalog.text,pg_catalog.jsonb,timestamp with time zone,pg_catalog.uuid) is 'Sends an event to every endpoint of the tenant that wants it, in the transaction of the caller, and returns to how many. An event_id that was sent before is the same event: an endpoint gets it once.';
 
-comment on function leasehold.sync_reserve(pg_catalog.text,integer,double precision,integer) is 'Reserves calls of a source and says how many milliseconds to wait before making them.';
+comment on function leasehold.sync_reserve(pg_catalog.text,integer,double precision,integer,double precision) is 'Reserves calls of a source and says how many milliseconds to wait before making them. Null: others are before them for longer than that, and nothing was reserved.';
 
 comment on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) is 'AVAILABLE, RUNNING, EXPIRED, COMPLETED or FAILED.';
 

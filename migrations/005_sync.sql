@@ -159,19 +159,21 @@ comment on table sync_sources is 'One row for each far side whose rate is limite
 comment on column sync_sources.source is 'The far side.';
 comment on column sync_sources.next_at is 'When the next call may be made if none is made before.';
 
-create function sync_reserve(source text, calls int, per_second float8, burst int) returns float8
+create function sync_reserve(source text, calls int, per_second float8, burst int, within_ms float8 default 'infinity') returns float8
 language sql volatile set search_path from current
 as $$
-  -- Each call takes its place in time; whoever dies has wasted one place. An unused past is worth `burst` calls.
+  -- Each call takes its place in time; whoever dies has wasted one place. An unused past is worth `burst` calls. A place
+  -- that is too late is not taken: whoever cannot wait for it would take another one later, and again.
   insert into sync_sources as s (source, next_at)
   values (sync_reserve.source, now() + (sync_reserve.calls - sync_reserve.burst) / per_second * interval '1 second')
   on conflict (source) do update set
     next_at = greatest(s.next_at, now() - sync_reserve.burst / per_second * interval '1 second')
       + sync_reserve.calls / per_second * interval '1 second'
+  where extract(epoch from greatest(s.next_at, now()) - now())::float8 * 1000 <= within_ms
   returning greatest(0, extract(epoch from next_at - now())::float8 * 1000)
 $$;
 
-comment on function sync_reserve(text, int, float8, int) is 'Reserves calls of a source and says how many milliseconds to wait before making them.';
+comment on function sync_reserve(text, int, float8, int, float8) is 'Reserves calls of a source and says how many milliseconds to wait before making them. Null: others are before them for longer than that, and nothing was reserved.';
 
 create function wake_sync() returns trigger
 language plpgsql set search_path from current

@@ -5,6 +5,7 @@ import { type OutboxEvent } from '../outbox/event.ts'
 import { headersOf } from '../outbox/headers.ts'
 import { type PublishContext, type Publisher } from '../outbox/publisher.ts'
 import { within } from '../postgres/deadline.ts'
+import { atATime } from '../runtime/at-a-time.ts'
 import { type Outcome, PermanentError } from '../runtime/outcome.ts'
 import {
   BINDINGS,
@@ -18,7 +19,8 @@ import {
 import { headerText } from './header-text.ts'
 import { outcomeOf, type WhenRefused } from './http-answer.ts'
 import { refuse, usableUrl, wholeNumber } from './options.ts'
-import { answerTo, publishEach, settled, untilAborted } from './publish-each.ts'
+import { answerTo, publishEach, settled } from './publish-each.ts'
+import { untilAborted } from '../runtime/until-aborted.ts'
 import { messageOf, unavailable } from './unavailable.ts'
 
 export interface HttpPublisherOptions {
@@ -144,7 +146,7 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
   }
 
   async function each(events: readonly OutboxEvent[], signal: AbortSignal, postOf: (e: OutboxEvent) => Post) {
-    const room = slots(concurrency)
+    const room = atATime(concurrency)
     return publishEach(events, {
       signal,
       // Each request has a bound of its own; this one is for all of them, in turns.
@@ -200,21 +202,4 @@ function meaningOf(error: unknown): unknown {
   if (NOT_REACHED.has(code)) return unavailable('http', 'cannot connect', error)
   if (code === 'UND_ERR_INVALID_ARG') return new PermanentError(messageOf(error))
   return error
-}
-
-/** Runs so many at a time, the others in their order. */
-function slots(count: number): <Result>(work: () => Promise<Result>) => Promise<Result> {
-  let free = count
-  const waiting: (() => void)[] = []
-  return async (work) => {
-    if (free === 0) await new Promise<void>((resolve) => waiting.push(resolve))
-    else free -= 1
-    try {
-      return await work()
-    } finally {
-      const next = waiting.shift()
-      if (next === undefined) free += 1
-      else next()
-    }
-  }
 }

@@ -9,7 +9,8 @@ import { type Outcome, retry, SaturatedError } from '../runtime/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { kafkaMeaning } from './kafka-errors.ts'
 import { refuse, wholeNumber } from './options.ts'
-import { DONE, publishEach, untilAborted } from './publish-each.ts'
+import { DONE, publishEach } from './publish-each.ts'
+import { untilAborted } from '../runtime/until-aborted.ts'
 import { unavailable } from './unavailable.ts'
 
 export interface KafkaMessage {

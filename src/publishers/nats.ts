@@ -11,7 +11,8 @@ import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.t
 import { headerText } from './header-text.ts'
 import { natsConnection, type NatsLink } from './nats-link.ts'
 import { refuse, wholeNumber } from './options.ts'
-import { publishEach, untilAborted } from './publish-each.ts'
+import { publishEach } from './publish-each.ts'
+import { untilAborted } from '../runtime/until-aborted.ts'
 import { unavailable } from './unavailable.ts'
 
 export interface NatsPublisherOptions {

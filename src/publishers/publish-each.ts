@@ -1,3 +1,4 @@
+import { untilAborted } from '../runtime/until-aborted.ts'
 import { type OutboxEvent } from '../outbox/event.ts'
 import { type Answer } from '../outbox/publisher.ts'
 import { within } from '../postgres/deadline.ts'
@@ -41,24 +42,6 @@ export async function publishEach(
   expired = true
   const silent = answerTo(await untilAborted(signal, async () => sending.silence()))
   return settled(answers.map((answer) => answer ?? silent))
-}
-
-/** Waits, but not once the signal has fired. Whatever comes of the work then is nobody's any more. */
-export async function untilAborted<Result>(
-  signal: AbortSignal,
-  work: () => Promise<Result>,
-): Promise<Result> {
-  signal.throwIfAborted()
-  let stop = () => {}
-  const aborted = new Promise<never>((_resolve, reject) => {
-    stop = () => reject(signal.reason)
-    signal.addEventListener('abort', stop, { once: true })
-  })
-  try {
-    return await Promise.race([work(), aborted])
-  } finally {
-    signal.removeEventListener('abort', stop)
-  }
 }
 
 /** What an error thrown for one event means for it. */

@@ -8,7 +8,8 @@ import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.t
 import { type Connection, dialledConnection, givenConnection } from './connection.ts'
 import { loadClient } from './load-client.ts'
 import { refuse, usableUrl, wholeNumber } from './options.ts'
-import { publishEach, untilAborted } from './publish-each.ts'
+import { publishEach } from './publish-each.ts'
+import { untilAborted } from '../runtime/until-aborted.ts'
 import { unavailable } from './unavailable.ts'
 
 /** What is used of a client of the package `redis`: a client, a pool or a cluster. */

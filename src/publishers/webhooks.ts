@@ -13,7 +13,8 @@ import { fanOut, type Outgoing } from '../webhooks/send/fan-out.ts'
 import { fanOutSql } from '../webhooks/send/fan-out-sql.ts'
 import { checkTenant } from '../webhooks/tenant.ts'
 import { refuse, wholeNumber } from './options.ts'
-import { answerTo, DONE, settled, untilAborted } from './publish-each.ts'
+import { answerTo, DONE, settled } from './publish-each.ts'
+import { untilAborted } from '../runtime/until-aborted.ts'
 import { unavailable } from './unavailable.ts'
 
 export interface WebhooksPublisherOptions {

@@ -204,3 +204,47 @@ describe('REC-13: a declaration that cannot work', () => {
     expect(() => reconciler(options as never)).toThrow(message)
   })
 })
+
+describe('an observer that misbehaves', () => {
+  it.each([
+    [
+      'throws before it is asynchronous',
+      () => {
+        throw new Error('no chain')
+      },
+    ],
+    ['never comes back', async () => new Promise<never>(() => undefined)],
+  ])('and %s costs its row one look, and no slot', async (_, misbehave) => {
+    await insert(6)
+    let bad = 3
+    const declared = declare({
+      observe: (async () => {
+        if ((bad -= 1) >= 0) return misbehave()
+        return 'expired'
+      }) as never,
+      timeoutMs: 100,
+      settings: { pollMs: 50, concurrency: 1 },
+    })
+    const { events } = await start([declared])
+    const failed = events.next('failed')
+    let left = 6
+    await events.next(
+      'settled',
+      ({ outcome, ids }) => outcome === 'pending->expired' && (left -= ids.length) === 0,
+    )
+    expect(String((await failed).error)).toMatch(/no chain|nothing was observed within 100 ms/)
+  })
+
+  it('throwing outside a promise does not end the process once its time is over', async () => {
+    await insert(1)
+    let looks = 0
+    const observe = (() => {
+      looks += 1
+      if (looks < 3) throw new Error('no chain')
+      return Promise.resolve('expired')
+    }) as never
+    const { events } = await start([declare({ observe, timeoutMs: 10, everyMs: 50 })])
+    await events.next('settled', ({ outcome }) => outcome === 'pending->expired')
+    expect(looks).toBe(3)
+  })
+})

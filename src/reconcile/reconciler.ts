@@ -4,9 +4,11 @@ import { type LeaseTable, type Sql } from '../lease/table.ts'
 import { type Database } from '../postgres/database.ts'
 import { type Queryable } from '../postgres/queryable.ts'
 import { type HandlerContext, type HandlerLog } from '../runtime/context.ts'
+import { atATime } from '../runtime/at-a-time.ts'
 import { createLoop, type Loop } from '../runtime/loop.ts'
 import { type Outcome, SaturatedError, settleAs } from '../runtime/outcome.ts'
 import { type WorkerSettings } from '../runtime/settings.ts'
+import { untilAborted } from '../runtime/until-aborted.ts'
 import { type Surroundings, type WorkDeclaration } from '../runtime/work-declaration.ts'
 import { CycleSummary } from './cycle-summary.ts'
 import { argumentOf, OPEN, reconciledTable, SKIPPED } from './table.ts'
@@ -58,7 +60,9 @@ export interface ReconcilerOptions<Row extends object, Status extends string> {
 export const RECONCILE = 'reconcile'
 
 /** REC-09: nothing is claimed before there is a slot for it. */
-const SETTINGS = { pollMs: 5_000, batch: 100, concurrency: 10, prefetch: 0, claimLoops: 1 } as const
+const SETTINGS = { pollMs: 5_000, batch: 100, concurrency: 10, prefetch: 0, claimLoops: 2 } as const
+/** Transactions of `onApplied` at once: fewer than the pool has connections. */
+const MOST_TRANSACTIONS = 5
 const DEFAULT_EVERY_MS = 10_000
 const LONGEST_TIMER_MS = 2_147_483_647
 
@@ -88,6 +92,7 @@ class Reconcile<Row extends object, Status extends string> {
   readonly #status: string
   readonly #transitions: readonly Transition[]
   readonly #table: LeaseTable
+  readonly #transaction = atATime(MOST_TRANSACTIONS)
   #db: Database | undefined
   #summary: CycleSummary | undefined
   #loop: Loop | undefined
@@ -145,18 +150,10 @@ class Reconcile<Row extends object, Status extends string> {
 
   async #observed({ row, id, token, signal, log }: HandlerContext<Row>): Promise<unknown> {
     const { observe, timeoutMs } = this.#options
-    if (timeoutMs === undefined) return observe(row, { id, token, signal, log })
-    const late = AbortSignal.timeout(timeoutMs)
-    const either = AbortSignal.any([signal, late])
-    const over = new Promise<never>((_, reject) => {
-      either.addEventListener(
-        'abort',
-        () =>
-          reject(signal.aborted ? signal.reason : new Error(`nothing was observed within ${timeoutMs} ms`)),
-        { once: true },
-      )
-    })
-    return Promise.race([observe(row, { id, token, signal: either, log }), over])
+    const late = timeoutMs === undefined ? undefined : lateness(timeoutMs)
+    const either = late === undefined ? signal : AbortSignal.any([signal, late])
+    // An observer that hears no signal must not keep its slot: what it comes back with is nobody's any more.
+    return untilAborted(either, async () => observe(row, { id, token, signal: either, log }))
   }
 
   async #apply(context: HandlerContext<Row>, answer: unknown): Promise<Outcome | undefined> {
@@ -177,11 +174,13 @@ class Reconcile<Row extends object, Status extends string> {
     { from, to }: Transition,
   ): Promise<Outcome | undefined> {
     try {
-      await this.#db?.transaction(async (tx) => {
-        await context.settleIn(tx, outcome)
-        // These are names of the table of transitions, which is of this type.
-        await this.#options.onApplied?.(tx, { row: context.row, from: from as Status, to: to as Status })
-      })
+      await this.#transaction(async () =>
+        this.#db?.transaction(async (tx) => {
+          await context.settleIn(tx, outcome)
+          // These are names of the table of transitions, which is of this type.
+          await this.#options.onApplied?.(tx, { row: context.row, from: from as Status, to: to as Status })
+        }),
+      )
       return undefined
     } catch (error) {
       if (!isLeaseholdError(error, 'FENCED_OFF') || context.signal.aborted) throw error
@@ -225,6 +224,13 @@ class Reconcile<Row extends object, Status extends string> {
   }
 }
 
+function lateness(timeoutMs: number): AbortSignal {
+  const controller = new AbortController()
+  const late = new Error(`nothing was observed within ${timeoutMs} ms`)
+  setTimeout(() => controller.abort(late), timeoutMs).unref()
+  return controller.signal
+}
+
 /** Written without types, anything may stand there. */
 function refuseBroken<Row extends object, Status extends string>(
   options: ReconcilerOptions<Row, Status>,
@@ -240,6 +246,9 @@ function refuseBroken<Row extends object, Status extends string>(
       ? []
       : [`status is ${inspect(status)}, but must be the name of a column`]),
     ...(typeof table?.name === 'string' ? [] : ['table must be a lease table, made with leaseTable()']),
+    ...(table?.columns === undefined || table.columns.includes(status ?? 'status')
+      ? []
+      : [`the columns of the table lack ${status ?? 'status'}, without which no transition can be told`]),
     ...Object.entries(values)
       .filter(([column, type]) => typeof type !== 'string' || type === '' || column === (status ?? 'status'))
       .map(([column]) => `values.${column} must be the SQL type of a column other than the status`),

@@ -347,7 +347,7 @@ export class Exchange<Row extends object> {
   async #failed(error: unknown, batch: SettlementBatch<Row> | undefined): Promise<void> {
     const late = isLeaseholdError(error, 'QUERY_TIMEOUT')
     // Somebody may have a single row of the batch locked; if it is the database, the first rows will tell.
-    if (batch !== undefined && (isRefusal(error) || (late && batch.rows.length > 1))) {
+    if (batch !== undefined && (isRefusal(error) || late)) {
       await this.#settleOneByOne(batch)
       return
     }

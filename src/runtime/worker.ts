@@ -206,10 +206,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
     if (!this.#gate.open || this.#slots.isClogged) return 0
     const { concurrency, prefetch } = this.#settings
     const ahead = this.#prefetch.within(prefetch)
-    const { ready, running, abandoned } = this.#slots
+    const { ready, running } = this.#slots
     // With enough waiting for a slot there is no hurry, and a larger claim later is cheaper than two small ones.
     if (ahead > 1 && ready > ahead / 2 && running >= concurrency) return 0
-    return this.#places() - ready - running - abandoned
+    // Slots whose handlers do not come back are given away once; then the worker is clogged, and rests.
+    return this.#places() - ready - running
   }
 
   /** For how many rows there is room at all. */

@@ -1,9 +1,12 @@
+import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
 import { type Database } from '../postgres/database.ts'
+import { isLockConflict } from '../postgres/failures.ts'
 import { retryDelay, retryPolicy, type RetryPolicy } from '../runtime/back-off.ts'
 import { type HandlerContext } from '../runtime/context.ts'
 import { fixedLanes } from '../runtime/fixed-lanes.ts'
 import { pause } from '../runtime/loop.ts'
+import { untilAborted } from '../runtime/until-aborted.ts'
 import {
   dead,
   done,
@@ -61,6 +64,9 @@ const PLAN_ATTEMPTS = 10
 const UPKEEP_EVERY_MS = 600_000
 /** Chunks of a plan that are written together, and how long the first of them waits for the others. */
 const PLAN_BATCH = { most: 500, waitMs: 100 }
+/** How often a batch is written again that met others in another order. */
+const MOST_CONFLICTS = 5
+const LONGEST_LOOK_MS = 3_600_000
 
 /** The two workers that do what is defined: one plans jobs and sees to their end, the other does chunks. */
 export function runner(
@@ -120,12 +126,19 @@ class Run {
   readonly #definitions: ReadonlyMap<string, SyncDefinition>
   readonly #schema: string
   readonly #lookEveryMs: number
+  readonly #longestWaitMs: number
   #db: Database | undefined
 
   constructor(
     definitions: ReadonlyMap<string, SyncDefinition>,
-    { schema, lookEveryMs = 1_000 }: RunnerOptions,
+    { schema, lookEveryMs = 1_000, chunks }: RunnerOptions,
   ) {
+    if (!(lookEveryMs > 0 && lookEveryMs <= LONGEST_LOOK_MS)) {
+      throw new LeaseholdError('SETTING_INVALID', `lookEveryMs of the runner is ${String(lookEveryMs)}.`, {
+        remedy: `Give a number of milliseconds above 0, at most ${LONGEST_LOOK_MS}.`,
+      })
+    }
+    this.#longestWaitMs = (chunks?.leaseMs ?? CHUNK_SETTINGS.leaseMs) / 2
     this.#definitions = definitions
     this.#schema = schema ?? 'leasehold'
     this.#lookEveryMs = lookEveryMs
@@ -146,8 +159,10 @@ class Run {
   async job(context: HandlerContext<JobRow>): Promise<Outcome> {
     if (context.row.planned_at !== null) return this.#look(context)
     try {
-      return await this.#plan(context)
+      // A plan that hears no signal must not keep its slot.
+      return await untilAborted(context.signal, async () => this.#plan(context))
     } catch (error) {
+      if (error instanceof Postponed) return settleAs('waiting', { delay_ms: error.delayMs })
       const outcome = this.#failed(context.row.definition, context, error)
       if (outcome.outcome === 'dead') await this.#database.query(unwant(this.#schema, context.row.id))
       return outcome
@@ -168,9 +183,12 @@ class Run {
     }
     try {
       await chunkContext.call()
-      const synced = await definition.syncChunk({ matrixId, query, hash }, chunkContext)
+      const synced = await untilAborted(context.signal, async () =>
+        definition.syncChunk({ matrixId, query, hash }, chunkContext),
+      )
       return settled ? undefined : doneWith(synced)
     } catch (error) {
+      if (error instanceof Postponed) return settleAs('postponed', { delay_ms: error.delayMs })
       return this.#failed(name, context, error)
     }
   }
@@ -184,24 +202,34 @@ class Run {
       this.#contextOf(definition, context),
     )
     let position = 0
-    for await (const queries of inBatches(chunks, PLAN_BATCH)) {
+    for await (const queries of inBatches(iterableOf(chunks), PLAN_BATCH)) {
       signal.throwIfAborted()
       const batch = queries.map((query, i) => ({
-        hash: definition.hash?.(query) ?? chunkHash(row.definition, query),
+        hash: hashOf(definition, row.definition, query),
         query: JSON.stringify(query),
         position: position + i,
       }))
       position += queries.length
       await this.#write(context, batch)
     }
-    return settleAs('planned')
+    // Looked at again at once: its chunks may all be done.
+    return settleAs('planned', { delay_ms: 0 })
   }
 
   /** Chunks can be done while the plan goes on. */
   async #write(context: HandlerContext<JobRow>, batch: readonly PlannedChunk[]): Promise<void> {
     const { row, worker: owner, token } = context
     const unique = [...new Map(batch.map((chunk) => [chunk.hash, chunk])).values()]
-    await this.#database.query(writeChunks(this.#schema, { id: row.id, owner, token }, unique))
+    const statement = writeChunks(this.#schema, { id: row.id, owner, token }, unique)
+    for (let tries = 1; ; tries += 1) {
+      try {
+        await this.#database.query(statement)
+        break
+      } catch (error) {
+        // Another plan, or an operator, had the same chunks in another order.
+        if (!isLockConflict(error) || tries === MOST_CONFLICTS) throw error
+      }
+    }
     await this.#database.query(wakeChunks(this.#schema))
   }
 
@@ -238,9 +266,17 @@ class Run {
   ): PlanContext {
     const call = async (calls = 1): Promise<void> => {
       const { source } = definition
+      if (!Number.isInteger(calls) || calls < 1)
+        throw new PermanentError(`call(${calls}) cannot be: give a whole number of calls from 1`)
       if (source === undefined) return
-      const { rows } = await this.#database.query<{ wait_ms: number }>(reserve(this.#schema, source, calls))
-      await pause(rows[0]?.wait_ms ?? 0, signal)
+      const withinMs = this.#longestWaitMs
+      const { rows } = await this.#database.query<{ wait_ms: number | null }>(
+        reserve(this.#schema, source, calls, withinMs),
+      )
+      const wait = rows[0]?.wait_ms ?? undefined
+      // Nothing was reserved: others are before it for longer than a lease should wait.
+      if (wait === undefined) throw new Postponed(withinMs * (0.5 + Math.random() / 2))
+      await pause(wait, signal)
       signal.throwIfAborted()
     }
     return { token, attempt, signal, log, db: this.#database, call }
@@ -258,7 +294,44 @@ class Run {
   }
 }
 
+/** There is no room at the source for so long: the row waits without a lease, and without an attempt. */
+class Postponed extends Error {
+  override readonly name = 'Postponed'
+  readonly delayMs: number
+
+  constructor(delayMs: number) {
+    super(`the source has no room for ${Math.round(delayMs)} ms`)
+    this.delayMs = delayMs
+  }
+}
+
+function iterableOf<Query>(
+  chunks: Iterable<Query> | AsyncIterable<Query>,
+): Iterable<Query> | AsyncIterable<Query> {
+  const given: unknown = chunks
+  const isIterable =
+    typeof given === 'object' && given !== null && (Symbol.iterator in given || Symbol.asyncIterator in given)
+  if (isIterable) return chunks
+  throw new PermanentError(`plan returned ${inspect(given, { depth: 0 })}, but must return or yield chunks`)
+}
+
+function hashOf(definition: SyncDefinition, name: string, query: unknown): string {
+  if (query === undefined)
+    throw new PermanentError('plan yielded undefined, but must yield the query of a chunk')
+  if (definition.hash === undefined) return chunkHash(name, query)
+  const hash: unknown = definition.hash(query)
+  if (typeof hash === 'string' && hash !== '') return hash
+  throw new PermanentError(
+    `hash of ${name} returned ${inspect(hash, { depth: 0 })}, but must return a text that is not empty`,
+  )
+}
+
 function doneWith(synced: Synced | void): Outcome {
+  const given: unknown = synced
+  if (given !== undefined && (typeof given !== 'object' || given === null || !('rows' in given)))
+    throw new PermanentError(
+      `syncChunk returned ${inspect(given, { depth: 0 })}, but must return { rows }, or settle itself`,
+    )
   const rows = synced?.rows ?? 0
   if (Number.isSafeInteger(rows) && rows >= 0) return done({ rows })
   throw new PermanentError(

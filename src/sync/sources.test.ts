@@ -21,7 +21,7 @@ describe('a place in time', () => {
     return db.transaction(async (tx) => {
       const answers: number[] = []
       for (const count of calls) {
-        const { rows } = await tx.query<{ wait_ms: number }>(reserve('leasehold', source, count))
+        const { rows } = await tx.query<{ wait_ms: number }>(reserve('leasehold', source, count, Infinity))
         answers.push(Math.round(rows[0]?.wait_ms ?? Number.NaN))
       }
       return answers

@@ -149,15 +149,17 @@ where l.job_id = $1 and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_has
   }
 }
 
+/** Answers with null, and reserves nothing, where that would be later than this. */
 export function reserve(
   schema: string,
   { name, perSecond, burst = 1 }: SyncSource,
   calls: number,
+  withinMs: number,
 ): Statement {
   return {
     name: 'leasehold_sync_reserve',
-    text: `select ${quoteQualified(schema, 'sync_reserve')}($1, $2, $3, $4) as wait_ms`,
-    values: [name, calls, perSecond, burst],
+    text: `select ${quoteQualified(schema, 'sync_reserve')}($1, $2, $3, $4, $5) as wait_ms`,
+    values: [name, calls, perSecond, burst, withinMs],
   }
 }
 

@@ -249,7 +249,8 @@ describe('D4, D5: a lease that is over', () => {
       state,
       attempts: 1,
       locked_by: null,
-      error_message: 'the lease expired: its worker died, or lost the database',
+      error_message:
+        'the lease expired: its worker died, lost the database, or took longer than three leases',
     }
     expect(await job()).toMatchObject(reaped)
     expect(await chunk()).toMatchObject(reaped)

@@ -34,7 +34,7 @@ export const DEFAULT_MAX_ATTEMPTS = 10
 /** SYNC-01: in progress is who holds a live lease, and nothing else says so. */
 const LEASE = { owner: 'locked_by', until: 'locked_until', token: 'lock_token' } as const
 const OPEN = 'completed_at is null and failed_at is null'
-const DIED = "'the lease expired: its worker died, or lost the database'"
+const DIED = "'the lease expired: its worker died, lost the database, or took longer than three leases'"
 
 /** What an expired lease makes of a row: one attempt more, and the end where that was the last. */
 function died(maxAttempts: number): { failed_at: string; error_message: string } {
@@ -97,7 +97,7 @@ export function jobTable({
 export function chunkTable({
   schema = 'leasehold',
   maxAttempts = DEFAULT_MAX_ATTEMPTS,
-}: SyncTableOptions = {}): LeaseTable<'done' | 'retry' | 'dead'> {
+}: SyncTableOptions = {}): LeaseTable<'done' | 'retry' | 'dead' | 'postponed'> {
   return leaseTable({
     table: { schema, name: 'sync_checkpoints' },
     id: ['matrix_id', 'chunk_hash'],
@@ -136,6 +136,11 @@ export function chunkTable({
       dead: {
         set: { failed_at: 'now()', attempts: 'attempts + 1', error_message: '$error' },
         args: { error: 'text' },
+      },
+      /** No attempt was made: there is no room at the source. */
+      postponed: {
+        set: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" },
+        args: { delay_ms: 'float8' },
       },
     },
     columns: ['matrix_id', 'chunk_hash', 'definition', 'chunk_query', 'attempts'],

@@ -44,21 +44,21 @@ it('jobs that ended more than 30 days ago go; their checkpoints stay', async () 
   ]
   await shareChunks(db, kept[2] ?? '', completed)
   const before = await chunkStates(db)
-  expect(await syncUpkeep(db, QUICK)).toEqual({ jobs: 2 })
+  expect(await syncUpkeep(db, QUICK)).toMatchObject({ jobs: 2 })
   expect(await ids()).toEqual(kept)
   expect(await chunkStates(db)).toEqual(before)
   expect(await links()).toBe(3)
-  expect(await syncUpkeep(db, QUICK)).toEqual({ jobs: 0 })
+  expect(await syncUpkeep(db, QUICK)).toMatchObject({ jobs: 0 })
 })
 
 it('how long can be chosen for each end, and null is for ever', async () => {
   const made = { endedAgoMs: 10_000, agoMs: 20_000 }
   await makeJob(db, { ...made, state: 'completed' })
   await makeJob(db, { ...made, state: 'failed' })
-  expect(await syncUpkeep(db, { ...QUICK, completedMs: null, failedMs: null })).toEqual({ jobs: 0 })
-  expect(await syncUpkeep(db, { ...QUICK, completedMs: 20_000, failedMs: 5_000 })).toEqual({ jobs: 1 })
+  expect(await syncUpkeep(db, { ...QUICK, completedMs: null, failedMs: null })).toMatchObject({ jobs: 0 })
+  expect(await syncUpkeep(db, { ...QUICK, completedMs: 20_000, failedMs: 5_000 })).toMatchObject({ jobs: 1 })
   expect(await jobStates(db)).toMatchObject([{ state: 'COMPLETED' }])
-  expect(await syncUpkeep(db, { ...QUICK, completedMs: 5_000, failedMs: null })).toEqual({ jobs: 1 })
+  expect(await syncUpkeep(db, { ...QUICK, completedMs: 5_000, failedMs: null })).toMatchObject({ jobs: 1 })
 })
 
 it('in batches by the number of chunks; a job goes whole, however large', async () => {
@@ -76,21 +76,22 @@ it('in batches by the number of chunks; a job goes whole, however large', async 
       return result
     },
   }
-  expect(await syncUpkeep(counting, { ...QUICK, batch: 10 }, stop.signal)).toEqual({ jobs: 4 })
-  expect(sizes).toEqual([1, 1, 2, 0])
+  expect(await syncUpkeep(counting, { ...QUICK, batch: 10 }, stop.signal)).toMatchObject({ jobs: 4 })
+  // The first looks for chunks that nobody wants any more.
+  expect(sizes).toEqual([0, 1, 1, 2, 0])
   expect(await links()).toBe(0)
 })
 
 it('told to stop it stops; one that somebody holds is stepped over', async () => {
   const held = await makeJob(db, { ...OLD, state: 'failed' })
   await makeJob(db, { ...OLD, state: 'failed' })
-  expect(await syncUpkeep(db, QUICK, AbortSignal.abort())).toEqual({ jobs: 0 })
+  expect(await syncUpkeep(db, QUICK, AbortSignal.abort())).toMatchObject({ jobs: 0 })
   const client = new Client({ connectionString: url })
   await client.connect()
   onTestFinished(async () => client.end())
   await client.query('begin')
   await client.query('select from leasehold.sync_jobs where id = $1 for update', [held])
-  expect(await syncUpkeep(db, QUICK)).toEqual({ jobs: 1 })
+  expect(await syncUpkeep(db, QUICK)).toMatchObject({ jobs: 1 })
   await client.query('rollback')
   expect(await ids()).toEqual([held])
 })
@@ -115,4 +116,19 @@ it('a runner does it, unless it is told to keep everything', async () => {
   await start(sync.runner({ retention: { completedMs: DAY_MS } }), { events })
   expect((await ran).table).toBe('leasehold.sync_jobs')
   expect(await ids()).toEqual([])
+})
+
+it('chunks of a job that the reaper gave up are no longer wanted; those of an open job are', async () => {
+  const [dead, open] = [await makeJob(db, { matrix: 'dead' }), await makeJob(db, { matrix: 'open' })]
+  await makeChunks(db, dead, 3, { matrix: 'dead' })
+  await makeChunks(db, open, 2, { matrix: 'open' })
+  await db.query({
+    text: 'update leasehold.sync_jobs set failed_at = now(), locked_by = null, locked_until = null where id = $1',
+    values: [dead],
+  })
+  expect(await syncUpkeep(db, { batch: 2 })).toMatchObject({ unwanted: 3 })
+  const { rows } = await db.query({
+    text: 'select matrix_id, count(*)::int as n from leasehold.sync_checkpoints where wanted group by 1',
+  })
+  expect(rows).toEqual([{ matrix_id: 'open', n: 2 }])
 })

@@ -24,6 +24,8 @@ export interface SyncUpkeepOptions extends SyncRetention {
 export type SyncUpkeepDone = {
   /** How many jobs were removed. */
   readonly jobs: number
+  /** How many chunks were no longer wanted, because the reaper had given up the job that wanted them. */
+  readonly unwanted: number
 }
 
 const DAY_MS = 86_400_000
@@ -37,12 +39,39 @@ export async function syncUpkeep(
   const { schema = 'leasehold', completedMs = 30 * DAY_MS, failedMs = 30 * DAY_MS } = options
   checkKept({ completedMs, failedMs })
   const round: Round = { schema, signal, ...checkGentleness(options) }
-  if (completedMs === null && failedMs === null) return { jobs: 0 }
+  const unwanted = await inBatches(round, async () => {
+    const dropped = (await db.query(dropForsaken(round))).rowCount ?? 0
+    return { done: dropped, more: dropped === round.batch }
+  })
+  if (completedMs === null && failedMs === null) return { jobs: 0, unwanted }
   const jobs = await inBatches(round, async () => {
     const removed = (await db.query(removeEnded(round, completedMs, failedMs))).rowCount ?? 0
     return { done: removed, more: removed > 0 }
   })
-  return { jobs }
+  return { jobs, unwanted }
+}
+
+/** Open chunks that no open job consists of. Those in flight are finished. */
+function dropForsaken({ schema, batch }: Round): Statement {
+  const { jobs, links, checkpoints } = tablesOf(schema)
+  return {
+    text: `with forsaken as materialized (
+  select c.matrix_id, c.chunk_hash
+  from ${checkpoints} as c
+  where c.completed_at is null and c.failed_at is null and c.wanted
+    and not exists (
+      select from ${links} as l join ${jobs} as j on j.id = l.job_id
+      where l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
+        and j.completed_at is null and j.failed_at is null
+    )
+  limit $1::int
+  for update of c skip locked
+)
+update ${checkpoints} as c set wanted = false
+from forsaken as f
+where c.matrix_id = f.matrix_id and c.chunk_hash = f.chunk_hash`,
+    values: [batch],
+  }
 }
 
 /**

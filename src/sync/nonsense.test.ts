@@ -1,0 +1,67 @@
+/** What a definition written without types may answer: each is refused with a sentence, and costs nobody else anything. */
+import { afterAll, beforeEach, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useRuntimes } from '../../test/support/running-sync.ts'
+import { emptySync, watchJobs } from '../../test/support/sync-rows.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { createSync } from './sync.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+
+beforeEach(async () => emptySync(db))
+afterAll(async () => db.close())
+
+const plan = (): number[] => [1, 2]
+const syncChunk = async (): Promise<{ rows: number }> => Promise.resolve({ rows: 1 })
+
+it.each([
+  [{ plan: () => 5 }, 'plan returned 5, but must return or yield chunks'],
+  [{ plan: () => ({ chunks: [] }) }, 'but must return or yield chunks'],
+  [{ plan: () => [undefined] }, 'plan yielded undefined'],
+  [{ hash: async () => Promise.resolve('a') }, 'but must return a text that is not empty'],
+  [{ hash: () => '' }, "returned '', but must return a text"],
+  [{ syncChunk: async () => Promise.resolve(7) }, 'syncChunk returned 7, but must return { rows }'],
+  [{ syncChunk: async () => Promise.resolve({ rows: -1 }) }, 'brought -1 rows'],
+])('%o', async (broken, message) => {
+  const sync = createSync()
+  const defined = sync.define('broken', { plan, syncChunk, retry: { maxAttempts: 1 }, ...broken } as never)
+  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const jobs = watchJobs(events)
+  const { jobId } = await defined.enqueue(db, { matrixId: 'm' })
+  expect(await jobs.ended(jobId)).toBe('dead')
+  const { rows } = await db.query<{ error_message: string }>({
+    text: 'select error_message from leasehold.sync_jobs',
+  })
+  expect(rows[0]?.error_message).toContain(message)
+})
+
+it('a runner is refused that would look at its jobs never, or without a pause', () => {
+  const sync = createSync()
+  sync.define('numbers', { plan, syncChunk })
+  expect(() => sync.runner({ lookEveryMs: '10s' as never })).toThrow('lookEveryMs of the runner is 10s')
+  expect(() => sync.runner({ lookEveryMs: 0 })).toThrow('lookEveryMs of the runner is 0')
+})
+
+it('a source without room lets chunks wait without a lease, and without wasting its places', async () => {
+  const sync = createSync()
+  let done = 0
+  const defined = sync.define<number>('slow', {
+    plan: () => Array.from({ length: 30 }, (_, n) => n),
+    syncChunk: async () => Promise.resolve({ rows: (done += 1) && 1 }),
+    source: { name: 'far side', perSecond: 20 },
+    concurrency: 20,
+    retry: { maxAttempts: 2 },
+  })
+  const chunks = { leaseMs: 300, heartbeatMs: 80, reaperIntervalMs: 100, shutdownTimeoutMs: 200 }
+  const { events } = await start(sync.runner({ lookEveryMs: 20, chunks }))
+  const jobs = watchJobs(events)
+  const { jobId } = await defined.enqueue(db, { matrixId: 'm' })
+  expect(await jobs.ended(jobId)).toBe('done')
+  expect(done).toBe(30)
+  const { rows } = await db.query<{ ahead: number }>({
+    text: 'select extract(epoch from next_at - now())::float8 as ahead from leasehold.sync_sources',
+  })
+  expect(rows[0]?.ahead).toBeLessThan(1)
+})
