@@ -52,9 +52,9 @@ it('a source without room lets chunks wait without a lease, and without wasting 
     syncChunk: async () => Promise.resolve({ rows: (done += 1) && 1 }),
     source: { name: 'far side', perSecond: 20 },
     concurrency: 20,
-    retry: { maxAttempts: 2 },
+    retry: { maxAttempts: 10 },
   })
-  const chunks = { leaseMs: 300, heartbeatMs: 80, reaperIntervalMs: 100, shutdownTimeoutMs: 200 }
+  const chunks = { leaseMs: 1_500, heartbeatMs: 400, reaperIntervalMs: 500, shutdownTimeoutMs: 500 }
   const { events } = await start(sync.runner({ lookEveryMs: 20, chunks }))
   const jobs = watchJobs(events)
   const { jobId } = await defined.enqueue(db, { matrixId: 'm' })
@@ -63,5 +63,5 @@ it('a source without room lets chunks wait without a lease, and without wasting 
   const { rows } = await db.query<{ ahead: number }>({
     text: 'select extract(epoch from next_at - now())::float8 as ahead from leasehold.sync_sources',
   })
-  expect(rows[0]?.ahead).toBeLessThan(1)
+  expect(rows[0]?.ahead).toBeLessThan(2)
 })

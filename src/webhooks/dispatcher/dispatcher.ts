@@ -115,6 +115,7 @@ class Dispatch {
   #open: { readonly poster: Poster; readonly directory: Directory; readonly around: Surroundings } | undefined
   #survey: HastenableLoop | undefined
   #stale = false
+  #surveying = false
   #surveyedAt = Number.NEGATIVE_INFINITY
   #soon: NodeJS.Timeout | undefined
   #tellings = new Set<Promise<void>>()
@@ -154,14 +155,21 @@ class Dispatch {
       name: 'webhook endpoints',
       work: async () => {
         this.#stale = false
+        this.#surveying = true
         this.#surveyedAt = clock.monotonicNow()
         const { endpoints, share } = await directory.read()
         // Others take all there is until their next survey has shown them that they are not alone.
         const joins = share.of > 1 && clock.monotonicNow() < openedAt + KNOWN_WITHIN_MS
         this.lanes.update(joins ? [] : endpoints, share)
+        this.#surveying = false
+        this.lanes.letGo()
       },
       pauseMs: () => (this.#stale ? this.#surveyIn() : Math.min(SURVEY_EVERY_MS, this.#joinsIn(openedAt))),
-      onError: (error) => this.#trouble('reading the webhook endpoints', error),
+      onError: (error) => {
+        this.#surveying = false
+        this.lanes.letGo()
+        this.#trouble('reading the webhook endpoints', error)
+      },
     })
     this.#survey.start()
   }
@@ -241,7 +249,10 @@ class Dispatch {
   #lookAround(): void {
     if (this.#stale) return
     this.#stale = true
-    this.#soon = setTimeout(() => this.#survey?.hasten(), this.#surveyIn())
+    const inMs = this.#surveyIn()
+    // What is sent after a secret was rotated is signed with both, if there is time to read it.
+    if (inMs === 0 && !this.#surveying) this.lanes.hold()
+    this.#soon = setTimeout(() => this.#survey?.hasten(), inMs)
   }
 
   /** When it is time for the first survey that counts. */

@@ -47,6 +47,7 @@ export class EndpointLanes implements Lanes<DeliveryRow> {
   #first = 0
   /** An endpoint could use more than it was offered, if only others had ended. */
   #crowded = false
+  #held = false
   #listener: () => void = () => undefined
 
   constructor(clock: Clock, settings: BreakerSettings, onWake: () => void) {
@@ -77,7 +78,19 @@ export class EndpointLanes implements Lanes<DeliveryRow> {
     if (changed) this.#listener()
   }
 
+  /** Nothing is claimed while the endpoints are being read that something has just been said about. */
+  hold(): void {
+    this.#held = true
+  }
+
+  letGo(): void {
+    if (!this.#held) return
+    this.#held = false
+    this.#listener()
+  }
+
   open(free: number): OpenLanes {
+    if (this.#held) return { lanes: [], againInMs: Number.POSITIVE_INFINITY }
     const now = this.#clock.monotonicNow()
     const all = this.#inTurn().map((lane) => ({ lane, ...this.#boundOf(lane, now) }))
     const taken = all.reduce((sum, { lane }) => sum + lane.taken, 0)
