@@ -4,7 +4,7 @@ import { isEmptyFilter, type EventFilter } from '../../outbox/operator/browse-fi
 import type { ReplayProgress } from '../../outbox/operator/replay-run.ts'
 import { replay, type Replayed, type ReplayOptions, resumeReplay } from '../../outbox/operator/replay.ts'
 import type { Database } from '../../postgres/index.ts'
-import { ended, watchEnding } from '../ending.ts'
+import { following } from '../following.ts'
 import { type Run, UsageError } from '../run.ts'
 import { grouped } from '../text-columns.ts'
 import { isSet, positiveFlag, textFlag, wholeFlag } from '../flag-values.ts'
@@ -18,30 +18,11 @@ const MOST_LOOKED_UP = 1_000
 
 /** `leasehold outbox replay`; the exit code is 1 when it was stopped, or an event that was named was not replayed. */
 export async function replayCommand(run: Run): Promise<number> {
-  const { log, flags, terminal } = run
+  const { flags } = run
   const act = textFlag(flags, 'resume') === undefined ? prepareReplay(run) : prepareResume(run)
-  const ending = watchEnding({
-    exitNow: (code) => process.exit(code),
-    onLateError: (error) => log.error({ err: error }, 'an error while stopping'),
-  })
-  let reached: ReplayProgress | undefined
-  const onProgress = (progress: ReplayProgress): void => {
-    reached = progress
-    if (terminal.isTerminal) terminal.err(progressLine(progress))
-  }
-  try {
-    const code = await withOutbox(run, async (db) => act(db, { signal: ending.signal, onProgress }))
-    if (ending.signal.aborted) {
-      const reason = await ended(ending)
-      if ('error' in reason) throw reason.error
-    }
-    return code
-  } catch (error) {
-    if (reached !== undefined) terminal.err(`${halfWay(reached)}\n`)
-    throw error
-  } finally {
-    ending.close()
-  }
+  return following<ReplayProgress>(run, { line: progressLine, halfWay }, async (followed) =>
+    withOutbox(run, async (db) => act(db, followed)),
+  )
 }
 
 type Following = Pick<ReplayOptions, 'signal' | 'onProgress'>

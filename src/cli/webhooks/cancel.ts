@@ -3,7 +3,7 @@ import { cancel, type Cancelled } from '../../webhooks/operator/cancel.ts'
 import { isSet, wholeFlag } from '../flag-values.ts'
 import type { Run } from '../run.ts'
 import { counted, printableJson } from '../text-columns.ts'
-import { asking, following, halfWay, type LeftOut, leftOut, refuseUnclear, who } from './deliveries-change.ts'
+import { asking, followed, halfWay, type LeftOut, leftOut, refuseUnclear, who } from './deliveries-change.ts'
 import { readFilter, readIds } from './deliveries-flags.ts'
 
 /** `leasehold webhooks cancel`; the exit code is 1 when it was stopped, or a delivery that was named was not cancelled. */
@@ -16,7 +16,7 @@ export async function cancelCommand(run: Run): Promise<number> {
   const { schema } = loaded.settings
   const options = { schema, filter, limit, ...who(run), ...(ids.length === 0 ? {} : { ids }) }
   const agreed = asking(run, ids.length > 0)
-  return following(run, async (db, follow) => {
+  return followed(run, async (db, follow) => {
     const left = await leftOut(db, schema, ids, whyNot)
     if (agreed !== undefined) {
       const found = await cancel(db, { ...options, dryRun: true, signal: follow.signal })

@@ -4,7 +4,7 @@ import type { Database } from '../../postgres/index.ts'
 import { type DeliverySummary, listDeliveries } from '../../webhooks/operator/browse.ts'
 import type { ChangeProgress, Following } from '../../webhooks/operator/change.ts'
 import { isEmptyFilter, type DeliveryFilter } from '../../webhooks/operator/filter.ts'
-import { ended, watchEnding } from '../ending.ts'
+import { following } from '../following.ts'
 import { isSet } from '../flag-values.ts'
 import { principalOf, reasonOf } from '../principal.ts'
 import { type Run, UsageError } from '../run.ts'
@@ -20,34 +20,14 @@ export interface LeftOut {
 /** More ids than this are not looked up one by one to say what became of each. */
 const MOST_LOOKED_UP = 1_000
 
-/** Does it, and stops after the batch being written when the process is told to. */
-export async function following(
+/** Does it, and can be stopped. */
+export async function followed(
   run: Run,
   act: (db: Database, following: Following) => Promise<number>,
 ): Promise<number> {
-  const { log, terminal } = run
-  const ending = watchEnding({
-    exitNow: (code) => process.exit(code),
-    onLateError: (error) => log.error({ err: error }, 'an error while stopping'),
-  })
-  let reached: ChangeProgress | undefined
-  const onProgress = (progress: ChangeProgress): void => {
-    reached = progress
-    if (terminal.isTerminal) terminal.err(progressLine(progress))
-  }
-  try {
-    const code = await withWebhooks(run, async (db) => act(db, { signal: ending.signal, onProgress }))
-    if (ending.signal.aborted) {
-      const reason = await ended(ending)
-      if ('error' in reason) throw reason.error
-    }
-    return code
-  } catch (error) {
-    if (reached !== undefined) terminal.err(`${halfWay(reached)}\n`)
-    throw error
-  } finally {
-    ending.close()
-  }
+  return following<ChangeProgress>(run, { line: progressLine, halfWay }, async (given) =>
+    withWebhooks(run, async (db) => act(db, given)),
+  )
 }
 
 /** What a change that did not come to its end has done, and how to go on. */

@@ -5,7 +5,7 @@ import { requeue, type Requeued, type RequeueOptions } from '../../webhooks/oper
 import { isSet, positiveFlag, wholeFlag } from '../flag-values.ts'
 import type { Run } from '../run.ts'
 import { counted, grouped, printableJson, relative } from '../text-columns.ts'
-import { asking, following, halfWay, type LeftOut, leftOut, refuseUnclear, who } from './deliveries-change.ts'
+import { asking, followed, halfWay, type LeftOut, leftOut, refuseUnclear, who } from './deliveries-change.ts'
 import { readFilter, readIds } from './deliveries-flags.ts'
 
 /** `leasehold webhooks requeue`; the exit code is 1 when it was stopped, or a delivery that was named was not requeued. */
@@ -47,7 +47,7 @@ export async function runRequeue(run: Run, { named, act, leftOut: look }: Requeu
   const { flags, print } = run
   const dryRun = isSet(flags, 'dryRun')
   const agreed = asking(run, named)
-  return following(run, async (db, follow) => {
+  return followed(run, async (db, follow) => {
     const left = await look(db)
     if (agreed !== undefined) {
       const found = await act(db, { dryRun: true, signal: follow.signal })
