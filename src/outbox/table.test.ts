@@ -92,6 +92,13 @@ describe('LIFE-02: the database refuses what the state machine does not know', (
     expect((await records(db))[0]?.status).toBe(from)
   })
 
+  it('refuses another id or bucket to an event in flight, where nobody would find it', async () => {
+    await eventIn('CLAIMED')
+    await expect(change('bucket = 7')).rejects.toThrow('is in flight: its id and its bucket stay')
+    await expect(change('id = id + 1000')).rejects.toThrow('is in flight: its id and its bucket stay')
+    await expect(change("locked_until = now() + interval '1 minute'")).resolves.toBeUndefined()
+  })
+
   it('LIFE-01: there are four states, and no other', async () => {
     await eventIn('CLAIMED')
     await expect(change("status = 'PROCESSING'")).rejects.toThrow('cannot go from CLAIMED to PROCESSING')

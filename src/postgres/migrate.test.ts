@@ -228,3 +228,26 @@ describe('a table that is in use', () => {
     expect(await migrate(db, { schema, directory })).toMatchObject({ applied: [2], version: 2 })
   })
 })
+
+it('006: who may claim events may note that, whoever granted it before', async () => {
+  const schema = freshSchema()
+  const role = `relay_${Date.now()}`
+  const files = await readMigrations(MIGRATIONS_DIRECTORY)
+  const upTo = (last: number) =>
+    Object.fromEntries(files.slice(0, last).map(({ file, text }) => [file, text] as const))
+  await migrate(db, { schema, directory: await directoryOf(upTo(5)) })
+  await db.query({ text: `create role ${role}` })
+  try {
+    await db.query({ text: `grant select, update on ${quoteQualified(schema, 'outbox')} to ${role}` })
+    await migrate(db, { schema, directory: await directoryOf(upTo(6)) })
+    const { rows } = await db.query({
+      text: `select bool_and(has_table_privilege($1, $2, p)) as granted
+        from unnest(array['select', 'insert', 'update', 'delete']) as p`,
+      values: [role, quoteQualified(schema, 'outbox_claims')],
+    })
+    expect(rows).toEqual([{ granted: true }])
+  } finally {
+    await db.query({ text: `drop owned by ${role}` })
+    await db.query({ text: `drop role ${role}` })
+  }
+})
