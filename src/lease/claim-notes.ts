@@ -1,8 +1,9 @@
 import { type Lease } from './lease.ts'
+import { LARGEST_NOTE } from './note-sql.ts'
 
-/** The notes of one claim, and how many of its leases have not ended. */
+/** One note of a claim, and how many of its leases have not ended. */
 interface Note {
-  readonly ids: readonly string[]
+  readonly id: string
   readonly of: ClaimNotes
   left: number
 }
@@ -15,7 +16,7 @@ class NotedLease implements Lease {
   readonly until: Date
   #note: Note | undefined
 
-  constructor(id: string, owner: string, token: bigint, until: Date, note: Note) {
+  constructor(id: string, owner: string, token: bigint, until: Date, note: Note | undefined) {
     this.id = id
     this.owner = owner
     this.token = token
@@ -23,13 +24,13 @@ class NotedLease implements Lease {
     this.#note = note
   }
 
-  /** The ids of the notes if this was the last of the leases. A lease ends once, however often it is said. */
-  static end(lease: Lease, notes: ClaimNotes): readonly string[] | undefined {
+  /** The id of its note if this was the last of the leases. A lease ends once, however often it is said. */
+  static end(lease: Lease, notes: ClaimNotes): string | undefined {
     const note = #note in lease ? lease.#note : undefined
     if (note?.of !== notes || !(lease instanceof NotedLease)) return undefined
     lease.#note = undefined
     note.left -= 1
-    return note.left === 0 ? note.ids : undefined
+    return note.left === 0 ? note.id : undefined
   }
 }
 
@@ -39,17 +40,32 @@ export type MakeLease = (id: string, owner: string, token: bigint, until: Date) 
 export class ClaimNotes {
   #finished: string[] = []
 
-  /** Makes the leases of a claim that has so many, and these notes. */
+  /**
+   * Makes the leases of a claim that has so many, and these notes, each of which names as many as fit. Rows mostly come
+   * back in the order in which they were noted; where not, a note is taken for finished too early, and stays.
+   */
   leases(ids: readonly string[], count: number): MakeLease {
-    const note = { ids, of: this, left: count }
-    return (...lease) => new NotedLease(...lease, note)
+    const notes = ids.map((id, i) => ({
+      id,
+      of: this,
+      left: Math.min(LARGEST_NOTE, count - i * LARGEST_NOTE),
+    }))
+    let made = 0
+    return (id, owner, token, until) => {
+      const note = notes[Math.floor(made / LARGEST_NOTE)]
+      made += 1
+      return new NotedLease(id, owner, token, until, note)
+    }
   }
 
-  /** Settled, released or fenced off by a statement of this store that has committed. */
+  /**
+   * Settled, released or fenced off, by a statement of this store that has committed or by the one that is to remove
+   * the notes.
+   */
   ended(leases: readonly Lease[]): void {
     for (const lease of leases) {
       const finished = NotedLease.end(lease, this)
-      if (finished !== undefined) this.#finished.push(...finished)
+      if (finished !== undefined) this.#finished.push(finished)
     }
   }
 

@@ -25,6 +25,12 @@ interface Facts {
   /** … whether anything was claimed or marked, and which lines to look at again. */
   readonly moved?: boolean
   readonly again?: readonly string[]
+  /** Where rows are found by bundles: how many were taken, how many rows they had, … */
+  readonly bundles?: number
+  readonly bundled?: number
+  /** … how many others were taking just then, and whether these were all that there are. */
+  readonly missed?: number
+  readonly all?: boolean
   /** Where claims are noted. */
   readonly notes?: readonly string[] | null
 }
@@ -39,6 +45,10 @@ export interface ClaimResult<Row extends object> {
   readonly nextDueMs: number | undefined
   readonly moved: boolean
   readonly again: readonly string[]
+  readonly bundles: number
+  readonly bundled: number
+  readonly missed: number
+  readonly all: boolean
 }
 
 /** The first result has the facts, the others are the rows. */
@@ -64,6 +74,10 @@ export function readClaim<Row extends object>(
     nextDueMs: facts.nextDueMs ?? undefined,
     moved: facts.moved ?? true,
     again: facts.again ?? [],
+    bundles: facts.bundles ?? 0,
+    bundled: facts.bundled ?? 0,
+    missed: facts.missed ?? 0,
+    all: facts.all ?? true,
   }
 }
 

@@ -1,14 +1,15 @@
 /** The claim, alone and together with the settlement of what was finished meanwhile. */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
+import { ADVANCED_IN_BUNDLES, BUNDLE_FACTS, putBack } from './bundle-sql.ts'
 import { settleUpdate } from './held-sql.ts'
 import { advance, continued, followers, judged, type Lines, linesOf, lookAgain } from './line-sql.ts'
+import { type From, lastPlace, nextDue, nextRows } from './look-sql.ts'
 import { NOTE, noteClaim, NOTES } from './note-sql.ts'
 import {
   assignments,
   CLOCK_TOKEN,
   heldLeases,
   inBucket,
-  isFree,
   list,
   named,
   type Parts,
@@ -17,12 +18,6 @@ import {
 } from './parts.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
 import { type Outcome } from './table.ts'
-
-/** The most rows one claim or reap can take. */
-export const MAX_BATCH = 10_000
-
-/** Where the look begins: at the start of the order, or at the place where another look ended. */
-export type From = 'start' | 'place'
 
 /** Takes the next rows and gives each a new token, in one statement (RULE-020-001, RULE-020-040). */
 export function claim(parts: Parts, from: From): LeaseStatement {
@@ -33,11 +28,11 @@ export function claim(parts: Parts, from: From): LeaseStatement {
     parameter,
     lines === undefined
       ? `
-with next as materialized (${nextRows(parts, parameter, { from })}),
+with ${nextRows(parts, parameter, { from })},
 ${claimed(parts, parameter, 'next')}
-${factsAndRows(parts, parameter, { chosen: 'next' })}`
+${factsAndRows(parts, parameter, { chosen: 'next', ...seenInBundles(parts, parameter) })}`
       : `
-with next as materialized (${nextRows(parts, parameter, { from, lines })}),
+with ${nextRows(parts, parameter, { from, lines })},
 ${judged(parts, lines, parameter, [], false)},
 ${claimed(parts, parameter, 'heads')}
 ${factsAndRows(parts, parameter, { chosen: 'heads', ...seenInLines(parts, parameter, 'heads', CLAIM_FACTS) })}`,
@@ -62,9 +57,9 @@ with held as materialized (${heldLeases(parts, parameter)}),
 settled as (
 ${settleUpdate(parts, parameter, declared)}
 ),
-next as materialized (${nextRows(parts, parameter, { from, besides: notHeld(parts) })}),
-${claimed(parts, parameter, 'next')}
-${factsAndRows(parts, parameter, { chosen: 'next', settled: SETTLED })}`,
+${nextRows(parts, parameter, { from, besides: notHeld(parts) })},
+${claimed(parts, parameter, 'next', { settled: `select "@id"::${parts.key[0]?.type ?? 'text'} from settled` })}
+${factsAndRows(parts, parameter, { chosen: 'next', settled: SETTLED, ...seenInBundles(parts, parameter) })}`,
   )
 }
 
@@ -90,7 +85,7 @@ function exchangeInLines(
     chosen: 'chosen',
     settled: SETTLED,
     ...seenInLines(parts, parameter, 'chosen', {
-      seen: '(select count(*) from next) + (select count(*) from continued)',
+      others: ['continued'],
       more: '(select count(*) from locked) + (select count(*) from revived) > 0',
       again: lookAgain('continued'),
     }),
@@ -103,13 +98,13 @@ ${settleUpdate(parts, parameter, declared)}
 ${followers(parts, lines, parameter, 'settled', true)},
 ${continued(parts, lines, parameter)},
 ${advance(parts, lines, parameter, 'continued')},
-next as materialized (${nextRows(parts, parameter, { from, besides, lines, limit: left })}),
+${nextRows(parts, parameter, { from, besides, lines, limit: left })},
 kept as materialized (select "@k1" from settled where "@left" is null),
 ${judged(parts, lines, parameter, ['continued', 'locked', 'kept'], true)},
 chosen as materialized (
   select "@k1" from continued union all select "@k1" from heads
 ),
-${claimed(parts, parameter, 'chosen')}
+${claimed(parts, parameter, 'chosen', { settled: 'select "@k1" from settled', continued: ['continued'] })}
 ${factsAndRows(parts, parameter, facts)}`
 }
 
@@ -123,89 +118,26 @@ function notHeld({ table, key }: Parts): string[] {
   return [`((${list(columns)}) in (select ${list(aliases)} from held)) is not true`]
 }
 
-function keyAndOrder({ key, order }: Parts): string[] {
-  return [...key, ...order].map(({ column, alias }) => `${column} as ${alias}`)
+/** What a statement does beside its claim. */
+interface Beside {
+  /** The keys of what it settles, as a query. */
+  readonly settled?: string
+  /** CTEs with rows that it claims without a look. */
+  readonly continued?: readonly string[]
 }
 
-interface NextRows {
-  readonly from: From
-  readonly lines?: Lines
-  readonly besides?: readonly string[]
-  /** Instead of all that was asked for. */
-  readonly limit?: string
-}
-
-function nextRows(
+function claimed(
   parts: Parts,
   parameter: Parameters,
-  { from, lines, besides = [], limit }: NextRows,
+  chosen: string,
+  { settled, continued = [] }: Beside = {},
 ): string {
-  const { table, target, order } = parts
-  const where = [
-    ...inBucket(parts, parameter),
-    `(${table.claimable})`,
-    ...(lines === undefined ? [] : [`not ${lines.behind}`]),
-    ...(table.availableAt === undefined ? [] : [`${quote(table.availableAt)} <= now()`]),
-    // Not leased, whatever `claimable` says: a declaration may forget to make it untrue. Said with `coalesce`, because
-    // the planner takes a plain `is null` on a table without statistics for one row in 200 and gives up the order.
-    // A lease without an owner is none.
-    `coalesce(${isFree(parts)}, true)`,
-    ...(table.exhausted === undefined ? [] : [`(${parts.owner} is null or not (${table.exhausted}))`]),
-    ...(from === 'place'
-      ? [
-          `(${list(order.map(({ column }) => column))}) >= (${list(order.map((o) => parameter(o.alias, o.type)))})`,
-        ]
-      : []),
-    ...besides,
-  ]
-  const columns = [...keyAndOrder(parts), ...(lines === undefined ? [] : [`${lines.key} as "@line"`])]
-  const look = (also: readonly string[], most: string | number): string => `select ${list(columns)}
-      from ${target}
-      where ${[...also, ...where].join('\n        and ')}
-      order by ${list(order.map((o) => `${o.column} ${o.direction}`))}
-      limit ${most}
-      for update skip locked`
-  const few = `limit (select ${limit ?? parameter('limit', 'int')})`
-  // The limit stands there twice because the planner takes one for a tenth of what it limits. With a thousand rows to
-  // expect it found its generic plan a little dearer than a new one, and made a new one, 1 ms, for every exchange.
-  return `
-  select *
-  from (
-    select *
-    from (
-      ${fromLanes(parts, parameter, (lane) => (lane === undefined ? look([], MAX_BATCH) : look([lane], 'lane."@room"')))}
-    ) as candidates
-    ${few}
-  ) as few
-  ${few}
-`
-}
-
-/** Each lane is looked at by itself, and no further than there is room for rows of it. */
-function fromLanes(
-  { table, laneType }: Parts,
-  parameter: Parameters,
-  look: (lane: string | undefined) => string,
-): string {
-  if (table.lanes === undefined || laneType === undefined) return look(undefined)
-  return `select found.*
-      from ${openLanes(parameter, laneType)}
-      cross join lateral (
-      ${look(`${quote(table.lanes)} = lane."@lane"`)}
-      ) as found
-      limit ${MAX_BATCH}`
-}
-
-function openLanes(parameter: Parameters, laneType: string): string {
-  return `unnest(${parameter('lanes', `${laneType}[]`)}, ${parameter('rooms', 'int[]')}) as lane ("@lane", "@room")`
-}
-
-function claimed(parts: Parts, parameter: Parameters, chosen: string): string {
   const returned = [...leaseColumns(parts), ...parts.columns.map((column) => `t.${quote(column)}`)]
-  return `${noteClaim(parts, parameter, chosen)}claimed as (
+  const rest = parts.bundles === undefined ? '' : `,\n${putBack(parts, parameter, continued)}`
+  return `${noteClaim(parts, parameter, chosen, settled)}claimed as (
 ${claimWhere(parts, parameter, chosen)}
 returning ${list(returned)}
-)`
+)${rest}`
 }
 
 /** What a statement says besides the rows it claimed: a name of `Facts` in `claim-result.ts`, and its SQL. */
@@ -218,10 +150,17 @@ type FactsSql = Readonly<Record<string, string>> & {
 const SETTLED = `case when (select count(*) from settled) < (select count(*) from held)
     then (select coalesce(json_agg("@id"), '[]') from settled) end`
 
-const CLAIM_FACTS = {
-  seen: '(select count(*) from next)',
+const CLAIM_FACTS: InLines = {
+  others: [],
   more: '(select count(*) from revived) > 0',
   again: "'{}'::text[]",
+}
+
+interface InLines {
+  /** CTEs with rows that were found otherwise than by the look. */
+  readonly others: readonly string[]
+  readonly more: string
+  readonly again: string
 }
 
 /** What a look in lines says of what it found: it may find rows and claim none of them. */
@@ -229,14 +168,28 @@ function seenInLines(
   parts: Parts,
   parameter: Parameters,
   chosen: string,
-  { seen, more, again }: typeof CLAIM_FACTS,
+  { others, more, again }: InLines,
 ): Record<string, string> {
+  const found = parts.bundles === undefined ? 'next' : 'listed'
+  const moved = `(select count(*) from (select from ${chosen} limit 1) as any_claimed) + (select count(*) from marked) > 0`
   return {
-    seen,
+    seen: [found, ...others].map((cte) => `(select count(*) from ${cte})`).join(' + '),
     more,
     again,
     nextDueMs: nextDue(parts, parameter),
-    moved: `(select count(*) from (select from ${chosen} limit 1) as any_claimed) + (select count(*) from marked) > 0`,
+    moved: parts.bundles === undefined ? moved : `${moved} or ${ADVANCED_IN_BUNDLES}`,
+    ...(parts.bundles === undefined ? {} : BUNDLE_FACTS),
+  }
+}
+
+/** The same of a look through bundles: what they name may not be there, or not be for a claim. */
+function seenInBundles(parts: Parts, parameter: Parameters): Record<string, string> {
+  if (parts.bundles === undefined) return {}
+  return {
+    seen: '(select count(*) from listed)',
+    nextDueMs: nextDue(parts, parameter),
+    moved: ADVANCED_IN_BUNDLES,
+    ...BUNDLE_FACTS,
   }
 }
 
@@ -247,7 +200,7 @@ function seenInLines(
 function factsAndRows(parts: Parts, parameter: Parameters, { chosen, ...facts }: FactsSql): string {
   const all: Readonly<Record<string, string>> = {
     until: `extract(epoch from ${leaseEnd(parameter)})::float8 * 1000`,
-    order: `(select json_agg(${rowId(parts.key.map((k) => k.alias))}) from ${chosen})`,
+    order: `(select json_agg(${rowId(parts.key.map((k) => k.alias))}) from ${inOrder(parts, chosen)})`,
     place: `(${lastPlace(parts)})`,
     ...facts,
     ...(parts.notes === undefined ? {} : { notes: NOTES }),
@@ -259,41 +212,20 @@ union all
 select null, claimed.* from claimed`
 }
 
-function leaseEnd(parameter: Parameters): string {
-  return `now() + ${parameter('leaseMs', 'float8')} * interval '1 millisecond'`
+/** What was chosen, in order. Rows that bundles name are looked up by their key, and have lost the order of the bundles. */
+function inOrder({ bundles }: Parts, chosen: string): string {
+  if (bundles === undefined) return chosen
+  const continued = chosen === 'chosen' ? 'select "@k1" from continued union all ' : ''
+  return `(${continued}select "@k1" from listed) as in_order`
 }
 
-/** In how many milliseconds the next row that is not due yet will be: a worker with nothing to do need not poll for it. */
-function nextDue(parts: Parts, parameter: Parameters): string {
-  const { table, target } = parts
-  if (table.availableAt === undefined) return 'null::float8'
-  const at = quote(table.availableAt)
-  const where = [
-    ...inBucket(parts, parameter),
-    `(${table.claimable})`,
-    ...(table.ordering === undefined ? [] : [`not ${quote(table.ordering.behind)}`]),
-    `${at} > now()`,
-    // PostgreSQL 15 cannot subtract from infinity.
-    `isfinite(${at})`,
-  ]
-  const first = (also: readonly string[]): string =>
-    `select ${at} as "@at" from ${target} where ${[...also, ...where].join(' and ')} order by ${at} limit 1`
-  const soonest =
-    table.lanes === undefined || parts.laneType === undefined
-      ? first([])
-      : `select min("@at") as "@at" from ${openLanes(parameter, parts.laneType)} cross join lateral (${first([`${quote(table.lanes)} = lane."@lane"`])}) as first`
-  return `(select extract(epoch from "@at" - now())::float8 * 1000 from (${soonest}) as soonest)`
+function leaseEnd(parameter: Parameters): string {
+  return `now() + ${parameter('leaseMs', 'float8')} * interval '1 millisecond'`
 }
 
 function leaseColumns({ key, tokenAfterClaim, idIsColumn }: Parts): string[] {
   const id = idIsColumn ? [] : [`${rowId(key.map((k) => `t.${k.column}`))} as "@id"`]
   return [`${tokenAfterClaim} as "@token"`, ...id]
-}
-
-/** Where the look ended. The values of that row alone become texts, not of all before it. */
-function lastPlace({ order }: Parts): string {
-  return `select array[${list(order.map((o) => `${o.alias}::text`))}]
-    from (select * from next offset (select greatest(count(*) - 1, 0) from next)) as last`
 }
 
 function claimWhere(parts: Parts, parameter: Parameters, source: string): string {

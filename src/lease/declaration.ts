@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { LeaseholdError } from '../errors.ts'
 import {
   argumentsIn,
+  canRest,
   type Assignments,
   type LeaseTable,
   type LeaseTableDeclaration,
@@ -35,6 +36,7 @@ const declarationSchema = z.strictObject({
   notes: z
     .strictObject({ table: z.union([name, z.strictObject({ schema: name, name })]), column: name })
     .optional(),
+  bundles: z.strictObject({ table: z.union([name, z.strictObject({ schema: name, name })]) }).optional(),
   writes: z
     .strictObject({
       claim: assignments.optional(),
@@ -64,7 +66,7 @@ export function leaseTable<const Name extends string>(
   const parsed = declarationSchema.safeParse(declaration)
   if (!parsed.success) throw invalid(declaration, z.prettifyError(parsed.error))
 
-  const { lease, writes, bucket, notes } = declaration
+  const { lease, writes, bucket, notes, bundles } = declaration
   const table: LeaseTable<Name> = {
     ...qualifiedName(declaration.table),
     key: typeof declaration.id === 'string' ? [declaration.id] : declaration.id,
@@ -80,6 +82,7 @@ export function leaseTable<const Name extends string>(
     ordering: declaration.ordering,
     lanes: declaration.lanes,
     notes: notes === undefined ? undefined : { ...qualifiedName(notes.table), column: notes.column },
+    bundles: bundles === undefined ? undefined : qualifiedName(bundles.table),
     writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
     outcomes: complete(declaration.outcomes),
     columns: declaration.columns,
@@ -131,6 +134,7 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
   ]
   if (ordering !== undefined) refuseUnorderable(declaration, table)
   if (table.notes !== undefined) refuseUnnotable(declaration, table)
+  if (table.bundles !== undefined) refuseUnbundleable(declaration, table)
   const twice = named.find((column, index) => named.indexOf(column) !== index)
   if (twice !== undefined) throw invalid(declaration, `the column ${twice} has two roles`)
 
@@ -180,6 +184,18 @@ function refuseUnorderable(declaration: LeaseTableDeclaration, table: LeaseTable
 function refuseUnnotable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
   if (table.key.length !== 1) throw invalid(declaration, '`notes` needs an `id` of one column')
   if (table.onExpiry !== 'reap') throw invalid(declaration, "`notes` needs onExpiry 'reap'")
+}
+
+/** A bundle names rows by one id, for one moment; a row that becomes claimable as time goes by would be in none. */
+function refuseUnbundleable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+  const { key, availableAt, order, onExpiry } = table
+  if (key.length !== 1) throw invalid(declaration, '`bundles` needs an `id` of one column')
+  if (onExpiry !== 'reap') throw invalid(declaration, "`bundles` needs onExpiry 'reap'")
+  if (table.lanes !== undefined) throw invalid(declaration, '`bundles` does not go with `lanes`')
+  if (canRest(table)) throw invalid(declaration, '`bundles` does not go with an outcome that has `rest`')
+  const ordered = order.map(({ column, direction }) => `${column} ${direction}`).join(', ')
+  if (availableAt === undefined || ordered !== `${availableAt} asc, ${key[0] ?? ''} asc`)
+    throw invalid(declaration, '`bundles` needs `availableAt`, and `order` to be that column and the `id`')
 }
 
 function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: LeaseTable): void {

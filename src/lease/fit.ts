@@ -1,5 +1,6 @@
 import { type Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
+import { checkTablesBeside } from './beside.ts'
 import { inspectTable, type TableShape } from './inspect.ts'
 import { misfit } from './misfit.ts'
 import { refuseSlowPlans } from './plans.ts'
@@ -39,7 +40,7 @@ export async function fitTable(db: Database, table: LeaseTable): Promise<TableSh
   checkKey(table, shape)
   checkNames(table, shape)
   checkRoom(table, shape)
-  await checkNotes(db, table, shape)
+  await checkTablesBeside(db, table, shape)
   await refuseSlowPlans(db, table, shape)
   return shape
 }
@@ -115,19 +116,6 @@ function checkKey(table: LeaseTable, shape: TableShape): void {
       `Run: ALTER TABLE ${quoteQualified(table.schema, table.name)} ADD PRIMARY KEY (${columns}); or name the key in \`id\`.`,
     )
   }
-}
-
-async function checkNotes(db: Database, table: LeaseTable, shape: TableShape): Promise<void> {
-  const { notes, key, bucket } = table
-  if (notes === undefined || (await inspectTable(db, notes)).found === 'table') return
-  const type = (column: string): string => shape.columns.get(column)?.type ?? 'bigint'
-  const inBucket = bucket === undefined ? '' : `${quote(bucket)} ${type(bucket)} NOT NULL, `
-  const primary = [...(bucket === undefined ? [] : [quote(bucket)]), 'id'].join(', ')
-  throw misfit(
-    table,
-    `there is no table ${notes.schema}.${notes.name}, in which \`notes\` says its claims are noted`,
-    `Run: CREATE TABLE ${quoteQualified(notes.schema, notes.name)} (${inBucket}id bigint GENERATED ALWAYS AS IDENTITY, rows ${type(key[0] ?? '')}[] NOT NULL, PRIMARY KEY (${primary}));`,
-  )
 }
 
 /** A worker id and a token have to fit into the owner, and a moment into the end of the lease. */

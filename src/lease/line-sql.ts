@@ -246,7 +246,7 @@ marked as (
         and ("@k1" in (select "@first" from firsts)) is not true
     ))`,
   ].join('\n    and ')}
-  returning 1
+  returning t.${lines.id} as "@k1"
 )`
 }
 

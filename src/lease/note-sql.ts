@@ -3,8 +3,8 @@
  * row; a note only says where to look. docs/decisions/013-notes-of-claims.md has the proof of the two rules:
  *
  * 1. A claim writes the note of its rows in its own statement. So whoever sees a row leased sees a note of it.
- * 2. A note is removed by a statement that sees it and sees none of its rows leased. A row that is leased later was
- *    claimed later, and has a later note. What a store remembers to have ended only says which notes to look at: a
+ * 2. A note is removed by a statement that sees it and sees none of its rows leased but those whose leases it ends
+ *    itself. A row that is leased later was claimed later, and has a later note. What a store remembers to have ended only says which notes to look at: a
  *    database that has crashed may have forgotten it.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
@@ -13,10 +13,18 @@ import { type Parameters } from './statement.ts'
 import { heldOf } from './table.ts'
 
 /** As many numbers as PostgreSQL stores without compressing them, which takes longer than writing them. */
-const LARGEST_NOTE = 200
+export const LARGEST_NOTE = 200
 
-/** The CTEs of a claim: the note of what was chosen, and the end of notes that are known to be finished. */
-export function noteClaim(parts: Parts, parameter: Parameters, chosen: string): string {
+/**
+ * The CTEs of a claim: the note of what was chosen, and the end of notes that are known to be finished, perhaps by what
+ * this statement settles.
+ */
+export function noteClaim(
+  parts: Parts,
+  parameter: Parameters,
+  chosen: string,
+  settled: string | undefined,
+): string {
   const { notes, table, bucketType } = parts
   if (notes === undefined) return ''
   const id = parts.key[0]?.column ?? ''
@@ -24,6 +32,11 @@ export function noteClaim(parts: Parts, parameter: Parameters, chosen: string): 
     table.bucket === undefined || bucketType === undefined
       ? []
       : [{ column: quote(table.bucket), value: parameter('bucket', bucketType) }]
+  const named = 'select unnest("@rows") as "@k1" from known'
+  const others =
+    settled === undefined
+      ? named
+      : `select "@k1" from (${named}) as named where ("@k1" in (${settled})) is not true`
   return `noted as (
   insert into ${notes.target} (${list([...bucket.map(({ column }) => column), 'rows'])})
   select ${list([...bucket.map(({ value }) => value), `"@all"["@from" : "@from" + ${LARGEST_NOTE - 1}]`])}
@@ -39,7 +52,7 @@ known as materialized (
 still as materialized (
   select ${id} as "@k1"
   from ${parts.target}
-  where ${[...inBucket(parts, parameter), `${id} = any (array(select unnest("@rows") from known))`, ...leasedNow(parts)].join('\n    and ')}
+  where ${[...inBucket(parts, parameter), `${id} = any (array(${others}))`, ...leasedNow(parts)].join('\n    and ')}
 ),
 forgotten as (
   delete from ${notes.target}

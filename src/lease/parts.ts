@@ -29,6 +29,8 @@ export interface Parts {
   readonly bucketType: string | undefined
   /** Where claims are noted: the table, and the column of the row that names its note. */
   readonly notes: { readonly target: string; readonly column: string } | undefined
+  /** Where bundles of claimable rows are. */
+  readonly bundles: string | undefined
   /** The type of the ordering key. */
   readonly lineType: string | undefined
   readonly laneType: string | undefined
@@ -66,6 +68,8 @@ export function partsOf(table: LeaseTable, shape: TableShape): Parts {
             target: quoteQualified(table.notes.schema, table.notes.name),
             column: quote(table.notes.column),
           },
+    bundles:
+      table.bundles === undefined ? undefined : quoteQualified(table.bundles.schema, table.bundles.name),
     lineType: table.ordering === undefined ? undefined : type(table.ordering.key),
     laneType: table.lanes === undefined ? undefined : type(table.lanes),
   }

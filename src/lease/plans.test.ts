@@ -45,7 +45,7 @@ async function preparedForAny(tx: Queryable, statement: LeaseStatement): Promise
 
 function sampleValues(table: LeaseTable, bucket: number | undefined): Record<string, unknown> {
   const key = Array.from({ length: BATCH }, (_, i) => String(i + 1))
-  const isUuid = table.name === 'payments'
+  const isUuid = table.name === 'payments' || table.name === 'postcards'
   const uuids = key.map((n) => `00000000-0000-4000-8000-${n.padStart(12, '0')}`)
   return {
     owner: 'worker',

@@ -72,6 +72,7 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
     tokens: '{}',
     lanes: [],
     rooms: [],
+    bundles: 1,
   }
   try {
     const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>({
@@ -88,7 +89,7 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
       throw misfit(
         table,
         `this role may not use it (${(error as Error).message})`,
-        `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER;${grantOnNotes(table)} as its owner.`,
+        `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER;${grantsBeside(table)} as its owner.`,
         error,
       )
     }
@@ -102,9 +103,14 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
   }
 }
 
-function grantOnNotes({ notes }: LeaseTable): string {
-  if (notes === undefined) return ''
-  return ` GRANT SELECT, INSERT, UPDATE, DELETE ON ${quoteQualified(notes.schema, notes.name)} TO CURRENT_USER;`
+function grantsBeside({ notes, bundles }: LeaseTable): string {
+  return [notes, bundles]
+    .filter((beside) => beside !== undefined)
+    .map(
+      ({ schema, name }) =>
+        ` GRANT SELECT, INSERT, UPDATE, DELETE ON ${quoteQualified(schema, name)} TO CURRENT_USER;`,
+    )
+    .join('')
 }
 
 function isPermissionDenied(error: unknown): boolean {
@@ -140,6 +146,8 @@ type Narrows = (use: Use) => boolean
  * every index costs the planner the same, so such an index will do whichever it names in its plan.
  */
 function narrowsClaim(table: LeaseTable, shape: TableShape): Narrows {
+  // The bundles name the rows; `beside.ts` has seen the index that leads to bundles.
+  if (table.bundles !== undefined) return () => true
   const order = [
     ...(table.lanes === undefined ? [] : [table.lanes]),
     ...table.order.map(({ column }) => column),

@@ -23,7 +23,7 @@ import { partsOf } from './parts.ts'
 import { type LeaseStatement } from './statement.ts'
 import { type LeaseTable, type Outcome } from './table.ts'
 
-export { MAX_BATCH } from './claim-sql.ts'
+export { MAX_BATCH } from './look-sql.ts'
 
 /** A statement that looks for rows: from the start, or from a place where the order has one direction. */
 export interface LookStatements {

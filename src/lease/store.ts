@@ -50,6 +50,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   const columns = { names: returnedColumns(table, shape), id: idColumn(table, shape) }
   const again = new LinesToLookAt()
   const notes = new ClaimNotes()
+  /** How many rows a bundle has, of those that were taken last. */
+  let perBundle = 1
 
   async function run<Result extends object>(
     statement: LeaseStatement,
@@ -145,6 +147,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       values: {
         limit,
         leaseMs,
+        bundles: Math.min(limit, 2 * Math.ceil(limit / perBundle) + FEW_BUNDLES),
         ...places,
         lanes: lanes?.map(({ key }) => key),
         rooms: lanes?.map(({ room }) => room),
@@ -159,7 +162,9 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   ): Promise<ClaimResult<Row>> {
     return notes.spend(async (finished) => {
       const rows = await run<ClaimedValues>(statement, { ...values, finished }, db, 'array')
-      return readClaim<Row>(rows, columns, owner, notes)
+      const read = readClaim<Row>(rows, columns, owner, notes)
+      if (read.bundles > 0) perBundle = Math.max(1, read.bundled / read.bundles)
+      return read
     })
   }
 
@@ -179,8 +184,9 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const current = newestOfEachRow(leases)
       const held = { ...batch(current.values()), ...argsOf(outcome, leases, current, args) }
       return again.spend(async (keys) => {
-        const read = await look(statement, { ...values, ...held, again: keys })
+        // Those that this statement finishes it removes: whether it does is for the database to see.
         notes.ended(leases)
+        const read = await look(statement, { ...values, ...held, again: keys })
         again.add(read.again)
         const more = read.more || read.again.length > 0
         return {
@@ -259,19 +265,29 @@ interface Look {
   readonly sentAt: number
 }
 
+/** So many bundles more are looked at than were needed last time, before it is decided how many to take. */
+const FEW_BUNDLES = 8
+
+/** When to look again where others were taking what there is: they may leave some of it. */
+const CROWD_MS = 10
+
 /** When to look again where what was found can neither be claimed nor marked, because somebody has it locked. */
 const STANDSTILL_MS = 100
 
 function claimOf<Row extends object>(
-  { claimed, place, seen, nextDueMs, moved }: ClaimResult<Row>,
+  { claimed, place, seen, nextDueMs, moved, missed, all }: ClaimResult<Row>,
   { limit, leaseMs }: ClaimRequest,
   sentAt: number,
   again: LinesToLookAt,
 ): Claim<Row> {
   // What was found and not claimed was marked as waiting: others may have stood behind it all the while.
-  const full = moved && (seen >= limit || seen > claimed.length)
+  const full = moved && (seen >= limit || seen > claimed.length || !all)
   const standsStill = (seen > 0 && !moved) || !again.isEmpty
-  const soonest = Math.min(nextDueMs ?? Infinity, standsStill ? STANDSTILL_MS : Infinity)
+  const soonest = Math.min(
+    nextDueMs ?? Infinity,
+    standsStill ? STANDSTILL_MS : Infinity,
+    missed > 0 ? CROWD_MS : Infinity,
+  )
   const due = soonest === Infinity ? {} : { nextDueMs: soonest }
   return { claimed, place, full, ...due, trustedUntil: trustedUntil(sentAt, leaseMs) }
 }

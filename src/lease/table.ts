@@ -48,6 +48,17 @@ export interface Notes {
   readonly column: string
 }
 
+/**
+ * A table beside this one that says which rows may be claimable, in bundles of their ids, so that no index needs to know
+ * it and a claim can be a HOT update, too. It has the columns `id` (a `bigint` that nobody gives twice), `at` (a
+ * `timestamptz`: when the first of them is due), `rows` (an array of ids) and the bucket, where there are buckets; an
+ * index leads to them by `at` and `id`. Triggers of the leased table write a bundle whenever a row becomes claimable, in
+ * whatever way: what is in no bundle is never claimed. docs/decisions/014-bundles.md has the rules.
+ */
+export interface Bundles {
+  readonly table: string | { readonly schema: string; readonly name: string }
+}
+
 export interface LeaseTableDeclaration<Name extends string = string> {
   /** `'schema.table'`, `'table'` (then in `public`), or the two parts where a name contains a dot. */
   readonly table: string | { readonly schema: string; readonly name: string }
@@ -80,6 +91,8 @@ export interface LeaseTableDeclaration<Name extends string = string> {
   readonly lanes?: string
   /** Where claims are noted, instead of an index on what is leased. */
   readonly notes?: Notes
+  /** Where claims find the rows, instead of along an index on what is claimable. */
+  readonly bundles?: Bundles
   /** What the verbs write besides the lease itself. */
   readonly writes?: {
     readonly claim?: Assignments
@@ -115,6 +128,7 @@ export interface LeaseTable<Name extends string = string> {
   readonly ordering: Ordering | undefined
   readonly lanes: string | undefined
   readonly notes: { readonly schema: string; readonly name: string; readonly column: string } | undefined
+  readonly bundles: { readonly schema: string; readonly name: string } | undefined
   readonly writes: { readonly claim: Assignments; readonly release: Assignments; readonly reap: Assignments }
   readonly outcomes: Readonly<Record<Name, Outcome>>
   readonly columns: readonly string[] | undefined

@@ -17,9 +17,11 @@ export function pendingAge(table: LeaseTable): PendingAge {
     moment ??= { column: await momentColumn(db, table) }
     if (moment.column === undefined) return undefined
     const text =
-      table.lanes === undefined
-        ? oldest(table, moment.column)
-        : oldestInLanes(table, table.lanes, moment.column)
+      table.bundles !== undefined
+        ? oldestInBundles(table, moment.column)
+        : table.lanes === undefined
+          ? oldest(table, moment.column)
+          : oldestInLanes(table, table.lanes, moment.column)
     const { rows } = await db.query<{ age: number | null }>({ text })
     return Math.max(0, rows[0]?.age ?? 0)
   }
@@ -54,7 +56,44 @@ from lane cross join lateral (
 ) as first`
 }
 
-/** What a claim would take, as `lease/claim-sql.ts` has it, in whatever bucket. */
+/** From bucket to bucket, and from bundle to bundle until one has a row that waits. */
+function oldestInBundles(table: LeaseTable, moment: string): string {
+  const { bucket } = table
+  const bundles = pendingInBundles(
+    table,
+    `select ${quote(moment)} as at`,
+    `order by ${quote(moment)} limit 1`,
+  )
+  const first = (where: string): string => `select waiting.at from ${bundles} ${where} limit 1`
+  const age = 'extract(epoch from now() - min(at))::float8 as age'
+  if (bucket === undefined) return `select ${age} from (${first('')}) as first`
+  const next = (where: string): string =>
+    `select ${quote(bucket)} as bucket from ${bundlesOf(table)} ${where} order by ${quote(bucket)} limit 1`
+  return `with recursive lane as (
+  (${next('')})
+  union all
+  select next.* from lane cross join lateral (${next(`where ${quote(bucket)} > lane.bucket`)}) as next
+)
+select ${age} from lane cross join lateral (${first(`where bundle.${quote(bucket)} = lane.bucket`)}) as first`
+}
+
+/** A FROM clause: the bundles that are due, in order, each with those of its rows that wait. */
+export function pendingInBundles(table: LeaseTable, columns: string, rest = ''): string {
+  const { bucket, key } = table
+  const same = bucket === undefined ? '' : `${quote(bucket)} = bundle.${quote(bucket)} and `
+  const order = [...(bucket === undefined ? [] : [quote(bucket)]), 'at', 'id'].join(', ')
+  return `(select * from ${bundlesOf(table)} where at <= now() order by ${order}) as bundle
+cross join lateral (
+  ${columns} from ${quoteQualified(table.schema, table.name)}
+  where ${same}${quote(key[0] ?? '')} = any (bundle.rows) and ${pendingWhere(table)} ${rest}
+) as waiting`
+}
+
+function bundlesOf({ bundles }: LeaseTable): string {
+  return bundles === undefined ? '' : quoteQualified(bundles.schema, bundles.name)
+}
+
+/** What a claim would take, as `lease/look-sql.ts` has it, in whatever bucket. */
 export function pendingWhere(table: LeaseTable): string {
   const until = quote(table.lease.until)
   return [

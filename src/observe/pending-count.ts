@@ -1,7 +1,7 @@
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { LeaseTable } from '../lease/table.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { pendingWhere } from './pending-age.ts'
+import { pendingInBundles, pendingWhere } from './pending-age.ts'
 
 export interface PendingCount {
   /** What could be claimed now. */
@@ -14,8 +14,12 @@ export interface PendingCount {
 /** Counts up to a bound: a table of a million rows is not read for the sake of a number on a screen. */
 export async function pendingCount(db: Queryable, table: LeaseTable, most = 10_000): Promise<PendingCount> {
   const target = quoteQualified(table.schema, table.name)
-  const count = (where: string): string =>
-    `(select count(*)::int from (select from ${target} where ${where} limit $1::int) as found)`
+  const count = (from: string): string =>
+    `(select count(*)::int from (select from ${from} limit $1::int) as found)`
+  const pending =
+    table.bundles === undefined
+      ? `${target} where ${pendingWhere(table)}`
+      : pendingInBundles(table, 'select 1 as one')
   const noted =
     table.notes === undefined
       ? ''
@@ -23,7 +27,7 @@ export async function pendingCount(db: Queryable, table: LeaseTable, most = 10_0
   // The owner first: an index on leased rows names it.
   const leased = `${quote(table.lease.owner)} is not null and ${quote(table.lease.until)} > now()${noted}`
   const { rows } = await db.query<{ pending: number; leased: number }>({
-    text: `select ${count(pendingWhere(table))} as pending,\n  ${count(leased)} as leased`,
+    text: `select ${count(pending)} as pending,\n  ${count(`${target} where ${leased}`)} as leased`,
     values: [most],
   })
   return { pending: rows[0]?.pending ?? 0, leased: rows[0]?.leased ?? 0, most }

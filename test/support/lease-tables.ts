@@ -1,4 +1,4 @@
-/** Seven tables as different as users' tables are; the conformance suite and the kernel's tests run over them. */
+/** Tables as different as users' tables are; the conformance suite and the kernel's tests run over them. */
 import { leaseTable, rowId, type LeaseTable } from '../../src/lease/index.ts'
 import { type Database } from '../../src/postgres/database.ts'
 import { type LeaseSubject } from '../../src/testing/index.ts'
@@ -11,6 +11,8 @@ export interface Specimen {
   readonly lanes?: readonly string[]
   /** Inserts $1 rows and returns their keys, in the order in which they are due. */
   readonly insert: string
+  /** Removes all rows, where a DELETE is not enough. */
+  readonly empty?: string
   readonly final: LeaseSubject['final']
 }
 
@@ -363,7 +365,78 @@ export const noted: Specimen = {
   final: { outcome: 'sent' },
 }
 
-export const specimens: readonly Specimen[] = [events, payments, chunks, tasks, odd, lines, lanes, noted]
+/** No index knows what is claimable: triggers write it down in bundles of uuids beside the table. */
+export const bundled: Specimen = {
+  name: 'claimable rows in bundles beside the table',
+  ddl: `
+    create table public.postcards (
+      code uuid primary key default gen_random_uuid(),
+      sent boolean not null default false,
+      free_at timestamptz default now(),
+      attempts int not null default 0,
+      owner text,
+      until timestamptz,
+      token bigint not null default 0
+    ) with (fillfactor = 50);
+    create index postcards_leased on public.postcards (code) where owner is not null;
+    create table public.postcard_bundles (
+      id bigint generated always as identity primary key,
+      at timestamptz not null,
+      rows uuid[] not null
+    );
+    create index postcard_bundles_due on public.postcard_bundles (at, id);
+    create function public.bundle_postcards() returns trigger language plpgsql as $$
+    begin
+      insert into public.postcard_bundles (at, rows)
+      select free_at, array_agg(code order by place) from (
+        select free_at, code, row_number() over () as place from written where free_at is not null
+      ) as free group by free_at, place / 50 order by min(place);
+      return null;
+    end $$;
+    create trigger postcards_written after insert on public.postcards referencing new table as written
+      for each statement execute function public.bundle_postcards();
+    create function public.bundle_postcard() returns trigger language plpgsql as $$
+    begin
+      insert into public.postcard_bundles (at, rows) values (new.free_at, array[new.code]);
+      return null;
+    end $$;
+    create trigger postcards_freed after update on public.postcards for each row
+      when (new.free_at is not null and new.free_at is distinct from old.free_at)
+      execute function public.bundle_postcard()`,
+  table: leaseTable({
+    table: 'public.postcards',
+    id: 'code',
+    lease: { owner: 'owner', until: 'until', token: 'token' },
+    claimable: 'free_at is not null',
+    availableAt: 'free_at',
+    order: ['free_at', 'code'],
+    onExpiry: 'reap',
+    attempts: 'attempts',
+    bundles: { table: 'public.postcard_bundles' },
+    writes: {
+      claim: { free_at: 'null' },
+      release: { free_at: "now() + $delay_ms * interval '1 millisecond'" },
+      reap: { free_at: 'now()' },
+    },
+    outcomes: { sent: { set: { sent: 'true' } } },
+  }),
+  insert: `insert into public.postcards (code) select gen_random_uuid() from generate_series(1, $1::int)
+    returning code as k1`,
+  empty: 'truncate public.postcards, public.postcard_bundles',
+  final: { outcome: 'sent' },
+}
+
+export const specimens: readonly Specimen[] = [
+  events,
+  payments,
+  chunks,
+  tasks,
+  odd,
+  lines,
+  lanes,
+  noted,
+  bundled,
+]
 
 /** Creates the specimen's table and makes it a subject of the conformance suite. */
 export function subjectOf(db: Database, specimen: Specimen): LeaseSubject & { create(): Promise<void> } {
@@ -379,9 +452,8 @@ export function subjectOf(db: Database, specimen: Specimen): LeaseSubject & { cr
       await db.query({ text: specimen.ddl })
     },
     empty: async () => {
-      await db.query({
-        text: `delete from ${target} ${bucket === undefined ? '' : `where "${table.bucket}" = ${bucket}`}`,
-      })
+      const rows = `delete from ${target} ${bucket === undefined ? '' : `where "${table.bucket}" = ${bucket}`}`
+      await db.query({ text: specimen.empty ?? rows })
     },
     insert: async (count) => {
       const { rows } = await db.query<{ k1: string; k2?: string }>({ text: specimen.insert, values: [count] })
