@@ -64,7 +64,15 @@ END)),
   constraint outbox_parked_only_when_dead CHECK (((NOT parked) OR (status = 'DEAD'::text))),
   constraint outbox_pkey PRIMARY KEY (bucket, id),
   constraint outbox_published_at_exactly_when_published CHECK (((published_at IS NOT NULL) = (status = 'PUBLISHED'::text)))
-) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_factor=0.02, fillfactor=50);
+) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_factor=0.02, fillfactor=40);
+
+create table leasehold.outbox_bundles (
+  bucket smallint default 0 not null,
+  id bigint generated always as identity not null,
+  at timestamp with time zone not null,
+  rows bigint[] not null,
+  constraint outbox_bundles_pkey PRIMARY KEY (bucket, id)
+) with (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000);
 
 create table leasehold.outbox_claims (
   bucket smallint default 0 not null,
@@ -260,11 +268,11 @@ CREATE INDEX audit_at ON leasehold.audit USING btree (at);
 
 CREATE INDEX inbox_processed_at ON leasehold.inbox USING btree (processed_at);
 
+CREATE INDEX outbox_bundles_due ON leasehold.outbox_bundles USING btree (bucket, at, id);
+
 CREATE INDEX outbox_dead ON leasehold.outbox USING btree (bucket, id) WHERE (indexed_status = 'DEAD'::text);
 
 CREATE INDEX outbox_lines ON leasehold.outbox USING btree (bucket, ordering_key, ((indexed_status <> 'CLAIMED'::text)), id) WHERE ((ordering_key IS NOT NULL) AND ((indexed_status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text])) OR parked));
-
-CREATE INDEX outbox_pending ON leasehold.outbox USING btree (bucket, available_at, id) WHERE ((available_at IS NOT NULL) AND (NOT behind));
 
 CREATE INDEX sync_checkpoints_leased ON leasehold.sync_checkpoints USING btree (matrix_id, chunk_hash) WHERE (locked_by IS NOT NULL);
 
@@ -355,21 +363,49 @@ begin
 end
 $function$;
 
-CREATE OR REPLACE FUNCTION leasehold.check_outbox_transition()
+CREATE OR REPLACE FUNCTION leasehold.bundle_outbox()
  RETURNS trigger
  LANGUAGE plpgsql
+ SECURITY DEFINER
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 begin
-  if old.status = 'PENDING' and new.status = 'CLAIMED' and new.lock_token > old.lock_token then
-    -- By hand, or by a relay of an older release: a claim without a note is given one.
-    insert into outbox_claims (bucket, rows) values (new.bucket, array[new.id]) returning id into new.claim_id;
-    return new;
-  end if;
-  if old.status = 'CLAIMED' and new.status = 'CLAIMED' and new.lock_token >= old.lock_token then
-    raise exception 'event % is in flight: its id and its bucket stay', old.id
-      using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
-        hint = 'Wait until it is published, or dead.';
+  insert into outbox_bundles (bucket, at, rows)
+  select bucket, min(available_at), array_agg(id)
+  from written
+  where not behind
+  -- Neighbours that are due already need not agree on since when.
+  group by bucket, greatest(available_at, now()), id / 200
+  order by min(available_at), min(id);
+  perform wake('outbox');
+  return null;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION leasehold.check_outbox_transition()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+begin
+  if new.lock_token >= old.lock_token then
+    if old.status = 'PENDING' and new.status = 'CLAIMED' and new.lock_token > old.lock_token then
+      -- By hand, or by a relay of an older release: a claim without a note is given one.
+      insert into outbox_claims (bucket, rows) values (new.bucket, array[new.id]) returning id into new.claim_id;
+      return new;
+    end if;
+    if new.status = 'PENDING' then
+      -- It can be claimed, and could not before, or not then.
+      insert into outbox_bundles (bucket, at, rows)
+      select new.bucket, new.available_at, array[new.id] where new.available_at is not null;
+      return new;
+    end if;
+    if old.status = 'CLAIMED' and new.status = 'CLAIMED' then
+      raise exception 'event % is in flight: its id and its bucket stay', old.id
+        using errcode = 'check_violation', table = tg_table_name, schema = tg_table_schema,
+          hint = 'Wait until it is published, or dead.';
+    end if;
   end if;
   if old.status = new.status or new.lock_token < old.lock_token or (old.status = 'PENDING' and new.status = 'CLAIMED') then
     raise exception 'the lock_token of event % grows with every claim and never goes down: % cannot follow %', old.id, new.lock_token, old.lock_token
@@ -382,6 +418,18 @@ begin
       hint = case when old.status = 'PENDING' then 'An event is claimed before it is published or given up; leasehold outbox unblock gives up one that keeps failing.'
         when old.status = 'CLAIMED' then 'Leave it to the relay that holds it.'
         else 'A finished event goes back to PENDING by replay only: leasehold outbox replay.' end;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION leasehold.empty_outbox_bundles()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+begin
+  truncate outbox_bundles;
+  return null;
 end
 $function$;
 
@@ -584,17 +632,6 @@ begin
 end
 $function$;
 
-CREATE OR REPLACE FUNCTION leasehold.wake_outbox()
- RETURNS trigger
- LANGUAGE plpgsql
- SET search_path TO 'leasehold', 'pg_temp'
-AS $function$
-begin
-  perform wake('outbox');
-  return null;
-end
-$function$;
-
 CREATE OR REPLACE FUNCTION leasehold.wake_sync()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -629,14 +666,16 @@ $function$;
 
 CREATE TRIGGER outbox_beginning BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN (((new.status <> 'PENDING'::text) OR (new.lock_token <> 0) OR (new.event_type = ''::text) OR (octet_length(new.event_type) > 255) OR (new.ordering_key = ''::text) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.created_at)))) EXECUTE FUNCTION leasehold.refuse_outbox_beginning();
 
+CREATE TRIGGER outbox_emptied AFTER TRUNCATE ON leasehold.outbox FOR EACH STATEMENT EXECUTE FUNCTION leasehold.empty_outbox_bundles();
+
 CREATE TRIGGER outbox_transition BEFORE UPDATE ON leasehold.outbox FOR EACH ROW WHEN (((
         CASE old.status
-            WHEN 'CLAIMED'::text THEN ((new.status = ANY (ARRAY['PUBLISHED'::text, 'PENDING'::text, 'DEAD'::text])) OR ((new.status = 'CLAIMED'::text) AND (new.id = old.id) AND (new.bucket = old.bucket)))
-            WHEN 'PENDING'::text THEN ((new.status = 'PENDING'::text) OR ((new.status = 'CLAIMED'::text) AND (new.lock_token > old.lock_token) AND (new.claim_id IS DISTINCT FROM old.claim_id)))
-            ELSE ((new.status = old.status) OR (new.status = 'PENDING'::text))
+            WHEN 'CLAIMED'::text THEN ((new.status = ANY (ARRAY['PUBLISHED'::text, 'DEAD'::text])) OR ((new.status = 'CLAIMED'::text) AND (new.id = old.id) AND (new.bucket = old.bucket)))
+            WHEN 'PENDING'::text THEN (((new.status = 'PENDING'::text) AND (new.behind OR ((NOT old.behind) AND (new.available_at = old.available_at) AND (new.id = old.id) AND (new.bucket = old.bucket)))) OR ((new.status = 'CLAIMED'::text) AND (new.lock_token > old.lock_token) AND (new.claim_id IS DISTINCT FROM old.claim_id)))
+            ELSE (new.status = old.status)
         END IS NOT TRUE) OR (new.lock_token < old.lock_token))) EXECUTE FUNCTION leasehold.check_outbox_transition();
 
-CREATE TRIGGER outbox_written AFTER INSERT ON leasehold.outbox FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_outbox();
+CREATE TRIGGER outbox_written AFTER INSERT ON leasehold.outbox REFERENCING NEW TABLE AS written FOR EACH STATEMENT EXECUTE FUNCTION leasehold.bundle_outbox();
 
 CREATE TRIGGER settings_changed AFTER INSERT OR DELETE OR UPDATE ON leasehold.settings FOR EACH ROW EXECUTE FUNCTION leasehold.announce_settings();
 
@@ -725,6 +764,14 @@ comment on column leasehold.outbox.payload is 'The event itself.';
 comment on column leasehold.outbox.published_at is 'When the publisher had acknowledged it. Set exactly while PUBLISHED.';
 
 comment on column leasehold.outbox.status is 'PENDING, CLAIMED, PUBLISHED or DEAD.';
+
+comment on column leasehold.outbox_bundles.at is 'When the first of its events is due, or earlier.';
+
+comment on column leasehold.outbox_bundles.bucket is 'The bucket of its events.';
+
+comment on column leasehold.outbox_bundles.id is 'Number of the bundle.';
+
+comment on column leasehold.outbox_bundles.rows is 'The ids of the events. The outbox says whether they can be claimed; what can be claimed is in a bundle.';
 
 comment on column leasehold.outbox_claims.bucket is 'The bucket of its events.';
 
@@ -972,7 +1019,11 @@ comment on column leasehold.workers.version is 'The release of Leasehold it runs
 
 comment on function leasehold.announce_settings() is 'Announces a change of settings on the channel leasehold_settings, with their name.';
 
-comment on function leasehold.check_outbox_transition() is 'Refuses a change of state that is not one of the six legal ones, and says which they are. Notes a claim that has no note.';
+comment on function leasehold.bundle_outbox() is 'Writes new events into bundles, and tells the relays that there may be something to publish.';
+
+comment on function leasehold.check_outbox_transition() is 'Refuses a change of state that is not one of the six legal ones, and says which they are. Notes a claim that has no note, and writes an event that becomes claimable into a bundle.';
+
+comment on function leasehold.empty_outbox_bundles() is 'Without events there are no bundles.';
 
 comment on function leasehold.enqueue(pg_catalog.text,pg_catalog.jsonb,pg_catalog.text,pg_catalog.jsonb,timestamp with time zone,pg_catalog.uuid) is 'Writes an event in the transaction of the caller and returns its id. An event_id that was written before is the same event: nothing is written, and its id is returned.';
 
@@ -997,8 +1048,6 @@ Of many transactions in flight at once only one sends, because PostgreSQL makes 
 A wake-up is a hint: one that kept silent may commit just after the worker has looked, and one that stays open long keeps the others silent. So a worker looks again shortly after a wake-up, and polls anyway.
 set leasehold.notify = ''off'', for a session, a role or a database, sends none.';
 
-comment on function leasehold.wake_outbox() is 'Tells the relays that there may be something to publish.';
-
 comment on function leasehold.wake_sync() is 'Tells the runners that there may be a job.';
 
 comment on function leasehold.wake_webhooks() is 'Tells the dispatchers that there may be something to deliver, or another endpoint to deliver to.';
@@ -1012,6 +1061,8 @@ comment on table leasehold.inbox is 'What consumers have processed, so that an e
 comment on table leasehold.migrations is 'Which migrations were applied. Written by Leasehold only.';
 
 comment on table leasehold.outbox is 'Events, written in the transaction of whoever has something to tell. Relays publish them, at least once, in order of a key.';
+
+comment on table leasehold.outbox_bundles is 'Events that may be claimed, in bundles, so that relays find them. Written by triggers of the outbox and by relays; leave it alone.';
 
 comment on table leasehold.outbox_claims is 'A note of each claim, so that the reaper finds what is in flight. Written by relays; leave it alone.';
 
@@ -1035,9 +1086,11 @@ comment on table leasehold.workers is 'Every worker that runs, and for a day tho
 
 comment on trigger outbox_beginning on leasehold.outbox is 'Every event begins as PENDING, with the token 0, a type, and finite moments.';
 
-comment on trigger outbox_transition on leasehold.outbox is 'The state machine, for everyone who writes to the table.';
+comment on trigger outbox_emptied on leasehold.outbox is 'Without events there are no bundles.';
 
-comment on trigger outbox_written on leasehold.outbox is 'Relays hear of new events however they were written.';
+comment on trigger outbox_transition on leasehold.outbox is 'The state machine, for everyone who writes to the table; and the bundles of what can be claimed.';
+
+comment on trigger outbox_written on leasehold.outbox is 'Relays find and hear of new events however they were written.';
 
 comment on trigger settings_changed on leasehold.settings is 'Workers follow a change made by any means, also by hand.';
 

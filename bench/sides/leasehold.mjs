@@ -72,6 +72,7 @@ export function leasehold({ dist, scenario }) {
             and id = any (array(select unnest(rows) from leasehold.outbox_claims where bucket = 0))
             and ordering_key is distinct from '${STUCK}')
           or exists (select from leasehold.outbox where bucket = 0 and available_at is not null and not behind
+            and id = any (array(select unnest(rows) from leasehold.outbox_bundles where bucket = 0))
             and ordering_key is distinct from '${STUCK}') as unsettled`,
       })
       const publisher = handlers({

@@ -47,7 +47,7 @@ export function sum(counts: readonly Count[]): Count {
 }
 
 /** What the planner expects: it knows the size of the table as it is now, also before the first ANALYZE. */
-async function estimate(tx: Queryable, table: string, where: string): Promise<number> {
+export async function estimate(tx: Queryable, table: string, where: string): Promise<number> {
   const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: { 'Plan Rows': number } }] }>({
     text: `explain (format json) select from ${table} where ${where}`,
   })

@@ -58,6 +58,7 @@ export function outboxTable({
       inFlight: "indexed_status = 'CLAIMED'",
     },
     notes: { table: { schema, name: 'outbox_claims' }, column: 'claim_id' },
+    bundles: { table: { schema, name: 'outbox_bundles' } },
     writes: {
       claim: { status: "'CLAIMED'", available_at: 'null', claimed_at: 'now()' },
       release: {

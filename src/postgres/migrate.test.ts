@@ -4,6 +4,8 @@ import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
+import { openLeaseStore } from '../lease/index.ts'
+import { outboxTable } from '../outbox/table.ts'
 import { startProxy } from '../../test/support/proxy.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { openDatabase, type Database } from './database.ts'
@@ -229,25 +231,59 @@ describe('a table that is in use', () => {
   })
 })
 
-it('006: who may claim events may note that, whoever granted it before', async () => {
-  const schema = freshSchema()
-  const role = `relay_${Date.now()}`
-  const files = await readMigrations(MIGRATIONS_DIRECTORY)
-  const upTo = (last: number) =>
-    Object.fromEntries(files.slice(0, last).map(({ file, text }) => [file, text] as const))
-  await migrate(db, { schema, directory: await directoryOf(upTo(5)) })
-  await db.query({ text: `create role ${role}` })
-  try {
-    await db.query({ text: `grant select, update on ${quoteQualified(schema, 'outbox')} to ${role}` })
-    await migrate(db, { schema, directory: await directoryOf(upTo(6)) })
-    const { rows } = await db.query({
-      text: `select bool_and(has_table_privilege($1, $2, p)) as granted
-        from unnest(array['select', 'insert', 'update', 'delete']) as p`,
-      values: [role, quoteQualified(schema, 'outbox_claims')],
+describe('the tables beside the outbox', () => {
+  it.each([
+    [6, 'outbox_claims', 'note that'],
+    [7, 'outbox_bundles', 'take bundles of them'],
+  ])('%i: in %s, who may claim events may %s, whoever granted it before', async (version, beside) => {
+    const schema = freshSchema()
+    const role = `relay_${version}_${Date.now()}`
+    await migrateTo(schema, version - 1)
+    await db.query({ text: `create role ${role}` })
+    try {
+      await db.query({ text: `grant select, update on ${quoteQualified(schema, 'outbox')} to ${role}` })
+      await migrateTo(schema, version)
+      const { rows } = await db.query({
+        text: `select bool_and(has_table_privilege($1, $2, p)) as granted
+          from unnest(array['select', 'insert', 'update', 'delete']) as p`,
+        values: [role, quoteQualified(schema, beside)],
+      })
+      expect(rows).toEqual([{ granted: true }])
+    } finally {
+      await db.query({ text: `drop owned by ${role}` })
+      await db.query({ text: `drop role ${role}` })
+    }
+  })
+
+  it('7: what could be claimed before can be claimed after, in its order, and nothing else', async () => {
+    const schema = freshSchema()
+    const outbox = quoteQualified(schema, 'outbox')
+    await migrateTo(schema, 6)
+    await db.query({
+      text: `insert into ${outbox} (event_type, payload, ordering_key, behind, available_at)
+        select 'a', '{}', case when n % 3 = 0 then 'k' || n end, n % 6 = 0, now() + (n % 2) * interval '1 h'
+        from generate_series(1, 1000) as n`,
     })
-    expect(rows).toEqual([{ granted: true }])
-  } finally {
-    await db.query({ text: `drop owned by ${role}` })
-    await db.query({ text: `drop role ${role}` })
+    await db.query({
+      text: `update ${outbox} set status = 'CLAIMED', available_at = null, claimed_at = now(), claimed_by = 'r',
+        locked_until = now(), lock_token = 1 where id <= 100 and not behind`,
+    })
+    await migrateTo(schema, 7)
+    const { rows } = await db.query<{ id: string }>({
+      text: `select o.id::text as id from ${outbox} as o where available_at <= now() and not behind order by available_at, o.id`,
+    })
+    const store = await openLeaseStore(db, outboxTable({ schema }), { owner: 'r', bucket: 0 })
+    const { claimed } = await store.claim({ limit: 5_000, leaseMs: 60_000 })
+    expect(claimed.map(({ lease }) => lease.id)).toEqual(rows.map(({ id }) => id))
+    const { rows: later } = await db.query<{ later: number }>({
+      text: `select sum(cardinality(rows))::int as later from ${quoteQualified(schema, 'outbox_bundles')}`,
+    })
+    expect(later).toEqual([{ later: 450 }])
+  })
+
+  async function migrateTo(schema: string, version: number): Promise<void> {
+    const files = (await readMigrations(MIGRATIONS_DIRECTORY)).slice(0, version)
+    const directory = await directoryOf(Object.fromEntries(files.map(({ file, text }) => [file, text])))
+    await migrate(db, { schema, directory })
   }
 })

@@ -46,6 +46,11 @@ select id, ordering_key from leasehold.outbox where bucket = 0 and id = any ($1:
 where bucket = 0 and id = any ($1::bigint[])`,
       values,
     })
+    // As a relay does that claims them.
+    await tx.query({
+      text: 'delete from leasehold.outbox_bundles where rows[1] = any ($1::bigint[])',
+      values,
+    })
     if (status !== 'CLAIMED') {
       const free = 'claimed_at = null, claimed_by = null, locked_until = null'
       const end =

@@ -13,6 +13,11 @@ export function notedIds(schema = 'leasehold', bucket?: string): string {
   return `array(select unnest(rows) from ${quoteQualified(schema, 'outbox_claims')}${where})`
 }
 
+/** Bundles of events that may be claimed: of all that can be, and of some that could. */
+export function bundlesOf(schema = 'leasehold'): string {
+  return quoteQualified(schema, 'outbox_bundles')
+}
+
 export async function bucketsOf(db: Queryable, schema: string | undefined): Promise<number[]> {
   return bucketsIn(db, outboxOf(schema))
 }

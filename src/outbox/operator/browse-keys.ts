@@ -3,7 +3,7 @@ import { type BrowseOptions } from '../../operator/looking.ts'
 import { type Database } from '../../postgres/database.ts'
 import { type Queryable } from '../../postgres/queryable.ts'
 import { looking } from './browse.ts'
-import { bucketsOf, notedIds, outboxOf } from './browse-buckets.ts'
+import { bucketsOf, bundlesOf, notedIds, outboxOf } from './browse-buckets.ts'
 
 export interface HeldUpKey {
   readonly orderingKey: string
@@ -37,7 +37,7 @@ export const MOST_WAITING = 1_000
 
 /**
  * So many of the events that wait longest are looked at for one that has failed: a failed one is put off, so it stands
- * at the far end of the index, and a long backlog of fresh ones is not read for it.
+ * at the far end of the bundles, and a long backlog of fresh ones is not read for it.
  */
 const LOOKED_AT = 50_000
 
@@ -71,7 +71,11 @@ failing as materialized (
     (select ordering_key, 'blocked' as state, id, event_type, attempts, last_error, available_at
     from ${outbox}
     where bucket = $1::smallint and available_at is not null and not behind
-    order by available_at desc limit ${LOOKED_AT})
+      and id = any (array(
+        select unnest(rows) from (
+          select rows from ${bundlesOf(schema)} where bucket = $1::smallint order by at desc limit ${LOOKED_AT}
+        ) as latest limit ${LOOKED_AT}
+      )))
     union all
     (select ordering_key, 'blocked', id, event_type, attempts, last_error, available_at
     from ${outbox}
