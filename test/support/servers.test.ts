@@ -1,0 +1,24 @@
+import { once } from 'node:events'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import { expect, it, onTestFinished } from 'vitest'
+import { startEmbedded } from '../../src/embedded/index.ts'
+import { removeDirectory, temporaryDirectory } from './directory.ts'
+import { processesOn, serversOf } from './servers.ts'
+
+it('a server is one process, whoever is just connecting to it, and none when it has ended', async () => {
+  const directory = await temporaryDirectory()
+  onTestFinished(async () => removeDirectory(directory))
+  const server = await startEmbedded({ directory: join(directory, '.leasehold'), settings: { fsync: 'off' } })
+  onTestFinished(async () => server.stop())
+  const [postmaster] = await serversOf(directory)
+  // Who never says who it is leaves its backend with the command line of the server.
+  const silent = connect(server.port, '127.0.0.1')
+  onTestFinished(() => void silent.destroy())
+  await once(silent, 'connect')
+  await expect.poll(async () => processesOn(directory), { timeout: 30_000 }).toHaveLength(2)
+  expect(await serversOf(directory)).toEqual([postmaster])
+  silent.destroy()
+  await server.stop()
+  expect(await serversOf(directory)).toEqual([])
+})
