@@ -1,45 +1,19 @@
-import { afterEach } from 'vitest'
 import { type Database } from '../../src/postgres/database.ts'
-import { Events, startRuntime, type Runtime, type RuntimeOptions } from '../../src/runtime/index.ts'
+import { type RuntimeOptions } from '../../src/runtime/index.ts'
 import { dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
 import { LOOPBACK } from '../../src/webhooks/network/index.ts'
 import { encrypt, newSecret, secretKey } from '../../src/webhooks/signing/index.ts'
+import { type Running, useRuntimes } from './running-sync.ts'
 
 /** What the secrets of the tests are encrypted with. */
 export const SECRET_KEY = Buffer.alloc(32, 7).toString('base64')
 
-export interface RunningDispatcher {
-  readonly runtime: Runtime
-  readonly events: Events
-}
-
 /** Dispatchers in this process, which may reach loopback. What a test started is stopped after it. */
 export function useDispatchers(databaseUrl: string) {
-  const started: Runtime[] = []
-  afterEach(async () => {
-    await Promise.all(started.splice(0).map(async (runtime) => runtime.stop()))
-  })
-  return async (
-    options: DispatcherOptions = {},
-    { events = new Events(), ...more }: Partial<RuntimeOptions> = {},
-  ): Promise<RunningDispatcher> => {
-    const declared = dispatcher({
-      secretKey: SECRET_KEY,
-      network: { allow: LOOPBACK },
-      retention: false,
-      ...options,
-      settings: { pollMs: 50, shutdownTimeoutMs: 500, ...options.settings },
-    })
-    const runtime = await startRuntime({
-      databaseUrl,
-      migrate: false,
-      lifeline: 'inline',
-      ...more,
-      events,
-      workers: [declared],
-    })
-    started.push(runtime)
-    return { runtime, events }
+  const start = useRuntimes(databaseUrl)
+  return async (options: DispatcherOptions = {}, more?: Partial<RuntimeOptions>): Promise<Running> => {
+    const fixed = { secretKey: SECRET_KEY, network: { allow: LOOPBACK }, retention: false } as const
+    return start([dispatcher({ ...fixed, ...options })], more)
   }
 }
 

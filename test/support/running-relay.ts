@@ -1,47 +1,17 @@
-import { afterEach } from 'vitest'
 import { relay, type RelayOptions } from '../../src/outbox/relay.ts'
 import { type Publisher } from '../../src/outbox/publisher.ts'
 import { type OutboxEvent } from '../../src/outbox/event.ts'
 import { type Database } from '../../src/postgres/database.ts'
-import {
-  Events,
-  startRuntime,
-  type Outcome,
-  type Runtime,
-  type RuntimeOptions,
-} from '../../src/runtime/index.ts'
-
-export interface RunningRelay {
-  readonly runtime: Runtime
-  readonly events: Events
-}
+import { type Outcome, type RuntimeOptions } from '../../src/runtime/index.ts'
+import { type Running, useRuntimes } from './running-sync.ts'
 
 /** Relays in this process. What a test started is stopped after it. */
 export function useRelays(databaseUrl: string) {
-  const started: Runtime[] = []
-  afterEach(async () => {
-    await Promise.all(started.splice(0).map(async (runtime) => runtime.stop()))
-  })
+  const start = useRuntimes(databaseUrl)
   return async (
     options: Pick<RelayOptions, 'publisher'> & Partial<RelayOptions>,
-    { events = new Events(), ...more }: Partial<RuntimeOptions> = {},
-  ): Promise<RunningRelay> => {
-    const declared = relay({
-      retention: false,
-      ...options,
-      settings: { pollMs: 50, shutdownTimeoutMs: 500, ...options.settings },
-    })
-    const runtime = await startRuntime({
-      databaseUrl,
-      migrate: false,
-      lifeline: 'inline',
-      ...more,
-      events,
-      workers: [declared],
-    })
-    started.push(runtime)
-    return { runtime, events }
-  }
+    more?: Partial<RuntimeOptions>,
+  ): Promise<Running> => start([relay({ retention: false, ...options })], more)
 }
 
 /** A publisher that remembers what it was given, and does with each event what it is told to. */

@@ -12,6 +12,9 @@ export interface Running {
   readonly events: Events
 }
 
+/** A test looks often, and one that fails with a handler at work must not wait long for it. */
+const SETTINGS = { pollMs: 50, shutdownTimeoutMs: 500 }
+
 /** Workers of any kind in this process. What a test started is stopped after it. */
 export function useRuntimes(databaseUrl: string) {
   const started: Runtime[] = []
@@ -28,10 +31,7 @@ export function useRuntimes(databaseUrl: string) {
       lifeline: 'inline',
       ...more,
       events,
-      workers: workers.map((worker) => ({
-        ...worker,
-        settings: { pollMs: 50, shutdownTimeoutMs: 500, ...worker.settings },
-      })),
+      workers: workers.map((worker) => ({ ...worker, settings: { ...SETTINGS, ...worker.settings } })),
     })
     started.push(runtime)
     return { runtime, events }

@@ -1,52 +1,21 @@
-import { afterEach } from 'vitest'
 import { leaseTable } from '../../src/lease/index.ts'
 import {
-  Events,
-  startRuntime,
   type EventOf,
+  type Events,
   type EventType,
-  type Runtime,
   type RuntimeOptions,
   type WorkDeclaration,
 } from '../../src/runtime/index.ts'
+import { type Running, useRuntimes } from './running-sync.ts'
 import { WORK_TABLE, type Job } from './work-table.ts'
-
-export interface RunningWorker {
-  readonly runtime: Runtime
-  readonly events: Events
-}
 
 type Declared = Pick<WorkDeclaration<Job>, 'handle'> & Partial<WorkDeclaration<Job>>
 
 /** Workers of the `jobs` table in this process. What a test started is stopped after it. */
 export function useWorkers(databaseUrl: string) {
-  const started: Runtime[] = []
-  afterEach(async () => {
-    await Promise.all(started.splice(0).map(async (runtime) => runtime.stop()))
-  })
-  return async (
-    { settings, ...declared }: Declared,
-    { events = new Events(), ...options }: Partial<RuntimeOptions> = {},
-  ): Promise<RunningWorker> => {
-    const runtime = await startRuntime({
-      databaseUrl,
-      migrate: false,
-      lifeline: 'inline',
-      ...options,
-      events,
-      workers: [
-        {
-          name: 'jobs',
-          table: leaseTable(WORK_TABLE),
-          // A test that fails with a handler at work must not wait long for it.
-          settings: { pollMs: 50, shutdownTimeoutMs: 500, ...settings },
-          ...declared,
-        },
-      ],
-    })
-    started.push(runtime)
-    return { runtime, events }
-  }
+  const start = useRuntimes(databaseUrl)
+  return async (declared: Declared, more?: Partial<RuntimeOptions>): Promise<Running> =>
+    start([{ name: 'jobs', table: leaseTable(WORK_TABLE), ...declared }], more)
 }
 
 /** All events of this type from now on, as soon as they are enough. */
