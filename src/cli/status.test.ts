@@ -4,7 +4,8 @@ import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
 import { emptySync, makeChunks, makeJob } from '../../test/support/operated-sync.ts'
-import { emptyWebhooks, makeDeliveries, makeEndpoint } from '../../test/support/webhook-rows.ts'
+import { makeDeliveries } from '../../test/support/webhook-rows.ts'
+import { forgetWebhooks, makeEndpoint } from '../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../postgres/index.ts'
 
 const database = useDatabase()
@@ -19,7 +20,7 @@ afterAll(async () => {
 })
 beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.outbox, leasehold.workers restart identity' })
-  await emptyWebhooks(db)
+  await forgetWebhooks(db)
   await emptySync(db)
 })
 

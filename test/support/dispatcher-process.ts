@@ -1,7 +1,7 @@
 import { type WorkerSettings } from '../../src/runtime/index.ts'
 import { type DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
 import { type Processes } from './processes.ts'
-import { SECRET_KEY } from './running-dispatcher.ts'
+import { SECRET_KEY } from './webhook-endpoints.ts'
 import { told, type WorkerProcess } from './worker-process.ts'
 
 /** What test/fixtures/dispatcher.mjs understands. */

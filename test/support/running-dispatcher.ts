@@ -2,11 +2,8 @@ import { type Database } from '../../src/postgres/database.ts'
 import { type RuntimeOptions } from '../../src/runtime/index.ts'
 import { dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
 import { LOOPBACK } from '../../src/webhooks/network/index.ts'
-import { encrypt, newSecret, secretKey } from '../../src/webhooks/signing/index.ts'
 import { type Running, useRuntimes } from './running-sync.ts'
-
-/** What the secrets of the tests are encrypted with. */
-export const SECRET_KEY = Buffer.alloc(32, 7).toString('base64')
+import { SECRET_KEY } from './webhook-endpoints.ts'
 
 /** Dispatchers in this process, which may reach loopback. What a test started is stopped after it. */
 export function useDispatchers(databaseUrl: string) {
@@ -15,29 +12,6 @@ export function useDispatchers(databaseUrl: string) {
     const fixed = { secretKey: SECRET_KEY, network: { allow: LOOPBACK }, retention: false } as const
     return start([dispatcher({ ...fixed, ...options })], more)
   }
-}
-
-export interface TestEndpoint {
-  readonly id: string
-  readonly secret: string
-}
-
-/** An endpoint as the table has it. */
-export async function addEndpoint(
-  db: Database,
-  url: string,
-  fields: Readonly<Record<string, unknown>> = {},
-): Promise<TestEndpoint> {
-  const { rows } = await db.query<{ id: string }>({ text: 'select leasehold.new_event_id() as id' })
-  const id = rows[0]?.id ?? ''
-  const secret = newSecret('v1')
-  const columns = { id, url, secret: encrypt(secretKey(SECRET_KEY), secret, id), ...fields }
-  const names = Object.keys(columns)
-  await db.query({
-    text: `insert into leasehold.webhook_endpoints (${names.join(', ')}) values (${names.map((_, i) => `$${i + 1}`).join(', ')})`,
-    values: Object.values(columns),
-  })
-  return { id, secret }
 }
 
 /** Sends `{ n: 1 }` … to every endpoint, with these ordering keys. */

@@ -1,21 +1,52 @@
-/** Endpoints as rows, for tests in which nothing is signed. */
+/** Endpoints as rows, and what was sent to them. */
 import { type Database } from '../../src/postgres/database.ts'
+import { encrypt, newSecret, secretKey } from '../../src/webhooks/signing/index.ts'
+
+/** What the secrets of the tests are encrypted with. */
+export const SECRET_KEY = Buffer.alloc(32, 7).toString('base64')
+
+type Columns = Readonly<Record<string, unknown>>
 
 export interface MadeEndpoint {
   readonly tenant?: string
+  readonly url?: string
   readonly eventTypes?: readonly string[]
   readonly ordered?: boolean
   readonly enabled?: boolean
+  readonly disabledReason?: string
 }
 
-/** Writes one and returns its id. */
+/** One to which nothing is signed: its secret is none. Returns its id. */
 export async function makeEndpoint(db: Database, made: MadeEndpoint = {}): Promise<string> {
-  const { tenant = '', eventTypes = [], ordered = false, enabled = true } = made
+  const { tenant = '', url = 'https://receiver.example/hook', eventTypes = [], ordered = false } = made
+  const { disabledReason = null, enabled = disabledReason === null } = made
+  const disabled = { enabled, disabled_reason: disabledReason, disabled_at: enabled ? null : new Date() }
+  return insertEndpoint(db, { tenant, url, event_types: eventTypes, ordered, secret: 'none', ...disabled })
+}
+
+export interface SignedEndpoint {
+  readonly id: string
+  readonly secret: string
+}
+
+/** One with a secret, and whatever else its columns are to hold. */
+export async function addEndpoint(db: Database, url: string, columns: Columns = {}): Promise<SignedEndpoint> {
+  // The secret is encrypted for the id of its endpoint.
+  const { rows } = await db.query<{ id: string }>({ text: 'select leasehold.new_event_id() as id' })
+  const id = rows[0]?.id ?? ''
+  const secret = newSecret('v1')
+  const encrypted = encrypt(secretKey(SECRET_KEY), secret, id)
+  await insertEndpoint(db, { id, url, secret: encrypted, ...columns })
+  return { id, secret }
+}
+
+async function insertEndpoint(db: Database, columns: Columns): Promise<string> {
+  const names = Object.keys(columns)
+  const values = names.map((_, i) => `$${i + 1}`)
   const { rows } = await db.query<{ id: string }>({
-    text: `insert into leasehold.webhook_endpoints (tenant, url, event_types, ordered, enabled, disabled_at, secret)
-values ($1, 'https://receiver.example/hooks', $2, $3, $4, case when not $4::boolean then now() end, 'of no use')
+    text: `insert into leasehold.webhook_endpoints (${names.join(', ')}) values (${values.join(', ')})
 returning id::text as id`,
-    values: [tenant, eventTypes, ordered, enabled],
+    values: Object.values(columns),
   })
   return rows[0]?.id ?? ''
 }
@@ -41,6 +72,7 @@ export async function writtenDeliveries(db: Database): Promise<WrittenDelivery[]
 
 export async function forgetWebhooks(db: Database): Promise<void> {
   await db.query({
-    text: 'truncate leasehold.webhook_endpoints, leasehold.webhook_outbox, leasehold.webhook_attempts, leasehold.audit',
+    text: `truncate leasehold.webhook_outbox, leasehold.webhook_attempts, leasehold.webhook_endpoints, leasehold.audit
+restart identity`,
   })
 }

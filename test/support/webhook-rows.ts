@@ -1,23 +1,5 @@
-/** Endpoints, and deliveries in every state, as the state machine lets them come about. */
+/** Deliveries in every state, as the state machine lets them come about. */
 import { type Database } from '../../src/postgres/database.ts'
-
-export interface MadeEndpoint {
-  readonly tenant?: string
-  readonly url?: string
-  readonly ordered?: boolean
-  readonly disabledReason?: string
-}
-
-/** An endpoint nobody sends to: its secret is none. */
-export async function makeEndpoint(db: Database, made: MadeEndpoint = {}): Promise<string> {
-  const { tenant = '', url = 'https://receiver.example/hook', ordered = false, disabledReason = null } = made
-  const { rows } = await db.query<{ id: string }>({
-    text: `insert into leasehold.webhook_endpoints (tenant, url, ordered, secret, enabled, disabled_reason, disabled_at)
-values ($1, $2, $3, 'none', $4::text is null, $4, case when $4::text is not null then now() end) returning id`,
-    values: [tenant, url, ordered, disabledReason],
-  })
-  return rows[0]?.id ?? ''
-}
 
 export interface MadeDeliveries {
   readonly status?: 'pending' | 'delivered' | 'failed'
@@ -94,11 +76,4 @@ export async function deliveryStates(db: Database): Promise<DeliveryState[]> {
 from leasehold.webhook_outbox as d order by d.id`,
   })
   return rows
-}
-
-export async function emptyWebhooks(db: Database): Promise<void> {
-  await db.query({
-    text: `truncate leasehold.webhook_outbox, leasehold.webhook_attempts, leasehold.webhook_endpoints, leasehold.audit
-restart identity`,
-  })
 }

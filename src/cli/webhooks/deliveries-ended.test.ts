@@ -5,12 +5,8 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { useProcesses } from '../../../test/support/processes.ts'
-import {
-  deliveryStates,
-  emptyWebhooks,
-  makeDeliveries,
-  makeEndpoint,
-} from '../../../test/support/webhook-rows.ts'
+import { deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
+import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/index.ts'
 
 const { spawnNode } = useProcesses()
@@ -70,7 +66,7 @@ async function noneActive(): Promise<void> {
 
 describe('ten thousand recovered, and ended half way', () => {
   beforeEach(async () => {
-    await emptyWebhooks(db)
+    await forgetWebhooks(db)
     await makeDeliveries(db, await makeEndpoint(db), 10_000, { status: 'failed' })
   })
 

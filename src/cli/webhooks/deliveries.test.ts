@@ -3,12 +3,8 @@ import { type Called, callLeasehold, type CallOptions } from '../../../test/supp
 import { useDatabase } from '../../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
-import {
-  deliveryStates,
-  emptyWebhooks,
-  makeDeliveries,
-  makeEndpoint,
-} from '../../../test/support/webhook-rows.ts'
+import { deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
+import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/index.ts'
 
 const database = useDatabase()
@@ -23,7 +19,7 @@ afterAll(async () => {
   await removeDirectory(workingDirectory)
 })
 beforeEach(async () => {
-  await emptyWebhooks(db)
+  await forgetWebhooks(db)
   endpoint = await makeEndpoint(db, { url: 'https://one.example/hook' })
 })
 

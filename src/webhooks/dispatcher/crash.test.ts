@@ -4,12 +4,8 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { startDispatcherProcess } from '../../../test/support/dispatcher-process.ts'
 import { useProcesses } from '../../../test/support/processes.ts'
 import { hold, type Received, useReceivers } from '../../../test/support/receiver.ts'
-import {
-  addEndpoint,
-  deliveries,
-  deliveryStatuses,
-  sendAll,
-} from '../../../test/support/running-dispatcher.ts'
+import { deliveries, deliveryStatuses, sendAll } from '../../../test/support/running-dispatcher.ts'
+import { addEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
 
 const { url } = useDatabase()

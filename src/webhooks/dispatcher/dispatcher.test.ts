@@ -2,12 +2,12 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useReceivers } from '../../../test/support/receiver.ts'
 import {
-  addEndpoint,
   deliveries,
   deliveryStatuses,
   sendAll,
   useDispatchers,
 } from '../../../test/support/running-dispatcher.ts'
+import { addEndpoint, forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
 import { collect, settled } from '../../../test/support/running-worker.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { Events } from '../../runtime/index.ts'
@@ -18,11 +18,7 @@ const db = openDatabase({ url })
 const startDispatcher = useDispatchers(url)
 const receiver = useReceivers()
 
-beforeEach(async () =>
-  db.query({
-    text: 'truncate leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.webhook_attempts',
-  }),
-)
+beforeEach(async () => forgetWebhooks(db))
 afterAll(async () => db.close())
 
 describe('a delivery', () => {

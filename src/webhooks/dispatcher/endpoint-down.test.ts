@@ -2,7 +2,8 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { type Receiver, useReceivers } from '../../../test/support/receiver.ts'
-import { addEndpoint, deliveryStatuses, useDispatchers } from '../../../test/support/running-dispatcher.ts'
+import { deliveryStatuses, useDispatchers } from '../../../test/support/running-dispatcher.ts'
+import { addEndpoint, forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { recover } from '../operator/requeue.ts'
 
@@ -14,11 +15,7 @@ const EVENTS = 5_000
 const BOUND = { timeout: 150_000, interval: 50 }
 const BY = { principal: 'the test', reason: 'the endpoint is back' }
 
-beforeEach(async () =>
-  db.query({
-    text: 'truncate leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.webhook_attempts',
-  }),
-)
+beforeEach(async () => forgetWebhooks(db))
 afterAll(async () => db.close())
 
 async function sendEvents(): Promise<void> {

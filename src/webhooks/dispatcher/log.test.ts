@@ -3,13 +3,8 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { type Proxy, startProxy } from '../../../test/support/proxy.ts'
 import { hold, useReceivers } from '../../../test/support/receiver.ts'
-import {
-  addEndpoint,
-  deliveries,
-  deliveryStatuses,
-  SECRET_KEY,
-  useDispatchers,
-} from '../../../test/support/running-dispatcher.ts'
+import { deliveries, deliveryStatuses, useDispatchers } from '../../../test/support/running-dispatcher.ts'
+import { addEndpoint, SECRET_KEY } from '../../../test/support/webhook-endpoints.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { logEvents } from '../../observe/event-log.ts'
 import { createLog } from '../../observe/log.ts'

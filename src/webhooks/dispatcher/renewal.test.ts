@@ -3,12 +3,12 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { hold, type Receiver, useReceivers } from '../../../test/support/receiver.ts'
 import {
-  addEndpoint,
   deliveries,
   type DeliveryRecord,
   sendAll,
   useDispatchers,
 } from '../../../test/support/running-dispatcher.ts'
+import { addEndpoint, forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
 import { door } from '../../../test/support/running-worker.ts'
 import { LEASE_MS } from '../../lease/timing.ts'
 import { openDatabase } from '../../postgres/database.ts'
@@ -22,11 +22,7 @@ const receiver = useReceivers()
 const settings = { leaseMs: 2_000, reaperIntervalMs: 100 }
 const BOUND = { timeout: 20_000, interval: 20 }
 
-beforeEach(async () =>
-  db.query({
-    text: 'truncate leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.webhook_attempts',
-  }),
-)
+beforeEach(async () => forgetWebhooks(db))
 afterAll(async () => db.close())
 
 /** A receiver that answers when it is told to. */

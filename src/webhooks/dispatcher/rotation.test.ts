@@ -2,7 +2,8 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { type Received, type Receiver, useReceivers } from '../../../test/support/receiver.ts'
-import { deliveryStatuses, SECRET_KEY, useDispatchers } from '../../../test/support/running-dispatcher.ts'
+import { deliveryStatuses, useDispatchers } from '../../../test/support/running-dispatcher.ts'
+import { forgetWebhooks, SECRET_KEY } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { endpoints } from '../endpoints/index.ts'
 import { LOOPBACK } from '../network/index.ts'
@@ -16,11 +17,7 @@ const managed = endpoints(db, { secretKey: SECRET_KEY, network: { allow: LOOPBAC
 const BY = { principal: 'the test', reason: 'a rotation' }
 const BOUND = { timeout: 60_000, interval: 20 }
 
-beforeEach(async () =>
-  db.query({
-    text: 'truncate leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.webhook_attempts',
-  }),
-)
+beforeEach(async () => forgetWebhooks(db))
 afterAll(async () => db.close())
 
 /** Sends until it is told to stop, so that there are deliveries at every moment; then waits for the last of them. */

@@ -1,6 +1,7 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
-import { emptyWebhooks, makeDeliveries, makeEndpoint } from '../../../test/support/webhook-rows.ts'
+import { makeDeliveries } from '../../../test/support/webhook-rows.ts'
+import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { listDeliveries } from './browse.ts'
 import { countDeliveries, oldestPendingDelivery } from './counts.ts'
@@ -11,7 +12,7 @@ import { showDelivery } from './show.ts'
 const database = useDatabase()
 const db = openDatabase({ url: database.url })
 afterAll(async () => db.close())
-beforeEach(async () => emptyWebhooks(db))
+beforeEach(async () => forgetWebhooks(db))
 
 async function found(filter: DeliveryFilter): Promise<string[]> {
   return (await listDeliveries(db, filter)).deliveries.map(({ id }) => id)

@@ -2,13 +2,8 @@ import { Client } from 'pg'
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
-import {
-  type DeliveryState,
-  deliveryStates,
-  emptyWebhooks,
-  makeDeliveries,
-  makeEndpoint,
-} from '../../../test/support/webhook-rows.ts'
+import { type DeliveryState, deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
+import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { type LeaseStore, openLeaseStore } from '../../lease/store.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { webhookTable } from '../table.ts'
@@ -18,7 +13,7 @@ import { requeue } from './requeue.ts'
 const database = useDatabase()
 const db = openDatabase({ url: database.url, maxConnections: 4 })
 afterAll(async () => db.close())
-beforeEach(async () => emptyWebhooks(db))
+beforeEach(async () => forgetWebhooks(db))
 
 const WHO = { principal: 'ada', reason: 'sent by mistake' }
 const PENDING = { status: 'pending' } as const

@@ -1,13 +1,8 @@
 import { Client } from 'pg'
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
-import {
-  type DeliveryState,
-  deliveryStates,
-  emptyWebhooks,
-  makeDeliveries,
-  makeEndpoint,
-} from '../../../test/support/webhook-rows.ts'
+import { type DeliveryState, deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
+import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { type Database, openDatabase } from '../../postgres/database.ts'
 import { requeue } from './requeue.ts'
 import { webhookUpkeep, type WebhookUpkeepOptions } from './upkeep.ts'
@@ -15,7 +10,7 @@ import { webhookUpkeep, type WebhookUpkeepOptions } from './upkeep.ts'
 const database = useDatabase()
 const db = openDatabase({ url: database.url })
 afterAll(async () => db.close())
-beforeEach(async () => emptyWebhooks(db))
+beforeEach(async () => forgetWebhooks(db))
 
 const DAY_MS = 86_400_000
 const QUICK = { pauseMs: 0 }
