@@ -1,7 +1,8 @@
 import { type ChunkPage, type ChunkSummary, listChunks } from '../../sync/operator/chunks.ts'
 import { type JobProgress, progress } from '../../sync/operator/progress.ts'
 import { SYNC_STATES } from '../../sync/transitions.ts'
-import { isSet, textFlag, wholeFlag } from '../flag-values.ts'
+import { isSet, textFlag } from '../flag-values.ts'
+import { limitFlag } from '../listing.ts'
 import type { Run } from '../run.ts'
 import { columns, counted, duration, grouped, printable, printableJson, relative } from '../text-columns.ts'
 import { jobArgument, statesFlag } from './flags.ts'
@@ -9,14 +10,12 @@ import { chunkName, percent } from './progress-text.ts'
 import { jobJson } from './status.ts'
 import { withSync } from './with-sync.ts'
 
-const LARGEST_PAGE = 1_000
-
 /** `leasehold sync show <job>` */
 export async function showCommand(run: Run): Promise<number> {
   const { print, flags, args, terminal } = run
   const jobId = jobArgument(args)
   const states = statesFlag(flags)
-  const limit = wholeFlag(flags, 'limit', LARGEST_PAGE)
+  const limit = limitFlag(flags)
   const after = textFlag(flags, 'after')
   const { job, page } = await withSync(run, async (db, schema) => ({
     job: await progress(db, jobId, { schema }),

@@ -1,40 +1,31 @@
 import { type DeliverySummary, listDeliveries } from '../../webhooks/operator/browse.ts'
 import type { DeliveryStatus } from '../../webhooks/transitions.ts'
-import { isSet, textFlag, wholeFlag, wrong } from '../flag-values.ts'
+import { beforeFlag, limitFlag, printList } from '../listing.ts'
 import type { Run } from '../run.ts'
-import { columns, duration, printableJson, relative } from '../text-columns.ts'
+import { duration, relative } from '../text-columns.ts'
 import { readFilter } from './deliveries-flags.ts'
 import { withWebhooks } from './with-webhooks.ts'
 
-const LARGEST_PAGE = 1_000
-
 /** `leasehold webhooks list` */
 export async function listCommand(run: Run): Promise<number> {
-  const { print, flags, terminal } = run
+  const { flags } = run
   const now = new Date()
   const filter = readFilter(flags, now)
-  const limit = wholeFlag(flags, 'limit', LARGEST_PAGE)
-  const before = textFlag(flags, 'before')
-  if (before !== undefined && !/^\d{1,18}$/.test(before))
-    throw wrong('before', before, 'give the id of a delivery.')
+  const limit = limitFlag(flags)
+  const before = beforeFlag(flags, 'the id of a delivery')
   const { deliveries, next } = await withWebhooks(run, async (db, schema) =>
     listDeliveries(db, filter, { schema, limit, before }),
   )
-  if (isSet(flags, 'json')) {
-    print(`${printableJson({ deliveries, next })}\n`)
-    return 0
-  }
-  if (deliveries.length === 0) {
-    const all = Object.keys(filter).length === 0 && before === undefined
-    print(all ? 'There are no deliveries.\n' : 'No such deliveries.\n')
-    return 0
-  }
-  const lines = deliveries.map((delivery) => line(delivery, now))
-  print(
-    `${columns([['ID', 'STATUS', 'TYPE', 'ENDPOINT', 'FAILED', 'SENT', 'NOTE'], ...lines], terminal.width)}\n`,
-  )
-  if (next !== null) print(`There are more: --before ${next} shows the next ones.\n`)
-  return 0
+  return printList(run, {
+    what: 'deliveries',
+    items: deliveries,
+    next,
+    nextFlag: '--before',
+    chosenBy: { ...filter, before },
+    none: 'There are no deliveries.',
+    headings: ['ID', 'STATUS', 'TYPE', 'ENDPOINT', 'FAILED', 'SENT', 'NOTE'],
+    line: (delivery) => line(delivery, now),
+  })
 }
 
 function line(delivery: DeliverySummary, now: Date): string[] {
