@@ -4,7 +4,7 @@ import { jsonArgument } from '../json-argument.ts'
 import { type Run } from '../run.ts'
 import { printable, printableJson } from '../text-columns.ts'
 import { isSet, momentFlag, textFlag, textsFlag, wrong } from '../flag-values.ts'
-import { withOutbox } from './with-outbox.ts'
+import { withOutbox } from '../with-tables.ts'
 
 /** `leasehold outbox enqueue <type> [payload]` */
 export async function enqueueCommand(run: Run): Promise<number> {

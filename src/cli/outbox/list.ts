@@ -4,7 +4,7 @@ import type { Run } from '../run.ts'
 import { beforeFlag, limitFlag, printList } from '../listing.ts'
 import { duration, relative } from '../text-columns.ts'
 import { readFilter } from './filter-flags.ts'
-import { withOutbox } from './with-outbox.ts'
+import { withOutbox } from '../with-tables.ts'
 
 /** `leasehold outbox list` */
 export async function listCommand(run: Run): Promise<number> {

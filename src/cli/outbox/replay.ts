@@ -11,7 +11,7 @@ import { isSet, positiveFlag, textFlag, wholeFlag } from '../flag-values.ts'
 import { readFilter } from './filter-flags.ts'
 import { principalOf, reasonOf } from '../principal.ts'
 import { byState, halfWay, type LeftOut, replayJson, replayText } from './replay-report.ts'
-import { withOutbox } from './with-outbox.ts'
+import { withOutbox } from '../with-tables.ts'
 
 /** More ids than this are not looked up one by one to say what became of each. */
 const MOST_LOOKED_UP = 1_000

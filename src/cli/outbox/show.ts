@@ -2,7 +2,7 @@ import { showEvent, type EventDetails, type WaitedFor } from '../../outbox/opera
 import type { Run } from '../run.ts'
 import { printable, printableJson, relative } from '../text-columns.ts'
 import { isSet } from '../flag-values.ts'
-import { withOutbox } from './with-outbox.ts'
+import { withOutbox } from '../with-tables.ts'
 
 /** `leasehold outbox show <id>` */
 export async function showCommand(run: Run): Promise<number> {

@@ -3,7 +3,7 @@ import type { Run } from '../run.ts'
 import { counted, printable, printableJson } from '../text-columns.ts'
 import { isSet } from '../flag-values.ts'
 import { principalOf, reasonOf } from '../principal.ts'
-import { withOutbox } from './with-outbox.ts'
+import { withOutbox } from '../with-tables.ts'
 
 /** `leasehold outbox unblock <key>`; the exit code is 1 when nothing held the key up. */
 export async function unblockCommand(run: Run): Promise<number> {

@@ -5,7 +5,7 @@ import { principalOf, reasonOf } from '../principal.ts'
 import type { Run } from '../run.ts'
 import { counted, printableJson } from '../text-columns.ts'
 import { jobArgument } from './flags.ts'
-import { withSync } from './with-sync.ts'
+import { withSync } from '../with-tables.ts'
 
 /** `leasehold sync cancel <job>` */
 export async function cancelCommand(run: Run): Promise<number> {

@@ -3,7 +3,7 @@ import { isSet, textFlag, wrong } from '../flag-values.ts'
 import type { Run } from '../run.ts'
 import { printable, printableJson } from '../text-columns.ts'
 import { durationFlag } from './flags.ts'
-import { withSync } from './with-sync.ts'
+import { withSync } from '../with-tables.ts'
 
 /** `leasehold sync enqueue <definition> <matrix>` */
 export async function enqueueCommand(run: Run): Promise<number> {

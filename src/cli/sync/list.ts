@@ -5,7 +5,7 @@ import type { Run } from '../run.ts'
 import { relative } from '../text-columns.ts'
 import { statesFlag } from './flags.ts'
 import { note, shortly } from './progress-text.ts'
-import { withSync } from './with-sync.ts'
+import { withSync } from '../with-tables.ts'
 
 /** `leasehold sync list` */
 export async function listCommand(run: Run): Promise<number> {

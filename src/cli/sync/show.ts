@@ -8,7 +8,7 @@ import { columns, counted, duration, grouped, printable, printableJson, relative
 import { jobArgument, statesFlag } from './flags.ts'
 import { chunkName, percent } from './progress-text.ts'
 import { jobJson } from './status.ts'
-import { withSync } from './with-sync.ts'
+import { withSync } from '../with-tables.ts'
 
 /** `leasehold sync show <job>` */
 export async function showCommand(run: Run): Promise<number> {

@@ -13,7 +13,7 @@ import { printableJson } from '../text-columns.ts'
 import { durationFlag, jobArgument } from './flags.ts'
 import { fitted, jobsText, jobText, type TextOptions } from './progress-text.ts'
 import { watch } from './watch.ts'
-import { withSync } from './with-sync.ts'
+import { withSync } from '../with-tables.ts'
 
 /** What one look finds. */
 export type SyncLook = { readonly runners: number } & (

@@ -9,7 +9,7 @@ import { isSet } from '../flag-values.ts'
 import { principalOf, reasonOf } from '../principal.ts'
 import { type Run, UsageError } from '../run.ts'
 import { counted, grouped } from '../text-columns.ts'
-import { withWebhooks } from './with-webhooks.ts'
+import { withWebhooks } from '../with-tables.ts'
 
 /** A delivery that was named, and is not changed. */
 export interface LeftOut {

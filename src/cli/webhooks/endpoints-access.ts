@@ -4,7 +4,7 @@ import { principalOf } from '../principal.ts'
 import type { Run } from '../run.ts'
 import { secretKeyOf } from '../secret-key.ts'
 import { webhookNetwork } from './network.ts'
-import { withWebhooks } from './with-webhooks.ts'
+import { withWebhooks } from '../with-tables.ts'
 
 /** Does something with the endpoints. */
 export async function withEndpoints<Result>(

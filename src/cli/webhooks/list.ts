@@ -4,7 +4,7 @@ import { beforeFlag, limitFlag, printList } from '../listing.ts'
 import type { Run } from '../run.ts'
 import { duration, relative } from '../text-columns.ts'
 import { readFilter } from './deliveries-flags.ts'
-import { withWebhooks } from './with-webhooks.ts'
+import { withWebhooks } from '../with-tables.ts'
 
 /** `leasehold webhooks list` */
 export async function listCommand(run: Run): Promise<number> {

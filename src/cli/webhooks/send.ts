@@ -3,7 +3,7 @@ import { isSet, momentFlag, textFlag } from '../flag-values.ts'
 import { jsonArgument } from '../json-argument.ts'
 import type { Run } from '../run.ts'
 import { counted, printable, printableJson } from '../text-columns.ts'
-import { withWebhooks } from './with-webhooks.ts'
+import { withWebhooks } from '../with-tables.ts'
 
 /** `leasehold webhooks send <type> [payload]` */
 export async function sendCommand(run: Run): Promise<number> {

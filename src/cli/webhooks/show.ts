@@ -3,7 +3,7 @@ import { isSet } from '../flag-values.ts'
 import type { Run } from '../run.ts'
 import { printable, printableJson, relative } from '../text-columns.ts'
 import { attemptsText } from './attempts.ts'
-import { withWebhooks } from './with-webhooks.ts'
+import { withWebhooks } from '../with-tables.ts'
 
 /** `leasehold webhooks show <id>` */
 export async function showCommand(run: Run): Promise<number> {
