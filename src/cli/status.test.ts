@@ -1,32 +1,16 @@
-import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
-import { type Called, callLeasehold, type CallOptions } from '../../test/support/command-line.ts'
-import { useDatabase } from '../../test/support/database.ts'
-import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { beforeEach, expect, it } from 'vitest'
+import { useCommandLine } from '../../test/support/command-line.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
 import { emptySync, makeChunks, makeJob } from '../../test/support/operated-sync.ts'
 import { makeDeliveries } from '../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../test/support/webhook-endpoints.ts'
-import { openDatabase } from '../postgres/index.ts'
 
-const database = useDatabase()
-const db = openDatabase({ url: database.url })
-let workingDirectory = ''
-beforeAll(async () => {
-  workingDirectory = await temporaryDirectory()
-})
-afterAll(async () => {
-  await db.close()
-  await removeDirectory(workingDirectory)
-})
+const { db, call: status } = useCommandLine('status')
 beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.outbox, leasehold.workers restart identity' })
   await forgetWebhooks(db)
   await emptySync(db)
 })
-
-async function status(args: readonly string[] = [], options: Partial<CallOptions> = {}): Promise<Called> {
-  return callLeasehold(['status', ...args], { databaseUrl: database.url, workingDirectory, ...options })
-}
 
 it('an empty outbox with nobody at work', async () => {
   expect((await status()).stdout).toBe(`No workers.

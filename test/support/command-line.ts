@@ -1,5 +1,9 @@
+import { afterAll, beforeAll } from 'vitest'
 import { runProgram } from '../../src/cli/program.ts'
 import { type Terminal } from '../../src/cli/run.ts'
+import { type Database, openDatabase } from '../../src/postgres/index.ts'
+import { useDatabase } from './database.ts'
+import { removeDirectory, temporaryDirectory } from './directory.ts'
 
 export interface Called {
   readonly code: number
@@ -42,4 +46,37 @@ export async function callLeasehold(args: readonly string[], options: CallOption
   }
   const code = await runProgram(args, terminal)
   return { code, ...written, asked }
+}
+
+export interface CommandLine {
+  readonly url: string
+  readonly db: Database
+  /** Where it runs: made before the first test. */
+  readonly directory: () => string
+  readonly call: (args?: readonly string[], options?: Partial<CallOptions>) => Promise<Called>
+  /** The document that `--json` prints: exactly one, and nothing beside it. */
+  readonly json: (args: readonly string[], options?: Partial<CallOptions>) => Promise<unknown>
+}
+
+/** Calls of one command, with a database and a directory of this file's own. */
+export function useCommandLine(...command: readonly string[]): CommandLine {
+  const { url } = useDatabase()
+  const db = openDatabase({ url })
+  let directory = ''
+  beforeAll(async () => {
+    directory = await temporaryDirectory()
+  })
+  afterAll(async () => {
+    await db.close()
+    await removeDirectory(directory)
+  })
+  const call: CommandLine['call'] = async (args = [], options) =>
+    callLeasehold([...command, ...args], { databaseUrl: url, workingDirectory: directory, ...options })
+  return {
+    url,
+    db,
+    directory: () => directory,
+    call,
+    json: async (args, options) => JSON.parse((await call([...args, '--json'], options)).stdout) as unknown,
+  }
 }

@@ -1,34 +1,13 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { type Called, callLeasehold, type CallOptions } from '../../../test/support/command-line.ts'
-import { useDatabase } from '../../../test/support/database.ts'
-import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
+import { beforeEach, describe, expect, it } from 'vitest'
+import { useCommandLine } from '../../../test/support/command-line.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
-import { openDatabase } from '../../postgres/index.ts'
 
-const database = useDatabase()
-const db = openDatabase({ url: database.url })
-let workingDirectory = ''
-beforeAll(async () => {
-  workingDirectory = await temporaryDirectory()
-})
-afterAll(async () => {
-  await db.close()
-  await removeDirectory(workingDirectory)
-})
+const { db, call: outbox, json } = useCommandLine('outbox')
 beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.outbox, leasehold.audit restart identity' })
 })
 
 const EVENT_ID = '0190b3a0-0000-7000-8000-000000000001'
-
-async function outbox(args: readonly string[], options: Partial<CallOptions> = {}): Promise<Called> {
-  return callLeasehold(['outbox', ...args], { databaseUrl: database.url, workingDirectory, ...options })
-}
-
-/** The document that `--json` prints: exactly one, and nothing beside it. */
-async function json(args: readonly string[], options: Partial<CallOptions> = {}): Promise<unknown> {
-  return JSON.parse((await outbox([...args, '--json'], options)).stdout)
-}
 
 async function row(id: number): Promise<Record<string, unknown> | undefined> {
   const text = 'select * from leasehold.outbox where id = $1'

@@ -1,30 +1,18 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { type Called, callLeasehold } from '../../../test/support/command-line.ts'
-import { useDatabase } from '../../../test/support/database.ts'
-import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
+import { beforeEach, describe, expect, it } from 'vitest'
+import { type Called, useCommandLine } from '../../../test/support/command-line.ts'
 import { apply } from '../../../test/support/lease-migration.ts'
 import { projectFile } from '../../../test/support/snippets.ts'
-import { openDatabase } from '../../postgres/index.ts'
 
-const { url } = useDatabase()
-const db = openDatabase({ url })
-let workingDirectory = ''
-beforeAll(async () => {
-  workingDirectory = await temporaryDirectory()
-})
+const { db, directory, call } = useCommandLine('reconcile', 'add-lease')
 beforeEach(async () => {
   await db.query({ text: 'drop schema if exists app cascade' })
   await apply(db, await projectFile('examples/payment-reconciler/migrations/001_payment_requests.sql'))
 })
-afterAll(async () => {
-  await db.close()
-  await removeDirectory(workingDirectory)
-})
 
 async function addLease(...args: readonly string[]): Promise<Called> {
-  return callLeasehold(['reconcile', 'add-lease', ...args], { databaseUrl: url, workingDirectory })
+  return call(args)
 }
 
 const OF_EXAMPLE = '--table app.payment_requests --status status --open pending,detected --no-token'.split(
@@ -61,7 +49,7 @@ describe('leasehold reconcile add-lease', () => {
     const args = ['--table', 'app.payment_requests', '--status', 'status', '--columns', 'watch']
     const { code, stdout } = await addLease(...args, '--out', '042_lease.sql')
     expect([code, stdout]).toEqual([0, 'Wrote 042_lease.sql. Run it, and declare the table as it says.\n'])
-    const file = join(workingDirectory, '042_lease.sql')
+    const file = join(directory(), '042_lease.sql')
     expect(await readFile(file, 'utf8')).toContain('ADD COLUMN IF NOT EXISTS "watch_owner" text')
     await writeFile(file, 'mine')
     const again = await addLease(...args, '--out', '042_lease.sql')

@@ -1,7 +1,5 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { type Called, callLeasehold, type CallOptions } from '../../../test/support/command-line.ts'
-import { useDatabase } from '../../../test/support/database.ts'
-import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
+import { beforeEach, describe, expect, it } from 'vitest'
+import { useCommandLine } from '../../../test/support/command-line.ts'
 import {
   chunkStates,
   emptySync,
@@ -10,30 +8,11 @@ import {
   makeJob,
 } from '../../../test/support/operated-sync.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
-import { openDatabase } from '../../postgres/index.ts'
 
-const database = useDatabase()
-const db = openDatabase({ url: database.url })
-let workingDirectory = ''
-beforeAll(async () => {
-  workingDirectory = await temporaryDirectory()
-})
-afterAll(async () => {
-  await db.close()
-  await removeDirectory(workingDirectory)
-})
+const { db, call: sync, json } = useCommandLine('sync')
 beforeEach(async () => emptySync(db))
 
 const WHY = ['--reason', 'it is back', '--principal', 'ada']
-
-async function sync(args: readonly string[], options: Partial<CallOptions> = {}): Promise<Called> {
-  return callLeasehold(['sync', ...args], { databaseUrl: database.url, workingDirectory, ...options })
-}
-
-/** The document that `--json` prints: exactly one, and nothing beside it. */
-async function json(args: readonly string[]): Promise<unknown> {
-  return JSON.parse((await sync([...args, '--json'])).stdout)
-}
 
 describe('enqueue', () => {
   it('asks for a job, and says how to follow it', async () => {

@@ -1,31 +1,20 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { useDatabase } from '../../../test/support/database.ts'
-import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
+import { beforeEach, describe, expect, it } from 'vitest'
+import { useCommandLine } from '../../../test/support/command-line.ts'
 import { emptySync, makeChunks, makeJob } from '../../../test/support/operated-sync.ts'
 import { useProcesses, type TestProcess } from '../../../test/support/processes.ts'
 import { useRuntimes } from '../../../test/support/running-sync.ts'
-import { openDatabase } from '../../postgres/index.ts'
 import { createSync } from '../../sync/index.ts'
 import { runProgram } from '../program.ts'
 
 const { spawnNode } = useProcesses()
-const { url } = useDatabase()
-const db = openDatabase({ url })
+const { url, db, directory } = useCommandLine('sync', 'status')
 const start = useRuntimes(url)
-let workingDirectory = ''
-beforeAll(async () => {
-  workingDirectory = await temporaryDirectory()
-})
-afterAll(async () => {
-  await db.close()
-  await removeDirectory(workingDirectory)
-})
 beforeEach(async () => emptySync(db))
 
 /** The real command, its output piped. */
 function watching(...args: string[]): TestProcess {
   return spawnNode('dist/cli/main.js', ['sync', 'status', ...args, '--watch', '--every', '50ms'], {
-    cwd: workingDirectory,
+    cwd: directory(),
     env: { DATABASE_URL: url },
   })
 }
@@ -112,7 +101,7 @@ describe('--watch at a terminal', () => {
     })
     const code = runProgram(['sync', 'status', jobId, '--watch', '--every', '20ms'], {
       environment: { DATABASE_URL: url },
-      workingDirectory,
+      workingDirectory: directory(),
       isTerminal: true,
       out: (text) => {
         written.push(text)

@@ -1,23 +1,11 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { type Called, callLeasehold, type CallOptions } from '../../../test/support/command-line.ts'
-import { useDatabase } from '../../../test/support/database.ts'
-import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
+import { beforeEach, describe, expect, it } from 'vitest'
+import { useCommandLine } from '../../../test/support/command-line.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
-import { openDatabase } from '../../postgres/index.ts'
 
-const database = useDatabase()
-const db = openDatabase({ url: database.url })
-let workingDirectory = ''
+const { db, call: webhooks, json } = useCommandLine('webhooks')
 let endpoint = ''
-beforeAll(async () => {
-  workingDirectory = await temporaryDirectory()
-})
-afterAll(async () => {
-  await db.close()
-  await removeDirectory(workingDirectory)
-})
 beforeEach(async () => {
   await forgetWebhooks(db)
   endpoint = await makeEndpoint(db, { url: 'https://one.example/hook' })
@@ -25,15 +13,6 @@ beforeEach(async () => {
 
 const FAILED = { status: 'failed' } as const
 const WHY = ['--reason', 'it is back', '--principal', 'ada']
-
-async function webhooks(args: readonly string[], options: Partial<CallOptions> = {}): Promise<Called> {
-  return callLeasehold(['webhooks', ...args], { databaseUrl: database.url, workingDirectory, ...options })
-}
-
-/** The document that `--json` prints: exactly one, and nothing beside it. */
-async function json(args: readonly string[]): Promise<unknown> {
-  return JSON.parse((await webhooks([...args, '--json'])).stdout)
-}
 
 async function statuses(): Promise<string[]> {
   return (await deliveryStates(db)).map((row) => row.delivery_status)

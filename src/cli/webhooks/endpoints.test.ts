@@ -1,37 +1,24 @@
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { type Called, callLeasehold, type CallOptions } from '../../../test/support/command-line.ts'
-import { useDatabase } from '../../../test/support/database.ts'
+import { type Called, type CallOptions, useCommandLine } from '../../../test/support/command-line.ts'
 import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { forgetWebhooks, writtenDeliveries } from '../../../test/support/webhook-endpoints.ts'
-import { openDatabase } from '../../postgres/index.ts'
 
-const database = useDatabase()
-const db = openDatabase({ url: database.url })
+const { db, directory, call } = useCommandLine('webhooks')
 const KEY = Buffer.alloc(32, 7).toString('base64')
 const HOOKS = 'https://receiver.example/hooks'
-let workingDirectory = ''
 let withoutKey = ''
 beforeAll(async () => {
-  workingDirectory = await temporaryDirectory()
   withoutKey = await temporaryDirectory()
-  await writeFile(join(workingDirectory, 'leasehold.config.mjs'), `export default { secretKey: '${KEY}' }`)
+  await writeFile(join(directory(), 'leasehold.config.mjs'), `export default { secretKey: '${KEY}' }`)
 })
-afterAll(async () => {
-  await db.close()
-  await removeDirectory(workingDirectory)
-  await removeDirectory(withoutKey)
-})
+afterAll(async () => removeDirectory(withoutKey))
 beforeEach(async () => forgetWebhooks(db))
 
-async function webhooks(args: readonly string[], options: Partial<CallOptions> = {}): Promise<Called> {
-  const called = await callLeasehold(['webhooks', ...args], {
-    databaseUrl: database.url,
-    workingDirectory,
-    ...options,
-  })
+async function webhooks(args: readonly string[], options?: Partial<CallOptions>): Promise<Called> {
+  const called = await call(args, options)
   expect(called.stdout + called.stderr, 'the key is never printed').not.toContain(KEY)
   return called
 }
