@@ -1,34 +1,16 @@
-import { Client } from 'pg'
-import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
-import { type Called, callLeasehold, type CallOptions } from '../../../test/support/command-line.ts'
-import { useDatabase } from '../../../test/support/database.ts'
-import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
+import { beforeEach, describe, expect, it } from 'vitest'
+import { useCommandLine } from '../../../test/support/command-line.ts'
+import { type HaltedCommand, useHaltedCommands } from '../../../test/support/halted-command.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
 import { useProcesses } from '../../../test/support/processes.ts'
-import { openDatabase } from '../../postgres/index.ts'
 
-const { spawnNode } = useProcesses()
-const database = useDatabase()
-const db = openDatabase({ url: database.url })
-let workingDirectory = ''
-beforeAll(async () => {
-  workingDirectory = await temporaryDirectory()
-})
-afterAll(async () => {
-  await db.close()
-  await removeDirectory(workingDirectory)
-})
+const processes = useProcesses()
+const commandLine = useCommandLine('outbox', 'replay')
+const { db, call: replay } = commandLine
+const haltedAt = useHaltedCommands(processes, commandLine, 'leasehold.outbox')
 beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.outbox, leasehold.audit restart identity' })
 })
-
-async function replay(args: readonly string[], options: Partial<CallOptions> = {}): Promise<Called> {
-  return callLeasehold(['outbox', 'replay', ...args], {
-    databaseUrl: database.url,
-    workingDirectory,
-    ...options,
-  })
-}
 
 async function statuses(): Promise<Record<string, number>> {
   const { rows } = await db.query<{ status: string; count: number }>({
@@ -156,52 +138,11 @@ it.each([
   expect(await statuses()).toEqual({ DEAD: 1 })
 })
 
-/** Holds the lock of one event, so that a replay comes to a halt exactly there. */
-async function holding(id: number): Promise<Client> {
-  const client = new Client({ connectionString: database.url })
-  await client.connect()
-  onTestFinished(async () => client.end())
-  await client.query('begin')
-  await client.query('select from leasehold.outbox where id = $1 for update', [id])
-  return client
-}
-
-async function waitingForLock(): Promise<void> {
-  await vi.waitFor(
-    async () => {
-      const { rows } = await db.query<{ waiting: number }>({
-        text: `select count(*)::int as waiting from pg_stat_activity
-where datname = current_database() and wait_event_type = 'Lock' and query like '%for update%'`,
-      })
-      expect(rows[0]?.waiting).toBe(1)
-    },
-    { timeout: 30_000, interval: 20 },
-  )
-}
-
-async function allGone(pid: number): Promise<void> {
-  await vi.waitFor(
-    async () => {
-      const { rows } = await db.query<{ open: number }>({
-        text: `select count(*)::int as open from pg_stat_activity
-where datname = current_database() and pid <> pg_backend_pid() and state = 'active'`,
-      })
-      expect(rows[0]?.open, `sessions of the killed process ${pid}`).toBe(0)
-    },
-    { timeout: 30_000, interval: 20 },
-  )
-}
-
 describe('a replay that is ended half way', () => {
   const args = ['--status', 'dead', '--yes', ...REASON]
 
-  function start() {
-    const started = spawnNode('dist/cli/main.js', ['outbox', 'replay', ...args, '--rate', '1000'], {
-      cwd: workingDirectory,
-      env: { DATABASE_URL: database.url, LEASEHOLD_PORT: '' },
-    })
-    onTestFinished(async () => void (await started.kill('SIGKILL')))
-    return started
+  async function halted(id: number): Promise<HaltedCommand> {
+    return haltedAt(['outbox', 'replay', ...args, '--rate', '1000'], id)
   }
 
   beforeEach(async () => {
@@ -209,12 +150,9 @@ describe('a replay that is ended half way', () => {
   })
 
   it('killed: what was committed stays, with its audit; run again, nothing is replayed twice or left out', async () => {
-    const lock = await holding(5_500)
-    const process = start()
-    await waitingForLock()
+    const { process, letGoOfKilled } = await halted(5_500)
     expect(await process.kill('SIGKILL')).toEqual({ code: null, signal: 'SIGKILL' })
-    await lock.query('rollback')
-    await allGone(process.pid)
+    await letGoOfKilled()
     expect(await statuses()).toEqual({ PENDING: 5_000, DEAD: 5_000 })
     expect((await audit()).at(-1)?.details).toMatchObject({
       replayed: 5_000,
@@ -238,12 +176,9 @@ describe('a replay that is ended half way', () => {
   })
 
   it('killed and gone on with: the same replay, also where the filter would match again', async () => {
-    const lock = await holding(2_500)
-    const process = start()
-    await waitingForLock()
+    const { process, letGoOfKilled } = await halted(2_500)
     await process.kill('SIGKILL')
-    await lock.query('rollback')
-    await allGone(process.pid)
+    await letGoOfKilled()
     const [first] = await audit()
     const resumed = await replay(['--resume', first?.details.replay ?? ''])
     expect(resumed.code).toBe(0)
@@ -257,15 +192,10 @@ describe('a replay that is ended half way', () => {
   })
 
   it('the database ends its session: what was committed stays, and the error says how to go on', async () => {
-    const lock = await holding(1_500)
-    const process = start()
-    await waitingForLock()
-    await db.query({
-      text: `select pg_terminate_backend(pid) from pg_stat_activity
-where datname = current_database() and wait_event_type = 'Lock'`,
-    })
+    const { process, letGo, endSession } = await halted(1_500)
+    await endSession()
     expect(await process.exited).toEqual({ code: 1, signal: null })
-    await lock.query('rollback')
+    await letGo()
     const { stdout, stderr } = process.output()
     expect(stdout).toBe('')
     expect(stderr).toContain('1,000 of 10,000 events were replayed, the rest is as it was.')
@@ -276,12 +206,10 @@ where datname = current_database() and wait_event_type = 'Lock'`,
   })
 
   it('told to stop: it finishes its batch and says how to go on', async () => {
-    const lock = await holding(3_500)
-    const process = start()
-    await waitingForLock()
+    const { process, letGo } = await halted(3_500)
     const exit = process.kill('SIGINT')
     // The batch that waits for the lock is the one that is finished: it needs several more answers of the database.
-    await lock.query('rollback')
+    await letGo()
     expect(await exit).toEqual({ code: 1, signal: null })
     const { stdout } = process.output()
     expect(stdout).toMatch(/^Stopped\. .*4,000 of 10,000 events were replayed, the rest is as it was\./)
