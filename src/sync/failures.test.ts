@@ -1,5 +1,5 @@
 /** Chunks and plans that fail, and what that means for their job. */
-import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { useRuntimes } from '../../test/support/running-sync.ts'
@@ -216,15 +216,18 @@ describe('a plan that throws', () => {
   })
 
   it('for good leaves nothing behind that is still wanted', async () => {
-    const held = gate()
+    const firstDone = async (): Promise<void> =>
+      vi.waitFor(async () => expect(await syncChunks(db)).toMatchObject([{ state: 'COMPLETED' }, {}, {}]), {
+        timeout: 30_000,
+        interval: 20,
+      })
     const end = await run({
       async *plan() {
         yield* [1, 2, 3]
-        await held.opened
+        await firstDone()
         throw new PermanentError('no more')
       },
       syncChunk: async ({ query }, { signal }) => {
-        held.open()
         if (query > 1) await new Promise((resolve) => signal.addEventListener('abort', resolve))
         return { rows: 1 }
       },
