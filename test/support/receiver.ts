@@ -22,23 +22,25 @@ export interface Receiver {
   /** How many requests are being answered at this moment, and the most there ever were. */
   readonly open: number
   readonly most: number
+  /** How many connections there ever were. */
+  readonly connections: number
+  /** Ends all connections, and takes no more. */
+  stop(): Promise<void>
 }
 
-/** Receivers of webhooks on loopback. */
+/** Servers on loopback that remember what they were sent: receivers of webhooks, and whatever else is posted to. */
 export function useReceivers() {
-  const servers: ReturnType<typeof createServer>[] = []
+  const receivers: Receiver[] = []
   afterAll(async () => {
-    for (const server of servers.splice(0)) {
-      server.closeAllConnections()
-      await new Promise((done) => server.close(done))
-    }
+    for (const receiver of receivers.splice(0)) await receiver.stop()
   })
-  return async (first: Answer = () => 204): Promise<Receiver> => {
+  return async (first: Answer = () => 204, port = 0): Promise<Receiver> => {
     const received: Received[] = []
     const waiting = new Set<() => void>()
     let answer = first
     let open = 0
     let most = 0
+    let connections = 0
 
     async function respond(request: IncomingMessage, response: ServerResponse): Promise<void> {
       open += 1
@@ -65,12 +67,12 @@ export function useReceivers() {
       // Whoever sent it may be gone before it has been read.
       respond(request, response).catch(() => response.destroy())
     })
-    await new Promise<void>((ready) => server.listen(0, '127.0.0.1', ready))
-    servers.push(server)
+    server.on('connection', () => (connections += 1))
+    await new Promise<void>((ready) => server.listen(port, '127.0.0.1', ready))
     // A server that listens has an address and a port.
-    const { port } = server.address() as AddressInfo
-    return {
-      url: `http://127.0.0.1:${port}/hook`,
+    const address = server.address() as AddressInfo
+    const receiver: Receiver = {
+      url: `http://127.0.0.1:${address.port}/hook`,
       received,
       async reached(count) {
         await new Promise<void>((resolve) => {
@@ -92,7 +94,17 @@ export function useReceivers() {
       get most() {
         return most
       },
+      get connections() {
+        return connections
+      },
+      async stop() {
+        server.closeAllConnections()
+        // One that was stopped before is closed with an error, which is as good.
+        await new Promise((closed) => server.close(closed))
+      },
     }
+    receivers.push(receiver)
+    return receiver
   }
 }
 
