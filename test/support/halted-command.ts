@@ -1,8 +1,8 @@
 /** A command that changes many rows, halted half way: another session holds the lock of one of them. */
-import { Client } from 'pg'
 import { expect, onTestFinished, vi } from 'vitest'
 import { type CommandLine } from './command-line.ts'
 import { type Processes, type TestProcess } from './processes.ts'
+import { openSession } from './session.ts'
 
 const BOUND = { timeout: 30_000, interval: 20 }
 
@@ -31,9 +31,7 @@ where datname = current_database() and pid <> pg_backend_pid() and ${condition}`
   }
 
   return async (args, id) => {
-    const holder = new Client({ connectionString: url })
-    await holder.connect()
-    onTestFinished(async () => holder.end())
+    const holder = await openSession(url)
     await holder.query('begin')
     await holder.query(`select from ${table} where id = $1 for update`, [id])
 

@@ -77,3 +77,8 @@ from leasehold.webhook_outbox as d order by d.id`,
   })
   return rows
 }
+
+/** The deliveries in this state, in order. */
+export async function idsIn(db: Database, status: string): Promise<string[]> {
+  return (await deliveryStates(db)).filter((row) => row.delivery_status === status).map(({ id }) => id)
+}

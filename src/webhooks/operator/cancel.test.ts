@@ -1,7 +1,7 @@
-import { Client } from 'pg'
-import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
+import { openSession } from '../../../test/support/session.ts'
 import { type DeliveryState, deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { type LeaseStore, openLeaseStore } from '../../lease/store.ts'
@@ -104,9 +104,7 @@ it('one whose lease is over is cancelled, and its former dispatcher is fenced of
 it('one that a dispatcher claims at this moment is not cancelled', async () => {
   const endpoint = await makeEndpoint(db)
   await makeDeliveries(db, endpoint, 2)
-  const client = new Client({ connectionString: database.url })
-  await client.connect()
-  onTestFinished(async () => client.end())
+  const client = await openSession(database.url)
   await client.query('begin')
   await client.query(
     `update leasehold.webhook_outbox set lease_owner = 'x', lease_until = now() + interval '1 hour', lease_token = 1

@@ -1,12 +1,12 @@
 import { once } from 'node:events'
-import { Client } from 'pg'
-import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
-import { type DeliveryState, deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
+import { openSession } from '../../../test/support/session.ts'
+import { deliveryStates, idsIn, makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { recover, requeue, type RequeueOptions } from './requeue.ts'
+import { requeue, type RequeueOptions } from './requeue.ts'
 
 const database = useDatabase()
 const db = openDatabase({ url: database.url, maxConnections: 4 })
@@ -16,21 +16,6 @@ beforeEach(async () => forgetWebhooks(db))
 const WHO = { principal: 'ada', reason: 'it is back' }
 const FAILED = { status: 'failed' } as const
 const BOTH = ['failed', 'delivered'] as const
-
-async function rows(): Promise<DeliveryState[]> {
-  return deliveryStates(db)
-}
-
-async function idsOf(status: string): Promise<string[]> {
-  return (await rows()).filter((row) => row.delivery_status === status).map(({ id }) => id)
-}
-
-async function connected(): Promise<Client> {
-  const client = new Client({ connectionString: database.url })
-  await client.connect()
-  onTestFinished(async () => client.end())
-  return client
-}
 
 describe('what is requeued', () => {
   it('a failed delivery is pending again: attempts and errors are reset, event id and token never', async () => {
@@ -42,7 +27,7 @@ describe('what is requeued', () => {
       error: 'HTTP 500',
       agoMs: 60_000,
     })
-    const [before] = await rows()
+    const [before] = await deliveryStates(db)
     expect(await requeue(db, { ids: [id], ...WHO })).toMatchObject({
       matched: 1,
       requeued: 1,
@@ -50,7 +35,7 @@ describe('what is requeued', () => {
       endpointDisabled: 0,
       finished: true,
     })
-    const [after] = await rows()
+    const [after] = await deliveryStates(db)
     expect(after).toEqual({
       ...before,
       delivery_status: 'pending',
@@ -73,12 +58,12 @@ describe('what is requeued', () => {
       ...(await makeDeliveries(db, endpoint, 1, { owner: 'a dispatcher' })),
       ...(await makeDeliveries(db, endpoint, 1, { status: 'delivered' })),
     ]
-    const before = await rows()
+    const before = await deliveryStates(db)
     expect(await requeue(db, { ids, ...WHO })).toMatchObject({ matched: 0, requeued: 0 })
-    expect(await rows()).toEqual(before)
+    expect(await deliveryStates(db)).toEqual(before)
     expect(await auditEntries(db)).toEqual([])
     expect(await requeue(db, { ids, filter: { status: 'delivered' }, ...WHO })).toMatchObject({ requeued: 1 })
-    expect((await rows())[2]).toMatchObject({ delivery_status: 'pending', delivered_at: null })
+    expect((await deliveryStates(db))[2]).toMatchObject({ delivery_status: 'pending', delivered_at: null })
   })
 
   it('an event id means all deliveries of the event, and the filter as well', async () => {
@@ -93,7 +78,7 @@ returning event_id`,
     const ids = [events[0]?.event_id ?? '']
     expect(await requeue(db, { ids, dryRun: true })).toMatchObject({ matched: 2 })
     expect(await requeue(db, { ids, filter: { endpoint: other }, ...WHO })).toMatchObject({ requeued: 1 })
-    expect(await idsOf('pending')).toEqual(['2'])
+    expect(await idsIn(db, 'pending')).toEqual(['2'])
   })
 
   it('those whose endpoint was deleted stay, and are counted; those of a disabled one wait', async () => {
@@ -105,7 +90,7 @@ returning event_id`,
     const expected = { matched: 2, endpointGone: 3, endpointDisabled: 2 }
     expect(await requeue(db, { filter: FAILED, dryRun: true })).toMatchObject(expected)
     expect(await requeue(db, { filter: FAILED, ...WHO })).toMatchObject({ ...expected, requeued: 2 })
-    expect(await idsOf('failed')).toEqual(['1', '2', '3'])
+    expect(await idsIn(db, 'failed')).toEqual(['1', '2', '3'])
   })
 
   it.each([
@@ -128,7 +113,7 @@ returning event_id`,
     await makeDeliveries(db, one, 1, { status: 'delivered' })
     expect(await requeue(db, { filter, dryRun: true })).toMatchObject({ matched: expected.length })
     expect(await requeue(db, { filter, ...WHO })).toMatchObject({ requeued: expected.length })
-    expect(await idsOf('pending')).toEqual(expected)
+    expect(await idsIn(db, 'pending')).toEqual(expected)
   })
 
   it('at most the limit, those that failed first at first', async () => {
@@ -136,12 +121,12 @@ returning event_id`,
     await makeDeliveries(db, endpoint, 2, FAILED)
     await makeDeliveries(db, endpoint, 2, { ...FAILED, agoMs: 60_000 })
     expect(await requeue(db, { filter: FAILED, limit: 3, ...WHO })).toMatchObject({ matched: 3, requeued: 3 })
-    expect(await idsOf('pending')).toEqual(['1', '3', '4'])
+    expect(await idsIn(db, 'pending')).toEqual(['1', '3', '4'])
   })
 
   it('dispatchers are woken', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 1, FAILED)
-    const client = await connected()
+    const client = await openSession(database.url)
     await client.query('listen leasehold_wake')
     const heard = once(client, 'notification')
     await requeue(db, { filter: FAILED, ...WHO })
@@ -152,7 +137,7 @@ returning event_id`,
     await makeDeliveries(db, await makeEndpoint(db), 4, FAILED)
     await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
     expect(await requeue(db, { filter: FAILED, ...WHO })).toMatchObject({ matched: 4, requeued: 4 })
-    expect(await idsOf('pending')).toHaveLength(4)
+    expect(await idsIn(db, 'pending')).toHaveLength(4)
   })
 })
 
@@ -167,124 +152,7 @@ where delivery_status = 'pending'`,
   }
   const done = await requeue(db, { filter: FAILED, ...WHO, onProgress: failAgain })
   expect(done).toMatchObject({ matched: 2_500, requeued: 2_500, finished: true })
-  expect((await rows()).filter(({ last_error }) => last_error === 'again')).toHaveLength(2_500)
-})
-
-describe('ten thousand that have failed', () => {
-  beforeEach(async () => {
-    const one = await makeEndpoint(db)
-    const other = await makeEndpoint(db)
-    await makeDeliveries(db, one, 5_000, { ...FAILED, agoMs: 10_000, key: `'key ' || n % 100` })
-    await makeDeliveries(db, other, 5_000, { ...FAILED, agoMs: 5_000 })
-    await makeDeliveries(db, other, 500, { ...FAILED, agoMs: 7_200_000 })
-    await makeDeliveries(db, other, 500, { status: 'delivered' })
-  })
-  const since = (): Date => new Date(Date.now() - 3_600_000)
-
-  it('recover brings back all that failed since, and no other; each batch has its entry in the audit', async () => {
-    const before = await rows()
-    expect(await recover(db, { since: since(), dryRun: true })).toMatchObject({
-      matched: 10_000,
-      requeued: 0,
-    })
-    expect(await rows()).toEqual(before)
-    const done = await recover(db, { since: since(), ...WHO })
-    expect(done).toMatchObject({ matched: 10_000, requeued: 10_000, finished: true })
-    expect(await idsOf('pending')).toHaveLength(10_000)
-    expect(await idsOf('failed')).toHaveLength(500)
-    const entries = await auditEntries(db)
-    expect(entries.map(({ details }) => details['requeued'])).toEqual(
-      Array.from({ length: 10 }, (_, n) => (n + 1) * 1_000),
-    )
-    for (const { principal, action, details } of entries) {
-      expect({ principal, action }).toEqual({ principal: 'ada', action: 'webhooks.recover' })
-      expect(details).toMatchObject({
-        requeue: done.requeue,
-        reason: WHO.reason,
-        matched: 10_000,
-        filter: { status: 'failed', failedSince: expect.stringMatching(/^\d{4}-/) },
-        batch: { count: 1_000 },
-      })
-    }
-  })
-
-  it('of one endpoint only, if one is named', async () => {
-    const { rows: found } = await db.query<{ endpoint_id: string }>({
-      text: 'select endpoint_id from leasehold.webhook_outbox where id = 1',
-    })
-    const endpoint = found[0]?.endpoint_id ?? ''
-    expect(await recover(db, { since: since(), endpoint, ...WHO })).toMatchObject({ requeued: 5_000 })
-    expect((await auditEntries(db))[0]).toMatchObject({ target: endpoint })
-  })
-
-  it('a rate gives each its own moment, over all batches', async () => {
-    const rate = 400
-    const done = await recover(db, { since: since(), rate, ...WHO })
-    const due = (await rows()).filter((row) => row.delivery_status === 'pending').map((row) => row.due)
-    const sorted = due.toSorted((a, b) => a - b)
-    expect(new Set(sorted).size).toBe(10_000)
-    const [first = 0, last = 0] = [sorted[0], sorted.at(-1)]
-    expect(9_999 / (last - first)).toBeGreaterThan(rate * 0.9)
-    expect(9_999 / (last - first)).toBeLessThan(rate * 1.1)
-    expect(done.lastDueAt?.getTime()).toBeCloseTo(last * 1_000, -1)
-  })
-
-  it('two at the same time requeue each once', async () => {
-    const both = await Promise.all([
-      recover(db, { since: since(), ...WHO }),
-      recover(db, { since: since(), principal: 'grace', reason: 'the same idea' }),
-    ])
-    expect(both.reduce((sum, { requeued }) => sum + requeued, 0)).toBe(10_000)
-    expect(await idsOf('pending')).toHaveLength(10_000)
-  })
-
-  it('stopped, it leaves the rest as it was; the same call once more does the rest', async () => {
-    const controller = new AbortController()
-    const stopped = await recover(db, {
-      since: since(),
-      ...WHO,
-      signal: controller.signal,
-      onProgress: ({ changed }) => {
-        if (changed === 3_000) controller.abort()
-      },
-    })
-    expect(stopped).toMatchObject({ requeued: 3_000, finished: false })
-    expect(await idsOf('failed')).toHaveLength(7_500)
-    expect(await recover(db, { since: since(), ...WHO })).toMatchObject({ matched: 7_000, requeued: 7_000 })
-  })
-
-  it('killed in the middle of a batch, it loses no row: the batch is undone, with its entry in the audit', async () => {
-    const holder = await connected()
-    const own = openDatabase({ url: database.url, maxConnections: 1 })
-    onTestFinished(async () => own.close())
-    const { rows: mine } = await own.query<{ pid: number }>({ text: 'select pg_backend_pid() as pid' })
-    const pid = mine[0]?.pid
-    // The third batch comes upon a row that somebody holds.
-    await holder.query('begin')
-    await holder.query('select from leasehold.webhook_outbox where id = 2500 for update')
-    const dying = recover(own, { since: since(), ...WHO })
-    const death = dying.catch((error: unknown) => error)
-    await expect
-      .poll(
-        async () =>
-          (
-            await holder.query<{ waits: boolean }>(
-              `select exists (select from pg_locks where pid = $1 and not granted) as waits`,
-              [pid],
-            )
-          ).rows[0]?.waits,
-        { timeout: 20_000 },
-      )
-      .toBe(true)
-    await holder.query('select pg_terminate_backend($1)', [pid])
-    expect(await death).toMatchObject({ code: 'DATABASE_UNAVAILABLE' })
-    await holder.query('rollback')
-    expect(await idsOf('pending')).toHaveLength(2_000)
-    expect(await idsOf('failed')).toHaveLength(8_500)
-    expect(await auditEntries(db)).toHaveLength(2)
-    expect(await recover(db, { since: since(), ...WHO })).toMatchObject({ requeued: 8_000, finished: true })
-    expect(await idsOf('pending')).toHaveLength(10_000)
-  })
+  expect((await deliveryStates(db)).filter(({ last_error }) => last_error === 'again')).toHaveLength(2_500)
 })
 
 it('a rare match far down a large table is found, by statements that each look at a bounded stretch', async () => {
@@ -294,7 +162,7 @@ it('a rare match far down a large table is found, by statements that each look a
   const filter = { status: 'delivered', type: 'rare' } as const
   expect(await requeue(db, { filter, dryRun: true })).toMatchObject({ matched: 1 })
   expect(await requeue(db, { filter, ...WHO })).toMatchObject({ requeued: 1 })
-  expect(await idsOf('pending')).toEqual([rare])
+  expect(await idsIn(db, 'pending')).toEqual([rare])
 })
 
 it('told to stop before it begins, it changes nothing', async () => {
@@ -304,7 +172,7 @@ it('told to stop before it begins, it changes nothing', async () => {
     finished: false,
     requeued: 0,
   })
-  expect(await idsOf('failed')).toHaveLength(1)
+  expect(await idsIn(db, 'failed')).toHaveLength(1)
 })
 
 describe('a requeue is refused, and changes nothing,', () => {
@@ -326,8 +194,8 @@ describe('a requeue is refused, and changes nothing,', () => {
     ['with a zero character', { filter: { type: 'a\0' }, ...WHO }, /type is .*Give a text/],
   ])('%s', async (_, options, message) => {
     await makeDeliveries(db, await makeEndpoint(db), 1, FAILED)
-    const before = await rows()
+    const before = await deliveryStates(db)
     await expect(requeue(db, options)).rejects.toThrow(message)
-    expect(await rows()).toEqual(before)
+    expect(await deliveryStates(db)).toEqual(before)
   })
 })

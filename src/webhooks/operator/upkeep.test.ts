@@ -1,6 +1,6 @@
-import { Client } from 'pg'
-import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
+import { openSession } from '../../../test/support/session.ts'
 import { type DeliveryState, deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { type Database, openDatabase } from '../../postgres/database.ts'
@@ -18,13 +18,6 @@ const NOTHING = { delivered: 0, failed: 0, expired: 0, endpointDeleted: 0, secre
 
 async function rows(): Promise<DeliveryState[]> {
   return deliveryStates(db)
-}
-
-async function connected(): Promise<Client> {
-  const client = new Client({ connectionString: database.url })
-  await client.connect()
-  onTestFinished(async () => client.end())
-  return client
 }
 
 describe('retention', () => {
@@ -68,7 +61,7 @@ select id, endpoint_id, 1, 1 from leasehold.webhook_outbox`,
     const endpoint = await makeEndpoint(db)
     await makeDeliveries(db, endpoint, 3, { status: 'delivered', agoMs: 10_000 })
     await makeDeliveries(db, endpoint, 3, { status: 'failed', agoMs: 10_000 })
-    const client = await connected()
+    const client = await openSession(database.url)
     await client.query('begin')
     await client.query('select from leasehold.webhook_outbox where id in (1, 4) for update')
     const options = { ...QUICK, deliveredMs: 5_000, failedMs: 5_000 }
@@ -188,7 +181,7 @@ where id = $1`,
 
   it('where there are none no dispatcher is woken', async () => {
     await rotated('1 hour')
-    const client = await connected()
+    const client = await openSession(database.url)
     const heard: unknown[] = []
     client.on('notification', ({ payload }) => heard.push(payload))
     await client.query('listen leasehold_wake')
