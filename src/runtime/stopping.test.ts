@@ -1,0 +1,60 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { door, useWorkers } from '../../test/support/running-worker.ts'
+import { insertJobs, jobs, WORK_DDL } from '../../test/support/work-table.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { listWorkers, type WorkerRow } from './registry.ts'
+
+useQuietProcess()
+const { url } = useDatabase()
+const run = useWorkers(url)
+const db = openDatabase({ url })
+const BOUND = { timeout: 20_000, interval: 20 }
+
+beforeAll(async () => {
+  await db.query({ text: WORK_DDL })
+})
+beforeEach(async () => {
+  await db.query({ text: 'truncate public.jobs, public.runs, leasehold.workers restart identity' })
+})
+afterAll(async () => db.close())
+
+async function only(): Promise<WorkerRow | undefined> {
+  return (await listWorkers(db, 'leasehold'))[0]
+}
+
+describe('a worker that is told to stop while its handlers still run', () => {
+  it.each([
+    ['heard by its session, in a thread', { lifeline: 'thread', listen: true }, ['reaper']],
+    ['heard by its session', { listen: true }, ['reaper']],
+    ['heard by polling', { listen: false }, ['reaper']],
+    ['without a reaper', { reaper: false }, []],
+  ] as const)('is known to have no more roles but to reap: %s', async (_, options, rolesLeft) => {
+    const roles = ['jobs', ...rolesLeft]
+    await insertJobs(db, 1)
+    const [begun, held] = [door(), door()]
+    const handle = async (): Promise<void> => {
+      begun.open()
+      await held.opened
+    }
+    const settings = { shutdownTimeoutMs: 30_000 }
+    const { runtime } = await run({ handle, settings }, { presenceMs: 50, ...options })
+    await begun.opened
+    // By then it has been heard of again since it works, and nothing was taken from it.
+    await expect.poll(async () => only(), BOUND).toMatchObject({ id: runtime.id, roles, inFlight: 1 })
+
+    const stopped = runtime.stop()
+    try {
+      await expect.poll(async () => (await only())?.roles, BOUND).toEqual(rolesLeft)
+      expect(await only()).toMatchObject({ state: 'alive', stoppedAt: null, inFlight: 1 })
+      expect(runtime.inFlight).toBe(1)
+      expect(await jobs(db)).toMatchObject([{ status: 'CLAIMED', claimed_by: runtime.id }])
+    } finally {
+      held.open()
+    }
+    expect(await stopped).toEqual({ clean: true })
+    expect(await jobs(db)).toMatchObject([{ status: 'DONE' }])
+    expect(await only()).toMatchObject({ state: 'stopped', roles: rolesLeft })
+  })
+})
