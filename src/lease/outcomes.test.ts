@@ -1,7 +1,7 @@
 /** What an outcome may ask of the row (`when`, `otherwise`), and how a row is left alone for a while (`rest`). */
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { useRuntimes } from '../../test/support/running-sync.ts'
+import { useRuntimes } from '../../test/support/runtimes.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { settleAs, type WorkDeclaration } from '../runtime/index.ts'
 import { leaseTable } from './declaration.ts'

@@ -1,7 +1,7 @@
 /** What follows from a transition: an event in the outbox, a webhook to those who want it. */
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { useRuntimes } from '../../test/support/running-sync.ts'
+import { useRuntimes } from '../../test/support/runtimes.ts'
 import { forgetWebhooks, makeEndpoint, writtenDeliveries } from '../../test/support/webhook-endpoints.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import { createOutbox } from '../outbox/index.ts'

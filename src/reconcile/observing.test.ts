@@ -1,7 +1,7 @@
 /** Observers as they are: slow, failing, deaf; and what bounds a cycle. */
 import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { useRuntimes } from '../../test/support/running-sync.ts'
+import { useRuntimes } from '../../test/support/runtimes.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Events, SaturatedError } from '../runtime/index.ts'

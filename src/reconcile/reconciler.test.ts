@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { useRuntimes } from '../../test/support/running-sync.ts'
+import { useRuntimes } from '../../test/support/runtimes.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { reconciler, type ReconcilerOptions } from './reconciler.ts'

@@ -1,7 +1,7 @@
 /** What a definition written without types may answer: each is refused with a sentence, and costs nobody else anything. */
 import { afterAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { useRuntimes } from '../../test/support/running-sync.ts'
+import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { createSync } from './sync.ts'

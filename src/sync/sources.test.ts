@@ -1,7 +1,7 @@
 /** The rate of a far side, shared by all who call it. */
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { useRuntimes } from '../../test/support/running-sync.ts'
+import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, gate, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { type SyncSource } from './definition.ts'

@@ -2,7 +2,7 @@ import { type Database } from '../../src/postgres/database.ts'
 import { type RuntimeOptions } from '../../src/runtime/index.ts'
 import { dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
 import { LOOPBACK } from '../../src/webhooks/network/index.ts'
-import { type Running, useRuntimes } from './running-sync.ts'
+import { type Running, useRuntimes } from './runtimes.ts'
 import { SECRET_KEY } from './webhook-endpoints.ts'
 
 /** Dispatchers in this process, which may reach loopback. What a test started is stopped after it. */

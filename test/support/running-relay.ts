@@ -3,7 +3,7 @@ import { type Publisher } from '../../src/outbox/publisher.ts'
 import { type OutboxEvent } from '../../src/outbox/event.ts'
 import { type Database } from '../../src/postgres/database.ts'
 import { type Outcome, type RuntimeOptions } from '../../src/runtime/index.ts'
-import { type Running, useRuntimes } from './running-sync.ts'
+import { type Running, useRuntimes } from './runtimes.ts'
 
 /** Relays in this process. What a test started is stopped after it. */
 export function useRelays(databaseUrl: string) {

@@ -6,7 +6,7 @@ import {
   type RuntimeOptions,
   type WorkDeclaration,
 } from '../../src/runtime/index.ts'
-import { type Running, useRuntimes } from './running-sync.ts'
+import { type Running, useRuntimes } from './runtimes.ts'
 import { WORK_TABLE, type Job } from './work-table.ts'
 
 type Declared = Pick<WorkDeclaration<Job>, 'handle'> & Partial<WorkDeclaration<Job>>

@@ -2,7 +2,7 @@ import { Client } from 'pg'
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
-import { useRuntimes } from '../../../test/support/running-sync.ts'
+import { useRuntimes } from '../../../test/support/runtimes.ts'
 import {
   chunkStates,
   emptySync,

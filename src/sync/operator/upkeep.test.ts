@@ -9,7 +9,7 @@ import {
   makeJob,
   shareChunks,
 } from '../../../test/support/operated-sync.ts'
-import { useRuntimes } from '../../../test/support/running-sync.ts'
+import { useRuntimes } from '../../../test/support/runtimes.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { Events } from '../../runtime/index.ts'
 import { createSync } from '../sync.ts'
