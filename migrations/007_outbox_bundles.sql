@@ -49,9 +49,6 @@ drop index outbox_pending;
 
 -- A claimed event is larger than a new one: so much room is needed for all of a page at once.
 alter table outbox set (fillfactor = 40);
--- No claim adds to these any more.
-alter index outbox_pkey set (fillfactor = 90);
-alter index outbox_event_id_unique set (fillfactor = 90);
 
 -- Whoever may write events writes bundles of them, as the owner of this function.
 create function bundle_outbox() returns trigger

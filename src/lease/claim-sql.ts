@@ -77,7 +77,7 @@ function exchangeInLines(
 ): string {
   const besides = [
     ...notHeld(parts),
-    `(${lines.id} in (select "@k1" from followers)) is not true`,
+    `(${lines.id} in (select "@k1" from continued union all select "@k1" from locked where "@behind")) is not true`,
     '(select count(*) from advanced) is not null',
   ]
   const left = `${parameter('limit', 'int')} - (select count(*) from continued)`
@@ -86,7 +86,8 @@ function exchangeInLines(
     settled: SETTLED,
     ...seenInLines(parts, parameter, 'chosen', {
       others: ['continued'],
-      more: '(select count(*) from locked) + (select count(*) from revived) > 0',
+      more: `(select count(*) from locked where ("@k1" in (select "@k1" from chosen)) is not true)
+    + (select count(*) from revived) > 0`,
       again: lookAgain('continued'),
     }),
   }

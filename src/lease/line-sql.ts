@@ -100,7 +100,7 @@ ends as materialized (
   group by "@line"
 ),
 followers as materialized (
-  select t.${lines.id} as "@k1", (${due}) as "@due"
+  select t.${lines.id} as "@k1", (${due} and t.${lines.behind}) as "@takeable"
   from ${target} as t
   where ${[
     ...inBucket(parts, parameter, 't.'),
@@ -146,8 +146,8 @@ export function lookAgain(besides?: string): string {
 }
 
 /**
- * Followers that are claimed at once, without a look: at most half of the claim, so that busy lines do not keep new
- * ones out.
+ * Followers that were marked and are claimed at once, without a look: at most half of the claim, so that busy lines do
+ * not keep new ones out. One without a mark is where looks find it, in its turn.
  */
 export function continued(parts: Parts, lines: Lines, parameter: Parameters): string {
   const { table, target, key } = parts
@@ -161,7 +161,7 @@ export function continued(parts: Parts, lines: Lines, parameter: Parameters): st
   where ${[
     ...inBucket(parts, parameter, 't.'),
     `t.${lines.id} = any (array(
-      select "@k1" from followers where "@due" limit (select ${parameter('limit', 'int')} / 2)
+      select "@k1" from followers where "@takeable" limit (select ${parameter('limit', 'int')} / 2)
     ))`,
     `${lines.free} is true`,
     ...due,

@@ -83,13 +83,25 @@ describe('a line', () => {
   })
 
   it('keeps half of a claim for others, and goes on later', async () => {
-    await insert('a', 'b', 'c', 'd', 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h')
+    await insert('a', 'b', 'c', 'd', 'a', 'b', 'c', 'd')
     const store = await openStore()
-    const first = await claim(store, 4)
+    const first = await claim(store, 8)
+    await insert('e', 'f', 'g', 'h')
     const next = await store.exchange({ outcome: 'done', leases: leasesOf(first) }, { limit: 4, ...LEASE })
     expect(shown(next).toSorted()).toEqual(['a 5', 'b 6', 'e 9', 'f 10'])
     expect(next.advanced).toBe(true)
     expect(shown(await claim(store))).toEqual(['c 7', 'd 8', 'g 11', 'h 12'])
+  })
+
+  it('does not overtake those who were there before: who was never marked comes in its turn', async () => {
+    await insert('a', 'b', 'c', 'a')
+    const store = await openStore()
+    const next = await store.exchange(
+      { outcome: 'done', leases: leasesOf(await claim(store, 1)) },
+      { limit: 2, ...LEASE },
+    )
+    expect(shown(next)).toEqual(['b 2', 'c 3'])
+    expect(shown(await claim(store))).toEqual(['a 4'])
   })
 
   it.each(['retry', 'release', 'park'] as const)('waits for a row after %s', async (how) => {
