@@ -2,6 +2,7 @@ import { systemClock } from '../clock.ts'
 import { leaseStore } from '../lease/store.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Listener } from '../postgres/listener.ts'
+import { type Statement } from '../postgres/queryable.ts'
 import { HeldRows } from './held-rows.ts'
 import { type FromLifeline, type LifelineConfig, type Port, type ToLifeline } from './lifeline-messages.ts'
 import { createLoop, type Loop } from './loop.ts'
@@ -32,6 +33,13 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
   const tell = (message: FromLifeline): void => port.post(message)
   const renewals = new Map<string, Renewal>()
   let inFlight = 0
+  /** The registry may have heard of this worker. */
+  let introduced = false
+
+  function introduction(backendPid: number | undefined): Statement {
+    introduced = true
+    return presence(schema, worker, inFlight, backendPid)
+  }
 
   /** The session that shows that this worker is alive is the one that says so. */
   const listener = new Listener({
@@ -39,7 +47,7 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
     applicationName: `leasehold ${worker.id}`.slice(0, 63),
     channels: [WAKE_CHANNEL, SETTINGS_CHANNEL],
     probeIntervalMs: config.presenceMs,
-    probe: (backendPid) => presence(schema, worker, inFlight, backendPid),
+    probe: introduction,
     onProbe: (rows) => tellPresent(rows),
     onNotification: (channel, name) =>
       tell(channel === WAKE_CHANNEL ? { type: 'woken', name } : { type: 'settingsChanged', name }),
@@ -48,7 +56,7 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
   })
   const presenceLoop = createLoop({
     name: 'presence',
-    work: async () => tellPresent((await db.query(presence(schema, worker, inFlight, undefined))).rows),
+    work: async () => tellPresent((await db.query(introduction(undefined))).rows),
     pauseMs: () => config.presenceMs,
     onError: (error) => tell({ type: 'trouble', what: 'saying that this worker is alive', error }),
   })
@@ -84,7 +92,8 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
     await Promise.all([...renewals.values()].map(async ({ loop }) => loop.stop()))
     await alive.stop()
     try {
-      await db.query(farewell(schema, worker.id))
+      // Nobody misses one who never came, and a database that could not be reached then would hold up the end.
+      if (introduced) await db.query(farewell(schema, worker.id))
     } catch (error) {
       tell({ type: 'trouble', what: 'saying goodbye', error })
     }

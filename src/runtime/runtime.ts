@@ -1,6 +1,6 @@
 import { systemClock } from '../clock.ts'
-import { LeaseholdError } from '../errors.ts'
 import { fitTable } from '../lease/fit.ts'
+import { type TableShape } from '../lease/inspect.ts'
 import { leaseStore, type LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
@@ -22,7 +22,7 @@ import { createSinkProbe } from './sink-probe.ts'
 import { workerSettings, type WorkerSettings } from './settings.ts'
 import { createUpkeep } from './upkeep.ts'
 import { createWakeOthers, type WakeOthers } from './wake-others.ts'
-import { refuseUnsettleable, type RuntimeOptions, type WorkDeclaration } from './work-declaration.ts'
+import { refuseUnservable, type RuntimeOptions, type WorkDeclaration } from './work-declaration.ts'
 import { Worker } from './worker.ts'
 
 const PRESENCE_MS = 5_000
@@ -112,32 +112,19 @@ export class Runtime {
 
   async start(roles: readonly string[]): Promise<void> {
     const { workers = [], migrate: migrating = true } = this.#options
+    refuseUnservable(workers)
     if (migrating) await migrate(this.#db, { schema: this.#schema })
-    const shapes = new Map<string, Awaited<ReturnType<typeof fitTable>>>()
-    for (const { name, table } of workers) {
-      refuseUnsettleable(table)
-      if (shapes.has(name))
-        throw new LeaseholdError('SETTING_INVALID', `There are two workers named ${name}.`)
-      shapes.set(name, await fitTable(this.#db, table))
-    }
-    this.#link = startLifeline({
-      config: {
-        databaseUrl: this.#options.databaseUrl,
-        listenUrl: this.#options.listenUrl ?? this.#options.databaseUrl,
-        schema: this.#schema,
-        worker: describeWorker(roles, { id: this.id }),
-        listen: this.#options.listen ?? true,
-        presenceMs: this.#options.presenceMs ?? PRESENCE_MS,
-      },
-      mode: this.#options.lifeline ?? 'thread',
-      onMessage: (message) => this.#heard(message),
-    })
+    // A thread takes longer to start than a table to look at, so both are done at once.
+    const link = this.#startLifeline(roles)
+    const known = this.#known()
+    const shapes: TableShape[] = []
+    for (const { table } of workers) shapes.push(await fitTable(this.#db, table))
     // A worker that dies before the others know of it is missed only when its leases end.
-    await this.#known()
-    for (const declaration of workers) {
-      const shape = shapes.get(declaration.name)
+    await known
+    for (const [i, declaration] of workers.entries()) {
+      const shape = shapes[i]
       // What a worker's rows are is its handler's business alone; here they are only passed on.
-      if (shape !== undefined) await this.#serve(declaration as WorkDeclaration, shape, this.#link)
+      if (shape !== undefined) await this.#serve(declaration as WorkDeclaration, shape, link)
     }
     await this.#openReapedTables()
     const others = createWakeOthers({
@@ -158,7 +145,24 @@ export class Runtime {
     this.events.emit('workerStarted', { worker: this.id, roles })
   }
 
-  /** Resolves once this worker is in the registry, or it is clear that this takes longer. */
+  #startLifeline(roles: readonly string[]): LifelineLink {
+    const link = startLifeline({
+      config: {
+        databaseUrl: this.#options.databaseUrl,
+        listenUrl: this.#options.listenUrl ?? this.#options.databaseUrl,
+        schema: this.#schema,
+        worker: describeWorker(roles, { id: this.id }),
+        listen: this.#options.listen ?? true,
+        presenceMs: this.#options.presenceMs ?? PRESENCE_MS,
+      },
+      mode: this.#options.lifeline ?? 'thread',
+      onMessage: (message) => this.#heard(message),
+    })
+    this.#link = link
+    return link
+  }
+
+  /** Resolves once this worker is in the registry, or it is clear that this takes longer, or it stops. */
   async #known(): Promise<void> {
     const known = new Promise<void>((resolve) => {
       this.#whenKnown = resolve
@@ -175,6 +179,7 @@ export class Runtime {
   async #stopNow(): Promise<{ readonly clean: boolean }> {
     const served = [...this.#served.values()]
     this.#link?.post({ type: 'stopping' })
+    this.#whenKnown()
     const stopped = await Promise.all(served.map(async ({ worker }) => worker.stop()))
     await this.#closeSinks()
     this.#off()
@@ -201,11 +206,7 @@ export class Runtime {
     await within(LONGEST_FAREWELL_MS, Promise.all([...this.#served.values()].map(close)))
   }
 
-  async #serve(
-    declaration: WorkDeclaration,
-    shape: Awaited<ReturnType<typeof fitTable>>,
-    link: LifelineLink,
-  ): Promise<void> {
+  async #serve(declaration: WorkDeclaration, shape: TableShape, link: LifelineLink): Promise<void> {
     const { name, table, bucket = 0 } = declaration
     const store = leaseStore(this.#db, table, shape, { owner: this.id, bucket })
     // An id that was given may have been another process's, which died; nobody else would miss it.

@@ -82,8 +82,20 @@ export interface RuntimeOptions {
 }
 
 const NEEDED_OUTCOMES = ['done', 'retry', 'dead'] as const
-/** What a handler returns or throws must have somewhere to go. */
-export function refuseUnsettleable(table: LeaseTable): void {
+
+/** Each is told from the others by its name, and what its handler returns or throws must have somewhere to go. */
+export function refuseUnservable(declarations: readonly Pick<WorkDeclaration, 'name' | 'table'>[]): void {
+  const names = new Set<string>()
+  for (const { name, table } of declarations) {
+    refuseUnsettleable(table)
+    if (names.has(name)) {
+      throw new LeaseholdError('SETTING_INVALID', `There are two workers named ${name}.`)
+    }
+    names.add(name)
+  }
+}
+
+function refuseUnsettleable(table: LeaseTable): void {
   const missing = NEEDED_OUTCOMES.filter((outcome) => !(outcome in table.outcomes))
   if (missing.length === 0) return
   throw new LeaseholdError(

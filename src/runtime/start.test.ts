@@ -1,0 +1,97 @@
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
+import { leaseTable } from '../lease/index.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { Events } from './events.ts'
+import { listWorkers } from './registry.ts'
+import { startRuntime } from './runtime.ts'
+
+useQuietProcess()
+const { url } = useDatabase()
+const db = openDatabase({ url })
+
+beforeAll(async () => {
+  await db.query({ text: WORK_DDL })
+})
+afterAll(async () => db.close())
+
+const handle = async (): Promise<void> => Promise.resolve()
+
+it.each(['thread', 'inline'] as const)(
+  'a start that a table refuses leaves nothing behind: no session, no worker that others take for alive (%s)',
+  async (lifeline) => {
+    const table = leaseTable({ ...WORK_TABLE, table: 'public.no_such_table' })
+    const id = `refused ${lifeline}`
+    await expect(
+      startRuntime({
+        databaseUrl: url,
+        migrate: false,
+        lifeline,
+        id,
+        workers: [{ name: 'jobs', table, handle }],
+      }),
+    ).rejects.toMatchObject({ code: 'LEASE_TABLE_MISFIT' })
+    const text = "select from pg_stat_activity where application_name like 'leasehold%' || $1"
+    expect((await db.query({ text, values: [id] })).rowCount).toBe(0)
+    const left = (await listWorkers(db, 'leasehold')).filter((worker) => worker.id === id)
+    expect(left.filter(({ state }) => state !== 'stopped')).toEqual([])
+  },
+)
+
+it('a start that cannot reach the database says so, and of a goodbye nothing: nobody has met this worker', async () => {
+  const events = new Events()
+  const told: string[] = []
+  events.on('trouble', ({ what }) => told.push(what))
+  const nowhere = new URL(url)
+  nowhere.port = '1'
+  await expect(
+    startRuntime({
+      databaseUrl: nowhere.href,
+      migrate: false,
+      events,
+      workers: [{ name: 'jobs', table: leaseTable(WORK_TABLE), handle }],
+    }),
+  ).rejects.toMatchObject({ code: 'DATABASE_UNAVAILABLE' })
+  expect(told).toEqual([])
+})
+
+it('RULE-020-032: a worker is in the registry before its first row is claimed', async () => {
+  await db.query({ text: "insert into public.jobs (kind) values ('plain')" })
+  const id = 'first of all'
+  let seen = (): void => undefined
+  const done = new Promise<void>((resolve) => {
+    seen = resolve
+  })
+  // The table itself says who was known when the row was taken.
+  await db.query({
+    text: `
+      create table public.known_then (id text);
+      create function public.note_known() returns trigger language plpgsql as $$ begin
+        insert into public.known_then select w.id from leasehold.workers w where w.session_pid is not null;
+        return new;
+      end $$;
+      create trigger note_known before update on public.jobs for each row
+        when (old.claimed_by is null and new.claimed_by is not null) execute function public.note_known()`,
+  })
+  const runtime = await startRuntime({
+    databaseUrl: url,
+    migrate: false,
+    id,
+    workers: [
+      {
+        name: 'jobs',
+        table: leaseTable(WORK_TABLE),
+        handle: async () => {
+          seen()
+          return Promise.resolve()
+        },
+      },
+    ],
+  })
+  await done
+  const { rows } = await db.query<{ id: string }>({ text: 'select id from public.known_then' })
+  expect(rows.map((row) => row.id)).toContain(id)
+  expect(await runtime.stop()).toEqual({ clean: true })
+})
