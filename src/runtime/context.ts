@@ -87,7 +87,7 @@ export class RowContext<Row extends object> implements HandlerContext<Row> {
   async settleIn(tx: Queryable, outcome: Outcome = done()): Promise<void> {
     const { store, held, now, byPolicy } = this.#parts
     const { lease, attempt } = this.#handling
-    if (!held.isTrusted(this.#handling.held, now())) throw this.#fencedOff()
+    if (!held.isTrusted(this.#handling, now())) throw this.#fencedOff()
     const settledAs = byPolicy(outcome, attempt)
     const { ended, advanced, left } = await store.settle(settledAs.outcome, [lease], {
       args: [settledAs.args],

@@ -95,9 +95,9 @@ export class Exchange<Row extends object> {
     await Promise.all(this.#loops)
   }
 
-  settle(handling: Handling<Row>, outcome: Outcome): void {
-    this.#settlements.add(handling, outcome, this.#now())
-    this.#signal.notify()
+  /** To be settled with others; `notify` tells that it may be time. */
+  settle(handling: Handling<Row>, outcome: Outcome, now: number): void {
+    this.#settlements.add(handling, outcome, now)
   }
 
   /** Rows go back untouched. If the database does not hear it, the reaper will find them. */

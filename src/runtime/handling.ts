@@ -1,28 +1,49 @@
 import { LeaseholdError } from '../errors.ts'
 import { type Lease } from '../lease/lease.ts'
-import { type Claim } from '../lease/store.ts'
+import { type Claim, type Claimed } from '../lease/store.ts'
 import { type LossReason } from './events.ts'
 import { type HeldRow, type HeldRows } from './held-rows.ts'
+import { type RowToRenew } from './lifeline-messages.ts'
 import { type Outcome } from './outcome.ts'
 
 /** One row in the worker's hands, from its claim until it is settled, given back or lost. */
-export interface Handling<Row> {
+export class Handling<Row> implements RowToRenew {
   readonly lease: Lease
   readonly row: Row
-  readonly held: HeldRow
+  readonly index: number
+  readonly generation: number
   readonly claimedAt: number
   readonly attempt: number
+  /** `running`: its handler has not come back yet. `abandoned`: the same, and the row was lost meanwhile. */
+  state: 'idle' | 'running' | 'abandoned' = 'idle'
   /** The key that bounds it, once it was started. */
-  limitedBy: string | undefined
+  limitedBy: string | undefined = undefined
   /** Made when somebody asks for the signal, or when there is a reason to fire it. */
-  abort: AbortController | undefined
-  lost: LossReason | undefined
+  abort: AbortController | undefined = undefined
+  lost: LossReason | undefined = undefined
   /** The handler settled it in a transaction of its own. */
-  settledAs: Outcome | undefined
+  settledAs: Outcome | undefined = undefined
   /** The lines to look at again once that transaction has ended. */
-  left: readonly string[] | undefined
+  left: readonly string[] | undefined = undefined
   /** Whoever knows the lanes was told that it no longer takes up room. */
-  leftLane: boolean
+  leftLane = false
+
+  constructor({ lease, row }: Claimed<Row>, held: HeldRow, claimedAt: number, attempt: number) {
+    this.lease = lease
+    this.row = row
+    this.index = held.index
+    this.generation = held.generation
+    this.claimedAt = claimedAt
+    this.attempt = attempt
+  }
+
+  get id(): string {
+    return this.lease.id
+  }
+
+  get token(): bigint {
+    return this.lease.token
+  }
 }
 
 /** The rows of a claim, taken in hand. */
@@ -34,21 +55,9 @@ export function handlingsOf<Row extends object>(
     claimedAt,
   }: { readonly attempts: string | undefined; readonly held: HeldRows; readonly claimedAt: number },
 ): Handling<Row>[] {
-  return claim.claimed.map(({ lease, row }) => {
-    const counted: unknown = attempts === undefined ? 0 : Reflect.get(row, attempts)
-    return {
-      lease,
-      row,
-      held: held.take(claim.trustedUntil),
-      claimedAt,
-      attempt: Number(counted ?? 0) + 1,
-      limitedBy: undefined,
-      abort: undefined,
-      lost: undefined,
-      settledAs: undefined,
-      left: undefined,
-      leftLane: false,
-    }
+  return claim.claimed.map((claimed) => {
+    const counted: unknown = attempts === undefined ? 0 : Reflect.get(claimed.row, attempts)
+    return new Handling(claimed, held.take(claim.trustedUntil), claimedAt, Number(counted ?? 0) + 1)
   })
 }
 

@@ -1,23 +1,12 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { type Handling } from './handling.ts'
+import { Handling } from './handling.ts'
 import { dead, done, type Outcome, retry } from './outcome.ts'
 import { Settlements } from './settlements.ts'
 
 function handling(n: number): Handling<{ n: number }> {
-  return {
-    lease: { id: String(n), owner: 'w', token: 1n, until: new Date(0) },
-    row: { n },
-    held: { index: n, generation: 1 },
-    claimedAt: 0,
-    attempt: 1,
-    limitedBy: undefined,
-    abort: undefined,
-    lost: undefined,
-    settledAs: undefined,
-    left: undefined,
-    leftLane: false,
-  }
+  const lease = { id: String(n), owner: 'w', token: 1n, until: new Date(0) }
+  return new Handling({ lease, row: { n } }, { index: n, generation: 1 }, 0, 1)
 }
 
 describe('a batch', () => {

@@ -1,5 +1,5 @@
 import { type Handling } from './handling.ts'
-import { type Outcome } from './outcome.ts'
+import { done, type Outcome } from './outcome.ts'
 
 export interface SettlementBatch<Row> {
   readonly outcome: string
@@ -9,13 +9,17 @@ export interface SettlementBatch<Row> {
 }
 
 interface Waiting<Row> {
-  readonly row: Handling<Row>
-  readonly args: Outcome['args']
+  readonly rows: Handling<Row>[]
+  /** Beside the rows, once one of them has any. */
+  args: Outcome['args'][] | undefined
 }
+
+/** Those of most rows. */
+const NONE = done().args
 
 /** Finished rows waiting to be settled, by outcome: rows of one outcome share a statement. */
 export class Settlements<Row> {
-  readonly #byOutcome = new Map<string, Waiting<Row>[]>()
+  readonly #byOutcome = new Map<string, Waiting<Row>>()
   #size = 0
   #oldestAt = Number.POSITIVE_INFINITY
 
@@ -26,7 +30,7 @@ export class Settlements<Row> {
   /** How many of them one statement could settle, if it took as many as it liked. */
   get largest(): number {
     let largest = 0
-    for (const waiting of this.#byOutcome.values()) largest = Math.max(largest, waiting.length)
+    for (const { rows } of this.#byOutcome.values()) largest = Math.max(largest, rows.length)
     return largest
   }
 
@@ -36,28 +40,34 @@ export class Settlements<Row> {
   }
 
   add(row: Handling<Row>, { outcome, args }: Outcome, now: number): void {
-    const waiting = this.#byOutcome.get(outcome)
-    if (waiting === undefined) this.#byOutcome.set(outcome, [{ row, args }])
-    else waiting.push({ row, args })
+    const waiting = this.#waitingFor(outcome)
+    if (waiting.args === undefined && args !== NONE) waiting.args = waiting.rows.map(() => NONE)
+    waiting.rows.push(row)
+    waiting.args?.push(args)
     this.#size += 1
     this.#oldestAt = Math.min(this.#oldestAt, now)
   }
 
+  #waitingFor(outcome: string): Waiting<Row> {
+    const known = this.#byOutcome.get(outcome)
+    if (known !== undefined) return known
+    const waiting: Waiting<Row> = { rows: [], args: undefined }
+    this.#byOutcome.set(outcome, waiting)
+    return waiting
+  }
+
   /** The largest group, up to the limit. Those that wait behind it are not made to wait longer: they count as new. */
   take(limit: number, now: number): SettlementBatch<Row> | undefined {
-    const [largest] = [...this.#byOutcome].toSorted(([, a], [, b]) => b.length - a.length)
+    const [largest] = [...this.#byOutcome].toSorted(([, a], [, b]) => b.rows.length - a.rows.length)
     if (largest === undefined) return undefined
     const [outcome, waiting] = largest
-    const taken = waiting.splice(0, limit)
-    if (waiting.length === 0) this.#byOutcome.delete(outcome)
-    this.#size -= taken.length
+    const rows = waiting.rows.splice(0, limit)
+    const args = waiting.args?.splice(0, limit)
+    if (waiting.rows.length === 0) this.#byOutcome.delete(outcome)
+    this.#size -= rows.length
     this.#oldestAt = this.#size === 0 ? Number.POSITIVE_INFINITY : now
-    const hasArgs = taken.some(({ args }) => Object.keys(args).length > 0)
-    return {
-      outcome,
-      rows: taken.map(({ row }) => row),
-      args: hasArgs ? taken.map(({ args }) => args) : undefined,
-    }
+    const hasArgs = args?.some((one) => Object.keys(one).length > 0) === true
+    return { outcome, rows, args: hasArgs ? args : undefined }
   }
 
   /** The statement did not reach the database. */

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { type Handling } from './handling.ts'
+import { Handling } from './handling.ts'
 import { createLimiter, type Limits } from './limits.ts'
 import { Slots } from './slots.ts'
 
@@ -15,19 +15,8 @@ afterEach(() => {
 })
 
 function handling(id: string, key = 'k'): Handling<Row> {
-  return {
-    lease: { id, owner: 'w', token: 1n, until: new Date(0) },
-    row: { key },
-    held: { index: 0, generation: 1 },
-    claimedAt: 0,
-    attempt: 1,
-    limitedBy: undefined,
-    abort: undefined,
-    lost: undefined,
-    settledAs: undefined,
-    left: undefined,
-    leftLane: false,
-  }
+  const lease = { id, owner: 'w', token: 1n, until: new Date(0) }
+  return new Handling({ lease, row: { key } }, { index: 0, generation: 1 }, 0, 1)
 }
 
 function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
@@ -41,6 +30,7 @@ function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
     concurrency: () => given.concurrency,
     places: () => given.concurrency + 4,
     isTrusted: ({ lease }) => !given.untrusted.has(lease.id),
+    now: () => performance.now(),
     handle: async ({ lease }) =>
       new Promise<void>((resolve) => {
         running.set(lease.id, resolve)

@@ -1,17 +1,19 @@
 import { type Handling } from './handling.ts'
 import { type Limiter } from './limits.ts'
 import { type Outcome } from './outcome.ts'
-import { type HandlerResult } from './verdict.ts'
+import { type HandlerResult, RETURNED } from './verdict.ts'
 
 export interface SlotsOptions<Row> {
   readonly concurrency: () => number
   /** For how many rows there is room at all, running or waiting. */
   readonly places: () => number
+  /** On the monotonic clock. */
+  readonly now: () => number
   /** No processing without a lease (RULE-020-050): one that ran out or was lost in the queue is not started. */
-  readonly isTrusted: (handling: Handling<Row>) => boolean
+  readonly isTrusted: (handling: Handling<Row>, now: number) => boolean
   readonly handle: (handling: Handling<Row>) => Promise<Outcome | void>
   readonly limits: { readonly key: (row: Row) => string | undefined; readonly limiter: Limiter } | undefined
-  readonly onStart: (handling: Handling<Row>) => void
+  readonly onStart: (handling: Handling<Row>, now: number) => void
   readonly onEnd: (handling: Handling<Row>, result: HandlerResult) => void
   readonly onTrouble: (handling: Handling<Row>, error: unknown) => void
   /** Rows whose key has no room, and that are in the way of others. */
@@ -21,13 +23,40 @@ export interface SlotsOptions<Row> {
 /** How long rows that are given back because their key is busy stay away, when nothing says better. */
 const CROWDED_MS = 1_000
 
+/** So many that were started may stand in front of those that wait before they are cut off, all at once. */
+const MOST_STARTED = 64
+
+/** A place for one handler. What hears of its end is made once, and not for every row that goes through. */
+class Slot<Row> {
+  handling: Handling<Row> | undefined
+  readonly returned: (outcome: Outcome | void) => void
+  readonly threw: (error: unknown) => void
+
+  constructor(onEnd: (slot: Slot<Row>, result: HandlerResult) => void) {
+    this.handling = undefined
+    // A handler written without types may return null.
+    this.returned = (outcome) =>
+      onEnd(
+        this,
+        (outcome ?? undefined) === undefined
+          ? RETURNED
+          : { ended: 'returned', outcome: outcome ?? undefined },
+      )
+    this.threw = (error) => onEnd(this, { ended: 'threw', error })
+  }
+}
+
 /** Rows waiting for a slot and rows in one. */
 export class Slots<Row> {
   readonly #options: SlotsOptions<Row>
-  readonly #running = new Set<Handling<Row>>()
+  readonly #slots: Slot<Row>[] = []
+  readonly #free: Slot<Row>[] = []
+  #running = 0
   /** Lost, but their handlers have not come back yet. Their slots are given away, as often as there are slots. */
-  readonly #abandoned = new Set<Handling<Row>>()
-  #ready: Handling<Row>[] = []
+  #abandoned = 0
+  /** Those that wait, behind some that have been started. */
+  #queue: Handling<Row>[] = []
+  #started = 0
   #retry: NodeJS.Timeout | undefined
 
   constructor(options: SlotsOptions<Row>) {
@@ -35,78 +64,78 @@ export class Slots<Row> {
   }
 
   get ready(): number {
-    return this.#ready.length
+    return this.#queue.length - this.#started
   }
 
   get running(): number {
-    return this.#running.size
+    return this.#running
   }
 
   get abandoned(): number {
-    return this.#abandoned.size
+    return this.#abandoned
   }
 
   /** More handlers have not come back from rows they lost than there are slots: nothing more is started. */
   get isClogged(): boolean {
-    return this.#abandoned.size > this.#options.concurrency()
+    return this.#abandoned > this.#options.concurrency()
   }
 
   /** Those in hand at this moment, whatever happens to them while they are looked at. */
   [Symbol.iterator](): IterableIterator<Handling<Row>> {
-    return [...this.#running, ...this.#ready].values()
+    const running = this.#slots.flatMap(({ handling }) => (handling?.state === 'running' ? [handling] : []))
+    return [...running, ...this.#waiting()].values()
   }
 
   add(handlings: readonly Handling<Row>[]): void {
-    this.#ready.push(...handlings)
-  }
-
-  /** Its handler has not come back yet. */
-  isRunning(handling: Handling<Row>): boolean {
-    return this.#running.has(handling) || this.#abandoned.has(handling)
+    for (const handling of handlings) this.#queue.push(handling)
   }
 
   /** Those that have not been started; they are no longer waiting here. */
   takeReady(): Handling<Row>[] {
-    const ready = this.#ready
-    this.#ready = []
-    return ready
+    const waiting = this.#waiting()
+    this.#wait([])
+    return waiting
   }
 
   /** Those that were claimed before this and have not been started. */
   takeReadyBefore(claimedAt: number): Handling<Row>[] {
-    const early = this.#ready.filter((handling) => handling.claimedAt < claimedAt)
-    if (early.length > 0) this.#ready = this.#ready.filter((handling) => handling.claimedAt >= claimedAt)
+    const waiting = this.#waiting()
+    const early = waiting.filter((handling) => handling.claimedAt < claimedAt)
+    if (early.length > 0) this.#wait(waiting.filter((handling) => handling.claimedAt >= claimedAt))
     return early
   }
 
   /** True when its handler is running, and will come back some time. */
   abandon(handling: Handling<Row>): boolean {
-    if (!this.#running.delete(handling)) {
-      this.#ready = this.#ready.filter((other) => other !== handling)
+    if (handling.state !== 'running') {
+      this.#wait(this.#waiting().filter((other) => other !== handling))
       return false
     }
-    this.#abandoned.add(handling)
+    handling.state = 'abandoned'
+    this.#running -= 1
+    this.#abandoned += 1
     return true
   }
 
   /** Starts as many as there is room for. */
   fill(): void {
-    const { limits } = this.#options
+    const { limits, isTrusted, now } = this.#options
     if (limits !== undefined) {
       this.#fillWithin(limits)
       return
     }
-    const ready = this.#ready
-    const aside: Handling<Row>[] = []
-    let seen = 0
-    while (seen < ready.length && this.#hasRoom()) {
-      const handling = ready[seen]
-      seen += 1
+    let aside: Handling<Row>[] | undefined
+    while (this.#started < this.#queue.length && this.#hasRoom()) {
+      const handling = this.#queue[this.#started]
+      this.#started += 1
       if (handling === undefined) continue
-      if (this.#options.isTrusted(handling)) this.#start(handling)
-      else aside.push(handling)
+      // Asked for each of them: a handler may take its time before it first waits for something.
+      const startedAt = now()
+      if (isTrusted(handling, startedAt)) this.#start(handling, startedAt)
+      else (aside ??= []).push(handling)
     }
-    if (seen > 0) ready.splice(0, seen, ...aside)
+    if (aside !== undefined) this.#wait([...aside, ...this.#waiting()])
+    else if (this.#started >= MOST_STARTED) this.#forgetStarted()
   }
 
   close(): void {
@@ -115,7 +144,7 @@ export class Slots<Row> {
 
   #hasRoom(): boolean {
     const concurrency = this.#options.concurrency()
-    return this.#running.size < concurrency && !this.isClogged
+    return this.#running < concurrency && this.#abandoned <= concurrency
   }
 
   /** Rows whose key has no room step aside; when nothing but such rows is left they are given back. */
@@ -126,10 +155,11 @@ export class Slots<Row> {
     for (const handling of ready) {
       const { limitedBy, failure } = keyOf(key, handling.row)
       if (failure !== undefined) {
-        this.#start(handling, async () => Promise.reject(failure.error))
+        this.#start(handling, this.#options.now(), failure)
         continue
       }
-      const mayStart = this.#hasRoom() && this.#options.isTrusted(handling)
+      const now = this.#options.now()
+      const mayStart = this.#hasRoom() && this.#options.isTrusted(handling, now)
       const waitMs = mayStart && limitedBy !== undefined ? limiter.start(limitedBy) : 0
       if (!mayStart) {
         aside.push(handling)
@@ -138,10 +168,10 @@ export class Slots<Row> {
         aside.push(handling)
       } else {
         handling.limitedBy = limitedBy
-        this.#start(handling)
+        this.#start(handling, now)
       }
     }
-    this.#ready = aside
+    this.#wait([...aside, ...this.#waiting()])
     if (aside.length > 0 && this.#hasRoom()) this.#standAside(soonest)
   }
 
@@ -149,34 +179,72 @@ export class Slots<Row> {
     const forMs = Number.isFinite(soonest) ? soonest : CROWDED_MS
     const { concurrency, places, onCrowded } = this.#options
     // Half of what is free stays free for rows of other keys: there are slots for them.
-    const free = places() - this.#running.size - this.#abandoned.size
-    const surplus = this.#ready.splice(Math.max(0, Math.min(concurrency(), Math.floor(free / 2))))
+    const free = places() - this.#running - this.#abandoned
+    const waiting = this.#waiting()
+    const surplus = waiting.splice(Math.max(0, Math.min(concurrency(), Math.floor(free / 2))))
+    this.#wait(waiting)
     if (surplus.length > 0) onCrowded(surplus, forMs)
     clearTimeout(this.#retry)
     this.#retry = setTimeout(() => this.fill(), forMs)
   }
 
-  #start(handling: Handling<Row>, run = this.#options.handle): void {
-    this.#running.add(handling)
-    this.#options.onStart(handling)
-    run(handling).then(
-      (outcome) => this.#ended(handling, { ended: 'returned', outcome: outcome ?? undefined }),
-      (error: unknown) => this.#ended(handling, { ended: 'threw', error }),
-    )
+  #waiting(): Handling<Row>[] {
+    return this.#queue.slice(this.#started)
+  }
+
+  #wait(waiting: Handling<Row>[]): void {
+    this.#queue = waiting
+    this.#started = 0
+  }
+
+  #forgetStarted(): void {
+    this.#queue.splice(0, this.#started)
+    this.#started = 0
+  }
+
+  #start(handling: Handling<Row>, now: number, failure?: { readonly error: unknown }): void {
+    const slot = this.#free.pop() ?? this.#oneMore()
+    slot.handling = handling
+    handling.state = 'running'
+    this.#running += 1
+    this.#options.onStart(handling, now)
+    const running = failure === undefined ? this.#handle(handling) : Promise.reject(failure.error)
+    running.then(slot.returned, slot.threw)
+  }
+
+  #oneMore(): Slot<Row> {
+    const slot = new Slot<Row>((ended, result) => this.#ended(ended, result))
+    this.#slots.push(slot)
+    return slot
+  }
+
+  /** A handler written without types may return or throw at once. */
+  #handle(handling: Handling<Row>): Promise<Outcome | void> {
+    try {
+      const running = this.#options.handle(handling)
+      return running instanceof Promise ? running : Promise.resolve(running)
+    } catch (error) {
+      return Promise.reject(error)
+    }
   }
 
   /** What goes wrong in our own code at the end of a handler must not end the process. */
-  #ended(handling: Handling<Row>, result: HandlerResult): void {
+  #ended(slot: Slot<Row>, result: HandlerResult): void {
+    const { handling } = slot
+    if (handling === undefined) return
     try {
-      this.#end(handling, result)
+      this.#end(slot, handling, result)
     } catch (error) {
       this.#options.onTrouble(handling, error)
     }
   }
 
-  #end(handling: Handling<Row>, result: HandlerResult): void {
-    this.#running.delete(handling)
-    this.#abandoned.delete(handling)
+  #end(slot: Slot<Row>, handling: Handling<Row>, result: HandlerResult): void {
+    slot.handling = undefined
+    this.#free.push(slot)
+    if (handling.state === 'running') this.#running -= 1
+    else this.#abandoned -= 1
+    handling.state = 'idle'
     if (handling.limitedBy !== undefined) this.#options.limits?.limiter.ended(handling.limitedBy)
     try {
       this.#options.onEnd(handling, result)

@@ -6,11 +6,23 @@ export type HandlerResult =
   | { readonly ended: 'returned'; readonly outcome: Outcome | undefined }
   | { readonly ended: 'threw'; readonly error: unknown }
 
+/** The way of most rows: the handler returned nothing. Made once, and not for each of them. */
+export const RETURNED: HandlerResult = { ended: 'returned', outcome: undefined }
+
+export interface Settle {
+  readonly verdict: 'settle'
+  readonly outcome: Outcome
+  readonly failure: unknown
+}
+
 /** What is to become of the row. */
 export type Verdict =
-  | { readonly verdict: 'settle'; readonly outcome: Outcome; readonly failure: unknown }
+  | Settle
   /** Given back without counting an attempt. */
   | { readonly verdict: 'release'; readonly saturatedForMs: number | undefined }
+
+/** The verdict on that. */
+export const DONE: Settle = { verdict: 'settle', outcome: done(), failure: undefined }
 
 export interface Circumstances {
   readonly attempt: number

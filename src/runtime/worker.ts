@@ -17,7 +17,16 @@ import { Prefetch } from './prefetch.ts'
 import { LONGEST_HOLD } from './renewal.ts'
 import { type WorkerSettings } from './settings.ts'
 import { Slots } from './slots.ts'
-import { agrees, byPolicy, type HandlerResult, verdictOn } from './verdict.ts'
+import {
+  agrees,
+  byPolicy,
+  DONE,
+  type HandlerResult,
+  RETURNED,
+  type Settle,
+  type Verdict,
+  verdictOn,
+} from './verdict.ts'
 
 export type Handler<Row> = (context: HandlerContext<Row>) => Promise<Outcome | void>
 
@@ -83,10 +92,12 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#slots = new Slots<Row>({
       concurrency: () => (this.#gate.open ? this.#settings.concurrency : 0),
       places: () => this.#places(),
-      isTrusted: (handling) => held.isTrusted(handling.held, clock.monotonicNow()),
-      handle: async (handling) => options.handle(new RowContext(handling, parts)),
+      now: parts.now,
+      isTrusted: (handling, now) => held.isTrusted(handling, now),
+      // Without `async`, which would make two more promises for every row.
+      handle: (handling) => options.handle(new RowContext(handling, parts)),
       limits: limits === undefined ? undefined : { key: limits.key, limiter: createLimiter(limits, clock) },
-      onStart: (handling) => this.#started(handling),
+      onStart: (handling, now) => this.#started(handling, now),
       onEnd: (handling, result) => this.#ended(handling, result),
       onTrouble: (handling, error) => {
         events.emit('trouble', {
@@ -111,7 +122,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
       settings: () => this.#settings,
       room: () => this.#room(),
       isQuiet: () => this.#slots.running === 0 && this.#slots.ready === 0,
-      isTrusted: (handling, now) => held.isTrusted(handling.held, now),
+      isTrusted: (handling, now) => held.isTrusted(handling, now),
       onClaimed: (claim, look) => this.#claimed(claim, look),
       onAdvanced: () => options.onAdvanced(),
       onGone: (handling, how) => this.#gone(handling, how),
@@ -165,14 +176,13 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   /** All rows that need renewal, for a lifeline that starts anew. */
   rowsToRenew(): RowToRenew[] {
-    return [...this.#slots].map(toRenew)
+    return [...this.#slots]
   }
 
   /** The renewing side found that a row is no longer ours, or no longer known to be. */
   lost({ index, generation }: RowToRenew, reason: LossReason): void {
     for (const handling of this.#slots) {
-      if (handling.held.index === index && handling.held.generation === generation)
-        this.#lose(handling, reason)
+      if (handling.index === index && handling.generation === generation) this.#lose(handling, reason)
     }
   }
 
@@ -225,7 +235,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const { store, held, hold } = this.#options
     const handlings = handlingsOf(claim, { attempts: store.table.attempts, held, claimedAt: sentAt })
     // The renewal starts no later than the handler (WH-FR-001-AC1).
-    hold(handlings.map(toRenew))
+    hold(handlings)
     if (!this.#gate.open) {
       this.#exchange.giveBack(handlings)
       return
@@ -234,8 +244,8 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#slots.fill()
   }
 
-  #started(handling: Handling<Row>): void {
-    this.#prefetch.waited(this.#now() - handling.claimedAt)
+  #started(handling: Handling<Row>, now: number): void {
+    this.#prefetch.waited(now - handling.claimedAt)
     const { events } = this.#options
     if (events.wanted('started'))
       events.emit('started', { ...this.#ref(handling), attempt: handling.attempt })
@@ -243,42 +253,54 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   #ended(handling: Handling<Row>, result: HandlerResult): void {
     this.#leftLane(handling)
-    const { retry: policy, random, held, events } = this.#options
-    const { attempt, settledAs, lost } = handling
-    const cutShort = this.#stopping && handling.abort?.signal.aborted === true
-    const verdict = verdictOn(result, { attempt, policy, random, cutShort })
-    const outcome = verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release'
+    const { settledAs, lost } = handling
+    const now = this.#now()
     if (settledAs !== undefined && agrees(result, settledAs)) {
-      this.#gone(handling, undefined)
-      // The transaction has ended: whoever waited behind the row can be seen now.
-      if (handling.left !== undefined) {
-        this.#options.store.lookAgain(handling.left)
-        this.#exchange.advanced()
-      }
-      const ids = [handling.lease.id]
-      events.emit('settled', {
-        worker: this.#worker,
-        table: this.table,
-        outcome: settledAs.outcome,
-        ids,
-        durationMs: 0,
-      })
-    } else if (lost !== undefined || !held.isTrusted(handling.held, this.#now())) {
-      this.#gone(handling, { fencedOffAs: outcome })
-    } else if (verdict.verdict === 'release') {
-      if (verdict.saturatedForMs !== undefined)
-        this.#gate.shut(
-          'saturated',
-          verdict.saturatedForMs,
-          result.ended === 'threw' ? result.error : undefined,
-        )
-      this.#exchange.giveBack([handling], verdict.saturatedForMs)
+      this.#settledByItself(handling, settledAs)
     } else {
-      const { failure: error } = verdict
-      if (error !== undefined) events.emit('failed', { ...this.#ref(handling), attempt, outcome, error })
-      this.#exchange.settle(handling, verdict.outcome)
+      const verdict = this.#verdictOn(handling, result)
+      if (lost !== undefined || !this.#options.held.isTrusted(handling, now)) {
+        const outcome = verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release'
+        this.#gone(handling, { fencedOffAs: outcome })
+      } else if (verdict.verdict === 'settle') {
+        if (verdict.failure !== undefined) this.#failed(handling, verdict)
+        this.#exchange.settle(handling, verdict.outcome, now)
+      } else {
+        this.#saturated(handling, verdict.saturatedForMs, result)
+      }
     }
     this.#exchange.notify()
+  }
+
+  #verdictOn(handling: Handling<Row>, result: HandlerResult): Verdict {
+    if (result === RETURNED) return DONE
+    const { retry: policy, random } = this.#options
+    const cutShort = this.#stopping && handling.abort?.signal.aborted === true
+    return verdictOn(result, { attempt: handling.attempt, policy, random, cutShort })
+  }
+
+  /** In a transaction of its handler's. */
+  #settledByItself(handling: Handling<Row>, { outcome }: Outcome): void {
+    this.#gone(handling, undefined)
+    // The transaction has ended: whoever waited behind the row can be seen now.
+    if (handling.left !== undefined) {
+      this.#options.store.lookAgain(handling.left)
+      this.#exchange.advanced()
+    }
+    const of = { worker: this.#worker, table: this.table }
+    this.#options.events.emit('settled', { ...of, outcome, ids: [handling.lease.id], durationMs: 0 })
+  }
+
+  #failed(handling: Handling<Row>, { outcome: { outcome }, failure: error }: Settle): void {
+    const { attempt } = handling
+    this.#options.events.emit('failed', { ...this.#ref(handling), attempt, outcome, error })
+  }
+
+  /** Given back, because downstream has no room, or because the handler was cut short. */
+  #saturated(handling: Handling<Row>, forMs: number | undefined, result: HandlerResult): void {
+    if (forMs !== undefined)
+      this.#gate.shut('saturated', forMs, result.ended === 'threw' ? result.error : undefined)
+    this.#exchange.giveBack([handling], forMs)
   }
 
   #gateChanged({ reason, paused, forMs, ...cause }: GateChange): void {
@@ -299,7 +321,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const now = this.#now()
     const { leaseMs } = this.#settings
     for (const handling of this.#slots) {
-      if (this.#options.held.isTrusted(handling.held, now)) continue
+      if (this.#options.held.isTrusted(handling, now)) continue
       // The last lease of the longest hold is not renewed again, see renewal.ts.
       this.#lose(handling, now - handling.claimedAt >= (LONGEST_HOLD - 1) * leaseMs ? 'tooLong' : 'untrusted')
     }
@@ -313,7 +335,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
     // It was given up by the handler's own transaction, not taken; whether that commits is up to the handler.
     if (handling.settledAs !== undefined && (reason === 'taken' || reason === 'untrusted')) return
     handling.lost = reason
-    this.#options.held.lose(handling.held)
+    this.#options.held.lose(handling)
     this.#options.events.emit('lost', { ...this.#ref(handling), reason })
     if (this.#slots.abandon(handling)) this.#abort(handling, reason)
     else this.#gone(handling, undefined)
@@ -336,9 +358,9 @@ export class Worker<Row extends object = Record<string, unknown>> {
   }
 
   #gone(handling: Handling<Row>, how: { readonly fencedOffAs: string } | undefined): void {
-    this.#options.held.free(handling.held)
+    this.#options.held.free(handling)
     // One that was lost while its handler runs is on its way still.
-    if (!this.#slots.isRunning(handling)) this.#leftLane(handling)
+    if (handling.state === 'idle') this.#leftLane(handling)
     if (how !== undefined)
       this.#options.events.emit('fencedOff', { ...this.#ref(handling), outcome: how.fencedOffAs })
   }
@@ -361,10 +383,6 @@ export class Worker<Row extends object = Record<string, unknown>> {
   #ref({ lease }: Handling<Row>): { worker: string; table: string; id: string; token: bigint } {
     return { worker: this.#worker, table: this.table, id: lease.id, token: lease.token }
   }
-}
-
-function toRenew({ held, lease, claimedAt }: Handling<unknown>): RowToRenew {
-  return { index: held.index, generation: held.generation, id: lease.id, token: lease.token, claimedAt }
 }
 
 function canDelay(release: Readonly<Record<string, string>>): boolean {
