@@ -7,7 +7,7 @@ import { type WorkDeclaration } from '../runtime/work-declaration.ts'
 import { checkedAnswers } from './answers.ts'
 import { Batches } from './batches.ts'
 import { type OutboxEvent } from './event.ts'
-import { type Publisher } from './publisher.ts'
+import { type Answer, type Publisher } from './publisher.ts'
 import { applyRetention, type Retention } from './operator/retention.ts'
 import { isTracing } from '../producer/trace-api.ts'
 import { withTraces } from './trace.ts'
@@ -73,19 +73,29 @@ type Handle = WorkDeclaration<OutboxRow>['handle']
 function oneByOne(publisher: Publisher, limits: Limits): Handle {
   return async (context) => {
     try {
-      const event = [eventOf(context)]
-      // The way of most events: nothing is waited for but the publisher.
+      const events = [eventOf(context)]
       const answers = isTracing()
-        ? await withTraces(event, publisher.name, async (events) => publisher.publish(events, context))
-        : await publisher.publish(event, context)
-      const answer = checkedAnswers(answers, 1)?.[0]
-      return answer instanceof SaturatedError
-        ? failed(limits, answer, context)
-        : within(limits, answer, context)
+        ? await publishTraced(publisher, events, context)
+        : await publisher.publish(events, context)
+      // The way of most events, and nothing more is made for it.
+      return answers === undefined ? undefined : answered(limits, answers, context)
     } catch (error) {
       return failed(limits, error, context)
     }
   }
+}
+
+async function publishTraced(
+  publisher: Publisher,
+  events: readonly OutboxEvent[],
+  context: HandlerContext<OutboxRow>,
+): Promise<readonly Answer[] | void> {
+  return withTraces(events, publisher.name, async (traced) => publisher.publish(traced, context))
+}
+
+function answered(limits: Limits, answers: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
+  const answer = checkedAnswers(answers, 1)?.[0]
+  return answer instanceof SaturatedError ? failed(limits, answer, context) : within(limits, answer, context)
 }
 
 function inBatches(publisher: Publisher, maxBatch: number, limits: Limits): Handle {
@@ -147,7 +157,9 @@ function eventOf({ row, token, attempt }: HandlerContext<OutboxRow>): OutboxEven
 /** Whoever writes with SQL may write other things than texts; brokers take nothing else. */
 function textHeaders(headers: OutboxRow['headers']): Readonly<Record<string, string>> {
   let texts: Record<string, string> | undefined
-  for (const [name, value] of Object.entries<unknown>(headers)) {
+  // They were read from JSON: there is nothing but what is theirs, and mostly nothing at all.
+  for (const name in headers) {
+    const value: unknown = headers[name]
     if (typeof value === 'string') continue
     texts ??= { ...headers }
     texts[name] = JSON.stringify(value) ?? ''

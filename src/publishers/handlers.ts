@@ -50,19 +50,33 @@ export function handlers<Payloads extends EventPayloads = AnyPayloads>(
     }
   }
 
+  async function answersFor(
+    events: readonly OutboxEvent[],
+    context: PublishContext,
+  ): Promise<readonly Answer[]> {
+    return settled(await Promise.all(events.map(async (event) => answerFor(event, context))))
+  }
+
   return {
     name: 'handlers',
     maxBatch: wholeNumber('handlers', 'maxBatch', options.maxBatch ?? 1),
-    async publish(events, context) {
+    // Without `async`: of most events nothing is left but the promise of their handler, and one made of it here.
+    publish(events, context) {
       const [event] = events
-      if (events.length > 1 || event === undefined) {
-        return settled(await Promise.all(events.map(async (each) => answerFor(each, context))))
+      if (event === undefined || events.length > 1) return answersFor(events, context)
+      try {
+        const running = (known.get(event.type) ?? fallback)(event, context)
+        // What a handler throws counts for the batch, which it is.
+        return Promise.resolve(running).then(answersOf)
+      } catch (error) {
+        return Promise.reject(error)
       }
-      // The way of most events, and nothing is made for it: what a handler throws counts for the batch, which it is.
-      const outcome = await (known.get(event.type) ?? fallback)(event, context)
-      return outcome === undefined ? undefined : [checked(outcome)]
     },
   }
+}
+
+function answersOf(outcome: Result): readonly Answer[] | undefined {
+  return outcome === undefined ? undefined : [checked(outcome)]
 }
 
 const ignore: EventHandler = () => {}
