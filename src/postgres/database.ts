@@ -4,7 +4,7 @@ import { isNoFreeSlot, isUnavailable, unavailable } from './failures.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
 import { within } from './deadline.ts'
-import { valueTypes } from './moments.ts'
+import { valueTypes } from './value-types.ts'
 import { assertUsableUrl } from './url.ts'
 
 export type { DatabaseEvent } from './session.ts'

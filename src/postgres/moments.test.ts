@@ -1,3 +1,4 @@
+import fc from 'fast-check'
 import { types } from 'pg'
 import { expect, it } from 'vitest'
 import { momentParser } from './moments.ts'
@@ -28,6 +29,24 @@ it.each([
   '-infinity',
 ])('what is written otherwise is read as before: %s', (text) => {
   expect(parse(text)).toEqual(general(text))
+})
+
+it('whatever was read before it, a moment is read as before: in its minute, in another, in another zone', () => {
+  const near = new Date('2026-11-15T13:39:00Z').getTime()
+  const part = fc.record({
+    at: fc.integer({ min: near - 90_000, max: near + 90_000 }),
+    fraction: fc.constantFrom('', '.5', '.05', '.123', '.000001', '.999999'),
+    zone: fc.constantFrom('+00', '+02', '-11', '+05:30'),
+  })
+  fc.assert(
+    fc.property(fc.array(part), (parts) => {
+      const kept = momentParser(general)
+      for (const { at, fraction, zone } of parts) {
+        const text = new Date(at).toISOString().slice(0, 19).replace('T', ' ') + fraction + zone
+        expect(kept(text)).toEqual(general(text))
+      }
+    }),
+  )
 })
 
 it('a parser that somebody has set for all of the process is left alone', () => {
