@@ -1,16 +1,9 @@
-import { systemClock } from '../clock.ts'
-import { leaseStore } from '../lease/store.ts'
-import { openDatabase } from '../postgres/database.ts'
 import { Listener } from '../postgres/listener.ts'
 import { type Statement } from '../postgres/queryable.ts'
-import { HeldRows } from './held-rows.ts'
 import { type FromLifeline, type LifelineConfig, type Port, type ToLifeline } from './lifeline-messages.ts'
+import { type LifelineRenewals } from './lifeline-renewals.ts'
 import { createLoop, type Loop } from './loop.ts'
-import { farewell, presence, type PresenceRow } from './registry.ts'
-import { createRenewal, type Renewal } from './renewal.ts'
-
-/** A renewal that takes longer than this is taken for failed; the lease must outlast two tries. */
-const RENEWAL_TIMEOUT_MS = 5_000
+import { farewell, presence, type PresenceRow } from './registry-sql.ts'
 
 const WAKE_CHANNEL = 'leasehold_wake'
 const SETTINGS_CHANNEL = 'leasehold_settings'
@@ -19,22 +12,17 @@ const SETTINGS_CHANNEL = 'leasehold_settings'
  * What keeps a worker alive in the eyes of the others: the renewal of its leases, its presence in the registry, and
  * the wake-ups it listens for. It runs in a thread of its own with connections of its own, so that a handler that
  * blocks the worker's event loop starves none of them.
+ *
+ * A worker claims nothing before it is present, so that comes first: what renewals need is loaded once there are any.
  */
 export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromLifeline>): void {
-  const { databaseUrl, schema } = config
+  const { schema } = config
   let { worker } = config
-  const db = openDatabase({
-    url: databaseUrl,
-    applicationName: `leasehold lifeline ${worker.id}`.slice(0, 63),
-    // One for each table that is just being renewed: a lock on one must not hold up the others.
-    maxConnections: 3,
-    queryTimeoutMs: RENEWAL_TIMEOUT_MS,
-  })
   const tell = (message: FromLifeline): void => port.post(message)
-  const renewals = new Map<string, Renewal>()
   let inFlight = 0
   /** The registry may have heard of this worker. */
   let introduced = false
+  let loading: Promise<LifelineRenewals> | undefined
 
   function introduction(backendPid: number | undefined): Statement {
     introduced = true
@@ -56,11 +44,31 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
   })
   const presenceLoop = createLoop({
     name: 'presence',
-    work: async () => tellPresent((await db.query(introduction(undefined))).rows),
+    work: async () => {
+      const { db } = await loaded()
+      tellPresent((await db.query(introduction(undefined))).rows)
+    },
     pauseMs: () => config.presenceMs,
     onError: (error) => tell({ type: 'trouble', what: 'saying that this worker is alive', error }),
   })
   const alive: Pick<Loop, 'start' | 'stop'> = config.listen ? listener : presenceLoop
+
+  async function load(): Promise<LifelineRenewals> {
+    const part = await import('./lifeline-renewals.ts')
+    return new part.LifelineRenewals(config, tell)
+  }
+
+  function loaded(): Promise<LifelineRenewals> {
+    loading ??= load()
+    return loading
+  }
+
+  /** In the order in which it was asked for, whether they are loaded yet or not. */
+  function renewals(what: string, work: (renewals: LifelineRenewals) => Promise<void> | void): void {
+    loaded()
+      .then(work)
+      .catch((error: unknown) => tell({ type: 'trouble', what, error }))
+  }
 
   function tellPresent(rows: readonly object[]): void {
     tell({ type: 'present' })
@@ -71,46 +79,32 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
   /** Taken for dead: what was held may be somebody else's, and the handlers are to hear it now. */
   function returned(): void {
     tell({ type: 'returned' })
-    for (const renewal of renewals.values()) renewal.loop.hasten()
+    renewals('hastening renewals', (all) => all.hasten())
   }
 
-  function serve(message: Extract<ToLifeline, { type: 'serve' }>): void {
-    const { name, table, shape, bucket, timing } = message
-    const renewal = createRenewal({
-      name,
-      store: leaseStore(db, table, shape, { owner: worker.id, bucket }),
-      held: new HeldRows(message.held),
-      timing,
-      clock: systemClock,
-      tell,
-    })
-    renewals.set(name, renewal)
-    renewal.loop.start()
-  }
-
-  async function stop(): Promise<void> {
-    await Promise.all([...renewals.values()].map(async ({ loop }) => loop.stop()))
+  async function stop(all: LifelineRenewals): Promise<void> {
+    await all.stop()
     await alive.stop()
     try {
       // Nobody misses one who never came, and a database that could not be reached then would hold up the end.
-      if (introduced) await db.query(farewell(schema, worker.id))
+      if (introduced) await all.db.query(farewell(schema, worker.id))
     } catch (error) {
       tell({ type: 'trouble', what: 'saying goodbye', error })
     }
-    await db.close()
+    await all.db.close()
     tell({ type: 'stopped' })
   }
 
   port.onMessage((message) => {
     switch (message.type) {
       case 'serve':
-        serve(message)
+        renewals(`serving ${message.name}`, (all) => all.serve(message))
         break
       case 'hold':
-        renewals.get(message.name)?.hold(message.rows)
+        renewals(`holding rows of ${message.name}`, (all) => all.hold(message))
         break
       case 'timing':
-        renewals.get(message.name)?.change(message.timing)
+        renewals(`timing ${message.name}`, (all) => all.change(message))
         break
       case 'inFlight':
         inFlight = message.count
@@ -119,7 +113,7 @@ export function runLifeline(config: LifelineConfig, port: Port<ToLifeline, FromL
         worker = { ...worker, roles: worker.roles.filter((role) => role === 'reaper') }
         break
       case 'stop':
-        stop().catch((error: unknown) => tell({ type: 'trouble', what: 'stopping the lifeline', error }))
+        renewals('stopping the lifeline', stop)
         break
     }
   })
