@@ -24,3 +24,8 @@ export interface Lanes<Row> {
   /** Something may have changed: rows, or the lanes themselves. */
   wake?(): void
 }
+
+/** A look that goes through lanes finds no more than there is room for in them. */
+export function roomIn(lanes: readonly Lane[]): number {
+  return lanes.reduce((sum, { room }) => sum + room, 0)
+}

@@ -1,5 +1,8 @@
+import { type Lease } from '../lease/lease.ts'
+import { type LeaseTable } from '../lease/table.ts'
 import { type Handling } from './handling.ts'
 import { done, type Outcome } from './outcome.ts'
+import { type WorkerSettings } from './settings.ts'
 
 export interface SettlementBatch<Row> {
   readonly outcome: string
@@ -39,6 +42,11 @@ export class Settlements<Row> {
     return this.#oldestAt
   }
 
+  /** They are enough for a statement, or have waited for company as long as they may. */
+  isDue(now: number, { batch, settleDelayMs }: Pick<WorkerSettings, 'batch' | 'settleDelayMs'>): boolean {
+    return this.#size >= batch || now - this.#oldestAt >= settleDelayMs
+  }
+
   add(row: Handling<Row>, { outcome, args }: Outcome, now: number): void {
     const waiting = this.#waitingFor(outcome)
     if (waiting.args === undefined && args !== NONE) waiting.args = waiting.rows.map(() => NONE)
@@ -76,4 +84,23 @@ export class Settlements<Row> {
       this.add(row, { outcome: batch.outcome, args: batch.args?.[i] ?? {} }, now),
     )
   }
+}
+
+/** The batch as a lease store takes it. */
+export function settlementOf({ outcome, rows, args }: SettlementBatch<unknown>): {
+  readonly outcome: string
+  readonly leases: readonly Lease[]
+  readonly args?: readonly Outcome['args'][]
+} {
+  return { outcome, leases: rows.map(({ lease }) => lease), ...(args === undefined ? {} : { args }) }
+}
+
+/** Who waits behind the rows of a batch is claimed in the statement that settles them; a claim spares half for others. */
+export function followersOf<Row extends object>(
+  batch: SettlementBatch<Row> | undefined,
+  { ordering, lanes }: LeaseTable,
+): number {
+  const key = ordering?.key
+  if (batch === undefined || key === undefined || lanes !== undefined) return 0
+  return 2 * batch.rows.filter(({ row }) => typeof Reflect.get(row, key) === 'string').length
 }
