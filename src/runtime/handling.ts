@@ -61,6 +61,14 @@ export function handlingsOf<Row extends object>(
   })
 }
 
+/** How events name the row. */
+export function refTo(
+  { lease: { owner, id, token } }: Handling<unknown>,
+  table: string,
+): { worker: string; table: string; id: string; token: bigint } {
+  return { worker: owner, table, id, token }
+}
+
 /** Why a signal fires. */
 export type AbortReason = LossReason | 'stopping'
 

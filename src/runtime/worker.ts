@@ -5,28 +5,20 @@ import { within } from '../postgres/deadline.ts'
 import { type RetryPolicy } from './back-off.ts'
 import { RowContext, type HandlerContext, type LogSource } from './context.ts'
 import { type Events, type LossReason, type PauseReason } from './events.ts'
+import { Ending } from './ending.ts'
 import { Exchange } from './exchange.ts'
 import { Gate, type GateChange } from './gate.ts'
-import { abortHandling, type AbortReason, type Handling, handlingsOf } from './handling.ts'
-import { type HeldRows } from './held-rows.ts'
+import { type Handling, handlingsOf, refTo } from './handling.ts'
+import { type HeldRow, type HeldRows } from './held-rows.ts'
+import { LeaseWatch } from './lease-watch.ts'
 import { type RowToRenew } from './lifeline-messages.ts'
 import { type Lanes } from './lanes.ts'
 import { createLimiter, type Limits } from './limits.ts'
 import { type Outcome } from './outcome.ts'
 import { Prefetch } from './prefetch.ts'
-import { LONGEST_HOLD } from './renewal.ts'
 import { type WorkerSettings } from './settings.ts'
 import { Slots } from './slots.ts'
-import {
-  agrees,
-  byPolicy,
-  DONE,
-  type HandlerResult,
-  RETURNED,
-  type Settle,
-  type Verdict,
-  verdictOn,
-} from './verdict.ts'
+import { byPolicy, type HandlerResult } from './verdict.ts'
 
 export type Handler<Row> = (context: HandlerContext<Row>) => Promise<Outcome | void>
 
@@ -54,9 +46,6 @@ export interface WorkerOptions<Row extends object> {
 /** How long handlers that were told to stop may take to come back, and their rows to be settled. */
 const LAST_MOMENT_MS = 1_000
 
-/** How often leases are looked at for trust that has run out; a fraction of a short lease. */
-const SWEEP_MS = 250
-
 /**
  * Works off one table: claim → start → watch → settle. The exchange claims and settles, the slots run the handlers,
  * and between them is a bounded number of rows: slots plus prefetch, from the claim until the settlement is confirmed.
@@ -67,10 +56,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
   readonly #options: WorkerOptions<Row>
   readonly #slots: Slots<Row>
   readonly #exchange: Exchange<Row>
+  readonly #ending: Ending<Row>
+  readonly #watch: LeaseWatch<Row>
   readonly #gate: Gate
   readonly #prefetch: Prefetch
   #settings: WorkerSettings
-  #sweeper: NodeJS.Timeout | undefined
   #stopping = false
 
   constructor(options: WorkerOptions<Row>) {
@@ -128,6 +118,18 @@ export class Worker<Row extends object = Record<string, unknown>> {
       onGone: (handling, how) => this.#gone(handling, how),
       lanes: options.lanes,
     })
+    const known = {
+      ...options,
+      table: this.table,
+      slots: this.#slots,
+      exchange: this.#exchange,
+      gate: this.#gate,
+      settings: () => this.#settings,
+      isStopping: () => this.#stopping,
+      onGone: (handling: Handling<Row>, how?: { readonly fencedOffAs: string }) => this.#gone(handling, how),
+    }
+    this.#ending = new Ending<Row>(known)
+    this.#watch = new LeaseWatch<Row>(known)
   }
 
   /** Rows in hand. */
@@ -142,10 +144,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   start(): void {
     if (this.#settings.paused) this.#gate.shut('operator')
     this.#exchange.start()
-    this.#sweeper = setInterval(
-      () => this.#sweep(),
-      Math.max(10, Math.min(SWEEP_MS, this.#settings.leaseMs / 20)),
-    )
+    this.#watch.start()
   }
 
   /** Stops claiming and starting, and gives back what has not been started. */
@@ -180,10 +179,8 @@ export class Worker<Row extends object = Record<string, unknown>> {
   }
 
   /** The renewing side found that a row is no longer ours, or no longer known to be. */
-  lost({ index, generation }: RowToRenew, reason: LossReason): void {
-    for (const handling of this.#slots) {
-      if (handling.index === index && handling.generation === generation) this.#lose(handling, reason)
-    }
+  lost(row: HeldRow, reason: LossReason): void {
+    this.#watch.lost(row, reason)
   }
 
   /**
@@ -196,10 +193,10 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#exchange.hurry()
     const deadline = this.#now() + this.#settings.shutdownTimeoutMs
     await this.#until(() => this.#slots.running === 0, deadline)
-    for (const handling of this.#slots) this.#abort(handling, 'stopping')
+    this.#watch.abortAll('stopping')
     const isEmpty = (): boolean => this.inFlight === 0 && !this.#exchange.isLooking
     await this.#until(isEmpty, Math.max(deadline, this.#now()) + LAST_MOMENT_MS)
-    clearInterval(this.#sweeper)
+    this.#watch.close()
     this.#slots.close()
     this.#gate.close()
     // A statement that does not come back is given up by the pool, not waited for here.
@@ -248,59 +245,13 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#prefetch.waited(now - handling.claimedAt)
     const { events } = this.#options
     if (events.wanted('started'))
-      events.emit('started', { ...this.#ref(handling), attempt: handling.attempt })
+      events.emit('started', { ...refTo(handling, this.table), attempt: handling.attempt })
   }
 
   #ended(handling: Handling<Row>, result: HandlerResult): void {
     this.#leftLane(handling)
-    const { settledAs, lost } = handling
-    const now = this.#now()
-    if (settledAs !== undefined && agrees(result, settledAs)) {
-      this.#settledByItself(handling, settledAs)
-    } else {
-      const verdict = this.#verdictOn(handling, result)
-      if (lost !== undefined || !this.#options.held.isTrusted(handling, now)) {
-        const outcome = verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release'
-        this.#gone(handling, { fencedOffAs: outcome })
-      } else if (verdict.verdict === 'settle') {
-        if (verdict.failure !== undefined) this.#failed(handling, verdict)
-        this.#exchange.settle(handling, verdict.outcome, now)
-      } else {
-        this.#saturated(handling, verdict.saturatedForMs, result)
-      }
-    }
+    this.#ending.carryOut(handling, result, this.#now())
     this.#exchange.notify()
-  }
-
-  #verdictOn(handling: Handling<Row>, result: HandlerResult): Verdict {
-    if (result === RETURNED) return DONE
-    const { retry: policy, random } = this.#options
-    const cutShort = this.#stopping && handling.abort?.signal.aborted === true
-    return verdictOn(result, { attempt: handling.attempt, policy, random, cutShort })
-  }
-
-  /** In a transaction of its handler's. */
-  #settledByItself(handling: Handling<Row>, { outcome }: Outcome): void {
-    this.#gone(handling, undefined)
-    // The transaction has ended: whoever waited behind the row can be seen now.
-    if (handling.left !== undefined) {
-      this.#options.store.lookAgain(handling.left)
-      this.#exchange.advanced()
-    }
-    const of = { worker: this.#worker, table: this.table }
-    this.#options.events.emit('settled', { ...of, outcome, ids: [handling.lease.id], durationMs: 0 })
-  }
-
-  #failed(handling: Handling<Row>, { outcome: { outcome }, failure: error }: Settle): void {
-    const { attempt } = handling
-    this.#options.events.emit('failed', { ...this.#ref(handling), attempt, outcome, error })
-  }
-
-  /** Given back, because downstream has no room, or because the handler was cut short. */
-  #saturated(handling: Handling<Row>, forMs: number | undefined, result: HandlerResult): void {
-    if (forMs !== undefined)
-      this.#gate.shut('saturated', forMs, result.ended === 'threw' ? result.error : undefined)
-    this.#exchange.giveBack([handling], forMs)
   }
 
   #gateChanged({ reason, paused, forMs, ...cause }: GateChange): void {
@@ -316,53 +267,12 @@ export class Worker<Row extends object = Record<string, unknown>> {
     }
   }
 
-  /** Leases whose time of trust has run out, whoever was to renew them. */
-  #sweep(): void {
-    const now = this.#now()
-    const { leaseMs } = this.#settings
-    for (const handling of this.#slots) {
-      if (this.#options.held.isTrusted(handling, now)) continue
-      // The last lease of the longest hold is not renewed again, see renewal.ts.
-      this.#lose(handling, now - handling.claimedAt >= (LONGEST_HOLD - 1) * leaseMs ? 'tooLong' : 'untrusted')
-    }
-    // What still waits could have gone to another worker meanwhile, and waiting must not cost it an attempt. Only now:
-    // for a lease that can no longer be trusted nothing is written, not even this.
-    this.#exchange.giveBack(this.#slots.takeReadyBefore(now - leaseMs / 2))
-  }
-
-  #lose(handling: Handling<Row>, reason: LossReason): void {
-    if (handling.lost !== undefined) return
-    // It was given up by the handler's own transaction, not taken; whether that commits is up to the handler.
-    if (handling.settledAs !== undefined && (reason === 'taken' || reason === 'untrusted')) return
-    handling.lost = reason
-    this.#options.held.lose(handling)
-    this.#options.events.emit('lost', { ...this.#ref(handling), reason })
-    if (this.#slots.abandon(handling)) this.#abort(handling, reason)
-    else this.#gone(handling, undefined)
-    if (this.#gate.open && this.#slots.isClogged) this.#clogged()
-    this.#slots.fill()
-    this.#exchange.notify()
-  }
-
-  /** Handlers that ignore their signal have all the slots. Rows that wait behind them are better off elsewhere. */
-  #clogged(): void {
-    const error = new Error(`${this.#slots.abandoned} handlers did not stop when their leases were lost`)
-    const what = `claiming rows of ${this.table}, which rests until handlers come back`
-    this.#options.events.emit('trouble', { worker: this.#worker, what, error })
-    this.#exchange.giveBack(this.#slots.takeReady())
-  }
-
-  #abort(handling: Handling<Row>, reason: AbortReason): void {
-    abortHandling(handling, reason)
-    this.#options.events.emit('aborted', { ...this.#ref(handling), reason })
-  }
-
-  #gone(handling: Handling<Row>, how: { readonly fencedOffAs: string } | undefined): void {
+  #gone(handling: Handling<Row>, how?: { readonly fencedOffAs: string }): void {
     this.#options.held.free(handling)
     // One that was lost while its handler runs is on its way still.
     if (handling.state === 'idle') this.#leftLane(handling)
     if (how !== undefined)
-      this.#options.events.emit('fencedOff', { ...this.#ref(handling), outcome: how.fencedOffAs })
+      this.#options.events.emit('fencedOff', { ...refTo(handling, this.table), outcome: how.fencedOffAs })
   }
 
   /** Told once, when the handler has come back or the row was never started. */
@@ -378,10 +288,6 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   #now(): number {
     return this.#options.clock.monotonicNow()
-  }
-
-  #ref({ lease }: Handling<Row>): { worker: string; table: string; id: string; token: bigint } {
-    return { worker: this.#worker, table: this.table, id: lease.id, token: lease.token }
   }
 }
 
