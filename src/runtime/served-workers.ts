@@ -1,0 +1,163 @@
+import { type Database } from '../postgres/database.ts'
+import { type Events } from './events.ts'
+import { type FromLifeline, type ToLifeline } from './lifeline-messages.ts'
+import { byClaim } from './rows-to-renew.ts'
+import { createSettingsFollower, type SettingsFollower } from './settings-follower.ts'
+import { type SettingsLayers } from './settings-layers.ts'
+import { type WorkerSettings } from './settings.ts'
+import { type WorkDeclaration } from './work-declaration.ts'
+import { type Worker } from './worker.ts'
+
+export interface Served {
+  readonly declaration: WorkDeclaration
+  readonly worker: Worker
+  readonly layers: SettingsLayers
+}
+
+export interface ServedWorkersOptions {
+  readonly db: Database
+  readonly schema: string
+  /** The id of the process. */
+  readonly worker: string
+  readonly events: Events
+  /** To the lifeline, which renews by the settings. */
+  readonly post: (message: ToLifeline) => void
+}
+
+type NewsOfWorkers = Extract<FromLifeline, { readonly name: string } | { readonly type: 'ready' }>
+
+/** The workers of one process by their names, and the settings they follow. */
+export class ServedWorkers {
+  readonly #options: ServedWorkersOptions
+  readonly #byName = new Map<string, Served>()
+  readonly #follower: SettingsFollower
+
+  constructor(options: ServedWorkersOptions) {
+    this.#options = options
+    this.#follower = createSettingsFollower(options)
+  }
+
+  get inFlight(): number {
+    return [...this].reduce((sum, { worker }) => sum + worker.inFlight, 0)
+  }
+
+  [Symbol.iterator](): IterableIterator<Served> {
+    return this.#byName.values()
+  }
+
+  add(served: Served): void {
+    this.#byName.set(served.declaration.name, served)
+  }
+
+  find(name: string): Worker | undefined {
+    return this.#byName.get(name)?.worker
+  }
+
+  named(name: string): Served {
+    const served = this.#byName.get(name)
+    if (served !== undefined) return served
+    throw new TypeError(
+      `there is no worker ${name}: there are ${[...this.#byName.keys()].join(', ') || 'none'}`,
+    )
+  }
+
+  /** What a worker that is about to start goes by. */
+  async firstSettings(name: string, table: string, layers: SettingsLayers): Promise<WorkerSettings> {
+    return (await this.#follower.read(name, table, layers)) ?? layers.store()
+  }
+
+  /** Changes the settings of one worker of this process, whole or not at all. */
+  change(name: string, patch: Partial<WorkerSettings>): WorkerSettings {
+    const served = this.named(name)
+    const settings = served.layers.change(patch)
+    this.#apply(served, settings)
+    return settings
+  }
+
+  async readAllSettings(): Promise<void> {
+    for (const name of this.#byName.keys()) await this.readSettings(name)
+  }
+
+  async readSettings(name: string): Promise<void> {
+    const served = this.#byName.get(name)
+    if (served === undefined) return
+    const { worker, layers } = served
+    const settings = await this.#follower.read(name, worker.table, layers)
+    if (settings !== undefined && JSON.stringify(settings) !== JSON.stringify(worker.settings)) {
+      this.#apply(served, settings)
+    }
+  }
+
+  #apply({ declaration: { name }, worker }: Served, settings: WorkerSettings): void {
+    const { post, events } = this.#options
+    worker.change(settings)
+    post({ type: 'timing', name, timing: settings })
+    const of = { worker: this.#options.worker, table: worker.table }
+    events.emit('settingsChanged', { ...of, settings: { ...settings } })
+  }
+
+  /** What the lifeline has to say of single workers, or wants to know of all. */
+  heard(message: NewsOfWorkers): void {
+    const { events, worker } = this.#options
+    switch (message.type) {
+      case 'renewed':
+      case 'renewalFailed':
+        events.emit(message.type, { ...message, worker, table: this.named(message.name).worker.table })
+        break
+      case 'lost':
+        this.find(message.name)?.lost(message.row, message.reason)
+        break
+      case 'woken':
+        this.find(message.name)?.wake()
+        break
+      case 'settingsChanged':
+        this.#follow(message.name)
+        break
+      case 'ready':
+        for (const { worker: one } of this)
+          for (const rows of byClaim(one.rowsToRenew()))
+            this.#options.post({ type: 'hold', name: one.name, rows })
+        break
+    }
+  }
+
+  /** What happened while nobody listened was not heard. */
+  catchUp(): void {
+    for (const { worker } of this) {
+      worker.wake()
+      this.#follow(worker.name)
+    }
+  }
+
+  #follow(name: string): void {
+    const { events, worker } = this.#options
+    this.readSettings(name).catch((error: unknown) =>
+      events.emit('trouble', { worker, what: 'reading the settings', error }),
+    )
+  }
+
+  /** Rows of this table may have become claimable. */
+  wakeAllOf(table: string): void {
+    for (const { worker } of this) if (worker.table === table) worker.wake()
+  }
+
+  /** Not clean: rows were left to the reaper. */
+  async stop(): Promise<{ readonly clean: boolean }> {
+    const stopped = await Promise.all([...this].map(async ({ worker }) => worker.stop()))
+    return { clean: stopped.every(({ clean }) => clean) }
+  }
+
+  /** Closes what their handlers had opened. */
+  async closeSinks(): Promise<void> {
+    await Promise.all([...this].map(async ({ declaration }) => this.#closeSink(declaration)))
+  }
+
+  async #closeSink(declaration: WorkDeclaration): Promise<void> {
+    const { events, worker } = this.#options
+    try {
+      await declaration.close?.()
+    } catch (error) {
+      events.emit('trouble', { worker, what: `closing what ${declaration.name} had opened`, error })
+    }
+  }
+}
