@@ -57,7 +57,7 @@ it('a start that cannot reach the database says so, and of a goodbye nothing: no
   expect(told).toEqual([])
 })
 
-it('RULE-020-032: a worker is in the registry before its first row is claimed', async () => {
+it('a worker is in the registry before its first row is claimed', async () => {
   await db.query({ text: "insert into public.jobs (kind) values ('plain')" })
   const id = 'first of all'
   let seen = (): void => undefined
