@@ -23,7 +23,8 @@ function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
   const running = new Map<string, () => void>()
   const ended: string[] = []
   const crowded: { ids: string[]; forMs: number }[] = []
-  const given = { concurrency, untrusted: new Set<string>() }
+  const handled: string[] = []
+  const given = { concurrency, untrusted: new Set<string>(), onHandle: () => {} }
   const key = (row: Row): string => row.key
   const limiter = createLimiter<Row>({ key, ...limits }, { monotonicNow: () => performance.now() })
   const tested = new Slots<Row>({
@@ -34,6 +35,8 @@ function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
     handle: async ({ lease }) =>
       new Promise<void>((resolve) => {
         running.set(lease.id, resolve)
+        handled.push(lease.id)
+        given.onHandle()
       }),
     limits: limits === undefined ? undefined : { key, limiter },
     onStart: () => undefined,
@@ -46,6 +49,7 @@ function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
   return {
     slots: tested,
     given,
+    handled,
     ended,
     crowded,
     running: () => [...running.keys()],
@@ -98,6 +102,32 @@ describe('slots', () => {
     expect(tested.slots.abandoned).toBe(2)
     await tested.finish('1')
     expect(tested.running()).toEqual(['2', '4'])
+  })
+
+  it('a row is started once, also where a handler has the slots filled before it first waits for something', () => {
+    const tested = slots(1)
+    const rows = ['1', '2', '3'].map((id) => handling(id))
+    tested.given.onHandle = () => {
+      tested.given.concurrency = 3
+      tested.slots.fill()
+    }
+    tested.add(...rows)
+    expect(tested.handled).toEqual(['1', '2', '3'])
+    expect(tested.slots.running).toBe(3)
+    expect(tested.slots.ready).toBe(0)
+  })
+
+  it('rows go on in order, and none is lost or doubled, however many have gone through', async () => {
+    const tested = slots(2)
+    const ids = Array.from({ length: 300 }, (_, i) => String(i))
+    tested.add(...ids.slice(0, 200).map((id) => handling(id)))
+    for (const id of ids.slice(0, 150)) await tested.finish(id)
+    tested.add(...ids.slice(200).map((id) => handling(id)))
+    expect(tested.slots.ready).toBe(148)
+    expect([...tested.slots].map(({ lease }) => lease.id)).toEqual(ids.slice(150))
+    for (const id of ids.slice(150)) await tested.finish(id)
+    expect(tested.handled).toEqual(ids)
+    expect(tested.ended).toEqual(ids)
   })
 
   it('a row that waits and is lost is not started', () => {
