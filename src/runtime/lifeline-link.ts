@@ -36,6 +36,8 @@ export function startLifeline(options: LinkOptions): LifelineLink {
 /** A thread that ends without being told to (out of memory, say) is started anew; `ready` tells the worker. */
 function startThread({ config, onMessage }: LinkOptions): LifelineLink {
   const served = new Map<string, Extract<ToLifeline, { type: 'serve' }>>()
+  /** Said once, and true from then on. */
+  let farewell: Extract<ToLifeline, { type: 'stopping' }> | undefined
   let again: NodeJS.Timeout | undefined
   let stopping = false
   let thread = open()
@@ -58,11 +60,13 @@ function startThread({ config, onMessage }: LinkOptions): LifelineLink {
   function reopen(): void {
     thread = open()
     for (const message of served.values()) thread.postMessage(message)
+    if (farewell !== undefined) thread.postMessage(farewell)
   }
 
   return {
     post(message) {
       if (message.type === 'serve') served.set(message.name, message)
+      if (message.type === 'stopping') farewell = message
       const known = message.type === 'timing' ? served.get(message.name) : undefined
       if (known !== undefined && message.type === 'timing') {
         served.set(message.name, { ...known, timing: message.timing })
