@@ -44,7 +44,7 @@ export const DEFAULT_WORKER_SETTINGS = {
   concurrency: 10,
   prefetch: 3_000,
   batch: 1_000,
-  claimLoops: 2,
+  claimLoops: 3,
   pollMs: 1_000,
   settleDelayMs: 10,
   paused: false,
