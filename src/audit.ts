@@ -1,5 +1,5 @@
 import { quoteQualified } from './postgres/identifiers.ts'
-import { type Queryable } from './postgres/queryable.ts'
+import type { Queryable } from './postgres/queryable.ts'
 
 /** Something that a person, or a program on behalf of one, has changed. */
 export interface AuditEntry {

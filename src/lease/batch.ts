@@ -1,4 +1,4 @@
-import { type Lease } from './lease.ts'
+import type { Lease } from './lease.ts'
 
 /**
  * Of two leases on one row only the one with the higher token can be current, so only that one is asked about, and a

@@ -1,9 +1,9 @@
 /** The tables that a lease table may have beside it: notes of its claims, bundles of what can be claimed. */
-import { type Database } from '../postgres/database.ts'
+import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { inspectTable, type TableShape } from './inspect.ts'
 import { misfit } from './misfit.ts'
-import { type LeaseTable } from './table.ts'
+import type { LeaseTable } from './table.ts'
 
 /** Refuses a declaration that names one that is not there, or that would be read whole by every claim. */
 export async function checkTablesBeside(db: Database, table: LeaseTable, shape: TableShape): Promise<void> {

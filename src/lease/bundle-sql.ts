@@ -10,7 +10,7 @@
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { inBucket, list, type Parts } from './parts.ts'
-import { type Parameters } from './statement.ts'
+import type { Parameters } from './statement.ts'
 
 const MOST = '(select "@most" from most)'
 

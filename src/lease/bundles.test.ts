@@ -3,7 +3,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { bundled, subjectOf } from '../../test/support/lease-tables.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { type Lease } from './lease.ts'
+import type { Lease } from './lease.ts'
 import { leaseTable } from './declaration.ts'
 import { type LeaseStore, openLeaseStore } from './store.ts'
 

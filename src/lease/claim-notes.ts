@@ -1,4 +1,4 @@
-import { type Lease } from './lease.ts'
+import type { Lease } from './lease.ts'
 import { LARGEST_NOTE } from './note-sql.ts'
 
 /** One note of a claim, and how many of its leases have not ended. */

@@ -1,5 +1,5 @@
-import { type ClaimNotes, type MakeLease } from './claim-notes.ts'
-import { type Claimed, type Place } from './verbs.ts'
+import type { ClaimNotes, MakeLease } from './claim-notes.ts'
+import type { Claimed, Place } from './verbs.ts'
 
 /** A row of a claim as PostgreSQL returns it: values by position, because objects would be made twice. */
 export type ClaimedValues = readonly unknown[]

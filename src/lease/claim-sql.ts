@@ -17,7 +17,7 @@ import {
   TOKEN_MARK,
 } from './parts.ts'
 import { type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
-import { type Outcome } from './table.ts'
+import type { Outcome } from './table.ts'
 
 /** Takes the next rows and gives each a new token, in one statement (RULE-020-001, RULE-020-040). */
 export function claim(parts: Parts, from: From): LeaseStatement {

@@ -1,5 +1,5 @@
 import { type Clock, systemClock } from '../clock.ts'
-import { type Claim, type ClaimRequest, type Ended, type LeaseStore, type Place } from './store.ts'
+import type { Claim, ClaimRequest, Ended, LeaseStore, Place } from './store.ts'
 
 /** Looks from the start may take this share of the time; the rest goes on from where the last claim ended. */
 const SHARE_FOR_FULL_LOOKS = 0.03

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { leaseTable } from './declaration.ts'
-import { type LeaseTableDeclaration } from './table.ts'
+import type { LeaseTableDeclaration } from './table.ts'
 
 const declaration: LeaseTableDeclaration = {
   table: 'app.payment_requests',

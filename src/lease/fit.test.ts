@@ -3,7 +3,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { openLeaseStore } from './store.ts'
 import { leaseTable } from './declaration.ts'
-import { type LeaseTableDeclaration } from './table.ts'
+import type { LeaseTableDeclaration } from './table.ts'
 
 const db = openDatabase({ url: useDatabase().url })
 afterAll(async () => db.close())

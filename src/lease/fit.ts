@@ -1,10 +1,10 @@
-import { type Database } from '../postgres/database.ts'
+import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { checkTablesBeside } from './beside.ts'
 import { inspectTable, type TableShape } from './inspect.ts'
 import { misfit } from './misfit.ts'
 import { refuseSlowPlans } from './plans.ts'
-import { type LeaseTable } from './table.ts'
+import type { LeaseTable } from './table.ts'
 
 const TEXT = ['text', 'character varying']
 const INTEGER = ['smallint', 'integer', 'bigint']

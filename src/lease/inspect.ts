@@ -1,5 +1,5 @@
-import { type Queryable } from '../postgres/queryable.ts'
-import { type LeaseTable } from './table.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import type { LeaseTable } from './table.ts'
 
 export interface Column {
   readonly name: string

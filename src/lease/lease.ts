@@ -1,4 +1,4 @@
-import { type LeaseTable } from './table.ts'
+import type { LeaseTable } from './table.ts'
 
 /** A time-bounded right to process one row. */
 export interface Lease {

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { lines, subjectOf } from '../../test/support/lease-tables.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { type Lease } from './lease.ts'
+import type { Lease } from './lease.ts'
 import { type Claim, type LeaseStore, openLeaseStore } from './store.ts'
 
 const { url } = useDatabase()

@@ -3,7 +3,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { lines, subjectOf } from '../../test/support/lease-tables.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { leaseTable } from './declaration.ts'
-import { type Lease } from './lease.ts'
+import type { Lease } from './lease.ts'
 import { openLeaseStore, type Claim, type LeaseStore } from './store.ts'
 
 const { url } = useDatabase()

@@ -1,9 +1,9 @@
 /** The look of a claim: which rows it finds, in which order, where it ended, and when there will be more. */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { LAST_BUNDLE, nextBundle, takeBundles } from './bundle-sql.ts'
-import { type Lines } from './line-sql.ts'
+import type { Lines } from './line-sql.ts'
 import { inBucket, isFree, list, type Parts } from './parts.ts'
-import { type Parameters } from './statement.ts'
+import type { Parameters } from './statement.ts'
 
 /** The most rows one claim or reap can take. */
 export const MAX_BATCH = 10_000

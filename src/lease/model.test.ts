@@ -10,7 +10,7 @@ import { type Operation, WORKERS } from '../../test/support/lease-model/operatio
 import { findFailure, repeat } from '../../test/support/lease-model/property.ts'
 import { reapedTable } from '../../test/support/lease-model/reaped-table.ts'
 import { MAX_ATTEMPTS } from '../../test/support/lease-model/row.ts'
-import { type ModelTable } from '../../test/support/lease-model/tables.ts'
+import type { ModelTable } from '../../test/support/lease-model/tables.ts'
 import { type Witnessed, witnessed } from '../../test/support/lease-model/witnessed.ts'
 import { openWorld, type World } from '../../test/support/lease-model/world.ts'
 import { type Database, openDatabase } from '../postgres/database.ts'

@@ -9,7 +9,7 @@
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { inBucket, list, type Parts } from './parts.ts'
-import { type Parameters } from './statement.ts'
+import type { Parameters } from './statement.ts'
 import { heldOf } from './table.ts'
 
 /** As many numbers as PostgreSQL stores without compressing them, which takes longer than writing them. */

@@ -5,9 +5,9 @@ import { useRuntimes } from '../../test/support/runtimes.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { settleAs, type WorkDeclaration } from '../runtime/index.ts'
 import { leaseTable } from './declaration.ts'
-import { type Lease } from './lease.ts'
+import type { Lease } from './lease.ts'
 import { openLeaseStore, type LeaseStore } from './store.ts'
-import { type OutcomeDeclaration } from './table.ts'
+import type { OutcomeDeclaration } from './table.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })

@@ -1,8 +1,8 @@
 /** The pieces from which `sql.ts` puts its statements together: quoted names, casts, guards. */
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { keepsBigints } from '../postgres/whole-numbers.ts'
-import { type TableShape } from './inspect.ts'
-import { type Parameters } from './statement.ts'
+import type { TableShape } from './inspect.ts'
+import type { Parameters } from './statement.ts'
 import { type Assignments, canRest, type LeaseTable } from './table.ts'
 
 /** Between the owner and the token, in a table that has no token column. */

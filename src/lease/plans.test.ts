@@ -3,14 +3,14 @@ import { useDatabase } from '../../test/support/database.ts'
 import { events, specimens, subjectOf } from '../../test/support/lease-tables.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { inspectTable } from './inspect.ts'
-import { type Lease } from './lease.ts'
+import type { Lease } from './lease.ts'
 import { openLeaseStore } from './store.ts'
 import { allStatements, leaseStatements } from './sql.ts'
 import { nodesOf, type PlanNode } from './plans.ts'
-import { type LeaseStatement } from './statement.ts'
-import { type LeaseTable } from './table.ts'
+import type { LeaseStatement } from './statement.ts'
+import type { LeaseTable } from './table.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url, queryTimeoutMs: 300_000 })

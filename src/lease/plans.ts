@@ -1,12 +1,12 @@
 import { LeaseholdError } from '../errors.ts'
-import { type Database } from '../postgres/database.ts'
+import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { misfit } from './misfit.ts'
-import { type TableIndex, type TableShape } from './inspect.ts'
+import type { TableIndex, TableShape } from './inspect.ts'
 import { allStatements, leaseStatements } from './sql.ts'
-import { type LeaseStatement } from './statement.ts'
-import { type LeaseTable, type Sql } from './table.ts'
+import type { LeaseStatement } from './statement.ts'
+import type { LeaseTable, Sql } from './table.ts'
 
 /** One node of `EXPLAIN (FORMAT JSON)`, as far as we read it. */
 export interface PlanNode {

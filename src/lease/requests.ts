@@ -2,7 +2,7 @@
 import { LeaseholdError } from '../errors.ts'
 import { MAX_BATCH } from './sql.ts'
 import { type LeaseTable, tableName } from './table.ts'
-import { type Lane } from './verbs.ts'
+import type { Lane } from './verbs.ts'
 
 const LONGEST_MS = 1e12
 

@@ -17,11 +17,11 @@
  */
 import { claim, exchange } from './claim-sql.ts'
 import { reap, release, renew, settle } from './held-sql.ts'
-import { type TableShape } from './inspect.ts'
+import type { TableShape } from './inspect.ts'
 import { linesOf, sweep } from './line-sql.ts'
 import { partsOf } from './parts.ts'
-import { type LeaseStatement } from './statement.ts'
-import { type LeaseTable, type Outcome } from './table.ts'
+import type { LeaseStatement } from './statement.ts'
+import type { LeaseTable, Outcome } from './table.ts'
 
 export { MAX_BATCH } from './look-sql.ts'
 

@@ -1,28 +1,21 @@
 import { systemClock } from '../clock.ts'
-import { type Database } from '../postgres/database.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Database } from '../postgres/database.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { argsJson, isNewest, newestOfEachRow, type OutcomeArgs, refuseMissingArgs } from './batch.ts'
 import { ClaimNotes } from './claim-notes.ts'
 import { type ClaimedValues, type ClaimResult, readClaim } from './claim-result.ts'
 import { fitTable } from './fit.ts'
-import { type TableShape } from './inspect.ts'
+import type { TableShape } from './inspect.ts'
 import { keyOf, type Lease, trustedUntil } from './lease.ts'
 import { SWEEP } from './line-sql.ts'
 import { LinesToLookAt } from './lines-to-look-at.ts'
 import { idColumn, returnedColumns } from './parts.ts'
 import { checkBucket, checkDelay, checkLanes, checkLease, checkLimit, checkOwner } from './requests.ts'
 import { leaseStatements, type LookStatements } from './sql.ts'
-import { type LeaseStatement } from './statement.ts'
+import type { LeaseStatement } from './statement.ts'
 import { type LeaseTable, tableName } from './table.ts'
 
-import {
-  type Claim,
-  type ClaimRequest,
-  type Ended,
-  type LeaseStore,
-  type Reaped,
-  type StoreOptions,
-} from './verbs.ts'
+import type { Claim, ClaimRequest, Ended, LeaseStore, Reaped, StoreOptions } from './verbs.ts'
 
 export type * from './verbs.ts'
 

@@ -1,9 +1,9 @@
 /** The verbs of a lease store: what they are asked, and what they answer. */
-import { type Clock } from '../clock.ts'
-import { type Queryable } from '../postgres/queryable.ts'
-import { type OutcomeArgs } from './batch.ts'
-import { type Lease } from './lease.ts'
-import { type LeaseTable } from './table.ts'
+import type { Clock } from '../clock.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import type { OutcomeArgs } from './batch.ts'
+import type { Lease } from './lease.ts'
+import type { LeaseTable } from './table.ts'
 
 /** The values of the order columns at which a claim ended; opaque to everyone but the next claim. */
 export type Place = readonly string[]

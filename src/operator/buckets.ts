@@ -1,4 +1,4 @@
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 
 /**
  * The buckets that have rows. Operators look at all of them, one statement for each, so that where the table is

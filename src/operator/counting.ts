@@ -1,5 +1,5 @@
 /** How many rows there are of a kind, without reading the table. */
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 
 export interface Count {
   readonly count: number

@@ -1,6 +1,6 @@
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
-import { type Database } from '../postgres/database.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Database } from '../postgres/database.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 
 export interface BrowseOptions {
   readonly schema?: string | undefined

@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { BEFORE_FIRST } from './buckets.ts'
 import { invalid } from './request-checks.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 
 export interface Gentleness {
   /** The most rows one statement looks at, and removes. Default 1,000. */

@@ -1,6 +1,6 @@
 import { inspect } from 'node:util'
 import { SaturatedError } from '../runtime/outcome.ts'
-import { type Answer } from './publisher.ts'
+import type { Answer } from './publisher.ts'
 
 /**
  * What a publisher said, if it makes sense: nothing at all, or an answer for each event. Anything else is an error, and

@@ -1,7 +1,7 @@
-import { type HandlerContext } from '../runtime/context.ts'
+import type { HandlerContext } from '../runtime/context.ts'
 import { type Outcome, SaturatedError } from '../runtime/outcome.ts'
 import { checkedAnswers } from './answers.ts'
-import { type Answer, type PublishContext } from './publisher.ts'
+import type { Answer, PublishContext } from './publisher.ts'
 
 interface Waiting<Row> {
   readonly context: HandlerContext<Row>

@@ -1,4 +1,4 @@
-import { type AnyPayloads, type EventPayloads } from '../producer/event-payloads.ts'
+import type { AnyPayloads, EventPayloads } from '../producer/event-payloads.ts'
 
 export type { AnyPayloads, EventPayloads }
 

@@ -1,4 +1,4 @@
-import { type OutboxEvent } from './event.ts'
+import type { OutboxEvent } from './event.ts'
 
 /** The names under which an event's own facts travel, in every broker. Lower case: HTTP/2 and NATS care. */
 export const HEADER = {

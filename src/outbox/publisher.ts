@@ -1,6 +1,6 @@
-import { type HandlerLog } from '../runtime/context.ts'
-import { type Outcome, type SaturatedError } from '../runtime/outcome.ts'
-import { type OutboxEvent } from './event.ts'
+import type { HandlerLog } from '../runtime/context.ts'
+import type { Outcome, SaturatedError } from '../runtime/outcome.ts'
+import type { OutboxEvent } from './event.ts'
 
 export interface PublishContext {
   /** Fires when no event of this batch has its lease any more, or the relay has to stop. */

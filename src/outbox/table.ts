@@ -1,5 +1,5 @@
 import { leaseTable } from '../lease/declaration.ts'
-import { type LeaseTable } from '../lease/table.ts'
+import type { LeaseTable } from '../lease/table.ts'
 
 /**
  * What becomes of an ordering key when an event of it fails.

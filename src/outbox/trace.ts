@@ -8,7 +8,7 @@ import {
   type TraceContext,
 } from '../producer/trace-api.ts'
 import { activeHeadersOf, injected } from '../producer/trace-headers.ts'
-import { type OutboxEvent } from './event.ts'
+import type { OutboxEvent } from './event.ts'
 
 type Headers = Readonly<Record<string, string>>
 

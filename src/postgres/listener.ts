@@ -3,7 +3,7 @@ import { Client } from 'pg'
 import { pauseAfter } from './back-off.ts'
 import { isUnavailable, unavailable } from './failures.ts'
 import { quoteIdentifier } from './identifiers.ts'
-import { type Statement } from './queryable.ts'
+import type { Statement } from './queryable.ts'
 import { assertUsableUrl } from './url.ts'
 import { within } from './deadline.ts'
 

@@ -1,6 +1,6 @@
 import { LeaseholdError } from '../errors.ts'
 import { isWhole } from './validate-fields.ts'
-import { type EventSchemas } from './validate-schema.ts'
+import type { EventSchemas } from './validate-schema.ts'
 
 /** What all who write events can be told about them. */
 export interface ProducerOptions<Schemas = EventSchemas> {

@@ -1,4 +1,4 @@
-import { type EventPayloads } from './event-payloads.ts'
+import type { EventPayloads } from './event-payloads.ts'
 import { pathOf } from './validate-path.ts'
 
 /**

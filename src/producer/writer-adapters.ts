@@ -1,15 +1,15 @@
-import { type Queryable, type Statement } from '../postgres/queryable.ts'
-import {
-  type AdaptedWriter,
-  type DrizzleQuery,
-  type DrizzleTag,
-  type DrizzleWriter,
-  type KnexWriter,
-  type KyselyWriter,
-  type PostgresJsWriter,
-  type PrismaWriter,
-  type TextQueryable,
-  type WriterRow,
+import type { Queryable, Statement } from '../postgres/queryable.ts'
+import type {
+  AdaptedWriter,
+  DrizzleQuery,
+  DrizzleTag,
+  DrizzleWriter,
+  KnexWriter,
+  KyselyWriter,
+  PostgresJsWriter,
+  PrismaWriter,
+  TextQueryable,
+  WriterRow,
 } from './writer-types.ts'
 
 /**

@@ -1,4 +1,4 @@
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 
 /** What a driver answers: a result that has rows, or the rows themselves. */
 export type Answer = { readonly rows: readonly unknown[] } | readonly unknown[]

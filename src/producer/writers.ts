@@ -1,5 +1,5 @@
 import { LeaseholdError } from '../errors.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import {
   fromDrizzle,
   fromKnex,
@@ -11,15 +11,15 @@ import {
   has,
   property,
 } from './writer-adapters.ts'
-import {
-  type AdaptedWriter,
-  type DrizzleWriter,
-  type KnexWriter,
-  type KyselyWriter,
-  type PostgresJsWriter,
-  type PrismaWriter,
-  type TextQueryable,
-  type Writer,
+import type {
+  AdaptedWriter,
+  DrizzleWriter,
+  KnexWriter,
+  KyselyWriter,
+  PostgresJsWriter,
+  PrismaWriter,
+  TextQueryable,
+  Writer,
 } from './writer-types.ts'
 
 export {

@@ -1,4 +1,4 @@
-import { type OutboxEvent } from '../outbox/event.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
 import { headersOf } from '../outbox/headers.ts'
 import { refuse } from './options.ts'
 

@@ -2,8 +2,8 @@ import { describe, expect, expectTypeOf, it } from 'vitest'
 
 import { outboxEvent, outboxEvents, publishContext } from '../../test/support/brokers/events.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
-import { type OutboxEvent } from '../outbox/event.ts'
-import { type PublishContext } from '../outbox/publisher.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
+import type { PublishContext } from '../outbox/publisher.ts'
 import {
   dead,
   done,

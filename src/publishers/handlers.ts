@@ -1,6 +1,6 @@
 /** Events to functions in this process, by their type. */
-import { type AnyPayloads, type EventPayloads, type OutboxEvent } from '../outbox/event.ts'
-import { type Answer, type PublishContext, type Publisher } from '../outbox/publisher.ts'
+import type { AnyPayloads, EventPayloads, OutboxEvent } from '../outbox/event.ts'
+import type { Answer, PublishContext, Publisher } from '../outbox/publisher.ts'
 import { dead, type Outcome, retry } from '../runtime/outcome.ts'
 import { wholeNumber } from './options.ts'
 import { answerTo, DONE, settled } from './publish-each.ts'

@@ -1,4 +1,4 @@
-import { type Dispatcher } from 'undici'
+import type { Dispatcher } from 'undici'
 
 import { dead, type Outcome, retry } from '../runtime/outcome.ts'
 import { DONE } from './publish-each.ts'

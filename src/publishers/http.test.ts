@@ -5,7 +5,7 @@ import { outboxEvent, outboxEvents, publishContext } from '../../test/support/br
 import { freePort } from '../../test/support/brokers/port.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { useReceivers } from '../../test/support/receiver.ts'
-import { type Publisher } from '../outbox/publisher.ts'
+import type { Publisher } from '../outbox/publisher.ts'
 import { SaturatedError } from '../runtime/outcome.ts'
 import { httpPublisher, type HttpPublisherOptions } from './http.ts'
 

@@ -1,9 +1,9 @@
 /** Events to a URL, by POST: one request for each, or one for a batch. */
 import { Agent, type Dispatcher, request } from 'undici'
 
-import { type OutboxEvent } from '../outbox/event.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
 import { headersOf } from '../outbox/headers.ts'
-import { type PublishContext, type Publisher } from '../outbox/publisher.ts'
+import type { PublishContext, Publisher } from '../outbox/publisher.ts'
 import { within } from '../postgres/deadline.ts'
 import { atATime } from '../runtime/at-a-time.ts'
 import { type Outcome, PermanentError } from '../runtime/outcome.ts'

@@ -2,8 +2,8 @@
  * Events to topics of Kafka, through a producer you have: one of `kafkajs`, or of the KafkaJS face of
  * `@confluentinc/kafka-javascript`. Connecting it, and closing it, is yours.
  */
-import { type OutboxEvent } from '../outbox/event.ts'
-import { type PublishContext, type Publisher } from '../outbox/publisher.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
+import type { PublishContext, Publisher } from '../outbox/publisher.ts'
 import { within } from '../postgres/deadline.ts'
 import { type Outcome, retry, SaturatedError } from '../runtime/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'

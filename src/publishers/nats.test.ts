@@ -13,7 +13,7 @@ import { outboxEvent, outboxEvents, publishContext } from '../../test/support/br
 import { useNats } from '../../test/support/brokers/nats.ts'
 import { publishThroughRestart } from '../../test/support/brokers/through-restart.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
-import { type Publisher } from '../outbox/publisher.ts'
+import type { Publisher } from '../outbox/publisher.ts'
 import { SaturatedError } from '../runtime/outcome.ts'
 import { natsPublisher, type NatsPublisherOptions } from './nats.ts'
 

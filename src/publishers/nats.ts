@@ -3,8 +3,8 @@
  */
 import type { NatsConnection, NodeConnectionOptions } from '@nats-io/transport-node'
 
-import { type OutboxEvent } from '../outbox/event.ts'
-import { type PublishContext, type Publisher } from '../outbox/publisher.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
+import type { PublishContext, Publisher } from '../outbox/publisher.ts'
 import { within } from '../postgres/deadline.ts'
 import { PermanentError } from '../runtime/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'

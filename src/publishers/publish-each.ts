@@ -1,6 +1,6 @@
 import { untilAborted } from '../runtime/until-aborted.ts'
-import { type OutboxEvent } from '../outbox/event.ts'
-import { type Answer } from '../outbox/publisher.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
+import type { Answer } from '../outbox/publisher.ts'
 import { within } from '../postgres/deadline.ts'
 import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from '../runtime/outcome.ts'
 

@@ -1,6 +1,6 @@
 /** Events to an exchange of RabbitMQ, persistent, mandatory and confirmed. */
-import { type OutboxEvent } from '../outbox/event.ts'
-import { type PublishContext, type Publisher } from '../outbox/publisher.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
+import type { PublishContext, Publisher } from '../outbox/publisher.ts'
 import { PermanentError, type SaturatedError } from '../runtime/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { refuse, usableUrl, wholeNumber } from './options.ts'

@@ -1,8 +1,8 @@
 /** Events to a stream of Redis, one XADD each, sent together and acknowledged one by one. */
 import type { RedisClientOptions } from 'redis'
 
-import { type OutboxEvent } from '../outbox/event.ts'
-import { type PublishContext, type Publisher } from '../outbox/publisher.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
+import type { PublishContext, Publisher } from '../outbox/publisher.ts'
 import { PermanentError } from '../runtime/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { type Connection, dialledConnection, givenConnection } from './connection.ts'

@@ -1,9 +1,9 @@
 /** Events as lines of JSON, to stdout or any other writable stream. */
-import { type Writable } from 'node:stream'
+import type { Writable } from 'node:stream'
 
-import { type OutboxEvent } from '../outbox/event.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
 import { headersOf } from '../outbox/headers.ts'
-import { type PublishContext, type Publisher } from '../outbox/publisher.ts'
+import type { PublishContext, Publisher } from '../outbox/publisher.ts'
 import { BINDINGS, cloudEvent, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { wholeNumber } from './options.ts'
 import { untilAborted } from '../runtime/until-aborted.ts'

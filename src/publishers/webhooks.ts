@@ -1,6 +1,6 @@
 /** Events to the endpoints that want them: each becomes deliveries, which dispatchers send. */
-import { type OutboxEvent } from '../outbox/event.ts'
-import { type Answer, type PublishContext, type Publisher } from '../outbox/publisher.ts'
+import type { OutboxEvent } from '../outbox/event.ts'
+import type { Answer, PublishContext, Publisher } from '../outbox/publisher.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { within } from '../postgres/deadline.ts'
 import { isServerError } from '../postgres/failures.ts'

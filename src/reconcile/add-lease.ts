@@ -3,7 +3,7 @@ import { qualifiedName } from '../lease/declaration.ts'
 import { inspectTable, type TableShape } from '../lease/inspect.ts'
 import { tableName } from '../lease/table.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { nearest } from '../settings/nearest.ts'
 import { leaseMigration } from './lease-migration.ts'
 

@@ -1,8 +1,8 @@
 import { tableName, type LeaseTable } from '../lease/table.ts'
-import { type LogSource } from '../runtime/context.ts'
-import { type Events } from '../runtime/events.ts'
+import type { LogSource } from '../runtime/context.ts'
+import type { Events } from '../runtime/events.ts'
 import { SKIPPED } from './table.ts'
-import { type Transition } from './transitions.ts'
+import type { Transition } from './transitions.ts'
 
 export interface CycleSummaryOptions {
   readonly table: LeaseTable

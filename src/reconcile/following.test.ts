@@ -6,7 +6,7 @@ import { forgetWebhooks, makeEndpoint, writtenDeliveries } from '../../test/supp
 import { leaseTable } from '../lease/declaration.ts'
 import { createOutbox } from '../outbox/index.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { createWebhooks } from '../webhooks/index.ts'
 import { type Applied, reconciler } from './reconciler.ts'
 

@@ -1,6 +1,6 @@
-import { type Assignments, type LeaseTable, type Outcome, type Sql } from '../lease/table.ts'
+import type { Assignments, LeaseTable, Outcome, Sql } from '../lease/table.ts'
 import { quoteIdentifier, quoteLiteral } from '../postgres/identifiers.ts'
-import { type Transition } from './transitions.ts'
+import type { Transition } from './transitions.ts'
 
 /** The row stays as it is, and is looked at again after a while. */
 export const OPEN = 'open'

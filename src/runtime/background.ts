@@ -1,11 +1,11 @@
-import { type LeaseStore } from '../lease/store.ts'
+import type { LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { createReaper } from './reaper.ts'
-import { type ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
+import type { ServedWorkers, ServedWorkersOptions } from './served-workers.ts'
 import { workerSettings } from './settings.ts'
 import { createUpkeep } from './upkeep.ts'
-import { type RuntimeOptions } from './work-declaration.ts'
+import type { RuntimeOptions } from './work-declaration.ts'
 
 export interface BackgroundOptions extends ServedWorkersOptions {
   readonly runtime: RuntimeOptions

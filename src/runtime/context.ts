@@ -1,9 +1,9 @@
 import { LeaseholdError } from '../errors.ts'
-import { type LeaseStore } from '../lease/store.ts'
+import type { LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { type Handling, signalOf } from './handling.ts'
-import { type HeldRows } from './held-rows.ts'
+import type { HeldRows } from './held-rows.ts'
 import { done, type Outcome } from './outcome.ts'
 
 /** What a handler writes its own log lines to; `pino` fits. */

@@ -1,11 +1,11 @@
-import { type LeaseStore } from '../lease/store.ts'
-import { type RetryPolicy } from './back-off.ts'
-import { type Events } from './events.ts'
-import { type Exchange } from './exchange.ts'
-import { type Gate } from './gate.ts'
+import type { LeaseStore } from '../lease/store.ts'
+import type { RetryPolicy } from './back-off.ts'
+import type { Events } from './events.ts'
+import type { Exchange } from './exchange.ts'
+import type { Gate } from './gate.ts'
 import { type Handling, refTo } from './handling.ts'
-import { type HeldRows } from './held-rows.ts'
-import { type Outcome } from './outcome.ts'
+import type { HeldRows } from './held-rows.ts'
+import type { Outcome } from './outcome.ts'
 import {
   agrees,
   DONE,

@@ -3,7 +3,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useProcesses } from '../../test/support/processes.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { createWatch, findDead, lookStatement, RETURN_MS, type LookRequest } from './eviction.ts'
 import { describeWorker, farewell, listWorkers, presence, type WorkerInfo } from './registry.ts'
 

@@ -4,7 +4,7 @@
  */
 import { type Clock, systemClock } from '../clock.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { type Queryable, type Statement } from '../postgres/queryable.ts'
+import type { Queryable, Statement } from '../postgres/queryable.ts'
 
 export interface DeadWorker {
   readonly id: string

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { fixedLanes } from './fixed-lanes.ts'
-import { type Lanes } from './lanes.ts'
+import type { Lanes } from './lanes.ts'
 
 interface Row {
   readonly lane: string

@@ -1,5 +1,5 @@
-import { type Lane } from '../lease/store.ts'
-import { type Lanes } from './lanes.ts'
+import type { Lane } from '../lease/store.ts'
+import type { Lanes } from './lanes.ts'
 
 /** Lanes that are known from the start: how many rows of each may be worked on at once. */
 export function fixedLanes<Row>(options: {

@@ -1,5 +1,5 @@
 import { type Clock, systemClock } from '../clock.ts'
-import { type PauseReason } from './events.ts'
+import type { PauseReason } from './events.ts'
 import { usableMs } from './outcome.ts'
 
 export interface GateChange {

@@ -1,10 +1,10 @@
 import { LeaseholdError } from '../errors.ts'
-import { type Lease } from '../lease/lease.ts'
-import { type Claim, type Claimed } from '../lease/store.ts'
-import { type LossReason } from './events.ts'
-import { type HeldRow, type HeldRows } from './held-rows.ts'
-import { type RowToRenew } from './lifeline-messages.ts'
-import { type Outcome } from './outcome.ts'
+import type { Lease } from '../lease/lease.ts'
+import type { Claim, Claimed } from '../lease/store.ts'
+import type { LossReason } from './events.ts'
+import type { HeldRow, HeldRows } from './held-rows.ts'
+import type { RowToRenew } from './lifeline-messages.ts'
+import type { Outcome } from './outcome.ts'
 
 /** One row in the worker's hands, from its claim until it is settled, given back or lost. */
 export class Handling<Row> implements RowToRenew {

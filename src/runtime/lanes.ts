@@ -1,4 +1,4 @@
-import { type Lane } from '../lease/store.ts'
+import type { Lane } from '../lease/store.ts'
 
 /** The lanes that a worker may claim from at this moment. */
 export interface OpenLanes {

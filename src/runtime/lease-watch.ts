@@ -1,13 +1,13 @@
-import { type Clock } from '../clock.ts'
-import { type LeaseStore } from '../lease/store.ts'
-import { type Events, type LossReason } from './events.ts'
-import { type Exchange } from './exchange.ts'
-import { type Gate } from './gate.ts'
+import type { Clock } from '../clock.ts'
+import type { LeaseStore } from '../lease/store.ts'
+import type { Events, LossReason } from './events.ts'
+import type { Exchange } from './exchange.ts'
+import type { Gate } from './gate.ts'
 import { abortHandling, type AbortReason, type Handling, refTo } from './handling.ts'
-import { type HeldRow, type HeldRows } from './held-rows.ts'
+import type { HeldRow, HeldRows } from './held-rows.ts'
 import { LONGEST_HOLD } from './renewal.ts'
-import { type WorkerSettings } from './settings.ts'
-import { type Slots } from './slots.ts'
+import type { WorkerSettings } from './settings.ts'
+import type { Slots } from './slots.ts'
 
 export interface LeaseWatchOptions<Row extends object> {
   readonly table: string

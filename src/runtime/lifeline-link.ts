@@ -1,7 +1,7 @@
 import { EventEmitter, once } from 'node:events'
 import { Worker as Thread } from 'node:worker_threads'
 import { runLifeline } from './lifeline.ts'
-import { type FromLifeline, type LifelineConfig, type ToLifeline } from './lifeline-messages.ts'
+import type { FromLifeline, LifelineConfig, ToLifeline } from './lifeline-messages.ts'
 
 /** The worker's end of its lifeline. */
 export interface LifelineLink {

@@ -1,9 +1,9 @@
 /** What the worker and its lifeline tell each other. Plain data: it crosses a thread. */
-import { type TableShape } from '../lease/inspect.ts'
-import { type LeaseTable } from '../lease/table.ts'
-import { type LossReason } from './events.ts'
-import { type HeldRow } from './held-rows.ts'
-import { type WorkerInfo } from './registry.ts'
+import type { TableShape } from '../lease/inspect.ts'
+import type { LeaseTable } from '../lease/table.ts'
+import type { LossReason } from './events.ts'
+import type { HeldRow } from './held-rows.ts'
+import type { WorkerInfo } from './registry.ts'
 
 export interface LifelineConfig {
   readonly databaseUrl: string

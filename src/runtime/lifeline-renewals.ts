@@ -2,7 +2,7 @@ import { systemClock } from '../clock.ts'
 import { leaseStore } from '../lease/store.ts'
 import { type Database, openDatabase } from '../postgres/database.ts'
 import { HeldRows } from './held-rows.ts'
-import { type FromLifeline, type LifelineConfig, type ToLifeline } from './lifeline-messages.ts'
+import type { FromLifeline, LifelineConfig, ToLifeline } from './lifeline-messages.ts'
 import { createRenewal, type Renewal } from './renewal.ts'
 
 /** A renewal that takes longer than this is taken for failed; the lease must outlast two tries. */

@@ -1,7 +1,7 @@
 /** The entry of the lifeline's thread. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { runLifeline } from './lifeline.ts'
-import { type FromLifeline, type LifelineConfig, type ToLifeline } from './lifeline-messages.ts'
+import type { FromLifeline, LifelineConfig, ToLifeline } from './lifeline-messages.ts'
 
 const port = parentPort
 if (port === null) throw new Error('the lifeline is started by a worker, in a thread')

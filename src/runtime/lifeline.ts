@@ -1,7 +1,7 @@
 import { Listener } from '../postgres/listener.ts'
-import { type Statement } from '../postgres/queryable.ts'
-import { type FromLifeline, type LifelineConfig, type Port, type ToLifeline } from './lifeline-messages.ts'
-import { type LifelineRenewals } from './lifeline-renewals.ts'
+import type { Statement } from '../postgres/queryable.ts'
+import type { FromLifeline, LifelineConfig, Port, ToLifeline } from './lifeline-messages.ts'
+import type { LifelineRenewals } from './lifeline-renewals.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { farewell, presence, type PresenceRow } from './registry-sql.ts'
 

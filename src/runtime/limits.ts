@@ -1,4 +1,4 @@
-import { type Clock } from '../clock.ts'
+import type { Clock } from '../clock.ts'
 import { LeaseholdError } from '../errors.ts'
 
 /** Bounds for the rows that share a key (an endpoint, a customer). They hold within one worker; n workers, n times. */

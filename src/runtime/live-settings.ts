@@ -1,8 +1,8 @@
 /** Settings that workers follow while they run, kept in the `settings` table and announced by its trigger. */
 import { LeaseholdError } from '../errors.ts'
-import { type Database } from '../postgres/database.ts'
+import type { Database } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { type WorkerSettings, workerSettings } from './settings.ts'
 
 /** `null` takes a setting out again. */

@@ -4,7 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { Listener } from '../postgres/listener.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 
 useQuietProcess()
 const database = useDatabase()

@@ -6,7 +6,7 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { leaseTable, openLeaseStore, tableName, type LeaseStore, type LeaseTable } from '../lease/index.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { Events, type EventOf } from './events.ts'
-import { type Loop } from './loop.ts'
+import type { Loop } from './loop.ts'
 import { createReaper, type ReaperOptions } from './reaper.ts'
 import { describeWorker, listWorkers, presence } from './registry.ts'
 

@@ -3,11 +3,11 @@
  * Any number of reapers may run at once: a row is taken back by one of them, a death declared by one of them.
  */
 import { type Clock, systemClock } from '../clock.ts'
-import { type LeaseStore, type Reaped } from '../lease/store.ts'
+import type { LeaseStore, Reaped } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { createWatch } from './eviction.ts'
-import { type Events } from './events.ts'
+import type { Events } from './events.ts'
 import { createLoop, type Loop } from './loop.ts'
 import { forgetWorkers } from './registry.ts'
 

@@ -1,7 +1,7 @@
 /** Every statement about the `workers` table but the one that finds the dead (eviction.ts). */
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { type Statement } from '../postgres/queryable.ts'
-import { type WorkerInfo } from './registry.ts'
+import type { Statement } from '../postgres/queryable.ts'
+import type { WorkerInfo } from './registry.ts'
 
 /** What `presence` answers. */
 export interface PresenceRow {

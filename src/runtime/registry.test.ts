@@ -3,7 +3,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import {
   describeWorker,
   farewell,

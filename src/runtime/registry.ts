@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { hostname } from 'node:os'
 import { packageVersion } from '../version.ts'
 import { LeaseholdError } from '../errors.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 import { forgetStatement, reaperAliveStatement, workersStatement } from './registry-sql.ts'
 
 export { farewell, presence, type PresenceRow } from './registry-sql.ts'

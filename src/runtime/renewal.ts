@@ -1,13 +1,8 @@
-import { type Clock } from '../clock.ts'
-import { type Lease } from '../lease/lease.ts'
-import { type LeaseStore } from '../lease/store.ts'
-import { type HeldRows } from './held-rows.ts'
-import {
-  type FromLifeline,
-  type RenewalTiming,
-  type RowsToRenew,
-  type RowToRenew,
-} from './lifeline-messages.ts'
+import type { Clock } from '../clock.ts'
+import type { Lease } from '../lease/lease.ts'
+import type { LeaseStore } from '../lease/store.ts'
+import type { HeldRows } from './held-rows.ts'
+import type { FromLifeline, RenewalTiming, RowsToRenew, RowToRenew } from './lifeline-messages.ts'
 import { createLoop, type HastenableLoop } from './loop.ts'
 import { RowsInRenewal } from './rows-to-renew.ts'
 

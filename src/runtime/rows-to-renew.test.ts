@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { type RowToRenew } from './lifeline-messages.ts'
+import type { RowToRenew } from './lifeline-messages.ts'
 import { HeldRows } from './held-rows.ts'
 import { columnsOf, RowsInRenewal } from './rows-to-renew.ts'
 

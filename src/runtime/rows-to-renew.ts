@@ -1,5 +1,5 @@
-import { type HeldRows } from './held-rows.ts'
-import { type RowsToRenew, type RowToRenew } from './lifeline-messages.ts'
+import type { HeldRows } from './held-rows.ts'
+import type { RowsToRenew, RowToRenew } from './lifeline-messages.ts'
 
 const BETWEEN = '\0'
 

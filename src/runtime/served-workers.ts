@@ -1,12 +1,12 @@
-import { type Database } from '../postgres/database.ts'
-import { type Events } from './events.ts'
-import { type FromLifeline, type ToLifeline } from './lifeline-messages.ts'
+import type { Database } from '../postgres/database.ts'
+import type { Events } from './events.ts'
+import type { FromLifeline, ToLifeline } from './lifeline-messages.ts'
 import { byClaim } from './rows-to-renew.ts'
 import { createSettingsFollower, type SettingsFollower } from './settings-follower.ts'
-import { type SettingsLayers } from './settings-layers.ts'
-import { type WorkerSettings } from './settings.ts'
-import { type WorkDeclaration } from './work-declaration.ts'
-import { type Worker } from './worker.ts'
+import type { SettingsLayers } from './settings-layers.ts'
+import type { WorkerSettings } from './settings.ts'
+import type { WorkDeclaration } from './work-declaration.ts'
+import type { Worker } from './worker.ts'
 
 export interface Served {
   readonly declaration: WorkDeclaration

@@ -1,8 +1,8 @@
-import { type Queryable } from '../postgres/queryable.ts'
-import { type Events } from './events.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import type { Events } from './events.ts'
 import { readSettings } from './live-settings.ts'
-import { type SettingsLayers } from './settings-layers.ts'
-import { type WorkerSettings } from './settings.ts'
+import type { SettingsLayers } from './settings-layers.ts'
+import type { WorkerSettings } from './settings.ts'
 
 /** Reads what the `settings` table says of a worker, and lays it over what was declared. */
 export interface SettingsFollower {

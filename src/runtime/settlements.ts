@@ -1,8 +1,8 @@
-import { type Lease } from '../lease/lease.ts'
-import { type LeaseTable } from '../lease/table.ts'
-import { type Handling } from './handling.ts'
+import type { Lease } from '../lease/lease.ts'
+import type { LeaseTable } from '../lease/table.ts'
+import type { Handling } from './handling.ts'
 import { done, type Outcome } from './outcome.ts'
-import { type WorkerSettings } from './settings.ts'
+import type { WorkerSettings } from './settings.ts'
 
 export interface SettlementBatch<Row> {
   readonly outcome: string

@@ -1,9 +1,9 @@
-import { type Clock } from '../clock.ts'
-import { type Lease } from '../lease/lease.ts'
-import { type Ended, type LeaseStore } from '../lease/store.ts'
+import type { Clock } from '../clock.ts'
+import type { Lease } from '../lease/lease.ts'
+import type { Ended, LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
-import { type Events } from './events.ts'
-import { type Handling } from './handling.ts'
+import type { Events } from './events.ts'
+import type { Handling } from './handling.ts'
 import { type SettlementBatch, settlementOf } from './settlements.ts'
 
 export interface SettlingOptions<Row extends object> {

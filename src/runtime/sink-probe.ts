@@ -1,6 +1,6 @@
 import { within } from '../postgres/deadline.ts'
 import { createLoop, type Loop } from './loop.ts'
-import { type Worker } from './worker.ts'
+import type { Worker } from './worker.ts'
 
 /** Asks what the handler sends to whether it is well (RULE-020-042). */
 export interface SinkProbe {

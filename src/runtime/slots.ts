@@ -1,6 +1,6 @@
-import { type Handling } from './handling.ts'
-import { type Limiter } from './limits.ts'
-import { type Outcome } from './outcome.ts'
+import type { Handling } from './handling.ts'
+import type { Limiter } from './limits.ts'
+import type { Outcome } from './outcome.ts'
 import { type HandlerResult, RETURNED } from './verdict.ts'
 
 export interface SlotsOptions<Row> {

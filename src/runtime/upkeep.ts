@@ -1,6 +1,6 @@
 import { type Clock, systemClock } from '../clock.ts'
-import { type Database } from '../postgres/database.ts'
-import { type Events } from './events.ts'
+import type { Database } from '../postgres/database.ts'
+import type { Events } from './events.ts'
 import { createLoop, type Loop } from './loop.ts'
 
 /** What a table needs now and then besides the reaper: the removal of what nobody needs any more, say. */

@@ -1,8 +1,8 @@
 import { tableName } from '../lease/table.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { type Queryable } from '../postgres/queryable.ts'
-import { type Events } from './events.ts'
-import { type WorkDeclaration } from './work-declaration.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import type { Events } from './events.ts'
+import type { WorkDeclaration } from './work-declaration.ts'
 
 type Declared = Pick<WorkDeclaration<never>, 'table'> & Partial<Pick<WorkDeclaration<never>, 'name' | 'wake'>>
 

@@ -1,6 +1,6 @@
 import { resolve } from 'node:path'
 import { inspect } from 'node:util'
-import { type z } from 'zod'
+import type { z } from 'zod'
 import { LeaseholdError, isLeaseholdError } from '../errors.ts'
 import { timing, type Timing } from '../lease/timing.ts'
 import type { WorkDeclaration } from '../runtime/index.ts'

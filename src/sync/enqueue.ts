@@ -1,7 +1,7 @@
 import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { type Writer } from '../producer/writer-types.ts'
+import type { Writer } from '../producer/writer-types.ts'
 import { writerOf } from '../producer/writers.ts'
 
 export interface NewJob<Params = unknown> {

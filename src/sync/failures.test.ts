@@ -6,7 +6,7 @@ import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, gate, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { PermanentError, SaturatedError } from '../runtime/outcome.ts'
-import { type SyncDefinition } from './definition.ts'
+import type { SyncDefinition } from './definition.ts'
 import { createSync } from './sync.ts'
 
 useQuietProcess()

@@ -2,7 +2,7 @@
 import { inspect } from 'node:util'
 import { done, type Outcome, PermanentError } from '../runtime/outcome.ts'
 import { chunkHash } from './chunk-hash.ts'
-import { type SyncDefinition, type Synced } from './definition.ts'
+import type { SyncDefinition, Synced } from './definition.ts'
 
 export function iterableOf<Query>(
   chunks: Iterable<Query> | AsyncIterable<Query>,

@@ -1,7 +1,7 @@
-import { type Database } from '../postgres/database.ts'
+import type { Database } from '../postgres/database.ts'
 import { isLockConflict } from '../postgres/failures.ts'
 import { retryDelay, retryPolicy, type RetryPolicy } from '../runtime/back-off.ts'
-import { type HandlerContext } from '../runtime/context.ts'
+import type { HandlerContext } from '../runtime/context.ts'
 import { pause } from '../runtime/loop.ts'
 import { untilAborted } from '../runtime/until-aborted.ts'
 import {
@@ -14,7 +14,7 @@ import {
   settleAs,
 } from '../runtime/outcome.ts'
 import { inBatches } from './batches.ts'
-import { type ChunkContext, type PlanContext, type SyncDefinition } from './definition.ts'
+import type { ChunkContext, PlanContext, SyncDefinition } from './definition.ts'
 import { doneWith, hashOf, iterableOf } from './returned.ts'
 import {
   type ChunkCounts,
@@ -26,7 +26,7 @@ import {
   wakeChunks,
   writeChunks,
 } from './sql.ts'
-import { type ChunkRow, type JobRow } from './table.ts'
+import type { ChunkRow, JobRow } from './table.ts'
 
 export interface RunOptions {
   readonly schema: string

@@ -4,7 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, gate, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { type SyncSource } from './definition.ts'
+import type { SyncSource } from './definition.ts'
 import { reserve } from './sql.ts'
 import { createSync } from './sync.ts'
 

@@ -1,7 +1,7 @@
 /** Every statement of the runner besides those of the kernel. */
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { type Statement } from '../postgres/queryable.ts'
-import { type SyncSource } from './definition.ts'
+import type { Statement } from '../postgres/queryable.ts'
+import type { SyncSource } from './definition.ts'
 
 export interface PlannedChunk {
   readonly hash: string

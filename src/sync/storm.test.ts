@@ -6,7 +6,7 @@ import { useMatrixSource, valuesOf } from '../../test/support/matrix-source.ts'
 import { useProcesses } from '../../test/support/processes.ts'
 import { createTarget, effectsOf, startRunner } from '../../test/support/runner-process.ts'
 import { statesOf, syncChunks } from '../../test/support/sync-rows.ts'
-import { type WorkerProcess } from '../../test/support/worker-process.ts'
+import type { WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { createSync } from './sync.ts'
 

@@ -1,10 +1,10 @@
 import { LeaseholdError } from '../errors.ts'
-import { type Writer } from '../producer/writer-types.ts'
-import { type WorkDeclaration } from '../runtime/work-declaration.ts'
+import type { Writer } from '../producer/writer-types.ts'
+import type { WorkDeclaration } from '../runtime/work-declaration.ts'
 import { checkDefinition, type SyncDefinition } from './definition.ts'
 import { enqueueJob, type Enqueued, type NewJob } from './enqueue.ts'
 import { runner, type RunnerOptions } from './runner.ts'
-import { type ChunkRow, type JobRow } from './table.ts'
+import type { ChunkRow, JobRow } from './table.ts'
 
 export interface SyncOptions {
   /** Where the migrations put the tables. Default `leasehold`. */

@@ -11,7 +11,7 @@ import {
   syncChunks,
   syncJobs,
 } from '../../test/support/sync-rows.ts'
-import { type WorkerProcess } from '../../test/support/worker-process.ts'
+import type { WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { createSync } from './sync.ts'
 

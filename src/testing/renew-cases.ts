@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { type Lease } from '../lease/lease.ts'
+import type { Lease } from '../lease/lease.ts'
 import { type Cases, LEASE_MS, leasesOf } from './subject.ts'
 
 export const renewCases: Cases = {

@@ -1,9 +1,9 @@
 import { type ClaimRequest, openLeaseStore, type LeaseStore } from '../lease/store.ts'
 import { keyOf, type Lease } from '../lease/lease.ts'
-import { type LeaseTable } from '../lease/table.ts'
-import { type Database } from '../postgres/database.ts'
+import type { LeaseTable } from '../lease/table.ts'
+import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
-import { type Queryable } from '../postgres/queryable.ts'
+import type { Queryable } from '../postgres/queryable.ts'
 
 /** A table to be put to the test, and how to fill it. Its rows are deleted: give it one that can bear that. */
 export interface LeaseSubject<Outcome extends string = string> {

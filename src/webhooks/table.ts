@@ -1,5 +1,5 @@
 import { leaseTable } from '../lease/declaration.ts'
-import { type LeaseTable } from '../lease/table.ts'
+import type { LeaseTable } from '../lease/table.ts'
 
 export interface WebhookTableOptions {
   readonly schema?: string | undefined

@@ -1,6 +1,6 @@
-import { type WorkerSettings } from '../../src/runtime/index.ts'
-import { type DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
-import { type Processes } from './processes.ts'
+import type { WorkerSettings } from '../../src/runtime/index.ts'
+import type { DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
+import type { Processes } from './processes.ts'
 import { SECRET_KEY } from './webhook-endpoints.ts'
 import { told, type WorkerProcess } from './worker-process.ts'
 

@@ -1,7 +1,7 @@
 /** A command that changes many rows, halted half way: another session holds the lock of one of them. */
 import { expect, onTestFinished, vi } from 'vitest'
-import { type CommandLine } from './command-line.ts'
-import { type Processes, type TestProcess } from './processes.ts'
+import type { CommandLine } from './command-line.ts'
+import type { Processes, TestProcess } from './processes.ts'
 import { openSession } from './session.ts'
 
 const BOUND = { timeout: 30_000, interval: 20 }

@@ -1,6 +1,6 @@
 import { runInNewContext } from 'node:vm'
 import { type LeaseTable, leaseTable } from '../../src/lease/index.ts'
-import { type Database } from '../../src/postgres/database.ts'
+import type { Database } from '../../src/postgres/database.ts'
 
 /** The statements of a migration, one by one: an index is not built CONCURRENTLY among others. */
 export function statementsOf(sql: string): string[] {

@@ -1,7 +1,7 @@
 /** Tables as different as users' tables are; the conformance suite and the kernel's tests run over them. */
 import { leaseTable, rowId, type LeaseTable } from '../../src/lease/index.ts'
-import { type Database } from '../../src/postgres/database.ts'
-import { type LeaseSubject } from '../../src/testing/index.ts'
+import type { Database } from '../../src/postgres/database.ts'
+import type { LeaseSubject } from '../../src/testing/index.ts'
 
 export interface Specimen {
   readonly name: string

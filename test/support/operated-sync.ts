@@ -1,5 +1,5 @@
 /** Jobs and chunks in every state. */
-import { type Database } from '../../src/postgres/database.ts'
+import type { Database } from '../../src/postgres/database.ts'
 
 export async function emptySync(db: Database): Promise<void> {
   await db.query({

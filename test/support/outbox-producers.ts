@@ -14,7 +14,7 @@ import {
   fromPrisma,
   fromQueryable,
 } from '../../src/producer/writers.ts'
-import { type PrismaWriter, type Writer } from '../../src/producer/writers.ts'
+import type { PrismaWriter, Writer } from '../../src/producer/writers.ts'
 import { openDatabase } from '../../src/postgres/database.ts'
 
 /** A library with which users hold a transaction. */

@@ -1,5 +1,5 @@
 /** Events in every state, as the state machine lets them come about. */
-import { type Database } from '../../src/postgres/database.ts'
+import type { Database } from '../../src/postgres/database.ts'
 
 export interface MadeEvents {
   readonly status?: 'PENDING' | 'CLAIMED' | 'PUBLISHED' | 'DEAD'

@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { type Queryable } from '../../src/postgres/queryable.ts'
+import type { Queryable } from '../../src/postgres/queryable.ts'
 
 const WITHIN_MS = 20_000
 const LOOK_MS = 10

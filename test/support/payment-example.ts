@@ -1,7 +1,7 @@
 /** The reference example, examples/payment-reconciler, as the processes that a deployment has. */
 import { fileURLToPath } from 'node:url'
-import { type Database } from '../../src/postgres/database.ts'
-import { type Processes, type TestProcess } from './processes.ts'
+import type { Database } from '../../src/postgres/database.ts'
+import type { Processes, TestProcess } from './processes.ts'
 
 export const EXAMPLE = fileURLToPath(new URL('../../examples/payment-reconciler', import.meta.url))
 

@@ -1,6 +1,6 @@
-import { type Database } from '../../src/postgres/database.ts'
-import { type WorkerSettings } from '../../src/runtime/index.ts'
-import { type Processes } from './processes.ts'
+import type { Database } from '../../src/postgres/database.ts'
+import type { WorkerSettings } from '../../src/runtime/index.ts'
+import type { Processes } from './processes.ts'
 import { told, type WorkerProcess } from './worker-process.ts'
 
 /** What test/fixtures/runner.mjs understands. */

@@ -1,5 +1,5 @@
 /** Endpoints as rows, and what was sent to them. */
-import { type Database } from '../../src/postgres/database.ts'
+import type { Database } from '../../src/postgres/database.ts'
 import { encrypt, newSecret, secretKey } from '../../src/webhooks/signing/index.ts'
 
 /** What the secrets of the tests are encrypted with. */

@@ -1,5 +1,5 @@
 /** Deliveries in every state, as the state machine lets them come about. */
-import { type Database } from '../../src/postgres/database.ts'
+import type { Database } from '../../src/postgres/database.ts'
 
 export interface MadeDeliveries {
   readonly status?: 'pending' | 'delivered' | 'failed'

@@ -1,6 +1,6 @@
 /** A table as an outbox has it, for tests of the worker: states, attempts that end in DEAD, and who ran what. */
-import { type LeaseTableDeclaration } from '../../src/lease/index.ts'
-import { type Database } from '../../src/postgres/database.ts'
+import type { LeaseTableDeclaration } from '../../src/lease/index.ts'
+import type { Database } from '../../src/postgres/database.ts'
 
 export const WORK_DDL = `
   create table public.jobs (

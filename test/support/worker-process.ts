@@ -1,5 +1,5 @@
-import { type WorkerSettings } from '../../src/runtime/index.ts'
-import { type Processes, type TestProcess } from './processes.ts'
+import type { WorkerSettings } from '../../src/runtime/index.ts'
+import type { Processes, TestProcess } from './processes.ts'
 import { WORK_TABLE } from './work-table.ts'
 
 /** What test/fixtures/worker.mjs understands. */

@@ -1,7 +1,7 @@
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { headersOf } from '../header-flags.ts'
 import { jsonArgument } from '../json-argument.ts'
-import { type Run } from '../run.ts'
+import type { Run } from '../run.ts'
 import { printable, printableJson } from '../text-columns.ts'
 import { isSet, momentFlag, textFlag, textsFlag, wrong } from '../flag-values.ts'
 import { withOutbox } from '../with-tables.ts'

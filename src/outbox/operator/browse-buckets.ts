@@ -1,6 +1,6 @@
 import { bucketsIn } from '../../operator/buckets.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 
 /** The outbox of a schema, as statements name it. */
 export function outboxOf(schema = 'leasehold'): string {

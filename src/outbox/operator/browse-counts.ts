@@ -1,11 +1,11 @@
 /** How much is in each state, and how long the oldest event has waited: asked often, so never by reading the table. */
 import { type Count, COUNTED, countRest, countUpTo, estimate, sum } from '../../operator/counting.ts'
-import { type BrowseOptions } from '../../operator/looking.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { BrowseOptions } from '../../operator/looking.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { looking } from './browse.ts'
 import { bucketsOf, bundlesOf, notedIds, outboxOf } from './browse-buckets.ts'
-import { type Status } from '../transitions.ts'
+import type { Status } from '../transitions.ts'
 
 export type StatusCounts = Readonly<Record<Status, Count>>
 

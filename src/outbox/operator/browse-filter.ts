@@ -1,6 +1,6 @@
 /** What an operator chooses events by. One place turns it into SQL, for listing, counting and replaying alike. */
 import { checkPeriod, checkTexts, invalid, isRowId, isUuid } from '../../operator/request-checks.ts'
-import { type Values } from '../../operator/statement-values.ts'
+import type { Values } from '../../operator/statement-values.ts'
 import { STATUSES, type Status } from '../transitions.ts'
 
 export interface EventFilter {

@@ -1,7 +1,7 @@
 /** Which ordering keys do not move, and why. */
-import { type BrowseOptions } from '../../operator/looking.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { BrowseOptions } from '../../operator/looking.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { looking } from './browse.ts'
 import { bucketsOf, bundlesOf, notedIds, outboxOf } from './browse-buckets.ts'
 

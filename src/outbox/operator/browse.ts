@@ -3,11 +3,11 @@ import { LeaseholdError } from '../../errors.ts'
 import { type BrowseOptions, looking as lookingFor } from '../../operator/looking.ts'
 import { checkPage, invalid } from '../../operator/request-checks.ts'
 import { values } from '../../operator/statement-values.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { bucketsOf, notedIds, outboxOf } from './browse-buckets.ts'
 import { checkFilter, checkId, type EventFilter, filterSql, statusesOf } from './browse-filter.ts'
-import { type Status } from '../transitions.ts'
+import type { Status } from '../transitions.ts'
 
 /** An event without its payload, as lists show it. */
 export interface EventSummary {

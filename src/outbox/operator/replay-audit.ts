@@ -10,9 +10,9 @@ import { audit } from '../../audit.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { isUuid } from '../../operator/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
-import { type EventFilter } from './browse-filter.ts'
-import { type Place, type Replayable } from './replay-sql.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import type { EventFilter } from './browse-filter.ts'
+import type { Place, Replayable } from './replay-sql.ts'
 
 export const REPLAY_ACTION = 'outbox.replay'
 

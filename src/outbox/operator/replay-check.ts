@@ -1,9 +1,9 @@
 /** What a replay has to be told, and what it refuses. */
 import { checkLimit, checkPrincipal, checkRate, checkReason, invalid } from '../../operator/request-checks.ts'
 import { type EventFilter, checkFilter, isEmptyFilter, statusesOf } from './browse-filter.ts'
-import { type ReplayOptions } from './replay.ts'
+import type { ReplayOptions } from './replay.ts'
 import { REPLAYABLE, type Replayable } from './replay-sql.ts'
-import { type Status } from '../transitions.ts'
+import type { Status } from '../transitions.ts'
 
 export interface CheckedReplay {
   readonly filter: EventFilter

@@ -1,6 +1,6 @@
 /** The way of a replay through the table: batch after batch, in the order of ids, each with its entry in the audit. */
 import { BEFORE_FIRST } from '../../operator/buckets.ts'
-import { type Database } from '../../postgres/database.ts'
+import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { recordReplay, type ReplayRecord } from './replay-audit.ts'
 import { type Batch, type Place, REPLAY_BATCH, replayBatch } from './replay-sql.ts'

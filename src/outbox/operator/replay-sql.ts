@@ -1,9 +1,9 @@
 /** The statements of a replay. Each looks at a bounded stretch of the table, however few events of it are meant. */
 import { type Values, values } from '../../operator/statement-values.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { bucketsOf, outboxOf } from './browse-buckets.ts'
 import { type EventFilter, filterSql } from './browse-filter.ts'
-import { type Status } from '../transitions.ts'
+import type { Status } from '../transitions.ts'
 
 /** The most events one transaction changes. */
 export const REPLAY_BATCH = 1_000

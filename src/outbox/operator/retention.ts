@@ -19,7 +19,7 @@ import {
   type Round,
 } from '../../operator/rounds.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { bucketsOf, outboxOf } from './browse-buckets.ts'
 
 /** How long events are kept, and how gently they are removed. */

@@ -5,7 +5,7 @@ import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { enqueue } from './outbox.ts'
 
 /* What producers in other languages do: the function, and a plain INSERT. */

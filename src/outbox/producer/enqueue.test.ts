@@ -6,7 +6,7 @@ import { blocked } from '../../../test/support/outbox-waiting.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { newEventIds } from '../../producer/event-ids.ts'
-import { type NewEvent } from '../event.ts'
+import type { NewEvent } from '../event.ts'
 import { enqueue } from './outbox.ts'
 
 useQuietProcess()

@@ -1,8 +1,8 @@
 import { LeaseholdError } from '../../errors.ts'
 import { newEventIds } from '../../producer/event-ids.ts'
 import { eventsText } from '../../producer/events-text.ts'
-import { type CheckedEvent } from '../../producer/validate.ts'
-import { type AdaptedWriter, type WriterRow } from '../../producer/writer-types.ts'
+import type { CheckedEvent } from '../../producer/validate.ts'
+import type { AdaptedWriter, WriterRow } from '../../producer/writer-types.ts'
 import { enqueueLinesSql, enqueueSql, findEventsSql } from './enqueue-sql.ts'
 
 /** What became of an event that was given to `enqueue`. */

@@ -1,11 +1,11 @@
-import { type StandardSchemaV1 } from '@standard-schema/spec'
+import type { StandardSchemaV1 } from '@standard-schema/spec'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { z } from 'zod'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { migrate } from '../../postgres/migrate.ts'
-import { type NewEvent } from '../event.ts'
+import type { NewEvent } from '../event.ts'
 import { createOutbox, enqueue, type OutboxOptions } from './outbox.ts'
 
 useQuietProcess()

@@ -2,9 +2,9 @@ import { type ProducerOptions, producerRules } from '../../producer/rules.ts'
 import { withTraceHeaders } from '../../producer/trace-headers.ts'
 import { checkEvents, type CheckOwn } from '../../producer/validate.ts'
 import { isWhole, shown } from '../../producer/validate-fields.ts'
-import { type EventSchemas, type PayloadsOf, type SchemasOf } from '../../producer/validate-schema.ts'
+import type { EventSchemas, PayloadsOf, SchemasOf } from '../../producer/validate-schema.ts'
 import { type Writer, writerOf } from '../../producer/writers.ts'
-import { type AnyPayloads, type EventPayloads, type NewEvent } from '../event.ts'
+import type { AnyPayloads, EventPayloads, NewEvent } from '../event.ts'
 import { type CheckedOutboxEvent, type Enqueued, enqueueStatements, writeEvents } from './enqueue.ts'
 
 export interface OutboxOptions<Schemas = EventSchemas> extends ProducerOptions<Schemas> {

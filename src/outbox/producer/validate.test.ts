@@ -2,7 +2,7 @@ import { afterAll, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { type NewEvent } from '../event.ts'
+import type { NewEvent } from '../event.ts'
 import { createOutbox, enqueue } from './outbox.ts'
 
 useQuietProcess()

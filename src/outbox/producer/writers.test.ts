@@ -4,7 +4,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { openProducers } from '../../../test/support/outbox-producers.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { type NewEvent } from '../event.ts'
+import type { NewEvent } from '../event.ts'
 import { enqueue } from './outbox.ts'
 import { type Writer, writerOf } from '../../producer/writers.ts'
 

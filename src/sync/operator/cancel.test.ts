@@ -16,7 +16,7 @@ import { openDatabase } from '../../postgres/database.ts'
 import { createSync } from '../sync.ts'
 import { chunkTable, jobTable } from '../table.ts'
 import { cancelJob } from './cancel.ts'
-import { type JobChange } from './change.ts'
+import type { JobChange } from './change.ts'
 import { writeChunks } from '../sql.ts'
 
 const database = useDatabase()

@@ -8,8 +8,8 @@
  */
 import { audit } from '../../audit.ts'
 import { LeaseholdError } from '../../errors.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { unwant } from '../sql.ts'
 import { change, checkChange, type CheckedChange, holdChunks, type JobChange } from './change.ts'
 import { findJob } from './job.ts'

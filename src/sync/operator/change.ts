@@ -1,7 +1,7 @@
 import { checkPrincipal, checkReason } from '../../operator/request-checks.ts'
-import { type Database } from '../../postgres/database.ts'
+import type { Database } from '../../postgres/database.ts'
 import { isLockConflict } from '../../postgres/failures.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { checkJobId } from './job.ts'
 import { tablesOf } from './tables.ts'
 

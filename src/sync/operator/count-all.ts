@@ -1,7 +1,7 @@
 /** How much there is of everything: asked often, so along the indexes, or by the statistics of PostgreSQL. */
 import { type Count, countRest, countUpTo } from '../../operator/counting.ts'
 import { type BrowseOptions, looking } from '../../operator/looking.ts'
-import { type Database } from '../../postgres/database.ts'
+import type { Database } from '../../postgres/database.ts'
 import { tablesOf } from './tables.ts'
 
 export interface SyncCounts {

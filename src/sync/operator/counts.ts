@@ -1,6 +1,6 @@
 /** How the chunks of a job stand. */
-import { type Queryable } from '../../postgres/queryable.ts'
-import { type JobSummary } from './job.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import type { JobSummary } from './job.ts'
 import { type RecentSyncs, WINDOWS_MS } from './pace.ts'
 import { tablesOf } from './tables.ts'
 

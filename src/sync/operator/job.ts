@@ -1,8 +1,8 @@
 /** One job: what operators see of it, and how they get hold of it. */
 import { LeaseholdError } from '../../errors.ts'
 import { invalid, isRowId } from '../../operator/request-checks.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
-import { type SyncState } from '../transitions.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import type { SyncState } from '../transitions.ts'
 import { stateSql, tablesOf } from './tables.ts'
 
 export interface JobSummary {

@@ -1,7 +1,7 @@
 /** How far a job has come, how quickly it goes on, who works on what, and what has failed. */
 import { type BrowseOptions, looking } from '../../operator/looking.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { type ChunkSummary, findChunks } from './chunks.ts'
 import { type ChunkCounts, countChunks } from './counts.ts'
 import { findJob, jobColumns, type JobRow, jobSummary, type JobSummary } from './job.ts'

@@ -7,9 +7,9 @@
  */
 import { audit } from '../../audit.ts'
 import { LeaseholdError } from '../../errors.ts'
-import { type Database } from '../../postgres/database.ts'
+import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { change, checkChange, type CheckedChange, holdChunks, type JobChange } from './change.ts'
 import { findJob, type JobSummary } from './job.ts'
 import { tablesOf } from './tables.ts'

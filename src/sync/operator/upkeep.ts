@@ -5,8 +5,8 @@
  * Any number may run at once: each statement is short, and steps over what somebody else has locked.
  */
 import { checkGentleness, checkKept, type Gentleness, inBatches, type Round } from '../../operator/rounds.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type Statement } from '../../postgres/queryable.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Statement } from '../../postgres/queryable.ts'
 import { tablesOf } from './tables.ts'
 
 /** How long ended jobs are kept, and how gently they are removed. */

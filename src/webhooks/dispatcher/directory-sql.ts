@@ -1,7 +1,7 @@
 /** Every statement of the directory of endpoints. */
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { type Statement } from '../../postgres/queryable.ts'
-import { type BreakerChange } from './breaker.ts'
+import type { Statement } from '../../postgres/queryable.ts'
+import type { BreakerChange } from './breaker.ts'
 
 /** What is looked at often: little of each endpoint, and who else dispatches. */
 export interface SurveyRow {

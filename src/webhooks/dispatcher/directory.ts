@@ -1,5 +1,5 @@
-import { type Clock } from '../../clock.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Clock } from '../../clock.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { decrypt, type SecretKeys, type Signer, signer } from '../signing/index.ts'
 import { details, dispatchers, type EndpointRow, survey, type SurveyRow } from './directory-sql.ts'
 import { type Share, shareOf } from './share.ts'

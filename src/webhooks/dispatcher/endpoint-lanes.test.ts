@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { type DeliveryRow } from '../table.ts'
+import type { DeliveryRow } from '../table.ts'
 import { usableBreaker } from './breaker.ts'
-import { type Surveyed } from './directory.ts'
+import type { Surveyed } from './directory.ts'
 import { EndpointLanes } from './endpoint-lanes.ts'
 import { ALONE } from './share.ts'
 

@@ -1,9 +1,9 @@
-import { type Clock } from '../../clock.ts'
-import { type Lane } from '../../lease/store.ts'
-import { type Lanes, type OpenLanes } from '../../runtime/lanes.ts'
-import { type DeliveryRow } from '../table.ts'
+import type { Clock } from '../../clock.ts'
+import type { Lane } from '../../lease/store.ts'
+import type { Lanes, OpenLanes } from '../../runtime/lanes.ts'
+import type { DeliveryRow } from '../table.ts'
 import { Breaker, type BreakerChange, type BreakerSettings } from './breaker.ts'
-import { type Endpoint, type Surveyed } from './directory.ts'
+import type { Endpoint, Surveyed } from './directory.ts'
 import { ALONE, part, type Share } from './share.ts'
 
 /** One endpoint, as far as there is room for its deliveries. */

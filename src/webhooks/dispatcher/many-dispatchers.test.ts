@@ -6,7 +6,7 @@ import { useProcesses } from '../../../test/support/processes.ts'
 import { type Received, useReceivers } from '../../../test/support/receiver.ts'
 import { deliveryStatuses } from '../../../test/support/running-dispatcher.ts'
 import { addEndpoint } from '../../../test/support/webhook-endpoints.ts'
-import { type WorkerProcess } from '../../../test/support/worker-process.ts'
+import type { WorkerProcess } from '../../../test/support/worker-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 
 const { url } = useDatabase()

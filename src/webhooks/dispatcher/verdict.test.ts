@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type Reply } from '../network/index.ts'
+import type { Reply } from '../network/index.ts'
 import { type Attempt, judge } from './verdict.ts'
 
 const first: Attempt = {

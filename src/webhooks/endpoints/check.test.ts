@@ -2,7 +2,7 @@ import { afterAll, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { type By, type EndpointChanges, type NewEndpoint } from './endpoint.ts'
+import type { By, EndpointChanges, NewEndpoint } from './endpoint.ts'
 import { endpoints, type EndpointNetwork } from './endpoints.ts'
 import { isWanted } from './event-types.ts'
 

@@ -5,7 +5,7 @@ import { checkText, isWhole, shown } from '../../producer/validate-fields.ts'
 import { judgeTarget, type NetworkPolicy, type TargetOptions, usableHeaders } from '../network/index.ts'
 import { signingKey } from '../signing/secret.ts'
 import { checkTenant } from '../tenant.ts'
-import { type By } from './endpoint.ts'
+import type { By } from './endpoint.ts'
 
 /** Where endpoints may lead. */
 export type TargetRules = TargetOptions & { readonly policy: NetworkPolicy }

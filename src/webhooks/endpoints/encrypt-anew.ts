@@ -1,8 +1,8 @@
 import { audit } from '../../audit.ts'
-import { type Database } from '../../postgres/database.ts'
+import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { isUnderNewestKey, type SecretKeys } from '../signing/index.ts'
-import { type By } from './endpoint.ts'
+import type { By } from './endpoint.ts'
 import { kept } from './secrets.ts'
 
 /** So many rows are locked at once. */

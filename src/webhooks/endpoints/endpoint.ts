@@ -1,4 +1,4 @@
-import { type SecretKind } from '../signing/index.ts'
+import type { SecretKind } from '../signing/index.ts'
 
 /** An endpoint as it is wanted. What is left out has its default. */
 export interface NewEndpoint {

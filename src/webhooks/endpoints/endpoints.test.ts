@@ -4,7 +4,7 @@ import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { type NewEndpoint } from './endpoint.ts'
+import type { NewEndpoint } from './endpoint.ts'
 import { endpoints } from './endpoints.ts'
 
 useQuietProcess()

@@ -1,4 +1,4 @@
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { isWhole, shown } from '../../producer/validate-fields.ts'
 import { refuse } from './check.ts'

@@ -10,7 +10,7 @@ import {
   secretKeys,
   type SecretKind,
 } from '../signing/index.ts'
-import { type ShownSecret } from './endpoint.ts'
+import type { ShownSecret } from './endpoint.ts'
 
 /**
  * The keys that secrets are encrypted with: of the option, or else of the environment. Several are separated by commas,

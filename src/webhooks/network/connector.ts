@@ -2,8 +2,8 @@
  * How undici's agent connects: a judged socket, and TLS on top of it that verifies the name of the URL. Name and SNI
  * stay what they were; only the address is ours. Counts what is open, so that the poster keeps no more than it may.
  */
-import { type Socket } from 'node:net'
-import { type TLSSocket } from 'node:tls'
+import type { Socket } from 'node:net'
+import type { TLSSocket } from 'node:tls'
 
 import { buildConnector } from 'undici'
 

@@ -9,7 +9,7 @@ import {
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { recordingDialler, resolveNothing } from '../../../test/support/recording-dialler.ts'
 import { testCertificate } from '../../../test/support/test-certificate.ts'
-import { type PostLimits } from './limits.ts'
+import type { PostLimits } from './limits.ts'
 import { LOOPBACK, networkPolicy } from './policy.ts'
 import { createPoster, type PosterOptions } from './post.ts'
 

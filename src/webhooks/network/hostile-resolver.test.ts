@@ -4,7 +4,7 @@ import { startHostileReceiver } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { recordingDialler, type RecordingOptions } from '../../../test/support/recording-dialler.ts'
 import { startCountingReceiver } from '../../../test/support/counting-receiver.ts'
-import { type Resolve } from './open.ts'
+import type { Resolve } from './open.ts'
 import { networkPolicy, type NetworkPolicyOptions } from './policy.ts'
 import { createPoster } from './post.ts'
 

@@ -3,11 +3,11 @@
  * down in README.md beside this file.
  */
 export { isPublicUnicast, reasonNotPublic } from './address.ts'
-export { type TlsOptions } from './connector.ts'
-export { type FailureCode } from './failure.ts'
+export type { TlsOptions } from './connector.ts'
+export type { FailureCode } from './failure.ts'
 export { usableHeaders } from './headers.ts'
 export { DEFAULT_LIMITS, type PostLimits, usableLimits } from './limits.ts'
-export { type Dial, type Dialled, type Resolve } from './open.ts'
+export type { Dial, Dialled, Resolve } from './open.ts'
 export {
   LOOPBACK,
   type NetworkPolicy,

@@ -1,6 +1,6 @@
 /** Which requests leave their connection open for the next one. Thousands of endpoints must not mean as many sockets. */
-import { type Connector } from './connector.ts'
-import { type PostLimits } from './limits.ts'
+import type { Connector } from './connector.ts'
+import type { PostLimits } from './limits.ts'
 
 /** Runs a request, from its start to the end of its answer, and tells it whether its connection ends with it. */
 export function keeping(

@@ -7,7 +7,7 @@ import { startHostileReceiver } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { startCountingReceiver } from '../../../test/support/counting-receiver.ts'
 import { recordingDialler, resolveNothing } from '../../../test/support/recording-dialler.ts'
-import { type PostLimits } from './limits.ts'
+import type { PostLimits } from './limits.ts'
 import { LOOPBACK, networkPolicy } from './policy.ts'
 import { createPoster, type Message } from './post.ts'
 

@@ -5,7 +5,7 @@
  */
 import { lookup, Resolver } from 'node:dns/promises'
 
-import { type Resolve } from './open.ts'
+import type { Resolve } from './open.ts'
 
 export interface ResolverOptions {
   /** How long the first try of a name server may take. Default 2000. */

@@ -6,7 +6,7 @@ import { openDatabase } from '../../postgres/database.ts'
 import { listDeliveries } from './browse.ts'
 import { countDeliveries, oldestPendingDelivery } from './counts.ts'
 import { summariseEndpoints } from './endpoint-summary.ts'
-import { type DeliveryFilter } from './filter.ts'
+import type { DeliveryFilter } from './filter.ts'
 import { showDelivery } from './show.ts'
 
 const database = useDatabase()

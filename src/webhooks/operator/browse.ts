@@ -2,8 +2,8 @@
 import { type BrowseOptions, looking } from '../../operator/looking.ts'
 import { checkPage, invalid, isRowId } from '../../operator/request-checks.ts'
 import { values } from '../../operator/statement-values.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type DeliveryStatus } from '../transitions.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { DeliveryStatus } from '../transitions.ts'
 import { checkFilter, type DeliveryFilter, filterSql, statusesOf } from './filter.ts'
 import { bucketsOf, deliveriesOf, endpointsOf } from './tables.ts'
 

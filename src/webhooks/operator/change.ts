@@ -1,4 +1,4 @@
-import { type DeliveryFilter } from './filter.ts'
+import type { DeliveryFilter } from './filter.ts'
 
 /** What an operator says of a change to deliveries: which, who and why. */
 export interface Change {

@@ -1,8 +1,8 @@
 /** How much is in each state, and how long the oldest delivery has waited: asked often, so never by reading the table. */
 import { type Count, countRest, countUpTo, sum } from '../../operator/counting.ts'
 import { type BrowseOptions, looking } from '../../operator/looking.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { bucketsOf, deliveriesOf } from './tables.ts'
 
 export interface DeliveryCounts {

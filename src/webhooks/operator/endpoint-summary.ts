@@ -1,7 +1,7 @@
 /** Which endpoints have something waiting or failed, or get nothing at all, and why. */
 import { type BrowseOptions, looking } from '../../operator/looking.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { COUNTING, pendingEndpointsSql } from './counts.ts'
 import { bucketsOf, deliveriesOf, endpointsOf } from './tables.ts'
 

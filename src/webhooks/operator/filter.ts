@@ -7,7 +7,7 @@ import {
   isRowId,
   isUuid,
 } from '../../operator/request-checks.ts'
-import { type Values } from '../../operator/statement-values.ts'
+import type { Values } from '../../operator/statement-values.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../transitions.ts'
 import { endpointsOf } from './tables.ts'
 

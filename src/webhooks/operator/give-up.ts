@@ -1,7 +1,7 @@
 /** Deliveries that are given up without another attempt; those behind them in their lines go on. */
 import { type LeaseStore, openLeaseStore } from '../../lease/store.ts'
-import { type Database } from '../../postgres/database.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { webhookTable } from '../table.ts'
 import { deliveriesOf } from './tables.ts'
 

@@ -1,6 +1,6 @@
 /** The statements of a requeue. */
 import { type Values, values } from '../../operator/statement-values.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { deliveriesOf, endpointsOf } from './tables.ts'
 import {
   afterLook,

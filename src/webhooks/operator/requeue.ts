@@ -13,7 +13,7 @@
 import { randomUUID } from 'node:crypto'
 import { audit } from '../../audit.ts'
 import { checkLimit, checkPrincipal, checkRate, checkReason, invalid } from '../../operator/request-checks.ts'
-import { type Database } from '../../postgres/database.ts'
+import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { type Change, type Following, targetOf } from './change.ts'
 import { checkFilter, type DeliveryFilter, isEmptyFilter, statusesOf } from './filter.ts'

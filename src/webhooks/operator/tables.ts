@@ -1,7 +1,7 @@
 /** The tables of a schema, as statements name them. */
 import { bucketsIn } from '../../operator/buckets.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 
 export function deliveriesOf(schema = 'leasehold'): string {
   return quoteQualified(schema, 'webhook_outbox')

@@ -10,7 +10,7 @@
  *
  * Any number may run at once: each statement is short, and steps over what somebody else has locked.
  */
-import { type LeaseStore } from '../../lease/store.ts'
+import type { LeaseStore } from '../../lease/store.ts'
 import {
   checkGentleness,
   checkKept,
@@ -19,9 +19,9 @@ import {
   removeAlongIds,
   type Round,
 } from '../../operator/rounds.ts'
-import { type Database } from '../../postgres/database.ts'
+import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { pendingEndpointsSql } from './counts.ts'
 import { giveUp, NOT_IN_FLIGHT, openLines, type Reason } from './give-up.ts'
 import { removeDelivered, removeFailed } from './retention-sql.ts'

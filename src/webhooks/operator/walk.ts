@@ -3,8 +3,8 @@
  * it are meant: what has failed along its index in the order in which it failed, anything else along the ids.
  */
 import { BEFORE_FIRST } from '../../operator/buckets.ts'
-import { type Values } from '../../operator/statement-values.ts'
-import { type Queryable } from '../../postgres/queryable.ts'
+import type { Values } from '../../operator/statement-values.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../transitions.ts'
 import { type DeliveryFilter, filterSql, narrowSql } from './filter.ts'
 import { bucketsOf, deliveriesOf } from './tables.ts'

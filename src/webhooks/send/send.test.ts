@@ -3,7 +3,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { forgetWebhooks, makeEndpoint, writtenDeliveries } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { type NewWebhook, type Sent } from './event.ts'
+import type { NewWebhook, Sent } from './event.ts'
 import { createWebhooks, send } from './webhooks.ts'
 
 useQuietProcess()

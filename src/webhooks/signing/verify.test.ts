@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { createServer } from 'node:http'
-import { type AddressInfo } from 'node:net'
+import type { AddressInfo } from 'node:net'
 import { isDeepStrictEqual } from 'node:util'
 
 import fc from 'fast-check'
@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest'
 
 import { LeaseholdError } from '../../errors.ts'
 import { webhookHeaders } from './headers.ts'
-import { type RawRequest } from './received.ts'
+import type { RawRequest } from './received.ts'
 import { isWebhookInvalid, type Refusal } from './refusal.ts'
 import { newSecret, publicKeyOf } from './secret.ts'
 import { signer } from './sign.ts'

@@ -5,7 +5,7 @@ import { LeaseholdError } from '../../errors.ts'
 import { WEBHOOK_ATTEMPT, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP } from './headers.ts'
 import { bodyOf, headerOf, type WebhookRequest } from './received.ts'
 import { webhookInvalid } from './refusal.ts'
-import { type Seen } from './remember-ids.ts'
+import type { Seen } from './remember-ids.ts'
 import { type Key, verifyingKey } from './secret.ts'
 import { isMessageId } from './sign.ts'
 

@@ -2,7 +2,7 @@ import { createConnection } from 'node:net'
 import { once } from 'node:events'
 import { describe, expect, it } from 'vitest'
 
-import { type TestBroker } from './broker.ts'
+import type { TestBroker } from './broker.ts'
 import { useNats } from './nats.ts'
 import { useRabbit } from './rabbit.ts'
 import { useRedis } from './redis.ts'

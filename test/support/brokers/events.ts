@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 
-import { type OutboxEvent } from '../../../src/outbox/event.ts'
-import { type PublishContext } from '../../../src/outbox/publisher.ts'
+import type { OutboxEvent } from '../../../src/outbox/event.ts'
+import type { PublishContext } from '../../../src/outbox/publisher.ts'
 
 /** An event as a relay hands it to a publisher. */
 export function outboxEvent(given: Partial<OutboxEvent> = {}): OutboxEvent {

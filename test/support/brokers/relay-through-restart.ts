@@ -1,11 +1,11 @@
 import { expect } from 'vitest'
 
 import { createOutbox } from '../../../src/outbox/index.ts'
-import { type Publisher } from '../../../src/outbox/publisher.ts'
-import { type Database } from '../../../src/postgres/database.ts'
+import type { Publisher } from '../../../src/outbox/publisher.ts'
+import type { Database } from '../../../src/postgres/database.ts'
 import { Events } from '../../../src/runtime/index.ts'
 import { statuses, type useRelays } from '../running-relay.ts'
-import { type TestBroker } from './broker.ts'
+import type { TestBroker } from './broker.ts'
 
 const [EVENTS, AT_ONCE, KEYS] = [50_000, 10_000, 1_000]
 

@@ -1,5 +1,5 @@
-import { type OutboxEvent } from '../../../src/outbox/event.ts'
-import { type Publisher } from '../../../src/outbox/publisher.ts'
+import type { OutboxEvent } from '../../../src/outbox/event.ts'
+import type { Publisher } from '../../../src/outbox/publisher.ts'
 import { done, SaturatedError } from '../../../src/runtime/outcome.ts'
 import { eventually } from './eventually.ts'
 import { publishContext } from './events.ts'

@@ -1,5 +1,5 @@
-import { type Database } from '../../../src/postgres/database.ts'
-import { type Queryable, type Statement } from '../../../src/postgres/queryable.ts'
+import type { Database } from '../../../src/postgres/database.ts'
+import type { Queryable, Statement } from '../../../src/postgres/queryable.ts'
 
 /** A piece of the kernel's SQL, and what stands there instead, in the statements with these names. */
 export interface Breakage {

@@ -7,9 +7,9 @@
  * they were, to the last bit.
  */
 import { differences, type Image } from './image.ts'
-import { type Report } from './perform.ts'
+import type { Report } from './perform.ts'
 import { changes, follow, isClaimable, type ModelRow, type RowEvent, touches } from './row.ts'
-import { type ModelTable } from './tables.ts'
+import type { ModelTable } from './tables.ts'
 
 export type Model = ReadonlyMap<string, ModelRow>
 

@@ -2,7 +2,7 @@
 import { check, type Model } from './check.ts'
 import { type Image, readImage } from './image.ts'
 import { objection } from './objection.ts'
-import { type Operation, type Race } from './operations.ts'
+import type { Operation, Race } from './operations.ts'
 import { prepare, type Report } from './perform.ts'
 import { type World, resetWorld } from './world.ts'
 

@@ -1,6 +1,6 @@
 /** The table as it is, read whole in one statement, and how it is compared with the model. */
-import { type Queryable } from '../../../src/postgres/queryable.ts'
-import { type ModelTable } from './tables.ts'
+import type { Queryable } from '../../../src/postgres/queryable.ts'
+import type { ModelTable } from './tables.ts'
 
 export interface RowImage {
   /** The whole row as text: what is compared where nothing may have changed. */

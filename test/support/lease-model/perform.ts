@@ -1,11 +1,11 @@
 /** Runs one operation against the real kernel and writes down, row by row, what it reported. */
-import { type Claim, type Ended, type Lease, type Looked } from '../../../src/lease/index.ts'
-import { type Queryable } from '../../../src/postgres/queryable.ts'
+import type { Claim, Ended, Lease, Looked } from '../../../src/lease/index.ts'
+import type { Queryable } from '../../../src/postgres/queryable.ts'
 import { objection } from './objection.ts'
 import { LEASE_MS, type Operation, type SettleAs } from './operations.ts'
 import { type Ending, reasonOf, type RowEvent } from './row.ts'
-import { type Outcome } from './tables.ts'
-import { type Row, type Worker, type World } from './world.ts'
+import type { Outcome } from './tables.ts'
+import type { Row, Worker, World } from './world.ts'
 
 const LATER_MS = 3_600_000
 

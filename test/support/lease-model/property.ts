@@ -5,7 +5,7 @@ import * as fc from 'fast-check'
 
 import { drain, liveThrough, startHistory, type Witness } from './history.ts'
 import { histories, type Race } from './operations.ts'
-import { type World } from './world.ts'
+import type { World } from './world.ts'
 
 export interface Repeat {
   readonly seed: number

@@ -1,7 +1,7 @@
 /** What the property has to know of a table: its SQL, and how it shows a row of the model. */
-import { type LeaseTable } from '../../../src/lease/index.ts'
-import { type Expected } from './image.ts'
-import { type ModelRow } from './row.ts'
+import type { LeaseTable } from '../../../src/lease/index.ts'
+import type { Expected } from './image.ts'
+import type { ModelRow } from './row.ts'
 
 export type Outcome = 'done' | 'retry' | 'dead'
 

@@ -1,5 +1,5 @@
 /** Counts what the histories went through, so that a property that tried nothing cannot pass. */
-import { type Witness } from './history.ts'
+import type { Witness } from './history.ts'
 import { MAX_ATTEMPTS, type ModelRow, type RowEvent } from './row.ts'
 
 export interface Witnessed {

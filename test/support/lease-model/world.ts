@@ -6,8 +6,8 @@ import {
   type LeaseStore,
   openLeaseStore,
 } from '../../../src/lease/index.ts'
-import { type Database } from '../../../src/postgres/database.ts'
-import { type Outcome, type ModelTable } from './tables.ts'
+import type { Database } from '../../../src/postgres/database.ts'
+import type { Outcome, ModelTable } from './tables.ts'
 
 /** One has the mark between owner and token in its name, one a quote. */
 const OWNERS = ['worker-1', 'worker#2', "worker'3"]
