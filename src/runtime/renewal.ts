@@ -33,10 +33,16 @@ export function createRenewal(options: RenewalOptions): Renewal {
   const { name, store, held, clock, tell } = options
   let { timing } = options
   let beganAt = clock.monotonicNow()
+  /** The first beat comes an interval after the start: what is held by then has just been claimed, or renewed. */
+  let isFirst = true
   const rows = new RowsInRenewal(held)
 
   async function beat(): Promise<void> {
     beganAt = clock.monotonicNow()
+    if (isFirst) {
+      isFirst = false
+      return
+    }
     for (const [leaseMs, due] of dueRows()) {
       for (let from = 0; from < due.length; from += LARGEST_RENEWAL) {
         await renewWithOneRetry(due.slice(from, from + LARGEST_RENEWAL), leaseMs)
