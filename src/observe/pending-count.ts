@@ -16,10 +16,7 @@ export async function pendingCount(db: Queryable, table: LeaseTable, most = 10_0
   const target = quoteQualified(table.schema, table.name)
   const count = (from: string): string =>
     `(select count(*)::int from (select from ${from} limit $1::int) as found)`
-  const pending =
-    table.bundles === undefined
-      ? `${target} where ${pendingWhere(table)}`
-      : pendingInBundles(table, 'select 1 as one')
+  const pending = table.bundles === undefined ? `${target} where ${pendingWhere(table)}` : pendingOnce(table)
   const noted =
     table.notes === undefined
       ? ''
@@ -31,4 +28,11 @@ export async function pendingCount(db: Queryable, table: LeaseTable, most = 10_0
     values: [most],
   })
   return { pending: rows[0]?.pending ?? 0, leased: rows[0]?.leased ?? 0, most }
+}
+
+/** Each row once, though several bundles may name it; of so many that are read, so that not all are. */
+function pendingOnce(table: LeaseTable): string {
+  const key = [...(table.bucket === undefined ? [] : [table.bucket]), ...table.key].map(quote).join(', ')
+  const named = `select waiting.* from ${pendingInBundles(table, `select ${key}`)} limit 2 * $1::int`
+  return `(select distinct * from (${named}) as named) as each`
 }

@@ -42,7 +42,7 @@ const schema = z.strictObject({
 
 export const DEFAULT_WORKER_SETTINGS = {
   concurrency: 10,
-  prefetch: 3_000,
+  prefetch: 5_000,
   batch: 1_000,
   claimLoops: 3,
   pollMs: 1_000,
