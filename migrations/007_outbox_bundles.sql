@@ -18,24 +18,26 @@ comment on column outbox_bundles.id is 'Number of the bundle.';
 comment on column outbox_bundles.at is 'When the first of its events is due, or earlier.';
 comment on column outbox_bundles.rows is 'The ids of the events. The outbox says whether they can be claimed; what can be claimed is in a bundle.';
 
--- Who may claim events may take bundles.
+-- Who may claim events may take bundles, and who may read events may read which can be claimed.
 do $$
 declare
   granted record;
 begin
   for granted in
-    select distinct case when acl.grantee = 0 then 'public' else quote_ident(r.rolname) end as grantee
+    select distinct case when acl.grantee = 0 then 'public' else quote_ident(r.rolname) end as grantee,
+      case acl.privilege_type when 'UPDATE' then 'select, insert, update, delete' else 'select' end as privileges
     from pg_class as c cross join lateral aclexplode(c.relacl) as acl
     left join pg_roles as r on r.oid = acl.grantee
-    where c.oid = 'outbox'::regclass and acl.privilege_type = 'UPDATE' and acl.grantee <> c.relowner
+    where c.oid = 'outbox'::regclass and acl.privilege_type in ('SELECT', 'UPDATE') and acl.grantee <> c.relowner
   loop
-    execute format('grant select, insert, update, delete on outbox_bundles to %s', granted.grantee);
+    execute format('grant %s on outbox_bundles to %s', granted.privileges, granted.grantee);
   end loop;
 end
 $$;
 
--- Nobody writes to the outbox between the look and the triggers.
-lock table outbox in share row exclusive mode;
+-- Nobody writes to the outbox between the look and the triggers; and as strongly as DROP INDEX needs it, because who asks
+-- for more later may wait in a circle with others.
+lock table outbox in access exclusive mode;
 
 -- 200 to a bundle: a longer array would be compressed, which takes longer than writing it.
 insert into outbox_bundles (bucket, at, rows)
@@ -152,3 +154,6 @@ create trigger outbox_transition before update on outbox for each row
   execute function check_outbox_transition();
 
 comment on trigger outbox_transition on outbox is 'The state machine, for everyone who writes to the table; and the bundles of what can be claimed.';
+
+-- They write as their owner, so nobody is to make triggers of them for tables of his own.
+revoke execute on function bundle_outbox(), empty_outbox_bundles(), check_outbox_transition() from public;

@@ -12,16 +12,22 @@ import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { inBucket, list, type Parts } from './parts.ts'
 import type { Parameters } from './statement.ts'
 
+/** How long a row is left alone that a look found and could not have. */
+const REST_MS = 100
+
+/** How many rows may be claimed of those that are listed. */
+export const LEFT = '(select "@left" from most)'
+
 const MOST = '(select "@most" from most)'
 
 /** The list ends within this bundle. */
 const IS_CUT = `"@end" > ${MOST} and "@end" - "@size" < ${MOST}`
 
-/** How the look of a claim goes on: from a place, for so many rows. */
+/** How the look of a claim goes on: from a place, to claim so many rows. */
 interface Look {
   /** Conditions on `at` and `id`, where it goes on from a place. */
   readonly from: readonly string[]
-  /** How many rows to list, as SQL. */
+  /** How many rows may be claimed, as SQL; more are listed where a claim has found many in vain. */
   readonly most: string
   /** The largest number that PostgreSQL is told to expect. */
   readonly cap: number
@@ -41,7 +47,11 @@ export function takeBundles(parts: Parts, parameter: Parameters, { from, most, c
       where ${[...bucket, 'at <= now()', ...from].join('\n        and ')}
       order by at, id
       limit ${limit}`
-  return `most as materialized (select ${most} as "@most"),
+  const listing = parameter('listing', 'int')
+  return `most as materialized (
+  select left_over as "@left", left_over + greatest(0, ${listing} - ${parameter('limit', 'int')}) as "@most"
+  from (select ${most} as left_over) as asked
+),
 ahead as materialized (
   select "@size", sum("@size") over (order by "@at", "@bundle") - "@size" as "@before"
   from (
@@ -103,8 +113,10 @@ function claimedKey({ key, idIsColumn }: Parts): string {
 export function putBack(parts: Parts, parameter: Parameters, continued: readonly string[]): string {
   const { table, target, key, bucketType } = parts
   const id = key[0]?.column ?? ''
-  // What could be claimed already goes behind what waits: somebody may have it locked for long.
-  const at = `greatest(${quote(table.availableAt ?? '')}, now())`
+  // What could be claimed already goes behind what waits. What was looked at in vain rests a little: somebody may have
+  // it locked for long, and those behind it are not to wait until it has been looked at as often.
+  const rest = `case when (select count(*) from next) < ${LEFT} then interval '${REST_MS} milliseconds' else interval '0' end`
+  const at = `greatest(${quote(table.availableAt ?? '')}, now() + ${rest})`
   const bucket =
     table.bucket === undefined || bucketType === undefined
       ? []
@@ -144,6 +156,5 @@ export const BUNDLE_FACTS: Readonly<Record<string, string>> = {
   bundled: '(select coalesce(sum("@size"), 0) from taken)',
 }
 
-/** Some of what was listed has left the bundles. */
-export const ADVANCED_IN_BUNDLES =
-  '(select count(*) from listed) > (select coalesce(sum("@size"), 0) from put_back)'
+/** Something was listed: it has left its bundle, or rests. */
+export const LISTED = 'exists (select from listed)'

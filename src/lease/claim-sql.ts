@@ -1,6 +1,6 @@
 /** The claim, alone and together with the settlement of what was finished meanwhile. */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { ADVANCED_IN_BUNDLES, BUNDLE_FACTS, putBack } from './bundle-sql.ts'
+import { BUNDLE_FACTS, LISTED, putBack } from './bundle-sql.ts'
 import { settleUpdate } from './held-sql.ts'
 import { advance, continued, followers, judged, type Lines, linesOf, lookAgain } from './line-sql.ts'
 import { type From, lastPlace, nextDue, nextRows } from './look-sql.ts'
@@ -49,6 +49,8 @@ export function exchange(parts: Parts, outcome: string, declared: Outcome, from:
   const name = `exchange_${from}_${outcome}`
   if (lines !== undefined)
     return statement(name, parameter, exchangeInLines(parts, parameter, declared, from, lines))
+  // Only the settlement waits for locks, and it holds none but those of its own rows then.
+  const afterSettling = `${parameter('limit', 'int')} + 0 * (select count(*) from settled)`
   return statement(
     name,
     parameter,
@@ -57,7 +59,7 @@ with held as materialized (${heldLeases(parts, parameter)}),
 settled as (
 ${settleUpdate(parts, parameter, declared)}
 ),
-${nextRows(parts, parameter, { from, besides: notHeld(parts) })},
+${nextRows(parts, parameter, { from, besides: notHeld(parts), limit: afterSettling })},
 ${claimed(parts, parameter, 'next', { settled: `select "@id"::${parts.key[0]?.type ?? 'text'} from settled` })}
 ${factsAndRows(parts, parameter, { chosen: 'next', settled: SETTLED, ...seenInBundles(parts, parameter) })}`,
   )
@@ -178,7 +180,7 @@ function seenInLines(
     more,
     again,
     nextDueMs: nextDue(parts, parameter),
-    moved: parts.bundles === undefined ? moved : `${moved} or ${ADVANCED_IN_BUNDLES}`,
+    moved: parts.bundles === undefined ? moved : `${moved} or ${LISTED}`,
     ...(parts.bundles === undefined ? {} : BUNDLE_FACTS),
   }
 }
@@ -189,7 +191,7 @@ function seenInBundles(parts: Parts, parameter: Parameters): Record<string, stri
   return {
     seen: '(select count(*) from listed)',
     nextDueMs: nextDue(parts, parameter),
-    moved: ADVANCED_IN_BUNDLES,
+    moved: LISTED,
     ...BUNDLE_FACTS,
   }
 }

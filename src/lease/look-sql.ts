@@ -1,6 +1,6 @@
 /** The look of a claim: which rows it finds, in which order, where it ended, and when there will be more. */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { LAST_BUNDLE, nextBundle, takeBundles } from './bundle-sql.ts'
+import { LAST_BUNDLE, LEFT, nextBundle, takeBundles } from './bundle-sql.ts'
 import type { Lines } from './line-sql.ts'
 import { inBucket, isFree, list, type Parts } from './parts.ts'
 import type { Parameters } from './statement.ts'
@@ -35,10 +35,14 @@ export function nextRows(parts: Parts, parameter: Parameters, look: Look): strin
   ]
   return `${takeBundles(parts, parameter, { from, most, cap: MAX_BATCH })},
 next as materialized (
-  select ${list([...key.map(({ column, alias }) => `${column} as ${alias}`), ...lineColumn(look)])}
-  from ${parts.target}
-  where ${where.join('\n    and ')}
-  for update skip locked
+  select *
+  from (
+    select ${list([...key.map(({ column, alias }) => `${column} as ${alias}`), ...lineColumn(look)])}
+    from ${parts.target}
+    where ${where.join('\n      and ')}
+    for update skip locked
+  ) as found
+  limit ${LEFT}
 )`
 }
 

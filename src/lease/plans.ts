@@ -76,6 +76,7 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
     lanes: [],
     rooms: [],
     bundles: 1,
+    listing: 1,
   }
   return refusing(table, statement, async () => {
     const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>({

@@ -11,7 +11,7 @@ import { SWEEP } from './line-sql.ts'
 import { LinesToLookAt } from './lines-to-look-at.ts'
 import { idColumn, returnedColumns } from './parts.ts'
 import { checkBucket, checkDelay, checkLanes, checkLease, checkLimit, checkOwner } from './requests.ts'
-import { leaseStatements, type LookStatements } from './sql.ts'
+import { leaseStatements, type LookStatements, MAX_BATCH } from './sql.ts'
 import type { LeaseStatement } from './statement.ts'
 import { type LeaseTable, tableName } from './table.ts'
 
@@ -45,6 +45,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   const notes = new ClaimNotes()
   /** How many rows a bundle has, of those that were taken last. */
   let perBundle = 1
+  /** How many rows to list, if not as many as are asked for: more and more, as long as all are found in vain. */
+  let listing = 0
 
   async function run<Result extends object>(
     statement: LeaseStatement,
@@ -140,7 +142,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       values: {
         limit,
         leaseMs,
-        bundles: Math.min(limit, 2 * Math.ceil(limit / perBundle) + FEW_BUNDLES),
+        listing: Math.max(limit, listing),
+        bundles: Math.min(Math.max(limit, listing), 2 * Math.ceil(limit / perBundle) + FEW_BUNDLES + listing),
         ...places,
         lanes: lanes?.map(({ key }) => key),
         rooms: lanes?.map(({ room }) => room),
@@ -157,6 +160,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const rows = await run<ClaimedValues>(statement, { ...values, finished }, db, 'array')
       const read = readClaim<Row>(rows, columns, owner, notes)
       if (read.bundles > 0) perBundle = Math.max(1, read.bundled / read.bundles)
+      const inVain = read.bundles > 0 && read.claimed.length === 0
+      listing = inVain ? Math.min(MAX_BATCH, Math.max(LISTED_IN_VAIN, 2 * listing)) : 0
       return read
     })
   }
@@ -260,6 +265,9 @@ interface Look {
 
 /** So many bundles more are looked at than were needed last time, before it is decided how many to take. */
 const FEW_BUNDLES = 8
+
+/** So many rows are listed after a look in which nothing could be claimed. */
+const LISTED_IN_VAIN = 200
 
 /** When to look again where others were taking what there is: they may leave some of it. */
 const CROWD_MS = 10

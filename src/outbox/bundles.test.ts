@@ -31,7 +31,7 @@ async function unseen(): Promise<number> {
     text: `select count(*)::int as count from leasehold.outbox as o
       where available_at is not null and not behind and not exists (
         select from leasehold.outbox_bundles as b
-        where b.bucket = o.bucket and rows @> array[o.id] and (at <= o.available_at or at <= clock_timestamp())
+        where b.bucket = o.bucket and rows @> array[o.id] and (at <= o.available_at or at <= clock_timestamp() + interval '100 ms')
       )`,
   })
   return rows[0]?.count ?? 0
