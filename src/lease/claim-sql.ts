@@ -50,7 +50,10 @@ export function exchange(parts: Parts, outcome: string, declared: Outcome, from:
   if (lines !== undefined)
     return statement(name, parameter, exchangeInLines(parts, parameter, declared, from, lines))
   // Only the settlement waits for locks, and it holds none but those of its own rows then.
-  const afterSettling = `${parameter('limit', 'int')} + 0 * (select count(*) from settled)`
+  const afterSettling =
+    parts.bundles === undefined
+      ? {}
+      : { limit: `${parameter('limit', 'int')} + 0 * (select count(*) from settled)` }
   return statement(
     name,
     parameter,
@@ -59,7 +62,7 @@ with held as materialized (${heldLeases(parts, parameter)}),
 settled as (
 ${settleUpdate(parts, parameter, declared)}
 ),
-${nextRows(parts, parameter, { from, besides: notHeld(parts), limit: afterSettling })},
+${nextRows(parts, parameter, { from, besides: notHeld(parts), ...afterSettling })},
 ${claimed(parts, parameter, 'next', { settled: `select "@id"::${parts.key[0]?.type ?? 'text'} from settled` })}
 ${factsAndRows(parts, parameter, { chosen: 'next', settled: SETTLED, ...seenInBundles(parts, parameter) })}`,
   )

@@ -190,6 +190,30 @@ it('who may only write events needs no right on bundles', async () => {
   }
 })
 
+it('nobody can make triggers of the functions that write as their owner', async () => {
+  const role = `stranger_${Date.now()}`
+  await sql(`create role ${role}`)
+  try {
+    await sql(`grant usage on schema leasehold to ${role}; grant insert on leasehold.outbox to ${role}`)
+    for (const [name, when] of [
+      ['bundle_outbox', 'after insert'],
+      ['empty_outbox_bundles', 'after truncate'],
+      ['check_outbox_transition', 'after update'],
+    ]) {
+      const attempt = db.transaction(async (tx) => {
+        await tx.query({ text: `set local role ${role}` })
+        await tx.query({ text: 'create temp table own (behind boolean)' })
+        await tx.query({
+          text: `create trigger t ${when} on own for each statement execute function leasehold.${name}()`,
+        })
+      })
+      await expect(attempt).rejects.toThrow(`permission denied for function ${name}`)
+    }
+  } finally {
+    await sql(`drop owned by ${role}; drop role ${role}`)
+  }
+})
+
 it('an outbox that is truncated has no bundles', async () => {
   await makeEvents(db, 3)
   await sql('truncate leasehold.outbox')
