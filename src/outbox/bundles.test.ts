@@ -207,7 +207,7 @@ it('nobody can make triggers of the functions that write as their owner', async 
           text: `create trigger t ${when} on own for each statement execute function leasehold.${name}()`,
         })
       })
-      await expect(attempt).rejects.toThrow(`permission denied for function ${name}`)
+      await expect(attempt).rejects.toThrow(`permission denied for function leasehold.${name}`)
     }
   } finally {
     await sql(`drop owned by ${role}; drop role ${role}`)
