@@ -51,6 +51,11 @@ async function failure(publishing: Promise<unknown>): Promise<unknown> {
   )
 }
 
+/** One that is killed forgets the queues it was told of in the last two seconds, unless it has written them down. */
+async function writtenDown(): Promise<void> {
+  await rabbit.control('eval', 'mnesia:sync_log().')
+}
+
 beforeEach(async () => {
   await withChannel(async (channel) => {
     await channel.deleteQueue('orders')
@@ -238,8 +243,7 @@ describe('what fails', () => {
 })
 
 describe('when the server is away', () => {
-  // One that is killed forgets the queues it was told of in the last two seconds, unless it has written them down.
-  beforeEach(async () => rabbit.control('eval', 'mnesia:sync_log().'))
+  beforeEach(writtenDown)
 
   it('LIFE-18: the batch is given back without an attempt, and goes through once it is back', async () => {
     const target = publisher()
@@ -310,6 +314,7 @@ describe('with a connection that is yours', () => {
     onTestFinished(async () => mine.close())
     const target = rabbitPublisher({ connection: mine, exchange: 'events' })
     await target.publish([outboxEvent()], publishContext())
+    await writtenDown()
     await rabbit.restart('kill')
     await eventually(async () =>
       expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }]),

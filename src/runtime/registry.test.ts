@@ -49,7 +49,7 @@ describe('the description of a worker', () => {
   it('RULE-020-032: the id is unique, and says where the worker runs', () => {
     const ids = Array.from({ length: 1_000 }, () => describeWorker(['outbox']).id)
     expect(new Set(ids).size).toBe(1_000)
-    for (const id of ids) expect(id).toMatch(/^.+-\d+-[0-9a-f]{6}$/)
+    for (const id of ids) expect(id).toMatch(/^.+-\d+-[0-9a-f]{12}$/)
     expect(ids[0]?.startsWith(`${hostname()}-${process.pid}-`)).toBe(true)
   })
 

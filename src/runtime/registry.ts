@@ -36,7 +36,7 @@ export interface WorkerRow extends WorkerInfo {
 /** This process as a worker. The id is unique unless somebody gives one that is not (RULE-020-032). */
 export function describeWorker(roles: readonly string[], options: { readonly id?: string } = {}): WorkerInfo {
   const host = hostname()
-  const id = options.id ?? `${host}-${process.pid}-${randomBytes(3).toString('hex')}`
+  const id = options.id ?? `${host}-${process.pid}-${randomBytes(6).toString('hex')}`
   // In a table without a token column the owner is id#token, and what a dead worker held is found by its start.
   if (id.trim() === '' || id.includes('#')) {
     throw new LeaseholdError('SETTING_INVALID', `The worker id is ${JSON.stringify(id)}.`, {
