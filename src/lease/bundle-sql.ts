@@ -9,7 +9,7 @@
  *    cannot be claimed, or put it into another bundle. A row that can be claimed later has a later bundle.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { inBucket, list, type Parts } from './parts.ts'
+import { bucketValue, inBucket, list, type Parts } from './parts.ts'
 import type { Parameters } from './statement.ts'
 
 /** How long a row is left alone that a look found and could not have. */
@@ -111,16 +111,13 @@ function claimedKey({ key, idIsColumn }: Parts): string {
  * trigger kept it. It is written down again. `continued` are CTEs with rows that were claimed without being listed.
  */
 export function putBack(parts: Parts, parameter: Parameters, continued: readonly string[]): string {
-  const { table, target, key, bucketType } = parts
+  const { table, target, key } = parts
   const id = key[0]?.column ?? ''
   // What could be claimed already goes behind what waits. What was looked at in vain rests a little: somebody may have
   // it locked for long, and those behind it are not to wait until it has been looked at as often.
   const rest = `case when (select count(*) from next) < ${LEFT} then interval '${REST_MS} milliseconds' else interval '0' end`
   const at = `greatest(${quote(table.availableAt ?? '')}, now() + ${rest})`
-  const bucket =
-    table.bucket === undefined || bucketType === undefined
-      ? []
-      : [{ column: quote(table.bucket), value: parameter('bucket', bucketType) }]
+  const bucket = bucketValue(parts, parameter)
   const marked = table.ordering === undefined ? [] : ['marked']
   const gone = [
     `select ${claimedKey(parts)} from claimed`,
@@ -144,7 +141,6 @@ export function putBack(parts: Parts, parameter: Parameters, continued: readonly
     ...(table.ordering === undefined ? [] : [`not ${quote(table.ordering.behind)}`]),
   ].join('\n    and ')}
   group by ${at}
-  returning cardinality(rows) as "@size"
 )`
 }
 

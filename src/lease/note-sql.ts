@@ -7,8 +7,7 @@
  *    itself. A row that is leased later was claimed later, and has a later note. What a store remembers to have ended only says which notes to look at: a
  *    database that has crashed may have forgotten it.
  */
-import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { inBucket, list, type Parts } from './parts.ts'
+import { bucketValue, inBucket, list, type Parts } from './parts.ts'
 import type { Parameters } from './statement.ts'
 import { heldOf } from './table.ts'
 
@@ -25,13 +24,10 @@ export function noteClaim(
   chosen: string,
   settled: string | undefined,
 ): string {
-  const { notes, table, bucketType } = parts
+  const { notes } = parts
   if (notes === undefined) return ''
   const id = parts.key[0]?.column ?? ''
-  const bucket =
-    table.bucket === undefined || bucketType === undefined
-      ? []
-      : [{ column: quote(table.bucket), value: parameter('bucket', bucketType) }]
+  const bucket = bucketValue(parts, parameter)
   const named = 'select unnest("@rows") as "@k1" from known'
   const others =
     settled === undefined

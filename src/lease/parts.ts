@@ -150,6 +150,15 @@ export function inBucket(parts: Parts, parameter: Parameters, alias = ''): strin
   return [`${alias}${quote(table.bucket)} = ${parameter('bucket', bucketType)}`]
 }
 
+/** The bucket's column and value, for a row that is written beside the table; none where there are no buckets. */
+export function bucketValue(
+  { table, bucketType }: Parts,
+  parameter: Parameters,
+): { readonly column: string; readonly value: string }[] {
+  if (table.bucket === undefined || bucketType === undefined) return []
+  return [{ column: quote(table.bucket), value: parameter('bucket', bucketType) }]
+}
+
 /** One column is its own text; several are a JSON array of their texts, as `rowId` in `lease.ts` writes it. */
 export function rowId(columns: readonly string[]): string {
   const [only = '', ...more] = columns.map((column) => `${column}::text`)

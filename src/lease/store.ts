@@ -3,6 +3,7 @@ import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { argsJson, isNewest, newestOfEachRow, type OutcomeArgs, refuseMissingArgs } from './batch.ts'
 import { ClaimNotes } from './claim-notes.ts'
+import { claimOf } from './claim-answer.ts'
 import { type ClaimedValues, type ClaimResult, readClaim } from './claim-result.ts'
 import { fitTable } from './fit.ts'
 import type { TableShape } from './inspect.ts'
@@ -15,7 +16,7 @@ import { leaseStatements, type LookStatements, MAX_BATCH } from './sql.ts'
 import type { LeaseStatement } from './statement.ts'
 import { type LeaseTable, tableName } from './table.ts'
 
-import type { Claim, ClaimRequest, Ended, LeaseStore, Reaped, StoreOptions } from './verbs.ts'
+import type { ClaimRequest, Ended, LeaseStore, Reaped, StoreOptions } from './verbs.ts'
 
 export type * from './verbs.ts'
 
@@ -268,30 +269,6 @@ const FEW_BUNDLES = 8
 
 /** So many rows are listed after a look in which nothing could be claimed. */
 const LISTED_IN_VAIN = 200
-
-/** When to look again where others were taking what there is: they may leave some of it. */
-const CROWD_MS = 10
-
-/** When to look again where what was found can neither be claimed nor marked, because somebody has it locked. */
-const STANDSTILL_MS = 100
-
-function claimOf<Row extends object>(
-  { claimed, place, seen, nextDueMs, moved, missed, all }: ClaimResult<Row>,
-  { limit, leaseMs }: ClaimRequest,
-  sentAt: number,
-  again: LinesToLookAt,
-): Claim<Row> {
-  // What was found and not claimed was marked as waiting: others may have stood behind it all the while.
-  const full = moved && (seen >= limit || seen > claimed.length || !all)
-  const standsStill = (seen > 0 && !moved) || !again.isEmpty
-  const soonest = Math.min(
-    nextDueMs ?? Infinity,
-    standsStill ? STANDSTILL_MS : Infinity,
-    missed > 0 ? CROWD_MS : Infinity,
-  )
-  const due = soonest === Infinity ? {} : { nextDueMs: soonest }
-  return { claimed, place, full, ...due, trustedUntil: trustedUntil(sentAt, leaseMs) }
-}
 
 function endedAmong(
   leases: readonly Lease[],
