@@ -7,7 +7,7 @@
  */
 export { ERROR_CODES, isLeaseholdError, LeaseholdError, type ErrorCode } from './errors.ts'
 export * from './lease/index.ts'
-export * from './runtime/index.ts'
+export * from './worker/index.ts'
 export {
   createMetrics,
   databaseGauge,

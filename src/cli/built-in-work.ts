@@ -1,4 +1,4 @@
-import type { WorkDeclaration } from '../runtime/index.ts'
+import type { WorkDeclaration } from '../worker/index.ts'
 import type { Settings } from '../settings/index.ts'
 import { dispatcher, WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'
 import { secretKeyOf } from './secret-key.ts'

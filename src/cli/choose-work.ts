@@ -1,5 +1,5 @@
 import { LeaseholdError } from '../errors.ts'
-import type { WorkDeclaration } from '../runtime/index.ts'
+import type { WorkDeclaration } from '../worker/index.ts'
 import { REAPER } from '../settings/index.ts'
 import { nearest } from '../settings/nearest.ts'
 import { WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'

@@ -12,7 +12,7 @@ import {
   type Metrics,
 } from '../observe/index.ts'
 import type { Database, Queryable } from '../postgres/index.ts'
-import { Events, listWorkers, type WorkDeclaration } from '../runtime/index.ts'
+import { Events, listWorkers, type WorkDeclaration } from '../worker/index.ts'
 
 export interface ObservationOptions {
   readonly db: Database

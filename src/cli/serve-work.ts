@@ -1,6 +1,6 @@
 import { isReaperAlive, reaperSomewhere, workersRun, type Check, type Logger } from '../observe/index.ts'
 import type { Database } from '../postgres/index.ts'
-import type { Events, Runtime } from '../runtime/index.ts'
+import type { Events, Runtime } from '../worker/index.ts'
 import type { HttpServer } from '../server/index.ts'
 import { REAPER, type LoadedSettings } from '../settings/index.ts'
 import type { ChosenWork } from './choose-work.ts'

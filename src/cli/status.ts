@@ -1,7 +1,7 @@
 import { tableName } from '../lease/index.ts'
 import { pendingAge, pendingCount } from '../observe/index.ts'
 import type { Database } from '../postgres/index.ts'
-import { listWorkers, type WorkDeclaration, type WorkerRow } from '../runtime/index.ts'
+import { listWorkers, type WorkDeclaration, type WorkerRow } from '../worker/index.ts'
 import { outboxJson, outboxText, readOutbox } from './outbox-status.ts'
 import type { Run } from './run.ts'
 import { withRunningDatabase } from './running-database.ts'

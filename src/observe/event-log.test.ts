@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { emitOneOfEach } from '../../test/support/specimen-events.ts'
-import { Events } from '../runtime/events.ts'
+import { Events } from '../worker/events.ts'
 import { logEvents } from './event-log.ts'
 import { createLog } from './log.ts'
 

@@ -1,4 +1,4 @@
-import type { EventOf, Events, EventType } from '../runtime/events.ts'
+import type { EventOf, Events, EventType } from '../worker/events.ts'
 import type { Logger } from './log.ts'
 
 type Level = 'trace' | 'debug' | 'info' | 'warn' | 'error'

@@ -1,4 +1,4 @@
-import type { Events } from '../runtime/events.ts'
+import type { Events } from '../worker/events.ts'
 import type { CounterName, GaugeName, HistogramName, LabelsOf } from './metric-catalog.ts'
 
 /** Where measurements go: the Prometheus text, or OpenTelemetry. */

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { expect, it } from 'vitest'
 import { emitOneOfEach } from '../../test/support/specimen-events.ts'
-import { Events } from '../runtime/events.ts'
+import { Events } from '../worker/events.ts'
 import { gauge } from './gauge-source.ts'
 import { createMetrics } from './metrics.ts'
 import { METRICS, STALE_BUCKETS, type Metric } from './metric-catalog.ts'

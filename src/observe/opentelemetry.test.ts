@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { emitOneOfEach } from '../../test/support/specimen-events.ts'
-import { Events } from '../runtime/events.ts'
+import { Events } from '../worker/events.ts'
 import { gauge } from './gauge-source.ts'
 import { METRICS, type Metric } from './metric-catalog.ts'
 import { loadOpenTelemetry, type Meter, observeWithOpenTelemetry } from './opentelemetry.ts'

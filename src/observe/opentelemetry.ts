@@ -1,4 +1,4 @@
-import type { Events } from '../runtime/events.ts'
+import type { Events } from '../worker/events.ts'
 import type { GaugeSource } from './gauge-source.ts'
 import { measure } from './measure.ts'
 import {

@@ -1,5 +1,5 @@
 import type { Database } from '../postgres/database.ts'
-import { reaperAlive } from '../runtime/registry.ts'
+import { reaperAlive } from '../worker/registry.ts'
 import type { Check } from './health.ts'
 
 /** As long as a worker without a visible session may be silent before it is missed. */

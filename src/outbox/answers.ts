@@ -1,5 +1,5 @@
 import { inspect } from 'node:util'
-import { SaturatedError } from '../runtime/outcome.ts'
+import { SaturatedError } from '../worker/outcome.ts'
 import type { Answer } from './publisher.ts'
 
 /**

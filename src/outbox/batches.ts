@@ -1,5 +1,5 @@
-import type { HandlerContext } from '../runtime/context.ts'
-import { type Outcome, SaturatedError } from '../runtime/outcome.ts'
+import type { HandlerContext } from '../worker/context.ts'
+import { type Outcome, SaturatedError } from '../worker/outcome.ts'
 import { checkedAnswers } from './answers.ts'
 import type { Answer, PublishContext } from './publisher.ts'
 

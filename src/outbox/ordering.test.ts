@@ -11,7 +11,7 @@ import {
 } from '../../test/support/running-relay.ts'
 import { settled } from '../../test/support/running-worker.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { dead, done, Events, retry } from '../runtime/index.ts'
+import { dead, done, Events, retry } from '../worker/index.ts'
 import { unblock } from './operator/unblock.ts'
 
 const { url } = useDatabase()

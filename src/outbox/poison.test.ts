@@ -6,7 +6,7 @@ import { afterAll, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { recording, statuses, useRelays } from '../../test/support/running-relay.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { done, Events, retry } from '../runtime/index.ts'
+import { done, Events, retry } from '../worker/index.ts'
 import { createOutbox } from './producer/outbox.ts'
 
 const { url } = useDatabase()

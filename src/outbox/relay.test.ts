@@ -11,7 +11,7 @@ import {
 } from '../../test/support/running-relay.ts'
 import { collect, door, settled } from '../../test/support/running-worker.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { dead, done, Events, PermanentError, retry } from '../runtime/index.ts'
+import { dead, done, Events, PermanentError, retry } from '../worker/index.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })

@@ -12,7 +12,7 @@ import {
   retry,
   SaturatedError,
   settleAs,
-} from '../runtime/outcome.ts'
+} from '../worker/outcome.ts'
 import { handlers } from './handlers.ts'
 
 useQuietProcess()

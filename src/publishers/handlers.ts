@@ -1,7 +1,7 @@
 /** Events to functions in this process, by their type. */
 import type { AnyPayloads, EventPayloads, OutboxEvent } from '../outbox/event.ts'
 import type { Answer, PublishContext, Publisher } from '../outbox/publisher.ts'
-import { dead, type Outcome, retry } from '../runtime/outcome.ts'
+import { dead, type Outcome, retry } from '../worker/outcome.ts'
 import { wholeNumber } from './options.ts'
 import { answerTo, DONE, settled } from './publish-each.ts'
 

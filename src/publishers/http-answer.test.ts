@@ -4,7 +4,7 @@ import { outboxEvent, outboxEvents, publishContext } from '../../test/support/br
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { useReceivers } from '../../test/support/receiver.ts'
 import type { Answer, Publisher } from '../outbox/publisher.ts'
-import { SaturatedError } from '../runtime/outcome.ts'
+import { SaturatedError } from '../worker/outcome.ts'
 import { retryAfterMs } from './http-answer.ts'
 import { httpPublisher, type HttpPublisherOptions } from './http.ts'
 

@@ -5,8 +5,8 @@ import type { OutboxEvent } from '../outbox/event.ts'
 import { headersOf } from '../outbox/headers.ts'
 import type { PublishContext, Publisher } from '../outbox/publisher.ts'
 import { within } from '../postgres/deadline.ts'
-import { atATime } from '../runtime/at-a-time.ts'
-import { type Outcome, PermanentError } from '../runtime/outcome.ts'
+import { atATime } from '../worker/at-a-time.ts'
+import { type Outcome, PermanentError } from '../worker/outcome.ts'
 import {
   BINDINGS,
   CLOUDEVENT_BATCH_TYPE,
@@ -20,7 +20,7 @@ import { headerText } from './header-text.ts'
 import { outcomeOf, type WhenRefused } from './http-answer.ts'
 import { refuse, usableUrl, wholeNumber } from './options.ts'
 import { answerTo, publishEach, settled } from './publish-each.ts'
-import { untilAborted } from '../runtime/until-aborted.ts'
+import { untilAborted } from '../worker/until-aborted.ts'
 import { messageOf, unavailable } from './unavailable.ts'
 
 export interface HttpPublisherOptions {

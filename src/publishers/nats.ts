@@ -6,13 +6,13 @@ import type { NatsConnection, NodeConnectionOptions } from '@nats-io/transport-n
 import type { OutboxEvent } from '../outbox/event.ts'
 import type { PublishContext, Publisher } from '../outbox/publisher.ts'
 import { within } from '../postgres/deadline.ts'
-import { PermanentError } from '../runtime/outcome.ts'
+import { PermanentError } from '../worker/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { headerText } from './header-text.ts'
 import { natsConnection, type NatsLink } from './nats-link.ts'
 import { refuse, wholeNumber } from './options.ts'
 import { publishEach } from './publish-each.ts'
-import { untilAborted } from '../runtime/until-aborted.ts'
+import { untilAborted } from '../worker/until-aborted.ts'
 import { unavailable } from './unavailable.ts'
 
 export interface NatsPublisherOptions {

@@ -1,8 +1,8 @@
-import { untilAborted } from '../runtime/until-aborted.ts'
+import { untilAborted } from '../worker/until-aborted.ts'
 import type { OutboxEvent } from '../outbox/event.ts'
 import type { Answer } from '../outbox/publisher.ts'
 import { within } from '../postgres/deadline.ts'
-import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from '../runtime/outcome.ts'
+import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from '../worker/outcome.ts'
 
 export const DONE: Outcome = done()
 

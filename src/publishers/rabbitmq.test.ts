@@ -7,7 +7,7 @@ import { useRabbit } from '../../test/support/brokers/rabbit.ts'
 import { publishThroughRestart } from '../../test/support/brokers/through-restart.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import type { Publisher } from '../outbox/publisher.ts'
-import { SaturatedError } from '../runtime/outcome.ts'
+import { SaturatedError } from '../worker/outcome.ts'
 import { rabbitPublisher, type RabbitPublisherOptions } from './rabbitmq.ts'
 
 const rabbit = useRabbit()

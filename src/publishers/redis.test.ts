@@ -7,7 +7,7 @@ import { useRedis } from '../../test/support/brokers/redis.ts'
 import { publishThroughRestart } from '../../test/support/brokers/through-restart.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import type { Publisher } from '../outbox/publisher.ts'
-import { SaturatedError } from '../runtime/outcome.ts'
+import { SaturatedError } from '../worker/outcome.ts'
 import { redisPublisher, type RedisPublisherOptions, type RedisStreams } from './redis.ts'
 
 const redis = useRedis()

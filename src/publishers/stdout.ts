@@ -6,7 +6,7 @@ import { headersOf } from '../outbox/headers.ts'
 import type { PublishContext, Publisher } from '../outbox/publisher.ts'
 import { BINDINGS, cloudEvent, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { wholeNumber } from './options.ts'
-import { untilAborted } from '../runtime/until-aborted.ts'
+import { untilAborted } from '../worker/until-aborted.ts'
 import { unavailable } from './unavailable.ts'
 
 export interface StdoutPublisherOptions {

@@ -13,7 +13,7 @@ import { enqueue } from '../outbox/producer/outbox.ts'
 import type { OutboxEvent } from '../outbox/event.ts'
 import type { Publisher } from '../outbox/publisher.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { done, SaturatedError } from '../runtime/outcome.ts'
+import { done, SaturatedError } from '../worker/outcome.ts'
 import { webhooksPublisher, type WebhooksPublisherOptions } from './webhooks.ts'
 
 useQuietProcess()

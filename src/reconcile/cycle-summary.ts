@@ -1,6 +1,6 @@
 import { tableName, type LeaseTable } from '../lease/table.ts'
-import type { LogSource } from '../runtime/context.ts'
-import type { Events } from '../runtime/events.ts'
+import type { LogSource } from '../worker/context.ts'
+import type { Events } from '../worker/events.ts'
 import { SKIPPED } from './table.ts'
 import type { Transition } from './transitions.ts'
 

@@ -4,7 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { Events, SaturatedError } from '../runtime/index.ts'
+import { Events, SaturatedError } from '../worker/index.ts'
 import { reconciler, type ReconcilerOptions } from './reconciler.ts'
 
 const { url } = useDatabase()

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { chooseWork } from '../cli/choose-work.ts'
 import { leaseTable } from '../lease/declaration.ts'
-import type { WorkDeclaration } from '../runtime/index.ts'
+import type { WorkDeclaration } from '../worker/index.ts'
 import { reconciler } from './reconciler.ts'
 
 const table = leaseTable({

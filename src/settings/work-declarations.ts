@@ -1,9 +1,9 @@
 import { inspect } from 'node:util'
 import { isLeaseholdError } from '../errors.ts'
 import type { Timing } from '../lease/timing.ts'
-import type { WorkDeclaration } from '../runtime/index.ts'
-import { retryPolicy } from '../runtime/back-off.ts'
-import { workerSettings } from '../runtime/settings.ts'
+import type { WorkDeclaration } from '../worker/index.ts'
+import { retryPolicy } from '../worker/back-off.ts'
+import { workerSettings } from '../worker/settings.ts'
 import { isRecord } from './config-file.ts'
 import { nearest } from './nearest.ts'
 

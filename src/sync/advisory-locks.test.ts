@@ -8,7 +8,7 @@ import { useRuntimes } from '../../test/support/runtimes.ts'
 import { statesOf, syncChunks, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { quoteIdentifier } from '../postgres/identifiers.ts'
-import { Events } from '../runtime/index.ts'
+import { Events } from '../worker/index.ts'
 import { createSync } from './sync.ts'
 
 const { url } = useDatabase()

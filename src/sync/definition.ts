@@ -1,8 +1,8 @@
 import { LeaseholdError } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import type { RetryPolicy } from '../runtime/back-off.ts'
-import type { HandlerLog } from '../runtime/context.ts'
+import type { RetryPolicy } from '../worker/back-off.ts'
+import type { HandlerLog } from '../worker/context.ts'
 
 /** A job, as its plan sees it. */
 export interface SyncJob<Params = unknown> {

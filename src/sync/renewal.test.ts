@@ -4,7 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, gate, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
-import type { Events } from '../runtime/index.ts'
+import type { Events } from '../worker/index.ts'
 import { createSync } from './sync.ts'
 
 const { url } = useDatabase()

@@ -1,9 +1,9 @@
 import type { Database } from '../postgres/database.ts'
 import { isLockConflict } from '../postgres/failures.ts'
-import { retryDelay, retryPolicy, type RetryPolicy } from '../runtime/back-off.ts'
-import type { HandlerContext } from '../runtime/context.ts'
-import { pause } from '../runtime/loop.ts'
-import { untilAborted } from '../runtime/until-aborted.ts'
+import { retryDelay, retryPolicy, type RetryPolicy } from '../worker/back-off.ts'
+import type { HandlerContext } from '../worker/context.ts'
+import { pause } from '../worker/loop.ts'
+import { untilAborted } from '../worker/until-aborted.ts'
 import {
   dead,
   done,
@@ -12,7 +12,7 @@ import {
   retry,
   SaturatedError,
   settleAs,
-} from '../runtime/outcome.ts'
+} from '../worker/outcome.ts'
 import { inBatches } from './batches.ts'
 import type { ChunkContext, PlanContext, SyncDefinition } from './definition.ts'
 import { doneWith, hashOf, iterableOf } from './returned.ts'

@@ -1,6 +1,6 @@
 import { LeaseholdError } from '../errors.ts'
 import type { Writer } from '../producer/writer-types.ts'
-import type { WorkDeclaration } from '../runtime/work-declaration.ts'
+import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { checkDefinition, type SyncDefinition } from './definition.ts'
 import { enqueueJob, type Enqueued, type NewJob } from './enqueue.ts'
 import { runner, type RunnerOptions } from './runner.ts'

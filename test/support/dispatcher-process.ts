@@ -1,4 +1,4 @@
-import type { WorkerSettings } from '../../src/runtime/index.ts'
+import type { WorkerSettings } from '../../src/worker/index.ts'
 import type { DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
 import type { Processes } from './processes.ts'
 import { SECRET_KEY } from './webhook-endpoints.ts'

@@ -1,4 +1,4 @@
-import type { WorkerSettings } from '../../src/runtime/index.ts'
+import type { WorkerSettings } from '../../src/worker/index.ts'
 import type { Database } from '../../src/postgres/database.ts'
 import type { Processes } from './processes.ts'
 import { told, type WorkerProcess } from './worker-process.ts'

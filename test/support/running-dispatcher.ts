@@ -1,5 +1,5 @@
 import type { Database } from '../../src/postgres/database.ts'
-import type { RuntimeOptions } from '../../src/runtime/index.ts'
+import type { RuntimeOptions } from '../../src/worker/index.ts'
 import { dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
 import { LOOPBACK } from '../../src/webhooks/network/index.ts'
 import { type Running, useRuntimes } from './runtimes.ts'

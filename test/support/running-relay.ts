@@ -2,7 +2,7 @@ import { relay, type RelayOptions } from '../../src/outbox/relay.ts'
 import type { Publisher } from '../../src/outbox/publisher.ts'
 import type { OutboxEvent } from '../../src/outbox/event.ts'
 import type { Database } from '../../src/postgres/database.ts'
-import type { Outcome, RuntimeOptions } from '../../src/runtime/index.ts'
+import type { Outcome, RuntimeOptions } from '../../src/worker/index.ts'
 import { type Running, useRuntimes } from './runtimes.ts'
 
 /** Relays in this process. What a test started is stopped after it. */

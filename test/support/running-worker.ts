@@ -1,5 +1,5 @@
 import { leaseTable } from '../../src/lease/index.ts'
-import type { EventOf, Events, EventType, RuntimeOptions, WorkDeclaration } from '../../src/runtime/index.ts'
+import type { EventOf, Events, EventType, RuntimeOptions, WorkDeclaration } from '../../src/worker/index.ts'
 import { type Running, useRuntimes } from './runtimes.ts'
 import { WORK_TABLE, type Job } from './work-table.ts'
 

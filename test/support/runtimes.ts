@@ -5,7 +5,7 @@ import {
   type Runtime,
   type RuntimeOptions,
   type WorkDeclaration,
-} from '../../src/runtime/index.ts'
+} from '../../src/worker/index.ts'
 
 export interface Running {
   readonly runtime: Runtime

@@ -1,4 +1,4 @@
-import type { EventMap, Events, EventType } from '../../src/runtime/events.ts'
+import type { EventMap, Events, EventType } from '../../src/worker/events.ts'
 
 /** One event of each type, for the tests of logs and metrics; a type that is forgotten does not compile. */
 export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error('no') } = {}): void {

@@ -1,7 +1,7 @@
 /** Jobs and chunks of a sync, as the tables have them. */
 import { rowId } from '../../src/lease/lease.ts'
 import type { Database } from '../../src/postgres/database.ts'
-import type { Events } from '../../src/runtime/index.ts'
+import type { Events } from '../../src/worker/index.ts'
 import type { SyncState } from '../../src/sync/transitions.ts'
 
 export interface JobRecord {

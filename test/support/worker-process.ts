@@ -1,4 +1,4 @@
-import type { WorkerSettings } from '../../src/runtime/index.ts'
+import type { WorkerSettings } from '../../src/worker/index.ts'
 import type { Processes, TestProcess } from './processes.ts'
 import { WORK_TABLE } from './work-table.ts'
 

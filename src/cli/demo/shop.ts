@@ -1,7 +1,7 @@
 /** A shop as small as can be, for `leasehold up --demo`: it takes orders, and tells of them through the outbox. */
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import type { Database } from '../../postgres/index.ts'
-import { dead, retry, type Outcome } from '../../runtime/index.ts'
+import { dead, retry, type Outcome } from '../../worker/index.ts'
 import { handlers } from '../../publishers/handlers.ts'
 import type { Publisher } from '../../outbox/index.ts'
 

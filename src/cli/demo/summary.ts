@@ -1,6 +1,6 @@
 import { countByStatus } from '../../outbox/operator/browse-counts.ts'
 import type { Database } from '../../postgres/index.ts'
-import type { Events } from '../../runtime/index.ts'
+import type { Events } from '../../worker/index.ts'
 
 /** What has happened since the demo began. */
 export interface Tally {

@@ -1,4 +1,4 @@
-import { listWorkers } from '../../runtime/index.ts'
+import { listWorkers } from '../../worker/index.ts'
 import { SYNC } from '../../sync/runner.ts'
 import {
   type JobProgress,

@@ -11,7 +11,7 @@ import {
 } from '../../../test/support/operated-sync.ts'
 import { useRuntimes } from '../../../test/support/runtimes.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { Events } from '../../runtime/index.ts'
+import { Events } from '../../worker/index.ts'
 import { createSync } from '../sync.ts'
 import { syncUpkeep } from './upkeep.ts'
 

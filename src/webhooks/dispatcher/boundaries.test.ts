@@ -4,7 +4,7 @@ import { expect, it } from 'vitest'
 
 const SOURCE = fileURLToPath(new URL('../../', import.meta.url))
 /** These have nothing to do with rows in hand: the store of the settings, and a wake-up for others. */
-const STORES = new Set(['runtime/live-settings.ts', 'runtime/wake-others.ts'])
+const STORES = new Set(['worker/live-settings.ts', 'worker/wake-others.ts'])
 /** The dispatcher is the use case, the runtime its worker. Statements are elsewhere: behind the store, and in *-sql.ts. */
 const WITHOUT_SQL = ['webhooks/dispatcher', 'runtime'].flatMap((folder) =>
   readdirSync(`${SOURCE}${folder}`)
@@ -22,8 +22,8 @@ function linesWithSql(source: string): string[] {
 
 it('WH-NFR-006: neither the dispatcher nor the worker has SQL in it: it stays behind the store', () => {
   expect(WITHOUT_SQL).toContain('webhooks/dispatcher/dispatcher.ts')
-  expect(WITHOUT_SQL).toContain('runtime/worker.ts')
-  expect(WITHOUT_SQL).toContain('runtime/renewal.ts')
+  expect(WITHOUT_SQL).toContain('worker/worker.ts')
+  expect(WITHOUT_SQL).toContain('worker/renewal.ts')
   const found = WITHOUT_SQL.flatMap((file) =>
     linesWithSql(readFileSync(`${SOURCE}${file}`, 'utf8')).map((line) => `${file}: ${line.trim()}`),
   )

@@ -10,7 +10,7 @@ import {
 import { addEndpoint, forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
 import { collect, settled } from '../../../test/support/running-worker.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { Events } from '../../runtime/index.ts'
+import { Events } from '../../worker/index.ts'
 import { verify } from '../signing/index.ts'
 
 const { url } = useDatabase()

@@ -1,10 +1,10 @@
 import { type Clock, systemClock } from '../../clock.ts'
 import { LEASE_MS } from '../../lease/timing.ts'
-import type { HandlerContext } from '../../runtime/context.ts'
-import { createLoop, type HastenableLoop } from '../../runtime/loop.ts'
-import { type Outcome, settleAs } from '../../runtime/outcome.ts'
-import type { WorkerSettings } from '../../runtime/settings.ts'
-import type { Surroundings, WorkDeclaration } from '../../runtime/work-declaration.ts'
+import type { HandlerContext } from '../../worker/context.ts'
+import { createLoop, type HastenableLoop } from '../../worker/loop.ts'
+import { type Outcome, settleAs } from '../../worker/outcome.ts'
+import type { WorkerSettings } from '../../worker/settings.ts'
+import type { Surroundings, WorkDeclaration } from '../../worker/work-declaration.ts'
 import { packageVersion } from '../../version.ts'
 import {
   createPoster,

@@ -1,6 +1,6 @@
 import type { Clock } from '../../clock.ts'
 import type { Lane } from '../../lease/store.ts'
-import type { Lanes, OpenLanes } from '../../runtime/lanes.ts'
+import type { Lanes, OpenLanes } from '../../worker/lanes.ts'
 import type { DeliveryRow } from '../table.ts'
 import { Breaker, type BreakerChange, type BreakerSettings } from './breaker.ts'
 import type { Endpoint, Surveyed } from './directory.ts'

@@ -9,7 +9,7 @@ import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { logEvents } from '../../observe/event-log.ts'
 import { createLog } from '../../observe/log.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { Events, type RuntimeOptions } from '../../runtime/index.ts'
+import { Events, type RuntimeOptions } from '../../worker/index.ts'
 
 useQuietProcess()
 const { url } = useDatabase()

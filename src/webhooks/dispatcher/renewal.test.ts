@@ -12,7 +12,7 @@ import { addEndpoint, forgetWebhooks } from '../../../test/support/webhook-endpo
 import { door } from '../../../test/support/running-worker.ts'
 import { LEASE_MS } from '../../lease/timing.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { type AnyEvent, Events } from '../../runtime/index.ts'
+import { type AnyEvent, Events } from '../../worker/index.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })

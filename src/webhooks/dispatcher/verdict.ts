@@ -1,6 +1,6 @@
 /** What an answer, or none, makes of a delivery. */
 import { retryAfterMs } from '../../publishers/http-answer.ts'
-import { type Outcome, settleAs } from '../../runtime/outcome.ts'
+import { type Outcome, settleAs } from '../../worker/outcome.ts'
 import type { Reply } from '../network/index.ts'
 import { waitAfter } from './schedule.ts'
 

@@ -3,7 +3,7 @@ import { expect } from 'vitest'
 import { createOutbox } from '../../../src/outbox/index.ts'
 import type { Publisher } from '../../../src/outbox/publisher.ts'
 import type { Database } from '../../../src/postgres/database.ts'
-import { Events } from '../../../src/runtime/index.ts'
+import { Events } from '../../../src/worker/index.ts'
 import { statuses, type useRelays } from '../running-relay.ts'
 import type { TestBroker } from './broker.ts'
 

@@ -19,7 +19,7 @@ export interface LinkOptions {
 
 /** The compiled entry, also when this file runs as TypeScript: a thread takes JavaScript only. */
 const ENTRY = new URL(
-  import.meta.url.endsWith('.ts') ? '../../dist/runtime/lifeline-thread.js' : './lifeline-thread.js',
+  import.meta.url.endsWith('.ts') ? '../../dist/worker/lifeline-thread.js' : './lifeline-thread.js',
   import.meta.url,
 )
 
