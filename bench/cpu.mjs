@@ -4,17 +4,20 @@ import { readdirSync, readFileSync } from 'node:fs'
 /** Linux counts in hundredths of a second, whatever its kernel was built with. */
 const TICK_MS = 10
 
-/** Of the postmaster, of all its processes, and of those of its processes that have ended. */
+/** Milliseconds of the postmaster, of all its processes, and of those of its processes that have ended. */
 export function cpuOfServer(pid) {
-  const postmaster = statOf(pid)
-  if (postmaster === undefined) return undefined
-  let ticks = postmaster.own + postmaster.ended
-  for (const name of readdirSync('/proc')) {
-    if (!/^\d+$/.test(name)) continue
-    const stat = statOf(name)
-    if (stat?.parent === pid) ticks += stat.own
+  for (;;) {
+    const postmaster = statOf(pid)
+    if (postmaster === undefined) return undefined
+    let ticks = postmaster.own + postmaster.ended
+    for (const name of readdirSync('/proc')) {
+      if (!/^\d+$/.test(name)) continue
+      const stat = statOf(name)
+      if (stat?.parent === pid) ticks += stat.own
+    }
+    // A process that ended meanwhile was counted twice or not at all.
+    if (statOf(pid)?.ended === postmaster.ended) return ticks * TICK_MS
   }
-  return ticks * TICK_MS
 }
 
 function statOf(pid) {

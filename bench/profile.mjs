@@ -10,14 +10,14 @@ export async function selfTimes(directory) {
     const { nodes, samples, timeDeltas } = JSON.parse(await readFile(join(directory, file), 'utf8'))
     const callFrames = new Map(nodes.map(({ id, callFrame }) => [id, callFrame]))
     for (const [i, sample] of samples.entries()) {
-      const name = place(callFrames.get(sample))
+      const name = sourceOf(callFrames.get(sample))
       byFunction.set(name, (byFunction.get(name) ?? 0) + timeDeltas[i] / 1_000)
     }
   }
   return [...byFunction].map(([name, ms]) => ({ name, ms })).sort((a, b) => b.ms - a.ms)
 }
 
-function place({ functionName, url, lineNumber }) {
+function sourceOf({ functionName, url, lineNumber }) {
   const name = functionName === '' ? '(anonymous)' : functionName
   const file = url.replace(/^.*\/(node_modules|dist|bench)\//, '$1/')
   return file === '' ? name : `${name} ${file}:${lineNumber + 1}`

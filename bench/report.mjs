@@ -1,77 +1,134 @@
-// What was measured, as a table for people and as a record.
-
-/** One line of the table, from the readings of a side in each round. */
-export function summarise(sides, readings) {
-  const rate = (reading) => (reading === undefined ? undefined : (reading.rows / reading.ms) * 1_000)
-  return sides.map(({ name, label, settings, comparedWith }) => {
-    const own = readings.get(name) ?? []
-    const other = readings.get(comparedWith) ?? []
-    // Neighbours in time share the state of the machine, so a ratio is taken within each round.
-    const ratios = own
-      .map((reading, round) => rate(other[round]) / rate(reading))
-      .filter((ratio) => Number.isFinite(ratio))
-    return {
-      name,
-      label,
-      settings,
-      comparedWith,
-      rates: own.map(rate),
-      median: median(own.map(rate)),
-      /** How many times as fast as this side the one it is compared with is. */
-      ratio: median(ratios),
-      readings: own,
-    }
-  })
-}
+// What was measured, as Markdown tables. The record of a run has every reading.
+import { SCENARIOS } from './scenarios.mjs'
 
 export function median(values) {
-  const known = values.filter((value) => value !== undefined).sort((a, b) => a - b)
+  const known = values.filter((value) => Number.isFinite(value)).sort((a, b) => a - b)
   if (known.length === 0) return undefined
   const middle = Math.floor(known.length / 2)
   return known.length % 2 === 1 ? known[middle] : (known[middle - 1] + known[middle]) / 2
 }
 
-const thousands = (value) => (value === undefined ? 'failed' : `${(value / 1_000).toFixed(1)}k`)
+const FIGURES = [
+  'serverMicroseconds',
+  'nodeMicroseconds',
+  'writeServerMicroseconds',
+  'writeWalBytes',
+  'drainWalBytes',
+  'diskBytes',
+  'heapBytes',
+  'statementsPerThousand',
+  'hotShare',
+]
 
-export function table(lines) {
-  const head = [
-    'system',
-    'settings',
-    'rows/s in each round',
-    'median',
-    'leasehold is',
-    'CPU µs a row: Node, server',
-  ]
-  const body = lines.map(({ label, settings, rates, median, ratio, name, comparedWith, readings }) => [
-    label,
-    settings,
-    rates.map(thousands).join('  '),
-    rates.length === 0 ? 'not run' : thousands(median),
-    said({ name, comparedWith, ratio }),
-    cpu(readings),
-  ])
-  const widths = head.map((title, column) =>
-    Math.max(title.length, ...body.map((cells) => cells[column].length)),
+/** For each scenario and side: the median of each figure, and ratios, which are taken within a round. */
+export function summarise(readings, { sides, scenarios }) {
+  const of = (scenario, side) => readings.filter((one) => one.scenario === scenario && one.side === side)
+  return scenarios.flatMap((scenario) =>
+    sides.flatMap(({ name: side }) => {
+      const own = of(scenario, side)
+      if (own.length === 0) return []
+      const ratio = (others, field) =>
+        median(own.map((one) => one[field] / others.find(({ round }) => round === one.round)?.[field]))
+      const first = of(scenario, sides[0].name)
+      const { relativeTo } = SCENARIOS[scenario]
+      const rates = own.map(({ perSecond }) => perSecond)
+      return {
+        scenario,
+        side,
+        rounds: own.length,
+        perSecond: median(rates),
+        slowest: Math.min(...rates),
+        fastest: Math.max(...rates),
+        ofFirstSide: ratio(first, 'perSecond'),
+        serverTimeOfFirstSide: ratio(first, 'serverMicroseconds'),
+        relativeTo,
+        ofRelatedScenario: relativeTo && ratio(of(relativeTo, side), 'perSecond'),
+        ...Object.fromEntries(FIGURES.map((field) => [field, median(own.map((one) => one[field]))])),
+        livePercentAfterVacuum: median(own.map(({ afterVacuum }) => afterVacuum.livePercent)),
+      }
+    }),
   )
-  const line = (cells) =>
-    cells
-      .map((cell, column) => cell.padEnd(widths[column]))
-      .join('   ')
-      .trimEnd()
-  return [line(head), line(widths.map((width) => '-'.repeat(width))), ...body.map(line)].join('\n')
 }
 
-/** A peer is compared with leasehold; leasehold under a burden with itself without it. */
-function said({ name, comparedWith, ratio }) {
-  if (ratio === undefined || name === comparedWith) return ''
-  if (name.startsWith('leasehold')) return `${(1 / ratio).toFixed(2)} of itself`
-  return `${ratio.toFixed(2)} × as fast`
+const fixed = (value, digits = 0) => (value === undefined ? '–' : value.toFixed(digits))
+const thousands = (value) => `${(value / 1_000).toFixed(1)}k`
+
+export function summaryTable(summary, firstSide) {
+  return markdown(
+    [
+      'scenario',
+      'side',
+      'events/s',
+      'spread',
+      `of ${firstSide}`,
+      `server CPU of ${firstSide}`,
+      'of own other scenario',
+      'server µs',
+      'Node µs',
+      'server µs, writing',
+      'WAL bytes, writing',
+      'WAL bytes, drain',
+      'disk bytes',
+      'heap bytes',
+      'heap live % after VACUUM',
+      'statements per 1,000',
+      'HOT %',
+    ],
+    summary.map((one) => [
+      SCENARIOS[one.scenario].title,
+      one.side,
+      thousands(one.perSecond),
+      `${thousands(one.slowest)}–${thousands(one.fastest)}`,
+      fixed(one.ofFirstSide, 2),
+      fixed(one.serverTimeOfFirstSide, 2),
+      one.ofRelatedScenario === undefined ? '–' : `${fixed(one.ofRelatedScenario, 2)} of ${one.relativeTo}`,
+      fixed(one.serverMicroseconds, 1),
+      fixed(one.nodeMicroseconds, 1),
+      fixed(one.writeServerMicroseconds, 1),
+      fixed(one.writeWalBytes),
+      fixed(one.drainWalBytes),
+      fixed(one.diskBytes),
+      fixed(one.heapBytes),
+      fixed(one.livePercentAfterVacuum),
+      fixed(one.statementsPerThousand, 1),
+      one.hotShare === undefined ? '–' : fixed(one.hotShare * 100),
+    ]),
+  )
 }
 
-function cpu(readings) {
-  const known = readings.filter((reading) => reading !== undefined)
-  const each = (field) => median(known.map((reading) => (reading[field] * 1_000) / reading.rows))
-  const [node, server] = [each('nodeCpuMs'), each('serverCpuMs')]
-  if (node === undefined) return ''
-  return `${node.toFixed(1)}, ${Number.isFinite(server) ? server.toFixed(1) : 'unknown'}`
+/** How rate, claim time and latency develop under a held snapshot: one table for each reading. */
+export function windowTables(readings) {
+  return readings
+    .filter(({ windows }) => windows !== undefined)
+    .map(({ round, scenario, side, windows, probeMsBefore, probeMs }) => {
+      const table = markdown(
+        [
+          'events',
+          'events/s',
+          'claim ms: mean, p99, max',
+          'heaviest statement: mean ms, calls',
+          'latency ms: p50, p99, max',
+        ],
+        windows.map(({ events, perSecond, claimMs, heaviest, latencyMs }) => [
+          String(events),
+          thousands(perSecond),
+          claimMs ? `${fixed(claimMs.mean, 1)}, ${fixed(claimMs.p99, 1)}, ${fixed(claimMs.max, 1)}` : '–',
+          heaviest ? `${fixed(heaviest.meanMs, 2)}, ${heaviest.calls}` : '–',
+          scenario.includes('live') && latencyMs
+            ? `${fixed(latencyMs.p50)}, ${fixed(latencyMs.p99)}, ${fixed(latencyMs.max)}`
+            : '–',
+        ]),
+      )
+      const probe = ({ p50, p99, max }) => `${fixed(p50, 1)}, ${fixed(p99, 1)}, ${fixed(max, 1)}`
+      return [
+        `${SCENARIOS[scenario].title}: ${side}, round ${round}`,
+        table,
+        `A single event, ms from INSERT to handler (p50, p99, max): ${probe(probeMsBefore)} before; ${probe(probeMs)} after`,
+      ].join('\n\n')
+    })
+}
+
+function markdown(head, rows) {
+  const row = (cells) => `| ${cells.join(' | ')} |`
+  return [row(head), row(head.map(() => '---')), ...rows.map(row)].join('\n')
 }

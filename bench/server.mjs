@@ -1,10 +1,11 @@
 // One real PostgreSQL for the whole run, in a directory of its own that is removed afterwards.
-import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { mkdtemp, readFile, realpath, rm, rmdir } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
+import pg from 'pg'
 import { withClient } from './client.mjs'
 
-/** Durable, as in production; and room enough that nobody waits for a checkpoint that another side has earned. */
+/** Durable, as in production; and no checkpoint within a drain that an earlier one has caused. */
 const SETTINGS = {
   fsync: 'on',
   synchronous_commit: 'on',
@@ -13,15 +14,23 @@ const SETTINGS = {
   max_wal_size: '8GB',
   checkpoint_timeout: '30min',
   max_connections: '100',
+  shared_preload_libraries: 'pg_stat_statements',
 }
 
-export async function startServer(dist, { statements }) {
-  const { startEmbedded } = await import(new URL('embedded/index.js', dist).href)
+/** `startEmbedded` is that of a build. */
+export async function startServer(startEmbedded) {
   const directory = await mkdtemp(join(tmpdir(), 'leasehold-bench-'))
-  const remove = async () => rm(directory, { recursive: true, force: true })
+  // Started by root, the server runs under another account, with its data outside of this directory.
+  const dataDirectory = async () => realpath(join(directory, 'data')).catch(() => undefined)
+  const remove = async () => {
+    const data = await dataDirectory()
+    await rm(directory, { recursive: true, force: true })
+    if (data === undefined) return
+    await rm(data, { recursive: true, force: true })
+    await rmdir(dirname(data)).catch(() => {})
+  }
   try {
-    const settings = statements ? { ...SETTINGS, shared_preload_libraries: 'pg_stat_statements' } : SETTINGS
-    const server = await startEmbedded({ directory, settings })
+    const server = await startEmbedded({ directory, settings: SETTINGS })
     const asAdmin = async (work) => withClient(server.url, work)
     const facts = await asAdmin(async (client) => (await client.query(FACTS)).rows[0])
     const pid = Number((await readFile(join(facts.data, 'postmaster.pid'), 'utf8')).split('\n')[0])
@@ -38,12 +47,25 @@ export async function startServer(dist, { statements }) {
         return url.href
       },
 
-      /** What is measured next starts from a table at rest: vacuumed, analysed and on disk. */
-      async settle(url) {
-        await withClient(url, async (client) => {
-          await client.query('vacuum (analyze)')
-          await client.query('checkpoint')
-        })
+      async vacuum(url) {
+        await withClient(url, async (client) => client.query('vacuum (analyze)'))
+      },
+
+      async checkpoint() {
+        await asAdmin(async (client) => client.query('checkpoint'))
+      },
+
+      /** A transaction that has taken its snapshot and keeps it until `release` is called. */
+      async holdSnapshot(url) {
+        const client = new pg.Client({ connectionString: url })
+        await client.connect()
+        await client.query('begin isolation level repeatable read')
+        await client.query('select txid_current_snapshot()')
+        return { release: async () => client.end() }
+      },
+
+      async readWal() {
+        return asAdmin(async (client) => (await client.query(WAL_BYTES)).rows[0].bytes)
       },
 
       async dropDatabase(name) {
@@ -64,3 +86,6 @@ export async function startServer(dist, { statements }) {
 const FACTS = `select current_setting('data_directory') as data, current_setting('server_version') as version,
   current_setting('fsync') as fsync, current_setting('synchronous_commit') as "synchronousCommit",
   current_setting('shared_buffers') as "sharedBuffers"`
+
+/** Of the whole server, since it was initialised. */
+const WAL_BYTES = `select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8 as bytes`

@@ -15,14 +15,14 @@ const USAGE = `npm run webhooks -- [flags]
 
   --rows n          deliveries of one drain (20000)
   --rounds n        how often each side runs, in turn (5)
-  --concurrency n   requests on their way at once (64)
+  --concurrency n   concurrent requests (64)
   --endpoints n     endpoints that share them (4)
   --delay ms        how long the receiver takes to answer (0)
   --dist dir        the build of leasehold that is measured (../dist)
   --json file       write everything that was measured there
 `
 
-/** Renewal off is impossible; with the default lease of two minutes no beat falls into a drain. */
+/** Renewal cannot be switched off; with the default lease of two minutes no heartbeat falls into a drain. */
 const RENEWAL = {
   'renewal every 36 s (lease 120 s, the default)': {},
   'renewal every 3 s (lease 10 s)': { leaseMs: 10_000 },
@@ -74,7 +74,8 @@ async function main() {
   process.once('SIGINT', stop).once('SIGTERM', stop)
   const receiver = fork(fileURLToPath(new URL('receiver.mjs', import.meta.url)), [String(flags.delay)])
   const [{ url }] = await once(receiver, 'message')
-  const server = await startServer(flags.dist, { statements: false })
+  const { startEmbedded } = await import(new URL('embedded/index.js', flags.dist).href)
+  const server = await startServer(startEmbedded)
   const { rows, rounds, concurrency, endpoints } = flags
   print(
     `PostgreSQL ${server.facts.version}, fsync ${server.facts.fsync}; Node ${process.versions.node}; ${cpus().length} cores; ${rows} deliveries, ${concurrency} at once to ${endpoints} endpoints that answer after ${flags.delay} ms, ${rounds} rounds`,
@@ -90,7 +91,7 @@ async function main() {
   const readings = sides.map(() => [])
   try {
     for (let round = 1; round <= rounds && !stopping.signal.aborted; round += 1) {
-      // From the other end every other time, so that nobody is always first.
+      // Every other round in the opposite order, so that no side is always first.
       const order = round % 2 === 1 ? sides.keys() : [...sides.keys()].toReversed()
       for (const i of order) {
         const reading = await measure(server, sides[i], rows)
@@ -105,10 +106,10 @@ async function main() {
     receiver.disconnect()
     await server.stop()
   }
-  const lines = sides.map(({ label }, i) => summary(label, readings, i))
+  const summaries = sides.map(({ label }, i) => summarise(label, readings, i))
   print('')
-  for (const line of lines) print(said(line))
-  if (flags.json !== undefined) await writeFile(flags.json, `${JSON.stringify(lines, undefined, 2)}\n`)
+  for (const one of summaries) print(format(one))
+  if (flags.json !== undefined) await writeFile(flags.json, `${JSON.stringify(summaries, undefined, 2)}\n`)
 }
 
 async function measure(server, { label, options }, rows) {
@@ -116,9 +117,10 @@ async function measure(server, { label, options }, rows) {
   await server.dropDatabase(database)
   const url = await server.createDatabase(database)
   try {
-    const order = { label, side: options, url, rows, serverPid: server.pid }
-    await runSide({ ...order, part: 'prepare' }, { timeoutMs: 300_000 })
-    await server.settle(url)
+    const order = { label, side: options, url, events: rows, serverPid: server.pid }
+    await runSide({ ...order, part: 'migrate' }, { timeoutMs: 300_000 })
+    await server.vacuum(url)
+    await server.checkpoint()
     return await runSide({ ...order, part: 'drain' }, { timeoutMs: 300_000 })
   } finally {
     await server.dropDatabase(database)
@@ -126,13 +128,13 @@ async function measure(server, { label, options }, rows) {
 }
 
 const [BARE, USUAL] = [0, 1]
-const rate = ({ rows, ms }) => (rows / ms) * 1_000
+const rate = ({ events, ms }) => (events / ms) * 1_000
 
 /** Ratios within each round: neighbours in time share the state of the machine. */
-function summary(label, readings, i) {
+function summarise(label, readings, i) {
   const own = readings[i]
   const ratioTo = (other) => median(own.map((reading, round) => rate(reading) / rate(readings[other][round])))
-  const cpu = (reading) => ((reading.nodeCpuMs + (reading.serverCpuMs ?? 0)) * 1_000) / reading.rows
+  const cpu = (reading) => ((reading.nodeCpuMs + (reading.serverCpuMs ?? 0)) * 1_000) / reading.events
   const cpuTo = (other) => median(own.map((reading, round) => cpu(reading) / cpu(readings[other][round])))
   return {
     label,
@@ -146,7 +148,7 @@ function summary(label, readings, i) {
   }
 }
 
-function said({ label, median: middle, rates, cpuMicroseconds, ofBare, ofUsual, cpuOfUsual }) {
+function format({ label, median: middle, rates, cpuMicroseconds, ofBare, ofUsual, cpuOfUsual }) {
   const each = rates.map((one) => Math.round(one)).join('  ')
   return [
     label.padEnd(62),

@@ -17,10 +17,9 @@ const emails = leaseTable({
   availableAt: 'due_at',
   order: ['due_at', 'id'],
   onExpiry: 'claimable',
-  attempts: 'attempts',
-  // An email that kills its worker is given up as well, after the fifth time.
-  exhausted: 'attempts >= 4',
-  writes: { reap: { failed_at: 'case when attempts >= 4 then now() end', last_error: "'its worker died'" } },
+  // The fifth failed attempt is the last one, whether the handler threw or the process died.
+  attempts: { column: 'attempts', max: 5, expiries: 'expiries' },
+  retry: { firstMs: 10_000, factor: 3, longestMs: 3_600_000 },
   outcomes: {
     done: { set: { sent_at: 'now()' } },
     retry: {
@@ -40,12 +39,11 @@ const emails = leaseTable({
 
 type Send = (recipient: string, signal: AbortSignal) => Promise<void>
 
-/** Returning settles the row as done, throwing tries it again later; the fifth time, or at once here, it is dead. */
+/** Returning settles the row as done; throwing settles it as retry or, after the last attempt, as dead. */
 export function emailWork(send: Send): WorkDeclaration<Email> {
   return {
     name: 'emails',
     table: emails,
-    retry: { maxAttempts: 5 },
     async handle({ row, signal }) {
       if (!row.recipient.includes('@')) throw new PermanentError('not an address')
       await send(row.recipient, signal)

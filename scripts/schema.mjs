@@ -1,5 +1,6 @@
-// Writes schema.sql: the schema after all migrations. Uses DATABASE_URL when it is set (in a schema of its own, which
-// is dropped again), and an embedded PostgreSQL in a temporary directory otherwise. Run `npm run build` before.
+// Writes schema.sql: the schema after all migrations, as PostgreSQL 18 prints it. Uses the server of DATABASE_URL when it
+// is set (in a schema of its own, which is dropped afterwards; the user must be allowed to create roles), and an embedded
+// PostgreSQL in a temporary directory otherwise. Run `npm run build` first.
 import { randomBytes } from 'node:crypto'
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

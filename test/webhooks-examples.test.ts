@@ -21,7 +21,7 @@ afterAll(async () => db.close())
 afterEach(() => vi.unstubAllEnvs())
 beforeEach(async () => {
   await db.query({
-    text: 'truncate leasehold.webhook_endpoints, leasehold.webhook_outbox, leasehold.webhook_attempts',
+    text: 'truncate leasehold.webhook_endpoints, leasehold.webhook_outbox',
   })
 })
 
@@ -121,7 +121,9 @@ it('an operator’s program brings back what has failed, and gives up what is pe
   })
   await db.query({
     text: `update leasehold.webhook_outbox set delivery_status = 'failed', failed_at = now(), attempts = 1,
-      last_attempt_at = now(), last_error_code = 'timeout' where event_type = 'order.paid'`,
+      last_attempt_at = now(), last_error_code = 'timeout',
+      history = jsonb_build_array(jsonb_build_object('attempt', 1, 'token', 1, 'error_code', 'timeout', 'recorded_at', now()))
+      where event_type = 'order.paid'`,
   })
   const since = new Date(Date.now() - 3_600_000)
   const { first, matched, rest } = await bringBack(db, endpoint.id, since, 'ada')

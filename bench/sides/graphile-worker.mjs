@@ -1,60 +1,83 @@
-// graphile-worker in the mode in which it is fastest: a local queue, and completions in batches.
+// graphile-worker in its fastest mode: a local queue, and completions in batches. Its `queue_name` is the ordering key.
 import { EventEmitter } from 'node:events'
 import { Logger, run, runMigrations } from 'graphile-worker'
-import { readyToCount } from '../clock.mjs'
 import { withClient } from '../client.mjs'
+import { STUCK_KEY } from '../scenarios.mjs'
 
 const silent = new Logger(() => () => {})
 
-export function graphileWorker({ localQueue, concurrentJobs }) {
+/** `worker`: its settings. */
+export function graphileWorker({ worker }) {
   const preset = (connectionString) => ({
     worker: {
       connectionString,
-      concurrentJobs,
       maxPoolSize: 10,
-      localQueue: { size: localQueue },
       completeJobBatchDelay: 0,
       failJobBatchDelay: 0,
       logger: silent,
+      ...worker,
     },
   })
 
   return {
-    measured: (rows) => rows,
+    schema: 'graphile_worker',
+    table: 'graphile_worker._private_jobs',
 
-    async prepare({ url, rows }) {
+    insert: ({ type, key, payload }) =>
+      `perform graphile_worker.add_job('${type}', (${payload})::json, queue_name => ${key})`,
+
+    insertMany: ({ key, payload }) =>
+      `select count(*) from graphile_worker.add_jobs(array(
+        select json_populate_record(null::graphile_worker.job_spec,
+          json_build_object('identifier', 'event', 'payload', ${payload}, 'queue_name', ${key}))
+        from generate_series(1, $1::int) as n))`,
+
+    async migrate({ url }) {
       await runMigrations({ connectionString: url, logger: silent })
-      await withClient(url, async (client) =>
-        client.query(
-          `select count(*) from graphile_worker.add_jobs(array(
-            select json_populate_record(null::graphile_worker.job_spec,
-              json_build_object('identifier', 'happened', 'payload', json_build_object('n', n)))
-            from generate_series(1, $1::int) as n))`,
-          [rows],
-        ),
-      )
     },
 
-    async drain({ url, rows, clock }) {
-      const counter = await readyToCount(clock, rows, {
-        url,
-        unsettled: 'select exists (select from graphile_worker._private_jobs) as unsettled',
+    async start({ url, handled, probed, stuckKey }) {
+      let stopping
+      const stopped = new Promise((resolve) => {
+        stopping = resolve
       })
+      // A failed job does not hold up its queue here, a running one does: the head of the stuck key never ends.
+      const stuckQueue = stuckKey ? await queueId(url, STUCK_KEY) : undefined
       const events = new EventEmitter()
       events.setMaxListeners(0)
-      clock.start()
       const runner = await run({
         preset: preset(url),
         events,
         noHandleSignals: true,
-        taskList: { happened: async () => counter.handled() },
+        taskList: {
+          event: async (_, { job }) => {
+            if (stuckQueue !== undefined && job.job_queue_id === stuckQueue) return stopped
+            return handled(job.created_at)
+          },
+          probe: async () => probed(),
+        },
       })
-      await counter.settled
-      clock.stop()
-      await runner.stop()
+      return {
+        async stop() {
+          stopping()
+          await runner.stop()
+        },
+      }
     },
 
-    /** It deletes what is done: what is no longer there was finished. */
-    finished: 'select $1::int - count(*)::int as finished from graphile_worker._private_jobs',
+    unsettled: `select exists (select from graphile_worker._private_jobs where job_queue_id is distinct from
+      (select id from graphile_worker._private_job_queues where queue_name = '${STUCK_KEY}')) as unsettled`,
+
+    /** It deletes what is done. */
+    finished: `select $1::int - count(*)::int as finished from graphile_worker._private_jobs
+      where job_queue_id is distinct from
+        (select id from graphile_worker._private_job_queues where queue_name = '${STUCK_KEY}')`,
   }
+}
+
+async function queueId(url, name) {
+  const { rows } = await withClient(url, async (client) =>
+    client.query('select id from graphile_worker._private_job_queues where queue_name = $1', [name]),
+  )
+  return rows[0].id
 }

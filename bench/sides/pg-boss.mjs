@@ -1,12 +1,11 @@
-// pg-boss in the mode in which it is fastest: large batches, several workers, no pause while batches come back full.
+// pg-boss in its fastest mode: large batches, several workers, no pause while batches come back full. Keyed events are in
+// a queue of the policy `key_strict_fifo`, the only one that keeps the order of a key.
 import { PgBoss } from 'pg-boss'
-import { readyToCount } from '../clock.mjs'
 
-const QUEUE = 'happened'
-const INSERT = 10_000
+const QUEUES = { event: 'event', probe: 'probe' }
 
-/** What runs beside the work now and then is switched off: it is not what is measured. */
-const open = async (url) => {
+/** Maintenance that runs now and then is switched off: it is not what is measured. */
+async function open(url) {
   const boss = new PgBoss({ connectionString: url, supervise: false, schedule: false })
   boss.on('error', (error) => {
     throw error
@@ -15,43 +14,47 @@ const open = async (url) => {
   return boss
 }
 
-export function pgBoss({ batchSize, localConcurrency }) {
+export function pgBoss({ batchSize, localConcurrency, keys }) {
+  const policy = keys === 'none' ? 'standard' : 'key_strict_fifo'
+  // The table, columns and policy that its own `insert` writes.
+  const into = `insert into pgboss.job_common (name, data, policy, singleton_key)`
+
   return {
-    measured: (rows) => rows,
+    schema: 'pgboss',
+    table: 'pgboss.job_common',
 
-    async prepare({ url, rows }) {
+    insert: ({ type, key, payload }) => `${into} values ('${QUEUES[type]}', ${payload}, '${policy}', ${key})`,
+
+    insertMany: ({ key, payload }) =>
+      `${into} select '${QUEUES.event}', ${payload}, '${policy}', ${key} from generate_series(1, $1::int) as n`,
+
+    async migrate({ url }) {
       const boss = await open(url)
-      await boss.createQueue(QUEUE)
-      for (let from = 0; from < rows; from += INSERT) {
-        const size = Math.min(INSERT, rows - from)
-        await boss.insert(
-          QUEUE,
-          Array.from({ length: size }, (_, i) => ({ data: { n: from + i + 1 } })),
+      for (const queue of Object.values(QUEUES)) await boss.createQueue(queue, { policy })
+      await boss.stop({ graceful: true })
+    },
+
+    async start({ url, handled, probed }) {
+      const boss = await open(url)
+      const work = async (queue, handle) =>
+        boss.work(
+          queue,
+          { batchSize, localConcurrency, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 },
+          async (jobs) => {
+            await Promise.all(jobs.map(async () => handle()))
+          },
         )
-      }
-      await boss.stop({ graceful: true })
-    },
-
-    async drain({ url, rows, clock }) {
-      const counter = await readyToCount(clock, rows, {
-        url,
-        unsettled: `select exists (select from pgboss.job where name = '${QUEUE}' and state < 'completed') as unsettled`,
-      })
-      const handle = async () => counter.handled()
-      clock.start()
-      const boss = await open(url)
-      await boss.work(
-        QUEUE,
-        { batchSize, localConcurrency, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 },
-        async (jobs) => {
-          await Promise.all(jobs.map(handle))
+      await work(QUEUES.event, () => handled())
+      await work(QUEUES.probe, probed)
+      return {
+        async stop() {
+          await boss.stop({ graceful: true })
         },
-      )
-      await counter.settled
-      clock.stop()
-      await boss.stop({ graceful: true })
+      }
     },
 
-    finished: `select count(*)::int as finished from pgboss.job where name = '${QUEUE}' and state = 'completed'`,
+    unsettled: `select exists (select from pgboss.job where name = '${QUEUES.event}' and state < 'completed') as unsettled`,
+
+    finished: `select count(*)::int as finished from pgboss.job where name = '${QUEUES.event}' and state = 'completed'`,
   }
 }

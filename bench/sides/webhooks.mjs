@@ -1,8 +1,7 @@
 // Webhook deliveries: the dispatcher, as `startRuntime` runs it, and the loop that somebody would write instead: signed
-// requests by undici, as many at once, with no table, no lease, no retry, no circuit and no look at addresses.
+// requests by undici, as many at once, without table, lease, retry, circuit breaker or address check.
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
-import { readyToCount } from '../clock.mjs'
 
 const SECRET_KEY = Buffer.alloc(32, 7).toString('base64')
 const TYPE = 'bench.happened'
@@ -18,50 +17,50 @@ export function webhooks({ kind, ...options }) {
 }
 
 /** `settings` are those of the worker. */
-function dispatching({ dist, receiver, endpoints: count, concurrency, settings }) {
+function dispatching({ dist, receiver, endpoints: endpointCount, concurrency, settings }) {
+  let modules
   return {
-    measured: (rows) => rows,
+    async load() {
+      modules = await load(dist)
+    },
 
-    async prepare({ url, rows }) {
-      const { endpoints, LOOPBACK, migrate, openDatabase } = await load(dist)
+    async migrate({ url, events: count }) {
+      const { endpoints, LOOPBACK, migrate, openDatabase } = modules
       const db = openDatabase({ url, queryTimeoutMs: 600_000 })
       await migrate(db)
       const managed = endpoints(db, { secretKey: SECRET_KEY, network: { allow: LOOPBACK } })
-      const endpoint = { url: receiver, concurrency: concurrency / count }
-      for (let i = 0; i < count; i += 1) await managed.create(endpoint, { principal: 'bench' })
+      const endpoint = { url: receiver, concurrency: concurrency / endpointCount }
+      for (let i = 0; i < endpointCount; i += 1) await managed.create(endpoint, { principal: 'bench' })
       await db.query({
         text: `select leasehold.send_webhook($1, $2) from generate_series(1, $3::int)`,
-        values: [TYPE, PAYLOAD, rows / count],
+        values: [TYPE, PAYLOAD, count / endpointCount],
       })
       await db.close()
     },
 
-    async drain({ url, rows, clock }) {
-      const { dispatcher, Events, LOOPBACK, startRuntime } = await load(dist)
-      const counter = await readyToCount(clock, rows, {
-        url,
-        unsettled: `select exists (select from leasehold.webhook_outbox where delivery_status = 'pending') as unsettled`,
-      })
+    async start({ url, handled }) {
+      const { dispatcher, Events, LOOPBACK, startRuntime } = modules
       const events = new Events()
       events.on('settled', ({ ids }) => {
-        for (const _ of ids) counter.handled()
+        for (const _ of ids) handled()
       })
       let renewals = 0
       events.on('renewed', () => {
         renewals += 1
       })
-      clock.start()
       const runtime = await startRuntime({
         databaseUrl: url,
         migrate: false,
         events,
         workers: [dispatcher({ secretKey: SECRET_KEY, network: { allow: LOOPBACK }, settings })],
       })
-      await counter.settled
-      clock.stop()
-      await runtime.stop()
-      return { renewals }
+      return {
+        facts: () => ({ renewals }),
+        stop: async () => runtime.stop(),
+      }
     },
+
+    unsettled: `select exists (select from leasehold.webhook_outbox where delivery_status = 'pending') as unsettled`,
 
     finished: `select count(*)::int as finished from leasehold.webhook_outbox
       where delivery_status = 'delivered' and attempts = 0 and lease_token = 1 and lease_owner is null`,
@@ -69,25 +68,27 @@ function dispatching({ dist, receiver, endpoints: count, concurrency, settings }
 }
 
 function bareLoop({ dist, receiver, concurrency }) {
+  let modules
   return {
-    measured: (rows) => rows,
-    async prepare() {},
+    async load() {
+      const undici = pathToFileURL(createRequire(new URL('index.js', dist)).resolve('undici'))
+      modules = {
+        ...(await import(undici.href)),
+        ...(await import(new URL('webhooks/signing/index.js', dist).href)),
+      }
+    },
 
-    async drain({ rows, clock }) {
-      const { Pool } = await import(
-        pathToFileURL(createRequire(new URL('index.js', dist)).resolve('undici')).href
-      )
-      const { newSecret, signer, webhookHeaders } = await import(
-        new URL('webhooks/signing/index.js', dist).href
-      )
+    async migrate() {},
+
+    async start({ events, handled }) {
+      const { newSecret, Pool, signer, webhookHeaders } = modules
       const { origin, pathname: path } = new URL(receiver)
       const signers = [signer(newSecret('v1'))]
       const body = JSON.stringify({ type: TYPE, timestamp: new Date().toISOString(), data: PAYLOAD })
-      clock.start()
       const pool = new Pool(origin, { connections: concurrency })
       let next = 0
       const send = async () => {
-        while (next < rows) {
+        while (next < events) {
           next += 1
           const timestampSeconds = Math.floor(Date.now() / 1_000)
           const signed = webhookHeaders({
@@ -101,14 +102,14 @@ function bareLoop({ dist, receiver, concurrency }) {
           const answer = await pool.request({ method: 'POST', path, headers, body })
           await answer.body.dump()
           if (answer.statusCode !== 204) throw new Error(`answered with HTTP ${answer.statusCode}`)
+          handled()
         }
       }
       await Promise.all(Array.from({ length: concurrency }, send))
-      clock.firstHandled()
-      clock.stop()
-      await pool.close()
+      return { stop: async () => pool.close() }
     },
 
+    unsettled: 'select false as unsettled',
     finished: 'select $1::int as finished',
   }
 }

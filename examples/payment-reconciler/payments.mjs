@@ -13,6 +13,7 @@ const table = leaseTable({
   claimable: "status in ('pending', 'detected')",
   order: ['created_at', 'id'],
   onExpiry: 'claimable',
+  attempts: { expiries: 'reconcile_lease_expiries' },
 })
 
 const outbox = createOutbox()

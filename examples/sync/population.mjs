@@ -37,7 +37,7 @@ export function populationSync({ db, officeUrl, perSecond }) {
 
     source: { name: 'statistics-office', perSecond },
     concurrency: 4,
-    retry: { firstMs: 500, maxAttempts: 5 },
+    retry: { firstMs: 500 },
   })
 
   return { sync, population }

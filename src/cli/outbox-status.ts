@@ -8,7 +8,13 @@ import {
   type OldestPending,
   type StatusCounts,
 } from '../outbox/operator/browse-counts.ts'
-import { type HeldUpKey, keysHeldUp, type KeysHeldUp, MOST_WAITING } from '../outbox/operator/browse-keys.ts'
+import {
+  type HeldUpKey,
+  keysHeldUp,
+  type KeysHeldUp,
+  MAX_KEYS,
+  MAX_WAITING,
+} from '../outbox/operator/browse-keys.ts'
 import { columns, duration, grouped, relative } from './text-columns.ts'
 
 export interface OutboxStatus {
@@ -61,17 +67,17 @@ export function outboxJson(read: OutboxStatus | { readonly problem: string }): u
     counts: { pending: PENDING, claimed: CLAIMED, published: PUBLISHED, dead: DEAD },
     oldestPending: read.oldestPending ?? null,
     keysHeldUp: read.keysHeldUp.keys,
-    moreKeysHeldUp: read.keysHeldUp.more,
+    moreKeysHeldUp: read.keysHeldUp.more || read.keysHeldUp.partial,
   }
 }
 
-function keysText({ keys, more }: KeysHeldUp, now: Date, width: number | undefined): string {
+function keysText({ keys, more, partial }: KeysHeldUp, now: Date, width: number | undefined): string {
   const lines = keys.map((key) => [
     key.orderingKey,
     key.state,
     key.id,
     String(key.attempts),
-    key.waiting >= MOST_WAITING ? `${grouped(MOST_WAITING)} or more` : grouped(key.waiting),
+    key.waiting >= MAX_WAITING ? `${grouped(MAX_WAITING)} or more` : grouped(key.waiting),
     nextTry(key, now),
     key.lastError ?? '',
   ])
@@ -79,13 +85,14 @@ function keysText({ keys, more }: KeysHeldUp, now: Date, width: number | undefin
     [['KEY HELD UP', 'STATE', 'BY EVENT', 'FAILED', 'WAITING', 'NEXT TRY', 'LAST ERROR'], ...lines],
     width,
   )
-  const notes = [
+  const remarks = [
     ...(more ? ['There are more.'] : []),
+    ...(partial ? [`Only the first ${grouped(MAX_KEYS)} keys with unfinished events were examined.`] : []),
     ...(keys.some(({ state }) => state === 'parked')
       ? ["A parked key waits for you: `leasehold outbox unblock <key> --reason '…'`."]
       : []),
   ]
-  return [table, ...notes].join('\n')
+  return [table, ...remarks].join('\n')
 }
 
 function nextTry({ state, availableAt }: HeldUpKey, now: Date): string {

@@ -39,6 +39,7 @@ it('counts by state, the age of the oldest that waits, and the keys that are hel
   await makeEvents(db, 3, { status: 'CLAIMED' })
   await makeEvents(db, 1, { key: `'customer 2'`, attempts: 3 })
   await makeEvents(db, 4, { key: `'customer 2'` })
+  await makeEvents(db, 1)
   await db.query({
     text: `update leasehold.outbox set available_at = case attempts when 0 then now() - interval '5 minutes'
   else now() + interval '10 minutes' end where status = 'PENDING'`,
@@ -47,7 +48,7 @@ it('counts by state, the age of the oldest that waits, and the keys that are hel
   expect(code).toBe(0)
   expect(stdout.split('\n').slice(2, 10)).toEqual([
     'OUTBOX            PENDING  LEASED  PUBLISHED  DEAD  OLDEST PENDING',
-    'leasehold.outbox  7        3       1,234      1     5 min',
+    'leasehold.outbox  8        3       1,234      1     5 min',
     '',
     'KEY HELD UP  STATE    BY EVENT  FAILED  WAITING  NEXT TRY   LAST ERROR',
     'customer 1   parked   1         25      2        -          no receiver',

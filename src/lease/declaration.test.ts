@@ -25,6 +25,18 @@ it('resolves the shorthands of a declaration', () => {
   })
 })
 
+it('takes an attempt counter, a counter with its limit, and a schedule of delays', () => {
+  expect(leaseTable({ ...declaration, attempts: 'tries' })).toMatchObject({ attempts: { column: 'tries' } })
+  const attempts = { column: 'tries', max: 3, expiries: 'expiries' }
+  const outcomes = { dead: { set: {} } }
+  expect(leaseTable({ ...declaration, attempts, outcomes, retry: [1, 2] })).toMatchObject({
+    attempts,
+    retry: [1, 2],
+  })
+  expect(leaseTable({ ...declaration, retry: { firstMs: 5 } })).toMatchObject({ retry: { firstMs: 5, factor: 2 } })
+  expect(() => leaseTable({ ...declaration, retry: { firstMs: -1 } })).toThrow('retry.firstMs is -1')
+})
+
 it('splits a name at its first dot only', () => {
   expect(leaseTable({ ...declaration, table: 'app.a.b' })).toMatchObject({ schema: 'app', name: 'a.b' })
 })
@@ -47,24 +59,36 @@ describe('a wrong declaration is refused, and the message names the table and th
       'outcomes.done.set writes reconcile_lease_token',
     ],
     [
-      'a reaper that counts twice',
-      { attempts: 'tries', writes: { reap: { tries: 'tries + 1' } } },
-      'writes.reap sets tries',
+      'an outcome that writes the counter of expiries',
+      { attempts: { expiries: 'expiries' }, outcomes: { retry: { set: { expiries: '0' } } } },
+      'outcomes.retry.set writes expiries',
     ],
     [
-      'notes where an expired lease is claimable',
-      { notes: { table: 'app.notes', column: 'claim_id' } },
-      "`notes` needs onExpiry 'reap'",
+      'a limit of attempts without a counter',
+      { attempts: { max: 3 }, outcomes: { dead: { set: {} } } },
+      '`attempts.max` needs `attempts.column`',
     ],
     [
-      'notes of a key of two columns',
-      { id: ['a', 'b'], onExpiry: 'reap', notes: { table: 'app.notes', column: 'claim_id' } },
-      '`notes` needs an `id` of one column',
+      'a limit of attempts that nothing follows from',
+      { attempts: { column: 'tries', max: 3 } },
+      '`attempts.max` needs an outcome `dead`',
+    ],
+    ['a limit of no attempts', { attempts: { column: 'tries', max: 0 } }, 'attempts'],
+    ['a schedule with a negative delay', { retry: [1_000, -1] }, 'retry'],
+    [
+      'an ordering where what is in flight cannot be seen',
+      { ordering: { key: 'customer', unfinished: 'true' } },
+      '`ordering` needs `held`',
     ],
     [
-      'a column that is key and note',
-      { onExpiry: 'reap', notes: { table: 'app.notes', column: 'id' } },
-      'the column id has two roles',
+      'an ordering of a key of two columns',
+      { id: ['a', 'b'], held: 'true', ordering: { key: 'customer', unfinished: 'true' } },
+      '`ordering` needs an `id` of one column',
+    ],
+    [
+      'a column that is group and ordering key',
+      { held: 'true', ordering: { key: 'customer', unfinished: 'true' }, groups: 'customer' },
+      'the column customer has two roles',
     ],
     [
       'an argument without a type',

@@ -1,9 +1,10 @@
 import { z } from 'zod'
 import { LeaseholdError } from '../errors.ts'
+import { retryPolicy } from './retry-policy.ts'
 import {
   argumentsIn,
-  canRest,
   type Assignments,
+  type Attempts,
   type LeaseTable,
   type LeaseTableDeclaration,
   type OrderBy,
@@ -14,6 +15,7 @@ import {
 const name = z.string().min(1)
 const sql = z.string().trim().min(1)
 const assignments = z.record(name, sql)
+const RETRY_FIELDS = { firstMs: z.number(), factor: z.number(), longestMs: z.number(), jitter: z.number() }
 
 const declarationSchema = z.strictObject({
   table: z.union([name, z.strictObject({ schema: name, name })]),
@@ -29,21 +31,23 @@ const declarationSchema = z.strictObject({
     .nonempty(),
   onExpiry: z.enum(['reap', 'claimable']),
   held: sql.optional(),
-  attempts: name.optional(),
-  exhausted: sql.optional(),
-  ordering: z.strictObject({ key: name, behind: name, waitedFor: sql, inFlight: sql.optional() }).optional(),
-  lanes: name.optional(),
-  notes: z
-    .strictObject({ table: z.union([name, z.strictObject({ schema: name, name })]), column: name })
+  attempts: z
+    .union([
+      name,
+      z.strictObject({
+        column: name.optional(),
+        max: z.union([z.number().int().min(1), name]).optional(),
+        expiries: name.optional(),
+      }),
+    ])
     .optional(),
-  bundles: z.strictObject({ table: z.union([name, z.strictObject({ schema: name, name })]) }).optional(),
-  writes: z
-    .strictObject({
-      claim: assignments.optional(),
-      release: assignments.optional(),
-      reap: assignments.optional(),
-    })
+  retry: z
+    .union([z.array(z.number().min(0)), z.strictObject(RETRY_FIELDS).partial()])
     .optional(),
+  ordering: z.strictObject({ key: name, unfinished: sql }).optional(),
+  groups: name.optional(),
+  bytes: sql.optional(),
+  writes: z.strictObject({ claim: assignments.optional(), release: assignments.optional() }).optional(),
   outcomes: z
     .record(
       name,
@@ -56,6 +60,7 @@ const declarationSchema = z.strictObject({
       }),
     )
     .optional(),
+  expired: assignments.optional(),
   columns: z.array(name).nonempty().optional(),
 })
 
@@ -66,29 +71,40 @@ export function leaseTable<const Name extends string>(
   const parsed = declarationSchema.safeParse(declaration)
   if (!parsed.success) throw invalid(declaration, z.prettifyError(parsed.error))
 
-  const { lease, writes, bucket, notes, bundles } = declaration
+  const { lease, writes, retry } = declaration
   const table: LeaseTable<Name> = {
     ...qualifiedName(declaration.table),
     key: typeof declaration.id === 'string' ? [declaration.id] : declaration.id,
-    bucket,
+    bucket: declaration.bucket,
     lease: { owner: lease.owner, until: lease.until, token: lease.token },
     claimable: declaration.claimable,
     availableAt: declaration.availableAt,
     order: declaration.order.map(orderBy),
     onExpiry: declaration.onExpiry,
     held: declaration.held,
-    attempts: declaration.attempts,
-    exhausted: declaration.exhausted,
+    attempts: attemptsOf(declaration.attempts),
+    retry: isSchedule(retry) ? retry : retryPolicy(retry),
     ordering: declaration.ordering,
-    lanes: declaration.lanes,
-    notes: notes === undefined ? undefined : { ...qualifiedName(notes.table), column: notes.column },
-    bundles: bundles === undefined ? undefined : qualifiedName(bundles.table),
-    writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
+    groups: declaration.groups,
+    bytes: declaration.bytes,
+    writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {} },
     outcomes: complete(declaration.outcomes),
+    expired: { error: EXPIRED, ...declaration.expired },
     columns: declaration.columns,
   }
   refuseContradictions(declaration, table)
   return table
+}
+
+/** What is written as the error of a row whose lease expired, unless the table says otherwise. */
+const EXPIRED = "'the lease expired: its worker died, or lost the database'"
+
+function attemptsOf(attempts: LeaseTableDeclaration['attempts']): Attempts | undefined {
+  return typeof attempts === 'string' ? { column: attempts } : attempts
+}
+
+function isSchedule(retry: LeaseTableDeclaration['retry']): retry is readonly number[] {
+  return Array.isArray(retry)
 }
 
 /** The two parts of a table's name. */
@@ -122,19 +138,11 @@ function complete<Name extends string>(
 /** A column has one writer: the lease's own columns belong to the kernel, the key to nobody. */
 function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTable): void {
   const { owner, until, token } = table.lease
-  const kernelColumns = [owner, until, ...(token === undefined ? [] : [token])]
-  const { ordering } = table
-  const named = [
-    ...table.key,
-    ...(table.bucket === undefined ? [] : [table.bucket]),
-    ...kernelColumns,
-    ...(ordering === undefined ? [] : [ordering.key, ordering.behind]),
-    ...(table.lanes === undefined ? [] : [table.lanes]),
-    ...(table.notes === undefined ? [] : [table.notes.column]),
-  ]
+  const { ordering, attempts } = table
+  const given = [table.bucket, token, ordering?.key, table.groups, attempts?.expiries]
+  const named = [...table.key, owner, until, ...given.filter((column) => column !== undefined)]
   if (ordering !== undefined) refuseUnorderable(declaration, table)
-  if (table.notes !== undefined) refuseUnnotable(declaration, table)
-  if (table.bundles !== undefined) refuseUnbundleable(declaration, table)
+  if (attempts?.max !== undefined) refuseEndlessAttempts(declaration, table)
   const twice = named.find((column, index) => named.indexOf(column) !== index)
   if (twice !== undefined) throw invalid(declaration, `the column ${twice} has two roles`)
 
@@ -151,17 +159,8 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
       throw invalid(declaration, `${where} writes ${reserved}, which only the kernel writes or nobody may`)
     }
   }
-  if (table.attempts !== undefined && table.attempts in table.writes.reap) {
-    throw invalid(
-      declaration,
-      `writes.reap sets ${table.attempts}, which the reaper already raises as \`attempts\``,
-    )
-  }
   refuseUnknownArguments(declaration, table)
   for (const [outcome, { when, otherwise }] of Object.entries<Outcome>(table.outcomes)) {
-    // A note goes with the settlement of its rows, and such a row may not be settled by it.
-    if (when !== undefined && table.notes !== undefined)
-      throw invalid(declaration, `outcomes.${outcome} has \`when\`, which does not go with \`notes\``)
     if ((when === undefined) !== (otherwise === undefined))
       throw invalid(declaration, `outcomes.${outcome} needs both \`when\` and \`otherwise\`, or neither`)
     const outcomes: Readonly<Record<string, Outcome>> = table.outcomes
@@ -174,34 +173,21 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
   }
 }
 
-/** A line is ordered by one id, and who is in flight has to show. */
+/** The order of a key is that of one id, and which row is in flight must be visible in the row. */
 function refuseUnorderable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
   if (table.key.length !== 1) throw invalid(declaration, '`ordering` needs an `id` of one column')
   if (table.held === undefined) throw invalid(declaration, '`ordering` needs `held`')
 }
 
-/** A note names rows by one id, and only the reaper reads it. */
-function refuseUnnotable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
-  if (table.key.length !== 1) throw invalid(declaration, '`notes` needs an `id` of one column')
-  if (table.onExpiry !== 'reap') throw invalid(declaration, "`notes` needs onExpiry 'reap'")
-}
-
-/** A bundle names rows by one id, for one moment; a row that becomes claimable as time goes by would be in none. */
-function refuseUnbundleable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
-  const { key, availableAt, order, onExpiry } = table
-  if (key.length !== 1) throw invalid(declaration, '`bundles` needs an `id` of one column')
-  if (onExpiry !== 'reap') throw invalid(declaration, "`bundles` needs onExpiry 'reap'")
-  if (table.lanes !== undefined) throw invalid(declaration, '`bundles` does not go with `lanes`')
-  if (canRest(table)) throw invalid(declaration, '`bundles` does not go with an outcome that has `rest`')
-  const ordered = order.map(({ column, direction }) => `${column} ${direction}`).join(', ')
-  if (availableAt === undefined || ordered !== `${availableAt} asc, ${key[0] ?? ''} asc`)
-    throw invalid(declaration, '`bundles` needs `availableAt`, and `order` to be that column and the `id`')
+/** A limit needs a counter, and something that happens when it is reached. */
+function refuseEndlessAttempts(declaration: LeaseTableDeclaration, { attempts, outcomes }: LeaseTable): void {
+  if (attempts?.column === undefined) throw invalid(declaration, '`attempts.max` needs `attempts.column`')
+  if (!('dead' in outcomes)) throw invalid(declaration, '`attempts.max` needs an outcome `dead`')
 }
 
 function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: LeaseTable): void {
   const given: readonly [string, Assignments, object][] = [
     ['writes.claim', table.writes.claim, {}],
-    ['writes.reap', table.writes.reap, {}],
     ['writes.release', table.writes.release, { delay_ms: 'float8' }],
     ...Object.entries(table.outcomes).map(
       ([outcome, { set, args, when, rest }]): [string, Assignments, object] => [

@@ -2,16 +2,17 @@
  * Leases on the rows of any table. `README.md` beside this file has the protocol: who is authoritative, what a lease
  * is worth, and what happens on each failure.
  */
-export { createClaimer, type Claimer, type Looked } from './claimer.ts'
+export type { DataErrorReport } from './data-errors.ts'
 export { keyOf, rowId, trustedUntil, type Lease } from './lease.ts'
 export {
   openLeaseStore,
   type Claim,
   type ClaimRequest,
   type Claimed,
+  type Cursor,
   type Ended,
+  type Group,
   type LeaseStore,
-  type Place,
   type Reaped,
   type Renewal,
   type SettleOptions,
@@ -19,5 +20,6 @@ export {
 } from './store.ts'
 export { leaseTable } from './declaration.ts'
 export { tableName, type LeaseTable, type LeaseTableDeclaration, type OutcomeDeclaration } from './table.ts'
+export { DEFAULT_RETRY, retryDelay, retryPolicy, type RetryPolicy } from './retry-policy.ts'
 export { LEASE_MS, REAPER_INTERVAL_MS, timing, type Timing } from './timing.ts'
-export { MAX_BATCH } from './sql.ts'
+export { MAX_BATCH } from './table-sql.ts'

@@ -1,4 +1,4 @@
-/** What an outcome may ask of the row (`when`, `otherwise`), and how a row is left alone for a while (`rest`). */
+/** What an outcome may ask of the row (`when`, `otherwise`), and how a row is not claimed for a while (`rest`). */
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
@@ -106,16 +106,19 @@ describe.each([
     expect(ended).toEqual([])
   })
 
-  it('the condition counts in an exchange as well', async () => {
+  it('REC-04: a row that another session has locked is busy, whatever its condition comes to', async () => {
     const store = await openStore(token)
-    const leases = await claim(store, 2)
-    await change(1, 'changed')
-    const exchanged = await store.exchange(
-      { outcome: 'shut', leases, ...seenOpen(leases) },
-      { limit: 5, ...LEASE },
-    )
-    expect(exchanged.ended).toEqual([leases[1]])
-    expect(exchanged.claimed.map(({ row }) => row.id)).toEqual(['3'])
+    const leases = await claim(store)
+    await change(2, 'changed')
+    await db.transaction(async (tx) => {
+      await tx.query({ text: 'select from public.jobs where id = 1 for update' })
+      const settled = await store.settle('shut', leases, seenOpen(leases))
+      expect([settled.busy, settled.fencedOff, settled.ended]).toEqual([
+        [leases[0]],
+        [leases[1]],
+        [leases[2]],
+      ])
+    })
   })
 
   it('REC-04: the condition does not replace the fence', async () => {
@@ -176,6 +179,13 @@ describe.each([
     expect((await fencedOff).id).toBe('3')
     expect((await shut).ids).toEqual(['1'])
   })
+})
+
+it('a success that asks something of the row is settled by itself, and then the next row is claimed', async () => {
+  const table = declare(true, { done: { set: { state: "'shut'" }, when: "state = 'open'", otherwise: 'skipped' } })
+  const store = await openLeaseStore(db, table, { owner: 'worker' })
+  expect(store.canSettleAndClaim).toBe(false)
+  await expect(store.settleAndClaim({ leases: [] }, { limit: 1, ...LEASE })).rejects.toThrow('cannot settle and claim')
 })
 
 describe('a declaration is refused', () => {

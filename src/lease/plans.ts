@@ -2,9 +2,9 @@ import { LeaseholdError } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { misfit } from './misfit.ts'
+import { schemaMismatch } from './schema-mismatch.ts'
 import type { TableIndex, TableShape } from './inspect.ts'
-import { allStatements, leaseStatements } from './sql.ts'
+import { allStatements, leaseStatements } from './statements.ts'
 import type { LeaseStatement } from './statement.ts'
 import type { LeaseTable, Sql } from './table.ts'
 
@@ -19,9 +19,10 @@ export interface PlanNode {
 }
 
 /**
- * Prepares every statement without running it, and plans the claim and the reap, which touch all that the others do: a
- * fragment that is not SQL is found here, and so is a right that is missing, and a claim or a reap that no index serves. Sequential scans are switched off meanwhile, so that an empty table tells the same as a full
- * one: if the planner still finds nothing better than reading everything, there is nothing better.
+ * Prepares every statement without running it, and plans the claims and the reap, which touch all that the others do: a
+ * fragment that is not SQL is found here, and so is a right that is missing, and a claim or a reap that no index serves.
+ * Sequential scans are switched off meanwhile, so that an empty table tells the same as a full one: if the planner still
+ * finds nothing better than reading everything, there is nothing better.
  */
 export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: TableShape): Promise<void> {
   const statements = leaseStatements(table, shape)
@@ -32,17 +33,24 @@ export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: Ta
       await refusing(table, statement, async () =>
         tx.query({ text: `prepare leasehold_fit as ${statement.text}; deallocate leasehold_fit` }),
       )
-    const look = subplan(await planOf(tx, table, statements.claim.start), 'CTE next')
-    if (!isServed(shape, look, narrowsClaim(table, shape))) {
-      throw misfit(
-        table,
-        'no index serves the claim, which would read every row',
-        `Run: ${claimIndex(table, shape)}`,
-      )
+    for (const [way, { claim }] of statements.ways) {
+      const plan = await planOf(tx, table, claim)
+      if (way !== 'key' && !isServed(shape, subplan(plan, 'CTE next'), narrowsClaim(table, shape)))
+        throw schemaMismatch(
+          table,
+          'no index serves the claim, which would read every row',
+          `Run: ${claimIndex(table, shape)}`,
+        )
+      if (!isServed(shape, subplan(plan, 'CTE walk'), walksKeys(table)))
+        throw schemaMismatch(
+          table,
+          'no index serves the claim by ordering key, which would read every row',
+          `Run: ${keyIndex(table, shape)}`,
+        )
     }
-    const expired = subplan(await planOf(tx, table, statements.reap), 'CTE expired')
+    const expired = subplan(await planOf(tx, table, statements.reap.expired), 'CTE expired')
     if (!isServed(shape, expired, narrowsReap(table, shape))) {
-      throw misfit(
+      throw schemaMismatch(
         table,
         'no index serves the reaper, which would read every row',
         `Run: ${reapIndex(table, shape)}`,
@@ -58,7 +66,7 @@ async function refuseOtherIsolation(tx: Queryable, table: LeaseTable): Promise<v
   })
   const level = rows[0]?.level ?? ''
   if (level === 'read committed') return
-  throw misfit(
+  throw schemaMismatch(
     table,
     `transactions of this role are ${level}, in which claims at the same time fail each other`,
     "Run: ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'read committed';",
@@ -71,12 +79,14 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
     owner: '',
     leaseMs: 1,
     limit: 1,
+    steps: 1,
+    suspects: 1,
+    bytes: 1,
     bucket: 0,
     tokens: '{}',
-    lanes: [],
+    groups: [],
     rooms: [],
-    bundles: 1,
-    listing: 1,
+    groupCursors: [],
   }
   return refusing(table, statement, async () => {
     const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>({
@@ -101,15 +111,15 @@ async function refusing<Result>(
     if (error instanceof LeaseholdError) throw error
     if (isPermissionDenied(error)) {
       const target = quoteQualified(table.schema, table.name)
-      throw misfit(
+      throw schemaMismatch(
         table,
         `this role may not use it (${(error as Error).message})`,
-        `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER;${grantsBeside(table)} as its owner.`,
+        `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER; as its owner.`,
         error,
       )
     }
     const reason = error instanceof Error ? error.message : String(error)
-    throw misfit(
+    throw schemaMismatch(
       table,
       `PostgreSQL refuses the statement \`${statement.name}\` generated from it (${reason})`,
       'Correct the SQL fragment of the declaration that the message speaks of.',
@@ -118,23 +128,13 @@ async function refusing<Result>(
   }
 }
 
-function grantsBeside({ notes, bundles }: LeaseTable): string {
-  return [notes, bundles]
-    .filter((beside) => beside !== undefined)
-    .map(
-      ({ schema, name }) =>
-        ` GRANT SELECT, INSERT, UPDATE, DELETE ON ${quoteQualified(schema, name)} TO CURRENT_USER;`,
-    )
-    .join('')
-}
-
 function isPermissionDenied(error: unknown): boolean {
   return error instanceof Error && 'code' in error && error.code === '42501'
 }
 
-/** Whether every scan of the look goes through an index that leaves most rows out. */
-function isServed(shape: TableShape, look: PlanNode | undefined, narrows: Narrows): boolean {
-  const nodes = look === undefined ? [] : nodesOf(look)
+/** Whether every scan of this part of the plan goes through an index that leaves most rows out. */
+function isServed(shape: TableShape, part: PlanNode | undefined, narrows: Narrows): boolean {
+  const nodes = part === undefined ? [] : nodesOf(part)
   return (
     !nodes.some((node) => node['Node Type'] === 'Seq Scan') &&
     nodes
@@ -161,15 +161,13 @@ type Narrows = (use: Use) => boolean
  * every index costs the planner the same, so such an index will do whichever it names in its plan.
  */
 function narrowsClaim(table: LeaseTable, shape: TableShape): Narrows {
-  // The bundles name the rows; `beside.ts` has seen the index that leads to bundles.
-  if (table.bundles !== undefined) return () => true
   const order = [
-    ...(table.lanes === undefined ? [] : [table.lanes]),
+    ...(table.groups === undefined ? [] : [table.groups]),
     ...table.order.map(({ column }) => column),
   ]
   const hasOrderedIndex = shape.indexes.some(({ columns, predicate }) => {
-    const behindBucket = columns[0] === table.bucket ? columns.slice(1) : columns
-    return predicate !== undefined && order.every((column, i) => behindBucket[i] === column)
+    const withoutBucket = columns[0] === table.bucket ? columns.slice(1) : columns
+    return predicate !== undefined && order.every((column, i) => withoutBucket[i] === column)
   })
   return ({ condition, index }) =>
     hasOrderedIndex ||
@@ -188,8 +186,6 @@ function narrowsClaim(table: LeaseTable, shape: TableShape): Narrows {
  * so any that knows of the lease will do, whichever it names in its plan.
  */
 function narrowsReap(table: LeaseTable, shape: TableShape): Narrows {
-  // The notes name the rows, and those are reached by their key, which `fit.ts` has seen an index for.
-  if (table.notes !== undefined) return () => true
   const leaseColumns = [table.lease.owner, table.lease.until]
   const knowsOfLease = shape.indexes.some(
     ({ columns, predicate }) =>
@@ -219,8 +215,20 @@ function claimIndex(table: LeaseTable, shape: TableShape): string {
   const order = table.order.map(({ column, direction }) =>
     direction === 'asc' ? quote(column) : `${quote(column)} DESC`,
   )
-  const lane = table.lanes === undefined ? [] : [quote(table.lanes)]
-  return createIndex(table, shape, 'claim', [...lane, ...order], table.claimable)
+  const group = table.groups === undefined ? [] : [quote(table.groups)]
+  const unordered = table.ordering === undefined ? '' : ` AND ${quote(table.ordering.key)} IS NULL`
+  return createIndex(table, shape, 'claim', [...group, ...order], `${table.claimable}${unordered}`)
+}
+
+/** Every step of a walk is one probe of an index on the key. */
+function walksKeys({ ordering }: LeaseTable): Narrows {
+  return ({ index }) => ordering === undefined || index?.columns.includes(ordering.key) === true
+}
+
+function keyIndex(table: LeaseTable, shape: TableShape): string {
+  const { key = '', unfinished = 'true' } = table.ordering ?? {}
+  const columns = [...(table.groups === undefined ? [] : [table.groups]), key, ...table.key].map(quote)
+  return createIndex(table, shape, 'keys', columns, `${quote(key)} IS NOT NULL AND (${unfinished})`)
 }
 
 /** The lease's end itself stays out of the index, so that a renewal is a HOT update. */

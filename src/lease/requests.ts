@@ -1,8 +1,7 @@
-/** Refuses what no statement should be sent for. */
+/** Refuses requests that no statement should be sent for. */
 import { LeaseholdError } from '../errors.ts'
-import { MAX_BATCH } from './sql.ts'
+import { MAX_BATCH } from './table-sql.ts'
 import { type LeaseTable, tableName } from './table.ts'
-import type { Lane } from './verbs.ts'
 
 const LONGEST_MS = 1e12
 
@@ -20,15 +19,15 @@ export function checkLimit(limit: number): void {
   throw invalid('limit', limit, `Ask for a whole number of rows from 1 to ${MAX_BATCH}.`)
 }
 
-/** A claim that says nothing of lanes would find nothing, for ever. */
-export function checkLanes(table: LeaseTable, lanes: readonly Lane[] | undefined): void {
-  if ((table.lanes === undefined) === (lanes === undefined)) return
+/** A claim that names no groups would find nothing, for ever. */
+export function checkGroups(table: LeaseTable, groups: readonly unknown[] | undefined): void {
+  if ((table.groups === undefined) === (groups === undefined)) return
   throw invalid(
-    'lanes',
-    lanes?.length,
-    table.lanes === undefined
-      ? `${tableName(table)} declares no lanes: leave them out.`
-      : `Say from which values of ${table.lanes} to claim, and how many from each.`,
+    'groups',
+    groups?.length,
+    table.groups === undefined
+      ? `${tableName(table)} declares no groups: leave them out.`
+      : `Say from which values of ${table.groups} to claim, and how many rows from each.`,
   )
 }
 

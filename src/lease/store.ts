@@ -2,62 +2,64 @@ import { systemClock } from '../clock.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { argsJson, isNewest, newestOfEachRow, type OutcomeArgs, refuseMissingArgs } from './batch.ts'
-import { ClaimNotes } from './claim-notes.ts'
-import { claimOf } from './claim-answer.ts'
-import { type ClaimedValues, type ClaimResult, readClaim } from './claim-result.ts'
-import { fitTable } from './fit.ts'
+import { checkTable } from './check-table.ts'
+import { type ClaimAnswer, type ClaimedValues, readClaim } from './claim-answer.ts'
+import { ExcludedRows, inHalves, isDataError, isUniqueViolation, type StoppedVerb } from './data-errors.ts'
 import type { TableShape } from './inspect.ts'
 import { keyOf, type Lease, trustedUntil } from './lease.ts'
-import { SWEEP } from './line-sql.ts'
-import { LinesToLookAt } from './lines-to-look-at.ts'
-import { idColumn, returnedColumns } from './parts.ts'
-import { checkBucket, checkDelay, checkLanes, checkLease, checkLimit, checkOwner } from './requests.ts'
-import { leaseStatements, type LookStatements, MAX_BATCH } from './sql.ts'
+import { checkBucket, checkDelay, checkGroups, checkLease, checkLimit, checkOwner } from './requests.ts'
+import { backoffSteps } from './retry-policy.ts'
 import type { LeaseStatement } from './statement.ts'
+import { type ClaimStatements, leaseStatements, SUCCESS, type Way } from './statements.ts'
 import { type LeaseTable, tableName } from './table.ts'
-
-import type { ClaimRequest, Ended, LeaseStore, Reaped, StoreOptions } from './verbs.ts'
+import { tableSql } from './table-sql.ts'
+import type { Claim, ClaimRequest, Ended, Group, LeaseStore, Reaped, StoreOptions } from './verbs.ts'
 
 export type * from './verbs.ts'
 
-/** Looks at the real table, refuses one that does not fit, and prepares its statements. */
+/** Checks the real table, refuses one that does not fit its declaration, and prepares its statements. */
 export async function openLeaseStore<
   Row extends object = Record<string, unknown>,
   Outcome extends string = string,
 >(db: Database, table: LeaseTable<Outcome>, options: StoreOptions): Promise<LeaseStore<Row, Outcome>> {
   checkOwner(options.owner)
   checkBucket(options.bucket ?? 0)
-  return leaseStore(db, table, await fitTable(db, table), options)
+  return leaseStore(db, table, await checkTable(db, table), options)
 }
 
+/** Types whose values need no quotes in an array, which `pg` would look for character by character. */
 const UNQUOTED = new Set(['smallint', 'integer', 'bigint', 'uuid'])
 
-/** The store over a table that has been looked at already. */
+/** A walk from key to key visits at most this many keys in one statement: about 10 ms. */
+const MAX_KEYS_PER_WALK = 1_000
+
+/** How often a claim is repeated that another one raced for the same ordering key. */
+const MAX_RACES = 3
+
+/** The store over a table that has been checked already. */
 export function leaseStore<Row extends object = Record<string, unknown>, Outcome extends string = string>(
   db: Queryable,
   table: LeaseTable<Outcome>,
   shape: TableShape,
   options: StoreOptions,
 ): LeaseStore<Row, Outcome> {
-  const { owner, bucket = 0, clock = systemClock } = options
+  const { owner, bucket = 0, clock = systemClock, onDataError = () => undefined } = options
+  const t = tableSql(table, shape)
   const statements = leaseStatements(table, shape)
-  const columns = { names: returnedColumns(table, shape), id: idColumn(table, shape) }
-  const again = new LinesToLookAt()
-  const notes = new ClaimNotes()
-  /** How many rows a bundle has, of those that were taken last. */
-  let perBundle = 1
-  /** How many rows to list, if not as many as are asked for: more and more, as long as all are found in vain. */
-  let listing = 0
+  const backoffMs = isSchedule(table.retry) ? table.retry : backoffSteps(table.retry)
+  /** Rows whose claim, or whose reaping, was stopped by a data error. */
+  const excluded = { claim: new ExcludedRows(clock), reap: new ExcludedRows(clock) }
+  /** The walks of the groups' keys that have not come to the last key. */
+  const groupWalks = new Map<string, GroupWalk>()
 
   async function run<Result extends object>(
     statement: LeaseStatement,
     values: Readonly<Record<string, unknown>>,
-    on: Queryable = db,
-    rowMode?: 'array',
+    { on = db, rowMode }: { readonly on?: Queryable; readonly rowMode?: 'array' } = {},
   ): Promise<Result[]> {
-    const bound: Readonly<Record<string, unknown>> = { owner, bucket, ...values }
+    const bound: Readonly<Record<string, unknown>> = { owner, bucket, backoffMs, ...values }
     const { rows } = await on.query<Result>({
-      // In a transaction of the caller's, nobody knows whether there is a pooler without prepared statements behind it.
+      // In a transaction of the caller's, nobody knows whether there is a pooler without prepared statements.
       ...(on === db ? { name: statement.name } : {}),
       text: statement.text,
       values: statement.parameters.map((parameter) => bound[parameter]),
@@ -66,133 +68,258 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     return rows
   }
 
-  /** The leases as the arrays that the statements take. */
-  function batch(leases: Iterable<Lease>): Record<string, unknown> {
-    const keys: (readonly string[])[] = []
-    const tokens: bigint[] = []
-    for (const lease of leases) {
-      keys.push(keyOf(table, lease.id))
-      tokens.push(lease.token)
-    }
-    const columns = table.key.map((column, i) => {
-      const values = keys.map((key) => key[i])
-      // Nothing in such values needs a quote, which `pg` would look for sign by sign.
-      const isPlain = UNQUOTED.has(shape.columns.get(column)?.type ?? '')
-      return [`"@k${i + 1}"`, isPlain ? `{${values.join(',')}}` : values] as const
-    })
-    return { ...Object.fromEntries(columns), tokens: `{${tokens.join(',')}}` }
+  /** Row ids as the arrays that the statements take, one for each key column. */
+  function keyArrays(name: 'key' | 'excluded', ids: readonly string[]): Record<string, unknown> {
+    const keys = ids.map((id) => keyOf(table, id))
+    return Object.fromEntries(
+      table.key.map((column, i) => {
+        const values = keys.map((key) => key[i])
+        const isPlain = UNQUOTED.has(shape.columns.get(column)?.type ?? '')
+        return [`${name}${i + 1}`, isPlain ? `{${values.join(',')}}` : values]
+      }),
+    )
   }
 
+  function batch(leases: readonly Lease[]): Record<string, unknown> {
+    const ids = leases.map(({ id }) => id)
+    return { ...keyArrays('key', ids), tokens: `{${leases.map(({ token }) => token).join(',')}}` }
+  }
+
+  function culprit(verb: StoppedVerb, rows?: ExcludedRows): (id: string, error: unknown) => void {
+    return (id, error) => onDataError({ verb, id, error, ...(rows && { retryInMs: rows.add(id) }) })
+  }
+
+  /** Ends leases: all of them in one statement or, where a data error stops it, as many as possible. */
   async function end(
     statement: LeaseStatement,
     leases: readonly Lease[],
-    values: Readonly<Record<string, unknown>> = {},
+    values: (part: readonly Lease[]) => Readonly<Record<string, unknown>>,
     on?: Queryable,
   ): Promise<Ended> {
-    if (leases.length === 0) return { ended: [], fencedOff: [] }
+    if (leases.length === 0) return { ended: [], fencedOff: [], busy: [], refused: [] }
     const current = newestOfEachRow(leases)
-    const rows = await run<EndedRow>(statement, { ...batch(current.values()), ...values }, on)
-    const ids = rows.map((row) => row['@id'])
-    const { '@advanced': advanced = 0, '@again': left } = rows[0] ?? {}
-    const keys = left ?? []
-    if (on === undefined) again.add(keys)
-    const ended = endedAmong(leases, current, ids, advanced > 0 || keys.length > 0)
-    // A transaction of the caller's may yet be rolled back.
-    if (on === undefined) notes.ended(leases)
-    return on === undefined || keys.length === 0 ? ended : { ...ended, left: keys }
+    const refused: { lease: Lease; error: unknown }[] = []
+    const send = async (part: readonly Lease[]): Promise<BusyRow[]> =>
+      run<BusyRow>(statement, { ...batch(part), ...values(part) }, on === undefined ? {} : { on })
+    const asked = [...current.values()]
+    // A transaction of the caller's is over after an error.
+    const parts =
+      on === undefined
+        ? await inHalves(asked, send, (lease, error) => refused.push({ lease, error }))
+        : [await send(asked)]
+    return { ...endedAmong(leases, current, parts.flat(), refused), refused }
   }
 
-  /** Looks once more at lines that were left while nobody was seen behind, or whose next row was locked. */
-  async function comeBack(): Promise<void> {
-    const { advance } = statements
-    if (advance === undefined || again.isEmpty) return
-    await again.spend(async (keys) => {
-      const [row] = await run<AdvancedRow>(advance.keys, { keys })
-      again.add(row?.['@again'] ?? [])
-    })
-  }
-
-  function statementFor<Statement>(statements: ReadonlyMap<string, Statement>, outcome: string): Statement {
-    const statement = statements.get(outcome)
+  function settleStatement(outcome: string): LeaseStatement {
+    const statement = statements.settle.get(outcome)
     if (statement !== undefined) return statement
     throw new TypeError(
       `${outcome} is not an outcome of ${tableName(table)}: it has ${Object.keys(table.outcomes).join(', ')}`,
     )
   }
 
-  function argsOf(
+  function argsFor(
     outcome: Outcome,
     leases: readonly Lease[],
-    current: ReadonlyMap<string, Lease>,
     args: readonly OutcomeArgs[] = [],
-  ): { args?: string } {
+  ): (part: readonly Lease[]) => { args?: string } {
     const declared = Object.keys(table.outcomes[outcome].args)
-    if (declared.length === 0) return {}
+    if (declared.length === 0) return () => ({})
     refuseMissingArgs(outcome, declared, leases, args)
-    return { args: argsJson(leases, current, args) }
+    const byLease = new Map(leases.map((lease, i) => [lease, args[i] ?? {}]))
+    return (part) => ({
+      args: argsJson(part, newestOfEachRow(part), part.map((lease) => byLease.get(lease) ?? {})),
+    })
   }
 
-  function lookFor(look: LookStatements, { limit, leaseMs, from, lanes }: ClaimRequest): Look {
+  function checkRequest({ limit, leaseMs, groups, ids }: ClaimRequest): void {
     checkLimit(limit)
     checkLease(leaseMs)
-    checkLanes(table, lanes)
-    const resumed = from === undefined ? undefined : look.place
-    const places = Object.fromEntries((from ?? []).map((value, i) => [`"@o${i + 1}"`, value]))
+    if (ids === undefined) checkGroups(table, groups)
+  }
+
+  function scanValues(way: Way, request: ClaimRequest): Readonly<Record<string, unknown>> {
+    const { limit, leaseMs, groups = [], bytes = Number.MAX_SAFE_INTEGER, suspects = 1 } = request
+    const cursor = request.cursor ?? t.lowestCursor ?? []
     return {
-      statement: resumed ?? look.start,
-      values: {
-        limit,
-        leaseMs,
-        listing: Math.max(limit, listing),
-        bundles: Math.min(Math.max(limit, listing), 2 * Math.ceil(limit / perBundle) + FEW_BUNDLES + listing),
-        ...places,
-        lanes: lanes?.map(({ key }) => key),
-        rooms: lanes?.map(({ room }) => room),
-      },
-      sentAt: clock.monotonicNow(),
+      limit,
+      leaseMs,
+      bytes,
+      suspects,
+      steps: request.continueOnly === true ? 0 : MAX_KEYS_PER_WALK,
+      ...keyArrays('excluded', excluded.claim.current()),
+      ...(way === 'key'
+        ? { keyCursor: request.cursor?.[0] ?? t.orderingKey?.lowest }
+        : Object.fromEntries(cursor.map((value, i) => [`cursor${i + 1}`, value]))),
+      groups: groups.map(({ key }) => key),
+      rooms: groups.map(({ room }) => room),
+      groupCursors: groups.map(({ key }) => groupWalks.get(key)?.cursor ?? t.orderingKey?.lowest),
     }
   }
 
-  async function look(
+  async function scan(
     statement: LeaseStatement,
-    values: Readonly<Record<string, unknown>>,
-  ): Promise<ClaimResult<Row>> {
-    return notes.spend(async (finished) => {
-      const rows = await run<ClaimedValues>(statement, { ...values, finished }, db, 'array')
-      const read = readClaim<Row>(rows, columns, owner, notes)
-      if (read.bundles > 0) perBundle = Math.max(1, read.bundled / read.bundles)
-      const inVain = read.bundles > 0 && read.claimed.length === 0
-      listing = inVain ? Math.min(MAX_BATCH, Math.max(LISTED_IN_VAIN, 2 * listing)) : 0
-      return read
-    })
+    way: Way,
+    request: ClaimRequest,
+    held: Readonly<Record<string, unknown>> = {},
+  ): Promise<ClaimAnswer<Row>> {
+    const values = { ...scanValues(way, request), ...held }
+    for (let races = 0; ; races += 1) {
+      try {
+        const answer = readClaim<Row>(await run<ClaimedValues>(statement, values, { rowMode: 'array' }), t, owner)
+        return way === 'group' && t.orderingKey !== undefined ? walked(answer, request.groups ?? []) : answer
+      } catch (error) {
+        if (!isUniqueViolation(error) || races >= MAX_RACES) throw error
+      }
+    }
+  }
+
+  /**
+   * Notes where the walk of each group ended. There may be more in a group whose walk has not come to the last key, or
+   * has come there from the middle and found something on the way.
+   */
+  function walked(answer: ClaimAnswer<Row>, groups: readonly Group[]): ClaimAnswer<Row> {
+    const hasClaimed = answer.claimed.length > 0
+    let more = answer.more === true
+    for (const { key } of groups) {
+      const [before, cursor] = [groupWalks.get(key), answer.groupCursors?.[key]]
+      const found = hasClaimed || before?.found === true
+      if (cursor !== undefined) groupWalks.set(key, { cursor, found })
+      else groupWalks.delete(key)
+      more ||= cursor !== undefined || (before !== undefined && found)
+    }
+    return { ...answer, more }
+  }
+
+  async function claimWay(way: Way, claims: ClaimStatements, request: ClaimRequest): Promise<Claim<Row>> {
+    const sentAt = clock.monotonicNow()
+    try {
+      return claimOf(way, await scan(claims.claim, way, request), request, sentAt)
+    } catch (error) {
+      if (!isDataError(error)) throw error
+      return claimAround(error, way, claims, request)
+    }
+  }
+
+  /** A row stops the claim: the rows it would have taken are claimed by their ids, in halves. */
+  async function claimAround(
+    error: unknown,
+    way: Way,
+    claims: ClaimStatements,
+    request: ClaimRequest,
+  ): Promise<Claim<Row>> {
+    const found = await run<{ id: string }>(claims.find, scanValues(way, request))
+    if (found.length === 0) throw error
+    return { ...(await claimIds(found.map(({ id }) => id), request)), more: true }
+  }
+
+  async function claimIds(ids: readonly string[], { leaseMs }: ClaimRequest): Promise<Claim<Row>> {
+    const sentAt = clock.monotonicNow()
+    const parts = await inHalves(
+      ids,
+      async (part) => {
+        const values = { leaseMs, ...keyArrays('key', part) }
+        return readClaim<Row>(
+          await run<ClaimedValues>(statements.claimRows, values, { rowMode: 'array' }),
+          t,
+          owner,
+        ).claimed
+      },
+      culprit('claim', excluded.claim),
+    )
+    const until = trustedUntil(sentAt, leaseMs)
+    return { claimed: parts.flat(), cursor: undefined, more: false, trustedUntil: until }
+  }
+
+  function claimOf(
+    way: Way,
+    answer: ClaimAnswer<Row>,
+    { leaseMs }: ClaimRequest,
+    sentAt: number,
+  ): Claim<Row> {
+    const { claimed, cursor, more = false, dueInMs, suspect, bytes } = answer
+    const at = cursor === null || cursor === undefined ? undefined : typeof cursor === 'string' ? [cursor] : cursor
+    return {
+      claimed,
+      cursor: way === 'order' && t.lowestCursor === undefined ? undefined : at,
+      // A walk that stopped before the last key has seen only some of them.
+      more: more || (way === 'key' && at !== undefined),
+      ...(dueInMs === null || dueInMs === undefined ? {} : { dueInMs }),
+      ...(suspect === null || suspect === undefined ? {} : { suspect }),
+      ...(bytes === null || bytes === undefined ? {} : { bytes }),
+      trustedUntil: trustedUntil(sentAt, leaseMs),
+    }
+  }
+
+  function claimsOf(way: Way): ClaimStatements {
+    const claims = statements.ways.get(way)
+    if (claims !== undefined) return claims
+    throw new TypeError(
+      `${tableName(table)} is not claimed by ${way}: its ways are ${[...statements.ways.keys()].join(', ')}`,
+    )
   }
 
   return {
     table,
     owner,
+    ways: [...statements.ways.keys()],
+    canSettleAndClaim: [...statements.ways.values()].every(({ settleAndClaim }) => settleAndClaim !== undefined),
 
     async claim(request) {
-      await comeBack()
-      const { statement, values, sentAt } = lookFor(statements.claim, request)
-      const read = await look(statement, values)
-      return { ...claimOf(read, request, sentAt, again), ...(read.more ? { advanced: true } : {}) }
+      checkRequest(request)
+      if (request.ids !== undefined) return claimIds(request.ids, request)
+      const { way } = request
+      if (way !== undefined) return claimWay(way, claimsOf(way), request)
+      let [result, left] = [undefined as Claim<Row> | undefined, request.limit]
+      for (const [each, claims] of statements.ways) {
+        if (left === 0) break
+        const suspects = result?.suspect === undefined ? request.suspects : 0
+        const bytes = request.bytes === undefined ? undefined : request.bytes - (result?.bytes ?? 0)
+        if (bytes !== undefined && bytes <= 0 && result !== undefined) {
+          result = { ...result, more: true }
+          break
+        }
+        const claim = await claimWay(each, claims, { ...request, limit: left, suspects, bytes })
+        result = result === undefined ? claim : both(result, claim)
+        left -= claim.claimed.length
+      }
+      if (result === undefined) throw new TypeError(`${tableName(table)} has no way to be claimed`)
+      return result
     },
 
-    async exchange({ outcome, leases, args }, request) {
-      const { statement, values, sentAt } = lookFor(statementFor(statements.exchange, outcome), request)
+    async settleAndClaim({ leases, args }, request) {
+      checkRequest(request)
+      const way = request.way ?? (t.orderingKey === undefined ? 'order' : 'key')
+      const claims = claimsOf(way)
+      // The types say that a table that can settle and claim has this outcome.
+      const outcome = SUCCESS as Outcome
+      const valuesOf = argsFor(outcome, leases, args)
       const current = newestOfEachRow(leases)
-      const held = { ...batch(current.values()), ...argsOf(outcome, leases, current, args) }
-      return again.spend(async (keys) => {
-        // Those that this statement finishes it removes: whether it does is for the database to see.
-        notes.ended(leases)
-        const read = await look(statement, { ...values, ...held, again: keys })
-        again.add(read.again)
-        const more = read.more || read.again.length > 0
+      const asked = [...current.values()]
+      const sentAt = clock.monotonicNow()
+      try {
+        if (claims.settleAndClaim === undefined) throw new TypeError(`${tableName(table)} cannot settle and claim`)
+        const held = { ...batch(asked), ...valuesOf(asked) }
+        const answer = await scan(claims.settleAndClaim, way, request, held)
+        const claim = claimOf(way, answer, request, sentAt)
+        if (answer.settled === undefined || answer.settled === null)
+          return { ...endedAmong(leases, current, asked.map(settledRow), []), refused: [], ...claim }
+        // Sent once more by themselves, the others turn out to be busy or fenced off.
+        const settled = new Set(answer.settled)
+        const rest = await end(settleStatement(outcome), asked.filter(({ id }) => !settled.has(id)), valuesOf)
+        const rows = [...asked.filter(({ id }) => settled.has(id)), ...rest.ended].map(settledRow)
+        const busy = rest.busy.map(({ id }) => ({ id, busy: true }))
         return {
-          ...endedAmong(leases, current, read.settled, more),
-          ...claimOf(read, request, sentAt, again),
+          ...endedAmong(leases, current, [...rows, ...busy], rest.refused),
+          refused: rest.refused,
+          ...claim,
         }
-      })
+      } catch (error) {
+        if (!isDataError(error)) throw error
+        // Which of the two was stopped is found out by doing one after the other.
+        const ended = await end(settleStatement(outcome), leases, valuesOf)
+        return { ...ended, ...(await claimWay(way, claims, request)) }
+      }
     },
 
     async renew(leases, leaseMs) {
@@ -201,9 +328,16 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const until = trustedUntil(sentAt, leaseMs)
       const current = newestOfEachRow(leases)
       if (current.size === 0) return { renewed: [], busy: [], lost: [], trustedUntil: until }
-      const values = { ...batch(current.values()), leaseMs }
-      const rows = await run<{ '@id': string; '@busy': boolean }>(statements.renew, values)
-      const busy = new Map(rows.map((row) => [row['@id'], row['@busy']]))
+      const stopped: BusyRow[] = []
+      const parts = await inHalves(
+        [...current.values()],
+        async (part) => run<BusyRow>(statements.renew, { ...batch(part), leaseMs }),
+        ({ id }, error) => {
+          stopped.push({ id, busy: true })
+          onDataError({ verb: 'renew', id, error })
+        },
+      )
+      const busy = new Map([...parts.flat(), ...stopped].map((row) => [row.id, row.busy]))
       const answers = leases.map((lease) => (isNewest(current, lease) ? busy.get(lease.id) : undefined))
       return {
         renewed: leases.filter((_, i) => answers[i] === false),
@@ -214,96 +348,102 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     },
 
     async settle(outcome, leases, { args, tx } = {}) {
-      const statement = statementFor(statements.settle, outcome)
-      const settled = await end(statement, leases, argsOf(outcome, leases, newestOfEachRow(leases), args), tx)
-      // Whoever settles need not ever claim.
-      await comeBack()
-      return settled
+      const statement = settleStatement(outcome)
+      return end(statement, leases, argsFor(outcome, leases, args), tx)
     },
 
     async release(leases, delayMs = 0) {
       checkDelay(delayMs)
-      return end(statements.release, leases, { delayMs })
+      return end(statements.release, leases, () => ({ delayMs }))
     },
 
     async reap({ limit = 500, ownedBy } = {}) {
       checkLimit(limit)
-      const statement = ownedBy === undefined ? statements.reap : statements.reapOwnedBy
-      const rows = await run<ReapedRow>(statement, { limit, ownedBy })
-      again.add(rows[0]?.['@again'] ?? [])
-      // A reaper need not ever claim.
-      await comeBack()
-      return rows.map(readReaped)
-    },
-
-    lookAgain(keys) {
-      again.add(keys)
-    },
-
-    async advance({ keys, after, tx } = {}) {
-      const { advance } = statements
-      if (advance === undefined) return { advanced: 0, last: undefined }
-      const from = keys !== undefined ? 'keys' : after === undefined ? 'start' : 'place'
-      const [row] = await run<AdvancedRow>(advance[from], { keys, after }, tx)
-      const { '@advanced': advanced = 0, '@visited': visited = 0, '@last': last } = row ?? {}
-      return { advanced, last: visited < SWEEP || keys !== undefined ? undefined : (last ?? undefined) }
+      const which = ownedBy === undefined ? 'expired' : 'owned by'
+      const none = Object.fromEntries(table.key.map((_, i) => [`key${i + 1}`, null]))
+      const values = { limit, ownedBy, ...keyArrays('excluded', excluded.reap.current()) }
+      try {
+        return (await run<ReapedRow>(statements.reap[which], { ...values, ...none })).map(readReaped)
+      } catch (error) {
+        if (!isDataError(error)) throw error
+        const found = await run<{ id: string }>(statements.findExpired[which], values)
+        const parts = await inHalves(
+          found.map(({ id }) => id),
+          async (part) => run<ReapedRow>(statements.reap[which], { ...values, ...keyArrays('key', part) }),
+          culprit('reap', excluded.reap),
+        )
+        return parts.flat().map(readReaped)
+      }
     },
   }
 }
 
-interface AdvancedRow {
-  readonly '@again': readonly string[]
-  readonly '@advanced': number
-  readonly '@visited': number
-  readonly '@last': string | null
+interface GroupWalk {
+  readonly cursor: string
+  /** Something was claimed since the walk started at the first key. */
+  readonly found: boolean
 }
 
-interface Look {
-  readonly statement: LeaseStatement
-  readonly values: Readonly<Record<string, unknown>>
-  readonly sentAt: number
+interface BusyRow {
+  readonly id: string
+  readonly busy: boolean
 }
 
-/** So many bundles more are looked at than were needed last time, before it is decided how many to take. */
-const FEW_BUNDLES = 8
-
-/** So many rows are listed after a look in which nothing could be claimed. */
-const LISTED_IN_VAIN = 200
-
-function endedAmong(
-  leases: readonly Lease[],
-  current: ReadonlyMap<string, Lease>,
-  /** Undefined: all that were asked about. */
-  ids: readonly string[] | undefined,
-  advanced: boolean,
-): Ended {
-  const how = advanced ? { advanced } : {}
-  if (ids === undefined && current.size === leases.length) return { ended: leases, fencedOff: [], ...how }
-  const changed = ids === undefined ? current : new Set(ids)
-  const hasEnded = (lease: Lease): boolean => changed.has(lease.id) && isNewest(current, lease)
-  const fencedOff = leases.filter((lease) => !hasEnded(lease))
-  return { ended: leases.filter(hasEnded), fencedOff, ...how }
-}
-
-interface EndedRow {
-  readonly '@id': string
-  /** Where rows stand in lines. */
-  readonly '@advanced'?: number
-  readonly '@again'?: readonly string[] | null
+function settledRow({ id }: Lease): BusyRow {
+  return { id, busy: false }
 }
 
 interface ReapedRow {
-  readonly '@id': string
-  readonly '@owner': string
-  readonly '@token': string | null
-  readonly '@staleMs': number
-  readonly '@again'?: readonly string[] | null
+  readonly id: string
+  readonly owner: string
+  readonly token: string | null
+  readonly exhausted: boolean
+  readonly stale_ms: number
+}
+
+function isSchedule(retry: LeaseTable['retry']): retry is readonly number[] {
+  return Array.isArray(retry)
+}
+
+/** A claim that was made in two ways, one after the other. */
+function both<Row>(first: Claim<Row>, second: Claim<Row>): Claim<Row> {
+  const due = Math.min(first.dueInMs ?? Infinity, second.dueInMs ?? Infinity)
+  const suspect = first.suspect ?? second.suspect
+  return {
+    claimed: [...first.claimed, ...second.claimed],
+    cursor: undefined,
+    more: first.more || second.more,
+    ...(due === Infinity ? {} : { dueInMs: due }),
+    ...(suspect === undefined ? {} : { suspect }),
+    ...(first.bytes === undefined && second.bytes === undefined
+      ? {}
+      : { bytes: (first.bytes ?? 0) + (second.bytes ?? 0) }),
+    trustedUntil: Math.min(first.trustedUntil, second.trustedUntil),
+  }
+}
+
+/** Sorts the leases that were asked about by what the statement said of their rows. */
+function endedAmong(
+  leases: readonly Lease[],
+  current: ReadonlyMap<string, Lease>,
+  rows: readonly BusyRow[],
+  refused: readonly { readonly lease: Lease }[],
+): Omit<Ended, 'refused'> {
+  const busyById = new Map(rows.map(({ id, busy }) => [id, busy]))
+  const wasRefused = new Set(refused.map(({ lease }) => lease))
+  const answers = leases.map((lease) =>
+    wasRefused.has(lease) ? 'refused' : isNewest(current, lease) ? busyById.get(lease.id) : undefined,
+  )
+  return {
+    ended: leases.filter((_, i) => answers[i] === false),
+    busy: leases.filter((_, i) => answers[i] === true),
+    fencedOff: leases.filter((_, i) => answers[i] === undefined),
+  }
 }
 
 /** Without a token column, the token is at the end of the owner value. */
-function readReaped(row: ReapedRow): Reaped {
-  const { '@id': id, '@owner': held, '@token': token, '@staleMs': staleMs } = row
-  if (token !== null) return { id, owner: held, token: BigInt(token), staleMs }
+function readReaped({ id, owner: held, token, exhausted, stale_ms: staleMs }: ReapedRow): Reaped {
+  if (token !== null) return { id, owner: held, token: BigInt(token), staleMs, exhausted }
   const [, owner = held, carried = '0'] = /^(.*)#(\d+)$/s.exec(held) ?? []
-  return { id, owner, token: BigInt(carried), staleMs }
+  return { id, owner, token: BigInt(carried), staleMs, exhausted }
 }

@@ -1,3 +1,5 @@
+import type { RetryPolicy } from './retry-policy.ts'
+
 /** SQL over the columns of the row, written by the developer who declares the table; never by its users. */
 export type Sql = string
 
@@ -12,7 +14,7 @@ export interface OutcomeDeclaration {
   readonly when?: Sql
   /** The outcome of a row that is ours and of which `when` is no longer true. */
   readonly otherwise?: string
-  /** An interval for which nobody claims the row: it stands where the end of the lease stood. */
+  /** An interval for which nobody claims the row: the end of the lease stays set for it, without an owner. */
   readonly rest?: Sql
 }
 
@@ -25,38 +27,26 @@ export interface Outcome {
   readonly rest: Sql | undefined
 }
 
-/** One line for each key. docs/decisions/006-ordering.md has the protocol. */
+/**
+ * Rows that share a key are processed one at a time, in the order of their ids. With `groups`, keys are told apart
+ * within a group. The table needs two indexes: `(key, id)` over unfinished rows, which claims walk from key to key,
+ * and a unique one on the key over leased rows, which makes "one row of a key in flight" a constraint.
+ */
 export interface Ordering {
-  /** The column that names the line a row stands in; null: in none. */
+  /** The column with the ordering key; null: the row is in no order. */
   readonly key: string
-  /** A `boolean` column, the kernel's own: this row was seen waiting behind another of its key. */
-  readonly behind: string
-  /** What is true of a row as long as those behind it have to wait, its lease included. */
-  readonly waitedFor: Sql
-  /** What is true of a row in a line while it is leased, in the words of the index. Default: `held`. */
-  readonly inFlight?: Sql
+  /** What is true of a row as long as the rows after it have to wait, while it is leased too. */
+  readonly unfinished: Sql
 }
 
-/**
- * A table beside this one with a note for each claim, so that no index needs to know which rows are leased and a
- * settlement can be a HOT update. It has the columns `id` (a `bigint` that nobody gives twice), `rows` (an array of
- * ids) and the bucket, where there are buckets. docs/decisions/013-notes-of-claims.md has the rules.
- */
-export interface Notes {
-  readonly table: string | { readonly schema: string; readonly name: string }
-  /** A `bigint` column of the row, written by every claim: the `id` of its note. */
-  readonly column: string
-}
-
-/**
- * A table beside this one that says which rows may be claimable, in bundles of their ids, so that no index needs to know
- * it and a claim can be a HOT update, too. It has the columns `id` (a `bigint` that nobody gives twice), `at` (a
- * `timestamptz`: when the first of them is due), `rows` (an array of ids) and the bucket, where there are buckets; an
- * index leads to them by `at` and `id`. Triggers of the leased table write a bundle whenever a row becomes claimable, in
- * whatever way: what is in no bundle is never claimed. docs/decisions/014-bundles.md has the rules.
- */
-export interface Bundles {
-  readonly table: string | { readonly schema: string; readonly name: string }
+/** What is counted when an attempt fails, and when the row is dead. */
+export interface Attempts {
+  /** Counts failed attempts, expired leases included (D4). */
+  readonly column?: string | undefined
+  /** Failed attempts after which a row is dead: a number, or the column that holds it. Default: no limit. */
+  readonly max?: number | string | undefined
+  /** Counts leases that ended because their process died or lost them (D10). */
+  readonly expiries?: string | undefined
 }
 
 export interface LeaseTableDeclaration<Name extends string = string> {
@@ -66,9 +56,9 @@ export interface LeaseTableDeclaration<Name extends string = string> {
   readonly id: string | readonly string[]
   /** The distribution column. A store serves one bucket, and every statement names it. */
   readonly bucket?: string
-  /** Where the lease is kept. Without a token column the token travels inside the owner value. */
+  /** Where the lease is stored. Without a token column the token is carried inside the owner value. */
   readonly lease: { readonly owner: string; readonly until: string; readonly token?: string }
-  /** Which rows may be claimed. Keep it immutable, so that a partial index can carry it. */
+  /** Which rows may be claimed. Use immutable expressions only, so that a partial index can have it as predicate. */
   readonly claimable: Sql
   /** A `timestamptz` column: the row is not claimed before this moment. */
   readonly availableAt?: string
@@ -76,32 +66,34 @@ export interface LeaseTableDeclaration<Name extends string = string> {
   readonly order: readonly (string | { readonly column: string; readonly direction?: 'asc' | 'desc' })[]
   /** Whether an expired lease waits for the reaper or can be claimed at once (D5). */
   readonly onExpiry: 'reap' | 'claimable'
-  /** What is true of a row as long as it is leased: guards the renewal, and is where the reaper looks. */
+  /** What is true of a row as long as it is leased: guards the renewal, and selects what the reaper reads. */
   readonly held?: Sql
-  /** The counter that grows by one when a lease expires (D4). */
-  readonly attempts?: string
-  /** True when one more expiry is one too many: such a row is no longer claimable, only reaped. */
-  readonly exhausted?: Sql
+  /** The attempt counter, or the counter with its limit and the counter of expiries. */
+  readonly attempts?: string | Attempts
+  /** How long a failed row waits. Also applies to a row whose lease expired for the second time and later. */
+  readonly retry?: Partial<RetryPolicy> | readonly number[]
   /** Rows that share a key are processed one at a time, in the order of their ids. */
   readonly ordering?: Ordering
   /**
-   * The column that says in which lane a row is: of an endpoint, of a customer. A claim then says from which lanes it
-   * wants how many, so that a lane that is slow, or full, or shut is in nobody's way, however many rows wait in it.
+   * The column that names a row's group: rows with a shared concurrency or rate limit, such as the deliveries of one
+   * endpoint. A claim then says from which groups it wants how many rows, so that a full or slow group delays no other.
    */
-  readonly lanes?: string
-  /** Where claims are noted, instead of an index on what is leased. */
-  readonly notes?: Notes
-  /** Where claims find the rows, instead of along an index on what is claimable. */
-  readonly bundles?: Bundles
+  readonly groups?: string
+  /** The size of a row in bytes, for claims with a byte budget, e.g. `pg_column_size(payload)`. */
+  readonly bytes?: Sql
   /** What the verbs write besides the lease itself. */
   readonly writes?: {
     readonly claim?: Assignments
-    /** `$delay_ms` stands for how long the row is to wait before it can be claimed again; 0 unless told. */
+    /** `$delay_ms` stands for how long the row is to wait before it can be claimed again; 0 unless given. */
     readonly release?: Assignments
-    readonly reap?: Assignments
   }
-  /** How a row can be settled. Without any it is only ever released; an application may add its own. */
+  /**
+   * How a row can be settled. Without any it is only ever released. An expired lease gets the outcome `retry` (without
+   * one it ends as if released) or, when the attempts are used up, `dead`.
+   */
   readonly outcomes?: Readonly<Record<Name, OutcomeDeclaration>>
+  /** SQL for the arguments of `retry` and `dead` when the lease expired; others are null. Default: `error`, a text. */
+  readonly expired?: Readonly<Record<string, Sql>>
   /** The columns a claim returns; all of them by default. */
   readonly columns?: readonly string[]
 }
@@ -123,16 +115,20 @@ export interface LeaseTable<Name extends string = string> {
   readonly order: readonly OrderBy[]
   readonly onExpiry: 'reap' | 'claimable'
   readonly held: Sql | undefined
-  readonly attempts: string | undefined
-  readonly exhausted: Sql | undefined
+  readonly attempts: Attempts | undefined
+  /** Either a policy, or the delays by attempt. */
+  readonly retry: RetryPolicy | readonly number[]
   readonly ordering: Ordering | undefined
-  readonly lanes: string | undefined
-  readonly notes: { readonly schema: string; readonly name: string; readonly column: string } | undefined
-  readonly bundles: { readonly schema: string; readonly name: string } | undefined
-  readonly writes: { readonly claim: Assignments; readonly release: Assignments; readonly reap: Assignments }
+  readonly groups: string | undefined
+  readonly bytes: Sql | undefined
+  readonly writes: { readonly claim: Assignments; readonly release: Assignments }
   readonly outcomes: Readonly<Record<Name, Outcome>>
+  readonly expired: Readonly<Record<string, Sql>>
   readonly columns: readonly string[] | undefined
 }
+
+/** From this many expiries on a row is a suspect: a process runs at most one suspect at a time (D10). */
+export const SUSPECT_EXPIRIES = 2
 
 /** What is true of a leased row. One whose expired lease is claimable stays in its claimable state. */
 export function heldOf(table: LeaseTable): Sql | undefined {

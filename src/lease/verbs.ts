@@ -2,22 +2,35 @@
 import type { Clock } from '../clock.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import type { OutcomeArgs } from './batch.ts'
+import type { DataErrorReport } from './data-errors.ts'
 import type { Lease } from './lease.ts'
+import type { Way } from './statements.ts'
 import type { LeaseTable } from './table.ts'
 
-/** The values of the order columns at which a claim ended; opaque to everyone but the next claim. */
-export type Place = readonly string[]
+/** Where a scan ended; opaque to everyone but the next claim of the same way. */
+export type Cursor = readonly string[]
 
 export interface ClaimRequest {
   readonly limit: number
   readonly leaseMs: number
-  readonly from?: Place | undefined
-  /** Where the table has lanes: from which ones to claim, and how many from each. */
-  readonly lanes?: readonly Lane[] | undefined
+  /** How to find rows, in a table with an ordering key. Default: by key, then in order. */
+  readonly way?: Way | undefined
+  /** Where to start. Default: at the beginning. */
+  readonly cursor?: Cursor | undefined
+  /** Where the table has groups: from which ones to claim, and how many rows from each. */
+  readonly groups?: readonly Group[] | undefined
+  /** The most bytes to claim, where the table says how large a row is; at least one row is claimed. */
+  readonly bytes?: number | undefined
+  /** How many suspects the claim may take: rows under which two processes died (D10). Default 1. */
+  readonly suspects?: 0 | 1 | undefined
+  /** Together with a settlement by key: claim only the next rows of the settled keys, and look for no others. */
+  readonly continueOnly?: boolean | undefined
+  /** Claim these rows and no others. */
+  readonly ids?: readonly string[] | undefined
 }
 
-export interface Lane {
-  /** The value of the column that `lanes` of the table names. */
+export interface Group {
+  /** The value of the column that `groups` of the table names. */
   readonly key: string
   /** The most rows to claim from it. */
   readonly room: number
@@ -31,21 +44,23 @@ export interface Claimed<Row> {
 export interface Claim<Row> {
   /** In the table's order. */
   readonly claimed: readonly Claimed<Row>[]
-  /** Where to go on; absent when nothing was claimed or the table's order has no such place. */
-  readonly place: Place | undefined
-  /** There was as much as was asked for, or more, even if some of it has to wait for others of its ordering key. */
-  readonly full: boolean
-  /** When the next row will be due, or worth another look, where the table's statements say so. */
-  readonly nextDueMs?: number
-  /** Rows that had waited behind others can be claimed now: look again. */
-  readonly advanced?: true
+  /** Where the next claim of this way continues; absent when the scan reached the end, or the table has no cursor. */
+  readonly cursor: Cursor | undefined
+  /** There may be more to claim at this moment. */
+  readonly more: boolean
+  /** When the next row will be due, where the table has `availableAt`. */
+  readonly dueInMs?: number
+  /** The id of the suspect among the claimed rows. */
+  readonly suspect?: string
+  /** The size of the claimed rows together, where the table says how large a row is. */
+  readonly bytes?: number
   /** On the local monotonic clock (D8). */
   readonly trustedUntil: number
 }
 
 export interface Renewal {
   readonly renewed: readonly Lease[]
-  /** Locked or changed by another transaction at this moment: not extended; the next renewal tells more. */
+  /** Locked by another session, or stopped by a data error: not extended; the next renewal tells more. */
   readonly busy: readonly Lease[]
   /** Expired, settled, or held by another claim. */
   readonly lost: readonly Lease[]
@@ -57,10 +72,10 @@ export interface Ended {
   readonly ended: readonly Lease[]
   /** Their rows are unchanged: the token is no longer current. */
   readonly fencedOff: readonly Lease[]
-  /** Rows that others of their ordering key had waited for were settled: look again. */
-  readonly advanced?: true
-  /** The keys to look at again once the caller's transaction has ended; hand them to `lookAgain` then. */
-  readonly left?: readonly string[]
+  /** Still ours, but locked by another session: try again. */
+  readonly busy: readonly Lease[]
+  /** Still ours, but a data error stops this outcome: trying again would bring the same. */
+  readonly refused: readonly { readonly lease: Lease; readonly error: unknown }[]
 }
 
 export interface Reaped {
@@ -70,6 +85,8 @@ export interface Reaped {
   readonly token: bigint
   /** How long the lease had been over. */
   readonly staleMs: number
+  /** Its attempts are used up. */
+  readonly exhausted: boolean
 }
 
 export interface SettleOptions {
@@ -79,46 +96,35 @@ export interface SettleOptions {
   readonly tx?: Queryable
 }
 
+/** A batch of finished rows that is settled together with the next claim. */
+export interface Settlement {
+  readonly leases: readonly Lease[]
+  readonly args?: readonly OutcomeArgs[] | undefined
+}
+
 /** The five verbs over one table, for one owner (and one bucket). Nothing else changes a lease. */
 export interface LeaseStore<Row extends object = Record<string, unknown>, Outcome extends string = string> {
   readonly table: LeaseTable<Outcome>
   readonly owner: string
+  /** How claims of this table find rows. */
+  readonly ways: readonly Way[]
   claim(request: ClaimRequest): Promise<Claim<Row>>
   renew(leases: readonly Lease[], leaseMs: number): Promise<Renewal>
   settle(outcome: Outcome, leases: readonly Lease[], options?: SettleOptions): Promise<Ended>
-  /** Settles one batch and claims the next, in one round trip. */
-  exchange(
-    settlement: { outcome: Outcome; leases: readonly Lease[]; args?: SettleOptions['args'] },
-    request: ClaimRequest,
-  ): Promise<Ended & Claim<Row>>
+  /** Whether rows settled as `done` and the next claim can share a statement. */
+  readonly canSettleAndClaim: boolean
+  /** Settles a batch as `done` and claims the next one, in one round trip. */
+  settleAndClaim(settlement: Settlement, request: ClaimRequest): Promise<Ended & Claim<Row>>
   /** Gives rows back untouched, for another claim, at once or after a delay. */
   release(leases: readonly Lease[], delayMs?: number): Promise<Ended>
   /** Takes back what has expired, or all that a dead owner held. */
   reap(request?: { limit?: number; ownedBy?: string }): Promise<readonly Reaped[]>
-  /**
-   * Lets those go on who stand first in the line of their ordering key and were left waiting: after a row was deleted
-   * by hand, or in the caller's transaction after it let a key go on. Without keys it goes from one key to the next,
-   * a bounded number at a time; hand it the `last` of its answer to go on.
-   */
-  advance(request?: AdvanceRequest): Promise<Advanced>
-  /** The next claim or exchange begins with the lines of these keys. */
-  lookAgain(keys: readonly string[]): void
-}
-
-export interface AdvanceRequest {
-  readonly keys?: readonly string[]
-  readonly after?: string | undefined
-  readonly tx?: Queryable
-}
-
-export interface Advanced {
-  readonly advanced: number
-  /** The last key that was looked at; absent when there are no more. */
-  readonly last: string | undefined
 }
 
 export interface StoreOptions {
   readonly owner: string
   readonly bucket?: number
   readonly clock?: Clock
+  /** Told of each row that stops a statement with a data error. */
+  readonly onDataError?: (report: DataErrorReport) => void
 }

@@ -82,7 +82,7 @@ it('what an operator may have to act upon is a warning or an error', () => {
     'warn fencedOff',
     'warn paused',
     'warn reaped',
-    'warn advanced',
+    'error dataError',
     'error reaperFailed',
     'error workerDied',
     'warn workerReturned',

@@ -32,7 +32,7 @@ const ENTRIES: { readonly [Type in EventType]: Entry<Type> } = {
   },
   resumed: { level: 'info', message: 'claiming goes on' },
   reaped: { level: 'warn', message: 'took back an expired lease' },
-  advanced: { level: 'warn', message: 'let rows go on whose ordering key had come to a halt' },
+  dataError: { level: 'error', message: 'a data error: the row was left out of the statement' },
   reaperRan: { level: ({ recovered }) => (recovered === 0 ? 'debug' : 'info'), message: 'the reaper ran' },
   reaperFailed: { level: 'error', message: 'the reaper failed' },
   workerStarted: { level: 'info', message: 'the worker has started' },

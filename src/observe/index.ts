@@ -10,6 +10,5 @@ export { createHealth, type Check, type CheckResult, type Health } from './healt
 export { createLog, type Logger, type LogOptions, withoutUrlPasswords } from './log.ts'
 export { createMetrics, type Metrics, type MetricsOptions } from './metrics.ts'
 export { loadOpenTelemetry, observeWithOpenTelemetry, type OpenTelemetryApi } from './opentelemetry.ts'
-export { pendingAge, type PendingAge } from './pending-age.ts'
-export { pendingCount, type PendingCount } from './pending-count.ts'
+export { pendingAge, type PendingAge, pendingCount, type PendingCount } from '../lease/backlog.ts'
 export { isReaperAlive, reaperSomewhere, type RunState, workersRun } from './worker-checks.ts'

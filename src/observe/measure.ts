@@ -22,6 +22,7 @@ export function measure(events: Events, into: Measurements): () => void {
       into.add('settlements', { table, outcome }, ids.length),
     ),
     events.on('released', ({ table, ids }) => into.add('releasedRows', { table }, ids.length)),
+    events.on('dataError', ({ table, verb }) => into.add('dataErrors', { table, verb })),
     events.on('fencedOff', ({ table }) => into.add('fencedOff', { table })),
     events.on('lost', ({ table, reason }) => into.add('leasesLost', { table, reason })),
     events.on('failed', ({ table, outcome }) => into.add('handlerFailures', { table, outcome })),

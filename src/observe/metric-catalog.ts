@@ -87,6 +87,14 @@ export const METRICS = {
     labels: ['table'],
     help: 'Outcomes that were not written, because the lease was no longer current.',
   },
+  dataErrors: {
+    kind: 'counter',
+    name: 'leasehold_data_errors_total',
+    instrument: 'leasehold.data.errors',
+    unit: '1',
+    labels: ['table', 'verb'],
+    help: 'Rows that were left out of a statement because they stopped it with a data error, by verb.',
+  },
   leasesLost: {
     kind: 'counter',
     name: 'leasehold_leases_lost_total',

@@ -20,7 +20,7 @@ function samples(text: string): Record<string, number> {
 it('RULE-020-023: the reaper tells by name how many rows it recovered, how stale they were and how often it ran', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
-  const reaped = { ...row, owner: 'gone', evicted: false }
+  const reaped = { ...row, owner: 'gone', evicted: false, exhausted: false }
   events.emit('reaped', { ...reaped, staleMs: 400 })
   events.emit('reaped', { ...reaped, staleMs: 7_000 })
   events.emit('reaped', { ...reaped, staleMs: 4_000_000 })
@@ -67,6 +67,19 @@ it('claims, settlements by outcome, losses by reason, heartbeats and pauses are 
     'leasehold_heartbeat_failures_total{table="public.emails"}': 1,
     'leasehold_paused{table="public.emails",reason="saturated"}': 0,
     'leasehold_paused{table="public.emails",reason="operator"}': 1,
+  })
+})
+
+it('data errors are counted per table and verb, each time a row is tried', async () => {
+  const events = new Events()
+  const metrics = createMetrics(events)
+  const stopped = { ...of, id: '7', error: new Error('out of range') }
+  events.emit('dataError', { ...stopped, verb: 'reap', retryInMs: 1_000 })
+  events.emit('dataError', { ...stopped, verb: 'reap', retryInMs: 2_000 })
+  events.emit('dataError', { ...stopped, verb: 'settle' })
+  expect(samples(await metrics.render())).toMatchObject({
+    'leasehold_data_errors_total{table="public.emails",verb="reap"}': 2,
+    'leasehold_data_errors_total{table="public.emails",verb="settle"}': 1,
   })
 })
 

@@ -59,6 +59,7 @@ it('RULE-020-023: the instruments reaper.recovered.count, reaper.stale.duration 
     owner: 'gone',
     staleMs: 1_500,
     evicted: false,
+    exhausted: false,
   })
   events.emit('reaperRan', { worker: 'w1', recovered: 1, durationMs: 1 })
   expect(written).toEqual([

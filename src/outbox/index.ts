@@ -9,7 +9,14 @@
  *   cannot go on holds up nobody else.
  * - **What has failed for good is kept**, and comes back by a replay that says who wanted it and why.
  */
-export { createOutbox, enqueue, type Enqueue, type Outbox, type OutboxOptions } from './producer/outbox.ts'
+export {
+  createOutbox,
+  enqueue,
+  type Enqueue,
+  type EnqueueOptions,
+  type Outbox,
+  type OutboxOptions,
+} from './producer/outbox.ts'
 export type { Enqueued } from './producer/enqueue.ts'
 export type { AnyPayloads, EventPayloads, NewEvent, OutboxEvent } from './event.ts'
 export {

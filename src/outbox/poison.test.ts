@@ -1,83 +1,110 @@
-/**
- * A key that cannot go on, with 100,000 events behind it. How fast the others are is measured by the bench; here it is
- * counted what the database has to touch for them, which no other load of the machine changes.
- */
-import { afterAll, expect, it } from 'vitest'
+/** Relay processes that die because of an event, or of every event, and are restarted each time. */
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { recording, statuses, useRelays } from '../../test/support/running-relay.ts'
+import { useProcesses } from '../../test/support/processes.ts'
+import { arrivals, createSink, type RelayConfig, startRelay } from '../../test/support/relay-process.ts'
+import { statuses } from '../../test/support/running-relay.ts'
+import type { WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { done, Events, retry } from '../worker/index.ts'
-import { createOutbox } from './producer/outbox.ts'
 
 const { url } = useDatabase()
+const processes = useProcesses()
 const db = openDatabase({ url })
-const startRelay = useRelays(url)
-const { enqueue } = createOutbox()
+
+beforeAll(async () => createSink(db))
+beforeEach(async () => db.query({ text: 'truncate leasehold.outbox, public.sink restart identity' }))
 afterAll(async () => db.close())
 
-const [BEHIND, OTHERS, KEYS] = [100_000, 10_000, 500]
-
-interface Touched {
-  readonly read: number
-  readonly written: number
-}
-
-async function touched(): Promise<Touched> {
-  const { rows } = await db.query<Touched>({
-    text: `select
-      (select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'outbox')::float8 as read,
-      (select n_tup_upd from pg_stat_user_tables where relname = 'outbox')::float8 as written`,
+async function writeEvents(count: number, more = ''): Promise<void> {
+  await db.query({
+    text: `insert into leasehold.outbox (event_type, payload${more === '' ? '' : ', max_attempts'})
+      select 'test.happened', jsonb_build_object('n', n)${more} from generate_series(1, $1::int) as n`,
+    values: [count],
   })
-  return rows[0] ?? { read: 0, written: 0 }
 }
 
-async function drain(): Promise<Touched> {
-  await db.query({ text: 'vacuum analyze leasehold.outbox' })
-  const others = Array.from({ length: OTHERS }, (_, n) => ({
-    type: 'good',
-    payload: { n },
-    orderingKey: `key ${n % KEYS}`,
-  }))
-  await enqueue(db, others)
-  const before = await touched()
-  const events = new Events()
-  let published = 0
-  const all = events.next('settled', ({ outcome, ids }) => {
-    if (outcome === 'done') published += ids.length
-    return published === OTHERS
-  })
-  const publisher = recording(({ type }) =>
-    type === 'good' ? done() : retry({ error: 'no', delayMs: 3_600_000 }),
-  )
-  const { runtime } = await startRelay({ publisher }, { events })
-  await all
-  // The statistics of a session are told at its end, at the latest.
-  await runtime.stop()
-  const after = await touched()
-  return { read: after.read - before.read, written: after.written - before.written }
+async function unfinished(): Promise<number> {
+  const { PENDING = 0, CLAIMED = 0 } = await statuses(db)
+  return PENDING + CLAIMED
 }
 
-it('LIFE-13: a key that is stuck with 100,000 events behind it costs the others nothing', async () => {
-  // Its snapshot would keep dead entries alive that are walked over, and be counted here.
-  await db.query({ text: 'alter table leasehold.outbox set (autovacuum_enabled = off)' })
-  await drain()
-  const alone = await drain()
-  for (let n = 0; n < BEHIND; n += 10_000) {
-    await enqueue(
-      db,
-      Array.from({ length: 10_000 }, (_, i) => ({
-        type: 'bad',
-        payload: { n: n + i },
-        orderingKey: 'poison',
-      })),
+/** Restarts the relay whenever it dies, until one of them has finished all that there is. Returns how many died. */
+async function restartUntilAllIsFinished(config: Omit<RelayConfig, 'databaseUrl'>): Promise<number> {
+  for (let deaths = 0; ; deaths += 1) {
+    const open = await unfinished()
+    const relay = startRelay(processes, { databaseUrl: url, tell: ['settled', 'reaped'], ...config })
+    const died = relay.exited.then(() => 'died' as const)
+    const finished = allFinished(relay, open).then(
+      () => 'finished' as const,
+      // The process ended before it said so.
+      () => died,
     )
+    if ((await Promise.race([died, finished])) === 'finished') {
+      await relay.kill('SIGTERM')
+      return deaths
+    }
   }
-  // Its first event fails, and those that were not written together with others before them are found waiting.
-  await drain()
-  const beside = await drain()
-  // It varies with the size of the claims, and with the statements of others that keep dead entries alive meanwhile:
-  // by two thirds on a busy machine. To walk over those that wait in every look would make it more than ten times as much.
-  expect(beside.read).toBeLessThan(2 * alone.read + BEHIND)
-  expect(beside.written).toBeLessThan(alone.written * 1.5)
-  expect(await statuses(db)).toEqual({ PUBLISHED: 4 * OTHERS, PENDING: BEHIND })
+}
+
+/** Settled by this relay, or given up by its reaper. */
+async function allFinished(relay: WorkerProcess, open: number): Promise<void> {
+  const isFinished = (): boolean => {
+    const settled = relay.all('settled').flatMap(({ outcome, ids }) => (outcome === 'done' ? (ids as string[]) : []))
+    const dead = relay.all('reaped').flatMap(({ exhausted, id }) => (exhausted === true ? [String(id)] : []))
+    return new Set([...settled, ...dead]).size >= open
+  }
+  await Promise.race([relay.heard('settled', isFinished), relay.heard('reaped', isFinished)])
+}
+
+describe('D10: poison isolation', () => {
+  it('LIFE-08: an event that kills its process on sight ends DEAD beside 5,000 others, which are all published and lose two attempts at most', async () => {
+    await writeEvents(5_000, ', 5')
+    const poison = 50
+    const deaths = await restartUntilAllIsFinished({ poison, retry: { firstMs: 50 } })
+    expect(deaths).toBe(5)
+    expect(await statuses(db)).toEqual({ PUBLISHED: 4_999, DEAD: 1 })
+    const { rows } = await db.query<{ n: number; status: string; attempts: number; expiries: number }>({
+      text: `select (payload ->> 'n')::int as n, status, attempts, expiries from leasehold.outbox
+        where attempts > 2 or status = 'DEAD'`,
+    })
+    expect(rows).toEqual([{ n: poison, status: 'DEAD', attempts: 5, expiries: 5 }])
+    expect(new Set((await arrivals(db)).map(({ n }) => n)).size).toBe(4_999)
+  }, 300_000)
+
+  it('after one ordinary kill, what was in flight is published elsewhere at once and counts one attempt', async () => {
+    await writeEvents(2_000)
+    const victim = startRelay(processes, { databaseUrl: url, dieAt: 'acknowledged' })
+    expect(await victim.exited).toMatchObject({ signal: 'SIGKILL' })
+    expect(await restartUntilAllIsFinished({})).toBe(0)
+    const { rows } = await db.query<{ attempts: number; waited: boolean; count: number }>({
+      // An event that came back at once was available no later than a second after another relay had started.
+      text: `select attempts, available_at > created_at + interval '1 minute' as waited, count(*)::int as count
+        from leasehold.outbox group by 1, 2 order by 1`,
+    })
+    expect(rows.map(({ attempts, waited }) => [attempts, waited])).toEqual([
+      [0, false],
+      [1, false],
+    ])
+    expect(await statuses(db)).toEqual({ PUBLISHED: 2_000 })
+  }, 120_000)
+
+  it('a release that crashes on every event gives none of them up, and the good release publishes all', async () => {
+    await writeEvents(300)
+    for (let crash = 0; crash < 12; crash += 1) {
+      const relay = startRelay(processes, { databaseUrl: url, dieAt: 'publishing', retry: { firstMs: 100 } })
+      expect(await relay.exited).toMatchObject({ signal: 'SIGKILL' })
+    }
+    expect(await statuses(db)).not.toHaveProperty('DEAD')
+    expect(await restartUntilAllIsFinished({ retry: { firstMs: 100 } })).toBe(0)
+    expect(await statuses(db)).toEqual({ PUBLISHED: 300 })
+  }, 300_000)
 })
+
+it('3,000 events of 256 KiB drain in a process with a heap of 256 MB', async () => {
+  await db.query({
+    text: `insert into leasehold.outbox (event_type, payload)
+      select 'large', jsonb_build_object('n', n, 'text', repeat('x', 262100)) from generate_series(1, 3000) as n`,
+  })
+  expect(await restartUntilAllIsFinished({ execArgv: ['--max-old-space-size=256'] })).toBe(0)
+  expect(await statuses(db)).toEqual({ PUBLISHED: 3_000 })
+}, 300_000)

@@ -1,5 +1,5 @@
 import { LeaseholdError } from '../errors.ts'
-import type { RetryPolicy } from '../worker/back-off.ts'
+import type { RetryPolicy } from '../lease/retry-policy.ts'
 import type { HandlerContext } from '../worker/context.ts'
 import { dead, type Outcome, PermanentError, retry, SaturatedError } from '../worker/outcome.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
@@ -21,8 +21,8 @@ export interface RelayOptions {
   readonly onFailure?: OnFailure
   readonly settings?: Partial<WorkerSettings>
   /** How long a failed event waits; how often it is tried at most stands in the event itself (`maxAttempts`). */
-  readonly retry?: Partial<Omit<RetryPolicy, 'maxAttempts'>> & {
-    /** An event that fails at this age is dead. Default: no limit. */
+  readonly retry?: Partial<RetryPolicy> & {
+    /** An event that fails at this age, by the database's clock, is dead. Default: no limit. */
     readonly maxAgeMs?: number
   }
   /** How long finished events are kept; `false`: for ever, or until somebody else removes them. */
@@ -40,18 +40,16 @@ const DEFAULT_MAX_BATCH = 100
 /** The worker of the outbox: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
 export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
   const { publisher, schema, onFailure = 'block', settings, retention = {}, bucket } = options
-  const { maxAgeMs, ...policy } = options.retry ?? {}
+  const { maxAgeMs, ...retryPolicy } = options.retry ?? {}
   refuseUnknown(options)
   const maxBatch = publisher.maxBatch ?? DEFAULT_MAX_BATCH
-  const limits = { onFailure, maxAgeMs }
   return {
     name: OUTBOX,
-    table: outboxTable({ schema, onFailure }),
+    table: outboxTable({ schema, onFailure, retry: retryPolicy, maxAgeMs }),
     wake: true,
-    handle: maxBatch === 1 ? oneByOne(publisher, limits) : inBatches(publisher, maxBatch, limits),
+    handle: maxBatch === 1 ? oneByOne(publisher, onFailure) : inBatches(publisher, maxBatch, onFailure),
     // A publisher that takes batches gets them: as many slots as fill one.
     settings: { ...(maxBatch === 1 ? {} : { concurrency: maxBatch }), ...settings },
-    retry: policy,
     ...(bucket === undefined ? {} : { bucket }),
     ...(publisher.probe === undefined
       ? {}
@@ -70,7 +68,7 @@ export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
 
 type Handle = WorkDeclaration<OutboxRow>['handle']
 
-function oneByOne(publisher: Publisher, limits: Limits): Handle {
+function oneByOne(publisher: Publisher, onFailure: OnFailure): Handle {
   return async (context) => {
     try {
       const events = [eventOf(context)]
@@ -78,9 +76,9 @@ function oneByOne(publisher: Publisher, limits: Limits): Handle {
         ? await publishTraced(publisher, events, context)
         : await publisher.publish(events, context)
       // The way of most events, and nothing more is made for it.
-      return answers === undefined ? undefined : answered(limits, answers, context)
+      return answers === undefined ? undefined : answered(onFailure, answers, context)
     } catch (error) {
-      return failed(limits, error, context)
+      return failed(onFailure, error, context)
     }
   }
 }
@@ -93,51 +91,43 @@ async function publishTraced(
   return withTraces(events, publisher.name, async (traced) => publisher.publish(traced, context))
 }
 
-function answered(limits: Limits, answers: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
+function answered(onFailure: OnFailure, answers: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
   const answer = checkedAnswers(answers, 1)?.[0]
-  return answer instanceof SaturatedError ? failed(limits, answer, context) : within(limits, answer, context)
+  return answer instanceof SaturatedError ? failed(onFailure, answer, context) : within(onFailure, answer, context)
 }
 
-function inBatches(publisher: Publisher, maxBatch: number, limits: Limits): Handle {
+function inBatches(publisher: Publisher, maxBatch: number, onFailure: OnFailure): Handle {
   const batches = new Batches<OutboxRow>(maxBatch, async (rows, context) =>
     withTraces(rows.map(eventOf), publisher.name, async (events) => publisher.publish(events, context)),
   )
   return async (context) => {
     try {
-      return within(limits, await batches.add(context), context)
+      return within(onFailure, await batches.add(context), context)
     } catch (error) {
-      return failed(limits, error, context)
+      return failed(onFailure, error, context)
     }
   }
 }
 
-interface Limits {
-  readonly onFailure: OnFailure
-  readonly maxAgeMs: number | undefined
-}
-
-/** A failure that is one too many is dead (LIFE-08). */
+/** With `skip` and `park` an event of a key is dead at its first failure; the table knows all other limits (LIFE-08). */
 function within(
-  { onFailure, maxAgeMs }: Limits,
+  onFailure: OnFailure,
   outcome: Outcome | void,
   context: HandlerContext<OutboxRow>,
 ): Outcome | void {
   if (outcome === undefined || outcome.outcome !== 'retry') return outcome
-  // A relay that has to stop, or has lost the lease, is not the event's fault; the runtime knows what to do.
+  // A relay that has to stop, or has lost the lease, is not the event's fault; the worker knows what to do.
   if (context.signal.aborted) throw context.signal.reason
-  const { row, attempt } = context
   const error = outcome.args['error'] ?? 'the publisher gave no reason'
-  if (row.max_attempts !== null && attempt >= row.max_attempts) return dead(error)
-  if (onFailure !== 'block' && row.ordering_key !== null) return dead(error)
-  if (maxAgeMs !== undefined && Date.now() - row.created_at.getTime() >= maxAgeMs) return dead(error)
-  return outcome
+  if (onFailure !== 'block' && context.row.ordering_key !== null) return dead(error)
+  return { ...outcome, args: { ...outcome.args, error } }
 }
 
-function failed(limits: Limits, error: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
+function failed(onFailure: OnFailure, error: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
   // Nobody's fault: the runtime gives the event back, and rests.
   if (error instanceof SaturatedError) throw error
   if (error instanceof PermanentError) return dead(error)
-  return within(limits, retry({ error }), context)
+  return within(onFailure, retry({ error }), context)
 }
 
 function eventOf({ row, token, attempt }: HandlerContext<OutboxRow>): OutboxEvent {

@@ -1,4 +1,5 @@
 import { leaseTable } from '../lease/declaration.ts'
+import type { RetryPolicy } from '../lease/retry-policy.ts'
 import type { LeaseTable } from '../lease/table.ts'
 
 /**
@@ -15,10 +16,10 @@ export type OnFailure = 'block' | 'skip' | 'park'
 export interface OutboxTableOptions {
   readonly schema?: string | undefined
   readonly onFailure?: OnFailure | undefined
+  readonly retry?: Partial<RetryPolicy> | undefined
+  /** An event that fails at this age, by the database's clock, is dead. */
+  readonly maxAgeMs?: number | undefined
 }
-
-/** One more failure is one too many. */
-const LAST = 'coalesce(attempts + 1 >= max_attempts, false)'
 
 /** The row as a relay sees it. */
 export interface OutboxRow {
@@ -37,52 +38,46 @@ export interface OutboxRow {
 export function outboxTable({
   schema = 'leasehold',
   onFailure = 'block',
+  retry = {},
+  maxAgeMs,
 }: OutboxTableOptions = {}): LeaseTable<'done' | 'retry' | 'dead'> {
-  const parks = onFailure === 'park' ? 'ordering_key is not null' : 'false'
+  const parked = onFailure === 'park' ? 'ordering_key is not null' : 'false'
+  const tooOld =
+    maxAgeMs === undefined ? undefined : `created_at <= now() - ${maxAgeMs} * interval '1 millisecond'`
   return leaseTable({
     table: { schema, name: 'outbox' },
     id: 'id',
     bucket: 'bucket',
     lease: { owner: 'claimed_by', until: 'locked_until', token: 'lock_token' },
-    claimable: 'available_at is not null',
+    claimable: "status = 'PENDING'",
     availableAt: 'available_at',
     order: ['available_at', 'id'],
     onExpiry: 'reap',
     held: "status = 'CLAIMED'",
-    attempts: 'attempts',
-    ordering: {
-      key: 'ordering_key',
-      behind: 'behind',
-      // In the words of the indexes, which must not change with the status of an event without a key.
-      waitedFor: "indexed_status in ('PENDING', 'CLAIMED') or parked",
-      inFlight: "indexed_status = 'CLAIMED'",
-    },
-    notes: { table: { schema, name: 'outbox_claims' }, column: 'claim_id' },
-    bundles: { table: { schema, name: 'outbox_bundles' } },
+    attempts: { column: 'attempts', expiries: 'expiries', max: 'max_attempts' },
+    retry,
+    ordering: { key: 'ordering_key', unfinished: "status in ('PENDING', 'CLAIMED') or parked" },
+    bytes: 'pg_column_size(payload) + pg_column_size(headers)',
     writes: {
-      claim: { status: "'CLAIMED'", available_at: 'null', claimed_at: 'now()' },
+      claim: { status: "'CLAIMED'", claimed_at: 'now()' },
       release: {
         status: "'PENDING'",
         available_at: "now() + $delay_ms * interval '1 millisecond'",
         claimed_at: 'null',
-      },
-      reap: {
-        status: `case when ${LAST} then 'DEAD' else 'PENDING' end`,
-        available_at: `case when ${LAST} then null else now() end`,
-        claimed_at: 'null',
-        parked: `${LAST} and ${parks}`,
-        last_error: "'the lease expired: its relay died, or lost the database'",
       },
     },
     outcomes: {
       done: { set: { status: "'PUBLISHED'", published_at: 'now()', claimed_at: 'null' } },
       retry: {
         set: {
-          status: "'PENDING'",
+          status: tooOld === undefined ? "'PENDING'" : `case when ${tooOld} then 'DEAD' else 'PENDING' end`,
           attempts: 'attempts + 1',
           last_error: '$error',
           available_at: "now() + coalesce($delay_ms, 0) * interval '1 millisecond'",
           claimed_at: 'null',
+          ...(tooOld === undefined
+            ? {}
+            : { dead_at: `case when ${tooOld} then now() end`, parked: `${tooOld} and ${parked}` }),
         },
         args: { error: 'text', delay_ms: 'float8' },
       },
@@ -91,12 +86,14 @@ export function outboxTable({
           status: "'DEAD'",
           attempts: 'attempts + 1',
           last_error: '$error',
-          parked: parks,
+          dead_at: 'now()',
+          parked,
           claimed_at: 'null',
         },
         args: { error: 'text' },
       },
     },
+    expired: { error: "'the lease expired: its relay died, or lost the database'" },
     columns: [
       'id',
       'event_id',

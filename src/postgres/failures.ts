@@ -94,6 +94,11 @@ export function isLockConflict(error: unknown): boolean {
   return hasState(error, '55P03') || hasState(error, '40P01')
 }
 
+/** The server takes no writes at the moment: a standby, or `default_transaction_read_only`. */
+export function isReadOnly(error: unknown): boolean {
+  return hasState(error, '25006')
+}
+
 /** The statement came after another one of its transaction had failed: in_failed_sql_transaction. */
 export function isInFailedTransaction(error: unknown): boolean {
   return hasState(error, '25P02')

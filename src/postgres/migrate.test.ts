@@ -3,11 +3,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { withDatabase } from '../../test/support/admin.ts'
 import { useDatabase } from '../../test/support/database.ts'
-import { openLeaseStore } from '../lease/index.ts'
-import { outboxTable } from '../outbox/table.ts'
 import { startProxy } from '../../test/support/proxy.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { startServer, type TestServer } from '../../test/support/server.ts'
 import { openDatabase, type Database } from './database.ts'
 import { quoteIdentifier, quoteQualified } from './identifiers.ts'
 import { migrate, type MigrationEvent } from './migrate.ts'
@@ -32,7 +32,7 @@ afterEach(async () => {
   await Promise.all(directories.splice(0).map(async (directory) => rm(directory, { recursive: true })))
 })
 
-/** A name that nobody has used, and that would not survive without quotes. */
+/** A name that is not in use, and that has to be quoted. */
 function freshSchema(): string {
   schemas += 1
   return `Lease "hold" ${schemas}`
@@ -57,7 +57,7 @@ const one = 'create table one (id int);\ninsert into one values (1);\n'
 const two = 'create table two (id int);\n'
 
 describe('the migrations of this package', () => {
-  it('bring an empty schema to the newest version, and a second run does nothing', async () => {
+  it('bring an empty schema to the newest version, and a second run changes nothing', async () => {
     const schema = freshSchema()
     const versions = (await readMigrations(MIGRATIONS_DIRECTORY)).map(({ version }) => version)
     expect(await migrate(db, { schema })).toEqual({ applied: versions, version: versions.length, ahead: [] })
@@ -65,7 +65,7 @@ describe('the migrations of this package', () => {
     expect(await tablesOf(schema)).toEqual(expect.arrayContaining(['audit', 'migrations']))
   })
 
-  it('started by eight at once: each is applied exactly once, and all end at the same version', async () => {
+  it('are applied exactly once each when eight processes start them at once', async () => {
     const schema = freshSchema()
     const directory = await directoryOf({
       '001_one.sql': one,
@@ -82,7 +82,7 @@ describe('the migrations of this package', () => {
     expect(await tablesOf(schema)).toEqual(['migrations', 'one', 'two'])
   })
 
-  it('with nothing to do cost one round trip', async () => {
+  it('cost one round trip when there is nothing to apply', async () => {
     const schema = freshSchema()
     await migrate(db, { schema })
     const proxy = await startProxy(database.url)
@@ -97,14 +97,14 @@ describe('the migrations of this package', () => {
 })
 
 describe('order', () => {
-  it('only what is new is applied, and every file finds the schema on its search_path', async () => {
+  it('only new files are applied, with the schema on their search_path', async () => {
     const schema = freshSchema()
     await migrate(db, { schema, directory: await directoryOf({ '001_one.sql': one }) })
     const directory = await directoryOf({ '001_one.sql': one, '002_two.sql': 'insert into one values (2)' })
     expect(await migrate(db, { schema, directory })).toEqual({ applied: [2], version: 2, ahead: [] })
   })
 
-  it('a database ahead of the release is left alone, and told', async () => {
+  it('a database that is ahead of the release is not changed, and reported as such', async () => {
     const schema = freshSchema()
     await migrate(db, { schema, directory: await directoryOf({ '001_one.sql': one, '002_two.sql': two }) })
     const directory = await directoryOf({ '001_one.sql': one })
@@ -116,7 +116,7 @@ describe('order', () => {
     [{ '002_b.sql': '' }, '1 is missing before 002_b.sql'],
     [{ '001_a.sql': '', '001_b.sql': '' }, '1 is used by 001_a.sql and 001_b.sql'],
     [{ '1-first.sql': '' }, '1-first.sql is not named like'],
-  ])('files that are not numbered one by one are refused: %o', async (files, message) => {
+  ])('files that are not numbered 1, 2, 3, … are refused: %o', async (files, message) => {
     const schema = freshSchema()
     const outcome = migrate(db, { schema, directory: await directoryOf(files) })
     await expect(outcome).rejects.toMatchObject({
@@ -126,7 +126,7 @@ describe('order', () => {
     expect(await tablesOf(schema)).toEqual([])
   })
 
-  it('a ledger with a hole is refused', async () => {
+  it('a ledger with a gap is refused', async () => {
     const schema = freshSchema()
     const directory = await directoryOf({ '001_one.sql': one, '002_two.sql': two })
     await migrate(db, { schema, directory })
@@ -139,7 +139,7 @@ describe('order', () => {
 })
 
 describe('a file that was changed after it had been applied', () => {
-  it('is refused, with its name and both checksums', async () => {
+  it('is refused with an error that has its name and both checksums', async () => {
     const schema = freshSchema()
     await migrate(db, { schema, directory: await directoryOf({ '001_one.sql': one }) })
     const changed = await directoryOf({ '001_one.sql': `${one}-- more`, '002_two.sql': two })
@@ -150,7 +150,7 @@ describe('a file that was changed after it had been applied', () => {
     expect(await tablesOf(schema)).toEqual(['migrations', 'one'])
   })
 
-  it('line ends are no change', async () => {
+  it('is accepted when only its line ends have changed', async () => {
     const schema = freshSchema()
     await migrate(db, { schema, directory: await directoryOf({ '001_one.sql': one }) })
     const windows = await directoryOf({ '001_one.sql': one.replaceAll('\n', '\r\n') })
@@ -159,7 +159,7 @@ describe('a file that was changed after it had been applied', () => {
 })
 
 describe('a file that fails', () => {
-  it('leaves nothing behind, keeps what came before, and names file, place and SQL error', async () => {
+  it('is rolled back while earlier files stay applied, and the error names the file, the position and the SQL error', async () => {
     const schema = freshSchema()
     const broken = `${two}-- é 🙂\ninsert into two\n  select nothing;\n`
     const outcome = migrate(db, {
@@ -179,7 +179,7 @@ describe('a file that fails', () => {
   })
 })
 
-it('a role that may not create the schema is told so, as the failure of the first migration', async () => {
+it('a role that may not create the schema gets the failure of the first migration', async () => {
   const role = `${database.name.slice(0, 40)}_reader`
   await db.query({ text: `create role ${quoteIdentifier(role)} login password 'reader'` })
   const url = new URL(database.url)
@@ -188,7 +188,7 @@ it('a role that may not create the schema is told so, as the failure of the firs
   const reader = openDatabase({ url: url.href })
   await expect(migrate(reader, { schema: freshSchema() })).rejects.toMatchObject({
     code: 'MIGRATION_FAILED',
-    message: expect.stringMatching(/001_foundation\.sql failed: permission denied.*SQLSTATE 42501/),
+    message: expect.stringMatching(/001_core\.sql failed: permission denied.*SQLSTATE 42501/),
   })
   await reader.close()
   await db.query({ text: `drop role ${quoteIdentifier(role)}` })
@@ -204,7 +204,7 @@ describe('a table that is in use', () => {
     return { schema, directory: await directoryOf(alter), hold }
   }
 
-  it('is tried again until it is free', async () => {
+  it('delays the migration, which is retried until the table is free', async () => {
     const { schema, directory, hold } = await prepared()
     let migrating: Promise<unknown> | undefined
     await db.transaction(async (tx) => {
@@ -217,7 +217,7 @@ describe('a table that is in use', () => {
     expect(await migrating).toMatchObject({ applied: [2] })
   })
 
-  it('for ever: the migration gives up, with what to look for, and nothing was applied', async () => {
+  it('for too long makes the migration fail with an error that names the cause, and nothing is applied', async () => {
     const { schema, directory, hold } = await prepared()
     await db.transaction(async (tx) => {
       await tx.query(hold)
@@ -231,59 +231,46 @@ describe('a table that is in use', () => {
   })
 })
 
-describe('the tables beside the outbox', () => {
-  it.each([
-    [6, 'outbox_claims', 'note that'],
-    [7, 'outbox_bundles', 'take bundles of them'],
-  ])('%i: in %s, who may claim events may %s, whoever granted it before', async (version, beside) => {
-    const schema = freshSchema()
-    const role = `relay_${version}_${Date.now()}`
-    await migrateTo(schema, version - 1)
-    await db.query({ text: `create role ${role}` })
-    try {
-      await db.query({ text: `grant select, update on ${quoteQualified(schema, 'outbox')} to ${role}` })
-      await migrateTo(schema, version)
-      const { rows } = await db.query({
-        text: `select bool_and(has_table_privilege($1, $2, p)) as granted
-          from unnest(array['select', 'insert', 'update', 'delete']) as p`,
-        values: [role, quoteQualified(schema, beside)],
-      })
-      expect(rows).toEqual([{ granted: true }])
-    } finally {
-      await db.query({ text: `drop owned by ${role}` })
-      await db.query({ text: `drop role ${role}` })
-    }
+describe('the roles', () => {
+  let server: TestServer
+  beforeAll(async () => {
+    server = await startServer()
   })
+  afterAll(async () => server.remove())
 
-  it('7: what could be claimed before can be claimed after, in its order, and nothing else', async () => {
-    const schema = freshSchema()
-    const outbox = quoteQualified(schema, 'outbox')
-    await migrateTo(schema, 6)
-    await db.query({
-      text: `insert into ${outbox} (event_type, payload, ordering_key, behind, available_at)
-        select 'a', '{}', case when n % 3 = 0 then 'k' || n end, n % 6 = 0, now() + (n % 2) * interval '1 h'
-        from generate_series(1, 1000) as n`,
-    })
-    await db.query({
-      text: `update ${outbox} set status = 'CLAIMED', available_at = null, claimed_at = now(), claimed_by = 'r',
-        locked_until = now(), lock_token = 1 where id <= 100 and not behind`,
-    })
-    await migrateTo(schema, 7)
-    const { rows } = await db.query<{ id: string }>({
-      text: `select o.id::text as id from ${outbox} as o where available_at <= now() and not behind order by available_at, o.id`,
-    })
-    const store = await openLeaseStore(db, outboxTable({ schema }), { owner: 'r', bucket: 0 })
-    const { claimed } = await store.claim({ limit: 5_000, leaseMs: 60_000 })
-    expect(claimed.map(({ lease }) => lease.id)).toEqual(rows.map(({ id }) => id))
-    const { rows: later } = await db.query<{ later: number }>({
-      text: `select sum(cardinality(rows))::int as later from ${quoteQualified(schema, 'outbox_bundles')}`,
-    })
-    expect(later).toEqual([{ later: 450 }])
-  })
-
-  async function migrateTo(schema: string, version: number): Promise<void> {
-    const files = (await readMigrations(MIGRATIONS_DIRECTORY)).slice(0, version)
-    const directory = await directoryOf(Object.fromEntries(files.map(({ file, text }) => [file, text])))
-    await migrate(db, { schema, directory })
+  const ROLES = ['leasehold_operator', 'leasehold_producer', 'leasehold_reader', 'leasehold_worker']
+  const roles = {
+    text: `select rolname as name, rolcanlogin as login from pg_roles where rolname like 'leasehold\\_%' order by 1`,
   }
+
+  it('are skipped, with their grants, where the migrating role may not create them', async () => {
+    const admin = openDatabase({ url: server.url })
+    await admin.query({ text: `create role migrator login password 'only-for-this-test'` })
+    await admin.query({ text: 'grant create on database postgres to migrator' })
+    const url = new URL(server.url)
+    url.username = 'migrator'
+    const migrator = openDatabase({ url: url.href })
+    expect(await migrate(migrator)).toMatchObject({ version: 4 })
+    expect((await admin.query(roles)).rows).toEqual([])
+    await migrator.close()
+    await admin.query({ text: 'drop schema leasehold cascade' })
+    await admin.close()
+  })
+
+  it('are created once for the server, without login, when several databases are migrated at once', async () => {
+    const names = ['first', 'second', 'third', 'fourth']
+    const admin = openDatabase({ url: server.url })
+    for (const name of names) await admin.query({ text: `create database ${name}` })
+    const databases = names.map((name) => openDatabase({ url: withDatabase(server.url, name) }))
+    const migrated = await Promise.all(databases.map(async (one) => migrate(one)))
+    expect(migrated.map(({ version }) => version)).toEqual([4, 4, 4, 4])
+    expect((await admin.query(roles)).rows).toEqual(ROLES.map((name) => ({ name, login: false })))
+    const granted = {
+      text: `select has_schema_privilege('leasehold_producer', 'leasehold', 'usage')
+        and has_column_privilege('leasehold_producer', 'leasehold.outbox', 'payload', 'insert')
+        and not has_column_privilege('leasehold_producer', 'leasehold.outbox', 'payload', 'select') as granted`,
+    }
+    for (const one of databases) expect((await one.query(granted)).rows).toEqual([{ granted: true }])
+    await Promise.all([...databases, admin].map(async (one) => one.close()))
+  })
 })

@@ -19,7 +19,7 @@ export interface MigrateOptions {
   readonly schema?: string
   /** Where the files are. Default: those of this package. */
   readonly directory?: URL
-  /** How long one attempt waits for a table lock before it steps back and lets the workers pass. Default 2,000. */
+  /** How long one attempt waits for a table lock before it is rolled back, so that workers can proceed. Default 2,000. */
   readonly lockTimeoutMs?: number
   /** How many attempts one migration gets. Default 30. */
   readonly attempts?: number
@@ -28,7 +28,7 @@ export interface MigrateOptions {
 
 export type MigrationEvent =
   | { readonly type: 'migrationApplied'; readonly file: string }
-  /** A table was in use; the migration gave way and tries again. */
+  /** A table was in use; the migration was rolled back and is retried. */
   | {
       readonly type: 'migrationGaveWay'
       readonly file: string
@@ -51,7 +51,7 @@ const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
 
 /**
  * Brings the schema to the version of this release. Any number of processes may call it at once: each migration is
- * one transaction that holds an advisory lock of that transaction and looks into the ledger again under it.
+ * one transaction that holds a transaction-scoped advisory lock and reads the ledger under it.
  * With nothing to do it is one SELECT.
  */
 export async function migrate(db: Database, options: MigrateOptions = {}): Promise<Migrated> {
@@ -83,8 +83,8 @@ interface Plan {
 }
 
 /**
- * A statement that waits for a table lock makes every later one wait behind it. So the wait is short, and between
- * two attempts the workers get their turn.
+ * A statement that waits for a table lock blocks every later statement that needs the table. Therefore the wait is
+ * short, and between two attempts the workers can proceed.
  */
 async function applyWithRetries(db: Database, plan: Plan, options: MigrateOptions): Promise<boolean> {
   const attempts = options.attempts ?? 30
@@ -121,12 +121,14 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
   const ledger = await readLedger(tx, schema)
   assertUnchanged([file], ledger)
   if (ledger.some((row) => row.version === file.version)) return false
-  // Functions keep this path. Temporary tables come first unless they are named: one called outbox would swallow events.
+  // Functions store this path. Temporary tables come first unless pg_temp is named: one called outbox would receive events.
   await tx.query({ text: `set local search_path to ${quoteIdentifier(schema)}, pg_temp` })
   try {
     await tx.query({ text: file.text })
   } catch (error) {
-    throw isServerError(error) && !isLockConflict(error) ? failed(error, file, placeOf(error, file)) : error
+    throw isServerError(error) && !isLockConflict(error)
+      ? failed(error, file, positionOf(error, file))
+      : error
   }
   await recordMigration(tx, schema, file)
   return true
@@ -134,15 +136,15 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
 
 type ServerError = Error & { readonly code: string | undefined; readonly position: string | undefined }
 
-function failed(error: ServerError, file: MigrationFile, place: string): LeaseholdError {
+function failed(error: ServerError, file: MigrationFile, position: string): LeaseholdError {
   return new LeaseholdError(
     'MIGRATION_FAILED',
-    `The migration ${file.file} failed${place}: ${error.message} (SQLSTATE ${error.code}).`,
-    { remedy: 'Nothing of this file was applied. Remove the cause and run it again.', cause: error },
+    `The migration ${file.file} failed${position}: ${error.message} (SQLSTATE ${error.code}).`,
+    { remedy: 'Nothing of this file was applied. Remove the cause and repeat the migration.', cause: error },
   )
 }
 
-function placeOf(error: ServerError, file: MigrationFile): string {
+function positionOf(error: ServerError, file: MigrationFile): string {
   if (error.position === undefined) return ''
   // PostgreSQL counts characters, not UTF-16 units.
   const before = Array.from(file.text)
@@ -158,7 +160,7 @@ function lockedOut(error: unknown, plan: Plan, attempts: number): LeaseholdError
     `The migration ${plan.file.file} got no lock in ${attempts} attempts of lockTimeoutMs = ${plan.lockTimeoutMs} ms.`,
     {
       remedy:
-        'Nothing of this file was applied. End the long transaction that holds the table (see pg_stat_activity and pg_blocking_pids) and run it again.',
+        'Nothing of this file was applied. End the long transaction that holds the table (see pg_stat_activity and pg_blocking_pids) and repeat the migration.',
       cause: error,
     },
   )

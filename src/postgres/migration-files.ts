@@ -12,7 +12,7 @@ export interface MigrationFile {
 
 const FILE_NAME = /^(\d{3,})_([a-z0-9_]+)\.sql$/
 
-/** Beside `src/` and beside `dist/` alike. */
+/** The directory is next to `src/`, and next to `dist/` in the package. */
 export const MIGRATIONS_DIRECTORY = new URL('../../migrations/', import.meta.url)
 
 /** Reads `NNN_name.sql`, in order. The numbers run from 1 without a gap, or the directory is refused. */
@@ -41,7 +41,7 @@ async function readMigration(directory: URL, file: string): Promise<MigrationFil
   return { version: Number(digits), name, file, text, checksum: checksumOf(text) }
 }
 
-/** A checkout on Windows turns LF into CRLF; that is no change. */
+/** A checkout on Windows turns LF into CRLF, which does not change the checksum. */
 export function checksumOf(text: string): string {
   return createHash('sha256').update(text.replaceAll('\r\n', '\n')).digest('hex')
 }

@@ -9,7 +9,7 @@ export interface LedgerRow {
   readonly checksum: string
 }
 
-/** What was applied, oldest first; nothing where there is no ledger yet. */
+/** The applied migrations, oldest first; none where there is no ledger yet. */
 export async function readLedger(db: Queryable, schema: string): Promise<readonly LedgerRow[]> {
   try {
     const text = `select version, checksum from ${quoteQualified(schema, 'migrations')} order by version`
@@ -27,7 +27,7 @@ export async function recordMigration(tx: Queryable, schema: string, file: Migra
   })
 }
 
-/** Creates only what is missing: `create schema if not exists` wants a right that is not needed for a ready schema. */
+/** Creates only what is missing: `create schema if not exists` needs a privilege that an existing schema does not. */
 export async function createLedger(tx: Queryable, schema: string): Promise<void> {
   const table = quoteQualified(schema, 'migrations')
   const { rows } = await tx.query<{ schema: boolean; ledger: boolean }>({
@@ -44,7 +44,7 @@ export async function createLedger(tx: Queryable, schema: string): Promise<void>
         checksum text not null,
         applied_at timestamptz not null default now()
       );
-      comment on table ${table} is 'Which migrations were applied. Written by Leasehold only.';
+      comment on table ${table} is 'The migrations that were applied. Written by Leasehold only.';
       comment on column ${table}.version is 'The number the file starts with.';
       comment on column ${table}.name is 'The rest of the file''s name.';
       comment on column ${table}.checksum is 'SHA-256 of the file as it was applied, with LF line ends.';
@@ -53,13 +53,13 @@ export async function createLedger(tx: Queryable, schema: string): Promise<void>
   })
 }
 
-/** Versions go up by one; a hole was made by hand, and what the database is like is then anybody's guess. */
+/** Versions go up by one. A gap was made by hand, and the state of the database is then unknown. */
 export function assertContiguous(ledger: readonly LedgerRow[], schema: string): void {
-  const hole = ledger.findIndex((row, index) => row.version !== index + 1)
-  if (hole === -1) return
+  const gap = ledger.findIndex((row, index) => row.version !== index + 1)
+  if (gap === -1) return
   throw new LeaseholdError(
     'MIGRATION_CHANGED',
-    `The ledger ${quoteQualified(schema, 'migrations')} lacks version ${hole + 1} but has version ${ledger[hole]?.version}.`,
+    `The ledger ${quoteQualified(schema, 'migrations')} lacks version ${gap + 1} but has version ${ledger[gap]?.version}.`,
     { remedy: 'Restore the ledger from a backup; rows were removed from it by hand.' },
   )
 }

@@ -39,9 +39,12 @@ export const SCHEMA_QUERIES = {
           case c.relpersistence when 'u' then 'unlogged ' else '' end,
           c.oid::regclass,
           (select string_agg('  ' || line, E',\\n' order by constrained, position, line) from (
-            select false as constrained, a.attnum as position, format('%s %s%s%s%s%s',
+            select false as constrained, a.attnum as position, format('%s %s%s%s%s%s%s',
                 quote_ident(a.attname),
                 format_type(a.atttypid, a.atttypmod),
+                case when a.attstorage = t.typstorage then ''
+                     else ' storage ' || case a.attstorage when 'p' then 'plain' when 'm' then 'main'
+                                                           when 'e' then 'external' else 'extended' end end,
                 case when a.attcollation <> t.typcollation
                      then (select format(' collate %I.%I', n.nspname, o.collname)
                              from pg_collation o join pg_namespace n on n.oid = o.collnamespace
@@ -106,6 +109,41 @@ export const SCHEMA_QUERIES = {
         join pg_class c on c.oid = t.tgrelid
        where c.relnamespace = (select oid from pg_namespace where nspname = $1)
          and not t.tgisinternal and t.tgparentid = 0`,
+  },
+
+  // What others than the owner may do. That everybody may execute functions is the default and not shown.
+  grants: {
+    text: `
+      select format('grant %s on schema "%s" to %s;', lower(string_agg(acl.privilege_type, ', ' order by acl.privilege_type)),
+          replace(n.nspname, '"', '""'), grantee.name) as definition
+        from pg_namespace n
+        cross join lateral aclexplode(n.nspacl) acl
+        cross join lateral (select case when acl.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(acl.grantee)) end as name) grantee
+       where n.nspname = $1 and acl.grantee <> n.nspowner
+       group by n.oid, n.nspname, grantee.name
+      union all
+      select format('grant %s on %s to %s;', lower(string_agg(acl.privilege_type, ', ' order by acl.privilege_type)),
+          c.oid::regclass, grantee.name)
+        from pg_class c
+        cross join lateral aclexplode(c.relacl) acl
+        cross join lateral (select case when acl.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(acl.grantee)) end as name) grantee
+       where c.relnamespace = (select oid from pg_namespace where nspname = $1) and acl.grantee <> c.relowner
+       group by c.oid, grantee.name
+      union all
+      select format('grant %s (%s) on %s to %s;', lower(acl.privilege_type),
+          string_agg(quote_ident(a.attname), ', ' order by a.attnum), c.oid::regclass, grantee.name)
+        from pg_class c
+        join pg_attribute a on a.attrelid = c.oid and not a.attisdropped
+        cross join lateral aclexplode(a.attacl) acl
+        cross join lateral (select case when acl.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(acl.grantee)) end as name) grantee
+       where c.relnamespace = (select oid from pg_namespace where nspname = $1) and acl.grantee <> c.relowner
+       group by c.oid, acl.privilege_type, grantee.name
+      union all
+      select format('grant %s on function %s to %s;', lower(acl.privilege_type), p.oid::regprocedure,
+          quote_ident(pg_get_userbyid(acl.grantee)))
+        from pg_proc p
+        cross join lateral aclexplode(p.proacl) acl
+       where p.pronamespace = (select oid from pg_namespace where nspname = $1) and acl.grantee not in (0, p.proowner)`,
   },
 
   comments: {

@@ -1,5 +1,5 @@
 import type { Database } from './database.ts'
-import { quoteIdentifier, quoteLiteral } from './identifiers.ts'
+import { quoteLiteral } from './identifiers.ts'
 import { SCHEMA_QUERIES, type SchemaQuery } from './schema-queries.ts'
 
 /** What `schema.sql` starts with. */
@@ -36,14 +36,16 @@ function normalise(definition: string, schema: string): string {
     .trim()
 }
 
-/** The forms in which PostgreSQL prints the schema's name: before a dot, and in a function's own search_path. */
+/** The forms in which the schema's name is printed: before a dot, in a grant, and in a function's own search_path. */
 function names(schema: string): readonly (readonly [string | RegExp, string])[] {
   const bare = escapePattern(schema)
+  const quoted = `"${schema.replaceAll('"', '""')}"`
   return [
-    [`${quoteIdentifier(schema)}.`, `${SHOWN_AS}.`],
+    [`${quoted}.`, `${SHOWN_AS}.`],
     [new RegExp(String.raw`(?<![\w$"])${bare}\.`, 'g'), `${SHOWN_AS}.`],
+    [` on schema ${quoted} to `, ` on schema ${SHOWN_AS} to `],
     [`SET search_path TO ${quoteLiteral(schema)}`, `SET search_path TO '${SHOWN_AS}'`],
-    [`SET search_path TO ${quoteLiteral(quoteIdentifier(schema))}`, `SET search_path TO '${SHOWN_AS}'`],
+    [`SET search_path TO ${quoteLiteral(quoted)}`, `SET search_path TO '${SHOWN_AS}'`],
   ]
 }
 

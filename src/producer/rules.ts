@@ -11,7 +11,7 @@ export interface ProducerOptions<Schemas = EventSchemas> {
    * and what its schema returns is what is written. Types that have no schema are refused.
    */
   readonly events?: Schemas | undefined
-  /** The largest payload, as JSON. Default 262,144 (256 KiB). */
+  /** The largest payload, in bytes of JSON as PostgreSQL writes it. Default and maximum 262,144 (256 KiB). */
   readonly maxPayloadBytes?: number | undefined
 }
 
@@ -21,7 +21,8 @@ export interface ProducerRules {
   readonly maxPayloadBytes: number
 }
 
-const DEFAULT_MAX_PAYLOAD_BYTES = 262_144
+/** The tables take no more. */
+export const LARGEST_PAYLOAD = 262_144
 
 /** The options, complete; refused with everything that is wrong, `further` included. */
 export function producerRules(
@@ -29,12 +30,12 @@ export function producerRules(
   options: ProducerOptions,
   further: readonly string[] = [],
 ): ProducerRules {
-  const { schema = 'leasehold', events: schemas, maxPayloadBytes = DEFAULT_MAX_PAYLOAD_BYTES } = options
+  const { schema = 'leasehold', events: schemas, maxPayloadBytes = LARGEST_PAYLOAD } = options
   const problems = [
     ...further,
-    ...(isWhole(maxPayloadBytes, 1, Number.MAX_SAFE_INTEGER)
+    ...(isWhole(maxPayloadBytes, 1, LARGEST_PAYLOAD)
       ? []
-      : [`maxPayloadBytes is ${maxPayloadBytes}, but must be a whole number from 1`]),
+      : [`maxPayloadBytes is ${maxPayloadBytes}, but must be a whole number from 1 to ${LARGEST_PAYLOAD}`]),
     ...(schema === '' ? [`schema is '', but must be the name of a schema`] : []),
     ...Object.entries(schemas ?? {}).flatMap(([type, each]) =>
       isStandardSchema(each) ? [] : [`events[${JSON.stringify(type)}] is no Standard Schema (version 1)`],

@@ -1,4 +1,5 @@
 import { type FindTraceApi, type TraceApi, traceApiFinder, type TraceContext } from './trace-api.ts'
+import { LARGEST_HEADERS, storedBytes } from './validate-fields.ts'
 
 type Headers = Readonly<Record<string, string>>
 
@@ -20,9 +21,14 @@ export async function withTraceHeaders<Event extends { readonly headers: Headers
 ): Promise<readonly Event[]> {
   const active = await activeHeaders()
   if (active === undefined) return events
-  return events.map((event) =>
-    hasTraceParent(event.headers) ? event : { ...event, headers: { ...active, ...event.headers } },
-  )
+  return events.map((event) => {
+    if (hasTraceParent(event.headers)) return event
+    const headers = { ...active, ...event.headers }
+    // Baggage can be large: nothing fails for the sake of a trace.
+    return storedBytes(JSON.stringify(headers), LARGEST_HEADERS) > LARGEST_HEADERS
+      ? event
+      : { ...event, headers }
+  })
 }
 
 export function injected(api: TraceApi, context: TraceContext): Record<string, string> {

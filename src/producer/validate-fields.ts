@@ -32,8 +32,8 @@ export function isWhole(value: unknown, from: number, to: number): boolean {
 
 const UUID = /^[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}$/i
 
-/** An entry of PostgreSQL's index must fit into a third of a page: 2,704 bytes. */
-const LONGEST_KEY_BYTES = 2_048
+/** As the tables have it. An entry of an index must fit into a third of a page: 2,704 bytes. */
+const LONGEST_KEY_BYTES = 1_024
 
 export function checkOrderingKey(path: string, value: unknown): string[] {
   const bytes = typeof value === 'string' ? Buffer.byteLength(value) : 0
@@ -52,7 +52,7 @@ export function checkHeaders(path: string, headers: unknown): string[] {
   if (typeof headers !== 'object' || headers === null || Symbol.iterator in headers) {
     return [`${path} is ${shown(headers)}, but must be a plain object of texts`]
   }
-  return Object.entries(headers).flatMap(([name, value]: [string, unknown]) => {
+  const problems = Object.entries(headers).flatMap(([name, value]: [string, unknown]) => {
     const at = pathOf(path, [name])
     if (name === '') return [`${path} has a header without a name`]
     if (CONTROL.test(name) || !name.isWellFormed())
@@ -61,6 +61,35 @@ export function checkHeaders(path: string, headers: unknown): string[] {
     if (CONTROL_BUT_TAB.test(value)) return [`${at} contains a control character, which headers cannot carry`]
     return value.isWellFormed() ? [] : [`${at} contains half a surrogate pair, which PostgreSQL cannot store`]
   })
+  const bytes = problems.length > 0 ? 0 : storedBytes(JSON.stringify(headers), LARGEST_HEADERS)
+  return bytes > LARGEST_HEADERS
+    ? [`${path} have ${bytes} bytes, but can have at most ${LARGEST_HEADERS}: put data into the payload`]
+    : problems
+}
+
+/** The largest headers, as the tables have it. */
+export const LARGEST_HEADERS = 16_384
+
+/**
+ * The size of a JSON text as PostgreSQL measures it, exact where that decides whether it is within the limit: `jsonb`
+ * writes a space after each colon and comma. (It also writes out a number such as 1e300, which is not counted here: then
+ * the table refuses the event.)
+ */
+export function storedBytes(json: string, limit: number): number {
+  const bytes = Buffer.byteLength(json)
+  return bytes > limit || bytes * 2 <= limit ? bytes : bytes + separatorsIn(json)
+}
+
+function separatorsIn(json: string): number {
+  let count = 0
+  let inText = false
+  for (let i = 0; i < json.length; i += 1) {
+    const character = json[i]
+    if (character === '"') inText = !inText
+    else if (inText && character === '\\') i += 1
+    else if (!inText && (character === ':' || character === ',')) count += 1
+  }
+  return count
 }
 
 export function checkDate(path: string, value: unknown): string[] {

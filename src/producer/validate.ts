@@ -6,7 +6,9 @@ import {
   checkOrderingKey,
   checkType,
   shown,
+  storedBytes,
 } from './validate-fields.ts'
+import { LARGEST_PAYLOAD } from './rules.ts'
 import { payloadText } from './validate-payload.ts'
 import { applySchema, type EventSchemas } from './validate-schema.ts'
 
@@ -116,12 +118,17 @@ function ownEntry(schemas: EventSchemas, type: string): EventSchemas[string] | u
 }
 
 function refuseTooLarge(type: string, payload: string, label: string, { maxPayloadBytes }: EventRules): void {
-  const bytes = Buffer.byteLength(payload)
+  const bytes = storedBytes(payload, maxPayloadBytes)
   if (bytes <= maxPayloadBytes) return
   throw new LeaseholdError(
     'EVENT_TOO_LARGE',
     `Nothing was written: ${label}.payload of type ${type} has ${bytes} bytes, and at most maxPayloadBytes = ${maxPayloadBytes} are allowed.`,
-    { remedy: 'Store what is large elsewhere and send its address, or raise maxPayloadBytes.' },
+    {
+      remedy:
+        maxPayloadBytes < LARGEST_PAYLOAD
+          ? 'Store what is large elsewhere and send its address, or raise maxPayloadBytes.'
+          : 'Store what is large elsewhere and send its address.',
+    },
   )
 }
 

@@ -55,7 +55,7 @@ describe('publishing', () => {
       expect(delivery).toMatchObject({
         event_id: event.eventId,
         event_type: 'order.paid',
-        ordering_key: 'customer-7',
+        ordering_key: delivery.endpoint_id === ordered ? 'customer-7' : null,
         headers: { traceparent },
       })
       expect(delivery.headers).toEqual({ traceparent })
@@ -63,7 +63,6 @@ describe('publishing', () => {
         JSON.stringify({ type: 'order.paid', timestamp: '2026-03-01T12:00:00.250Z', data: event.payload }),
       )
     }
-    expect(written.find(({ endpoint_id }) => endpoint_id === ordered)?.line).toBe(`${ordered}:customer-7`)
   })
 
   it('once more writes nothing more', async () => {
@@ -233,13 +232,13 @@ describe('through a relay', () => {
     await enqueue(db, events)
     await startRelay({ publisher: webhooksPublisher({ connectionString: url }) })
     await eventually(async () => expect(await writtenDeliveries(db)).toHaveLength(500))
-    const byLine = new Map<string | null, number[]>()
-    for (const { line, body } of await writtenDeliveries(db)) {
+    const byKey = new Map<string | null, number[]>()
+    for (const { ordering_key: key, body } of await writtenDeliveries(db)) {
       const { n } = (JSON.parse(body) as { data: { n: number } }).data
-      byLine.set(line, [...(byLine.get(line) ?? []), n])
+      byKey.set(key, [...(byKey.get(key) ?? []), n])
     }
-    expect(byLine.size).toBe(20)
-    for (const numbers of byLine.values()) expect(numbers).toEqual(numbers.toSorted((a, b) => a - b))
+    expect(byKey.size).toBe(20)
+    for (const numbers of byKey.values()) expect(numbers).toEqual(numbers.toSorted((a, b) => a - b))
   })
 })
 

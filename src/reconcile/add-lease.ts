@@ -53,7 +53,8 @@ export async function addLease(db: Queryable, options: AddLeaseOptions): Promise
     until: `${prefix}_until`,
     token: token ? `${prefix}_token` : undefined,
   }
-  const columns = [lease.owner, lease.until, ...(lease.token === undefined ? [] : [lease.token])]
+  const expiries = `${prefix}_expiries`
+  const columns = [lease.owner, lease.until, ...(lease.token === undefined ? [] : [lease.token]), expiries]
   const shape = await shapeOf(db, table)
   refuseUnknown(table, shape, status)
   refuseTaken(table, shape, columns)
@@ -72,6 +73,7 @@ export async function addLease(db: Queryable, options: AddLeaseOptions): Promise
     status,
     statuses: await names(db, LABELS, [target, status]),
     lease,
+    expiries,
     createdAt: shape.columns.has(CREATED_AT) ? CREATED_AT : undefined,
     partitioned: shape.partitioned,
     open,

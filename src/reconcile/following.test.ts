@@ -80,7 +80,9 @@ async function told(): Promise<{ events: string[]; deliveries: string[] }> {
   const { rows } = await db.query<{ key: string }>({
     text: 'select ordering_key as key from leasehold.outbox order by ordering_key',
   })
-  const deliveries = (await writtenDeliveries(db)).map(({ ordering_key: key }) => key ?? '')
+  const deliveries = (await writtenDeliveries(db)).map(
+    ({ body }) => /"payment": ?"(\d+)"/.exec(body)?.[1] ?? body,
+  )
   return { events: rows.map(({ key }) => key), deliveries: deliveries.toSorted() }
 }
 

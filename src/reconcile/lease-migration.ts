@@ -1,5 +1,5 @@
 import { quoteIdentifier as quote, quoteLiteral, quoteQualified } from '../postgres/identifiers.ts'
-import { tableName } from '../lease/table.ts'
+import { SUSPECT_EXPIRIES, tableName } from '../lease/table.ts'
 
 export interface LeaseMigration {
   readonly table: { readonly schema: string; readonly name: string }
@@ -8,6 +8,8 @@ export interface LeaseMigration {
   /** The values of an enum; none of any other type. */
   readonly statuses: readonly string[]
   readonly lease: { readonly owner: string; readonly until: string; readonly token: string | undefined }
+  /** The column that counts expired leases. */
+  readonly expiries: string
   /** The column by which rows come in turn; without one they come by their keys. */
   readonly createdAt: string | undefined
   readonly partitioned: boolean
@@ -16,12 +18,13 @@ export interface LeaseMigration {
 
 /** What the owner of the table runs, and what they declare then. */
 export function leaseMigration(migration: LeaseMigration): string {
-  const { table, lease } = migration
+  const { table, lease, expiries } = migration
   const target = quoteQualified(table.schema, table.name)
   const columns = [
     `${quote(lease.owner)} text`,
     `${quote(lease.until)} timestamptz`,
     ...(lease.token === undefined ? [] : [`${quote(lease.token)} bigint`]),
+    `${quote(expiries)} int`,
   ]
   return [
     comment(`A lease for the rows of ${tableName(table)}, so that several reconcilers can share them.
@@ -30,8 +33,8 @@ The columns may be null and have no default: adding them rewrites nothing, rows 
 once, and whoever writes to the table need not know of them.
 They hold ${
       lease.token === undefined
-        ? 'the id of a worker with a number, and a moment'
-        : 'the id of a worker, a moment and a number'
+        ? 'the id of a worker with a token, a moment and a count'
+        : 'the id of a worker, a moment, a token and a count'
     }.`),
     '',
     comment(`Whoever reads or writes the table waits behind an ALTER TABLE that waits: this one gives up soon, and can be
@@ -43,7 +46,7 @@ run again.`),
     comment(indexNote(migration)),
     createIndex(migration, indexName(migration), [migration.status, lease.until, ...orderOf(migration)]),
     '',
-    ...openIndex(migration),
+    ...openIndexes(migration),
     '',
     comment(`What to declare:\n\n${declaration(migration)}`),
     '',
@@ -76,33 +79,41 @@ function createIndex(
 }
 
 /**
- * REC-07's index has the leases that are over side by side, and the claim would still sort all that is open: with 20,000
- * rows open 106 ms for ten of them, and with an index in the order of the claim 0.5 ms (docs/decisions/012-reconcile.md).
+ * With REC-07's index alone, a claim sorts all open rows: with 20,000 of them 106 ms for ten rows, against 0.5 ms with an
+ * index in the order of the claim (docs/decisions/012-reconcile.md). The same goes for suspects, of which there are
+ * mostly none: without an index of their own every claim would read all open rows to find that out.
  */
-function openIndex(migration: LeaseMigration): string[] {
-  const index = createIndex(migration, indexName(migration, '_open'), orderOf(migration), isOpen(migration))
-  const what = 'The open rows in the order in which they are claimed, so that a claim does not sort them all.'
-  if (migration.open !== undefined) return [comment(what), index]
-  return [comment(`${what}\nPut in which statuses are open:\n${index}`)]
+function openIndexes(migration: LeaseMigration): string[] {
+  const { open } = migration
+  const [columns, condition] = [orderOf(migration), isOpen(migration)]
+  const suspects = `${condition} AND coalesce(${quote(migration.expiries)}, 0) >= ${SUSPECT_EXPIRIES}`
+  const indexes = [
+    createIndex(migration, indexName(migration, '_open'), columns, condition),
+    createIndex(migration, indexName(migration, '_suspects'), columns, suspects),
+  ]
+  const what = `The open rows in the order in which they are claimed, so that a claim does not sort them all; and those whose
+lease has expired twice or more, of which a process claims one at a time.`
+  if (open !== undefined) return [comment(what), ...indexes]
+  return [comment(`${what}\nPut in which statuses are open:\n${indexes.join('\n')}`)]
 }
 
 function isOpen({ status, open = ['…'] }: LeaseMigration): string {
-  return `${bare(status)} in (${open.map(quoteLiteral).join(', ')})`
+  return `${quote(status)} in (${open.map(quoteLiteral).join(', ')})`
 }
 
 function indexNote(migration: LeaseMigration): string {
   if (migration.partitioned)
-    return `By which open rows, and leases that are over, are found. PostgreSQL builds no index concurrently over partitions:
+    return `By which open rows and expired leases are found. PostgreSQL builds no index concurrently over partitions:
 writes wait until this one is there. Where that takes too long, build one on each partition concurrently first,
 with these columns: PostgreSQL then takes them over.`
-  return `By which open rows, and leases that are over, are found. Built while the table is in use, and therefore outside
+  return `By which open rows and expired leases are found. Built while the table is in use, and therefore outside
 a transaction: psql does so unless told otherwise (--single-transaction), migration tools have a switch for it.
 If it fails, it leaves an invalid index behind, which has to go before it is built again:
 DROP INDEX CONCURRENTLY ${quote(migration.table.schema)}.${quote(indexName(migration))};`
 }
 
 function declaration(migration: LeaseMigration): string {
-  const { table, key, lease, createdAt, open, statuses } = migration
+  const { table, key, lease, expiries, createdAt, open, statuses } = migration
   const hasDot = table.schema.includes('.') || table.name.includes('.')
   const [first = ''] = key
   const roles = Object.entries(lease).flatMap(([role, column]) =>
@@ -122,13 +133,9 @@ function declaration(migration: LeaseMigration): string {
     `    claimable: ${text(isOpen(migration))},${hint}`,
     `    order: ${list(orderOf(migration))},${createdAt === undefined ? ' // there is no created_at' : ''}`,
     "    onExpiry: 'claimable',",
+    `    attempts: { expiries: ${text(expiries)} },`,
     '  })',
   ].join('\n')
-}
-
-/** A name that means the same without quotes is easier to read without them. */
-function bare(name: string): string {
-  return /^[a-z_][a-z0-9_]*$/.test(name) ? name : quote(name)
 }
 
 function list(columns: readonly string[]): string {

@@ -108,7 +108,7 @@ describe('leasehold work --only reconcile', () => {
     expect(sum('claimed')).toBeGreaterThanOrEqual(sum('scanned'))
   })
 
-  it('REC-15: what a lease leaves in the row is a worker id with its token, and a moment', async () => {
+  it('REC-15: what a lease leaves in the row is a worker id with its token, a moment and a count', async () => {
     await addRequests(db, 1)
     const secret = Buffer.alloc(32, 7).toString('base64')
     const slow = { CHAIN_LATENCY_MS: '600000', LEASEHOLD_SECRET_KEY: secret }
@@ -133,6 +133,7 @@ describe('leasehold work --only reconcile', () => {
     expect(added.rows).toEqual([
       { name: 'reconcile_lease_owner', type: 'text' },
       { name: 'reconcile_lease_until', type: 'timestamp with time zone' },
+      { name: 'reconcile_lease_expiries', type: 'integer' },
     ])
     expect(worker).not.toContain(secret)
     expect(worker).not.toContain(new URL(url).password || 'no password')
@@ -172,7 +173,7 @@ describe('leasehold work --only reconcile', () => {
     const reconciler = untilEnd(example.work('reconcile'))
     expect(await reconciler.exited).toEqual({ code: 1, signal: null })
     expect(reconciler.output().stderr).toContain(
-      'Run: ALTER TABLE "app"."payment_requests" ADD COLUMN "reconcile_lease_until" timestamp with time zone;',
+      'Run: ALTER TABLE app.payment_requests ADD COLUMN reconcile_lease_until timestamp with time zone;',
     )
   })
 })

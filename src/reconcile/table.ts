@@ -1,8 +1,8 @@
-import type { Assignments, LeaseTable, Outcome, Sql } from '../lease/table.ts'
+import { type Assignments, heldOf, type LeaseTable, type Outcome, type Sql } from '../lease/table.ts'
 import { quoteIdentifier, quoteLiteral } from '../postgres/identifiers.ts'
 import type { Transition } from './transitions.ts'
 
-/** The row stays as it is, and is looked at again after a while. */
+/** The row stays as it is, and is observed once more after a while. */
 export const OPEN = 'open'
 /** Its status is no longer what it was when it was claimed: what was observed is of no use. */
 export const SKIPPED = 'skipped'
@@ -16,7 +16,10 @@ export interface ReconciledOptions {
 
 const DELAY = "$delay_ms * interval '1 millisecond'"
 
-/** The user's table, with what can become of its rows (REC-04, REC-05). */
+/**
+ * The user's table, with what can become of its rows (REC-04, REC-05). Its own outcomes are replaced: an expired lease
+ * gets `retry`, so that the row is open at once after the first expiry and rests for the backoff after later ones (D10).
+ */
 export function reconciledTable(
   table: LeaseTable,
   { status, transitions, values }: ReconciledOptions,
@@ -29,38 +32,56 @@ export function reconciledTable(
   const set: Assignments = Object.fromEntries(
     Object.keys(values).map((name) => [name, `coalesce($${argumentOf(name)}, ${quoteIdentifier(name)})`]),
   )
+  const survived = survivedIn(table)
   const changes = transitions.map(({ from, to, outcome }): [string, Outcome] => [
     outcome,
     {
       when: `${column} = ${quoteLiteral(from)}`,
       otherwise: SKIPPED,
       // A literal is of whatever type the column is: text, an enum, a domain.
-      set: { ...set, [status]: quoteLiteral(to) },
+      set: { ...set, [status]: quoteLiteral(to), ...survived },
       args,
       rest: undefined,
     },
   ])
-  const open = resting(table)
+  const retry = resting(table)
+  const free: Outcome = { ...NO_CONDITION, set: {}, args: {}, rest: undefined }
   return {
     ...table,
+    held: heldIn(table),
     outcomes: {
       ...Object.fromEntries(changes),
-      [SKIPPED]: { set: {}, args: {}, when: undefined, otherwise: undefined, rest: undefined },
-      [OPEN]: open,
-      // What the runtime may say of a row by itself: there is nothing final about it that the observer has not seen.
-      done: { ...open, set: {}, args: {}, rest: undefined },
-      retry: open,
-      dead: { ...open, set: {}, args: {}, rest: undefined },
+      [SKIPPED]: { ...free, set: survived },
+      [OPEN]: { ...retry, set: { ...retry.set, ...survived } },
+      // What the worker may say of a row by itself: there is nothing final about it that the observer has not seen.
+      done: free,
+      retry,
+      dead: free,
     },
   }
 }
 
-/** An open row is left alone for a while: by its own column for that, or where the end of its lease stood. */
+/** An open row with an owner. In these words the index of REC-07, which begins with the status, serves the reaper. */
+function heldIn(table: LeaseTable): Sql {
+  const open = heldOf(table)
+  return `${open === undefined ? '' : `(${open}) and `}${quoteIdentifier(table.lease.owner)} is not null`
+}
+
+/**
+ * A row is observed for weeks, and deployments and crashes are not its fault: an observation that ends is the proof that
+ * the row does not kill its process, and it is no suspect any more.
+ */
+function survivedIn({ attempts }: LeaseTable): Assignments {
+  return attempts?.expiries === undefined ? {} : { [attempts.expiries]: '0' }
+}
+
+const NO_CONDITION = { when: undefined, otherwise: undefined }
+
+/** An open row is not claimed for a while: by its own column for that, or by the end of the lease that it had. */
 function resting({ availableAt }: LeaseTable): Outcome {
   const args = { delay_ms: 'float8' }
-  const none = { when: undefined, otherwise: undefined }
-  if (availableAt === undefined) return { set: {}, args, rest: DELAY, ...none }
-  return { set: { [availableAt]: `now() + ${DELAY}` }, args, rest: undefined, ...none }
+  if (availableAt === undefined) return { ...NO_CONDITION, set: {}, args, rest: DELAY }
+  return { ...NO_CONDITION, set: { [availableAt]: `now() + ${DELAY}` }, args, rest: undefined }
 }
 
 /** Names of columns may be anything; names of arguments are words. */

@@ -4,7 +4,8 @@ import { useDatabase } from '../../test/support/database.ts'
 import { apply, declaredIn, statementsOf } from '../../test/support/lease-migration.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { leaseTable } from '../lease/declaration.ts'
-import { tableName } from '../lease/table.ts'
+import { type LeaseStore, openLeaseStore } from '../lease/store.ts'
+import { type LeaseTable, tableName } from '../lease/table.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { addLease, type AddLeaseOptions } from './add-lease.ts'
@@ -134,7 +135,7 @@ describe('REC-07: a table gets its lease by a migration, and the rows it had are
     expect(await indexColumns(table)).toEqual(expect.arrayContaining([[status, until, ...order], order]))
     const { lease } = table
     const added = [lease.owner, lease.until, ...(lease.token === undefined ? [] : [lease.token])]
-    expect(await nullable(table)).toEqual(expect.arrayContaining(added))
+    expect(await nullable(table)).toEqual(expect.arrayContaining([...added, table.attempts?.expiries]))
 
     const declared = reconciler<Record<string, unknown>, string>({
       table,
@@ -184,13 +185,13 @@ describe('addLease', () => {
   it('REC-07: builds its index CONCURRENTLY, and not where PostgreSQL cannot', async () => {
     await db.query({ text: PAYMENTS })
     const plain = await addLease(db, { table: 'app.payments', status: 'status' })
-    expect(plain).toContain('CREATE INDEX CONCURRENTLY IF NOT EXISTS "payments_reconcile_lease"')
+    expect(plain).toContain('CREATE INDEX CONCURRENTLY IF NOT EXISTS payments_reconcile_lease\n')
     expect(plain.replaceAll('\n-- ', ' ')).toContain('and therefore outside a transaction')
     await db.query({
       text: `create table app.parts (id int, at date, status text, primary key (id, at)) partition by range (at)`,
     })
     const partitioned = await addLease(db, { table: 'app.parts', status: 'status' })
-    expect(partitioned).toContain('CREATE INDEX IF NOT EXISTS "parts_reconcile_lease"')
+    expect(partitioned).toContain('CREATE INDEX IF NOT EXISTS parts_reconcile_lease\n')
     expect(statementsOf(partitioned).join()).not.toContain('CONCURRENTLY')
   })
 
@@ -228,12 +229,7 @@ describe('addLease', () => {
       { table: 'app.paymentz' },
       'app.paymentz cannot be given a lease: there is no such table',
     ],
-    [
-      'has no such column',
-      '',
-      { status: 'statsu' },
-      'no column "statsu" for the status. Its columns are "id"',
-    ],
+    ['has no such column', '', { status: 'statsu' }, 'no column statsu for the status. Its columns are id'],
     ['is near another column', '', { status: 'statsu' }, 'Did you mean status?'],
     [
       'has no primary key',
@@ -245,7 +241,7 @@ describe('addLease', () => {
       'has such columns already',
       'alter table app.payments add reconcile_lease_until timestamptz',
       {},
-      'it has "reconcile_lease_until" already',
+      'it has reconcile_lease_until already',
     ],
     [
       'is a view',
@@ -293,6 +289,161 @@ it('REC-13: a table without a usable index is refused at the start, with the CRE
   }
   expect(refusals).toEqual([
     expect.stringContaining(`The lease table ${tableName(table)} does not fit: no index serves the claim`),
-    expect.stringContaining('no index serves the reaper'),
   ])
+})
+
+const COUNTED = { order: ['created_at', 'id'], onExpiry: 'claimable' } as const
+
+/** The rows as the reconciler leases them: with its own outcomes. */
+async function openStore(owner: string, given: LeaseTable): Promise<LeaseStore> {
+  const { table } = reconciler({
+    table: given,
+    transitions: { pending: ['done'], done: [] },
+    observe: async () => undefined,
+  })
+  return openLeaseStore(db, table, { owner })
+}
+
+describe('D10: an expired lease of a reconciled row', () => {
+  async function declared(more: string): Promise<LeaseTable> {
+    await db.query({ text: `${PAYMENTS}; ${more}` })
+    const sql = await addLease(db, { table: 'app.payments', status: 'status', open: ['pending'] })
+    await apply(db, sql)
+    return declaredIn(sql)
+  }
+
+  async function expire(): Promise<void> {
+    await db.query({
+      text: `update app.payments set reconcile_lease_until = now() - interval '1 second' where reconcile_lease_owner is not null`,
+    })
+  }
+
+  async function payment(): Promise<Record<string, unknown> | undefined> {
+    const { rows } = await db.query<Record<string, unknown>>({
+      text: `select status, reconcile_lease_owner as owner, reconcile_lease_expiries as expiries,
+          round(greatest(0, extract(epoch from reconcile_lease_until - now())))::int as rests from app.payments`,
+    })
+    return rows[0]
+  }
+
+  const ONE = "insert into app.payments (status) values ('pending')"
+
+  it('brings the row back at once the first time, and from the second on after the backoff, which is longer each time', async () => {
+    const store = await openStore('dead', await declared(ONE))
+    const claim = async (): Promise<number> =>
+      (await store.claim({ limit: 10, leaseMs: 60_000 })).claimed.length
+    const rests: unknown[] = []
+    const claimedEarly: number[] = []
+    for (let expiries = 1; expiries <= 4; expiries += 1) {
+      expect(await claim()).toBe(1)
+      await expire()
+      // Only a first expiry is claimed without the reaper, which knows how long the others have to wait.
+      if (expiries > 1) claimedEarly.push(await claim())
+      expect(await store.reap()).toMatchObject([{ owner: 'dead', exhausted: false }])
+      const { rests: resting, ...row } = (await payment()) ?? {}
+      expect(row).toEqual({ status: 'pending', owner: null, expiries })
+      rests.push(resting)
+      if (expiries > 1) claimedEarly.push(await claim())
+      await db.query({ text: 'update app.payments set reconcile_lease_until = now()' })
+    }
+    expect(rests).toEqual([0, 2, 4, 8])
+    expect(claimedEarly.every((count) => count === 0)).toBe(true)
+  })
+
+  it('is claimed directly the first time, where nobody reaps', async () => {
+    const table = await declared(ONE)
+    const [dead, heir] = [await openStore('dead', table), await openStore('heir', table)]
+    await dead.claim({ limit: 1, leaseMs: 60_000 })
+    await expire()
+    expect((await heir.claim({ limit: 1, leaseMs: 60_000 })).claimed).toHaveLength(1)
+    expect(await payment()).toMatchObject({ owner: 'heir', expiries: 1 })
+  })
+
+  it('twice makes the row a suspect, of which a claim takes one at a time, until an observation of it has ended', async () => {
+    const table = await declared(
+      "insert into app.payments (status) select 'pending' from generate_series(1, 3)",
+    )
+    await db.query({ text: 'update app.payments set reconcile_lease_expiries = 2' })
+    const store = await openStore('w', table)
+    const first = await store.claim({ limit: 10, leaseMs: 60_000 })
+    expect([first.claimed.length, first.suspect]).toEqual([1, first.claimed[0]?.lease.id])
+    expect((await store.claim({ limit: 10, leaseMs: 60_000, suspects: 0 })).claimed).toEqual([])
+    await store.settle(
+      'open',
+      first.claimed.map(({ lease }) => lease),
+      { args: [{ delay_ms: 0 }] },
+    )
+    const { rows } = await db.query({
+      text: 'select reconcile_lease_expiries as expiries from app.payments order by id',
+    })
+    expect(rows).toEqual([{ expiries: 0 }, { expiries: 2 }, { expiries: 2 }])
+    const second = await store.claim({ limit: 10, leaseMs: 60_000 })
+    expect(second.claimed.map(({ lease }) => lease.id)).toEqual(['1', '2'])
+    await store.settle(
+      'pending->done',
+      second.claimed.map(({ lease }) => lease),
+      { args: [{}, {}] },
+    )
+    const ended = await db.query({
+      text: 'select status, reconcile_lease_expiries as expiries from app.payments order by id',
+    })
+    expect(ended.rows.slice(0, 2)).toEqual([0, 0].map((expiries) => ({ status: 'done', expiries })))
+  })
+
+  it('brings the row back at once, every time, in a table without the column', async () => {
+    await declared(ONE)
+    await db.query({ text: 'alter table app.payments drop reconcile_lease_expiries' })
+    const table = leaseTable({
+      table: 'app.payments',
+      id: 'id',
+      lease: {
+        owner: 'reconcile_lease_owner',
+        until: 'reconcile_lease_until',
+        token: 'reconcile_lease_token',
+      },
+      claimable: "status in ('pending')",
+      ...COUNTED,
+    })
+    const store = await openStore('dead', table)
+    const claimed = async (): Promise<number> =>
+      (await store.claim({ limit: 10, leaseMs: 60_000 })).claimed.length
+    for (let times = 1; times <= 3; times += 1) {
+      expect(await claimed()).toBe(1)
+      await expire()
+      expect(await claimed()).toBe(1)
+      await expire()
+      expect(await store.reap()).toHaveLength(1)
+    }
+  })
+
+  it('waits in the column that says when the row is due, where the table has one', async () => {
+    await db.query({
+      text: `${PAYMENTS}; ${ONE};
+        alter table app.payments add owner text, add until timestamptz, add expiries int, add due timestamptz default now();
+        create index on app.payments (status, until, created_at, id)`,
+    })
+    const table = leaseTable({
+      table: 'app.payments',
+      id: 'id',
+      lease: { owner: 'owner', until: 'until' },
+      claimable: "status = 'pending'",
+      availableAt: 'due',
+      attempts: { expiries: 'expiries' },
+      ...COUNTED,
+    })
+    const store = await openStore('dead', table)
+    const waits: unknown[] = []
+    for (let expiries = 1; expiries <= 3; expiries += 1) {
+      expect((await store.claim({ limit: 10, leaseMs: 60_000 })).claimed).toHaveLength(1)
+      await db.query({ text: "update app.payments set until = now() - interval '1 second'" })
+      await store.reap()
+      const { rows } = await db.query<{ until: Date | null; waits: number }>({
+        text: 'select until, round(greatest(0, extract(epoch from due - now())))::int as waits from app.payments',
+      })
+      expect(rows[0]?.until).toBeNull()
+      waits.push(rows[0]?.waits)
+      await db.query({ text: 'update app.payments set due = now()' })
+    }
+    expect(waits).toEqual([0, 2, 4])
+  })
 })

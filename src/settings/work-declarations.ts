@@ -2,7 +2,6 @@ import { inspect } from 'node:util'
 import { isLeaseholdError } from '../errors.ts'
 import type { Timing } from '../lease/timing.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
-import { retryPolicy } from '../worker/back-off.ts'
 import { workerSettings } from '../worker/settings.ts'
 import { isRecord } from './config-file.ts'
 import { nearest } from './nearest.ts'
@@ -38,16 +37,15 @@ const RULES: Readonly<Record<keyof WorkDeclaration, Rule>> = {
     text: 'a function that gets the row and returns a promise',
   },
   settings: { required: false, holds: isRecord, text: 'an object of settings such as { concurrency: 10 }' },
-  retry: { required: false, holds: isRecord, text: 'an object such as { maxAttempts: 5 }' },
   limits: {
     required: false,
     holds: (value) => isRecord(value) && typeof value['key'] === 'function',
     text: 'an object such as { key: (row) => row.customer, concurrency: 2 }',
   },
-  lanes: {
+  groups: {
     required: false,
     holds: (value) => isRecord(value) && typeof value['open'] === 'function',
-    text: 'an object that knows the lanes of the table: { open, looked, ended, onRoom }',
+    text: 'an object that knows the groups of the table: { open, claimed, ended, onRoom }',
   },
   probe: {
     required: false,
@@ -118,7 +116,6 @@ function problemsOf(entry: unknown, label: string, timing: Partial<Timing>): str
     ...(broken.includes('settings')
       ? []
       : refusalOf(label, () => workerSettings({ ...timing, ...asRecord(entry['settings']) }))),
-    ...(broken.includes('retry') ? [] : refusalOf(label, () => retryPolicy(asRecord(entry['retry'])))),
   ]
 }
 

@@ -8,14 +8,14 @@ import { chunkTable, jobTable } from './table.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
-const LANES = ['a', 'b'] as const
+const GROUPS = ['a', 'b'] as const
 afterAll(async () => db.close())
 
 describe('D5, D6: sync_jobs is a lease table like any other', () => {
   const cases = leaseConformance({
     db,
     table: jobTable(),
-    lanes: LANES,
+    groups: GROUPS,
     empty: async () => emptySync(db),
     insert: async (count) => insertSyncJobs(db, count),
     final: { outcome: 'done' },
@@ -30,7 +30,7 @@ describe('D5, D6: sync_checkpoints is a lease table like any other', () => {
   const cases = leaseConformance({
     db,
     table: chunkTable(),
-    lanes: LANES,
+    groups: GROUPS,
     empty: async () => emptySync(db),
     // A row that was deleted does not come back with the same key.
     insert: async (count) => insertSyncChunks(db, count, [`m${(matrix += 1)}`]),

@@ -1,7 +1,7 @@
 import { LeaseholdError } from '../errors.ts'
+import { retryPolicy, type RetryPolicy } from '../lease/retry-policy.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import type { RetryPolicy } from '../worker/back-off.ts'
 import type { HandlerLog } from '../worker/context.ts'
 
 /** A job, as its plan sees it. */
@@ -58,6 +58,12 @@ export interface SyncSource {
   readonly burst?: number
 }
 
+/** How a chunk or a plan that failed is tried again. */
+export interface SyncRetry extends RetryPolicy {
+  /** After so many failed attempts it has failed for good. Expired leases count. Default 25. */
+  readonly maxAttempts: number
+}
+
 /** How one kind of matrix is synced. */
 export interface SyncDefinition<Query = unknown, Params = unknown> {
   /** Yields the query of each chunk; a plan that is not known at once may be a stream. */
@@ -72,11 +78,13 @@ export interface SyncDefinition<Query = unknown, Params = unknown> {
   readonly source?: SyncSource
   /** How many chunks a runner works on at once. Default 4. */
   readonly concurrency?: number
-  /** How a chunk or a plan that failed is tried again; after `maxAttempts` (default 5) it has failed for good. */
-  readonly retry?: Partial<RetryPolicy>
+  readonly retry?: Partial<SyncRetry>
   /** What a failed chunk means: the others go on, and the job fails at the end; or it fails at once. Default `finish`. */
   readonly onChunkFailure?: 'finish' | 'stop'
 }
+
+/** With the default backoff, a release that crashes for an hour uses up about a dozen. */
+const DEFAULT_MAX_ATTEMPTS = 25
 
 const NAME = /^[A-Za-z0-9][\w.-]{0,99}$/
 const FIELDS = ['plan', 'syncChunk', 'hash', 'source', 'concurrency', 'retry', 'onChunkFailure']
@@ -107,6 +115,18 @@ export function checkDefinition(name: string, definition: SyncDefinition): void 
   ]
   if (problems.length === 0) return
   throw new LeaseholdError('SETTING_INVALID', `The sync ${name} cannot work: ${problems.join('; ')}.`)
+}
+
+/** Completes the policy of a definition and refuses one that cannot work. */
+export function syncRetry({
+  maxAttempts = DEFAULT_MAX_ATTEMPTS,
+  ...policy
+}: Partial<SyncRetry> = {}): SyncRetry {
+  if (Number.isInteger(maxAttempts) && maxAttempts >= 1) return { ...retryPolicy(policy), maxAttempts }
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The retry policy cannot work: retry.maxAttempts is ${maxAttempts}, but must be a whole number from 1.`,
+  )
 }
 
 function sourceProblems({ name, perSecond, burst = 1 }: SyncSource): string[] {

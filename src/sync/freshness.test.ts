@@ -108,12 +108,12 @@ describe('a chunk that was synced before', () => {
     await run()
     await db.query({
       text: `update leasehold.sync_checkpoints
-        set completed_at = null, failed_at = now(), error_message = 'once', attempts = 5 where chunk_query = '3'`,
+        set completed_at = null, failed_at = now(), error_message = 'once', attempts = 5, expiries = 5 where chunk_query = '3'`,
     })
     expect(await skipped(await run())).toBe(2)
     expect(done).toEqual([1, 2, 3, 3])
     expect(await syncChunks(db)).toMatchObject(
-      [1, 2, 3].map(() => ({ state: 'COMPLETED', attempts: 0, error_message: null })),
+      [1, 2, 3].map(() => ({ state: 'COMPLETED', attempts: 0, expiries: 0, error_message: null })),
     )
   })
 })

@@ -16,6 +16,7 @@ export type {
   SyncChunk,
   SyncDefinition,
   SyncJob,
+  SyncRetry,
   SyncSource,
   Synced,
 } from './definition.ts'

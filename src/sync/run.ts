@@ -1,6 +1,6 @@
+import { retryDelay } from '../lease/retry-policy.ts'
 import type { Database } from '../postgres/database.ts'
 import { isLockConflict } from '../postgres/failures.ts'
-import { retryDelay, retryPolicy, type RetryPolicy } from '../worker/back-off.ts'
 import type { HandlerContext } from '../worker/context.ts'
 import { pause } from '../worker/loop.ts'
 import { untilAborted } from '../worker/until-aborted.ts'
@@ -14,7 +14,13 @@ import {
   settleAs,
 } from '../worker/outcome.ts'
 import { inBatches } from './batches.ts'
-import type { ChunkContext, PlanContext, SyncDefinition } from './definition.ts'
+import {
+  type ChunkContext,
+  type PlanContext,
+  type SyncDefinition,
+  type SyncRetry,
+  syncRetry,
+} from './definition.ts'
 import { doneWith, hashOf, iterableOf } from './returned.ts'
 import {
   type ChunkCounts,
@@ -31,7 +37,7 @@ import type { ChunkRow, JobRow } from './table.ts'
 export interface RunOptions {
   readonly schema: string
   /** Of each definition. */
-  readonly policies: ReadonlyMap<string, RetryPolicy>
+  readonly policies: ReadonlyMap<string, SyncRetry>
   readonly lookEveryMs: number
   /** The longest that a chunk waits for its source while it is leased. */
   readonly longestWaitMs: number
@@ -65,21 +71,31 @@ export class Run {
 
   /** A job is planned once, and then looked at until its chunks are done. */
   async job(context: HandlerContext<JobRow>): Promise<Outcome> {
-    if (context.row.planned_at !== null) return this.#look(context)
+    const { row } = context
+    if (row.planned_at !== null) return this.#look(context)
+    const exhausted = this.#exhausted(row)
+    if (exhausted !== undefined) return this.#giveUp(row, dead(exhausted))
     try {
       // A plan that hears no signal must not keep its slot.
       return await untilAborted(context.signal, async () => this.#plan(context))
     } catch (error) {
       if (error instanceof Postponed) return settleAs('waiting', { delay_ms: error.delayMs })
-      const outcome = this.#failed(context.row.definition, context, error)
-      if (outcome.outcome === 'dead') await this.#database.query(unwant(this.#schema, context.row.id))
-      return outcome
+      const outcome = this.#failed(row.definition, context, error)
+      return outcome.outcome === 'dead' ? this.#giveUp(row, outcome) : outcome
     }
+  }
+
+  /** A job that ends with a plan that is not whole: nobody waits for the chunks that it has. */
+  async #giveUp({ id }: JobRow, outcome: Outcome): Promise<Outcome> {
+    await this.#database.query(unwant(this.#schema, id))
+    return outcome
   }
 
   async chunk(context: HandlerContext<ChunkRow>): Promise<Outcome | undefined> {
     const { row } = context
     const { definition: name, matrix_id: matrixId, chunk_hash: hash, chunk_query: query } = row
+    const exhausted = this.#exhausted(row)
+    if (exhausted !== undefined) return settleAs('exhausted', { error: exhausted })
     const definition = this.#definition(name)
     let settled = false
     const chunkContext: ChunkContext = {
@@ -162,10 +178,23 @@ export class Run {
   /** What was cut short is not the row's fault, nor is a far side that has no room: the worker knows what to do. */
   #failed(name: string, { attempt, signal }: HandlerContext<object>, error: unknown): Outcome {
     if (signal.aborted || error instanceof SaturatedError) throw error
-    const policy = this.#options.policies.get(name) ?? retryPolicy()
-    const last = policy.maxAttempts !== undefined && attempt >= policy.maxAttempts
-    if (last || error instanceof PermanentError) return dead(error)
+    const policy = this.#policy(name)
+    if (attempt >= policy.maxAttempts || error instanceof PermanentError) return dead(error)
     return retry({ error, delayMs: retryDelay(attempt, policy, Math.random) })
+  }
+
+  /**
+   * Why a row must not be started, if its attempts are used up. A failure of its own would have ended it; the last
+   * attempts therefore ended with their leases, and another one could kill this process too.
+   */
+  #exhausted({ definition, attempts }: JobRow | ChunkRow): string | undefined {
+    const { maxAttempts } = this.#policy(definition)
+    if (attempts < maxAttempts) return undefined
+    return `given up after ${attempts} of ${maxAttempts} attempts: the lease expired, because its worker died, lost the database, or took longer than three leases`
+  }
+
+  #policy(name: string): SyncRetry {
+    return this.#options.policies.get(name) ?? syncRetry()
   }
 
   #contextOf(

@@ -1,9 +1,8 @@
 import { LeaseholdError } from '../errors.ts'
-import { retryPolicy } from '../worker/back-off.ts'
-import { fixedLanes } from '../worker/fixed-lanes.ts'
+import { fixedGroups } from '../worker/fixed-groups.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
-import type { SyncDefinition } from './definition.ts'
+import { type SyncDefinition, syncRetry } from './definition.ts'
 import { type SyncRetention, syncUpkeep } from './operator/upkeep.ts'
 import { Run } from './run.ts'
 import { chunkTable, type ChunkRow, jobTable, type JobRow } from './table.ts'
@@ -30,10 +29,8 @@ const JOB_SETTINGS = { leaseMs: 300_000, heartbeatMs: 60_000, prefetch: 0, claim
 const CHUNK_SETTINGS = { leaseMs: 120_000, heartbeatMs: 30_000, prefetch: 0, claimLoops: 1 } as const
 
 const DEFAULT_CONCURRENCY = 4
-const DEFAULT_ATTEMPTS = 5
 /** Jobs of one definition that a runner plans at once. */
 const JOBS_AT_ONCE = 4
-const PLAN_ATTEMPTS = 10
 const UPKEEP_EVERY_MS = 600_000
 const LONGEST_LOOK_MS = 3_600_000
 
@@ -53,31 +50,23 @@ export function runner(
       remedy: `Give a number of milliseconds above 0, at most ${LONGEST_LOOK_MS}.`,
     })
   }
-  const policies = new Map(
-    [...definitions].map(([name, definition]) => [
-      name,
-      retryPolicy({ maxAttempts: DEFAULT_ATTEMPTS, ...definition.retry }),
-    ]),
-  )
+  const policies = new Map([...definitions].map(([name, { retry }]) => [name, syncRetry(retry)]))
   const longestWaitMs = (chunks?.leaseMs ?? CHUNK_SETTINGS.leaseMs) / 2
   const run = new Run(definitions, { schema: schema ?? 'leasehold', policies, lookEveryMs, longestWaitMs })
   const rooms = new Map(
     [...definitions].map(([name, { concurrency }]) => [name, concurrency ?? DEFAULT_CONCURRENCY]),
   )
-  const mostAttempts = Math.max(
-    ...[...policies.values()].map(({ maxAttempts }) => maxAttempts ?? DEFAULT_ATTEMPTS),
-  )
-  const laneOf = ({ definition }: { readonly definition: string }): string => definition
+  const groupOf = ({ definition }: { readonly definition: string }): string => definition
   return [
     {
       name: SYNC_JOBS,
       role: SYNC,
-      table: jobTable({ schema, maxAttempts: PLAN_ATTEMPTS }),
+      table: jobTable({ schema }),
       wake: true,
       handle: async (context) => run.job(context),
-      lanes: fixedLanes({
+      groups: fixedGroups({
         rooms: new Map([...definitions.keys()].map((name) => [name, JOBS_AT_ONCE])),
-        laneOf,
+        groupOf,
       }),
       settings: { ...JOB_SETTINGS, concurrency: JOBS_AT_ONCE * definitions.size, ...jobs },
       ...(retention === false
@@ -92,10 +81,10 @@ export function runner(
     },
     {
       name: SYNC,
-      table: chunkTable({ schema, maxAttempts: mostAttempts }),
+      table: chunkTable({ schema }),
       wake: true,
       handle: async (context) => run.chunk(context),
-      lanes: fixedLanes({ rooms, laneOf }),
+      groups: fixedGroups({ rooms, groupOf }),
       settings: { ...CHUNK_SETTINGS, concurrency: sum(rooms.values()), ...chunks },
       open: async ({ db }) => run.open(db),
     },

@@ -68,6 +68,7 @@ written as (
     failed_at = null,
     error_message = null,
     attempts = 0,
+    expiries = 0,
     next_attempt_at = now()
   where c.locked_by is null
     and (c.completed_at is null or c.definition <> excluded.definition or c.last_synced_at < (select stale_before from job))

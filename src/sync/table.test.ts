@@ -18,8 +18,8 @@ import { chunkTable, jobTable } from './table.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
-const LANES = ['a', 'b'] as const
-const LEASE = { leaseMs: 60_000, lanes: LANES.map((key) => ({ key, room: 100 })) }
+const GROUPS = ['a', 'b'] as const
+const LEASE = { leaseMs: 60_000, groups: GROUPS.map((key) => ({ key, room: 100 })) }
 
 beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())
@@ -29,12 +29,12 @@ const insertJobs = async (count: number, more?: Readonly<Record<string, string>>
 const insertChunks = async (count: number, matrices?: readonly string[]): Promise<string[]> =>
   insertSyncChunks(db, count, matrices)
 
-async function jobStore(owner: string, maxAttempts?: number): Promise<LeaseStore> {
-  return openLeaseStore(db, jobTable({ maxAttempts }), { owner })
+async function jobStore(owner: string): Promise<LeaseStore> {
+  return openLeaseStore(db, jobTable(), { owner })
 }
 
-async function chunkStore(owner: string, maxAttempts?: number): Promise<LeaseStore> {
-  return openLeaseStore(db, chunkTable({ maxAttempts }), { owner })
+async function chunkStore(owner: string): Promise<LeaseStore> {
+  return openLeaseStore(db, chunkTable(), { owner })
 }
 
 async function claim(store: LeaseStore, limit = 1): Promise<Lease[]> {
@@ -227,33 +227,99 @@ describe('SYNC-08, D7: a chunk is its matrix and its hash', () => {
     ])
   })
 
+  it('SYNC-08: a given chunk is claimed by its matrix and its hash, whatever comes before it, and no other is', async () => {
+    await insertChunks(2, ['m1', 'm2'])
+    const wanted = rowId('m2', 'h2')
+    const [a, b] = [await chunkStore('a'), await chunkStore('b')]
+    const { claimed } = await a.claim({ ids: [wanted], limit: 1, leaseMs: 60_000 })
+    expect(claimed).toMatchObject([
+      { lease: { id: wanted, owner: 'a', token: 1n }, row: { matrix_id: 'm2', chunk_hash: 'h2' } },
+    ])
+    // Nobody gets it a second time, and the same hash of another matrix is another chunk.
+    expect((await b.claim({ ids: [wanted], limit: 1, leaseMs: 60_000 })).claimed).toEqual([])
+    expect((await b.claim({ ids: [rowId('m1', 'h2')], limit: 1, leaseMs: 60_000 })).claimed).toHaveLength(1)
+    expect((await b.claim({ ids: [rowId('m3', 'h2')], limit: 1, leaseMs: 60_000 })).claimed).toEqual([])
+    await a.settle(
+      'done',
+      claimed.map(({ lease }) => lease),
+      { args: [{ rows: 1 }] },
+    )
+    expect((await b.claim({ ids: [wanted], limit: 1, leaseMs: 60_000 })).claimed).toEqual([])
+    const states = (await syncChunks(db)).map(({ matrix_id: matrix, chunk_hash: hash, state }) => [
+      matrix,
+      hash,
+      state,
+    ])
+    expect(states).toEqual([
+      ['m1', 'h1', 'AVAILABLE'],
+      ['m1', 'h2', 'RUNNING'],
+      ['m2', 'h1', 'AVAILABLE'],
+      ['m2', 'h2', 'COMPLETED'],
+    ])
+  })
+
   it('a matrix has a hash once', async () => {
     await insertChunks(1)
     await expect(insertChunks(1)).rejects.toMatchObject({ constraint: 'sync_checkpoints_pkey' })
   })
 })
 
-describe('D4, D5: a lease that is over', () => {
-  it.each([
-    [1, 'FAILED'],
-    [2, 'AVAILABLE'],
-  ])('leaves a job and a chunk that may fail %i times %s', async (most, state) => {
-    await insertJobs(1)
-    await insertChunks(1)
-    const stores = [await jobStore('dead', most), await chunkStore('dead', most)]
-    for (const store of stores) await claim(store)
-    await change('sync_jobs', OVER)
-    await change('sync_checkpoints', OVER)
-    for (const store of stores) expect(await store.reap()).toMatchObject([{ owner: 'dead', token: 1n }])
-    const reaped = {
-      state,
-      attempts: 1,
-      locked_by: null,
-      error_message:
-        'the lease expired: its worker died, lost the database, or took longer than three leases',
+const DIED = 'the lease expired: its worker died, lost the database, or took longer than three leases'
+
+describe.each([
+  ['job', 'sync_jobs', jobStore, insertJobs, job, 'next_look_at'],
+  ['chunk', 'sync_checkpoints', chunkStore, insertChunks, chunk, 'next_attempt_at'],
+] as const)('D4, D5, D10: an expired lease of a %s', (_, table, open, insert, row, due) => {
+  async function waitsMs(): Promise<number> {
+    const { rows } = await db.query<{ ms: number }>({
+      text: `select greatest(0, extract(epoch from ${due} - now())::float8 * 1000) as ms from leasehold.${table}`,
+    })
+    return rows[0]?.ms ?? Number.NaN
+  }
+
+  it('counts as an attempt and as an expiry, whether the reaper or the next claim finds it', async () => {
+    await insert(1)
+    const store = await open('dead')
+    await claim(store)
+    await change(table, OVER)
+    expect(await store.reap()).toMatchObject([{ owner: 'dead', token: 1n, exhausted: false }])
+    const reaped = { state: 'AVAILABLE', attempts: 1, expiries: 1, locked_by: null, error_message: DIED }
+    expect(await row()).toMatchObject(reaped)
+
+    await change(table, 'attempts = 0, expiries = 0')
+    await claim(store)
+    await change(table, OVER)
+    expect(await claim(await open('heir'))).toHaveLength(1)
+    expect(await row()).toMatchObject({ attempts: 1, expiries: 1, locked_by: 'heir', lock_token: '3' })
+  })
+
+  it('brings it back at once the first time; from the second on it waits, longer each time, and is never given up', async () => {
+    await insert(1)
+    const store = await open('dead')
+    const waits: number[] = []
+    const claimedEarly: Lease[] = []
+    for (let expiries = 1; expiries <= 30; expiries += 1) {
+      expect(await claim(store)).toHaveLength(1)
+      await change(table, OVER)
+      // Only a first expiry is claimed without the reaper, which knows how long the others have to wait.
+      if (expiries > 1) claimedEarly.push(...(await claim(store)))
+      await store.reap()
+      expect(await row()).toMatchObject({ state: 'AVAILABLE', attempts: expiries, expiries })
+      waits.push(Math.round((await waitsMs()) / 1_000))
+      await change(table, `${due} = now()`)
     }
-    expect(await job()).toMatchObject(reaped)
-    expect(await chunk()).toMatchObject(reaped)
+    expect(waits.slice(0, 6)).toEqual([0, 2, 4, 8, 16, 32])
+    expect(waits.at(-1)).toBe(3_600)
+    expect(claimedEarly).toEqual([])
+  })
+
+  it('twice makes it a suspect: a claim takes at most one of these, and none where it must not', async () => {
+    await insert(6)
+    await change(table, `definition = 'a', expiries = 2`)
+    const store = await open('w')
+    expect((await store.claim({ limit: 10, suspects: 0, ...LEASE })).claimed).toEqual([])
+    const { claimed, suspect } = await store.claim({ limit: 10, ...LEASE })
+    expect(claimed.map(({ lease }) => lease.id)).toEqual([suspect])
   })
 })
 

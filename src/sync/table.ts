@@ -3,8 +3,6 @@ import type { LeaseTable } from '../lease/table.ts'
 
 export interface SyncTableOptions {
   readonly schema?: string | undefined
-  /** After so many failed attempts a row has failed for good, also where its workers die on it. */
-  readonly maxAttempts?: number | undefined
 }
 
 /** The job as a runner sees it. */
@@ -29,23 +27,20 @@ export interface ChunkRow {
   readonly attempts: number
 }
 
-export const DEFAULT_MAX_ATTEMPTS = 10
-
 /** SYNC-01: in progress is who holds a live lease, and nothing else says so. */
 const LEASE = { owner: 'locked_by', until: 'locked_until', token: 'lock_token' } as const
 const OPEN = 'completed_at is null and failed_at is null'
+/**
+ * There is no limit of attempts here: each definition states its own, and only a runner that has the definition gives a
+ * row up. A process that reaps the rows of definitions it does not have therefore never gives up one of them.
+ */
+const ATTEMPTS = { column: 'attempts', expiries: 'expiries' } as const
 const DIED = "'the lease expired: its worker died, lost the database, or took longer than three leases'"
 
-/** What an expired lease makes of a row: one attempt more, and the end where that was the last. */
-function died(maxAttempts: number): { failed_at: string; error_message: string } {
-  return { failed_at: `case when attempts + 1 >= ${maxAttempts} then now() end`, error_message: DIED }
-}
-
-/** `sync_jobs`: SYNC-04 to SYNC-07. A job is held while it is planned, and looked at while its chunks are done. */
-export function jobTable({
-  schema = 'leasehold',
-  maxAttempts = DEFAULT_MAX_ATTEMPTS,
-}: SyncTableOptions = {}): LeaseTable<'done' | 'planned' | 'waiting' | 'retry' | 'dead'> {
+/** `sync_jobs`: SYNC-04 to SYNC-07. A job is leased while it is planned, and for each check whether its chunks are done. */
+export function jobTable({ schema = 'leasehold' }: SyncTableOptions = {}): LeaseTable<
+  'done' | 'planned' | 'waiting' | 'retry' | 'dead'
+> {
   return leaseTable({
     table: { schema, name: 'sync_jobs' },
     id: 'id',
@@ -55,13 +50,10 @@ export function jobTable({
     order: ['priority desc', 'created_at', 'id'],
     onExpiry: 'claimable',
     held: `${OPEN} and locked_by is not null`,
-    attempts: 'attempts',
-    exhausted: `attempts + 1 >= ${maxAttempts}`,
-    lanes: 'definition',
-    writes: {
-      release: { next_look_at: "now() + $delay_ms * interval '1 millisecond'" },
-      reap: died(maxAttempts),
-    },
+    attempts: ATTEMPTS,
+    groups: 'definition',
+    expired: { error: DIED },
+    writes: { release: { next_look_at: "now() + $delay_ms * interval '1 millisecond'" } },
     outcomes: {
       done: { set: { completed_at: 'now()', error_message: 'null' } },
       planned: { set: { planned_at: 'now()', next_look_at: 'now()', attempts: '0', error_message: 'null' } },
@@ -94,10 +86,9 @@ export function jobTable({
 }
 
 /** `sync_checkpoints`: SYNC-08 and SYNC-09, by matrix and hash (D7). */
-export function chunkTable({
-  schema = 'leasehold',
-  maxAttempts = DEFAULT_MAX_ATTEMPTS,
-}: SyncTableOptions = {}): LeaseTable<'done' | 'retry' | 'dead' | 'postponed'> {
+export function chunkTable({ schema = 'leasehold' }: SyncTableOptions = {}): LeaseTable<
+  'done' | 'retry' | 'dead' | 'exhausted' | 'postponed'
+> {
   return leaseTable({
     table: { schema, name: 'sync_checkpoints' },
     id: ['matrix_id', 'chunk_hash'],
@@ -107,13 +98,10 @@ export function chunkTable({
     order: ['priority desc', 'position', 'matrix_id', 'chunk_hash'],
     onExpiry: 'claimable',
     held: `${OPEN} and locked_by is not null`,
-    attempts: 'attempts',
-    exhausted: `attempts + 1 >= ${maxAttempts}`,
-    lanes: 'definition',
-    writes: {
-      release: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" },
-      reap: died(maxAttempts),
-    },
+    attempts: ATTEMPTS,
+    groups: 'definition',
+    expired: { error: DIED },
+    writes: { release: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" } },
     outcomes: {
       done: {
         set: {
@@ -137,6 +125,8 @@ export function chunkTable({
         set: { failed_at: 'now()', attempts: 'attempts + 1', error_message: '$error' },
         args: { error: 'text' },
       },
+      /** Given up without another attempt, because the leases of the last ones expired. */
+      exhausted: { set: { failed_at: 'now()', error_message: '$error' }, args: { error: 'text' } },
       /** No attempt was made: there is no room at the source. */
       postponed: {
         set: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" },

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { type Cases, LEASE_MS, leasesOf } from './subject.ts'
+import { answered, type Cases, LEASE_MS, leasesOf } from './subject.ts'
 
 /** Thrown to roll a transaction back. */
 class Rollback extends Error {}
@@ -9,7 +9,7 @@ export const endCases: Cases = {
     const [id = ''] = await bench.subject.insert(1)
     const store = await bench.store('worker-a')
     const leases = leasesOf(await store.claim({ limit: 1, leaseMs: LEASE_MS }))
-    assert.deepEqual(await bench.settle(store, leases), { ended: leases, fencedOff: [] })
+    assert.deepEqual(await bench.settle(store, leases), answered(leases))
     const row = JSON.parse(await bench.image(id)) as Record<string, unknown>
     const { owner, until, token } = bench.subject.table.lease
     assert.deepEqual([row[owner], row[until]], [null, null])
@@ -27,8 +27,8 @@ export const endCases: Cases = {
     const [current] = leasesOf(await b.claim({ limit: 1, leaseMs: LEASE_MS }))
     assert.ok(current && current.token > old.token)
     const before = await bench.image(id)
-    assert.deepEqual(await bench.settle(a, [old]), { ended: [], fencedOff: [old] })
-    assert.deepEqual(await a.release([old]), { ended: [], fencedOff: [old] })
+    assert.deepEqual(await bench.settle(a, [old]), answered([], [old]))
+    assert.deepEqual(await a.release([old]), answered([], [old]))
     assert.equal(await bench.image(id), before, 'a zombie changed the row')
     assert.deepEqual((await bench.settle(b, [current])).ended, [current])
   },
@@ -57,7 +57,7 @@ export const endCases: Cases = {
     assert.equal(await bench.image(id), before)
   },
 
-  'a row that is gone is fenced off, and the rest of the batch is settled': async (bench) => {
+  'a row that no longer exists is fenced off, and the rest of the batch is settled': async (bench) => {
     await bench.subject.insert(1)
     const store = await bench.store('worker-a')
     const [ghost] = leasesOf(await store.claim({ limit: 1, leaseMs: LEASE_MS }))
@@ -65,7 +65,7 @@ export const endCases: Cases = {
     await bench.subject.insert(1)
     const [lease] = leasesOf(await store.claim({ limit: 1, leaseMs: LEASE_MS }))
     assert.ok(ghost && lease)
-    assert.deepEqual(await bench.settle(store, [ghost, lease]), { ended: [lease], fencedOff: [ghost] })
+    assert.deepEqual(await bench.settle(store, [ghost, lease]), answered([lease], [ghost]))
   },
 
   'a lease that is over but that nobody has taken can still be settled: the work was done once': async (
@@ -83,7 +83,7 @@ export const endCases: Cases = {
     const [a, b] = [await bench.store('worker-a'), await bench.store('worker-b')]
     const attempts = await bench.attempts(id)
     const leases = leasesOf(await a.claim({ limit: 1, leaseMs: LEASE_MS }))
-    assert.deepEqual(await a.release(leases), { ended: leases, fencedOff: [] })
+    assert.deepEqual(await a.release(leases), answered(leases))
     assert.equal(leasesOf(await b.claim({ limit: 1, leaseMs: LEASE_MS }))[0]?.id, id)
     assert.equal(await bench.attempts(id), attempts)
   },
@@ -106,16 +106,32 @@ export const endCases: Cases = {
       }),
       Rollback,
     )
-    assert.equal(await bench.image(id), before, 'a rolled-back settlement left something behind')
+    assert.equal(await bench.image(id), before, 'a rolled-back settlement changed the row')
     await db.transaction(async (tx) => {
       assert.deepEqual((await bench.settle(a, leases, tx)).ended, leases)
     })
     assert.deepEqual((await bench.settle(a, leases)).fencedOff, leases, 'settled twice')
   },
 
+  'a row that another session has locked is reported as busy, and the rest of the batch is ended': async (
+    bench,
+  ) => {
+    const [locked = ''] = await bench.subject.insert(4)
+    const store = await bench.store('worker-a')
+    const leases = leasesOf(await store.claim({ limit: 4, leaseMs: LEASE_MS }))
+    const busy = leases.filter(({ id }) => id === locked)
+    const [first, second, third] = leases.filter(({ id }) => id !== locked)
+    assert.ok(first && second && third)
+    await bench.whileLocked(locked, async () => {
+      assert.deepEqual(await bench.settle(store, [...busy, first]), { ...answered([first]), busy })
+      assert.deepEqual(await store.release([second, ...busy, third]), { ...answered([second, third]), busy })
+    })
+    assert.deepEqual(await bench.settle(store, busy), answered(busy), 'settled once the lock is released')
+  },
+
   'an empty batch is settled and released to an empty answer': async (bench) => {
     const store = await bench.store('worker-a')
-    assert.deepEqual(await bench.settle(store, []), { ended: [], fencedOff: [] })
-    assert.deepEqual(await store.release([]), { ended: [], fencedOff: [] })
+    assert.deepEqual(await bench.settle(store, []), answered([]))
+    assert.deepEqual(await store.release([]), answered([]))
   },
 }

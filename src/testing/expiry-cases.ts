@@ -48,7 +48,7 @@ export const expiryCases: Cases = {
 
   'D4: an expiry counts as one attempt, whether the reaper or the next claim finds it': async (bench) => {
     const [first = '', second = ''] = await bench.subject.insert(2)
-    if (bench.subject.table.attempts === undefined) return
+    if (bench.subject.table.attempts?.column === undefined) return
     const [a, b] = [await bench.store('worker-a'), await bench.store('worker-b')]
     await a.claim({ limit: 2, leaseMs: LEASE_MS })
     await bench.expire(first)
@@ -58,6 +58,29 @@ export const expiryCases: Cases = {
     await b.reap()
     assert.deepEqual([await bench.attempts(first), await bench.attempts(second)], [1, 1])
   },
+
+  'D10: the first expiry brings a row back at once; from the second on it is a suspect, of which a claim takes one':
+    async (bench) => {
+      if (bench.subject.table.attempts?.expiries === undefined) return
+      const [first = '', second = '', third = ''] = await bench.subject.insert(3)
+      const store = await bench.store('worker-a')
+      const claim = async (suspects: 0 | 1): ReturnType<typeof store.claim> =>
+        store.claim({ limit: 3, leaseMs: LEASE_MS, suspects })
+      await claim(1)
+      await bench.expire(first, second)
+      await store.reap()
+      assert.equal((await claim(0)).claimed.length, 2, 'the first expiry makes no suspect')
+      await bench.expire(first, second)
+      assert.deepEqual((await claim(1)).claimed, [], 'a second expiry is for the reaper')
+      await store.reap()
+      assert.deepEqual([await bench.expiries(first), await bench.expiries(second)], [2, 2])
+      assert.deepEqual((await claim(0)).claimed, [])
+      const one = await claim(1)
+      assert.deepEqual([one.claimed.length, one.claimed[0]?.lease.id], [1, one.suspect])
+      const [other] = leasesOf(await claim(1))
+      assert.deepEqual([one.suspect, other?.id].toSorted(), [first, second].toSorted())
+      assert.equal(await bench.expiries(third), 0)
+    },
 
   'the reaper takes no more than asked for, and several at once take each row once': async (bench) => {
     const ids = await bench.subject.insert(30)
@@ -73,7 +96,7 @@ export const expiryCases: Cases = {
     assert.equal(reaped.length + last.length, 26)
   },
 
-  'the reaper skips a row that somebody has locked, and waits for nobody': async (bench) => {
+  'the reaper skips a row that another session has locked': async (bench) => {
     const [locked = '', free = ''] = await bench.subject.insert(2)
     const store = await bench.store('worker-a')
     await store.claim({ limit: 2, leaseMs: LEASE_MS })

@@ -1,4 +1,5 @@
-import { type ClaimRequest, openLeaseStore, type LeaseStore } from '../lease/store.ts'
+import { ClaimCursor } from '../lease/claim-cursor.ts'
+import { type ClaimRequest, type Ended, openLeaseStore, type LeaseStore } from '../lease/store.ts'
 import { keyOf, type Lease } from '../lease/lease.ts'
 import type { LeaseTable } from '../lease/table.ts'
 import type { Database } from '../postgres/database.ts'
@@ -11,20 +12,26 @@ export interface LeaseSubject<Outcome extends string = string> {
   readonly table: LeaseTable<Outcome>
   /** Needed when the table has a bucket column: the bucket that `insert` fills. */
   readonly bucket?: number
-  /** Needed when the table has lanes: those that `insert` fills, in the order of the rows. */
-  readonly lanes?: readonly string[]
+  /** Needed when the table has groups: those that `insert` fills, in the order of the rows. */
+  readonly groups?: readonly string[]
   /** Deletes every row. */
   readonly empty: () => Promise<void>
-  /** Inserts rows that can be claimed at once and returns their ids in the order in which they are due. */
+  /**
+   * Inserts rows that can be claimed at once and returns their ids in the order in which they are due. In a table with
+   * an ordering key each row has a key of its own, or none.
+   */
   readonly insert: (count: number) => Promise<readonly string[]>
   /** An outcome after which the row is not claimed again, and the arguments it needs. */
   readonly final: { readonly outcome: Outcome; readonly args?: Readonly<Record<string, unknown>> }
 }
 
-/** What the cases need to look behind the kernel's back. */
+/** What the cases need to see and change the rows without the kernel. */
 export interface Bench {
   readonly subject: LeaseSubject
+  /** A store that claims from all groups. Rows do not wait for their retry, so that no case has to. */
   store(owner: string): Promise<LeaseStore>
+  /** Claims until there are this many leases, or nothing more to claim. */
+  claim(store: LeaseStore, count: number): Promise<Lease[]>
   settle(store: LeaseStore, leases: readonly Lease[], tx?: Queryable): ReturnType<LeaseStore['settle']>
   /** The whole row, byte for byte, as the table has it. */
   image(id: string): Promise<string>
@@ -33,6 +40,7 @@ export interface Bench {
   /** Whether the lease ends by the database's clock in `ms`, give or take the second a busy machine may need. */
   endsIn(id: string, ms: number): Promise<boolean>
   attempts(id: string): Promise<number>
+  expiries(id: string): Promise<number>
   /** Holds the row's lock while the work runs. */
   whileLocked<T>(id: string, work: () => Promise<T>): Promise<T>
 }
@@ -71,11 +79,26 @@ export function bench(subject: LeaseSubject): Bench {
     return found
   }
 
+  async function counter(column: string | undefined, id: string): Promise<number> {
+    if (column === undefined) return 0
+    return (await one<{ count: number }>(`coalesce(${quote(column)}, 0)::int as count`, id)).count
+  }
+
   return {
     subject,
     store: async (owner) => {
       const bucket = subject.bucket === undefined ? {} : { bucket: subject.bucket }
-      return fromAllLanes(await openLeaseStore(db, table, { owner, ...bucket }), subject.lanes)
+      const store = await openLeaseStore(db, { ...table, retry: [] }, { owner, ...bucket })
+      return fromAllGroups(store, subject.groups)
+    },
+    claim: async (store, count) => {
+      const cursor = new ClaimCursor(store)
+      const leases: Lease[] = []
+      for (;;) {
+        const claim = await cursor.claim({ limit: count - leases.length, leaseMs: LEASE_MS })
+        leases.push(...leasesOf(claim))
+        if (leases.length === count || (claim.claimed.length === 0 && claim.drained)) return leases
+      }
     },
     settle: async (store, leases, tx) => {
       const { outcome, args } = subject.final
@@ -98,10 +121,8 @@ export function bench(subject: LeaseSubject): Bench {
       const found = await one<{ ms: number | null }>(left, id)
       return found.ms !== null && found.ms <= ms && found.ms > ms - 10_000
     },
-    attempts: async (id) => {
-      if (table.attempts === undefined) return 0
-      return (await one<{ attempts: number }>(`${quote(table.attempts)}::int as attempts`, id)).attempts
-    },
+    attempts: async (id) => counter(table.attempts?.column, id),
+    expiries: async (id) => counter(table.attempts?.expiries, id),
     whileLocked: async (id, work) =>
       db.transaction(async (tx) => {
         await one('1 as locked', id, tx, 'for update')
@@ -110,20 +131,21 @@ export function bench(subject: LeaseSubject): Bench {
   }
 }
 
-/** The cases do not speak of lanes: whatever they claim may come from any. */
-function fromAllLanes(store: LeaseStore, keys: LeaseSubject['lanes']): LeaseStore {
+/** The cases do not speak of groups: whatever they claim may come from any. */
+function fromAllGroups(store: LeaseStore, keys: LeaseSubject['groups']): LeaseStore {
   if (keys === undefined) return store
   const wide = (request: ClaimRequest): ClaimRequest => ({
     ...request,
-    lanes: keys.map((key) => ({ key, room: request.limit })),
+    groups: keys.map((key) => ({ key, room: request.limit })),
   })
-  return {
-    ...store,
-    claim: async (request) => store.claim(wide(request)),
-    exchange: async (settlement, request) => store.exchange(settlement, wide(request)),
-  }
+  return { ...store, claim: async (request) => store.claim(wide(request)) }
 }
 
 export function leasesOf(claim: Awaited<ReturnType<LeaseStore['claim']>>): Lease[] {
   return claim.claimed.map(({ lease }) => lease)
+}
+
+/** What a settlement or release answers that ended these leases, and did not end those. */
+export function answered(ended: readonly Lease[], fencedOff: readonly Lease[] = []): Ended {
+  return { ended, fencedOff, busy: [], refused: [] }
 }

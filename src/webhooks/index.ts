@@ -29,7 +29,7 @@ export type {
 } from './endpoints/index.ts'
 export { dispatcher, type DispatcherOptions } from './dispatcher/dispatcher.ts'
 export { type BreakerSettings, DEFAULT_BREAKER } from './dispatcher/breaker.ts'
-export { DEFAULT_SCHEDULE } from './dispatcher/schedule.ts'
+export { DEFAULT_SCHEDULE } from './schedule.ts'
 export { type DeliveryRow, webhookTable, type WebhookTableOptions } from './table.ts'
 export { DELIVERY_STATUSES, type DeliveryStatus, TRANSITIONS } from './transitions.ts'
 export {

@@ -3,20 +3,21 @@ import { useDatabase } from '../../test/support/database.ts'
 import { type DeliveryRecord, deliveries } from '../../test/support/running-dispatcher.ts'
 import { inspectTable } from '../lease/inspect.ts'
 import { openLeaseStore, type LeaseStore } from '../lease/index.ts'
-import { leaseStatements } from '../lease/sql.ts'
+import { leaseStatements } from '../lease/statements.ts'
 import { openDatabase } from '../postgres/database.ts'
+import { DEFAULT_SCHEDULE } from './schedule.ts'
 import { type WebhookOutcome, webhookTable } from './table.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
 const ENDPOINT = '00000000-0000-7000-8000-00000000000a'
-const CLAIM = { limit: 1, leaseMs: 60_000, lanes: [{ key: ENDPOINT, room: 10 }] }
+const CLAIM = { limit: 1, leaseMs: 60_000, groups: [{ key: ENDPOINT, room: 10 }] }
 const DONE = { duration_ms: 1, status: 200, code: null, error: null, response: 'thank you' }
 const FAILED = { duration_ms: 1, status: 500, code: 'http500', error: 'answered with HTTP 500', response: '' }
 const OVER = "lease_until = now() - interval '1 second'"
 
 beforeEach(async () => {
-  await db.query({ text: 'truncate leasehold.webhook_outbox restart identity cascade' })
+  await db.query({ text: 'truncate leasehold.webhook_outbox restart identity' })
   await db.query({
     text: `insert into leasehold.webhook_outbox (endpoint_id, event_type, body) values ($1, 'test.happened', '{}')`,
     values: [ENDPOINT],
@@ -34,8 +35,8 @@ async function only(): Promise<DeliveryRecord> {
   return row
 }
 
-async function storeOf(owner: string, maxAttempts?: number): Promise<LeaseStore> {
-  return openLeaseStore(db, webhookTable({ maxAttempts }), { owner, bucket: 0 })
+async function storeOf(owner: string, schedule?: readonly number[]): Promise<LeaseStore> {
+  return openLeaseStore(db, webhookTable({ schedule }), { owner, bucket: 0 })
 }
 
 async function attempts(): Promise<unknown[]> {
@@ -50,23 +51,22 @@ describe('a renewal', () => {
     const inspection = await inspectTable(db, table)
     if (!('shape' in inspection)) throw new Error('the table is not there')
     const { text } = leaseStatements(table, inspection.shape).renew
-    const chosen = /free as materialized \((?<query>.*?)for no key update skip locked/s.exec(text)?.groups?.[
-      'query'
-    ]
-    expect(chosen).toMatch(/t\."id"/)
-    expect(chosen).toMatch(/t\."lease_owner"/)
-    expect(chosen).toMatch(/t\."lease_token"/)
+    const chosen = /locked as materialized \((?<query>.*?)for no key update skip locked/s.exec(text)
+      ?.groups?.['query']
+    expect(chosen).toContain('t.id = any (array(select id from held))')
+    expect(chosen).toContain('t.lease_owner = $')
+    expect(chosen).toContain('(t.id, t.lease_token) in (select id, held_token from held)')
     expect(chosen).toContain("delivery_status = 'pending'")
-    expect(chosen).toContain('t."lease_until" > now()')
+    expect(chosen).toContain('t.lease_until > now()')
     // Only what was chosen by that is written to.
     expect(text).toMatch(
-      /update "leasehold"\."webhook_outbox" as t\s+set "lease_until" = greatest\([^;]*free/,
+      /update leasehold\.webhook_outbox as t\s+set lease_until = greatest\([^;]*from locked/,
     )
   })
 
   it.each([
     ['another dispatcher has it', "lease_owner = 'thief'"],
-    ['it was claimed again under the same name', 'lease_token = lease_token + 1'],
+    ['it was claimed once more under the same name', 'lease_token = lease_token + 1'],
     ['it is over', OVER],
     [
       'it was cancelled',
@@ -137,7 +137,7 @@ describe('WH-FR-002-AC3: delivered, retry, failed and postponed check ownership'
 })
 
 describe('WH-FR-004-AC2: a lease that is over', () => {
-  it('is claimable at once, by anybody, and its attempt is kept', async () => {
+  it('is claimable at once, by anybody, and its attempt is in the history', async () => {
     await (await storeOf('dead')).claim(CLAIM)
     await change(OVER)
     const store = await storeOf('other')
@@ -152,18 +152,19 @@ describe('WH-FR-004-AC2: a lease that is over', () => {
   })
 
   it.each([
-    [1, 'failed'],
-    [2, 'pending'],
+    [[], 'failed'],
+    [[0], 'pending'],
   ])(
-    'WH-FR-004-AC3: with %i attempts at most, a delivery whose dispatcher died is %s',
-    async (most, status) => {
-      const store = await storeOf('dead', most)
+    'WH-FR-004-AC3: with the schedule %j, a delivery whose dispatcher died is %s',
+    async (schedule, status) => {
+      const store = await storeOf('dead', schedule)
       await store.claim(CLAIM)
       await change(OVER)
       expect(await store.reap()).toHaveLength(1)
       expect(await only()).toMatchObject({
         delivery_status: status,
         attempts: 1,
+        expiries: 1,
         lease_owner: null,
         lease_until: null,
         last_error_code: 'leaseExpired',
@@ -172,12 +173,154 @@ describe('WH-FR-004-AC2: a lease that is over', () => {
     },
   )
 
-  it('WH-FR-004-AC3: of a last attempt is not claimed once more: it is left to the reaper', async () => {
-    const store = await storeOf('dead', 1)
+  it('WH-FR-004-AC3: of a last attempt is not claimed once more: the reaper gives the delivery up', async () => {
+    const store = await storeOf('dead', [])
     await store.claim(CLAIM)
     await change(OVER)
     expect((await store.claim(CLAIM)).claimed).toEqual([])
     expect(await store.reap()).toHaveLength(1)
     expect((await only()).delivery_status).toBe('failed')
+  })
+})
+
+describe('D10: a delivery under which dispatchers die', () => {
+  /** The seconds until the next attempt, as the reaper has written them. */
+  async function waitSeconds(): Promise<number> {
+    const { rows } = await db.query<{ seconds: number }>({
+      text: `select round(extract(epoch from next_attempt_at - now()))::int as seconds from leasehold.webhook_outbox`,
+    })
+    return rows[0]?.seconds ?? 0
+  }
+
+  /** A dispatcher claims it and is killed; the reaper finds that out. */
+  async function dies(store: LeaseStore): Promise<void> {
+    expect((await store.claim(CLAIM)).claimed).toHaveLength(1)
+    await change(OVER)
+    expect(await store.reap()).toHaveLength(1)
+  }
+
+  it('comes back at once after the first expiry, and by the schedule after every later one', async () => {
+    const store = await storeOf('dying')
+    const waits: number[] = []
+    for (let deaths = 1; deaths < 10; deaths += 1) {
+      await dies(store)
+      waits.push(Math.max(0, await waitSeconds()))
+      expect(await only()).toMatchObject({ delivery_status: 'pending', attempts: deaths, expiries: deaths })
+      await change('next_attempt_at = now()')
+    }
+    expect(waits).toEqual([0, ...DEFAULT_SCHEDULE.slice(1).map((ms) => ms / 1_000)])
+    await dies(store)
+    expect(await only()).toMatchObject({ delivery_status: 'failed', attempts: 10, expiries: 10 })
+    expect(await attempts()).toHaveLength(10)
+  })
+
+  it('is still pending after 12 crashes of its dispatcher within 98 seconds', async () => {
+    const store = await storeOf('dying')
+    let deaths = 0
+    for (let crash = 0; crash < 12; crash += 1) {
+      // 98 seconds pass in all.
+      await change("next_attempt_at = next_attempt_at - interval '8.2 seconds'")
+      const { claimed } = await store.claim(CLAIM)
+      await change(`lease_until = case when lease_owner is not null then now() end`)
+      await store.reap()
+      deaths += claimed.length
+    }
+    expect(deaths).toBe(2)
+    expect(await only()).toMatchObject({ delivery_status: 'pending', attempts: 2, expiries: 2 })
+  })
+
+  it('waits for the reaper from the second expiry on: no claim takes it directly', async () => {
+    const store = await storeOf('dying')
+    await store.claim(CLAIM)
+    await change(OVER)
+    expect((await store.claim(CLAIM)).claimed).toHaveLength(1)
+    expect(await only()).toMatchObject({ attempts: 1, expiries: 1 })
+    await change(OVER)
+    expect((await store.claim(CLAIM)).claimed).toEqual([])
+    await store.reap()
+    expect(await waitSeconds()).toBe(300)
+    expect(await attempts()).toMatchObject([
+      { attempt: 1, lease_token: '1', error_code: 'leaseExpired' },
+      { attempt: 2, lease_token: '2', error_code: 'leaseExpired' },
+    ])
+  })
+
+  it('is a suspect after the second expiry: a claim takes at most one, and none where it may take none', async () => {
+    await db.query({
+      text: `insert into leasehold.webhook_outbox (endpoint_id, event_type, body, ordering_key)
+        select endpoint_id, event_type, body, key from leasehold.webhook_outbox, unnest(array[null, 'a', 'b']) as key`,
+    })
+    await change('expiries = 2')
+    const store = await storeOf('d')
+    const request = { ...CLAIM, limit: 10 }
+    expect((await store.claim({ ...request, suspects: 0 })).claimed).toEqual([])
+    const { claimed, suspect } = await store.claim(request)
+    expect(claimed.map(({ lease }) => lease.id)).toEqual([suspect])
+  })
+})
+
+describe('ordered deliveries', () => {
+  const OTHER = '00000000-0000-7000-8000-00000000000b'
+  const BOTH = { limit: 10, leaseMs: 60_000, groups: [ENDPOINT, OTHER].map((key) => ({ key, room: 10 })) }
+
+  async function write(endpoint: string, ...keys: readonly (string | null)[]): Promise<void> {
+    await db.query({
+      text: `insert into leasehold.webhook_outbox (endpoint_id, event_type, body, ordering_key)
+        select $1, 'test.happened', '{}', key from unnest($2::text[]) with ordinality as k (key, n) order by n`,
+      values: [endpoint, keys],
+    })
+  }
+
+  it('one delivery of an endpoint and key is in flight, and each endpoint has its own keys', async () => {
+    await write(ENDPOINT, 'k', 'k', 'other')
+    await write(OTHER, 'k', 'k')
+    const [store, another] = [await storeOf('d'), await storeOf('e')]
+    const { claimed } = await store.claim(BOTH)
+    expect(claimed.map(({ lease }) => lease.id).toSorted()).toEqual(['1', '2', '4', '5'])
+    expect((await another.claim(BOTH)).claimed).toEqual([])
+    await store.settle(
+      'done',
+      claimed.map(({ lease }) => lease),
+      { args: claimed.map(() => DONE) },
+    )
+    expect((await another.claim(BOTH)).claimed.map(({ lease }) => lease.id).toSorted()).toEqual(['3', '6'])
+  })
+
+  it('the database itself refuses a second one in flight', async () => {
+    await write(ENDPOINT, 'k', 'k')
+    const lease = "lease_owner = 'x', lease_until = now() + interval '1 hour'"
+    await expect(change(lease)).rejects.toThrow('webhook_outbox_in_flight')
+  })
+
+  it('a head that waits for its retry delays its own key only', async () => {
+    await write(ENDPOINT, 'k', 'k', 'other')
+    const store = await storeOf('d')
+    const { claimed } = await store.claim({ ...CLAIM, ids: ['2'] })
+    await store.settle(
+      'retry',
+      claimed.map(({ lease }) => lease),
+      { args: [{ ...FAILED, delay_ms: 60_000 }] },
+    )
+    const next = await store.claim({ ...CLAIM, limit: 10 })
+    expect(next.claimed.map(({ lease }) => lease.id).toSorted()).toEqual(['1', '4'])
+  })
+})
+
+describe('the history of a delivery', () => {
+  it('has the newest 100 attempts, in order', async () => {
+    const store = await storeOf(
+      'd',
+      Array.from({ length: 200 }, () => 0),
+    )
+    for (let n = 1; n <= 102; n += 1) {
+      const { claimed } = await store.claim(CLAIM)
+      const leases = claimed.map(({ lease }) => lease)
+      await store.settle('retry', leases, { args: [{ ...FAILED, delay_ms: 0 }] })
+    }
+    const { rows } = await db.query({
+      text: `select count(*)::int as count, min(attempt) as first, max(attempt) as last, min(id)::int as "firstId"
+        from leasehold.webhook_attempts`,
+    })
+    expect(rows).toEqual([{ count: 100, first: 3, last: 102, firstId: 1 }])
   })
 })

@@ -1,10 +1,11 @@
+import { attemptsOf, DEFAULT_SCHEDULE } from './schedule.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import type { LeaseTable } from '../lease/table.ts'
 
 export interface WebhookTableOptions {
   readonly schema?: string | undefined
-  /** After so many failed attempts a delivery has failed for good. */
-  readonly maxAttempts?: number | undefined
+  /** The delays after each failed attempt; after one more attempt a delivery has failed for good. */
+  readonly schedule?: readonly number[] | undefined
 }
 
 /** The row as a dispatcher sees it. */
@@ -18,14 +19,36 @@ export interface DeliveryRow {
   readonly attempts: number
 }
 
-/** What is known of an attempt that was made; the database keeps it in `webhook_attempts` as well. */
+/** The most attempts a delivery remembers: more than any schedule makes, fewer than replays could. */
+const MAX_HISTORY = 100
+
+/** Appends an attempt to the delivery's history, which the view `webhook_attempts` shows. */
+function remember(fields: Readonly<Record<string, string>>): string {
+  const entry = Object.entries({ attempt: 'attempts + 1', token: 'lease_token', ...fields, recorded_at: 'now()' })
+  return `case when jsonb_array_length(history) >= ${MAX_HISTORY} then history - 0 else history end
+      || jsonb_build_array(jsonb_build_object(${entry.map(([name, value]) => `'${name}', ${value}`).join(', ')}))`
+}
+
+const EXPIRED = { code: "'leaseExpired'", error: "'the lease expired: its dispatcher died, or lost the database'" }
+
+const STARTED_AT = "now() - $duration_ms * interval '1 millisecond'"
+
+/** What is known of an attempt that was made: in the row itself, and in its history. */
 const ATTEMPT = {
-  last_attempt_at: "now() - $duration_ms * interval '1 millisecond'",
+  last_attempt_at: `coalesce(${STARTED_AT}, last_attempt_at)`,
   last_duration_ms: '$duration_ms',
   last_status: '$status',
   last_error_code: '$code',
   last_error: '$error',
   last_response: '$response',
+  history: remember({
+    started_at: STARTED_AT,
+    duration_ms: '$duration_ms',
+    status: '$status',
+    error_code: '$code',
+    error: '$error',
+    response: '$response',
+  }),
 } as const
 
 const ATTEMPT_ARGS = {
@@ -38,15 +61,11 @@ const ATTEMPT_ARGS = {
 
 export type WebhookOutcome = 'done' | 'retry' | 'dead' | 'postponed'
 
-/** Ten attempts over three days; see `schedule.ts`. */
-export const DEFAULT_MAX_ATTEMPTS = 10
-
-/** `webhook_outbox` as a lease table: an expired lease is claimable at once (D5), endpoints are its lanes. */
+/** `webhook_outbox` as a lease table: an expired lease is claimable at once (D5), endpoints are its groups. */
 export function webhookTable({
   schema = 'leasehold',
-  maxAttempts = DEFAULT_MAX_ATTEMPTS,
+  schedule = DEFAULT_SCHEDULE,
 }: WebhookTableOptions = {}): LeaseTable<WebhookOutcome> {
-  const isLast = `attempts + 1 >= ${maxAttempts}`
   return leaseTable({
     table: { schema, name: 'webhook_outbox' },
     id: 'id',
@@ -56,19 +75,17 @@ export function webhookTable({
     availableAt: 'next_attempt_at',
     order: ['next_attempt_at', 'id'],
     onExpiry: 'claimable',
-    held: "delivery_status = 'pending' and lease_owner is not null",
-    attempts: 'attempts',
-    exhausted: isLast,
-    ordering: { key: 'line', behind: 'behind', waitedFor: "delivery_status = 'pending'" },
-    lanes: 'endpoint_id',
+    held: 'lease_owner is not null',
+    attempts: { column: 'attempts', expiries: 'expiries', max: attemptsOf(schedule) },
+    retry: schedule,
+    ordering: { key: 'ordering_key', unfinished: "delivery_status = 'pending'" },
+    groups: 'endpoint_id',
+    bytes: 'octet_length(body) + pg_column_size(headers)',
     writes: {
-      release: { next_attempt_at: "greatest(next_attempt_at, now() + $delay_ms * interval '1 millisecond')" },
-      reap: {
-        delivery_status: `case when ${isLast} then 'failed' else 'pending' end`,
-        failed_at: `case when ${isLast} then now() end`,
-        last_error_code: "'leaseExpired'",
-        last_error: "'the lease expired: its dispatcher died, or lost the database'",
+      claim: {
+        history: `case when lease_owner is null then history else ${remember({ error_code: EXPIRED.code, error: EXPIRED.error })} end`,
       },
+      release: { next_attempt_at: "greatest(next_attempt_at, now() + $delay_ms * interval '1 millisecond')" },
     },
     outcomes: {
       done: {
@@ -93,6 +110,7 @@ export function webhookTable({
         args: { delay_ms: 'float8' },
       },
     },
+    expired: EXPIRED,
     columns: ['id', 'event_id', 'endpoint_id', 'event_type', 'body', 'headers', 'attempts'],
   })
 }

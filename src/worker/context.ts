@@ -1,3 +1,4 @@
+import { setTimeout as pause } from 'node:timers/promises'
 import { LeaseholdError } from '../errors.ts'
 import type { LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
@@ -48,13 +49,16 @@ export interface HandlerContext<Row = Record<string, unknown>> {
   settleIn(tx: Queryable, outcome?: Outcome): Promise<void>
 }
 
+/** How long `settleIn` waits before it tries a locked row again; until the lease can no longer be trusted. */
+const BUSY_RETRY_MS = 20
+
 /** What the contexts of one worker share. */
 export interface ContextParts<Row extends object> {
   readonly store: LeaseStore<Row>
   readonly held: HeldRows
   readonly log: LogSource
   readonly now: () => number
-  readonly byPolicy: (outcome: Outcome, attempt: number) => Outcome
+  readonly byPolicy: (outcome: Outcome, handling: Handling<Row>) => Outcome
 }
 
 /** The signal and the log are made when they are asked for: most handlers ask for neither. */
@@ -95,16 +99,17 @@ export class RowContext<Row extends object> implements HandlerContext<Row> {
 
   async settleIn(tx: Queryable, outcome: Outcome = done()): Promise<void> {
     const { store, held, now, byPolicy } = this.#parts
-    const { lease, attempt } = this.#handling
-    if (!held.isTrusted(this.#handling, now())) throw this.#fencedOff()
-    const settledAs = byPolicy(outcome, attempt)
-    const { ended, advanced, left } = await store.settle(settledAs.outcome, [lease], {
-      args: [settledAs.args],
-      tx,
-    })
-    if (ended.length === 0) throw this.#fencedOff()
+    const { lease } = this.#handling
+    const settledAs = byPolicy(outcome, this.#handling)
+    for (;;) {
+      if (!held.isTrusted(this.#handling, now())) throw this.#fencedOff()
+      const { ended, busy } = await store.settle(settledAs.outcome, [lease], { args: [settledAs.args], tx })
+      if (ended.length > 0) break
+      if (busy.length === 0) throw this.#fencedOff()
+      // A renewal, or another session, has the row locked at this moment.
+      await pause(BUSY_RETRY_MS)
+    }
     this.#handling.settledAs = settledAs
-    if (advanced === true) this.#handling.left = left ?? []
   }
 
   #fencedOff(): LeaseholdError {

@@ -1,15 +1,15 @@
 import type { LeaseStore } from '../lease/store.ts'
-import type { RetryPolicy } from './back-off.ts'
 import type { Events } from './events.ts'
-import type { Exchange } from './exchange.ts'
 import type { Gate } from './gate.ts'
 import { type Handling, refTo } from './handling.ts'
 import type { HeldRows } from './held-rows.ts'
+import type { SettleAndClaim } from './settle-and-claim.ts'
 import type { Outcome } from './outcome.ts'
 import {
   agrees,
   DONE,
   type HandlerResult,
+  type Circumstances,
   RETURNED,
   type Settle,
   type Verdict,
@@ -21,10 +21,9 @@ export interface EndingOptions<Row extends object> {
   readonly store: LeaseStore<Row>
   readonly events: Events
   readonly held: HeldRows
-  readonly exchange: Exchange<Row>
+  readonly statements: SettleAndClaim<Row>
   readonly gate: Gate
-  readonly retry: RetryPolicy
-  readonly random: () => number
+  readonly circumstancesOf: (handling: Handling<Row>) => Omit<Circumstances, 'cutShort'>
   readonly isStopping: () => boolean
   /** The row is out of our hands. */
   readonly onGone: (handling: Handling<Row>, how: { readonly fencedOffAs: string } | undefined) => void
@@ -39,7 +38,7 @@ export class Ending<Row extends object> {
   }
 
   carryOut(handling: Handling<Row>, result: HandlerResult, now: number): void {
-    const { held, exchange, onGone } = this.#options
+    const { held, statements, onGone } = this.#options
     const { settledAs, lost } = handling
     if (settledAs !== undefined && agrees(result, settledAs)) {
       this.#settledByItself(handling, settledAs)
@@ -51,7 +50,8 @@ export class Ending<Row extends object> {
       onGone(handling, { fencedOffAs: outcome })
     } else if (verdict.verdict === 'settle') {
       if (verdict.failure !== undefined) this.#tellFailed(handling, verdict)
-      exchange.settle(handling, verdict.outcome, now)
+      held.finish(handling)
+      statements.settle(handling, verdict.outcome, now)
     } else {
       this.#giveBack(handling, verdict.saturatedForMs, result)
     }
@@ -59,20 +59,17 @@ export class Ending<Row extends object> {
 
   #verdictOn(handling: Handling<Row>, result: HandlerResult): Verdict {
     if (result === RETURNED) return DONE
-    const { retry: policy, random, isStopping } = this.#options
+    const { circumstancesOf, isStopping } = this.#options
     const cutShort = isStopping() && handling.abort?.signal.aborted === true
-    return verdictOn(result, { attempt: handling.attempt, policy, random, cutShort })
+    return verdictOn(result, { ...circumstancesOf(handling), cutShort })
   }
 
   /** In a transaction of its handler's. */
   #settledByItself(handling: Handling<Row>, { outcome }: Outcome): void {
-    const { table, store, events, exchange, onGone } = this.#options
+    const { table, store, events, statements, onGone } = this.#options
     onGone(handling, undefined)
-    // The transaction has ended: whoever waited behind the row can be seen now.
-    if (handling.left !== undefined) {
-      store.lookAgain(handling.left)
-      exchange.advanced()
-    }
+    // The next row of its key can be claimed now.
+    if (store.table.ordering !== undefined) statements.claimSoon()
     const ids = [handling.lease.id]
     events.emit('settled', { worker: store.owner, table, outcome, ids, durationMs: 0 })
   }
@@ -84,9 +81,9 @@ export class Ending<Row extends object> {
 
   /** Downstream has no room, or the handler was cut short. */
   #giveBack(handling: Handling<Row>, saturatedForMs: number | undefined, result: HandlerResult): void {
-    const { gate, exchange } = this.#options
+    const { gate, statements } = this.#options
     const error = result.ended === 'threw' ? result.error : undefined
     if (saturatedForMs !== undefined) gate.shut('saturated', saturatedForMs, error)
-    exchange.giveBack([handling], saturatedForMs)
+    statements.release([handling], saturatedForMs)
   }
 }

@@ -64,9 +64,17 @@ export interface EventMap {
     readonly staleMs: number
     /** The owner was declared dead before its lease had ended. */
     readonly evicted: boolean
+    /** Its attempts are used up. */
+    readonly exhausted: boolean
   }
-  /** Rows stood first in the line of their ordering key, and nobody had let them go on: a row was deleted by hand, say. */
-  advanced: OfTable & { readonly count: number }
+  /** A row stops a statement with a data error. Told once for each time it is tried. */
+  dataError: OfTable & {
+    readonly verb: 'claim' | 'renew' | 'settle' | 'release' | 'reap'
+    readonly id: string
+    readonly error: unknown
+    /** How long the row is left alone; absent where its lease runs out instead. */
+    readonly retryInMs?: number
+  }
   reaperRan: OfWorker & { readonly recovered: number; readonly durationMs: number }
   reaperFailed: OfWorker & { readonly table: string | undefined; readonly error: unknown }
   workerStarted: OfWorker & { readonly roles: readonly string[] }

@@ -6,6 +6,13 @@ import type { HeldRow, HeldRows } from './held-rows.ts'
 import type { RowToRenew } from './lifeline-messages.ts'
 import type { Outcome } from './outcome.ts'
 
+interface ClaimFacts {
+  readonly claimedAt: number
+  readonly attempt: number
+  readonly isSuspect: boolean
+  readonly bytes: number
+}
+
 /** One row in the worker's hands, from its claim until it is settled, given back or lost. */
 export class Handling<Row> implements RowToRenew {
   readonly lease: Lease
@@ -14,6 +21,10 @@ export class Handling<Row> implements RowToRenew {
   readonly generation: number
   readonly claimedAt: number
   readonly attempt: number
+  /** A suspect: as long as it is in flight, this process claims no other one (D10). */
+  hasSuspectSlot: boolean
+  /** Its share of the bytes that were claimed with it. */
+  readonly bytes: number
   /** `running`: its handler has not come back yet. `abandoned`: the same, and the row was lost meanwhile. */
   state: 'idle' | 'running' | 'abandoned' = 'idle'
   /** The key that bounds it, once it was started. */
@@ -23,18 +34,18 @@ export class Handling<Row> implements RowToRenew {
   lost: LossReason | undefined = undefined
   /** The handler settled it in a transaction of its own. */
   settledAs: Outcome | undefined = undefined
-  /** The lines to look at again once that transaction has ended. */
-  left: readonly string[] | undefined = undefined
-  /** Whoever knows the lanes was told that it no longer takes up room. */
-  leftLane = false
+  /** Whoever knows the groups was told that it no longer takes up room. */
+  hasLeftGroup = false
 
-  constructor({ lease, row }: Claimed<Row>, held: HeldRow, claimedAt: number, attempt: number) {
+  constructor({ lease, row }: Claimed<Row>, held: HeldRow, facts: ClaimFacts) {
     this.lease = lease
     this.row = row
     this.index = held.index
     this.generation = held.generation
-    this.claimedAt = claimedAt
-    this.attempt = attempt
+    this.claimedAt = facts.claimedAt
+    this.attempt = facts.attempt
+    this.hasSuspectSlot = facts.isSuspect
+    this.bytes = facts.bytes
   }
 
   get id(): string {
@@ -55,9 +66,12 @@ export function handlingsOf<Row extends object>(
     claimedAt,
   }: { readonly attempts: string | undefined; readonly held: HeldRows; readonly claimedAt: number },
 ): Handling<Row>[] {
+  const bytes = (claim.bytes ?? 0) / Math.max(1, claim.claimed.length)
   return claim.claimed.map((claimed) => {
     const counted: unknown = attempts === undefined ? 0 : Reflect.get(claimed.row, attempts)
-    return new Handling(claimed, held.take(claim.trustedUntil), claimedAt, Number(counted ?? 0) + 1)
+    const attempt = Number(counted ?? 0) + 1
+    const isSuspect = claimed.lease.id === claim.suspect
+    return new Handling(claimed, held.take(claim.trustedUntil), { claimedAt, attempt, isSuspect, bytes })
   })
 }
 

@@ -19,18 +19,21 @@ export class HeldRows {
   readonly buffer: SharedArrayBuffer
   readonly #state: Int32Array
   readonly #trustedUntil: Float64Array
+  readonly #finished: Uint8Array
   readonly #free: number[] = []
   #generation = 0
   #used = 0
 
   constructor(
     buffer = new SharedArrayBuffer(
-      MAX_HELD * (Float64Array.BYTES_PER_ELEMENT + Int32Array.BYTES_PER_ELEMENT),
+      MAX_HELD * (Float64Array.BYTES_PER_ELEMENT + Int32Array.BYTES_PER_ELEMENT + 1),
     ),
   ) {
     this.buffer = buffer
     this.#trustedUntil = new Float64Array(buffer, 0, MAX_HELD)
     this.#state = new Int32Array(buffer, MAX_HELD * Float64Array.BYTES_PER_ELEMENT, MAX_HELD)
+    const used = MAX_HELD * (Float64Array.BYTES_PER_ELEMENT + Int32Array.BYTES_PER_ELEMENT)
+    this.#finished = new Uint8Array(buffer, used, MAX_HELD)
   }
 
   take(trustedUntil: number): HeldRow {
@@ -38,15 +41,26 @@ export class HeldRows {
     if (index >= MAX_HELD) throw new RangeError(`a worker holds at most ${MAX_HELD} rows`)
     this.#generation = (this.#generation % 0x7f_ff_ff_ff) + 1
     this.#trustedUntil[index] = trustedUntil
+    this.#finished[index] = 0
     Atomics.store(this.#state, index, this.#generation)
     return { index, generation: this.#generation }
   }
 
-  /** Held or lost; a row that was freed before, and whose index another may have by now, is left alone. */
-  free({ index, generation }: HeldRow): void {
-    if (Math.abs(Atomics.load(this.#state, index)) !== generation) return
+  /** Held or lost. False: it was freed before, and another row may have its index by now. */
+  free({ index, generation }: HeldRow): boolean {
+    if (Math.abs(Atomics.load(this.#state, index)) !== generation) return false
     Atomics.store(this.#state, index, 0)
     this.#free.push(index)
+    return true
+  }
+
+  /** Its handler has returned: the row only waits to be settled. */
+  finish({ index }: HeldRow): void {
+    this.#finished[index] = 1
+  }
+
+  isFinished({ index }: HeldRow): boolean {
+    return this.#finished[index] === 1
   }
 
   isHeld({ index, generation }: HeldRow): boolean {

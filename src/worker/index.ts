@@ -9,7 +9,6 @@
  * - **Death is noticed** by its session within seconds where sessions show, by the leases always; it is told once.
  * - **Everything that happens is an event.** Logs, metrics and tests have no other source.
  */
-export { DEFAULT_RETRY, retryDelay, retryPolicy, type RetryPolicy } from './back-off.ts'
 export type { HandlerContext, HandlerLog, LogSource } from './context.ts'
 export {
   Events,
@@ -19,8 +18,8 @@ export {
   type EventType,
   type LossReason,
 } from './events.ts'
-export { fixedLanes } from './fixed-lanes.ts'
-export type { Lanes, OpenLanes } from './lanes.ts'
+export { fixedGroups } from './fixed-groups.ts'
+export type { Groups, OpenGroups } from './groups.ts'
 export type { Limits } from './limits.ts'
 export { changeSettings, readSettings } from './live-settings.ts'
 export type { Loop } from './loop.ts'

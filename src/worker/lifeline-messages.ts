@@ -1,4 +1,5 @@
 /** What the worker and its lifeline tell each other. Plain data: it crosses a thread. */
+import type { DataErrorReport } from '../lease/data-errors.ts'
 import type { TableShape } from '../lease/inspect.ts'
 import type { LeaseTable } from '../lease/table.ts'
 import type { LossReason } from './events.ts'
@@ -73,6 +74,7 @@ export type FromLifeline =
       readonly ids: readonly string[]
       readonly error: unknown
     }
+  | ({ readonly type: 'dataError'; readonly name: string } & DataErrorReport)
   | { readonly type: 'lost'; readonly name: string; readonly row: RowToRenew; readonly reason: LossReason }
   | { readonly type: 'woken'; readonly name: string }
   | { readonly type: 'settingsChanged'; readonly name: string }

@@ -32,7 +32,11 @@ export class LifelineRenewals {
   serve({ name, table, shape, bucket, held, timing }: OfType<'serve'>): void {
     const renewal = createRenewal({
       name,
-      store: leaseStore(this.db, table, shape, { owner: this.#owner, bucket }),
+      store: leaseStore(this.db, table, shape, {
+        owner: this.#owner,
+        bucket,
+        onDataError: (report) => this.#tell({ type: 'dataError', name, ...report }),
+      }),
       held: new HeldRows(held),
       timing,
       clock: systemClock,

@@ -1,7 +1,7 @@
 import { pauseAfter } from '../postgres/back-off.ts'
 
-/** After a wake-up, looks again soon: a neighbour's transaction may commit a moment later. */
-const SECOND_LOOKS_MS = [25, 100]
+/** After a wake-up further claims follow soon: another transaction may commit a moment later. */
+const REPEATS_AFTER_WAKE_MS = [25, 100]
 
 /** A worker that is woken by NOTIFY polls only in case a notification is lost. */
 const WOKEN_STRETCH = 5
@@ -12,13 +12,13 @@ const EXPECTED_STEP_MS = 20
 
 const DATABASE_AWAY = { firstMs: 100, longestMs: 5_000 }
 
-/** When to look for rows: at once while there are more, after a while when there are none, later when nothing answers. */
+/** When to claim: at once while there are more rows, after a while when there are none, later when nothing answers. */
 export class Pace {
   readonly #random: () => number
-  #looks = 0
-  #lastLookWasFull = true
-  #lookAt = 0
-  #secondLooks: number[] = []
+  #claims = 0
+  #lastHadMore = true
+  #claimAt = 0
+  #repeats: number[] = []
   /** In ascending order. */
   #expected: number[] = []
   #failures = 0
@@ -29,31 +29,44 @@ export class Pace {
     this.#random = random
   }
 
-  /** As long as there is a backlog, loops look side by side; otherwise one look at a time tells all there is. */
-  mayLook(now: number): boolean {
-    const due = now >= this.#lookAt || now >= (this.#expected[0] ?? Number.POSITIVE_INFINITY)
-    return due && now >= this.#retryAt && (this.#looks === 0 || this.#lastLookWasFull)
+  /** As long as there is a backlog, loops claim side by side; otherwise one claim at a time finds all there is. */
+  mayClaim(now: number): boolean {
+    const due = now >= this.#claimAt || now >= (this.#expected[0] ?? Number.POSITIVE_INFINITY)
+    return due && now >= this.#retryAt && (this.#claims === 0 || this.#lastHadMore)
   }
 
-  /** Whether the database is being left alone because it did not answer. */
-  isAway(now: number): boolean {
+  /** No statement has succeeded since the last one failed. */
+  get isFailing(): boolean {
+    return this.#failures > 0
+  }
+
+  /** Whether the database is left alone for a while because it did not answer. */
+  isBackingOff(now: number): boolean {
     return now < this.#retryAt
   }
 
   /** The next moment at which something may be due by itself. */
   nextAt(now: number): number {
-    const next = Math.max(Math.min(this.#lookAt, this.#expected[0] ?? this.#lookAt), this.#retryAt)
+    const next = Math.max(Math.min(this.#claimAt, this.#expected[0] ?? this.#claimAt), this.#retryAt)
     return next > now ? next : Number.POSITIVE_INFINITY
   }
 
-  get isLooking(): boolean {
-    return this.#looks > 0
+  get isClaiming(): boolean {
+    return this.#claims > 0
   }
 
-  began(now: number): void {
-    this.#looks += 1
+  /** How many claims are on their way. */
+  get claims(): number {
+    return this.#claims
+  }
+
+  /** True when a row has become due that was expected to. */
+  began(now: number): boolean {
+    this.#claims += 1
     const later = this.#expected.findIndex((at) => at > now)
-    this.#expected = later === -1 ? [] : this.#expected.slice(later)
+    const passed = later === -1 ? this.#expected.length : later
+    this.#expected.splice(0, passed)
+    return passed > 0
   }
 
   /** A row will be due then: a poll might find it much later. */
@@ -66,35 +79,39 @@ export class Pace {
   }
 
   ended(): void {
-    this.#looks -= 1
+    this.#claims -= 1
   }
 
-  /** Nothing is left: the next look is a poll, jittered upwards so that many workers spread. */
-  found(look: { full: boolean; drained: boolean }, now: number, poll: { ms: number; woken: boolean }): void {
-    this.#lastLookWasFull = look.full
+  /** With nothing more to claim the next claim is a poll, jittered upwards so that many workers spread. */
+  found(scan: { more: boolean; drained: boolean }, now: number, poll: { ms: number; woken: boolean }): void {
+    this.#lastHadMore = scan.more
     const pollMs = poll.ms * (poll.woken ? WOKEN_STRETCH : 1) * (1 + this.#random() / 2)
-    this.#lookAt = look.drained ? now + (this.#secondLooks.shift() ?? pollMs) : 0
+    this.#claimAt = scan.drained ? now + (this.#repeats.shift() ?? pollMs) : 0
   }
 
-  /** No look before this. */
+  /** No claim before this. */
   rest(until: number): void {
-    this.#lookAt = Math.max(this.#lookAt, until)
+    this.#claimAt = Math.max(this.#claimAt, until)
     this.#expected = this.#expected.filter((at) => at >= until)
   }
 
-  /** There is room where there was none: the next look is due. */
-  lookNow(): void {
-    this.#lookAt = 0
+  /** The next claim is due at once. */
+  claimNow(): void {
+    this.#claimAt = 0
   }
 
   wake(): void {
-    this.#secondLooks = [...SECOND_LOOKS_MS]
-    this.#lookAt = 0
+    this.#repeats = [...REPEATS_AFTER_WAKE_MS]
+    this.#claimAt = 0
   }
 
-  /** How long the database is left alone. */
+  /**
+   * How long the database is left alone. Then a claim is due, whatever made the failed one due: it also finds out
+   * whether handlers may be started.
+   */
   failed(now: number, away: boolean): number {
     this.#failures += 1
+    this.#claimAt = 0
     this.#wasAway ||= away
     const retryInMs = pauseAfter(this.#failures, DATABASE_AWAY, this.#random)
     this.#retryAt = now + retryInMs

@@ -26,13 +26,13 @@ const poison = leaseTable({
   order: ['id'],
   onExpiry: 'reap',
   held: "status = 'CLAIMED'",
-  attempts: 'attempts',
-  writes: {
-    claim: { status: "'CLAIMED'" },
-    release: { status: "'PENDING'" },
-    reap: { status: "case when attempts + 1 >= 3 then 'DEAD' else 'PENDING' end" },
+  attempts: { column: 'attempts', max: 3, expiries: 'expiries' },
+  writes: { claim: { status: "'CLAIMED'" }, release: { status: "'PENDING'" } },
+  outcomes: {
+    done: { set: { status: "'DONE'" } },
+    retry: { set: { status: "'PENDING'", attempts: 'attempts + 1' } },
+    dead: { set: { status: "'DEAD'", attempts: 'attempts + 1' } },
   },
-  outcomes: { done: { set: { status: "'DONE'" } } },
 })
 
 beforeAll(async () => {
@@ -42,7 +42,7 @@ beforeAll(async () => {
   await db.query({
     text: `create table public.poison (
         id int generated always as identity primary key, status text not null default 'PENDING',
-        attempts int not null default 0, owner text, until timestamptz, token bigint not null default 0);
+        attempts int not null default 0, expiries int not null default 0, owner text, until timestamptz, token bigint not null default 0);
       create index on public.poison (id) where status = 'PENDING';
       create index on public.poison (id) where status = 'CLAIMED'`,
   })
@@ -147,7 +147,7 @@ describe('expired leases', () => {
     expect(await rowsOf(tasks)).toMatchObject([{ locked_by: null }, { locked_by: null }])
   })
 
-  it('D4: a row that keeps killing its worker is dead at its last attempt, and does not circle', async () => {
+  it('D4, D10: a row that keeps killing its worker is dead at its last attempt, and each expiry is counted', async () => {
     const store = await held(poison, 'victim', 1)
     for (const [attempts, status] of [
       [1, 'PENDING'],
@@ -155,15 +155,19 @@ describe('expired leases', () => {
       [3, 'DEAD'],
     ] as const) {
       await expire(poison)
-      expect(await run(reaperOver([store]))).toMatchObject({ recovered: 1 })
-      expect(await rowsOf(poison)).toMatchObject([{ attempts, status, owner: null, until: null }])
+      const running = reaperOver([store])
+      expect(await run(running)).toMatchObject({ recovered: 1 })
+      expect(running.reaped).toMatchObject([{ exhausted: status === 'DEAD' }])
+      expect(await rowsOf(poison)).toMatchObject([
+        { attempts, expiries: attempts, status, owner: null, until: null },
+      ])
       const { claimed } = await store.claim({ limit: 1, leaseMs: 600_000 })
       expect(claimed).toHaveLength(status === 'DEAD' ? 0 : 1)
     }
   })
 
-  it('are taken in bounded batches, until one comes back short', async () => {
-    const store = await held(outbox.table, 'gone', 25)
+  it('are taken in bounded batches, until one comes back less than half full', async () => {
+    const store = await held(outbox.table, 'gone', 24)
     await expire(outbox.table)
     const batches: number[] = []
     const counted: LeaseStore = {
@@ -175,8 +179,8 @@ describe('expired leases', () => {
       },
     }
     const running = reaperOver([counted], { settings: () => ({ reaperIntervalMs: 600_000, batch: 10 }) })
-    expect(await run(running)).toMatchObject({ recovered: 25 })
-    expect(batches).toEqual([10, 10, 5])
+    expect(await run(running)).toMatchObject({ recovered: 24 })
+    expect(batches).toEqual([10, 10, 4])
   })
 
   it('three reapers at once: every row is taken back once', async () => {

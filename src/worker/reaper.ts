@@ -27,8 +27,6 @@ export interface ReaperOptions {
 
 const DEFAULT_EVICTION = { checkMs: 1_000, graceMs: 2_000 }
 const DEFAULT_BATCH = 500
-/** How long one run may look for lines that nobody moves: some 10,000 of them. */
-const SWEEP_MS = 250
 const FORGET_EVERY_MS = 3_600_000
 /** While somebody is missing, so that a death is declared when the grace is over and not a whole check later. */
 const CLOSE_LOOK_MS = 250
@@ -54,26 +52,6 @@ export function createReaper(options: ReaperOptions): Loop {
 function createReapLoop(options: ReaperOptions): Loop {
   const { db, schema, worker, stores, events, settings, clock = systemClock } = options
   let forgotAt = -Infinity
-  /** Where the look for lines that nobody moves has got to, table by table. */
-  const places = new Map<LeaseStore, string | undefined>()
-
-  async function moveLines(store: LeaseStore): Promise<void> {
-    if (store.table.ordering === undefined) return
-    const table = tableName(store.table)
-    try {
-      const startedAt = clock.monotonicNow()
-      let count = 0
-      do {
-        const { advanced, last } = await store.advance({ after: places.get(store) })
-        places.set(store, last)
-        count += advanced
-      } while (places.get(store) !== undefined && clock.monotonicNow() - startedAt < SWEEP_MS)
-      if (count > 0) events.emit('advanced', { worker, table, count })
-    } catch (error) {
-      events.emit('reaperFailed', { worker, table, error })
-    }
-  }
-
   async function forgetNowAndThen(): Promise<void> {
     if (clock.monotonicNow() - forgotAt < FORGET_EVERY_MS) return
     await forgetWorkers(db, schema)
@@ -93,7 +71,6 @@ function createReapLoop(options: ReaperOptions): Loop {
         const recovered = reached.reduce((total, count) => total + count, 0)
         events.emit('reaperRan', { worker, recovered, durationMs: clock.monotonicNow() - startedAt })
       }
-      if (!stop.aborted) await Promise.all(stores.map(moveLines))
       if (!stop.aborted) await forgetNowAndThen()
     },
     pauseMs: () => settings().reaperIntervalMs,
@@ -160,15 +137,17 @@ async function reapTable(
       const reaped = await store.reap({ limit, ...(ownedBy === undefined ? {} : { ownedBy }) })
       for (const row of reaped) events.emit('reaped', reapedEvent(row))
       count += reaped.length
-      if (reaped.length < limit || stop.aborted) return count
+      // A row that stops the statement with a data error leaves the batch a little short, and there may be more.
+      if (reaped.length < limit / 2 || stop.aborted) return count
     }
   } catch (error) {
     events.emit('reaperFailed', { worker, table, error })
     return undefined
   }
 
-  function reapedEvent({ id, token, owner, staleMs }: Reaped) {
+  function reapedEvent({ id, token, owner, staleMs, exhausted }: Reaped) {
+    const evicted = ownedBy !== undefined
     // A lease that was taken back before it was over was never stale.
-    return { worker, table, id, token, owner, staleMs: Math.max(0, staleMs), evicted: ownedBy !== undefined }
+    return { worker, table, id, token, owner, staleMs: Math.max(0, staleMs), evicted, exhausted }
   }
 }

@@ -78,7 +78,8 @@ export function createRenewal(options: RenewalOptions): Renewal {
         await renew(still, leaseMs)
       } catch (error) {
         // All of them before anybody hears of one: the slot of the first must not go to the next.
-        const lost = still.filter((row) => held.lose(row))
+        // What is finished may still be settled for as long as its lease is trusted: the database decides by the token.
+        const lost = still.filter((row) => !held.isFinished(row) && held.lose(row))
         tell({ type: 'renewalFailed', name, ids: still.map(({ id }) => id), error })
         for (const row of lost) tell({ type: 'lost', name, row, reason: 'heartbeatFailed' })
       }

@@ -1,12 +1,12 @@
 import { systemClock } from '../clock.ts'
-import { fitTable } from '../lease/fit.ts'
+import { checkTable } from '../lease/check-table.ts'
+import type { DataErrorReport } from '../lease/data-errors.ts'
 import type { TableShape } from '../lease/inspect.ts'
 import { leaseStore, type LeaseStore } from '../lease/store.ts'
-import { tableName } from '../lease/table.ts'
+import { type LeaseTable, tableName } from '../lease/table.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { within } from '../postgres/deadline.ts'
 import { migrate } from '../postgres/migrate.ts'
-import { retryPolicy } from './back-off.ts'
 import { backgroundLoops } from './background.ts'
 import { SILENT } from './context.ts'
 import { Events } from './events.ts'
@@ -19,6 +19,7 @@ import { columnsOf } from './rows-to-renew.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers } from './settings-layers.ts'
 import { createSinkProbe } from './sink-probe.ts'
+import { SuspectSlot } from './suspect-slot.ts'
 import type { WorkerSettings } from './settings.ts'
 import { createWakeOthers, type WakeOthers } from './wake-others.ts'
 import { refuseUnservable, type RuntimeOptions, type WorkDeclaration } from './work-declaration.ts'
@@ -48,6 +49,7 @@ export class Runtime {
   readonly #served: ServedWorkers
   readonly #loops: Loop[] = []
   readonly #stores: LeaseStore[] = []
+  readonly #suspects = new SuspectSlot()
   #link: LifelineLink | undefined
   #listening = false
   #off: () => void = () => undefined
@@ -103,9 +105,9 @@ export class Runtime {
     const known = this.#known()
     const fitting: Fitting[] = []
     for (const declaration of workers) {
-      const shape = await fitTable(this.#db, declaration.table)
+      const shape = await checkTable(this.#db, declaration.table)
       const { table, bucket = 0 } = declaration
-      const store = leaseStore(this.#db, table, shape, { owner: this.id, bucket })
+      const store = this.#storeOf(table, shape, bucket)
       // What a worker's rows are is its handler's business alone; here they are only passed on.
       fitting.push({ declaration: declaration as WorkDeclaration, shape, store })
     }
@@ -119,7 +121,6 @@ export class Runtime {
     })
     const offs = [
       this.events.on('reaped', ({ table }) => this.#served.wakeAllOf(table)),
-      this.events.on('advanced', ({ table }) => this.#served.wakeAllOf(table)),
       () => others.close(),
     ]
     this.#others = others
@@ -196,16 +197,15 @@ export class Runtime {
       store,
       handle: declaration.handle,
       settings,
-      retry: retryPolicy(declaration.retry),
       limits: declaration.limits,
-      lanes: declaration.lanes,
+      groups: declaration.groups,
+      suspects: this.#suspects,
       events: this.events,
       log: this.#options.log ?? SILENT,
       clock: systemClock,
       random: Math.random,
       held,
       hold: (rows: readonly RowToRenew[]) => link.post({ type: 'hold', name, rows: columnsOf(rows) }),
-      onAdvanced: () => this.#others?.soon(tableName(table)),
       isWoken: () => declaration.wake === true && this.#listening,
     })
     this.#served.add({ declaration, worker, layers })
@@ -228,11 +228,14 @@ export class Runtime {
       const served = [...this.#served].some(
         ({ declaration }) => declaration.table === table && (declaration.bucket ?? 0) === bucket,
       )
-      if (!served)
-        this.#stores.push(
-          leaseStore(this.#db, table, await fitTable(this.#db, table), { owner: this.id, bucket }),
-        )
+      if (!served) this.#stores.push(this.#storeOf(table, await checkTable(this.#db, table), bucket))
     }
+  }
+
+  #storeOf(table: LeaseTable, shape: TableShape, bucket: number): LeaseStore {
+    const of = { worker: this.id, table: tableName(table) }
+    const onDataError = (report: DataErrorReport): void => this.events.emit('dataError', { ...of, ...report })
+    return leaseStore(this.#db, table, shape, { owner: this.id, bucket, onDataError })
   }
 
   #background(): Loop[] {
@@ -273,6 +276,7 @@ export class Runtime {
       case 'ready':
       case 'renewed':
       case 'renewalFailed':
+      case 'dataError':
       case 'lost':
       case 'woken':
       case 'settingsChanged':

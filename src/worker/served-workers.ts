@@ -102,6 +102,7 @@ export class ServedWorkers {
     switch (message.type) {
       case 'renewed':
       case 'renewalFailed':
+      case 'dataError':
         events.emit(message.type, { ...message, worker, table: this.named(message.name).worker.table })
         break
       case 'lost':

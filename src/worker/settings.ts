@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { LeaseholdError } from '../errors.ts'
-import { MAX_BATCH } from '../lease/sql.ts'
+import { MAX_BATCH } from '../lease/table-sql.ts'
 import { timing, type Timing } from '../lease/timing.ts'
 import { MAX_HELD } from './held-rows.ts'
 
@@ -10,6 +10,8 @@ export interface WorkerSettings extends Timing {
   readonly concurrency: number
   /** The most rows that are held beyond the slots; how many really are follows the pace of the handler. */
   readonly prefetch: number
+  /** The most bytes of rows in flight, where the table says how large a row is; one row may always be claimed. */
+  readonly prefetchBytes: number
   /** The most rows of one claim, and of one settlement. */
   readonly batch: number
   /** How many claims and settlements may be on their way at once. Counts from the start of the worker on. */
@@ -33,6 +35,7 @@ const schema = z.strictObject({
   shutdownTimeoutMs: between(0, DAY_MS),
   concurrency: whole(1, 100_000),
   prefetch: whole(0, 100_000),
+  prefetchBytes: whole(1, 1_073_741_824),
   batch: whole(1, MAX_BATCH),
   claimLoops: whole(1, 16),
   pollMs: z.number().min(10).max(3_600_000),
@@ -42,9 +45,10 @@ const schema = z.strictObject({
 
 export const DEFAULT_WORKER_SETTINGS = {
   concurrency: 10,
-  prefetch: 5_000,
-  batch: 1_000,
-  claimLoops: 3,
+  prefetch: 500,
+  prefetchBytes: 16_777_216,
+  batch: 250,
+  claimLoops: 2,
   pollMs: 1_000,
   settleDelayMs: 10,
   paused: false,

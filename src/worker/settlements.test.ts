@@ -4,14 +4,23 @@ import { Handling } from './handling.ts'
 import { dead, done, type Outcome, retry } from './outcome.ts'
 import { Settlements } from './settlements.ts'
 
-function handling(n: number): Handling<{ n: number }> {
-  const lease = { id: String(n), owner: 'w', token: 1n, until: new Date(0) }
-  return new Handling({ lease, row: { n } }, { index: n, generation: 1 }, 0, 1)
+interface Row {
+  readonly n: number
+  readonly key?: string | null
 }
 
+function handling(n: number, key?: string | null): Handling<Row> {
+  const lease = { id: String(n), owner: 'w', token: 1n, until: new Date(0) }
+  const facts = { claimedAt: 0, attempt: 1, isSuspect: false, bytes: 0 }
+  return new Handling({ lease, row: key === undefined ? { n } : { n, key } }, { index: n, generation: 1 }, facts)
+}
+
+const UNORDERED = { ordering: undefined }
+const BY_KEY = { ordering: { key: 'key', unfinished: 'true' } }
+
 describe('a batch', () => {
-  it('is of one outcome, the largest group first, in the order in which they were finished, each with its own arguments', () => {
-    const settlements = new Settlements<{ n: number }>()
+  it('is of one outcome, the largest first, in the order in which they were finished, each with its own arguments', () => {
+    const settlements = new Settlements<Row>(UNORDERED)
     settlements.add(handling(1), done(), 0)
     settlements.add(handling(2), retry({ delayMs: 2 }), 0)
     settlements.add(handling(3), retry({ delayMs: 3 }), 0)
@@ -25,15 +34,37 @@ describe('a batch', () => {
   })
 
   it('has no arguments when none of its rows has any', () => {
-    const settlements = new Settlements<{ n: number }>()
+    const settlements = new Settlements<Row>(UNORDERED)
     settlements.add(handling(1), done(), 0)
     expect(settlements.take(10, 0)?.args).toBeUndefined()
     expect(settlements.take(10, 0)).toBeUndefined()
   })
+
+  it('that waited for 100 ms goes before a larger one, so that a rare outcome is settled under load too', () => {
+    const settlements = new Settlements<Row>(UNORDERED)
+    settlements.add(handling(1), retry({ delayMs: 1 }), 0)
+    settlements.add(handling(2), done(), 90)
+    settlements.add(handling(3), done(), 90)
+    expect(settlements.nextSize(99)).toBe(2)
+    expect(settlements.nextSize(100)).toBe(1)
+    expect(settlements.take(10, 100)).toMatchObject({ outcome: 'retry' })
+  })
+
+  it('LIFE-13: has only rows with an ordering key, whose followers can be claimed, or only rows without', () => {
+    const settlements = new Settlements<Row>(BY_KEY)
+    settlements.add(handling(1, 'a'), done(), 0)
+    settlements.add(handling(2, null), done(), 0)
+    settlements.add(handling(3, 'b'), done(), 0)
+    expect(settlements.take(10, 0)).toMatchObject({ way: 'key', rows: [{ id: '1' }, { id: '3' }] })
+    const alone = settlements.take(10, 0)
+    expect(alone).toMatchObject({ way: 'order', rows: [{ id: '2' }] })
+    if (alone !== undefined) settlements.putBack(alone, 0)
+    expect(settlements.take(10, 0)).toMatchObject({ way: 'order', rows: [{ id: '2' }] })
+  })
 })
 
 it('knows since when the oldest is waiting, and that none is', () => {
-  const settlements = new Settlements<{ n: number }>()
+  const settlements = new Settlements<Row>(UNORDERED)
   expect(settlements.oldestAt).toBe(Number.POSITIVE_INFINITY)
   settlements.add(handling(1), done(), 5)
   settlements.add(handling(2), dead('x'), 9)
@@ -56,7 +87,7 @@ it('LIFE-18: whatever is added, taken and put back, nothing is lost, doubled, or
   )
   fc.assert(
     fc.property(fc.array(step, { maxLength: 100 }), (steps) => {
-      const settlements = new Settlements<{ n: number }>()
+      const settlements = new Settlements<Row>(UNORDERED)
       const expected = new Map<number, Outcome>()
       const settled = new Map<number, Outcome>()
       const settle = (limit: number, putBack: boolean, now: number): boolean => {

@@ -1,4 +1,5 @@
 import type { Lease } from '../lease/lease.ts'
+import type { Way } from '../lease/statements.ts'
 import type { LeaseTable } from '../lease/table.ts'
 import type { Handling } from './handling.ts'
 import { done, type Outcome } from './outcome.ts'
@@ -6,35 +7,46 @@ import type { WorkerSettings } from './settings.ts'
 
 export interface SettlementBatch<Row> {
   readonly outcome: string
+  /** By which way the next claim finds rows, if it shares the statement. By key: the next rows of these keys can be claimed. */
+  readonly way: Way
   readonly rows: readonly Handling<Row>[]
   /** Absent when no row of the batch has any. */
   readonly args: readonly Outcome['args'][] | undefined
 }
 
 interface Waiting<Row> {
+  readonly outcome: string
+  readonly way: Way
+  readonly since: number
   readonly rows: Handling<Row>[]
-  /** Beside the rows, once one of them has any. */
+  /** One for each row, once one of them has any. */
   args: Outcome['args'][] | undefined
 }
 
 /** Those of most rows. */
 const NONE = done().args
 
-/** Finished rows waiting to be settled, by outcome: rows of one outcome share a statement. */
-export class Settlements<Row> {
-  readonly #byOutcome = new Map<string, Waiting<Row>>()
+/** The largest batch goes first, unless a smaller one has waited for this long. */
+const LONGEST_WAIT_MS = 100
+
+/** Finished rows waiting to be settled. Rows of one outcome, and with or without an ordering key, share a statement. */
+export class Settlements<Row extends object> {
+  readonly #orderingKey: string | undefined
+  readonly #batches = new Map<string, Waiting<Row>>()
   #size = 0
   #oldestAt = Number.POSITIVE_INFINITY
+
+  constructor({ ordering }: Pick<LeaseTable, 'ordering'>) {
+    this.#orderingKey = ordering?.key
+  }
 
   get size(): number {
     return this.#size
   }
 
-  /** How many of them one statement could settle, if it took as many as it liked. */
-  get largest(): number {
-    let largest = 0
-    for (const { rows } of this.#byOutcome.values()) largest = Math.max(largest, rows.length)
-    return largest
+  /** How many of them the next statement could settle, if it took as many as it liked. */
+  nextSize(now: number): number {
+    return this.#next(now)?.rows.length ?? 0
   }
 
   /** Since when the one that has waited longest is waiting. */
@@ -42,13 +54,13 @@ export class Settlements<Row> {
     return this.#oldestAt
   }
 
-  /** They are enough for a statement, or have waited for company as long as they may. */
+  /** They fill a statement, or have waited for others as long as they may. */
   isDue(now: number, { batch, settleDelayMs }: Pick<WorkerSettings, 'batch' | 'settleDelayMs'>): boolean {
     return this.#size >= batch || now - this.#oldestAt >= settleDelayMs
   }
 
   add(row: Handling<Row>, { outcome, args }: Outcome, now: number): void {
-    const waiting = this.#waitingFor(outcome)
+    const waiting = this.#batchFor(row, outcome, now)
     if (waiting.args === undefined && args !== NONE) waiting.args = waiting.rows.map(() => NONE)
     waiting.rows.push(row)
     waiting.args?.push(args)
@@ -56,51 +68,69 @@ export class Settlements<Row> {
     this.#oldestAt = Math.min(this.#oldestAt, now)
   }
 
-  #waitingFor(outcome: string): Waiting<Row> {
-    const known = this.#byOutcome.get(outcome)
+  #batchFor({ row }: Handling<Row>, outcome: string, now: number): Waiting<Row> {
+    const key: unknown = this.#orderingKey === undefined ? null : Reflect.get(row, this.#orderingKey)
+    const way: Way = key === null || key === undefined ? 'order' : 'key'
+    const name = nameOf(way, outcome)
+    const known = this.#batches.get(name)
     if (known !== undefined) return known
-    const waiting: Waiting<Row> = { rows: [], args: undefined }
-    this.#byOutcome.set(outcome, waiting)
+    const waiting: Waiting<Row> = { outcome, way, since: now, rows: [], args: undefined }
+    this.#batches.set(name, waiting)
     return waiting
   }
 
-  /** The largest group, up to the limit. Those that wait behind it are not made to wait longer: they count as new. */
+  #next(now: number): Waiting<Row> | undefined {
+    let next: Waiting<Row> | undefined
+    for (const each of this.#batches.values()) {
+      // Batches are in the order in which they began.
+      if (now - each.since >= LONGEST_WAIT_MS) return each
+      if (next === undefined || each.rows.length > next.rows.length) next = each
+    }
+    return next
+  }
+
+  /** The next batch, up to the limit. What is not taken may wait for others anew. */
   take(limit: number, now: number): SettlementBatch<Row> | undefined {
-    const [largest] = [...this.#byOutcome].toSorted(([, a], [, b]) => b.rows.length - a.rows.length)
-    if (largest === undefined) return undefined
-    const [outcome, waiting] = largest
+    const waiting = this.#next(now)
+    if (waiting === undefined) return undefined
+    const { outcome, way } = waiting
+    const name = nameOf(way, outcome)
     const rows = waiting.rows.splice(0, limit)
     const args = waiting.args?.splice(0, limit)
-    if (waiting.rows.length === 0) this.#byOutcome.delete(outcome)
+    this.#batches.delete(name)
+    if (waiting.rows.length > 0) this.#batches.set(name, { ...waiting, since: now })
     this.#size -= rows.length
     this.#oldestAt = this.#size === 0 ? Number.POSITIVE_INFINITY : now
     const hasArgs = args?.some((one) => Object.keys(one).length > 0) === true
-    return { outcome, rows, args: hasArgs ? args : undefined }
+    return { outcome, way, rows, args: hasArgs ? args : undefined }
   }
 
-  /** The statement did not reach the database. */
+  /** The statement did not reach the database, or found rows locked. */
   putBack(batch: SettlementBatch<Row>, now: number): void {
     batch.rows.forEach((row, i) =>
-      this.add(row, { outcome: batch.outcome, args: batch.args?.[i] ?? {} }, now),
+      this.add(row, { outcome: batch.outcome, args: batch.args?.[i] ?? NONE }, now),
     )
   }
 }
 
+function nameOf(way: Way, outcome: string): string {
+  return `${way} ${outcome}`
+}
+
 /** The batch as a lease store takes it. */
-export function settlementOf({ outcome, rows, args }: SettlementBatch<unknown>): {
-  readonly outcome: string
+export function settlementOf({ rows, args }: SettlementBatch<unknown>): {
   readonly leases: readonly Lease[]
   readonly args?: readonly Outcome['args'][]
 } {
-  return { outcome, leases: rows.map(({ lease }) => lease), ...(args === undefined ? {} : { args }) }
+  return { leases: rows.map(({ lease }) => lease), ...(args === undefined ? {} : { args }) }
 }
 
-/** Who waits behind the rows of a batch is claimed in the statement that settles them; a claim spares half for others. */
-export function followersOf<Row extends object>(
-  batch: SettlementBatch<Row> | undefined,
-  { ordering, lanes }: LeaseTable,
-): number {
-  const key = ordering?.key
-  if (batch === undefined || key === undefined || lanes !== undefined) return 0
-  return 2 * batch.rows.filter(({ row }) => typeof Reflect.get(row, key) === 'string').length
+/** Those rows of a batch. */
+export function only<Row>(
+  batch: SettlementBatch<Row>,
+  fits: (row: Handling<Row>) => boolean,
+): SettlementBatch<Row> {
+  const chosen = batch.rows.map(fits)
+  const isChosen = (_: unknown, i: number): boolean => chosen[i] === true
+  return { ...batch, rows: batch.rows.filter(isChosen), args: batch.args?.filter(isChosen) }
 }

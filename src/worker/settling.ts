@@ -4,27 +4,22 @@ import type { Ended, LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import type { Events } from './events.ts'
 import type { Handling } from './handling.ts'
-import { type SettlementBatch, settlementOf } from './settlements.ts'
+import { only, type SettlementBatch, settlementOf } from './settlements.ts'
 
 export interface SettlingOptions<Row extends object> {
   readonly store: LeaseStore<Row>
   readonly clock: Clock
   readonly events: Events
   readonly isTrusted: (handling: Handling<Row>, now: number) => boolean
-  /** The row is out of our hands. */
+  /** The row is no longer in flight here. */
   readonly onGone: (handling: Handling<Row>, how: { readonly fencedOffAs: string } | undefined) => void
-  /** Rows can be claimed that had waited. */
-  readonly onAdvanced: () => void
-  /** It is to be tried again. */
-  readonly onUnanswered: (batch: SettlementBatch<Row>) => void
+  /** Rows that another session has locked are to be settled later. */
+  readonly onBusy: (batch: SettlementBatch<Row>) => void
   /** A row was settled so that it is to be tried again after this time. */
   readonly onRetryIn: (ms: number) => void
 }
 
-/** After so many rows that did not answer it is the database, and not somebody's lock. */
-export const MOST_UNANSWERED = 2
-
-/** What becomes of a batch: which of its rows may be sent at all, which were settled, and what to do about the others. */
+/** What becomes of a batch: which of its rows may be sent at all, which were settled, and what happens to the others. */
 export class Settling<Row extends object> {
   readonly #options: SettlingOptions<Row>
   readonly #of: { readonly worker: string; readonly table: string }
@@ -34,95 +29,84 @@ export class Settling<Row extends object> {
     this.#of = { worker: options.store.owner, table: tableName(options.store.table) }
   }
 
-  /** What can no longer be trusted is not sent (D8). */
+  /** A lease that can no longer be trusted is not settled (D8). */
   trusted(batch: SettlementBatch<Row> | undefined, now: number): SettlementBatch<Row> | undefined {
     const { isTrusted, onGone } = this.#options
     if (batch === undefined || batch.rows.every((row) => isTrusted(row, now))) return batch
-    const trusted = batch.rows.map((row) => isTrusted(row, now))
-    batch.rows.forEach((row, i) => {
-      if (trusted[i] !== true) onGone(row, { fencedOffAs: batch.outcome })
-    })
-    const rows = batch.rows.filter((_, i) => trusted[i])
-    return rows.length === 0 ? undefined : { ...batch, rows, args: batch.args?.filter((_, i) => trusted[i]) }
+    for (const row of batch.rows) if (!isTrusted(row, now)) onGone(row, { fencedOffAs: batch.outcome })
+    const trusted = only(batch, (row) => isTrusted(row, now))
+    return trusted.rows.length === 0 ? undefined : trusted
   }
 
   async send(batch: SettlementBatch<Row>): Promise<Ended> {
-    const { outcome, leases, ...args } = settlementOf(batch)
-    return this.#options.store.settle(outcome, leases, args)
+    const { leases, ...args } = settlementOf(batch)
+    return this.#options.store.settle(batch.outcome, leases, args)
   }
 
-  settled(batch: SettlementBatch<Row>, { ended, fencedOff }: Ended, sentAt: number): void {
-    const gone = fencedOff.length === 0 ? undefined : new Set(fencedOff)
-    for (const row of batch.rows)
-      this.#options.onGone(row, gone?.has(row.lease) === true ? { fencedOffAs: batch.outcome } : undefined)
+  /** Sorts the rows of a batch by what the database said of them. */
+  async settled(batch: SettlementBatch<Row>, answer: Ended, sentAt: number): Promise<void> {
+    const { onGone, onBusy } = this.#options
+    const { ended, refused } = answer
+    const busy = new Set(answer.busy)
+    this.#tellRefused('settle', refused)
+    const otherwise = await this.#otherwise(batch, answer.fencedOff)
+    for (const lease of otherwise.busy) busy.add(lease)
+    if (busy.size > 0) onBusy(only(batch, ({ lease }) => busy.has(lease)))
+    const fencedOff = new Set(otherwise.fencedOff)
+    for (const row of batch.rows) {
+      if (!busy.has(row.lease)) onGone(row, fencedOff.has(row.lease) ? { fencedOffAs: batch.outcome } : undefined)
+    }
     if (ended.length === 0) return
     this.#expectRetries(batch)
     this.#tellSettled(batch.outcome, ended, sentAt)
   }
 
-  mayBeOurs({ outcome }: SettlementBatch<Row>, fencedOff: readonly Lease[]): boolean {
-    return fencedOff.length > 0 && this.#options.store.table.outcomes[outcome]?.otherwise !== undefined
-  }
-
-  /** Of those that were not settled, some may be ours still: what the outcome asks of the row is no longer true. */
-  async otherwise(batch: SettlementBatch<Row>, fencedOff: readonly Lease[]): Promise<readonly Lease[]> {
+  /**
+   * Rows that were not settled may still be ours: what the outcome asks of the row is no longer true. Those get the other
+   * outcome it names. Returns the leases that are really fenced off, and those that are to be tried again.
+   */
+  async #otherwise(
+    batch: SettlementBatch<Row>,
+    fencedOff: readonly Lease[],
+  ): Promise<Pick<Ended, 'fencedOff' | 'busy'>> {
     const { store } = this.#options
     const otherwise = store.table.outcomes[batch.outcome]?.otherwise
-    if (otherwise === undefined || !this.mayBeOurs(batch, fencedOff)) return fencedOff
+    if (otherwise === undefined || fencedOff.length === 0) return { fencedOff, busy: [] }
     const sentAt = this.#now()
     try {
-      const { ended, fencedOff: gone } = await store.settle(otherwise, fencedOff)
-      if (ended.length > 0) this.#tellSettled(otherwise, ended, sentAt)
-      return gone
+      const answer = await store.settle(otherwise, fencedOff)
+      this.#tellRefused('settle', answer.refused)
+      if (answer.ended.length > 0) this.#tellSettled(otherwise, answer.ended, sentAt)
+      return answer
     } catch (error) {
-      // Nothing was written for them; they can be claimed again when their leases are over.
       this.#trouble(`settling rows of ${this.#of.table} as ${otherwise}`, error)
-      return fencedOff
+      return { fencedOff: [], busy: fencedOff }
     }
   }
 
-  /**
-   * One row that the database refuses to settle so, or that somebody has locked, must not hold up the others. What is
-   * refused is left to the reaper; what did not answer is tried again. Returns how many that were.
-   */
-  async oneByOne(batch: SettlementBatch<Row>): Promise<number> {
-    const { onGone, onAdvanced, onUnanswered } = this.#options
-    let unanswered = 0
-    for (const [i, row] of batch.rows.entries()) {
-      const single = { outcome: batch.outcome, rows: [row], args: batch.args?.slice(i, i + 1) }
-      if (unanswered >= MOST_UNANSWERED) {
-        onUnanswered(single)
-        continue
-      }
-      try {
-        const ended = await this.send(single)
-        const fencedOff = await this.otherwise(single, ended.fencedOff)
-        this.settled(single, { ...ended, fencedOff }, this.#now())
-        if (ended.advanced === true) onAdvanced()
-      } catch (error) {
-        if (isRefusal(error)) onGone(row, undefined)
-        else {
-          unanswered += 1
-          onUnanswered(single)
-        }
-        this.#trouble(`settling row ${row.lease.id} of ${this.#of.table}`, error)
-      }
-    }
-    return unanswered
-  }
-
-  async release(handlings: readonly Handling<Row>[], delayMs: number): Promise<void> {
-    const { store, events } = this.#options
+  /** Returns the rows that another session has locked, as long as they are ours. */
+  async release(handlings: readonly Handling<Row>[], delayMs: number): Promise<readonly Handling<Row>[]> {
+    const { store, events, isTrusted } = this.#options
     try {
       const leases = handlings.map(({ lease }) => lease)
-      const { ended } = await store.release(leases, delayMs)
-      events.emit('released', { ...this.#of, ids: ended.map(({ id }) => id) })
+      const { ended, busy, refused } = await store.release(leases, delayMs)
+      this.#tellRefused('release', refused)
+      if (ended.length > 0) events.emit('released', { ...this.#of, ids: ended.map(({ id }) => id) })
+      const now = this.#now()
+      return handlings.filter((handling) => busy.includes(handling.lease) && isTrusted(handling, now))
     } catch (error) {
-      this.#trouble(`giving back rows of ${this.#of.table}`, error)
+      this.#trouble(`releasing rows of ${this.#of.table}`, error)
+      return []
     }
   }
 
-  /** What is to be tried again after a while is looked for then, and not at the next poll. */
+  /** Their leases run out, and an attempt is counted then. */
+  #tellRefused(verb: 'settle' | 'release', refused: Ended['refused']): void {
+    for (const { lease, error } of refused)
+      this.#options.events.emit('dataError', { ...this.#of, verb, id: lease.id, error })
+  }
+
+  /** What is to be tried again after a while is claimed then, and not at the next poll. */
   #expectRetries({ args = [] }: SettlementBatch<Row>): void {
     const delays = new Set(args.map((one) => one['delay_ms']))
     for (const delay of delays) if (typeof delay === 'number') this.#options.onRetryIn(delay)
@@ -142,14 +126,4 @@ export class Settling<Row extends object> {
   #now(): number {
     return this.#options.clock.monotonicNow()
   }
-}
-
-/** Data, integrity, a trigger's own words, a statement that does not fit: trying again would bring the same. */
-const REFUSALS = /^(?:22|23|42|P0)/
-
-export function isRefusal(error: unknown): boolean {
-  if (error instanceof TypeError) return true
-  return (
-    error instanceof Error && 'code' in error && typeof error.code === 'string' && REFUSALS.test(error.code)
-  )
 }

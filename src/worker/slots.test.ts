@@ -16,7 +16,8 @@ afterEach(() => {
 
 function handling(id: string, key = 'k'): Handling<Row> {
   const lease = { id, owner: 'w', token: 1n, until: new Date(0) }
-  return new Handling({ lease, row: { key } }, { index: 0, generation: 1 }, 0, 1)
+  const facts = { claimedAt: 0, attempt: 1, isSuspect: false, bytes: 0 }
+  return new Handling({ lease, row: { key } }, { index: 0, generation: 1 }, facts)
 }
 
 function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
@@ -24,11 +25,12 @@ function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
   const ended: string[] = []
   const crowded: { ids: string[]; forMs: number }[] = []
   const handled: string[] = []
-  const given = { concurrency, untrusted: new Set<string>(), onHandle: () => {} }
+  const given = { concurrency, mayStart: true, untrusted: new Set<string>(), onHandle: () => {} }
   const key = (row: Row): string => row.key
   const limiter = createLimiter<Row>({ key, ...limits }, { monotonicNow: () => performance.now() })
   const tested = new Slots<Row>({
     concurrency: () => given.concurrency,
+    mayStart: () => given.mayStart,
     places: () => given.concurrency + 4,
     isTrusted: ({ lease }) => !given.untrusted.has(lease.id),
     now: () => performance.now(),

@@ -5,6 +5,8 @@ import { type HandlerResult, RETURNED } from './verdict.ts'
 
 export interface SlotsOptions<Row> {
   readonly concurrency: () => number
+  /** Whether handlers may be started at this moment. */
+  readonly mayStart: () => boolean
   /** For how many rows there is room at all, running or waiting. */
   readonly places: () => number
   /** On the monotonic clock. */
@@ -144,7 +146,7 @@ export class Slots<Row> {
 
   #hasRoom(): boolean {
     const concurrency = this.#options.concurrency()
-    return this.#running < concurrency && this.#abandoned <= concurrency
+    return this.#running < concurrency && this.#abandoned <= concurrency && this.#options.mayStart()
   }
 
   /** Rows whose key has no room step aside; when nothing but such rows is left they are given back. */

@@ -1,11 +1,12 @@
 import { expect, it } from 'vitest'
-import { DEFAULT_RETRY } from './back-off.ts'
+import { DEFAULT_RETRY } from '../lease/retry-policy.ts'
 import { dead, done, PermanentError, retry, SaturatedError, settleAs } from './outcome.ts'
 import { type Circumstances, verdictOn } from './verdict.ts'
 
 const CIRCUMSTANCES: Circumstances = {
   attempt: 1,
-  policy: { ...DEFAULT_RETRY, maxAttempts: 3 },
+  maxAttempts: 3,
+  policy: DEFAULT_RETRY,
   random: () => 0,
   cutShort: false,
 }
@@ -32,6 +33,13 @@ it('a retry has the delay it names, or the policy’s', () => {
   expect(returned(retry(), { attempt: 2 })).toMatchObject({ outcome: { args: { delay_ms: 2_000 } } })
 })
 
+it('a schedule of delays gives each attempt its own, and later ones the last', () => {
+  const delays = [1, 2, 3, 4].map((attempt) =>
+    returned(retry(), { attempt, maxAttempts: undefined, policy: [10, 20, 30] }),
+  )
+  expect(delays).toMatchObject([10, 20, 30, 30].map((ms) => ({ outcome: { args: { delay_ms: ms } } })))
+})
+
 it('a thrown error is a retry by policy, whatever was thrown', () => {
   const error = new TypeError('no such field')
   expect(threw(error)).toEqual({
@@ -48,7 +56,7 @@ it('LIFE-08: the last attempt that fails is dead, a delay or not; one before it 
   const last = { outcome: { outcome: 'dead', args: { error: 'Error: no' } } }
   expect(threw(new Error('no'), { attempt: 3 })).toMatchObject(last)
   expect(returned(retry({ delayMs: 5, error: new Error('no') }), { attempt: 3 })).toMatchObject(last)
-  expect(threw(new Error('no'), { attempt: 99, policy: DEFAULT_RETRY })).toMatchObject({
+  expect(threw(new Error('no'), { attempt: 99, maxAttempts: undefined })).toMatchObject({
     outcome: { outcome: 'retry' },
   })
   expect(returned(done(), { attempt: 99 })).toMatchObject({ outcome: done() })

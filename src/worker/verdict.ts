@@ -1,4 +1,4 @@
-import { retryDelay, type RetryPolicy } from './back-off.ts'
+import { type RetryPolicy, retryDelay } from '../lease/retry-policy.ts'
 import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from './outcome.ts'
 
 /** How a handler ended. */
@@ -26,7 +26,10 @@ export const DONE: Settle = { verdict: 'settle', outcome: done(), failure: undef
 
 export interface Circumstances {
   readonly attempt: number
-  readonly policy: RetryPolicy
+  /** After this many failed attempts the row is dead. */
+  readonly maxAttempts: number | undefined
+  /** A policy, or the delays by attempt. */
+  readonly policy: RetryPolicy | readonly number[]
   readonly random: () => number
   /** The handler was told to stop because the worker has to; what it threw then is not the row's fault. */
   readonly cutShort: boolean
@@ -65,14 +68,23 @@ function isOutcome(value: unknown): boolean {
 /** A retry that is one too many is dead; one that names no delay gets the policy's. */
 export function byPolicy(
   outcome: Outcome,
-  { attempt, policy, random }: Pick<Circumstances, 'attempt' | 'policy' | 'random'>,
+  { attempt, maxAttempts, policy, random }: Omit<Circumstances, 'cutShort'>,
 ): Outcome {
   if (outcome.outcome !== 'retry') return outcome
-  if (policy.maxAttempts !== undefined && attempt >= policy.maxAttempts) {
+  if (maxAttempts !== undefined && attempt >= maxAttempts) {
     return { outcome: 'dead', args: { error: outcome.args['error'] ?? null } }
   }
   if (outcome.args['delay_ms'] !== undefined) return outcome
-  return { outcome: 'retry', args: { ...outcome.args, delay_ms: retryDelay(attempt, policy, random) } }
+  return { outcome: 'retry', args: { ...outcome.args, delay_ms: delayAfter(attempt, policy, random) } }
+}
+
+function delayAfter(attempt: number, policy: Circumstances['policy'], random: () => number): number {
+  if (!isSchedule(policy)) return retryDelay(attempt, policy, random)
+  return policy[Math.min(attempt, policy.length) - 1] ?? 0
+}
+
+function isSchedule(policy: Circumstances['policy']): policy is readonly number[] {
+  return Array.isArray(policy)
 }
 
 /** Whether what the handler returned is what it had settled in its own transaction, or nothing beyond it. */

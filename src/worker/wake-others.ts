@@ -27,16 +27,13 @@ export interface WakeOthers {
 const SOON_MS = 20
 
 /**
- * Rows that the reaper took back, or that were let go on, were written by nobody who would wake a worker. Workers that
- * are used to being woken poll seldom, so they are told.
+ * Rows that the reaper took back were written by nobody who would wake a worker. Workers that are used to being woken
+ * poll seldom, so they are told.
  */
 export function createWakeOthers({ db, schema, worker, events, declared }: WakeOthersOptions): WakeOthers {
   const waiting = new Set<string>()
   let timer: NodeJS.Timeout | undefined
-  const offs = [
-    events.on('reaped', ({ table }) => soon(table)),
-    events.on('advanced', ({ table }) => soon(table)),
-  ]
+  const offs = [events.on('reaped', ({ table }) => soon(table))]
 
   function soon(table: string): void {
     if (waiting.size === 0) timer = setTimeout(() => void flush(), SOON_MS)

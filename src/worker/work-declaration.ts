@@ -1,10 +1,9 @@
 import { LeaseholdError } from '../errors.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
 import type { Database } from '../postgres/database.ts'
-import type { RetryPolicy } from './back-off.ts'
 import type { LogSource } from './context.ts'
 import type { Events } from './events.ts'
-import type { Lanes } from './lanes.ts'
+import type { Groups } from './groups.ts'
 import type { Limits } from './limits.ts'
 import type { WorkerSettings } from './settings.ts'
 import type { SinkProbe } from './sink-probe.ts'
@@ -20,10 +19,9 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   readonly table: LeaseTable
   readonly handle: Handler<Row>
   readonly settings?: Partial<WorkerSettings>
-  readonly retry?: Partial<RetryPolicy>
   readonly limits?: Limits<Row>
-  /** For a table with lanes: who knows them. */
-  readonly lanes?: Lanes<Row>
+  /** For a table with groups: who knows how much room each has. */
+  readonly groups?: Groups<Row>
   /** Asked now and then whether what the handler sends to has room; claiming pauses while it has not. */
   readonly probe?: SinkProbe
   /** Its producers call `leasehold.wake(name)`. */

@@ -2,23 +2,23 @@ import type { Clock } from '../clock.ts'
 import type { Claim, LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import { within } from '../postgres/deadline.ts'
-import type { RetryPolicy } from './back-off.ts'
 import { RowContext, type HandlerContext, type LogSource } from './context.ts'
 import type { Events, LossReason, PauseReason } from './events.ts'
 import { Ending } from './ending.ts'
-import { Exchange } from './exchange.ts'
 import { Gate, type GateChange } from './gate.ts'
 import { type Handling, handlingsOf, refTo } from './handling.ts'
 import type { HeldRow, HeldRows } from './held-rows.ts'
 import { LeaseWatch } from './lease-watch.ts'
 import type { RowToRenew } from './lifeline-messages.ts'
-import type { Lanes } from './lanes.ts'
+import type { Groups } from './groups.ts'
 import { createLimiter, type Limits } from './limits.ts'
 import type { Outcome } from './outcome.ts'
 import { Prefetch } from './prefetch.ts'
 import type { WorkerSettings } from './settings.ts'
+import { SettleAndClaim } from './settle-and-claim.ts'
 import { Slots } from './slots.ts'
-import { byPolicy, type HandlerResult } from './verdict.ts'
+import type { SuspectSlot } from './suspect-slot.ts'
+import { byPolicy, type Circumstances, type HandlerResult } from './verdict.ts'
 
 export type Handler<Row> = (context: HandlerContext<Row>) => Promise<Outcome | void>
 
@@ -27,9 +27,10 @@ export interface WorkerOptions<Row extends object> {
   readonly store: LeaseStore<Row>
   readonly handle: Handler<Row>
   readonly settings: WorkerSettings
-  readonly retry: RetryPolicy
   readonly limits: Limits<Row> | undefined
-  readonly lanes?: Lanes<Row> | undefined
+  readonly groups?: Groups<Row> | undefined
+  /** Shared by all workers of the process. */
+  readonly suspects: SuspectSlot
   readonly events: Events
   readonly log: LogSource
   readonly clock: Clock
@@ -37,9 +38,7 @@ export interface WorkerOptions<Row extends object> {
   /** Rows in hand, shared with whoever renews them, and how that one learns of new rows. */
   readonly held: HeldRows
   readonly hold: (rows: readonly RowToRenew[]) => void
-  /** Rows can be claimed that had waited, and this worker has no room for them: others may have. */
-  readonly onAdvanced: () => void
-  /** Wake-ups arrive: an idle worker need not look as often. */
+  /** Wake-ups arrive: an idle worker need not poll as often. */
   readonly isWoken: () => boolean
 }
 
@@ -47,7 +46,7 @@ export interface WorkerOptions<Row extends object> {
 const LAST_MOMENT_MS = 1_000
 
 /**
- * Works off one table: claim → start → watch → settle. The exchange claims and settles, the slots run the handlers,
+ * Works off one table: claim → start → watch → settle. `SettleAndClaim` sends the statements, the slots run the handlers,
  * and between them is a bounded number of rows: slots plus prefetch, from the claim until the settlement is confirmed.
  */
 export class Worker<Row extends object = Record<string, unknown>> {
@@ -55,13 +54,14 @@ export class Worker<Row extends object = Record<string, unknown>> {
   readonly table: string
   readonly #options: WorkerOptions<Row>
   readonly #slots: Slots<Row>
-  readonly #exchange: Exchange<Row>
+  readonly #statements: SettleAndClaim<Row>
   readonly #ending: Ending<Row>
   readonly #watch: LeaseWatch<Row>
   readonly #gate: Gate
   readonly #prefetch: Prefetch
   #settings: WorkerSettings
   #stopping = false
+  #bytesInFlight = 0
 
   constructor(options: WorkerOptions<Row>) {
     const { store, clock, random, events, held, limits, isWoken } = options
@@ -76,11 +76,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
       held,
       log: options.log,
       now: () => clock.monotonicNow(),
-      byPolicy: (outcome: Outcome, attempt: number) =>
-        byPolicy(outcome, { attempt, policy: options.retry, random }),
+      byPolicy: (outcome: Outcome, handling: Handling<Row>) => byPolicy(outcome, this.#circumstances(handling)),
     }
     this.#slots = new Slots<Row>({
-      concurrency: () => (this.#gate.open ? this.#settings.concurrency : 0),
+      concurrency: () => this.#settings.concurrency,
+      mayStart: () => this.#gate.open && !this.#statements.isStalled,
       places: () => this.#places(),
       now: parts.now,
       isTrusted: (handling, now) => held.isTrusted(handling, now),
@@ -98,12 +98,12 @@ export class Worker<Row extends object = Record<string, unknown>> {
         this.#gone(handling, undefined)
       },
       onCrowded: (handlings, forMs) => {
-        this.#exchange.giveBack(handlings, forMs)
-        // A table that cannot make them wait would give them out again at once.
-        if (!canDelay(store.table.writes.release)) this.#exchange.rest(forMs)
+        this.#statements.release(handlings, forMs)
+        // A table that cannot make them wait would hand them out at once.
+        if (!canDelay(store.table.writes.release)) this.#statements.rest(forMs)
       },
     })
-    this.#exchange = new Exchange<Row>({
+    this.#statements = new SettleAndClaim<Row>({
       store,
       clock,
       random,
@@ -111,22 +111,27 @@ export class Worker<Row extends object = Record<string, unknown>> {
       isWoken,
       settings: () => this.#settings,
       room: () => this.#room(),
+      bytes: () =>
+        store.table.bytes === undefined ? Infinity : this.#settings.prefetchBytes - this.#bytesInFlight,
       isQuiet: () => this.#slots.running === 0 && this.#slots.ready === 0,
       isTrusted: (handling, now) => held.isTrusted(handling, now),
-      onClaimed: (claim, look) => this.#claimed(claim, look),
-      onAdvanced: () => options.onAdvanced(),
+      onClaimed: (claim, sentAt) => this.#claimed(claim, sentAt),
+      onAnswer: () => this.#slots.fill(),
       onGone: (handling, how) => this.#gone(handling, how),
-      lanes: options.lanes,
+      groups: options.groups,
+      suspects: options.suspects,
     })
     const known = {
       ...options,
       table: this.table,
       slots: this.#slots,
-      exchange: this.#exchange,
+      statements: this.#statements,
       gate: this.#gate,
       settings: () => this.#settings,
       isStopping: () => this.#stopping,
+      circumstancesOf: (handling: Handling<Row>) => this.#circumstances(handling),
       onGone: (handling: Handling<Row>, how?: { readonly fencedOffAs: string }) => this.#gone(handling, how),
+      onLost: (handling: Handling<Row>) => this.#freeSuspectSlot(handling),
     }
     this.#ending = new Ending<Row>(known)
     this.#watch = new LeaseWatch<Row>(known)
@@ -134,7 +139,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   /** Rows in hand. */
   get inFlight(): number {
-    return this.#slots.running + this.#slots.ready + this.#exchange.size
+    return this.#slots.running + this.#slots.ready + this.#statements.size
   }
 
   get settings(): WorkerSettings {
@@ -143,7 +148,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   start(): void {
     if (this.#settings.paused) this.#gate.shut('operator')
-    this.#exchange.start()
+    this.#statements.start()
     this.#watch.start()
   }
 
@@ -158,8 +163,8 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   /** Something may have become claimable. */
   wake(): void {
-    this.#options.lanes?.wake?.()
-    this.#exchange.wake()
+    this.#options.groups?.wake?.()
+    this.#statements.wake()
   }
 
   /** Settings that have been checked as a whole. */
@@ -170,7 +175,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
     if (settings.paused && !wasPaused) this.#gate.shut('operator')
     if (!settings.paused && wasPaused) this.#gate.openFor('operator')
     this.#slots.fill()
-    this.#exchange.notify()
+    this.#statements.notify()
   }
 
   /** All rows that need renewal, for a lifeline that starts anew. */
@@ -190,25 +195,25 @@ export class Worker<Row extends object = Record<string, unknown>> {
   async stop(): Promise<{ readonly clean: boolean }> {
     this.#stopping = true
     this.#gate.shut('stopping')
-    this.#exchange.hurry()
+    this.#statements.hurry()
     const deadline = this.#now() + this.#settings.shutdownTimeoutMs
     await this.#until(() => this.#slots.running === 0, deadline)
     this.#watch.abortAll('stopping')
-    const isEmpty = (): boolean => this.inFlight === 0 && !this.#exchange.isLooking
+    const isEmpty = (): boolean => this.inFlight === 0 && !this.#statements.isClaiming
     await this.#until(isEmpty, Math.max(deadline, this.#now()) + LAST_MOMENT_MS)
     this.#watch.close()
     this.#slots.close()
     this.#gate.close()
     // A statement that does not come back is given up by the pool, not waited for here.
-    await within(LAST_MOMENT_MS, this.#exchange.stop())
+    await within(LAST_MOMENT_MS, this.#statements.stop())
     return { clean: isEmpty() && this.#slots.abandoned === 0 }
   }
 
   async #until(reached: () => boolean, deadline: number): Promise<void> {
-    while (!reached() && this.#now() < deadline) await this.#exchange.news(deadline - this.#now())
+    while (!reached() && this.#now() < deadline) await this.#statements.change(deadline - this.#now())
   }
 
-  /** How many rows there is room for, those on their way through the exchange not counted. */
+  /** How many rows there is room for, those that are being claimed or settled not counted. */
   #room(): number {
     if (!this.#gate.open || this.#slots.isClogged) return 0
     const { concurrency, prefetch } = this.#settings
@@ -226,15 +231,17 @@ export class Worker<Row extends object = Record<string, unknown>> {
     return concurrency + this.#prefetch.within(prefetch)
   }
 
-  #claimed(claim: Claim<Row>, { full, sentAt }: { readonly full: boolean; readonly sentAt: number }): void {
-    if (full && this.#slots.ready === 0) this.#prefetch.ranDry(this.#settings.prefetch)
+  #claimed(claim: Claim<Row>, sentAt: number): void {
+    if (claim.more && this.#slots.ready === 0) this.#prefetch.ranDry(this.#settings.prefetch)
     if (claim.claimed.length === 0) return
     const { store, held, hold } = this.#options
-    const handlings = handlingsOf(claim, { attempts: store.table.attempts, held, claimedAt: sentAt })
+    const attempts = store.table.attempts?.column
+    const handlings = handlingsOf(claim, { attempts, held, claimedAt: sentAt })
+    this.#bytesInFlight += claim.bytes ?? 0
     // The renewal starts no later than the handler (WH-FR-001-AC1).
     hold(handlings)
     if (!this.#gate.open) {
-      this.#exchange.giveBack(handlings)
+      this.#statements.release(handlings)
       return
     }
     this.#slots.add(handlings)
@@ -249,9 +256,9 @@ export class Worker<Row extends object = Record<string, unknown>> {
   }
 
   #ended(handling: Handling<Row>, result: HandlerResult): void {
-    this.#leftLane(handling)
+    this.#leaveGroup(handling)
     this.#ending.carryOut(handling, result, this.#now())
-    this.#exchange.notify()
+    this.#statements.notify()
   }
 
   #gateChanged({ reason, paused, forMs, ...cause }: GateChange): void {
@@ -259,27 +266,45 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const of = { worker: this.#worker, table: this.table }
     if (paused) {
       events.emit('paused', { ...of, reason, forMs, ...cause })
-      this.#exchange.giveBack(this.#slots.takeReady())
+      this.#statements.release(this.#slots.takeReady())
     } else {
       events.emit('resumed', { ...of, reason })
       this.#slots.fill()
-      this.#exchange.wake()
+      this.#statements.wake()
     }
   }
 
   #gone(handling: Handling<Row>, how?: { readonly fencedOffAs: string }): void {
-    this.#options.held.free(handling)
-    // One that was lost while its handler runs is on its way still.
-    if (handling.state === 'idle') this.#leftLane(handling)
+    // Told twice where a handler returns after its row was lost.
+    if (this.#options.held.free(handling)) this.#bytesInFlight -= handling.bytes
+    this.#freeSuspectSlot(handling)
+    // A row that was lost while its handler runs still takes up room in its group.
+    if (handling.state === 'idle') this.#leaveGroup(handling)
     if (how !== undefined)
       this.#options.events.emit('fencedOff', { ...refTo(handling, this.table), outcome: how.fencedOffAs })
   }
 
+  /** Also when its handler ignores that the row was lost: one that never comes back must not stop all other suspects. */
+  #freeSuspectSlot(handling: Handling<Row>): void {
+    if (!handling.hasSuspectSlot) return
+    handling.hasSuspectSlot = false
+    this.#options.suspects.free()
+  }
+
   /** Told once, when the handler has come back or the row was never started. */
-  #leftLane(handling: Handling<Row>): void {
-    if (this.#options.lanes === undefined || handling.leftLane) return
-    handling.leftLane = true
-    this.#options.lanes.ended(handling.row)
+  #leaveGroup(handling: Handling<Row>): void {
+    if (this.#options.groups === undefined || handling.hasLeftGroup) return
+    handling.hasLeftGroup = true
+    this.#options.groups.ended(handling.row)
+  }
+
+  /** What decides between another attempt and the end, from the table's one declaration. */
+  #circumstances({ row, attempt }: Handling<Row>): Omit<Circumstances, 'cutShort'> {
+    const { store, random } = this.#options
+    const max = store.table.attempts?.max
+    const stored: unknown = typeof max === 'string' ? Reflect.get(row, max) : max
+    const maxAttempts = stored === undefined || stored === null ? undefined : Number(stored)
+    return { attempt, maxAttempts, policy: store.table.retry, random }
   }
 
   get #worker(): string {

@@ -1,4 +1,4 @@
-/** Events in every state, as the state machine lets them come about. */
+/** Events in every state. */
 import type { Database } from '../../src/postgres/database.ts'
 
 export interface MadeEvents {
@@ -8,66 +8,51 @@ export interface MadeEvents {
   readonly key?: string
   readonly error?: string
   readonly attempts?: number
+  readonly expiries?: number
   readonly parked?: boolean
-  /** How long ago they were written, and published. */
+  /** How long ago they were written. */
   readonly agoMs?: number
+  /** How long ago they were published, or given up. Default: when they were written. */
+  readonly finishedAgoMs?: number
 }
 
-/** Writes so many events and brings them to their state; returns their ids, in order. */
+/** Writes so many events in their state, as a restored dump would; returns their ids, in order. */
 export async function makeEvents(db: Database, count: number, made: MadeEvents = {}): Promise<string[]> {
-  const {
-    status = 'PENDING',
-    type = 'order.paid',
-    key = 'null',
-    attempts = 0,
-    parked = false,
-    agoMs = 0,
-  } = made
-  const moment = `now() - ${agoMs} * interval '1 millisecond'`
+  const { status = 'PENDING', type = 'order.paid', key = 'null', agoMs = 0 } = made
+  const ago = (ms: number): string => `now() - ${ms} * interval '1 millisecond'`
+  const finished = ago(made.finishedAgoMs ?? agoMs)
+  const columns = {
+    event_type: '$1',
+    ordering_key: key,
+    payload: `jsonb_build_object('n', n)`,
+    created_at: ago(agoMs),
+    status: '$3',
+    attempts: '$4::int',
+    expiries: '$5::int',
+    last_error: '$6::text',
+    parked: '$7::boolean',
+    lock_token: status === 'PENDING' ? '0' : '1',
+    claimed_at: status === 'CLAIMED' ? 'now()' : 'null',
+    claimed_by: status === 'CLAIMED' ? "'test'" : 'null',
+    locked_until: status === 'CLAIMED' ? "now() + interval '1 hour'" : 'null',
+    published_at: status === 'PUBLISHED' ? finished : 'null',
+    dead_at: status === 'DEAD' ? finished : 'null',
+  }
   const { rows } = await db.query<{ id: string }>({
-    text: `insert into leasehold.outbox (event_type, ordering_key, payload, created_at, attempts)
-select $1, ${key}, jsonb_build_object('n', n), ${moment}, $3 from generate_series(1, $2::int) as n order by n
+    text: `insert into leasehold.outbox (${Object.keys(columns).join(', ')})
+select ${Object.values(columns).join(', ')} from generate_series(1, $2::int) as n order by n
 returning id::text as id`,
-    values: [type, count, attempts],
+    values: [
+      type,
+      count,
+      status,
+      made.attempts ?? 0,
+      made.expiries ?? 0,
+      made.error ?? null,
+      made.parked ?? false,
+    ],
   })
-  const ids = rows.map(({ id }) => id)
-  if (status === 'PENDING') return ids
-  // All of them at once, whatever their keys: a key may have one in flight only, so the key comes back afterwards.
-  await db.transaction(async (tx) => {
-    const values = [ids]
-    await tx.query({
-      text: `create temp table kept on commit drop as
-select id, ordering_key from leasehold.outbox where bucket = 0 and id = any ($1::bigint[])`,
-      values,
-    })
-    await tx.query({
-      text: `update leasehold.outbox set status = 'CLAIMED', available_at = null, claimed_at = now(), claimed_by = 'test',
-  locked_until = now() + interval '1 hour', lock_token = lock_token + 1, ordering_key = null
-where bucket = 0 and id = any ($1::bigint[])`,
-      values,
-    })
-    // As a relay does that claims them.
-    await tx.query({
-      text: 'delete from leasehold.outbox_bundles where rows[1] = any ($1::bigint[])',
-      values,
-    })
-    if (status !== 'CLAIMED') {
-      const free = 'claimed_at = null, claimed_by = null, locked_until = null'
-      const end =
-        status === 'DEAD'
-          ? `status = 'DEAD', last_error = $2::text, parked = ${parked}`
-          : `status = 'PUBLISHED', published_at = ${moment}, last_error = $2::text`
-      await tx.query({
-        text: `update leasehold.outbox set ${free}, ${end} where bucket = 0 and id = any ($1::bigint[])`,
-        values: [ids, made.error ?? null],
-      })
-    }
-    await tx.query({
-      text: `update leasehold.outbox as o set ordering_key = kept.ordering_key from kept
-where o.bucket = 0 and o.id = kept.id and kept.ordering_key is not null`,
-    })
-  })
-  return ids
+  return rows.map(({ id }) => id)
 }
 
 /** What a replay changes, and what it must not. */
@@ -75,10 +60,11 @@ export interface OutboxState {
   readonly id: string
   readonly status: string
   readonly attempts: number
+  readonly expiries: number
   readonly last_error: string | null
   readonly published_at: Date | null
+  readonly dead_at: Date | null
   readonly parked: boolean
-  readonly behind: boolean
   readonly lock_token: string
   /** `available_at` in seconds since 1970, to the microsecond. */
   readonly due: number | null
@@ -87,7 +73,8 @@ export interface OutboxState {
 
 export async function outboxStates(db: Database): Promise<OutboxState[]> {
   const { rows } = await db.query<OutboxState>({
-    text: `select id::text as id, status, attempts, last_error, published_at, parked, behind, lock_token,
+    text: `select id::text as id, status, attempts, expiries, last_error, published_at, dead_at,
+  parked, lock_token,
   extract(epoch from available_at)::float8 as due, created_at::text as created
 from leasehold.outbox as o order by o.id`,
   })

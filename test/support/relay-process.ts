@@ -8,6 +8,10 @@ export interface RelayConfig {
   readonly databaseUrl: string
   /** Where it kills itself: after a claim, before or half way through publishing, or after the acknowledgement. */
   readonly dieAt?: 'claimed' | 'publishing' | 'part' | 'acknowledged'
+  /** It kills itself as soon as it is to publish an event with this `n`. */
+  readonly poison?: number
+  readonly retry?: Readonly<Record<string, number>>
+  readonly execArgv?: readonly string[]
   /** Events that are written out. */
   readonly tell?: readonly string[]
   readonly maxBatch?: number
@@ -16,8 +20,11 @@ export interface RelayConfig {
   readonly runtime?: Readonly<Record<string, unknown>>
 }
 
-export function startRelay({ spawnNode }: Processes, config: RelayConfig): WorkerProcess {
-  return told(spawnNode('test/fixtures/relay.mjs', [JSON.stringify(config)]))
+export function startRelay(
+  { spawnNode }: Processes,
+  { execArgv = [], ...config }: RelayConfig,
+): WorkerProcess {
+  return told(spawnNode('test/fixtures/relay.mjs', [JSON.stringify(config)], { execArgv }))
 }
 
 /** Where the relay processes publish to. */

@@ -1,4 +1,5 @@
 import type { Database } from '../../src/postgres/database.ts'
+import type { SyncRetry } from '../../src/sync/index.ts'
 import type { WorkerSettings } from '../../src/worker/index.ts'
 import type { Processes } from './processes.ts'
 import { told, type WorkerProcess } from './worker-process.ts'
@@ -16,6 +17,9 @@ export interface RunnerConfig {
   readonly lookEveryMs?: number
   /** It kills itself when so many chunks of its plan have been written. */
   readonly dieAfterPlanning?: number
+  /** It kills itself at the start of every plan and every chunk. Otherwise only chunks with `poison` kill it. */
+  readonly crashes?: boolean
+  readonly retry?: Partial<SyncRetry>
   /** It goes on although it was told to stop. */
   readonly deaf?: boolean
   /** Passed on to startRuntime. */

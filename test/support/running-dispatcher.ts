@@ -33,7 +33,7 @@ export interface DeliveryRecord {
   readonly lease_owner: string | null
   readonly lease_until: Date | null
   readonly lease_token: string
-  readonly behind: boolean
+  readonly expiries: number
   readonly last_status: number | null
   readonly last_error_code: string | null
   readonly last_error: string | null

@@ -44,14 +44,15 @@ export interface OutboxRecord {
   readonly status: string
   readonly attempts: number
   readonly last_error: string | null
-  readonly behind: boolean
+  readonly expiries: number
   readonly parked: boolean
   readonly lock_token: string
   readonly claimed_at: Date | null
   readonly claimed_by: string | null
   readonly locked_until: Date | null
-  readonly available_at: Date | null
+  readonly available_at: Date
   readonly published_at: Date | null
+  readonly dead_at: Date | null
 }
 
 export async function records(db: Database): Promise<OutboxRecord[]> {

@@ -1,15 +1,21 @@
-import { leaseTable } from '../../src/lease/index.ts'
+import { leaseTable, type LeaseTableDeclaration } from '../../src/lease/index.ts'
 import type { EventOf, Events, EventType, RuntimeOptions, WorkDeclaration } from '../../src/worker/index.ts'
 import { type Running, useRuntimes } from './runtimes.ts'
 import { WORK_TABLE, type Job } from './work-table.ts'
 
-type Declared = Pick<WorkDeclaration<Job>, 'handle'> & Partial<WorkDeclaration<Job>>
+type Declared = Pick<WorkDeclaration<Job>, 'handle'> &
+  Partial<WorkDeclaration<Job>> & {
+    /** Of the table, for tests that need another one than the default. */
+    readonly retry?: LeaseTableDeclaration['retry']
+  }
 
 /** Workers of the `jobs` table in this process. What a test started is stopped after it. */
 export function useWorkers(databaseUrl: string) {
   const start = useRuntimes(databaseUrl)
-  return async (declared: Declared, more?: Partial<RuntimeOptions>): Promise<Running> =>
-    start([{ name: 'jobs', table: leaseTable(WORK_TABLE), ...declared }], more)
+  return async ({ retry, ...declared }: Declared, more?: Partial<RuntimeOptions>): Promise<Running> => {
+    const table = leaseTable(retry === undefined ? WORK_TABLE : { ...WORK_TABLE, retry })
+    return start([{ name: 'jobs', table, ...declared }], more)
+  }
 }
 
 /** All events of this type from now on, as soon as they are enough. */
@@ -36,10 +42,18 @@ export async function settled(events: Events, rows: number | readonly string[]):
 }
 
 /** A promise that the test resolves. */
-export function door(): { readonly opened: Promise<void>; open(): void } {
-  let open: () => void = () => undefined
+export function door(): { readonly opened: Promise<void>; open(): void; isOpen(): boolean } {
+  let resolveOpened: () => void = () => undefined
+  let isOpen = false
   const opened = new Promise<void>((resolve) => {
-    open = resolve
+    resolveOpened = resolve
   })
-  return { opened, open: () => open() }
+  return {
+    opened,
+    open() {
+      isOpen = true
+      resolveOpened()
+    },
+    isOpen: () => isOpen,
+  }
 }

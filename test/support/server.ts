@@ -1,15 +1,16 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
+import { chown, mkdir } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 
-import { serverAccount } from '../../src/embedded/account.ts'
-import { prepareBinaries } from '../../src/embedded/binaries.ts'
-import { initialise } from '../../src/embedded/initialise.ts'
-import { spawnProgram } from '../../src/embedded/programs.ts'
+import { type Account, serverAccount } from '../../src/embedded/account.ts'
+import { type Binaries, prepareBinaries } from '../../src/embedded/binaries.ts'
+import { initialise, SUPERUSER } from '../../src/embedded/initialise.ts'
+import { runProgram, spawnProgram } from '../../src/embedded/programs.ts'
 import { urlOf } from '../../src/embedded/session.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
 
@@ -40,18 +41,30 @@ const SETTINGS = { fsync: 'off', full_page_writes: 'off', max_connections: '100'
  */
 const PORTS = { from: 15_000, to: 30_000 }
 
+export interface ServerOptions {
+  readonly settings?: Readonly<Record<string, string>>
+  /** Programs of another PostgreSQL that is installed here. Default: the embedded one. */
+  readonly binaries?: Pick<Binaries, 'initdb' | 'postgres'>
+}
+
 /** The server runs when this returns. */
-export async function startServer(): Promise<TestServer> {
+export async function startServer(options: ServerOptions = {}): Promise<TestServer> {
   const directory = await temporaryDirectory()
   const data = join(directory, 'data')
   const watch = watchOver(directory)
   const account = await serverAccount(data)
-  const binaries = await prepareBinaries(account)
+  const binaries = options.binaries ?? (await prepareBinaries(account))
   const port = await fixedPort()
   let running: ChildProcess | undefined
 
   async function start(): Promise<void> {
-    const settings = { ...SETTINGS, port, listen_addresses: '127.0.0.1', unix_socket_directories: '' }
+    const settings = {
+      ...SETTINGS,
+      ...options.settings,
+      port,
+      listen_addresses: '127.0.0.1',
+      unix_socket_directories: '',
+    }
     const args = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
     running = spawnProgram(binaries.postgres, ['-D', data, ...args], account, {
       stdio: ['ignore', 'ignore', 'pipe'],
@@ -76,7 +89,9 @@ export async function startServer(): Promise<TestServer> {
   }
 
   try {
-    await initialise(data, PASSWORD, binaries, account, false)
+    if (options.binaries === undefined)
+      await initialise(data, PASSWORD, await prepareBinaries(account), account, false)
+    else await initialiseOther(data, options.binaries.initdb, account)
     await start()
   } catch (error) {
     await remove()
@@ -92,6 +107,15 @@ export async function startServer(): Promise<TestServer> {
     },
     remove,
   }
+}
+
+/** Older servers lack the locale provider that the embedded one is given. */
+async function initialiseOther(data: string, initdb: string, account: Account | undefined): Promise<void> {
+  await mkdir(data, { mode: 0o700 })
+  if (account !== undefined) await chown(data, account.uid, account.gid)
+  const args = ['-D', data, '-U', SUPERUSER, '--auth=trust', '--encoding=UTF8', '--locale=C', '--no-sync']
+  const result = await runProgram(initdb, args, account)
+  if (result.outcome === 'failed') throw new Error(`initdb failed (${result.status}): ${result.output}`)
 }
 
 /** Its log says when; and it has to be read on, or the server would wait for its reader. */

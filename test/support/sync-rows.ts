@@ -10,6 +10,7 @@ export interface JobRecord {
   readonly definition: string
   readonly matrix_id: string
   readonly attempts: number
+  readonly expiries: number
   readonly planned_at: Date | null
   readonly next_look_at: Date
   readonly completed_at: Date | null
@@ -31,6 +32,7 @@ export interface ChunkRecord {
   readonly wanted: boolean
   readonly priority: number
   readonly attempts: number
+  readonly expiries: number
   readonly next_attempt_at: Date
   readonly last_synced_at: Date | null
   readonly row_count: string | null

@@ -56,7 +56,6 @@ export interface WrittenDelivery {
   readonly endpoint_id: string
   readonly event_type: string
   readonly ordering_key: string | null
-  readonly line: string | null
   readonly body: string
   readonly headers: Readonly<Record<string, string>>
   readonly next_attempt_at: Date
@@ -65,14 +64,14 @@ export interface WrittenDelivery {
 
 /** In the order in which they were written. */
 export async function writtenDeliveries(db: Database): Promise<WrittenDelivery[]> {
-  const text = `select event_id::text as event_id, endpoint_id::text as endpoint_id, event_type, ordering_key, line, body,
+  const text = `select event_id::text as event_id, endpoint_id::text as endpoint_id, event_type, ordering_key, body,
   headers, next_attempt_at, created_at from leasehold.webhook_outbox order by id`
   return (await db.query<WrittenDelivery>({ text })).rows
 }
 
 export async function forgetWebhooks(db: Database): Promise<void> {
   await db.query({
-    text: `truncate leasehold.webhook_outbox, leasehold.webhook_attempts, leasehold.webhook_endpoints, leasehold.audit
+    text: `truncate leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.audit
 restart identity`,
   })
 }

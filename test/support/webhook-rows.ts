@@ -4,7 +4,7 @@ import type { Database } from '../../src/postgres/database.ts'
 export interface MadeDeliveries {
   readonly status?: 'pending' | 'delivered' | 'failed'
   readonly type?: string
-  /** SQL of the ordering key, in which `n` counts the deliveries from 1; with one they stand in lines. */
+  /** SQL of the ordering key, in which `n` counts the deliveries from 1. */
   readonly key?: string
   readonly attempts?: number
   readonly code?: string
@@ -13,7 +13,7 @@ export interface MadeDeliveries {
   readonly agoMs?: number
   /** Who holds them, for an hour. */
   readonly owner?: string
-  readonly behind?: boolean
+  readonly expiries?: number
 }
 
 /** Writes so many deliveries to the endpoint and brings them to their state; returns their ids, in order. */
@@ -23,15 +23,15 @@ export async function makeDeliveries(
   count: number,
   made: MadeDeliveries = {},
 ): Promise<string[]> {
-  const { status = 'pending', type = 'order.paid', key = 'null', agoMs = 0, behind = false } = made
+  const { status = 'pending', type = 'order.paid', key = 'null', agoMs = 0 } = made
   const moment = `now() - ${agoMs} * interval '1 millisecond'`
   const { rows } = await db.query<{ id: string }>({
     text: `insert into leasehold.webhook_outbox
-  (endpoint_id, event_type, ordering_key, line, body, created_at, next_attempt_at, attempts, behind)
-select $1, $2, ${key}, $1::uuid || ':' || ${key}, '{"n":' || n || '}', ${moment}, ${moment}, $4, ${behind}
+  (endpoint_id, event_type, ordering_key, body, created_at, next_attempt_at, attempts, expiries)
+select $1, $2, ${key}, '{"n":' || n || '}', ${moment}, ${moment}, $4, $5
 from generate_series(1, $3::int) as n order by n
 returning id::text as id`,
-    values: [endpoint, type, count, made.attempts ?? 0],
+    values: [endpoint, type, count, made.attempts ?? 0, made.expiries ?? 0],
   })
   const ids = rows.map(({ id }) => id)
   const held = made.owner !== undefined
@@ -57,7 +57,7 @@ export interface DeliveryState {
   readonly event_id: string
   readonly delivery_status: string
   readonly attempts: number
-  readonly behind: boolean
+  readonly expiries: number
   readonly lease_owner: string | null
   readonly lease_token: string
   readonly delivered_at: Date | null
@@ -71,7 +71,7 @@ export interface DeliveryState {
 
 export async function deliveryStates(db: Database): Promise<DeliveryState[]> {
   const { rows } = await db.query<DeliveryState>({
-    text: `select id::text as id, event_id, delivery_status, attempts, behind, lease_owner, lease_token::text, delivered_at,
+    text: `select id::text as id, event_id, delivery_status, attempts, expiries, lease_owner, lease_token::text, delivered_at,
   failed_at, last_error_code, last_error, extract(epoch from next_attempt_at)::float8 as due, created_at::text as created
 from leasehold.webhook_outbox as d order by d.id`,
   })

@@ -9,18 +9,17 @@ export const WORK_DDL = `
     status text not null default 'PENDING',
     attempts int not null default 0,
     max_attempts int not null default 5,
+    expiries int not null default 0,
     last_error text,
     available_at timestamptz default now(),
     claimed_by text,
     locked_until timestamptz,
     lock_token bigint not null default 0
   );
-  create index jobs_pending on public.jobs (available_at, id) where available_at is not null;
+  create index jobs_pending on public.jobs (available_at, id) where available_at is not null and expiries < 2;
+  create index jobs_suspects on public.jobs (available_at, id) where available_at is not null and expiries >= 2;
   create index jobs_claimed on public.jobs (id) where status = 'CLAIMED';
   create table public.runs (job bigint not null, token bigint not null, worker text not null, at timestamptz not null default clock_timestamp())`
-
-const LAST = 'attempts + 1 >= max_attempts'
-const AGAIN = `case when ${LAST} then 'DEAD' else 'PENDING' end`
 
 /** Plain data, so that a test can hand it to another process. */
 export const WORK_TABLE = {
@@ -32,15 +31,10 @@ export const WORK_TABLE = {
   order: ['available_at', 'id'],
   onExpiry: 'reap',
   held: "status = 'CLAIMED'",
-  attempts: 'attempts',
+  attempts: { column: 'attempts', max: 'max_attempts', expiries: 'expiries' },
   writes: {
     claim: { status: "'CLAIMED'", available_at: 'null' },
     release: { status: "'PENDING'", available_at: "now() + $delay_ms * interval '1 millisecond'" },
-    reap: {
-      status: AGAIN,
-      available_at: `case when ${LAST} then null else now() end`,
-      last_error: "'the lease expired'",
-    },
   },
   outcomes: {
     done: { set: { status: "'DONE'" } },
@@ -58,6 +52,7 @@ export const WORK_TABLE = {
       args: { error: 'text' },
     },
   },
+  expired: { error: "'the lease expired'" },
 } as const satisfies LeaseTableDeclaration
 
 export interface Job {

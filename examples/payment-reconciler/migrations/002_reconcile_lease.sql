@@ -2,27 +2,32 @@
 --
 -- The columns may be null and have no default: adding them rewrites nothing, rows that are there can be claimed at
 -- once, and whoever writes to the table need not know of them.
--- They hold the id of a worker with a number, and a moment.
+-- They hold the id of a worker with a token, a moment and a count.
 
 -- Whoever reads or writes the table waits behind an ALTER TABLE that waits: this one gives up soon, and can be
 -- run again.
 SET lock_timeout = '5s';
-ALTER TABLE "app"."payment_requests"
-  ADD COLUMN IF NOT EXISTS "reconcile_lease_owner" text,
-  ADD COLUMN IF NOT EXISTS "reconcile_lease_until" timestamptz;
+ALTER TABLE app.payment_requests
+  ADD COLUMN IF NOT EXISTS reconcile_lease_owner text,
+  ADD COLUMN IF NOT EXISTS reconcile_lease_until timestamptz,
+  ADD COLUMN IF NOT EXISTS reconcile_lease_expiries int;
 RESET lock_timeout;
 
--- By which open rows, and leases that are over, are found. Built while the table is in use, and therefore outside
+-- By which open rows and expired leases are found. Built while the table is in use, and therefore outside
 -- a transaction: psql does so unless told otherwise (--single-transaction), migration tools have a switch for it.
 -- If it fails, it leaves an invalid index behind, which has to go before it is built again:
--- DROP INDEX CONCURRENTLY "app"."payment_requests_reconcile_lease";
-CREATE INDEX CONCURRENTLY IF NOT EXISTS "payment_requests_reconcile_lease"
-  ON "app"."payment_requests" ("status", "reconcile_lease_until", "created_at", "id");
+-- DROP INDEX CONCURRENTLY app.payment_requests_reconcile_lease;
+CREATE INDEX CONCURRENTLY IF NOT EXISTS payment_requests_reconcile_lease
+  ON app.payment_requests (status, reconcile_lease_until, created_at, id);
 
--- The open rows in the order in which they are claimed, so that a claim does not sort them all.
-CREATE INDEX CONCURRENTLY IF NOT EXISTS "payment_requests_reconcile_lease_open"
-  ON "app"."payment_requests" ("created_at", "id")
+-- The open rows in the order in which they are claimed, so that a claim does not sort them all; and those whose
+-- lease has expired twice or more, of which a process claims one at a time.
+CREATE INDEX CONCURRENTLY IF NOT EXISTS payment_requests_reconcile_lease_open
+  ON app.payment_requests (created_at, id)
   WHERE status in ('pending', 'detected');
+CREATE INDEX CONCURRENTLY IF NOT EXISTS payment_requests_reconcile_lease_suspects
+  ON app.payment_requests (created_at, id)
+  WHERE status in ('pending', 'detected') AND coalesce(reconcile_lease_expiries, 0) >= 2;
 
 -- What to declare:
 --
@@ -35,4 +40,5 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS "payment_requests_reconcile_lease_open"
 --     claimable: "status in ('pending', 'detected')",
 --     order: ['created_at', 'id'],
 --     onExpiry: 'claimable',
+--     attempts: { expiries: 'reconcile_lease_expiries' },
 --   })

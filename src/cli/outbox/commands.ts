@@ -72,8 +72,8 @@ export function addOutboxCommands(program: Command, define: Define): void {
 }
 
 const REPLAY_HELP = `
-Reset are the status, the attempts and the last error; the event id, the token and the moment it was
-written stay. Events of a key are published in their old order, and later ones wait for them.
+Reset are the status, the attempts and expiries and the last error; the event id, the token and the
+moment it was written stay. Events of a key are published in their old order, and later ones wait for them.
 
   leasehold outbox replay 4711 --reason 'the receiver lost it'
   leasehold outbox replay --status dead --error timeout --dry-run

@@ -37,7 +37,7 @@ function line(event: EventSummary, now: Date): string[] {
 /** The one thing that matters about it in its state. */
 function note(event: EventSummary, now: Date): string {
   const { status, availableAt, claimedBy, publishedAt, lastError, parked, attempts } = event
-  const due = availableAt !== null && availableAt > now ? `due ${relative(availableAt, now)}` : undefined
+  const due = availableAt > now ? `due ${relative(availableAt, now)}` : undefined
   const notes: Readonly<Record<Status, readonly (string | null | undefined)[]>> = {
     PENDING: [due, attempts > 0 ? lastError : null],
     CLAIMED: [`by ${claimedBy}`],

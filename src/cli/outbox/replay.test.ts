@@ -161,7 +161,7 @@ describe('a replay that is ended half way', () => {
     })
     // A relay has published what was replayed, before the replay is run again.
     await db.query({
-      text: `update leasehold.outbox set status = 'CLAIMED', available_at = null, claimed_at = now(), claimed_by = 'x',
+      text: `update leasehold.outbox set status = 'CLAIMED', claimed_at = now(), claimed_by = 'x',
   locked_until = now(), lock_token = lock_token + 1, ordering_key = null where id <= 100`,
     })
     await db.query({

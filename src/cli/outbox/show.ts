@@ -27,10 +27,12 @@ function described(event: EventDetails, now: Date): string {
     ['Failed', `${attempts} of ${maxAttempts ?? 'any number of'} attempts`],
     ['Last error', event.lastError ?? undefined],
     ['Written', at(event.createdAt)],
-    ['Due', at(event.availableAt)],
+    ['Expired leases', event.expiries === 0 ? undefined : String(event.expiries)],
+    ['Due', event.status === 'PENDING' ? at(event.availableAt) : undefined],
     ['Claimed', event.claimedAt === null ? undefined : `${at(event.claimedAt)} by ${claimedBy}`],
     ['Leased until', at(event.lockedUntil)],
     ['Published', at(event.publishedAt)],
+    ['Dead', at(event.deadAt)],
     ['Token', String(event.token)],
   ]
   const facts = lines.flatMap(([name, text]) =>

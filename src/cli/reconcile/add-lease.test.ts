@@ -35,9 +35,10 @@ describe('leasehold reconcile add-lease', () => {
     await apply(db, stdout)
     await apply(db, stdout)
     const { rows } = await db.query({
-      text: `select reconcile_lease_owner, reconcile_lease_until, reconcile_lease_token from app.payment_requests`,
+      text: `select reconcile_lease_owner as owner, reconcile_lease_until as until, reconcile_lease_token as token,
+          reconcile_lease_expiries as expiries from app.payment_requests`,
     })
-    const none = { reconcile_lease_owner: null, reconcile_lease_until: null, reconcile_lease_token: null }
+    const none = { owner: null, until: null, token: null, expiries: null }
     expect(rows).toEqual([none, none])
     const index = await db.query<{ def: string }>({
       text: "select pg_get_indexdef('app.payment_requests_reconcile_lease'::regclass) as def",
@@ -50,7 +51,7 @@ describe('leasehold reconcile add-lease', () => {
     const { code, stdout } = await addLease(...args, '--out', '042_lease.sql')
     expect([code, stdout]).toEqual([0, 'Wrote 042_lease.sql. Run it, and declare the table as it says.\n'])
     const file = join(directory(), '042_lease.sql')
-    expect(await readFile(file, 'utf8')).toContain('ADD COLUMN IF NOT EXISTS "watch_owner" text')
+    expect(await readFile(file, 'utf8')).toContain('ADD COLUMN IF NOT EXISTS watch_owner text')
     await writeFile(file, 'mine')
     const again = await addLease(...args, '--out', '042_lease.sql')
     expect(again.code).toBe(2)
@@ -60,7 +61,7 @@ describe('leasehold reconcile add-lease', () => {
 
   it.each([
     [['--table', 'app.nothing', '--status', 'status'], 1, 'there is no such table'],
-    [['--table', 'app.payment_requests', '--status', 'state'], 1, 'no column "state" for the status'],
+    [['--table', 'app.payment_requests', '--status', 'state'], 1, 'no column state for the status'],
     [['--table', 'app.payment_requests'], 2, "'--status <column>' not specified"],
     [['--status', 'status'], 2, "'--table <name>' not specified"],
     [[...OF_EXAMPLE, '--open', 'pending,,paid'], 2, '--open is "pending,,paid"'],
@@ -75,6 +76,8 @@ describe('leasehold reconcile add-lease', () => {
     await apply(db, (await addLease(...OF_EXAMPLE)).stdout)
     const { code, stderr } = await addLease(...OF_EXAMPLE)
     expect(code).toBe(1)
-    expect(stderr).toContain('it has "reconcile_lease_owner", "reconcile_lease_until" already')
+    expect(stderr).toContain(
+      'it has reconcile_lease_owner, reconcile_lease_until, reconcile_lease_expiries already',
+    )
   })
 })

@@ -97,16 +97,20 @@ describe('list', () => {
 })
 
 describe('show', () => {
-  it('shows all there is to know, with a line for each attempt', async () => {
+  it('shows everything about a delivery, each attempt in a row of its own', async () => {
     await makeDeliveries(db, endpoint, 1)
     await db.query({
       text: `update leasehold.webhook_outbox set attempts = 1, last_attempt_at = now(), last_duration_ms = 12,
-  last_status = 500, last_error_code = 'httpStatus', last_error = 'HTTP 500', last_response = 'oo\u001b[2Jps'`,
+  last_status = 500, last_error_code = 'httpStatus', last_error = 'HTTP 500', expiries = 1,
+  history = jsonb_build_array(jsonb_build_object('attempt', 1, 'token', 1, 'started_at', now(), 'duration_ms', 12,
+    'status', 500, 'error_code', 'httpStatus', 'error', 'HTTP 500', 'response', $1::text, 'recorded_at', now()))`,
+      values: ['oo\u001b[2Jps'],
     })
     const { code, stdout } = await webhooks(['show', '1'])
     expect(code).toBe(0)
     expect(stdout).toMatch(/^Delivery {6}1\nEvent id {6}\S+\nType {10}order\.paid\nEndpoint {6}https:\/\/one/)
     expect(stdout).toContain(`(${endpoint})\n`)
+    expect(stdout).toMatch(/^Failed {8}1 attempt, 1 of them by an expired lease$/m)
     expect(stdout).toMatch(/^Last error {4}httpStatus: HTTP 500$/m)
     expect(stdout).toMatch(/^1 {8}\d+ s ago +12 ms +500 +httpStatus +HTTP 500 · oo \[2Jps$/m)
     expect(stdout).toContain('Body\n  {\n    "n": 1\n  }\n')

@@ -260,7 +260,7 @@ describe('changes', () => {
 
 describe('send', () => {
   it('sends an event to those who want it, and says to how many', async () => {
-    await create('--tenant', 'acme')
+    await create('--tenant', 'acme', '--ordered')
     await create('--tenant', 'acme', '--types', 'user.*')
     const eventId = '0190b3a0-0000-7000-8000-00000000000a'
     const args = ['send', 'order.paid', '-', '--tenant', 'acme', '--key', 'c 1', '--event-id', eventId]

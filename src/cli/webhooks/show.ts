@@ -28,7 +28,7 @@ function described(delivery: DeliveryDetails, now: Date, width: number | undefin
     ['Key', delivery.orderingKey ?? 'none'],
     ['Status', leaseOwner === null ? status : `${status}, in flight`],
     ['Waits for', waitsFor === null ? undefined : waiting(waitsFor)],
-    ['Failed', `${delivery.attempts} attempts`],
+    ['Failed', failures(delivery)],
     ['Last error', lastErrorCode === null ? undefined : `${lastErrorCode}: ${lastError ?? ''}`],
     ['Sent', at(delivery.createdAt)],
     ['Next attempt', status === 'pending' ? at(delivery.nextAttemptAt) : undefined],
@@ -43,6 +43,11 @@ function described(delivery: DeliveryDetails, now: Date, width: number | undefin
   const beside = Object.keys(headers).length === 0 ? '' : `\nHeaders\n${indented(printableJson(headers))}\n`
   const attempts = history.length === 0 ? '' : `\n${attemptsText(history, now, width)}\n`
   return `${facts.join('\n')}\n${attempts}${beside}\nBody\n${indented(bodyText(body))}`
+}
+
+function failures({ attempts, expiries }: DeliveryDetails): string {
+  const failed = `${attempts} ${attempts === 1 ? 'attempt' : 'attempts'}`
+  return expiries === 0 ? failed : `${failed}, ${expiries} of them by an expired lease`
 }
 
 function waiting({ id, inFlight, lastError }: NonNullable<DeliveryDetails['waitsFor']>): string {

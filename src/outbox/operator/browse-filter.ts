@@ -72,8 +72,6 @@ export function checkId(id: string): void {
 /** As literals, because only then does PostgreSQL see that a partial index will do; they are words of our own. */
 function statusSql(statuses: readonly Status[]): string {
   if (statuses.length === STATUSES.length) return 'true'
-  // The words of the index on them.
-  if (statuses.length === 1 && statuses[0] === 'DEAD') return "indexed_status = 'DEAD'"
   const words = statuses.map((status) => `'${status}'`)
   return words.length === 1 ? `status = ${words[0]}` : `status in (${words.join(', ')})`
 }

@@ -5,7 +5,7 @@ import { checkPage, invalid } from '../../operator/request-checks.ts'
 import { values } from '../../operator/statement-values.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { bucketsOf, notedIds, outboxOf } from './browse-buckets.ts'
+import { bucketsOf, outboxOf, UNFINISHED } from './browse-buckets.ts'
 import { checkFilter, checkId, type EventFilter, filterSql, statusesOf } from './browse-filter.ts'
 import type { Status } from '../transitions.ts'
 
@@ -18,13 +18,16 @@ export interface EventSummary {
   readonly status: Status
   readonly attempts: number
   readonly maxAttempts: number | null
+  /** How many of its leases have expired. */
+  readonly expiries: number
   readonly createdAt: Date
-  readonly availableAt: Date | null
+  readonly availableAt: Date
   readonly claimedAt: Date | null
   readonly claimedBy: string | null
   readonly lockedUntil: Date | null
   readonly token: bigint
   readonly publishedAt: Date | null
+  readonly deadAt: Date | null
   readonly lastError: string | null
   /** A dead event that holds up its key. */
   readonly parked: boolean
@@ -67,13 +70,11 @@ export async function listEvents(
     const found: EventSummary[] = []
     for (const bucket of await bucketsOf(tx, schema)) {
       const value = values()
+      const fewIds = await unfinishedIds(tx, schema, bucket, statusesOf(filter))
       const conditions = [
         `bucket = ${value(bucket, 'smallint')}`,
         ...(before === undefined ? [] : [`id < ${value(before, 'bigint')}`]),
-        // No index knows what is in flight; the notes of claims do.
-        ...(statusesOf(filter).every((status) => status === 'CLAIMED')
-          ? [`id = any (${notedIds(schema, value(bucket, 'smallint'))})`]
-          : []),
+        ...(fewIds === undefined ? [] : [`id = any (${value(fewIds, 'bigint[]')})`]),
         filterSql(filter, statusesOf(filter), value).whole,
       ]
       // By o.id, the number: "id" would be the text that is selected. One more than the page has: whether there is another.
@@ -118,7 +119,38 @@ where bucket = ${value(bucket, 'smallint')} and ${filterSql({ ids: [id] }, statu
   })
 }
 
-/** Who stands in front of it: as the claims see it, what is in flight first, then by id. */
+/** More than these are not collected; then a page is found along the primary key, from the newest event on. */
+const MAX_UNFINISHED = 10_000
+
+/**
+ * The few unfinished events among many finished ones, along their indexes: from the newest event on, PostgreSQL would
+ * read all that was published since. Undefined: there are many, or other states are wanted as well.
+ */
+async function unfinishedIds(
+  tx: Queryable,
+  schema: string | undefined,
+  bucket: number,
+  statuses: readonly Status[],
+): Promise<string[] | undefined> {
+  if (!statuses.every((status) => status === 'PENDING' || status === 'CLAIMED')) return undefined
+  const unkeyed = "status = 'PENDING' and ordering_key is null"
+  const scans = [
+    [`${unkeyed} and expiries < 2`, 'available_at, id'],
+    [`${unkeyed} and expiries >= 2`, 'available_at, id'],
+    [UNFINISHED, 'ordering_key, id'],
+    ["status = 'CLAIMED'", 'ordering_key'],
+  ].map(
+    ([where, order]) =>
+      `(select id from ${outboxOf(schema)} where bucket = $1::smallint and ${where} order by ${order} limit $2::int)`,
+  )
+  const { rows } = await tx.query<{ id: string }>({
+    text: `select id::text as id from (${scans.join('\nunion all ')}) as unfinished limit $2::int`,
+    values: [bucket, MAX_UNFINISHED + 1],
+  })
+  return rows.length > MAX_UNFINISHED ? undefined : rows.map(({ id }) => id)
+}
+
+/** The event of its key that is in flight or else the head of the key, if that is another event. */
 async function waitedFor(
   tx: Queryable,
   schema: string | undefined,
@@ -126,11 +158,17 @@ async function waitedFor(
   { id, orderingKey, status }: SummaryRow,
 ): Promise<WaitedFor | null> {
   if (status !== 'PENDING' || orderingKey === null) return null
+  const ofKey = `from ${outboxOf(schema)} where bucket = $1::smallint and ordering_key = $2::text`
   const { rows } = await tx.query<WaitedFor>({
-    text: `select id::text as id, status, parked, attempts, last_error as "lastError"
+    text: `with first as (
+  select coalesce(
+    (select id ${ofKey} and status = 'CLAIMED'),
+    (select id ${ofKey} and ${UNFINISHED} order by id limit 1)
+  ) as id
+)
+select o.id::text as id, status, parked, attempts, last_error as "lastError"
 from ${outboxOf(schema)} as o
-where bucket = $1::smallint and ordering_key = $2::text and (indexed_status in ('PENDING', 'CLAIMED') or parked)
-order by (o.indexed_status <> 'CLAIMED'), o.id limit 1`,
+where o.bucket = $1::smallint and o.id = (select id from first)`,
     values: [bucket, orderingKey],
   })
   const [first] = rows
@@ -152,9 +190,9 @@ export async function looking<Found>(
 type SummaryRow = Omit<EventSummary, 'token'> & { readonly token: string }
 
 const SUMMARY = `id::text as id, event_id as "eventId", event_type as type, ordering_key as "orderingKey", status,
-  attempts, max_attempts as "maxAttempts", created_at as "createdAt", available_at as "availableAt",
+  attempts, max_attempts as "maxAttempts", expiries, created_at as "createdAt", available_at as "availableAt",
   claimed_at as "claimedAt", claimed_by as "claimedBy", locked_until as "lockedUntil", lock_token::text as token,
-  published_at as "publishedAt", last_error as "lastError", parked`
+  published_at as "publishedAt", dead_at as "deadAt", last_error as "lastError", parked`
 
 function summary(row: SummaryRow): EventSummary {
   return { ...row, token: BigInt(row.token) }

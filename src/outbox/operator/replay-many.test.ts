@@ -101,10 +101,10 @@ describe('ten thousand dead events by filter', () => {
   it('what claims find follows the rate: at any moment only so many are due', async () => {
     await replay(db, { filter, rate: 1_000, ...WHO })
     const { rows: due } = await db.query<{ seconds: number; count: number }>({
-      text: `with start as (select min(available_at) as at from leasehold.outbox)
+      text: `with start as (select min(available_at) as at from leasehold.outbox where status = 'PENDING')
 select seconds, (
   select count(*)::int from leasehold.outbox
-  where bucket = 0 and available_at is not null and not behind
+  where bucket = 0 and status = 'PENDING'
     and available_at < start.at + seconds * interval '1 second') as count
 from start, generate_series(1, 9) as seconds order by seconds`,
     })
@@ -168,11 +168,11 @@ from start, generate_series(1, 9) as seconds order by seconds`,
     expect(await countOf('DEAD')).toBe(8_000)
     // What was replayed dies once more before the replay goes on: it is not meant again.
     await db.query({
-      text: `update leasehold.outbox set status = 'CLAIMED', available_at = null, claimed_at = now(), claimed_by = 'x',
+      text: `update leasehold.outbox set status = 'CLAIMED', claimed_at = now(), claimed_by = 'x',
   locked_until = now(), lock_token = lock_token + 1 where id in (7, 8)`,
     })
     await db.query({
-      text: `update leasehold.outbox set status = 'DEAD', last_error = 'broker', claimed_at = null, claimed_by = null,
+      text: `update leasehold.outbox set status = 'DEAD', dead_at = now(), last_error = 'broker', claimed_at = null, claimed_by = null,
   locked_until = null where id in (7, 8)`,
     })
     const resumed = await resumeReplay(db, stopped.replay ?? '', { principal: 'grace' })

@@ -15,8 +15,8 @@ const STRETCH = 50_000
 export const REPLAYABLE = ['PUBLISHED', 'DEAD'] as const satisfies readonly Status[]
 
 /** What is reset, besides when the event is due. */
-export const RESET =
-  "status = 'PENDING', attempts = 0, last_error = null, published_at = null, parked = false, behind = false"
+export const RESET = `status = 'PENDING', attempts = 0, expiries = 0, last_error = null, published_at = null,
+    dead_at = null, parked = false`
 
 export type Replayable = (typeof REPLAYABLE)[number]
 
@@ -25,7 +25,7 @@ export interface Chosen {
   readonly schema: string
   readonly filter: EventFilter
   readonly statuses: readonly Replayable[]
-  /** Seconds since 1970 by the clock of the database. What was published later is not meant. */
+  /** Seconds since 1970 by the clock of the database. What was finished later is not meant. */
   readonly asOf: number
 }
 
@@ -102,9 +102,9 @@ export interface Pace {
 }
 
 /**
- * Replays the first events of the stretch. Reset are the state, the attempts, the last error, the moment of
- * publication, and what only a finished or a waiting event has (`parked`, `behind`). `lock_token` and `created_at`
- * never are: a zombie that still holds a token of the event's former life stays fenced off.
+ * Replays the first events of the stretch. Reset are the state, the attempts and expiries, the last error, and what only
+ * a finished event has (`published_at`, `dead_at`, `parked`). `lock_token` and `created_at` never are: a worker that still
+ * holds a token of the event's former life stays fenced off.
  *
  * Not SKIP LOCKED: whoever holds one of the rows is another replay, or retention, and waiting for it tells whether the
  * row is still there to be replayed, where skipping would leave it out. All of them lock in the order of ids.
@@ -169,7 +169,7 @@ function meantSql(chosen: Chosen, { bucket, after }: Stretch, value: Values): st
   return `bucket = ${value(bucket, 'smallint')} and id > ${value(after, 'bigint')}
     and id <= (select max(id) from looked)
     and ${filterSql(chosen.filter, chosen.statuses, value).whole}
-    and (published_at is null or published_at < to_timestamp(${value(chosen.asOf, 'float8')}))`
+    and coalesce(published_at, dead_at) < to_timestamp(${value(chosen.asOf, 'float8')})`
 }
 
 /** SQL says null where nothing is. */

@@ -40,6 +40,7 @@ describe('what is replayed', () => {
     const [dead = ''] = await makeEvents(db, 1, {
       status: 'DEAD',
       attempts: 25,
+      expiries: 2,
       error: 'no route',
       key: `'k'`,
       parked: true,
@@ -59,7 +60,8 @@ describe('what is replayed', () => {
       expect(row).toMatchObject({ status: 'PENDING', attempts: 0, last_error: null, published_at: null })
       expect(row).toMatchObject({
         parked: false,
-        behind: false,
+        expiries: 0,
+        dead_at: null,
         lock_token: '1',
         created: before[n]?.created,
       })
@@ -143,7 +145,7 @@ it('an event that is published again while the replay runs is not replayed again
   await makeEvents(db, 2_500, { status: 'PUBLISHED' })
   const republish = async (): Promise<void> => {
     await db.query({
-      text: `update leasehold.outbox set status = 'CLAIMED', available_at = null, claimed_at = now(), claimed_by = 'x',
+      text: `update leasehold.outbox set status = 'CLAIMED', claimed_at = now(), claimed_by = 'x',
   locked_until = now(), lock_token = lock_token + 1 where status = 'PENDING'`,
     })
     await db.query({

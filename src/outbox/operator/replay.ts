@@ -2,15 +2,14 @@
  * Replay: finished events are published once more (LIFE-09, LIFE-10).
  *
  * - Only PUBLISHED and DEAD events are replayed; what is under way already is left alone.
- * - Reset: `status` to PENDING, `attempts` to 0, `last_error` and `published_at` to null, `parked` and `behind` to
- *   false, and `available_at` to when it may be published. Never reset: `lock_token`, `created_at`, `event_id`.
- *   Consumers therefore recognise the event, and a zombie of its former life stays fenced off. Where a relay has a
- *   maximum age, an event that is older gets one attempt.
+ * - Reset: `status` to PENDING, `attempts` and `expiries` to 0, `last_error`, `published_at` and `dead_at` to null,
+ *   `parked` to false, and `available_at` to when it may be published. Never reset: `lock_token`, `created_at`,
+ *   `event_id`. Consumers therefore recognise the event, and a worker of its former life stays fenced off. Where a relay
+ *   has a maximum age, an event that is older gets one attempt.
  * - The events of a key are published in the order of their ids, as ever. Until a replayed event is published, later
  *   events of its key wait for it, also when a rate puts it off.
- * - Meant is what was finished when the replay began. An event that is published again while the replay runs is not
- *   replayed again: the replay passes each id once, and leaves out what was published after its beginning. (When an
- *   event died is not known; one that matches and dies while the replay runs, further on, is replayed with the rest.)
+ * - Meant is what was finished when the replay began. An event that is finished once more while the replay runs is not
+ *   replayed once more: the replay passes each id once, and leaves out what was finished after its beginning.
  * - Each batch is one short transaction, with its entry in the audit. A replay that is stopped or dies leaves the rest
  *   as it was; `resume` goes on where it ended.
  */

@@ -29,13 +29,13 @@ select 'billing', gen_random_uuid(), now() - $2 * interval '1 millisecond' from 
 }
 
 describe('by default', () => {
-  it('published events go after 7 days, dead ones after 90, and nothing else does, however old', async () => {
+  it('D11: published events are removed 7 days after publication, dead ones 90 days after they died, and nothing else', async () => {
     const old = { agoMs: 1_000 * DAY_MS }
-    await makeEvents(db, 3, { status: 'PUBLISHED', agoMs: 7 * DAY_MS + 60_000 })
-    await makeEvents(db, 2, { status: 'DEAD', agoMs: 90 * DAY_MS + 60_000 })
+    await makeEvents(db, 3, { ...old, status: 'PUBLISHED', finishedAgoMs: 7 * DAY_MS + 60_000 })
+    await makeEvents(db, 2, { ...old, status: 'DEAD', finishedAgoMs: 90 * DAY_MS + 60_000 })
     const kept = [
-      ...(await makeEvents(db, 2, { status: 'PUBLISHED', agoMs: 7 * DAY_MS - 60_000 })),
-      ...(await makeEvents(db, 2, { status: 'DEAD', agoMs: 90 * DAY_MS - 60_000 })),
+      ...(await makeEvents(db, 2, { ...old, status: 'PUBLISHED', finishedAgoMs: 7 * DAY_MS - 60_000 })),
+      ...(await makeEvents(db, 2, { ...old, status: 'DEAD', finishedAgoMs: 90 * DAY_MS - 60_000 })),
       ...(await makeEvents(db, 2, old)),
       ...(await makeEvents(db, 2, { ...old, status: 'CLAIMED' })),
       ...(await makeEvents(db, 2, { ...old, status: 'DEAD', parked: true, key: `'key ' || n` })),
@@ -70,7 +70,7 @@ it('both times can be chosen, also the dead shorter than the published, and null
   expect(await applyRetention(db, { ...QUICK, publishedMs: 0, deadMs: 0 })).toEqual({ ...keep, inbox: 2 })
 })
 
-it('a round ends where the events are too young; what is older behind them is found when they have aged', async () => {
+it('a round ends where all events of a batch are too young; older ones after them are removed once those have aged', async () => {
   await makeEvents(db, 10, { status: 'PUBLISHED', agoMs: 10_000 })
   await makeEvents(db, 10, { status: 'PUBLISHED' })
   await makeEvents(db, 1, { status: 'PUBLISHED', agoMs: 10_000 })

@@ -1,13 +1,13 @@
 /**
  * Removes what is finished and old enough, a little at a time (docs/decisions/008-retention.md).
  *
- * - PUBLISHED events are kept for a time after their publication, DEAD ones for a time after they were written (when
- *   they died is not known). What is PENDING or CLAIMED is never touched, and neither is a parked event: removing it
+ * - PUBLISHED events are kept for a time after their publication, DEAD ones for a time after they were given up, by the
+ *   clock of the database (D11). What is PENDING or CLAIMED is never touched, and neither is a parked event: removing it
  *   would let its key go on without anybody having decided that.
  * - What consumers remember in the inbox is kept for as long as an event could still be replayed.
- * - A round goes along the primary key, and for dead events along their own index, from the oldest on; it keeps its
- *   place and ends where the events are too young. Ids are nearly in the order of time: what a round steps over (a row
- *   that somebody had locked, a replayed one) the next one finds.
+ * - A round goes along the primary key, and for dead events along their own index, from the lowest id on. It ends where
+ *   all events of a batch were written too recently to have been finished long enough ago. Ids are nearly in the order
+ *   of time: what a round steps over (a row that somebody had locked, a replayed one) the next one finds.
  * - Each batch is one short statement that locks nothing for others to wait on.
  */
 import {
@@ -24,9 +24,9 @@ import { bucketsOf, outboxOf } from './browse-buckets.ts'
 
 /** How long events are kept, and how gently they are removed. */
 export interface Retention extends Gentleness {
-  /** How long a published event is kept. Null: for ever. Default 7 days. */
+  /** How long an event is kept after it was published. Null: for ever. Default 7 days. */
   readonly publishedMs?: number | null | undefined
-  /** How long a dead event is kept. Null: for ever. Default 90 days. */
+  /** How long an event is kept after it was given up. Null: for ever. Default 90 days. */
   readonly deadMs?: number | null | undefined
 }
 
@@ -64,17 +64,18 @@ export async function applyRetention(db: Queryable, options: RetentionOptions = 
 }
 
 /**
- * An event is published after it was written, so where all were written too recently nothing can be removed, and behind
- * them even less. Rows are removed by their primary key, from an array: no estimate can turn that into reading the table.
+ * How long ago an event was finished decides whether it is removed. How long ago it was written only decides where the
+ * round ends: nothing is finished before it is written. Rows are removed by their primary key, from an array: no
+ * estimate can turn that into reading the table.
  */
 function removal(schema: string, status: 'PUBLISHED' | 'DEAD'): string {
   const outbox = outboxOf(schema)
   const limit = "now() - $3::float8 * interval '1 millisecond'"
-  // The dead have an index; to find the published, all are looked at.
-  const among = status === 'DEAD' ? " and indexed_status = 'DEAD'" : ''
+  // Dead events have an index; to find published ones, all are read.
+  const among = status === 'DEAD' ? " and status = 'DEAD'" : ''
   const expired =
     status === 'DEAD'
-      ? `not parked and created_at < ${limit}`
+      ? `status = 'DEAD' and not parked and dead_at < ${limit}`
       : `status = 'PUBLISHED' and published_at < ${limit}`
   return `with looked as materialized (
   select id, created_at, (${expired}) as expired
@@ -84,8 +85,7 @@ function removal(schema: string, status: 'PUBLISHED' | 'DEAD'): string {
 ),
 locked as materialized (
   select id from ${outbox}
-  where bucket = $1::smallint and id = any (array(select id from looked where expired))
-    and status = '${status}' and ${expired}
+  where bucket = $1::smallint and id = any (array(select id from looked where expired)) and ${expired}
   for update skip locked
 ),
 removed as (

@@ -8,7 +8,7 @@ import { openDatabase } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { enqueue } from './outbox.ts'
 
-/* What producers in other languages do: the function, and a plain INSERT. */
+/* How producers in other languages write events: the function, and a plain INSERT. */
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -42,7 +42,7 @@ async function call(
     ?.id
 }
 
-/** What was heard up to the mark that is sent now: notifications keep the order of commits. */
+/** The notifications up to the mark that is sent now: they arrive in the order of commits. */
 async function heardUntilNow(heard: AsyncIterator<{ payload?: string }[]>): Promise<(string | undefined)[]> {
   await db.query({ text: `select pg_notify('leasehold_wake', 'mark')` })
   const payloads: (string | undefined)[] = []
@@ -54,7 +54,7 @@ async function heardUntilNow(heard: AsyncIterator<{ payload?: string }[]>): Prom
   }
 }
 
-/** The three ways to write an event, each with what is the same for all. */
+/** The three ways to write an event. */
 const WAYS: readonly { readonly way: string; readonly write: (tx: Queryable) => Promise<unknown> }[] = [
   { way: 'leasehold.enqueue()', write: async (tx) => call(`'order.paid', '{"id": 1}'`, [], tx) },
   {
@@ -68,7 +68,7 @@ const WAYS: readonly { readonly way: string; readonly write: (tx: Queryable) => 
 ]
 
 describe.each(WAYS)('$way', ({ write }) => {
-  it('LIFE-18: an event is there once its transaction has committed, and relays are woken then', async () => {
+  it('LIFE-18: the event is visible, and relays are woken, when its transaction commits', async () => {
     const heard = on(listening, 'notification')
     await db.transaction(async (tx) => {
       await write(tx)
@@ -78,7 +78,7 @@ describe.each(WAYS)('$way', ({ write }) => {
     expect(await rows()).toHaveLength(1)
   })
 
-  it('LIFE-18: a producer that rolls back leaks neither the event nor the wake-up', async () => {
+  it('LIFE-18: a transaction that is rolled back writes no event and wakes nobody', async () => {
     const heard = on(listening, 'notification')
     const reason = new Error('changed my mind')
     const outcome = db.transaction(async (tx) => {
@@ -90,7 +90,7 @@ describe.each(WAYS)('$way', ({ write }) => {
     expect(await rows()).toEqual([])
   })
 
-  it('LIFE-01: an event begins as PENDING, available at once, with the usual 25 attempts', async () => {
+  it('LIFE-01: a new event is PENDING, available at once, and has 25 attempts', async () => {
     await write(db)
     const [row] = await rows()
     expect(row).toMatchObject({
@@ -102,11 +102,13 @@ describe.each(WAYS)('$way', ({ write }) => {
       status: 'PENDING',
       attempts: 0,
       max_attempts: 25,
-      behind: false,
+      expiries: 0,
       parked: false,
       bucket: 0,
+      claimed_by: null,
       lock_token: '0',
       published_at: null,
+      dead_at: null,
       last_error: null,
     })
     expect(row?.['available_at']).toEqual(row?.['created_at'])
@@ -114,7 +116,7 @@ describe.each(WAYS)('$way', ({ write }) => {
 })
 
 describe('leasehold.enqueue()', () => {
-  it('takes all that an event can have, and returns its id', async () => {
+  it('takes every field of an event, and returns its id', async () => {
     const eventId = randomUUID()
     const id = await call('$1, $2, $3, $4, $5, $6', [
       'order.paid',
@@ -135,12 +137,12 @@ describe('leasehold.enqueue()', () => {
     ])
   })
 
-  it('takes them by name', async () => {
+  it('takes named arguments', async () => {
     const id = await call(`event_type => 'a', payload => '1', event_id => $1`, [randomUUID()])
     expect(await rows()).toMatchObject([{ id, event_type: 'a', headers: {} }])
   })
 
-  it('an event id that was written before is the same event', async () => {
+  it('returns the id of the existing event when the event id was written before, and writes nothing', async () => {
     const eventId = randomUUID()
     const first = await call(`'a', '1', event_id => $1`, [eventId])
     const second = await call(`'b', '2', event_id => $1`, [eventId])
@@ -150,44 +152,51 @@ describe('leasehold.enqueue()', () => {
     expect(await rows()).toMatchObject([{ event_type: 'a', payload: 1 }])
   })
 
-  it('refuses a payload of more than 256 KiB, and says how large it is', async () => {
+  it('refuses a payload of more than 256 KiB, and names its size', async () => {
     const outcome = call(`'order.paid', to_jsonb(repeat('x', 262143))`)
     await expect(outcome).rejects.toMatchObject({
       code: '54000',
       message: 'the payload of a order.paid event has 262145 bytes, and at most 262144 are allowed',
-      hint: expect.stringContaining('Store what is large elsewhere'),
+      column: 'payload',
+      hint: expect.stringContaining('Store large data elsewhere'),
     })
     expect(await call(`'order.paid', to_jsonb(repeat('x', 262142))`)).toMatch(/^\d+$/)
   })
 })
 
-describe('a plain INSERT', () => {
-  it('says on conflict do nothing for what may have been written before', async () => {
-    const insert = {
-      text: `insert into leasehold.outbox (event_type, payload, event_id) values ('a', '1', $1)
-        on conflict (bucket, event_id) do nothing`,
-      values: [randomUUID()],
-    }
-    await db.query(insert)
-    await db.query(insert)
-    expect(await rows()).toHaveLength(1)
-    const twice = db.query({ ...insert, text: insert.text.replace(/on conflict.*/s, '') })
-    await expect(twice).rejects.toMatchObject({ code: '23505', constraint: 'outbox_event_id_unique' })
+describe('leasehold.enqueue() of an event outside the limits of the table', () => {
+  it.each([
+    ["'', '1'", 'event_type'],
+    ["'a', '1', ''", 'ordering_key'],
+    ["'a', '1', repeat('k', 1025)", 'ordering_key'],
+    ["'a', '1', null, jsonb_build_object('h', repeat('x', 16384))", 'headers'],
+    ["'a', '1', null, '{}', 'infinity'", 'available_at'],
+  ])('LIFE-18: enqueue(%s) is refused by the same trigger as a plain INSERT', async (text, column) => {
+    await expect(call(text)).rejects.toMatchObject({ table: 'outbox', column })
+    expect(await rows()).toEqual([])
   })
 
-  it('LIFE-02: cannot begin an event as anything but PENDING', async () => {
-    const outcome = db.query({
-      text: `insert into leasehold.outbox (event_type, payload, status, published_at, available_at)
-        values ('a', '1', 'PUBLISHED', now(), null)`,
-    })
-    await expect(outcome).rejects.toMatchObject({
-      code: '23514',
-      message: expect.stringContaining('begins as PENDING'),
-    })
+  it.each(["null, '1'", "'a', null"])('LIFE-18: enqueue(%s) is refused', async (text) => {
+    await expect(call(text)).rejects.toMatchObject({ code: '23502' })
   })
 })
 
-it('wake-ups can be turned off by those who poll', async () => {
+describe('a plain INSERT', () => {
+  it('is idempotent with ON CONFLICT DO NOTHING, in either order of the columns', async () => {
+    const insert = (conflict: string) => ({
+      text: `insert into leasehold.outbox (event_type, payload, event_id) values ('a', '1', $1) ${conflict}`,
+      values: [eventId],
+    })
+    const eventId = randomUUID()
+    await db.query(insert('on conflict (event_id, bucket) do nothing'))
+    await db.query(insert('on conflict (bucket, event_id) do nothing'))
+    await db.query(insert('on conflict do nothing'))
+    expect(await rows()).toHaveLength(1)
+    await expect(db.query(insert(''))).rejects.toMatchObject({ code: '23505', constraint: 'outbox_event_id' })
+  })
+})
+
+it('SET leasehold.notify = off turns wake-ups off', async () => {
   const heard = on(listening, 'notification')
   await db.transaction(async (tx) => {
     await tx.query({ text: `set local leasehold.notify = 'off'` })

@@ -4,9 +4,11 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { blocked } from '../../../test/support/outbox-waiting.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { openLeaseStore } from '../../lease/index.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { newEventIds } from '../../producer/event-ids.ts'
 import type { NewEvent } from '../event.ts'
+import { type OutboxRow, outboxTable } from '../table.ts'
 import { enqueue } from './outbox.ts'
 
 useQuietProcess()
@@ -23,17 +25,16 @@ interface Row {
   readonly event_id: string
   readonly event_type: string
   readonly ordering_key: string | null
-  readonly behind: boolean
 }
 
 async function rows(): Promise<Row[]> {
-  const text = 'select id, event_id, event_type, ordering_key, behind from leasehold.outbox order by id'
+  const text = 'select id, event_id, event_type, ordering_key from leasehold.outbox order by id'
   return (await db.query<Row>({ text })).rows
 }
 
-/** `type` or `type behind`, in the order of publication. */
-async function line(): Promise<string[]> {
-  return (await rows()).map(({ event_type, behind }) => (behind ? `${event_type} behind` : event_type))
+/** Their types, in the order of publication. */
+async function types(): Promise<string[]> {
+  return (await rows()).map((row) => row.event_type)
 }
 
 function event(type: string, orderingKey?: string, eventId?: string): NewEvent {
@@ -69,7 +70,7 @@ describe('event ids', () => {
     const second = await enqueue(db, event('second', undefined, eventId.toUpperCase()))
     expect(first.written).toBe(true)
     expect(second).toEqual({ ...first, written: false })
-    expect(await line()).toEqual(['first'])
+    expect(await types()).toEqual(['first'])
   })
 
   it('that stand twice in one call are one event: the first', async () => {
@@ -81,76 +82,150 @@ describe('event ids', () => {
     ])
     expect(enqueued.map(({ written }) => written)).toEqual([true, true, false])
     expect(enqueued[2]).toEqual({ ...enqueued[0], written: false })
-    expect(await line()).toEqual(['a', 'b'])
+    expect(await types()).toEqual(['a', 'b'])
   })
 })
 
-describe('LIFE-13: of the events of one key in one call', () => {
-  it('the first can be claimed and the others wait behind it, in the order given', async () => {
-    await enqueue(db, [
-      event('a1', 'a'),
-      event('a2', 'a'),
-      event('x'),
-      event('b1', 'b'),
-      event('a3', 'a'),
-      event('b2', 'b'),
-      event('y'),
-    ])
-    expect((await line()).filter((type) => type.startsWith('a'))).toEqual(['a1', 'a2 behind', 'a3 behind'])
-    expect((await line()).filter((type) => type.startsWith('b'))).toEqual(['b1', 'b2 behind'])
-    expect((await line()).filter((type) => /^[xy]/.test(type))).toEqual(['x', 'y'])
+describe('LIFE-13: the order of a key', () => {
+  it('is the order in which events are given, in one call and in the next', async () => {
+    await enqueue(db, [event('a1', 'a'), event('x'), event('b1', 'b'), event('a2', 'a'), event('y')])
+    await enqueue(db, [event('b2', 'b'), event('a3', 'a')])
+    expect(await types()).toEqual(['a1', 'x', 'b1', 'a2', 'y', 'b2', 'a3'])
   })
 
-  it('what was there before is not what the others wait for', async () => {
-    const known = randomUUID()
-    await enqueue(db, event('a1', 'a', known))
-    const enqueued = await enqueue(db, [
-      event('a1 again', 'a', known),
-      event('a2', 'a', randomUUID()),
-      event('a3', 'a', randomUUID()),
-    ])
-    expect(enqueued.map(({ written }) => written)).toEqual([false, true, true])
-    expect(await line()).toEqual(['a1', 'a2', 'a3 behind'])
-  })
-
-  it('a follower that was there before takes nothing from the others', async () => {
+  it('leaves out what was written before', async () => {
     const known = randomUUID()
     await enqueue(db, event('a2', 'a', known))
-    await enqueue(db, [event('a1', 'a'), event('a2 again', 'a', known), event('a3', 'a')])
-    expect(await line()).toEqual(['a2', 'a1', 'a3 behind'])
+    const enqueued = await enqueue(db, [
+      event('a1', 'a'),
+      event('a2 once more', 'a', known),
+      event('a3', 'a'),
+    ])
+    expect(enqueued.map(({ written }) => written)).toEqual([true, false, true])
+    expect(await types()).toEqual(['a2', 'a1', 'a3'])
   })
 
-  it('none waits for a call that came before', async () => {
-    await enqueue(db, [event('a1', 'a'), event('a2', 'a')])
-    await enqueue(db, [event('a3', 'a'), event('a4', 'a')])
-    expect(await line()).toEqual(['a1', 'a2 behind', 'a3', 'a4 behind'])
-  })
-
-  it('10,000 over 100 keys keep the order of each key', async () => {
+  it('holds for 10,000 events of 100 keys in one call', async () => {
     const events = Array.from({ length: 10_000 }, (_, i) => event(`${i}`, `key ${(i * 7) % 100}`))
     const enqueued = await enqueue(db, events)
     expect(enqueued.every(({ written }) => written)).toBe(true)
-    const written = await rows()
-    expect(written.filter(({ behind }) => !behind)).toHaveLength(100)
-    const lines = new Map<string | null, Row[]>()
-    for (const row of written) lines.set(row.ordering_key, [...(lines.get(row.ordering_key) ?? []), row])
-    for (const own of lines.values()) {
-      const numbers = own.map(({ event_type }) => Number(event_type))
-      expect(numbers.toSorted((a, b) => a - b)).toEqual(numbers)
-      expect(own.map(({ behind }) => behind)).toEqual(own.map((_, i) => i > 0))
+    expect(await types()).toEqual(events.map(({ type }) => type))
+  })
+
+  it('LIFE-18: holds when several producers write at once, some of it all of them: each event is published once', async () => {
+    const [producers, calls, perCall] = [4, 25, 12]
+    const sharedIds = Array.from({ length: calls }, () => randomUUID())
+    const store = await openLeaseStore<OutboxRow, 'done' | 'retry' | 'dead'>(db, outboxTable(), {
+      owner: 'relay',
+    })
+    const published: string[] = []
+    const publish = async (): Promise<number> => {
+      const { claimed } = await store.claim({ limit: 50, leaseMs: 60_000 })
+      published.push(...claimed.map(({ row }) => row.id))
+      await store.settle(
+        'done',
+        claimed.map(({ lease }) => lease),
+      )
+      return claimed.length
     }
+
+    /** The ids that each call wrote, by key; each call has three keys of its own. */
+    async function produce(producer: number): Promise<string[][]> {
+      const written: string[][] = []
+      for (let call = 0; call < calls; call++) {
+        const events = Array.from({ length: perCall }, (_, i) =>
+          event(
+            'step',
+            `${producer} ${call} ${i % 3}`,
+            i === (producer * 5 + call) % perCall ? sharedIds[call] : undefined,
+          ),
+        )
+        const enqueued = await enqueue(db, events)
+        for (let key = 0; key < 3; key++)
+          written.push(enqueued.flatMap(({ id, written: isNew }, i) => (isNew && i % 3 === key ? [id] : [])))
+      }
+      return written
+    }
+
+    const producing = { over: false }
+    const produced = Promise.all(Array.from({ length: producers }, async (_, i) => produce(i))).finally(
+      () => {
+        producing.over = true
+      },
+    )
+    while (!producing.over) await publish()
+    const ofKeys = (await produced).flat()
+    for (let more = 1; more > 0;) more = await publish()
+
+    expect(published).toHaveLength(producers * calls * perCall - (producers - 1) * calls)
+    expect(new Set(published).size).toBe(published.length)
+    const position = new Map(published.map((id, i) => [id, i]))
+    for (const ids of ofKeys) {
+      const positions = ids.map((id) => position.get(id) ?? Number.NaN)
+      expect(positions).toEqual(positions.toSorted((a, b) => a - b))
+    }
+  })
+})
+
+describe('serialize', () => {
+  async function twoClients<Result>(
+    use: (first: Client, second: Client, pidOfSecond: number) => Promise<Result>,
+  ): Promise<Result> {
+    const [first, second] = [new Client({ connectionString: url }), new Client({ connectionString: url })]
+    await Promise.all([first.connect(), second.connect()])
+    try {
+      await Promise.all([first.query('begin'), second.query('begin')])
+      const { rows: pids } = await second.query<{ pid: number }>('select pg_backend_pid() as pid')
+      return await use(first, second, pids[0]?.pid ?? 0)
+    } finally {
+      await Promise.all([first.end(), second.end()])
+    }
+  }
+
+  it('LIFE-13: a second transaction waits for the first, so that the order of a key is its order of commit', async () => {
+    await twoClients(async (first, second, pid) => {
+      await enqueue(first, event('first', 'k'), { serialize: true })
+      const other = enqueue(second, [event('second', 'k'), event('other', 'another key')], {
+        serialize: true,
+      })
+      await blocked(db, pid)
+      await enqueue(first, event('first as well', 'k'), { serialize: true })
+      await first.query('commit')
+      await other
+      await second.query('commit')
+    })
+    expect(await types()).toEqual(['first', 'first as well', 'second', 'other'])
+  })
+
+  it('other keys, events without a key and producers that do not ask for it wait for nobody', async () => {
+    await twoClients(async (first, second) => {
+      await enqueue(first, [event('first', 'k'), event('unkeyed')], { serialize: true })
+      await enqueue(second, [event('second', 'l'), event('unkeyed')], { serialize: true })
+      await enqueue(second, event('unserialized', 'k'))
+      await second.query('commit')
+      await first.query('commit')
+    })
+    expect(await rows()).toHaveLength(5)
+  })
+
+  it('outside a transaction is refused', async () => {
+    await expect(enqueue(db, event('a', 'k'), { serialize: true })).rejects.toMatchObject({
+      code: 'WRITER_INVALID',
+      message: expect.stringContaining('enqueue with serialize'),
+    })
+    expect(await rows()).toEqual([])
   })
 })
 
 describe('an event that another transaction writes at the same moment', () => {
   /** Enqueues two events of a key while somebody else is writing the first of them, and lets that end as told. */
-  async function raced(end: 'commit' | 'rollback', otherKey: string) {
+  async function raced(end: 'commit' | 'rollback') {
     const eventId = randomUUID()
     const [other, own] = [new Client({ connectionString: url }), new Client({ connectionString: url })]
     await Promise.all([other.connect(), own.connect()])
     try {
       await other.query('begin')
-      await enqueue(other, event('a1 of the other', otherKey, eventId))
+      await enqueue(other, event('a1 of the other', 'a', eventId))
       const { rows: pids } = await own.query<{ pid: number }>('select pg_backend_pid() as pid')
       const outcome = enqueue(own, [event('a1', 'a', eventId), event('a2', 'a'), event('a3', 'a')])
       await blocked(db, pids[0]?.pid ?? 0)
@@ -161,23 +236,18 @@ describe('an event that another transaction writes at the same moment', () => {
     }
   }
 
-  it('is theirs once they commit, and nothing waits behind it', async () => {
-    const enqueued = await raced('commit', 'a')
+  it('is theirs once they commit', async () => {
+    const enqueued = await raced('commit')
     const written = await rows()
     expect(enqueued.map((one) => one.written)).toEqual([false, true, true])
     expect(enqueued.map(({ id }) => id)).toEqual(written.map(({ id }) => id))
-    expect(await line()).toEqual(['a1 of the other', 'a2', 'a3'])
+    expect(await types()).toEqual(['a1 of the other', 'a2', 'a3'])
   })
 
-  it('strands nobody when it was of another key', async () => {
-    await raced('commit', 'somewhere else')
-    expect(await line()).toEqual(['a1 of the other', 'a2', 'a3'])
-  })
-
-  it('is ours when they roll back, and the others wait behind it', async () => {
-    const enqueued = await raced('rollback', 'a')
+  it('is ours when they roll back', async () => {
+    const enqueued = await raced('rollback')
     expect(enqueued.map((one) => one.written)).toEqual([true, true, true])
-    expect(await line()).toEqual(['a1', 'a2 behind', 'a3 behind'])
+    expect(await types()).toEqual(['a1', 'a2', 'a3'])
   })
 })
 

@@ -3,7 +3,7 @@ import { newEventIds } from '../../producer/event-ids.ts'
 import { eventsText } from '../../producer/events-text.ts'
 import type { CheckedEvent } from '../../producer/validate.ts'
 import type { AdaptedWriter, WriterRow } from '../../producer/writer-types.ts'
-import { enqueueLinesSql, enqueueSql, findEventsSql } from './enqueue-sql.ts'
+import { enqueueSql, findEventsSql, serializeSql } from './enqueue-sql.ts'
 
 /** What became of an event that was given to `enqueue`. */
 export interface Enqueued {
@@ -19,13 +19,26 @@ export type CheckedOutboxEvent = CheckedEvent & { readonly maxAttempts: number |
 
 export interface EnqueueStatements {
   readonly enqueue: string
-  readonly enqueueLines: string
   readonly find: string
+  readonly serialize: string
 }
 
 /** Once for each outbox: the texts do not depend on the events. */
 export function enqueueStatements(schema: string): EnqueueStatements {
-  return { enqueue: enqueueSql(schema), enqueueLines: enqueueLinesSql(schema), find: findEventsSql(schema) }
+  return { enqueue: enqueueSql(schema), find: findEventsSql(schema), serialize: serializeSql(schema) }
+}
+
+/**
+ * Makes the order of each key its order of commit: whoever else serializes it waits until this transaction ends. A
+ * statement of its own, so that ids are taken after the lock.
+ */
+export async function serializeKeys(
+  writer: AdaptedWriter,
+  statements: EnqueueStatements,
+  events: readonly CheckedOutboxEvent[],
+): Promise<void> {
+  const keys = new Set(events.flatMap(({ orderingKey }) => (orderingKey === undefined ? [] : [orderingKey])))
+  if (keys.size > 0) await writer.query(statements.serialize, [JSON.stringify([...keys])])
 }
 
 /** Writes the events in one statement, and answers in the order in which they were given. */
@@ -36,33 +49,27 @@ export async function writeEvents(
 ): Promise<readonly Enqueued[]> {
   const newEventId = newEventIds()
   const eventIds = events.map(({ eventId }) => eventId ?? newEventId())
-  /** The place at which an event id was first given; given again it is the same event. */
-  const places = new Map<string, number>()
-  for (const [place, eventId] of eventIds.entries()) if (!places.has(eventId)) places.set(eventId, place)
+  /** Where an event id was first given; given once more it is the same event. */
+  const positions = new Map<string, number>()
+  for (const [position, eventId] of eventIds.entries())
+    if (!positions.has(eventId)) positions.set(eventId, position)
 
-  const texts = [...places].flatMap(([eventId, place]) => {
-    const event = events[place]
-    return event === undefined ? [] : [eventText(event, eventId, place)]
+  const texts = [...positions].flatMap(([eventId, position]) => {
+    const event = events[position]
+    return event === undefined ? [] : [eventText(event, eventId, position)]
   })
-  const statement = hasLines(events) ? statements.enqueueLines : statements.enqueue
-  const { rows } = await writer.query(statement, [eventsText(texts)])
+  const { rows } = await writer.query(statements.enqueue, [eventsText(texts)])
   const ids = idsIn(rows)
   const written = new Set(rows.flatMap((row) => (row['written'] === true ? [row['event']] : [])))
 
   // Not there when this statement began, and there when it came to write them: somebody else was faster.
-  const unseen = [...places.keys()].filter((eventId) => !ids.has(eventId))
+  const unseen = [...positions.keys()].filter((eventId) => !ids.has(eventId))
   const others = unseen.length === 0 ? NONE : await findIds(writer, statements, unseen)
-  return eventIds.map((eventId, place) => {
+  return eventIds.map((eventId, position) => {
     const id = ids.get(eventId) ?? others.get(eventId)
     if (id === undefined) throw neitherWrittenNorFound(eventId)
-    return { id, eventId, written: places.get(eventId) === place && written.has(eventId) }
+    return { id, eventId, written: positions.get(eventId) === position && written.has(eventId) }
   })
-}
-
-/** Whether an ordering key stands here twice. */
-function hasLines(events: readonly CheckedOutboxEvent[]): boolean {
-  const keys = events.flatMap(({ orderingKey }) => (orderingKey === undefined ? [] : [orderingKey]))
-  return new Set(keys).size < keys.length
 }
 
 const NONE: ReadonlyMap<string, string> = new Map()
@@ -84,10 +91,10 @@ function idsIn(rows: readonly WriterRow[]): ReadonlyMap<string, string> {
   )
 }
 
-function eventText(event: CheckedOutboxEvent, eventId: string, place: number): string {
+function eventText(event: CheckedOutboxEvent, eventId: string, position: number): string {
   const { type, orderingKey, headers, availableAt, maxAttempts, payload } = event
   const fields = JSON.stringify({
-    place,
+    position,
     event_id: eventId,
     // An id that was made up just now is nobody else's: there is nothing to look for.
     chosen: event.eventId !== undefined,

@@ -36,7 +36,8 @@ it('an event that says no more than what happened gets what everybody gets', asy
     id,
     event_id: eventId,
     bucket: 0,
-    behind: false,
+    expiries: 0,
+    parked: false,
     event_type: 'order.paid',
     ordering_key: null,
     payload: { id: 'o-1' },
@@ -76,6 +77,7 @@ it('writes to the schema it was told', async () => {
 
 it.each([
   [{ maxPayloadBytes: 0 }, /maxPayloadBytes is 0/],
+  [{ maxPayloadBytes: 262_145 }, /maxPayloadBytes is 262145, but must be a whole number from 1 to 262144/],
   [{ maxPayloadBytes: Number.NaN }, /maxPayloadBytes is NaN/],
   [{ maxAttempts: Number.NaN }, /maxAttempts is NaN/],
   [{ schema: '' }, /schema is ''/],

@@ -3,9 +3,15 @@ import { withTraceHeaders } from '../../producer/trace-headers.ts'
 import { checkEvents, type CheckOwn } from '../../producer/validate.ts'
 import { isWhole, shown } from '../../producer/validate-fields.ts'
 import type { EventSchemas, PayloadsOf, SchemasOf } from '../../producer/validate-schema.ts'
-import { type Writer, writerOf } from '../../producer/writers.ts'
+import { transactionOf, type Writer, writerOf } from '../../producer/writers.ts'
 import type { AnyPayloads, EventPayloads, NewEvent } from '../event.ts'
-import { type CheckedOutboxEvent, type Enqueued, enqueueStatements, writeEvents } from './enqueue.ts'
+import {
+  type CheckedOutboxEvent,
+  type Enqueued,
+  enqueueStatements,
+  serializeKeys,
+  writeEvents,
+} from './enqueue.ts'
 
 export interface OutboxOptions<Schemas = EventSchemas> extends ProducerOptions<Schemas> {
   /** After so many failed attempts an event is dead; `null`: never. Default 25. An event can say otherwise. */
@@ -14,6 +20,15 @@ export interface OutboxOptions<Schemas = EventSchemas> extends ProducerOptions<S
 
 export interface Outbox<Payloads extends EventPayloads = AnyPayloads> {
   readonly enqueue: Enqueue<Payloads>
+}
+
+export interface EnqueueOptions {
+  /**
+   * Publish the events of a key in the order in which their transactions commit. Other transactions that serialize the
+   * same key wait until this one ends; without it, two that overlap are published in the order in which they called
+   * `enqueue`. Needs a transaction.
+   */
+  readonly serialize?: boolean | undefined
 }
 
 export interface Enqueue<Payloads extends EventPayloads = AnyPayloads> {
@@ -26,11 +41,12 @@ export interface Enqueue<Payloads extends EventPayloads = AnyPayloads> {
    * @param events one event or any number of them; they are written in one statement, all or none.
    * @returns for each event, in the order given, its ids and whether it was written or had been there before.
    */
-  (tx: Writer, events: readonly NewEvent<Payloads>[]): Promise<readonly Enqueued[]>
-  (tx: Writer, event: NewEvent<Payloads>): Promise<Enqueued>
+  (tx: Writer, events: readonly NewEvent<Payloads>[], options?: EnqueueOptions): Promise<readonly Enqueued[]>
+  (tx: Writer, event: NewEvent<Payloads>, options?: EnqueueOptions): Promise<Enqueued>
   (
     tx: Writer,
     events: NewEvent<Payloads> | readonly NewEvent<Payloads>[],
+    options?: EnqueueOptions,
   ): Promise<Enqueued | readonly Enqueued[]>
 }
 
@@ -73,25 +89,33 @@ export function createOutbox(options: OutboxOptions = {}): Outbox {
     tx: Writer,
     events: readonly unknown[],
     labelOf: (index: number) => string,
+    { serialize = false }: EnqueueOptions,
   ): Promise<readonly Enqueued[]> {
-    const writer = writerOf(tx)
+    const writer = serialize ? await transactionOf(tx, 'enqueue with serialize') : writerOf(tx)
     const checked = await checkEvents(events, labelOf, rules, checkOwn)
     if (checked.length === 0) return []
+    if (serialize) await serializeKeys(writer, statements, checked)
     return writeEvents(writer, statements, await withTraceHeaders(checked))
   }
 
-  async function enqueue(tx: Writer, events: readonly NewEvent[]): Promise<readonly Enqueued[]>
-  async function enqueue(tx: Writer, event: NewEvent): Promise<Enqueued>
+  async function enqueue(
+    tx: Writer,
+    events: readonly NewEvent[],
+    options?: EnqueueOptions,
+  ): Promise<readonly Enqueued[]>
+  async function enqueue(tx: Writer, event: NewEvent, options?: EnqueueOptions): Promise<Enqueued>
   async function enqueue(
     tx: Writer,
     events: NewEvent | readonly NewEvent[],
+    options?: EnqueueOptions,
   ): Promise<Enqueued | readonly Enqueued[]>
   async function enqueue(
     tx: Writer,
     given: NewEvent | readonly NewEvent[],
+    options: EnqueueOptions = {},
   ): Promise<Enqueued | readonly Enqueued[]> {
-    if (isList(given)) return write(tx, given, (i) => `events[${i}]`)
-    const [enqueued] = await write(tx, [given], () => 'event')
+    if (isList(given)) return write(tx, given, (i) => `events[${i}]`, options)
+    const [enqueued] = await write(tx, [given], () => 'event', options)
     if (enqueued === undefined) throw new Error('one event was written, and none was reported')
     return enqueued
   }

@@ -50,8 +50,8 @@ describe('refused, with the field named and nothing written', () => {
     ['a number as ordering key', { ...ok, orderingKey: 7 }, /event\.orderingKey is 7/],
     [
       'an ordering key that no index takes',
-      { ...ok, orderingKey: 'k'.repeat(2_049) },
-      /has 2049 bytes.*at most 2048/,
+      { ...ok, orderingKey: 'é'.repeat(513) },
+      /event\.orderingKey has 1026 bytes.*at most 1024/,
     ],
     ['no uuid', { ...ok, eventId: 'order-1' }, /event\.eventId is 'order-1', but must be a uuid/],
     ['nearly a uuid', { ...ok, eventId: '01890000-0000-7000-8000-00000000000g' }, /event\.eventId is/],
@@ -106,6 +106,11 @@ describe('refused, with the field named and nothing written', () => {
       'a number as header',
       { ...ok, headers: { n: 1 } },
       /event\.headers\.n is of type number, but must be a text/,
+    ],
+    [
+      'headers that are too large',
+      { ...ok, headers: { a: 'x'.repeat(16_384) } },
+      /event\.headers have 16392 bytes, but can have at most 16384: put data into the payload/,
     ],
     ['null as header', { ...ok, headers: { n: null } }, /event\.headers\.n is of type null/],
     [
@@ -186,7 +191,7 @@ describe('written as it was given', () => {
   })
 
   it('an ordering key as long as can be, of text that does not compress', async () => {
-    const orderingKey = Array.from({ length: 1_024 }, (_, i) =>
+    const orderingKey = Array.from({ length: 512 }, (_, i) =>
       String.fromCharCode(0x80 + ((i * 7919) % 0x700)),
     ).join('')
     expect(await enqueue(db, { type: 'a', payload: 1, orderingKey })).toMatchObject({ written: true })
@@ -212,6 +217,22 @@ describe('size', () => {
 
   it('one of exactly 256 KiB is written', async () => {
     expect(await enqueue(db, { type: 'a', payload: 'x'.repeat(262_142) })).toMatchObject({ written: true })
+  })
+
+  it('is that of the JSON text as PostgreSQL writes it, so that the table refuses nothing that enqueue takes', async () => {
+    // In jsonb each comma, and each colon, is followed by a space.
+    const most = { list: Array.from({ length: 87_378 }, () => 1) }
+    expect(await enqueue(db, { type: 'a', payload: most })).toMatchObject({ written: true })
+    const oneMore = { list: [...most.list, 1] }
+    await expect(enqueue(db, { type: 'a', payload: oneMore })).rejects.toMatchObject({
+      code: 'EVENT_TOO_LARGE',
+      message: expect.stringContaining('has 262147 bytes'),
+    })
+    const headers = Object.fromEntries(Array.from({ length: 1_365 }, (_, i) => [`${i + 1_000}`, '']))
+    expect(await enqueue(db, { type: 'a', payload: 1, headers })).toMatchObject({ written: true })
+    await expect(enqueue(db, { type: 'a', payload: 1, headers: { ...headers, 9999: '' } })).rejects.toThrow(
+      /event\.headers have 16392 bytes/,
+    )
   })
 
   it('the limit can be set', async () => {

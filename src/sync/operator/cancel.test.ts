@@ -57,10 +57,10 @@ it('a chunk in flight can be settled after the cancel; dropped ones are claimed 
   const jobId = await makeJob(db)
   await makeChunks(db, jobId, 2)
   const store = await openLeaseStore(db, chunkTable(), { owner: 'w' })
-  const lanes = [{ key: 'numbers', room: 1 }]
-  const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, lanes })
+  const groups = [{ key: 'numbers', room: 1 }]
+  const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups })
   await cancelJob(db, { jobId, ...WHO })
-  expect((await store.claim({ limit: 10, leaseMs: 60_000, lanes })).claimed).toEqual([])
+  expect((await store.claim({ limit: 10, leaseMs: 60_000, groups })).claimed).toEqual([])
   const leases = claimed.map(({ lease }) => lease)
   expect((await store.settle('done', leases, { args: [{ rows: 7 }] })).fencedOff).toEqual([])
   expect((await chunkStates(db)).map(({ state }) => state)).toEqual(['COMPLETED', 'AVAILABLE'])
@@ -70,8 +70,8 @@ describe('a job that somebody holds', () => {
   it('is cancelled too, and its holder can neither settle, release nor renew', async () => {
     const jobId = await makeJob(db, { planned: false })
     const store = await openLeaseStore(db, jobTable(), { owner: 'w' })
-    const lanes = [{ key: 'numbers', room: 1 }]
-    const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, lanes })
+    const groups = [{ key: 'numbers', room: 1 }]
+    const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups })
     const leases = claimed.map(({ lease }) => lease)
     expect(leases).toHaveLength(1)
     await cancelJob(db, { jobId, ...WHO })

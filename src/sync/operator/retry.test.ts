@@ -30,6 +30,8 @@ it('only what has failed or was dropped is done once more, as if it had never be
   await makeChunks(db, jobId, 2, { from: 3, state: 'failed', error: 'HTTP 500', attempts: 5 })
   await makeChunks(db, jobId, 1, { from: 5, state: 'dropped', attempts: 2, error: 'HTTP 502' })
   await makeChunks(db, jobId, 1, { from: 6, state: 'skipped' })
+  await db.query({ text: 'update leasehold.sync_jobs set expiries = 3' })
+  await db.query({ text: 'update leasehold.sync_checkpoints set expiries = 4 where failed_at is not null' })
   const before = await chunkStates(db)
   expect(await retryFailed(db, { jobId, ...WHO })).toEqual({ jobId, failed: 2, dropped: 1, planned: false })
   expect(await jobStates(db)).toEqual([
@@ -42,7 +44,8 @@ it('only what has failed or was dropped is done once more, as if it had never be
     }),
   )
   const { rows } = await db.query({
-    text: 'select next_look_at <= now() as due from leasehold.sync_jobs union all select next_attempt_at <= now() from leasehold.sync_checkpoints',
+    text: `select next_look_at <= now() and expiries = 0 as due from leasehold.sync_jobs
+      union all select next_attempt_at <= now() and expiries = 0 from leasehold.sync_checkpoints`,
   })
   expect(rows.every((row) => 'due' in row && row.due === true)).toBe(true)
   expect(await auditEntries(db)).toMatchObject([

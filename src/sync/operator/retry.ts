@@ -67,7 +67,7 @@ where definition = $1::text and matrix_id = $2::text and completed_at is null an
     if (other !== undefined) throw inTheWay(job, other.id)
   }
   await tx.query({
-    text: `update ${jobs} set failed_at = null, error_message = null, attempts = 0, next_look_at = now() where id = $1::bigint`,
+    text: `update ${jobs} set failed_at = null, error_message = null, attempts = 0, expiries = 0, next_look_at = now() where id = $1::bigint`,
     values: [job.id],
   })
 }
@@ -87,7 +87,8 @@ where l.job_id = $1::bigint and c.matrix_id = l.matrix_id and c.chunk_hash = l.c
     values,
   })
   const failed = await tx.query({
-    text: `update ${checkpoints} as c set wanted = true, failed_at = null, error_message = null, attempts = 0, next_attempt_at = now()
+    text: `update ${checkpoints} as c set wanted = true, failed_at = null, error_message = null, attempts = 0, expiries = 0,
+  next_attempt_at = now()
 ${ofJob} and c.failed_at is not null`,
     values,
   })

@@ -33,7 +33,7 @@ async function links(): Promise<number | null> {
   return (await db.query({ text: 'select from leasehold.sync_job_chunks' })).rowCount
 }
 
-it('jobs that ended more than 30 days ago go; their checkpoints stay', async () => {
+it('D11: jobs that ended more than 30 days ago go, however long ago they were created; their checkpoints stay', async () => {
   const completed = await makeJob(db, { ...OLD, state: 'completed' })
   await makeChunks(db, completed, 3, { state: 'done' })
   await makeJob(db, { ...OLD, state: 'failed' })
@@ -77,8 +77,8 @@ it('in batches by the number of chunks; a job goes whole, however large', async 
     },
   }
   expect(await syncUpkeep(counting, { ...QUICK, batch: 10 }, stop.signal)).toMatchObject({ jobs: 4 })
-  // The first looks for chunks that nobody wants any more.
-  expect(sizes).toEqual([0, 1, 1, 2, 0])
+  // The first looks for chunks that nobody wants any more, the last one for failed jobs.
+  expect(sizes).toEqual([0, 1, 1, 2, 0, 0])
   expect(await links()).toBe(0)
 })
 
@@ -118,7 +118,7 @@ it('a runner does it, unless it is told to keep everything', async () => {
   expect(await ids()).toEqual([])
 })
 
-it('chunks of a job that the reaper gave up are no longer wanted; those of an open job are', async () => {
+it('chunks that no open job consists of are no longer wanted; those of an open job are', async () => {
   const [dead, open] = [await makeJob(db, { matrix: 'dead' }), await makeJob(db, { matrix: 'open' })]
   await makeChunks(db, dead, 3, { matrix: 'dead' })
   await makeChunks(db, open, 2, { matrix: 'open' })

@@ -24,7 +24,7 @@ export interface SyncUpkeepOptions extends SyncRetention {
 export type SyncUpkeepDone = {
   /** How many jobs were removed. */
   readonly jobs: number
-  /** How many chunks were no longer wanted, because the reaper had given up the job that wanted them. */
+  /** How many chunks were no longer wanted: two jobs that ended at the same moment each took the other for open. */
   readonly unwanted: number
 }
 
@@ -43,12 +43,15 @@ export async function syncUpkeep(
     const dropped = (await db.query(dropForsaken(round))).rowCount ?? 0
     return { done: dropped, more: dropped === round.batch }
   })
-  if (completedMs === null && failedMs === null) return { jobs: 0, unwanted }
-  const jobs = await inBatches(round, async () => {
-    const removed = (await db.query(removeEnded(round, completedMs, failedMs))).rowCount ?? 0
-    return { done: removed, more: removed > 0 }
-  })
-  return { jobs, unwanted }
+  const remove = async (end: 'completed_at' | 'failed_at', keptMs: number | null): Promise<number> => {
+    if (keptMs === null) return 0
+    return inBatches(round, async () => {
+      const removed = (await db.query(removeEnded(round, end, keptMs))).rowCount ?? 0
+      return { done: removed, more: removed > 0 }
+    })
+  }
+  const completed = await remove('completed_at', completedMs)
+  return { jobs: completed + (await remove('failed_at', failedMs)), unwanted }
 }
 
 /** Open chunks that no open job consists of. Those in flight are finished. */
@@ -75,21 +78,17 @@ where c.matrix_id = f.matrix_id and c.chunk_hash = f.chunk_hash`,
 }
 
 /**
- * A job goes whole, or an operator could retry one of which half is gone. It takes the links to its chunks with it, so
- * that these are what is counted: jobs up to the batch together, or one that is larger than that alone.
+ * Jobs that ended long ago, by the database's clock and counted from their end (D11). A job goes whole, or an operator
+ * could retry one of which half is gone. It takes the links to its chunks with it, so that these are what is counted:
+ * jobs up to the batch together, or one that is larger than that alone.
  */
-function removeEnded(
-  { schema, batch }: Round,
-  completedMs: number | null,
-  failedMs: number | null,
-): Statement {
+function removeEnded({ schema, batch }: Round, end: 'completed_at' | 'failed_at', keptMs: number): Statement {
   const { jobs, links } = tablesOf(schema)
   return {
     text: `with ended as materialized (
   select id from ${jobs}
-  where completed_at < now() - $1::float8 * interval '1 millisecond'
-    or failed_at < now() - $2::float8 * interval '1 millisecond'
-  order by id limit $3::int
+  where ${end} < now() - $1::float8 * interval '1 millisecond'
+  order by ${end}, id limit $2::int
   for update skip locked
 ),
 sized as materialized (
@@ -98,8 +97,8 @@ sized as materialized (
 summed as materialized (select id, size, sum(size) over (order by id) as up_to_here from sized)
 delete from ${jobs}
 where id = any (array(
-  select id from summed where up_to_here <= $3::int or up_to_here = size
+  select id from summed where up_to_here <= $2::int or up_to_here = size
 ))`,
-    values: [completedMs, failedMs, batch],
+    values: [keptMs, batch],
   }
 }

@@ -5,8 +5,8 @@ import { expect, it } from 'vitest'
 const SOURCE = fileURLToPath(new URL('../../', import.meta.url))
 /** These have nothing to do with rows in hand: the store of the settings, and a wake-up for others. */
 const STORES = new Set(['worker/live-settings.ts', 'worker/wake-others.ts'])
-/** The dispatcher is the use case, the runtime its worker. Statements are elsewhere: behind the store, and in *-sql.ts. */
-const WITHOUT_SQL = ['webhooks/dispatcher', 'runtime'].flatMap((folder) =>
+/** The dispatcher is the use case, the worker runs it. Statements are elsewhere: behind the store, and in *-sql.ts. */
+const WITHOUT_SQL = ['webhooks/dispatcher', 'worker'].flatMap((folder) =>
   readdirSync(`${SOURCE}${folder}`)
     .filter((file) => file.endsWith('.ts') && !/\.test\.ts$|-sql\.ts$/.test(file))
     .map((file) => `${folder}/${file}`)

@@ -19,7 +19,7 @@ const config = { databaseUrl: url, tell: ['reaped', 'workerDied', 'settled', 'fe
 beforeEach(async () =>
   db.query({
     // A dead dispatcher has its share of an endpoint until somebody finds out.
-    text: `truncate leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.webhook_attempts;
+    text: `truncate leasehold.webhook_outbox, leasehold.webhook_endpoints;
       delete from leasehold.workers`,
   }),
 )

@@ -3,10 +3,10 @@ import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Statement } from '../../postgres/queryable.ts'
 import type { BreakerChange } from './breaker.ts'
 
-/** What is looked at often: little of each endpoint, and who else dispatches. */
+/** What is read often: little of each endpoint. */
 export interface SurveyRow {
   readonly id: string
-  /** Changes with every change of what is below. */
+  /** Changes with every update of the row. */
   readonly version: string
   readonly failing: boolean
   readonly open_for_ms: number
@@ -26,13 +26,18 @@ export interface EndpointRow {
   readonly previous_for_ms: number | null
 }
 
-const VERSION = 'extract(epoch from updated_at)::text as version'
+/** The transaction that wrote the row: updated_at would miss an UPDATE by hand. */
+const VERSION = 'xmin::text as version'
+
+/** Milliseconds until then; infinity cannot be subtracted from, and ten years are as good. */
+const msUntil = (moment: string): string =>
+  `extract(epoch from least(${moment}, now() + interval '10 years') - now())::float8 * 1000`
 
 export function survey(schema: string): Statement {
   return {
     name: 'leasehold_webhooks_survey',
     text: `select id, ${VERSION}, failing_since is not null as failing, failures,
-  greatest(0, coalesce(extract(epoch from open_until - now()), 0))::float8 * 1000 as open_for_ms
+  case when open_until > now() then ${msUntil('open_until')} else 0 end as open_for_ms
 from ${quoteQualified(schema, 'webhook_endpoints')}
 where enabled
 order by id`,
@@ -53,7 +58,7 @@ export function details(schema: string, ids: readonly string[]): Statement {
   return {
     name: 'leasehold_webhooks_details',
     text: `select id, ${VERSION}, url, headers, rate_per_second, concurrency, timeout_ms, secret, previous_secret,
-  extract(epoch from previous_secret_until - now())::float8 * 1000 as previous_for_ms
+  case when previous_secret_until > now() then ${msUntil('previous_secret_until')} end as previous_for_ms
 from ${quoteQualified(schema, 'webhook_endpoints')}
 where id = any ($1::uuid[])`,
     values: [ids],

@@ -1,5 +1,7 @@
 import type { Clock } from '../../clock.ts'
+import { LeaseholdError } from '../../errors.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { LONGEST_TIMEOUT_MS } from '../endpoints/index.ts'
 import { decrypt, type SecretKeys, type Signer, signer } from '../signing/index.ts'
 import { details, dispatchers, type EndpointRow, survey, type SurveyRow } from './directory-sql.ts'
 import { type Share, shareOf } from './share.ts'
@@ -17,7 +19,7 @@ export interface Endpoint {
 }
 
 export interface Surveyed extends SurveyRow {
-  /** Absent when its secret cannot be read. */
+  /** Absent when its secret cannot be read, or its limits make no sense. */
   readonly endpoint: Endpoint | undefined
 }
 
@@ -37,7 +39,7 @@ export interface DirectoryOptions {
   readonly onUnusable: (id: string, error: unknown) => void
 }
 
-/** Every endpoint that is enabled, read again when something has changed. */
+/** Every endpoint that is enabled, read whenever one has changed. */
 export class Directory {
   readonly #options: DirectoryOptions
   #known: ReadonlyMap<string, Known> = new Map()
@@ -82,6 +84,7 @@ export class Directory {
   #usable(row: EndpointRow): Endpoint | undefined {
     const { keys, clock, onUnusable } = this.#options
     try {
+      refuseNonsense(row)
       const current = signer(decrypt(keys(), row.secret, row.id))
       const previous =
         row.previous_secret === null || row.previous_for_ms === null
@@ -105,4 +108,33 @@ export class Directory {
       return undefined
     }
   }
+}
+
+/**
+ * The table refuses such numbers, but a row may be older than a constraint, or have been replicated without it. One rate
+ * that is NaN would make every sum it enters NaN, and stop the claims for all endpoints.
+ */
+function refuseNonsense({
+  id,
+  rate_per_second: rate,
+  concurrency,
+  timeout_ms: timeoutMs,
+}: EndpointRow): void {
+  const problems = [
+    ...(rate === null || (rate > 0 && Number.isFinite(rate))
+      ? []
+      : [`rate_per_second is ${rate}, but must be above 0 and finite, or null`]),
+    ...(concurrency >= 1 ? [] : [`concurrency is ${concurrency}, but must be at least 1`]),
+    ...(timeoutMs >= 1 && timeoutMs <= LONGEST_TIMEOUT_MS
+      ? []
+      : [`timeout_ms is ${timeoutMs}, but must be from 1 to ${LONGEST_TIMEOUT_MS}`]),
+  ]
+  if (problems.length === 0) return
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The webhook endpoint ${id} cannot be used: ${problems.join('; ')}.`,
+    {
+      remedy: 'Correct it with `leasehold webhooks endpoints update`; until then its deliveries wait.',
+    },
+  )
 }

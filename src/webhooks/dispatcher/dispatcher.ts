@@ -20,12 +20,12 @@ import {
 import { keysOf, LONGEST_TIMEOUT_MS, neededKeys } from '../endpoints/index.ts'
 import { webhookUpkeep, type WebhookRetention } from '../operator/upkeep.ts'
 import { type SecretKeys, webhookHeaders } from '../signing/index.ts'
+import { usableSchedule } from '../schedule.ts'
 import { type DeliveryRow, webhookTable } from '../table.ts'
 import { type BreakerChange, type BreakerSettings, usableBreaker } from './breaker.ts'
 import { type Endpoint, Directory } from './directory.ts'
 import { circuit, disableGone } from './directory-sql.ts'
-import { EndpointLanes } from './endpoint-lanes.ts'
-import { attemptsOf, usableSchedule } from './schedule.ts'
+import { EndpointGroups } from './endpoint-groups.ts'
 import { judge } from './verdict.ts'
 
 export interface DispatcherOptions {
@@ -42,11 +42,11 @@ export interface DispatcherOptions {
   readonly proxy?: string
   readonly limits?: Partial<PostLimits>
   readonly tls?: TlsOptions
-  /** How long to wait after each failed attempt, in ms; after the last one a delivery has failed. Default: 75 hours. */
+  /** The delays after failed attempts, in ms; after one more attempt a delivery has failed. Default: ten in 75 hours. */
   readonly schedule?: readonly number[]
   readonly breaker?: Partial<BreakerSettings>
   readonly settings?: Partial<WorkerSettings>
-  /** How long deliveries are kept, and when one that nobody attempts has failed; `false`: for ever. */
+  /** How long finished deliveries are retained, and when one that nobody attempts has failed; `false`: for ever. */
   readonly retention?: WebhookRetention | false
   readonly bucket?: number
   /** For tests: whom names belong to, and how connections are made. */
@@ -67,7 +67,7 @@ const SETTINGS = { leaseMs: LEASE_MS.external, concurrency: 256, prefetch: 0, cl
 const SURVEY_EVERY_MS = 5_000
 /** After so long every other dispatcher knows of this one. */
 const KNOWN_WITHIN_MS = SURVEY_EVERY_MS + 1_000
-/** Everything that is sent wakes a dispatcher; the endpoints are read again no more often than this. */
+/** Everything that is sent wakes a dispatcher; the endpoints are not read more often than this. */
 const SURVEY_PAUSE_MS = 1_000
 const POSTPONED_MS = 5_000
 const UPKEEP_EVERY_MS = 60_000
@@ -79,10 +79,10 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
   const work = new Dispatch({ ...options, schema, clock, schedule, breaker: usableBreaker(options.breaker) })
   return {
     name: WEBHOOKS,
-    table: webhookTable({ schema, maxAttempts: attemptsOf(schedule) }),
+    table: webhookTable({ schema, schedule }),
     wake: true,
     handle: async (context) => work.deliver(context),
-    lanes: work.lanes,
+    groups: work.groups,
     settings: { ...SETTINGS, ...options.settings },
     ...(bucket === undefined ? {} : { bucket }),
     ...(retention === false
@@ -107,7 +107,7 @@ interface DispatchOptions extends DispatcherOptions {
 
 /** What a running dispatcher has at hand. */
 class Dispatch {
-  readonly lanes: EndpointLanes
+  readonly groups: EndpointGroups
   readonly #options: DispatchOptions
   readonly #policy: ReturnType<typeof networkPolicy>
   readonly #keys: SecretKeys | undefined
@@ -124,7 +124,7 @@ class Dispatch {
     this.#options = options
     this.#policy = networkPolicy(options.network)
     this.#keys = keysOf(options.secretKey)
-    this.lanes = new EndpointLanes(options.clock, options.breaker, () => this.#lookAround())
+    this.groups = new EndpointGroups(options.clock, options.breaker, () => this.#surveySoon())
   }
 
   async open(around: Surroundings): Promise<void> {
@@ -147,7 +147,7 @@ class Dispatch {
       // A dispatcher without endpoints needs no key.
       keys: () => neededKeys(this.#keys),
       clock,
-      onUnusable: (id, error) => this.#trouble(`reading the secret of webhook endpoint ${id}`, error),
+      onUnusable: (id, error) => this.#trouble(`using webhook endpoint ${id}`, error),
     })
     const openedAt = clock.monotonicNow()
     this.#open = { poster, directory, around }
@@ -160,14 +160,14 @@ class Dispatch {
         const { endpoints, share } = await directory.read()
         // Others take all there is until their next survey has shown them that they are not alone.
         const joins = share.of > 1 && clock.monotonicNow() < openedAt + KNOWN_WITHIN_MS
-        this.lanes.update(joins ? [] : endpoints, share)
+        this.groups.update(joins ? [] : endpoints, share)
         this.#surveying = false
-        this.lanes.letGo()
+        this.groups.resume()
       },
       pauseMs: () => (this.#stale ? this.#surveyIn() : Math.min(SURVEY_EVERY_MS, this.#joinsIn(openedAt))),
       onError: (error) => {
         this.#surveying = false
-        this.lanes.letGo()
+        this.groups.resume()
         this.#trouble('reading the webhook endpoints', error)
       },
     })
@@ -190,12 +190,12 @@ class Dispatch {
       return settleAs('postponed', { delay_ms: POSTPONED_MS })
     const reply = await this.#attempt(this.#open.poster, endpoint, context)
     const judged = judge(reply, { attempt, schedule, random, now: Date.now() })
-    if (judged.restMs !== undefined) this.lanes.rest(endpoint.id, judged.restMs)
+    if (judged.restMs !== undefined) this.groups.rest(endpoint.id, judged.restMs)
     if (judged.endpoint === 'gone') this.#tell(this.#disable(endpoint.id))
     else
       this.#learn(
         endpoint.id,
-        judged.endpoint === 'well' ? this.lanes.succeeded(endpoint.id) : this.lanes.failed(endpoint.id),
+        judged.endpoint === 'well' ? this.groups.succeeded(endpoint.id) : this.groups.failed(endpoint.id),
       )
     return judged.outcome
   }
@@ -242,16 +242,16 @@ class Dispatch {
     const reason = 'answered with HTTP 410 Gone'
     const { rows } = await around.db.query(disableGone(this.#options.schema, id, reason))
     if (rows.length > 0) around.log.warn({ endpoint: id, reason }, 'webhook endpoint disabled')
-    this.#lookAround()
+    this.#surveySoon()
   }
 
   /** Endpoints may have changed. A survey that is under way may have been too early to see it. */
-  #lookAround(): void {
+  #surveySoon(): void {
     if (this.#stale) return
     this.#stale = true
     const inMs = this.#surveyIn()
     // What is sent after a secret was rotated is signed with both, if there is time to read it.
-    if (inMs === 0 && !this.#surveying) this.lanes.hold()
+    if (inMs === 0 && !this.#surveying) this.groups.hold()
     this.#soon = setTimeout(() => this.#survey?.hasten(), inMs)
   }
 

@@ -53,7 +53,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
 }
 
 it('each costs its own delivery and no more; caps hold, no internal address is dialled, and the healthy one gets all of its own', async () => {
-  const wanted = { event_types: ['hostile.happened'], timeout_ms: 2_000 }
+  const wanted = { event_types: ['hostile.happened'], timeout_ms: 5_000 }
   const expected = new Map<string, string>()
   for (const [hostility, outcome] of Object.entries(HOSTILE)) {
     // The keys of the table are hostilities.
@@ -66,7 +66,7 @@ it('each costs its own delivery and no more; caps hold, no internal address is d
   for (const [at, outcome] of Object.entries(INTERNAL))
     expected.set((await addEndpoint(db, at, wanted)).id, `${at} ${outcome}`)
   const silent = await startHostileReceiver('neverAnswers')
-  const { id: silentId } = await addEndpoint(db, silent.url, { ...wanted, timeout_ms: 600_000 })
+  const { id: silentId } = await addEndpoint(db, silent.url, { ...wanted, timeout_ms: 300_000 })
   const healthy = await receiver()
   await addEndpoint(db, healthy.url)
 

@@ -2,7 +2,7 @@
 import { retryAfterMs } from '../../publishers/http-answer.ts'
 import { type Outcome, settleAs } from '../../worker/outcome.ts'
 import type { Reply } from '../network/index.ts'
-import { waitAfter } from './schedule.ts'
+import { waitAfter } from '../schedule.ts'
 
 export interface Judged {
   readonly outcome: Outcome

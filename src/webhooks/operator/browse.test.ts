@@ -2,7 +2,10 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
+import type { Lease } from '../../lease/lease.ts'
+import { openLeaseStore } from '../../lease/store.ts'
 import { openDatabase } from '../../postgres/database.ts'
+import { webhookTable } from '../table.ts'
 import { listDeliveries } from './browse.ts'
 import { countDeliveries, oldestPendingDelivery } from './counts.ts'
 import { summariseEndpoints } from './endpoint-summary.ts'
@@ -103,39 +106,55 @@ describe('show', () => {
   it('has the body byte for byte, and every attempt, the newest last', async () => {
     const endpoint = await makeEndpoint(db)
     const [id = ''] = await makeDeliveries(db, endpoint, 1)
-    const attempt = async (set: string): Promise<void> => {
-      await db.query({
-        text: `update leasehold.webhook_outbox set lease_token = lease_token + 1, lease_owner = 'x', lease_until = now()`,
+    const store = await openLeaseStore(db, webhookTable(), { owner: 'x' })
+    const claim = async (): Promise<Lease[]> => {
+      const { claimed } = await store.claim({
+        limit: 1,
+        leaseMs: 60_000,
+        groups: [{ key: endpoint, room: 1 }],
       })
-      await db.query({
-        text: `update leasehold.webhook_outbox set lease_owner = null, lease_until = null, ${set}`,
-      })
+      return claimed.map(({ lease }) => lease)
     }
-    await attempt(`attempts = attempts + 1, last_attempt_at = clock_timestamp(), last_duration_ms = 12, last_status = 500,
-  last_error_code = 'httpStatus', last_error = 'HTTP 500', last_response = 'oops'`)
-    await attempt('attempts = attempts + 1')
-    await attempt(`delivery_status = 'delivered', delivered_at = now(), last_attempt_at = clock_timestamp(),
-  last_duration_ms = 5, last_status = 200, last_error_code = null, last_error = null, last_response = 'ok'`)
+    const failed = {
+      duration_ms: 12,
+      status: 500,
+      code: 'http500',
+      error: 'HTTP 500',
+      response: 'oops',
+      delay_ms: 0,
+    }
+    await store.settle('retry', await claim(), { args: [failed] })
+    await claim()
+    await db.query({ text: 'update leasehold.webhook_outbox set lease_until = now()' })
+    await store.reap()
+    const delivered = { duration_ms: 5, status: 200, code: null, error: null, response: 'ok' }
+    await store.settle('done', await claim(), { args: [delivered] })
     expect(await showDelivery(db, id)).toMatchObject({
       id,
       status: 'delivered',
+      attempts: 2,
+      expiries: 1,
       body: '{"n":1}',
       headers: {},
       token: 3n,
       waitsFor: null,
       history: [
-        { attempt: 1, token: 1n, durationMs: 12, status: 500, errorCode: 'httpStatus', response: 'oops' },
+        { attempt: 1, token: 1n, durationMs: 12, status: 500, errorCode: 'http500', response: 'oops' },
         { attempt: 2, token: 2n, startedAt: null, status: null, errorCode: 'leaseExpired' },
         { attempt: 3, token: 3n, durationMs: 5, status: 200, errorCode: null, response: 'ok' },
       ],
     })
   })
 
-  it('says what a delivery of a line waits for', async () => {
+  it('says which delivery of the same ordering key has to be finished first', async () => {
     const endpoint = await makeEndpoint(db, { ordered: true })
     await makeDeliveries(db, endpoint, 2, { key: `'k'`, attempts: 2 })
     expect((await showDelivery(db, '2')).waitsFor).toMatchObject({ id: '1', attempts: 2, inFlight: false })
     expect((await showDelivery(db, '1')).waitsFor).toBeNull()
+    // A delivery that is in flight comes first, also when one with a lower id was committed late.
+    await makeDeliveries(db, endpoint, 1, { key: `'other'`, owner: 'x' })
+    await db.query({ text: "update leasehold.webhook_outbox set ordering_key = 'k' where id = 3" })
+    expect((await showDelivery(db, '1')).waitsFor).toMatchObject({ id: '3', inFlight: true })
   })
 
   it('by event id, where it went to one endpoint; of several it names their numbers', async () => {
@@ -160,7 +179,8 @@ describe('counts', () => {
     await makeDeliveries(db, one, 3, { owner: 'x', agoMs: 900_000 })
     await makeDeliveries(db, one, 2, { agoMs: 60_000 })
     const [oldest] = await makeDeliveries(db, other, 1, { key: `'k'`, agoMs: 600_000 })
-    await makeDeliveries(db, other, 4, { key: `'k'`, behind: true, agoMs: 600_000 })
+    // These wait for it.
+    await makeDeliveries(db, other, 4, { key: `'k'`, agoMs: 700_000 })
     await makeDeliveries(db, one, 5, { status: 'delivered' })
     await makeDeliveries(db, one, 6, { status: 'failed' })
     const exact = (count: number): object => ({ count, exact: true })
@@ -199,7 +219,8 @@ where id = $1`,
       values: [open],
     })
     await makeDeliveries(db, busy, 2, { key: `'k'` })
-    await makeDeliveries(db, busy, 3, { key: `'k'`, behind: true })
+    await makeDeliveries(db, busy, 1)
+    await makeDeliveries(db, busy, 2, { expiries: 2 })
     await makeDeliveries(db, busy, 4, { status: 'failed' })
     await makeDeliveries(db, disabled, 1_200)
     await makeDeliveries(db, deleted, 1)

@@ -19,8 +19,10 @@ export interface DeliverySummary {
   readonly type: string
   readonly orderingKey: string | null
   readonly status: DeliveryStatus
-  /** How many attempts have failed. */
+  /** How many attempts have failed; an expired lease counts as one. */
   readonly attempts: number
+  /** How many leases have expired. */
+  readonly expiries: number
   readonly createdAt: Date
   readonly nextAttemptAt: Date
   /** The dispatcher that delivers it at this moment. */
@@ -97,7 +99,7 @@ export type SummaryRow = Omit<DeliverySummary, 'token'> & { readonly token: stri
 
 /** Of a delivery d and its endpoint e. */
 export const SUMMARY = `d.id::text as id, d.event_id as "eventId", d.endpoint_id as "endpointId", e.url as "endpointUrl",
-  e.tenant, d.event_type as type, d.ordering_key as "orderingKey", d.delivery_status as status, d.attempts,
+  e.tenant, d.event_type as type, d.ordering_key as "orderingKey", d.delivery_status as status, d.attempts, d.expiries,
   d.created_at as "createdAt", d.next_attempt_at as "nextAttemptAt", d.lease_owner as "leaseOwner",
   d.lease_until as "leaseUntil", d.lease_token::text as token, d.delivered_at as "deliveredAt",
   d.failed_at as "failedAt", d.last_attempt_at as "lastAttemptAt", d.last_duration_ms as "lastDurationMs",

@@ -28,8 +28,8 @@ async function dispatching(): Promise<LeaseStore<{ id: string }>> {
 
 /** What a dispatcher gets for this endpoint. */
 async function claim(store: LeaseStore<{ id: string }>, endpoint: string): Promise<string[]> {
-  const lanes = [{ key: endpoint, room: 10 }]
-  const { claimed } = await store.claim({ limit: 10, leaseMs: 60_000, lanes })
+  const groups = [{ key: endpoint, room: 10 }]
+  const { claimed } = await store.claim({ limit: 10, leaseMs: 60_000, groups })
   return claimed.map(({ row }) => row.id)
 }
 
@@ -93,7 +93,7 @@ it('one whose lease is over is cancelled, and its former dispatcher is fenced of
   const endpoint = await makeEndpoint(db)
   await makeDeliveries(db, endpoint, 1)
   const store = await dispatching()
-  const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, lanes: [{ key: endpoint, room: 1 }] })
+  const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups: [{ key: endpoint, room: 1 }] })
   await db.query({ text: "update leasehold.webhook_outbox set lease_until = now() - interval '1 second'" })
   expect(await cancel(db, { ids: ['1'], ...WHO })).toMatchObject({ cancelled: 1 })
   const leases = claimed.map(({ lease }) => lease)
@@ -120,35 +120,32 @@ where id = 1`,
   ])
 })
 
-describe('lines go on', () => {
+describe('an ordering key goes on', () => {
   const key = `'k'`
 
-  it('when the first of a line is cancelled, the next is delivered', async () => {
+  it('when its head is cancelled: the next delivery is claimed', async () => {
     const endpoint = await makeEndpoint(db, { ordered: true })
     await makeDeliveries(db, endpoint, 3, { key })
     const store = await dispatching()
     const { claimed } = await store.claim({
       limit: 10,
       leaseMs: 60_000,
-      lanes: [{ key: endpoint, room: 10 }],
+      groups: [{ key: endpoint, room: 10 }],
     })
     expect(claimed.map(({ row }) => row.id)).toEqual(['1'])
     await store.release(claimed.map(({ lease }) => lease))
-    // The look that found the others behind it has marked them, so that no claim finds them.
-    await db.query({ text: 'update leasehold.webhook_outbox set behind = true where id in (2, 3)' })
     expect(await cancel(db, { ids: ['1'], ...WHO })).toMatchObject({ cancelled: 1 })
-    expect((await rows()).map(({ behind }) => behind)).toEqual([false, false, true])
     expect(await claim(store, endpoint)).toEqual(['2'])
   })
 
-  it('when one in the middle is cancelled, the line keeps its order', async () => {
+  it('in its order, when a delivery in the middle is cancelled', async () => {
     const endpoint = await makeEndpoint(db, { ordered: true })
     await makeDeliveries(db, endpoint, 3, { key })
     const store = await dispatching()
     const { claimed } = await store.claim({
       limit: 10,
       leaseMs: 60_000,
-      lanes: [{ key: endpoint, room: 10 }],
+      groups: [{ key: endpoint, room: 10 }],
     })
     await cancel(db, { ids: ['2'], ...WHO })
     expect(await claim(store, endpoint)).toEqual([])
@@ -161,7 +158,7 @@ describe('lines go on', () => {
     expect(await claim(store, endpoint)).toEqual(['3'])
   })
 
-  it('one that is requeued stands where it stood: the later ones wait for it', async () => {
+  it('with a requeued delivery first: the later ones wait for it', async () => {
     const endpoint = await makeEndpoint(db, { ordered: true })
     await makeDeliveries(db, endpoint, 3, { key })
     await cancel(db, { ids: ['1'], ...WHO })

@@ -2,14 +2,13 @@
  * Cancel: pending deliveries are given up without another attempt. They count as failed, with the code `cancelled`, and
  * a requeue brings them back.
  *
- * - What is in flight is left alone, and said so: its request may have arrived already.
- * - Those behind a cancelled one in its line go on.
- * - Each batch is one short transaction, with its entry in the audit. A cancel that is stopped or dies leaves the rest
- *   as it was.
+ * - What is in flight is not cancelled, and counted: its request may have arrived already.
+ * - The next delivery of the ordering key of a cancelled one becomes the head.
+ * - Each batch is one short transaction, with its entry in the audit. A cancel that is stopped or dies does not change the
+ *   rest.
  */
 import { randomUUID } from 'node:crypto'
 import { audit } from '../../audit.ts'
-import type { LeaseStore } from '../../lease/store.ts'
 import { checkLimit, checkPrincipal, checkReason, invalid } from '../../operator/request-checks.ts'
 import { values } from '../../operator/statement-values.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -17,18 +16,18 @@ import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { type Change, type Following, targetOf } from './change.ts'
 import { checkFilter, type DeliveryFilter, isEmptyFilter, statusesOf } from './filter.ts'
-import { giveUp, NOT_IN_FLIGHT, openLines } from './give-up.ts'
+import { giveUp, NOT_IN_FLIGHT } from './give-up.ts'
 import { deliveriesOf } from './tables.ts'
 import {
-  afterLook,
+  nextCursor,
   beginning,
   CHANGE_BATCH,
   type Chosen,
-  LOOKED,
-  type Looked,
-  lookedSql,
-  meantSql,
-  type Place,
+  SCANNED,
+  type Scanned,
+  scannedSql,
+  matchedSql,
+  type Cursor,
   START,
 } from './walk.ts'
 
@@ -36,9 +35,9 @@ export interface CancelOptions extends Change, Following {}
 
 export interface Cancelled {
   readonly dryRun: boolean
-  /** How many were meant, and not in flight, when it began. */
+  /** How many matched, and were not in flight, when it began. */
   readonly matched: number
-  /** How many besides them were in flight: they are left alone. */
+  /** How many besides them were in flight: they are not cancelled. */
   readonly inFlight: number
   readonly cancelled: number
   /** Names the cancel in the audit; undefined when nothing was changed. */
@@ -54,7 +53,7 @@ export async function cancel(db: Database, options: CancelOptions): Promise<Canc
   const { schema = 'leasehold', dryRun = false, limit, signal } = options
   const { filter, principal, reason } = checked(options)
   const { asOf, ends } = await beginning(db, schema)
-  const ways = ends.map(({ bucket, upTo }): Chosen => ({
+  const scopes = ends.map(({ bucket, upTo }): Chosen => ({
     schema,
     filter,
     status: 'pending',
@@ -62,14 +61,14 @@ export async function cancel(db: Database, options: CancelOptions): Promise<Canc
     upTo,
     asOf,
   }))
-  const counted = await count(db, ways, signal)
+  const counted = await count(db, scopes, signal)
   const nothing = { cancelled: 0, cancel: undefined, dryRun }
   if (counted === undefined) return { ...nothing, matched: 0, inFlight: 0, finished: false }
   const matched = Math.min(counted.matched, limit ?? Infinity)
   if (dryRun || matched === 0) return { ...nothing, ...counted, matched, finished: true }
   const startedAt = new Date(asOf * 1_000).toISOString()
   const begun = { cancel: randomUUID(), reason, filter, limit: limit ?? null, matched, startedAt }
-  const done = await cancelAll(db, ways, { ...options, schema, principal, begun })
+  const done = await cancelAll(db, scopes, { ...options, schema, principal, begun })
   const name = done.cancelled === 0 ? undefined : begun.cancel
   return { ...done, ...counted, matched, dryRun, cancel: name }
 }
@@ -88,20 +87,19 @@ interface Running extends CancelOptions {
 
 async function cancelAll(
   db: Database,
-  ways: readonly Chosen[],
+  scopes: readonly Chosen[],
   running: Running,
 ): Promise<Pick<Cancelled, 'cancelled' | 'finished'>> {
-  const { schema, limit = Infinity, signal, onProgress, begun } = running
+  const { limit = Infinity, signal, onProgress, begun } = running
   let cancelled = 0
-  for (const way of ways) {
-    const lines = await openLines(db, schema, way.bucket)
-    let place: Place | undefined = START
-    while (place !== undefined) {
+  for (const scope of scopes) {
+    let cursor: Cursor | undefined = START
+    while (cursor !== undefined) {
       if (signal?.aborted === true) return { cancelled, finished: false }
       const room = Math.min(CHANGE_BATCH, limit - cancelled)
-      const step: Step = await takeStep(db, way, place, { ...running, room, before: cancelled, lines })
+      const step: Step = await takeStep(db, scope, cursor, { ...running, room, before: cancelled })
       cancelled += step.cancelled
-      place = step.next
+      cursor = step.next
       if (step.cancelled > 0) await onProgress?.({ matched: begun.matched, changed: cancelled })
       if (cancelled >= limit) return { cancelled, finished: true }
     }
@@ -111,30 +109,25 @@ async function cancelAll(
 
 interface Step {
   readonly cancelled: number
-  readonly next: Place | undefined
+  readonly next: Cursor | undefined
 }
 
 async function takeStep(
   db: Database,
-  way: Chosen,
-  place: Place,
-  given: Running & { readonly room: number; readonly before: number; readonly lines: LeaseStore },
+  scope: Chosen,
+  cursor: Cursor,
+  given: Running & { readonly room: number; readonly before: number },
 ): Promise<Step> {
-  const { schema, principal, begun, room, before, lines } = given
+  const { schema, principal, begun, room, before } = given
   return db.transaction(async (tx) => {
-    const { ids, next } = await pick(tx, way, place, room)
+    const { ids, next } = await pick(tx, scope, cursor, room)
     if (ids.length === 0) return { cancelled: 0, next }
     const error = `cancelled by ${principal}: ${begun.reason}`
-    const cancelled = await giveUp(
-      tx,
-      { schema, bucket: way.bucket, ids },
-      { code: 'cancelled', error },
-      lines,
-    )
+    const cancelled = await giveUp(tx, { schema, bucket: scope.bucket, ids }, { code: 'cancelled', error })
     const batch = { count: cancelled, firstId: ids[0], lastId: ids.at(-1) }
     const details = { ...begun, cancelled: before + cancelled, batch }
     await audit(tx, schema, { principal, action: CANCEL_ACTION, target: targetOf(begun.filter), details })
-    // Others of a line may be due.
+    // The next ones of their ordering keys may be due.
     await tx.query({ text: `select ${quoteQualified(schema, 'wake')}('webhooks')` })
     return { cancelled, next }
   })
@@ -145,27 +138,27 @@ async function takeStep(
  */
 async function pick(
   tx: Queryable,
-  way: Chosen,
-  place: Place,
+  scope: Chosen,
+  cursor: Cursor,
   room: number,
-): Promise<{ readonly ids: readonly string[]; readonly next: Place | undefined }> {
+): Promise<{ readonly ids: readonly string[]; readonly next: Cursor | undefined }> {
   const value = values()
-  const { rows } = await tx.query<Looked & { readonly ids: readonly string[] }>({
-    text: `with ${lookedSql(way, place, value)},
+  const { rows } = await tx.query<Scanned & { readonly ids: readonly string[] }>({
+    text: `with ${scannedSql(scope, cursor, value)},
 picked as materialized (
-  select d.id from ${deliveriesOf(way.schema)} as d
-  where ${meantSql(way, place, value)} and ${NOT_IN_FLIGHT}
+  select d.id from ${deliveriesOf(scope.schema)} as d
+  where ${matchedSql(scope, cursor, value)} and ${NOT_IN_FLIGHT}
   order by d.id limit ${value(room, 'int')} for update of d
 )
-select ${LOOKED}, array(select id::text from picked order by picked.id) as ids`,
+select ${SCANNED}, array(select id::text from picked order by picked.id) as ids`,
     values: value.all,
   })
   const [row] = rows
   const ids = row?.ids ?? []
   const last = ids.at(-1)
-  // A full batch ends before the stretch does.
-  if (ids.length === room && last !== undefined) return { ids, next: { at: place.at, id: last } }
-  return { ids, next: row === undefined ? undefined : afterLook(row) }
+  // A full batch ends before the scan does.
+  if (ids.length === room && last !== undefined) return { ids, next: { at: cursor.at, id: last } }
+  return { ids, next: row === undefined ? undefined : nextCursor(row) }
 }
 
 type Counted = Pick<Cancelled, 'matched' | 'inFlight'>
@@ -173,34 +166,34 @@ type Counted = Pick<Cancelled, 'matched' | 'inFlight'>
 /** Undefined when it was told to stop. */
 async function count(
   db: Database,
-  ways: readonly Chosen[],
+  scopes: readonly Chosen[],
   signal: AbortSignal | undefined,
 ): Promise<Counted | undefined> {
   const sum = { matched: 0, inFlight: 0 }
-  for (const way of ways) {
-    let place: Place | undefined = START
-    while (place !== undefined) {
+  for (const scope of scopes) {
+    let cursor: Cursor | undefined = START
+    while (cursor !== undefined) {
       if (signal?.aborted === true) return undefined
-      const row: (Counted & Looked) | undefined = await countStretch(db, way, place)
+      const row: (Counted & Scanned) | undefined = await countScan(db, scope, cursor)
       sum.matched += row?.matched ?? 0
       sum.inFlight += row?.inFlight ?? 0
-      place = row === undefined ? undefined : afterLook(row)
+      cursor = row === undefined ? undefined : nextCursor(row)
     }
   }
   return sum
 }
 
-async function countStretch(
+async function countScan(
   db: Queryable,
-  way: Chosen,
-  place: Place,
-): Promise<(Counted & Looked) | undefined> {
+  scope: Chosen,
+  cursor: Cursor,
+): Promise<(Counted & Scanned) | undefined> {
   const value = values()
-  const { rows } = await db.query<Counted & Looked>({
-    text: `with ${lookedSql(way, place, value)}
-select ${LOOKED}, count(*) filter (where ${NOT_IN_FLIGHT})::int as matched,
+  const { rows } = await db.query<Counted & Scanned>({
+    text: `with ${scannedSql(scope, cursor, value)}
+select ${SCANNED}, count(*) filter (where ${NOT_IN_FLIGHT})::int as matched,
   count(*) filter (where not ${NOT_IN_FLIGHT})::int as "inFlight"
-from ${deliveriesOf(way.schema)} as d where ${meantSql(way, place, value)}`,
+from ${deliveriesOf(scope.schema)} as d where ${matchedSql(scope, cursor, value)}`,
     values: value.all,
   })
   return rows[0]

@@ -2,7 +2,7 @@
 import { type BrowseOptions, looking } from '../../operator/looking.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { COUNTING, pendingEndpointsSql } from './counts.ts'
+import { COUNTING, PENDING, pendingEndpointsSql } from './counts.ts'
 import { bucketsOf, deliveriesOf, endpointsOf } from './tables.ts'
 
 /** Worst first. `open`: nothing is attempted; `probing`: the next delivery shows whether it is back. */
@@ -41,24 +41,23 @@ export interface EndpointSummaryOptions extends BrowseOptions {
 /** From this on nobody counts further. */
 export const MOST_PENDING = 1_000
 
-/** So many endpoints are looked at, of those that get nothing and of those for which something waits. */
-const LOOKED_AT = 1_000
+/** The most endpoints that are read, of those that get nothing and of those for which something waits. */
+const MAX_ENDPOINTS = 1_000
 
-/** So many deliveries are looked at, of those that have failed and of those that stand behind others. */
-const COUNTED = 100_000
+/** The most failed deliveries that are counted. */
+const MAX_FAILED = 100_000
 
 export async function summariseEndpoints(
   db: Database,
   options: EndpointSummaryOptions = {},
 ): Promise<EndpointSummaries> {
   const { schema, limit = 20 } = options
-  return looking(db, options, { ...COUNTING, what: 'looking at the endpoints' }, async (tx) => {
+  return looking(db, options, { ...COUNTING, what: 'counting by endpoint' }, async (tx) => {
     const pending = new Map<string, number>()
     const failed = new Map<string, number>()
     for (const bucket of await bucketsOf(tx, schema)) {
       add(pending, await pendingIn(tx, schema, bucket))
-      add(pending, await countedIn(tx, schema, bucket, BEHIND))
-      add(failed, await countedIn(tx, schema, bucket, FAILED))
+      add(failed, await failedIn(tx, schema, bucket))
     }
     const known = await endpoints(tx, schema, [...new Set([...pending.keys(), ...failed.keys()])])
     const summaries = [...known.values()].map((endpoint) => ({
@@ -102,33 +101,29 @@ function add(sums: Map<string, number>, counted: readonly Counted[]): void {
 /** What can be attempted, or waits for its next attempt; in flight included. */
 async function pendingIn(tx: Queryable, schema: string | undefined, bucket: number): Promise<Counted[]> {
   const table = deliveriesOf(schema)
-  const { rows } = await tx.query<Counted>({
-    text: `with recursive ${pendingEndpointsSql(table)}
-select waiting.endpoint_id as "endpointId", (
+  const counts = Object.values(PENDING).map(
+    (part) => `(
   select count(*)::int from (
     select from ${table} as d
-    where d.bucket = $1::smallint and d.endpoint_id = waiting.endpoint_id and delivery_status = 'pending' and not behind
+    where d.bucket = $1::smallint and d.endpoint_id = waiting.endpoint_id and ${part}
     limit ${MOST_PENDING}
   ) as found
-) as count
-from waiting where endpoint_id is not null limit ${LOOKED_AT}`,
+)`,
+  )
+  const { rows } = await tx.query<Counted>({
+    text: `with recursive ${pendingEndpointsSql(table, ['unkeyed', 'suspects', 'keyed'])}
+select waiting.endpoint_id as "endpointId", ${counts.join(' + ')} as count
+from waiting where endpoint_id is not null limit ${MAX_ENDPOINTS}`,
     values: [bucket],
   })
   return rows
 }
 
-const BEHIND = "behind and line is not null and delivery_status = 'pending'"
-const FAILED = "delivery_status = 'failed' order by failed_at desc"
-
-async function countedIn(
-  tx: Queryable,
-  schema: string | undefined,
-  bucket: number,
-  which: string,
-): Promise<Counted[]> {
+async function failedIn(tx: Queryable, schema: string | undefined, bucket: number): Promise<Counted[]> {
   const { rows } = await tx.query<Counted>({
     text: `select endpoint_id as "endpointId", count(*)::int as count from (
-  select endpoint_id from ${deliveriesOf(schema)} where bucket = $1::smallint and ${which} limit ${COUNTED}
+  select endpoint_id from ${deliveriesOf(schema)} where bucket = $1::smallint and delivery_status = 'failed'
+  order by failed_at desc limit ${MAX_FAILED}
 ) as found group by endpoint_id`,
     values: [bucket],
   })
@@ -153,7 +148,7 @@ async function endpoints(
   end as state
 from ${endpointsOf(schema)}
 where id = any ($1::uuid[])
-  or id in (select id from ${endpointsOf(schema)} where not enabled or failing_since is not null limit ${LOOKED_AT})`,
+  or id in (select id from ${endpointsOf(schema)} where not enabled or failing_since is not null limit ${MAX_ENDPOINTS})`,
     values: [ids],
   })
   return new Map(rows.map((row) => [row.id, row]))

@@ -1,14 +1,14 @@
 /**
  * Requeue: deliveries that have failed are attempted once more; on request, those that were delivered as well.
  *
- * - What is pending is left alone: it is on its way already.
- * - The event id stays, so that a receiver that has had the event recognises it; so do the token and every attempt that
- *   was kept.
- * - Deliveries in a line go in the order of their ids, as ever. Until a requeued one is finished, later ones of its line
- *   wait for it, also when a rate puts it off.
- * - Meant is what was finished when the requeue began. What fails again meanwhile is not requeued again.
- * - Each batch is one short transaction, with its entry in the audit. A requeue that is stopped or dies leaves the rest
- *   as it was: the same call once more does the rest of what has failed.
+ * - What is pending is left alone: it will be attempted anyway.
+ * - The event id stays, so that a receiver that has had the event recognises it; so do the token and the
+ *   history of attempts.
+ * - Deliveries of an ordering key go in the order of their ids. Until a requeued one is finished, later ones of its key
+ *   wait for it, also when a rate delays it.
+ * - A requeue concerns what was finished when it began. What fails once more meanwhile is not requeued a second time.
+ * - Each batch is one short transaction, with its entry in the audit. A requeue that is stopped or dies does not change the
+ *   rest; the same call once more requeues the rest of what has failed.
  */
 import { randomUUID } from 'node:crypto'
 import { audit } from '../../audit.ts'
@@ -18,7 +18,7 @@ import { quoteQualified } from '../../postgres/identifiers.ts'
 import { type Change, type Following, targetOf } from './change.ts'
 import { checkFilter, type DeliveryFilter, isEmptyFilter, statusesOf } from './filter.ts'
 import { type CountedMatches, countMatches, NONE, requeueBatch } from './requeue-sql.ts'
-import { beginning, CHANGE_BATCH, type Chosen, type Place, START } from './walk.ts'
+import { beginning, CHANGE_BATCH, type Chosen, type Cursor, START } from './walk.ts'
 
 export interface RequeueOptions extends Change, Following {
   /** Deliveries per second. Default: all at once. */
@@ -68,10 +68,10 @@ async function run(db: Database, options: RequeueOptions, action: string): Promi
   const { schema = 'leasehold', dryRun = false, rate, limit, signal } = options
   const { filter, statuses, principal, reason } = checked(options)
   const { asOf, ends } = await beginning(db, schema)
-  const ways = statuses.flatMap((status) =>
+  const scopes = statuses.flatMap((status) =>
     ends.map(({ bucket, upTo }): Chosen => ({ schema, filter, status, bucket, upTo, asOf })),
   )
-  const counted = await count(db, ways, signal)
+  const counted = await count(db, scopes, signal)
   if (counted === undefined) return { ...NOTHING, ...NONE, dryRun, finished: false }
   const matched = Math.min(counted.matched, limit ?? Infinity)
   if (dryRun || matched === 0) return { ...NOTHING, ...counted, matched, dryRun, finished: true }
@@ -85,7 +85,7 @@ async function run(db: Database, options: RequeueOptions, action: string): Promi
     matched,
     startedAt: new Date(asOf * 1_000).toISOString(),
   }
-  const done = await requeueAll(db, ways, { ...options, schema, principal, action, begun, asOf })
+  const done = await requeueAll(db, scopes, { ...options, schema, principal, action, begun, asOf })
   return { ...done, ...counted, matched, dryRun, requeue: done.requeued === 0 ? undefined : begun.requeue }
 }
 
@@ -102,7 +102,7 @@ interface Running extends RequeueOptions {
 
 async function requeueAll(
   db: Database,
-  ways: readonly Chosen[],
+  scopes: readonly Chosen[],
   running: Running,
 ): Promise<Pick<Requeued, 'requeued' | 'lastDueAt' | 'finished'>> {
   const { limit = Infinity, rate, signal, onProgress, begun } = running
@@ -112,14 +112,14 @@ async function requeueAll(
     lastDueAt: progress.lastDue === undefined ? undefined : new Date(progress.lastDue * 1_000),
     finished,
   })
-  for (const way of ways) {
-    let place: Place | undefined = START
-    while (place !== undefined) {
+  for (const scope of scopes) {
+    let cursor: Cursor | undefined = START
+    while (cursor !== undefined) {
       if (signal?.aborted === true) return ended(false)
       const before: Progress = progress
-      const step = await takeStep(db, way, place, before, { ...running, rate, limit })
+      const step = await takeStep(db, scope, cursor, before, { ...running, rate, limit })
       progress = step.progress
-      place = step.next
+      cursor = step.next
       if (progress.requeued > before.requeued) {
         await onProgress?.({ matched: begun.matched, changed: progress.requeued })
       }
@@ -137,14 +137,14 @@ interface Progress {
 
 async function takeStep(
   db: Database,
-  way: Chosen,
-  place: Place,
+  scope: Chosen,
+  cursor: Cursor,
   { requeued, lastDue, nextDue }: Progress,
   { schema, principal, action, begun, rate, limit = Infinity }: Running,
-): Promise<{ readonly progress: Progress; readonly next: Place | undefined }> {
+): Promise<{ readonly progress: Progress; readonly next: Cursor | undefined }> {
   const room = Math.min(CHANGE_BATCH, limit - requeued)
   return db.transaction(async (tx) => {
-    const batch = await requeueBatch(tx, way, place, { rate, nextDue }, room)
+    const batch = await requeueBatch(tx, scope, cursor, { rate, nextDue }, room)
     if (batch.requeued === 0) return { progress: { requeued, lastDue, nextDue }, next: batch.next }
     const { firstId, lastId } = batch
     const due = batch.lastDue ?? nextDue
@@ -167,19 +167,19 @@ async function takeStep(
 /** Undefined when it was told to stop. */
 async function count(
   db: Database,
-  ways: readonly Chosen[],
+  scopes: readonly Chosen[],
   signal: AbortSignal | undefined,
 ): Promise<CountedMatches | undefined> {
   const sum = { ...NONE }
-  for (const way of ways) {
-    let place: Place | undefined = START
-    while (place !== undefined) {
+  for (const scope of scopes) {
+    let cursor: Cursor | undefined = START
+    while (cursor !== undefined) {
       if (signal?.aborted === true) return undefined
-      const look: Awaited<ReturnType<typeof countMatches>> = await countMatches(db, way, place)
-      sum.matched += look.counted.matched
-      sum.endpointDisabled += look.counted.endpointDisabled
-      sum.endpointGone += look.counted.endpointGone
-      place = look.next
+      const page: Awaited<ReturnType<typeof countMatches>> = await countMatches(db, scope, cursor)
+      sum.matched += page.counted.matched
+      sum.endpointDisabled += page.counted.endpointDisabled
+      sum.endpointGone += page.counted.endpointGone
+      cursor = page.next
     }
   }
   return sum
@@ -216,7 +216,7 @@ function requeueable(filter: DeliveryFilter): readonly Requeueable[] {
     throw invalid(
       'status',
       'pending',
-      'Only failed and delivered ones are requeued; the others are on their way.',
+      'Only failed and delivered ones are requeued; the others will be attempted anyway.',
     )
   }
   return REQUEUED.filter((status) => named.includes(status))

@@ -1,15 +1,17 @@
-/** The statements that remove what is finished. The attempts at a delivery go with it. */
+/** The statements that remove finished deliveries, by the time of their finishing and the clock of the database (D11). */
 import { deliveriesOf } from './tables.ts'
 
 /**
- * A delivery is delivered after it was sent, so where all were sent too recently nothing can be removed, and behind them
- * even less. Rows are removed by their primary key, from an array: no estimate can turn that into reading the table.
+ * Scans along the ids. What is removed is decided by `delivered_at` alone; `created_at` only says where to stop, since a
+ * delivery cannot be finished before it was sent: where all were sent too recently, later ids have nothing to remove
+ * either. A `created_at` in the future is a mistake of somebody's and stops nothing. Rows are removed by their primary
+ * key, from an array: no estimate can turn that into a scan of the table.
  */
 export function removeDelivered(schema: string): string {
   const table = deliveriesOf(schema)
   const limit = "now() - $3::float8 * interval '1 millisecond'"
   const expired = `delivery_status = 'delivered' and delivered_at < ${limit}`
-  return `with looked as materialized (
+  return `with scanned as materialized (
   select id, created_at, (${expired}) as expired
   from ${table}
   where bucket = $1::smallint and id > $2::bigint
@@ -17,7 +19,7 @@ export function removeDelivered(schema: string): string {
 ),
 locked as materialized (
   select id from ${table}
-  where bucket = $1::smallint and id = any (array(select id from looked where expired)) and ${expired}
+  where bucket = $1::smallint and id = any (array(select id from scanned where expired)) and ${expired}
   for update skip locked
 ),
 removed as (
@@ -26,11 +28,11 @@ removed as (
   returning 1
 )
 select (select count(*) from removed)::int as removed, max(id)::text as "lookedTo",
-  coalesce(bool_or(created_at < ${limit}), false) as old
-from looked`
+  coalesce(bool_or(created_at < ${limit} or created_at > now()), false) as old
+from scanned`
 }
 
-/** From the one that failed first on, along their index. */
+/** Along the index of failed deliveries, from the one that failed first. */
 export function removeFailed(schema: string): string {
   const table = deliveriesOf(schema)
   return `with locked as materialized (

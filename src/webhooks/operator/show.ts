@@ -30,7 +30,7 @@ export interface DeliveryDetails extends DeliverySummary {
   readonly headers: Readonly<Record<string, string>>
   /** Newest last; of more than 100, the newest 100. */
   readonly history: readonly DeliveryAttempt[]
-  /** The delivery of its line that has to be finished first. */
+  /** The delivery of its ordering key that has to be finished first. */
   readonly waitsFor: DeliveryWaitedFor | null
 }
 
@@ -57,18 +57,18 @@ export async function showDelivery(
     const [row, another] = found
     if (row === undefined) throw notFound(id)
     if (another !== undefined) throw several(id, found)
-    const { bucket, line, body, headers, ...rest } = row
+    const { bucket, body, headers, ...rest } = row
     return {
       ...summary(rest),
       body,
       headers,
       history: await attemptsAt(tx, schema, bucket, rest.id),
-      waitsFor: rest.status === 'pending' ? await waitedFor(tx, schema, bucket, line, rest.id) : null,
+      waitsFor: rest.status === 'pending' ? await waitedFor(tx, schema, bucket, rest) : null,
     }
   })
 }
 
-type Found = SummaryRow & Pick<DeliveryDetails, 'body' | 'headers'> & { readonly line: string | null }
+type Found = SummaryRow & Pick<DeliveryDetails, 'body' | 'headers'>
 
 async function findIn(
   tx: Queryable,
@@ -78,7 +78,7 @@ async function findIn(
 ): Promise<Found[]> {
   const value = values()
   const { rows } = await tx.query<Found>({
-    text: `select ${SUMMARY}, d.body, d.headers, d.line
+    text: `select ${SUMMARY}, d.body, d.headers
 from ${deliveriesOf(schema)} as d left join ${endpointsOf(schema)} as e on e.id = d.endpoint_id
 where d.bucket = ${value(bucket, 'smallint')} and ${narrowSql({ ids: [id] }, statusesOf({}), value)}
 order by d.id`,
@@ -104,21 +104,25 @@ order by id desc limit ${MOST_ATTEMPTS}`,
   return rows.map((row) => ({ ...row, token: BigInt(row.token) })).toReversed()
 }
 
-/** Who stands in front of it: as the claims see it, what is in flight first, then by id. */
+/** What claims wait for: the delivery of its key that is in flight, else the head. Each is one probe of an index. */
 async function waitedFor(
   tx: Queryable,
   schema: string | undefined,
   bucket: number,
-  line: string | null,
-  id: string,
+  { id, endpointId, orderingKey }: Pick<SummaryRow, 'id' | 'endpointId' | 'orderingKey'>,
 ): Promise<DeliveryWaitedFor | null> {
-  if (line === null) return null
+  if (orderingKey === null) return null
+  const ofKey = `select d.id, attempts, last_error, lease_owner is not null as in_flight from ${deliveriesOf(schema)} as d
+  where bucket = $1::smallint and endpoint_id = $2::uuid and ordering_key = $3::text`
   const { rows } = await tx.query<DeliveryWaitedFor>({
-    text: `select d.id::text as id, attempts, last_error as "lastError", lease_owner is not null as "inFlight"
-from ${deliveriesOf(schema)} as d
-where bucket = $1::smallint and line = $2::text and delivery_status = 'pending'
-order by (lease_owner is null), d.id limit 1`,
-    values: [bucket, line],
+    text: `select d.id::text as id, attempts, last_error as "lastError", in_flight as "inFlight"
+from (
+  (${ofKey} and lease_owner is not null)
+  union all
+  (${ofKey} and delivery_status = 'pending' order by d.id limit 1)
+) as d
+order by in_flight desc, d.id limit 1`,
+    values: [bucket, endpointId, orderingKey],
   })
   const [first] = rows
   return first === undefined || first.id === id ? null : first

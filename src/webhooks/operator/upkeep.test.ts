@@ -21,7 +21,7 @@ async function rows(): Promise<DeliveryState[]> {
 }
 
 describe('retention', () => {
-  it('by default delivered ones go after 7 days, failed ones after 90, with their attempts', async () => {
+  it('by default removes delivered ones after 7 days and failed ones after 90', async () => {
     const endpoint = await makeEndpoint(db)
     await makeDeliveries(db, endpoint, 3, { status: 'delivered', agoMs: 7 * DAY_MS + 60_000 })
     await makeDeliveries(db, endpoint, 2, { status: 'failed', agoMs: 90 * DAY_MS + 60_000 })
@@ -30,17 +30,28 @@ describe('retention', () => {
       ...(await makeDeliveries(db, endpoint, 2, { status: 'failed', agoMs: 90 * DAY_MS - 60_000 })),
       ...(await makeDeliveries(db, endpoint, 2, { agoMs: 4 * DAY_MS - 60_000 })),
     ]
-    await db.query({
-      text: `insert into leasehold.webhook_attempts (delivery_id, endpoint_id, attempt, lease_token)
-select id, endpoint_id, 1, 1 from leasehold.webhook_outbox`,
-    })
     expect(await webhookUpkeep(db, QUICK)).toEqual({ ...NOTHING, delivered: 3, failed: 2 })
     expect((await rows()).map(({ id }) => id)).toEqual(kept)
-    const { rows: attempts } = await db.query({
-      text: 'select delivery_id::text as id from leasehold.webhook_attempts order by delivery_id',
-    })
-    expect(attempts).toEqual(kept.map((id) => ({ id })))
     expect(await webhookUpkeep(db, QUICK)).toEqual(NOTHING)
+  })
+
+  it('D11: counts from the moment of finishing, never from the creation', async () => {
+    const endpoint = await makeEndpoint(db)
+    const finished = await makeDeliveries(db, endpoint, 1, { status: 'delivered', agoMs: 8 * DAY_MS })
+    const old = [
+      ...(await makeDeliveries(db, endpoint, 1, { status: 'delivered' })),
+      ...(await makeDeliveries(db, endpoint, 1, { status: 'failed' })),
+    ]
+    const created = async (ids: readonly string[], at: string): Promise<void> => {
+      await db.query({
+        text: `update leasehold.webhook_outbox set created_at = now() + $2::interval where id = any ($1::bigint[])`,
+        values: [ids, at],
+      })
+    }
+    await created(old, '-1 year')
+    await created(finished, '1 year')
+    expect(await webhookUpkeep(db, { ...QUICK, batch: 1 })).toEqual({ ...NOTHING, delivered: 1 })
+    expect((await rows()).map(({ id }) => id)).toEqual(old)
   })
 
   it('the times can be chosen, and null keeps for ever; every batch goes on where the last one ended', async () => {
@@ -77,7 +88,7 @@ select id, endpoint_id, 1, 1 from leasehold.webhook_outbox`,
       ...db,
       query: async (statement) => {
         const result = await db.query<never>(statement)
-        if (statement.text.includes('delete')) controller.abort()
+        if (statement.text.includes('delete from')) controller.abort()
         return result
       },
     }
@@ -113,18 +124,34 @@ describe('what has been due for too long', () => {
     expect((await rows()).map((row) => row.delivery_status)).toEqual(['pending', 'failed'])
   })
 
-  it('a line is given up together as far as it is too old, in batches, and the rest of it goes on', async () => {
+  it('an ordering key is given up as far as it is too old, in batches, and the rest of it goes on', async () => {
     const endpoint = await makeEndpoint(db, { ordered: true })
-    const line = { key: `'k'`, agoMs: 4 * DAY_MS + 60_000 }
-    await makeDeliveries(db, endpoint, 1, line)
-    await makeDeliveries(db, endpoint, 30, { ...line, behind: true })
-    await makeDeliveries(db, endpoint, 2, { key: `'k'`, behind: true })
+    await makeDeliveries(db, endpoint, 31, { key: `'k'`, agoMs: 4 * DAY_MS + 60_000 })
+    await makeDeliveries(db, endpoint, 2, { key: `'k'` })
     expect(await webhookUpkeep(db, { ...QUICK, batch: 4 })).toEqual({ ...NOTHING, expired: 31 })
-    const left = (await rows()).filter((row) => row.delivery_status === 'pending')
-    expect(left.map(({ id, behind }) => [id, behind])).toEqual([
-      ['32', false],
-      ['33', true],
-    ])
+    const pending = (await rows()).filter((row) => row.delivery_status === 'pending')
+    expect(pending.map(({ id }) => id)).toEqual(['32', '33'])
+  })
+
+  it('what waits for a head that is attempted, or in flight, is not given up, however old it is', async () => {
+    const endpoint = await makeEndpoint(db, { ordered: true })
+    const agoMs = 5 * DAY_MS
+    await makeDeliveries(db, endpoint, 1, { key: `'retried'` })
+    await makeDeliveries(db, endpoint, 5, { key: `'retried'`, agoMs })
+    await makeDeliveries(db, endpoint, 1, { key: `'in flight'`, agoMs, owner: 'a dispatcher' })
+    await makeDeliveries(db, endpoint, 5, { key: `'in flight'`, agoMs })
+    expect(await webhookUpkeep(db, QUICK)).toEqual(NOTHING)
+  })
+
+  it('suspects and ordering keys are found in any number of keys and endpoints', async () => {
+    const agoMs = 5 * DAY_MS
+    for (const ordered of [true, false]) {
+      const endpoint = await makeEndpoint(db, { ordered })
+      await makeDeliveries(db, endpoint, 50, { key: `'young ' || n` })
+      await makeDeliveries(db, endpoint, 25, { key: `'old ' || n % 10`, agoMs })
+      await makeDeliveries(db, endpoint, 7, { expiries: 2, agoMs })
+    }
+    expect(await webhookUpkeep(db, { ...QUICK, batch: 3 })).toEqual({ ...NOTHING, expired: 64 })
   })
 
   it('any number of rounds may run at once: each delivery is given up once', async () => {
@@ -138,13 +165,12 @@ describe('what has been due for too long', () => {
 })
 
 describe('deliveries to an endpoint that was deleted', () => {
-  it('have failed, with the code endpointDeleted, however young, lines and all; those of others are left', async () => {
+  it('have failed, with the code endpointDeleted, however young, with and without ordering keys; those of others stay', async () => {
     const other = await makeEndpoint(db)
     const deleted = await makeEndpoint(db, { ordered: true })
     await makeDeliveries(db, other, 2)
     await makeDeliveries(db, deleted, 3)
-    await makeDeliveries(db, deleted, 1, { key: `'k'` })
-    await makeDeliveries(db, deleted, 9, { key: `'k'`, behind: true })
+    await makeDeliveries(db, deleted, 10, { key: `'k'` })
     await makeDeliveries(db, deleted, 1, { owner: 'a dispatcher' })
     await db.query({ text: 'delete from leasehold.webhook_endpoints where id = $1', values: [deleted] })
     expect(await webhookUpkeep(db, { ...QUICK, batch: 2 })).toEqual({ ...NOTHING, endpointDeleted: 13 })
@@ -200,24 +226,20 @@ it('every bucket is looked after', async () => {
   expect(await webhookUpkeep(db, options)).toMatchObject({ delivered: 9, expired: 9 })
 })
 
-it('never reads a whole table of deliveries or attempts', async () => {
+it('never reads the whole table of deliveries', async () => {
   const endpoint = await makeEndpoint(db, { disabledReason: 'gone' })
   await makeDeliveries(db, endpoint, 15_000, { status: 'delivered', agoMs: 10_000 })
   await makeDeliveries(db, endpoint, 5_000, { status: 'failed', agoMs: 10_000 })
   await makeDeliveries(db, endpoint, 3_000, { agoMs: 10_000 })
+  await makeDeliveries(db, endpoint, 3_000, { agoMs: 10_000, key: `'key ' || n % 300` })
   await makeDeliveries(db, endpoint, 20_000)
-  await db.query({
-    text: `insert into leasehold.webhook_attempts (delivery_id, endpoint_id, attempt, lease_token)
-select id, endpoint_id, 1, 1 from leasehold.webhook_outbox`,
-  })
   await db.query({ text: 'vacuum analyze leasehold.webhook_outbox' })
-  await db.query({ text: 'vacuum analyze leasehold.webhook_attempts' })
   const before = await sequentialScans()
   const own = openDatabase({ url: database.url })
   const done = await webhookUpkeep(own, { ...QUICK, deliveredMs: 5_000, failedMs: 5_000, maxAgeMs: 5_000 })
   // A session hands in its statistics at the latest when it ends.
   await own.close()
-  expect(done).toEqual({ ...NOTHING, delivered: 15_000, failed: 5_000, expired: 3_000 })
+  expect(done).toEqual({ ...NOTHING, delivered: 15_000, failed: 5_000, expired: 6_000 })
   // What was done to prepare this may be handed in late, once or twice; each kind of removal takes three statements or more.
   expect((await sequentialScans()) - before).toBeLessThanOrEqual(2)
 })
@@ -227,7 +249,7 @@ async function sequentialScans(): Promise<number> {
     await tx.query({ text: 'select pg_stat_force_next_flush()' })
     const { rows } = await tx.query<{ scans: number }>({
       text: `select sum(seq_scan)::int as scans from pg_stat_user_tables
-where schemaname = 'leasehold' and relname in ('webhook_outbox', 'webhook_attempts')`,
+where schemaname = 'leasehold' and relname = 'webhook_outbox'`,
     })
     return rows[0]?.scans ?? 0
   })

@@ -1,6 +1,6 @@
 /**
- * The way of a change through the table, in stretches. Each statement looks at a bounded one, however few deliveries of
- * it are meant: what has failed along its index in the order in which it failed, anything else along the ids.
+ * How a change finds its deliveries. Each statement scans a bounded number of rows, however few of them match: failed
+ * deliveries along their index in the order in which they failed, all others along the ids.
  */
 import { BEFORE_FIRST } from '../../operator/buckets.ts'
 import type { Values } from '../../operator/statement-values.ts'
@@ -12,8 +12,8 @@ import { bucketsOf, deliveriesOf } from './tables.ts'
 /** The most deliveries one transaction changes. */
 export const CHANGE_BATCH = 1_000
 
-/** The most rows one statement looks at: 20 to 60 ms, so that no lock and no snapshot is held for longer. */
-const STRETCH = 50_000
+/** The most rows one statement scans: 20 to 60 ms, so that no lock and no snapshot is held for longer. */
+const MAX_SCANNED = 50_000
 
 /** Which deliveries of one bucket and one state, as they were when the change began. */
 export interface Chosen {
@@ -21,20 +21,20 @@ export interface Chosen {
   readonly filter: DeliveryFilter
   readonly status: DeliveryStatus
   readonly bucket: number
-  /** What was sent later is not meant. */
+  /** What was sent later does not match. */
   readonly upTo: string
-  /** Seconds since 1970 by the clock of the database: what was finished later is not meant. */
+  /** Seconds since 1970 by the clock of the database: what was finished later does not match. */
   readonly asOf: number
 }
 
-/** Everything up to here was looked at. */
-export interface Place {
+/** Everything up to here was scanned. */
+export interface Cursor {
   /** When it failed, to the microsecond; of no meaning for other states. */
   readonly at: string
   readonly id: string
 }
 
-export const START: Place = { at: '-infinity', id: BEFORE_FIRST }
+export const START: Cursor = { at: '-infinity', id: BEFORE_FIRST }
 
 export interface Beginning {
   readonly asOf: number
@@ -57,26 +57,26 @@ export async function beginning(db: Queryable, schema: string): Promise<Beginnin
   return { asOf: rows[0]?.now ?? 0, ends }
 }
 
-/** `looked` is how far this statement may look, and `edge` its end; a rare filter does not make it read on. */
-export function lookedSql(chosen: Chosen, place: Place, value: Values): string {
+/** `scanned` is how far this statement may scan, and `edge` its end; a rare filter does not make it read further. */
+export function scannedSql(chosen: Chosen, cursor: Cursor, value: Values): string {
   const { schema, filter, status, bucket } = chosen
   const { ids, failedSince } = filter
-  const { at, order } = wayOf(status)
-  // Along the ids every row counts, whatever its state: only then is the stretch bounded.
+  const { at, order } = orderOf(status)
+  // Along the ids every row counts, whatever its state: only then is the scan bounded.
   const narrow =
     status === 'failed'
       ? narrowSql({ ids, failedSince }, ['failed'], value)
       : narrowSql({ ids }, DELIVERY_STATUSES, value)
-  return `looked as materialized (
+  return `scanned as materialized (
   select ${at} as at, d.id from ${deliveriesOf(schema)} as d
-  where d.bucket = ${value(bucket, 'smallint')} and ${rangeSql(chosen, place, value)} and ${narrow}
-  order by ${order} limit ${STRETCH}
+  where d.bucket = ${value(bucket, 'smallint')} and ${rangeSql(chosen, cursor, value)} and ${narrow}
+  order by ${order} limit ${MAX_SCANNED}
 ),
-edge as materialized (select at, id from looked order by at desc, id desc limit 1)`
+edge as materialized (select at, id from scanned order by at desc, id desc limit 1)`
 }
 
-/** The deliveries d that are meant, as far as the statement looks. */
-export function meantSql(chosen: Chosen, place: Place, value: Values): string {
+/** The deliveries d that match, as far as the statement scans. */
+export function matchedSql(chosen: Chosen, cursor: Cursor, value: Values): string {
   const { schema, filter, status, bucket, asOf } = chosen
   const edge =
     status === 'failed'
@@ -84,38 +84,38 @@ export function meantSql(chosen: Chosen, place: Place, value: Values): string {
       : 'd.id <= (select id from edge)'
   const finished =
     status === 'delivered' ? ` and d.delivered_at < to_timestamp(${value(asOf, 'float8')})` : ''
-  return `d.bucket = ${value(bucket, 'smallint')} and ${rangeSql(chosen, place, value)} and ${edge}
+  return `d.bucket = ${value(bucket, 'smallint')} and ${rangeSql(chosen, cursor, value)} and ${edge}
     and ${filterSql(filter, [status], value, schema)}${finished}`
 }
 
-/** In the order of the way. */
+/** In the order of the scan. */
 export function orderSql(status: DeliveryStatus): string {
-  return wayOf(status).order
+  return orderOf(status).order
 }
 
-/** What a look answers with: where the next goes on, and whether there is more. */
-export const LOOKED = `(select at::text from edge) as at, (select id::text from edge) as id,
-  (select count(*) from looked) = ${STRETCH} as full`
+/** What a scan returns: where the next one continues, and whether there is more. */
+export const SCANNED = `(select at::text from edge) as at, (select id::text from edge) as id,
+  (select count(*) from scanned) = ${MAX_SCANNED} as full`
 
-export interface Looked {
-  /** Null: nothing was left. */
+export interface Scanned {
+  /** Null: there was nothing to scan. */
   readonly at: string | null
   readonly id: string | null
   readonly full: boolean
 }
 
-/** Where the next look begins; undefined: this was the last. */
-export function afterLook({ at, id, full }: Looked): Place | undefined {
+/** Where the next scan begins; undefined: this was the last. */
+export function nextCursor({ at, id, full }: Scanned): Cursor | undefined {
   return full && at !== null && id !== null ? { at, id } : undefined
 }
 
-function wayOf(status: DeliveryStatus): { readonly at: string; readonly order: string } {
+function orderOf(status: DeliveryStatus): { readonly at: string; readonly order: string } {
   return status === 'failed'
     ? { at: 'd.failed_at', order: 'd.failed_at, d.id' }
     : { at: "'-infinity'::timestamptz", order: 'd.id' }
 }
 
-function rangeSql({ status, upTo, asOf }: Chosen, { at, id }: Place, value: Values): string {
+function rangeSql({ status, upTo, asOf }: Chosen, { at, id }: Cursor, value: Values): string {
   return status === 'failed'
     ? `(d.failed_at, d.id) > (${value(at, 'timestamptz')}, ${value(id, 'bigint')})
     and d.failed_at < to_timestamp(${value(asOf, 'float8')})`

@@ -7,8 +7,9 @@ import { quoteQualified } from '../../postgres/identifiers.ts'
  * `webhook_wanted` sees as many rows as there are endpoints. The column `body` is of type `json`, which keeps the text as
  * it was given, to the byte.
  *
- * Ids are given in the order of the events, so that a line of an ordered endpoint is in the order in which it was sent.
- * There is a row for each event, also where nobody wants it: a driver that returns no rows is noticed.
+ * Ids are given in the order of the events, so that an ordering key of an ordered endpoint is in the order in which it was
+ * sent. Other endpoints get no ordering key: their deliveries are in no order. There is a row for each event, also where
+ * no endpoint wants it: a driver that returns no rows is noticed.
  */
 export function fanOutSql(schema: string): string {
   const deliveries = quoteQualified(schema, 'webhook_outbox')
@@ -28,13 +29,12 @@ wanted as materialized (
     and ${quoteQualified(schema, 'webhook_wanted')}(endpoint.event_types, kind.event_type)
 ),
 written as (
-  insert into ${deliveries} (event_id, endpoint_id, event_type, ordering_key, line, body, headers, next_attempt_at)
-  select given.event_id, wanted.endpoint_id, given.event_type, given.ordering_key,
-    case when wanted.ordered then wanted.endpoint_id || ':' || given.ordering_key end,
-    given.body, given.headers, given.next_attempt_at
+  insert into ${deliveries} (event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at)
+  select given.event_id, wanted.endpoint_id, given.event_type, case when wanted.ordered then given.ordering_key end, given.body,
+    given.headers, given.next_attempt_at
   from given join wanted on wanted.tenant = given.tenant and wanted.event_type = given.event_type
   order by given.place, wanted.endpoint_id
-  on conflict (bucket, event_id, endpoint_id) do nothing
+  on conflict (event_id, endpoint_id, bucket) do nothing
   returning event_id
 )
 select given.event_id::text as event, count(written.event_id)::text as deliveries

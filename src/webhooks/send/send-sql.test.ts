@@ -37,7 +37,7 @@ describe('send_webhook(), for senders in any language', () => {
     const sent = (body = ''): unknown => ({ ...(JSON.parse(body) as object), timestamp: '' })
     expect(sent(bySql?.body)).toEqual(sent(byUs?.body))
     expect(Object.keys(JSON.parse(bySql?.body ?? '') as object)).toEqual(['type', 'timestamp', 'data'])
-    const facts = ['event_type', 'endpoint_id', 'ordering_key', 'line', 'headers', 'next_attempt_at'] as const
+    const facts = ['event_type', 'endpoint_id', 'ordering_key', 'headers', 'next_attempt_at'] as const
     expect(facts.map((name) => bySql?.[name])).toEqual(facts.map((name) => byUs?.[name]))
   })
 

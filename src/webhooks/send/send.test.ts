@@ -105,22 +105,18 @@ describe('an event', () => {
     expect(await writtenDeliveries(db)).toHaveLength(1)
   })
 
-  it('stands in a line of its key at endpoints that ask for order, and waits for its moment', async () => {
+  it('has its ordering key at ordered endpoints only, and waits until it is available', async () => {
     const ordered = await makeEndpoint(db, { ordered: true })
     const other = await makeEndpoint(db)
     const availableAt = new Date('2031-02-03T04:05:06.789Z')
     await send(db, { type: 'a', payload: 1, orderingKey: 'k', availableAt })
     await send(db, { type: 'b', payload: 1 })
     const written = await writtenDeliveries(db)
-    const lineOf = (type: string, endpoint: string): unknown =>
+    const deliveryOf = (type: string, endpoint: string): unknown =>
       written.find(({ event_type, endpoint_id }) => event_type === type && endpoint_id === endpoint)
-    expect(lineOf('a', ordered)).toMatchObject({
-      line: `${ordered}:k`,
-      ordering_key: 'k',
-      next_attempt_at: availableAt,
-    })
-    expect(lineOf('a', other)).toMatchObject({ line: null, ordering_key: 'k', next_attempt_at: availableAt })
-    expect(lineOf('b', ordered)).toMatchObject({ line: null, ordering_key: null })
+    expect(deliveryOf('a', ordered)).toMatchObject({ ordering_key: 'k', next_attempt_at: availableAt })
+    expect(deliveryOf('a', other)).toMatchObject({ ordering_key: null, next_attempt_at: availableAt })
+    expect(deliveryOf('b', ordered)).toMatchObject({ ordering_key: null })
     const due = written.filter(({ event_type }) => event_type === 'b')
     expect(due.map(({ next_attempt_at }) => next_attempt_at)).toEqual(due.map(({ created_at }) => created_at))
   })

@@ -1,0 +1,169 @@
+-- The core: what every application of Leasehold uses. Objects are named without a schema; the migration runs with
+-- search_path set to the schema that was chosen.
+
+create table audit (
+  id bigint generated always as identity primary key,
+  at timestamptz not null default now(),
+  principal text not null,
+  action text not null,
+  target text,
+  details jsonb not null default '{}'
+);
+
+create index audit_at on audit (at);
+
+comment on table audit is 'Every change that an operator made, and who made it. Rows are only ever added.';
+comment on column audit.id is 'Number of the entry, in the order of insertion.';
+comment on column audit.at is 'When the change was made, by the clock of the database.';
+comment on column audit.principal is 'Who made it: the name of an API key, or of the account that ran the command.';
+comment on column audit.action is 'What was done, for example outbox.replay.';
+comment on column audit.target is 'The object that was changed, for example an event id. Null where the change concerns more than one object.';
+comment on column audit.details is 'Further details as JSON. Never a secret.';
+comment on index audit_at is 'The audit is read newest first and by period.';
+
+create table workers (
+  id text primary key,
+  host text not null,
+  pid int not null,
+  version text not null,
+  roles text[] not null,
+  started_at timestamptz not null default now(),
+  last_seen_at timestamptz not null default now(),
+  in_flight int not null default 0,
+  session_pid int,
+  session_start timestamptz,
+  missing_since timestamptz,
+  stopped_at timestamptz,
+  died_at timestamptz
+);
+
+-- No index mentions last_seen_at or in_flight, so that a heartbeat is a HOT update.
+create index workers_running on workers (id) where stopped_at is null and died_at is null;
+
+comment on table workers is 'The registry of worker processes: those that run, and for one day those that have ended.';
+comment on column workers.id is 'The unique worker id, as it appears in leases, logs and metrics.';
+comment on column workers.host is 'The machine or container on which the process runs.';
+comment on column workers.pid is 'The process id on that host.';
+comment on column workers.version is 'The release of Leasehold that the process runs.';
+comment on column workers.roles is 'What the process does, for example outbox or reaper.';
+comment on column workers.started_at is 'When the process registered.';
+comment on column workers.last_seen_at is 'When the process last reported itself.';
+comment on column workers.in_flight is 'How many rows it had in flight at that moment.';
+comment on column workers.session_pid is 'The backend of the session with which it reports itself. Null where a connection pooler hides the session; the process is then never declared dead early, and its leases end by expiry.';
+comment on column workers.session_start is 'When that backend started. Together with session_pid it identifies one session.';
+comment on column workers.missing_since is 'When a reaper first found the session closed. Null as soon as the process reports itself.';
+comment on column workers.stopped_at is 'When the process reported a regular shutdown.';
+comment on column workers.died_at is 'When a reaper declared the process dead, because its session was closed for longer than the grace period.';
+comment on index workers_running is 'The processes that have not ended, for the reaper.';
+
+create table settings (
+  name text primary key,
+  value jsonb not null,
+  changed_at timestamptz not null default now(),
+  changed_by text not null,
+  constraint settings_value_is_an_object check (jsonb_typeof(value) = 'object')
+);
+
+comment on table settings is 'Settings that workers follow while they run, in addition to those they were started with. A change is announced on the channel leasehold_settings.';
+comment on column settings.name is 'The name of the worker to which the settings apply, for example outbox.';
+comment on column settings.value is 'An object of settings and their values. A setting that is not in it has the value the worker was started with.';
+comment on column settings.changed_at is 'When the settings were last changed, by the clock of the database.';
+comment on column settings.changed_by is 'Who changed them: the name of an API key, or of the account that ran the command.';
+
+create function announce_settings() returns trigger
+language plpgsql set search_path from current
+as $$
+begin
+  if tg_op <> 'INSERT' then perform pg_notify('leasehold_settings', old.name); end if;
+  -- PostgreSQL sends equal notifications of one transaction only once.
+  if tg_op <> 'DELETE' then perform pg_notify('leasehold_settings', new.name); end if;
+  return null;
+end
+$$;
+
+comment on function announce_settings() is 'Announces a change of settings on the channel leasehold_settings, with the name of the settings.';
+
+create trigger settings_changed after insert or update or delete on settings
+  for each row execute function announce_settings();
+
+comment on trigger settings_changed on settings is 'Running workers follow every change, whatever program makes it.';
+
+-- 1279607123 is "LEAS": the first key of all advisory locks of Leasehold that have two keys.
+create function wake(name text) returns void
+language plpgsql set search_path from current
+as $$
+begin
+  if lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0') then return; end if;
+  if pg_try_advisory_xact_lock(1279607123, hashtext(name)) then
+    perform pg_notify('leasehold_wake', name);
+  end if;
+end
+$$;
+
+comment on function wake(text) is
+'Tells the workers of this name, when the transaction commits, that there may be rows to claim: NOTIFY leasehold_wake, name.
+Of several concurrent transactions only one sends the notification, because PostgreSQL commits transactions with a NOTIFY one after the other.
+A wake-up is only a hint. A transaction that sent none may commit just after the worker has claimed, and one that stays open for long prevents others from sending. A worker therefore claims a second time shortly after a wake-up, and it polls in any case.
+SET leasehold.notify = ''off'', for a session, a role or a database, turns wake-ups off.';
+
+-- Roles belong to the server, not to the database, and databases of one server may be migrated at the same time. Where
+-- the migrating role may not create roles, an administrator creates them:
+--   create role leasehold_producer nologin; create role leasehold_worker nologin;
+--   create role leasehold_reader nologin; create role leasehold_operator nologin;
+-- The migrations skip grants to a role that does not exist. The blocks that grant can be repeated at any time, with
+-- search_path set to the schema.
+do $$
+declare
+  role text;
+begin
+  foreach role in array array['leasehold_producer', 'leasehold_worker', 'leasehold_reader', 'leasehold_operator'] loop
+    continue when exists (select from pg_roles where rolname = role);
+    begin
+      execute format('create role %I nologin', role);
+    exception
+      when duplicate_object or unique_violation then null;
+      when insufficient_privilege then
+        raise notice 'the role % does not exist and was not created: %', role, sqlerrm
+          using hint = format('An administrator can run: create role %I nologin;', role);
+    end;
+  end loop;
+end
+$$;
+
+-- leasehold_producer: an application that writes events, deliveries and jobs; it cannot read payloads.
+-- leasehold_worker: a process that runs workers.
+-- leasehold_reader: monitoring and support; it can read everything but the secrets of endpoints.
+-- leasehold_operator: what a reader can do, and replay, cancel, unblock, settings and endpoints.
+do $$
+declare
+  granted record;
+begin
+  for granted in
+    select role, privilege
+    from (values
+      ('leasehold_producer', format('usage on schema %I', current_schema())),
+      ('leasehold_worker', format('usage on schema %I', current_schema())),
+      ('leasehold_reader', format('usage on schema %I', current_schema())),
+      ('leasehold_operator', format('usage on schema %I', current_schema())),
+      ('leasehold_producer', 'execute on function wake(text)'),
+      ('leasehold_worker', 'execute on function wake(text)'),
+      ('leasehold_operator', 'execute on function wake(text)'),
+      ('leasehold_worker', 'select, insert, update, delete on workers'),
+      ('leasehold_worker', 'select on settings'),
+      ('leasehold_reader', 'select on audit, workers, settings'),
+      ('leasehold_operator', 'select on audit, workers, settings'),
+      ('leasehold_operator', 'insert, update, delete on settings'),
+      ('leasehold_operator', 'insert on audit')
+    ) as wanted (role, privilege)
+    where exists (select from pg_roles where rolname = role)
+    union all
+    -- Which migrations were applied. The table exists where Leasehold runs the migrations itself.
+    select rolname, 'select on migrations'
+    from pg_roles
+    where rolname in ('leasehold_worker', 'leasehold_reader', 'leasehold_operator')
+      and to_regclass('migrations') is not null
+  loop
+    execute format('grant %s to %I', granted.privilege, granted.role);
+  end loop;
+end
+$$;

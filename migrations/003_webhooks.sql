@@ -1,0 +1,393 @@
+-- Webhooks: events that are delivered to HTTP endpoints, with one row for each event and endpoint.
+-- One row is the whole truth about a delivery. docs/decisions/010-webhooks.md has the reasons.
+
+create table webhook_endpoints (
+  id uuid primary key default new_event_id(),
+  tenant text not null default '',
+  url text not null,
+  description text not null default '',
+  event_types text[] not null default '{}',
+  headers jsonb not null default '{}',
+  rate_per_second float8,
+  concurrency int not null default 10,
+  timeout_ms int not null default 15000,
+  ordered boolean not null default false,
+  signing text not null default 'v1',
+  secret text not null,
+  previous_secret text,
+  previous_secret_until timestamptz,
+  enabled boolean not null default true,
+  disabled_reason text,
+  disabled_at timestamptz,
+  failures int not null default 0,
+  failing_since timestamptz,
+  open_until timestamptz,
+  created_at timestamptz not null default now(),
+  updated_at timestamptz not null default now(),
+  constraint webhook_endpoints_url_is_http check (url ~ '^https?://' and octet_length(url) <= 2048),
+  constraint webhook_endpoints_headers_are_an_object check (jsonb_typeof(headers) = 'object'),
+  -- NaN compares as greater than every other number, so that the upper bound refuses it as well.
+  constraint webhook_endpoints_rate_is_finite_and_above_zero check (rate_per_second > 0 and rate_per_second < 'infinity'),
+  constraint webhook_endpoints_concurrency_in_range check (concurrency between 1 and 10000),
+  constraint webhook_endpoints_timeout_in_range check (timeout_ms between 1 and 300000),
+  constraint webhook_endpoints_signing_is_known check (signing in ('v1', 'v1a')),
+  constraint webhook_endpoints_previous_secret_ends check ((previous_secret is null) = (previous_secret_until is null)),
+  constraint webhook_endpoints_disabled_exactly_when_not_enabled check ((disabled_at is null) = enabled)
+);
+
+create index webhook_endpoints_tenant on webhook_endpoints (tenant, id);
+
+comment on table webhook_endpoints is 'The endpoints that webhooks are delivered to.';
+comment on column webhook_endpoints.id is 'Id of the endpoint.';
+comment on column webhook_endpoints.tenant is 'The tenant that owns the endpoint. An event of a tenant is delivered to endpoints of that tenant only. Empty: no tenant.';
+comment on column webhook_endpoints.url is 'Deliveries are sent to this URL by POST.';
+comment on column webhook_endpoints.description is 'A description for people.';
+comment on column webhook_endpoints.event_types is 'The event types the endpoint subscribes to. order.paid is exactly that type, order.* is every type that begins with "order.". Empty: all types.';
+comment on column webhook_endpoints.headers is 'Headers that are sent with every delivery.';
+comment on column webhook_endpoints.rate_per_second is 'How many deliveries may be started per second, by all dispatchers together. Null: no limit.';
+comment on column webhook_endpoints.concurrency is 'How many deliveries may be running at once, by all dispatchers together.';
+comment on column webhook_endpoints.timeout_ms is 'How many milliseconds a delivery may take, from name resolution to the end of the response.';
+comment on column webhook_endpoints.ordered is 'Events with the same ordering key are delivered one at a time, in the order in which they were sent.';
+comment on column webhook_endpoints.signing is 'v1: HMAC-SHA256 with a shared secret. v1a: ed25519.';
+comment on column webhook_endpoints.secret is 'The secret that deliveries are signed with, encrypted.';
+comment on column webhook_endpoints.previous_secret is 'The secret before the last rotation, encrypted. Deliveries carry a second signature with it.';
+comment on column webhook_endpoints.previous_secret_until is 'Until when they carry the second signature.';
+comment on column webhook_endpoints.enabled is 'Whether events are delivered to the endpoint.';
+comment on column webhook_endpoints.disabled_reason is 'Why the endpoint is disabled.';
+comment on column webhook_endpoints.disabled_at is 'When the endpoint was disabled. Set exactly while it is disabled.';
+comment on column webhook_endpoints.failures is 'How many attempts in a row had failed when the circuit breaker last opened or closed.';
+comment on column webhook_endpoints.failing_since is 'When the circuit breaker opened. Null: it is closed.';
+comment on column webhook_endpoints.open_until is 'No attempt is made before this time. After it, one delivery is attempted as a probe.';
+comment on column webhook_endpoints.created_at is 'When the endpoint was created.';
+comment on column webhook_endpoints.updated_at is 'When the endpoint was last changed.';
+comment on index webhook_endpoints_tenant is 'The endpoints of a tenant.';
+
+-- Without a SET clause, so that PostgreSQL can inline it.
+create function webhook_wanted(event_types text[], event_type text) returns boolean
+language sql immutable parallel safe
+as $$
+  select cardinality(event_types) = 0
+    or event_type = any (event_types)
+    or exists (select from unnest(event_types) as wanted where wanted like '%*' and starts_with(event_type, left(wanted, -1)))
+$$;
+
+comment on function webhook_wanted(text[], text) is 'Whether an endpoint that subscribes to these event types receives an event of this type.';
+
+create table webhook_outbox (
+  id bigint generated by default as identity,
+  bucket smallint not null default 0,
+  event_id uuid not null default new_event_id(),
+  endpoint_id uuid not null,
+  event_type text not null,
+  ordering_key text,
+  body text not null,
+  headers jsonb not null default '{}',
+  delivery_status text not null default 'pending',
+  attempts int not null default 0,
+  expiries int not null default 0,
+  next_attempt_at timestamptz not null default now(),
+  created_at timestamptz not null default now(),
+  lease_owner text,
+  lease_until timestamptz,
+  lease_token bigint not null default 0,
+  delivered_at timestamptz,
+  failed_at timestamptz,
+  last_attempt_at timestamptz,
+  last_duration_ms int,
+  last_status int,
+  last_error_code text,
+  last_error text,
+  last_response text,
+  history jsonb not null default '[]',
+  primary key (bucket, id),
+  -- Unlike triggers, constraints hold for replication and for restored dumps as well.
+  constraint webhook_outbox_once_for_each_endpoint unique (event_id, endpoint_id, bucket),
+  constraint webhook_outbox_status_is_known check (delivery_status in ('pending', 'delivered', 'failed')),
+  constraint webhook_outbox_delivered_at_exactly_when_delivered check ((delivered_at is not null) = (delivery_status = 'delivered')),
+  constraint webhook_outbox_failed_at_exactly_when_failed check ((failed_at is not null) = (delivery_status = 'failed')),
+  constraint webhook_outbox_leased_only_when_pending check (delivery_status = 'pending' or (lease_owner is null and lease_until is null)),
+  constraint webhook_outbox_lease_is_whole check ((lease_owner is null) = (lease_until is null)),
+  constraint webhook_outbox_attempts_in_range check (attempts between 0 and 1000000),
+  constraint webhook_outbox_expiries_in_range check (expiries between 0 and 1000000),
+  constraint webhook_outbox_lease_token_is_not_negative check (lease_token >= 0),
+  constraint webhook_outbox_headers_are_an_object check (jsonb_typeof(headers) = 'object'),
+  constraint webhook_outbox_history_is_an_array check (jsonb_typeof(history) = 'array')
+) with (
+  autovacuum_vacuum_scale_factor = 0.02,
+  autovacuum_analyze_scale_factor = 0.05,
+  -- For the same reasons as in the outbox.
+  vacuum_truncate = off
+);
+
+-- Uncompressed, so that pg_column_size(body) is the real size without reading the body: claims have a byte budget.
+alter table webhook_outbox alter column body set storage external, alter column headers set storage external;
+
+create index webhook_outbox_pending on webhook_outbox (bucket, endpoint_id, next_attempt_at, id)
+  where delivery_status = 'pending' and ordering_key is null and expiries < 2;
+create index webhook_outbox_suspects on webhook_outbox (bucket, endpoint_id, next_attempt_at, id)
+  where delivery_status = 'pending' and ordering_key is null and expiries >= 2;
+create index webhook_outbox_keys on webhook_outbox (bucket, endpoint_id, ordering_key, id)
+  where delivery_status = 'pending' and ordering_key is not null;
+create unique index webhook_outbox_in_flight on webhook_outbox (bucket, endpoint_id, ordering_key)
+  where lease_owner is not null;
+create index webhook_outbox_failed on webhook_outbox (bucket, failed_at, id) where delivery_status = 'failed';
+create index webhook_outbox_failed_by_id on webhook_outbox (bucket, id) where delivery_status = 'failed';
+
+comment on index webhook_outbox_pending is 'Deliveries without an ordering key, for each endpoint in the order in which they are claimed.';
+comment on index webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process runs at most one such delivery at a time.';
+comment on index webhook_outbox_keys is 'The head of an ordering key of an endpoint is the first entry of that key.';
+comment on index webhook_outbox_in_flight is 'At most one delivery of an ordering key is in flight to an endpoint. Null keys are distinct, so that the index holds every delivery in flight, for the reaper.';
+comment on index webhook_outbox_failed is 'Failed deliveries by the time of their failure, for operators and retention.';
+comment on index webhook_outbox_failed_by_id is 'Failed deliveries by their number, for operators.';
+
+comment on table webhook_outbox is 'Deliveries: one row for each event and endpoint, written in the transaction of the sender. Dispatchers deliver them at least once.';
+comment on column webhook_outbox.id is 'Number of the delivery, in the order of insertion. Within an ordering key of an endpoint it is the order of delivery.';
+comment on column webhook_outbox.bucket is 'Distribution column. All deliveries of an ordering key share a bucket.';
+comment on column webhook_outbox.event_id is 'The webhook-id, by which receivers recognise the event. It is the same in every attempt.';
+comment on column webhook_outbox.endpoint_id is 'The endpoint to which the event is delivered.';
+comment on column webhook_outbox.event_type is 'What happened, for example order.paid. 1 to 255 bytes.';
+comment on column webhook_outbox.ordering_key is 'Deliveries with the same key and endpoint are made one at a time, in the order of their ids. Null: in any order, and always so where the endpoint was not ordered when the event was sent. At most 1024 bytes.';
+comment on column webhook_outbox.body is 'The body in JSON, byte for byte as it is signed and sent. At most 266240 bytes.';
+comment on column webhook_outbox.headers is 'An object of headers of the event, for example traceparent. At most 16384 bytes as text.';
+comment on column webhook_outbox.delivery_status is 'pending, delivered or failed.';
+comment on column webhook_outbox.attempts is 'How many attempts have failed. An expired lease counts as one.';
+comment on column webhook_outbox.expiries is 'How many leases of the delivery have expired. From the second on the delivery is a suspect and waits for the backoff.';
+comment on column webhook_outbox.next_attempt_at is 'The delivery is not attempted before this time.';
+comment on column webhook_outbox.created_at is 'When the event was sent, by the clock of the database.';
+comment on column webhook_outbox.lease_owner is 'The worker id of the dispatcher that holds the delivery.';
+comment on column webhook_outbox.lease_until is 'When the lease expires.';
+comment on column webhook_outbox.lease_token is 'The fencing token. It grows by one with every claim and is never reset.';
+comment on column webhook_outbox.delivered_at is 'When the endpoint had answered with a 2xx status. Set exactly while delivered.';
+comment on column webhook_outbox.failed_at is 'When the delivery was given up. Set exactly while failed.';
+comment on column webhook_outbox.last_attempt_at is 'When the last attempt started.';
+comment on column webhook_outbox.last_duration_ms is 'How many milliseconds the last attempt took.';
+comment on column webhook_outbox.last_status is 'The HTTP status of the response to the last attempt.';
+comment on column webhook_outbox.last_error_code is 'Why the last attempt failed, as a code.';
+comment on column webhook_outbox.last_error is 'Why the last attempt failed, as a sentence.';
+comment on column webhook_outbox.last_response is 'The beginning of the response to the last attempt.';
+comment on column webhook_outbox.history is 'The attempts at the delivery, the newest last: an array of objects with attempt, token, started_at, duration_ms, status, error_code, error, response and recorded_at. The view webhook_attempts shows them as rows.';
+
+create view webhook_attempts with (security_invoker = true) as
+  select
+    attempt.number as id,
+    delivery.bucket,
+    delivery.id as delivery_id,
+    delivery.endpoint_id,
+    (attempt.entry ->> 'attempt')::int as attempt,
+    (attempt.entry ->> 'token')::bigint as lease_token,
+    (attempt.entry ->> 'started_at')::timestamptz as started_at,
+    (attempt.entry ->> 'duration_ms')::int as duration_ms,
+    (attempt.entry ->> 'status')::int as status,
+    attempt.entry ->> 'error_code' as error_code,
+    attempt.entry ->> 'error' as error,
+    attempt.entry ->> 'response' as response,
+    (attempt.entry ->> 'recorded_at')::timestamptz as recorded_at
+  from webhook_outbox as delivery
+  cross join lateral jsonb_array_elements(delivery.history) with ordinality as attempt (entry, number);
+
+comment on view webhook_attempts is 'Every attempt at a delivery, from webhook_outbox.history.';
+comment on column webhook_attempts.id is 'Number of the attempt within the history of the delivery, from 1.';
+comment on column webhook_attempts.bucket is 'The bucket of the delivery.';
+comment on column webhook_attempts.delivery_id is 'The delivery that was attempted.';
+comment on column webhook_attempts.endpoint_id is 'The endpoint of the delivery.';
+comment on column webhook_attempts.attempt is 'Number of the attempt since the delivery was sent or last requeued, from 1.';
+comment on column webhook_attempts.lease_token is 'The fencing token under which the attempt was made.';
+comment on column webhook_attempts.started_at is 'When the attempt started. Null: the lease expired, and it is not known whether an attempt was made.';
+comment on column webhook_attempts.duration_ms is 'How many milliseconds the attempt took.';
+comment on column webhook_attempts.status is 'The HTTP status of the response.';
+comment on column webhook_attempts.error_code is 'Why the attempt failed, as a code. Null: it succeeded.';
+comment on column webhook_attempts.error is 'Why the attempt failed, as a sentence.';
+comment on column webhook_attempts.response is 'The beginning of the response.';
+comment on column webhook_attempts.recorded_at is 'When the attempt was recorded.';
+
+-- The WHEN clause decides; the function is only called to refuse.
+create function refuse_webhook_transition() returns trigger
+language plpgsql set search_path from current
+as $$
+begin
+  if new.lease_token < old.lease_token then
+    raise exception 'the lease_token of delivery % never goes down: % cannot follow %', old.id, new.lease_token, old.lease_token
+      using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'lease_token',
+        hint = 'Do not write lease_token; a claim raises it by one.';
+  end if;
+  raise exception 'delivery % cannot go from % to %', old.id, old.delivery_status, new.delivery_status
+    using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'delivery_status',
+      detail = 'Legal are pending → delivered, pending → failed, delivered → pending, failed → pending.',
+      hint = 'A finished delivery returns to pending by leasehold webhooks requeue only.';
+end
+$$;
+
+comment on function refuse_webhook_transition() is 'Refuses a transition that is not one of the four legal ones, and names these.';
+
+create trigger webhook_transition before update of delivery_status, lease_token on webhook_outbox for each row
+  when (
+    case old.delivery_status
+      when 'pending' then new.delivery_status in ('pending', 'delivered', 'failed')
+      else new.delivery_status in (old.delivery_status, 'pending')
+    end is not true
+    or new.lease_token < old.lease_token
+  )
+  execute function refuse_webhook_transition();
+
+comment on trigger webhook_transition on webhook_outbox is 'The state machine, for everyone who writes to the table. It only refuses.';
+
+-- Limits of what a sender gives. Deliveries in every state can be inserted, because a restored dump does that; a sender
+-- cannot do so, because leasehold_producer may only insert into the columns that are a sender's to set.
+create function refuse_webhook_delivery() returns trigger
+language plpgsql set search_path from current
+as $$
+declare
+  field text;
+  problem text;
+  remedy text;
+  code text := 'check_violation';
+begin
+  if octet_length(new.event_type) not between 1 and 255 then
+    field := 'event_type';
+    problem := format('the event_type has %s bytes, and must have 1 to 255', octet_length(new.event_type));
+    remedy := 'Name what happened, for example order.paid.';
+  elsif octet_length(new.ordering_key) not between 1 and 1024 then
+    field := 'ordering_key';
+    problem := format('the ordering_key of a %s event has %s bytes, and must have 1 to 1024', new.event_type, octet_length(new.ordering_key));
+    remedy := 'Give a shorter text that is not empty, or null for an event without an order.';
+  elsif octet_length(new.body) > 266240 then
+    field := 'body';
+    problem := format('the body of a %s event has %s bytes, and at most 266240 are allowed', new.event_type, octet_length(new.body));
+    remedy := 'Store large data elsewhere and send a reference to it.';
+    code := 'program_limit_exceeded';
+  elsif octet_length(new.headers::text) > 16384 then
+    field := 'headers';
+    problem := format('the headers of a %s event have %s bytes, and at most 16384 are allowed', new.event_type, octet_length(new.headers::text));
+    remedy := 'Headers are sent as HTTP headers. Put data into the payload.';
+    code := 'program_limit_exceeded';
+  elsif not isfinite(new.next_attempt_at) then
+    field := 'next_attempt_at';
+    problem := format('the next_attempt_at of a %s event is %s, and must be a finite time', new.event_type, new.next_attempt_at);
+    remedy := 'Give the time from which on the event may be delivered.';
+  else
+    field := 'created_at';
+    problem := format('the created_at of a %s event is %s, and must be a finite time', new.event_type, new.created_at);
+    remedy := 'Insert the delivery without created_at.';
+  end if;
+  raise exception '%', problem
+    using errcode = code, schema = tg_table_schema, table = tg_table_name, column = field, hint = remedy;
+end
+$$;
+
+comment on function refuse_webhook_delivery() is 'Refuses a delivery that is outside a limit, and names the field, its value and the remedy.';
+
+-- The body is larger than the payload by its envelope: the event type and a time, for which 4096 bytes are allowed.
+create trigger webhook_limits before insert on webhook_outbox for each row
+  when (
+    octet_length(new.event_type) not between 1 and 255
+    or octet_length(new.ordering_key) not between 1 and 1024
+    or octet_length(new.body) > 266240
+    or octet_length(new.headers::text) > 16384
+    or not isfinite(new.next_attempt_at)
+    or not isfinite(new.created_at)
+  )
+  execute function refuse_webhook_delivery();
+
+comment on trigger webhook_limits on webhook_outbox is 'The limits of a delivery, so that a plain INSERT is as safe as send_webhook(). It only refuses.';
+
+create function wake_webhooks() returns trigger
+language plpgsql set search_path from current
+as $$
+begin
+  perform wake('webhooks');
+  return null;
+end
+$$;
+
+comment on function wake_webhooks() is 'Tells the dispatchers that there may be deliveries to make, or that endpoints have changed.';
+
+create trigger webhook_written after insert on webhook_outbox for each statement execute function wake_webhooks();
+
+comment on trigger webhook_written on webhook_outbox is 'Wakes the dispatchers, whatever statement inserts the deliveries.';
+
+create trigger webhook_endpoint_changed after insert or update or delete on webhook_endpoints
+  for each statement execute function wake_webhooks();
+
+comment on trigger webhook_endpoint_changed on webhook_endpoints is 'Wakes the dispatchers when endpoints change.';
+
+create function send_webhook(
+  event_type text,
+  payload jsonb,
+  tenant text default '',
+  ordering_key text default null,
+  headers jsonb default '{}',
+  available_at timestamptz default null,
+  event_id uuid default null
+) returns int
+language plpgsql set search_path from current
+as $$
+#variable_conflict use_column
+declare
+  size constant int := octet_length(send_webhook.payload::text);
+  body constant text := '{"type":' || to_json(send_webhook.event_type)::text
+    || ',"timestamp":"' || to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+    || '","data":' || send_webhook.payload::text || '}';
+  wanted constant uuid := coalesce(send_webhook.event_id, new_event_id());
+  written int;
+begin
+  -- These hold for an event that no endpoint subscribes to as well; the other limits are those of webhook_outbox.
+  if body is null then
+    raise exception 'an event has a type and a payload, and one of them is null'
+      using errcode = 'null_value_not_allowed', hint = 'Give both; a payload without a value is ''null''::jsonb.';
+  end if;
+  if octet_length(send_webhook.ordering_key) not between 1 and 1024 then
+    raise exception 'the ordering_key of a % event has % bytes, and must have 1 to 1024', send_webhook.event_type, octet_length(send_webhook.ordering_key)
+      using errcode = 'check_violation', hint = 'Give a shorter text that is not empty, or null for an event without an order.';
+  end if;
+  if size > 262144 then
+    raise exception 'the payload of a % event has % bytes, and at most 262144 are allowed', send_webhook.event_type, size
+      using errcode = 'program_limit_exceeded', hint = 'Store large data elsewhere and send a reference to it.';
+  end if;
+  insert into webhook_outbox (event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at)
+  select wanted, e.id, send_webhook.event_type, case when e.ordered then send_webhook.ordering_key end, body,
+    coalesce(send_webhook.headers, '{}'), coalesce(send_webhook.available_at, now())
+  from webhook_endpoints as e
+  where e.tenant = coalesce(send_webhook.tenant, '') and e.enabled and webhook_wanted(e.event_types, send_webhook.event_type)
+  order by e.id
+  on conflict (event_id, endpoint_id, bucket) do nothing;
+  get diagnostics written = row_count;
+  return written;
+end
+$$;
+
+comment on function send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid) is
+'Writes a delivery for every enabled endpoint of the tenant that subscribes to the event type, in the transaction of the caller, and returns their number. An event_id that was sent before is the same event: an endpoint receives it once.';
+
+-- Grants to a role that does not exist are skipped; 001_core.sql describes the roles.
+do $$
+declare
+  granted record;
+begin
+  for granted in
+    select role, privilege
+    from (values
+      ('leasehold_producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
+      ('leasehold_producer', 'select (id, tenant, enabled, event_types, ordered) on webhook_endpoints'),
+      ('leasehold_producer', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),
+      -- What ON CONFLICT and RETURNING event_id need.
+      ('leasehold_producer', 'select (bucket, event_id, endpoint_id) on webhook_outbox'),
+      -- A relay can publish to webhooks, so that a worker inserts deliveries.
+      ('leasehold_worker', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
+      ('leasehold_worker', 'select, insert, update, delete on webhook_outbox'),
+      ('leasehold_worker', 'select on webhook_endpoints, webhook_attempts'),
+      -- The circuit breaker, and an endpoint that answers 410.
+      ('leasehold_worker', 'update (enabled, disabled_reason, disabled_at, failures, failing_since, open_until, updated_at) on webhook_endpoints'),
+      ('leasehold_reader', 'select on webhook_outbox, webhook_attempts'),
+      -- All but headers, secret and previous_secret.
+      ('leasehold_reader', 'select (id, tenant, url, description, event_types, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on webhook_endpoints'),
+      ('leasehold_operator', 'select on webhook_attempts'),
+      ('leasehold_operator', 'select, update, delete on webhook_outbox'),
+      -- Rotating a secret reads the encrypted one.
+      ('leasehold_operator', 'select, insert, update, delete on webhook_endpoints')
+    ) as wanted (role, privilege)
+    where exists (select from pg_roles where rolname = role)
+  loop
+    execute format('grant %s to %I', granted.privilege, granted.role);
+  end loop;
+end
+$$;

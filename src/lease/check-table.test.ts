@@ -1,0 +1,301 @@
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { openLeaseStore } from './store.ts'
+import { leaseTable } from './declaration.ts'
+import type { LeaseTableDeclaration } from './table.ts'
+
+const db = openDatabase({ url: useDatabase().url })
+afterAll(async () => db.close())
+
+/** As seed 004 has it, with the index that it asks for. */
+const GOOD = `
+  create schema if not exists app;
+  drop table if exists app.payments cascade;
+  create table app.payments (
+    id uuid primary key default gen_random_uuid(),
+    status text not null default 'pending',
+    created_at timestamptz not null default now(),
+    lease_owner text,
+    lease_until timestamptz,
+    lease_token bigint
+  );
+  create index payments_claim on app.payments (status, lease_until, created_at, id)`
+
+const declaration = {
+  table: 'app.payments',
+  id: 'id',
+  lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
+  claimable: "status in ('pending', 'detected')",
+  order: ['created_at', 'id'],
+  onExpiry: 'claimable',
+  outcomes: { confirmed: { set: { status: "'confirmed'" } } },
+} as const satisfies LeaseTableDeclaration
+
+async function open(changes: Partial<LeaseTableDeclaration> = {}): Promise<unknown> {
+  return openLeaseStore(db, leaseTable<string>({ ...declaration, ...changes }), { owner: 'worker' })
+}
+
+beforeEach(async () => {
+  await db.query({ text: GOOD })
+})
+
+it('REC-07: a table with nullable lease columns and the index of the source document fits', async () => {
+  await expect(open()).resolves.toBeDefined()
+})
+
+describe('a table that does not fit is refused with the remedy', () => {
+  it.each<[string, string, Partial<LeaseTableDeclaration>, readonly string[]]>([
+    ['is not there', '', { table: 'app.paymentz' }, ['app.paymentz', 'no such table', '`table`']],
+    [
+      'is a view',
+      'create or replace view app.open_payments as select * from app.payments',
+      { table: 'app.open_payments' },
+      ['app.open_payments', 'not a table', 'the table underneath'],
+    ],
+    [
+      'lacks a lease column',
+      'alter table app.payments drop column lease_token',
+      {},
+      [
+        'no column lease_token',
+        '`lease.token`',
+        'ALTER TABLE app.payments ADD COLUMN lease_token bigint;',
+      ],
+    ],
+    [
+      'has a lease column of the wrong type',
+      'alter table app.payments drop column lease_until, add column lease_until timestamp',
+      {},
+      [
+        'lease_until',
+        'is timestamp without time zone and must be timestamp with time zone',
+        'ALTER TABLE app.payments ALTER COLUMN lease_until TYPE timestamp with time zone;',
+      ],
+    ],
+    [
+      'has a token of the wrong type',
+      'alter table app.payments alter column lease_token type uuid using null',
+      {},
+      ['lease_token', 'is uuid and must be bigint'],
+    ],
+    [
+      'lacks an order column',
+      '',
+      { order: ['due_at'] },
+      ['no column due_at', '`order`', 'the columns are id, status'],
+    ],
+    [
+      'lacks a column an outcome writes',
+      '',
+      { outcomes: { done: { set: { finished: 'true' } } } },
+      ['no column finished', '`outcomes.done`'],
+    ],
+    [
+      'has no unique key',
+      'alter table app.payments drop constraint payments_pkey',
+      {},
+      ['nothing keeps id unique', 'ADD PRIMARY KEY (id)'],
+    ],
+    [
+      'has only a partial unique key',
+      'alter table app.payments drop constraint payments_pkey; create unique index on app.payments (id) where id is not null',
+      {},
+      ['nothing keeps id unique'],
+    ],
+    [
+      'has an id that may be null',
+      'alter table app.payments drop constraint payments_pkey, add unique (id), alter column id drop not null',
+      {},
+      ['its column id may be null', 'ALTER COLUMN id SET NOT NULL'],
+    ],
+    [
+      'has too short an owner',
+      'alter table app.payments alter column lease_owner type varchar(20)',
+      {},
+      ['lease_owner holds 20 characters', 'ALTER COLUMN lease_owner TYPE text'],
+    ],
+    [
+      'has too coarse an end of the lease',
+      'alter table app.payments alter column lease_until type timestamptz(0)',
+      {},
+      ['lease_until keeps 0 digits of a second'],
+    ],
+    [
+      'has an index for the claim in another order',
+      `drop index app.payments_claim; create index on app.payments (id) where status in ('pending', 'detected');
+       create index on app.payments (id) where lease_owner is not null`,
+      {},
+      ['no index serves the claim'],
+    ],
+    [
+      'has no index for the claim',
+      'drop index app.payments_claim; create index on app.payments (id) where lease_owner is not null',
+      {},
+      [
+        'no index serves the claim',
+        `CREATE INDEX CONCURRENTLY payments_claim ON app.payments (created_at, id) WHERE status in ('pending', 'detected');`,
+      ],
+    ],
+    [
+      'has an invalid index for the claim',
+      `update pg_index set indisvalid = false where indexrelid = 'app.payments_claim'::regclass;
+       create index on app.payments (id) where lease_owner is not null`,
+      {},
+      ['no index serves the claim'],
+    ],
+    [
+      'has no index for the reaper',
+      `drop index app.payments_claim; create index on app.payments (created_at, id) where status in ('pending', 'detected')`,
+      {},
+      [
+        'no index serves the reaper',
+        `CREATE INDEX CONCURRENTLY payments_leased ON app.payments (id) WHERE lease_owner IS NOT NULL;`,
+      ],
+    ],
+    [
+      'has no index for the walk of ordering keys',
+      `alter table app.payments add column customer text;
+       create index on app.payments (created_at, id) where status in ('pending', 'detected') and customer is null;
+       create unique index on app.payments (customer) where lease_owner is not null`,
+      {
+        held: 'lease_owner is not null',
+        ordering: { key: 'customer', unfinished: "status in ('pending', 'detected')" },
+      },
+      [
+        'no index serves the claim by ordering key',
+        `CREATE INDEX CONCURRENTLY payments_keys ON app.payments (customer, id) WHERE customer IS NOT NULL AND (status in ('pending', 'detected'));`,
+      ],
+    ],
+    [
+      'has no index for the walk of the ordering keys of its groups',
+      `alter table app.payments add column customer text, add column shop text;
+       create index on app.payments (shop, created_at, id) where status in ('pending', 'detected') and customer is null;
+       create unique index on app.payments (shop, customer) where lease_owner is not null`,
+      {
+        held: 'lease_owner is not null',
+        ordering: { key: 'customer', unfinished: "status in ('pending', 'detected')" },
+        groups: 'shop',
+      },
+      ['no index serves the claim by ordering key', 'ON app.payments (shop, customer, id) WHERE customer IS NOT NULL'],
+    ],
+    [
+      'has no unique index on what is in flight of an ordering key',
+      `alter table app.payments add column customer text;
+       create index on app.payments (created_at, id) where status in ('pending', 'detected') and customer is null;
+       create index on app.payments (customer, id) where customer is not null and (status in ('pending', 'detected'))`,
+      {
+        held: 'lease_owner is not null',
+        ordering: { key: 'customer', unfinished: "status in ('pending', 'detected')" },
+      },
+      [
+        'nothing keeps two rows of an ordering key from being in flight',
+        'CREATE UNIQUE INDEX CONCURRENTLY payments_in_flight ON app.payments (customer) WHERE lease_owner is not null;',
+      ],
+    ],
+    [
+      'has a column with a name that the statements use',
+      'alter table app.payments add column ready int',
+      { order: ['ready', 'id'] },
+      ['column ready has a name that the kernel'],
+    ],
+    [
+      'is declared with a predicate that is not SQL',
+      '',
+      { claimable: "status is 'pending'" },
+      ['PostgreSQL refuses the statement', 'syntax error'],
+    ],
+    [
+      'is declared with an unknown column in a predicate',
+      '',
+      { claimable: "state = 'pending'" },
+      ['PostgreSQL refuses the statement', 'column "state" does not exist'],
+    ],
+  ])('which %s', async (_, change, declared, parts) => {
+    if (change !== '') await db.query({ text: change })
+    const refusal = await open(declared).then(
+      () => undefined,
+      (error: unknown) => error,
+    )
+    expect(refusal).toMatchObject({ code: 'LEASE_TABLE_MISFIT' })
+    for (const part of parts) expect(String(refusal)).toContain(part)
+  })
+
+  it('and the suggested statements mend it', async () => {
+    await db.query({
+      text: 'drop index app.payments_claim; alter table app.payments drop column lease_token',
+    })
+    for (let mended = 0; mended < 3; mended += 1) {
+      const refusal = await open().then(
+        () => undefined,
+        (error: unknown) => String(error),
+      )
+      const statement = /Run: (.*);/.exec(refusal ?? '')?.[1]
+      expect(statement, refusal).toBeDefined()
+      await db.query({ text: statement ?? '' })
+    }
+    await expect(open()).resolves.toBeDefined()
+  })
+})
+
+it('an empty owner is refused', async () => {
+  await expect(openLeaseStore(db, leaseTable(declaration), { owner: ' ' })).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+  })
+})
+
+it('a partitioned table fits, and its suggested index can be built', async () => {
+  await db.query({
+    text: `drop table if exists app.parts;
+      create table app.parts (id bigint not null, status text not null default 'pending', created_at timestamptz not null default now(),
+        lease_owner text, lease_until timestamptz, lease_token bigint, primary key (id)) partition by range (id);
+      create table app.parts_1 partition of app.parts for values from (0) to (100);
+      create table app.parts_2 partition of app.parts for values from (100) to (200);
+      create index on app.parts (id) where lease_owner is not null;
+      insert into app.parts (id) values (1), (101)`,
+  })
+  const refusal = await open({ table: 'app.parts' }).then(String, String)
+  const statement = /Run: (CREATE INDEX .*);/.exec(refusal)?.[1]
+  await db.query({ text: statement ?? refusal })
+  const table = leaseTable({ ...declaration, table: 'app.parts' })
+  const store = await openLeaseStore(db, table, { owner: 'worker' })
+  const { claimed } = await store.claim({ limit: 5, leaseMs: 60_000 })
+  expect(claimed.map(({ lease }) => lease.id)).toEqual(['1', '101'])
+  expect(
+    (
+      await store.settle(
+        'confirmed',
+        claimed.map(({ lease }) => lease),
+      )
+    ).ended,
+  ).toHaveLength(2)
+})
+
+it('a role that may only read, and transactions that are not READ COMMITTED, are refused for what they are', async () => {
+  await db.query({
+    text: 'drop role if exists fit_reader; create role fit_reader; grant usage on schema app to fit_reader; grant select on app.payments to fit_reader',
+  })
+  const asReader: typeof db = {
+    ...db,
+    transaction: async (work) =>
+      db.transaction(async (tx) => {
+        await tx.query({ text: 'set local role fit_reader' })
+        return work(tx)
+      }),
+  }
+  await expect(openLeaseStore(asReader, leaseTable(declaration), { owner: 'worker' })).rejects.toThrow(
+    /GRANT SELECT, UPDATE/,
+  )
+  await db.query({ text: 'drop owned by fit_reader; drop role fit_reader' })
+  const repeatable: typeof db = {
+    ...db,
+    transaction: async (work) =>
+      db.transaction(async (tx) => {
+        await tx.query({ text: 'set transaction isolation level repeatable read' })
+        return work(tx)
+      }),
+  }
+  await expect(openLeaseStore(repeatable, leaseTable(declaration), { owner: 'worker' })).rejects.toThrow(
+    /repeatable read.*default_transaction_isolation = 'read committed'/,
+  )
+})

@@ -1,0 +1,198 @@
+import type { Database } from '../postgres/database.ts'
+import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
+import { inspectTable, type TableShape } from './inspect.ts'
+import { schemaMismatch } from './schema-mismatch.ts'
+import { refuseSlowPlans } from './plans.ts'
+import type { LeaseTable } from './table.ts'
+
+const TEXT = ['text', 'character varying']
+const INTEGER = ['smallint', 'integer', 'bigint']
+const INSTANT = ['timestamp with time zone']
+/** A walk from key to key needs to know the lowest value of the type. */
+const ORDERING_KEY = ['text', 'character varying', 'uuid', 'smallint', 'integer', 'bigint']
+
+/** A column a declaration names, what it must be, and what to create when it is missing. */
+interface Expected {
+  readonly role: string
+  readonly column: string
+  /** `undefined`: any type will do, and the library cannot suggest one. */
+  readonly types?: readonly string[]
+}
+
+/**
+ * Checks a declaration against the real table and returns its shape.
+ * What does not fit is refused here, at start, with the statement that would mend it, not at the first claim.
+ */
+export async function checkTable(db: Database, table: LeaseTable): Promise<TableShape> {
+  const inspection = await inspectTable(db, table)
+  if (inspection.found === 'nothing') {
+    throw schemaMismatch(table, 'there is no such table', 'Create it (run its migrations), or correct `table`.')
+  }
+  if (inspection.found === 'otherKind') {
+    throw schemaMismatch(
+      table,
+      `it is not a table (relkind ${inspection.kind})`,
+      'Lease the table underneath: only a table can lock its rows.',
+    )
+  }
+  const { shape } = inspection
+  for (const expected of expectedColumns(table)) checkColumn(table, shape, expected)
+  checkKey(table, shape)
+  checkOneInFlight(table, shape)
+  checkNames(table)
+  checkRoom(table, shape)
+  await refuseSlowPlans(db, table, shape)
+  return shape
+}
+
+function expectedColumns(table: LeaseTable): Expected[] {
+  const { lease } = table
+  const written = [
+    ...Object.entries(table.writes).map(([verb, set]) => [`writes.${verb}`, set] as const),
+    ...Object.entries(table.outcomes).map(([outcome, { set }]) => [`outcomes.${outcome}`, set] as const),
+  ]
+  return [
+    ...table.key.flatMap((column) => named('id', column)),
+    ...named('bucket', table.bucket, INTEGER),
+    ...named('lease.owner', lease.owner, TEXT),
+    ...named('lease.until', lease.until, INSTANT),
+    ...named('lease.token', lease.token, ['bigint']),
+    ...named('availableAt', table.availableAt, INSTANT),
+    ...named('attempts.column', table.attempts?.column, INTEGER),
+    ...named('attempts.expiries', table.attempts?.expiries, INTEGER),
+    ...named('attempts.max', maxColumn(table), INTEGER),
+    ...named('ordering.key', table.ordering?.key, ORDERING_KEY),
+    ...named('groups', table.groups),
+    ...table.order.flatMap(({ column }) => named('order', column)),
+    ...(table.columns ?? []).flatMap((column) => named('columns', column)),
+    ...written.flatMap(([role, set]) => Object.keys(set).flatMap((column) => named(role, column))),
+  ]
+}
+
+function checkColumn(table: LeaseTable, shape: TableShape, { role, column, types }: Expected): void {
+  const target = quoteQualified(table.schema, table.name)
+  const real = shape.columns.get(column)
+  if (real === undefined) {
+    throw schemaMismatch(
+      table,
+      `it has no column ${quote(column)}, which \`${role}\` names`,
+      types === undefined
+        ? `Correct \`${role}\`; the columns are ${[...shape.columns.keys()].map(quote).join(', ')}.`
+        : `Run: ALTER TABLE ${target} ADD COLUMN ${quote(column)} ${types[0]};`,
+    )
+  }
+  if (types !== undefined && !types.includes(real.type)) {
+    throw schemaMismatch(
+      table,
+      `its column ${quote(column)}, which \`${role}\` names, is ${real.type} and must be ${types.join(' or ')}`,
+      `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(column)} TYPE ${types[0]};`,
+    )
+  }
+}
+
+/** An id that is null names no row; one that names two would lease both; one without an index would read the whole table on every write. */
+function checkKey(table: LeaseTable, shape: TableShape): void {
+  const identifying = [...(table.bucket === undefined ? [] : [table.bucket]), ...table.key]
+  const nullable = identifying.find((column) => shape.columns.get(column)?.notNull === false)
+  if (nullable !== undefined) {
+    throw schemaMismatch(
+      table,
+      `its column ${quote(nullable)} may be null, so that \`id\` does not identify every row`,
+      `Run: ALTER TABLE ${quoteQualified(table.schema, table.name)} ALTER COLUMN ${quote(nullable)} SET NOT NULL;`,
+    )
+  }
+  const unique = shape.indexes.some(
+    (index) =>
+      index.unique &&
+      index.own &&
+      index.predicate === undefined &&
+      index.columns.every((column) => column !== undefined && identifying.includes(column)),
+  )
+  if (!unique) {
+    const columns = identifying.map(quote).join(', ')
+    throw schemaMismatch(
+      table,
+      `nothing keeps ${columns} unique, which \`id\` says identifies a row`,
+      `Run: ALTER TABLE ${quoteQualified(table.schema, table.name)} ADD PRIMARY KEY (${columns}); or name the key in \`id\`.`,
+    )
+  }
+}
+
+/**
+ * That one row of an ordering key is in flight is a constraint: two claims with different snapshots may pick two rows of
+ * a key, and only a unique index refuses the second.
+ */
+function checkOneInFlight(table: LeaseTable, shape: TableShape): void {
+  const { ordering, groups, bucket, held } = table
+  if (ordering === undefined) return
+  const columns = [bucket, groups, ordering.key].filter((column) => column !== undefined)
+  const isUnique = shape.indexes.some(
+    (index) =>
+      index.unique &&
+      index.own &&
+      index.columns.includes(ordering.key) &&
+      index.columns.every((column) => column !== undefined && columns.includes(column)),
+  )
+  if (isUnique) return
+  const concurrently = shape.partitioned ? '' : 'CONCURRENTLY '
+  throw schemaMismatch(
+    table,
+    'nothing keeps two rows of an ordering key from being in flight at once',
+    `Run: CREATE UNIQUE INDEX ${concurrently}${quote(`${table.name}_in_flight`.slice(0, 63))} ON ${quoteQualified(table.schema, table.name)} (${columns.map(quote).join(', ')}) WHERE ${held ?? ''};`,
+  )
+}
+
+/** A worker id and a token have to fit into the owner, and a moment into the end of the lease. */
+const SHORTEST_OWNER = 100
+const COARSEST_UNTIL = 3
+
+function checkRoom(table: LeaseTable, shape: TableShape): void {
+  const target = quoteQualified(table.schema, table.name)
+  const { owner, until } = table.lease
+  const length = shape.columns.get(owner)?.modifier ?? SHORTEST_OWNER
+  if (length < SHORTEST_OWNER) {
+    throw schemaMismatch(
+      table,
+      `its column ${quote(owner)} holds ${length} characters, which the id of a worker may exceed`,
+      `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(owner)} TYPE text;`,
+    )
+  }
+  const precision = shape.columns.get(until)?.modifier ?? COARSEST_UNTIL
+  if (precision < COARSEST_UNTIL) {
+    throw schemaMismatch(
+      table,
+      `its column ${quote(until)} keeps ${precision} digits of a second, so that a lease could end before it is over`,
+      `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(until)} TYPE timestamp with time zone;`,
+    )
+  }
+}
+
+/** What the statements call their own columns; a key, order or group column of that name would be ambiguous. */
+const RESERVED = new Set([
+  ...['held_token', 'held_owner', 'held_until', 'suspect', 'suspects', 'bytes', 'bytes_before', 'ready', 'step'],
+  ...['found', 'room', 'due_at', 'nth', 'nth_of_all', 'exhausted'],
+])
+
+function checkNames(table: LeaseTable): void {
+  const used = [
+    ...table.key,
+    ...table.order.map(({ column }) => column),
+    ...[table.groups, table.ordering?.key].filter((column) => column !== undefined),
+  ]
+  const reserved = used.find((column) => RESERVED.has(column))
+  if (reserved !== undefined) {
+    throw schemaMismatch(
+      table,
+      `its column ${quote(reserved)} has a name that the kernel's statements use for themselves`,
+      'Rename it, or use another column for `id`, `order`, `groups` and `ordering.key`.',
+    )
+  }
+}
+
+function maxColumn({ attempts }: LeaseTable): string | undefined {
+  return typeof attempts?.max === 'string' ? attempts.max : undefined
+}
+
+function named(role: string, column: string | undefined, types?: readonly string[]): Expected[] {
+  return column === undefined ? [] : [{ role, column, ...(types === undefined ? {} : { types }) }]
+}

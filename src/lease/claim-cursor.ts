@@ -1,0 +1,153 @@
+import { type Clock, systemClock } from '../clock.ts'
+import type { Way } from './statements.ts'
+import type { Claim, ClaimRequest, Cursor, Ended, LeaseStore, Settlement } from './verbs.ts'
+
+/** Scans from the start may take this share of the time; the others continue where the last claim ended. */
+const SHARE_FOR_FULL_SCANS = 0.03
+
+/** A way that had nothing to claim is tried again after this time, although another way still has. */
+const RECHECK_MS = 250
+
+type Request = Omit<ClaimRequest, 'cursor' | 'way'>
+
+/** A scan from the start that takes less than this is made whenever the cursor has nothing more. */
+const CHEAP_SCAN_MS = 5
+
+/** What claiming a row costs beside finding it, roughly; not counted as cost of the scan. */
+const CLAIM_MS_PER_ROW = 0.05
+
+export interface Scanned {
+  /** No way of finding rows has more to claim at this moment. */
+  readonly drained: boolean
+  /** When a scan from the start is affordable that may find rows before the cursor. */
+  readonly fullScanInMs?: number
+}
+
+interface WayState {
+  cursor: Cursor | undefined
+  /** The one before it: where claims in order start, so that neighbours that committed out of order are found. */
+  previous: Cursor | undefined
+  nextFullScan: number
+  fullScanMs: number
+  more: boolean
+  /** Whether anything was claimed since the scan last started at the beginning. */
+  claimedInScan: boolean
+  drainedUntil: number
+}
+
+/**
+ * Decides where each claim of a worker starts, and in a table with ordering keys by which way rows are found.
+ *
+ * While an old snapshot is open anywhere in the database, the index entries of finished rows cannot be removed, and
+ * every scan from the start walks past all of them: 65k rows/s fell to 18k within 500k rows. So a claim continues where
+ * the one before it ended. What becomes claimable before the cursor (a late commit, a retry, a released row) is found by
+ * a scan from the start; there is one as often as its measured cost allows.
+ *
+ * A walk of ordering keys always goes on to the last key and then starts at the first again.
+ */
+export class ClaimCursor<Row extends object> {
+  readonly #store: LeaseStore<Row>
+  readonly #clock: Clock
+  readonly #ways: ReadonlyMap<Way, WayState>
+  #last: Way | undefined
+
+  constructor(store: LeaseStore<Row>, clock: Clock = systemClock) {
+    this.#store = store
+    this.#clock = clock
+    this.#ways = new Map(store.ways.map((way) => [way, newState()]))
+  }
+
+  /** Something may have become claimable by any way. */
+  wake(): void {
+    for (const state of this.#ways.values()) state.drainedUntil = Number.NEGATIVE_INFINITY
+  }
+
+  async claim(request: Request): Promise<Claim<Row> & Scanned> {
+    const way = this.#nextWay()
+    return this.#scan(way, request, async (whole) => this.#store.claim(whole))
+  }
+
+  /** Settles a batch and claims the next one by the given way: rows with an ordering key make room for their followers. */
+  async settleAndClaim(
+    way: Way,
+    settlement: Settlement,
+    request: Request,
+  ): Promise<Ended & Claim<Row> & Scanned> {
+    return this.#scan(way, request, async (whole) => this.#store.settleAndClaim(settlement, whole))
+  }
+
+  async #scan<Result extends Claim<Row>>(
+    way: Way,
+    request: Request,
+    send: (request: ClaimRequest) => Promise<Result>,
+  ): Promise<Result & Scanned> {
+    const state = this.#ways.get(way) ?? newState()
+    const startedAt = this.#clock.monotonicNow()
+    const cursor = way === 'key' ? state.cursor : startOf(state, startedAt)
+    const claim = await send({ ...request, way, cursor })
+    // No scan was made: it says nothing of where the next one starts, or of what there is.
+    if (request.continueOnly === true) return { ...claim, drained: false }
+    const endedAt = this.#clock.monotonicNow()
+    const isDrained = way === 'key' ? walked(state, cursor, claim) : scanned(state, claim)
+    if (cursor === undefined) {
+      state.fullScanMs = Math.max(0, endedAt - startedAt - claim.claimed.length * CLAIM_MS_PER_ROW)
+      state.nextFullScan = endedAt + (endedAt - startedAt) / SHARE_FOR_FULL_SCANS
+    }
+    state.drainedUntil = isDrained ? endedAt + RECHECK_MS : Number.NEGATIVE_INFINITY
+    const drained = [...this.#ways.values()].every(({ drainedUntil }) => drainedUntil > endedAt)
+    // A walk of keys needs none: it visits all of them anyway.
+    const isPartial = way !== 'key' && isDrained && cursor !== undefined
+    return {
+      ...claim,
+      drained,
+      ...(isPartial ? { fullScanInMs: Math.max(1, state.nextFullScan - endedAt) } : {}),
+    }
+  }
+
+  /** The ways take turns, as long as they have rows to claim. */
+  #nextWay(): Way {
+    const now = this.#clock.monotonicNow()
+    const ways = [...this.#ways.keys()]
+    const at = this.#last === undefined ? -1 : ways.indexOf(this.#last)
+    const inTurn = [...ways.slice(at + 1), ...ways.slice(0, at + 1)]
+    const way = inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ?? inTurn[0] ?? 'order'
+    this.#last = way
+    return way
+  }
+}
+
+function newState(): WayState {
+  return {
+    cursor: undefined,
+    previous: undefined,
+    nextFullScan: Number.NEGATIVE_INFINITY,
+    fullScanMs: 0,
+    more: false,
+    claimedInScan: false,
+    drainedUntil: Number.NEGATIVE_INFINITY,
+  }
+}
+
+/** A walk is over at the last key; there is nothing to claim when all of it found nothing, or took all it found. */
+function walked(state: WayState, from: Cursor | undefined, claim: Claim<unknown>): boolean {
+  const isWhole = from === undefined && claim.cursor === undefined
+  state.claimedInScan = (from !== undefined && state.claimedInScan) || claim.claimed.length > 0
+  state.cursor = claim.cursor
+  if (claim.cursor !== undefined) return false
+  return !claim.more && (isWhole || !state.claimedInScan)
+}
+
+/** Undefined: at the beginning, because that is due or costs little. */
+function startOf(state: WayState, now: number): Cursor | undefined {
+  const isAffordable = now >= state.nextFullScan || (!state.more && state.fullScanMs < CHEAP_SCAN_MS)
+  return isAffordable ? undefined : state.previous
+}
+
+function scanned(state: WayState, claim: Claim<unknown>): boolean {
+  if (claim.cursor !== undefined) {
+    state.previous = state.cursor
+    state.cursor = claim.cursor
+  }
+  state.more = claim.more
+  return !claim.more
+}

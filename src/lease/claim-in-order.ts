@@ -1,0 +1,99 @@
+import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
+import { answer, bytesBefore, claimTaken, orderBy, scanned, withinBytes } from './claim-parts.ts'
+import { settledFact, settleHeld } from './settle.ts'
+import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
+import type { Outcome } from './table.ts'
+import {
+  claimableNow,
+  inBucket,
+  millisecondsUntil,
+  notExcluded,
+  notHeld,
+  rowIdSql,
+  suspects,
+  type TableSql,
+} from './table-sql.ts'
+
+/**
+ * Claims the next rows along the claim index, starting at the cursor. In a table with an ordering key these are the
+ * rows that have none. With an outcome it settles a batch of finished rows too: half the round trips of a busy worker.
+ */
+export function claimInOrder(t: TableSql, settled?: Outcome): LeaseStatement {
+  const $ = parameters()
+  const limit = $('limit', 'int')
+  const found = t.expiries === undefined ? 'next' : '(select * from next union all select * from suspect) as found'
+  const within = withinBytes(t, $)
+  return statement(
+    t.table,
+    settled === undefined ? 'claim in order' : 'settle and claim in order',
+    $,
+    `
+with ${settled === undefined ? '' : `${settleHeld(t, $, settled)},\n`}${scan(t, $, settled !== undefined)},
+taken as materialized (
+  select *
+  from (select *${bytesBefore(t, orderBy(t))} from ${found}) as found
+  ${within === '' ? '' : `where ${within}`}
+  order by ${orderBy(t)}
+  limit (select ${limit})
+),
+${claimTaken(t, $)}
+${answer(t, $, {
+  cursor: `(select json_build_array(${list(t.order.map(({ name }) => `${name}::text`))})
+    from taken where not suspect order by ${orderBy(t, 'reversed')} limit 1)`,
+  more: `(select count(*) from next) >= ${limit} or (select count(*) from taken where not suspect) < (select count(*) from next)`,
+  dueInMs: nextDue(t, [inBucket(t, $), ...unordered(t), `(${t.table.claimable})`, suspects(t, false)]),
+  ...(t.table.bytes === undefined ? {} : { bytes: '(select sum(bytes) from taken)' }),
+  suspect: t.expiries === undefined ? 'null' : `(select ${rowIdSql(t)} from taken where suspect)`,
+  ...(settled === undefined ? {} : settledFact(t)),
+})}`,
+  )
+}
+
+/** What a claim in order would take next, without taking it: to find the row that stops a claim. */
+export function findInOrder(t: TableSql): LeaseStatement {
+  const $ = parameters()
+  return statement(
+    t.table,
+    'find in order',
+    $,
+    `
+with ${scan(t, $, false)}
+select ${rowIdSql(t)} as id from next
+${t.expiries === undefined ? '' : `union all select ${rowIdSql(t)} from suspect`}`,
+  )
+}
+
+/** The CTEs `next` and, where the table counts expiries, `suspect`: the rows that are found, each locked. */
+function scan(t: TableSql, $: Parameters, besidesHeld: boolean): string {
+  const where = [inBucket(t, $), ...unordered(t), ...claimableNow(t)]
+  const besides = [notExcluded(t, $), besidesHeld ? notHeld(t) : '']
+  const cursor =
+    t.lowestCursor === undefined
+      ? ''
+      : `(${list(t.order.map(({ name }) => name))}) >= (${list(t.order.map((o, i) => `(select ${$(`cursor${i + 1}`, o.type)})`))})`
+  const found = (which: readonly string[], limit: string, isSuspect: boolean): string => `
+  select ${scanned(t, 'order')}, ${isSuspect} as suspect
+  from ${t.target}
+  where ${and([...where, ...which, ...besides], '    ')}
+  order by ${orderBy(t)}
+  limit (select ${limit})
+  for update skip locked
+)`
+  return `next as materialized (${found([suspects(t, false), cursor], $('limit', 'int'), false)}${
+    t.expiries === undefined
+      ? ''
+      : `,
+suspect as materialized (          -- at most one, and none while the process runs another${found([suspects(t, true)], $('suspects', 'int'), true)}`
+  }`
+}
+
+/** Rows with an ordering key are claimed by key. */
+function unordered(t: TableSql): string[] {
+  return t.orderingKey === undefined ? [] : [`${t.orderingKey.name} is null`]
+}
+
+/** When the next row will be due that is not yet: an idle worker need not poll for it. */
+function nextDue(t: TableSql, where: readonly string[]): string {
+  const { availableAt } = t.table
+  return availableAt === undefined ? 'null' : millisecondsUntil(quote(availableAt), t.target, where)
+}

@@ -1,0 +1,372 @@
+import { Client } from 'pg'
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { ordered, subjectOf } from '../../test/support/lease-tables.ts'
+import { openDatabase, type Database } from '../postgres/database.ts'
+import { ClaimCursor } from './claim-cursor.ts'
+import type { Lease } from './lease.ts'
+import { openLeaseStore, type Claim, type LeaseStore } from './store.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const LEASE = { leaseMs: 60_000 }
+
+interface Job {
+  readonly id: string
+  readonly customer: string | null
+}
+
+type Store = LeaseStore<Job>
+
+async function openStore(owner = 'worker', on: Database = db): Promise<Store> {
+  return openLeaseStore<Job>(on, ordered.table, { owner })
+}
+
+/** One row for each customer named, in this order. */
+async function insert(...customers: readonly (string | null)[]): Promise<void> {
+  await db.query({
+    text: 'insert into public.ordered_jobs (customer) select customer from unnest($1::text[]) with ordinality as c (customer, n) order by n',
+    values: [customers],
+  })
+}
+
+/** Inserts a row whose transaction commits when the work is done. */
+async function whileUncommitted<T>(customer: string, work: () => Promise<T>): Promise<T> {
+  return db.transaction(async (tx) => {
+    await tx.query({ text: 'insert into public.ordered_jobs (customer) values ($1)', values: [customer] })
+    return work()
+  })
+}
+
+async function change(set: string, where = 'true'): Promise<void> {
+  await db.query({ text: `update public.ordered_jobs set ${set} where ${where}` })
+}
+
+async function claim(store: Store, limit = 100): Promise<Claim<Job>> {
+  return store.claim({ limit, ...LEASE })
+}
+
+function shown(claim: Claim<Job>): string[] {
+  return claim.claimed.map(({ row }) => `${row.customer} ${row.id}`)
+}
+
+function leasesOf(claim: Claim<Job>): Lease[] {
+  return claim.claimed.map(({ lease }) => lease)
+}
+
+beforeAll(async () => subjectOf(db, ordered).create())
+beforeEach(async () => db.query({ text: 'truncate public.ordered_jobs restart identity' }))
+afterAll(async () => db.close())
+
+describe('LIFE-13: rows of an ordering key', () => {
+  it('are claimed head by head, and rows without a key beside them', async () => {
+    await insert('a', 'a', 'b', null, 'a', 'b', null)
+    const store = await openStore()
+    expect(shown(await claim(store))).toEqual(['a 1', 'b 3', 'null 4', 'null 7'])
+    expect(shown(await claim(store))).toEqual([])
+  })
+
+  it('continue when the head is settled', async () => {
+    await insert('a', 'a', 'a')
+    const store = await openStore()
+    await store.settle('done', leasesOf(await claim(store)))
+    expect(shown(await claim(store))).toEqual(['a 2'])
+  })
+
+  it('continue in the statement that settles the head', async () => {
+    await insert('a', 'a', 'a', 'b')
+    const store = await openStore()
+    const first = await claim(store)
+    const next = await store.settleAndClaim({ leases: leasesOf(first) }, { limit: 10, ...LEASE })
+    expect(next.ended).toHaveLength(2)
+    expect(shown(next)).toEqual(['a 2'])
+    const last = await store.settleAndClaim({ leases: leasesOf(next) }, { limit: 10, ...LEASE })
+    expect(shown(last)).toEqual(['a 3'])
+  })
+
+  it('continue for the settled keys only, where nothing else is asked for', async () => {
+    await insert('a', 'b', 'a')
+    const store = await openStore()
+    const first = await store.claim({ limit: 1, ...LEASE, way: 'key' })
+    expect(shown(first)).toEqual(['a 1'])
+    const request = { limit: 10, ...LEASE, way: 'key', continueOnly: true } as const
+    expect(shown(await store.settleAndClaim({ leases: leasesOf(first) }, request))).toEqual(['a 3'])
+    expect(shown(await claim(store))).toEqual(['b 2'])
+  })
+
+  it('make room for other keys: no more are claimed than asked for', async () => {
+    await insert('a', 'b', 'c', 'd', 'a', 'b', 'c', 'd')
+    const store = await openStore()
+    const first = await claim(store, 8)
+    const next = await store.settleAndClaim({ leases: leasesOf(first) }, { limit: 3, ...LEASE })
+    expect([next.claimed.length, next.more]).toEqual([3, true])
+    expect(shown(next).length + shown(await claim(store)).length).toBe(4)
+  })
+
+  it.each(['retry', 'release', 'park'] as const)('wait for the head after %s', async (how) => {
+    await insert('a', 'a', 'b', 'b')
+    const store = await openStore()
+    const first = leasesOf(await claim(store)).slice(0, 1)
+    if (how === 'release') await store.release(first)
+    else if (how === 'retry')
+      await store.settle('retry', first, { args: [{ delay_ms: 3_600_000, error: 'no' }] })
+    else await store.settle('park', first)
+    expect(shown(await claim(store))).toEqual(how === 'release' ? ['a 1'] : [])
+    // A key that is held up does not delay other keys.
+    await insert('c')
+    expect(shown(await claim(store))).toEqual(['c 5'])
+  })
+
+  it('continue once an operator unblocks the head, or its retry is due', async () => {
+    await insert('a', 'a', 'b')
+    const store = await openStore()
+    const [parked, waiting] = leasesOf(await claim(store))
+    if (parked === undefined || waiting === undefined) throw new Error('nothing was claimed')
+    await store.settle('park', [parked])
+    await store.settle('retry', [waiting], { args: [{ delay_ms: 3_600_000, error: 'no' }] })
+    const empty = await claim(store)
+    expect(shown(empty)).toEqual([])
+    expect(empty.dueInMs).toBeGreaterThan(3_500_000)
+    await change('parked = false', 'parked')
+    await change('available_at = now()')
+    expect(shown(await claim(store))).toEqual(['a 2', 'b 3'])
+  })
+
+  it('continue when the reaper gives up the head, and wait while it does not', async () => {
+    await insert('a', 'a')
+    await change('attempts = 8', 'id = 1')
+    const store = await openStore()
+    for (const expected of [['a 1'], ['a 1'], ['a 2']]) {
+      expect(shown(await claim(store))).toEqual(expected)
+      await change("until = now() - interval '1 second'", 'owner is not null')
+      expect(await store.reap()).toHaveLength(1)
+      await change('available_at = now()')
+    }
+  })
+
+  it('wait for the transaction in which the head was settled', async () => {
+    await insert('a', 'a')
+    const store = await openStore()
+    const first = leasesOf(await claim(store))
+    await db.transaction(async (tx) => {
+      await store.settle('done', first, { tx })
+      expect(shown(await claim(store))).toEqual([])
+    })
+    expect(shown(await claim(store))).toEqual(['a 2'])
+  })
+
+  it('have one of them in flight, also when an earlier one commits late', async () => {
+    const store = await openStore()
+    const second = await whileUncommitted('a', async () => {
+      await insert('a', 'a')
+      return claim(store)
+    })
+    expect(shown(second)).toEqual(['a 2'])
+    expect(shown(await claim(store))).toEqual([])
+    // Not 'a 3': the head is the first unfinished row, wherever its id is.
+    const next = await store.settleAndClaim({ leases: leasesOf(second) }, { limit: 5, ...LEASE })
+    expect(shown(next)).toEqual(['a 1'])
+    await store.settle('done', leasesOf(next))
+    expect(shown(await claim(store))).toEqual(['a 3'])
+  })
+
+  it('have one of them in flight, also when a finished one is replayed', async () => {
+    await insert('a', 'a', 'a')
+    const store = await openStore()
+    await store.settle('done', leasesOf(await claim(store)))
+    const second = await claim(store)
+    await change("status = 'PENDING'", 'id = 1')
+    expect(shown(await claim(store))).toEqual([])
+    expect(await store.claim({ limit: 1, ...LEASE, ids: ['1'] })).toMatchObject({ claimed: [] })
+    const next = await store.settleAndClaim({ leases: leasesOf(second) }, { limit: 5, ...LEASE })
+    expect(shown(next)).toEqual(['a 1'])
+  })
+
+  it('are claimed by id only at the head', async () => {
+    await insert('a', 'a', null)
+    const store = await openStore()
+    expect(shown(await store.claim({ limit: 3, ...LEASE, ids: ['2'] }))).toEqual([])
+    expect(shown(await store.claim({ limit: 3, ...LEASE, ids: ['1', '2', '3'] }))).toEqual(['a 1', 'null 3'])
+    expect(shown(await store.claim({ limit: 3, ...LEASE, ids: ['2'] }))).toEqual([])
+  })
+
+  it('whose conditions come out as null do not end the walk', async () => {
+    await insert('a', 'b')
+    const table = { ...ordered.table, claimable: "status = 'PENDING' and nullif(customer, 'a') <> ''" }
+    const store = await openLeaseStore<Job>(db, table, { owner: 'worker' })
+    expect(shown(await claim(store))).toEqual(['b 2'])
+  })
+})
+
+describe('the walk from key to key', () => {
+  it('goes on where the last claim ended, and starts over after the last key', async () => {
+    await insert('a', 'b', 'c', 'd', 'a', 'b')
+    const store = await openStore()
+    const request = { limit: 2, ...LEASE, way: 'key' } as const
+    const first = await store.claim(request)
+    expect([shown(first), first.cursor, first.more]).toEqual([['a 1', 'b 2'], ['b'], true])
+    await store.settle('done', leasesOf(first))
+    const second = await store.claim({ ...request, cursor: ['c'], limit: 3 })
+    expect([shown(second), second.cursor, second.more]).toEqual([['c 3', 'd 4'], undefined, false])
+    expect(shown(await store.claim(request))).toEqual(['a 5', 'b 6'])
+  })
+
+  it('visits at most 1,000 keys in one statement, and a cursor gets to all of them', async () => {
+    const keys = Array.from({ length: 2_500 }, (_, n) => `key ${String(n).padStart(4, '0')}`)
+    await insert(...keys)
+    await change("available_at = now() + interval '1 hour'", "customer < 'key 2490'")
+    let now = 0
+    const cursor = new ClaimCursor(await openStore(), { monotonicNow: () => (now += 1) })
+    const seen: string[] = []
+    for (let drained = false; !drained;) {
+      const scan = await cursor.claim({ limit: 5, ...LEASE })
+      seen.push(...scan.claimed.map(({ row }) => row.customer ?? ''))
+      drained = scan.drained
+    }
+    expect(seen.toSorted()).toEqual(keys.slice(2_490))
+  })
+
+  it('reads one row of a key, however many wait after its head', async () => {
+    await insert('a', 'z')
+    await db.query({
+      text: "insert into public.ordered_jobs (customer) select 'a' from generate_series(1, 20000)",
+    })
+    await db.query({ text: 'analyze public.ordered_jobs' })
+    const alone = openDatabase({ url, maxConnections: 1 })
+    try {
+      const store = await openStore('alone', alone)
+      await store.settle('retry', leasesOf(await claim(store)), {
+        args: [
+          { delay_ms: 3_600_000, error: 'no' },
+          { delay_ms: 0, error: 'no' },
+        ],
+      })
+      const read = async (): Promise<number> => {
+        await alone.query({ text: 'select pg_stat_force_next_flush()' })
+        const { rows } = await alone.query<{ n: number }>({
+          text: "select (seq_tup_read + idx_tup_fetch)::int as n from pg_stat_user_tables where relname = 'ordered_jobs'",
+        })
+        return rows[0]?.n ?? 0
+      }
+      const before = await read()
+      for (let i = 0; i < 10; i += 1) {
+        const next = await claim(store)
+        expect(shown(next)).toEqual(['z 2'])
+        await store.release(leasesOf(next))
+      }
+      expect((await read()) - before).toBeLessThan(300)
+    } finally {
+      await alone.close()
+    }
+  })
+})
+
+it('LIFE-13 LIFE-16: a claim that raced another for a key is repeated, and takes no second row of it', async () => {
+  const [first, second] = [await openStore('first'), await openStore('second')]
+  await insert('a')
+  // Seen as the head by the second claim, which waits for the first's transaction at the unique index.
+  const holder = new Client({ connectionString: url })
+  await holder.connect()
+  try {
+    await holder.query('begin')
+    await holder.query(
+      "insert into public.ordered_jobs (customer, status, owner, until) values ('b', 'CLAIMED', 'x', now() + interval '1 hour')",
+    )
+    await insert('b')
+    const waiting = second.claim({ limit: 5, ...LEASE, way: 'key' })
+    for (let isWaiting = false; !isWaiting;) {
+      const { rows } = await db.query({
+        text: "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()",
+      })
+      isWaiting = rows.length > 0
+    }
+    await holder.query('commit')
+    expect(shown(await waiting)).toEqual(['a 1'])
+    expect(shown(await claim(first))).toEqual([])
+  } finally {
+    await holder.end()
+  }
+})
+
+/**
+ * Workers that claim, settle, retry and release as fast as they can, on connections of their own, while others write,
+ * commit late and replay. Whatever they do to each other: one row of a key is in flight, and rows whose transactions did
+ * not overlap are processed in the order of their ids.
+ */
+it('LIFE-13 LIFE-16: many workers at once keep every key in order and leave no row', async () => {
+  const [KEYS, ROWS, WORKERS, PRODUCERS] = [60, 40, 5, 3]
+  const inFlight = new Map<string, string>()
+  const finished = new Map<string, bigint>()
+  const wrong: string[] = []
+  let done = 0
+  let random = 7
+  const next = (): number => (random = (random * 1_103_515_245 + 12_345) % 2_147_483_648) / 2_147_483_648
+
+  function took({ row }: Claim<Job>['claimed'][number]): void {
+    const key = row.customer ?? ''
+    if (inFlight.has(key)) wrong.push(`${key}: ${row.id} while ${inFlight.get(key)} was in flight`)
+    if (BigInt(row.id) < (finished.get(key) ?? 0n)) wrong.push(`${key}: ${row.id} after ${finished.get(key)}`)
+    inFlight.set(key, row.id)
+  }
+
+  async function work(owner: string): Promise<void> {
+    const own = openDatabase({ url, maxConnections: 1 })
+    const store = await openStore(owner, own)
+    try {
+      const held = [...(await claim(store, 5)).claimed]
+      held.forEach(took)
+      while (done < KEYS * ROWS && wrong.length === 0) {
+        const [outcome, count] = [next(), 1 + Math.floor(next() * 5)]
+        const ending = held.splice(0, count)
+        for (const { row } of ending) {
+          inFlight.delete(row.customer ?? '')
+          if (outcome < 0.8) finished.set(row.customer ?? '', BigInt(row.id))
+        }
+        let busy: readonly Lease[] = ending.map(({ lease }) => lease)
+        if (outcome >= 0.4 && outcome < 0.8) {
+          const answer = await store.settleAndClaim({ leases: busy }, { limit: 6, ...LEASE })
+          done += answer.ended.length
+          answer.claimed.forEach(took)
+          held.push(...answer.claimed)
+          busy = answer.busy
+        }
+        // A claim that came too late for a row has it locked until the claim is over.
+        while (busy.length > 0) {
+          const args = busy.map(() => ({ delay_ms: 0, error: 'no' }))
+          const answer =
+            outcome < 0.8
+              ? await store.settle('done', busy)
+              : await (outcome < 0.9 ? store.settle('retry', busy, { args }) : store.release(busy))
+          if (outcome < 0.8) done += answer.ended.length
+          busy = answer.busy
+        }
+        const more = await claim(store, 1 + Math.floor(next() * 20))
+        more.claimed.forEach(took)
+        held.push(...more.claimed)
+      }
+    } finally {
+      await own.close()
+    }
+  }
+
+  /** Each has keys of its own, so that ids are in the order of commit, and writes one row at a time. */
+  async function produce(producer: number): Promise<void> {
+    const own = openDatabase({ url, maxConnections: 1 })
+    const keys = Array.from({ length: KEYS }, (_, key) => key).filter((key) => key % PRODUCERS === producer)
+    for (let n = 0; n < ROWS; n += 1) {
+      for (const key of keys)
+        await own.query({
+          text: 'insert into public.ordered_jobs (customer) values ($1)',
+          values: [String(key)],
+        })
+    }
+    await own.close()
+  }
+
+  await Promise.all([
+    ...Array.from({ length: WORKERS }, async (_, n) => work(`worker ${n}`)),
+    ...Array.from({ length: PRODUCERS }, async (_, n) => produce(n)),
+  ])
+  expect(wrong).toEqual([])
+  expect(done).toBe(KEYS * ROWS)
+})

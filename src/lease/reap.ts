@@ -1,0 +1,108 @@
+import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
+import { and, type LeaseStatement, type Parameters, parameters, statement, wrapped } from './statement.ts'
+import { type Outcome, replaceArguments, type Sql } from './table.ts'
+import { among, inBucket, keyNames, notExcluded, rowIdSql, type TableSql, TOKEN_MARK } from './table-sql.ts'
+
+/**
+ * Takes leases back and reports whose they were (RULE-020-021): those that expired, or all of one owner that is known to
+ * be dead, however long they would still run. Fencing makes the second as safe as the first. With ids, only those.
+ */
+export function reap(t: TableSql, which: 'expired' | 'owned by'): LeaseStatement {
+  const $ = parameters()
+  const ids = t.key.map((k, i) => $(`key${i + 1}`, `${k.type}[]`))
+  const only = `(${ids[0]} is null or (${keyNames(t)}) in (select * from unnest(${ids.join(', ')})))`
+  return statement(
+    t.table,
+    `reap ${which}`,
+    $,
+    `
+with expired as materialized (
+  select ${keyNames(t)}, ${t.owner} as held_owner, ${t.token === undefined ? 'null' : `${t.token}::text`} as held_token,
+    ${t.until} as held_until, ${t.exhausted === undefined ? 'false' : `coalesce(${t.exhausted}, false)`} as exhausted
+  from ${t.target}
+  where ${and([...leased(t, $, which), only, notExcluded(t, $)], '    ')}
+  limit (select ${$('limit', 'int')})
+  for update skip locked
+),
+reaped as (
+  update ${t.target} as t
+  set ${wrapped(expire(t, $), ', ', '    ')}
+  where ${and([inBucket(t, $, 't.'), ...among(t, 'expired')], '    ')}
+)
+select ${rowIdSql(t)} as id, held_owner as owner, held_token as token, exhausted,
+  greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
+from expired`,
+  )
+}
+
+/** What a reap would take back, without doing it: to find the row that stops it. */
+export function findExpired(t: TableSql, which: 'expired' | 'owned by'): LeaseStatement {
+  const $ = parameters()
+  return statement(
+    t.table,
+    `find ${which}`,
+    $,
+    `
+select ${rowIdSql(t)} as id
+from ${t.target}
+where ${and([...leased(t, $, which), notExcluded(t, $)], '  ')}
+limit (select ${$('limit', 'int')})`,
+  )
+}
+
+/** In the words of the index that the reaper reads, which holds leased rows only. */
+function leased(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): string[] {
+  const held = t.table.held ?? `${t.owner} is not null`
+  if (which === 'expired') return [inBucket(t, $), `(${held})`, `${t.until} <= now()`]
+  const dead = $('ownedBy', 'text')
+  const own = t.token === undefined ? `regexp_replace(${t.owner}, '${TOKEN_MARK}[0-9]+$', '')` : t.owner
+  return [inBucket(t, $), `(${held})`, `${own} = ${dead}`]
+}
+
+/**
+ * An expiry is a failed attempt that nobody reported (D4): the row gets the table's own outcome `retry`, or `dead` when
+ * its attempts are used up. The first expiry brings it back at once; from the second on the backoff applies (D10).
+ */
+function expire(t: TableSql, $: Parameters): string[] {
+  const { table, exhausted, expiries, attempts } = t
+  const outcomes: Readonly<Record<string, Outcome | undefined>> = table.outcomes
+  const { retry, dead } = outcomes
+  // Without an outcome of its own an expired lease ends as if it had been released.
+  const again = retry?.set ?? table.writes.release
+  const final = exhausted === undefined ? {} : (dead?.set ?? {})
+  /** A parameter exists once it is asked for: not every table makes a row wait. */
+  function delay(): Sql {
+    if (expiries === undefined) return '0'
+    const backoff = $('backoffMs', 'float8[]')
+    const step = `(${backoff})[least(${attempts ?? expiries} + 1, cardinality(${backoff}))]`
+    return `(case when ${expiries} = 0 then 0 else coalesce(${step}, 0) end)`
+  }
+  const argument =
+    (outcome: Outcome | undefined) =>
+    (name: string): Sql =>
+      name === 'delay_ms' ? delay() : `(${table.expired[name] ?? 'null'})::${outcome?.args[name] ?? 'text'}`
+
+  const counters = [table.attempts?.column, table.attempts?.expiries].filter((column) => column !== undefined)
+  const ifExhausted = (ifDead: Sql, ifRetried: Sql): Sql =>
+    exhausted === undefined || dead === undefined || ifDead === ifRetried
+      ? ifRetried
+      : `case when coalesce(${exhausted}, false) then ${ifDead} else ${ifRetried} end`
+
+  /** What an outcome does not write stays, except that an expiry is counted in any case. */
+  function written(column: string): Sql {
+    const unsaid = counters.includes(column) ? `coalesce(${quote(column)}, 0) + 1` : quote(column)
+    const [retried, ended] = [again[column], final[column]]
+    return ifExhausted(
+      ended === undefined ? unsaid : replaceArguments(ended, argument(dead)),
+      retried === undefined ? unsaid : replaceArguments(retried, argument(retry)),
+    )
+  }
+
+  const columns = [...new Set([...counters, ...Object.keys(again), ...Object.keys(final)])]
+  const rest = retry?.rest === undefined ? 'null' : `now() + (${replaceArguments(retry.rest, argument(retry))})`
+  return [
+    `${t.owner} = null`,
+    `${t.until} = ${ifExhausted('null', rest)}`,
+    ...columns.map((column) => `${quote(column)} = ${written(column)}`),
+  ]
+}

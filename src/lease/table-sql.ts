@@ -1,0 +1,225 @@
+/** The SQL of one lease table: its quoted names and the conditions that its statements share. */
+import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
+import { keepsBigints } from '../postgres/whole-numbers.ts'
+import type { TableShape } from './inspect.ts'
+import { and, list, type Parameters } from './statement.ts'
+import { type Assignments, canRest, type LeaseTable, SUSPECT_EXPIRIES } from './table.ts'
+
+/** The most rows of one claim, settlement or reap. */
+export const MAX_BATCH = 10_000
+
+/** Between the owner and the token, in a table that has no token column. */
+export const TOKEN_MARK = '#'
+
+/** Grows with every claim of a row, as long as the database's clock is not set back. */
+export const CLOCK_TOKEN = '(extract(epoch from clock_timestamp()) * 1000000)::bigint::text'
+
+export interface ColumnSql {
+  readonly name: string
+  readonly type: string
+}
+
+export interface TableSql {
+  readonly table: LeaseTable
+  readonly target: string
+  readonly key: readonly ColumnSql[]
+  readonly order: readonly (ColumnSql & { readonly direction: string })[]
+  /** The lowest cursor; undefined: claims of this table always scan from the start. */
+  readonly lowestCursor: readonly string[] | undefined
+  readonly owner: string
+  readonly until: string
+  readonly token: string | undefined
+  readonly bucket: ColumnSql | undefined
+  readonly group: ColumnSql | undefined
+  readonly orderingKey: (ColumnSql & { readonly lowest: string }) | undefined
+  readonly attempts: string | undefined
+  readonly expiries: string | undefined
+  /** One more failed attempt is the last one. */
+  readonly exhausted: string | undefined
+  readonly columns: readonly string[]
+  /** Where among the returned columns the id of a row is, if a claim need not return it separately. */
+  readonly idColumn: number | undefined
+}
+
+/** The value every other one is at least as large as, by type; a cursor of another type is not supported. */
+const LOWEST: Readonly<Record<string, string>> = {
+  'timestamp with time zone': '-infinity',
+  text: '',
+  'character varying': '',
+  uuid: '00000000-0000-0000-0000-000000000000',
+  smallint: '-32768',
+  integer: '-2147483648',
+  bigint: '-9223372036854775808',
+}
+
+export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
+  const column = (name: string): ColumnSql => ({
+    name: quote(name),
+    type: shape.columns.get(name)?.type ?? 'text',
+  })
+  const optional = (name: string | undefined): ColumnSql | undefined =>
+    name === undefined ? undefined : column(name)
+  const counter = (name: string | undefined): string | undefined =>
+    name === undefined || shape.columns.get(name)?.notNull === true
+      ? name && quote(name)
+      : `coalesce(${quote(name)}, 0)`
+  const attempts = counter(table.attempts?.column)
+  const max = table.attempts?.max
+  const key = optional(table.ordering?.key)
+  return {
+    table,
+    target: quoteQualified(table.schema, table.name),
+    key: table.key.map(column),
+    order: table.order.map((by) => ({ ...column(by.column), direction: by.direction })),
+    lowestCursor: lowestCursor(table, shape),
+    owner: quote(table.lease.owner),
+    until: quote(table.lease.until),
+    token: table.lease.token === undefined ? undefined : quote(table.lease.token),
+    bucket: optional(table.bucket),
+    group: optional(table.groups),
+    orderingKey: key === undefined ? undefined : { ...key, lowest: LOWEST[key.type] ?? '' },
+    attempts,
+    expiries: counter(table.attempts?.expiries),
+    exhausted:
+      attempts === undefined || max === undefined
+        ? undefined
+        : `${attempts} + 1 >= ${typeof max === 'number' ? max : quote(max)}`,
+    columns: table.columns ?? [...shape.columns.keys()],
+    idColumn: idColumn(table, shape),
+  }
+}
+
+/** A row comparison finds no row with a null in it, so a cursor needs columns that are never null. */
+function lowestCursor(table: LeaseTable, shape: TableShape): string[] | undefined {
+  if (table.groups !== undefined) return undefined
+  const lowest = table.order.map(({ column, direction }) => {
+    const { type = '', notNull = false } = shape.columns.get(column) ?? {}
+    return direction === 'asc' && notNull ? LOWEST[type] : undefined
+  })
+  return lowest.every((value) => value !== undefined) ? lowest : undefined
+}
+
+/** Types whose values `pg` hands out as the text that PostgreSQL writes, or as numbers that print like it. */
+const PLAIN = new Set(['smallint', 'integer', 'bigint', 'text', 'character varying', 'uuid'])
+
+function idColumn(table: LeaseTable, shape: TableShape): number | undefined {
+  const [only = '', ...more] = table.key
+  const at = (table.columns ?? [...shape.columns.keys()]).indexOf(only)
+  const type = shape.columns.get(only)?.type ?? ''
+  const isPlain = PLAIN.has(type) && (type !== 'bigint' || keepsBigints())
+  return more.length === 0 && at >= 0 && isPlain ? at : undefined
+}
+
+export function inBucket(t: TableSql, $: Parameters, alias = ''): string {
+  return t.bucket === undefined ? '' : `${alias}${t.bucket.name} = ${$('bucket', t.bucket.type)}`
+}
+
+/** The names of the key columns, each with this in front. */
+export function keyNames(t: TableSql, alias = ''): string {
+  return list(t.key.map(({ name }) => `${alias}${name}`))
+}
+
+/** One column is its own text; several are a JSON array of their texts, as `rowId` in `lease.ts` writes it. */
+export function rowIdSql(t: TableSql, alias = ''): string {
+  const [only = '', ...more] = t.key.map(({ name }) => `${alias}${name}::text`)
+  if (more.length === 0) return only
+  return `('[' || ${[only, ...more].map((text) => `to_json(${text})::text`).join(" || ',' || ")} || ']')`
+}
+
+/**
+ * The rows a CTE names, through the index of the key. PostgreSQL takes `any (array(select …))` for ten elements,
+ * whatever the statistics say, and stays on that index (docs/decisions/002-plans.md).
+ */
+export function among(t: TableSql, source: string): string[] {
+  const throughIndex = t.key.map(({ name }) => `t.${name} = any (array(select ${name} from ${source}))`)
+  return t.key.length === 1
+    ? throughIndex
+    : [...throughIndex, `((${keyNames(t, 't.')}) in (select ${keyNames(t)} from ${source})) is true`]
+}
+
+/** The leases of a batch, one row each: their keys and tokens. */
+export function heldLeases(t: TableSql, $: Parameters): string {
+  const arrays = [...t.key.map((k, i) => $(`key${i + 1}`, `${k.type}[]`)), $('tokens', 'bigint[]')]
+  const names = [...t.key.map(({ name }) => name), 'held_token']
+  const owner = t.token === undefined ? `, ${$('owner', 'text')} || '${TOKEN_MARK}' || held_token as held_owner` : ''
+  return `select *${owner} from unnest(${list(arrays)}) as held (${list(names)})`
+}
+
+/**
+ * The fence: key, owner and token (D3). `is true` hides a condition from the planner, which would otherwise leave the
+ * index of the key for one on the owner or the status, or turn the comparison of tokens into a nested loop.
+ */
+export function fenced(t: TableSql, $: Parameters): string[] {
+  const ownToken =
+    t.token === undefined
+      ? [`((${keyNames(t, 't.')}, t.${t.owner}) in (select ${keyNames(t)}, held_owner from held)) is true`]
+      : [
+          `(t.${t.owner} = ${$('owner', 'text')}) is true`,
+          `((${keyNames(t, 't.')}, t.${t.token}) in (select ${keyNames(t)}, held_token from held)) is true`,
+        ]
+  const throughIndex = t.key.map(({ name }) => `t.${name} = any (array(select ${name} from held))`)
+  return [inBucket(t, $, 't.'), ...throughIndex, ...ownToken]
+}
+
+/**
+ * Not leased, or under a lease that expired for the first time in a table that lets claims take those. Later expiries
+ * wait for the reaper, which applies the backoff (D10). `coalesce` hides the condition from the planner, which takes a
+ * plain `is null` for one row in 200 where there are no statistics, and gives up the order of the index.
+ */
+export function notLeased(t: TableSql): string {
+  const { table, owner, until, expiries, exhausted } = t
+  const free = canRest(table)
+    ? `(${owner} is null and ${until} <= now()) or ${until} is null`
+    : `${owner} is null or ${until} is null`
+  if (table.onExpiry === 'reap') return `coalesce(${free}, true)`
+  const expired = [
+    `${until} <= now()`,
+    ...(expiries === undefined ? [] : [`${expiries} = 0`]),
+    ...(exhausted === undefined ? [] : [`coalesce(${exhausted}, false) is false`]),
+  ]
+  return `coalesce(${free} or (${expired.join(' and ')}), true)`
+}
+
+/** What is true of a row that can be claimed at this moment. */
+export function claimableNow(t: TableSql): string[] {
+  const { table } = t
+  return [
+    `(${table.claimable})`,
+    table.availableAt === undefined ? '' : `${quote(table.availableAt)} <= now()`,
+    notLeased(t),
+  ]
+}
+
+/** Rows that a data error stopped are left alone for a while; see `data-errors.ts`. */
+export function notExcluded(t: TableSql, $: Parameters): string {
+  const arrays = list(t.key.map((k, i) => $(`excluded${i + 1}`, `${k.type}[]`)))
+  return `((${keyNames(t)}) in (select * from unnest(${arrays}))) is not true`
+}
+
+/**
+ * What is settled by the same statement is not claimed by it, even if its lease has expired. Where an expired lease
+ * waits for the reaper, a leased row is not claimable anyway.
+ */
+export function notHeld(t: TableSql): string {
+  return t.table.onExpiry === 'reap' ? '' : `((${keyNames(t)}) in (select ${keyNames(t)} from held)) is not true`
+}
+
+export function isSuspect(t: TableSql): string {
+  return t.expiries === undefined ? 'false' : `${t.expiries} >= ${SUSPECT_EXPIRIES}`
+}
+
+/** The condition on suspects in the words of a partial index; none where the table does not count expiries. */
+export function suspects(t: TableSql, wanted: boolean): string {
+  return t.expiries === undefined ? '' : `${t.expiries} ${wanted ? '>=' : '<'} ${SUSPECT_EXPIRIES}`
+}
+
+export function assignments(set: Assignments): string[] {
+  return Object.entries(set).map(([column, expression]) => `${quote(column)} = ${expression}`)
+}
+
+/** The number of milliseconds until the earliest of these moments that is not reached yet; infinity does not count. */
+export function millisecondsUntil(moment: string, from: string, where: readonly string[] = []): string {
+  const conditions = and([...where, `${moment} > now()`, `isfinite(${moment})`], '     ')
+  return `(select extract(epoch from min(${moment}) - now())::float8 * 1000
+     from ${from} where ${conditions})`
+}
