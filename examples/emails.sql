@@ -11,6 +11,6 @@ create table public.emails (
   lease_until timestamptz,
   lease_token bigint not null default 0
 );
-create index emails_waiting on public.emails (due_at, id) where sent_at is null and failed_at is null and expiries < 2;
+create index emails_waiting on public.emails (due_at, id) where sent_at is null and failed_at is null;
 create index emails_suspect on public.emails (due_at, id) where sent_at is null and failed_at is null and expiries >= 2;
 create index emails_leased on public.emails (id) where lease_owner is not null;

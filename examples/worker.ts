@@ -19,7 +19,7 @@ const emails = leaseTable({
   onExpiry: 'claimable',
   // The fifth failed attempt is the last one, whether the handler threw or the process died.
   attempts: { column: 'attempts', max: 5, expiries: 'expiries' },
-  retry: { firstMs: 10_000, factor: 3, longestMs: 3_600_000 },
+  retry: { firstMs: 1_000, factor: 3, longestMs: 3_600_000 },
   outcomes: {
     done: { set: { sent_at: 'now()' } },
     retry: {

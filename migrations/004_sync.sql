@@ -47,11 +47,18 @@ create table sync_jobs (
 
 create index sync_jobs_open on sync_jobs (definition, priority desc, created_at, id)
   where completed_at is null and failed_at is null;
+create index sync_jobs_suspects on sync_jobs (definition, priority desc, created_at, id)
+  where completed_at is null and failed_at is null and expiries >= 2;
+create index sync_jobs_completed on sync_jobs (completed_at, id) where completed_at is not null;
+create index sync_jobs_failed on sync_jobs (failed_at, id) where failed_at is not null;
 create index sync_jobs_leased on sync_jobs (id) where locked_by is not null;
 create unique index sync_jobs_one_of_a_matrix on sync_jobs (definition, matrix_id)
   where completed_at is null and failed_at is null and not parallel;
 
 comment on index sync_jobs_open is 'Unfinished jobs, for each definition in the order in which they are claimed.';
+comment on index sync_jobs_suspects is 'Unfinished jobs under which two processes have died: a process claims one of them at a time.';
+comment on index sync_jobs_completed is 'Completed jobs by the time of their end, for retention.';
+comment on index sync_jobs_failed is 'Failed jobs by the time of their end, for operators and retention.';
 comment on index sync_jobs_leased is 'Jobs in flight, for the reaper.';
 comment on index sync_jobs_one_of_a_matrix is 'A matrix has one unfinished job at a time, apart from parallel ones.';
 
@@ -108,9 +115,12 @@ create table sync_checkpoints (
 
 create index sync_checkpoints_open on sync_checkpoints (definition, priority desc, position, matrix_id, chunk_hash)
   where completed_at is null and failed_at is null and wanted;
+create index sync_checkpoints_suspects on sync_checkpoints (definition, priority desc, position, matrix_id, chunk_hash)
+  where completed_at is null and failed_at is null and wanted and expiries >= 2;
 create index sync_checkpoints_leased on sync_checkpoints (matrix_id, chunk_hash) where locked_by is not null;
 
 comment on index sync_checkpoints_open is 'Unfinished chunks that a job waits for, for each definition in the order in which they are claimed.';
+comment on index sync_checkpoints_suspects is 'Wanted chunks under which two processes have died: a process claims one of them at a time.';
 comment on index sync_checkpoints_leased is 'Chunks in flight, for the reaper.';
 
 comment on table sync_checkpoints is 'The chunks of the matrices and the progress of each. They outlive the jobs that planned them.';

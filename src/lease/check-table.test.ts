@@ -57,11 +57,7 @@ describe('a table that does not fit is refused with the remedy', () => {
       'lacks a lease column',
       'alter table app.payments drop column lease_token',
       {},
-      [
-        'no column lease_token',
-        '`lease.token`',
-        'ALTER TABLE app.payments ADD COLUMN lease_token bigint;',
-      ],
+      ['no column lease_token', '`lease.token`', 'ALTER TABLE app.payments ADD COLUMN lease_token bigint;'],
     ],
     [
       'has a lease column of the wrong type',
@@ -177,7 +173,10 @@ describe('a table that does not fit is refused with the remedy', () => {
         ordering: { key: 'customer', unfinished: "status in ('pending', 'detected')" },
         groups: 'shop',
       },
-      ['no index serves the claim by ordering key', 'ON app.payments (shop, customer, id) WHERE customer IS NOT NULL'],
+      [
+        'no index serves the claim by ordering key',
+        'ON app.payments (shop, customer, id) WHERE customer IS NOT NULL',
+      ],
     ],
     [
       'has no unique index on what is in flight of an ordering key',
@@ -191,6 +190,18 @@ describe('a table that does not fit is refused with the remedy', () => {
       [
         'nothing keeps two rows of an ordering key from being in flight',
         'CREATE UNIQUE INDEX CONCURRENTLY payments_in_flight ON app.payments (customer) WHERE lease_owner is not null;',
+      ],
+    ],
+    [
+      'has no index for suspects',
+      `drop index app.payments_claim;
+       alter table app.payments add column expiries int;
+       create index on app.payments (created_at, id) where status in ('pending', 'detected');
+       create index on app.payments (id) where lease_owner is not null`,
+      { attempts: { expiries: 'expiries' } },
+      [
+        'no index serves the scan for suspects',
+        `CREATE INDEX CONCURRENTLY payments_suspects ON app.payments (created_at, id) WHERE status in ('pending', 'detected') AND coalesce(expiries, 0) >= 2;`,
       ],
     ],
     [
@@ -223,10 +234,11 @@ describe('a table that does not fit is refused with the remedy', () => {
 
   it('and the suggested statements mend it', async () => {
     await db.query({
-      text: 'drop index app.payments_claim; alter table app.payments drop column lease_token',
+      text: 'drop index app.payments_claim; alter table app.payments drop column lease_token, add column expiries int',
     })
-    for (let mended = 0; mended < 3; mended += 1) {
-      const refusal = await open().then(
+    const declared = { attempts: { expiries: 'expiries' } }
+    for (let mended = 0; mended < 4; mended += 1) {
+      const refusal = await open(declared).then(
         () => undefined,
         (error: unknown) => String(error),
       )
@@ -234,7 +246,7 @@ describe('a table that does not fit is refused with the remedy', () => {
       expect(statement, refusal).toBeDefined()
       await db.query({ text: statement ?? '' })
     }
-    await expect(open()).resolves.toBeDefined()
+    await expect(open(declared)).resolves.toBeDefined()
   })
 })
 

@@ -26,7 +26,11 @@ interface Expected {
 export async function checkTable(db: Database, table: LeaseTable): Promise<TableShape> {
   const inspection = await inspectTable(db, table)
   if (inspection.found === 'nothing') {
-    throw schemaMismatch(table, 'there is no such table', 'Create it (run its migrations), or correct `table`.')
+    throw schemaMismatch(
+      table,
+      'there is no such table',
+      'Create it (run its migrations), or correct `table`.',
+    )
   }
   if (inspection.found === 'otherKind') {
     throw schemaMismatch(
@@ -169,8 +173,18 @@ function checkRoom(table: LeaseTable, shape: TableShape): void {
 
 /** What the statements call their own columns; a key, order or group column of that name would be ambiguous. */
 const RESERVED = new Set([
-  ...['held_token', 'held_owner', 'held_until', 'suspect', 'suspects', 'bytes', 'bytes_before', 'ready', 'step'],
-  ...['found', 'room', 'due_at', 'nth', 'nth_of_all', 'exhausted'],
+  ...[
+    'held_token',
+    'held_owner',
+    'held_until',
+    'suspect',
+    'suspects',
+    'bytes',
+    'bytes_before',
+    'ready',
+    'step',
+  ],
+  ...['found', 'room', 'head_due_at', 'nth', 'nth_of_all', 'exhausted'],
 ])
 
 function checkNames(table: LeaseTable): void {

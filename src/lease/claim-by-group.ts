@@ -6,6 +6,7 @@ import {
   among,
   claimableNow,
   inBucket,
+  isOrderedByDue,
   isSuspect,
   keyNames,
   millisecondsUntil,
@@ -59,7 +60,9 @@ ${answer(t, $, {
   dueInMs: nextDue(t, $),
   ...(t.table.bytes === undefined
     ? {}
-    : { bytes: `(select sum(bytes) from chosen where ((${keyNames(t)}) in (select ${keyNames(t)} from taken)) is true)` }),
+    : {
+        bytes: `(select sum(bytes) from chosen where ((${keyNames(t)}) in (select ${keyNames(t)} from taken)) is true)`,
+      }),
   suspect: countsExpiries ? `(select ${rowIdSql(t)} from taken where suspect)` : 'null',
   ...(ordered ? { groupCursors: walkedTo(t, $) } : {}),
 })}`,
@@ -142,7 +145,9 @@ function partsOf(t: TableSql): GroupParts {
 function selected(t: TableSql, from: string): string {
   const names = new Set([...t.key, ...t.order].map(({ name }) => name))
   if (t.group !== undefined) names.add(t.group.name)
-  return list([...names, 'suspect', ...(t.table.bytes === undefined ? [] : ['bytes'])].map((name) => `${from}.${name}`))
+  return list(
+    [...names, 'suspect', ...(t.table.bytes === undefined ? [] : ['bytes'])].map((name) => `${from}.${name}`),
+  )
 }
 
 function scan(t: TableSql, $: Parameters, which: readonly string[], limit: string): string {
@@ -185,16 +190,23 @@ function walkedTo(t: TableSql, $: Parameters): string {
 /** When the next row of these groups will be due that is not yet. */
 function nextDue(t: TableSql, $: Parameters): string {
   const { availableAt } = t.table
-  if (availableAt === undefined) return 'null'
+  if (availableAt === undefined || !isOrderedByDue(t)) return 'null'
   const { group, unordered, ordered } = partsOf(t)
   const at = quote(availableAt)
-  const where = [inBucket(t, $), `${group} = groups.name`, ...unordered, `(${t.table.claimable})`, suspects(t, false), `${at} > now()`]
-  const walked = ordered ? `\n      union all select due_at from walk` : ''
+  const where = [
+    inBucket(t, $),
+    `${group} = groups.name`,
+    ...unordered,
+    `(${t.table.claimable})`,
+    suspects(t, false),
+    `${at} > now()`,
+  ]
+  const walked = ordered ? `\n      union all select head_due_at from walk` : ''
   return millisecondsUntil(
-    'due_at',
+    'head_due_at',
     `(
-      select row.due_at from groups cross join lateral (
-        select ${at} as due_at from ${t.target} where ${and(where, '          ')} order by ${at} limit 1
+      select row.head_due_at from groups cross join lateral (
+        select ${at} as head_due_at from ${t.target} where ${and(where, '          ')} order by ${at} limit 1
       ) as row${walked}
     ) as due`,
   )

@@ -26,7 +26,11 @@ export function claimByKey(t: TableSql, settled?: Outcome): LeaseStatement {
   const $ = parameters()
   const { key, id } = orderingOf(t)
   const [limit, steps] = [$('limit', 'int'), $('steps', 'int')]
-  const within = ['nth <= ' + limit, `(not suspect or suspects <= ${$('suspects', 'int')})`, withinBytes(t, $)]
+  const within = [
+    'nth <= ' + limit,
+    `(not suspect or suspects <= ${$('suspects', 'int')})`,
+    withinBytes(t, $),
+  ]
   return statement(
     t.table,
     settled === undefined ? 'claim by key' : 'settle and claim by key',
@@ -57,8 +61,10 @@ ${claimTaken(t, $)}
 ${answer(t, $, {
   cursor: `(select ${key}::text from walk where step >= ${steps} or found >= ${limit})`,
   more: '(select count(*) from heads) > (select count(*) from chosen)',
-  dueInMs: t.table.availableAt === undefined ? 'null' : millisecondsUntil('due_at', 'walk'),
-  ...(t.table.bytes === undefined ? {} : { bytes: `(select sum(bytes) from chosen where (${id} in (select ${id} from taken)) is true)` }),
+  dueInMs: t.table.availableAt === undefined ? 'null' : millisecondsUntil('head_due_at', 'walk'),
+  ...(t.table.bytes === undefined
+    ? {}
+    : { bytes: `(select sum(bytes) from chosen where (${id} in (select ${id} from taken)) is true)` }),
   suspect: `(select ${rowIdSql(t)} from taken where suspect)`,
   ...(settled === undefined ? {} : settledFact(t)),
 })}`,
@@ -123,9 +129,13 @@ export function head(t: TableSql, $: Parameters, which: string, order: string): 
   const ready = [...claimableNow(t), notExcluded(t, $)]
   if (t.expiries !== undefined) ready.push(`(not ${isSuspect(t)} or ${$('suspects', 'int')} > 0)`)
   const columns = [
-    ...new Set([id, key, ...(t.group === undefined ? [] : [t.group.name, ...t.order.map(({ name }) => name)])]),
+    ...new Set([
+      id,
+      key,
+      ...(t.group === undefined ? [] : [t.group.name, ...t.order.map(({ name }) => name)]),
+    ]),
     `${isSuspect(t)} as suspect`,
-    ...(availableAt === undefined ? [] : [`${quote(availableAt)} as due_at`]),
+    ...(availableAt === undefined ? [] : [`${quote(availableAt)} as head_due_at`]),
     ...bytesColumn(t),
   ]
   // A condition that comes out as null is not true, and must not end the walk.

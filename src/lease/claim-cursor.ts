@@ -110,7 +110,8 @@ export class ClaimCursor<Row extends object> {
     const ways = [...this.#ways.keys()]
     const at = this.#last === undefined ? -1 : ways.indexOf(this.#last)
     const inTurn = [...ways.slice(at + 1), ...ways.slice(0, at + 1)]
-    const way = inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ?? inTurn[0] ?? 'order'
+    const way =
+      inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ?? inTurn[0] ?? 'order'
     this.#last = way
     return way
   }

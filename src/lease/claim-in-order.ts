@@ -6,6 +6,7 @@ import type { Outcome } from './table.ts'
 import {
   claimableNow,
   inBucket,
+  isOrderedByDue,
   millisecondsUntil,
   notExcluded,
   notHeld,
@@ -21,7 +22,8 @@ import {
 export function claimInOrder(t: TableSql, settled?: Outcome): LeaseStatement {
   const $ = parameters()
   const limit = $('limit', 'int')
-  const found = t.expiries === undefined ? 'next' : '(select * from next union all select * from suspect) as found'
+  const found =
+    t.expiries === undefined ? 'next' : '(select * from next union all select * from suspect) as found'
   const within = withinBytes(t, $)
   return statement(
     t.table,
@@ -95,5 +97,7 @@ function unordered(t: TableSql): string[] {
 /** When the next row will be due that is not yet: an idle worker need not poll for it. */
 function nextDue(t: TableSql, where: readonly string[]): string {
   const { availableAt } = t.table
-  return availableAt === undefined ? 'null' : millisecondsUntil(quote(availableAt), t.target, where)
+  return availableAt === undefined || !isOrderedByDue(t)
+    ? 'null'
+    : millisecondsUntil(quote(availableAt), t.target, where)
 }

@@ -1,7 +1,15 @@
 /** The parts that all claims share: what a claim writes, and what it answers. */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { and, list, type Parameters, wrapped } from './statement.ts'
-import { among, assignments, CLOCK_TOKEN, inBucket, rowIdSql, type TableSql, TOKEN_MARK } from './table-sql.ts'
+import {
+  among,
+  assignments,
+  CLOCK_TOKEN,
+  inBucket,
+  rowIdSql,
+  type TableSql,
+  TOKEN_MARK,
+} from './table-sql.ts'
 
 /** Takes the rows of the CTE `taken` and gives each a new token (RULE-020-001, D3). */
 export function claimTaken(t: TableSql, $: Parameters): string {

@@ -10,7 +10,9 @@ export function claimRows(t: TableSql): LeaseStatement {
   const inOrder =
     t.orderingKey === undefined
       ? []
-      : [`(t.${t.orderingKey.name} is null or ((${headId(t, $)}) = t.${orderingOf(t).id} and ${noneInFlight(t, $, 't')}))`]
+      : [
+          `(t.${t.orderingKey.name} is null or ((${headId(t, $)}) = t.${orderingOf(t).id} and ${noneInFlight(t, $, 't')}))`,
+        ]
   return statement(
     t.table,
     'claim rows',
@@ -35,6 +37,11 @@ ${answer(t, $, {})}`,
 function headId(t: TableSql, $: Parameters): string {
   const { key, id } = orderingOf(t)
   const sameGroup = t.group === undefined ? '' : `h.${t.group.name} = t.${t.group.name}`
-  const where = [inBucket(t, $, 'h.'), sameGroup, `h.${key} = t.${key}`, `(${t.table.ordering?.unfinished ?? 'true'})`]
+  const where = [
+    inBucket(t, $, 'h.'),
+    sameGroup,
+    `h.${key} = t.${key}`,
+    `(${t.table.ordering?.unfinished ?? 'true'})`,
+  ]
   return `select h.${id} from ${t.target} as h where ${and(where, '      ')} order by h.${id} limit 1`
 }

@@ -33,7 +33,9 @@ it('takes an attempt counter, a counter with its limit, and a schedule of delays
     attempts,
     retry: [1, 2],
   })
-  expect(leaseTable({ ...declaration, retry: { firstMs: 5 } })).toMatchObject({ retry: { firstMs: 5, factor: 2 } })
+  expect(leaseTable({ ...declaration, retry: { firstMs: 5 } })).toMatchObject({
+    retry: { firstMs: 5, factor: 2 },
+  })
   expect(() => leaseTable({ ...declaration, retry: { firstMs: -1 } })).toThrow('retry.firstMs is -1')
 })
 

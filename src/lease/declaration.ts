@@ -41,9 +41,7 @@ const declarationSchema = z.strictObject({
       }),
     ])
     .optional(),
-  retry: z
-    .union([z.array(z.number().min(0)), z.strictObject(RETRY_FIELDS).partial()])
-    .optional(),
+  retry: z.union([z.array(z.number().min(0)), z.strictObject(RETRY_FIELDS).partial()]).optional(),
   ordering: z.strictObject({ key: name, unfinished: sql }).optional(),
   groups: name.optional(),
   bytes: sql.optional(),
@@ -139,7 +137,7 @@ function complete<Name extends string>(
 function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTable): void {
   const { owner, until, token } = table.lease
   const { ordering, attempts } = table
-  const given = [table.bucket, token, ordering?.key, table.groups, attempts?.expiries]
+  const given = [table.bucket, token, ordering?.key, table.groups]
   const named = [...table.key, owner, until, ...given.filter((column) => column !== undefined)]
   if (ordering !== undefined) refuseUnorderable(declaration, table)
   if (attempts?.max !== undefined) refuseEndlessAttempts(declaration, table)

@@ -182,10 +182,14 @@ describe.each([
 })
 
 it('a success that asks something of the row is settled by itself, and then the next row is claimed', async () => {
-  const table = declare(true, { done: { set: { state: "'shut'" }, when: "state = 'open'", otherwise: 'skipped' } })
+  const table = declare(true, {
+    done: { set: { state: "'shut'" }, when: "state = 'open'", otherwise: 'skipped' },
+  })
   const store = await openLeaseStore(db, table, { owner: 'worker' })
   expect(store.canSettleAndClaim).toBe(false)
-  await expect(store.settleAndClaim({ leases: [] }, { limit: 1, ...LEASE })).rejects.toThrow('cannot settle and claim')
+  await expect(store.settleAndClaim({ leases: [] }, { limit: 1, ...LEASE })).rejects.toThrow(
+    'cannot settle and claim',
+  )
 })
 
 describe('a declaration is refused', () => {

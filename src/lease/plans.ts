@@ -6,7 +6,8 @@ import { schemaMismatch } from './schema-mismatch.ts'
 import type { TableIndex, TableShape } from './inspect.ts'
 import { allStatements, leaseStatements } from './statements.ts'
 import type { LeaseStatement } from './statement.ts'
-import type { LeaseTable, Sql } from './table.ts'
+import { type LeaseTable, type Sql, SUSPECT_EXPIRIES } from './table.ts'
+import { tableSql } from './table-sql.ts'
 
 /** One node of `EXPLAIN (FORMAT JSON)`, as far as we read it. */
 export interface PlanNode {
@@ -47,6 +48,13 @@ export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: Ta
           'no index serves the claim by ordering key, which would read every row',
           `Run: ${keyIndex(table, shape)}`,
         )
+    }
+    if (!hasSuspectIndex(table, shape)) {
+      throw schemaMismatch(
+        table,
+        'no index serves the scan for suspects, which every claim makes and which would read every row',
+        `Run: ${suspectIndex(table, shape)} Or declare no \`attempts.expiries\`.`,
+      )
     }
     const expired = subplan(await planOf(tx, table, statements.reap.expired), 'CTE expired')
     if (!isServed(shape, expired, narrowsReap(table, shape))) {
@@ -212,12 +220,31 @@ export function subplan(plan: PlanNode, name: string): PlanNode | undefined {
 }
 
 function claimIndex(table: LeaseTable, shape: TableShape): string {
+  return createIndex(table, shape, 'claim', claimColumns(table), claimableRows(table))
+}
+
+function suspectIndex(table: LeaseTable, shape: TableShape): string {
+  const { expiries = '' } = tableSql(table, shape)
+  const where = `${claimableRows(table)} AND ${expiries} >= ${SUSPECT_EXPIRIES}`
+  return createIndex(table, shape, 'suspects', claimColumns(table), where)
+}
+
+function claimColumns(table: LeaseTable): string[] {
   const order = table.order.map(({ column, direction }) =>
     direction === 'asc' ? quote(column) : `${quote(column)} DESC`,
   )
-  const group = table.groups === undefined ? [] : [quote(table.groups)]
-  const unordered = table.ordering === undefined ? '' : ` AND ${quote(table.ordering.key)} IS NULL`
-  return createIndex(table, shape, 'claim', [...group, ...order], `${table.claimable}${unordered}`)
+  return [...(table.groups === undefined ? [] : [quote(table.groups)]), ...order]
+}
+
+/** In a table with an ordering key, rows that have one are found by it. */
+function claimableRows({ claimable, ordering }: LeaseTable): Sql {
+  return ordering === undefined ? claimable : `(${claimable}) AND ${quote(ordering.key)} IS NULL`
+}
+
+/** Suspects are few, and are found by an index that has nothing else in it. */
+function hasSuspectIndex({ attempts }: LeaseTable, { indexes }: TableShape): boolean {
+  const expiries = attempts?.expiries
+  return expiries === undefined || indexes.some(({ predicate }) => predicate?.includes(expiries) === true)
 }
 
 /** Every step of a walk is one probe of an index on the key. */

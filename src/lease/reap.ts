@@ -99,7 +99,8 @@ function expire(t: TableSql, $: Parameters): string[] {
   }
 
   const columns = [...new Set([...counters, ...Object.keys(again), ...Object.keys(final)])]
-  const rest = retry?.rest === undefined ? 'null' : `now() + (${replaceArguments(retry.rest, argument(retry))})`
+  const rest =
+    retry?.rest === undefined ? 'null' : `now() + (${replaceArguments(retry.rest, argument(retry))})`
   return [
     `${t.owner} = null`,
     `${t.until} = ${ifExhausted('null', rest)}`,

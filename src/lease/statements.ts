@@ -82,7 +82,14 @@ export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStat
 
 /** Every statement, for those who check all of them. */
 export function allStatements(statements: LeaseStatements): LeaseStatement[] {
-  const { ways, claimRows: rows, renew: renewal, release: released, reap: reaps, findExpired: finds } = statements
+  const {
+    ways,
+    claimRows: rows,
+    renew: renewal,
+    release: released,
+    reap: reaps,
+    findExpired: finds,
+  } = statements
   const claims = [...ways.values()].flatMap(({ claim, settleAndClaim, find }) =>
     settleAndClaim === undefined ? [claim, find] : [claim, settleAndClaim, find],
   )

@@ -265,7 +265,12 @@ it('a lease that is in a batch twice, and an older one beside it, settle the row
 it('a settlement for an id that never existed changes nothing and says so', async () => {
   const store = await openStore()
   const ghost: Lease = { id: '9000000000000000000', owner: 'worker', token: 1n, until: new Date() }
-  expect(await store.settle('done', [ghost])).toEqual({ ended: [], fencedOff: [ghost], busy: [], refused: [] })
+  expect(await store.settle('done', [ghost])).toEqual({
+    ended: [],
+    fencedOff: [ghost],
+    busy: [],
+    refused: [],
+  })
   expect((await store.renew([ghost], 60_000)).lost).toEqual([ghost])
   expect((await store.release([ghost])).fencedOff).toEqual([ghost])
 })

@@ -128,7 +128,11 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     refuseMissingArgs(outcome, declared, leases, args)
     const byLease = new Map(leases.map((lease, i) => [lease, args[i] ?? {}]))
     return (part) => ({
-      args: argsJson(part, newestOfEachRow(part), part.map((lease) => byLease.get(lease) ?? {})),
+      args: argsJson(
+        part,
+        newestOfEachRow(part),
+        part.map((lease) => byLease.get(lease) ?? {}),
+      ),
     })
   }
 
@@ -166,7 +170,11 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     const values = { ...scanValues(way, request), ...held }
     for (let races = 0; ; races += 1) {
       try {
-        const answer = readClaim<Row>(await run<ClaimedValues>(statement, values, { rowMode: 'array' }), t, owner)
+        const answer = readClaim<Row>(
+          await run<ClaimedValues>(statement, values, { rowMode: 'array' }),
+          t,
+          owner,
+        )
         return way === 'group' && t.orderingKey !== undefined ? walked(answer, request.groups ?? []) : answer
       } catch (error) {
         if (!isUniqueViolation(error) || races >= MAX_RACES) throw error
@@ -210,7 +218,13 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   ): Promise<Claim<Row>> {
     const found = await run<{ id: string }>(claims.find, scanValues(way, request))
     if (found.length === 0) throw error
-    return { ...(await claimIds(found.map(({ id }) => id), request)), more: true }
+    return {
+      ...(await claimIds(
+        found.map(({ id }) => id),
+        request,
+      )),
+      more: true,
+    }
   }
 
   async function claimIds(ids: readonly string[], { leaseMs }: ClaimRequest): Promise<Claim<Row>> {
@@ -228,7 +242,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       culprit('claim', excluded.claim),
     )
     const until = trustedUntil(sentAt, leaseMs)
-    return { claimed: parts.flat(), cursor: undefined, more: false, trustedUntil: until }
+    return { claimed: parts.flat(), cursor: undefined, more: false, leaseMs, trustedUntil: until }
   }
 
   function claimOf(
@@ -238,7 +252,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     sentAt: number,
   ): Claim<Row> {
     const { claimed, cursor, more = false, dueInMs, suspect, bytes } = answer
-    const at = cursor === null || cursor === undefined ? undefined : typeof cursor === 'string' ? [cursor] : cursor
+    const at =
+      cursor === null || cursor === undefined ? undefined : typeof cursor === 'string' ? [cursor] : cursor
     return {
       claimed,
       cursor: way === 'order' && t.lowestCursor === undefined ? undefined : at,
@@ -247,6 +262,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       ...(dueInMs === null || dueInMs === undefined ? {} : { dueInMs }),
       ...(suspect === null || suspect === undefined ? {} : { suspect }),
       ...(bytes === null || bytes === undefined ? {} : { bytes }),
+      leaseMs,
       trustedUntil: trustedUntil(sentAt, leaseMs),
     }
   }
@@ -263,7 +279,9 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     table,
     owner,
     ways: [...statements.ways.keys()],
-    canSettleAndClaim: [...statements.ways.values()].every(({ settleAndClaim }) => settleAndClaim !== undefined),
+    canSettleAndClaim: [...statements.ways.values()].every(
+      ({ settleAndClaim }) => settleAndClaim !== undefined,
+    ),
 
     async claim(request) {
       checkRequest(request)
@@ -298,7 +316,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const asked = [...current.values()]
       const sentAt = clock.monotonicNow()
       try {
-        if (claims.settleAndClaim === undefined) throw new TypeError(`${tableName(table)} cannot settle and claim`)
+        if (claims.settleAndClaim === undefined)
+          throw new TypeError(`${tableName(table)} cannot settle and claim`)
         const held = { ...batch(asked), ...valuesOf(asked) }
         const answer = await scan(claims.settleAndClaim, way, request, held)
         const claim = claimOf(way, answer, request, sentAt)
@@ -306,7 +325,11 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
           return { ...endedAmong(leases, current, asked.map(settledRow), []), refused: [], ...claim }
         // Sent once more by themselves, the others turn out to be busy or fenced off.
         const settled = new Set(answer.settled)
-        const rest = await end(settleStatement(outcome), asked.filter(({ id }) => !settled.has(id)), valuesOf)
+        const rest = await end(
+          settleStatement(outcome),
+          asked.filter(({ id }) => !settled.has(id)),
+          valuesOf,
+        )
         const rows = [...asked.filter(({ id }) => settled.has(id)), ...rest.ended].map(settledRow)
         const busy = rest.busy.map(({ id }) => ({ id, busy: true }))
         return {
@@ -418,6 +441,7 @@ function both<Row>(first: Claim<Row>, second: Claim<Row>): Claim<Row> {
     ...(first.bytes === undefined && second.bytes === undefined
       ? {}
       : { bytes: (first.bytes ?? 0) + (second.bytes ?? 0) }),
+    leaseMs: first.leaseMs,
     trustedUntil: Math.min(first.trustedUntil, second.trustedUntil),
   }
 }

@@ -89,12 +89,16 @@ export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
   }
 }
 
-/** A row comparison finds no row with a null in it, so a cursor needs columns that are never null. */
+/**
+ * A row comparison finds no row with a null in it, so a cursor needs columns that are never null. A row whose
+ * `availableAt` is null is not claimed anyway.
+ */
 function lowestCursor(table: LeaseTable, shape: TableShape): string[] | undefined {
   if (table.groups !== undefined) return undefined
   const lowest = table.order.map(({ column, direction }) => {
     const { type = '', notNull = false } = shape.columns.get(column) ?? {}
-    return direction === 'asc' && notNull ? LOWEST[type] : undefined
+    const isNeverNull = notNull || column === table.availableAt
+    return direction === 'asc' && isNeverNull ? LOWEST[type] : undefined
   })
   return lowest.every((value) => value !== undefined) ? lowest : undefined
 }
@@ -141,7 +145,8 @@ export function among(t: TableSql, source: string): string[] {
 export function heldLeases(t: TableSql, $: Parameters): string {
   const arrays = [...t.key.map((k, i) => $(`key${i + 1}`, `${k.type}[]`)), $('tokens', 'bigint[]')]
   const names = [...t.key.map(({ name }) => name), 'held_token']
-  const owner = t.token === undefined ? `, ${$('owner', 'text')} || '${TOKEN_MARK}' || held_token as held_owner` : ''
+  const owner =
+    t.token === undefined ? `, ${$('owner', 'text')} || '${TOKEN_MARK}' || held_token as held_owner` : ''
   return `select *${owner} from unnest(${list(arrays)}) as held (${list(names)})`
 }
 
@@ -201,7 +206,9 @@ export function notExcluded(t: TableSql, $: Parameters): string {
  * waits for the reaper, a leased row is not claimable anyway.
  */
 export function notHeld(t: TableSql): string {
-  return t.table.onExpiry === 'reap' ? '' : `((${keyNames(t)}) in (select ${keyNames(t)} from held)) is not true`
+  return t.table.onExpiry === 'reap'
+    ? ''
+    : `((${keyNames(t)}) in (select ${keyNames(t)} from held)) is not true`
 }
 
 export function isSuspect(t: TableSql): string {
@@ -215,6 +222,12 @@ export function suspects(t: TableSql, wanted: boolean): string {
 
 export function assignments(set: Assignments): string[] {
   return Object.entries(set).map(([column, expression]) => `${quote(column)} = ${expression}`)
+}
+
+/** Only then the claim index leads to the row that is due next; otherwise finding it would read all that wait. */
+export function isOrderedByDue({ table }: TableSql): boolean {
+  const [first] = table.order
+  return first?.column === table.availableAt && first?.direction === 'asc'
 }
 
 /** The number of milliseconds until the earliest of these moments that is not reached yet; infinity does not count. */

@@ -54,6 +54,8 @@ export interface Claim<Row> {
   readonly suspect?: string
   /** The size of the claimed rows together, where the table says how large a row is. */
   readonly bytes?: number
+  /** For how long the rows were leased. */
+  readonly leaseMs: number
   /** On the local monotonic clock (D8). */
   readonly trustedUntil: number
 }

@@ -101,11 +101,16 @@ function forgetSql(schema: string): string {
 where consumer = $1::text and event_id = $2::text::uuid`
 }
 
-/** Several may clean up at once: each takes rows that no other has. */
-function forgetOldSql(schema: string): string {
+/**
+ * Forgets the oldest entries; `$1` is their age in milliseconds and `$2` how many at most. Several may do so at once: each
+ * takes rows that no other has. Removed by their position in the table, where the lock keeps them: a join by the primary
+ * key would be planned as a read of the whole table.
+ */
+export function forgetOldSql(schema: string): string {
   const inbox = quoteQualified(schema, 'inbox')
-  return `with old as materialized (
-  select consumer, event_id
+  return `/* leasehold:forget inbox */
+with old as materialized (
+  select ctid
   from ${inbox}
   where processed_at < now() - $1::text::float8 * interval '1 millisecond'
   order by processed_at
@@ -113,10 +118,7 @@ function forgetOldSql(schema: string): string {
   for update skip locked
 ),
 forgotten as (
-  delete from ${inbox} as inbox
-  using old
-  where inbox.consumer = old.consumer and inbox.event_id = old.event_id
-  returning 1
+  delete from ${inbox} where ctid = any (array(select ctid from old)) returning 1
 )
 select count(*)::int as forgotten from forgotten`
 }

@@ -49,7 +49,9 @@ async function restartUntilAllIsFinished(config: Omit<RelayConfig, 'databaseUrl'
 /** Settled by this relay, or given up by its reaper. */
 async function allFinished(relay: WorkerProcess, open: number): Promise<void> {
   const isFinished = (): boolean => {
-    const settled = relay.all('settled').flatMap(({ outcome, ids }) => (outcome === 'done' ? (ids as string[]) : []))
+    const settled = relay
+      .all('settled')
+      .flatMap(({ outcome, ids }) => (outcome === 'done' ? (ids as string[]) : []))
     const dead = relay.all('reaped').flatMap(({ exhausted, id }) => (exhausted === true ? [String(id)] : []))
     return new Set([...settled, ...dead]).size >= open
   }

@@ -119,7 +119,7 @@ describe('publishing', () => {
   })
 
   it.each(['block', 'skip', 'park'] as const)(
-    'RULE-020-030: with %s, an event that was cut short by a shutdown is given back, and no attempt is counted',
+    'RULE-020-030, D9: with %s, an event whose publishing a shutdown cut short is PENDING again, and its attempt counts',
     async (onFailure) => {
       await write(db, 'a', null)
       const seen = door()
@@ -138,7 +138,7 @@ describe('publishing', () => {
       await seen.opened
       await runtime.stop()
       for (const row of await records(db)) {
-        expect(row).toMatchObject({ status: 'PENDING', attempts: 0, parked: false })
+        expect(row).toMatchObject({ status: 'PENDING', attempts: 1, expiries: 0, parked: false })
       }
     },
   )

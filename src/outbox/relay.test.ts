@@ -34,7 +34,6 @@ describe('the life of an event', () => {
       status: 'CLAIMED',
       claimed_by: runtime.id,
       lock_token: '1',
-      available_at: null,
     })
     expect(row?.claimed_at).toBeInstanceOf(Date)
     expect(Number(row?.locked_until) - Number(row?.claimed_at)).toBe(30_000)
@@ -188,6 +187,7 @@ describe('producers that commit out of order', () => {
     await events.next('settled', ({ ids }) => ids.includes('1'))
     expect(performance.now() - committedAt).toBeLessThan(1_000)
     expect(publisher.published.map(({ type }) => type).toSorted()).toEqual(['early', 'late', 'other'])
+    await runtime.stop()
     expect(runtime.inFlight).toBe(0)
   })
 

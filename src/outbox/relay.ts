@@ -43,11 +43,12 @@ export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
   const { maxAgeMs, ...retryPolicy } = options.retry ?? {}
   refuseUnknown(options)
   const maxBatch = publisher.maxBatch ?? DEFAULT_MAX_BATCH
+  const limits = { onFailure, maxAgeMs }
   return {
     name: OUTBOX,
-    table: outboxTable({ schema, onFailure, retry: retryPolicy, maxAgeMs }),
+    table: outboxTable({ schema, onFailure, retry: retryPolicy }),
     wake: true,
-    handle: maxBatch === 1 ? oneByOne(publisher, onFailure) : inBatches(publisher, maxBatch, onFailure),
+    handle: maxBatch === 1 ? oneByOne(publisher, limits) : inBatches(publisher, maxBatch, limits),
     // A publisher that takes batches gets them: as many slots as fill one.
     settings: { ...(maxBatch === 1 ? {} : { concurrency: maxBatch }), ...settings },
     ...(bucket === undefined ? {} : { bucket }),
@@ -68,7 +69,7 @@ export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
 
 type Handle = WorkDeclaration<OutboxRow>['handle']
 
-function oneByOne(publisher: Publisher, onFailure: OnFailure): Handle {
+function oneByOne(publisher: Publisher, limits: Limits): Handle {
   return async (context) => {
     try {
       const events = [eventOf(context)]
@@ -76,9 +77,9 @@ function oneByOne(publisher: Publisher, onFailure: OnFailure): Handle {
         ? await publishTraced(publisher, events, context)
         : await publisher.publish(events, context)
       // The way of most events, and nothing more is made for it.
-      return answers === undefined ? undefined : answered(onFailure, answers, context)
+      return answers === undefined ? undefined : answered(limits, answers, context)
     } catch (error) {
-      return failed(onFailure, error, context)
+      return failed(limits, error, context)
     }
   }
 }
@@ -91,27 +92,32 @@ async function publishTraced(
   return withTraces(events, publisher.name, async (traced) => publisher.publish(traced, context))
 }
 
-function answered(onFailure: OnFailure, answers: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
+function answered(limits: Limits, answers: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
   const answer = checkedAnswers(answers, 1)?.[0]
-  return answer instanceof SaturatedError ? failed(onFailure, answer, context) : within(onFailure, answer, context)
+  return answer instanceof SaturatedError ? failed(limits, answer, context) : within(limits, answer, context)
 }
 
-function inBatches(publisher: Publisher, maxBatch: number, onFailure: OnFailure): Handle {
+function inBatches(publisher: Publisher, maxBatch: number, limits: Limits): Handle {
   const batches = new Batches<OutboxRow>(maxBatch, async (rows, context) =>
     withTraces(rows.map(eventOf), publisher.name, async (events) => publisher.publish(events, context)),
   )
   return async (context) => {
     try {
-      return within(onFailure, await batches.add(context), context)
+      return within(limits, await batches.add(context), context)
     } catch (error) {
-      return failed(onFailure, error, context)
+      return failed(limits, error, context)
     }
   }
 }
 
-/** With `skip` and `park` an event of a key is dead at its first failure; the table knows all other limits (LIFE-08). */
+interface Limits {
+  readonly onFailure: OnFailure
+  readonly maxAgeMs: number | undefined
+}
+
+/** A failure that is one too many is dead (LIFE-08). The limit of attempts is the table's. */
 function within(
-  onFailure: OnFailure,
+  { onFailure, maxAgeMs }: Limits,
   outcome: Outcome | void,
   context: HandlerContext<OutboxRow>,
 ): Outcome | void {
@@ -119,15 +125,19 @@ function within(
   // A relay that has to stop, or has lost the lease, is not the event's fault; the worker knows what to do.
   if (context.signal.aborted) throw context.signal.reason
   const error = outcome.args['error'] ?? 'the publisher gave no reason'
-  if (onFailure !== 'block' && context.row.ordering_key !== null) return dead(error)
+  const { row } = context
+  if (onFailure !== 'block' && row.ordering_key !== null) return dead(error)
+  const isTooOld =
+    maxAgeMs !== undefined && context.databaseTime().getTime() - row.created_at.getTime() >= maxAgeMs
+  if (isTooOld) return dead(error)
   return { ...outcome, args: { ...outcome.args, error } }
 }
 
-function failed(onFailure: OnFailure, error: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
+function failed(limits: Limits, error: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
   // Nobody's fault: the runtime gives the event back, and rests.
   if (error instanceof SaturatedError) throw error
   if (error instanceof PermanentError) return dead(error)
-  return within(onFailure, retry({ error }), context)
+  return within(limits, retry({ error }), context)
 }
 
 function eventOf({ row, token, attempt }: HandlerContext<OutboxRow>): OutboxEvent {

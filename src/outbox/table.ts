@@ -17,8 +17,6 @@ export interface OutboxTableOptions {
   readonly schema?: string | undefined
   readonly onFailure?: OnFailure | undefined
   readonly retry?: Partial<RetryPolicy> | undefined
-  /** An event that fails at this age, by the database's clock, is dead. */
-  readonly maxAgeMs?: number | undefined
 }
 
 /** The row as a relay sees it. */
@@ -39,11 +37,8 @@ export function outboxTable({
   schema = 'leasehold',
   onFailure = 'block',
   retry = {},
-  maxAgeMs,
 }: OutboxTableOptions = {}): LeaseTable<'done' | 'retry' | 'dead'> {
   const parked = onFailure === 'park' ? 'ordering_key is not null' : 'false'
-  const tooOld =
-    maxAgeMs === undefined ? undefined : `created_at <= now() - ${maxAgeMs} * interval '1 millisecond'`
   return leaseTable({
     table: { schema, name: 'outbox' },
     id: 'id',
@@ -70,14 +65,11 @@ export function outboxTable({
       done: { set: { status: "'PUBLISHED'", published_at: 'now()', claimed_at: 'null' } },
       retry: {
         set: {
-          status: tooOld === undefined ? "'PENDING'" : `case when ${tooOld} then 'DEAD' else 'PENDING' end`,
+          status: "'PENDING'",
           attempts: 'attempts + 1',
           last_error: '$error',
           available_at: "now() + coalesce($delay_ms, 0) * interval '1 millisecond'",
           claimed_at: 'null',
-          ...(tooOld === undefined
-            ? {}
-            : { dead_at: `case when ${tooOld} then now() end`, parked: `${tooOld} and ${parked}` }),
         },
         args: { error: 'text', delay_ms: 'float8' },
       },

@@ -14,7 +14,7 @@ export interface ReconciledOptions {
   readonly values: Readonly<Record<string, Sql>>
 }
 
-const DELAY = "$delay_ms * interval '1 millisecond'"
+const MILLISECOND = "interval '1 millisecond'"
 
 /**
  * The user's table, with what can become of its rows (REC-04, REC-05). Its own outcomes are replaced: an expired lease
@@ -80,8 +80,15 @@ const NO_CONDITION = { when: undefined, otherwise: undefined }
 /** An open row is not claimed for a while: by its own column for that, or by the end of the lease that it had. */
 function resting({ availableAt }: LeaseTable): Outcome {
   const args = { delay_ms: 'float8' }
-  if (availableAt === undefined) return { ...NO_CONDITION, set: {}, args, rest: DELAY }
-  return { ...NO_CONDITION, set: { [availableAt]: `now() + ${DELAY}` }, args, rest: undefined }
+  // A rest of nothing leaves no end of a lease in the row.
+  if (availableAt === undefined)
+    return { ...NO_CONDITION, set: {}, args, rest: `nullif($delay_ms, 0) * ${MILLISECOND}` }
+  return {
+    ...NO_CONDITION,
+    set: { [availableAt]: `now() + $delay_ms * ${MILLISECOND}` },
+    args,
+    rest: undefined,
+  }
 }
 
 /** Names of columns may be anything; names of arguments are words. */

@@ -164,7 +164,7 @@ it('D10: a chunk that kills its runner on sight fails after the attempts that it
       attempts: 4,
       expiries: 4,
       lock_token: '5',
-      error_message: expect.stringContaining('given up after 4 of 4 attempts: the lease expired') as unknown,
+      error_message: expect.stringContaining('given up after 4 of 4 attempts: its workers died') as unknown,
     } satisfies Partial<Record<keyof ChunkRecord, unknown>>,
   ])
   expect(statesOf(chunks)).toEqual({ COMPLETED: 19, FAILED: 1 })

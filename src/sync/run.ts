@@ -97,7 +97,7 @@ export class Run {
     const exhausted = this.#exhausted(row)
     if (exhausted !== undefined) return settleAs('exhausted', { error: exhausted })
     const definition = this.#definition(name)
-    let settled = false
+    let [started, settled] = [false, false]
     const chunkContext: ChunkContext = {
       ...this.#contextOf(definition, context),
       settleIn: async (tx, synced) => {
@@ -107,12 +107,15 @@ export class Run {
     }
     try {
       await chunkContext.call()
+      started = true
       const synced = await untilAborted(context.signal, async () =>
         definition.syncChunk({ matrixId, query, hash }, chunkContext),
       )
       return settled ? undefined : doneWith(synced)
     } catch (error) {
       if (error instanceof Postponed) return settleAs('postponed', { delay_ms: error.delayMs })
+      // Told to stop while it waited for the source: no attempt was made (D9).
+      if (!started && context.signal.aborted) return settleAs('postponed', { delay_ms: 0 })
       return this.#failed(name, context, error)
     }
   }
@@ -185,12 +188,12 @@ export class Run {
 
   /**
    * Why a row must not be started, if its attempts are used up. A failure of its own would have ended it; the last
-   * attempts therefore ended with their leases, and another one could kill this process too.
+   * attempt therefore ended with its lease or its process, and another one could kill this process too.
    */
   #exhausted({ definition, attempts }: JobRow | ChunkRow): string | undefined {
     const { maxAttempts } = this.#policy(definition)
     if (attempts < maxAttempts) return undefined
-    return `given up after ${attempts} of ${maxAttempts} attempts: the lease expired, because its worker died, lost the database, or took longer than three leases`
+    return `given up after ${attempts} of ${maxAttempts} attempts: its workers died, lost the database, took longer than three leases, or had to stop`
   }
 
   #policy(name: string): SyncRetry {

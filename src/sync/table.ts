@@ -56,9 +56,17 @@ export function jobTable({ schema = 'leasehold' }: SyncTableOptions = {}): Lease
     writes: { release: { next_look_at: "now() + $delay_ms * interval '1 millisecond'" } },
     outcomes: {
       done: { set: { completed_at: 'now()', error_message: 'null' } },
-      planned: { set: { planned_at: 'now()', next_look_at: 'now()', attempts: '0', error_message: 'null' } },
+      planned: {
+        set: {
+          planned_at: 'now()',
+          next_look_at: 'now()',
+          attempts: '0',
+          expiries: '0',
+          error_message: 'null',
+        },
+      },
       waiting: {
-        set: { next_look_at: "now() + $delay_ms * interval '1 millisecond'", attempts: '0' },
+        set: { next_look_at: "now() + $delay_ms * interval '1 millisecond'", attempts: '0', expiries: '0' },
         args: { delay_ms: 'float8' },
       },
       retry: {

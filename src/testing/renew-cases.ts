@@ -51,7 +51,9 @@ export const renewCases: Cases = {
     assert.equal(await bench.image(id), before)
   },
 
-  'WH-FR-001-N: a row that another session has locked does not delay the renewal of the others': async (bench) => {
+  'WH-FR-001-N: a row that another session has locked does not delay the renewal of the others': async (
+    bench,
+  ) => {
     const [locked = ''] = await bench.subject.insert(3)
     const store = await bench.store('worker-a')
     const leases = leasesOf(await store.claim({ limit: 3, leaseMs: LEASE_MS }))

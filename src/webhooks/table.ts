@@ -24,12 +24,20 @@ const MAX_HISTORY = 100
 
 /** Appends an attempt to the delivery's history, which the view `webhook_attempts` shows. */
 function remember(fields: Readonly<Record<string, string>>): string {
-  const entry = Object.entries({ attempt: 'attempts + 1', token: 'lease_token', ...fields, recorded_at: 'now()' })
+  const entry = Object.entries({
+    attempt: 'attempts + 1',
+    token: 'lease_token',
+    ...fields,
+    recorded_at: 'now()',
+  })
   return `case when jsonb_array_length(history) >= ${MAX_HISTORY} then history - 0 else history end
       || jsonb_build_array(jsonb_build_object(${entry.map(([name, value]) => `'${name}', ${value}`).join(', ')}))`
 }
 
-const EXPIRED = { code: "'leaseExpired'", error: "'the lease expired: its dispatcher died, or lost the database'" }
+const EXPIRED = {
+  code: "'leaseExpired'",
+  error: "'the lease expired: its dispatcher died, or lost the database'",
+}
 
 const STARTED_AT = "now() - $duration_ms * interval '1 millisecond'"
 
@@ -75,7 +83,7 @@ export function webhookTable({
     availableAt: 'next_attempt_at',
     order: ['next_attempt_at', 'id'],
     onExpiry: 'claimable',
-    held: 'lease_owner is not null',
+    held: "delivery_status = 'pending' and lease_owner is not null",
     attempts: { column: 'attempts', expiries: 'expiries', max: attemptsOf(schedule) },
     retry: schedule,
     ordering: { key: 'ordering_key', unfinished: "delivery_status = 'pending'" },

@@ -87,7 +87,7 @@ it('a table that does not say how large a row is has no byte budget', async () =
   const over = settled(events, 10)
   const hold = door()
   await run({ handle: async () => hold.opened, settings: { concurrency: 10, prefetchBytes: 1 } }, { events })
-  await started
+  expect(await started).toHaveLength(10)
   hold.open()
   await over
 })

@@ -40,6 +40,8 @@ export interface HandlerContext<Row = Record<string, unknown>> {
   readonly attempt: number
   /** Fires when the lease is lost or the worker has to stop; its reason says which. Stop working then. */
   readonly signal: AbortSignal
+  /** The present by the database's clock: what was read when the row was claimed, and the time since then. */
+  databaseTime(): Date
   /** Carries the ids of worker, table, row and token. */
   readonly log: HandlerLog
   /**
@@ -86,6 +88,10 @@ export class RowContext<Row extends object> implements HandlerContext<Row> {
   }
   get attempt(): number {
     return this.#handling.attempt
+  }
+  databaseTime(): Date {
+    const { databaseClaimedAt, claimedAt } = this.#handling
+    return new Date(databaseClaimedAt + this.#parts.now() - claimedAt)
   }
   get signal(): AbortSignal {
     return signalOf(this.#handling)

@@ -7,9 +7,11 @@ import type { SettleAndClaim } from './settle-and-claim.ts'
 import type { Outcome } from './outcome.ts'
 import {
   agrees,
+  complete,
   DONE,
   type HandlerResult,
   type Circumstances,
+  problemWith,
   RETURNED,
   type Settle,
   type Verdict,
@@ -53,15 +55,23 @@ export class Ending<Row extends object> {
       held.finish(handling)
       statements.settle(handling, verdict.outcome, now)
     } else {
-      this.#giveBack(handling, verdict.saturatedForMs, result)
+      this.#release(handling, verdict.saturatedForMs, result)
     }
   }
 
   #verdictOn(handling: Handling<Row>, result: HandlerResult): Verdict {
     if (result === RETURNED) return DONE
-    const { circumstancesOf, isStopping } = this.#options
+    const { store, circumstancesOf, isStopping } = this.#options
     const cutShort = isStopping() && handling.abort?.signal.aborted === true
-    return verdictOn(result, { ...circumstancesOf(handling), cutShort })
+    const circumstances = { ...circumstancesOf(handling), cutShort }
+    const verdict = verdictOn(result, circumstances)
+    if (verdict.verdict !== 'settle') return verdict
+    const problem = problemWith(verdict.outcome, store.table)
+    if (problem === undefined) return { ...verdict, outcome: complete(verdict.outcome, store.table) }
+    const failed = verdictOn({ ended: 'threw', error: new TypeError(problem) }, circumstances)
+    return failed.verdict === 'settle'
+      ? { ...failed, outcome: complete(failed.outcome, store.table) }
+      : failed
   }
 
   /** In a transaction of its handler's. */
@@ -79,11 +89,11 @@ export class Ending<Row extends object> {
     events.emit('failed', { ...refTo(handling, table), attempt: handling.attempt, outcome, error })
   }
 
-  /** Downstream has no room, or the handler was cut short. */
-  #giveBack(handling: Handling<Row>, saturatedForMs: number | undefined, result: HandlerResult): void {
+  /** Downstream has no room: the row goes back without counting an attempt (D9). */
+  #release(handling: Handling<Row>, saturatedForMs: number, result: HandlerResult): void {
     const { gate, statements } = this.#options
     const error = result.ended === 'threw' ? result.error : undefined
-    if (saturatedForMs !== undefined) gate.shut('saturated', saturatedForMs, error)
+    gate.shut('saturated', saturatedForMs, error)
     statements.release([handling], saturatedForMs)
   }
 }

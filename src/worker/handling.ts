@@ -7,6 +7,7 @@ import type { RowToRenew } from './lifeline-messages.ts'
 import type { Outcome } from './outcome.ts'
 
 interface ClaimFacts {
+  readonly leaseMs: number
   readonly claimedAt: number
   readonly attempt: number
   readonly isSuspect: boolean
@@ -20,6 +21,8 @@ export class Handling<Row> implements RowToRenew {
   readonly index: number
   readonly generation: number
   readonly claimedAt: number
+  /** When it was claimed, by the database's clock. */
+  readonly databaseClaimedAt: number
   readonly attempt: number
   /** A suspect: as long as it is in flight, this process claims no other one (D10). */
   hasSuspectSlot: boolean
@@ -43,6 +46,7 @@ export class Handling<Row> implements RowToRenew {
     this.index = held.index
     this.generation = held.generation
     this.claimedAt = facts.claimedAt
+    this.databaseClaimedAt = lease.until.getTime() - facts.leaseMs
     this.attempt = facts.attempt
     this.hasSuspectSlot = facts.isSuspect
     this.bytes = facts.bytes
@@ -66,12 +70,19 @@ export function handlingsOf<Row extends object>(
     claimedAt,
   }: { readonly attempts: string | undefined; readonly held: HeldRows; readonly claimedAt: number },
 ): Handling<Row>[] {
+  const { leaseMs } = claim
   const bytes = (claim.bytes ?? 0) / Math.max(1, claim.claimed.length)
   return claim.claimed.map((claimed) => {
     const counted: unknown = attempts === undefined ? 0 : Reflect.get(claimed.row, attempts)
     const attempt = Number(counted ?? 0) + 1
     const isSuspect = claimed.lease.id === claim.suspect
-    return new Handling(claimed, held.take(claim.trustedUntil), { claimedAt, attempt, isSuspect, bytes })
+    return new Handling(claimed, held.take(claim.trustedUntil), {
+      claimedAt,
+      leaseMs,
+      attempt,
+      isSuspect,
+      bytes,
+    })
   })
 }
 

@@ -20,7 +20,7 @@ beforeEach(async () => {
 afterAll(async () => db.close())
 
 /** Locks the row in another session until the test lets it go. */
-async function lockRow(id: string | undefined): Promise<{ unlock(): Promise<void> }> {
+async function lockRow(id: string | undefined): Promise<() => Promise<void>> {
   const [locked, over] = [door(), door()]
   const session = db.transaction(async (tx) => {
     await tx.query({ text: 'select from public.jobs where id = $1 for update', values: [id] })
@@ -28,11 +28,9 @@ async function lockRow(id: string | undefined): Promise<{ unlock(): Promise<void
     await over.opened
   })
   await locked.opened
-  return {
-    async unlock() {
-      over.open()
-      await session
-    },
+  return async () => {
+    over.open()
+    await session
   }
 }
 
@@ -53,7 +51,7 @@ it('a row in flight that another session has locked delays no other: it is settl
   const started = collect(events, 'started', (all) => all.length === ids.length)
   await run({ handle: async () => hold.opened, settings: { concurrency: 20 } }, { events })
   await started
-  const { unlock } = await lockRow(locked)
+  const unlock = await lockRow(locked)
   const othersSettled = settled(events, others)
   hold.open()
   await othersSettled
@@ -66,7 +64,9 @@ it('a row in flight that another session has locked delays no other: it is settl
   await unlock()
   await last
   expect(await jobStates(db)).toEqual({ DONE: 220 })
-  expect((await jobs(db)).every(({ attempts, lock_token }) => attempts === 0 && lock_token === '1')).toBe(true)
+  expect((await jobs(db)).every(({ attempts, lock_token }) => attempts === 0 && lock_token === '1')).toBe(
+    true,
+  )
   expect(lost).toEqual([])
 })
 
@@ -78,7 +78,7 @@ it('RULE-020-010: a renewal extends the other rows while one is locked, and that
   const started = collect(events, 'started', (all) => all.length === ids.length)
   await run({ handle: async () => hold.opened, settings: { leaseMs: 3_000 } }, { events })
   await started
-  const { unlock } = await lockRow(ids[0])
+  const unlock = await lockRow(ids[0])
   const busy = events.next('renewed', (renewal) => renewal.busy > 0)
   expect(await busy).toMatchObject({ count: 2, busy: 1 })
   const free = events.next('renewed', (renewal) => renewal.count === 3)
@@ -114,7 +114,7 @@ it('LIFE-12: settleIn waits for a row that another session has locked, and its t
     { events },
   )
   await started
-  const { unlock } = await lockRow(locked)
+  const unlock = await lockRow(locked)
   const othersSettled = settled(events, others)
   // A renewal has met the locked row too.
   const busy = events.next('renewed', (renewal) => renewal.busy > 0)
@@ -144,7 +144,7 @@ it('D9: a row that was not started and is locked when the worker pauses goes bac
   await claimed
   const { id: startedId } = await started
   const waiting = ids.find((id) => id !== startedId)
-  const { unlock } = await lockRow(waiting)
+  const unlock = await lockRow(waiting)
   const released = events.next('released')
   runtime.worker('jobs').pause()
   await unlock()

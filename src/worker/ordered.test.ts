@@ -94,6 +94,11 @@ async function insert(each: number, keys: readonly (string | null)[] = KEYS): Pr
   return rows.map(({ id }) => id)
 }
 
+async function statuses(): Promise<object[]> {
+  const text = 'select status, count(*)::int from public.tickets group by 1 order by 1'
+  return (await db.query({ text })).rows
+}
+
 /** The ids that were started, by key, and whether two of a key were ever in processing at once. */
 function watch() {
   const started = new Map<string, string[]>()
@@ -144,7 +149,8 @@ describe('LIFE-13: the next row of an ordering key is claimed without waiting fo
   })
 
   it('after one that is dead, and after one that was retried', async () => {
-    const ids = await insert(12, ['a', 'b'])
+    // One key only: nothing else makes the worker claim.
+    const ids = await insert(24, ['a'])
     const events = new Events()
     const over = settled(events, ids)
     const last = events.next('settled', ({ outcome, ids: some }) => outcome === 'done' && some.includes('23'))
@@ -166,10 +172,7 @@ describe('LIFE-13: the next row of an ordering key is claimed without waiting fo
     )
     await over
     await last
-    const { rows } = await db.query({
-      text: 'select status, count(*)::int from public.tickets group by 1 order by 1',
-    })
-    expect(rows).toEqual([
+    expect(await statuses()).toEqual([
       { status: 'DEAD', count: 8 },
       { status: 'DONE', count: 16 },
     ])
@@ -194,7 +197,8 @@ describe('LIFE-13: the next row of an ordering key is claimed without waiting fo
       { events },
     )
     await over
-    expect(watched.overlaps()).toBe(0)
+    // Its follower may start as soon as the transaction is committed, which is before the handler returns.
+    for (const own of watched.started.values()) expect(own).toEqual(ascending(own))
   })
 
   it('where there is room for only one row at a time', async () => {
@@ -213,6 +217,7 @@ describe('LIFE-13: the next row of an ordering key is claimed without waiting fo
       { events },
     )
     await over
+    expect(await statuses()).toEqual([{ status: 'DONE', count: 40 }])
   })
 
   it('in a table with groups', async () => {
@@ -239,5 +244,6 @@ describe('LIFE-13: the next row of an ordering key is claimed without waiting fo
       { events },
     )
     await over
+    expect(await statuses()).toEqual([{ status: 'DONE', count: 60 }])
   })
 })

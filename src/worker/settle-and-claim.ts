@@ -223,7 +223,8 @@ export class SettleAndClaim<Row extends object> {
     const batch = this.#settlementIsDue(now, wanted > 0)
       ? this.#settling.trusted(this.#settlements.take(most, now), now)
       : undefined
-    const plan = batch === undefined ? this.#claimTurn(wanted, now) : this.#settleTurn(batch, wanted, claimable)
+    const plan =
+      batch === undefined ? this.#claimTurn(wanted, now) : this.#settleTurn(batch, wanted, claimable)
     if (plan === undefined) return undefined
     const turn = { ...plan, bytes: this.#share(bytes, plan.limit), asked: this.#asked }
     const leaving = batch?.rows.length ?? 0
@@ -358,10 +359,10 @@ export class SettleAndClaim<Row extends object> {
 
   async #answered(turn: Turn<Row>, answer: Answer<Row>, sentAt: number): Promise<void> {
     const { batch, continueOnly, asked } = turn
-    const { claimed, trustedUntil = 0, cursor, more = false, drained = false } = answer
+    const { claimed, trustedUntil = 0, leaseMs = 0, cursor, more = false, drained = false } = answer
     // What was claimed does not wait for what is still to be found out about the batch.
     if (claimed !== undefined) {
-      const claim = { ...answer, claimed, trustedUntil, cursor, more }
+      const claim = { ...answer, claimed, trustedUntil, leaseMs, cursor, more }
       if (!continueOnly) this.#paceAfter({ more, drained })
       // It was sent before something became claimable, and need not have seen it.
       if (asked !== this.#asked) this.#claimNow()

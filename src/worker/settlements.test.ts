@@ -11,8 +11,12 @@ interface Row {
 
 function handling(n: number, key?: string | null): Handling<Row> {
   const lease = { id: String(n), owner: 'w', token: 1n, until: new Date(0) }
-  const facts = { claimedAt: 0, attempt: 1, isSuspect: false, bytes: 0 }
-  return new Handling({ lease, row: key === undefined ? { n } : { n, key } }, { index: n, generation: 1 }, facts)
+  const facts = { claimedAt: 0, attempt: 1, isSuspect: false, bytes: 0, leaseMs: 30_000 }
+  return new Handling(
+    { lease, row: key === undefined ? { n } : { n, key } },
+    { index: n, generation: 1 },
+    facts,
+  )
 }
 
 const UNORDERED = { ordering: undefined }

@@ -54,7 +54,8 @@ export class Settling<Row extends object> {
     if (busy.size > 0) onBusy(only(batch, ({ lease }) => busy.has(lease)))
     const fencedOff = new Set(otherwise.fencedOff)
     for (const row of batch.rows) {
-      if (!busy.has(row.lease)) onGone(row, fencedOff.has(row.lease) ? { fencedOffAs: batch.outcome } : undefined)
+      if (!busy.has(row.lease))
+        onGone(row, fencedOff.has(row.lease) ? { fencedOffAs: batch.outcome } : undefined)
     }
     if (ended.length === 0) return
     this.#expectRetries(batch)

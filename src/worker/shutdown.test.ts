@@ -51,7 +51,7 @@ it('RULE-020-030: told to stop under load, it ends within the timeout; what was 
   expect(claimable).toHaveLength(rows.length - started.size)
 })
 
-it('RULE-020-031: a handler that takes longer hears it at the timeout and not before; one that heeds it gives its row back untouched, and the end is clean', async () => {
+it('RULE-020-031, D9: a handler that takes longer hears it at the timeout and not before; the row of one that heeds it can be claimed at once, an attempt later, and the end is clean', async () => {
   await insertJobs(db, 3, 'hold')
   const timeoutMs = 1_500
   const worker = startWorker(processes, {
@@ -70,7 +70,7 @@ it('RULE-020-031: a handler that takes longer hears it at the timeout and not be
   expect(worker.all('heard')).toHaveLength(3)
   expect(worker.all('aborted')).toHaveLength(3)
   expect(await jobs(db)).toMatchObject(
-    Array.from({ length: 3 }, () => ({ status: 'PENDING', attempts: 0, claimed_by: null, last_error: null })),
+    Array.from({ length: 3 }, () => ({ status: 'PENDING', attempts: 1, expiries: 0, claimed_by: null })),
   )
 })
 

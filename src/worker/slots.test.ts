@@ -16,7 +16,7 @@ afterEach(() => {
 
 function handling(id: string, key = 'k'): Handling<Row> {
   const lease = { id, owner: 'w', token: 1n, until: new Date(0) }
-  const facts = { claimedAt: 0, attempt: 1, isSuspect: false, bytes: 0 }
+  const facts = { claimedAt: 0, attempt: 1, isSuspect: false, bytes: 0, leaseMs: 30_000 }
   return new Handling({ lease, row: { key } }, { index: 0, generation: 1 }, facts)
 }
 

@@ -19,12 +19,16 @@ let db: Database
 
 beforeAll(async () => {
   server = await startServer()
-  db = openDatabase({ url: server.url })
+  // The session of the test can always write.
+  db = openDatabase({
+    url: `${server.url}?options=${encodeURIComponent('-c default_transaction_read_only=off')}`,
+  })
   await migrate(db)
   await db.query({ text: WORK_DDL })
   await db.query({ text: 'alter table public.jobs alter max_attempts set default 100' })
 })
 beforeEach(async () => {
+  await readOnly(false)
   await db.query({ text: 'truncate public.jobs, public.runs restart identity' })
 })
 afterAll(async () => {
@@ -33,7 +37,12 @@ afterAll(async () => {
 })
 
 /** Counts how often the handler of each row was started. */
-function runs(): { readonly byId: Map<string, number>; total(): number; twice(): string[]; add(id: string): void } {
+function runs(): {
+  readonly byId: Map<string, number>
+  total(): number
+  twice(): string[]
+  add(id: string): void
+} {
   const byId = new Map<string, number>()
   return {
     byId,
@@ -53,7 +62,6 @@ async function run(
 }
 
 async function readOnly(on: boolean): Promise<void> {
-  await db.query({ text: 'set default_transaction_read_only = off' })
   await db.query({ text: `alter system set default_transaction_read_only = ${on ? 'on' : 'off'}` })
   await db.query({ text: 'select pg_reload_conf()' })
 }

@@ -3,12 +3,16 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { collect, door, settled } from '../../test/support/running-worker.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
-import { type Job, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
+import { type Job as JobRow, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { leaseTable } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'
 import type { HandlerContext } from './context.ts'
 import { Events } from './events.ts'
 import { SaturatedError } from './outcome.ts'
+
+interface Job extends JobRow {
+  readonly expiries: number
+}
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -102,7 +106,7 @@ describe('D10: suspects', () => {
       seen.add(`${table} ${id}`)
       throw new SaturatedError(20)
     }, events)
-    await released
+    expect((await released).map(({ ids }) => ids.length)).toEqual([1, 1, 1, 1])
     await resumed
     await over
   })

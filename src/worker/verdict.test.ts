@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest'
+import { leaseTable } from '../lease/index.ts'
 import { DEFAULT_RETRY } from '../lease/retry-policy.ts'
 import { dead, done, PermanentError, retry, SaturatedError, settleAs } from './outcome.ts'
-import { type Circumstances, verdictOn } from './verdict.ts'
+import { type Circumstances, complete, problemWith, verdictOn } from './verdict.ts'
 
 const CIRCUMSTANCES: Circumstances = {
   attempt: 1,
@@ -73,10 +74,36 @@ it('RULE-020-042: saturation gives the row back and says for how long, even at t
   expect(threw(new SaturatedError(500), { attempt: 3 })).toEqual({ verdict: 'release', saturatedForMs: 500 })
 })
 
-it('RULE-020-030: what a handler throws because it was told to stop is not the row’s fault; what it returns counts', () => {
-  expect(threw(new Error('aborted'), { cutShort: true })).toEqual({
-    verdict: 'release',
-    saturatedForMs: undefined,
+it('RULE-020-030, D9: what a handler throws because it was told to stop is an attempt, and the row can be claimed at once', () => {
+  expect(threw(new Error('aborted'), { cutShort: true })).toMatchObject({
+    verdict: 'settle',
+    outcome: { outcome: 'retry', args: { delay_ms: 0, error: 'Error: aborted' } },
   })
   expect(returned(done(), { cutShort: true })).toMatchObject({ verdict: 'settle', outcome: done() })
+})
+
+it('an outcome that the table does not declare, or without an argument that it has, is named as a problem', () => {
+  const { outcomes } = leaseTable({
+    table: 'jobs',
+    id: 'id',
+    lease: { owner: 'owner', until: 'until' },
+    claimable: 'true',
+    order: ['id'],
+    onExpiry: 'claimable',
+    outcomes: {
+      done: { set: {} },
+      paid: { set: { amount: '$amount' }, args: { amount: 'int' } },
+      retry: { set: { reason: '$error', code: '$code' }, args: { error: 'text', code: 'int' } },
+    },
+  })
+  const table = { outcomes }
+  expect(problemWith(done(), table)).toBeUndefined()
+  expect(problemWith(settleAs('lost'), table)).toContain(
+    'which the table does not declare: it has done, paid, retry',
+  )
+  expect(problemWith(settleAs('paid'), table)).toContain('without its argument amount')
+  expect(problemWith(settleAs('paid', { amount: null }), table)).toBeUndefined()
+  // The worker gives these by itself, and what it cannot know is null.
+  expect(problemWith(retry({ error: 'no' }), table)).toBeUndefined()
+  expect(complete(retry({ error: 'no' }), table).args).toEqual({ error: 'no', code: null })
 })

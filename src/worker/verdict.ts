@@ -1,4 +1,5 @@
 import { type RetryPolicy, retryDelay } from '../lease/retry-policy.ts'
+import type { LeaseTable } from '../lease/table.ts'
 import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from './outcome.ts'
 
 /** How a handler ended. */
@@ -19,7 +20,7 @@ export interface Settle {
 export type Verdict =
   | Settle
   /** Given back without counting an attempt. */
-  | { readonly verdict: 'release'; readonly saturatedForMs: number | undefined }
+  | { readonly verdict: 'release'; readonly saturatedForMs: number }
 
 /** The verdict on that. */
 export const DONE: Settle = { verdict: 'settle', outcome: done(), failure: undefined }
@@ -53,8 +54,9 @@ export function verdictOn(result: HandlerResult, circumstances: Circumstances): 
   }
   const { error } = result
   if (error instanceof SaturatedError) return { verdict: 'release', saturatedForMs: error.forMs }
-  if (circumstances.cutShort) return { verdict: 'release', saturatedForMs: undefined }
-  const outcome = error instanceof PermanentError ? dead(error) : byPolicy(retry({ error }), circumstances)
+  // It was started, so it counts as an attempt (D9); another worker may have it at once.
+  const failure = circumstances.cutShort ? retry({ error, delayMs: 0 }) : retry({ error })
+  const outcome = error instanceof PermanentError ? dead(error) : byPolicy(failure, circumstances)
   return { verdict: 'settle', outcome, failure: error }
 }
 
@@ -91,4 +93,35 @@ function isSchedule(policy: Circumstances['policy']): policy is readonly number[
 export function agrees(result: HandlerResult, settledAs: Outcome): boolean {
   if (result.ended === 'threw') return false
   return result.outcome === undefined || result.outcome.outcome === settledAs.outcome
+}
+
+/** Outcomes that the worker gives a row by itself; the table may want to know more than the worker can say. */
+const OWN_OUTCOMES = new Set(['retry', 'dead'])
+
+/** What is wrong with an outcome that a handler returned. It would stop the statement that settles a whole batch. */
+export function problemWith(
+  { outcome, args }: Outcome,
+  { outcomes }: Pick<LeaseTable, 'outcomes'>,
+): string | undefined {
+  const declared = outcomes[outcome]
+  if (declared === undefined)
+    return `the handler returned the outcome ${outcome}, which the table does not declare: it has ${Object.keys(outcomes).join(', ')}`
+  const missing = OWN_OUTCOMES.has(outcome)
+    ? undefined
+    : Object.keys(declared.args).find((name) => !Object.hasOwn(args, name))
+  return missing === undefined
+    ? undefined
+    : `the handler returned the outcome ${outcome} without its argument ${missing}; null is one`
+}
+
+/** What nobody said of a retry, or of a row that is dead, is null. */
+export function complete(outcome: Outcome, { outcomes }: Pick<LeaseTable, 'outcomes'>): Outcome {
+  const missing = Object.keys(outcomes[outcome.outcome]?.args ?? {}).filter(
+    (name) => !Object.hasOwn(outcome.args, name),
+  )
+  if (missing.length === 0) return outcome
+  return {
+    outcome: outcome.outcome,
+    args: { ...Object.fromEntries(missing.map((name) => [name, null])), ...outcome.args },
+  }
 }

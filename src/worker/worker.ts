@@ -76,7 +76,8 @@ export class Worker<Row extends object = Record<string, unknown>> {
       held,
       log: options.log,
       now: () => clock.monotonicNow(),
-      byPolicy: (outcome: Outcome, handling: Handling<Row>) => byPolicy(outcome, this.#circumstances(handling)),
+      byPolicy: (outcome: Outcome, handling: Handling<Row>) =>
+        byPolicy(outcome, this.#circumstances(handling)),
     }
     this.#slots = new Slots<Row>({
       concurrency: () => this.#settings.concurrency,

@@ -18,8 +18,8 @@ import {
   removeAlongIds,
   type Round,
 } from '../../operator/rounds.ts'
-import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { forgetOldSql } from '../inbox.ts'
 import { bucketsOf, outboxOf } from './browse-buckets.ts'
 
 /** How long events are kept, and how gently they are removed. */
@@ -99,18 +99,13 @@ from looked`
 }
 
 async function trimInbox(db: Queryable, round: Round, keepMs: number): Promise<number> {
-  const inbox = quoteQualified(round.schema, 'inbox')
-  // By where the rows are: they are locked and cannot move. A join would be planned as a read of the whole table.
-  const text = `with chosen as materialized (
-  select ctid from ${inbox}
-  where processed_at < now() - $1::float8 * interval '1 millisecond'
-  order by processed_at limit $2::int
-  for update skip locked
-)
-delete from ${inbox} where ctid = any (array(select ctid from chosen))`
+  const text = forgetOldSql(round.schema)
   return inBatches(round, async () => {
-    const { rowCount } = await db.query({ text, values: [keepMs, round.batch] })
-    const done = rowCount ?? 0
+    const { rows } = await db.query<{ forgotten: number }>({
+      text,
+      values: [String(keepMs), String(round.batch)],
+    })
+    const done = rows[0]?.forgotten ?? 0
     return { done, more: done === round.batch }
   })
 }

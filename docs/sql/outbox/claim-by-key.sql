@@ -1,0 +1,74 @@
+/* leasehold:claim by key outbox */
+with recursive walk as (
+  select head.*, 1 as step, head.ready::int as found
+  from (
+    select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
+      ((status = 'PENDING') and available_at <= now()
+        and coalesce(claimed_by is null or locked_until is null, true)
+        and ((id) in (select * from unnest($6::bigint[]))) is not true and (not expiries >= 2 or $3::int > 0)) is true as ready
+    from leasehold.outbox as t
+    where t.bucket = $7::smallint and t.ordering_key >= $5::text and t.ordering_key is not null
+      and (status in ('PENDING', 'CLAIMED') or parked)
+    order by t.ordering_key, t.id limit 1
+  ) as head
+  where $2::int > 0
+  union all
+  select head.*, walk.step + 1, walk.found + head.ready::int
+  from walk
+  cross join lateral (
+    select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
+      ((status = 'PENDING') and available_at <= now()
+        and coalesce(claimed_by is null or locked_until is null, true)
+        and ((id) in (select * from unnest($6::bigint[]))) is not true and (not expiries >= 2 or $3::int > 0)) is true as ready
+    from leasehold.outbox as t
+    where t.bucket = $7::smallint and t.ordering_key > walk.ordering_key and t.ordering_key is not null
+      and (status in ('PENDING', 'CLAIMED') or parked)
+    order by t.ordering_key, t.id limit 1
+  ) as head
+  where walk.step < $2::int and walk.found < $1::int
+),
+heads as (
+  select * from walk where ready and (
+    select f.id from leasehold.outbox as f
+    where f.bucket = $7::smallint and f.ordering_key = walk.ordering_key and (status = 'CLAIMED')
+      and f.id <> walk.id limit 1
+  ) is null
+),
+chosen as materialized (
+  select *
+  from (
+    select *, row_number() over (order by step, id) as nth,
+      count(*) filter (where suspect) over (order by step, id) as suspects, coalesce(sum(bytes) over (order by step, id rows between unbounded preceding and 1 preceding), 0) as bytes_before
+    from heads
+  ) as ranked
+  where nth <= $1::int and (not suspect or suspects <= $3::int)
+    and (bytes_before = 0 or bytes_before + bytes <= $4::float8)
+),
+taken as materialized (
+  select id, expiries >= 2 as suspect
+  from leasehold.outbox as t
+  where t.bucket = $7::smallint and t.id = any (array(select id from chosen))
+    and ((status = 'PENDING') and available_at <= now()
+      and coalesce(claimed_by is null or locked_until is null, true)) is true
+  order by id
+  for update skip locked
+),
+claimed as (
+  update leasehold.outbox as t
+  set locked_until = now() + $9::float8 * interval '1 millisecond', claimed_by = $8::text,
+    lock_token = coalesce(t.lock_token, 0) + 1, status = 'CLAIMED', claimed_at = now()
+  where t.bucket = $7::smallint and t.id = any (array(select id from taken))
+  returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
+    t.max_attempts, t.created_at
+)
+select facts.*, claimed.*
+from (select json_build_object(
+  'until', extract(epoch from now() + $9::float8 * interval '1 millisecond')::float8 * 1000,
+  'order', (select json_agg(id::text) from taken),
+  'cursor', (select ordering_key::text from walk where step >= $2::int or found >= $1::int),
+  'more', (select count(*) from heads) > (select count(*) from chosen),
+  'dueInMs', (select extract(epoch from min(head_due_at) - now())::float8 * 1000
+     from walk where head_due_at > now() and isfinite(head_due_at)),
+  'bytes', (select sum(bytes) from chosen where (id in (select id from taken)) is true),
+  'suspect', (select id::text from taken where suspect)
+)) as facts full join claimed on false

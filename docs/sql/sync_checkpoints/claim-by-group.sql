@@ -1,0 +1,82 @@
+/* leasehold:claim by group sync_checkpoints */
+with groups as materialized (
+  select *
+  from unnest((select $3::text[]), (select $4::int[]))
+    as groups (name, room)
+),
+next as materialized (
+  select row.matrix_id, row.chunk_hash, row.priority, row."position", row.definition, row.suspect, groups.room
+  from groups
+  cross join lateral (
+    select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
+    from leasehold.sync_checkpoints
+    where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and wanted)
+      and next_attempt_at <= now()
+      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and ((matrix_id, chunk_hash) in (select * from unnest($5::text[], $6::text[]))) is not true
+    order by priority desc, "position", matrix_id, chunk_hash
+    limit least(groups.room, $1::int)
+    for update skip locked
+  ) as row
+),
+suspect as materialized (          -- at most one, and none while the process runs another
+  select row.matrix_id, row.chunk_hash, row.priority, row."position", row.definition, row.suspect, groups.room
+  from groups
+  cross join lateral (
+    select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
+    from leasehold.sync_checkpoints
+    where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and wanted)
+      and next_attempt_at <= now()
+      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and ((matrix_id, chunk_hash) in (select * from unnest($5::text[], $6::text[]))) is not true
+    order by priority desc, "position", matrix_id, chunk_hash
+    limit 1
+    for update skip locked
+  ) as row
+  limit (select $2::int)
+),
+found as (
+  select * from next
+  union all select * from suspect
+),
+chosen as materialized (
+  select *
+  from (
+    select *, row_number() over (partition by definition order by priority desc, "position", matrix_id, chunk_hash) as nth,
+      row_number() over (order by priority desc, "position", matrix_id, chunk_hash) as nth_of_all,
+      count(*) filter (where suspect) over (order by priority desc, "position", matrix_id, chunk_hash rows unbounded preceding) as suspects
+    from found
+  ) as ranked
+  where nth <= room and nth_of_all <= $1::int and (not suspect or suspects <= $2::int)
+  order by priority desc, "position", matrix_id, chunk_hash
+),
+taken as materialized (
+  select t.matrix_id, t.chunk_hash, expiries >= 2 as suspect
+  from leasehold.sync_checkpoints as t
+  where t.matrix_id = any (array(select matrix_id from chosen))
+    and t.chunk_hash = any (array(select chunk_hash from chosen))
+    and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from chosen)) is true
+    and ((completed_at is null and failed_at is null and wanted) and next_attempt_at <= now()
+      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
+  for update skip locked
+),
+claimed as (
+  update leasehold.sync_checkpoints as t
+  set locked_until = now() + $8::float8 * interval '1 millisecond', locked_by = $7::text,
+    lock_token = coalesce(t.lock_token, 0) + 1,
+    attempts = coalesce(t.attempts, 0) + case when t.locked_by is null then 0 else 1 end,
+    expiries = coalesce(t.expiries, 0) + case when t.locked_by is null then 0 else 1 end
+  where t.matrix_id = any (array(select matrix_id from taken))
+    and t.chunk_hash = any (array(select chunk_hash from taken))
+    and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken)) is true
+  returning t.lock_token, ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']'),
+    t.matrix_id, t.chunk_hash, t.definition, t.chunk_query, t.attempts
+)
+select facts.*, claimed.*
+from (select json_build_object(
+  'until', extract(epoch from now() + $8::float8 * interval '1 millisecond')::float8 * 1000,
+  'order', (select json_agg(('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']')) from chosen),
+  'more', (select count(*) from found) > (select count(*) from chosen),
+  'dueInMs', null,
+  'suspect', (select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') from taken where suspect)
+)) as facts full join claimed on false

@@ -1,0 +1,23 @@
+/* leasehold:reap expired sync_checkpoints */
+with expired as materialized (
+  select matrix_id, chunk_hash, locked_by as held_owner, lock_token::text as held_token,
+    locked_until as held_until, false as exhausted
+  from leasehold.sync_checkpoints
+  where (completed_at is null and failed_at is null and locked_by is not null) and locked_until <= now()
+    and ($1::text[] is null or (matrix_id, chunk_hash) in (select * from unnest($1::text[], $2::text[])))
+    and ((matrix_id, chunk_hash) in (select * from unnest($3::text[], $4::text[]))) is not true
+  limit (select $5::int)
+  for update skip locked
+),
+reaped as (
+  update leasehold.sync_checkpoints as t
+  set locked_by = null, locked_until = null, attempts = attempts + 1, expiries = coalesce(expiries, 0) + 1,
+    error_message = ('the lease expired: its worker died, lost the database, or took longer than three leases')::text,
+    next_attempt_at = now() + (case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts + 1, cardinality($6::float8[]))], 0) end) * interval '1 millisecond'
+  where t.matrix_id = any (array(select matrix_id from expired))
+    and t.chunk_hash = any (array(select chunk_hash from expired))
+    and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from expired)) is true
+)
+select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id, held_owner as owner, held_token as token, exhausted,
+  greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
+from expired

@@ -1,0 +1,78 @@
+/* leasehold:claim by group sync_jobs */
+with groups as materialized (
+  select *
+  from unnest((select $3::text[]), (select $4::int[]))
+    as groups (name, room)
+),
+next as materialized (
+  select row.id, row.priority, row.created_at, row.definition, row.suspect, groups.room
+  from groups
+  cross join lateral (
+    select definition, id, priority, created_at, expiries >= 2 as suspect
+    from leasehold.sync_jobs
+    where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null)
+      and next_look_at <= now()
+      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and ((id) in (select * from unnest($5::bigint[]))) is not true
+    order by priority desc, created_at, id
+    limit least(groups.room, $1::int)
+    for update skip locked
+  ) as row
+),
+suspect as materialized (          -- at most one, and none while the process runs another
+  select row.id, row.priority, row.created_at, row.definition, row.suspect, groups.room
+  from groups
+  cross join lateral (
+    select definition, id, priority, created_at, expiries >= 2 as suspect
+    from leasehold.sync_jobs
+    where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null)
+      and next_look_at <= now()
+      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and ((id) in (select * from unnest($5::bigint[]))) is not true
+    order by priority desc, created_at, id
+    limit 1
+    for update skip locked
+  ) as row
+  limit (select $2::int)
+),
+found as (
+  select * from next
+  union all select * from suspect
+),
+chosen as materialized (
+  select *
+  from (
+    select *, row_number() over (partition by definition order by priority desc, created_at, id) as nth,
+      row_number() over (order by priority desc, created_at, id) as nth_of_all,
+      count(*) filter (where suspect) over (order by priority desc, created_at, id rows unbounded preceding) as suspects
+    from found
+  ) as ranked
+  where nth <= room and nth_of_all <= $1::int and (not suspect or suspects <= $2::int)
+  order by priority desc, created_at, id
+),
+taken as materialized (
+  select t.id, expiries >= 2 as suspect
+  from leasehold.sync_jobs as t
+  where t.id = any (array(select id from chosen))
+    and ((completed_at is null and failed_at is null) and next_look_at <= now()
+      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
+  for update skip locked
+),
+claimed as (
+  update leasehold.sync_jobs as t
+  set locked_until = now() + $7::float8 * interval '1 millisecond', locked_by = $6::text,
+    lock_token = coalesce(t.lock_token, 0) + 1,
+    attempts = coalesce(t.attempts, 0) + case when t.locked_by is null then 0 else 1 end,
+    expiries = coalesce(t.expiries, 0) + case when t.locked_by is null then 0 else 1 end
+  where t.id = any (array(select id from taken))
+  returning t.lock_token, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at,
+    t.planned_at
+)
+select facts.*, claimed.*
+from (select json_build_object(
+  'until', extract(epoch from now() + $7::float8 * interval '1 millisecond')::float8 * 1000,
+  'order', (select json_agg(id::text) from chosen),
+  'more', (select count(*) from found) > (select count(*) from chosen),
+  'dueInMs', null,
+  'suspect', (select id::text from taken where suspect)
+)) as facts full join claimed on false

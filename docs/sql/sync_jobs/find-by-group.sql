@@ -1,0 +1,44 @@
+/* leasehold:find by group sync_jobs */
+with groups as materialized (
+  select *
+  from unnest((select $1::text[]), (select $2::int[]))
+    as groups (name, room)
+),
+next as materialized (
+  select row.id, row.priority, row.created_at, row.definition, row.suspect, groups.room
+  from groups
+  cross join lateral (
+    select definition, id, priority, created_at, expiries >= 2 as suspect
+    from leasehold.sync_jobs
+    where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null)
+      and next_look_at <= now()
+      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and ((id) in (select * from unnest($4::bigint[]))) is not true
+    order by priority desc, created_at, id
+    limit least(groups.room, $3::int)
+    for update skip locked
+  ) as row
+),
+suspect as materialized (          -- at most one, and none while the process runs another
+  select row.id, row.priority, row.created_at, row.definition, row.suspect, groups.room
+  from groups
+  cross join lateral (
+    select definition, id, priority, created_at, expiries >= 2 as suspect
+    from leasehold.sync_jobs
+    where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null)
+      and next_look_at <= now()
+      and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
+      and ((id) in (select * from unnest($4::bigint[]))) is not true
+    order by priority desc, created_at, id
+    limit 1
+    for update skip locked
+  ) as row
+  limit (select $5::int)
+),
+found as (
+  select * from next
+  union all select * from suspect
+)
+select id::text as id
+from found
+limit (select $3::int)

@@ -1,0 +1,77 @@
+/* leasehold:find by group webhook_outbox */
+with recursive groups as materialized (
+  select *
+  from unnest((select $1::uuid[]), (select $2::int[]), (select $3::text[]))
+    as groups (name, room, key_cursor)
+),
+next as materialized (
+  select row.id, row.next_attempt_at, row.endpoint_id, row.suspect, row.bytes, groups.room
+  from groups
+  cross join lateral (
+    select endpoint_id, id, next_attempt_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes, expiries >= 2 as suspect
+    from leasehold.webhook_outbox
+    where bucket = $5::smallint and endpoint_id = groups.name and ordering_key is null and expiries < 2
+      and (delivery_status = 'pending') and next_attempt_at <= now()
+      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
+      and ((id) in (select * from unnest($6::bigint[]))) is not true
+    order by next_attempt_at, id
+    limit least(groups.room, $4::int)
+    for update skip locked
+  ) as row
+),
+suspect as materialized (          -- at most one, and none while the process runs another
+  select row.id, row.next_attempt_at, row.endpoint_id, row.suspect, row.bytes, groups.room
+  from groups
+  cross join lateral (
+    select endpoint_id, id, next_attempt_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes, expiries >= 2 as suspect
+    from leasehold.webhook_outbox
+    where bucket = $5::smallint and endpoint_id = groups.name and ordering_key is null and expiries >= 2
+      and (delivery_status = 'pending') and next_attempt_at <= now()
+      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
+      and ((id) in (select * from unnest($6::bigint[]))) is not true
+    order by next_attempt_at, id
+    limit 1
+    for update skip locked
+  ) as row
+  limit (select $7::int)
+),
+walk as (
+  select head.*, groups.room, 1 as step, head.ready::int as found
+  from groups
+  cross join lateral (
+    select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
+      ((delivery_status = 'pending') and next_attempt_at <= now()
+        and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
+        and ((id) in (select * from unnest($6::bigint[]))) is not true and (not expiries >= 2 or $7::int > 0)) is true as ready
+    from leasehold.webhook_outbox as t
+    where t.bucket = $5::smallint and t.endpoint_id = groups.name and t.ordering_key >= groups.key_cursor
+      and t.ordering_key is not null and (delivery_status = 'pending')
+    order by t.ordering_key, t.id limit 1
+  ) as head
+  union all
+  select head.*, walk.room, walk.step + 1, walk.found + head.ready::int
+  from walk
+  cross join lateral (
+    select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
+      ((delivery_status = 'pending') and next_attempt_at <= now()
+        and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
+        and ((id) in (select * from unnest($6::bigint[]))) is not true and (not expiries >= 2 or $7::int > 0)) is true as ready
+    from leasehold.webhook_outbox as t
+    where t.bucket = $5::smallint and t.endpoint_id = walk.endpoint_id and t.ordering_key > walk.ordering_key
+      and t.ordering_key is not null and (delivery_status = 'pending')
+    order by t.ordering_key, t.id limit 1
+  ) as head
+  where walk.step < $8::int and walk.found < walk.room
+),
+found as (
+  select * from next
+  union all select * from suspect
+  union all select walk.id, walk.next_attempt_at, walk.endpoint_id, walk.suspect, walk.bytes, room from walk where ready and (
+    select f.id from leasehold.webhook_outbox as f
+    where f.bucket = $5::smallint and f.endpoint_id = walk.endpoint_id and f.ordering_key = walk.ordering_key
+      and (delivery_status = 'pending' and lease_owner is not null) and f.id <> walk.id limit 1
+  ) is null
+)
+select id::text as id
+from found
+limit (select $4::int)

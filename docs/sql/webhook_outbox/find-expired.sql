@@ -1,0 +1,6 @@
+/* leasehold:find expired webhook_outbox */
+select id::text as id
+from leasehold.webhook_outbox
+where bucket = $1::smallint and (delivery_status = 'pending' and lease_owner is not null) and lease_until <= now()
+  and ((id) in (select * from unnest($2::bigint[]))) is not true
+limit (select $3::int)

@@ -1,0 +1,6 @@
+/* leasehold:find owned by webhook_outbox */
+select id::text as id
+from leasehold.webhook_outbox
+where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null)
+  and lease_owner = $1::text and ((id) in (select * from unnest($3::bigint[]))) is not true
+limit (select $4::int)

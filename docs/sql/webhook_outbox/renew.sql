@@ -1,0 +1,27 @@
+/* leasehold:renew webhook_outbox */
+with held as materialized (
+  select * from unnest($3::bigint[], $4::bigint[]) as held (id, held_token)
+),
+locked as materialized (
+  select t.id
+  from leasehold.webhook_outbox as t
+  where t.bucket = $2::smallint and t.id = any (array(select id from held)) and (t.lease_owner = $1::text) is true
+    and ((t.id, t.lease_token) in (select id, held_token from held)) is true and t.lease_until > now()
+    and (delivery_status = 'pending' and lease_owner is not null) is true
+  for no key update skip locked
+),
+renewed as (
+  update leasehold.webhook_outbox as t
+  set lease_until = greatest(t.lease_until, now() + $5::float8 * interval '1 millisecond')
+  where t.bucket = $2::smallint and t.id = any (array(select id from locked))
+  returning t.id
+)
+select id::text as id, false as busy from renewed
+union all
+select t.id::text, true
+from leasehold.webhook_outbox as t
+where (select count(*) from locked) < (select count(*) from held) and t.bucket = $2::smallint
+  and t.id = any (array(select id from held)) and (t.lease_owner = $1::text) is true
+  and ((t.id, t.lease_token) in (select id, held_token from held)) is true and t.lease_until > now()
+  and (delivery_status = 'pending' and lease_owner is not null) is true
+  and ((t.id) in (select id from locked)) is not true

@@ -1,0 +1,26 @@
+/* leasehold:settle postponed webhook_outbox */
+with held as materialized (
+  select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
+),
+locked as materialized (            -- what another session has locked is tried again later
+  select t.id
+  from leasehold.webhook_outbox as t
+  where t.bucket = $5::smallint and t.id = any (array(select id from held)) and (t.lease_owner = $4::text) is true
+    and ((t.id, t.lease_token) in (select id, held_token from held)) is true
+  for no key update skip locked
+),
+settled as (
+  update leasehold.webhook_outbox as t
+  set lease_owner = null, lease_until = null,
+    next_attempt_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond'
+  where t.bucket = $5::smallint and t.id = any (array(select id from locked))
+  returning t.id, t.ordering_key
+)
+select id::text as id, false as busy from settled
+union all
+select t.id::text, true
+from leasehold.webhook_outbox as t
+where (select count(*) from locked) < (select count(*) from held) and t.bucket = $5::smallint
+  and t.id = any (array(select id from held)) and (t.lease_owner = $4::text) is true
+  and ((t.id, t.lease_token) in (select id, held_token from held)) is true
+  and ((t.id) in (select id from locked)) is not true
