@@ -48,8 +48,8 @@ async function drain(side) {
   const running = await side.start({
     url,
     events,
-    handled: progress.handled,
-    claimed: progress.claimed,
+    handled: (...args) => progress.handled(...args),
+    claimed: (...args) => progress.claimed(...args),
     probed: probe.arrived,
     stuckKey: scenario?.stuck === true,
     wantsTimes: windowSize !== undefined,

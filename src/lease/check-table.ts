@@ -172,28 +172,14 @@ function checkRoom(table: LeaseTable, shape: TableShape): void {
 }
 
 /** What the statements call their own columns; a key, order or group column of that name would be ambiguous. */
-const RESERVED = new Set([
-  ...[
-    'held_token',
-    'held_owner',
-    'held_until',
-    'suspect',
-    'suspects',
-    'bytes',
-    'bytes_before',
-    'ready',
-    'step',
-  ],
-  ...['found', 'room', 'head_due_at', 'nth', 'nth_of_all', 'exhausted'],
-])
+const RESERVED = new Set(
+  `held_token held_owner held_until suspect suspects bytes bytes_before ready step found room head_due_at nth nth_of_all
+  exhausted`.split(/\s+/),
+)
 
 function checkNames(table: LeaseTable): void {
-  const used = [
-    ...table.key,
-    ...table.order.map(({ column }) => column),
-    ...[table.groups, table.ordering?.key].filter((column) => column !== undefined),
-  ]
-  const reserved = used.find((column) => RESERVED.has(column))
+  const used = [...table.key, ...table.order.map(({ column }) => column), table.groups, table.ordering?.key]
+  const reserved = used.find((column) => column !== undefined && RESERVED.has(column))
   if (reserved !== undefined) {
     throw schemaMismatch(
       table,

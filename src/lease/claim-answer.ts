@@ -30,8 +30,9 @@ export function readClaim<Row extends object>(
 ): ClaimAnswer<Row> {
   // A full join promises no order.
   const at = results.findIndex(([facts]) => facts !== null)
+  const [given] = results[at] ?? []
   // The statement says what it is.
-  const { until, order, ...facts } = results[at]?.[0] as Facts
+  const { until, order, ...facts } = given as Facts
   const end = new Date(until)
   const claimed = results.flatMap((values, i) => (i === at ? [] : [claimedRow<Row>(values, t, owner, end)]))
   return { ...facts, claimed: inOrder(claimed, order ?? []) }

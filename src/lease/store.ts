@@ -209,6 +209,18 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     }
   }
 
+  /** By one way after the other, until the request is fulfilled: rows of ordering keys first. */
+  async function claimByAllWays(request: ClaimRequest): Promise<Claim<Row>> {
+    const [first = 'order', second] = statements.ways.keys()
+    const claim = await claimWay(first, claimsOf(first), request)
+    const limit = request.limit - claim.claimed.length
+    const bytes = request.bytes === undefined ? undefined : request.bytes - (claim.bytes ?? 0)
+    if (second === undefined) return claim
+    if (limit <= 0 || (bytes !== undefined && bytes <= 0)) return { ...claim, more: true }
+    const suspects = claim.suspect === undefined ? request.suspects : 0
+    return both(claim, await claimWay(second, claimsOf(second), { ...request, limit, bytes, suspects }))
+  }
+
   /** A row stops the claim: the rows it would have taken are claimed by their ids, in halves. */
   async function claimAround(
     error: unknown,
@@ -288,21 +300,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       if (request.ids !== undefined) return claimIds(request.ids, request)
       const { way } = request
       if (way !== undefined) return claimWay(way, claimsOf(way), request)
-      let [result, left] = [undefined as Claim<Row> | undefined, request.limit]
-      for (const [each, claims] of statements.ways) {
-        if (left === 0) break
-        const suspects = result?.suspect === undefined ? request.suspects : 0
-        const bytes = request.bytes === undefined ? undefined : request.bytes - (result?.bytes ?? 0)
-        if (bytes !== undefined && bytes <= 0 && result !== undefined) {
-          result = { ...result, more: true }
-          break
-        }
-        const claim = await claimWay(each, claims, { ...request, limit: left, suspects, bytes })
-        result = result === undefined ? claim : both(result, claim)
-        left -= claim.claimed.length
-      }
-      if (result === undefined) throw new TypeError(`${tableName(table)} has no way to be claimed`)
-      return result
+      return claimByAllWays(request)
     },
 
     async settleAndClaim({ leases, args }, request) {

@@ -62,10 +62,10 @@ it('LIFE-11 LIFE-13 LIFE-16: the first arrivals of every key are in order, whate
   const start = (): WorkerProcess =>
     startRelay(processes, { databaseUrl: url, tell: ['trouble', 'dataError', 'settled'] })
   const running = [start(), start(), start()]
-  let producing = true
+  const stop = new AbortController()
 
   async function killRelays(): Promise<void> {
-    for (let kills = 0; kills < KILLS && producing; kills += 1) {
+    for (let kills = 0; kills < KILLS && !stop.signal.aborted; kills += 1) {
       // The rhythm of the kills is the scenario; nothing is asserted about it.
       await pause(1_200)
       const victim = running.shift()
@@ -78,7 +78,7 @@ it('LIFE-11 LIFE-13 LIFE-16: the first arrivals of every key are in order, whate
   const producers = Promise.all(Array.from({ length: PRODUCERS }, async (_, i) => produce(i)))
   const kills = killRelays()
   await Promise.all([producers, replay()])
-  producing = false
+  stop.abort()
   await kills
   const committed = (await producers).reduce((sum, count) => sum + count, 0)
 

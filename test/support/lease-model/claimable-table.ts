@@ -26,6 +26,7 @@ export function claimableTable(name: string): ModelTable {
       `create index on ${target} (id) where lease_owner is not null`,
     ],
     insert: `insert into ${target} (edits) select 0 from generate_series(1, $1::int)`,
+    replay: { set: "state = 'open', attempts = 0, next_at = now()", finished: "state in ('done', 'dead')" },
     declaration: leaseTable({
       table: { schema: 'public', name },
       id: 'id',
@@ -34,9 +35,7 @@ export function claimableTable(name: string): ModelTable {
       availableAt: 'next_at',
       order: ['next_at', 'id'],
       onExpiry: 'claimable',
-      attempts: 'attempts',
-      exhausted: `attempts + 1 >= ${MAX_ATTEMPTS}`,
-      writes: { reap: { state: `case when attempts + 1 >= ${MAX_ATTEMPTS} then 'dead' else state end` } },
+      attempts: { column: 'attempts', max: MAX_ATTEMPTS },
       outcomes: {
         done: { set: { state: "'done'" } },
         dead: { set: { state: "'dead'", problem: '$error' }, args: { error: 'text' } },

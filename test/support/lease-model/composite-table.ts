@@ -30,6 +30,7 @@ export function compositeTable(name: string): ModelTable {
       `create index on ${target} (bucket, n) where held_by is not null`,
     ],
     insert: `insert into ${target} (tenant, rank) select 'tenant ' || i % 2, i % 3 from generate_series(1, $1::int) as i`,
+    replay: { set: "state = 'open', attempts = 0, due_at = now()", finished: "state in ('done', 'dead')" },
     declaration: leaseTable({
       table: { schema: 'public', name },
       id: ['tenant', 'n'],
@@ -39,9 +40,7 @@ export function compositeTable(name: string): ModelTable {
       availableAt: 'due_at',
       order: ['rank desc', 'n'],
       onExpiry: 'claimable',
-      attempts: 'attempts',
-      exhausted: `attempts + 1 >= ${MAX_ATTEMPTS}`,
-      writes: { reap: { state: `case when attempts + 1 >= ${MAX_ATTEMPTS} then 'dead' else state end` } },
+      attempts: { column: 'attempts', max: MAX_ATTEMPTS },
       outcomes: {
         done: { set: { state: "'done'" } },
         dead: { set: { state: "'dead'", problem: '$error' }, args: { error: 'text' } },

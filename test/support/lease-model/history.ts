@@ -4,6 +4,7 @@ import { type Image, readImage } from './image.ts'
 import { objection } from './objection.ts'
 import type { Operation, Race } from './operations.ts'
 import { prepare, type Report } from './perform.ts'
+import type { ModelRow } from './row.ts'
 import { type World, resetWorld } from './world.ts'
 
 export interface History {
@@ -27,11 +28,17 @@ export async function liveThrough(
 ): Promise<History & { readonly reports: readonly Report[] }> {
   const ids = [...history.model.keys()]
   const started = race.map((operation) => prepare(world, ids, operation))
-  const reports = await Promise.all(started.map(async (start) => start()))
+  const reports = (await Promise.all(started.map(async (start) => start()))).flat()
   for (const { worker, lease } of reports.flatMap(({ given }) => given)) worker.leases.push(lease)
 
   const after = await readImage(world.admin, world.table)
-  const verdict = check(world.table, { ...history, before: history.image, reports, after })
+  const verdict = check(world.table, {
+    ...history,
+    before: history.image,
+    operations: race.length,
+    reports,
+    after,
+  })
   if (!verdict.legal) throw objection(`${verdict.why}, after ${JSON.stringify(race)}`)
   witness(reports, history.model)
   return { model: verdict.model, image: after, reports }
@@ -40,25 +47,31 @@ export async function liveThrough(
 /** Nothing is lost: whatever the history left behind, ordinary work finishes every row. */
 export async function drain(world: World, history: History, witness: Witness): Promise<void> {
   let now = history
-  const everyRow = [...now.model.keys()].map((_, n) => n)
   const live = async (operation: Operation): Promise<readonly Report[]> => {
     const next = await liveThrough(world, now, [operation], witness)
     now = next
     return next.reports
   }
-  await live({ verb: 'arrive' })
+  while (world.late.length > 0) await live({ verb: 'commit' })
+  const everyRow = [...now.model.keys()].map((_, n) => n)
   await live({ verb: 'expire', rows: everyRow })
   await live({ verb: 'reap', worker: 0, limit: 100 })
-  // A claim that keeps its place may find nothing once before it looks from the start.
-  for (let turn = 0; turn < 2 * everyRow.length + 2 * world.workers.length; turn += 1) {
+  await live({ verb: 'arrive' })
+  // A cursor may find nothing once before it scans from the start, and a claim takes one suspect at a time.
+  const mostTurns = 4 * (everyRow.length + world.workers.length)
+  for (let turn = 0; turn < mostTurns && [...now.model.values()].some(isOpen); turn += 1) {
     const worker = turn % world.workers.length
-    const [claim] = await live({ verb: 'claim', worker, limit: 2, from: 'place' })
+    const [claim] = await live({ verb: 'claim', worker, limit: 2, from: 'cursor' })
     const picks = [...(claim?.events.keys() ?? [])].map((_, n) => n)
     if (picks.length > 0) {
       await live({ verb: 'settle', worker, leasesOf: worker, picks, as: 'done', within: 'statement' })
     }
   }
-  const unfinished = [...now.model.values()].filter(({ state }) => state === 'open')
+  const unfinished = [...now.model.values()].filter(isOpen)
   if (unfinished.length > 0)
     throw objection(`lost: ${unfinished.map(({ id }) => id).join(', ')} never finish`)
+}
+
+function isOpen({ state }: ModelRow): boolean {
+  return state === 'open'
 }

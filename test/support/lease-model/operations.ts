@@ -16,13 +16,18 @@ interface OnLeases {
 export type SettleAs = 'done' | 'dead' | 'retryNow' | 'retryLater'
 
 export type Operation =
-  | { readonly verb: 'insert'; readonly rows: number }
+  /** Late: the transaction stays open until `commit`. */
+  | { readonly verb: 'insert'; readonly rows: number; readonly late?: boolean }
+  | { readonly verb: 'commit' }
   | {
       readonly verb: 'claim'
       readonly worker: number
       readonly limit: number
-      readonly from: 'start' | 'place'
+      readonly from: 'start' | 'cursor'
     }
+  | { readonly verb: 'claimRows'; readonly worker: number; readonly rows: readonly number[] }
+  /** Settles as done, and claims in the way with this number. */
+  | ({ readonly verb: 'settleAndClaim'; readonly limit: number; readonly way: number } & OnLeases)
   | ({ readonly verb: 'renew'; readonly leaseMs: number } & OnLeases)
   | ({
       readonly verb: 'settle'
@@ -35,6 +40,8 @@ export type Operation =
   | { readonly verb: 'expire'; readonly rows: readonly number[] }
   /** A write by somebody who knows nothing of leases, in a transaction of its own. */
   | { readonly verb: 'edit'; readonly rows: readonly number[] }
+  /** An operator brings back those of these rows that are finished. */
+  | { readonly verb: 'replay'; readonly rows: readonly number[] }
   /** The moment has come for every row that was put off. */
   | { readonly verb: 'arrive' }
 
@@ -54,7 +61,7 @@ const claim = fc.record({
   verb: fc.constant('claim' as const),
   worker,
   limit: fc.constantFrom(2, 1, 3, 4),
-  from: fc.constantFrom('start' as const, 'place' as const),
+  from: fc.constantFrom('start' as const, 'cursor' as const),
 })
 const reap = fc.record({
   verb: fc.constant('reap' as const),
@@ -64,7 +71,14 @@ const reap = fc.record({
 const rows = fc.uniqueArray(fc.nat({ max: 7 }), { minLength: 1, maxLength: 4 })
 const expire = fc.record({ verb: fc.constant('expire' as const), rows })
 const edit = fc.record({ verb: fc.constant('edit' as const), rows })
-const insert = fc.record({ verb: fc.constant('insert' as const), rows: fc.integer({ min: 1, max: 4 }) })
+const replay = fc.record({ verb: fc.constant('replay' as const), rows })
+const claimRows = fc.record({ verb: fc.constant('claimRows' as const), worker, rows })
+const insert = fc.record({
+  verb: fc.constant('insert' as const),
+  rows: fc.integer({ min: 1, max: 4 }),
+  late: fc.constantFrom(false, false, true),
+})
+const commit = fc.constant({ verb: 'commit' as const })
 const arrive = fc.constant({ verb: 'arrive' as const })
 
 function withLeases(leases: fc.Arbitrary<OnLeases>): fc.Arbitrary<Operation> {
@@ -79,16 +93,23 @@ function withLeases(leases: fc.Arbitrary<OnLeases>): fc.Arbitrary<Operation> {
     )
     .map(([on, as, within]): Operation => ({ verb: 'settle', ...on, as, within }))
   const release = leases.map((on): Operation => ({ verb: 'release', ...on }))
+  const settleAndClaim = fc
+    .tuple(leases, fc.constantFrom(2, 1, 3), fc.nat({ max: 1 }))
+    .map(([on, limit, way]): Operation => ({ verb: 'settleAndClaim', ...on, limit, way }))
   return fc.oneof(
     { weight: 2, arbitrary: renew },
     { weight: 3, arbitrary: settle },
+    { weight: 2, arbitrary: settleAndClaim },
     { weight: 1, arbitrary: release },
   )
 }
 
 const operation: fc.Arbitrary<Operation> = fc.oneof(
   { weight: 2, arbitrary: insert },
+  { weight: 1, arbitrary: commit },
   { weight: 8, arbitrary: claim },
+  { weight: 1, arbitrary: claimRows },
+  { weight: 1, arbitrary: replay },
   { weight: 10, arbitrary: withLeases(onLeases) },
   { weight: 3, arbitrary: expire },
   { weight: 2, arbitrary: reap },
@@ -101,10 +122,13 @@ const overTheSameLeases: fc.Arbitrary<Race> = onLeases.chain((on) => {
   const shuffled = fc
     .shuffledSubarray([...on.picks], { minLength: on.picks.length })
     .map((order) => ({ ...on, picks: order }))
-  return fc.array(fc.oneof({ weight: 4, arbitrary: withLeases(shuffled) }, claim, reap, expire, edit), {
-    minLength: 2,
-    maxLength: 3,
-  })
+  return fc.array(
+    fc.oneof({ weight: 4, arbitrary: withLeases(shuffled) }, claim, claimRows, reap, expire, edit, replay),
+    {
+      minLength: 2,
+      maxLength: 3,
+    },
+  )
 })
 
 const race: fc.Arbitrary<Race> = fc.oneof(

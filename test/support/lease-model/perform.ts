@@ -1,5 +1,6 @@
 /** Runs one operation against the real kernel and writes down, row by row, what it reported. */
-import type { Claim, Ended, Lease, Looked } from '../../../src/lease/index.ts'
+import type { Claim, Ended, Lease } from '../../../src/lease/index.ts'
+import type { ClaimRequest } from '../../../src/lease/store.ts'
 import type { Queryable } from '../../../src/postgres/queryable.ts'
 import { objection } from './objection.ts'
 import { LEASE_MS, type Operation, type SettleAs } from './operations.ts'
@@ -20,29 +21,53 @@ export interface Report {
 
 type OnLeases = Extract<Operation, { readonly picks: readonly number[] }>
 
-/** Decides at once which leases and rows are meant, and starts when called. */
-export function prepare(world: World, ids: readonly string[], operation: Operation): () => Promise<Report> {
+/** Decides at once which leases and rows are meant, and starts when called. A statement that does two things reports each. */
+export function prepare(
+  world: World,
+  ids: readonly string[],
+  operation: Operation,
+): () => Promise<readonly Report[]> {
   const leases = 'picks' in operation ? pickLeases(world, operation) : []
-  return async () => perform(world, ids, operation, leases)
+  return async () =>
+    operation.verb === 'settleAndClaim'
+      ? settleAndClaim(world, operation, leases)
+      : [await perform(world, ids, operation, leases)]
 }
 
 async function perform(
   world: World,
   ids: readonly string[],
-  operation: Operation,
+  operation: Exclude<Operation, { readonly verb: 'settleAndClaim' }>,
   leases: readonly Lease[],
 ): Promise<Report> {
   const { table, admin } = world
   switch (operation.verb) {
     case 'insert': {
-      const inserted = await returnedIds(world, admin, table.insert, [operation.rows])
+      if (operation.late === true) {
+        await insertLate(world, operation.rows)
+        return report(operation, [])
+      }
+      return reportInserted(operation, await returnedIds(world, admin, table.insert, [operation.rows]))
+    }
+    case 'commit':
+      return reportInserted(operation, (await world.late.shift()?.commit()) ?? [])
+    case 'claim':
+      return claim(world, workerOf(world, operation.worker), operation)
+    case 'claimRows': {
+      const worker = workerOf(world, operation.worker)
+      const meant = rowsMeant(ids, operation.rows)
+      const request = { limit: Math.max(1, meant.length), leaseMs: LEASE_MS, ids: meant }
+      return reportClaim(operation, worker, await worker.store.claim(request), true)
+    }
+    case 'replay': {
+      const { set, finished } = table.replay
+      const replay = `update ${table.target} set ${set} where ${table.rowId} = any ($1::text[]) and ${finished}`
+      const replayed = await returnedIds(world, admin, replay, [rowsMeant(ids, operation.rows)])
       return report(
         operation,
-        inserted.map((id) => [id, { type: 'inserted', id }]),
+        replayed.map((id) => [id, { type: 'replayed' }]),
       )
     }
-    case 'claim':
-      return claim(workerOf(world, operation.worker), operation)
     case 'renew': {
       const { store } = workerOf(world, operation.worker)
       const { renewed, busy, lost } = await store.renew(leases, operation.leaseMs)
@@ -113,15 +138,31 @@ async function perform(
 }
 
 async function claim(
+  { table }: World,
   worker: Worker,
   operation: Extract<Operation, { readonly verb: 'claim' }>,
 ): Promise<Report> {
   const { limit, from } = operation
-  const look: Claim<Row> & Looked =
-    from === 'place'
-      ? await worker.claimer.claim({ limit, leaseMs: LEASE_MS })
-      : await lookFromStart(worker, limit)
-  const events = look.claimed.map(({ lease, row }): Entry => [
+  const { store, cursor } = worker
+  const groups = table.groups?.map((key) => ({ key, room: limit }))
+  const request = { limit, leaseMs: LEASE_MS, ...(groups === undefined ? {} : { groups }) }
+  if (from === 'start') {
+    const claim = await store.claim(request)
+    return reportClaim(operation, worker, claim, !claim.more && claim.claimed.length < limit)
+  }
+  const claim = await cursor.claim(request)
+  // Of a table that is claimed in two ways each claim tells of one.
+  const isWhole = claim.drained && claim.fullScanInMs === undefined && store.ways.length === 1
+  return reportClaim(operation, worker, claim, isWhole && claim.claimed.length < limit)
+}
+
+function reportClaim(
+  operation: Operation,
+  worker: Worker,
+  { claimed }: Claim<Row>,
+  exhaustive: boolean,
+): Report {
+  const events = claimed.map(({ lease, row }): Entry => [
     lease.id,
     {
       type: 'claimed',
@@ -132,13 +173,55 @@ async function claim(
       attempts: row.attempts,
     },
   ])
-  const given = look.claimed.map(({ lease }) => ({ worker, lease }))
-  return { ...report(operation, events), exhaustive: look.drained, given }
+  const given = claimed.map(({ lease }) => ({ worker, lease }))
+  return { ...report(operation, events), exhaustive, given }
 }
 
-async function lookFromStart({ store }: Worker, limit: number): Promise<Claim<Row> & Looked> {
-  const claim = await store.claim({ limit, leaseMs: LEASE_MS })
-  return { ...claim, drained: claim.claimed.length < limit }
+/** One statement, and two things to judge: what it ended, and what it claimed. */
+async function settleAndClaim(
+  world: World,
+  operation: Extract<Operation, { readonly verb: 'settleAndClaim' }>,
+  leases: readonly Lease[],
+): Promise<Report[]> {
+  const worker = workerOf(world, operation.worker)
+  const { store } = worker
+  if (!store.canSettleAndClaim)
+    return [reportEnded(operation, worker, leases, await store.settle('done', leases), 'done', false)]
+  const way = store.ways[operation.way % store.ways.length]
+  const request: ClaimRequest = { limit: operation.limit, leaseMs: LEASE_MS, way }
+  const answer = await store.settleAndClaim({ leases }, request)
+  return [
+    reportEnded(operation, worker, leases, answer, 'done', false),
+    reportClaim(operation, worker, answer, false),
+  ]
+}
+
+/** The rows are there for others once `commit` is called. */
+async function insertLate(world: World, rows: number): Promise<void> {
+  const { admin, table } = world
+  await new Promise<void>((resolve, reject) => {
+    const done = admin.transaction(async (tx) => {
+      const ids = await returnedIds(world, tx, table.insert, [rows])
+      await new Promise<void>((open) => {
+        world.late.push({
+          commit: async () => {
+            open()
+            return done
+          },
+        })
+        resolve()
+      })
+      return ids
+    })
+    done.catch(reject)
+  })
+}
+
+function reportInserted(operation: Operation, ids: readonly string[]): Report {
+  return report(
+    operation,
+    ids.map((id) => [id, { type: 'inserted', id }]),
+  )
 }
 
 const OUTCOMES: Readonly<Record<SettleAs, Outcome>> = {
@@ -185,11 +268,12 @@ function reportEnded(
   operation: Operation,
   { store: { owner } }: Worker,
   leases: readonly Lease[],
-  { ended, fencedOff }: Ended,
+  { ended, fencedOff, busy, refused }: Ended,
   ending: Ending,
   rolledBack: boolean,
 ): Report {
-  const said = sayings(leases, { ended, fencedOff })
+  if (refused.length > 0) throw objection(`${ending} was refused: ${String(refused[0]?.error)}`)
+  const said = sayings(leases, { ended, fencedOff, busy })
   return report(
     operation,
     said.map(([id, said]) => [id, { type: 'ended', owner, ending, rolledBack, said }]),

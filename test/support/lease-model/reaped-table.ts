@@ -6,7 +6,6 @@ import { availability, leaseEnd, type ModelTable } from './tables.ts'
 /** As the outbox has it: an expired lease waits for the reaper, a claim takes the row out of the claim's index. */
 export function reapedTable(name: string): ModelTable {
   const target = quoteQualified('public', name)
-  const again = `attempts + 1 < ${MAX_ATTEMPTS}`
   return {
     target,
     rowId: 'id::text',
@@ -28,6 +27,10 @@ export function reapedTable(name: string): ModelTable {
       `create index on ${target} (id) where status = 'CLAIMED'`,
     ],
     insert: `insert into ${target} (edits) select 0 from generate_series(1, $1::int)`,
+    replay: {
+      set: "status = 'PENDING', attempts = 0, available_at = now()",
+      finished: "status in ('DONE', 'DEAD')",
+    },
     declaration: leaseTable({
       table: { schema: 'public', name },
       id: 'id',
@@ -37,14 +40,10 @@ export function reapedTable(name: string): ModelTable {
       order: ['available_at', 'id'],
       onExpiry: 'reap',
       held: "status = 'CLAIMED'",
-      attempts: 'attempts',
+      attempts: { column: 'attempts', max: MAX_ATTEMPTS },
       writes: {
         claim: { status: "'CLAIMED'", available_at: 'null' },
         release: { status: "'PENDING'", available_at: 'now()' },
-        reap: {
-          status: `case when ${again} then 'PENDING' else 'DEAD' end`,
-          available_at: `case when ${again} then now() end`,
-        },
       },
       outcomes: {
         done: { set: { status: "'DONE'" } },

@@ -17,6 +17,8 @@ export interface ModelRow {
   /** Put off: not to be claimed before it arrives. */
   readonly waiting: boolean
   readonly attempts: number
+  /** Leases that expired, in a table that counts them (D10). */
+  readonly expiries: number
   readonly lastError: string | null
   /** How often somebody who knows nothing of leases wrote to the row: no verb may undo it. */
   readonly edits: number
@@ -50,20 +52,27 @@ export type RowEvent =
       readonly owner: string
       readonly ending: Ending
       readonly rolledBack: boolean
-      readonly said: readonly { readonly token: bigint; readonly outcome: 'ended' | 'fencedOff' }[]
+      readonly said: readonly { readonly token: bigint; readonly outcome: 'ended' | 'fencedOff' | 'busy' }[]
     }
   | { readonly type: 'reaped'; readonly owner: string; readonly token: bigint }
   | { readonly type: 'expired' }
   | { readonly type: 'edited' }
   | { readonly type: 'arrived' }
+  | { readonly type: 'replayed' }
+
+/** What becomes of an expired lease, as the table declares it. */
+export interface Rules {
+  readonly onExpiry: 'reap' | 'claimable'
+  readonly countsExpiries: boolean
+}
 
 export interface Context {
-  readonly onExpiry: 'reap' | 'claimable'
+  readonly rules: Rules
   /** The table has a token column, whose token grows by exactly one. */
   readonly tokenColumn: boolean
   /** The row before the race. */
   readonly start: ModelRow | undefined
-  /** Another operation of the same race had the row in its hands. */
+  /** Another operation runs at the same time, and may have locked the row. */
   readonly contended: boolean
   /** The database's clock before the race, in ms. */
   readonly startedAt: number
@@ -78,10 +87,20 @@ export function reasonOf(id: string, token: bigint): string {
   return `row ${id}, token ${token}: "no", {it's} \\ over`
 }
 
-export function isClaimable(row: ModelRow, onExpiry: 'reap' | 'claimable'): boolean {
+/** What the kernel writes as the error of a row whose lease expired. */
+export const EXPIRED = 'the lease expired: its worker died, or lost the database'
+
+export function isClaimable(row: ModelRow, { onExpiry, countsExpiries }: Rules): boolean {
   if (row.state !== 'open' || row.waiting) return false
   if (row.lease === undefined) return true
-  return onExpiry === 'claimable' && !row.lease.alive && row.attempts + 1 < MAX_ATTEMPTS
+  if (onExpiry === 'reap' || row.lease.alive || row.attempts + 1 >= MAX_ATTEMPTS) return false
+  // D10: from the second expiry on, the reaper applies the backoff.
+  return !countsExpiries || row.expiries === 0
+}
+
+/** D10: of such rows a claim takes at most one. */
+export function isSuspect(row: ModelRow): boolean {
+  return row.expiries >= 2
 }
 
 /** Whether the operation had the row in its hands, be it for a transaction that was rolled back. */
@@ -107,14 +126,17 @@ export function follow(row: ModelRow | undefined, event: RowEvent, context: Cont
     case 'renewed':
       return followRenewal(row, event, context)
     case 'ended':
-      return followEnding(row, event)
+      return followEnding(row, event, context)
     case 'reaped':
-      return followReap(row, event)
+      return followReap(row, event, context)
     case 'expired':
       if (row.lease === undefined) return illegal('its lease was expired, but it has none')
       return legal({ ...row, lease: { ...row.lease, alive: false } })
     case 'edited':
       return legal({ ...row, edits: row.edits + 1 })
+    case 'replayed':
+      if (row.state === 'open') return illegal('it was replayed, but it is not finished')
+      return legal({ ...row, state: 'open', attempts: 0, expiries: 0, waiting: false })
     case 'arrived':
       break
   }
@@ -126,6 +148,7 @@ const NEW_ROW: Omit<ModelRow, 'id'> = {
   lease: undefined,
   waiting: false,
   attempts: 0,
+  expiries: 0,
   lastError: null,
   edits: 0,
   lastToken: 0n,
@@ -137,7 +160,7 @@ function followClaim(row: ModelRow, event: Event<'claimed'>, context: Context): 
   const { owner, token, until } = event
   const by = `claimed by ${owner} with token ${token}`
   if (row.lease?.alive === true) return illegal(`two current holders: ${held(row.lease)}, and it was ${by}`)
-  if (!isClaimable(row, context.onExpiry)) return illegal(`${by}, but it was not claimable`)
+  if (!isClaimable(row, context.rules)) return illegal(`${by}, but it was not claimable`)
   if (token <= row.lastToken) return illegal(`the token did not grow: ${by} after token ${row.lastToken}`)
   if (context.tokenColumn && token !== row.lastToken + 1n) {
     return illegal(`the token did not grow by one: ${by} after token ${row.lastToken}`)
@@ -145,11 +168,13 @@ function followClaim(row: ModelRow, event: Event<'claimed'>, context: Context): 
   // Both clocks are read to the millisecond.
   if (until < context.startedAt + event.leaseMs - 1) return illegal(`${by} for less than the lease`)
   // D4: an expired lease that is claimed at once is an attempt that failed.
-  const attempts = row.attempts + (row.lease === undefined ? 0 : 1)
+  const expired = row.lease === undefined ? 0 : 1
+  const attempts = row.attempts + expired
   if (event.attempts !== attempts) return illegal(`${by} at attempt ${event.attempts} instead of ${attempts}`)
   return legal({
     ...row,
     attempts,
+    expiries: row.expiries + (context.rules.countsExpiries ? expired : 0),
     lastToken: token,
     lease: { owner, token, alive: true, untilAtLeast: until },
   })
@@ -177,7 +202,7 @@ function followRenewal(row: ModelRow, event: Event<'renewed'>, context: Context)
 }
 
 /** A lease that has expired can still be settled, as long as nobody took the row back. */
-function followEnding(row: ModelRow, event: Event<'ended'>): Step {
+function followEnding(row: ModelRow, event: Event<'ended'>, context: Context): Step {
   let after = row
   for (const { token, outcome } of event.said) {
     const lease = currentLease(row, event.owner, token)
@@ -186,6 +211,13 @@ function followEnding(row: ModelRow, event: Event<'ended'>): Step {
     }
     if (outcome === 'fencedOff' && lease !== undefined) {
       return illegal(`${event.ending} of ${held(lease)} was fenced off, but the lease is current`)
+    }
+    if (outcome === 'busy') {
+      const before = context.start && currentLease(context.start, event.owner, token)
+      if (!context.contended || before === undefined)
+        return illegal(
+          `${event.ending} with token ${token} of ${event.owner} was called busy without a reason`,
+        )
     }
     if (outcome === 'ended' && !event.rolledBack) after = end(row, event.ending, token)
   }
@@ -199,13 +231,14 @@ function end(row: ModelRow, ending: Ending, token: bigint): ModelRow {
     release: free,
     done: { ...free, state: 'done' },
     dead: { ...failed, state: 'dead' },
-    retryNow: { ...failed, attempts: row.attempts + 1 },
-    retryLater: { ...failed, attempts: row.attempts + 1, waiting: true },
+    // D10: a row whose handler came back did not kill its process.
+    retryNow: { ...failed, attempts: row.attempts + 1, expiries: 0 },
+    retryLater: { ...failed, attempts: row.attempts + 1, expiries: 0, waiting: true },
   }
   return ended[ending]
 }
 
-function followReap(row: ModelRow, event: Event<'reaped'>): Step {
+function followReap(row: ModelRow, event: Event<'reaped'>, { rules }: Context): Step {
   const { lease } = row
   if (lease === undefined) return illegal('it was reaped, but nobody held it')
   if (lease.alive) return illegal(`it was reaped, but the lease is alive: ${held(lease)}`)
@@ -214,7 +247,17 @@ function followReap(row: ModelRow, event: Event<'reaped'>): Step {
   }
   const attempts = row.attempts + 1
   // D4: a row that keeps killing its worker ends as dead.
-  return legal({ ...row, attempts, lease: undefined, state: attempts >= MAX_ATTEMPTS ? 'dead' : 'open' })
+  const isDead = attempts >= MAX_ATTEMPTS
+  return legal({
+    ...row,
+    attempts,
+    lease: undefined,
+    lastError: EXPIRED,
+    state: isDead ? 'dead' : 'open',
+    expiries: row.expiries + (rules.countsExpiries ? 1 : 0),
+    // D10: the first expiry brings it back at once.
+    waiting: rules.countsExpiries && row.expiries > 0 && !isDead,
+  })
 }
 
 /** The fence: owner and token (D3). */

@@ -15,6 +15,10 @@ export interface Witnessed {
   fencedOffByItself: number
   reaped: number
   deadByExpiry: number
+  /** Claims in the statement that settled other rows. */
+  claimedWithSettlement: number
+  committedLate: number
+  replayed: number
 }
 
 export function witnessed(): { readonly counts: Witnessed; readonly witness: Witness } {
@@ -30,13 +34,22 @@ export function witnessed(): { readonly counts: Witnessed; readonly witness: Wit
     fencedOffByItself: 0,
     reaped: 0,
     deadByExpiry: 0,
+    claimedWithSettlement: 0,
+    committedLate: 0,
+    replayed: 0,
   }
   return {
     counts,
     witness(reports, before) {
       counts.races += 1
-      for (const [id, event] of reports.flatMap(({ events }) => [...events]))
-        count(counts, before.get(id), event)
+      for (const { operation, events } of reports) {
+        for (const [id, event] of events) {
+          count(counts, before.get(id), event)
+          if (event.type === 'claimed' && operation.verb === 'settleAndClaim')
+            counts.claimedWithSettlement += 1
+          if (event.type === 'inserted' && operation.verb === 'commit') counts.committedLate += 1
+        }
+      }
     },
   }
 }
@@ -62,6 +75,9 @@ function count(counts: Witnessed, row: ModelRow | undefined, event: RowEvent): v
         counts.fencedOff += 1
         if (row?.lease?.owner === event.owner && row.lease.token !== token) counts.fencedOffByItself += 1
       }
+      return
+    case 'replayed':
+      counts.replayed += 1
       return
     case 'inserted':
     case 'expired':

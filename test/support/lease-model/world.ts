@@ -1,11 +1,6 @@
 /** Several workers on one table, each with connections of its own, and every lease any of them was ever given. */
-import {
-  type Claimer,
-  createClaimer,
-  type Lease,
-  type LeaseStore,
-  openLeaseStore,
-} from '../../../src/lease/index.ts'
+import { ClaimCursor } from '../../../src/lease/claim-cursor.ts'
+import { type Lease, type LeaseStore, openLeaseStore } from '../../../src/lease/index.ts'
 import type { Database } from '../../../src/postgres/database.ts'
 import type { Outcome, ModelTable } from './tables.ts'
 
@@ -19,8 +14,7 @@ export interface Row {
 export interface Worker {
   readonly db: Database
   readonly store: LeaseStore<Row, Outcome>
-  /** Claims that keep their place. */
-  claimer: Claimer<Row>
+  cursor: ClaimCursor<Row>
   /** Oldest first. A worker here never forgets a lease: what it does with an old one is what a zombie does. */
   readonly leases: Lease[]
 }
@@ -30,6 +24,8 @@ export interface World {
   /** Does what is nobody's verb: inserts, lets leases run out, looks at the table. */
   readonly admin: Database
   readonly workers: readonly Worker[]
+  /** Transactions that have inserted rows and are still open, oldest first. */
+  readonly late: { readonly commit: () => Promise<string[]> }[]
 }
 
 export async function openWorld(
@@ -43,23 +39,24 @@ export async function openWorld(
       const store = await openLeaseStore<Row, Outcome>(db, table.declaration, {
         owner: OWNERS[i] ?? `worker-${i}`,
       })
-      return { db, store, claimer: newClaimer(store), leases: [] }
+      return { db, store, cursor: newCursor(store), leases: [] }
     }),
   )
-  return { table, admin, workers }
+  return { table, admin, workers, late: [] }
 }
 
 /** Back to an empty table, so that every history starts from the same. */
-export async function resetWorld({ table, admin, workers }: World): Promise<void> {
+export async function resetWorld({ table, admin, workers, late }: World): Promise<void> {
+  for (const { commit } of late.splice(0)) await commit()
   await admin.query({ text: `truncate ${table.target} restart identity` })
   for (const worker of workers) {
     worker.leases.length = 0
-    worker.claimer = newClaimer(worker.store)
+    worker.cursor = newCursor(worker.store)
   }
 }
 
-/** Its clock ticks once at every look at it, so that which claims keep their place does not depend on the machine. */
-function newClaimer(store: LeaseStore<Row, Outcome>): Claimer<Row> {
+/** Its clock ticks once whenever it is read, so that which claims scan from the start does not depend on the machine. */
+function newCursor(store: LeaseStore<Row, Outcome>): ClaimCursor<Row> {
   let ticks = 0
-  return createClaimer(store, { monotonicNow: () => ticks++ })
+  return new ClaimCursor(store, { monotonicNow: () => ticks++ })
 }
