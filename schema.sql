@@ -255,11 +255,19 @@ CREATE INDEX sync_checkpoints_leased ON leasehold.sync_checkpoints USING btree (
 
 CREATE INDEX sync_checkpoints_open ON leasehold.sync_checkpoints USING btree (definition, priority DESC, "position", matrix_id, chunk_hash) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND wanted);
 
+CREATE INDEX sync_checkpoints_suspects ON leasehold.sync_checkpoints USING btree (definition, priority DESC, "position", matrix_id, chunk_hash) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND wanted AND (expiries >= 2));
+
 CREATE INDEX sync_job_chunks_of_checkpoint ON leasehold.sync_job_chunks USING btree (matrix_id, chunk_hash);
+
+CREATE INDEX sync_jobs_completed ON leasehold.sync_jobs USING btree (completed_at, id) WHERE (completed_at IS NOT NULL);
+
+CREATE INDEX sync_jobs_failed ON leasehold.sync_jobs USING btree (failed_at, id) WHERE (failed_at IS NOT NULL);
 
 CREATE INDEX sync_jobs_leased ON leasehold.sync_jobs USING btree (id) WHERE (locked_by IS NOT NULL);
 
 CREATE INDEX sync_jobs_open ON leasehold.sync_jobs USING btree (definition, priority DESC, created_at, id) WHERE ((completed_at IS NULL) AND (failed_at IS NULL));
+
+CREATE INDEX sync_jobs_suspects ON leasehold.sync_jobs USING btree (definition, priority DESC, created_at, id) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND (expiries >= 2));
 
 CREATE INDEX webhook_endpoints_tenant ON leasehold.webhook_endpoints USING btree (tenant, id);
 
@@ -1170,13 +1178,21 @@ comment on index leasehold.sync_checkpoints_leased is 'Chunks in flight, for the
 
 comment on index leasehold.sync_checkpoints_open is 'Unfinished chunks that a job waits for, for each definition in the order in which they are claimed.';
 
+comment on index leasehold.sync_checkpoints_suspects is 'Wanted chunks under which two processes have died: a process claims one of them at a time.';
+
 comment on index leasehold.sync_job_chunks_of_checkpoint is 'The jobs of a chunk.';
+
+comment on index leasehold.sync_jobs_completed is 'Completed jobs by the time of their end, for retention.';
+
+comment on index leasehold.sync_jobs_failed is 'Failed jobs by the time of their end, for operators and retention.';
 
 comment on index leasehold.sync_jobs_leased is 'Jobs in flight, for the reaper.';
 
 comment on index leasehold.sync_jobs_one_of_a_matrix is 'A matrix has one unfinished job at a time, apart from parallel ones.';
 
 comment on index leasehold.sync_jobs_open is 'Unfinished jobs, for each definition in the order in which they are claimed.';
+
+comment on index leasehold.sync_jobs_suspects is 'Unfinished jobs under which two processes have died: a process claims one of them at a time.';
 
 comment on index leasehold.webhook_endpoints_tenant is 'The endpoints of a tenant.';
 

@@ -163,7 +163,10 @@ async function writeSql(url) {
 
 async function withServer(work) {
   const given = process.env.DATABASE_URL
-  if (given) return work(given)
+  if (given) {
+    await work(given)
+    return
+  }
   const { startEmbedded } = await import('../dist/embedded/index.js')
   const directory = await mkdtemp(join(tmpdir(), 'leasehold-sql-'))
   // Started by root, the server runs under another account, which must be able to enter.

@@ -153,7 +153,7 @@ it.each<[string, LeaseTable, readonly string[]]>([
     webhookTable(),
     ['webhook_outbox_pending', 'webhook_outbox_suspects', 'webhook_outbox_keys', 'webhook_outbox_in_flight'],
   ],
-  ['sync_checkpoints', chunkTable(), ['sync_checkpoints_open']],
+  ['sync_checkpoints', chunkTable(), ['sync_checkpoints_open', 'sync_checkpoints_suspects']],
 ])('the backlog of %s is read along its indexes, in their order', async (_, table, indexes) => {
   const inspection = await inspectTable(db, table)
   if (inspection.found !== 'table') throw new Error('no table')

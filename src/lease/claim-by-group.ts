@@ -78,7 +78,7 @@ export function findByGroup(t: TableSql): LeaseStatement {
     $,
     `
 with ${partsOf(t).ordered ? 'recursive ' : ''}${findInGroups(t, $)}
-select ${rowIdSql(t)} as id
+select ${rowIdSql(t)} as id, suspect
 from found
 limit (select ${$('limit', 'int')})`,
   )

@@ -80,7 +80,7 @@ export function findByKey(t: TableSql): LeaseStatement {
     $,
     `
 with recursive ${walkKeys(t, $)}
-select ${rowIdSql(t)} as id
+select ${rowIdSql(t)} as id, suspect
 from walk
 where ready and ${noneInFlight(t, $, 'walk')}`,
   )

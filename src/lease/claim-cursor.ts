@@ -59,7 +59,11 @@ export class ClaimCursor<Row extends object> {
 
   /** Something may have become claimable by any way. */
   wake(): void {
-    for (const state of this.#ways.values()) state.drainedUntil = Number.NEGATIVE_INFINITY
+    for (const state of this.#ways.values()) {
+      state.drainedUntil = Number.NEGATIVE_INFINITY
+      // It may be before the key that a walk has reached: when that is over, another one follows.
+      state.claimedInScan = true
+    }
   }
 
   async claim(request: Request): Promise<Claim<Row> & Scanned> {

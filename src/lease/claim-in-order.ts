@@ -60,8 +60,8 @@ export function findInOrder(t: TableSql): LeaseStatement {
     $,
     `
 with ${scan(t, $, false)}
-select ${rowIdSql(t)} as id from next
-${t.expiries === undefined ? '' : `union all select ${rowIdSql(t)} from suspect`}`,
+select ${rowIdSql(t)} as id, suspect from next
+${t.expiries === undefined ? '' : `union all select ${rowIdSql(t)}, suspect from suspect`}`,
   )
 }
 

@@ -237,10 +237,11 @@ it('the head of an ordering key that stops a claim holds up its own key only', a
   ]
   expect(ids(claimed.map(({ lease }) => lease))).toEqual(['1', '4', '6'])
   expect(reports.map(({ id }) => id).toSorted()).toEqual(['2', '5'])
-  // Suspects are found too.
-  await db.query({
-    text: 'update public.ordered_jobs set expiries = 2, token = 9223372036854775807 where owner is null',
-  })
+  // A suspect that stops a claim is found too, and one that does not is named as such.
+  await db.query({ text: 'update public.ordered_jobs set expiries = 2 where owner is null' })
+  await db.query({ text: "insert into public.ordered_jobs (customer, expiries) values ('d', 2), ('e', 2)" })
   const other = await openLeaseStore(db, ordered.table, { owner: 'other' })
   expect((await other.claim({ limit: 10, ...LEASE })).claimed).toEqual([])
+  const claim = await other.claim({ limit: 10, ...LEASE })
+  expect([claim.claimed.map(({ lease }) => lease.id), claim.suspect]).toEqual([['7'], '7'])
 })

@@ -74,7 +74,8 @@ export class ExcludedRows {
   current(): string[] {
     if (this.#rows.size === 0) return []
     const now = this.#clock.monotonicNow()
-    for (const [id, { until, delayMs }] of this.#rows) if (now > until + 2 * delayMs) this.#rows.delete(id)
+    // Remembered for longer than any interval of a reaper, so that the delay grows.
+    for (const [id, { until }] of this.#rows) if (now > until + 2 * LONGEST_DELAY_MS) this.#rows.delete(id)
     return [...this.#rows].flatMap(([id, { until }]) => (now < until ? [id] : []))
   }
 }

@@ -61,9 +61,9 @@ describe('a wrong declaration is refused, and the message names the table and th
       'outcomes.done.set writes reconcile_lease_token',
     ],
     [
-      'an outcome that writes the counter of expiries',
-      { attempts: { expiries: 'expiries' }, outcomes: { retry: { set: { expiries: '0' } } } },
-      'outcomes.retry.set writes expiries',
+      'columns without one that the worker reads',
+      { attempts: 'tries', columns: ['id'] },
+      '`columns` lacks tries',
     ],
     [
       'a limit of attempts without a counter',

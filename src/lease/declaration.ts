@@ -141,6 +141,7 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
   const named = [...table.key, owner, until, ...given.filter((column) => column !== undefined)]
   if (ordering !== undefined) refuseUnorderable(declaration, table)
   if (attempts?.max !== undefined) refuseEndlessAttempts(declaration, table)
+  refuseMissingColumns(declaration, table)
   const twice = named.find((column, index) => named.indexOf(column) !== index)
   if (twice !== undefined) throw invalid(declaration, `the column ${twice} has two roles`)
 
@@ -175,6 +176,16 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
 function refuseUnorderable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
   if (table.key.length !== 1) throw invalid(declaration, '`ordering` needs an `id` of one column')
   if (table.held === undefined) throw invalid(declaration, '`ordering` needs `held`')
+}
+
+/** What a worker reads from a claimed row besides what the handler wants. */
+function refuseMissingColumns(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+  const { columns, attempts, ordering, groups } = table
+  const max = typeof attempts?.max === 'string' ? attempts.max : undefined
+  const needed = [attempts?.column, max, ordering?.key, groups]
+  const missing = needed.find((column) => column !== undefined && columns?.includes(column) === false)
+  if (missing !== undefined)
+    throw invalid(declaration, `\`columns\` lacks ${missing}, which the worker reads from every row`)
 }
 
 /** A limit needs a counter, and something that happens when it is reached. */

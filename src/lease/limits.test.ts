@@ -161,6 +161,19 @@ describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>(
   })
 })
 
+it('D10: an expiry is counted, also where the outcome retry sets the counter back for handlers that fail', async () => {
+  const { retry } = ordered.table.outcomes
+  if (retry === undefined) throw new Error('the table has no outcome retry')
+  const outcomes = { ...ordered.table.outcomes, retry: { ...retry, set: { ...retry.set, expiries: '0' } } }
+  const store = await openLeaseStore(db, { ...ordered.table, outcomes }, { owner: 'worker' })
+  await db.query({ text: 'insert into public.ordered_jobs (expiries) values (1)' })
+  await store.claim({ limit: 1, leaseMs: 60_000 })
+  await db.query({ text: "update public.ordered_jobs set until = now() - interval '1 second'" })
+  await store.reap()
+  const { rows } = await db.query({ text: 'select attempts, expiries from public.ordered_jobs' })
+  expect(rows).toEqual([{ attempts: 1, expiries: 2 }])
+})
+
 it('a claim in both ways stays within the limit, the bytes and the one suspect', async () => {
   const store = await openLeaseStore(db, ordered.table, { owner: 'worker' })
   await db.query({

@@ -88,9 +88,11 @@ function expire(t: TableSql, $: Parameters): string[] {
       ? ifRetried
       : `case when coalesce(${exhausted}, false) then ${ifDead} else ${ifRetried} end`
 
-  /** What an outcome does not write stays, except that an expiry is counted in any case. */
+  /** What an outcome does not write stays. Expiries are counted here, whatever an outcome writes for a handler that came back. */
   function written(column: string): Sql {
-    const unsaid = counters.includes(column) ? `coalesce(${quote(column)}, 0) + 1` : quote(column)
+    const counted = `coalesce(${quote(column)}, 0) + 1`
+    if (column === table.attempts?.expiries) return counted
+    const unsaid = counters.includes(column) ? counted : quote(column)
     const [retried, ended] = [again[column], final[column]]
     return ifExhausted(
       ended === undefined ? unsaid : replaceArguments(ended, argument(dead)),

@@ -33,6 +33,9 @@ const UNQUOTED = new Set(['smallint', 'integer', 'bigint', 'uuid'])
 /** A walk from key to key visits at most this many keys in one statement: about 10 ms. */
 const MAX_KEYS_PER_WALK = 1_000
 
+/** How many rows are claimed by their ids when one of them stops a claim: their size is not known then. */
+const MAX_ROWS_AROUND_CULPRIT = 50
+
 /** How often a claim is repeated that another one raced for the same ordering key. */
 const MAX_RACES = 3
 
@@ -228,15 +231,14 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     claims: ClaimStatements,
     request: ClaimRequest,
   ): Promise<Claim<Row>> {
-    const found = await run<{ id: string }>(claims.find, scanValues(way, request))
+    const few = { ...request, limit: Math.min(request.limit, MAX_ROWS_AROUND_CULPRIT) }
+    const found = await run<FoundRow>(claims.find, scanValues(way, few))
     if (found.length === 0) throw error
-    return {
-      ...(await claimIds(
-        found.map(({ id }) => id),
-        request,
-      )),
-      more: true,
-    }
+    const suspect = found.find((row) => row.suspect)
+    const ids = found.filter((row) => !row.suspect || row === suspect).map(({ id }) => id)
+    const claim = await claimIds(ids, request)
+    const hasSuspect = claim.claimed.some(({ lease }) => lease.id === suspect?.id)
+    return { ...claim, more: true, ...(suspect !== undefined && hasSuspect ? { suspect: suspect.id } : {}) }
   }
 
   async function claimIds(ids: readonly string[], { leaseMs }: ClaimRequest): Promise<Claim<Row>> {
@@ -403,6 +405,11 @@ interface GroupWalk {
   readonly cursor: string
   /** Something was claimed since the walk started at the first key. */
   readonly found: boolean
+}
+
+interface FoundRow {
+  readonly id: string
+  readonly suspect: boolean
 }
 
 interface BusyRow {

@@ -123,10 +123,12 @@ describe('publishing', () => {
     async (onFailure) => {
       await write(db, 'a', null)
       const seen = door()
+      let started = 0
       const publisher = handlers<{ 'test.happened': unknown }>(
         {
           'test.happened': async (_, { signal }) => {
-            seen.open()
+            started += 1
+            if (started === 2) seen.open()
             return new Promise<void>((_resolve, reject) => {
               signal.addEventListener('abort', () => reject(new Error('told to stop')))
             })

@@ -420,7 +420,8 @@ describe('D10: an expired lease of a reconciled row', () => {
     await db.query({
       text: `${PAYMENTS}; ${ONE};
         alter table app.payments add owner text, add until timestamptz, add expiries int, add due timestamptz default now();
-        create index on app.payments (status, until, created_at, id)`,
+        create index on app.payments (status, until, created_at, id);
+        create index on app.payments (created_at, id) where status = 'pending' and expiries >= 2`,
     })
     const table = leaseTable({
       table: 'app.payments',

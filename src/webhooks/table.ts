@@ -14,6 +14,7 @@ export interface DeliveryRow {
   readonly event_id: string
   readonly endpoint_id: string
   readonly event_type: string
+  readonly ordering_key: string | null
   readonly body: string
   readonly headers: Readonly<Record<string, unknown>>
   readonly attempts: number
@@ -119,6 +120,6 @@ export function webhookTable({
       },
     },
     expired: EXPIRED,
-    columns: ['id', 'event_id', 'endpoint_id', 'event_type', 'body', 'headers', 'attempts'],
+    columns: ['id', 'event_id', 'endpoint_id', 'event_type', 'ordering_key', 'body', 'headers', 'attempts'],
   })
 }

@@ -44,6 +44,7 @@ beforeAll(async () => {
         id int generated always as identity primary key, status text not null default 'PENDING',
         attempts int not null default 0, expiries int not null default 0, owner text, until timestamptz, token bigint not null default 0);
       create index on public.poison (id) where status = 'PENDING';
+      create index on public.poison (id) where status = 'PENDING' and expiries >= 2;
       create index on public.poison (id) where status = 'CLAIMED'`,
   })
 })

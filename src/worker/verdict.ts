@@ -54,10 +54,13 @@ export function verdictOn(result: HandlerResult, circumstances: Circumstances): 
   }
   const { error } = result
   if (error instanceof SaturatedError) return { verdict: 'release', saturatedForMs: error.forMs }
-  // It was started, so it counts as an attempt (D9); another worker may have it at once.
-  const failure = circumstances.cutShort ? retry({ error, delayMs: 0 }) : retry({ error })
-  const outcome = error instanceof PermanentError ? dead(error) : byPolicy(failure, circumstances)
+  const outcome = error instanceof PermanentError ? dead(error) : afterFailure(error, circumstances)
   return { verdict: 'settle', outcome, failure: error }
+}
+
+/** A row that was cut short by a shutdown had an attempt (D9), but does not die of it; another worker may have it at once. */
+function afterFailure(error: unknown, circumstances: Circumstances): Outcome {
+  return circumstances.cutShort ? retry({ error, delayMs: 0 }) : byPolicy(retry({ error }), circumstances)
 }
 
 /** What a handler written without types returns may be anything. */

@@ -89,7 +89,7 @@ export const payments: Specimen = {
     outcomes: {
       confirmed: { set: { status: "'confirmed'", note: '$note' }, args: { note: 'text' } },
     },
-    columns: ['id', 'status', 'created_at'],
+    columns: ['id', 'status', 'created_at', 'tries'],
   }),
   insert: `with fresh as (
       insert into public.payments (created_at)

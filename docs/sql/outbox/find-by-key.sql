@@ -27,7 +27,7 @@ with recursive walk as (
   ) as head
   where walk.step < $2::int and walk.found < $1::int
 )
-select id::text as id
+select id::text as id, suspect
 from walk
 where ready and (
     select f.id from leasehold.outbox as f

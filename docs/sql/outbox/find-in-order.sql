@@ -20,5 +20,5 @@ suspect as materialized (          -- at most one, and none while the process ru
   limit (select $6::int)
   for update skip locked
 )
-select id::text as id from next
-union all select id::text from suspect
+select id::text as id, suspect from next
+union all select id::text, suspect from suspect

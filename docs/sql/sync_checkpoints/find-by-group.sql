@@ -39,6 +39,6 @@ found as (
   select * from next
   union all select * from suspect
 )
-select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id
+select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id, suspect
 from found
 limit (select $3::int)

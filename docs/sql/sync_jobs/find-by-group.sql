@@ -39,6 +39,6 @@ found as (
   select * from next
   union all select * from suspect
 )
-select id::text as id
+select id::text as id, suspect
 from found
 limit (select $3::int)

@@ -12,7 +12,7 @@ locked as materialized (            -- what another session has locked is tried 
 settled as (
   update leasehold.sync_jobs as t
   set locked_by = null, locked_until = null, planned_at = now(), next_look_at = now(), attempts = 0,
-    error_message = null
+    expiries = 0, error_message = null
   where t.id = any (array(select id from locked))
   returning t.id
 )

@@ -26,7 +26,8 @@ claimed as (
     history = case when lease_owner is null then history else case when jsonb_array_length(history) >= 100 then history - 0 else history end
       || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'error_code', 'leaseExpired', 'error', 'the lease expired: its dispatcher died, or lost the database', 'recorded_at', now())) end
   where t.bucket = $2::smallint and t.id = any (array(select id from taken))
-  returning t.lease_token, t.id, t.event_id, t.endpoint_id, t.event_type, t.body, t.headers, t.attempts
+  returning t.lease_token, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers,
+    t.attempts
 )
 select facts.*, claimed.*
 from (select json_build_object(

@@ -72,6 +72,6 @@ found as (
       and (delivery_status = 'pending' and lease_owner is not null) and f.id <> walk.id limit 1
   ) is null
 )
-select id::text as id
+select id::text as id, suspect
 from found
 limit (select $4::int)

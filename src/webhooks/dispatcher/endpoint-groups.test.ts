@@ -25,7 +25,7 @@ function surveyed(
 }
 
 function row(endpoint: string): DeliveryRow {
-  return { id: '1', event_id: '', endpoint_id: endpoint, event_type: '', body: '', headers: {}, attempts: 0 }
+  return { id: '1', event_id: '', endpoint_id: endpoint, event_type: '', ordering_key: null, body: '', headers: {}, attempts: 0 }
 }
 
 function groupsOf(...endpoints: readonly Surveyed[]) {
