@@ -182,7 +182,11 @@ describe.each(OWN_TABLES)('the statements of $table.name', ({ table, fill }) => 
           label,
         ).toEqual([])
         // On a table of a few pages two indexes can cost the same.
-        if (rows >= 100_000 || statistics) expect([...used].toSorted(), label).toEqual(expected.toSorted())
+        const needed = rows >= 100_000 || statistics ? expected : []
+        expect(
+          needed.filter((index) => !used.has(index)),
+          label,
+        ).toEqual([])
         for (const node of nodes)
           expect(isNarrow(node, table), `${label}: ${JSON.stringify(node)}`).toBe(true)
       }
@@ -259,10 +263,9 @@ describe.each(specimens)('on $name', (specimen) => {
         // How rows are found is as good as the user's index; how those that were found are reached is up to us.
         if (/^find|owned by/.test(statement.purpose)) continue
         const [root = { 'Node Type': 'no plan' }] = nodes
-        const found = (root.Plans ?? [])
-          .filter((child) => child['Subplan Name'] === 'CTE next')
-          .flatMap(nodesOf)
-        const rest = nodes.filter((node) => !found.includes(node))
+        const finds = (root.Plans ?? []).filter((child) => child['Subplan Name'] === 'CTE next')
+        const found = new Set(finds.flatMap(nodesOf))
+        const rest = nodes.filter((node) => !found.has(node))
         expect(scansOf(rest, table), `${statement.purpose} ${mode}`).not.toContain('Seq Scan')
       }
     }

@@ -25,7 +25,16 @@ function surveyed(
 }
 
 function row(endpoint: string): DeliveryRow {
-  return { id: '1', event_id: '', endpoint_id: endpoint, event_type: '', ordering_key: null, body: '', headers: {}, attempts: 0 }
+  return {
+    id: '1',
+    event_id: '',
+    endpoint_id: endpoint,
+    event_type: '',
+    ordering_key: null,
+    body: '',
+    headers: {},
+    attempts: 0,
+  }
 }
 
 function groupsOf(...endpoints: readonly Surveyed[]) {
