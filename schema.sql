@@ -30,7 +30,7 @@ create table leasehold.outbox (
   bucket smallint default 0 not null,
   event_id uuid default leasehold.new_event_id() not null,
   event_type text not null,
-  ordering_key text,
+  ordering_key text collate pg_catalog."C",
   payload jsonb storage external not null,
   headers jsonb storage external default '{}'::jsonb not null,
   status text default 'PENDING'::text not null,
@@ -188,7 +188,7 @@ create table leasehold.webhook_outbox (
   event_id uuid default leasehold.new_event_id() not null,
   endpoint_id uuid not null,
   event_type text not null,
-  ordering_key text,
+  ordering_key text collate pg_catalog."C",
   body text storage external not null,
   headers jsonb storage external default '{}'::jsonb not null,
   delivery_status text default 'pending'::text not null,
@@ -285,11 +285,11 @@ CREATE INDEX workers_running ON leasehold.workers USING btree (id) WHERE ((stopp
 
 CREATE UNIQUE INDEX outbox_event_id ON leasehold.outbox USING btree (event_id, bucket);
 
-CREATE UNIQUE INDEX outbox_in_flight ON leasehold.outbox USING btree (bucket, ordering_key) WHERE (status = 'CLAIMED'::text);
+CREATE UNIQUE INDEX outbox_in_flight ON leasehold.outbox USING btree (bucket, ordering_key) INCLUDE (id) WHERE (status = 'CLAIMED'::text);
 
 CREATE UNIQUE INDEX sync_jobs_one_of_a_matrix ON leasehold.sync_jobs USING btree (definition, matrix_id) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND (NOT parallel));
 
-CREATE UNIQUE INDEX webhook_outbox_in_flight ON leasehold.webhook_outbox USING btree (bucket, endpoint_id, ordering_key) WHERE (lease_owner IS NOT NULL);
+CREATE UNIQUE INDEX webhook_outbox_in_flight ON leasehold.webhook_outbox USING btree (bucket, endpoint_id, ordering_key) INCLUDE (id) WHERE (lease_owner IS NOT NULL);
 
 create view leasehold.sync_checkpoint_states with (security_invoker=true) as
  SELECT leasehold.sync_state(locked_until, completed_at, failed_at) AS state,

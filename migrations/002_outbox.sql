@@ -35,7 +35,8 @@ create table outbox (
   bucket smallint not null default 0,
   event_id uuid not null default new_event_id(),
   event_type text not null,
-  ordering_key text,
+  -- Claims walk from key to key: bytes compare fast, and alike after an upgrade of the operating system.
+  ordering_key text collate "C",
   payload jsonb not null,
   headers jsonb not null default '{}',
   status text not null default 'PENDING',
@@ -83,7 +84,7 @@ create index outbox_suspects on outbox (bucket, available_at, id)
   where status = 'PENDING' and ordering_key is null and expiries >= 2;
 create index outbox_keys on outbox (bucket, ordering_key, id)
   where ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked);
-create unique index outbox_in_flight on outbox (bucket, ordering_key) where status = 'CLAIMED';
+create unique index outbox_in_flight on outbox (bucket, ordering_key) include (id) where status = 'CLAIMED';
 create index outbox_dead on outbox (bucket, id) where status = 'DEAD';
 
 comment on index outbox_event_id is 'An event id is written once. ON CONFLICT (event_id, bucket) DO NOTHING makes a producer idempotent.';

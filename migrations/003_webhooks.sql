@@ -79,7 +79,8 @@ create table webhook_outbox (
   event_id uuid not null default new_event_id(),
   endpoint_id uuid not null,
   event_type text not null,
-  ordering_key text,
+  -- Claims walk from key to key: bytes compare fast, and alike after an upgrade of the operating system.
+  ordering_key text collate "C",
   body text not null,
   headers jsonb not null default '{}',
   delivery_status text not null default 'pending',
@@ -128,7 +129,7 @@ create index webhook_outbox_suspects on webhook_outbox (bucket, endpoint_id, nex
   where delivery_status = 'pending' and ordering_key is null and expiries >= 2;
 create index webhook_outbox_keys on webhook_outbox (bucket, endpoint_id, ordering_key, id)
   where delivery_status = 'pending' and ordering_key is not null;
-create unique index webhook_outbox_in_flight on webhook_outbox (bucket, endpoint_id, ordering_key)
+create unique index webhook_outbox_in_flight on webhook_outbox (bucket, endpoint_id, ordering_key) include (id)
   where lease_owner is not null;
 create index webhook_outbox_failed on webhook_outbox (bucket, failed_at, id) where delivery_status = 'failed';
 create index webhook_outbox_failed_by_id on webhook_outbox (bucket, id) where delivery_status = 'failed';
