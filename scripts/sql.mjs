@@ -100,9 +100,11 @@ export function sqlFiles(statements) {
   const files = new Map()
   const sections = []
   for (const [table, all] of statements) {
-    const rows = all.map(({ purpose, text }) => {
+    const rows = all.map(({ purpose, text, parameters }) => {
       const file = `${table}/${purpose.replaceAll(' ', '-')}.sql`
-      files.set(file, `${text}\n`)
+      // The names of the parameters are not part of the statement.
+      const legend = parameters.map((name, i) => `$${i + 1} ${name}`).join(', ')
+      files.set(file, `-- ${legend}\n${text}\n`)
       const [, does] = PURPOSES.find(([name]) => name === purpose) ?? []
       const what = does ?? `Ends leases with the outcome \`${purpose.replace('settle ', '')}\`.`
       const indexes = indexesOf(table, purpose).map((index) => `\`${index}\``)

@@ -164,7 +164,7 @@ function scan(t: TableSql, $: Parameters, which: readonly string[], limit: strin
 function walkGroups(t: TableSql, $: Parameters): string {
   const { key, id } = orderingOf(t)
   const { group } = partsOf(t)
-  const order = `${key}, ${id}`
+  const order = [key, id]
   return `walk as (
   select head.*, groups.room, 1 as step, head.ready::int as found
   from groups

@@ -39,7 +39,7 @@ export function claimByKey(t: TableSql, settled?: Outcome): LeaseStatement {
 with recursive ${settled === undefined ? '' : `${settleHeld(t, $, settled)},\n${continueKeys(t, $)},\n`}${walkKeys(t, $)},
 heads as (
   select * from walk where ready and ${noneInFlight(t, $, 'walk')}
-  ${settled === undefined ? '' : 'union all select *, 0, 0 from continued where ready'}
+  ${settled === undefined ? '' : 'union all select *, 0 as step, 0 as found from continued where ready'}
 ),
 chosen as materialized (
   select *
@@ -90,17 +90,17 @@ where ready and ${noneInFlight(t, $, 'walk')}`,
 function walkKeys(t: TableSql, $: Parameters): string {
   const { key, id } = orderingOf(t)
   const [limit, steps] = [$('limit', 'int'), $('steps', 'int')]
-  const order = `${key}, ${id}`
+  const order = [key, id]
   return `walk as (
   select head.*, 1 as step, head.ready::int as found
-  from (
+  from (                            -- the first key from the cursor on
     ${head(t, $, `t.${key} >= ${$('keyCursor', t.orderingKey?.type ?? 'text')}`, order)}
   ) as head
-  where ${steps} > 0
+  where ${steps} > 0                -- 0: only the keys that were settled go on
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
   from walk
-  cross join lateral (
+  cross join lateral (              -- the next key
     ${head(t, $, `t.${key} > walk.${key}`, order)}
   ) as head
   where walk.step < ${steps} and walk.found < ${limit}
@@ -116,14 +116,14 @@ function continueKeys(t: TableSql, $: Parameters): string {
   return `continued as materialized (
   select head.*
   from settled
-  cross join lateral (
-    ${head(t, $, `t.${key} = settled.${key} and t.${id} <> settled.${id}`, id)}
+  cross join lateral (              -- the next row of each key that was settled
+    ${head(t, $, `t.${key} = settled.${key} and t.${id} <> settled.${id}`, [id])}
   ) as head
 )`
 }
 
 /** The first unfinished row of a key that fits the condition, and whether it can be claimed. */
-export function head(t: TableSql, $: Parameters, which: string, order: string): string {
+export function head(t: TableSql, $: Parameters, which: string, order: readonly string[]): string {
   const { key, id } = orderingOf(t)
   const { availableAt, ordering } = t.table
   const ready = [...claimableNow(t), notExcluded(t, $)]
@@ -143,10 +143,7 @@ export function head(t: TableSql, $: Parameters, which: string, order: string): 
       (${and(ready, '        ')}) is true as ready
     from ${t.target} as t
     where ${and([inBucket(t, $, 't.'), which, `t.${key} is not null`, `(${ordering?.unfinished ?? 'true'})`], '      ')}
-    order by ${order
-      .split(', ')
-      .map((column) => `t.${column}`)
-      .join(', ')} limit 1`
+    order by ${order.map((column) => `t.${column}`).join(', ')} limit 1`
 }
 
 /**

@@ -54,7 +54,7 @@ export function answer(t: TableSql, $: Parameters, facts: Readonly<Record<string
     ...facts,
   }
   const named = Object.entries(all).map(([name, fact]) => `'${name}', ${fact}`)
-  return `select facts.*, claimed.*
+  return `select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   ${named.join(',\n  ')}
 )) as facts full join claimed on false`

@@ -176,6 +176,8 @@ describe.each(OWN_TABLES)('the statements of $table.name', ({ table, fill }) => 
         // Without statistics PostgreSQL takes `locked_by is not null` to be true of almost every row. sync_* are analysed
         // within a minute, and a reap that reads 100,000 rows takes 20 ms until then.
         if (!statistics && table.bucket === undefined && /reap|find (?:expired|owned)/.test(label)) continue
+        // Sent only after a data error; at 1,000 rows a scan costs them as much as an index.
+        if (rows <= 1_000 && statement.purpose.startsWith('find ')) continue
         expect(scansOf(nodes, table), label).not.toContain('Seq Scan')
         expect(
           [...used].filter((index) => !expected.includes(index)),

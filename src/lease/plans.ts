@@ -56,7 +56,7 @@ export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: Ta
         `Run: ${suspectIndex(table, shape)} Or declare no \`attempts.expiries\`.`,
       )
     }
-    const expired = subplan(await planOf(tx, table, statements.reap.expired), 'CTE expired')
+    const expired = subplan(await planOf(tx, table, statements.reap.expired), 'CTE taken_back')
     if (!isServed(shape, expired, narrowsReap(table, shape))) {
       throw schemaMismatch(
         table,

@@ -16,7 +16,7 @@ export function reap(t: TableSql, which: 'expired' | 'owned by'): LeaseStatement
     `reap ${which}`,
     $,
     `
-with expired as materialized (
+with taken_back as materialized (
   select ${keyNames(t)}, ${t.owner} as held_owner, ${t.token === undefined ? 'null' : `${t.token}::text`} as held_token,
     ${t.until} as held_until, ${t.exhausted === undefined ? 'false' : `coalesce(${t.exhausted}, false)`} as exhausted
   from ${t.target}
@@ -27,11 +27,11 @@ with expired as materialized (
 reaped as (
   update ${t.target} as t
   set ${wrapped(expire(t, $), ', ', '    ')}
-  where ${and([inBucket(t, $, 't.'), ...among(t, 'expired')], '    ')}
+  where ${and([inBucket(t, $, 't.'), ...among(t, 'taken_back')], '    ')}
 )
 select ${rowIdSql(t)} as id, held_owner as owner, held_token as token, exhausted,
   greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
-from expired`,
+from taken_back`,
   )
 }
 
@@ -80,13 +80,13 @@ function expire(t: TableSql, $: Parameters): string[] {
   const argument =
     (outcome: Outcome | undefined) =>
     (name: string): Sql =>
-      name === 'delay_ms' ? delay() : `(${table.expired[name] ?? 'null'})::${outcome?.args[name] ?? 'text'}`
+      name === 'delay_ms' ? delay() : (table.expired[name] ?? `null::${outcome?.args[name] ?? 'text'}`)
 
   const counters = [table.attempts?.column, table.attempts?.expiries].filter((column) => column !== undefined)
   const ifExhausted = (ifDead: Sql, ifRetried: Sql): Sql =>
     exhausted === undefined || dead === undefined || ifDead === ifRetried
       ? ifRetried
-      : `case when coalesce(${exhausted}, false) then ${ifDead} else ${ifRetried} end`
+      : `case when ${exhausted} then ${ifDead} else ${ifRetried} end`
 
   /** What an outcome does not write stays. Expiries are counted here, whatever an outcome writes for a handler that came back. */
   function written(column: string): Sql {

@@ -24,7 +24,7 @@ export function renew(t: TableSql): LeaseStatement {
 with held as materialized (
   ${heldLeases(t, $)}
 ),
-locked as materialized (
+ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
   select ${keyNames(t, 't.')}
   from ${t.target} as t
   where ${and(alive, '    ')}
@@ -33,13 +33,13 @@ locked as materialized (
 renewed as (
   update ${t.target} as t
   set ${t.until} = greatest(t.${t.until}, now() + ${$('leaseMs', 'float8')} * interval '1 millisecond')
-  where ${and([inBucket(t, $, 't.'), ...among(t, 'locked')], '    ')}
+  where ${and([inBucket(t, $, 't.'), ...among(t, 'ours')], '    ')}
   returning ${keyNames(t, 't.')}
 )
 select ${rowIdSql(t)} as id, false as busy from renewed
 union all
 select ${rowIdSql(t, 't.')}, true
 from ${t.target} as t
-where ${and(['(select count(*) from locked) < (select count(*) from held)', ...alive, `((${keyNames(t, 't.')}) in (select ${keyNames(t)} from locked)) is not true`], '  ')}`,
+where ${and(['(select count(*) from ours) < (select count(*) from held)', ...alive, `((${keyNames(t, 't.')}) in (select ${keyNames(t)} from ours)) is not true`], '  ')}`,
   )
 }

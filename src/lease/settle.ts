@@ -36,7 +36,7 @@ ${answerEnded(t, $)}`,
   )
 }
 
-/** The CTEs `held` (the batch), `locked` (those of it that are ours and free) and `settled`. */
+/** The CTEs `held` (the batch), `ours` (those of it that still are, and are not locked) and `settled`. */
 export function settleHeld(t: TableSql, $: Parameters, outcome: Outcome): string {
   return endHeld(t, $, outcome, argumentsOf(t, $, outcome))
 }
@@ -72,7 +72,7 @@ function endHeld(
   return `held as materialized (
   ${heldLeases(t, $)}
 ),
-locked as materialized (            -- what another session has locked is tried again later
+ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
   select ${keyNames(t, 't.')}
   from ${t.target} as t
   where ${and([...fenced(t, $), stillTrue(outcome, argument)], '    ')}
@@ -81,7 +81,7 @@ locked as materialized (            -- what another session has locked is tried 
 settled as (
   update ${t.target} as t
   set ${wrapped(assigned, ', ', '    ')}
-  where ${and([inBucket(t, $, 't.'), ...among(t, 'locked')], '    ')}
+  where ${and([inBucket(t, $, 't.'), ...among(t, 'ours')], '    ')}
   returning ${wrapped(returned, ', ', '    ')}
 )`
 }
@@ -91,12 +91,12 @@ settled as (
  * and not what the outcome asks for is neither: its caller settles it otherwise.
  */
 function answerEnded(t: TableSql, $: Parameters, condition = ''): string {
-  const notLocked = `((${keyNames(t, 't.')}) in (select ${keyNames(t)} from locked)) is not true`
+  const isBusy = `((${keyNames(t, 't.')}) in (select ${keyNames(t)} from ours)) is not true`
   return `select ${rowIdSql(t)} as id, false as busy from settled
 union all
 select ${rowIdSql(t, 't.')}, true
 from ${t.target} as t
-where ${and([`(select count(*) from locked) < (select count(*) from held)`, ...fenced(t, $), condition, notLocked], '  ')}`
+where ${and([`(select count(*) from ours) < (select count(*) from held)`, ...fenced(t, $), condition, isBusy], '  ')}`
 }
 
 /** The same in the answer of a claim: the settled ids; null: all of them were, which is what mostly happens. */

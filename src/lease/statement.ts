@@ -26,6 +26,10 @@ export function parameters(): Parameters {
   return Object.assign(number, { names })
 }
 
+/** For the DBA who wonders about them. */
+const HINT =
+  '\n-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md'
+
 /**
  * Completes a statement: a tag in front, by which it is recognised in `pg_stat_activity`, and no blank lines where an
  * optional part is absent. It is named after its purpose and its text, so that two tables never share a prepared
@@ -37,7 +41,8 @@ export function statement(
   parameter: Parameters,
   body: string,
 ): LeaseStatement {
-  const tag = `/* leasehold:${purpose} ${table.name.replaceAll(/\*\/|\/\*/g, '')} */`
+  const hint = body.includes(' is true') ? HINT : ''
+  const tag = `/* leasehold:${purpose} ${table.name.replaceAll(/\*\/|\/\*/g, '')} */${hint}`
   const text = `${tag}\n${body.replaceAll(/\n(?:[ \t]*\n)+/g, '\n').trim()}`
   const hash = createHash('sha256').update(text).digest('hex').slice(0, 16)
   const name = `leasehold_${purpose.replaceAll(/\W+/g, '_').slice(0, 30)}_${hash}`

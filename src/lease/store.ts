@@ -171,14 +171,18 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     held: Readonly<Record<string, unknown>> = {},
   ): Promise<ClaimAnswer<Row>> {
     const values = { ...scanValues(way, request), ...held }
+    const answer = await sendClaim(statement, values)
+    return way === 'group' && t.orderingKey !== undefined ? walked(answer, request.groups ?? []) : answer
+  }
+
+  /** Repeated where another claim took a row of the same ordering key at the same moment. */
+  async function sendClaim(
+    statement: LeaseStatement,
+    values: Readonly<Record<string, unknown>>,
+  ): Promise<ClaimAnswer<Row>> {
     for (let races = 0; ; races += 1) {
       try {
-        const answer = readClaim<Row>(
-          await run<ClaimedValues>(statement, values, { rowMode: 'array' }),
-          t,
-          owner,
-        )
-        return way === 'group' && t.orderingKey !== undefined ? walked(answer, request.groups ?? []) : answer
+        return readClaim<Row>(await run<ClaimedValues>(statement, values, { rowMode: 'array' }), t, owner)
       } catch (error) {
         if (!isUniqueViolation(error) || races >= MAX_RACES) throw error
       }
@@ -186,7 +190,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   }
 
   /**
-   * Notes where the walk of each group ended. There may be more in a group whose walk has not come to the last key, or
+   * Remembers where the walk of each group ended. There may be more in a group whose walk has not come to the last key, or
    * has come there from the middle and found something on the way.
    */
   function walked(answer: ClaimAnswer<Row>, groups: readonly Group[]): ClaimAnswer<Row> {
@@ -245,14 +249,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     const sentAt = clock.monotonicNow()
     const parts = await inHalves(
       ids,
-      async (part) => {
-        const values = { leaseMs, ...keyArrays('key', part) }
-        return readClaim<Row>(
-          await run<ClaimedValues>(statements.claimRows, values, { rowMode: 'array' }),
-          t,
-          owner,
-        ).claimed
-      },
+      async (part) => (await sendClaim(statements.claimRows, { leaseMs, ...keyArrays('key', part) })).claimed,
       culprit('claim', excluded.claim),
     )
     const until = trustedUntil(sentAt, leaseMs)
@@ -325,11 +322,14 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
           return { ...endedAmong(leases, current, asked.map(settledRow), []), refused: [], ...claim }
         // Sent once more by themselves, the others turn out to be busy or fenced off.
         const settled = new Set(answer.settled)
-        const rest = await end(
-          settleStatement(outcome),
-          asked.filter(({ id }) => !settled.has(id)),
-          valuesOf,
-        )
+        const others = asked.filter(({ id }) => !settled.has(id))
+        const rest = await end(settleStatement(outcome), others, valuesOf).catch(() => ({
+          // What was claimed must not be lost to a connection that breaks now; these are settled later.
+          ended: [],
+          fencedOff: [],
+          refused: [],
+          busy: others,
+        }))
         const rows = [...asked.filter(({ id }) => settled.has(id)), ...rest.ended].map(settledRow)
         const busy = rest.busy.map(({ id }) => ({ id, busy: true }))
         return {
@@ -341,7 +341,9 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         if (!isDataError(error)) throw error
         // Which of the two was stopped is found out by doing one after the other.
         const ended = await end(settleStatement(outcome), leases, valuesOf)
-        return { ...ended, ...(await claimWay(way, claims, request)) }
+        // What was settled must not be reported as failed; the next claim tells what is wrong.
+        const claim = await claimWay(way, claims, request).catch(() => nothingClaimed(request, sentAt))
+        return { ...ended, ...claim }
       }
     },
 
@@ -431,6 +433,11 @@ interface ReapedRow {
 
 function isSchedule(retry: LeaseTable['retry']): retry is readonly number[] {
   return Array.isArray(retry)
+}
+
+function nothingClaimed({ leaseMs }: ClaimRequest, sentAt: number): Claim<never> {
+  const until = trustedUntil(sentAt, leaseMs)
+  return { claimed: [], cursor: undefined, more: false, leaseMs, trustedUntil: until }
 }
 
 /** A claim that was made in two ways, one after the other. */

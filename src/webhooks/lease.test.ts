@@ -51,7 +51,7 @@ describe('a renewal', () => {
     const inspection = await inspectTable(db, table)
     if (!('shape' in inspection)) throw new Error('the table is not there')
     const { text } = leaseStatements(table, inspection.shape).renew
-    const chosen = /locked as materialized \((?<query>.*?)for no key update skip locked/s.exec(text)
+    const chosen = /ours as materialized \((?<query>.*?)for no key update skip locked/s.exec(text)
       ?.groups?.['query']
     expect(chosen).toContain('t.id = any (array(select id from held))')
     expect(chosen).toContain('t.lease_owner = $')

@@ -6,6 +6,7 @@ import type { Queryable } from '../postgres/queryable.ts'
 import { type Handling, signalOf } from './handling.ts'
 import type { HeldRows } from './held-rows.ts'
 import { done, type Outcome } from './outcome.ts'
+import { complete, problemWith } from './verdict.ts'
 
 /** What a handler writes its own log lines to; `pino` fits. */
 export interface HandlerLog {
@@ -106,7 +107,9 @@ export class RowContext<Row extends object> implements HandlerContext<Row> {
   async settleIn(tx: Queryable, outcome: Outcome = done()): Promise<void> {
     const { store, held, now, byPolicy } = this.#parts
     const { lease } = this.#handling
-    const settledAs = byPolicy(outcome, this.#handling)
+    const problem = problemWith(outcome, store.table)
+    if (problem !== undefined) throw new TypeError(problem)
+    const settledAs = complete(byPolicy(outcome, this.#handling), store.table)
     for (;;) {
       if (!held.isTrusted(this.#handling, now())) throw this.#fencedOff()
       const { ended, busy } = await store.settle(settledAs.outcome, [lease], { args: [settledAs.args], tx })

@@ -1,25 +1,27 @@
+-- $1 limit, $2 steps, $3 suspects, $4 bytes, $5 keyCursor, $6 excluded1, $7 bucket, $8 owner, $9 leaseMs
 /* leasehold:claim by key outbox */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with recursive walk as (
   select head.*, 1 as step, head.ready::int as found
-  from (
+  from (                            -- the first key from the cursor on
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and ((id) in (select * from unnest($6::bigint[]))) is not true and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($6::bigint[])
+        and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $7::smallint and t.ordering_key >= $5::text and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
     order by t.ordering_key, t.id limit 1
   ) as head
-  where $2::int > 0
+  where $2::int > 0                -- 0: only the keys that were settled go on
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
   from walk
-  cross join lateral (
+  cross join lateral (              -- the next key
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and ((id) in (select * from unnest($6::bigint[]))) is not true and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($6::bigint[])
+        and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $7::smallint and t.ordering_key > walk.ordering_key and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
@@ -61,7 +63,7 @@ claimed as (
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $9::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),

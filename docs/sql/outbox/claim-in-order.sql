@@ -1,3 +1,4 @@
+-- $1 limit, $2 bytes, $3 bucket, $4 excluded1, $5 cursor1, $6 cursor2, $7 suspects, $8 owner, $9 leaseMs
 /* leasehold:claim in order outbox */
 with next as materialized (
   select id, available_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes, false as suspect
@@ -5,7 +6,7 @@ with next as materialized (
   where bucket = $3::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
     and (available_at, id) >= ((select $5::timestamp with time zone), (select $6::bigint))
-    and ((id) in (select * from unnest($4::bigint[]))) is not true
+    and id <> all ($4::bigint[])
   order by available_at, id
   limit (select $1::int)
   for update skip locked
@@ -14,8 +15,7 @@ suspect as materialized (          -- at most one, and none while the process ru
   select id, available_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes, true as suspect
   from leasehold.outbox
   where bucket = $3::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
-    and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2
-    and ((id) in (select * from unnest($4::bigint[]))) is not true
+    and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2 and id <> all ($4::bigint[])
   order by available_at, id
   limit (select $7::int)
   for update skip locked
@@ -35,7 +35,7 @@ claimed as (
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $9::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),

@@ -1,4 +1,6 @@
+-- $1 key1, $2 bucket, $3 owner, $4 leaseMs
 /* leasehold:claim rows outbox */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with wanted as materialized (
   select * from unnest($1::bigint[]) as wanted (id)
 ),
@@ -24,7 +26,7 @@ claimed as (
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $4::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken)

@@ -1,6 +1,6 @@
+-- $1 bucket, $2 excluded1, $3 limit
 /* leasehold:find expired outbox */
 select id::text as id
 from leasehold.outbox
-where bucket = $1::smallint and (status = 'CLAIMED') and locked_until <= now()
-  and ((id) in (select * from unnest($2::bigint[]))) is not true
+where bucket = $1::smallint and (status = 'CLAIMED') and locked_until <= now() and id <> all ($2::bigint[])
 limit (select $3::int)

@@ -1,6 +1,6 @@
+-- $1 ownedBy, $2 bucket, $3 excluded1, $4 limit
 /* leasehold:find owned by outbox */
 select id::text as id
 from leasehold.outbox
-where bucket = $2::smallint and (status = 'CLAIMED') and claimed_by = $1::text
-  and ((id) in (select * from unnest($3::bigint[]))) is not true
+where bucket = $2::smallint and (status = 'CLAIMED') and claimed_by = $1::text and id <> all ($3::bigint[])
 limit (select $4::int)

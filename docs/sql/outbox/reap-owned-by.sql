@@ -1,25 +1,24 @@
+-- $1 key1, $2 ownedBy, $3 bucket, $4 excluded1, $5 limit, $6 backoffMs
 /* leasehold:reap owned by outbox */
-with expired as materialized (
+with taken_back as materialized (
   select id, claimed_by as held_owner, lock_token::text as held_token,
     locked_until as held_until, coalesce(attempts + 1 >= max_attempts, false) as exhausted
   from leasehold.outbox
   where bucket = $3::smallint and (status = 'CLAIMED') and claimed_by = $2::text
-    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
-    and ((id) in (select * from unnest($4::bigint[]))) is not true
+    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[]))) and id <> all ($4::bigint[])
   limit (select $5::int)
   for update skip locked
 ),
 reaped as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, attempts = attempts + 1, expiries = coalesce(expiries, 0) + 1,
-    status = case when coalesce(attempts + 1 >= max_attempts, false) then 'DEAD' else 'PENDING' end,
-    last_error = ('the lease expired: its relay died, or lost the database')::text,
-    available_at = case when coalesce(attempts + 1 >= max_attempts, false) then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts + 1, cardinality($6::float8[]))], 0) end), 0) * interval '1 millisecond' end,
-    claimed_at = null,
-    dead_at = case when coalesce(attempts + 1 >= max_attempts, false) then now() else dead_at end,
-    parked = case when coalesce(attempts + 1 >= max_attempts, false) then false else parked end
-  where t.bucket = $3::smallint and t.id = any (array(select id from expired))
+    status = case when attempts + 1 >= max_attempts then 'DEAD' else 'PENDING' end,
+    last_error = 'the lease expired: its relay died, or lost the database',
+    available_at = case when attempts + 1 >= max_attempts then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts + 1, cardinality($6::float8[]))], 0) end), 0) * interval '1 millisecond' end,
+    claimed_at = null, dead_at = case when attempts + 1 >= max_attempts then now() else dead_at end,
+    parked = case when attempts + 1 >= max_attempts then false else parked end
+  where t.bucket = $3::smallint and t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,
   greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
-from expired
+from taken_back

@@ -1,8 +1,10 @@
+-- $1 limit, $2 steps, $3 suspects, $4 bytes, $5 key1, $6 tokens, $7 owner, $8 bucket, $9 excluded1, $10 keyCursor, $11 leaseMs
 /* leasehold:settle and claim by key outbox */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with recursive held as materialized (
   select * from unnest($5::bigint[], $6::bigint[]) as held (id, held_token)
 ),
-locked as materialized (            -- what another session has locked is tried again later
+ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
   select t.id
   from leasehold.outbox as t
   where t.bucket = $8::smallint and t.id = any (array(select id from held)) and (t.claimed_by = $7::text) is true
@@ -12,17 +14,17 @@ locked as materialized (            -- what another session has locked is tried 
 settled as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, status = 'PUBLISHED', published_at = now(), claimed_at = null
-  where t.bucket = $8::smallint and t.id = any (array(select id from locked))
+  where t.bucket = $8::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 ),
 continued as materialized (
   select head.*
   from settled
-  cross join lateral (
+  cross join lateral (              -- the next row of each key that was settled
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and ((id) in (select * from unnest($9::bigint[]))) is not true and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($9::bigint[])
+        and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $8::smallint and t.ordering_key = settled.ordering_key and t.id <> settled.id
       and t.ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)
@@ -31,25 +33,25 @@ continued as materialized (
 ),
 walk as (
   select head.*, 1 as step, head.ready::int as found
-  from (
+  from (                            -- the first key from the cursor on
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and ((id) in (select * from unnest($9::bigint[]))) is not true and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($9::bigint[])
+        and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $8::smallint and t.ordering_key >= $10::text and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
     order by t.ordering_key, t.id limit 1
   ) as head
-  where $2::int > 0
+  where $2::int > 0                -- 0: only the keys that were settled go on
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
   from walk
-  cross join lateral (
+  cross join lateral (              -- the next key
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and ((id) in (select * from unnest($9::bigint[]))) is not true and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($9::bigint[])
+        and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $8::smallint and t.ordering_key > walk.ordering_key and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
@@ -63,7 +65,7 @@ heads as (
     where f.bucket = $8::smallint and f.ordering_key = walk.ordering_key and (status = 'CLAIMED')
       and f.id <> walk.id limit 1
   ) is null
-  union all select *, 0, 0 from continued where ready
+  union all select *, 0 as step, 0 as found from continued where ready
 ),
 chosen as materialized (
   select *
@@ -92,7 +94,7 @@ claimed as (
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $11::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),

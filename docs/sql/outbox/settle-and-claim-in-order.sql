@@ -1,8 +1,10 @@
+-- $1 limit, $2 bytes, $3 key1, $4 tokens, $5 owner, $6 bucket, $7 excluded1, $8 cursor1, $9 cursor2, $10 suspects, $11 leaseMs
 /* leasehold:settle and claim in order outbox */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (
   select * from unnest($3::bigint[], $4::bigint[]) as held (id, held_token)
 ),
-locked as materialized (            -- what another session has locked is tried again later
+ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
   select t.id
   from leasehold.outbox as t
   where t.bucket = $6::smallint and t.id = any (array(select id from held)) and (t.claimed_by = $5::text) is true
@@ -12,7 +14,7 @@ locked as materialized (            -- what another session has locked is tried 
 settled as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, status = 'PUBLISHED', published_at = now(), claimed_at = null
-  where t.bucket = $6::smallint and t.id = any (array(select id from locked))
+  where t.bucket = $6::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 ),
 next as materialized (
@@ -21,7 +23,7 @@ next as materialized (
   where bucket = $6::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
     and (available_at, id) >= ((select $8::timestamp with time zone), (select $9::bigint))
-    and ((id) in (select * from unnest($7::bigint[]))) is not true
+    and id <> all ($7::bigint[])
   order by available_at, id
   limit (select $1::int)
   for update skip locked
@@ -30,8 +32,7 @@ suspect as materialized (          -- at most one, and none while the process ru
   select id, available_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes, true as suspect
   from leasehold.outbox
   where bucket = $6::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
-    and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2
-    and ((id) in (select * from unnest($7::bigint[]))) is not true
+    and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2 and id <> all ($7::bigint[])
   order by available_at, id
   limit (select $10::int)
   for update skip locked
@@ -51,7 +52,7 @@ claimed as (
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $11::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),

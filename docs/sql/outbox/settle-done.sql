@@ -1,8 +1,10 @@
+-- $1 key1, $2 tokens, $3 owner, $4 bucket
 /* leasehold:settle done outbox */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (
   select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 ),
-locked as materialized (            -- what another session has locked is tried again later
+ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
   select t.id
   from leasehold.outbox as t
   where t.bucket = $4::smallint and t.id = any (array(select id from held)) and (t.claimed_by = $3::text) is true
@@ -12,14 +14,14 @@ locked as materialized (            -- what another session has locked is tried 
 settled as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, status = 'PUBLISHED', published_at = now(), claimed_at = null
-  where t.bucket = $4::smallint and t.id = any (array(select id from locked))
+  where t.bucket = $4::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 )
 select id::text as id, false as busy from settled
 union all
 select t.id::text, true
 from leasehold.outbox as t
-where (select count(*) from locked) < (select count(*) from held) and t.bucket = $4::smallint
+where (select count(*) from ours) < (select count(*) from held) and t.bucket = $4::smallint
   and t.id = any (array(select id from held)) and (t.claimed_by = $3::text) is true
   and ((t.id, t.lock_token) in (select id, held_token from held)) is true
-  and ((t.id) in (select id from locked)) is not true
+  and ((t.id) in (select id from ours)) is not true

@@ -1,4 +1,6 @@
+-- $1 limit, $2 suspects, $3 groups, $4 rooms, $5 excluded1, $6 excluded2, $7 owner, $8 leaseMs
 /* leasehold:claim by group sync_checkpoints */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with groups as materialized (
   select *
   from unnest((select $3::text[]), (select $4::int[]))
@@ -72,7 +74,7 @@ claimed as (
   returning t.lock_token, ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']'),
     t.matrix_id, t.chunk_hash, t.definition, t.chunk_query, t.attempts
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $8::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']')) from chosen),

@@ -1,4 +1,6 @@
+-- $1 key1, $2 key2, $3 owner, $4 leaseMs
 /* leasehold:claim rows sync_checkpoints */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with wanted as materialized (
   select * from unnest($1::text[], $2::text[]) as wanted (matrix_id, chunk_hash)
 ),
@@ -25,7 +27,7 @@ claimed as (
   returning t.lock_token, ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']'),
     t.matrix_id, t.chunk_hash, t.definition, t.chunk_query, t.attempts
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $4::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']')) from taken)

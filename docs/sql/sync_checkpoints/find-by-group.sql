@@ -1,3 +1,4 @@
+-- $1 groups, $2 rooms, $3 limit, $4 excluded1, $5 excluded2, $6 suspects
 /* leasehold:find by group sync_checkpoints */
 with groups as materialized (
   select *

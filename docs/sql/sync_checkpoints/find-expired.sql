@@ -1,3 +1,4 @@
+-- $1 excluded1, $2 excluded2, $3 limit
 /* leasehold:find expired sync_checkpoints */
 select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id
 from leasehold.sync_checkpoints

@@ -1,3 +1,4 @@
+-- $1 ownedBy, $2 excluded1, $3 excluded2, $4 limit
 /* leasehold:find owned by sync_checkpoints */
 select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id
 from leasehold.sync_checkpoints

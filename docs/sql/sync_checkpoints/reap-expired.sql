@@ -1,5 +1,7 @@
+-- $1 key1, $2 key2, $3 excluded1, $4 excluded2, $5 limit, $6 backoffMs
 /* leasehold:reap expired sync_checkpoints */
-with expired as materialized (
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
+with taken_back as materialized (
   select matrix_id, chunk_hash, locked_by as held_owner, lock_token::text as held_token,
     locked_until as held_until, false as exhausted
   from leasehold.sync_checkpoints
@@ -12,12 +14,12 @@ with expired as materialized (
 reaped as (
   update leasehold.sync_checkpoints as t
   set locked_by = null, locked_until = null, attempts = attempts + 1, expiries = coalesce(expiries, 0) + 1,
-    error_message = ('the lease expired: its worker died, lost the database, or took longer than three leases')::text,
+    error_message = 'the lease expired: its worker died, lost the database, or took longer than three leases',
     next_attempt_at = now() + (case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts + 1, cardinality($6::float8[]))], 0) end) * interval '1 millisecond'
-  where t.matrix_id = any (array(select matrix_id from expired))
-    and t.chunk_hash = any (array(select chunk_hash from expired))
-    and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from expired)) is true
+  where t.matrix_id = any (array(select matrix_id from taken_back))
+    and t.chunk_hash = any (array(select chunk_hash from taken_back))
+    and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken_back)) is true
 )
 select ('[' || to_json(matrix_id::text)::text || ',' || to_json(chunk_hash::text)::text || ']') as id, held_owner as owner, held_token as token, exhausted,
   greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
-from expired
+from taken_back

@@ -1,4 +1,6 @@
+-- $1 limit, $2 suspects, $3 groups, $4 rooms, $5 excluded1, $6 owner, $7 leaseMs
 /* leasehold:claim by group sync_jobs */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with groups as materialized (
   select *
   from unnest((select $3::text[]), (select $4::int[]))
@@ -13,7 +15,7 @@ next as materialized (
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null)
       and next_look_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
-      and ((id) in (select * from unnest($5::bigint[]))) is not true
+      and id <> all ($5::bigint[])
     order by priority desc, created_at, id
     limit least(groups.room, $1::int)
     for update skip locked
@@ -28,7 +30,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null)
       and next_look_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
-      and ((id) in (select * from unnest($5::bigint[]))) is not true
+      and id <> all ($5::bigint[])
     order by priority desc, created_at, id
     limit 1
     for update skip locked
@@ -68,7 +70,7 @@ claimed as (
   returning t.lock_token, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at,
     t.planned_at
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $7::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from chosen),

@@ -1,4 +1,6 @@
+-- $1 key1, $2 owner, $3 leaseMs
 /* leasehold:claim rows sync_jobs */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with wanted as materialized (
   select * from unnest($1::bigint[]) as wanted (id)
 ),
@@ -21,7 +23,7 @@ claimed as (
   returning t.lock_token, t.id, t.definition, t.matrix_id, t.params, t.priority, t.force, t.attempts, t.created_at,
     t.planned_at
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $3::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken)

@@ -1,6 +1,7 @@
+-- $1 ownedBy, $2 excluded1, $3 limit
 /* leasehold:find owned by sync_jobs */
 select id::text as id
 from leasehold.sync_jobs
 where (completed_at is null and failed_at is null and locked_by is not null) and locked_by = $1::text
-  and ((id) in (select * from unnest($2::bigint[]))) is not true
+  and id <> all ($2::bigint[])
 limit (select $3::int)

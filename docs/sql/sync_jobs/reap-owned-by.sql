@@ -1,21 +1,21 @@
+-- $1 key1, $2 ownedBy, $3 excluded1, $4 limit, $5 backoffMs
 /* leasehold:reap owned by sync_jobs */
-with expired as materialized (
+with taken_back as materialized (
   select id, locked_by as held_owner, lock_token::text as held_token,
     locked_until as held_until, false as exhausted
   from leasehold.sync_jobs
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_by = $2::text
-    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
-    and ((id) in (select * from unnest($3::bigint[]))) is not true
+    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[]))) and id <> all ($3::bigint[])
   limit (select $4::int)
   for update skip locked
 ),
 reaped as (
   update leasehold.sync_jobs as t
   set locked_by = null, locked_until = null, attempts = attempts + 1, expiries = coalesce(expiries, 0) + 1,
-    error_message = ('the lease expired: its worker died, lost the database, or took longer than three leases')::text,
+    error_message = 'the lease expired: its worker died, lost the database, or took longer than three leases',
     next_look_at = now() + (case when expiries = 0 then 0 else coalesce(($5::float8[])[least(attempts + 1, cardinality($5::float8[]))], 0) end) * interval '1 millisecond'
-  where t.id = any (array(select id from expired))
+  where t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,
   greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
-from expired
+from taken_back

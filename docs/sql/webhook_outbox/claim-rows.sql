@@ -1,4 +1,6 @@
+-- $1 key1, $2 bucket, $3 owner, $4 leaseMs
 /* leasehold:claim rows webhook_outbox */
+-- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with wanted as materialized (
   select * from unnest($1::bigint[]) as wanted (id)
 ),
@@ -29,7 +31,7 @@ claimed as (
   returning t.lease_token, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers,
     t.attempts
 )
-select facts.*, claimed.*
+select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
   'until', extract(epoch from now() + $4::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken)

@@ -1,28 +1,28 @@
+-- $1 key1, $2 ownedBy, $3 bucket, $4 excluded1, $5 limit, $6 backoffMs
 /* leasehold:reap owned by webhook_outbox */
-with expired as materialized (
+with taken_back as materialized (
   select id, lease_owner as held_owner, lease_token::text as held_token,
     lease_until as held_until, coalesce(attempts + 1 >= 10, false) as exhausted
   from leasehold.webhook_outbox
   where bucket = $3::smallint and (delivery_status = 'pending' and lease_owner is not null)
     and lease_owner = $2::text and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
-    and ((id) in (select * from unnest($4::bigint[]))) is not true
+    and id <> all ($4::bigint[])
   limit (select $5::int)
   for update skip locked
 ),
 reaped as (
   update leasehold.webhook_outbox as t
   set lease_owner = null, lease_until = null, attempts = attempts + 1, expiries = coalesce(expiries, 0) + 1,
-    last_attempt_at = coalesce(now() - (null)::int * interval '1 millisecond', last_attempt_at),
-    last_duration_ms = (null)::int, last_status = (null)::int, last_error_code = ('leaseExpired')::text,
-    last_error = ('the lease expired: its dispatcher died, or lost the database')::text,
-    last_response = (null)::text,
+    last_attempt_at = coalesce(now() - null::int * interval '1 millisecond', last_attempt_at),
+    last_duration_ms = null::int, last_status = null::int, last_error_code = 'leaseExpired',
+    last_error = 'the lease expired: its dispatcher died, or lost the database', last_response = null::text,
     history = case when jsonb_array_length(history) >= 100 then history - 0 else history end
-      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'started_at', now() - (null)::int * interval '1 millisecond', 'duration_ms', (null)::int, 'status', (null)::int, 'error_code', ('leaseExpired')::text, 'error', ('the lease expired: its dispatcher died, or lost the database')::text, 'response', (null)::text, 'recorded_at', now())),
-    next_attempt_at = case when coalesce(attempts + 1 >= 10, false) then next_attempt_at else now() + (case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts + 1, cardinality($6::float8[]))], 0) end) * interval '1 millisecond' end,
-    delivery_status = case when coalesce(attempts + 1 >= 10, false) then 'failed' else delivery_status end,
-    failed_at = case when coalesce(attempts + 1 >= 10, false) then now() else failed_at end
-  where t.bucket = $3::smallint and t.id = any (array(select id from expired))
+      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'started_at', now() - null::int * interval '1 millisecond', 'duration_ms', null::int, 'status', null::int, 'error_code', 'leaseExpired', 'error', 'the lease expired: its dispatcher died, or lost the database', 'response', null::text, 'recorded_at', now())),
+    next_attempt_at = case when attempts + 1 >= 10 then next_attempt_at else now() + (case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts + 1, cardinality($6::float8[]))], 0) end) * interval '1 millisecond' end,
+    delivery_status = case when attempts + 1 >= 10 then 'failed' else delivery_status end,
+    failed_at = case when attempts + 1 >= 10 then now() else failed_at end
+  where t.bucket = $3::smallint and t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,
   greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
-from expired
+from taken_back
