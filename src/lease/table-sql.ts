@@ -198,8 +198,10 @@ export function claimableNow(t: TableSql): string[] {
 /** Rows that a data error stopped are left alone for a while; see `data-errors.ts`. */
 export function notExcluded(t: TableSql, $: Parameters): string {
   const [only] = t.key
-  if (only !== undefined && t.key.length === 1)
-    return `${only.name} <> all (${$('excluded1', `${only.type}[]`)})`
+  if (only !== undefined && t.key.length === 1) {
+    const type = `${only.type}[]`
+    return `${only.name} <> all ((select ${$('excluded1', type)})::${type})`
+  }
   const arrays = list(t.key.map((k, i) => $(`excluded${i + 1}`, `${k.type}[]`)))
   return `((${keyNames(t)}) in (select * from unnest(${arrays}))) is not true`
 }

@@ -51,17 +51,16 @@ describe('a renewal', () => {
     const inspection = await inspectTable(db, table)
     if (!('shape' in inspection)) throw new Error('the table is not there')
     const { text } = leaseStatements(table, inspection.shape).renew
-    const chosen = /ours as materialized \((?<query>.*?)for no key update skip locked/s.exec(text)
-      ?.groups?.['query']
+    const chosen = /ours as materialized \((?<query>.*?)for no key update skip locked/s.exec(text)?.groups?.[
+      'query'
+    ]
     expect(chosen).toContain('t.id = any (array(select id from held))')
     expect(chosen).toContain('t.lease_owner = $')
     expect(chosen).toContain('(t.id, t.lease_token) in (select id, held_token from held)')
     expect(chosen).toContain("delivery_status = 'pending'")
     expect(chosen).toContain('t.lease_until > now()')
     // Only what was chosen by that is written to.
-    expect(text).toMatch(
-      /update leasehold\.webhook_outbox as t\s+set lease_until = greatest\([^;]*from locked/,
-    )
+    expect(text).toMatch(/update leasehold\.webhook_outbox as t\s+set lease_until = greatest\([^;]*from ours/)
   })
 
   it.each([

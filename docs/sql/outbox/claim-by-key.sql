@@ -6,8 +6,8 @@ with recursive walk as (
   from (                            -- the first key from the cursor on
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($6::bigint[])
-        and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true)
+        and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $7::smallint and t.ordering_key >= $5::text and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
@@ -20,8 +20,8 @@ with recursive walk as (
   cross join lateral (              -- the next key
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($6::bigint[])
-        and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true)
+        and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $7::smallint and t.ordering_key > walk.ordering_key and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)

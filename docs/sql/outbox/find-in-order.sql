@@ -6,7 +6,7 @@ with next as materialized (
   where bucket = $1::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true) and expiries < 2
     and (available_at, id) >= ((select $3::timestamp with time zone), (select $4::bigint))
-    and id <> all ($2::bigint[])
+    and id <> all ((select $2::bigint[])::bigint[])
   order by available_at, id
   limit (select $5::int)
   for update skip locked
@@ -15,7 +15,8 @@ suspect as materialized (          -- at most one, and none while the process ru
   select id, available_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes, true as suspect
   from leasehold.outbox
   where bucket = $1::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()
-    and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2 and id <> all ($2::bigint[])
+    and coalesce(claimed_by is null or locked_until is null, true) and expiries >= 2
+    and id <> all ((select $2::bigint[])::bigint[])
   order by available_at, id
   limit (select $6::int)
   for update skip locked

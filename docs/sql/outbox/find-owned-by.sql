@@ -2,5 +2,6 @@
 /* leasehold:find owned by outbox */
 select id::text as id
 from leasehold.outbox
-where bucket = $2::smallint and (status = 'CLAIMED') and claimed_by = $1::text and id <> all ($3::bigint[])
+where bucket = $2::smallint and (status = 'CLAIMED') and claimed_by = $1::text
+  and id <> all ((select $3::bigint[])::bigint[])
 limit (select $4::int)

@@ -5,7 +5,8 @@ with taken_back as materialized (
     locked_until as held_until, coalesce(attempts + 1 >= max_attempts, false) as exhausted
   from leasehold.outbox
   where bucket = $2::smallint and (status = 'CLAIMED') and locked_until <= now()
-    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[]))) and id <> all ($3::bigint[])
+    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
+    and id <> all ((select $3::bigint[])::bigint[])
   limit (select $4::int)
   for update skip locked
 ),

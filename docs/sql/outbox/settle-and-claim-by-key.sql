@@ -23,8 +23,8 @@ continued as materialized (
   cross join lateral (              -- the next row of each key that was settled
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($9::bigint[])
-        and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true)
+        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $8::smallint and t.ordering_key = settled.ordering_key and t.id <> settled.id
       and t.ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)
@@ -36,8 +36,8 @@ walk as (
   from (                            -- the first key from the cursor on
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($9::bigint[])
-        and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true)
+        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $8::smallint and t.ordering_key >= $10::text and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
@@ -50,8 +50,8 @@ walk as (
   cross join lateral (              -- the next key
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true) and id <> all ($9::bigint[])
-        and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(claimed_by is null or locked_until is null, true)
+        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.outbox as t
     where t.bucket = $8::smallint and t.ordering_key > walk.ordering_key and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)

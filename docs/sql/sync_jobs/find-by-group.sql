@@ -14,7 +14,7 @@ next as materialized (
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null)
       and next_look_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
-      and id <> all ($4::bigint[])
+      and id <> all ((select $4::bigint[])::bigint[])
     order by priority desc, created_at, id
     limit least(groups.room, $3::int)
     for update skip locked
@@ -29,7 +29,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null)
       and next_look_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
-      and id <> all ($4::bigint[])
+      and id <> all ((select $4::bigint[])::bigint[])
     order by priority desc, created_at, id
     limit 1
     for update skip locked

@@ -3,5 +3,5 @@
 select id::text as id
 from leasehold.sync_jobs
 where (completed_at is null and failed_at is null and locked_by is not null) and locked_by = $1::text
-  and id <> all ($2::bigint[])
+  and id <> all ((select $2::bigint[])::bigint[])
 limit (select $3::int)

@@ -5,7 +5,8 @@ with taken_back as materialized (
     locked_until as held_until, false as exhausted
   from leasehold.sync_jobs
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_until <= now()
-    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[]))) and id <> all ($2::bigint[])
+    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
+    and id <> all ((select $2::bigint[])::bigint[])
   limit (select $3::int)
   for update skip locked
 ),

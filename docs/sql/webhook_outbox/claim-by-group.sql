@@ -15,7 +15,7 @@ next as materialized (
     where bucket = $7::smallint and endpoint_id = groups.name and ordering_key is null and expiries < 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
       and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
-      and id <> all ($8::bigint[])
+      and id <> all ((select $8::bigint[])::bigint[])
     order by next_attempt_at, id
     limit least(groups.room, $1::int)
     for update skip locked
@@ -30,7 +30,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     where bucket = $7::smallint and endpoint_id = groups.name and ordering_key is null and expiries >= 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
       and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
-      and id <> all ($8::bigint[])
+      and id <> all ((select $8::bigint[])::bigint[])
     order by next_attempt_at, id
     limit 1
     for update skip locked
@@ -44,7 +44,7 @@ walk as (
     select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
       ((delivery_status = 'pending') and next_attempt_at <= now()
         and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
-        and id <> all ($8::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and id <> all ((select $8::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.webhook_outbox as t
     where t.bucket = $7::smallint and t.endpoint_id = groups.name and t.ordering_key >= groups.key_cursor
       and t.ordering_key is not null and (delivery_status = 'pending')
@@ -57,7 +57,7 @@ walk as (
     select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
       ((delivery_status = 'pending') and next_attempt_at <= now()
         and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
-        and id <> all ($8::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and id <> all ((select $8::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
     from leasehold.webhook_outbox as t
     where t.bucket = $7::smallint and t.endpoint_id = walk.endpoint_id and t.ordering_key > walk.ordering_key
       and t.ordering_key is not null and (delivery_status = 'pending')

@@ -3,5 +3,5 @@
 select id::text as id
 from leasehold.webhook_outbox
 where bucket = $1::smallint and (delivery_status = 'pending' and lease_owner is not null) and lease_until <= now()
-  and id <> all ($2::bigint[])
+  and id <> all ((select $2::bigint[])::bigint[])
 limit (select $3::int)

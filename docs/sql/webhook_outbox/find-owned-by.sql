@@ -3,5 +3,5 @@
 select id::text as id
 from leasehold.webhook_outbox
 where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null)
-  and lease_owner = $1::text and id <> all ($3::bigint[])
+  and lease_owner = $1::text and id <> all ((select $3::bigint[])::bigint[])
 limit (select $4::int)

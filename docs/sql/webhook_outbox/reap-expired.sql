@@ -6,7 +6,7 @@ with taken_back as materialized (
   from leasehold.webhook_outbox
   where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null)
     and lease_until <= now() and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
-    and id <> all ($3::bigint[])
+    and id <> all ((select $3::bigint[])::bigint[])
   limit (select $4::int)
   for update skip locked
 ),

@@ -6,7 +6,7 @@ with taken_back as materialized (
   from leasehold.webhook_outbox
   where bucket = $3::smallint and (delivery_status = 'pending' and lease_owner is not null)
     and lease_owner = $2::text and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
-    and id <> all ($4::bigint[])
+    and id <> all ((select $4::bigint[])::bigint[])
   limit (select $5::int)
   for update skip locked
 ),
