@@ -22,7 +22,7 @@ export interface ClaimAnswer<Row extends object> extends Omit<Facts, 'until' | '
   readonly claimed: readonly Claimed<Row>[]
 }
 
-/** The first row has the facts, the others are the claimed rows. */
+/** One row has the facts, the others are the claimed rows. */
 export function readClaim<Row extends object>(
   results: readonly ClaimedValues[],
   t: TableSql,

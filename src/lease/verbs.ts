@@ -127,6 +127,6 @@ export interface StoreOptions {
   readonly owner: string
   readonly bucket?: number
   readonly clock?: Clock
-  /** Told of each row that stops a statement with a data error. */
+  /** Told of each row that stops a claim, a renewal or a reap with a data error; `settle` and `release` return theirs. */
   readonly onDataError?: (report: DataErrorReport) => void
 }

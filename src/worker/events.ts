@@ -48,7 +48,7 @@ export interface EventMap {
   lost: OfRow & { readonly reason: LossReason }
   /** The handler's signal was fired. */
   aborted: OfRow & { readonly reason: LossReason | 'stopping' }
-  /** An outcome that was not written, because the lease was no longer current. */
+  /** An outcome that was not written: the lease was no longer current, or could no longer be trusted. */
   fencedOff: OfRow & { readonly outcome: string }
   /** With what made it necessary, where that is known. */
   paused: OfTable & {
@@ -94,9 +94,9 @@ export interface EventMap {
   databaseBack: OfWorker
   listening: OfWorker
   notListening: OfWorker & { readonly error: unknown }
-  /** Something that should not happen and is not allowed to end the process. */
   /** What a table needs now and then was done: old rows removed, say. */
   upkeepRan: OfTable & { readonly done: Readonly<Record<string, number>>; readonly durationMs: number }
+  /** Something that should not happen and is not allowed to end the process. */
   trouble: OfWorker & { readonly what: string; readonly error: unknown }
 }
 

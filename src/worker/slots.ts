@@ -25,7 +25,7 @@ export interface SlotsOptions<Row> {
 /** How long rows that are given back because their key is busy stay away, when nothing says better. */
 const CROWDED_MS = 1_000
 
-/** So many that were started may stand in front of those that wait before they are cut off, all at once. */
+/** The queue is compacted when it has this many started entries at its front. */
 const MOST_STARTED = 64
 
 /** A place for one handler. What hears of its end is made once, and not for every row that goes through. */
@@ -56,7 +56,7 @@ export class Slots<Row> {
   #running = 0
   /** Lost, but their handlers have not come back yet. Their slots are given away, as often as there are slots. */
   #abandoned = 0
-  /** Those that wait, behind some that have been started. */
+  /** Entries before `#started` have been started; the others wait for a slot. */
   #queue: Handling<Row>[] = []
   #started = 0
   #retry: NodeJS.Timeout | undefined
