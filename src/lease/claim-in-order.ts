@@ -43,7 +43,7 @@ ${answer(t, $, {
   cursor: `(select json_build_array(${list(t.order.map(({ name }) => `${name}::text`))})
     from taken where not suspect order by ${orderBy(t, 'reversed')} limit 1)`,
   more: `(select count(*) from next) >= ${limit} or (select count(*) from taken where not suspect) < (select count(*) from next)`,
-  dueInMs: nextDue(t, [inBucket(t, $), ...unordered(t), `(${t.table.claimable})`, suspects(t, false)]),
+  dueInMs: nextDue(t, [inBucket(t, $), ...unordered(t), `(${t.table.claimable})`]),
   ...(t.table.bytes === undefined ? {} : { bytes: '(select sum(bytes) from taken)' }),
   suspect: t.expiries === undefined ? 'null' : `(select ${rowIdSql(t)} from taken where suspect)`,
   ...(settled === undefined ? {} : settledFact(t)),
@@ -97,7 +97,7 @@ function unordered(t: TableSql): string[] {
 /** When the next row will be due that is not yet: an idle worker need not poll for it. */
 function nextDue(t: TableSql, where: readonly string[]): string {
   const { availableAt } = t.table
-  return availableAt === undefined || !isOrderedByDue(t)
-    ? 'null'
-    : millisecondsUntil(quote(availableAt), t.target, where)
+  if (availableAt === undefined || !isOrderedByDue(t)) return 'null'
+  const due = (which: string): string => millisecondsUntil(quote(availableAt), t.target, [...where, which])
+  return t.expiries === undefined ? due('') : `least(${due(suspects(t, false))}, ${due(suspects(t, true))})`
 }

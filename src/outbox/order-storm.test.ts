@@ -3,7 +3,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { arrivals, createSink, startRelay } from '../../test/support/relay-process.ts'
+import { allFinished, arrivals, createSink, FINISHING, startRelay } from '../../test/support/relay-process.ts'
 import { statuses } from '../../test/support/running-relay.ts'
 import type { WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/database.ts'
@@ -60,7 +60,7 @@ async function replay(): Promise<void> {
 
 it('LIFE-11 LIFE-13 LIFE-16: the first arrivals of every key are in order, whatever is killed, late or replayed', async () => {
   const start = (): WorkerProcess =>
-    startRelay(processes, { databaseUrl: url, tell: ['trouble', 'dataError', 'settled'] })
+    startRelay(processes, { databaseUrl: url, tell: ['trouble', 'dataError', ...FINISHING] })
   const running = [start(), start(), start()]
   const stop = new AbortController()
 
@@ -82,19 +82,8 @@ it('LIFE-11 LIFE-13 LIFE-16: the first arrivals of every key are in order, whate
   await kills
   const committed = (await producers).reduce((sum, count) => sum + count, 0)
 
-  const isFinished = async (): Promise<boolean> => {
-    const { PUBLISHED = 0 } = await statuses(db)
-    return PUBLISHED === committed
-  }
-  for (;;) {
-    const before = running.map((relay) => relay.all('settled').length)
-    if (await isFinished()) break
-    await Promise.race(
-      running.map(async (relay, i) =>
-        relay.heard('settled', () => relay.all('settled').length > (before[i] ?? 0)),
-      ),
-    )
-  }
+  await allFinished(db, ...running)
+  expect(await statuses(db)).toEqual({ PUBLISHED: committed })
   for (const relay of running) {
     expect(relay.all('trouble')).toEqual([])
     expect(relay.all('dataError')).toEqual([])

@@ -49,3 +49,23 @@ export interface Arrival {
 export async function arrivals(db: Database): Promise<Arrival[]> {
   return (await db.query<Arrival>({ text: 'select * from public.sink order by seq' })).rows
 }
+
+/** Events after which a row may be finished; `fencedOff` also where the answer to a settlement was lost. */
+export const FINISHING = ['settled', 'reaped', 'fencedOff'] as const
+
+/** Resolves when no event is PENDING or CLAIMED any more. The relay has to tell of what finishes rows. */
+export async function allFinished(db: Database, ...relays: readonly WorkerProcess[]): Promise<void> {
+  const told = (): number =>
+    relays.reduce((sum, relay) => sum + FINISHING.reduce((n, type) => n + relay.all(type).length, 0), 0)
+  for (;;) {
+    const before = told()
+    const { rows } = await db.query<{ unfinished: boolean }>({
+      text: "select exists (select from leasehold.outbox where status in ('PENDING', 'CLAIMED')) as unfinished",
+    })
+    if (rows[0]?.unfinished === false) return
+    const more = FINISHING.flatMap((type) =>
+      relays.map(async (relay) => relay.heard(type, () => told() > before)),
+    )
+    await Promise.race(more)
+  }
+}

@@ -43,9 +43,11 @@ from (select json_build_object(
   'cursor', (select json_build_array(available_at::text, id::text)
     from taken where not suspect order by available_at desc, id desc limit 1),
   'more', (select count(*) from next) >= $1::int or (select count(*) from taken where not suspect) < (select count(*) from next),
-  'dueInMs', (select extract(epoch from min(available_at) - now())::float8 * 1000
+  'dueInMs', least((select extract(epoch from min(available_at) - now())::float8 * 1000
      from leasehold.outbox where bucket = $3::smallint and ordering_key is null and (status = 'PENDING') and expiries < 2
-     and available_at > now() and isfinite(available_at)),
+     and available_at > now() and isfinite(available_at)), (select extract(epoch from min(available_at) - now())::float8 * 1000
+     from leasehold.outbox where bucket = $3::smallint and ordering_key is null and (status = 'PENDING') and expiries >= 2
+     and available_at > now() and isfinite(available_at))),
   'bytes', (select sum(bytes) from taken),
   'suspect', (select id::text from taken where suspect)
 )) as facts full join claimed on false
