@@ -2,7 +2,7 @@ import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { inspectTable, type TableShape } from './inspect.ts'
 import { schemaMismatch } from './schema-mismatch.ts'
-import { refuseSlowPlans } from './plans.ts'
+import { bare, refuseSlowPlans } from './plans.ts'
 import type { LeaseTable } from './table.ts'
 
 const TEXT = ['text', 'character varying']
@@ -134,6 +134,7 @@ function checkOneInFlight(table: LeaseTable, shape: TableShape): void {
     (index) =>
       index.unique &&
       index.own &&
+      coversLeased(table, index.predicate) &&
       index.columns.includes(ordering.key) &&
       index.columns.every((column) => column !== undefined && columns.includes(column)),
   )
@@ -144,6 +145,11 @@ function checkOneInFlight(table: LeaseTable, shape: TableShape): void {
     'nothing keeps two rows of an ordering key from being in flight at once',
     `Run: CREATE UNIQUE INDEX ${concurrently}${quote(`${table.name}_in_flight`.slice(0, 63))} ON ${quoteQualified(table.schema, table.name)} (${columns.map(quote).join(', ')}) WHERE ${held ?? ''};`,
   )
+}
+
+/** Every leased row is in the index: it has no predicate, or one that says no more than that a row is leased. */
+function coversLeased({ held = '', lease }: LeaseTable, predicate: string | undefined): boolean {
+  return predicate === undefined || [held, `${lease.owner} is not null`].map(bare).includes(bare(predicate))
 }
 
 /** A worker id and a token have to fit into the owner, and a moment into the end of the lease. */

@@ -1,5 +1,5 @@
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { head, noneInFlight, orderingOf } from './claim-by-key.ts'
+import { head, orderingOf } from './claim-by-key.ts'
 import { answer, bytesBefore, claimTaken, orderBy, scanned, withinBytes } from './claim-parts.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
 import {
@@ -120,7 +120,7 @@ ${ordered ? `${walkGroups(t, $)},` : ''}
 found as (
   select * from next
   ${countsExpiries ? 'union all select * from suspect' : ''}
-  ${ordered ? `union all select ${selected(t, 'walk')}, room from walk where ready and ${noneInFlight(t, $, 'walk')}` : ''}
+  ${ordered ? `union all select ${selected(t, 'walk')}, room from walk where ready` : ''}
 )`
 }
 

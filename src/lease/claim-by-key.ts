@@ -38,7 +38,7 @@ export function claimByKey(t: TableSql, settled?: Outcome): LeaseStatement {
     `
 with recursive ${settled === undefined ? '' : `${settleHeld(t, $, settled)},\n${continueKeys(t, $)},\n`}${walkKeys(t, $)},
 heads as (
-  select * from walk where ready and ${noneInFlight(t, $, 'walk')}
+  select * from walk where ready
   ${settled === undefined ? '' : 'union all select *, 0 as step, 0 as found from continued where ready'}
 ),
 chosen as materialized (
@@ -82,7 +82,7 @@ export function findByKey(t: TableSql): LeaseStatement {
 with recursive ${walkKeys(t, $)}
 select ${rowIdSql(t)} as id, suspect
 from walk
-where ready and ${noneInFlight(t, $, 'walk')}`,
+where ready`,
   )
 }
 
@@ -117,17 +117,25 @@ function continueKeys(t: TableSql, $: Parameters): string {
   select head.*
   from settled
   cross join lateral (              -- the next row of each key that was settled
-    ${head(t, $, `t.${key} = settled.${key} and t.${id} <> settled.${id}`, [id])}
+    ${head(t, $, `t.${key} = settled.${key} and t.${id} <> settled.${id}`, [id], 'settled')}
   ) as head
 )`
 }
 
 /** The first unfinished row of a key that fits the condition, and whether it can be claimed. */
-export function head(t: TableSql, $: Parameters, which: string, order: readonly string[]): string {
+export function head(
+  t: TableSql,
+  $: Parameters,
+  which: string,
+  order: readonly string[],
+  inFlight: 'nothing' | 'settled' = 'nothing',
+): string {
   const { key, id } = orderingOf(t)
   const { availableAt, ordering } = t.table
   const ready = [...claimableNow(t), notExcluded(t, $)]
   if (t.expiries !== undefined) ready.push(`(not ${isSuspect(t)} or ${$('suspects', 'int')} > 0)`)
+  // The row in flight of a key that was just settled is the settled one.
+  if (inFlight === 'nothing') ready.push(noneInFlight(t, $, 't'))
   const columns = [
     ...new Set([
       id,

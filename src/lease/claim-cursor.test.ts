@@ -113,16 +113,37 @@ describe('claims by key', () => {
     expect((await cursor.claim(REQUEST)).drained).toBe(true)
   })
 
-  it('that only continue the settled keys say nothing of where the walk is, or of what there is', async () => {
-    const { store, asked } = scripted(['key'], (request) =>
-      request.continueOnly === true ? { size: 1 } : { size: 5, more: true, cursor: ['f'] },
+  it('start over after a walk of several statements only when as much time has passed as it took', async () => {
+    let now = 0
+    const { store, asked } = scripted(['key', 'order'], ({ way }, nth) =>
+      way === 'order' ? {} : { size: 1, ...(nth % 2 === 1 ? { cursor: ['f'] } : {}) },
     )
-    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    const cursor = new ClaimCursor(store, { monotonicNow: () => (now += 10) })
+    const walk = await cursor.settleAndClaim('key', { leases: [] }, REQUEST)
+    expect(walk.drained).toBe(false)
+    const last = await cursor.settleAndClaim('key', { leases: [] }, REQUEST)
+    expect(last.fullScanInMs).toBe(30)
+    cursor.wake()
+    // The rows of settled keys go on meanwhile.
+    await cursor.settleAndClaim('key', { leases: [] }, REQUEST)
+    now += 30
+    await cursor.settleAndClaim('key', { leases: [] }, REQUEST)
+    expect(asked.map(({ continueOnly }) => continueOnly === true)).toEqual([false, false, true, false])
+  })
+
+  it('that took long because of a lock or a stall are followed by a scan from the start within 5 s', async () => {
+    let now = 0
+    const { store, asked } = scripted(['order'], (_, nth) => {
+      now += nth === 1 ? 29_000 : 1
+      return { size: 5, more: true, cursor: ['x'] }
+    })
+    const cursor = new ClaimCursor(store, { monotonicNow: () => now })
+    for (let i = 0; i < 3; i += 1) await cursor.claim(REQUEST)
+    now += 5_000
     await cursor.claim(REQUEST)
-    const next = await cursor.settleAndClaim('key', { leases: [] }, { ...REQUEST, continueOnly: true })
-    expect(next.drained).toBe(false)
-    await cursor.claim(REQUEST)
-    expect(froms(asked)).toEqual([undefined, ['f'], ['f']])
+    expect(froms(asked)[0]).toBeUndefined()
+    expect(froms(asked).at(-1)).toBeUndefined()
+    expect(froms(asked)[2]).toEqual(['x'])
   })
 })
 

@@ -5,10 +5,16 @@ import type { Claim, ClaimRequest, Cursor, Ended, LeaseStore, Settlement } from 
 /** Scans from the start may take this share of the time; the others continue where the last claim ended. */
 const SHARE_FOR_FULL_SCANS = 0.03
 
+/** However long a scan from the start took (it may have waited for a lock), the next one is due after this. */
+const MAX_FULL_SCAN_PAUSE_MS = 5_000
+
+/** The longest pause after a walk of keys that took several statements. */
+const MAX_WALK_PAUSE_MS = 250
+
 /** A way that had nothing to claim is tried again after this time, although another way still has. */
 const RECHECK_MS = 250
 
-type Request = Omit<ClaimRequest, 'cursor' | 'way'>
+type Request = Omit<ClaimRequest, 'cursor' | 'way' | 'continueOnly'>
 
 /** A scan from the start that takes less than this is made whenever the cursor has nothing more. */
 const CHEAP_SCAN_MS = 5
@@ -32,6 +38,9 @@ interface WayState {
   more: boolean
   /** Whether anything was claimed since the scan last started at the beginning. */
   claimedInScan: boolean
+  walkStartedAt: number
+  /** No walk of keys starts before this. */
+  nextWalk: number
   drainedUntil: number
 }
 
@@ -60,7 +69,7 @@ export class ClaimCursor<Row extends object> {
   /** Something may have become claimable by any way. */
   wake(): void {
     for (const state of this.#ways.values()) {
-      state.drainedUntil = Number.NEGATIVE_INFINITY
+      state.drainedUntil = state.nextWalk
       // It may be before the key that a walk has reached: when that is over, another one follows.
       state.claimedInScan = true
     }
@@ -88,24 +97,22 @@ export class ClaimCursor<Row extends object> {
     const state = this.#ways.get(way) ?? newState()
     const startedAt = this.#clock.monotonicNow()
     const cursor = way === 'key' ? state.cursor : startOf(state, startedAt)
-    const claim = await send({ ...request, way, cursor })
-    // No scan was made: it says nothing of where the next one starts, or of what there is.
-    if (request.continueOnly === true) return { ...claim, drained: false }
+    const isPausing = way === 'key' && cursor === undefined && startedAt < state.nextWalk
+    const claim = await send({ ...request, way, cursor, ...(isPausing ? { continueOnly: true } : {}) })
     const endedAt = this.#clock.monotonicNow()
-    const isDrained = way === 'key' ? walked(state, cursor, claim) : scanned(state, claim)
+    // No scan was made: it says nothing of where the next one starts, or of what there is.
+    if (isPausing) return { ...claim, drained: false, fullScanInMs: Math.max(1, state.nextWalk - endedAt) }
+    if (way === 'key' && cursor === undefined) state.walkStartedAt = startedAt
+    const isDrained = way === 'key' ? walked(state, cursor, claim, endedAt) : scanned(state, claim)
     if (cursor === undefined) {
       state.fullScanMs = Math.max(0, endedAt - startedAt - claim.claimed.length * CLAIM_MS_PER_ROW)
-      state.nextFullScan = endedAt + (endedAt - startedAt) / SHARE_FOR_FULL_SCANS
+      const pauseMs = (endedAt - startedAt) / SHARE_FOR_FULL_SCANS
+      state.nextFullScan = endedAt + Math.min(pauseMs, MAX_FULL_SCAN_PAUSE_MS)
     }
-    state.drainedUntil = isDrained ? endedAt + RECHECK_MS : Number.NEGATIVE_INFINITY
+    state.drainedUntil = isDrained ? endedAt + RECHECK_MS : state.nextWalk
     const drained = [...this.#ways.values()].every(({ drainedUntil }) => drainedUntil > endedAt)
-    // A walk of keys needs none: it visits all of them anyway.
-    const isPartial = way !== 'key' && isDrained && cursor !== undefined
-    return {
-      ...claim,
-      drained,
-      ...(isPartial ? { fullScanInMs: Math.max(1, state.nextFullScan - endedAt) } : {}),
-    }
+    const next = way === 'key' ? state.nextWalk : isDrained && cursor !== undefined ? state.nextFullScan : 0
+    return { ...claim, drained, ...(next > endedAt ? { fullScanInMs: Math.max(1, next - endedAt) } : {}) }
   }
 
   /** The ways take turns, as long as they have rows to claim. */
@@ -115,7 +122,9 @@ export class ClaimCursor<Row extends object> {
     const at = this.#last === undefined ? -1 : ways.indexOf(this.#last)
     const inTurn = [...ways.slice(at + 1), ...ways.slice(0, at + 1)]
     const way =
-      inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ?? inTurn[0] ?? 'order'
+      inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ??
+      inTurn.find((each) => (this.#ways.get(each)?.nextWalk ?? 0) <= now) ??
+      'order'
     this.#last = way
     return way
   }
@@ -129,16 +138,20 @@ function newState(): WayState {
     fullScanMs: 0,
     more: false,
     claimedInScan: false,
+    walkStartedAt: 0,
+    nextWalk: Number.NEGATIVE_INFINITY,
     drainedUntil: Number.NEGATIVE_INFINITY,
   }
 }
 
 /** A walk is over at the last key; there is nothing to claim when all of it found nothing, or took all it found. */
-function walked(state: WayState, from: Cursor | undefined, claim: Claim<unknown>): boolean {
+function walked(state: WayState, from: Cursor | undefined, claim: Claim<unknown>, now: number): boolean {
   const isWhole = from === undefined && claim.cursor === undefined
   state.claimedInScan = (from !== undefined && state.claimedInScan) || claim.claimed.length > 0
   state.cursor = claim.cursor
   if (claim.cursor !== undefined) return false
+  // Of many keys that all wait, the walks take half of the time at most, whatever wakes the worker.
+  if (!isWhole) state.nextWalk = now + Math.min(now - state.walkStartedAt, MAX_WALK_PAUSE_MS)
   return !claim.more && (isWhole || !state.claimedInScan)
 }
 

@@ -204,11 +204,35 @@ describe('the walk from key to key', () => {
     const store = await openStore()
     const request = { limit: 2, ...LEASE, way: 'key' } as const
     const first = await store.claim(request)
-    expect([shown(first), first.cursor, first.more]).toEqual([['a 1', 'b 2'], ['b'], true])
+    expect([shown(first), first.cursor, first.more]).toEqual([['a 1', 'b 2'], ['b\u0001'], true])
     await store.settle('done', leasesOf(first))
-    const second = await store.claim({ ...request, cursor: ['c'], limit: 3 })
+    const second = await store.claim({ ...request, cursor: first.cursor, limit: 3 })
     expect([shown(second), second.cursor, second.more]).toEqual([['c 3', 'd 4'], undefined, false])
     expect(shown(await store.claim(request))).toEqual(['a 5', 'b 6'])
+  })
+
+  it('goes on after a head that another session has locked, with room for one row', async () => {
+    await insert('a', 'b', 'c')
+    const cursor = new ClaimCursor(await openStore())
+    await db.transaction(async (tx) => {
+      await tx.query({ text: 'select from public.ordered_jobs where id = 1 for update' })
+      const claims = [await cursor.claim({ limit: 1, ...LEASE }), await cursor.claim({ limit: 1, ...LEASE })]
+      const third = await cursor.claim({ limit: 1, ...LEASE })
+      expect([...claims, third].flatMap(shown)).toContain('b 2')
+    })
+  })
+
+  it('does not count a key with a row in flight as found', async () => {
+    await insert('a', 'b')
+    const other = await openStore('other')
+    await whileUncommitted('c', async () => {
+      await insert('c')
+      await other.claim({ limit: 10, ...LEASE, ids: ['4'] })
+    })
+    // The head of c, 3, committed late: 4 is in flight, and d must be found with room for three rows.
+    await insert('d')
+    const store = await openStore()
+    expect(shown(await store.claim({ limit: 3, ...LEASE, way: 'key' }))).toEqual(['a 1', 'b 2', 'd 5'])
   })
 
   it('visits at most 1,000 keys in one statement, and a cursor gets to all of them', async () => {

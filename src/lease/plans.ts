@@ -204,11 +204,11 @@ function narrowsReap(table: LeaseTable, shape: TableShape): Narrows {
 }
 
 /** A condition without what PostgreSQL adds when it prints one. */
-function bare(condition: Sql): string {
+export function bare(condition: Sql): string {
   return condition
     .toLowerCase()
     .replaceAll(/::\w+(?: varying| with(?:out)? time zone)?/g, '')
-    .replaceAll(/[\s()]/g, '')
+    .replaceAll(/[\s()"]/g, '')
 }
 
 export function nodesOf(plan: PlanNode): PlanNode[] {

@@ -74,7 +74,7 @@ function expire(t: TableSql, $: Parameters): string[] {
   function delay(): Sql {
     if (expiries === undefined) return '0'
     const backoff = $('backoffMs', 'float8[]')
-    const step = `(${backoff})[least(${attempts ?? expiries} + 1, cardinality(${backoff}))]`
+    const step = `(${backoff})[least(${attempts ?? expiries}, cardinality(${backoff}) - 1) + 1]`
     return `(case when ${expiries} = 0 then 0 else coalesce(${step}, 0) end)`
   }
   const argument =

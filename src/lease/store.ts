@@ -12,7 +12,7 @@ import { backoffSteps } from './retry-policy.ts'
 import type { LeaseStatement } from './statement.ts'
 import { type ClaimStatements, leaseStatements, SUCCESS, type Way } from './statements.ts'
 import { type LeaseTable, tableName } from './table.ts'
-import { tableSql } from './table-sql.ts'
+import { type TableSql, tableSql } from './table-sql.ts'
 import type { Claim, ClaimRequest, Ended, Group, LeaseStore, Reaped, StoreOptions } from './verbs.ts'
 
 export type * from './verbs.ts'
@@ -153,7 +153,10 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       leaseMs,
       bytes,
       suspects,
-      steps: request.continueOnly === true ? 0 : MAX_KEYS_PER_WALK,
+      steps:
+        request.continueOnly === true
+          ? 0
+          : Math.max(2, Math.ceil(MAX_KEYS_PER_WALK / Math.max(1, groups.length))),
       ...keyArrays('excluded', excluded.claim.current()),
       ...(way === 'key'
         ? { keyCursor: request.cursor?.[0] ?? t.orderingKey?.lowest }
@@ -199,7 +202,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     for (const { key } of groups) {
       const [before, cursor] = [groupWalks.get(key), answer.groupCursors?.[key]]
       const found = hasClaimed || before?.found === true
-      if (cursor !== undefined) groupWalks.set(key, { cursor, found })
+      if (cursor !== undefined) groupWalks.set(key, { cursor: successor(t, cursor), found })
       else groupWalks.delete(key)
       more ||= cursor !== undefined || (before !== undefined && found)
     }
@@ -264,7 +267,11 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   ): Claim<Row> {
     const { claimed, cursor, more = false, dueInMs, suspect, bytes } = answer
     const at =
-      cursor === null || cursor === undefined ? undefined : typeof cursor === 'string' ? [cursor] : cursor
+      cursor === null || cursor === undefined
+        ? undefined
+        : typeof cursor === 'string'
+          ? [successor(t, cursor)]
+          : cursor
     return {
       claimed,
       cursor: way === 'order' && t.lowestCursor === undefined ? undefined : at,
@@ -343,7 +350,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         const ended = await end(settleStatement(outcome), leases, valuesOf)
         // What was settled must not be reported as failed; the next claim tells what is wrong.
         const claim = await claimWay(way, claims, request).catch(() => nothingClaimed(request, sentAt))
-        return { ...ended, ...claim }
+        // Nothing was scanned for: the next claim finds the followers of the other keys.
+        return { ...ended, ...claim, more: claim.more || request.continueOnly === true }
       }
     },
 
@@ -430,6 +438,22 @@ interface ReapedRow {
   readonly exhausted: boolean
   readonly stale_ms: number
 }
+
+/**
+ * The lowest key above this one: a walk goes on after the key at which it stopped. Inclusive of it, a claim with room for
+ * one row would find the same locked head for ever.
+ */
+function successor({ orderingKey }: TableSql, key: string): string {
+  const type = orderingKey?.type ?? 'text'
+  if (type === 'uuid') {
+    const next = (BigInt(`0x${key.replaceAll('-', '')}`) + 1n).toString(16).padStart(32, '0').slice(-32)
+    return next.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-')
+  }
+  // No text sorts between a text and the same with the smallest character after it.
+  return INTEGERS.has(type) ? String(BigInt(key) + 1n) : `${key}\u0001`
+}
+
+const INTEGERS = new Set(['smallint', 'integer', 'bigint'])
 
 function isSchedule(retry: LeaseTable['retry']): retry is readonly number[] {
   return Array.isArray(retry)

@@ -83,7 +83,8 @@ export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
     exhausted:
       attempts === undefined || max === undefined
         ? undefined
-        : `${attempts} + 1 >= ${typeof max === 'number' ? max : quote(max)}`,
+        : // Not "attempts + 1": a counter at the end of its type must not stop the statement.
+          `${attempts} >= ${typeof max === 'number' ? max - 1 : `${quote(max)} - 1`}`,
     columns: table.columns ?? [...shape.columns.keys()],
     idColumn: idColumn(table, shape),
   }

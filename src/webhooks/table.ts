@@ -115,7 +115,7 @@ export function webhookTable({
       },
       /** No attempt was made: nobody can be reached at the moment, and it is not the delivery's fault. */
       postponed: {
-        set: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" },
+        set: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'", expiries: '0' },
         args: { delay_ms: 'float8' },
       },
     },

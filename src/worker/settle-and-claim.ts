@@ -54,6 +54,9 @@ type Plan<Row> = Omit<Turn<Row>, 'bytes' | 'asked'>
 /** What came of it. */
 type Answer<Row> = Partial<Ended> & Partial<Claim<Row> & Scanned>
 
+/** Every so many settlements that leave room for followers only, a claim for other keys and rows comes between. */
+const TURNS_FOR_OTHERS = 4
+
 /** A row that another session has locked is settled after this time, if it is free by then. */
 const BUSY_RETRY_MS = 200
 
@@ -71,6 +74,7 @@ export class SettleAndClaim<Row extends object> {
   readonly #of: { readonly worker: string; readonly table: string }
   #loops: Promise<void>[] = []
   #hurry = false
+  #tightTurns = 0
   #over = false
   /** Rows in statements that settle or release them, or waiting because they were locked. */
   #leaving = 0
@@ -252,7 +256,11 @@ export class SettleAndClaim<Row extends object> {
   #settleTurn(batch: SettlementBatch<Row>, wanted: number, claimable: number): Plan<Row> {
     const shares = this.#options.store.canSettleAndClaim && batch.outcome === SUCCESS
     const followers = batch.way === 'key' ? Math.min(claimable, batch.rows.length) : 0
-    const limit = shares ? Math.max(wanted, followers) : 0
+    // Where there is room for no more than followers, busy keys would have all of it: now and then others come first.
+    const isTight = batch.way === 'key' && claimable <= batch.rows.length
+    this.#tightTurns += isTight ? 1 : 0
+    const limit =
+      shares && !(isTight && this.#tightTurns % TURNS_FOR_OTHERS === 0) ? Math.max(wanted, followers) : 0
     return { batch, limit, groups: undefined, continueOnly: wanted === 0 }
   }
 

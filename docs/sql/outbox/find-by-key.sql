@@ -7,7 +7,11 @@ with recursive walk as (
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
         and coalesce(claimed_by is null or locked_until is null, true)
-        and id <> all ((select $4::bigint[])::bigint[]) and (not expiries >= 2 or $5::int > 0)) is true as ready
+        and id <> all ((select $4::bigint[])::bigint[]) and (not expiries >= 2 or $5::int > 0)
+        and (
+    select f.id from leasehold.outbox as f
+    where f.bucket = $6::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1
+  ) is null) is true as ready
     from leasehold.outbox as t
     where t.bucket = $6::smallint and t.ordering_key >= $3::text and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
@@ -21,7 +25,11 @@ with recursive walk as (
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
         and coalesce(claimed_by is null or locked_until is null, true)
-        and id <> all ((select $4::bigint[])::bigint[]) and (not expiries >= 2 or $5::int > 0)) is true as ready
+        and id <> all ((select $4::bigint[])::bigint[]) and (not expiries >= 2 or $5::int > 0)
+        and (
+    select f.id from leasehold.outbox as f
+    where f.bucket = $6::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1
+  ) is null) is true as ready
     from leasehold.outbox as t
     where t.bucket = $6::smallint and t.ordering_key > walk.ordering_key and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
@@ -31,8 +39,4 @@ with recursive walk as (
 )
 select id::text as id, suspect
 from walk
-where ready and (
-    select f.id from leasehold.outbox as f
-    where f.bucket = $6::smallint and f.ordering_key = walk.ordering_key and (status = 'CLAIMED')
-      and f.id <> walk.id limit 1
-  ) is null
+where ready

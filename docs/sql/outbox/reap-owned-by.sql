@@ -2,7 +2,7 @@
 /* leasehold:reap owned by outbox */
 with taken_back as materialized (
   select id, claimed_by as held_owner, lock_token::text as held_token,
-    locked_until as held_until, coalesce(attempts + 1 >= max_attempts, false) as exhausted
+    locked_until as held_until, coalesce(attempts >= max_attempts - 1, false) as exhausted
   from leasehold.outbox
   where bucket = $3::smallint and (status = 'CLAIMED') and claimed_by = $2::text
     and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
@@ -13,11 +13,11 @@ with taken_back as materialized (
 reaped as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, attempts = attempts + 1, expiries = coalesce(expiries, 0) + 1,
-    status = case when attempts + 1 >= max_attempts then 'DEAD' else 'PENDING' end,
+    status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end,
     last_error = 'the lease expired: its relay died, or lost the database',
-    available_at = case when attempts + 1 >= max_attempts then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts + 1, cardinality($6::float8[]))], 0) end), 0) * interval '1 millisecond' end,
-    claimed_at = null, dead_at = case when attempts + 1 >= max_attempts then now() else dead_at end,
-    parked = case when attempts + 1 >= max_attempts then false else parked end
+    available_at = case when attempts >= max_attempts - 1 then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end,
+    claimed_at = null, dead_at = case when attempts >= max_attempts - 1 then now() else dead_at end,
+    parked = case when attempts >= max_attempts - 1 then false else parked end
   where t.bucket = $3::smallint and t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,

@@ -37,7 +37,11 @@ walk as (
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
         and coalesce(claimed_by is null or locked_until is null, true)
-        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)
+        and (
+    select f.id from leasehold.outbox as f
+    where f.bucket = $8::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1
+  ) is null) is true as ready
     from leasehold.outbox as t
     where t.bucket = $8::smallint and t.ordering_key >= $10::text and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
@@ -51,7 +55,11 @@ walk as (
     select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
       ((status = 'PENDING') and available_at <= now()
         and coalesce(claimed_by is null or locked_until is null, true)
-        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)
+        and (
+    select f.id from leasehold.outbox as f
+    where f.bucket = $8::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1
+  ) is null) is true as ready
     from leasehold.outbox as t
     where t.bucket = $8::smallint and t.ordering_key > walk.ordering_key and t.ordering_key is not null
       and (status in ('PENDING', 'CLAIMED') or parked)
@@ -60,11 +68,7 @@ walk as (
   where walk.step < $2::int and walk.found < $1::int
 ),
 heads as (
-  select * from walk where ready and (
-    select f.id from leasehold.outbox as f
-    where f.bucket = $8::smallint and f.ordering_key = walk.ordering_key and (status = 'CLAIMED')
-      and f.id <> walk.id limit 1
-  ) is null
+  select * from walk where ready
   union all select *, 0 as step, 0 as found from continued where ready
 ),
 chosen as materialized (

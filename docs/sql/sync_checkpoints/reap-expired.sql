@@ -15,7 +15,7 @@ reaped as (
   update leasehold.sync_checkpoints as t
   set locked_by = null, locked_until = null, attempts = attempts + 1, expiries = coalesce(expiries, 0) + 1,
     error_message = 'the lease expired: its worker died, lost the database, or took longer than three leases',
-    next_attempt_at = now() + (case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts + 1, cardinality($6::float8[]))], 0) end) * interval '1 millisecond'
+    next_attempt_at = now() + (case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end) * interval '1 millisecond'
   where t.matrix_id = any (array(select matrix_id from taken_back))
     and t.chunk_hash = any (array(select chunk_hash from taken_back))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken_back)) is true

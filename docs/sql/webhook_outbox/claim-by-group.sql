@@ -14,7 +14,7 @@ next as materialized (
     from leasehold.webhook_outbox
     where bucket = $7::smallint and endpoint_id = groups.name and ordering_key is null and expiries < 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
+      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
       and id <> all ((select $8::bigint[])::bigint[])
     order by next_attempt_at, id
     limit least(groups.room, $1::int)
@@ -29,7 +29,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     from leasehold.webhook_outbox
     where bucket = $7::smallint and endpoint_id = groups.name and ordering_key is null and expiries >= 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
+      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
       and id <> all ((select $8::bigint[])::bigint[])
     order by next_attempt_at, id
     limit 1
@@ -43,8 +43,13 @@ walk as (
   cross join lateral (
     select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
       ((delivery_status = 'pending') and next_attempt_at <= now()
-        and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
-        and id <> all ((select $8::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
+        and id <> all ((select $8::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)
+        and (
+    select f.id from leasehold.webhook_outbox as f
+    where f.bucket = $7::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
+      and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1
+  ) is null) is true as ready
     from leasehold.webhook_outbox as t
     where t.bucket = $7::smallint and t.endpoint_id = groups.name and t.ordering_key >= groups.key_cursor
       and t.ordering_key is not null and (delivery_status = 'pending')
@@ -56,8 +61,13 @@ walk as (
   cross join lateral (
     select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
       ((delivery_status = 'pending') and next_attempt_at <= now()
-        and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)
-        and id <> all ((select $8::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
+        and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
+        and id <> all ((select $8::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)
+        and (
+    select f.id from leasehold.webhook_outbox as f
+    where f.bucket = $7::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
+      and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1
+  ) is null) is true as ready
     from leasehold.webhook_outbox as t
     where t.bucket = $7::smallint and t.endpoint_id = walk.endpoint_id and t.ordering_key > walk.ordering_key
       and t.ordering_key is not null and (delivery_status = 'pending')
@@ -68,11 +78,7 @@ walk as (
 found as (
   select * from next
   union all select * from suspect
-  union all select walk.id, walk.next_attempt_at, walk.endpoint_id, walk.suspect, walk.bytes, room from walk where ready and (
-    select f.id from leasehold.webhook_outbox as f
-    where f.bucket = $7::smallint and f.endpoint_id = walk.endpoint_id and f.ordering_key = walk.ordering_key
-      and (delivery_status = 'pending' and lease_owner is not null) and f.id <> walk.id limit 1
-  ) is null
+  union all select walk.id, walk.next_attempt_at, walk.endpoint_id, walk.suspect, walk.bytes, room from walk where ready
 ),
 chosen as materialized (
   select *
@@ -91,7 +97,7 @@ taken as materialized (
   from leasehold.webhook_outbox as t
   where t.bucket = $7::smallint and t.id = any (array(select id from chosen))
     and ((delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)) is true
+      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)) is true
   for update skip locked
 ),
 claimed as (

@@ -9,7 +9,7 @@ taken as materialized (
   from leasehold.webhook_outbox as t
   where t.bucket = $2::smallint and t.id = any (array(select id from wanted))
     and ((delivery_status = 'pending') and next_attempt_at <= now()
-      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts + 1 >= 10, false) is false), true)) is true
+      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)) is true
     and (t.ordering_key is null or ((select h.id from leasehold.webhook_outbox as h where h.bucket = $2::smallint and h.endpoint_id = t.endpoint_id and h.ordering_key = t.ordering_key
       and (delivery_status = 'pending') order by h.id limit 1) = t.id and (
     select f.id from leasehold.webhook_outbox as f

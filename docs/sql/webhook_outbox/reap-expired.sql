@@ -2,7 +2,7 @@
 /* leasehold:reap expired webhook_outbox */
 with taken_back as materialized (
   select id, lease_owner as held_owner, lease_token::text as held_token,
-    lease_until as held_until, coalesce(attempts + 1 >= 10, false) as exhausted
+    lease_until as held_until, coalesce(attempts >= 9, false) as exhausted
   from leasehold.webhook_outbox
   where bucket = $2::smallint and (delivery_status = 'pending' and lease_owner is not null)
     and lease_until <= now() and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
@@ -18,9 +18,9 @@ reaped as (
     last_error = 'the lease expired: its dispatcher died, or lost the database', last_response = null::text,
     history = case when jsonb_array_length(history) >= 100 then history - 0 else history end
       || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'started_at', now() - null::int * interval '1 millisecond', 'duration_ms', null::int, 'status', null::int, 'error_code', 'leaseExpired', 'error', 'the lease expired: its dispatcher died, or lost the database', 'response', null::text, 'recorded_at', now())),
-    next_attempt_at = case when attempts + 1 >= 10 then next_attempt_at else now() + (case when expiries = 0 then 0 else coalesce(($5::float8[])[least(attempts + 1, cardinality($5::float8[]))], 0) end) * interval '1 millisecond' end,
-    delivery_status = case when attempts + 1 >= 10 then 'failed' else delivery_status end,
-    failed_at = case when attempts + 1 >= 10 then now() else failed_at end
+    next_attempt_at = case when attempts >= 9 then next_attempt_at else now() + (case when expiries = 0 then 0 else coalesce(($5::float8[])[least(attempts, cardinality($5::float8[]) - 1) + 1], 0) end) * interval '1 millisecond' end,
+    delivery_status = case when attempts >= 9 then 'failed' else delivery_status end,
+    failed_at = case when attempts >= 9 then now() else failed_at end
   where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,

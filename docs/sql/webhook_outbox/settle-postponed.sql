@@ -14,7 +14,8 @@ ours as materialized (              -- a row that another session has locked is 
 settled as (
   update leasehold.webhook_outbox as t
   set lease_owner = null, lease_until = null,
-    next_attempt_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond'
+    next_attempt_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond',
+    expiries = 0
   where t.bucket = $5::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 )
