@@ -8,6 +8,9 @@ const SHARE_FOR_FULL_SCANS = 0.03
 /** However long a scan from the start took (it may have waited for a lock), the next one is due after this. */
 const MAX_FULL_SCAN_PAUSE_MS = 5_000
 
+/** A walk that claims fewer rows than this in a millisecond visits keys that wait, and is followed by a pause. */
+const MIN_CLAIMED_PER_MS = 0.5
+
 /** The longest pause after a walk of keys that took several statements. */
 const MAX_WALK_PAUSE_MS = 250
 
@@ -39,6 +42,7 @@ interface WayState {
   /** Whether anything was claimed since the scan last started at the beginning. */
   claimedInScan: boolean
   walkStartedAt: number
+  claimedInWalk: number
   /** No walk of keys starts before this. */
   nextWalk: number
   drainedUntil: number
@@ -139,6 +143,7 @@ function newState(): WayState {
     more: false,
     claimedInScan: false,
     walkStartedAt: 0,
+    claimedInWalk: 0,
     nextWalk: Number.NEGATIVE_INFINITY,
     drainedUntil: Number.NEGATIVE_INFINITY,
   }
@@ -148,10 +153,13 @@ function newState(): WayState {
 function walked(state: WayState, from: Cursor | undefined, claim: Claim<unknown>, now: number): boolean {
   const isWhole = from === undefined && claim.cursor === undefined
   state.claimedInScan = (from !== undefined && state.claimedInScan) || claim.claimed.length > 0
+  state.claimedInWalk = (from === undefined ? 0 : state.claimedInWalk) + claim.claimed.length
   state.cursor = claim.cursor
   if (claim.cursor !== undefined) return false
-  // Of many keys that all wait, the walks take half of the time at most, whatever wakes the worker.
-  if (!isWhole) state.nextWalk = now + Math.min(now - state.walkStartedAt, MAX_WALK_PAUSE_MS)
+  // Of many keys that almost all wait, walks take half of the time at most, whatever wakes the worker.
+  const walkMs = now - state.walkStartedAt
+  if (!isWhole && state.claimedInWalk < walkMs * MIN_CLAIMED_PER_MS)
+    state.nextWalk = now + Math.min(walkMs, MAX_WALK_PAUSE_MS)
   return !claim.more && (isWhole || !state.claimedInScan)
 }
 
