@@ -255,7 +255,7 @@ describe('the checker objects to a kernel', () => {
       without: 'LIFE-13: keys that belong to their group',
       tableOf: groupedTable,
       statements: /^leasehold_claim_by_group/,
-      piece: 'f.endpoint = walk.endpoint',
+      piece: 'f.endpoint = t.endpoint',
       instead: 'true',
       objects: /did not find rows|never finish/,
     },

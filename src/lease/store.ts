@@ -212,7 +212,12 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   async function claimWay(way: Way, claims: ClaimStatements, request: ClaimRequest): Promise<Claim<Row>> {
     const sentAt = clock.monotonicNow()
     try {
-      return claimOf(way, await scan(claims.claim, way, request), request, sentAt)
+      const isWalking = (): boolean => request.groups?.some(({ key }) => groupWalks.has(key)) === true
+      const isResumed = isWalking()
+      const answer = await scan(claims.claim, way, request)
+      // The walk of a group's keys began in the middle and is over; what is before that is found from the first key on.
+      const startOver = isResumed && answer.claimed.length === 0 && answer.more === true && !isWalking()
+      return claimOf(way, startOver ? await scan(claims.claim, way, request) : answer, request, sentAt)
     } catch (error) {
       if (!isDataError(error)) throw error
       return claimAround(error, way, claims, request)
