@@ -215,9 +215,11 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const isWalking = (): boolean => request.groups?.some(({ key }) => groupWalks.has(key)) === true
       const isResumed = isWalking()
       const answer = await scan(claims.claim, way, request)
-      // The walk of a group's keys began in the middle and is over; what is before that is found from the first key on.
-      const startOver = isResumed && answer.claimed.length === 0 && answer.more === true && !isWalking()
-      return claimOf(way, startOver ? await scan(claims.claim, way, request) : answer, request, sentAt)
+      if (!isResumed || isWalking() || answer.claimed.length > 0) return claimOf(way, answer, request, sentAt)
+      // The walk of a group's keys began in the middle and is over: what is before that is found from the first key on.
+      const fromStart = await scan(claims.claim, way, request)
+      const more = answer.more === true || fromStart.claimed.length > 0
+      return claimOf(way, { ...fromStart, more }, request, sentAt)
     } catch (error) {
       if (!isDataError(error)) throw error
       return claimAround(error, way, claims, request)
