@@ -153,7 +153,7 @@ function selected(t: TableSql, from: string): string {
 function scan(t: TableSql, $: Parameters, which: readonly string[], limit: string): string {
   const { group } = partsOf(t)
   const where = [inBucket(t, $), `${group} = groups.name`, ...which, ...claimableNow(t), notExcluded(t, $)]
-  return `select ${group}, ${scanned(t, 'order')}, ${isSuspect(t)} as suspect
+  return `select ${group}, ${scanned(t)}, ${isSuspect(t)} as suspect
     from ${t.target}
     where ${and(where, '      ')}
     order by ${orderBy(t)}

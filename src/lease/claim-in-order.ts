@@ -74,7 +74,7 @@ function scan(t: TableSql, $: Parameters, besidesHeld: boolean): string {
       ? ''
       : `(${list(t.order.map(({ name }) => name))}) >= (${list(t.order.map((o, i) => `(select ${$(`cursor${i + 1}`, o.type)})`))})`
   const found = (which: readonly string[], limit: string, isSuspect: boolean): string => `
-  select ${scanned(t, 'order')}, ${isSuspect} as suspect
+  select ${scanned(t)}, ${isSuspect} as suspect
   from ${t.target}
   where ${and([...where, ...which, ...besides], '    ')}
   order by ${orderBy(t)}

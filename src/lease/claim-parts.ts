@@ -61,9 +61,8 @@ from (select json_build_object(
 }
 
 /** The columns a scan selects: the key, the columns it is ordered by, and the size of the row. */
-export function scanned(t: TableSql, by: 'order' | 'key'): string {
-  const ordered = by === 'order' ? t.order.map(({ name }) => name) : []
-  const names = new Set([...t.key.map(({ name }) => name), ...ordered])
+export function scanned(t: TableSql): string {
+  const names = new Set([...t.key, ...t.order].map(({ name }) => name))
   return list([...names, ...bytesColumn(t)])
 }
 
