@@ -75,9 +75,9 @@ it('LIFE-13: a key that is stuck with 100,000 events behind it costs the others 
   // Its first event fails, and those that were not written together with others before them are found waiting.
   await drain()
   const beside = await drain()
-  // It varies with the size of the claims, and with the statements of others that keep dead entries alive meanwhile:
-  // by two thirds on a busy machine. To walk over those that wait in every look would make it more than ten times as much.
-  expect(beside.read).toBeLessThan(2 * alone.read + BEHIND)
+  // How much is read varies with the size of the claims, which a busy machine makes smaller. But there are at least 15
+  // of them: if each read the events behind the stuck head, that would be more than 15 times BEHIND.
+  expect(beside.read - alone.read).toBeLessThan(10 * BEHIND)
   expect(beside.written).toBeLessThan(alone.written * 1.5)
   expect(await statuses(db)).toEqual({ PUBLISHED: 4 * OTHERS, PENDING: BEHIND })
 })
