@@ -1,5 +1,5 @@
 import type { WorkDeclaration } from '../worker/index.ts'
-import type { Settings } from '../settings/index.ts'
+import type { Settings } from '../config/index.ts'
 import { dispatcher, WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'
 import { secretKeyOf } from './secret-key.ts'
 import { webhookNetwork } from './webhooks/network.ts'

@@ -1,7 +1,7 @@
 import { LeaseholdError } from '../errors.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
-import { REAPER } from '../settings/index.ts'
-import { nearest } from '../settings/nearest.ts'
+import { REAPER } from '../config/index.ts'
+import { nearest } from '../nearest.ts'
 import { WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'
 
 /** What one process is to do. */

@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import type { SettingName } from '../settings/index.ts'
+import type { SettingName } from '../config/index.ts'
 import type { Run } from './run.ts'
 
 /** What every command needs that talks to a database. */

@@ -1,6 +1,6 @@
 import { createHealth, type Check, type Logger } from '../observe/index.ts'
 import { startServer, type HttpServer } from '../server/index.ts'
-import type { LoadedSettings } from '../settings/index.ts'
+import type { LoadedSettings } from '../config/index.ts'
 import type { Part } from './parts.ts'
 
 export interface HttpOptions {

@@ -1,5 +1,5 @@
 /** What the commands that list things share: which page is asked for, and how it is shown. */
-import { isRowId } from '../operator/request-checks.ts'
+import { isRowId } from '../admin/request-checks.ts'
 import { isSet, textFlag, wholeFlag, wrong } from './flag-values.ts'
 import type { Run } from './run.ts'
 import { columns, printable, printableJson } from './text-columns.ts'

@@ -1,6 +1,6 @@
 import type { Logger } from '../observe/index.ts'
 import { migrate, type Migrated } from '../postgres/index.ts'
-import type { LoadedSettings } from '../settings/index.ts'
+import type { LoadedSettings } from '../config/index.ts'
 import { withRunningDatabase } from './running-database.ts'
 
 export interface MigrateCommand {

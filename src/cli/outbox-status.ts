@@ -1,5 +1,5 @@
 /** The outbox in `leasehold status`: how much is in each state, how long it waits, and which keys do not move. */
-import type { Count } from '../operator/counting.ts'
+import type { Count } from '../admin/counting.ts'
 import { isMissingTable } from '../postgres/failures.ts'
 import type { Database } from '../postgres/index.ts'
 import {
@@ -7,14 +7,14 @@ import {
   oldestPending,
   type OldestPending,
   type StatusCounts,
-} from '../outbox/operator/browse-counts.ts'
+} from '../outbox/admin/browse-counts.ts'
 import {
   type HeldUpKey,
   keysHeldUp,
   type KeysHeldUp,
   MAX_KEYS,
   MAX_WAITING,
-} from '../outbox/operator/browse-keys.ts'
+} from '../outbox/admin/browse-keys.ts'
 import { columns, duration, grouped, relative } from './text-columns.ts'
 
 export interface OutboxStatus {

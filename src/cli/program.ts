@@ -1,7 +1,7 @@
 import { Command, CommanderError, Option } from 'commander'
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { createLog, withoutUrlPasswords } from '../observe/index.ts'
-import { DESCRIPTIONS, flagOf, loadSettings, TIMING_NAMES } from '../settings/index.ts'
+import { DESCRIPTIONS, flagOf, loadSettings, TIMING_NAMES } from '../config/index.ts'
 import { runMigrate } from './migrate.ts'
 import { addOutboxCommands } from './outbox/commands.ts'
 import { addSyncCommands } from './sync/commands.ts'

@@ -1,5 +1,5 @@
 import type { Logger } from '../observe/index.ts'
-import type { LoadedSettings } from '../settings/index.ts'
+import type { LoadedSettings } from '../config/index.ts'
 
 /** What a command touches of the process, so that nothing else does. */
 export interface Terminal {

@@ -2,7 +2,7 @@ import { findEmbedded } from '../embedded/index.ts'
 import { LeaseholdError } from '../errors.ts'
 import type { Logger } from '../observe/index.ts'
 import type { Database } from '../postgres/index.ts'
-import { withoutPassword, type LoadedSettings } from '../settings/index.ts'
+import { withoutPassword, type LoadedSettings } from '../config/index.ts'
 import { openDatabasePart } from './database-part.ts'
 import { reachDatabase } from './reach-database.ts'
 

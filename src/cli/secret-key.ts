@@ -1,5 +1,5 @@
 import { embeddedSecretKey } from '../embedded/index.ts'
-import type { Settings } from '../settings/index.ts'
+import type { Settings } from '../config/index.ts'
 
 /** What secrets are encrypted with: the setting, or with the embedded server a key of its own. Never shown. */
 export async function secretKeyOf({

@@ -2,7 +2,7 @@ import { isReaperAlive, reaperSomewhere, workersRun, type Check, type Logger } f
 import type { Database } from '../postgres/index.ts'
 import type { Events, Runtime } from '../worker/index.ts'
 import type { HttpServer } from '../server/index.ts'
-import { REAPER, type LoadedSettings } from '../settings/index.ts'
+import { REAPER, type LoadedSettings } from '../config/index.ts'
 import type { ChosenWork } from './choose-work.ts'
 import { unlessEnded, type Ending } from './ending.ts'
 import { startHttpPart, type HttpOptions } from './http-part.ts'

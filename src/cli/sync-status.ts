@@ -1,9 +1,9 @@
 /** Sync in `leasehold status`: how many jobs there are of each kind, what waits, and how far the open ones have come. */
-import type { Count } from '../operator/counting.ts'
+import type { Count } from '../admin/counting.ts'
 import { isMissingTable } from '../postgres/failures.ts'
 import type { Database } from '../postgres/index.ts'
-import { countSync, type SyncCounts } from '../sync/operator/count-all.ts'
-import { progressOfAll, type ProgressOfAll } from '../sync/operator/progress.ts'
+import { countSync, type SyncCounts } from '../sync/admin/count-all.ts'
+import { progressOfAll, type ProgressOfAll } from '../sync/admin/progress.ts'
 import { jobsText } from './sync/progress-text.ts'
 import { jobJson } from './sync/status.ts'
 import { columns, grouped } from './text-columns.ts'

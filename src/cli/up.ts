@@ -1,7 +1,7 @@
 import type { EmbeddedServer } from '../embedded/index.ts'
 import { databaseAnswers, migrationsCurrent, type Logger } from '../observe/index.ts'
 import { migrate } from '../postgres/index.ts'
-import { withoutPassword, type LoadedSettings } from '../settings/index.ts'
+import { withoutPassword, type LoadedSettings } from '../config/index.ts'
 import { declaredWork } from './built-in-work.ts'
 import type { ChosenWork } from './choose-work.ts'
 import { demoWork, startDemo } from './demo/part.ts'

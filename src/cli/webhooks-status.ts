@@ -1,5 +1,5 @@
 /** The webhooks in `leasehold status`: how much is in each state, how long it waits, and which endpoints get nothing. */
-import type { Count } from '../operator/counting.ts'
+import type { Count } from '../admin/counting.ts'
 import { isMissingTable } from '../postgres/failures.ts'
 import type { Database } from '../postgres/index.ts'
 import {
@@ -7,13 +7,13 @@ import {
   type DeliveryCounts,
   oldestPendingDelivery,
   type OldestPendingDelivery,
-} from '../webhooks/operator/counts.ts'
+} from '../webhooks/admin/counts.ts'
 import {
   type EndpointSummaries,
   type EndpointSummary,
   MOST_PENDING,
   summariseEndpoints,
-} from '../webhooks/operator/endpoint-summary.ts'
+} from '../webhooks/admin/endpoint-summary.ts'
 import { columns, duration, grouped, relative } from './text-columns.ts'
 
 export interface WebhooksStatus {

@@ -1,7 +1,7 @@
 import { LeaseholdError } from '../errors.ts'
 import { databaseAnswers, migrationsCurrent, type Logger } from '../observe/index.ts'
 import type { Database } from '../postgres/index.ts'
-import { withoutPassword, type LoadedSettings } from '../settings/index.ts'
+import { withoutPassword, type LoadedSettings } from '../config/index.ts'
 import { declaredWork } from './built-in-work.ts'
 import { chooseWork, type ChosenWork } from './choose-work.ts'
 import { openDatabasePart } from './database-part.ts'

@@ -1,7 +1,7 @@
 import type { Logger, RunState } from '../observe/index.ts'
 import { tableName } from '../lease/index.ts'
 import { startRuntime, type Events, type Runtime } from '../worker/index.ts'
-import type { Settings } from '../settings/index.ts'
+import type { Settings } from '../config/index.ts'
 import type { ChosenWork } from './choose-work.ts'
 import type { Part } from './parts.ts'
 

@@ -1,7 +1,7 @@
 import { LeaseholdError } from '../errors.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { checkEventId, checkText, isWhole } from '../producer/validate-fields.ts'
-import { transactionOf, type Writer, writerOf } from '../producer/writers.ts'
+import { checkEventId, checkText, isWhole } from '../messages/validate-fields.ts'
+import { transactionOf, type Writer, writerOf } from '../transactions/writers.ts'
 
 /** What became of an effect: it ran, and returned something, or it had happened before. */
 export type Once<Result> =

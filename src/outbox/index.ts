@@ -16,8 +16,8 @@ export {
   type EnqueueOptions,
   type Outbox,
   type OutboxOptions,
-} from './producer/outbox.ts'
-export type { Enqueued } from './producer/enqueue.ts'
+} from './enqueue/outbox.ts'
+export type { Enqueued } from './enqueue/enqueue.ts'
 export type { AnyPayloads, EventPayloads, NewEvent, OutboxEvent } from './event.ts'
 export {
   fromDrizzle,
@@ -27,9 +27,9 @@ export {
   fromPostgresJs,
   fromPrisma,
   fromQueryable,
-} from '../producer/writer-adapters.ts'
-export type { Writer } from '../producer/writer-types.ts'
-export type { StandardSchema } from '../producer/validate-schema.ts'
+} from '../transactions/writer-adapters.ts'
+export type { Writer } from '../transactions/writer-types.ts'
+export type { StandardSchema } from '../messages/validate-schema.ts'
 export { forgetInbox, once, type Once } from './inbox.ts'
 export { relay, type RelayOptions } from './relay.ts'
 export type { Answer, PublishContext, Publisher } from './publisher.ts'
@@ -42,10 +42,10 @@ export {
   type EventDetails,
   type EventPage,
   type EventSummary,
-} from './operator/browse.ts'
-export { countByStatus, oldestPending, type StatusCounts } from './operator/browse-counts.ts'
-export type { EventFilter } from './operator/browse-filter.ts'
-export { keysHeldUp, type KeysHeldUp } from './operator/browse-keys.ts'
-export { replay, resumeReplay, type Replayed, type ReplayOptions } from './operator/replay.ts'
-export { applyRetention, type Retention } from './operator/retention.ts'
-export { unblock, type Unblocked, type UnblockRequest } from './operator/unblock.ts'
+} from './admin/browse.ts'
+export { countByStatus, oldestPending, type StatusCounts } from './admin/browse-counts.ts'
+export type { EventFilter } from './admin/browse-filter.ts'
+export { keysHeldUp, type KeysHeldUp } from './admin/browse-keys.ts'
+export { replay, resumeReplay, type Replayed, type ReplayOptions } from './admin/replay.ts'
+export { applyRetention, type Retention } from './admin/retention.ts'
+export { unblock, type Unblocked, type UnblockRequest } from './admin/unblock.ts'

@@ -12,7 +12,7 @@ import {
 import { settled } from '../../test/support/running-worker.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { dead, done, Events, retry } from '../worker/index.ts'
-import { unblock } from './operator/unblock.ts'
+import { unblock } from './admin/unblock.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })

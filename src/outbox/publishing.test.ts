@@ -4,7 +4,7 @@ import { add, records, recording, useRelays, write } from '../../test/support/ru
 import { door, settled } from '../../test/support/running-worker.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { dead, done, Events, retry, SaturatedError } from '../worker/index.ts'
-import { handlers } from '../publishers/handlers.ts'
+import { handlers } from './publishers/handlers.ts'
 import { HEADER, headersOf } from './headers.ts'
 import { relay } from './relay.ts'
 

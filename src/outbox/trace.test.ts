@@ -6,8 +6,8 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { dead, done, type Outcome, retry } from '../worker/outcome.ts'
 import type { NewEvent, OutboxEvent } from './event.ts'
-import { enqueue } from './producer/outbox.ts'
-import { traceApiFinder } from '../producer/trace-api.ts'
+import { enqueue } from './enqueue/outbox.ts'
+import { traceApiFinder } from '../messages/trace-api.ts'
 import { createTracing } from './trace.ts'
 
 useQuietProcess()

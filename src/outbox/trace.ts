@@ -6,8 +6,8 @@ import {
   type TraceApi,
   traceApiFinder,
   type TraceContext,
-} from '../producer/trace-api.ts'
-import { activeHeadersOf, injected } from '../producer/trace-headers.ts'
+} from '../messages/trace-api.ts'
+import { activeHeadersOf, injected } from '../messages/trace-headers.ts'
 import type { OutboxEvent } from './event.ts'
 
 type Headers = Readonly<Record<string, string>>

@@ -4,7 +4,7 @@ import { inspectTable, type TableShape } from '../lease/inspect.ts'
 import { tableName } from '../lease/table.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { nearest } from '../settings/nearest.ts'
+import { nearest } from '../nearest.ts'
 import { leaseMigration } from './lease-migration.ts'
 
 export interface AddLeaseOptions {

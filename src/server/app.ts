@@ -1,7 +1,7 @@
 import { Hono } from 'hono'
 import type { Health } from '../observe/health.ts'
 import { CONTENT_TYPE } from '../observe/prometheus.ts'
-import { isOwnHost } from './loopback.ts'
+import { isOwnHost } from '../config/loopback.ts'
 import { startPage } from './page.ts'
 
 export interface AppOptions {

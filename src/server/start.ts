@@ -4,7 +4,7 @@ import { getRequestListener } from '@hono/node-server'
 import { LeaseholdError } from '../errors.ts'
 import type { Health } from '../observe/health.ts'
 import { createApp } from './app.ts'
-import { inUrl, isLoopbackHost } from './loopback.ts'
+import { inUrl, isLoopbackHost } from '../config/loopback.ts'
 
 export interface ServerOptions {
   readonly version: string

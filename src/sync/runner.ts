@@ -3,7 +3,7 @@ import { fixedGroups } from '../worker/fixed-groups.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { type SyncDefinition, syncRetry } from './definition.ts'
-import { type SyncRetention, syncUpkeep } from './operator/upkeep.ts'
+import { type SyncRetention, syncUpkeep } from './admin/upkeep.ts'
 import { Run } from './run.ts'
 import { chunkTable, type ChunkRow, jobTable, type JobRow } from './table.ts'
 

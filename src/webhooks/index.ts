@@ -37,20 +37,14 @@ export {
   type DeliveryPage,
   type DeliveryPageOptions,
   type DeliverySummary,
-} from './operator/browse.ts'
-export { showDelivery, type DeliveryAttempt, type DeliveryDetails } from './operator/show.ts'
-export { countDeliveries, oldestPendingDelivery, type DeliveryCounts } from './operator/counts.ts'
-export { summariseEndpoints, type EndpointSummaries } from './operator/endpoint-summary.ts'
-export type { DeliveryFilter } from './operator/filter.ts'
-export {
-  recover,
-  requeue,
-  type RecoverOptions,
-  type Requeued,
-  type RequeueOptions,
-} from './operator/requeue.ts'
-export { cancel, type Cancelled, type CancelOptions } from './operator/cancel.ts'
-export { webhookUpkeep, type WebhookRetention } from './operator/upkeep.ts'
+} from './admin/browse.ts'
+export { showDelivery, type DeliveryAttempt, type DeliveryDetails } from './admin/show.ts'
+export { countDeliveries, oldestPendingDelivery, type DeliveryCounts } from './admin/counts.ts'
+export { summariseEndpoints, type EndpointSummaries } from './admin/endpoint-summary.ts'
+export type { DeliveryFilter } from './admin/filter.ts'
+export { recover, requeue, type RecoverOptions, type Requeued, type RequeueOptions } from './admin/requeue.ts'
+export { cancel, type Cancelled, type CancelOptions } from './admin/cancel.ts'
+export { webhookUpkeep, type WebhookRetention } from './admin/upkeep.ts'
 export { LOOPBACK, type NetworkPolicyOptions, type PostLimits } from './network/index.ts'
 export {
   isWebhookInvalid,

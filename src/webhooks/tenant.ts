@@ -1,4 +1,4 @@
-import { checkText, shown } from '../producer/validate-fields.ts'
+import { checkText, shown } from '../messages/validate-fields.ts'
 
 const LONGEST_TENANT = 255
 

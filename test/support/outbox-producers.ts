@@ -13,8 +13,8 @@ import {
   fromPostgresJs,
   fromPrisma,
   fromQueryable,
-} from '../../src/producer/writers.ts'
-import type { PrismaWriter, Writer } from '../../src/producer/writers.ts'
+} from '../../src/transactions/writers.ts'
+import type { PrismaWriter, Writer } from '../../src/transactions/writers.ts'
 import { openDatabase } from '../../src/postgres/database.ts'
 
 /** A library with which users hold a transaction. */

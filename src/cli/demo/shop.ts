@@ -2,7 +2,7 @@
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import type { Database } from '../../postgres/index.ts'
 import { dead, retry, type Outcome } from '../../worker/index.ts'
-import { handlers } from '../../publishers/handlers.ts'
+import { handlers } from '../../outbox/publishers/handlers.ts'
 import type { Publisher } from '../../outbox/index.ts'
 
 export interface ShopEvents {

@@ -1,4 +1,4 @@
-import { countByStatus } from '../../outbox/operator/browse-counts.ts'
+import { countByStatus } from '../../outbox/admin/browse-counts.ts'
 import type { Database } from '../../postgres/index.ts'
 import type { Events } from '../../worker/index.ts'
 

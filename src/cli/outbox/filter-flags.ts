@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import type { EventFilter } from '../../outbox/operator/browse-filter.ts'
+import type { EventFilter } from '../../outbox/admin/browse-filter.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
 import type { Run } from '../run.ts'
 import { pastFlag, textFlag, wrong } from '../flag-values.ts'

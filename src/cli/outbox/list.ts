@@ -1,4 +1,4 @@
-import { listEvents, type EventSummary } from '../../outbox/operator/browse.ts'
+import { listEvents, type EventSummary } from '../../outbox/admin/browse.ts'
 import type { Status } from '../../outbox/transitions.ts'
 import type { Run } from '../run.ts'
 import { beforeFlag, limitFlag, printList } from '../listing.ts'

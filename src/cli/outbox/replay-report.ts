@@ -1,6 +1,6 @@
 /** What a replay came to, for people and for scripts. */
-import type { ReplayProgress } from '../../outbox/operator/replay-run.ts'
-import type { Replayed } from '../../outbox/operator/replay.ts'
+import type { ReplayProgress } from '../../outbox/admin/replay-run.ts'
+import type { Replayed } from '../../outbox/admin/replay.ts'
 import type { Status } from '../../outbox/transitions.ts'
 import { counted, grouped, printableJson, relative } from '../text-columns.ts'
 

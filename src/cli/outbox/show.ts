@@ -1,4 +1,4 @@
-import { showEvent, type EventDetails, type WaitedFor } from '../../outbox/operator/browse.ts'
+import { showEvent, type EventDetails, type WaitedFor } from '../../outbox/admin/browse.ts'
 import type { Run } from '../run.ts'
 import { printable, printableJson, relative } from '../text-columns.ts'
 import { isSet } from '../flag-values.ts'

@@ -1,4 +1,4 @@
-import { unblock, type Unblocked } from '../../outbox/operator/unblock.ts'
+import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
 import type { Run } from '../run.ts'
 import { counted, printable, printableJson } from '../text-columns.ts'
 import { isSet } from '../flag-values.ts'

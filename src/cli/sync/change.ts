@@ -1,5 +1,5 @@
-import { cancelJob, type CancelledJob } from '../../sync/operator/cancel.ts'
-import { retryFailed, type RetriedJob } from '../../sync/operator/retry.ts'
+import { cancelJob, type CancelledJob } from '../../sync/admin/cancel.ts'
+import { retryFailed, type RetriedJob } from '../../sync/admin/retry.ts'
 import { isSet } from '../flag-values.ts'
 import { principalOf, reasonOf } from '../principal.ts'
 import type { Run } from '../run.ts'

@@ -1,5 +1,5 @@
 /** What only the flags and arguments of `leasehold sync` hold. */
-import { isRowId } from '../../operator/request-checks.ts'
+import { isRowId } from '../../admin/request-checks.ts'
 import { SYNC_STATES, type SyncState } from '../../sync/transitions.ts'
 import { textFlag, wrong } from '../flag-values.ts'
 import type { Run } from '../run.ts'

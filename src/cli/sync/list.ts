@@ -1,4 +1,4 @@
-import { type JobFilter, type ListedJob, listJobs } from '../../sync/operator/browse.ts'
+import { type JobFilter, type ListedJob, listJobs } from '../../sync/admin/browse.ts'
 import { textFlag } from '../flag-values.ts'
 import { beforeFlag, limitFlag, printList } from '../listing.ts'
 import type { Run } from '../run.ts'

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import type { ChunkSummary } from '../../sync/operator/chunks.ts'
-import type { JobProgress } from '../../sync/operator/progress.ts'
+import type { ChunkSummary } from '../../sync/admin/chunks.ts'
+import type { JobProgress } from '../../sync/admin/progress.ts'
 import { bar, fitted, jobsText, jobText, percent, rate } from './progress-text.ts'
 import { asText } from './status.ts'
 import { redrawing } from './watch.ts'

@@ -1,8 +1,8 @@
 /** Progress, as a person reads it. */
-import type { ChunkSummary } from '../../sync/operator/chunks.ts'
-import type { ChunkCounts } from '../../sync/operator/counts.ts'
-import type { JobPhase, JobSummary } from '../../sync/operator/job.ts'
-import type { JobProgress, ProgressOfAll } from '../../sync/operator/progress.ts'
+import type { ChunkSummary } from '../../sync/admin/chunks.ts'
+import type { ChunkCounts } from '../../sync/admin/counts.ts'
+import type { JobPhase, JobSummary } from '../../sync/admin/job.ts'
+import type { JobProgress, ProgressOfAll } from '../../sync/admin/progress.ts'
 import { columns, counted, duration, grouped, printable, relative } from '../text-columns.ts'
 
 const BAR = 30

@@ -1,5 +1,5 @@
-import { type ChunkPage, type ChunkSummary, listChunks } from '../../sync/operator/chunks.ts'
-import { type JobProgress, progress } from '../../sync/operator/progress.ts'
+import { type ChunkPage, type ChunkSummary, listChunks } from '../../sync/admin/chunks.ts'
+import { type JobProgress, progress } from '../../sync/admin/progress.ts'
 import { SYNC_STATES } from '../../sync/transitions.ts'
 import { isSet, textFlag } from '../flag-values.ts'
 import { limitFlag } from '../listing.ts'

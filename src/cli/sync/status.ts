@@ -1,11 +1,6 @@
 import { listWorkers } from '../../worker/index.ts'
 import { SYNC } from '../../sync/runner.ts'
-import {
-  type JobProgress,
-  progress,
-  progressOfAll,
-  type ProgressOfAll,
-} from '../../sync/operator/progress.ts'
+import { type JobProgress, progress, progressOfAll, type ProgressOfAll } from '../../sync/admin/progress.ts'
 import type { Database } from '../../postgres/index.ts'
 import { isSet, textFlag, wrong } from '../flag-values.ts'
 import { type Run, UsageError } from '../run.ts'

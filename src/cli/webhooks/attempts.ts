@@ -1,4 +1,4 @@
-import type { DeliveryAttempt } from '../../webhooks/operator/show.ts'
+import type { DeliveryAttempt } from '../../webhooks/admin/show.ts'
 import { columns, relative } from '../text-columns.ts'
 
 /** Each attempt on a line, the newest last: what it came to, and the beginning of the answer. */

@@ -1,5 +1,5 @@
-import type { DeliverySummary } from '../../webhooks/operator/browse.ts'
-import { cancel, type Cancelled } from '../../webhooks/operator/cancel.ts'
+import type { DeliverySummary } from '../../webhooks/admin/browse.ts'
+import { cancel, type Cancelled } from '../../webhooks/admin/cancel.ts'
 import { isSet, wholeFlag } from '../flag-values.ts'
 import type { Run } from '../run.ts'
 import { counted, printableJson } from '../text-columns.ts'

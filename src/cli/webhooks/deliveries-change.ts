@@ -1,9 +1,9 @@
 /** What requeue, recover and cancel have in common: they ask, follow, can be stopped, and say what was left out. */
-import { isUuid } from '../../operator/request-checks.ts'
+import { isUuid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/index.ts'
-import { type DeliverySummary, listDeliveries } from '../../webhooks/operator/browse.ts'
-import type { ChangeProgress, Following } from '../../webhooks/operator/change.ts'
-import { isEmptyFilter, type DeliveryFilter } from '../../webhooks/operator/filter.ts'
+import { type DeliverySummary, listDeliveries } from '../../webhooks/admin/browse.ts'
+import type { ChangeProgress, Following } from '../../webhooks/admin/change.ts'
+import { isEmptyFilter, type DeliveryFilter } from '../../webhooks/admin/filter.ts'
 import { following } from '../following.ts'
 import { isSet } from '../flag-values.ts'
 import { principalOf, reasonOf } from '../principal.ts'

@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
-import { isUuid } from '../../operator/request-checks.ts'
-import type { DeliveryFilter } from '../../webhooks/operator/filter.ts'
+import { isUuid } from '../../admin/request-checks.ts'
+import type { DeliveryFilter } from '../../webhooks/admin/filter.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitions.ts'
 import { pastFlag, textFlag, wrong } from '../flag-values.ts'
 import { type Run, UsageError } from '../run.ts'

@@ -1,4 +1,4 @@
-import { type DeliverySummary, listDeliveries } from '../../webhooks/operator/browse.ts'
+import { type DeliverySummary, listDeliveries } from '../../webhooks/admin/browse.ts'
 import type { DeliveryStatus } from '../../webhooks/transitions.ts'
 import { beforeFlag, limitFlag, printList } from '../listing.ts'
 import type { Run } from '../run.ts'

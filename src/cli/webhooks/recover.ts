@@ -1,4 +1,4 @@
-import { recover } from '../../webhooks/operator/requeue.ts'
+import { recover } from '../../webhooks/admin/requeue.ts'
 import { pastFlag } from '../flag-values.ts'
 import { type Run, UsageError } from '../run.ts'
 import { readEndpoints } from './deliveries-flags.ts'

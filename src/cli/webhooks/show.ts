@@ -1,4 +1,4 @@
-import { type DeliveryDetails, showDelivery } from '../../webhooks/operator/show.ts'
+import { type DeliveryDetails, showDelivery } from '../../webhooks/admin/show.ts'
 import { isSet } from '../flag-values.ts'
 import type { Run } from '../run.ts'
 import { printable, printableJson, relative } from '../text-columns.ts'

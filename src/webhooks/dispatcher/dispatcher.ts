@@ -18,7 +18,7 @@ import {
   type TlsOptions,
 } from '../network/index.ts'
 import { keysOf, LONGEST_TIMEOUT_MS, neededKeys } from '../endpoints/index.ts'
-import { webhookUpkeep, type WebhookRetention } from '../operator/upkeep.ts'
+import { webhookUpkeep, type WebhookRetention } from '../admin/upkeep.ts'
 import { type SecretKeys, webhookHeaders } from '../signing/index.ts'
 import { usableSchedule } from '../schedule.ts'
 import { type DeliveryRow, webhookTable } from '../table.ts'

@@ -5,7 +5,7 @@ import { type Receiver, useReceivers } from '../../../test/support/receiver.ts'
 import { deliveryStatuses, useDispatchers } from '../../../test/support/running-dispatcher.ts'
 import { addEndpoint, forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { recover } from '../operator/requeue.ts'
+import { recover } from '../admin/requeue.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })

@@ -1,5 +1,5 @@
 /** What an answer, or none, makes of a delivery. */
-import { retryAfterMs } from '../../publishers/http-answer.ts'
+import { retryAfterMs } from '../network/answer.ts'
 import { type Outcome, settleAs } from '../../worker/outcome.ts'
 import type { Reply } from '../network/index.ts'
 import { waitAfter } from '../schedule.ts'

@@ -1,7 +1,7 @@
 /** What an endpoint may be. Everything that is wrong is told at once, by field; nothing is written then. */
 import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
 import { checkEventType } from './event-types.ts'
-import { checkText, isWhole, shown } from '../../producer/validate-fields.ts'
+import { checkText, isWhole, shown } from '../../messages/validate-fields.ts'
 import { judgeTarget, type NetworkPolicy, type TargetOptions, usableHeaders } from '../network/index.ts'
 import { signingKey } from '../signing/secret.ts'
 import { checkTenant } from '../tenant.ts'

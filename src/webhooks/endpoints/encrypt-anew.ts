@@ -1,4 +1,4 @@
-import { audit } from '../../audit.ts'
+import { audit } from '../../admin/audit.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { isUnderNewestKey, type SecretKeys } from '../signing/index.ts'

@@ -1,4 +1,4 @@
-import { checkType, shown } from '../../producer/validate-fields.ts'
+import { checkType, shown } from '../../messages/validate-fields.ts'
 
 /** One of the types that an endpoint names: exact, or all that begin with something. */
 export function checkEventType(path: string, value: unknown): string[] {

@@ -1,6 +1,6 @@
 import type { Queryable } from '../../postgres/queryable.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { isWhole, shown } from '../../producer/validate-fields.ts'
+import { isWhole, shown } from '../../messages/validate-fields.ts'
 import { refuse } from './check.ts'
 import { type Endpoint, ENDPOINT_COLUMNS } from './endpoint.ts'
 

@@ -1,4 +1,4 @@
-import type { AnyPayloads, EventPayloads } from '../../producer/event-payloads.ts'
+import type { AnyPayloads, EventPayloads } from '../../messages/event-payloads.ts'
 
 /** An event as a producer sends it. */
 export type NewWebhook<Payloads extends EventPayloads = AnyPayloads> = {

@@ -1,7 +1,7 @@
 import { LeaseholdError } from '../../errors.ts'
-import { newEventIds } from '../../producer/event-ids.ts'
-import { eventsText } from '../../producer/events-text.ts'
-import type { AdaptedWriter } from '../../producer/writer-types.ts'
+import { newEventIds } from '../../messages/event-ids.ts'
+import { eventsText } from '../../messages/events-text.ts'
+import type { AdaptedWriter } from '../../transactions/writer-types.ts'
 import { type Sent, TRACE_HEADERS } from './event.ts'
 
 /** An event that can be sent as it is. */

@@ -1,0 +1,136 @@
+import { audit } from '../../admin/audit.ts'
+import { LeaseholdError } from '../../errors.ts'
+import { isUniqueViolation } from '../../lease/data-errors.ts'
+import type { Database } from '../../postgres/database.ts'
+import { quoteQualified } from '../../postgres/identifiers.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import { bucketsOf, outboxOf, UNFINISHED } from './browse-buckets.ts'
+import { RESET } from './replay-sql.ts'
+
+export interface UnblockRequest {
+  readonly schema?: string | undefined
+  readonly orderingKey: string
+  /** Publish the event that holds the key up, now and before those that wait for it. Default: they go on without it. */
+  readonly replay?: boolean | undefined
+  /** Who decided so, and why: both are kept in the audit. */
+  readonly principal: string
+  readonly reason: string
+}
+
+export interface Unblocked {
+  /** Dead events that had held the key up. */
+  readonly parked: number
+  /** Events that kept failing: dead now by the operator's decision (LIFE-08), or due at once with `replay`. */
+  readonly failing: number
+}
+
+export const UNBLOCK_ACTION = 'outbox.unblock'
+
+/** How often it is repeated when a relay claims another event of the key at the same moment. */
+const MAX_RACES = 3
+
+/**
+ * Lets an ordering key go on that an event holds up: one that is parked, or the head of the key when attempts at it have
+ * failed. Where nothing does, nothing changes.
+ */
+export async function unblock(db: Database, request: UnblockRequest): Promise<Unblocked> {
+  const { schema = 'leasehold', orderingKey, principal, reason } = request
+  refuseMissing({ orderingKey, principal, reason })
+  const unblocked = { parked: 0, failing: 0 }
+  for (const bucket of await bucketsOf(db, schema)) {
+    const { parked, failing } = await repeated(async () =>
+      db.transaction(async (tx) => unblockIn(tx, { ...request, schema, bucket })),
+    )
+    unblocked.parked += parked
+    unblocked.failing += failing
+  }
+  return unblocked
+}
+
+async function repeated(attempt: () => Promise<Unblocked>): Promise<Unblocked> {
+  for (let races = 0; ; races += 1) {
+    try {
+      return await attempt()
+    } catch (error) {
+      if (!isUniqueViolation(error) || races >= MAX_RACES) throw error
+    }
+  }
+}
+
+interface InBucket extends UnblockRequest {
+  readonly schema: string
+  readonly bucket: number
+}
+
+async function unblockIn(tx: Queryable, request: InBucket): Promise<Unblocked> {
+  const { schema, orderingKey, replay = false, principal, reason } = request
+  const parked = await unpark(tx, request)
+  const failing = parked.length > 0 ? [] : await endFailing(tx, request)
+  const events = [...parked, ...failing]
+  if (events.length > 0) {
+    const details = { reason, replay, events }
+    await audit(tx, schema, { principal, action: UNBLOCK_ACTION, target: orderingKey, details })
+    await tx.query({ text: `select ${quoteQualified(schema, 'wake')}('outbox')` })
+  }
+  return { parked: parked.length, failing: failing.length }
+}
+
+async function unpark(tx: Queryable, { schema, bucket, orderingKey, replay }: InBucket): Promise<string[]> {
+  const change = replay === true ? `${RESET}, available_at = now()` : 'parked = false'
+  return changed(tx, {
+    text: `update ${outboxOf(schema)} set ${change}
+where bucket = $1 and ordering_key = $2 and ${UNFINISHED} and parked returning event_id`,
+    values: [bucket, orderingKey],
+  })
+}
+
+/**
+ * The head of the key, if it waits for another attempt. There is no transition from PENDING to DEAD: the operator claims
+ * the event, as a relay would, and gives it up. The lock keeps relays from claiming it meanwhile.
+ */
+async function endFailing(
+  tx: Queryable,
+  { schema, bucket, orderingKey, replay, principal, reason }: InBucket,
+): Promise<string[]> {
+  const outbox = outboxOf(schema)
+  const { rows } = await tx.query<{ id: string }>({
+    text: `select id from ${outbox}
+where bucket = $1 and status = 'PENDING' and attempts > 0
+  and id = (select id from ${outbox} where bucket = $1 and ordering_key = $2 and ${UNFINISHED} order by id limit 1)
+  -- An event of the key that is in flight although it is not the head ends first.
+  and (select id from ${outbox} where bucket = $1 and ordering_key = $2 and status = 'CLAIMED') is null
+for update`,
+    values: [bucket, orderingKey],
+  })
+  const [id] = rows.map((row) => row.id)
+  if (id === undefined) return []
+  const event = 'where bucket = $1 and id = $2 returning event_id'
+  if (replay === true) {
+    const set = 'attempts = 0, expiries = 0, last_error = null, available_at = now()'
+    return changed(tx, { text: `update ${outbox} set ${set} ${event}`, values: [bucket, id] })
+  }
+  await changed(tx, {
+    text: `update ${outbox} set status = 'CLAIMED', claimed_at = now(), claimed_by = $3, locked_until = now(),
+  lock_token = lock_token + 1 ${event}`,
+    values: [bucket, id, `operator ${principal}`],
+  })
+  return changed(tx, {
+    text: `update ${outbox} set status = 'DEAD', dead_at = now(), claimed_at = null, claimed_by = null,
+  locked_until = null, last_error = concat_ws(' ', last_error, $3::text) ${event}`,
+    values: [bucket, id, `(given up by ${principal}: ${reason})`],
+  })
+}
+
+async function changed(tx: Queryable, statement: { text: string; values: unknown[] }): Promise<string[]> {
+  const { rows } = await tx.query<{ event_id: string }>(statement)
+  return rows.map((row) => row.event_id)
+}
+
+function refuseMissing(given: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(given)) {
+    if (typeof value === 'string' && value.trim() !== '') continue
+    throw new LeaseholdError('REQUEST_INVALID', `${name} is ${JSON.stringify(value)}.`, {
+      remedy: 'Give the ordering key, who unblocks it, and why.',
+    })
+  }
+}

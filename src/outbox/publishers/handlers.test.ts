@@ -1,0 +1,161 @@
+import { describe, expect, expectTypeOf, it } from 'vitest'
+
+import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import type { OutboxEvent } from '../event.ts'
+import type { PublishContext } from '../publisher.ts'
+import {
+  dead,
+  done,
+  type Outcome,
+  PermanentError,
+  retry,
+  SaturatedError,
+  settleAs,
+} from '../../worker/outcome.ts'
+import { handlers } from './handlers.ts'
+
+useQuietProcess()
+
+interface Events {
+  'order.paid': { readonly id: string }
+  'order.sent': { readonly at: number }
+}
+
+describe('handlers', () => {
+  it('LIFE-05: get the events of their type, typed, and returning nothing is done', async () => {
+    const paid: string[] = []
+    const target = handlers<Events>({
+      'order.paid': async (event, context) => {
+        expectTypeOf(event).toEqualTypeOf<OutboxEvent<'order.paid', { readonly id: string }>>()
+        expectTypeOf(context).toEqualTypeOf<PublishContext>()
+        paid.push(event.payload.id)
+      },
+      'order.sent': (event) => void expectTypeOf(event.payload).toEqualTypeOf<{ readonly at: number }>(),
+    })
+    const events = [
+      outboxEvent({ payload: { id: 'a' } }),
+      outboxEvent({ type: 'order.sent' }),
+      outboxEvent({ payload: { id: 'b' } }),
+    ]
+    const allDone = events.map(() => ({ outcome: 'done', args: {} }))
+    expect(await target.publish(events, publishContext())).toEqual(allDone)
+    expect(paid).toEqual(['a', 'b'])
+    expect(await target.publish(events.slice(0, 1), publishContext())).toBeUndefined()
+    expect(paid).toEqual(['a', 'b', 'a'])
+  })
+
+  it('a type or a payload that does not exist does not compile', () => {
+    // @ts-expect-error -- there is no such event
+    expect(handlers<Events>({ 'order.lost': async () => {} }).name).toBe('handlers')
+    const wrong = async ({ payload }: { payload: { amount: number } }): Promise<void> => void payload.amount
+    // @ts-expect-error -- the payload is another
+    expect(handlers<Events>({ 'order.paid': wrong }).name).toBe('handlers')
+  })
+
+  it('LIFE-17: each event has its own outcome, whatever becomes of the others', async () => {
+    const results: Record<string, () => Promise<Outcome | void> | Outcome | void> = {
+      a: async () => {},
+      b: async () => {
+        throw new Error('not today')
+      },
+      c: () => {
+        throw new PermanentError('never')
+      },
+      d: () => retry({ delayMs: 5, error: 'later' }),
+      e: async () => dead('no'),
+      f: () => {},
+      g: async () => done(),
+      h: async () => settleAs('elsewhere'),
+    }
+    const events = Object.keys(results).map((type) => outboxEvent({ type }))
+    expect(await handlers(results).publish(events, publishContext())).toEqual([
+      { outcome: 'done', args: {} },
+      { outcome: 'retry', args: { error: 'Error: not today' } },
+      { outcome: 'dead', args: { error: 'PermanentError: never' } },
+      { outcome: 'retry', args: { delay_ms: 5, error: 'later' } },
+      { outcome: 'dead', args: { error: 'no' } },
+      { outcome: 'done', args: {} },
+      { outcome: 'done', args: {} },
+      { outcome: 'elsewhere', args: {} },
+    ])
+  })
+
+  it('LIFE-17: alone, an event has the same outcome: what its handler returns, or throws', async () => {
+    const target = handlers({
+      a: () => {
+        throw new PermanentError('never')
+      },
+      b: async () => retry({ error: 'later' }),
+    })
+    await expect(target.publish([outboxEvent({ type: 'a' })], publishContext())).rejects.toThrow(
+      PermanentError,
+    )
+    expect(await target.publish([outboxEvent({ type: 'b' })], publishContext())).toEqual([
+      { outcome: 'retry', args: { error: 'later' } },
+    ])
+  })
+
+  it('RULE-020-042: one that is saturated gives its event back; what the others did is told apart', async () => {
+    const target = handlers({
+      a: async () => {},
+      b: async () => {
+        throw new SaturatedError(250)
+      },
+    })
+    const alone = target.publish([outboxEvent({ type: 'b' })], publishContext())
+    await expect(alone).rejects.toMatchObject({ name: 'SaturatedError', forMs: 250 })
+    const both = await target.publish(
+      [outboxEvent({ type: 'a' }), outboxEvent({ type: 'b' })],
+      publishContext(),
+    )
+    expect(both).toMatchObject([{ outcome: 'done' }, { name: 'SaturatedError', forMs: 250 }])
+  })
+
+  it('run at the same time', async () => {
+    let running = 0
+    let open = () => {}
+    const all = new Promise<void>((resolve) => (open = resolve))
+    const target = handlers({
+      'order.paid': async () => {
+        running += 1
+        if (running === 5) open()
+        await all
+      },
+    })
+    expect(await target.publish(outboxEvents(5), publishContext())).toHaveLength(5)
+  })
+
+  it('what is no outcome is a retry that says so', async () => {
+    // As a handler written without types may.
+    const target = handlers({ a: async () => 42 as never, b: () => null as never })
+    const events = [outboxEvent({ type: 'a' }), outboxEvent({ type: 'b' })]
+    expect(await target.publish(events, publishContext())).toMatchObject([
+      { outcome: 'retry', args: { error: expect.stringContaining('no outcome') } },
+      { outcome: 'retry', args: { error: expect.stringContaining('no outcome') } },
+    ])
+  })
+})
+
+describe('an event without a handler', () => {
+  const unknown = [outboxEvent({ type: 'order.lost' }), outboxEvent({ type: 'constructor' })]
+
+  it('LIFE-08: is dead, and the reason names its type', async () => {
+    expect(await handlers<Events>({}).publish(unknown, publishContext())).toMatchObject([
+      { outcome: 'dead', args: { error: "no handler for events of type 'order.lost'" } },
+      { outcome: 'dead', args: { error: "no handler for events of type 'constructor'" } },
+    ])
+  })
+
+  it('is done, or handled by another function, if one says so', async () => {
+    const ignoring = handlers({}, { otherwise: 'done' })
+    expect(await ignoring.publish(unknown, publishContext())).toMatchObject([
+      { outcome: 'done' },
+      { outcome: 'done' },
+    ])
+    const seen: string[] = []
+    const target = handlers({}, { otherwise: async ({ type }) => void seen.push(type) })
+    await target.publish(unknown, publishContext())
+    expect(seen).toEqual(['order.lost', 'constructor'])
+  })
+})

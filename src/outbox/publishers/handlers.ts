@@ -1,0 +1,91 @@
+/** Events to functions in this process, by their type. */
+import type { AnyPayloads, EventPayloads, OutboxEvent } from '../event.ts'
+import type { Answer, PublishContext, Publisher } from '../publisher.ts'
+import { dead, type Outcome, retry } from '../../worker/outcome.ts'
+import { wholeNumber } from './options.ts'
+import { answerTo, DONE, settled } from './publish-each.ts'
+
+type Result = Outcome | void
+
+/** What it returns or throws counts for its event alone; nothing at all is done. */
+export type EventHandler<Type extends string = string, Payload = unknown> = (
+  event: OutboxEvent<Type, Payload>,
+  context: PublishContext,
+) => Promise<Result> | Result
+
+export type EventHandlers<Payloads extends EventPayloads = AnyPayloads> = {
+  readonly [Type in keyof Payloads & string]?: EventHandler<Type, Payloads[Type]>
+}
+
+export interface HandlersOptions {
+  /** What becomes of an event whose type has no handler. Default 'dead'. */
+  readonly otherwise?: 'dead' | 'done' | EventHandler
+  /**
+   * The most events of one call. Default 1: each event is settled as soon as its handler is through. With more, the
+   * handlers of a batch run at the same time, and the slowest of them holds up the others' settlement.
+   */
+  readonly maxBatch?: number
+}
+
+/**
+ * ```ts
+ * handlers<{ 'order.paid': { id: string } }>({ 'order.paid': async ({ payload }) => ship(payload.id) })
+ * ```
+ */
+export function handlers<Payloads extends EventPayloads = AnyPayloads>(
+  byType: EventHandlers<Payloads>,
+  options: HandlersOptions = {},
+): Publisher {
+  const { otherwise = 'dead' } = options
+  const fallback = typeof otherwise === 'function' ? otherwise : otherwise === 'done' ? ignore : refuse
+  // A handler takes the payload of its type: the event it gets is found by that type, which no type can express.
+  const known = new Map(Object.entries(byType) as [string, EventHandler][])
+
+  async function answerFor(event: OutboxEvent, context: PublishContext): Promise<Answer> {
+    try {
+      const outcome = await (known.get(event.type) ?? fallback)(event, context)
+      return outcome === undefined ? DONE : checked(outcome)
+    } catch (error) {
+      return answerTo(error)
+    }
+  }
+
+  async function answersFor(
+    events: readonly OutboxEvent[],
+    context: PublishContext,
+  ): Promise<readonly Answer[]> {
+    return settled(await Promise.all(events.map(async (event) => answerFor(event, context))))
+  }
+
+  return {
+    name: 'handlers',
+    maxBatch: wholeNumber('handlers', 'maxBatch', options.maxBatch ?? 1),
+    // Without `async`: of most events nothing is left but the promise of their handler, and one made of it here.
+    publish(events, context) {
+      const [event] = events
+      if (event === undefined || events.length > 1) return answersFor(events, context)
+      try {
+        const running = (known.get(event.type) ?? fallback)(event, context)
+        // What a handler throws counts for the batch, which it is.
+        return Promise.resolve(running).then(answersOf)
+      } catch (error) {
+        return Promise.reject(error)
+      }
+    },
+  }
+}
+
+function answersOf(outcome: Result): readonly Answer[] | undefined {
+  return outcome === undefined ? undefined : [checked(outcome)]
+}
+
+const ignore: EventHandler = () => {}
+
+const refuse: EventHandler = ({ type }) => dead(`no handler for events of type '${type}'`)
+
+/** A handler written without types may return anything. */
+function checked(result: Outcome): Outcome {
+  const value: unknown = result
+  if (typeof value === 'object' && value !== null && 'outcome' in value && 'args' in value) return result
+  return retry({ error: new TypeError('the handler returned something that is no outcome') })
+}

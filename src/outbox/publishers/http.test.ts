@@ -1,0 +1,207 @@
+import { Agent } from 'undici'
+import { describe, expect, it, onTestFinished } from 'vitest'
+
+import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
+import { freePort } from '../../../test/support/brokers/port.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { useReceivers } from '../../../test/support/receiver.ts'
+import type { Publisher } from '../publisher.ts'
+import { SaturatedError } from '../../worker/outcome.ts'
+import { httpPublisher, type HttpPublisherOptions } from './http.ts'
+
+useQuietProcess()
+
+const startServer = useReceivers()
+
+function publisher(url: string, options: Partial<HttpPublisherOptions> = {}): Publisher {
+  const made = httpPublisher({ url, ...options })
+  onTestFinished(async () => made.close?.())
+  return made
+}
+
+describe('what arrives', () => {
+  it('LIFE-05: an event that is done was answered with 2xx: body, idempotency key, token and headers', async () => {
+    const server = await startServer()
+    const event = outboxEvent()
+    const target = publisher(server.url, { headers: { Authorization: 'Bearer x' } })
+    expect(await target.publish([event], publishContext())).toEqual([{ outcome: 'done', args: {} }])
+    const [request] = server.received
+    expect(JSON.parse(request?.body ?? '')).toEqual(event.payload)
+    expect(request?.headers).toMatchObject({
+      authorization: 'Bearer x',
+      'content-type': 'application/json',
+      'idempotency-key': event.eventId,
+      traceparent: event.headers['traceparent'],
+      'leasehold-event-id': event.eventId,
+      'leasehold-token': '9007199254740993',
+      'leasehold-attempt': '2',
+    })
+  })
+
+  it('headers of an event can neither break the request nor replace those of the publisher', async () => {
+    const server = await startServer()
+    const event = outboxEvent({
+      orderingKey: 'Zürich\r\nx: y',
+      headers: {
+        Host: 'evil.example',
+        'Content-Length': '1',
+        'Transfer-Encoding': 'x',
+        AUTHORIZATION: 'Bearer y',
+      },
+    })
+    const target = publisher(server.url, { headers: { authorization: 'Bearer x' } })
+    expect(await target.publish([event], publishContext())).toMatchObject([{ outcome: 'done' }])
+    const headers = server.received[0]?.headers
+    expect(headers?.host).toBe(new URL(server.url).host)
+    expect(headers?.authorization).toBe('Bearer x')
+    expect(headers?.['leasehold-ordering-key']).toBe('Z%C3%BCrich%0D%0Ax:%20y')
+    expect(headers).not.toHaveProperty('x')
+  })
+
+  it('a header name that HTTP does not allow makes its event dead, and nobody else', async () => {
+    const server = await startServer()
+    const events = [outboxEvent({ headers: { 'a b': 'c' } }), outboxEvent()]
+    expect(await publisher(server.url).publish(events, publishContext())).toMatchObject([
+      { outcome: 'dead', args: { error: expect.stringContaining('"a b"') } },
+      { outcome: 'done' },
+    ])
+  })
+
+  it('a CloudEvent in binary mode has ce- headers, in structured mode one document', async () => {
+    const server = await startServer()
+    const event = outboxEvent({ orderingKey: 'Euro € 😀' })
+    const source = '/orders'
+    await publisher(server.url, { envelope: { cloudevents: 'binary', source } }).publish(
+      [event],
+      publishContext(),
+    )
+    await publisher(server.url, { envelope: { cloudevents: 'structured', source } }).publish(
+      [event],
+      publishContext(),
+    )
+    const [binary, structured] = server.received
+    expect(binary?.headers).toMatchObject({
+      'content-type': 'application/json',
+      'ce-specversion': '1.0',
+      'ce-id': event.eventId,
+      'ce-source': '/orders',
+      'ce-type': 'order.paid',
+      // The example of the specification.
+      'ce-subject': 'Euro%20%E2%82%AC%20%F0%9F%98%80',
+    })
+    expect(structured?.headers['content-type']).toBe('application/cloudevents+json; charset=UTF-8')
+    expect(JSON.parse(structured?.body ?? '')).toMatchObject({ id: event.eventId, data: event.payload })
+  })
+
+  it('RULE-020-041: opens no more connections than it may', async () => {
+    const server = await startServer()
+    await publisher(server.url, { concurrency: 3 }).publish(outboxEvents(50), publishContext())
+    expect(server.received).toHaveLength(50)
+    expect(server.connections).toBe(3)
+  })
+})
+
+describe('in batches', () => {
+  it('LIFE-05: one request for all, and its answer is the answer for each', async () => {
+    const server = await startServer()
+    const events = outboxEvents(3)
+    const target = publisher(server.url, { batch: true })
+    expect(await target.publish(events, publishContext())).toEqual(
+      events.map(() => ({ outcome: 'done', args: {} })),
+    )
+    expect(server.received).toHaveLength(1)
+    const items: unknown = JSON.parse(server.received[0]?.body ?? '')
+    expect(items).toMatchObject(
+      events.map(({ eventId, payload }) => ({
+        id: eventId,
+        payload,
+        headers: { 'leasehold-token': '9007199254740993' },
+      })),
+    )
+  })
+
+  it('LIFE-17: of a batch that is refused, only what is refused alone is dead', async () => {
+    const poison = outboxEvent({ payload: 'poison' })
+    const server = await startServer(({ body }) => (body.includes('poison') ? 400 : 200))
+    const target = publisher(server.url, { batch: true })
+    expect(await target.publish([outboxEvent(), poison, outboxEvent()], publishContext())).toMatchObject([
+      { outcome: 'done' },
+      { outcome: 'dead' },
+      { outcome: 'done' },
+    ])
+  })
+
+  it('CloudEvents travel in the batch format', async () => {
+    const server = await startServer()
+    const envelope = { cloudevents: 'structured', source: '/orders' } as const
+    await publisher(server.url, { batch: true, envelope }).publish(outboxEvents(2), publishContext())
+    expect(server.received[0]?.headers['content-type']).toBe(
+      'application/cloudevents-batch+json; charset=UTF-8',
+    )
+    expect(JSON.parse(server.received[0]?.body ?? '')).toMatchObject([
+      { specversion: '1.0' },
+      { specversion: '1.0' },
+    ])
+  })
+})
+
+describe('when the server is away', () => {
+  it('LIFE-18: the batch is given back without an attempt, and goes through once it is back', async () => {
+    const port = await freePort()
+    const target = publisher(`http://127.0.0.1:${port}/events`, { probeUrl: `http://127.0.0.1:${port}/ok` })
+    const events = outboxEvents(3)
+    await expect(target.publish(events, publishContext())).rejects.toBeInstanceOf(SaturatedError)
+    await expect(target.probe?.(AbortSignal.timeout(5_000))).rejects.toThrow('ECONNREFUSED')
+    const batched = publisher(`http://127.0.0.1:${port}/events`, { batch: true })
+    await expect(batched.publish(events, publishContext())).rejects.toBeInstanceOf(SaturatedError)
+    await startServer(undefined, port)
+    await target.probe?.(AbortSignal.timeout(5_000))
+    expect(await target.publish(events, publishContext())).toHaveLength(3)
+  })
+
+  it('LIFE-17: what was answered before it went is told apart', async () => {
+    const server = await startServer((_request, response) => {
+      response.setHeader('connection', 'close')
+      response.end(() => void server.stop())
+    })
+    const target = publisher(server.url, { concurrency: 1 })
+    expect(await target.publish(outboxEvents(3), publishContext())).toMatchObject([
+      { outcome: 'done' },
+      { name: 'SaturatedError' },
+      { name: 'SaturatedError' },
+    ])
+  })
+
+  it('a probe that is answered with 5xx says that it is not well', async () => {
+    const server = await startServer(() => 503)
+    const target = publisher(server.url, { probeUrl: server.url })
+    await expect(target.probe?.(AbortSignal.timeout(5_000))).rejects.toThrow('HTTP 503')
+  })
+})
+
+describe('how it is made', () => {
+  it.each([
+    ['ftp://127.0.0.1/', 'http:// or https://'],
+    ['nonsense', 'http:// or https://'],
+    ['http://user:secret@127.0.0.1/', 'Leave credentials out'],
+  ])('refuses %s', (url, remedy) => {
+    expect(() => httpPublisher({ url })).toThrow(remedy)
+    expect(() => httpPublisher({ url })).not.toThrow('secret')
+  })
+
+  it('refuses a batch of binary CloudEvents: a request has one set of headers', () => {
+    const envelope = { cloudevents: 'binary', source: '/orders' } as const
+    expect(() => httpPublisher({ url: 'http://127.0.0.1/', batch: true, envelope })).toThrow('structured')
+  })
+
+  it('leaves an agent that is yours open', async () => {
+    const server = await startServer()
+    const mine = new Agent()
+    onTestFinished(async () => mine.close())
+    const target = httpPublisher({ url: server.url, dispatcher: mine })
+    await target.publish([outboxEvent()], publishContext())
+    await target.close?.()
+    expect(mine.closed).toBe(false)
+    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }])
+  })
+})

@@ -1,0 +1,155 @@
+/** Events to a stream of Redis, one XADD each, sent together and acknowledged one by one. */
+import type { RedisClientOptions } from 'redis'
+
+import type { OutboxEvent } from '../event.ts'
+import type { PublishContext, Publisher } from '../publisher.ts'
+import { PermanentError } from '../../worker/outcome.ts'
+import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
+import { type Connection, dialledConnection, givenConnection } from './connection.ts'
+import { loadClient } from './load-client.ts'
+import { refuse, usableUrl, wholeNumber } from './options.ts'
+import { publishEach } from './publish-each.ts'
+import { untilAborted } from '../../worker/until-aborted.ts'
+import { unavailable } from './unavailable.ts'
+
+/** What is used of a client of the package `redis`: a client, a pool or a cluster. */
+export interface RedisStreams {
+  readonly isReady?: boolean
+  readonly isOpen?: boolean
+  xAdd(
+    key: string,
+    id: string,
+    message: Record<string, string>,
+    options?: { TRIM?: { strategy: 'MAXLEN'; strategyModifier: '~'; threshold: number } },
+  ): Promise<unknown>
+  ping?(): Promise<unknown>
+}
+
+export interface RedisPublisherOptions {
+  /** `redis://127.0.0.1:6379` or `rediss://…` */
+  readonly url?: string
+  /** More for the client: credentials, TLS. */
+  readonly connect?: Omit<RedisClientOptions, 'url' | 'disableOfflineQueue'>
+  /** A connected client you have already: the publisher never closes it. */
+  readonly client?: RedisStreams
+  /** The stream, or where an event goes. Default: its type. */
+  readonly stream?: string | ((event: OutboxEvent) => string)
+  /** About how many entries a stream keeps (`MAXLEN ~`). Default: all. */
+  readonly maxLength?: number
+  readonly envelope?: Envelope
+  /** How long the replies of a batch may take. Default 5000. */
+  readonly timeoutMs?: number
+  /** Default 5000. */
+  readonly connectTimeoutMs?: number
+  /** The most events of one call. Default 100. */
+  readonly maxBatch?: number
+}
+
+/** Replies that speak of the server, not of the event: full, loading, failing over, unable to write. */
+const OF_THE_SERVER = new Set([
+  'OOM',
+  'LOADING',
+  'BUSY',
+  'READONLY',
+  'MASTERDOWN',
+  'CLUSTERDOWN',
+  'TRYAGAIN',
+  'MISCONF',
+  'NOREPLICAS',
+  'NOAUTH',
+])
+
+export function redisPublisher(options: RedisPublisherOptions): Publisher {
+  const envelope = usableEnvelope('redis', options.envelope)
+  const timeoutMs = wholeNumber('redis', 'timeoutMs', options.timeoutMs ?? 5_000)
+  const maxBatch = wholeNumber('redis', 'maxBatch', options.maxBatch ?? 100)
+  const { maxLength, stream } = options
+  if (maxLength !== undefined) wholeNumber('redis', 'maxLength', maxLength)
+  if (stream === '') refuse('redis', 'stream', stream, 'Give the name of a stream.')
+  const streamOf = typeof stream === 'function' ? stream : (event: OutboxEvent) => stream ?? event.type
+  const threshold = maxLength ?? 0
+  const trim = { TRIM: { strategy: 'MAXLEN', strategyModifier: '~', threshold } } as const
+  const connection = redisConnection(options)
+
+  async function send(client: RedisStreams, event: OutboxEvent): Promise<void> {
+    const { body, contentType, headers } = encode(event, envelope, BINDINGS.plain)
+    const entry = { ...headers, 'content-type': contentType, payload: body }
+    try {
+      await client.xAdd(streamOf(event), '*', entry, maxLength === undefined ? undefined : trim)
+    } catch (error) {
+      throw meaningOf(error, streamOf(event))
+    }
+  }
+
+  return {
+    name: 'redis',
+    maxBatch,
+    async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
+      const client = await untilAborted(signal, async () => connection.get()).catch((error: unknown) => {
+        throw signal.aborted ? error : unavailable('redis', 'cannot connect', error)
+      })
+      // A client with a queue of its own would keep what we send now, and send it when it may be another relay's.
+      if (client.isReady === false) throw unavailable('redis', 'has lost its connection')
+      return publishEach(events, {
+        signal,
+        timeoutMs,
+        send: async (event) => send(client, event),
+        silence: async () => {
+          connection.drop()
+          return unavailable('redis', `had no reply within ${timeoutMs} ms`)
+        },
+      })
+    },
+    async probe(signal) {
+      await untilAborted(signal, async () => {
+        const client = await connection.get()
+        if (client.isReady === false) throw unavailable('redis', 'has lost its connection')
+        await client.ping?.()
+      })
+    },
+    close: async () => connection.close(),
+  }
+}
+
+/** A stream that is no stream (WRONGTYPE) can be put right by an operator, so that it is a retry and not dead. */
+function meaningOf(error: unknown, stream: string): unknown {
+  if (!(error instanceof Error)) return error
+  // The client itself does not know how to send it, now or ever.
+  if (error instanceof TypeError) return new PermanentError(`it cannot be sent: ${error.message}`)
+  const [word = ''] = error.message.split(' ', 1)
+  const isReply = /^[A-Z]+$/.test(word)
+  if (!isReply) return unavailable('redis', 'lost its connection', error)
+  if (OF_THE_SERVER.has(word)) return unavailable('redis', 'was refused', error)
+  return new Error(`the stream '${stream}' refused it: ${error.message}`)
+}
+
+function redisConnection(options: RedisPublisherOptions): Connection<RedisStreams> {
+  const { url, client: given, connect } = options
+  if (given !== undefined) return givenConnection(async () => given)
+  if (url === undefined) refuse('redis', 'url', undefined, 'Give either url or client.')
+  usableUrl('redis', url, ['redis:', 'rediss:'])
+  const connectTimeoutMs = wholeNumber('redis', 'connectTimeoutMs', options.connectTimeoutMs ?? 5_000)
+  return dialledConnection(async () => {
+    const { createClient } = await loadClient('redis', 'redis', async () => import('redis'))
+    const client = createClient({
+      ...connect,
+      url,
+      disableOfflineQueue: true,
+      // Lost is lost: what was in flight is rejected at once, and the next batch dials again.
+      socket: { ...connect?.socket, connectTimeout: connectTimeoutMs, reconnectStrategy: false },
+    })
+    // Without a listener an error of the connection would end the process; the commands in flight hear of it.
+    client.on('error', () => {})
+    await client.connect()
+    return {
+      client,
+      isOpen: () => client.isReady,
+      close: async () => {
+        await client.close()
+      },
+      destroy: () => {
+        if (client.isOpen) client.destroy()
+      },
+    }
+  }, connectTimeoutMs)
+}

@@ -1,0 +1,64 @@
+/** Events as lines of JSON, to stdout or any other writable stream. */
+import type { Writable } from 'node:stream'
+
+import type { OutboxEvent } from '../event.ts'
+import { headersOf } from '../headers.ts'
+import type { PublishContext, Publisher } from '../publisher.ts'
+import { BINDINGS, cloudEvent, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
+import { wholeNumber } from './options.ts'
+import { untilAborted } from '../../worker/until-aborted.ts'
+import { unavailable } from './unavailable.ts'
+
+export interface StdoutPublisherOptions {
+  /** Default `process.stdout`. It is never ended. */
+  readonly stream?: Writable
+  /** `structured`: a line is a CloudEvent. `binary`: a line has `headers` with its attributes, and `data`. */
+  readonly envelope?: Envelope
+  /** The most events of one call. Default 100. */
+  readonly maxBatch?: number
+}
+
+export function stdoutPublisher(options: StdoutPublisherOptions = {}): Publisher {
+  const { stream = process.stdout } = options
+  const envelope = usableEnvelope('stdout', options.envelope)
+  const maxBatch = wholeNumber('stdout', 'maxBatch', options.maxBatch ?? 100)
+  // A reader that has gone is an error of the stream, which would end the process; the write hears of it as well.
+  const ignore = () => {}
+  stream.on('error', ignore)
+
+  return {
+    name: 'stdout',
+    maxBatch,
+    async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
+      if (!stream.writable) throw unavailable('stdout', 'cannot write: the stream has ended')
+      const lines = events.map((event) => `${JSON.stringify(lineOf(event, envelope))}\n`).join('')
+      await untilAborted(
+        signal,
+        async () =>
+          new Promise<void>((resolve, reject) => {
+            // Called when the lines have been handed over: to wait for it is to keep to the pace of the reader.
+            stream.write(lines, (error) => {
+              if (error === null || error === undefined) resolve()
+              else reject(unavailable('stdout', 'cannot write', error))
+            })
+          }),
+      )
+    },
+    async probe() {
+      if (!stream.writable) throw unavailable('stdout', 'cannot write: the stream has ended')
+    },
+    async close() {
+      stream.off('error', ignore)
+    },
+  }
+}
+
+function lineOf(event: OutboxEvent, envelope: Envelope): object {
+  if (envelope === 'none') {
+    const { id, eventId, type, orderingKey, createdAt, payload } = event
+    return { id, eventId, type, orderingKey, createdAt, headers: headersOf(event), payload }
+  }
+  if (envelope.cloudevents === 'structured') return cloudEvent(event, envelope.source)
+  const { headers, contentType } = encode(event, envelope, BINDINGS.plain)
+  return { headers: { ...headers, 'content-type': contentType }, data: event.payload }
+}

@@ -1,0 +1,28 @@
+/** How much there is of everything: asked often, so along the indexes, or by the statistics of PostgreSQL. */
+import { type Count, countRest, countUpTo } from '../../admin/counting.ts'
+import { type BrowseOptions, looking } from '../../admin/looking.ts'
+import type { Database } from '../../postgres/database.ts'
+import { tablesOf } from './tables.ts'
+
+export interface SyncCounts {
+  readonly open: Count
+  readonly completed: Count
+  readonly failed: Count
+  /** Chunks that are to be done, and nobody holds. */
+  readonly chunksWaiting: Count
+  readonly chunksLeased: Count
+}
+
+const OPEN = 'completed_at is null and failed_at is null'
+
+export async function countSync(db: Database, options: BrowseOptions = {}): Promise<SyncCounts> {
+  const { jobs, checkpoints } = tablesOf(options.schema)
+  return looking(db, options, { what: 'counting', remedy: 'Allow more time.' }, async (tx) => {
+    const open = await countUpTo(tx, jobs, OPEN)
+    const failed = await countUpTo(tx, jobs, 'failed_at is not null')
+    const completed = await countRest(tx, jobs, 'completed_at is not null', [open, failed])
+    const leased = await countUpTo(tx, checkpoints, 'locked_by is not null')
+    const chunksWaiting = await countUpTo(tx, checkpoints, `${OPEN} and wanted and locked_by is null`)
+    return { open, completed, failed, chunksWaiting, chunksLeased: leased }
+  })
+}

@@ -1,0 +1,155 @@
+/** Which endpoints have something waiting or failed, or get nothing at all, and why. */
+import { type BrowseOptions, looking } from '../../admin/looking.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import { COUNTING, PENDING, pendingEndpointsSql } from './counts.ts'
+import { bucketsOf, deliveriesOf, endpointsOf } from './tables.ts'
+
+/** Worst first. `open`: nothing is attempted; `probing`: the next delivery shows whether it is back. */
+const STATES = ['deleted', 'disabled', 'open', 'probing', 'ok'] as const
+
+export interface EndpointSummary {
+  readonly id: string
+  /** Null: it has been deleted. */
+  readonly url: string | null
+  readonly tenant: string | null
+  readonly state: (typeof STATES)[number]
+  /** Why it is disabled. */
+  readonly reason: string | null
+  /** Since when it is disabled, or its circuit open. */
+  readonly since: Date | null
+  /** Nothing is attempted before. */
+  readonly openUntil: Date | null
+  /** Counted up to `MOST_PENDING`. */
+  readonly pending: number
+  /** Among the newest 100,000 that have failed. */
+  readonly failed: number
+}
+
+export interface EndpointSummaries {
+  /** Those that get nothing first, then those with the most that has failed. */
+  readonly endpoints: readonly EndpointSummary[]
+  /** There are more than were asked for. */
+  readonly more: boolean
+}
+
+export interface EndpointSummaryOptions extends BrowseOptions {
+  /** Default 20. */
+  readonly limit?: number | undefined
+}
+
+/** From this on nobody counts further. */
+export const MOST_PENDING = 1_000
+
+/** The most endpoints that are read, of those that get nothing and of those for which something waits. */
+const MAX_ENDPOINTS = 1_000
+
+/** The most failed deliveries that are counted. */
+const MAX_FAILED = 100_000
+
+export async function summariseEndpoints(
+  db: Database,
+  options: EndpointSummaryOptions = {},
+): Promise<EndpointSummaries> {
+  const { schema, limit = 20 } = options
+  return looking(db, options, { ...COUNTING, what: 'counting by endpoint' }, async (tx) => {
+    const pending = new Map<string, number>()
+    const failed = new Map<string, number>()
+    for (const bucket of await bucketsOf(tx, schema)) {
+      add(pending, await pendingIn(tx, schema, bucket))
+      add(failed, await failedIn(tx, schema, bucket))
+    }
+    const known = await endpoints(tx, schema, [...new Set([...pending.keys(), ...failed.keys()])])
+    const summaries = [...known.values()].map((endpoint) => ({
+      ...endpoint,
+      pending: Math.min(MOST_PENDING, pending.get(endpoint.id) ?? 0),
+      failed: failed.get(endpoint.id) ?? 0,
+    }))
+    const deleted = [...pending].flatMap(([id, count]) =>
+      known.has(id)
+        ? []
+        : [{ ...DELETED, id, pending: Math.min(MOST_PENDING, count), failed: failed.get(id) ?? 0 }],
+    )
+    const all = [...summaries, ...deleted].sort(worstFirst)
+    return { endpoints: all.slice(0, limit), more: all.length > limit }
+  })
+}
+
+const DELETED = {
+  url: null,
+  tenant: null,
+  state: 'deleted',
+  reason: null,
+  since: null,
+  openUntil: null,
+} as const
+
+function worstFirst(a: EndpointSummary, b: EndpointSummary): number {
+  const byState = STATES.indexOf(a.state) - STATES.indexOf(b.state)
+  return byState || b.failed - a.failed || b.pending - a.pending || a.id.localeCompare(b.id)
+}
+
+interface Counted {
+  readonly endpointId: string
+  readonly count: number
+}
+
+function add(sums: Map<string, number>, counted: readonly Counted[]): void {
+  for (const { endpointId, count } of counted) sums.set(endpointId, (sums.get(endpointId) ?? 0) + count)
+}
+
+/** What can be attempted, or waits for its next attempt; in flight included. */
+async function pendingIn(tx: Queryable, schema: string | undefined, bucket: number): Promise<Counted[]> {
+  const table = deliveriesOf(schema)
+  const counts = Object.values(PENDING).map(
+    (part) => `(
+  select count(*)::int from (
+    select from ${table} as d
+    where d.bucket = $1::smallint and d.endpoint_id = waiting.endpoint_id and ${part}
+    limit ${MOST_PENDING}
+  ) as found
+)`,
+  )
+  const { rows } = await tx.query<Counted>({
+    text: `with recursive ${pendingEndpointsSql(table, ['unkeyed', 'suspects', 'keyed'])}
+select waiting.endpoint_id as "endpointId", ${counts.join(' + ')} as count
+from waiting where endpoint_id is not null limit ${MAX_ENDPOINTS}`,
+    values: [bucket],
+  })
+  return rows
+}
+
+async function failedIn(tx: Queryable, schema: string | undefined, bucket: number): Promise<Counted[]> {
+  const { rows } = await tx.query<Counted>({
+    text: `select endpoint_id as "endpointId", count(*)::int as count from (
+  select endpoint_id from ${deliveriesOf(schema)} where bucket = $1::smallint and delivery_status = 'failed'
+  order by failed_at desc limit ${MAX_FAILED}
+) as found group by endpoint_id`,
+    values: [bucket],
+  })
+  return rows
+}
+
+type Endpoint = Omit<EndpointSummary, 'pending' | 'failed'>
+
+/** These, and those that get nothing. */
+async function endpoints(
+  tx: Queryable,
+  schema: string | undefined,
+  ids: readonly string[],
+): Promise<Map<string, Endpoint>> {
+  const { rows } = await tx.query<Endpoint>({
+    text: `select id, url, tenant, disabled_reason as reason, coalesce(disabled_at, failing_since) as since,
+  open_until as "openUntil", case
+    when not enabled then 'disabled'
+    when failing_since is null then 'ok'
+    when open_until > now() then 'open'
+    else 'probing'
+  end as state
+from ${endpointsOf(schema)}
+where id = any ($1::uuid[])
+  or id in (select id from ${endpointsOf(schema)} where not enabled or failing_since is not null limit ${MAX_ENDPOINTS})`,
+    values: [ids],
+  })
+  return new Map(rows.map((row) => [row.id, row]))
+}
