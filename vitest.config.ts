@@ -7,6 +7,7 @@ export default defineConfig({
     // Tests wait for events; this only bounds a hang.
     testTimeout: 120_000,
     hookTimeout: 120_000,
+    expect: { poll: { timeout: 60_000, interval: 20 } },
     pool: 'forks',
     maxWorkers: 4,
   },

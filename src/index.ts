@@ -1,32 +1,49 @@
 /**
  * Time-bounded, fenced leases on the rows of any PostgreSQL table.
  *
- * Declare a table with `leaseTable` and have it worked off by `startRuntime`; or open a store on it with
- * `openLeaseStore`, and claim, renew, settle, release and reap its rows yourself. `openDatabase` is the pool these run
- * on; `migrate` brings Leasehold's own schema up to date.
+ * Declare a table with `leaseTable`, and either have `startRuntime` process its rows, or open a store on it with
+ * `openLeaseStore` and claim, renew, settle, release and reap its rows yourself. `openDatabase` opens the connection
+ * pool that these use; `migrate` creates or updates Leasehold's own schema.
+ *
+ * The four applications have entry points of their own: `leasehold/outbox`, `leasehold/webhooks`, `leasehold/sync` and
+ * `leasehold/reconcile`.
  */
-export { ERROR_CODES, isLeaseholdError, LeaseholdError, type ErrorCode } from './errors.ts'
-export * from './lease/index.ts'
-export * from './worker/index.ts'
+
+// Lease tables
+export { leaseTable } from './lease/declaration.ts'
+export type { LeaseTable, LeaseTableDeclaration } from './lease/table.ts'
+export { openLeaseStore, type LeaseStore } from './lease/store.ts'
+export type { Lease } from './lease/lease.ts'
+export type { RetryPolicy } from './lease/retry-policy.ts'
+
+// Workers
 export {
-  createMetrics,
-  databaseGauge,
-  gauge,
-  loadOpenTelemetry,
-  logEvents,
-  observeWithOpenTelemetry,
-  pendingAge,
-} from './observe/index.ts'
-export {
-  migrate,
-  openDatabase,
-  type Database,
-  type DatabaseEvent,
-  type DatabaseOptions,
-  type Migrated,
-  type MigrateOptions,
-  type Queryable,
-  type Result,
-  type Statement,
-  type TransactionOptions,
-} from './postgres/index.ts'
+  changeSettings,
+  dead,
+  done,
+  Events,
+  fixedGroups,
+  listWorkers,
+  PermanentError,
+  readSettings,
+  retry,
+  SaturatedError,
+  settleAs,
+  startRuntime,
+  type EventMap,
+  type HandlerContext,
+  type Outcome,
+  type Runtime,
+  type RuntimeOptions,
+  type WorkDeclaration,
+  type WorkerSettings,
+} from './worker/index.ts'
+
+// Logs and metrics
+export { createMetrics, logEvents, observeWithOpenTelemetry } from './observe/index.ts'
+
+// PostgreSQL
+export { migrate, openDatabase, type Database, type Queryable } from './postgres/index.ts'
+
+// Errors
+export { isLeaseholdError, LeaseholdError, type ErrorCode } from './errors.ts'
