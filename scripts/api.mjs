@@ -14,7 +14,7 @@ export async function apiReport() {
   for (const [path, target] of Object.entries(exports)) {
     if (typeof target !== 'object' || target.types === undefined) continue
     const declarations = await exportsOf(join(ROOT, target.types))
-    const names = [...declarations.keys()].toSorted()
+    const names = [...declarations.keys()].toSorted((a, b) => (a < b ? -1 : 1))
     const title = `# ${name}${path.slice(1)} (${names.length} names)`
     sections.push([title, ...names.map((each) => declarations.get(each))].join('\n\n'))
   }

@@ -76,7 +76,7 @@ export function drawGraph(arrows) {
       .filter((to) => !tos.some((other) => other !== to && reaches(other, to)))
       .map((to) => `  ${from} --> ${to}`),
   )
-  return ['```mermaid', 'flowchart TD', ...lines.toSorted(), '```'].join('\n')
+  return ['```mermaid', 'flowchart TD', ...lines.toSorted((a, b) => (a < b ? -1 : 1)), '```'].join('\n')
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
