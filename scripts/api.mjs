@@ -29,7 +29,9 @@ async function exportsOf(file) {
   const found = new Map()
   const statements = await statementsOf(file)
   for (const statement of statements) {
-    const reexport = /^export (?:type )?(?:\{(?<names>[^}]*)\}|\*)(?: from '(?<from>[^']+)')?;$/s.exec(statement)
+    const reexport = /^export (?:type )?(?:\{(?<names>[^}]*)\}|\*)(?: from '(?<from>[^']+)')?;$/s.exec(
+      statement,
+    )
     if (reexport === null) {
       const declared = declaredName(statement)
       // The overloads of a function follow each other.
@@ -82,7 +84,9 @@ function sourceFile(file, specifier) {
 }
 
 function declaredName(statement) {
-  return /^(?:export )?(?:declare )?(?:abstract )?(?:function|class|interface|type|const)\s+(\w+)/.exec(statement)?.[1]
+  return /^(?:export )?(?:declare )?(?:abstract )?(?:function|class|interface|type|const)\s+(\w+)/.exec(
+    statement,
+  )?.[1]
 }
 
 /** The top-level statements of a declaration file, without comments and private members. Each starts in column 1. */

@@ -11,9 +11,11 @@ it('folders import from lower layers only, so there is no cycle between folders'
 it('every folder of src has a layer', async () => {
   const entries = await readdir(new URL('../src', import.meta.url), { withFileTypes: true })
   const folders = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name)
-  expect(LAYERS.flat().filter((folder) => folder !== 'base' && folder !== 'index').toSorted()).toEqual(
-    folders.toSorted(),
-  )
+  expect(
+    LAYERS.flat()
+      .filter((folder) => folder !== 'base' && folder !== 'index')
+      .toSorted(),
+  ).toEqual(folders.toSorted())
 })
 
 it('an arrow to a higher layer, to the same layer, or to a folder without a layer is found', () => {
