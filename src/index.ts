@@ -40,7 +40,9 @@ export {
 } from './worker/index.ts'
 
 // Logs and metrics
-export { createMetrics, logEvents, observeWithOpenTelemetry } from './observe/index.ts'
+export { logEvents } from './observe/log.ts'
+export { createMetrics } from './observe/prometheus.ts'
+export { observeWithOpenTelemetry } from './observe/opentelemetry.ts'
 
 // PostgreSQL
 export { migrate, openDatabase, type Database, type Queryable } from './postgres/index.ts'

@@ -11,7 +11,7 @@ import { goOnWithout, replayTimeouts } from '../examples/operate.ts'
 import { runShop } from '../examples/outbox.ts'
 import { gatewayPublisher } from '../examples/publisher.ts'
 import { type PrismaLike, writeChecked, writeMany, writeWithEach } from '../examples/writers.ts'
-import { loadSettings } from '../src/config/index.ts'
+import { loadSettings } from '../src/config/load.ts'
 import { useDatabase } from './support/database.ts'
 import { marked, projectFile, snippets } from './support/snippets.ts'
 

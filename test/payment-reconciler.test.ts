@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { loadSettings } from '../src/config/index.ts'
+import { loadSettings } from '../src/config/load.ts'
 import { EXAMPLE } from './support/payment-example.ts'
 import { marked, projectFile, snippets } from './support/snippets.ts'
 

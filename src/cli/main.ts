@@ -3,25 +3,25 @@ import { once } from 'node:events'
 import { userInfo } from 'node:os'
 import { createInterface } from 'node:readline/promises'
 import { text } from 'node:stream/consumers'
+import { keepHeapSmall } from './process.ts'
 import { runProgram } from './program.ts'
-import { keepHeapSmall } from './small-heap.ts'
 
-/** Long enough for what is being written; whatever else keeps the process alive by then does so by mistake. */
-const LINGER_MS = 2_000
+/** Long enough to finish writing output. Anything else that still keeps the process alive does so by mistake. */
+const EXIT_AFTER_MS = 2_000
 
 keepHeapSmall()
 
-// A reader that went away (`leasehold up | head`, a closed terminal) must not end us before our parts are stopped.
+// When the reader of the output closes it (`leasehold up | head`, a closed terminal), the parts must still be stopped.
 for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
 
 async function ask(question: string): Promise<string> {
-  const line = createInterface({ input: process.stdin, output: process.stderr })
-  // Ctrl-C and the end of the input close it without an answer: the question then waits for ever, or rejects.
-  const closed = once(line, 'close').then(() => '')
+  const prompt = createInterface({ input: process.stdin, output: process.stderr })
+  // Ctrl-C and the end of the input close it without an answer; the question then never resolves, or rejects.
+  const closed = once(prompt, 'close').then(() => '')
   try {
-    return await Promise.race([closed, line.question(question).catch(() => '')])
+    return await Promise.race([closed, prompt.question(question).catch(() => '')])
   } finally {
-    line.close()
+    prompt.close()
   }
 }
 
@@ -36,4 +36,4 @@ process.exitCode = await runProgram(process.argv.slice(2), {
   ask: process.stdin.isTTY && process.stderr.isTTY ? ask : undefined,
   account: () => userInfo().username,
 })
-setTimeout(() => process.exit(), LINGER_MS).unref()
+setTimeout(() => process.exit(), EXIT_AFTER_MS).unref()

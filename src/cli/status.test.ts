@@ -12,7 +12,7 @@ beforeEach(async () => {
   await emptySync(db)
 })
 
-it('an empty outbox with nobody at work', async () => {
+it('shows zeros when there are no workers and no rows', async () => {
   expect((await status()).stdout).toBe(`No workers.
 
 OUTBOX            PENDING  LEASED  PUBLISHED  DEAD  OLDEST PENDING
@@ -26,7 +26,7 @@ leasehold.sync_jobs  0     0          0       0               0
 `)
 })
 
-it('counts by state, the age of the oldest that waits, and the keys that are held up, with what to do', async () => {
+it('shows events by state, the age of the oldest pending event, and held-up keys with the remedy', async () => {
   await makeEvents(db, 1, {
     status: 'DEAD',
     parked: true,
@@ -58,7 +58,7 @@ it('counts by state, the age of the oldest that waits, and the keys that are hel
   ])
 })
 
-it('--json is one document with stable names', async () => {
+it('--json prints one document with stable names', async () => {
   await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k'`, attempts: 1, error: 'x' })
   await makeEvents(db, 1)
   const { stdout } = await status(['--json'])
@@ -118,8 +118,8 @@ it('--json is one document with stable names', async () => {
   })
 })
 
-it('webhooks by state, and the endpoints that get nothing, with what to do', async () => {
-  const disabled = await makeEndpoint(db, { url: 'https://gone.example/', disabledReason: 'answered\n410' })
+it('shows deliveries by state, and the endpoints that receive nothing with the remedy', async () => {
+  const disabled = await makeEndpoint(db, { url: 'https://shut.example/', disabledReason: 'answered\n410' })
   const well = await makeEndpoint(db, { url: 'https://well.example/' })
   await makeDeliveries(db, disabled, 1_500, { agoMs: 300_000 })
   await makeDeliveries(db, well, 2, { owner: 'host:1' })
@@ -130,12 +130,12 @@ it('webhooks by state, and the endpoints that get nothing, with what to do', asy
     'WEBHOOKS                  PENDING  LEASED  DELIVERED  FAILED  OLDEST PENDING',
     'leasehold.webhook_outbox  1,500    2       3          4       5 min',
     '',
-    'ENDPOINT               STATE     PENDING        FAILED  NOTE',
+    'ENDPOINT               STATE     PENDING        FAILED  DETAIL',
     expect.stringMatching(
-      /^https:\/\/gone.example\/ {2}disabled {2}1,000 or more {2}0 {7}disabled for \d+ s: answered 410$/,
+      /^https:\/\/shut.example\/ {2}disabled {2}1,000 or more {2}0 {7}disabled for \d+ s: answered 410$/,
     ),
     'https://well.example/  ok        2              4',
-    "What has failed can be delivered once more: `leasehold webhooks recover --since … --reason '…'`.",
+    "To deliver what has failed once more: `leasehold webhooks recover --since … --reason '…'`.",
     '',
   ])
   expect(JSON.parse((await status(['--json'])).stdout)).toMatchObject({
@@ -156,7 +156,7 @@ it('webhooks by state, and the endpoints that get nothing, with what to do', asy
   })
 })
 
-it('sync jobs and chunks by state, and how far the open ones have come, with what to do', async () => {
+it('shows sync jobs and chunks by state, and the progress of open jobs with the remedy', async () => {
   const syncing = await makeJob(db, { agoMs: 600_000 })
   await makeChunks(db, syncing, 20, { state: 'done', rows: 300, agoMs: 5_000 })
   await makeChunks(db, syncing, 2, { state: 'running', from: 21 })
@@ -171,7 +171,7 @@ it('sync jobs and chunks by state, and how far the open ones have come, with wha
     'JOB  SYNC     MATRIX  PHASE    PROGRESS               ROWS   ROWS/S  LEFT  NOTE',
     '1    numbers  m       syncing  █████░░░░░ 50 % of 40  6,000  100     60 s',
     '2    numbers  o       failed   -                      0      -       -     no plan',
-    "What has failed can be tried once more: `leasehold sync retry <job> --reason '…'`.",
+    "To try what has failed once more: `leasehold sync retry <job> --reason '…'`.",
     '',
   ])
   expect(JSON.parse((await status(['--json'])).stdout)).toMatchObject({
@@ -186,7 +186,7 @@ it('sync jobs and chunks by state, and how far the open ones have come, with wha
   })
 })
 
-it('a schema from before the outbox shows the rest, and what to do', async () => {
+it('for a schema without the applications, shows the workers and what to do', async () => {
   await db.query({ text: 'create schema earlier' })
   await db.query({ text: 'create table earlier.workers (like leasehold.workers)' })
   const { code, stdout } = await status(['--schema', 'earlier'])

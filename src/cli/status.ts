@@ -1,66 +1,116 @@
+/** `leasehold status`: which worker processes run, and how much is waiting in each table. */
 import { tableName } from '../lease/index.ts'
-import { pendingAge, pendingCount } from '../observe/index.ts'
+import { pendingAge, pendingCount } from '../lease/backlog.ts'
+import {
+  countByStatus,
+  oldestPending,
+  type OldestPending,
+  type StatusCounts,
+} from '../outbox/admin/browse-counts.ts'
+import {
+  type HeldUpKey,
+  keysHeldUp,
+  type KeysHeldUp,
+  MAX_KEYS,
+  MAX_WAITING,
+} from '../outbox/admin/browse-keys.ts'
+import { isMissingTable } from '../postgres/failures.ts'
 import type { Database } from '../postgres/index.ts'
+import { countSync, type SyncCounts } from '../sync/admin/count-all.ts'
+import { progressOfAll, type ProgressOfAll } from '../sync/admin/progress.ts'
+import {
+  countDeliveries,
+  type DeliveryCounts,
+  oldestPendingDelivery,
+  type OldestPendingDelivery,
+} from '../webhooks/admin/counts.ts'
+import {
+  type EndpointSummaries,
+  type EndpointSummary,
+  MOST_PENDING,
+  summariseEndpoints,
+} from '../webhooks/admin/endpoint-summary.ts'
 import { listWorkers, type WorkDeclaration, type WorkerRow } from '../worker/index.ts'
-import { outboxJson, outboxText, readOutbox } from './outbox-status.ts'
-import type { Run } from './run.ts'
-import { withRunningDatabase } from './running-database.ts'
-import { readSync, syncJson, syncText } from './sync-status.ts'
-import { columns, duration, printableJson } from './text-columns.ts'
-import { readWebhooks, webhooksJson, webhooksText } from './webhooks-status.ts'
+import type { Run } from './command.ts'
+import { withRunningDatabase } from './database.ts'
+import { isSet } from './flags.ts'
+import { columns, countText, duration, grouped, printableJson, relative } from './output.ts'
+import { jobsText } from './sync/progress-text.ts'
+import { jobJson } from './sync/status.ts'
 
-/** A table whose rows cannot be counted in this time is shown without numbers. */
+/** A table whose rows cannot be counted within this time is shown without numbers. */
 const COUNT_TIMEOUT_MS = 5_000
 
-type TableStatus = { readonly table: string } & (
-  | { readonly problem: string }
-  | {
-      readonly pending: number
-      readonly leased: number
-      /** From this on nobody counted further. */
-      readonly most: number
-      /** Null: the table has no moment to tell it by. */
-      readonly oldestPendingMs: number | null
-    }
-)
+/** How many blocked keys, endpoints and jobs are listed. */
+const MAX_LISTED = 10
 
-/** Who works, and what waits. */
+/** The tables of the applications have sections of their own. */
+const APPLICATION_TABLES = ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_checkpoints']
+
 export async function status({ loaded, log, print, flags, terminal }: Run): Promise<number> {
-  const { schema } = loaded.settings
+  const { schema, workers } = loaded.settings
   return withRunningDatabase(loaded, log, async (db) => {
-    const workers = await listWorkers(db, schema)
-    const outbox = await readOutbox(db, schema)
-    const webhooks = await readWebhooks(db, schema)
-    const sync = await readSync(db, schema)
-    // These have lines of their own, also when a worker of this config works on them.
-    const ours = new Set(
-      ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_checkpoints'].map((table) => `${schema}.${table}`),
+    const processes = await listWorkers(db, schema)
+    const outbox = await readOrProblem('outbox', schema, async () => readOutbox(db, schema))
+    const webhooks = await readOrProblem('webhooks', schema, async () => readWebhooks(db, schema))
+    const sync = await readOrProblem('sync', schema, async () => readSync(db, schema))
+    const tables = await Promise.all(
+      declaredTables(workers, schema).map(async (table) => readTable(db, table)),
     )
-    const declared = loaded.settings.workers.filter(({ table }) => !ours.has(tableName(table)))
-    const tables = new Map(declared.map(({ table }) => [tableName(table), table]))
-    const found = await Promise.all([...tables.values()].map(async (table) => readTable(db, table)))
-    const now = new Date()
-    if (flags['json'] === true) {
-      const read = { outbox: outboxJson(outbox), webhooks: webhooksJson(webhooks), sync: syncJson(sync) }
-      print(`${printableJson({ workers, ...read, tables: found })}\n`)
+    if (isSet(flags, 'json')) {
+      const document = {
+        workers: processes,
+        outbox: outboxJson(outbox),
+        webhooks: webhooksJson(webhooks),
+        sync: syncJson(sync),
+        tables,
+      }
+      print(`${printableJson(document)}\n`)
       return 0
     }
-    print(`${aboutWorkers(workers, now)}\n\n${outboxText(outbox, schema, now, terminal.width)}\n`)
-    print(`\n${webhooksText(webhooks, schema, now, terminal.width)}\n`)
-    print(`\n${syncText(sync, schema, terminal.width)}\n`)
-    if (found.length > 0) {
-      print(`\n${columns([['TABLE', 'PENDING', 'LEASED', 'OLDEST PENDING'], ...found.map(aboutTable)])}\n`)
-    }
+    const now = new Date()
+    const { width } = terminal
+    const sections = [
+      workersText(processes, now),
+      outboxText(outbox, schema, now, width),
+      webhooksText(webhooks, schema, now, width),
+      syncText(sync, schema, width),
+      ...(tables.length === 0 ? [] : [tablesText(tables)]),
+    ]
+    print(`${sections.join('\n\n')}\n`)
     return 0
   })
 }
 
-function aboutWorkers(workers: readonly WorkerRow[], now: Date): string {
-  const present = workers.filter(({ state }) => state !== 'stopped')
-  const stopped = workers.length - present.length
-  const note = stopped === 0 ? '' : `\n${stopped} more stopped within the last day.`
-  if (present.length === 0) return `No workers.${note}`
-  const lines = present.map(({ id, state, roles, inFlight, lastSeenAt, version }) => [
+/** What was read, or why it could not be read. */
+type Read<Status> = Status | { readonly problem: string }
+
+async function readOrProblem<Status>(
+  application: string,
+  schema: string,
+  read: () => Promise<Status>,
+): Promise<Read<Status>> {
+  try {
+    return await read()
+  } catch (error) {
+    if (isMissingTable(error))
+      return { problem: `the schema ${schema} has no ${application} yet: run \`leasehold migrate\`` }
+    return { problem: messageOf(error) }
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}
+
+// The worker processes.
+
+function workersText(processes: readonly WorkerRow[], now: Date): string {
+  const present = processes.filter(({ state }) => state !== 'stopped')
+  const stopped = processes.length - present.length
+  const stoppedText = stopped === 0 ? '' : `\n${stopped} more stopped within the last day.`
+  if (present.length === 0) return `No workers.${stoppedText}`
+  const rows = present.map(({ id, state, roles, inFlight, lastSeenAt, version }) => [
     id,
     state,
     roles.join(', '),
@@ -68,9 +118,207 @@ function aboutWorkers(workers: readonly WorkerRow[], now: Date): string {
     `${duration(now.getTime() - lastSeenAt.getTime())} ago`,
     version,
   ])
-  const reaper = present.some(({ state, roles }) => state === 'alive' && roles.includes('reaper'))
-  const warning = reaper ? '' : '\nNo reaper is alive: run `leasehold work --only reaper`.'
-  return `${columns([['WORKER', 'STATE', 'ROLES', 'IN FLIGHT', 'LAST SEEN', 'VERSION'], ...lines])}${note}${warning}`
+  const hasReaper = present.some(({ state, roles }) => state === 'alive' && roles.includes('reaper'))
+  const warning = hasReaper ? '' : '\nNo reaper is alive: run `leasehold work --only reaper`.'
+  const headings = ['WORKER', 'STATE', 'ROLES', 'IN FLIGHT', 'LAST SEEN', 'VERSION']
+  return `${columns([headings, ...rows])}${stoppedText}${warning}`
+}
+
+// The outbox: how many events are in each state, how long the oldest has waited, and which keys are held up.
+
+interface OutboxStatus {
+  readonly counts: StatusCounts
+  readonly oldestPending: OldestPending | undefined
+  readonly keysHeldUp: KeysHeldUp
+}
+
+async function readOutbox(db: Database, schema: string): Promise<OutboxStatus> {
+  const options = { schema, timeoutMs: COUNT_TIMEOUT_MS }
+  return {
+    counts: await countByStatus(db, options),
+    oldestPending: await oldestPending(db, options),
+    keysHeldUp: await keysHeldUp(db, { ...options, limit: MAX_LISTED }),
+  }
+}
+
+function outboxText(read: Read<OutboxStatus>, schema: string, now: Date, width: number | undefined): string {
+  const name = `${schema}.outbox`
+  if ('problem' in read) return `${name}: ${read.problem}`
+  const { counts, keysHeldUp: held } = read
+  const oldest = read.oldestPending === undefined ? '-' : duration(read.oldestPending.waitingMs)
+  const states = [counts.PENDING, counts.CLAIMED, counts.PUBLISHED, counts.DEAD]
+  const table = columns([
+    ['OUTBOX', 'PENDING', 'LEASED', 'PUBLISHED', 'DEAD', 'OLDEST PENDING'],
+    [name, ...states.map(countText), oldest],
+  ])
+  return held.keys.length === 0 ? table : `${table}\n\n${keysText(held, now, width)}`
+}
+
+function outboxJson(read: Read<OutboxStatus>): unknown {
+  if ('problem' in read) return read
+  const { PENDING, CLAIMED, PUBLISHED, DEAD } = read.counts
+  return {
+    counts: { pending: PENDING, claimed: CLAIMED, published: PUBLISHED, dead: DEAD },
+    oldestPending: read.oldestPending ?? null,
+    keysHeldUp: read.keysHeldUp.keys,
+    moreKeysHeldUp: read.keysHeldUp.more || read.keysHeldUp.partial,
+  }
+}
+
+function keysText({ keys, more, partial }: KeysHeldUp, now: Date, width: number | undefined): string {
+  const rows = keys.map((key) => [
+    key.orderingKey,
+    key.state,
+    key.id,
+    String(key.attempts),
+    atMost(key.waiting, MAX_WAITING),
+    nextTry(key, now),
+    key.lastError ?? '',
+  ])
+  const headings = ['KEY HELD UP', 'STATE', 'BY EVENT', 'FAILED', 'WAITING', 'NEXT TRY', 'LAST ERROR']
+  const remarks = [
+    ...(more ? ['There are more.'] : []),
+    ...(partial ? [`Only the first ${grouped(MAX_KEYS)} keys with unfinished events were examined.`] : []),
+    ...(keys.some(({ state }) => state === 'parked')
+      ? ["A parked key waits for you: `leasehold outbox unblock <key> --reason '…'`."]
+      : []),
+  ]
+  return [columns([headings, ...rows], width), ...remarks].join('\n')
+}
+
+function nextTry({ state, availableAt }: HeldUpKey, now: Date): string {
+  if (state === 'parked') return '-'
+  if (availableAt === null) return 'now'
+  return availableAt > now ? relative(availableAt, now) : 'due'
+}
+
+// Webhooks: how many deliveries are in each state, how long the oldest has waited, and which endpoints get nothing.
+
+interface WebhooksStatus {
+  readonly counts: DeliveryCounts
+  readonly oldestPending: OldestPendingDelivery | undefined
+  readonly endpoints: EndpointSummaries
+}
+
+async function readWebhooks(db: Database, schema: string): Promise<WebhooksStatus> {
+  const options = { schema, timeoutMs: COUNT_TIMEOUT_MS }
+  return {
+    counts: await countDeliveries(db, options),
+    oldestPending: await oldestPendingDelivery(db, options),
+    endpoints: await summariseEndpoints(db, { ...options, limit: MAX_LISTED }),
+  }
+}
+
+function webhooksText(
+  read: Read<WebhooksStatus>,
+  schema: string,
+  now: Date,
+  width: number | undefined,
+): string {
+  const name = `${schema}.webhook_outbox`
+  if ('problem' in read) return `${name}: ${read.problem}`
+  const { counts, endpoints } = read
+  const oldest = read.oldestPending === undefined ? '-' : duration(read.oldestPending.waitingMs)
+  const states = [counts.pending, counts.inFlight, counts.delivered, counts.failed]
+  const table = columns([
+    ['WEBHOOKS', 'PENDING', 'LEASED', 'DELIVERED', 'FAILED', 'OLDEST PENDING'],
+    [name, ...states.map(countText), oldest],
+  ])
+  return endpoints.endpoints.length === 0 ? table : `${table}\n\n${endpointsText(endpoints, now, width)}`
+}
+
+function webhooksJson(read: Read<WebhooksStatus>): unknown {
+  if ('problem' in read) return read
+  return {
+    counts: read.counts,
+    oldestPending: read.oldestPending ?? null,
+    endpoints: read.endpoints.endpoints,
+    moreEndpoints: read.endpoints.more,
+  }
+}
+
+function endpointsText({ endpoints, more }: EndpointSummaries, now: Date, width: number | undefined): string {
+  const rows = endpoints.map((endpoint) => [
+    endpoint.url ?? endpoint.id,
+    endpoint.state,
+    atMost(endpoint.pending, MOST_PENDING),
+    grouped(endpoint.failed),
+    endpointDetail(endpoint, now),
+  ])
+  const remarks = [
+    ...(more ? ['There are more.'] : []),
+    ...(endpoints.some(({ failed }) => failed > 0)
+      ? ["To deliver what has failed once more: `leasehold webhooks recover --since … --reason '…'`."]
+      : []),
+  ]
+  const headings = ['ENDPOINT', 'STATE', 'PENDING', 'FAILED', 'DETAIL']
+  return [columns([headings, ...rows], width), ...remarks].join('\n')
+}
+
+function endpointDetail({ state, reason, since, openUntil }: EndpointSummary, now: Date): string {
+  const forLong = since === null ? '' : ` for ${duration(now.getTime() - since.getTime())}`
+  const details: Readonly<Record<EndpointSummary['state'], string>> = {
+    deleted: 'a dispatcher will soon give up its pending deliveries',
+    disabled: `disabled${forLong}${reason === null ? '' : `: ${reason}`}`,
+    open: `failing${forLong}; next probe ${openUntil === null ? 'soon' : relative(openUntil, now)}`,
+    probing: `failing${forLong}; the next delivery is a probe`,
+    ok: '',
+  }
+  return details[state]
+}
+
+// Sync: how many jobs and chunks are in each state, and how far the open jobs are.
+
+interface SyncStatus {
+  readonly counts: SyncCounts
+  readonly progress: ProgressOfAll
+}
+
+async function readSync(db: Database, schema: string): Promise<SyncStatus> {
+  const options = { schema, timeoutMs: COUNT_TIMEOUT_MS }
+  return {
+    counts: await countSync(db, options),
+    progress: await progressOfAll(db, { ...options, limit: MAX_LISTED }),
+  }
+}
+
+function syncText(read: Read<SyncStatus>, schema: string, width: number | undefined): string {
+  const name = `${schema}.sync_jobs`
+  if ('problem' in read) return `${name}: ${read.problem}`
+  const { counts, progress } = read
+  const { open, completed, failed, chunksWaiting, chunksLeased } = counts
+  const table = columns([
+    ['SYNC', 'OPEN', 'COMPLETED', 'FAILED', 'CHUNKS WAITING', 'CHUNKS LEASED'],
+    [name, ...[open, completed, failed, chunksWaiting, chunksLeased].map(countText)],
+  ])
+  if (progress.jobs.length === 0) return table
+  const remark = progress.jobs.some(({ phase }) => phase === 'failed')
+    ? "\nTo try what has failed once more: `leasehold sync retry <job> --reason '…'`."
+    : ''
+  return `${table}\n\n${jobsText(progress, width)}${remark}`
+}
+
+function syncJson(read: Read<SyncStatus>): unknown {
+  if ('problem' in read) return read
+  const { jobs, more } = read.progress
+  return { counts: read.counts, jobs: jobs.map(jobJson), moreJobs: more }
+}
+
+// Other tables, which the config file declares workers for.
+
+type TableStatus = { readonly table: string } & Read<{
+  readonly pending: number
+  readonly leased: number
+  /** Rows are counted up to this number. */
+  readonly most: number
+  /** Null: the table has no timestamp that tells it. */
+  readonly oldestPendingMs: number | null
+}>
+
+function declaredTables(workers: readonly WorkDeclaration[], schema: string): WorkDeclaration['table'][] {
+  const tables = new Map(workers.map(({ table }) => [tableName(table), table]))
+  for (const name of APPLICATION_TABLES) tables.delete(`${schema}.${name}`)
+  return [...tables.values()]
 }
 
 async function readTable(db: Database, table: WorkDeclaration['table']): Promise<TableStatus> {
@@ -79,23 +327,29 @@ async function readTable(db: Database, table: WorkDeclaration['table']): Promise
     return await db.transaction(
       async (tx) => {
         const counts = await pendingCount(tx, table)
-        const age = await pendingAge(table)(tx)
-        return { table: name, ...counts, oldestPendingMs: age === undefined ? null : age * 1_000 }
+        const ageSeconds = await pendingAge(table)(tx)
+        const oldestPendingMs = ageSeconds === undefined ? null : ageSeconds * 1_000
+        return { table: name, ...counts, oldestPendingMs }
       },
       { queryTimeoutMs: COUNT_TIMEOUT_MS },
     )
   } catch (error) {
-    return { table: name, problem: error instanceof Error ? error.message : String(error) }
+    return { table: name, problem: messageOf(error) }
   }
 }
 
-function aboutTable(status: TableStatus): string[] {
-  if ('problem' in status) return [status.table, '?', '?', status.problem]
-  const { pending, leased, most, oldestPendingMs } = status
-  const oldest = oldestPendingMs === null ? 'unknown' : pending === 0 ? '-' : duration(oldestPendingMs)
-  return [status.table, counted(pending, most), counted(leased, most), oldest]
+function tablesText(tables: readonly TableStatus[]): string {
+  return columns([['TABLE', 'PENDING', 'LEASED', 'OLDEST PENDING'], ...tables.map(tableCells)])
 }
 
-function counted(count: number, most: number): string {
-  return count >= most ? `${most} or more` : String(count)
+function tableCells(read: TableStatus): string[] {
+  if ('problem' in read) return [read.table, '?', '?', read.problem]
+  const { table, pending, leased, most, oldestPendingMs } = read
+  const oldest = oldestPendingMs === null ? 'unknown' : pending === 0 ? '-' : duration(oldestPendingMs)
+  return [table, atMost(pending, most), atMost(leased, most), oldest]
+}
+
+/** `12`, or `1,000 or more` where nobody counted further. */
+function atMost(count: number, most: number): string {
+  return count >= most ? `${grouped(most)} or more` : grouped(count)
 }

@@ -1,90 +1,53 @@
-import type { EmbeddedServer } from '../embedded/index.ts'
-import { databaseAnswers, migrationsCurrent, type Logger } from '../observe/index.ts'
+/** `leasehold up`: everything in one process, and without a database URL an embedded PostgreSQL as well. */
+import type { LoadedSettings } from '../config/load.ts'
+import { withoutPassword } from '../config/schema.ts'
 import { migrate } from '../postgres/index.ts'
-import { withoutPassword, type LoadedSettings } from '../config/index.ts'
-import { declaredWork } from './built-in-work.ts'
-import type { ChosenWork } from './choose-work.ts'
-import { demoWork, startDemo } from './demo/part.ts'
-import { openDatabasePart } from './database-part.ts'
-import { startEmbeddedPart } from './embedded-part.ts'
-import { unlessEnded, type Ending } from './ending.ts'
-import { live } from './life.ts'
-import type { Part } from './parts.ts'
-import { reachDatabase } from './reach-database.ts'
-import { whereToLook } from './where-to-look.ts'
-import { serveWork } from './serve-work.ts'
+import type { Run } from './command.ts'
+import { startDatabase, startEmbeddedServer } from './database.ts'
+import { demoRelay, startDemo } from './demo.ts'
+import { runProcess, type Startup } from './process.ts'
+import { declaredWork } from './work.ts'
+import { readyMessage, startWorkerProcess } from './worker-process.ts'
 
-export interface UpOptions {
-  readonly loaded: LoadedSettings
-  readonly version: string
-  readonly log: Logger
-  readonly print: (text: string) => void
-  /** Sample traffic, and a line now and then that tells how it goes. */
-  readonly demo: boolean
+/** Runs until the process is told to stop. Returns the exit code. */
+export async function up(run: Run): Promise<number> {
+  const isDemo = run.flags['demo'] === true
+  const loaded = isDemo ? withDemoSchema(run.loaded) : run.loaded
+  return runProcess(run, async (startup) => start({ ...run, loaded }, isDemo, startup))
 }
 
-/** Everything in one process, until it is told to end. Returns the exit code. */
-export async function up(given: UpOptions): Promise<number> {
-  const options = given.demo ? { ...given, loaded: inSchemaOfItsOwn(given.loaded) } : given
-  const { log, print } = options
-  return live({ log, print, start: async (parts, ending) => start(options, parts, ending) })
-}
-
-/** The events of the demo are not for the relays of the real outbox, and the other way round. */
-function inSchemaOfItsOwn(loaded: LoadedSettings): LoadedSettings {
+/** The demo has its own schema, so that its events and those of the real outbox never mix. */
+function withDemoSchema(loaded: LoadedSettings): LoadedSettings {
   const { settings } = loaded
   return { ...loaded, settings: { ...settings, schema: `${settings.schema}_demo`.slice(0, 63) } }
 }
 
-/** The order of the parts: each needs the ones before it, and they are stopped the other way round. */
-async function start(options: UpOptions, parts: Part[], ending: Ending): Promise<string> {
-  const { version, log, loaded } = options
-  const { settings, sources } = loaded
-  const { url, embedded } = await chooseDatabase(options, parts, ending)
-  const shownUrl = withoutPassword(url)
+/** Each part needs the ones before it, so they are stopped in the other order. */
+async function start(
+  { version, log, loaded, print }: Run,
+  isDemo: boolean,
+  startup: Startup,
+): Promise<string> {
+  const { settings } = loaded
+  const { schema } = settings
+  // A given database always wins; the directory of the embedded server is then not touched.
+  const database =
+    settings.databaseUrl === undefined
+      ? await startEmbeddedServer(settings.directory, log, startup)
+      : { url: settings.databaseUrl }
+  const embedded = 'origin' in database ? database : undefined
+  const databaseUrl = database.url
+  const db = await startDatabase(databaseUrl, loaded, log, startup)
+  const migrated = await startup.unlessStopping(migrate(db, { schema }))
+  log.info({ schema, ...migrated }, 'the schema is ready')
 
-  const { db, part } = openDatabasePart(url, log)
-  parts.push(part)
-  const source = sources.databaseUrl.name
-  const reach = { db, shownUrl, source, waitMs: settings.databaseWaitMs, log, signal: ending.signal }
-  await unlessEnded(ending, reachDatabase(reach))
-  const migrated = await unlessEnded(ending, migrate(db, { schema: settings.schema }))
-  log.info({ schema: settings.schema, ...migrated }, 'the schema is ready')
-
-  const { demo, print } = options
   const declared = await declaredWork(settings)
-  const workers = demo ? [...declared, demoWork(settings.schema, settings.workers)] : declared
-  const work: ChosenWork = { workers, reaper: workers.length > 0, declared: workers }
-  const http = { defaultPort: 'usual' } as const
-  const checks = [databaseAnswers(db), migrationsCurrent(db, settings.schema)]
-  const served = await serveWork({ loaded, version, log, db, url, work, checks, http }, parts, ending)
+  const workers = isDemo ? [...declared, demoRelay(schema, settings.workers)] : declared
+  const work = { workers, reaper: workers.length > 0, declared: workers }
+  const options = { loaded, version, log, db, databaseUrl, work, http: 'defaultPort' } as const
+  const running = await startWorkerProcess(options, startup)
+  if (isDemo) startup.add(startDemo({ db, schema, events: running.events, log, print }))
 
-  if (demo) {
-    const { schema } = settings
-    const { events } = served
-    parts.push(startDemo({ db, schema, events, log, print }))
-  }
-  return whereToLook({
-    version,
-    httpUrl: served.http?.url,
-    takenPort: settings.port === 0 || served.http?.port === settings.port ? undefined : settings.port,
-    // The embedded server listens on this machine only, and a person needs its password to look into it.
-    databaseUrl: embedded?.url ?? shownUrl,
-    embedded,
-    worker: served.runtime?.id,
-    roles: served.roles,
-  })
-}
-
-/** A database that was given always wins; the embedded server is then not even looked at. */
-async function chooseDatabase(
-  { loaded: { settings }, log }: UpOptions,
-  parts: Part[],
-  ending: Ending,
-): Promise<{ readonly url: string; readonly embedded: EmbeddedServer | undefined }> {
-  if (settings.databaseUrl !== undefined) return { url: settings.databaseUrl, embedded: undefined }
-  const starting = startEmbeddedPart(settings.directory, log)
-  parts.push(starting.part)
-  const embedded = await unlessEnded(ending, starting.started)
-  return { url: embedded.url, embedded }
+  // Only this machine reaches the embedded server, and a person needs the password to connect to it.
+  return readyMessage(version, running, embedded?.url ?? withoutPassword(databaseUrl), embedded)
 }

@@ -107,33 +107,33 @@ function logOf(process: TestProcess): Record<string, unknown>[] {
 }
 
 describe('leasehold work', () => {
-  it('works off the table, shows it in /metrics, and a signal ends it with 0 and nothing leased', async () => {
+  it('processes the table, counts it in /metrics, and exits with 0 and no leases after a signal', async () => {
     const { process, http, id } = await work(await directoryWith(SENDS))
     await addEmails('a@x', 'b@x', 'c@x')
     for (const letter of ['a', 'b', 'c']) await process.line((line) => line === `sent to ${letter}@x`)
-    await scraped(http, 'leasehold_settlements_total{table="public.emails",outcome="done"} 3')
-    await scraped(http, 'leasehold_workers{state="alive"} 1')
+    await scraped(http, 'leasehold_settled_rows_total{table="public.emails",outcome="done"} 3')
+    await scraped(http, 'leasehold_worker_processes{state="alive"} 1')
     await scraped(http, 'leasehold_oldest_pending_age_seconds{table="public.emails"} 0')
-    await scraped(http, `leasehold_worker_info{worker="${id}"} 1`)
-    await scraped(http, 'leasehold_in_flight 0')
+    await scraped(http, `leasehold_worker_process_info{worker="${id}"} 1`)
+    await scraped(http, 'leasehold_in_flight_rows 0')
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     expect(await leased()).toBe(0)
   })
 
-  it('its start and its stop are in the log with worker id, poll interval and lease', async () => {
+  it('logs the start and stop of each worker with worker id, poll interval and lease duration', async () => {
     const { process, id } = await work(await directoryWith(SENDS), ['--lease-ms', '20000'])
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     const of = { worker: id, role: 'emails', table: 'public.emails', pollMs: 20, leaseMs: 20_000 }
     const told = logOf(process).filter(({ role }) => role === 'emails')
     expect(told).toMatchObject([
-      { ...of, msg: 'works' },
+      { ...of, msg: 'started' },
       { ...of, msg: 'stopped' },
     ])
     const events = logOf(process).map(({ event }) => event)
     expect(events).toEqual(expect.arrayContaining(['workerStarted', 'workerStopped']))
   })
 
-  it('a handler that does not end within the timeout leaves its row to the reaper, and the exit code is 1', async () => {
+  it('exits with 1 when a handler does not finish within the timeout and its row is left to the reaper', async () => {
     const { process } = await work(await directoryWith(HANGS), ['--shutdown-timeout-ms', '100'])
     await addEmails('a@x')
     await process.line((line) => line === 'working on a@x')
@@ -142,7 +142,7 @@ describe('leasehold work', () => {
     expect(process.output().stderr).toContain('left rows to the reaper')
   })
 
-  it('while it stops it is alive and not ready; a second signal exits at once', async () => {
+  it('is alive and not ready while it stops, and exits at once after a second signal', async () => {
     const { process, http } = await work(await directoryWith(HANGS))
     await addEmails('a@x')
     await process.line((line) => line === 'working on a@x')
@@ -154,7 +154,7 @@ describe('leasehold work', () => {
     expect(await exit).toEqual({ code: 130, signal: null })
   })
 
-  it('when the database goes away a scrape answers the rest, /readyz says so, and the process lives', async () => {
+  it('survives the loss of the database: /readyz reports it, and /metrics answers everything else', async () => {
     const proxy = await startProxy(database.url)
     onTestFinished(async () => proxy.close())
     const { process, http } = await work(await directoryWith(SENDS), [], proxy.url)
@@ -173,10 +173,10 @@ describe('leasehold work', () => {
 })
 
 describe('leasehold work --only', () => {
-  it('RULE-020-020: without a reaper anywhere it says so loudly and is not ready; with one elsewhere it is', async () => {
+  it('RULE-020-020: without a reaper in any process it logs an error and is not ready', async () => {
     const directory = await directoryWith(SENDS)
     const worker = await work(directory, ['--only', 'emails'])
-    expect(worker.process.output().stderr).toContain('no reaper is alive anywhere')
+    expect(worker.process.output().stderr).toContain('no reaper is alive in any process')
     await failing(worker.http, 'reaper')
     const reaper = await work(directory, ['--only', 'reaper'])
     await failing(worker.http)
@@ -185,21 +185,21 @@ describe('leasehold work --only', () => {
     }
   })
 
-  it('reaper: takes back expired leases of the declared tables, counts them, and works on nothing', async () => {
+  it('reaper: takes back expired leases of the declared tables, counts them, and processes no rows', async () => {
     await db.query({
       text: `insert into public.emails (recipient, lease_owner, lease_until, lease_token)
-        values ('a@x', 'gone', now() - interval '1 minute', 5), ('b@x', null, null, 0)`,
+        values ('a@x', 'w2', now() - interval '1 minute', 5), ('b@x', null, null, 0)`,
     })
     const { process, http } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
-    await scraped(http, 'reaper_recovered_count{table="public.emails"} 1')
-    await scraped(http, 'reaper_stale_duration_count{table="public.emails"} 1')
+    await scraped(http, 'leasehold_reaped_rows_total{table="public.emails"} 1')
+    await scraped(http, 'leasehold_reap_delay_seconds_count{table="public.emails"} 1')
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     expect(await leased()).toBe(0)
     expect(process.output().stdout).not.toContain('sent to')
     expect(process.output().stdout).toMatch(/Workers {4}reaper\n/)
   })
 
-  it('an unknown name is an error that names the known ones', async () => {
+  it('an unknown name is an error that lists the known names', async () => {
     const process = leasehold(await directoryWith(SENDS), ['work', '--only', 'emials,reaper'])
     expect(await process.exited).toEqual({ code: 1, signal: null })
     expect(process.output().stderr).toMatch(
@@ -216,7 +216,7 @@ async function refusal(directory: string, args: readonly string[], url?: string)
 }
 
 describe('leasehold work does not start', () => {
-  it('without a database: it never starts one of its own', async () => {
+  it('without a database URL, because it never starts an embedded database', async () => {
     expect(await refusal(await directoryWith(SENDS), [], '')).toContain('Set DATABASE_URL')
   })
 
@@ -231,7 +231,7 @@ describe('leasehold work does not start', () => {
   })
 })
 
-it('--no-http: nothing listens, and the work is done', async () => {
+it('with --no-http leasehold work processes rows without listening', async () => {
   const { process, http } = await work(await directoryWith(SENDS), ['--no-http'])
   expect(http).toBe('off')
   await addEmails('a@x')
@@ -248,7 +248,7 @@ it('leasehold up runs the declared workers and the reaper as well', async () => 
   expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
 })
 
-it('leasehold status shows who works, whether a reaper is alive, and what waits', async () => {
+it('leasehold status shows the workers, whether a reaper is alive, and what is waiting', async () => {
   const directory = await directoryWith(HANGS)
   const args = ['--only', 'emails', '--shutdown-timeout-ms', '0']
   const { process, id } = await work(directory, args)

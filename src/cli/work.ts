@@ -1,101 +1,107 @@
+/** `leasehold work`: runs the declared workers on a given database, for production. */
+import type { LoadedSettings, Settings } from '../config/load.ts'
+import { withoutPassword } from '../config/schema.ts'
+import { REAPER } from '../config/work-declarations.ts'
 import { LeaseholdError } from '../errors.ts'
-import { databaseAnswers, migrationsCurrent, type Logger } from '../observe/index.ts'
+import { nearest } from '../nearest.ts'
+import { migrationsCurrent } from '../observe/health.ts'
 import type { Database } from '../postgres/index.ts'
-import { withoutPassword, type LoadedSettings } from '../config/index.ts'
-import { declaredWork } from './built-in-work.ts'
-import { chooseWork, type ChosenWork } from './choose-work.ts'
-import { openDatabasePart } from './database-part.ts'
-import { unlessEnded, type Ending } from './ending.ts'
-import { live } from './life.ts'
-import type { Part } from './parts.ts'
-import { reachDatabase } from './reach-database.ts'
-import { serveWork } from './serve-work.ts'
-import { whereToLook } from './where-to-look.ts'
+import { dispatcher, WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'
+import type { WorkDeclaration } from '../worker/index.ts'
+import type { Run } from './command.ts'
+import { secretKeyOf, startDatabase } from './database.ts'
+import { runProcess } from './process.ts'
+import { webhookNetwork } from './webhooks/network.ts'
+import { type ChosenWork, readyMessage, startWorkerProcess } from './worker-process.ts'
 
-export interface WorkOptions {
-  readonly loaded: LoadedSettings
-  readonly version: string
-  readonly log: Logger
-  readonly print: (text: string) => void
-  /** `--only` */
-  readonly only: string | undefined
-  /** Not `--no-http`. */
-  readonly http: boolean
-}
-
-/** A worker process, until it is told to end. The exit code is 1 when rows were left to the reaper. */
-export async function work(options: WorkOptions): Promise<number> {
-  const { log, print, loaded, only } = options
-  const url = givenDatabase(loaded)
+/** Runs until the process is told to stop. The exit code is 1 when rows were left to the reaper. */
+export async function work(run: Run): Promise<number> {
+  const { loaded, log, version, flags } = run
+  const databaseUrl = givenDatabase(loaded)
+  const only = typeof flags['only'] === 'string' ? flags['only'] : undefined
   const chosen = chooseWork(await declaredWork(loaded.settings), only)
-  return live({ log, print, start: async (parts, ending) => start(options, chosen, url, parts, ending) })
-}
-
-async function start(
-  options: WorkOptions,
-  chosen: ChosenWork,
-  url: string,
-  parts: Part[],
-  ending: Ending,
-): Promise<string> {
-  const { loaded, version, log } = options
-  const { settings, sources } = loaded
-  const shownUrl = withoutPassword(url)
-  const { db, part } = openDatabasePart(url, log)
-  parts.push(part)
-  const source = sources.databaseUrl.name
-  const reach = { db, shownUrl, source, waitMs: settings.databaseWaitMs, log, signal: ending.signal }
-  await unlessEnded(ending, reachDatabase(reach))
-  await unlessEnded(ending, refuseOutdated(db, settings.schema))
-
-  const served = await serveWork(
-    {
-      loaded,
-      version,
-      log,
-      db,
-      url,
-      work: chosen,
-      checks: [databaseAnswers(db), migrationsCurrent(db, settings.schema)],
-      http: options.http ? { defaultPort: 'anyFree' } : undefined,
-    },
-    parts,
-    ending,
-  )
-  return whereToLook({
-    version,
-    httpUrl: served.http?.url,
-    takenPort: undefined,
-    databaseUrl: shownUrl,
-    embedded: undefined,
-    worker: served.runtime?.id,
-    roles: served.roles,
+  return runProcess(run, async (startup) => {
+    const db = await startDatabase(databaseUrl, loaded, log, startup)
+    await startup.unlessStopping(refuseOutdated(db, loaded.settings.schema))
+    const http = flags['http'] === false ? 'off' : 'anyFreePort'
+    const options = { loaded, version, log, db, databaseUrl, work: chosen, http } as const
+    const running = await startWorkerProcess(options, startup)
+    return readyMessage(version, running, withoutPassword(databaseUrl))
   })
 }
 
-/** A worker for production does not start a database of its own: what it did there, nobody else would see. */
+/** A worker for production does not start a database of its own: nobody else would see what it did there. */
 function givenDatabase({ settings }: LoadedSettings): string {
   if (settings.databaseUrl !== undefined) return settings.databaseUrl
   throw new LeaseholdError('SETTING_INVALID', 'databaseUrl is not set.', {
-    remedy: 'Set DATABASE_URL (or --database-url). `leasehold up` runs workers on an embedded PostgreSQL.',
+    remedy:
+      'Set DATABASE_URL or --database-url. To run workers on an embedded PostgreSQL, use `leasehold up`.',
   })
 }
 
-/** Many workers start at once, and their account need not own the schema: migrating is a step of its own. */
+/** `work` does not migrate: many of them start at once, and their account need not own the schema. */
 async function refuseOutdated(db: Database, schema: string): Promise<void> {
   try {
     await migrationsCurrent(db, schema).run()
   } catch (error) {
-    throw new LeaseholdError(
-      'SETTING_INVALID',
-      `The database is not ready for this release: ${reason(error)}.`,
-      {
-        cause: error,
-      },
-    )
+    const reason = error instanceof Error ? error.message : String(error)
+    throw new LeaseholdError('SETTING_INVALID', `The database is not ready for this release: ${reason}.`, {
+      cause: error,
+    })
   }
 }
 
-function reason(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
+/**
+ * Everything that a process could work on: the workers of the config file, and the dispatcher of webhooks, which needs no
+ * code of the user. Without a key for secrets there can be no endpoints, and so there is no dispatcher.
+ */
+export async function declaredWork(settings: Settings): Promise<readonly WorkDeclaration[]> {
+  const { workers, schema, webhookProxy } = settings
+  if (workers.some(({ name }) => name === WEBHOOKS)) return workers
+  const secretKey = await secretKeyOf(settings)
+  if (secretKey === undefined) return workers
+  const { proxied: _, ...network } = webhookNetwork(settings)
+  const declaration = dispatcher({
+    schema,
+    secretKey,
+    network,
+    ...(webhookProxy === undefined ? {} : { proxy: webhookProxy }),
+  })
+  // Only the handler knows the type of the rows; here they are passed on.
+  return [...workers, declaration as unknown as WorkDeclaration]
+}
+
+/** `--only emails,reaper`; without it, everything that is declared, and the reaper. */
+export function chooseWork(declared: readonly WorkDeclaration[], only?: string): ChosenWork {
+  if (declared.length === 0) {
+    throw new LeaseholdError('SETTING_INVALID', 'There is nothing to work on: no workers are declared.', {
+      remedy:
+        'Declare them in leasehold.config.mjs: `export default { workers: [{ name, table, handle }] }`, and run this command in its directory.',
+    })
+  }
+  if (only === undefined) return { workers: declared, reaper: true, declared }
+  const wanted = only.split(',').map((name) => name.trim())
+  const known = [...new Set(declared.flatMap(({ name, role = name }) => [role, name])), REAPER]
+  const unknown = wanted.find((name) => !known.includes(name))
+  if (unknown !== undefined) throw unknownWorker(only, unknown, known)
+  return {
+    workers: declared.filter(({ name, role = name }) => wanted.includes(name) || wanted.includes(role)),
+    reaper: wanted.includes(REAPER),
+    declared,
+  }
+}
+
+function unknownWorker(only: string, unknown: string, known: readonly string[]): LeaseholdError {
+  const meant = nearest(unknown, known)
+  const hint =
+    unknown === WEBHOOKS
+      ? ' The dispatcher of webhooks needs LEASEHOLD_SECRET_KEY, which encrypts the secrets of endpoints.'
+      : meant === undefined
+        ? ''
+        : ` Did you mean ${meant}?`
+  return new LeaseholdError(
+    'SETTING_INVALID',
+    `--only is ${JSON.stringify(only)}, but there is no worker ${JSON.stringify(unknown)}: there are ${known.join(', ')}.`,
+    { remedy: `Name one or more of them, separated by commas.${hint}` },
+  )
 }

@@ -1,3 +1,4 @@
+/** Finds and imports `leasehold.config.{js,mjs,ts}`. */
 import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -6,12 +7,12 @@ import { LeaseholdError } from '../errors.ts'
 export const CONFIG_FILES = ['leasehold.config.js', 'leasehold.config.mjs', 'leasehold.config.ts'] as const
 
 export interface ConfigFile {
-  /** The name, as messages give it. */
+  /** The file name, for messages. */
   readonly name: string
   readonly values: Readonly<Record<string, unknown>>
 }
 
-/** The config file of a directory; with two of them, nobody could say which one counts. */
+/** Reads the config file of a directory. Two of them are refused, because it would be unclear which one applies. */
 export async function readConfigFile(directory: string): Promise<ConfigFile | undefined> {
   const present: string[] = []
   for (const name of CONFIG_FILES) {
@@ -20,7 +21,10 @@ export async function readConfigFile(directory: string): Promise<ConfigFile | un
   const [name, ...others] = present
   if (name === undefined) return undefined
   if (others.length > 0)
-    throw invalid(`There are ${present.join(' and ')} in ${directory}.`, 'Keep one of them.')
+    throw invalid(
+      `The directory ${directory} contains ${present.join(' and ')}.`,
+      'Keep one of them and remove the others.',
+    )
   return { name, values: await defaultExport(directory, name) }
 }
 
@@ -38,7 +42,7 @@ async function defaultExport(directory: string, name: string): Promise<Readonly<
   }
   if (isNamed) {
     throw invalid(
-      `${name} exports workers by name, which nobody reads.`,
+      `${name} exports "workers" by name, but only its default export is read.`,
       'Put them into the default export: `export default { workers: [ … ] }`.',
     )
   }
@@ -53,7 +57,7 @@ function unreadable(name: string, error: unknown): LeaseholdError {
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   if (code === 'ERR_UNKNOWN_FILE_EXTENSION') {
     return invalid(
-      `${name} cannot be imported by Node ${process.versions.node}, which does not run TypeScript.`,
+      `${name} cannot be imported, because Node ${process.versions.node} does not run TypeScript.`,
       'Rename it to leasehold.config.mjs and write it as JavaScript, or use Node 22.18 or later.',
       error,
     )

@@ -44,8 +44,8 @@ async function refusal(surroundings: Partial<Surroundings>): Promise<string> {
   return error.message
 }
 
-describe('where a setting comes from', () => {
-  it('without anything, the defaults hold', async () => {
+describe('the sources of settings', () => {
+  it('without flags, variables and a config file the defaults apply', async () => {
     const { settings, sources } = await load()
     expect(settings).toEqual({
       databaseUrl: undefined,
@@ -84,12 +84,12 @@ describe('where a setting comes from', () => {
     })
   })
 
-  it('an empty variable is not set', async () => {
+  it('an empty variable counts as not set', async () => {
     const { settings } = await load({ environment: { DATABASE_URL: '', LEASEHOLD_PORT: '' } })
     expect(settings).toMatchObject({ databaseUrl: undefined, port: 7400 })
   })
 
-  it('a person at a terminal reads a pretty log, unless the setting says otherwise', async () => {
+  it('the log is pretty on a terminal, unless the setting says otherwise', async () => {
     expect((await load({ terminal: true })).settings.logFormat).toBe('pretty')
     expect((await load({ terminal: true, flags: { logFormat: 'json' } })).settings.logFormat).toBe('json')
   })
@@ -98,13 +98,13 @@ describe('where a setting comes from', () => {
     'postgresql://user:pass@db.example:6432/app?sslmode=verify-full',
     'postgres://localhost/app',
     'postgresql:///app?host=/var/run/postgresql',
-  ])('%s is a database URL', async (databaseUrl) => {
+  ])('%s is accepted as a database URL', async (databaseUrl) => {
     expect((await load({ flags: { databaseUrl } })).settings.databaseUrl).toBe(databaseUrl)
   })
 })
 
-describe('what is refused', () => {
-  it('every problem is reported at once, with the setting, its source, its value and the rule', async () => {
+describe('invalid settings', () => {
+  it('are all reported at once, each with the setting, its source, its value and the rule', async () => {
     const workingDirectory = await directoryWith('export default { logLevel: 7, schema: "pg_mine" }')
     const message = await refusal({
       workingDirectory,
@@ -139,7 +139,7 @@ describe('what is refused', () => {
     ['databaseWaitMs', '-1'],
     ['databaseUrl', 'mysql://localhost/app'],
     ['databaseUrl', 'localhost'],
-  ])('%s = %j', async (name, value) => {
+  ])('%s = %j is refused', async (name, value) => {
     expect(await refusal({ flags: { [name]: value } })).toContain(name)
   })
 
@@ -158,7 +158,7 @@ describe('what is refused', () => {
 describe('the secret key', () => {
   const KEY = Buffer.alloc(32, 7).toString('base64')
 
-  it('comes from the environment or the file, and may be several', async () => {
+  it('comes from the environment or the file, and may be a list of keys', async () => {
     const environment = { LEASEHOLD_SECRET_KEY: `${KEY}, ${Buffer.alloc(32, 8).toString('hex')}` }
     const { settings, sources } = await load({ environment })
     expect(settings.secretKey).toBe(environment.LEASEHOLD_SECRET_KEY)
@@ -167,12 +167,12 @@ describe('the secret key', () => {
     expect((await load({ workingDirectory })).settings.secretKey).toBe(KEY)
   })
 
-  it('is never a flag, which everybody on the machine could read', async () => {
+  it('is never read from a flag, which everybody on the machine could see', async () => {
     expect((await load({ flags: { secretKey: KEY } })).settings.secretKey).toBeUndefined()
   })
 
   it.each(['s3cret', `${KEY},s3cret`, `${KEY}s3cret`])(
-    'that is none is refused and not shown: %#',
+    'is refused and not shown when it is invalid: %#',
     async (key) => {
       const message = await refusal({ environment: { LEASEHOLD_SECRET_KEY: key } })
       expect(message).toContain(
@@ -185,7 +185,7 @@ describe('the secret key', () => {
 })
 
 describe('the config file', () => {
-  it('an unknown name is refused, and the nearest known one suggested', async () => {
+  it('an unknown setting is refused, and the nearest known one is suggested', async () => {
     const workingDirectory = await directoryWith(
       'export default { prot: 1, lease_ms: 2, toString: 3, nothingLikeIt: 4 }',
     )
@@ -195,6 +195,13 @@ describe('the config file', () => {
     expect(message).toContain('toString (leasehold.config.mjs) is not a setting')
     expect(message).toContain(
       'nothingLikeIt (leasehold.config.mjs) is not a setting: the settings are databaseUrl,',
+    )
+  })
+
+  it('a single problem is one sentence', async () => {
+    const workingDirectory = await directoryWith('export default { prot: 1 }')
+    expect(await refusal({ workingDirectory })).toBe(
+      'prot (leasehold.config.mjs) is not a setting: did you mean port?',
     )
   })
 
@@ -209,13 +216,13 @@ describe('the config file', () => {
       'Put them into the default export',
     ],
     ['declares workers badly', 'export default { workers: [{ name: "a b" }] }', "name = 'a b'"],
-  ])('one that %s is refused by name', async (_, text, reason) => {
+  ])('a file that %s is refused with its name', async (_, text, reason) => {
     const message = await refusal({ workingDirectory: await directoryWith(text) })
     expect(message).toContain('leasehold.config.mjs')
     expect(message).toContain(reason)
   })
 
-  it('two of them are refused, because nobody could say which one counts', async () => {
+  it('two config files in one directory are refused', async () => {
     const workingDirectory = await directoryWith('export default {}')
     await writeFile(join(workingDirectory, 'leasehold.config.js'), 'export default {}')
     expect(await refusal({ workingDirectory })).toContain('leasehold.config.js and leasehold.config.mjs')

@@ -1,12 +1,14 @@
+/**
+ * The settings of one call of the command line: flags over environment over config file over defaults. A refusal lists
+ * every problem at once, each with the setting, its source, its value and the rule, and never shows a password.
+ */
 import { resolve } from 'node:path'
-import { inspect } from 'node:util'
 import type { z } from 'zod'
-import { LeaseholdError, isLeaseholdError } from '../errors.ts'
+import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { timing, type Timing } from '../lease/timing.ts'
-import type { WorkDeclaration } from '../worker/index.ts'
-import { readConfigFile, type ConfigFile } from './config-file.ts'
-import { withoutPassword } from './database-url.ts'
 import { nearest } from '../nearest.ts'
+import type { WorkDeclaration } from '../worker/index.ts'
+import { type ConfigFile, readConfigFile } from './config-file.ts'
 import {
   DESCRIPTIONS,
   flagOf,
@@ -15,6 +17,7 @@ import {
   type ParsedSettings,
   type SettingName,
   settingsSchema,
+  shownValue,
   TIMING_NAMES,
   timingSchema,
   variableOf,
@@ -30,16 +33,16 @@ export interface Settings {
   readonly port: number
   readonly logLevel: ParsedSettings['logLevel']
   readonly logFormat: 'pretty' | 'json'
-  /** Never shown. Undefined: with the embedded server, the one that is kept in its directory. */
+  /** Never shown. Undefined: the embedded PostgreSQL has a key in its directory; with another database there is none. */
   readonly secretKey: string | undefined
-  /** Networks that webhooks may go to although they are not public. */
+  /** Private networks that webhooks may be sent to. */
   readonly webhookAllow: readonly string[]
   readonly webhookProxy: string | undefined
   readonly databaseWaitMs: number
   readonly timing: Timing
-  /** As much of the timing as somebody has set: a worker with a lease of its own completes it in its own way. */
+  /** The timings that were set explicitly. A worker with its own lease duration derives the others from that. */
   readonly givenTiming: Partial<Timing>
-  /** What the config file declares. */
+  /** The workers that the config file declares. */
   readonly workers: readonly WorkDeclaration[]
 }
 
@@ -57,22 +60,21 @@ export interface LoadedSettings {
 export interface Surroundings {
   readonly flags: Readonly<Record<string, unknown>>
   readonly environment: Readonly<Record<string, string | undefined>>
-  /** Where the config file is looked for, and what relative paths are relative to. */
+  /** The directory of the config file; relative paths are relative to it. */
   readonly workingDirectory: string
   /** Whether a person reads the log. */
   readonly terminal: boolean
 }
 
-/** Functions cannot be flags: the workers stand in the config file only. */
+/** Only the config file can declare workers, because their handlers are functions. */
 const WORKERS = 'workers'
-const IN_FILE: readonly string[] = [...SETTING_NAMES, WORKERS]
+const NAMES_IN_FILE: readonly string[] = [...SETTING_NAMES, WORKERS]
 
 interface Given {
   readonly value: unknown
   readonly source: Source
 }
 
-/** Flags over environment over config file over defaults; what is wrong is reported all at once. */
 export async function loadSettings(surroundings: Surroundings): Promise<LoadedSettings> {
   const file = await readConfigFile(surroundings.workingDirectory)
   const given = collect(surroundings, file)
@@ -131,7 +133,7 @@ function collect(
     if (flag !== undefined) return { value: flag, source: { kind: 'flag', name: flagOf(name) } }
     const variable = variableOf(name)
     const text = environment[variable]
-    // `DATABASE_URL= leasehold up` is how a shell says "not set".
+    // `DATABASE_URL= leasehold up` is how a shell unsets a variable for one command.
     if (text !== undefined && text !== '')
       return { value: text, source: { kind: 'environment', name: variable } }
     const inFile = file?.values[name]
@@ -149,10 +151,11 @@ function eachSetting<Value>(of: (name: SettingName) => Value): Readonly<Record<S
 
 function unknownNames({ name: file, values }: ConfigFile): string[] {
   return Object.keys(values)
-    .filter((name) => !IN_FILE.includes(name))
+    .filter((name) => !NAMES_IN_FILE.includes(name))
     .map((name) => {
-      const meant = nearest(name, IN_FILE)
-      const hint = meant === undefined ? `the settings are ${IN_FILE.join(', ')}` : `did you mean ${meant}?`
+      const meant = nearest(name, NAMES_IN_FILE)
+      const hint =
+        meant === undefined ? `the settings are ${NAMES_IN_FILE.join(', ')}` : `did you mean ${meant}?`
       return `${name} (${file}) is not a setting: ${hint}`
     })
 }
@@ -161,25 +164,18 @@ function brokenRules(error: z.ZodError, given: Readonly<Record<SettingName, Give
   const broken = SETTING_NAMES.filter((name) => error.issues.some(({ path }) => path[0] === name))
   return broken.map((name) => {
     const { value, source } = given[name]
-    return `${name} (${source.name}) is ${shown(name, value)}, but must be ${DESCRIPTIONS[name].rule}`
+    return `${name} (${source.name}) is ${shownValue(name, value)}, but must be ${DESCRIPTIONS[name].rule}`
   })
 }
 
-function shown(name: SettingName, value: unknown): string {
-  if (SECRET_SETTINGS.includes(name)) return 'set (and not shown)'
-  if (name === 'databaseUrl')
-    return typeof value === 'string' ? withoutPassword(value) : `of type ${typeof value}`
-  return inspect(value, { depth: 1, breakLength: Infinity })
-}
-
-/** The kernel's own rules, so that the command line cannot be laxer than the library. */
+/** By the kernel's own rules, so that the command line accepts exactly what the library accepts. */
 function checkTiming(
   values: Readonly<Record<string, unknown>>,
   given: Readonly<Record<SettingName, Given>>,
 ): { readonly timing?: Timing; readonly given?: Partial<Timing>; readonly problem?: string } {
   const set = TIMING_NAMES.filter((name) => name in values)
   const parsed = timingSchema.safeParse(Object.fromEntries(set.map((name) => [name, values[name]])))
-  // What is wrong with one of them alone is reported with the other settings.
+  // A timing that is invalid by itself is reported with the other settings.
   if (!parsed.success) return {}
   try {
     return { timing: timing(parsed.data), given: parsed.data }
@@ -191,10 +187,14 @@ function checkTiming(
 }
 
 function refusal(problems: readonly string[]): LeaseholdError {
-  const [only, ...others] = problems
+  const [only = '', ...others] = problems
   const message =
     others.length === 0
-      ? `${only}.`
+      ? sentence(only)
       : `${problems.length} settings are invalid:\n${problems.map((problem) => `  - ${problem}`).join('\n')}`
   return new LeaseholdError('SETTING_INVALID', message)
+}
+
+function sentence(problem: string): string {
+  return problem.endsWith('?') ? problem : `${problem}.`
 }

@@ -1,25 +1,30 @@
+/** Every setting: its rule, its default, its names on the command line and in the environment, and how it is shown. */
+import { inspect } from 'node:util'
 import { z } from 'zod'
-import { isLoopbackHost } from './loopback.ts'
-import { isDatabaseUrl } from './database-url.ts'
-import { isSecretKey } from './secret-key.ts'
-import { areNetworks, isProxy } from './webhook-network.ts'
+import { isLeaseholdError } from '../errors.ts'
+import { networkPolicy } from '../webhooks/network/policy.ts'
+import { usableProxy } from '../webhooks/network/tunnel.ts'
+import { secretKeys } from '../webhooks/signing/encryption.ts'
 
-/** Longer than this, a Node timer would fire at once. */
-const LONGEST_TIMER_MS = 2_147_483_647
+/** Where HTTP may listen: only this machine reaches these. */
+export const LOOPBACK_HOSTS: readonly string[] = ['127.0.0.1', 'localhost', '::1']
+
+/** Node fires a timer with a longer delay at once. */
+const MAX_TIMER_MS = 2_147_483_647
 const SCHEMA_NAME = /^(?!pg_)[a-z_][a-z0-9_]{0,62}$/
 
-/** Flags and the environment bring text; the config file brings numbers. */
+/** Flags and the environment give text; the config file gives numbers. */
 const number = z.preprocess(
   (value) => (typeof value === 'string' && /^-?\d+(\.\d+)?$/.test(value) ? Number(value) : value),
   z.number(),
 )
-/** Whether a timing makes sense is judged by `timing()`, all four together. */
-const milliseconds = number.pipe(z.number().max(LONGEST_TIMER_MS)).exactOptional()
+/** `timing()` checks the four timings, and how they fit together. */
+const milliseconds = number.pipe(z.number().max(MAX_TIMER_MS)).exactOptional()
 
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const
 export const LOG_FORMATS = ['pretty', 'json'] as const
 
-/** Everything that can be set, with its default. What depends on the surroundings has none here. */
+/** Every setting with its default. A default that depends on where the command runs is filled in by `loadSettings`. */
 export const settingsSchema = z.strictObject({
   databaseUrl: z.string().refine(isDatabaseUrl).optional(),
   directory: z.string().min(1).default('.leasehold'),
@@ -28,7 +33,10 @@ export const settingsSchema = z.strictObject({
     .regex(SCHEMA_NAME)
     .refine((name) => name !== 'information_schema')
     .default('leasehold'),
-  host: z.string().refine(isLoopbackHost).default('127.0.0.1'),
+  host: z
+    .string()
+    .refine((host) => LOOPBACK_HOSTS.includes(host))
+    .default('127.0.0.1'),
   port: number.pipe(z.int().min(0).max(65_535)).default(7400),
   logLevel: z.enum(LOG_LEVELS).default('info'),
   logFormat: z.enum(LOG_FORMATS).optional(),
@@ -38,17 +46,20 @@ export const settingsSchema = z.strictObject({
       (value) => (typeof value === 'string' ? value.split(',').map((cidr) => cidr.trim()) : value),
       z.array(z.string()),
     )
-    .refine(areNetworks)
+    .refine((allow) => isAccepted(() => networkPolicy({ allow })))
     .default([]),
-  webhookProxy: z.string().refine(isProxy).exactOptional(),
-  databaseWaitMs: number.pipe(z.number().min(0).max(LONGEST_TIMER_MS)).default(30_000),
+  webhookProxy: z
+    .string()
+    .refine((url) => isAccepted(() => usableProxy(url)))
+    .exactOptional(),
+  databaseWaitMs: number.pipe(z.number().min(0).max(MAX_TIMER_MS)).default(30_000),
   leaseMs: milliseconds,
   heartbeatMs: milliseconds,
   reaperIntervalMs: milliseconds,
   shutdownTimeoutMs: milliseconds,
 })
 
-/** The four that `timing()` judges together. */
+/** The four that `timing()` checks together. */
 export const timingSchema = settingsSchema.pick({
   leaseMs: true,
   heartbeatMs: true,
@@ -59,7 +70,7 @@ export const timingSchema = settingsSchema.pick({
 export type ParsedSettings = z.output<typeof settingsSchema>
 export type SettingName = keyof ParsedSettings
 
-/** Never shown, and no flags: everybody on the machine can read the command line of a process. */
+/** Never shown, and never flags: everybody on the machine can read the command line of a process. */
 export const SECRET_SETTINGS: readonly SettingName[] = ['secretKey']
 
 // Object.keys forgets which keys it was given.
@@ -68,66 +79,65 @@ export const SETTING_NAMES = Object.keys(settingsSchema.shape) as readonly Setti
 export const TIMING_NAMES = timingSchema.keyof().options
 
 interface Description {
-  /** What it is for, as `--help` shows it. */
+  /** What `--help` says about it. */
   readonly purpose: string
   /** Completes the sentence "… but must be". */
   readonly rule: string
 }
 
-const duration = `a number of milliseconds, at most ${LONGEST_TIMER_MS}`
+const duration = `a number of milliseconds, at most ${MAX_TIMER_MS}`
 
 export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   databaseUrl: {
-    purpose: 'the PostgreSQL to use; without it, `up` starts an embedded one',
+    purpose: 'URL of the PostgreSQL database; without it, `up` starts an embedded PostgreSQL',
     rule: 'a URL such as postgresql://user@host:5432/database',
   },
   directory: {
-    purpose: 'where the embedded PostgreSQL keeps its data (default: .leasehold)',
+    purpose: 'directory of the embedded PostgreSQL (default: .leasehold)',
     rule: 'the path of a directory',
   },
   schema: {
-    purpose: "the schema of Leasehold's own tables (default: leasehold)",
-    rule: 'a plain name: a to z, 0 to 9 and _, not beginning with a digit or pg_, at most 63 characters, and not information_schema',
+    purpose: "schema of Leasehold's own tables (default: leasehold)",
+    rule: 'a name of at most 63 characters from a to z, 0 to 9 and _, that does not begin with a digit or pg_ and is not information_schema',
   },
   host: {
-    purpose: 'where HTTP listens: 127.0.0.1, localhost or ::1 (default: 127.0.0.1)',
-    rule: '127.0.0.1, localhost or ::1: beyond loopback API keys are required, and this version has none yet',
+    purpose: 'address on which HTTP listens: 127.0.0.1, localhost or ::1 (default: 127.0.0.1)',
+    rule: '127.0.0.1, localhost or ::1; other addresses require API keys, which this version does not have yet',
   },
   port: {
     purpose:
-      'the HTTP port; 0 takes any free one (default: 7400 for up, or a free one when that is taken; a free one for work)',
-    rule: 'a whole number from 0 to 65535, where 0 takes any free port',
+      'HTTP port; 0 takes any free port (default: `up` takes 7400, or any free port if that is in use; `work` takes any free port)',
+    rule: 'a whole number from 0 to 65535; 0 takes any free port',
   },
   logLevel: {
-    purpose: `${LOG_LEVELS.join(', ')} (default: info)`,
+    purpose: `the least severe entries that are logged: ${LOG_LEVELS.join(', ')} (default: info)`,
     rule: `one of ${LOG_LEVELS.join(', ')}`,
   },
   logFormat: {
-    purpose: 'pretty or json (default: pretty on a terminal, json otherwise)',
+    purpose: 'format of the log, pretty or json (default: pretty on a terminal, otherwise json)',
     rule: `one of ${LOG_FORMATS.join(', ')}`,
   },
   webhookAllow: {
-    purpose:
-      'networks that webhooks may go to although they are not public, separated by commas: 127.0.0.0/8',
+    purpose: 'private networks that webhooks may be sent to, separated by commas, such as 127.0.0.0/8',
     rule: 'a list of networks such as 127.0.0.0/8,::1/128',
   },
   webhookProxy: {
-    purpose: 'an HTTP proxy that webhooks go through; it then decides where they may go',
+    purpose: 'HTTP proxy for webhooks; the proxy then decides which addresses are allowed',
     rule: 'a URL such as http://proxy.internal:3128',
   },
   secretKey: {
-    purpose: 'what the secrets of webhook endpoints are encrypted with',
-    rule: '32 bytes as base64 or hex, such as `openssl rand -base64 32` makes; several are separated by commas, the newest first',
+    purpose: 'key that encrypts the secrets of webhook endpoints',
+    rule: '32 bytes as base64 or hex, for example from `openssl rand -base64 32`; separate several keys by commas, the newest first',
   },
   databaseWaitMs: {
-    purpose: 'how long to wait at start for a database that does not answer (default: 30000)',
-    rule: `${duration}, where 0 means a single attempt`,
+    purpose: 'how long to wait at the start for a database that does not answer (default: 30000)',
+    rule: `${duration}; 0 means a single attempt`,
   },
   leaseMs: { purpose: 'how long a lease lasts (default: 30000)', rule: duration },
-  heartbeatMs: { purpose: 'how often leases are renewed (default: 0.3 x lease)', rule: duration },
-  reaperIntervalMs: { purpose: 'how often expired leases are taken back (default: 10000)', rule: duration },
+  heartbeatMs: { purpose: 'interval between the renewals of a lease (default: 0.3 x lease)', rule: duration },
+  reaperIntervalMs: { purpose: 'interval between runs of the reaper (default: 10000)', rule: duration },
   shutdownTimeoutMs: {
-    purpose: 'how long work in flight may take at shutdown (default: 0.8 x lease)',
+    purpose: 'how long running handlers may take to finish at shutdown (default: 0.8 x lease)',
     rule: duration,
   },
 }
@@ -137,7 +147,7 @@ export function flagOf(name: SettingName): string {
   return `--${words(name).join('-')}`
 }
 
-/** `leaseMs` → `LEASEHOLD_LEASE_MS`. The database has the name that every platform gives it. */
+/** `leaseMs` → `LEASEHOLD_LEASE_MS`. The database URL has the name that hosting platforms give it. */
 export function variableOf(name: SettingName): string {
   if (name === 'databaseUrl') return 'DATABASE_URL'
   return ['LEASEHOLD', ...words(name)].join('_').toUpperCase()
@@ -145,4 +155,47 @@ export function variableOf(name: SettingName): string {
 
 function words(name: SettingName): string[] {
   return name.split(/(?=[A-Z])/).map((word) => word.toLowerCase())
+}
+
+/** The value as an error message shows it. */
+export function shownValue(name: SettingName, value: unknown): string {
+  if (SECRET_SETTINGS.includes(name)) return 'set (and not shown)'
+  if (name === 'databaseUrl')
+    return typeof value === 'string' ? withoutPassword(value) : `of type ${typeof value}`
+  return inspect(value, { depth: 1, breakLength: Infinity })
+}
+
+/** The parameters of a database URL in which `pg` accepts secrets too. */
+const SECRET_URL_PARAMETERS = ['password', 'sslpassword']
+
+/** The database URL with its password replaced by `***`. A URL that cannot be parsed is not shown at all. */
+export function withoutPassword(text: string): string {
+  // Without the slashes, `user:password@host` parses as a URL whose scheme is `user`.
+  if (!text.includes('://') || !URL.canParse(text)) return '(hidden, because it may contain a password)'
+  const url = new URL(text)
+  if (url.password !== '') url.password = '***'
+  for (const parameter of SECRET_URL_PARAMETERS) {
+    if (url.searchParams.has(parameter)) url.searchParams.set(parameter, '***')
+  }
+  return url.href
+}
+
+function isDatabaseUrl(text: string): boolean {
+  return URL.canParse(text) && ['postgresql:', 'postgres:'].includes(new URL(text).protocol)
+}
+
+/** One key, or several separated by commas. */
+function isSecretKey(text: string): boolean {
+  return isAccepted(() => secretKeys(text.split(',').map((key) => key.trim())))
+}
+
+/** Whether a check of the webhooks passes, so that their rules are written down once. */
+function isAccepted(check: () => unknown): boolean {
+  try {
+    check()
+    return true
+  } catch (error) {
+    if (isLeaseholdError(error)) return false
+    throw error
+  }
 }

@@ -19,7 +19,7 @@ function problems(value: unknown, timing = {}): readonly string[] {
   return readWorkDeclarations(value, 'leasehold.config.mjs', timing).problems
 }
 
-it('what is declared well is what it was', () => {
+it('valid declarations are returned unchanged', () => {
   const workers = [
     emails,
     {
@@ -48,29 +48,32 @@ it.each([
   [[{ ...emails, table: 'public.emails' }], "has table = 'public.emails', but it must be a lease table"],
   [[{ ...emails, table: declaration }], 'wrap it in leaseTable(…)'],
   [[{ ...emails, handle: 'send' }], "has handle = 'send', but it must be a function"],
-  [[{ ...emails, handler: handle }], 'has no handler: did you mean handle?'],
-  [[{ ...emails, nothingLikeIt: 1 }], 'has no nothingLikeIt: its fields are name, role, table, handle,'],
+  [[{ ...emails, handler: handle }], 'has the unknown field handler: did you mean handle?'],
+  [
+    [{ ...emails, nothingLikeIt: 1 }],
+    'has the unknown field nothingLikeIt: the fields are name, role, table, handle,',
+  ],
   [[{ ...emails, settings: 5 }], 'has settings = 5'],
   [[{ ...emails, settings: { concurrency: 0 } }], 'concurrency is 0'],
   [[{ ...emails, settings: { pollMS: 10 } }], 'pollMS'],
   [[{ ...emails, settings: { leaseMs: 1_000, heartbeatMs: 400 } }], 'heartbeatMs is 400'],
-  [[{ ...emails, retry: { factor: 2 } }], 'has no retry'],
+  [[{ ...emails, retry: { factor: 2 } }], 'has the unknown field retry'],
   [[{ ...emails, limits: { concurrency: 1 } }], 'has limits ='],
   [[{ ...emails, probe: { everyMs: 0, check: handle } }], 'has probe ='],
   [[{ ...emails, wake: 'yes' }], "has wake = 'yes', but it must be true or false"],
   [[{ ...emails, bucket: -1 }], 'has bucket = -1'],
-  [[emails, emails], "workers (leasehold.config.mjs) has 'emails' twice"],
-])('%# is refused by name, with the value and the rule', (value, text) => {
+  [[emails, emails], "workers (leasehold.config.mjs) has the name 'emails' twice"],
+])('case %#: an invalid declaration is refused with the field, the value and the rule', (value, text) => {
   const found = problems(value)
   expect(found).toHaveLength(1)
   expect(found[0]).toContain(text)
 })
 
-it('every problem is told at once', () => {
+it('all problems are reported at once', () => {
   expect(problems([{ name: '', table, handle: 1 }, 7])).toHaveLength(3)
 })
 
-it('a lease of its own goes with the timings that were given for all, and is refused where it cannot', () => {
+it("a worker's own lease duration is checked against the timings that apply to all workers", () => {
   const short = [{ ...emails, settings: { leaseMs: 10_000 } }]
   expect(problems(short)).toEqual([])
   expect(problems(short, { heartbeatMs: 9_000 })[0]).toContain('heartbeatMs is 9000')

@@ -1,15 +1,16 @@
+/** Checks the workers that the config file declares. */
 import { inspect } from 'node:util'
 import { isLeaseholdError } from '../errors.ts'
 import type { Timing } from '../lease/timing.ts'
+import { nearest } from '../nearest.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
 import { workerSettings } from '../worker/settings.ts'
 import { isRecord } from './config-file.ts'
-import { nearest } from '../nearest.ts'
 
-/** The role that needs no declaration, and whose name is therefore taken. */
+/** The role of the reaper. It needs no declaration, so no declared worker may have its name. */
 export const REAPER = 'reaper'
 
-/** It is a word of the command line (`--only`) and of the settings table. */
+/** Worker names are used on the command line (`--only`) and in the settings table. */
 const NAME = /^[A-Za-z0-9][\w.-]{0,62}$/
 
 interface Rule {
@@ -23,7 +24,7 @@ const RULES: Readonly<Record<keyof WorkDeclaration, Rule>> = {
   name: {
     required: true,
     holds: (value) => typeof value === 'string' && NAME.test(value) && value !== REAPER,
-    text: `a name of letters, digits, ".", "_" and "-", at most 63, and not ${REAPER}`,
+    text: `a name of at most 63 letters, digits, ".", "_" and "-", and not ${REAPER}`,
   },
   role: {
     required: false,
@@ -85,7 +86,7 @@ export interface ReadWork {
   readonly problems: readonly string[]
 }
 
-/** The `workers` of the config file. The given timings are the defaults of them all. */
+/** Checks the `workers` of the config file. `timing` holds the timings that apply to all of them. */
 export function readWorkDeclarations(value: unknown, file: string, timing: Partial<Timing>): ReadWork {
   if (value === undefined) return { workers: [], problems: [] }
   if (!Array.isArray(value)) {
@@ -97,7 +98,7 @@ export function readWorkDeclarations(value: unknown, file: string, timing: Parti
     ...entries.flatMap((entry, i) => problemsOf(entry, `${labelOf(entry, i)} (${file})`, timing)),
     ...repeatedNames(entries, file),
   ]
-  // Every field of every entry was looked at.
+  // Every field of every entry has been checked.
   return { workers: problems.length > 0 ? [] : (entries as readonly WorkDeclaration[]), problems }
 }
 
@@ -109,7 +110,7 @@ function problemsOf(entry: unknown, label: string, timing: Partial<Timing>): str
     return entry[field] === undefined ? required : !holds(entry[field])
   })
   return [
-    ...unknown.map((name) => `${label} has no ${name}: ${hint(name)}`),
+    ...unknown.map((name) => `${label} has the unknown field ${name}: ${hint(name)}`),
     ...broken.map(
       (field) => `${label} has ${field} = ${shown(entry[field])}, but it must be ${ruleFor(field, entry)}`,
     ),
@@ -119,7 +120,7 @@ function problemsOf(entry: unknown, label: string, timing: Partial<Timing>): str
   ]
 }
 
-/** By its looks: the config file may have got `leaseTable` from another copy of the package. */
+/** Not by identity, because the config file may import `leaseTable` from another copy of the package. */
 function isLeaseTable(value: unknown): boolean {
   return (
     isRecord(value) &&
@@ -136,7 +137,7 @@ function ruleFor(field: Field, entry: Readonly<Record<string, unknown>>): string
   const { table } = entry
   const isDeclaration = field === 'table' && isRecord(table) && 'claimable' in table
   return isDeclaration
-    ? `${RULES.table.text}: this is only the declaration, wrap it in leaseTable(…)`
+    ? `${RULES.table.text}; this is only its declaration: wrap it in leaseTable(…)`
     : RULES[field].text
 }
 
@@ -154,7 +155,7 @@ function repeatedNames(entries: readonly unknown[], file: string): string[] {
   const names = entries.flatMap((entry) => (isRecord(entry) ? [entry['name']] : []))
   const repeated = new Set(names.filter((name, i) => typeof name === 'string' && names.indexOf(name) !== i))
   return [...repeated].map(
-    (name) => `workers (${file}) has ${shown(name)} twice: each name stands for one worker`,
+    (name) => `workers (${file}) has the name ${shown(name)} twice, but each worker needs a name of its own`,
   )
 }
 
@@ -165,7 +166,7 @@ function labelOf(entry: unknown, index: number): string {
 
 function hint(name: string): string {
   const meant = nearest(name, FIELDS)
-  return meant === undefined ? `its fields are ${FIELDS.join(', ')}` : `did you mean ${meant}?`
+  return meant === undefined ? `the fields are ${FIELDS.join(', ')}` : `did you mean ${meant}?`
 }
 
 function asRecord(value: unknown): Readonly<Record<string, unknown>> {

@@ -1,19 +1,24 @@
 import { once } from 'node:events'
-import { expect, it } from 'vitest'
-import { createHealth } from './health.ts'
+import { afterAll, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { openDatabase } from '../postgres/index.ts'
+import { createHealth, reaperRuns, type RunState, workersRun } from './health.ts'
 
-it('a check that throws is not ok, and says why; the others are told as well', async () => {
+const db = openDatabase({ url: useDatabase().url })
+afterAll(async () => db.close())
+
+it('a check that throws fails with its message, and the other checks still run', async () => {
   const health = createHealth([
     { name: 'good', run: async () => 'answers' },
-    { name: 'bad', run: async () => Promise.reject(new Error('gone')) },
+    { name: 'bad', run: async () => Promise.reject(new Error('unavailable')) },
   ])
   expect(await health.examine()).toEqual([
     { name: 'good', ok: true, detail: 'answers' },
-    { name: 'bad', ok: false, detail: 'gone' },
+    { name: 'bad', ok: false, detail: 'unavailable' },
   ])
 })
 
-it('a check that hangs is not ok after the timeout, and is joined rather than started again', async () => {
+it('a check that hangs fails after the timeout, and is joined instead of started a second time', async () => {
   let runs = 0
   const answered = new AbortController()
   const hanging = once(answered.signal, 'abort').then(() => 'back')
@@ -32,4 +37,33 @@ it('a check that hangs is not ok after the timeout, and is joined rather than st
   expect(runs).toBe(1)
   await health.examine()
   expect(runs).toBe(2)
+})
+
+async function checkReaper(change: string): Promise<unknown> {
+  await db.query({ text: 'delete from leasehold.workers' })
+  await db.query({
+    text: `insert into leasehold.workers (id, host, pid, version, roles) values ('w1', 'h', 1, '0', '{emails,reaper}')`,
+  })
+  await db.query({ text: change })
+  return (await createHealth([reaperRuns(db, 'leasehold')]).examine())[0]
+}
+
+it('RULE-020-020: readiness fails when no reaper is alive in any process, and says what to do', async () => {
+  expect(await checkReaper('select')).toEqual({ name: 'reaper', ok: true, detail: 'alive' })
+  const none = { name: 'reaper', ok: false, detail: expect.stringContaining('leasehold work --only reaper') }
+  expect(await checkReaper(`update leasehold.workers set roles = '{emails}'`)).toEqual(none)
+  expect(await checkReaper('update leasehold.workers set stopped_at = now()')).toEqual(none)
+  expect(await checkReaper(`update leasehold.workers set last_seen_at = now() - interval '1 hour'`)).toEqual(
+    none,
+  )
+})
+
+it('workers are ready only while they run: not while they start, and not while they stop', async () => {
+  let state: RunState = 'starting'
+  const health = createHealth([workersRun(() => state)])
+  expect(await health.examine()).toEqual([{ name: 'workers', ok: false, detail: 'starting' }])
+  state = 'running'
+  expect(await health.examine()).toEqual([{ name: 'workers', ok: true, detail: 'running' }])
+  state = 'stopping'
+  expect(await health.examine()).toEqual([{ name: 'workers', ok: false, detail: 'stopping' }])
 })

@@ -1,7 +1,15 @@
+/** Whether this process can do its work: the checks that `/readyz` runs, and how they are run. */
+import type { Database } from '../postgres/database.ts'
+import { quoteQualified } from '../postgres/identifiers.ts'
+import { MIGRATIONS_DIRECTORY, readMigrations } from '../postgres/migration-files.ts'
+import { type LedgerRow, readLedger } from '../postgres/migration-ledger.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import { reaperAlive } from '../worker/registry.ts'
+
 /** One thing that must be true for this process to do its work. */
 export interface Check {
   readonly name: string
-  /** Says what it found, or throws what is wrong. */
+  /** Returns what it found, or throws what is wrong. */
   run(): Promise<string>
 }
 
@@ -16,28 +24,34 @@ export interface Health {
   examine(): Promise<readonly CheckResult[]>
 }
 
-const TIMEOUT_MS = 3_000
+const CHECK_TIMEOUT_MS = 3_000
 
-/** A check that still runs is joined, not started again: however often it is asked for, it costs one connection. */
-export function createHealth(checks: readonly Check[], timeoutMs = TIMEOUT_MS): Health {
+/** A connection that does not answer is given up after this, so that the next check gets a new one. */
+const QUERY_TIMEOUT_MS = 2_000
+
+/** A worker process whose database session cannot be seen is taken for missing after the same time without a sign. */
+const REAPER_SEEN_WITHIN_MS = 30_000
+
+/** A check that is still running is joined instead of started once more, so that it costs one connection at most. */
+export function createHealth(checks: readonly Check[], timeoutMs = CHECK_TIMEOUT_MS): Health {
   const running = new Map<Check, Promise<CheckResult>>()
 
-  async function join(check: Check): Promise<CheckResult> {
+  async function runOrJoin(check: Check): Promise<CheckResult> {
     const present = running.get(check)
     if (present !== undefined) return present
-    const started = outcome(check).finally(() => running.delete(check))
+    const started = resultOf(check).finally(() => running.delete(check))
     running.set(check, started)
     return started
   }
 
   async function examineOne(check: Check): Promise<CheckResult> {
     let timer: NodeJS.Timeout | undefined
-    const late = new Promise<CheckResult>((resolve) => {
+    const timedOut = new Promise<CheckResult>((resolve) => {
       const detail = `no answer within ${timeoutMs} ms`
       timer = setTimeout(() => resolve({ name: check.name, ok: false, detail }), timeoutMs)
     })
     try {
-      return await Promise.race([join(check), late])
+      return await Promise.race([runOrJoin(check), timedOut])
     } finally {
       clearTimeout(timer)
     }
@@ -46,10 +60,87 @@ export function createHealth(checks: readonly Check[], timeoutMs = TIMEOUT_MS): 
   return { examine: async () => Promise.all(checks.map(examineOne)) }
 }
 
-async function outcome(check: Check): Promise<CheckResult> {
+async function resultOf(check: Check): Promise<CheckResult> {
   try {
     return { name: check.name, ok: true, detail: await check.run() }
   } catch (error) {
     return { name: check.name, ok: false, detail: error instanceof Error ? error.message : String(error) }
   }
+}
+
+export function databaseAnswers(db: Database): Check {
+  return {
+    name: 'database',
+    async run() {
+      await inShortTransaction(db, async (tx) => tx.query({ text: 'select 1' }))
+      return 'answers'
+    },
+  }
+}
+
+/** A database that is ahead passes: during a rolling deployment the older release goes on working. */
+export function migrationsCurrent(db: Database, schema: string): Check {
+  return {
+    name: 'migrations',
+    async run() {
+      const files = await readMigrations(MIGRATIONS_DIRECTORY)
+      const ledger = await inShortTransaction(db, async (tx) => readLedgerIfAny(tx, schema))
+      const applied = new Set(ledger.map(({ version }) => version))
+      const missing = files.filter(({ version }) => !applied.has(version)).map(({ file }) => file)
+      if (missing.length > 0) {
+        const have = missing.length === 1 ? 'has' : 'have'
+        throw new Error(
+          `${missing.join(', ')} ${have} not been applied to the schema ${schema}: run \`leasehold migrate\``,
+        )
+      }
+      const ahead = ledger.length - files.length
+      return ahead > 0 ? `${ahead} ahead of this release` : `at version ${files.length}`
+    },
+  }
+}
+
+/** The table is looked up first, because reading one that does not exist would make the transaction fail. */
+async function readLedgerIfAny(tx: Queryable, schema: string): Promise<readonly LedgerRow[]> {
+  const { rows } = await tx.query<{ present: boolean }>({
+    text: 'select to_regclass($1) is not null as present',
+    values: [quoteQualified(schema, 'migrations')],
+  })
+  return rows[0]?.present === true ? readLedger(tx, schema) : []
+}
+
+export type RunState = 'starting' | 'running' | 'stopping'
+
+/** The workers of this process: not ready before they run, and not ready once they have been told to stop. */
+export function workersRun(state: () => RunState): Check {
+  return {
+    name: 'workers',
+    async run() {
+      const now = state()
+      if (now !== 'running') throw new Error(now)
+      return Promise.resolve(now)
+    },
+  }
+}
+
+/** RULE-020-020: without a reaper in any process, nobody takes back the leases of workers that die. */
+export function reaperRuns(db: Database, schema: string): Check {
+  return {
+    name: 'reaper',
+    async run() {
+      if (await isReaperAlive(db, schema)) return 'alive'
+      throw new Error('no reaper is alive: run `leasehold work`, or `leasehold work --only reaper`')
+    },
+  }
+}
+
+/** Whether a reaper is alive in any process. */
+export async function isReaperAlive(db: Database, schema: string): Promise<boolean> {
+  return inShortTransaction(db, async (tx) => reaperAlive(tx, schema, REAPER_SEEN_WITHIN_MS))
+}
+
+async function inShortTransaction<Value>(
+  db: Database,
+  work: (tx: Queryable) => Promise<Value>,
+): Promise<Value> {
+  return db.transaction(work, { queryTimeoutMs: QUERY_TIMEOUT_MS })
 }

@@ -1,13 +1,15 @@
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
+import { emitOneOfEach } from '../../test/support/specimen-events.ts'
 import { LeaseholdError } from '../errors.ts'
-import { createLog } from './log.ts'
+import { Events } from '../worker/events.ts'
+import { createLog, logEvents } from './log.ts'
 
 function capture(format: 'json' | 'pretty') {
   const lines: string[] = []
   return { lines, log: createLog({ level: 'info', format, write: (text) => void lines.push(text) }) }
 }
 
-it('in production an entry is one line of JSON', () => {
+it('in the format json an entry is one line of JSON', () => {
   const { lines, log } = capture('json')
   log.info({ part: 'HTTP' }, 'stopped')
   log.debug('not at this level')
@@ -21,7 +23,7 @@ it('in production an entry is one line of JSON', () => {
   })
 })
 
-it('for a person an entry is one short line', () => {
+it('in the format pretty an entry is one short line', () => {
   const { lines, log } = capture('pretty')
   log.warn({ part: 'HTTP', attempts: 2, list: [1, 2] }, 'slow')
   expect(lines).toEqual([
@@ -29,7 +31,7 @@ it('for a person an entry is one short line', () => {
   ])
 })
 
-it('an error on purpose is told by its message, any other with its stack', () => {
+it('a LeaseholdError is logged by its message, any other error with its stack', () => {
   const { lines, log } = capture('pretty')
   log.error({ err: new LeaseholdError('DATABASE_CLOSED', 'It is closed.') }, 'failed')
   log.error({ err: new Error('surprise') }, 'failed')
@@ -37,7 +39,7 @@ it('an error on purpose is told by its message, any other with its stack', () =>
   expect(lines[1]).toMatch(/failed\nError: surprise\n\s+at /)
 })
 
-it.each(['json', 'pretty'] as const)('a secret is in no line (%s)', (format) => {
+it.each(['json', 'pretty'] as const)('no entry contains a secret (%s)', (format) => {
   const { lines, log } = capture(format)
   const url = 'postgresql://user:s3cret@host/db'
   log.info(
@@ -52,4 +54,119 @@ it.each(['json', 'pretty'] as const)('a secret is in no line (%s)', (format) => 
   expect(lines).toHaveLength(2)
   expect(lines.join('')).not.toContain('s3cret')
   expect(lines.join('')).toContain('user:***@host/db')
+})
+
+function follow(level: string) {
+  const events = new Events()
+  const entries: Record<string, unknown>[] = []
+  const write = (line: string): void => void entries.push(JSON.parse(line) as Record<string, unknown>)
+  const off = logEvents(events, createLog({ level, format: 'json', write }))
+  return { events, entries, off }
+}
+
+const row = { worker: 'w1', table: 'public.emails', id: '7', token: 12_345_678_901_234_567_890n }
+
+describe('events in the log', () => {
+  it('WH-FR-005-AC1: a renewal failure is logged with row id, worker id, error code and message', () => {
+    const { events, entries } = follow('warn')
+    const error = Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' })
+    events.emit('renewalFailed', { worker: 'w1', table: 'public.emails', ids: ['7', '8'], error })
+    expect(entries).toEqual([
+      expect.objectContaining({
+        level: 'warn',
+        event: 'renewalFailed',
+        worker: 'w1',
+        table: 'public.emails',
+        ids: ['7', '8'],
+        err: expect.objectContaining({ code: 'ECONNRESET', message: 'Connection terminated' }),
+      }),
+    ])
+  })
+
+  it('RULE-020-052: a worker process that died is logged once, as an error, with its id', () => {
+    const { events, entries } = follow('info')
+    events.emit('workerDied', {
+      worker: 'w1',
+      died: 'w2',
+      host: 'host-2',
+      pid: 42,
+      lastSeenAt: new Date('2025-01-02T03:04:05Z'),
+    })
+    expect(entries).toEqual([
+      expect.objectContaining({
+        level: 'error',
+        msg: 'a worker process has died',
+        worker: 'w1',
+        died: 'w2',
+        host: 'host-2',
+        pid: 42,
+        lastSeenAt: '2025-01-02T03:04:05.000Z',
+      }),
+    ])
+  })
+
+  it('RULE-020-032: every entry has the worker id, and an entry about a row has its id and token', () => {
+    const { events, entries } = follow('trace')
+    emitOneOfEach(events, { worker: 'host-1.abc' })
+    expect(entries.length).toBeGreaterThan(20)
+    expect(entries.map(({ worker }) => worker)).toEqual(entries.map(() => 'host-1.abc'))
+    events.emit('lost', { ...row, reason: 'tooLong' })
+    expect(entries.at(-1)).toMatchObject({ id: '7', token: '12345678901234567890', reason: 'tooLong' })
+  })
+
+  it('at info, single rows in the normal course of work are not logged, and no events are built for them', () => {
+    const { events, entries } = follow('info')
+    for (const type of ['started', 'settled', 'renewed', 'released'] as const) {
+      expect(events.wanted(type)).toBe(false)
+    }
+    events.emit('claimed', { worker: 'w1', table: 'public.emails', count: 1, full: false, durationMs: 1 })
+    events.emit('reaperRan', { worker: 'w1', recovered: 0, durationMs: 1 })
+    expect(entries).toEqual([])
+  })
+
+  it('an event that an operator may have to act upon is a warning or an error', () => {
+    const { events, entries } = follow('warn')
+    emitOneOfEach(events)
+    expect(entries.map(({ level, event }) => `${String(level)} ${String(event)}`)).toEqual([
+      'warn failed',
+      'warn renewalFailed',
+      'warn lost',
+      'warn aborted',
+      'warn fencedOff',
+      'warn paused',
+      'warn reaped',
+      'error dataError',
+      'error reaperFailed',
+      'error workerDied',
+      'warn workerReturned',
+      'error settingsRefused',
+      'warn databaseLost',
+      'warn notListening',
+      'error trouble',
+    ])
+    events.emit('failed', { ...row, attempt: 5, outcome: 'dead', error: new Error('bad address') })
+    events.emit('workerStopped', { worker: 'w1', clean: false })
+    expect(entries.slice(-2)).toMatchObject([
+      { level: 'error', event: 'failed', attempt: 5, outcome: 'dead' },
+      { level: 'warn', event: 'workerStopped' },
+    ])
+  })
+
+  it('WH-NFR-003: no entry contains the values of a row that a database error quotes', () => {
+    const { events, entries } = follow('trace')
+    const error = Object.assign(new Error('duplicate key'), {
+      code: '23505',
+      detail: 'Key (token)=(s3cret) exists.',
+    })
+    emitOneOfEach(events, { error })
+    expect(JSON.stringify(entries)).toContain('duplicate key')
+    expect(JSON.stringify(entries)).not.toContain('s3cret')
+  })
+
+  it('after the end of the listening nothing is logged', () => {
+    const { events, entries, off } = follow('trace')
+    off()
+    emitOneOfEach(events)
+    expect(entries).toEqual([])
+  })
 })

@@ -1,10 +1,10 @@
+import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { emitOneOfEach } from '../../test/support/specimen-events.ts'
 import { Events } from '../worker/events.ts'
-import { gauge } from './gauge-source.ts'
-import { createMetrics } from './metrics.ts'
-import { METRICS, STALE_BUCKETS, type Metric } from './metric-catalog.ts'
+import { ALL_METRICS, databaseGauge, gauge, METRICS } from './metrics.ts'
+import { createMetrics } from './prometheus.ts'
 
 const of = { worker: 'w1', table: 'public.emails' }
 const row = { ...of, id: '7', token: 3n }
@@ -17,34 +17,34 @@ function samples(text: string): Record<string, number> {
   )
 }
 
-it('RULE-020-023: the reaper tells by name how many rows it recovered, how stale they were and how often it ran', async () => {
+it('RULE-020-023: the reaper reports how many rows it recovered, how stale they were and how often it ran', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
-  const reaped = { ...row, owner: 'gone', evicted: false, exhausted: false }
+  const reaped = { ...row, owner: 'w2', evicted: false, exhausted: false }
   events.emit('reaped', { ...reaped, staleMs: 400 })
   events.emit('reaped', { ...reaped, staleMs: 7_000 })
   events.emit('reaped', { ...reaped, staleMs: 4_000_000 })
   events.emit('reaped', { ...reaped, staleMs: -20_000, evicted: true })
   events.emit('reaperRan', { worker: 'w1', recovered: 4, durationMs: 3 })
   const text = await metrics.render()
-  expect(text).toContain('# TYPE reaper_recovered_count counter\n')
-  expect(text).toContain('# TYPE reaper_stale_duration histogram\n')
-  expect(text).toContain('# TYPE reaper_runs_total counter\n')
+  expect(text).toContain('# TYPE leasehold_reaped_rows_total counter\n')
+  expect(text).toContain('# TYPE leasehold_reap_delay_seconds histogram\n')
+  expect(text).toContain('# TYPE leasehold_reaper_runs_total counter\n')
   expect(samples(text)).toMatchObject({
-    'reaper_recovered_count{table="public.emails"}': 4,
-    reaper_runs_total: 1,
-    'reaper_stale_duration_bucket{table="public.emails",le="0.1"}': 1,
-    'reaper_stale_duration_bucket{table="public.emails",le="0.5"}': 2,
-    'reaper_stale_duration_bucket{table="public.emails",le="5"}': 2,
-    'reaper_stale_duration_bucket{table="public.emails",le="10"}': 3,
-    'reaper_stale_duration_bucket{table="public.emails",le="3600"}': 3,
-    'reaper_stale_duration_bucket{table="public.emails",le="+Inf"}': 4,
-    'reaper_stale_duration_sum{table="public.emails"}': 4_007.4,
-    'reaper_stale_duration_count{table="public.emails"}': 4,
+    'leasehold_reaped_rows_total{table="public.emails"}': 4,
+    leasehold_reaper_runs_total: 1,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="0.1"}': 1,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="0.5"}': 2,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="5"}': 2,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="10"}': 3,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="3600"}': 3,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="+Inf"}': 4,
+    'leasehold_reap_delay_seconds_sum{table="public.emails"}': 4_007.4,
+    'leasehold_reap_delay_seconds_count{table="public.emails"}': 4,
   })
 })
 
-it('claims, settlements by outcome, losses by reason, heartbeats and pauses are counted per table', async () => {
+it('claims, settled rows by outcome, lost leases by reason, heartbeats and pauses are counted per table', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
   events.emit('claimed', { ...of, count: 10, full: true, durationMs: 2 })
@@ -53,24 +53,24 @@ it('claims, settlements by outcome, losses by reason, heartbeats and pauses are 
   events.emit('settled', { ...of, outcome: 'dead', ids: ['4'], durationMs: 2 })
   events.emit('lost', { ...row, reason: 'tooLong' })
   events.emit('renewed', { ...of, count: 10, busy: 0, durationMs: 1 })
-  events.emit('renewalFailed', { ...of, ids: ['1', '2'], error: new Error('away') })
+  events.emit('renewalFailed', { ...of, ids: ['1', '2'], error: new Error('unavailable') })
   events.emit('paused', { ...of, reason: 'saturated', forMs: 100 })
   events.emit('paused', { ...of, reason: 'operator', forMs: undefined })
   events.emit('resumed', { ...of, reason: 'saturated' })
   expect(samples(await metrics.render())).toMatchObject({
     'leasehold_claims_total{table="public.emails"}': 2,
     'leasehold_claimed_rows_total{table="public.emails"}': 10,
-    'leasehold_settlements_total{table="public.emails",outcome="sent"}': 3,
-    'leasehold_settlements_total{table="public.emails",outcome="dead"}': 1,
-    'leasehold_leases_lost_total{table="public.emails",reason="tooLong"}': 1,
+    'leasehold_settled_rows_total{table="public.emails",outcome="sent"}': 3,
+    'leasehold_settled_rows_total{table="public.emails",outcome="dead"}': 1,
+    'leasehold_lost_leases_total{table="public.emails",reason="tooLong"}': 1,
     'leasehold_heartbeats_total{table="public.emails"}': 1,
     'leasehold_heartbeat_failures_total{table="public.emails"}': 1,
-    'leasehold_paused{table="public.emails",reason="saturated"}': 0,
-    'leasehold_paused{table="public.emails",reason="operator"}': 1,
+    'leasehold_claiming_paused{table="public.emails",reason="saturated"}': 0,
+    'leasehold_claiming_paused{table="public.emails",reason="operator"}': 1,
   })
 })
 
-it('data errors are counted per table and verb, each time a row is tried', async () => {
+it('data errors are counted per table and verb, each time the row is tried', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
   const stopped = { ...of, id: '7', error: new Error('out of range') }
@@ -83,35 +83,35 @@ it('data errors are counted per table and verb, each time a row is tried', async
   })
 })
 
-it("RULE-020-032: the worker's id is a label, on one series of its process", async () => {
+it('RULE-020-032: the worker id is a label of exactly one series of its process', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
   emitOneOfEach(events, { worker: 'host-1.abc' })
   const named = Object.keys(samples(await metrics.render())).filter((name) => name.includes('host-1.abc'))
-  expect(named).toEqual(['leasehold_worker_info{worker="host-1.abc"}'])
+  expect(named).toEqual(['leasehold_worker_process_info{worker="host-1.abc"}'])
 })
 
-it('RULE-020-052: a worker that died is counted', async () => {
+it('RULE-020-052: a worker process that died is counted', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
-  expect(samples(await metrics.render())).toMatchObject({ leasehold_workers_died_total: 0 })
+  expect(samples(await metrics.render())).toMatchObject({ leasehold_worker_processes_died_total: 0 })
   events.emit('workerDied', { worker: 'w1', died: 'w2', host: 'h', pid: 1, lastSeenAt: new Date() })
-  expect(samples(await metrics.render())).toMatchObject({ leasehold_workers_died_total: 1 })
+  expect(samples(await metrics.render())).toMatchObject({ leasehold_worker_processes_died_total: 1 })
 })
 
-it('a scrape answers what it can, and counts what it cannot', async () => {
+it('a scrape leaves out a gauge that cannot be read, and counts it as an error', async () => {
   const metrics = createMetrics(new Events(), {
     gauges: [
-      gauge('inFlight', () => [{ labels: {}, value: 4 }]),
-      { metric: 'workers', read: async () => Promise.reject(new Error('away')) },
+      gauge('inFlightRows', () => [{ labels: {}, value: 4 }]),
+      { metric: 'workerProcesses', read: async () => Promise.reject(new Error('unavailable')) },
     ],
   })
   const text = await metrics.render()
-  expect(samples(text)).toMatchObject({ leasehold_in_flight: 4, leasehold_scrape_errors: 1 })
-  expect(text).not.toContain('leasehold_workers{')
+  expect(samples(text)).toMatchObject({ leasehold_in_flight_rows: 4, leasehold_scrape_errors: 1 })
+  expect(text).not.toContain('leasehold_worker_processes{')
 })
 
-it('label values are escaped, and two answers are the same whatever came first', async () => {
+it('label values are escaped, and the order of events does not change the text', async () => {
   const tables = ['odd."na\\me"\nx', 'public.a', 'public.b']
   const texts = await Promise.all(
     [tables, tables.toReversed()].map(async (order) => {
@@ -126,9 +126,9 @@ it('label values are escaped, and two answers are the same whatever came first',
   expect(texts[0]).toContain(String.raw`leasehold_claims_total{table="odd.\"na\\me\"\nx"} 1` + '\n')
 })
 
-it('every line is a line of the text format', async () => {
+it('every line conforms to the Prometheus text format', async () => {
   const events = new Events()
-  const metrics = createMetrics(events, { gauges: [gauge('inFlight', () => [{ labels: {}, value: 0 }])] })
+  const metrics = createMetrics(events, { gauges: [gauge('inFlightRows', () => [{ labels: {}, value: 0 }])] })
   emitOneOfEach(events)
   const text = await metrics.render()
   const sample = /^[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\})? (\d+(\.\d+)?|\+Inf)$/
@@ -141,22 +141,22 @@ it('every line is a line of the text format', async () => {
   expect(wrong).toEqual([])
 })
 
-it('after close() nothing more is counted, and nothing listens', async () => {
+it('after close() nothing is counted and nobody listens to the events', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
   metrics.close()
   emitOneOfEach(events)
-  expect(samples(await metrics.render())).toMatchObject({ reaper_runs_total: 0 })
+  expect(samples(await metrics.render())).toMatchObject({ leasehold_reaper_runs_total: 0 })
   expect(events.wanted('claimed')).toBe(false)
 })
 
-it('what happens to each row in the normal course of work is not listened to', () => {
+it('events of single rows in the normal course of work are not listened to', () => {
   const events = new Events()
   createMetrics(events)
   expect(events.wanted('started')).toBe(false)
 })
 
-it('docs/metrics.md has every metric with its type, labels and instrument, in the same order, and no other', async () => {
+it('docs/metrics.md lists exactly the metrics of the table, with type, labels and instrument, in the same order', async () => {
   const page = await readFile(new URL('../../docs/metrics.md', import.meta.url), 'utf8')
   const rows = [...page.matchAll(/^\| `([a-z_]+)` \| (\w+) \| (.*?) \| `([a-z.]+)` \| (.+) \|$/gm)]
   const documented = rows.map(([, name, kind, labels = '', instrument]) => ({
@@ -165,22 +165,22 @@ it('docs/metrics.md has every metric with its type, labels and instrument, in th
     labels: [...labels.matchAll(/`([a-z]+)`/g)].map(([, label]) => label),
     instrument,
   }))
-  const known = Object.values<Metric>(METRICS).map(({ name, kind, labels, instrument }) => ({
+  const known = ALL_METRICS.map(({ name, kind, labels, instrument }) => ({
     name,
     kind,
     labels: [...labels],
     instrument,
   }))
   expect(documented).toEqual(known)
-  expect(page).toContain(STALE_BUCKETS.join(', '))
+  expect(page).toContain(METRICS.reapDelay.buckets.join(', '))
 })
 
-it('what can be rendered is what the catalogue says: every family, with its labels and no other', async () => {
+it('the text has every metric of the table, with exactly its labels', async () => {
   const events = new Events()
   const metrics = createMetrics(events, {
     gauges: [
-      gauge('inFlight', () => [{ labels: {}, value: 1 }]),
-      gauge('workers', () => [{ labels: { state: 'alive' }, value: 1 }]),
+      gauge('inFlightRows', () => [{ labels: {}, value: 1 }]),
+      gauge('workerProcesses', () => [{ labels: { state: 'alive' }, value: 1 }]),
       gauge('oldestPendingAge', () => [{ labels: { table: 'public.emails' }, value: 1 }]),
     ],
   })
@@ -190,8 +190,79 @@ it('what can be rendered is what the catalogue says: every family, with its labe
     const names = [...labels.matchAll(/([a-z]+)="/g)]
       .map(([, label]) => label)
       .filter((label) => label !== 'le')
-    return `${name.replace('reaper_stale_duration_count', 'reaper_stale_duration')} ${names.join()}`
+    return `${name.replace('leasehold_reap_delay_seconds_count', 'leasehold_reap_delay_seconds')} ${names.join()}`
   })
-  const known = Object.values<Metric>(METRICS).map(({ name, labels }) => `${name} ${labels.join()}`)
+  const known = ALL_METRICS.map(({ name, labels }) => `${name} ${labels.join()}`)
   expect(new Set(found)).toEqual(new Set(known))
+})
+
+/** A clock that only moves when the test says so. */
+function manualClock() {
+  const clock = { at: 1_000, monotonicNow: (): number => clock.at }
+  return clock
+}
+
+const alive = (value: number) => [{ labels: { state: 'alive' }, value }]
+
+describe('a gauge that is read from the database', () => {
+  it('many scrapes share one query until its answer is too old', async () => {
+    const clock = manualClock()
+    let queries = 0
+    const query = async () => alive((queries += 1))
+    const source = databaseGauge('workerProcesses', query, { reuseMs: 5_000, clock })
+    const together = await Promise.all(Array.from({ length: 50 }, async () => source.read()))
+    expect(together).toEqual(Array.from({ length: 50 }, () => alive(1)))
+    clock.at += 4_999
+    expect(await source.read()).toEqual(alive(1))
+    clock.at += 1
+    expect(await source.read()).toEqual(alive(2))
+    expect(queries).toBe(2)
+  })
+
+  it('the answer of a slow query is reused for longer', async () => {
+    const clock = manualClock()
+    let queries = 0
+    const query = async () => {
+      clock.at += 1_000
+      return alive((queries += 1))
+    }
+    const source = databaseGauge('workerProcesses', query, { reuseMs: 5_000, clock })
+    await source.read()
+    clock.at += 19_999
+    expect(await source.read()).toEqual(alive(1))
+    clock.at += 1
+    expect(await source.read()).toEqual(alive(2))
+  })
+
+  it('a failure is reported, and reused like an answer', async () => {
+    const clock = manualClock()
+    let queries = 0
+    const query = async () => {
+      queries += 1
+      if (queries === 1) throw new Error('unavailable')
+      return alive(queries)
+    }
+    const source = databaseGauge('workerProcesses', query, { reuseMs: 5_000, clock })
+    await expect(source.read()).rejects.toThrow('unavailable')
+    await expect(source.read()).rejects.toThrow('unavailable')
+    expect(queries).toBe(1)
+    clock.at += 5_000
+    expect(await source.read()).toEqual(alive(2))
+  })
+
+  it('a scrape does not wait for a query that hangs, and does not start a second one', async () => {
+    const answered = new AbortController()
+    const answer = once(answered.signal, 'abort').then(() => alive(1))
+    let queries = 0
+    const query = async () => {
+      queries += 1
+      return answer
+    }
+    const source = databaseGauge('workerProcesses', query, { timeoutMs: 10 })
+    await expect(source.read()).rejects.toThrow('within 10 ms')
+    await expect(source.read()).rejects.toThrow('within 10 ms')
+    expect(queries).toBe(1)
+    answered.abort()
+    expect(await source.read()).toEqual(alive(1))
+  })
 })

@@ -1,38 +1,352 @@
-import type { Events } from '../worker/events.ts'
-import type { GaugeSource } from './gauge-source.ts'
-import { measure } from './measure.ts'
-import type { GaugeName } from './metric-catalog.ts'
-import { createNumbers, type Sample } from './prometheus.ts'
+/**
+ * Every metric, and what it is measured from. Prometheus and OpenTelemetry both work through `METRICS`.
+ *
+ * To add a counter, add one entry to `METRICS`: the event that increases it, its name, its labels (fields of that event)
+ * and its help text. Then add its row to docs/metrics.md; a test compares the page with this table.
+ */
+import { type Clock, systemClock } from '../clock.ts'
+import { within } from '../postgres/deadline.ts'
+import type { EventOf, Events, EventType } from '../worker/events.ts'
 
-export interface MetricsOptions {
-  /** What is read at the time of asking. */
-  readonly gauges?: readonly GaugeSource[]
+export const METRICS = {
+  claims: counter('claimed', {
+    name: 'leasehold_claims_total',
+    labels: ['table'],
+    help: 'Claims that found rows.',
+  }),
+  claimedRows: counter('claimed', {
+    name: 'leasehold_claimed_rows_total',
+    labels: ['table'],
+    help: 'Rows claimed.',
+    amount: ({ count }) => count,
+  }),
+  settledRows: counter('settled', {
+    name: 'leasehold_settled_rows_total',
+    labels: ['table', 'outcome'],
+    help: 'Rows settled, by outcome.',
+    amount: ({ ids }) => ids.length,
+  }),
+  releasedRows: counter('released', {
+    name: 'leasehold_released_rows_total',
+    labels: ['table'],
+    help: 'Rows released without an outcome.',
+    amount: ({ ids }) => ids.length,
+  }),
+  fencedOffRows: counter('fencedOff', {
+    name: 'leasehold_fenced_off_rows_total',
+    labels: ['table'],
+    help: 'Rows whose outcome was not written because the lease was no longer current.',
+  }),
+  dataErrors: counter('dataError', {
+    name: 'leasehold_data_errors_total',
+    labels: ['table', 'verb'],
+    help: 'Rows that were left out of a statement because they stopped it with a data error, by verb.',
+  }),
+  lostLeases: counter('lost', {
+    name: 'leasehold_lost_leases_total',
+    labels: ['table', 'reason'],
+    help: 'Leases lost, or no longer trusted, while their rows were being processed.',
+  }),
+  handlerFailures: counter('failed', {
+    name: 'leasehold_handler_failures_total',
+    labels: ['table', 'outcome'],
+    help: 'Rows whose handler threw or reported a failure, by the outcome they were then settled with.',
+  }),
+  heartbeats: counter('renewed', {
+    name: 'leasehold_heartbeats_total',
+    labels: ['table'],
+    help: 'Heartbeats that the database answered. Each renews all rows in flight of the table.',
+  }),
+  heartbeatFailures: counter('renewalFailed', {
+    name: 'leasehold_heartbeat_failures_total',
+    labels: ['table'],
+    help: 'Heartbeats that failed.',
+  }),
+  reapedRows: counter('reaped', {
+    name: 'leasehold_reaped_rows_total',
+    // RULE-020-023 prescribes the names of the three instruments of the reaper.
+    instrument: 'reaper.recovered.count',
+    labels: ['table'],
+    help: 'Rows the reaper took back from expired leases and dead worker processes.',
+  }),
+  reapDelay: histogram('reaped', {
+    name: 'leasehold_reap_delay_seconds',
+    instrument: 'reaper.stale.duration',
+    labels: ['table'],
+    help: 'Time from the end of a lease until the reaper took the row back.',
+    // From a worker process that was found dead at once to one that nobody noticed for an hour.
+    buckets: [0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 900, 3_600],
+    // The lease of a worker process that was declared dead early has not ended yet.
+    seconds: ({ staleMs }) => Math.max(0, staleMs) / 1_000,
+  }),
+  reaperRuns: counter('reaperRan', {
+    name: 'leasehold_reaper_runs_total',
+    instrument: 'reaper.runs.total',
+    labels: [],
+    help: 'Runs of the reaper over all of its tables.',
+  }),
+  reaperFailures: counter('reaperFailed', {
+    name: 'leasehold_reaper_failures_total',
+    labels: [],
+    help: 'Times the reaper failed, on one table or as a whole.',
+  }),
+  inFlightRows: sampledGauge({
+    name: 'leasehold_in_flight_rows',
+    labels: [],
+    help: 'Rows this process holds leases on: waiting for a slot, being processed, or waiting to be settled.',
+  }),
+  claimingPaused: stateGauge('paused', 'resumed', {
+    name: 'leasehold_claiming_paused',
+    labels: ['table', 'reason'],
+    help: '1 while this process does not claim from the table for this reason, otherwise 0.',
+  }),
+  workerProcessInfo: stateGauge('workerStarted', 'workerStopped', {
+    name: 'leasehold_worker_process_info',
+    labels: ['worker'],
+    help: '1 while the workers of this process run, 0 once they have stopped. The label is the worker id.',
+  }),
+  workerProcesses: sampledGauge({
+    name: 'leasehold_worker_processes',
+    labels: ['state'],
+    help: 'Worker processes in the registry, by state: alive, missing or dead.',
+  }),
+  workerProcessesDied: counter('workerDied', {
+    name: 'leasehold_worker_processes_died_total',
+    labels: [],
+    help: 'Worker processes that this process declared dead.',
+  }),
+  oldestPendingAge: sampledGauge({
+    name: 'leasehold_oldest_pending_age_seconds',
+    labels: ['table'],
+    help: 'How long the oldest row that could be claimed now has been waiting; 0 when there is none.',
+  }),
+  databaseFailures: counter('databaseLost', {
+    name: 'leasehold_database_failures_total',
+    labels: [],
+    help: 'Attempts of the workers that found the database unavailable.',
+  }),
+  unexpectedErrors: counter('trouble', {
+    name: 'leasehold_unexpected_errors_total',
+    labels: [],
+    help: 'Errors that should not happen and did not end the process. The log has each of them.',
+  }),
+  scrapeErrors: sampledGauge({
+    name: 'leasehold_scrape_errors',
+    labels: [],
+    help: 'Gauges missing from this answer, because what they are read from did not answer.',
+  }),
+} satisfies Readonly<Record<string, Metric>>
+
+/** In the order of the table. */
+export const ALL_METRICS: readonly Metric[] = Object.values(METRICS)
+
+export type Labels = Readonly<Record<string, string>>
+
+/** Takes one measurement: an increment of a counter, the value of a gauge, an observation of a histogram. */
+export type RecordValue = (labels: Labels, value: number) => void
+
+export interface Metric {
+  readonly kind: 'counter' | 'gauge' | 'histogram'
+  /** For Prometheus. */
+  readonly name: string
+  /** For OpenTelemetry. */
+  readonly instrument: string
+  readonly unit: 's' | '1'
+  readonly labels: readonly string[]
+  readonly help: string
+  /** The upper bounds of a histogram's buckets, ascending. */
+  readonly buckets: readonly number[]
+  /** Records what the events say about the metric from now on; returns what ends it. A sampled gauge has none. */
+  readonly follow?: (events: Events, record: RecordValue) => () => void
 }
 
-export interface Metrics {
-  /** The Prometheus text. What cannot be read now is left out and counted: the rest is answered all the same. */
-  render(): Promise<string>
-  /** Ends the listening. */
-  close(): void
+/** A gauge that is read when somebody asks for it, instead of following events. */
+interface SampledGauge<Label extends string> extends Metric {
+  readonly labels: readonly Label[]
+  readonly isSampled: true
 }
 
-/** Follows the events from now on. */
-export function createMetrics(events: Events, { gauges = [] }: MetricsOptions = {}): Metrics {
-  const numbers = createNumbers()
-  const close = measure(events, numbers)
+/**
+ * The event fields that may be labels. Each pair of label values is a series of its own, so a label must have few
+ * values in a deployment. Row ids have many, and a worker id is new with every start: only one gauge carries it.
+ */
+type EventLabel = 'table' | 'outcome' | 'reason' | 'verb' | 'worker'
+
+interface Description<Label extends string> {
+  readonly name: string
+  /** Default: the name in the style of OpenTelemetry, without the suffix of its unit. */
+  readonly instrument?: string
+  readonly labels: readonly Label[]
+  readonly help: string
+}
+
+type DescriptionFor<Type extends EventType> = Description<Extract<EventLabel, keyof EventOf<Type>>>
+
+/** A counter that every event of the type increases, by 1 unless `amount` says otherwise. */
+function counter<Type extends EventType>(
+  type: Type,
+  description: DescriptionFor<Type> & { readonly amount?: (event: EventOf<Type>) => number },
+): Metric {
+  const { labels, amount = () => 1 } = description
   return {
-    close,
-    async render() {
-      const answers = await Promise.allSettled(gauges.map(async (source) => source.read()))
-      const read = new Map<GaugeName, Sample[]>()
-      let errors = 0
-      for (const [i, { metric }] of gauges.entries()) {
-        const answer = answers[i]
-        if (answer?.status === 'fulfilled') read.set(metric, [...(read.get(metric) ?? []), ...answer.value])
-        else errors += 1
+    ...described('counter', description),
+    follow: (events, record) =>
+      events.on(type, (event) => record(labelsFrom<Type>(event, labels), amount(event))),
+  }
+}
+
+/** A distribution of durations: one observation for every event of the type. */
+function histogram<Type extends EventType>(
+  type: Type,
+  description: DescriptionFor<Type> & {
+    readonly buckets: readonly number[]
+    readonly seconds: (event: EventOf<Type>) => number
+  },
+): Metric {
+  const { labels, buckets, seconds } = description
+  return {
+    ...described('histogram', description),
+    buckets,
+    follow: (events, record) =>
+      events.on(type, (event) => record(labelsFrom<Type>(event, labels), seconds(event))),
+  }
+}
+
+/** A gauge that is 1 after an event of the first type and 0 after one of the second. */
+function stateGauge<On extends EventType, Off extends EventType>(
+  on: On,
+  off: Off,
+  description: DescriptionFor<On> & DescriptionFor<Off>,
+): Metric {
+  const { labels } = description
+  return {
+    ...described('gauge', description),
+    follow(events, record) {
+      const ends = [
+        events.on(on, (event) => record(labelsFrom<On>(event, labels), 1)),
+        events.on(off, (event) => record(labelsFrom<Off>(event, labels), 0)),
+      ]
+      return () => {
+        for (const end of ends) end()
       }
-      numbers.set('scrapeErrors', {}, errors)
-      return numbers.text(read)
+    },
+  }
+}
+
+function sampledGauge<const Label extends string = never>(
+  description: Description<Label>,
+): SampledGauge<Label> {
+  return { ...described('gauge', description), labels: description.labels, isSampled: true }
+}
+
+function described(kind: Metric['kind'], { name, instrument, labels, help }: Description<string>): Metric {
+  return {
+    kind,
+    name,
+    instrument: instrument ?? name.replace(/_(?:total|seconds)$/, '').replaceAll('_', '.'),
+    unit: name.endsWith('_seconds') ? 's' : '1',
+    labels,
+    help,
+    buckets: [],
+  }
+}
+
+function labelsFrom<Type extends EventType>(
+  event: EventOf<Type>,
+  labels: readonly (keyof EventOf<Type> & string)[],
+): Labels {
+  return Object.fromEntries(labels.map((label) => [label, String(event[label])]))
+}
+
+/** Hands every measurement that the events bring to `record`. Returns what ends it. */
+export function followEvents(
+  events: Events,
+  record: (metric: Metric, labels: Labels, value: number) => void,
+): () => void {
+  const ends = ALL_METRICS.map((metric) =>
+    metric.follow?.(events, (labels, value) => record(metric, labels, value)),
+  )
+  return () => {
+    for (const end of ends) end?.()
+  }
+}
+
+type Metrics = typeof METRICS
+
+/** The gauges that are read when somebody asks. The scrape counts its own errors. */
+export type GaugeName = Exclude<
+  { [Name in keyof Metrics]: Metrics[Name] extends SampledGauge<string> ? Name : never }[keyof Metrics],
+  'scrapeErrors'
+>
+
+export interface Sample {
+  readonly labels: Labels
+  readonly value: number
+}
+
+/** Where the samples of a gauge come from. */
+export interface GaugeSource {
+  readonly metric: GaugeName
+  /** Rejects when it cannot be read now. */
+  read(): Promise<readonly Sample[]>
+}
+
+/** A sample with the labels of the given gauge. */
+interface SampleOf<Name extends GaugeName> extends Sample {
+  readonly labels: Readonly<Record<Metrics[Name]['labels'][number], string>>
+}
+
+/** A gauge that is read from memory. */
+export function gauge<Name extends GaugeName>(
+  metric: Name,
+  read: () => readonly SampleOf<Name>[],
+): GaugeSource {
+  return { metric, read: async () => Promise.resolve(read()) }
+}
+
+export interface DatabaseGaugeOptions {
+  /** Nobody who asks waits longer than this. Default 2,000. */
+  readonly timeoutMs?: number
+  /** How long an answer, or a failure, is reused. Default 5,000. */
+  readonly reuseMs?: number
+  readonly clock?: Clock
+}
+
+/** An answer that took a second is reused for twenty, so that scraping costs the database at most 5 % of its time. */
+const REUSE_PER_QUERY_TIME = 20
+
+/** A gauge that is read from the database: by one query at a time, and not more often than its cost allows. */
+export function databaseGauge<Name extends GaugeName>(
+  metric: Name,
+  query: () => Promise<readonly SampleOf<Name>[]>,
+  { timeoutMs = 2_000, reuseMs = 5_000, clock = systemClock }: DatabaseGaugeOptions = {},
+): GaugeSource {
+  let running: Promise<void> | undefined
+  let last: { readonly answer: () => readonly SampleOf<Name>[]; readonly validUntil: number } | undefined
+
+  async function runQuery(): Promise<void> {
+    const startedAt = clock.monotonicNow()
+    const answer = await query().then(
+      (samples) => () => samples,
+      (error: unknown) => () => {
+        throw error
+      },
+    )
+    const endedAt = clock.monotonicNow()
+    const validMs = Math.max(reuseMs, (endedAt - startedAt) * REUSE_PER_QUERY_TIME)
+    last = { answer, validUntil: endedAt + validMs }
+    running = undefined
+  }
+
+  return {
+    metric,
+    async read() {
+      if (last !== undefined && clock.monotonicNow() < last.validUntil) return last.answer()
+      running ??= runQuery()
+      if (!(await within(timeoutMs, running)) || last === undefined) {
+        throw new Error(`${METRICS[metric].name} was not answered within ${timeoutMs} ms`)
+      }
+      return last.answer()
     },
   }
 }

@@ -1,8 +1,7 @@
 import { expect, it } from 'vitest'
 import { emitOneOfEach } from '../../test/support/specimen-events.ts'
 import { Events } from '../worker/events.ts'
-import { gauge } from './gauge-source.ts'
-import { METRICS, type Metric } from './metric-catalog.ts'
+import { ALL_METRICS, gauge } from './metrics.ts'
 import { loadOpenTelemetry, type Meter, observeWithOpenTelemetry } from './opentelemetry.ts'
 
 type Callback = Parameters<ReturnType<Meter['createObservableGauge']>['addCallback']>[0]
@@ -47,7 +46,7 @@ function recordingApi() {
   return { api: { metrics: { getMeter } }, written, kinds, meters, collect }
 }
 
-it('RULE-020-023: the instruments reaper.recovered.count, reaper.stale.duration and reaper.runs.total', () => {
+it('RULE-020-023: the reaper has the instruments reaper.recovered.count, reaper.stale.duration and reaper.runs.total', () => {
   const events = new Events()
   const { api, written, kinds } = recordingApi()
   observeWithOpenTelemetry(events, api)
@@ -56,7 +55,7 @@ it('RULE-020-023: the instruments reaper.recovered.count, reaper.stale.duration 
     table: 'public.emails',
     id: '7',
     token: 3n,
-    owner: 'gone',
+    owner: 'w2',
     staleMs: 1_500,
     evicted: false,
     exhausted: false,
@@ -74,30 +73,30 @@ it('RULE-020-023: the instruments reaper.recovered.count, reaper.stale.duration 
   })
 })
 
-it('every metric but the errors of a scrape has its instrument, and is measured', async () => {
+it('every metric except the errors of a scrape has an instrument, and is measured', async () => {
   const events = new Events()
   const { api, written, kinds, meters, collect } = recordingApi()
   const gauges = [
-    gauge('inFlight', () => [{ labels: {}, value: 4 }]),
-    gauge('workers', () => [{ labels: { state: 'alive' }, value: 2 }]),
+    gauge('inFlightRows', () => [{ labels: {}, value: 4 }]),
+    gauge('workerProcesses', () => [{ labels: { state: 'alive' }, value: 2 }]),
     gauge('oldestPendingAge', () => [{ labels: { table: 'public.emails' }, value: 9 }]),
   ]
   observeWithOpenTelemetry(events, api, { version: '1.2.3', gauges })
   emitOneOfEach(events)
   await collect()
-  const known = Object.values<Metric>(METRICS).filter(({ name }) => name !== 'leasehold_scrape_errors')
+  const known = ALL_METRICS.filter(({ name }) => name !== 'leasehold_scrape_errors')
   expect(kinds).toEqual(Object.fromEntries(known.map(({ instrument, kind }) => [instrument, kind])))
   expect(new Set(written.map((line) => line.split(' ')[0]))).toEqual(new Set(Object.keys(kinds)))
-  expect(written).toContain('leasehold.workers 2 {"state":"alive"}')
-  expect(written).toContain('leasehold.paused 0 {"table":"public.emails","reason":"saturated"}')
+  expect(written).toContain('leasehold.worker.processes 2 {"state":"alive"}')
+  expect(written).toContain('leasehold.claiming.paused 0 {"table":"public.emails","reason":"saturated"}')
   expect(meters).toEqual(['leasehold 1.2.3'])
 })
 
-it('ended, it measures nothing more', async () => {
+it('after the end of the observation nothing is measured', async () => {
   const events = new Events()
   const { api, written, collect } = recordingApi()
   const end = observeWithOpenTelemetry(events, api, {
-    gauges: [gauge('inFlight', () => [{ labels: {}, value: 4 }])],
+    gauges: [gauge('inFlightRows', () => [{ labels: {}, value: 4 }])],
   })
   end()
   emitOneOfEach(events)
@@ -107,7 +106,7 @@ it('ended, it measures nothing more', async () => {
 
 const failing = (code: string) => async () => Promise.reject(Object.assign(new Error('no'), { code }))
 
-it('without the package there is no instrument and no error; a package that is broken is an error', async () => {
+it('a missing package is no error; a broken package is one', async () => {
   expect(await loadOpenTelemetry(failing('ERR_MODULE_NOT_FOUND'))).toBeUndefined()
   await expect(loadOpenTelemetry(failing('ERR_OTHER'))).rejects.toThrow('no')
   const { api } = recordingApi()

@@ -1,21 +1,19 @@
+/** The metrics as OpenTelemetry instruments. */
 import type { Events } from '../worker/events.ts'
-import type { GaugeSource } from './gauge-source.ts'
-import { measure } from './measure.ts'
 import {
-  METRICS,
-  METRIC_NAMES,
-  STALE_BUCKETS,
-  type GaugeName,
+  ALL_METRICS,
+  followEvents,
+  type GaugeSource,
+  type Labels,
   type Metric,
-  type MetricName,
-} from './metric-catalog.ts'
+  METRICS,
+  type Sample,
+} from './metrics.ts'
 
 /** As much of `@opentelemetry/api` as is used here; the package itself is an optional peer. */
 export interface OpenTelemetryApi {
   readonly metrics: { getMeter(name: string, version?: string): Meter }
 }
-
-type Attributes = Readonly<Record<string, string>>
 
 interface InstrumentOptions {
   readonly description: string
@@ -23,7 +21,7 @@ interface InstrumentOptions {
   readonly advice?: { readonly explicitBucketBoundaries: number[] }
 }
 
-type Observe = (result: { observe(value: number, attributes?: Attributes): void }) => Promise<void> | void
+type Observe = (result: { observe(value: number, labels?: Labels): void }) => Promise<void> | void
 
 interface ObservableGauge {
   addCallback(callback: Observe): void
@@ -31,11 +29,8 @@ interface ObservableGauge {
 }
 
 export interface Meter {
-  createCounter(name: string, options: InstrumentOptions): { add(by: number, attributes: Attributes): void }
-  createHistogram(
-    name: string,
-    options: InstrumentOptions,
-  ): { record(value: number, attributes: Attributes): void }
+  createCounter(name: string, options: InstrumentOptions): { add(by: number, labels: Labels): void }
+  createHistogram(name: string, options: InstrumentOptions): { record(value: number, labels: Labels): void }
   createObservableGauge(name: string, options: InstrumentOptions): ObservableGauge
 }
 
@@ -51,41 +46,39 @@ export function observeWithOpenTelemetry(
   { version, gauges = [] }: OpenTelemetryOptions = {},
 ): () => void {
   const meter = api.metrics.getMeter('leasehold', version)
-  const counters = instruments('counter', (metric) =>
-    meter.createCounter(metric.instrument, described(metric)),
-  )
-  const histograms = instruments('histogram', (metric) =>
-    meter.createHistogram(metric.instrument, {
-      ...described(metric),
-      advice: { explicitBucketBoundaries: [...STALE_BUCKETS] },
-    }),
-  )
-  const told = new Map<GaugeName, Map<string, { readonly labels: Attributes; readonly value: number }>>()
+  const recorders = new Map<Metric, (labels: Labels, value: number) => void>()
+  const ends: (() => void)[] = []
 
-  const observing = gaugeNames(gauges).map((name) => {
-    const instrument = meter.createObservableGauge(METRICS[name].instrument, described(METRICS[name]))
-    const callback: Observe = async (result) => {
-      for (const { labels, value } of told.get(name)?.values() ?? []) result.observe(value, labels)
-      for (const source of gauges.filter(({ metric }) => metric === name)) {
-        for (const { labels, value } of await source.read()) result.observe(value, labels)
+  for (const metric of ALL_METRICS) {
+    const { kind, instrument, help: description, unit } = metric
+    if (kind === 'counter') {
+      const counter = meter.createCounter(instrument, { description, unit })
+      recorders.set(metric, (labels, value) => counter.add(value, labels))
+    } else if (kind === 'histogram') {
+      const advice = { explicitBucketBoundaries: [...metric.buckets] }
+      const histogram = meter.createHistogram(instrument, { description, unit, advice })
+      recorders.set(metric, (labels, value) => histogram.record(value, labels))
+    } else {
+      const sources = gauges.filter((source) => METRICS[source.metric] === metric)
+      // A gauge that neither an event nor a source feeds has no instrument: the errors of a Prometheus scrape.
+      if (metric.follow === undefined && sources.length === 0) continue
+      const latest = new Map<string, Sample>()
+      recorders.set(metric, (labels, value) => latest.set(JSON.stringify(labels), { labels, value }))
+      const observable = meter.createObservableGauge(instrument, { description, unit })
+      const callback: Observe = async (result) => {
+        for (const { labels, value } of latest.values()) result.observe(value, labels)
+        for (const source of sources) {
+          for (const { labels, value } of await source.read()) result.observe(value, labels)
+        }
       }
+      observable.addCallback(callback)
+      ends.push(() => observable.removeCallback(callback))
     }
-    instrument.addCallback(callback)
-    return () => instrument.removeCallback(callback)
-  })
+  }
 
-  const close = measure(events, {
-    add: (metric, labels, by = 1) => counters.get(metric)?.add(by, labels),
-    observe: (metric, labels, value) => histograms.get(metric)?.record(value, labels),
-    set(metric, labels, value) {
-      const known = told.get(metric) ?? new Map<string, { labels: Attributes; value: number }>()
-      told.set(metric, known)
-      known.set(JSON.stringify(labels), { labels, value })
-    },
-  })
+  ends.push(followEvents(events, (metric, labels, value) => recorders.get(metric)?.(labels, value)))
   return () => {
-    close()
-    for (const end of observing) end()
+    for (const end of ends) end()
   }
 }
 
@@ -100,21 +93,4 @@ export async function loadOpenTelemetry(
     if (error instanceof Error && 'code' in error && error.code === 'ERR_MODULE_NOT_FOUND') return undefined
     throw error
   }
-}
-
-function instruments<Instrument>(
-  kind: Metric['kind'],
-  create: (metric: Metric) => Instrument,
-): ReadonlyMap<MetricName, Instrument> {
-  const names = METRIC_NAMES.filter((name) => METRICS[name].kind === kind)
-  return new Map(names.map((name) => [name, create(METRICS[name])]))
-}
-
-/** The gauges that events tell of, and those that can be read; a scrape is Prometheus's affair. */
-function gaugeNames(gauges: readonly GaugeSource[]): readonly GaugeName[] {
-  return [...new Set<GaugeName>(['paused', 'workerInfo', ...gauges.map(({ metric }) => metric)])]
-}
-
-function described({ help, unit }: Metric): InstrumentOptions {
-  return { description: help, unit }
 }

@@ -1,105 +1,122 @@
-/** The Prometheus text format, version 0.0.4, and the numbers it is written from. */
-import type { Measurements } from './measure.ts'
+/** The metrics as Prometheus scrapes them: the text format, version 0.0.4. */
+import type { Events } from '../worker/events.ts'
 import {
-  METRIC_NAMES,
-  METRICS,
-  STALE_BUCKETS,
+  ALL_METRICS,
+  followEvents,
+  type GaugeSource,
+  type Labels,
   type Metric,
-  type MetricName,
-  type GaugeName,
-} from './metric-catalog.ts'
+  METRICS,
+  type Sample,
+} from './metrics.ts'
 
 export const CONTENT_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
-type Labels = Readonly<Record<string, string>>
+export interface MetricsOptions {
+  /** What is read when somebody asks. */
+  readonly gauges?: readonly GaugeSource[]
+}
 
-export interface Sample {
-  readonly labels: Labels
-  readonly value: number
+export interface Metrics {
+  /** The Prometheus text. A gauge that cannot be read now is left out and counted as a scrape error. */
+  render(): Promise<string>
+  /** Stops following the events. */
+  close(): void
 }
 
 interface Series {
   readonly labels: Labels
+  /** Of a histogram: the sum of its observations. */
   value: number
-  /** Of a histogram: how many observations fell into each bucket, and into none; `value` is their sum. */
+  /** Of a histogram: the observations in each bucket, and at the end those above the last bound. */
   readonly counts: number[]
 }
 
-export interface Numbers extends Measurements {
-  /** All families in the order of the catalogue; the given samples are added to what events have told. */
-  text(read: ReadonlyMap<GaugeName, readonly Sample[]>): string
-}
-
-export function createNumbers(): Numbers {
-  // A counter without labels begins at 0, so that its first increase can be seen as one.
-  const series = new Map<MetricName, Map<string, Series>>(METRIC_NAMES.map((name) => [name, new Map()]))
-  for (const name of METRIC_NAMES) {
-    const { kind, labels }: Metric = METRICS[name]
-    if (kind === 'counter' && labels.length === 0) seriesOf(name, {})
+/** Measures the events from now on. */
+export function createMetrics(events: Events, { gauges = [] }: MetricsOptions = {}): Metrics {
+  const seriesByMetric = new Map(ALL_METRICS.map((metric) => [metric, new Map<string, Series>()]))
+  // Without labels a counter starts at 0, so that Prometheus sees its first increase as one.
+  for (const metric of ALL_METRICS) {
+    if (metric.kind === 'counter' && metric.labels.length === 0) seriesOf(metric, {})
   }
 
-  function seriesOf(name: MetricName, labels: Labels): Series {
-    const known = series.get(name)
-    const key = JSON.stringify(METRICS[name].labels.map((label) => Reflect.get(labels, label)))
+  function seriesOf(metric: Metric, labels: Labels): Series {
+    const known = seriesByMetric.get(metric)
+    const key = JSON.stringify(metric.labels.map((label) => labels[label]))
     const found = known?.get(key)
     if (found !== undefined) return found
-    const fresh: Series = {
-      labels,
-      value: 0,
-      counts: Array.from({ length: STALE_BUCKETS.length + 1 }, () => 0),
-    }
-    known?.set(key, fresh)
-    return fresh
+    const counts = Array.from({ length: metric.buckets.length + 1 }, () => 0)
+    const created: Series = { labels, value: 0, counts }
+    known?.set(key, created)
+    return created
   }
 
+  const close = followEvents(events, (metric, labels, value) => {
+    const series = seriesOf(metric, labels)
+    if (metric.kind === 'gauge') {
+      series.value = value
+      return
+    }
+    series.value += value
+    if (metric.kind === 'histogram') {
+      const bucket = metric.buckets.findIndex((bound) => value <= bound)
+      const index = bucket < 0 ? metric.buckets.length : bucket
+      series.counts[index] = (series.counts[index] ?? 0) + 1
+    }
+  })
+
   return {
-    add(metric, labels, by = 1) {
-      seriesOf(metric, labels).value += by
-    },
-    set(metric, labels, value) {
-      seriesOf(metric, labels).value = value
-    },
-    observe(metric, labels, value) {
-      const found = seriesOf(metric, labels)
-      found.value += value
-      const bucket = STALE_BUCKETS.findIndex((bound) => value <= bound)
-      const index = bucket < 0 ? STALE_BUCKETS.length : bucket
-      found.counts[index] = (found.counts[index] ?? 0) + 1
-    },
-    text(read) {
-      const samples = new Map<MetricName, readonly Sample[]>(read)
-      return METRIC_NAMES.map((name) =>
-        family(METRICS[name], [...(series.get(name)?.values() ?? [])], samples.get(name) ?? []),
+    close,
+    async render() {
+      const sampled = await readGauges(gauges)
+      return ALL_METRICS.map((metric) =>
+        family(metric, [...(seriesByMetric.get(metric)?.values() ?? [])], sampled.get(metric) ?? []),
       ).join('')
     },
   }
 }
 
-function family(metric: Metric, series: readonly Series[], read: readonly Sample[]): string {
+async function readGauges(gauges: readonly GaugeSource[]): Promise<ReadonlyMap<Metric, readonly Sample[]>> {
+  const answers = await Promise.allSettled(gauges.map(async (source) => source.read()))
+  const samples = new Map<Metric, readonly Sample[]>()
+  for (const [i, { metric: name }] of gauges.entries()) {
+    const answer = answers[i]
+    if (answer?.status !== 'fulfilled') continue
+    samples.set(METRICS[name], [...(samples.get(METRICS[name]) ?? []), ...answer.value])
+  }
+  const errors = answers.filter(({ status }) => status === 'rejected').length
+  return samples.set(METRICS.scrapeErrors, [{ labels: {}, value: errors }])
+}
+
+function family(metric: Metric, series: readonly Series[], sampled: readonly Sample[]): string {
   const { name, kind, help } = metric
   const lines =
     kind === 'histogram'
-      ? series.map((one) => histogram(name, one))
-      : [...series, ...read].map(({ labels, value }) => line(name, labels, value))
-  // By their labels: two answers can be compared, whatever happened first.
+      ? series.map((each) => histogramLines(metric, each))
+      : [...series, ...sampled].map(({ labels, value }) => sampleLine(name, labels, value))
+  // Sorted by their labels, so that two answers can be compared whatever happened first.
   return [`# HELP ${name} ${escapeHelp(help)}\n`, `# TYPE ${name} ${kind}\n`, ...lines.toSorted()].join('')
 }
 
-function histogram(name: string, { labels, value, counts }: Series): string {
+function histogramLines({ name, buckets }: Metric, { labels, value, counts }: Series): string {
   let total = 0
-  const buckets = [...STALE_BUCKETS, Infinity].map((bound, i) => {
+  const bucketLines = [...buckets, Infinity].map((bound, i) => {
     total += counts[i] ?? 0
-    return line(`${name}_bucket`, { ...labels, le: number(bound) }, total)
+    return sampleLine(`${name}_bucket`, { ...labels, le: formatNumber(bound) }, total)
   })
-  return [...buckets, line(`${name}_sum`, labels, value), line(`${name}_count`, labels, total)].join('')
+  return [
+    ...bucketLines,
+    sampleLine(`${name}_sum`, labels, value),
+    sampleLine(`${name}_count`, labels, total),
+  ].join('')
 }
 
-function line(name: string, labels: Labels, value: number): string {
+function sampleLine(name: string, labels: Labels, value: number): string {
   const pairs = Object.entries(labels).map(([label, text]) => `${label}="${escapeLabel(text)}"`)
-  return `${name}${pairs.length === 0 ? '' : `{${pairs.join(',')}}`} ${number(value)}\n`
+  return `${name}${pairs.length === 0 ? '' : `{${pairs.join(',')}}`} ${formatNumber(value)}\n`
 }
 
-function number(value: number): string {
+function formatNumber(value: number): string {
   if (value === Infinity) return '+Inf'
   return value === -Infinity ? '-Inf' : String(value)
 }

@@ -77,7 +77,7 @@ describe('leasehold work --only reconcile', () => {
       leaseMs: 20_000,
     }
     expect(logOf(reconciler).filter(({ role }) => role !== undefined)).toMatchObject([
-      { ...of, msg: 'works' },
+      { ...of, msg: 'started' },
       { ...of, msg: 'stopped' },
     ])
   })

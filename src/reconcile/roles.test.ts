@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { chooseWork } from '../cli/choose-work.ts'
+import { chooseWork } from '../cli/work.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
 import { reconciler } from './reconciler.ts'

@@ -1,15 +1,15 @@
+/** The routes: what each address answers. */
 import { Hono } from 'hono'
+import { LOOPBACK_HOSTS } from '../config/schema.ts'
 import type { Health } from '../observe/health.ts'
 import { CONTENT_TYPE } from '../observe/prometheus.ts'
-import { isOwnHost } from '../config/loopback.ts'
-import { startPage } from './page.ts'
 
 export interface AppOptions {
   readonly version: string
   readonly health: Health
-  /** What /metrics answers; without it there is no such page. */
+  /** The text of `/metrics`; without it that address does not exist. */
   readonly metrics?: () => Promise<string>
-  /** Known only once the server listens. */
+  /** A function, because the port is known only once the server listens. */
   readonly port: () => number
   readonly onError: (error: Error) => void
 }
@@ -35,7 +35,7 @@ export function createApp({ version, health, metrics, port, onError }: AppOption
 
   app.get('/', (c) => c.html(startPage(version, metrics !== undefined)))
 
-  // Never asks the database: a restart of this process would not mend it.
+  // It does not ask the database: restarting this process would not repair that.
   app.get('/livez', (c) => c.json({ status: 'alive' }))
 
   app.get('/readyz', async (c) => {
@@ -57,7 +57,50 @@ export function createApp({ version, health, metrics, port, onError }: AppOption
   app.notFound((c) => c.json({ error: `There is no ${c.req.method} ${c.req.path}.` }, 404))
   app.onError((error, c) => {
     onError(error)
-    return c.json({ error: 'Something went wrong; the log has the details.' }, 500)
+    return c.json({ error: 'The request failed; the log has the details.' }, 500)
   })
   return app
+}
+
+/**
+ * Whether a Host header names this server. A page in the user's browser can make a name of its own resolve to 127.0.0.1
+ * (DNS rebinding), but the header then still carries that name.
+ */
+function isOwnHost(header: string | undefined, port: number): boolean {
+  const hosts = LOOPBACK_HOSTS.map(hostInUrl)
+  const withPort = hosts.map((host) => `${host}:${port}`)
+  // A browser leaves out the default port.
+  const allowed = port === 80 ? [...hosts, ...withPort] : withPort
+  return header !== undefined && allowed.includes(header.toLowerCase())
+}
+
+/** The host as it is written in a URL and in a Host header. */
+export function hostInUrl(host: string): string {
+  return host.includes(':') ? `[${host}]` : host
+}
+
+const STYLE = 'body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:3rem auto;padding:0 1rem}'
+
+/** The page for a person who opens the address in a browser. There is no dashboard yet. */
+function startPage(version: string, hasMetrics: boolean): string {
+  return `<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Leasehold ${version}</title>
+<style>${STYLE}</style>
+</head>
+<body>
+<h1>Leasehold ${version}</h1>
+<p>Time-bounded, fenced leases on the rows of any PostgreSQL table. This process is running.
+There is no dashboard yet.</p>
+<ul>
+<li><a href="/readyz?verbose">/readyz?verbose</a>: whether this process can do its work: the database, its schema, the workers and the reaper</li>
+<li><a href="/livez">/livez</a>: whether this process is alive</li>
+${hasMetrics ? '<li><a href="/metrics">/metrics</a>: what it has done, in the format of Prometheus</li>' : ''}
+</ul>
+</body>
+</html>
+`
 }

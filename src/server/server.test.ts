@@ -5,9 +5,9 @@ import { text } from 'node:stream/consumers'
 import { expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { startProxy } from '../../test/support/proxy.ts'
-import { createHealth, databaseAnswers, migrationsCurrent, type Check } from '../observe/index.ts'
+import { type Check, createHealth, databaseAnswers, migrationsCurrent } from '../observe/health.ts'
 import { openDatabase } from '../postgres/index.ts'
-import { type HttpServer, startServer, type ServerOptions } from './index.ts'
+import { type HttpServer, type ServerOptions, startServer } from './server.ts'
 
 const database = useDatabase()
 
@@ -42,7 +42,7 @@ async function get(server: HttpServer, path: string, host?: string) {
   return { status: Number(response.statusCode), type: String(response.headers['content-type']), body }
 }
 
-it('/readyz is 200 when the database answers and is migrated, and tells each check', async () => {
+it('/readyz is 200 when the database answers and is migrated, and lists each check when asked', async () => {
   const db = openDatabase({ url: database.url })
   onTestFinished(async () => db.close())
   const server = await start([databaseAnswers(db), migrationsCurrent(db, 'leasehold')])
@@ -69,7 +69,7 @@ it('/readyz is 503 when the schema is not migrated, and says what to do', async 
   expect(body).toContain('leasehold migrate')
 })
 
-it('a database that is gone makes /readyz 503 and leaves /livez alone, and its return is seen', async () => {
+it('while the database is unavailable /readyz is 503 and /livez is 200; /readyz recovers with the database', async () => {
   const proxy = await startProxy(database.url)
   onTestFinished(async () => proxy.close())
   const db = openDatabase({ url: proxy.url })
@@ -84,7 +84,7 @@ it('a database that is gone makes /readyz 503 and leaves /livez alone, and its r
   expect((await get(server, '/readyz')).status).toBe(200)
 })
 
-it('/metrics is the text that was given, of the type that Prometheus asks for; without any it is a 404', async () => {
+it('/metrics answers the given text with the content type of Prometheus; without a text it is a 404', async () => {
   const server = await start([], { metrics: async () => 'leasehold_in_flight 4\n' })
   expect(await get(server, '/metrics')).toEqual({
     status: 200,
@@ -95,7 +95,7 @@ it('/metrics is the text that was given, of the type that Prometheus asks for; w
   expect((await get(await start(), '/metrics')).status).toBe(404)
 })
 
-it('/ is a page with the version, and what does not exist is a JSON 404', async () => {
+it('/ is a page with the version; an unknown address is a 404 in JSON', async () => {
   const server = await start()
   const page = await get(server, '/')
   expect(page).toMatchObject({ status: 200, type: expect.stringContaining('text/html') })
@@ -105,7 +105,7 @@ it('/ is a page with the version, and what does not exist is a JSON 404', async 
   expect(JSON.parse(missing.body)).toEqual({ error: 'There is no GET /api/v1/nothing.' })
 })
 
-it('a request under another host name is refused: DNS rebinding', async () => {
+it('a request with another Host header is refused, against DNS rebinding', async () => {
   const server = await start()
   for (const host of ['localhost', '127.0.0.1', '[::1]', 'LOCALHOST']) {
     expect((await get(server, '/livez', `${host}:${server.port}`)).status).toBe(200)
@@ -120,11 +120,11 @@ it('a request under another host name is refused: DNS rebinding', async () => {
   }
 })
 
-it('beyond loopback it refuses to start', async () => {
+it('the server refuses to listen beyond loopback', async () => {
   await expect(start([], { host: '0.0.0.0' })).rejects.toMatchObject({ code: 'SETTING_INVALID' })
 })
 
-it('a port that is taken is refused by its number, or replaced by a free one', async () => {
+it('a port in use is refused with its number, or replaced by a free port', async () => {
   const taken = createServer().listen(0, '127.0.0.1')
   await once(taken, 'listening')
   onTestFinished(() => void taken.close())
@@ -139,7 +139,7 @@ it('a port that is taken is refused by its number, or replaced by a free one', a
   expect((await get(server, '/livez')).status).toBe(200)
 })
 
-it('stop() ends keep-alive connections and requests that never finish, and may be called again', async () => {
+it('stop() closes idle connections and requests that never finish, and may be called twice', async () => {
   const server = await start()
   const idle = connect(server.port, '127.0.0.1')
   idle.write(`GET /livez HTTP/1.1\r\nHost: 127.0.0.1:${server.port}\r\n\r\n`)

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll } from 'vitest'
 import { runProgram } from '../../src/cli/program.ts'
-import type { Terminal } from '../../src/cli/run.ts'
+import type { Terminal } from '../../src/cli/command.ts'
 import { type Database, openDatabase } from '../../src/postgres/index.ts'
 import { useDatabase } from './database.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'

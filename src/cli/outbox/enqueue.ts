@@ -1,18 +1,16 @@
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
-import { headersOf } from '../header-flags.ts'
-import { jsonArgument } from '../json-argument.ts'
-import type { Run } from '../run.ts'
-import { printable, printableJson } from '../text-columns.ts'
-import { isSet, momentFlag, textFlag, textsFlag, wrong } from '../flag-values.ts'
-import { withOutbox } from '../with-tables.ts'
+import type { Run } from '../command.ts'
+import { withOutbox } from '../database.ts'
+import { headersOf, invalidArgument, isSet, jsonArgument, momentFlag, textFlag, textsFlag } from '../flags.ts'
+import { printable, printableJson } from '../output.ts'
 
 /** `leasehold outbox enqueue <type> [payload]` */
 export async function enqueueCommand(run: Run): Promise<number> {
   const { print, flags, args, terminal } = run
   const [type = '', given = '{}'] = args
-  if (type.trim() === '') throw wrong('<type>', type, 'say what happened, for example order.paid.')
+  if (type.trim() === '') throw invalidArgument('<type>', type, 'say what happened, for example order.paid.')
   const eventId = textFlag(flags, 'eventId')
-  if (eventId !== undefined && !UUID.test(eventId)) throw wrong('eventId', eventId, 'give a uuid.')
+  if (eventId !== undefined && !UUID.test(eventId)) throw invalidArgument('eventId', eventId, 'give a uuid.')
   const payload = jsonArgument(given === '-' ? await terminal.input() : given)
   const written: NewEvent = {
     type,

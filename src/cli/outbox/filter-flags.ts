@@ -1,8 +1,8 @@
 import type { Command } from 'commander'
 import type { EventFilter } from '../../outbox/admin/browse-filter.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
-import type { Run } from '../run.ts'
-import { pastFlag, textFlag, wrong } from '../flag-values.ts'
+import type { Run } from '../command.ts'
+import { invalidArgument, pastFlag, textFlag } from '../flags.ts'
 
 /** The flags by which list and replay choose events. */
 export function addFilterFlags(command: Command, statuses: string): Command {
@@ -26,7 +26,7 @@ export function readFilter(flags: Run['flags'], now: Date): EventFilter {
   const from = pastFlag(flags, 'from', now)
   const to = pastFlag(flags, 'to', now)
   if (from !== undefined && to !== undefined && from >= to) {
-    throw wrong(
+    throw invalidArgument(
       'to',
       textFlag(flags, 'to') ?? '',
       `it must be later than --from, which is ${from.toISOString()}.`,
@@ -46,7 +46,7 @@ function statuses(given: string | undefined): Status[] | undefined {
   return given?.split(',').map((name) => {
     const found = STATUSES.find((status) => status === name.trim().toUpperCase())
     if (found === undefined)
-      throw wrong('status', given, `the states are ${STATUSES.join(', ').toLowerCase()}.`)
+      throw invalidArgument('status', given, `the states are ${STATUSES.join(', ').toLowerCase()}.`)
     return found
   })
 }

@@ -1,10 +1,10 @@
 import { listEvents, type EventSummary } from '../../outbox/admin/browse.ts'
 import type { Status } from '../../outbox/transitions.ts'
-import type { Run } from '../run.ts'
-import { beforeFlag, limitFlag, printList } from '../listing.ts'
-import { duration, relative } from '../text-columns.ts'
+import type { Run } from '../command.ts'
+import { withOutbox } from '../database.ts'
+import { beforeFlag, limitFlag } from '../flags.ts'
+import { duration, printList, relative } from '../output.ts'
 import { readFilter } from './filter-flags.ts'
-import { withOutbox } from '../with-tables.ts'
 
 /** `leasehold outbox list` */
 export async function listCommand(run: Run): Promise<number> {

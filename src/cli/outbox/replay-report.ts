@@ -2,7 +2,7 @@
 import type { ReplayProgress } from '../../outbox/admin/replay-run.ts'
 import type { Replayed } from '../../outbox/admin/replay.ts'
 import type { Status } from '../../outbox/transitions.ts'
-import { counted, grouped, printableJson, relative } from '../text-columns.ts'
+import { counted, grouped, printableJson, relative } from '../output.ts'
 
 export interface LeftOut {
   readonly id: string

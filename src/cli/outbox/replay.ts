@@ -4,14 +4,13 @@ import { isEmptyFilter, type EventFilter } from '../../outbox/admin/browse-filte
 import type { ReplayProgress } from '../../outbox/admin/replay-run.ts'
 import { replay, type Replayed, type ReplayOptions, resumeReplay } from '../../outbox/admin/replay.ts'
 import type { Database } from '../../postgres/index.ts'
-import { following } from '../following.ts'
-import { type Run, UsageError } from '../run.ts'
-import { grouped } from '../text-columns.ts'
-import { isSet, positiveFlag, textFlag, wholeFlag } from '../flag-values.ts'
+import { type Run, UsageError } from '../command.ts'
+import { withOutbox } from '../database.ts'
+import { isSet, positiveFlag, principalOf, reasonOf, textFlag, wholeFlag } from '../flags.ts'
+import { grouped } from '../output.ts'
+import { withProgress } from '../process.ts'
 import { readFilter } from './filter-flags.ts'
-import { principalOf, reasonOf } from '../principal.ts'
 import { byState, halfWay, type LeftOut, replayJson, replayText } from './replay-report.ts'
-import { withOutbox } from '../with-tables.ts'
 
 /** More ids than this are not looked up one by one to say what became of each. */
 const MOST_LOOKED_UP = 1_000
@@ -20,7 +19,7 @@ const MOST_LOOKED_UP = 1_000
 export async function replayCommand(run: Run): Promise<number> {
   const { flags } = run
   const act = textFlag(flags, 'resume') === undefined ? prepareReplay(run) : prepareResume(run)
-  return following<ReplayProgress>(run, { line: progressLine, halfWay }, async (followed) =>
+  return withProgress<ReplayProgress>(run, { line: progressLine, halfWay }, async (followed) =>
     withOutbox(run, async (db) => act(db, followed)),
   )
 }

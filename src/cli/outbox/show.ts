@@ -1,8 +1,8 @@
 import { showEvent, type EventDetails, type WaitedFor } from '../../outbox/admin/browse.ts'
-import type { Run } from '../run.ts'
-import { printable, printableJson, relative } from '../text-columns.ts'
-import { isSet } from '../flag-values.ts'
-import { withOutbox } from '../with-tables.ts'
+import type { Run } from '../command.ts'
+import { withOutbox } from '../database.ts'
+import { isSet } from '../flags.ts'
+import { printable, printableJson, relative } from '../output.ts'
 
 /** `leasehold outbox show <id>` */
 export async function showCommand(run: Run): Promise<number> {

@@ -1,9 +1,8 @@
 import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
-import type { Run } from '../run.ts'
-import { counted, printable, printableJson } from '../text-columns.ts'
-import { isSet } from '../flag-values.ts'
-import { principalOf, reasonOf } from '../principal.ts'
-import { withOutbox } from '../with-tables.ts'
+import type { Run } from '../command.ts'
+import { withOutbox } from '../database.ts'
+import { isSet, principalOf, reasonOf } from '../flags.ts'
+import { counted, printable, printableJson } from '../output.ts'
 
 /** `leasehold outbox unblock <key>`; the exit code is 1 when nothing held the key up. */
 export async function unblockCommand(run: Run): Promise<number> {

@@ -46,16 +46,16 @@ describe('leasehold reconcile add-lease', () => {
     expect(index.rows[0]?.def).toMatch(/\(status, reconcile_lease_until, created_at, id\)$/)
   })
 
-  it('writes to a new file, with columns of another name, and never over one that is there', async () => {
+  it('writes to a new file, with another column prefix, and never overwrites a file', async () => {
     const args = ['--table', 'app.payment_requests', '--status', 'status', '--columns', 'watch']
     const { code, stdout } = await addLease(...args, '--out', '042_lease.sql')
-    expect([code, stdout]).toEqual([0, 'Wrote 042_lease.sql. Run it, and declare the table as it says.\n'])
+    expect([code, stdout]).toEqual([0, 'Wrote 042_lease.sql. Run it, and declare the table as its comments say.\n'])
     const file = join(directory(), '042_lease.sql')
     expect(await readFile(file, 'utf8')).toContain('ADD COLUMN IF NOT EXISTS watch_owner text')
     await writeFile(file, 'mine')
-    const again = await addLease(...args, '--out', '042_lease.sql')
-    expect(again.code).toBe(2)
-    expect(again.stderr).toContain('--out is "042_lease.sql": that file is there already')
+    const second = await addLease(...args, '--out', '042_lease.sql')
+    expect(second.code).toBe(2)
+    expect(second.stderr).toContain('--out is "042_lease.sql": that file already exists')
     expect(await readFile(file, 'utf8')).toBe('mine')
   })
 
@@ -66,13 +66,13 @@ describe('leasehold reconcile add-lease', () => {
     [['--status', 'status'], 2, "'--table <name>' not specified"],
     [[...OF_EXAMPLE, '--open', 'pending,,paid'], 2, '--open is "pending,,paid"'],
     [[...OF_EXAMPLE, '--out', 'nowhere/x.sql'], 2, '--out is "nowhere/x.sql"'],
-  ])('%j ends with %d', async (args, expected, message) => {
+  ])('%j exits with %d', async (args, expected, message) => {
     const { code, stdout, stderr } = await addLease(...args)
     expect([code, stdout]).toEqual([expected, ''])
     expect(stderr).toContain(message)
   })
 
-  it('refuses a table that has the columns already', async () => {
+  it('refuses a table that already has the columns', async () => {
     await apply(db, (await addLease(...OF_EXAMPLE)).stdout)
     const { code, stderr } = await addLease(...OF_EXAMPLE)
     expect(code).toBe(1)

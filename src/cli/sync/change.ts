@@ -1,11 +1,10 @@
 import { cancelJob, type CancelledJob } from '../../sync/admin/cancel.ts'
 import { retryFailed, type RetriedJob } from '../../sync/admin/retry.ts'
-import { isSet } from '../flag-values.ts'
-import { principalOf, reasonOf } from '../principal.ts'
-import type { Run } from '../run.ts'
-import { counted, printableJson } from '../text-columns.ts'
+import type { Run } from '../command.ts'
+import { withSync } from '../database.ts'
+import { isSet, principalOf, reasonOf } from '../flags.ts'
+import { counted, printableJson } from '../output.ts'
 import { jobArgument } from './flags.ts'
-import { withSync } from '../with-tables.ts'
 
 /** `leasehold sync cancel <job>` */
 export async function cancelCommand(run: Run): Promise<number> {

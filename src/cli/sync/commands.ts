@@ -1,6 +1,5 @@
 import type { Command } from 'commander'
-import { DATABASE_SETTINGS, type Define } from '../define.ts'
-import type { Run } from '../run.ts'
+import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { cancelCommand, retryCommand } from './change.ts'
 import { enqueueCommand } from './enqueue.ts'
 import { JSON_FLAG, STATES } from './flags.ts'

@@ -1,16 +1,17 @@
 import { createSync } from '../../sync/index.ts'
-import { isSet, textFlag, wrong } from '../flag-values.ts'
-import type { Run } from '../run.ts'
-import { printable, printableJson } from '../text-columns.ts'
+import type { Run } from '../command.ts'
+import { withSync } from '../database.ts'
+import { invalidArgument, isSet, textFlag } from '../flags.ts'
+import { printable, printableJson } from '../output.ts'
 import { durationFlag } from './flags.ts'
-import { withSync } from '../with-tables.ts'
 
 /** `leasehold sync enqueue <definition> <matrix>` */
 export async function enqueueCommand(run: Run): Promise<number> {
   const { print, flags, args } = run
   const [definition = '', matrixId = ''] = args
-  if (definition.trim() === '') throw wrong('<definition>', definition, 'give the name of a definition.')
-  if (matrixId.trim() === '') throw wrong('<matrix>', matrixId, 'say what is to be synced.')
+  if (definition.trim() === '')
+    throw invalidArgument('<definition>', definition, 'give the name of a definition.')
+  if (matrixId.trim() === '') throw invalidArgument('<matrix>', matrixId, 'say what is to be synced.')
   const priority = priorityFlag(flags)
   const freshForMs = durationFlag(flags, 'freshFor')
   const job = {
@@ -39,7 +40,7 @@ export async function enqueueCommand(run: Run): Promise<number> {
 function priorityFlag(flags: Run['flags']): number | undefined {
   const given = textFlag(flags, 'priority')
   if (given === undefined || /^-?\d{1,9}$/.test(given)) return given === undefined ? undefined : Number(given)
-  throw wrong('priority', given, 'give a whole number; higher ones come first.')
+  throw invalidArgument('priority', given, 'give a whole number; higher ones come first.')
 }
 
 function paramsFlag(flags: Run['flags']): { readonly params?: unknown } {
@@ -48,6 +49,6 @@ function paramsFlag(flags: Run['flags']): { readonly params?: unknown } {
   try {
     return { params: JSON.parse(given) as unknown }
   } catch {
-    throw wrong('params', given, `give JSON, for example '{"year": 2024}'.`)
+    throw invalidArgument('params', given, `give JSON, for example '{"year": 2024}'.`)
   }
 }

@@ -1,8 +1,8 @@
 /** What only the flags and arguments of `leasehold sync` hold. */
 import { isRowId } from '../../admin/request-checks.ts'
 import { SYNC_STATES, type SyncState } from '../../sync/transitions.ts'
-import { textFlag, wrong } from '../flag-values.ts'
-import type { Run } from '../run.ts'
+import type { Run } from '../command.ts'
+import { invalidArgument, textFlag } from '../flags.ts'
 
 export const JSON_FLAG = ['--json', 'one JSON document instead of text, for scripts'] as const
 export const STATES = SYNC_STATES.join(', ').toLowerCase()
@@ -11,7 +11,7 @@ export const STATES = SYNC_STATES.join(', ').toLowerCase()
 export function jobArgument(args: readonly string[]): string {
   const [jobId = ''] = args
   if (!isRowId(jobId))
-    throw wrong('<job>', jobId, 'give the number of a job; `leasehold sync list` has them.')
+    throw invalidArgument('<job>', jobId, 'give the number of a job; `leasehold sync list` has them.')
   return jobId
 }
 
@@ -19,7 +19,7 @@ export function statesFlag(flags: Run['flags']): readonly SyncState[] | undefine
   const given = textFlag(flags, 'state')
   return given?.split(',').map((name) => {
     const found = SYNC_STATES.find((state) => state === name.trim().toUpperCase())
-    if (found === undefined) throw wrong('state', given, `the states are ${STATES}.`)
+    if (found === undefined) throw invalidArgument('state', given, `the states are ${STATES}.`)
     return found
   })
 }
@@ -38,6 +38,7 @@ export function durationFlag(flags: Run['flags'], name: string): number | undefi
   if (value === undefined) return undefined
   const [, number, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(value) ?? []
   const ms = UNITS.get(unit)
-  if (number === undefined || ms === undefined) throw wrong(name, value, 'say how long: 90s, 15m, 2h or 7d.')
+  if (number === undefined || ms === undefined)
+    throw invalidArgument(name, value, 'say how long: 90s, 15m, 2h or 7d.')
   return Number(number) * ms
 }

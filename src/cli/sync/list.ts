@@ -1,11 +1,10 @@
 import { type JobFilter, type ListedJob, listJobs } from '../../sync/admin/browse.ts'
-import { textFlag } from '../flag-values.ts'
-import { beforeFlag, limitFlag, printList } from '../listing.ts'
-import type { Run } from '../run.ts'
-import { relative } from '../text-columns.ts'
+import type { Run } from '../command.ts'
+import { withSync } from '../database.ts'
+import { beforeFlag, limitFlag, textFlag } from '../flags.ts'
+import { printList, relative } from '../output.ts'
 import { statesFlag } from './flags.ts'
 import { note, shortly } from './progress-text.ts'
-import { withSync } from '../with-tables.ts'
 
 /** `leasehold sync list` */
 export async function listCommand(run: Run): Promise<number> {

@@ -3,7 +3,7 @@ import type { ChunkSummary } from '../../sync/admin/chunks.ts'
 import type { ChunkCounts } from '../../sync/admin/counts.ts'
 import type { JobPhase, JobSummary } from '../../sync/admin/job.ts'
 import type { JobProgress, ProgressOfAll } from '../../sync/admin/progress.ts'
-import { columns, counted, duration, grouped, printable, relative } from '../text-columns.ts'
+import { columns, counted, duration, grouped, printable, relative } from '../output.ts'
 
 const BAR = 30
 const SMALL_BAR = 10

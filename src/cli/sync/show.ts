@@ -1,14 +1,13 @@
 import { type ChunkPage, type ChunkSummary, listChunks } from '../../sync/admin/chunks.ts'
 import { type JobProgress, progress } from '../../sync/admin/progress.ts'
 import { SYNC_STATES } from '../../sync/transitions.ts'
-import { isSet, textFlag } from '../flag-values.ts'
-import { limitFlag } from '../listing.ts'
-import type { Run } from '../run.ts'
-import { columns, counted, duration, grouped, printable, printableJson, relative } from '../text-columns.ts'
+import type { Run } from '../command.ts'
+import { withSync } from '../database.ts'
+import { isSet, limitFlag, textFlag } from '../flags.ts'
+import { columns, counted, duration, grouped, printable, printableJson, relative } from '../output.ts'
 import { jobArgument, statesFlag } from './flags.ts'
 import { chunkName, percent } from './progress-text.ts'
 import { jobJson } from './status.ts'
-import { withSync } from '../with-tables.ts'
 
 /** `leasehold sync show <job>` */
 export async function showCommand(run: Run): Promise<number> {

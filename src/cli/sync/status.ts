@@ -2,13 +2,13 @@ import { listWorkers } from '../../worker/index.ts'
 import { SYNC } from '../../sync/runner.ts'
 import { type JobProgress, progress, progressOfAll, type ProgressOfAll } from '../../sync/admin/progress.ts'
 import type { Database } from '../../postgres/index.ts'
-import { isSet, textFlag, wrong } from '../flag-values.ts'
-import { type Run, UsageError } from '../run.ts'
-import { printableJson } from '../text-columns.ts'
+import { type Run, UsageError } from '../command.ts'
+import { withSync } from '../database.ts'
+import { invalidArgument, isSet, textFlag } from '../flags.ts'
+import { printableJson } from '../output.ts'
 import { durationFlag, jobArgument } from './flags.ts'
 import { fitted, jobsText, jobText, type TextOptions } from './progress-text.ts'
 import { watch } from './watch.ts'
-import { withSync } from '../with-tables.ts'
 
 /** What one look finds. */
 export type SyncLook = { readonly runners: number } & (
@@ -28,7 +28,7 @@ export async function statusCommand(run: Run): Promise<number> {
   const watches = isSet(flags, 'watch')
   const everyMs = durationFlag(flags, 'every')
   if (everyMs === 0 || (everyMs ?? 0) > DAY_MS) {
-    throw wrong('every', textFlag(flags, 'every') ?? '', 'say how long, up to a day: 1s, or 500ms.')
+    throw invalidArgument('every', textFlag(flags, 'every') ?? '', 'say how long, up to a day: 1s, or 500ms.')
   }
   if (everyMs !== undefined && !watches) throw new UsageError('--every goes with --watch.')
   const { width } = terminal

@@ -1,8 +1,8 @@
-/** Progress that is kept live, until the job that is watched has ended or the process is told to end. */
+/** Progress that is kept live, until the job that is watched has stopReason or the process is told to end. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { isUnavailable } from '../../postgres/index.ts'
-import { ended, watchEnding } from '../ending.ts'
-import type { Run } from '../run.ts'
+import type { Run } from '../command.ts'
+import { listenForStop, stopReason } from '../process.ts'
 import type { SyncLook } from './status.ts'
 
 interface Watched {
@@ -21,10 +21,7 @@ const ELSEWHERE_MS = 10_000
 export async function watch(run: Run, { look, shown, everyMs, redraws, end }: Watched): Promise<number> {
   const { log, print } = run
   const pauseMs = everyMs ?? (redraws ? TERMINAL_MS : ELSEWHERE_MS)
-  const ending = watchEnding({
-    exitNow: (code) => process.exit(code),
-    onLateError: (error) => log.error({ err: error }, 'an error while stopping'),
-  })
+  const ending = listenForStop(log)
   const write = redraws ? redrawing(print) : (text: string): void => print(`${text}${end}`)
   try {
     while (!ending.signal.aborted) {
@@ -36,7 +33,7 @@ export async function watch(run: Run, { look, shown, everyMs, redraws, end }: Wa
       }
       await delay(pauseMs, undefined, { signal: ending.signal }).catch(() => undefined)
     }
-    const reason = await ended(ending)
+    const reason = await stopReason(ending)
     if ('error' in reason) throw reason.error
     return 0
   } finally {

@@ -1,5 +1,5 @@
 import type { DeliveryAttempt } from '../../webhooks/admin/show.ts'
-import { columns, relative } from '../text-columns.ts'
+import { columns, relative } from '../output.ts'
 
 /** Each attempt on a line, the newest last: what it came to, and the beginning of the answer. */
 export function attemptsText(

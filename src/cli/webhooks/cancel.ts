@@ -1,8 +1,8 @@
 import type { DeliverySummary } from '../../webhooks/admin/browse.ts'
 import { cancel, type Cancelled } from '../../webhooks/admin/cancel.ts'
-import { isSet, wholeFlag } from '../flag-values.ts'
-import type { Run } from '../run.ts'
-import { counted, printableJson } from '../text-columns.ts'
+import type { Run } from '../command.ts'
+import { isSet, wholeFlag } from '../flags.ts'
+import { counted, printableJson } from '../output.ts'
 import { asking, followed, halfWay, type LeftOut, leftOut, refuseUnclear, who } from './deliveries-change.ts'
 import { readFilter, readIds } from './deliveries-flags.ts'
 

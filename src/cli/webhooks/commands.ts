@@ -1,6 +1,5 @@
 import type { Command } from 'commander'
-import { DATABASE_SETTINGS, type Define } from '../define.ts'
-import type { Run } from '../run.ts'
+import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { cancelCommand } from './cancel.ts'
 import { addEndpointFilterFlags, addFilterFlags } from './deliveries-flags.ts'
 import { addEndpointCommands } from './endpoints-commands.ts'

@@ -4,12 +4,11 @@ import type { Database } from '../../postgres/index.ts'
 import { type DeliverySummary, listDeliveries } from '../../webhooks/admin/browse.ts'
 import type { ChangeProgress, Following } from '../../webhooks/admin/change.ts'
 import { isEmptyFilter, type DeliveryFilter } from '../../webhooks/admin/filter.ts'
-import { following } from '../following.ts'
-import { isSet } from '../flag-values.ts'
-import { principalOf, reasonOf } from '../principal.ts'
-import { type Run, UsageError } from '../run.ts'
-import { counted, grouped } from '../text-columns.ts'
-import { withWebhooks } from '../with-tables.ts'
+import { type Run, UsageError } from '../command.ts'
+import { withWebhooks } from '../database.ts'
+import { isSet, principalOf, reasonOf } from '../flags.ts'
+import { counted, grouped } from '../output.ts'
+import { withProgress } from '../process.ts'
 
 /** A delivery that was named, and is not changed. */
 export interface LeftOut {
@@ -25,7 +24,7 @@ export async function followed(
   run: Run,
   act: (db: Database, following: Following) => Promise<number>,
 ): Promise<number> {
-  return following<ChangeProgress>(run, { line: progressLine, halfWay }, async (given) =>
+  return withProgress<ChangeProgress>(run, { line: progressLine, halfWay }, async (given) =>
     withWebhooks(run, async (db) => act(db, given)),
   )
 }

@@ -2,8 +2,8 @@ import type { Command } from 'commander'
 import { isUuid } from '../../admin/request-checks.ts'
 import type { DeliveryFilter } from '../../webhooks/admin/filter.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitions.ts'
-import { pastFlag, textFlag, wrong } from '../flag-values.ts'
-import { type Run, UsageError } from '../run.ts'
+import { type Run, UsageError } from '../command.ts'
+import { invalidArgument, pastFlag, textFlag } from '../flags.ts'
 
 const AGO = '2026-03-01T12:00:00Z, or 2h for two hours ago'
 
@@ -31,12 +31,13 @@ export function readFilter(flags: Run['flags'], now: Date): DeliveryFilter {
   const type = textFlag(flags, 'type')
   const error = textFlag(flags, 'error')
   const event = textFlag(flags, 'event')
-  if (event !== undefined && !isUuid(event)) throw wrong('event', event, 'give an event id, a uuid.')
+  if (event !== undefined && !isUuid(event))
+    throw invalidArgument('event', event, 'give an event id, a uuid.')
   const from = pastFlag(flags, 'from', now)
   const to = pastFlag(flags, 'to', now)
   if (from !== undefined && to !== undefined && from >= to) {
     const given = textFlag(flags, 'to') ?? ''
-    throw wrong('to', given, `it must be later than --from, which is ${from.toISOString()}.`)
+    throw invalidArgument('to', given, `it must be later than --from, which is ${from.toISOString()}.`)
   }
   const failedSince = pastFlag(flags, 'failedSince', now)
   return {
@@ -54,7 +55,7 @@ export function readFilter(flags: Run['flags'], now: Date): DeliveryFilter {
 export function readEndpoints(flags: Run['flags']): Pick<DeliveryFilter, 'endpoint' | 'tenant'> {
   const endpoint = textFlag(flags, 'endpoint')
   if (endpoint !== undefined && !isUuid(endpoint)) {
-    throw wrong('endpoint', endpoint, 'give the id of an endpoint, a uuid.')
+    throw invalidArgument('endpoint', endpoint, 'give the id of an endpoint, a uuid.')
   }
   // An empty one is a tenant, too: nobody in particular.
   const { tenant } = flags
@@ -81,7 +82,8 @@ export function readIds(args: readonly string[], flags: Run['flags']): readonly 
 function statuses(given: string | undefined): DeliveryStatus[] | undefined {
   return given?.split(',').map((name) => {
     const found = DELIVERY_STATUSES.find((status) => status === name.trim().toLowerCase())
-    if (found === undefined) throw wrong('status', given, `the states are ${DELIVERY_STATUSES.join(', ')}.`)
+    if (found === undefined)
+      throw invalidArgument('status', given, `the states are ${DELIVERY_STATUSES.join(', ')}.`)
     return found
   })
 }

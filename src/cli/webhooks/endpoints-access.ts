@@ -1,10 +1,8 @@
 import { type By, endpoints, type Endpoints } from '../../webhooks/endpoints/index.ts'
-import { textFlag } from '../flag-values.ts'
-import { principalOf } from '../principal.ts'
-import type { Run } from '../run.ts'
-import { secretKeyOf } from '../secret-key.ts'
+import type { Run } from '../command.ts'
+import { secretKeyOf, withWebhooks } from '../database.ts'
+import { principalOf, textFlag } from '../flags.ts'
 import { webhookNetwork } from './network.ts'
-import { withWebhooks } from '../with-tables.ts'
 
 /** Does something with the endpoints. */
 export async function withEndpoints<Result>(

@@ -1,7 +1,7 @@
 import type { Endpoint, ShownSecret } from '../../webhooks/endpoints/index.ts'
-import { isSet, textFlag, wrong } from '../flag-values.ts'
-import { type Run, UsageError } from '../run.ts'
-import { counted, printable, printableJson } from '../text-columns.ts'
+import { type Run, UsageError } from '../command.ts'
+import { invalidArgument, isSet, textFlag } from '../flags.ts'
+import { counted, printable, printableJson } from '../output.ts'
 import { by, withEndpoints } from './endpoints-access.ts'
 import { readFields, windowFlag } from './endpoints-flags.ts'
 import { withoutValues } from './endpoints-text.ts'
@@ -132,7 +132,7 @@ function secretLines({ secret, publicKey }: Partial<ShownSecret>): readonly stri
 function signingFlag(flags: Run['flags']): 'v1' | 'v1a' | undefined {
   const value = textFlag(flags, 'signing')
   if (value === undefined || value === 'v1' || value === 'v1a') return value
-  throw wrong('signing', value, 'give v1 (a shared secret) or v1a (ed25519).')
+  throw invalidArgument('signing', value, 'give v1 (a shared secret) or v1a (ed25519).')
 }
 
 /** From stdin, because everybody on the machine can read a command line. */

@@ -1,6 +1,5 @@
 import type { Command } from 'commander'
-import { DATABASE_SETTINGS, type Define, WEBHOOK_SETTINGS } from '../define.ts'
-import type { Run } from '../run.ts'
+import { DATABASE_SETTINGS, type Define, type Run, WEBHOOK_SETTINGS } from '../command.ts'
 import {
   createEndpointCommand,
   deleteEndpointCommand,

@@ -1,9 +1,8 @@
 /** The flags that say what an endpoint is like. */
 import type { Command } from 'commander'
 import type { EndpointChanges } from '../../webhooks/endpoints/index.ts'
-import { textFlag, textsFlag, wrong } from '../flag-values.ts'
-import { collect, headersOf } from '../header-flags.ts'
-import type { Run } from '../run.ts'
+import type { Run } from '../command.ts'
+import { collect, headersOf, invalidArgument, textFlag, textsFlag } from '../flags.ts'
 
 type Flags = Run['flags']
 
@@ -51,7 +50,7 @@ export function windowFlag(flags: Flags, name: string): number | undefined {
   if (value === undefined) return undefined
   if (value === '0') return 0
   const [, count, unit] = /^(\d{1,6})([smhd])$/.exec(value) ?? []
-  if (count === undefined) throw wrong(name, value, 'give a time such as 30m, 24h or 7d, or 0.')
+  if (count === undefined) throw invalidArgument(name, value, 'give a time such as 30m, 24h or 7d, or 0.')
   // The pattern lets no other unit through.
   return Number(count) * UNITS[unit as keyof typeof UNITS]
 }
@@ -70,5 +69,5 @@ function number(flags: Flags, name: string): number | undefined {
   const value = textFlag(flags, name)
   if (value === undefined) return undefined
   if (/^\d{1,12}(\.\d{1,6})?$/.test(value)) return Number(value)
-  throw wrong(name, value, 'give a number.')
+  throw invalidArgument(name, value, 'give a number.')
 }

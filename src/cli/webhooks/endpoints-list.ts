@@ -1,7 +1,7 @@
 import type { Endpoint } from '../../webhooks/endpoints/index.ts'
-import { textFlag, wrong } from '../flag-values.ts'
-import { limitFlag, printList } from '../listing.ts'
-import type { Run } from '../run.ts'
+import type { Run } from '../command.ts'
+import { invalidArgument, limitFlag, textFlag } from '../flags.ts'
+import { printList } from '../output.ts'
 import { withEndpoints } from './endpoints-access.ts'
 import { state, withoutValues } from './endpoints-text.ts'
 
@@ -47,5 +47,5 @@ function enabledFlag(flags: Run['flags']): boolean | undefined {
   const value = textFlag(flags, 'state')
   if (value === undefined) return undefined
   if (value === 'enabled' || value === 'disabled') return value === 'enabled'
-  throw wrong('state', value, 'give enabled or disabled.')
+  throw invalidArgument('state', value, 'give enabled or disabled.')
 }

@@ -1,7 +1,7 @@
 import type { EndpointDetails } from '../../webhooks/endpoints/index.ts'
-import { isSet } from '../flag-values.ts'
-import type { Run } from '../run.ts'
-import { printable, printableJson, relative } from '../text-columns.ts'
+import type { Run } from '../command.ts'
+import { isSet } from '../flags.ts'
+import { printable, printableJson, relative } from '../output.ts'
 import { withEndpoints } from './endpoints-access.ts'
 import { state, withoutValues } from './endpoints-text.ts'
 

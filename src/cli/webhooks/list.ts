@@ -1,10 +1,10 @@
 import { type DeliverySummary, listDeliveries } from '../../webhooks/admin/browse.ts'
 import type { DeliveryStatus } from '../../webhooks/transitions.ts'
-import { beforeFlag, limitFlag, printList } from '../listing.ts'
-import type { Run } from '../run.ts'
-import { duration, relative } from '../text-columns.ts'
+import type { Run } from '../command.ts'
+import { withWebhooks } from '../database.ts'
+import { beforeFlag, limitFlag } from '../flags.ts'
+import { duration, printList, relative } from '../output.ts'
 import { readFilter } from './deliveries-flags.ts'
-import { withWebhooks } from '../with-tables.ts'
 
 /** `leasehold webhooks list` */
 export async function listCommand(run: Run): Promise<number> {

@@ -1,4 +1,4 @@
-import type { Settings } from '../../config/index.ts'
+import type { Settings } from '../../config/load.ts'
 import type { EndpointNetwork } from '../../webhooks/endpoints/index.ts'
 import { LOOPBACK } from '../../webhooks/network/index.ts'
 

@@ -1,6 +1,6 @@
 import { recover } from '../../webhooks/admin/requeue.ts'
-import { pastFlag } from '../flag-values.ts'
-import { type Run, UsageError } from '../run.ts'
+import { type Run, UsageError } from '../command.ts'
+import { pastFlag } from '../flags.ts'
 import { readEndpoints } from './deliveries-flags.ts'
 import { requeueFlags, runRequeue } from './requeue.ts'
 

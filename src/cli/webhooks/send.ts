@@ -1,9 +1,8 @@
 import { createWebhooks } from '../../webhooks/send/index.ts'
-import { isSet, momentFlag, textFlag } from '../flag-values.ts'
-import { jsonArgument } from '../json-argument.ts'
-import type { Run } from '../run.ts'
-import { counted, printable, printableJson } from '../text-columns.ts'
-import { withWebhooks } from '../with-tables.ts'
+import type { Run } from '../command.ts'
+import { withWebhooks } from '../database.ts'
+import { isSet, jsonArgument, momentFlag, textFlag } from '../flags.ts'
+import { counted, printable, printableJson } from '../output.ts'
 
 /** `leasehold webhooks send <type> [payload]` */
 export async function sendCommand(run: Run): Promise<number> {

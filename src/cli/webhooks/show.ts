@@ -1,9 +1,9 @@
 import { type DeliveryDetails, showDelivery } from '../../webhooks/admin/show.ts'
-import { isSet } from '../flag-values.ts'
-import type { Run } from '../run.ts'
-import { printable, printableJson, relative } from '../text-columns.ts'
+import type { Run } from '../command.ts'
+import { withWebhooks } from '../database.ts'
+import { isSet } from '../flags.ts'
+import { printable, printableJson, relative } from '../output.ts'
 import { attemptsText } from './attempts.ts'
-import { withWebhooks } from '../with-tables.ts'
 
 /** `leasehold webhooks show <id>` */
 export async function showCommand(run: Run): Promise<number> {

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
-import { createLog } from '../observe/index.ts'
-import { abandonParts, stopParts, type Part } from './parts.ts'
+import { abandonParts, type Part, stopParts } from './process.ts'
+import { createLog } from '../observe/log.ts'
 
 function capture() {
   const lines: string[] = []
@@ -21,7 +21,7 @@ function part(name: string, stopped: string[], stop?: () => Promise<void>): Part
   }
 }
 
-it('parts are stopped in reverse, one after the other', async () => {
+it('parts are stopped in reverse order, one after the other', async () => {
   const stopped: string[] = []
   const { log } = capture()
   const parts = ['database', 'pool', 'HTTP'].map((name) => part(name, stopped))
@@ -29,7 +29,7 @@ it('parts are stopped in reverse, one after the other', async () => {
   expect(stopped).toEqual(['HTTP', 'pool', 'database'])
 })
 
-it('a part that fails or never stops does not keep the others from being stopped', async () => {
+it('a part that fails or hangs does not keep the others from being stopped', async () => {
   const stopped: string[] = []
   const { log, lines } = capture()
   const parts = [
@@ -42,16 +42,16 @@ it('a part that fails or never stops does not keep the others from being stopped
   expect(lines.join('')).toContain('stuck did not stop within 20 ms')
 })
 
-it('a part that has stopped and says that it left something behind is not clean, and no failure', async () => {
+it('a part that stopped without finishing everything is not clean, but no error is logged', async () => {
   const { log, lines } = capture()
-  const left: Part = { name: 'workers', stopWithinMs: 20, stop: async () => ({ clean: false }) }
+  const unfinished: Part = { name: 'workers', stopWithinMs: 20, stop: async () => ({ clean: false }) }
   const done: Part = { name: 'pool', stopWithinMs: 20, stop: async () => ({ clean: true }) }
-  expect(await stopParts([done, left], log)).toBe(false)
+  expect(await stopParts([done, unfinished], log)).toBe(false)
   expect(await stopParts([done], log)).toBe(true)
   expect(lines).toEqual([])
 })
 
-it('abandoning tries every part, also after one that throws', () => {
+it('every part is abandoned, even after one that throws', () => {
   const stopped: string[] = []
   const { log } = capture()
   const broken: Part = {

@@ -1,17 +1,17 @@
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, expect, it, onTestFinished } from 'vitest'
-import { useDatabase } from '../../../test/support/database.ts'
-import { removeDirectory, temporaryDirectory } from '../../../test/support/directory.ts'
-import { useProcesses } from '../../../test/support/processes.ts'
-import { statuses, write } from '../../../test/support/running-relay.ts'
-import { openDatabase } from '../../postgres/index.ts'
-import { summaryLine } from './summary.ts'
+import { useDatabase } from '../../test/support/database.ts'
+import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { useProcesses } from '../../test/support/processes.ts'
+import { statuses, write } from '../../test/support/running-relay.ts'
+import { openDatabase } from '../postgres/index.ts'
+import { summaryLine } from './demo.ts'
 
 const { spawnNode } = useProcesses()
 const { url } = useDatabase()
 const db = openDatabase({ url })
-const project = new URL('../../../', import.meta.url)
+const project = new URL('../../', import.meta.url)
 afterAll(async () => db.close())
 
 async function directory(): Promise<string> {
@@ -20,7 +20,7 @@ async function directory(): Promise<string> {
   return made
 }
 
-it('up --demo writes events, publishes them, says how it goes, and leaves nothing in flight', async () => {
+it('up --demo writes events, publishes them, prints a summary, and leaves nothing in flight when it stops', async () => {
   await write(db, null)
   const env = { DATABASE_URL: url, LEASEHOLD_PORT: '0' }
   const demo = spawnNode('dist/cli/main.js', ['up', '--demo'], { cwd: await directory(), env })
@@ -37,11 +37,11 @@ it('up --demo writes events, publishes them, says how it goes, and leaves nothin
   const counts = new Map(rows.map(({ status, count }) => [status, count]))
   expect(counts.get('PUBLISHED')).toBeGreaterThanOrEqual(20)
   expect(counts.get('CLAIMED')).toBeUndefined()
-  // What others wrote is none of the demo's business.
+  // The demo does not touch the events of the real outbox.
   expect(await statuses(db)).toEqual({ PENDING: 1 })
 })
 
-it('up --demo does not send its events to a publisher of yours', async () => {
+it('up --demo refuses to run when its events would go to a declared publisher', async () => {
   const cwd = await directory()
   const outbox = new URL('dist/outbox/index.js', project).href
   await writeFile(
@@ -57,7 +57,7 @@ it('up --demo does not send its events to a publisher of yours', async () => {
   )
 })
 
-it('the line tells what was written and what became of it', () => {
+it('the summary shows what was written and what became of it', () => {
   const tally = { written: 40, published: 36, retried: 2, dead: 1 }
   const now = { seconds: 7, perSecond: 12.4, waiting: 2, inFlight: 1 }
   expect(summaryLine(tally, now)).toBe(

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
-import { columns, duration, printable, printableJson, relative } from './text-columns.ts'
+import { columns, duration, printable, printableJson, relative } from './output.ts'
 
-it('columns are as wide as their widest cell, and no line ends in blanks', () => {
+it('columns are as wide as their widest cell, and no row ends in blanks', () => {
   expect(
     columns([
       ['A', 'LONG', 'C'],
@@ -16,11 +16,11 @@ it.each([
   [121_000, '2 min'],
   [7_300_000, '2 h'],
   [200_000_000, '2 d'],
-])('%d ms is %s', (ms, text) => {
+])('a duration of %d ms is written as %s', (ms, text) => {
   expect(duration(ms)).toBe(text)
 })
 
-it('given a width, the widest columns are cut first, and no column below its heading', () => {
+it('given a width, the widest columns are cut first, and none is cut below its heading', () => {
   const rows = [
     ['ID', 'A LONG HEADING', 'NOTE'],
     ['1', 'x'.repeat(40), 'y'.repeat(60)],
@@ -30,12 +30,12 @@ it('given a width, the widest columns are cut first, and no column below its hea
   expect(columns(rows, 5).split('\n')[0]).toBe('ID  A LONG HEADING  NOTE')
 })
 
-it('a cell stays on its line and cannot command the terminal', () => {
+it('control characters are removed from cells', () => {
   expect(columns([['a\nb\tc', '\u001b[31mred\u009b\u202e']])).toBe('a b c   [31mred')
   expect(printable('\u2028x')).toBe(' x')
 })
 
-it('JSON for a terminal means the same, escaped, and takes a bigint as text', () => {
+it('control characters are escaped in JSON, and a bigint is written as a string', () => {
   const value = { text: '\u001b\u009b\u202e', token: 12n }
   const text = printableJson(value, 0)
   expect(text).toBe(String.raw`{"text":"\u001b\u009b\u202e","token":"12"}`)
@@ -46,7 +46,7 @@ it.each([
   [-5_000, '5 s ago'],
   [0, '0 s ago'],
   [90_000, 'in 90 s'],
-])('%d ms from now is %s', (ms, text) => {
+])('a time %d ms from now is written as %s', (ms, text) => {
   const now = new Date(1_000_000)
   expect(relative(new Date(now.getTime() + ms), now)).toBe(text)
 })

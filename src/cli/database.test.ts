@@ -1,9 +1,9 @@
 import { expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { startProxy } from '../../test/support/proxy.ts'
-import { createLog } from '../observe/index.ts'
+import { reachDatabase } from './database.ts'
+import { createLog } from '../observe/log.ts'
 import { openDatabase } from '../postgres/index.ts'
-import { reachDatabase } from './reach-database.ts'
 
 const database = useDatabase()
 
@@ -15,7 +15,7 @@ function reach(url: string, waitMs: number, onLine: (line: string) => void = () 
   return reachDatabase({ db, ...shown, waitMs, log, ...(signal === undefined ? {} : { signal }) })
 }
 
-it('a database that is still starting is waited for, with a line in the log', async () => {
+it('a database that is still starting is waited for, and the log says so', async () => {
   const proxy = await startProxy(database.url)
   onTestFinished(async () => proxy.close())
   await proxy.refuse()
@@ -27,7 +27,7 @@ it('a database that is still starting is waited for, with a line in the log', as
   expect(lines[0]).toContain('ECONNREFUSED')
 })
 
-it('one that stays away is given up after databaseWaitMs, named without its password', async () => {
+it('a database that does not answer within databaseWaitMs is an error that names it without its password', async () => {
   const proxy = await startProxy(database.url)
   onTestFinished(async () => proxy.close())
   await proxy.refuse()
@@ -42,7 +42,7 @@ it('one that stays away is given up after databaseWaitMs, named without its pass
 it.each([
   ['a wrong password', (url: URL) => void (url.password = 'wrong'), 'password authentication failed'],
   ['an unknown database', (url: URL) => void (url.pathname = '/nowhere'), 'does not exist'],
-])('%s is refused at once', async (_, change, reason) => {
+])('%s is reported at once, without waiting', async (_, change, reason) => {
   const url = new URL(database.url)
   change(url)
   await expect(reach(url.href, 60_000)).rejects.toMatchObject({
@@ -51,7 +51,7 @@ it.each([
   })
 })
 
-it('waiting ends with the process', async () => {
+it('a signal ends the wait for the database', async () => {
   const proxy = await startProxy(database.url)
   onTestFinished(async () => proxy.close())
   await proxy.refuse()

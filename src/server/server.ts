@@ -1,10 +1,14 @@
+/**
+ * The HTTP server, on loopback only: `/livez` answers while the process is alive, `/readyz` whether it can do its work,
+ * `/metrics` what it has done.
+ */
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
 import { getRequestListener } from '@hono/node-server'
+import { LOOPBACK_HOSTS } from '../config/schema.ts'
 import { LeaseholdError } from '../errors.ts'
 import type { Health } from '../observe/health.ts'
-import { createApp } from './app.ts'
-import { inUrl, isLoopbackHost } from '../config/loopback.ts'
+import { createApp, hostInUrl } from './app.ts'
 
 export interface ServerOptions {
   readonly version: string
@@ -21,25 +25,30 @@ export interface ServerOptions {
 export interface HttpServer {
   readonly url: string
   readonly port: number
-  /** Lets answers under way finish for a moment, then closes every connection. May be called again. */
+  /** Gives running requests a moment to finish, then closes every connection. May be called more than once. */
   stop(): Promise<void>
 }
 
-const GRACE_MS = 2_000
+/** How long requests may take to finish when the server stops. */
+const CLOSE_GRACE_MS = 2_000
 
 export async function startServer(options: ServerOptions): Promise<HttpServer> {
   const { host } = options
-  if (!isLoopbackHost(host)) {
-    throw new LeaseholdError('SETTING_INVALID', `host is ${host}, which is not a loopback address.`, {
-      remedy: 'Beyond loopback API keys are required, and this version has none yet: use 127.0.0.1.',
-    })
+  if (!LOOPBACK_HOSTS.includes(host)) {
+    throw new LeaseholdError(
+      'SETTING_INVALID',
+      `host is ${JSON.stringify(host)}, which is not a loopback address.`,
+      {
+        remedy: 'Use 127.0.0.1: other addresses require API keys, which this version does not have yet.',
+      },
+    )
   }
   let port = 0
   const app = createApp({ ...options, port: () => port })
   const answer = getRequestListener(app.fetch, {
-    // The host of a request without a Host header; such a request is refused all the same.
+    // For a request without a Host header, which is refused anyway.
     hostname: 'localhost',
-    // The process's own Request and Response stay as they are.
+    // Keep the global Request and Response of the process.
     overrideGlobalObjects: false,
   })
   const server = createServer((request, response) => {
@@ -50,7 +59,7 @@ export async function startServer(options: ServerOptions): Promise<HttpServer> {
 
   let stopped: Promise<void> | undefined
   return {
-    url: `http://${inUrl(host)}:${port}`,
+    url: `http://${hostInUrl(host)}:${port}`,
     port,
     async stop() {
       stopped ??= close(server)
@@ -65,9 +74,9 @@ async function listen(server: Server, { host, port, whenTaken }: ServerOptions):
   } catch (error) {
     const code = error instanceof Error && 'code' in error ? error.code : undefined
     if (code === 'EADDRINUSE' && whenTaken === 'anyPort') return listenOn(server, host, 0)
-    if (code === 'EADDRINUSE') throw unusable(host, port, 'something else listens there', error)
-    if (code === 'EACCES') throw unusable(host, port, 'this user may not listen there', error)
-    if (code === 'EADDRNOTAVAIL') throw unusable(host, port, 'this machine has no such address', error)
+    if (code === 'EADDRINUSE') throw unusable(host, port, 'the port is in use', error)
+    if (code === 'EACCES') throw unusable(host, port, 'this user is not allowed to listen on it', error)
+    if (code === 'EADDRNOTAVAIL') throw unusable(host, port, 'this machine does not have that address', error)
     throw error
   }
 }
@@ -80,8 +89,8 @@ async function listenOn(server: Server, host: string, port: number): Promise<num
 }
 
 function unusable(host: string, port: number, why: string, cause: unknown): LeaseholdError {
-  return new LeaseholdError('SETTING_INVALID', `HTTP cannot listen on ${inUrl(host)}:${port}: ${why}.`, {
-    remedy: 'Choose another port (--port, or LEASEHOLD_PORT); 0 takes any free one.',
+  return new LeaseholdError('SETTING_INVALID', `HTTP cannot listen on ${hostInUrl(host)}:${port}: ${why}.`, {
+    remedy: 'Choose another port with --port or LEASEHOLD_PORT; 0 takes any free port.',
     cause,
   })
 }
@@ -90,7 +99,7 @@ async function close(server: Server): Promise<void> {
   const closed = once(server, 'close')
   server.close()
   server.closeIdleConnections()
-  const timer = setTimeout(() => server.closeAllConnections(), GRACE_MS)
+  const timer = setTimeout(() => server.closeAllConnections(), CLOSE_GRACE_MS)
   try {
     await closed
   } finally {

@@ -1,0 +1,235 @@
+/**
+ * How commands reach the database: the one that is given, or the embedded one in the directory. Waits for a database that
+ * is still starting, and turns a refusal into an error that names the setting, the value and the remedy.
+ */
+import { execFileSync } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { LoadedSettings, Settings } from '../config/load.ts'
+import { withoutPassword } from '../config/schema.ts'
+import { embeddedSecretKey, type EmbeddedServer, findEmbedded, startEmbedded } from '../embedded/index.ts'
+import { LeaseholdError } from '../errors.ts'
+import type { Logger } from '../observe/log.ts'
+import { isMissingTable } from '../postgres/failures.ts'
+import {
+  type Database,
+  type DatabaseEvent,
+  isUnavailable,
+  openDatabase,
+  type Queryable,
+} from '../postgres/index.ts'
+import type { Run } from './command.ts'
+import type { Startup } from './process.ts'
+
+/** For the start, the checks and the metrics (RULE-020-041). The workers have connections of their own. */
+const MAX_CONNECTIONS = 4
+
+const POOL_STOP_WITHIN_MS = 10_000
+
+/** The bounds of a fast shutdown and of the immediate one after it, together, and a little more. */
+const EMBEDDED_STOP_WITHIN_MS = 50_000
+
+const FIRST_RETRY_MS = 250
+const MAX_RETRY_MS = 5_000
+
+/** Runs `act` with the given database, or with the embedded one that runs in the directory, once it answers. */
+export async function withRunningDatabase<Result>(
+  { settings, sources }: LoadedSettings,
+  log: Logger,
+  act: (db: Database) => Promise<Result>,
+): Promise<Result> {
+  const url = settings.databaseUrl ?? (await runningEmbedded(settings.directory))
+  const source = settings.databaseUrl === undefined ? settings.directory : sources.databaseUrl.name
+  const db = openPool(url, log)
+  try {
+    await reachDatabase({ db, shownUrl: withoutPassword(url), source, waitMs: settings.databaseWaitMs, log })
+    return await act(db)
+  } finally {
+    await db.close()
+  }
+}
+
+async function runningEmbedded(directory: string): Promise<string> {
+  const found = await findEmbedded(directory)
+  if (found !== undefined) return found.url
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `databaseUrl is not set, and no embedded PostgreSQL runs in ${directory}.`,
+    { remedy: 'Set DATABASE_URL or --database-url, or start an embedded PostgreSQL with `leasehold up`.' },
+  )
+}
+
+export const withOutbox = withTablesOf('outbox')
+export const withSync = withTablesOf('sync')
+export const withWebhooks = withTablesOf('webhooks')
+
+type WithTables = <Result>(
+  run: Pick<Run, 'loaded' | 'log'>,
+  act: (db: Database, schema: string) => Promise<Result>,
+) => Promise<Result>
+
+/** As `withRunningDatabase`; where the tables of the application are missing, the error says what to do. */
+function withTablesOf(application: string): WithTables {
+  return async ({ loaded, log }, act) => {
+    const { schema } = loaded.settings
+    try {
+      return await withRunningDatabase(loaded, log, async (db) => act(db, schema))
+    } catch (error) {
+      if (!isMissingTable(error)) throw error
+      throw new LeaseholdError('SETTING_INVALID', `The schema ${schema} has no ${application} yet.`, {
+        remedy: 'Run `leasehold migrate`, or name another schema with --schema.',
+        cause: error,
+      })
+    }
+  }
+}
+
+/** Opens the pool of a process as one of its parts, and returns it once the database answers. */
+export async function startDatabase(
+  url: string,
+  { settings, sources }: LoadedSettings,
+  log: Logger,
+  startup: Startup,
+): Promise<Database> {
+  const db = openPool(url, log)
+  startup.add({ name: 'database pool', stopWithinMs: POOL_STOP_WITHIN_MS, stop: async () => db.close() })
+  const reached = reachDatabase({
+    db,
+    shownUrl: withoutPassword(url),
+    source: sources.databaseUrl.name,
+    waitMs: settings.databaseWaitMs,
+    log,
+    signal: startup.signal,
+  })
+  await startup.unlessStopping(reached)
+  return db
+}
+
+/** A connection that is lost later is logged; it does not end the process. */
+function openPool(url: string, log: Logger): Database {
+  return openDatabase({ url, maxConnections: MAX_CONNECTIONS, onEvent: (event) => logEvent(log, event) })
+}
+
+function logEvent(log: Logger, event: DatabaseEvent): void {
+  switch (event.type) {
+    case 'connectionLost':
+      log.warn({ err: event.error }, 'lost a database connection')
+      break
+    case 'queryTimedOut':
+      log.warn({ statement: event.text, timeoutMs: event.timeoutMs }, 'a statement took too long')
+      break
+    case 'preparedStatementsOff':
+      log.info('the connection pooler does not support prepared statements: they are turned off')
+      break
+  }
+}
+
+export interface ReachOptions {
+  readonly db: Queryable
+  /** The URL without its password, and the setting it came from, for messages. */
+  readonly shownUrl: string
+  readonly source: string
+  readonly waitMs: number
+  readonly log: Logger
+  readonly signal?: AbortSignal
+}
+
+/** Returns once the database answers. A database that is unavailable may still be starting, so it is tried again. */
+export async function reachDatabase(options: ReachOptions): Promise<void> {
+  const { db, waitMs, log, signal } = options
+  const deadline = performance.now() + waitMs
+  for (let retryInMs = FIRST_RETRY_MS; ; retryInMs = Math.min(retryInMs * 2, MAX_RETRY_MS)) {
+    try {
+      await db.query({ text: 'select 1' })
+      return
+    } catch (error) {
+      if (!isUnavailable(error)) throw refused(error, options)
+      if (performance.now() + retryInMs > deadline) throw unreachable(error, options)
+      log.warn({ reason: reasonOf(error), retryInMs }, 'the database does not answer yet')
+    }
+    await delay(retryInMs, undefined, signal === undefined ? {} : { signal })
+  }
+}
+
+/** The server answered and refused the connection: a wrong password, an unknown database, TLS. Waiting does not help. */
+function refused(error: unknown, { shownUrl, source }: ReachOptions): LeaseholdError {
+  return new LeaseholdError(
+    'SETTING_INVALID',
+    `databaseUrl (${source}) is ${shownUrl}, but the server refuses the connection: ${reasonOf(error)}.`,
+    { remedy: 'Check the user, the password, the database and the TLS parameters of the URL.', cause: error },
+  )
+}
+
+function unreachable(error: unknown, { shownUrl, source, waitMs }: ReachOptions): LeaseholdError {
+  return new LeaseholdError(
+    'DATABASE_UNAVAILABLE',
+    `The database ${shownUrl} (${source}) did not answer within databaseWaitMs = ${waitMs} ms: ${reasonOf(error)}.`,
+    {
+      remedy: 'Check that PostgreSQL runs there, or wait longer with --database-wait-ms.',
+      cause: error,
+    },
+  )
+}
+
+/** The message of the network or of the server, without the advice of our own errors around it. */
+function reasonOf(error: unknown): string {
+  if (error instanceof LeaseholdError && error.cause !== undefined) return reasonOf(error.cause)
+  if (error instanceof AggregateError) return error.errors.map(reasonOf).join('; ')
+  return error instanceof Error ? error.message : String(error)
+}
+
+/**
+ * Starts the embedded server as a part of the process. The part is added at once, so that a process that is told to stop
+ * while the server is still starting waits for it and stops it.
+ */
+export async function startEmbeddedServer(
+  directory: string,
+  log: Logger,
+  startup: Startup,
+): Promise<EmbeddedServer> {
+  let server: EmbeddedServer | undefined
+  const started = startEmbedded({ directory, onLog: (line) => log.info(line) }).then(
+    (ready) => (server = ready),
+  )
+  startup.add({
+    name: 'embedded PostgreSQL',
+    stopWithinMs: EMBEDDED_STOP_WITHIN_MS,
+    async stop() {
+      // A start that failed is reported below, and there is nothing to stop.
+      const ready = await started.catch(() => undefined)
+      await ready?.stop()
+    },
+    abandon: () => stopEmbeddedAtOnce(directory, server),
+  })
+  return startup.unlessStopping(started)
+}
+
+/**
+ * Immediate shutdown: no committed data is lost, and the next start recovers. The server is found by the pid file in its
+ * data directory, and is only stopped when this process owns it or is just starting it.
+ */
+function stopEmbeddedAtOnce(directory: string, server: EmbeddedServer | undefined): void {
+  const file = join(directory, 'data', 'postmaster.pid')
+  if (server?.origin === 'shared' || !existsSync(file)) return
+  const [pid = '', , , port] = readFileSync(file, 'utf8').split('\n')
+  const isOwn = server === undefined ? parentOf(pid) === process.pid : Number(port) === server.port
+  if (isOwn && Number(pid) > 1) process.kill(Number(pid), 'SIGQUIT')
+}
+
+function parentOf(pid: string): number {
+  if (process.platform === 'linux') {
+    return Number(/^PPid:\s*(\d+)$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
+  }
+  return Number(execFileSync('ps', ['-o', 'ppid=', '-p', pid], { encoding: 'utf8' }))
+}
+
+/** The key that encrypts secrets: the setting, or the embedded server's own key. Never shown. */
+export async function secretKeyOf({
+  secretKey,
+  databaseUrl,
+  directory,
+}: Pick<Settings, 'secretKey' | 'databaseUrl' | 'directory'>): Promise<string | undefined> {
+  if (secretKey !== undefined) return secretKey
+  return databaseUrl === undefined ? embeddedSecretKey(directory) : undefined
+}

@@ -1,0 +1,140 @@
+/** Flags and arguments as values. An error names the flag, the value it was given, and what it accepts. */
+import { isRowId } from '../admin/request-checks.ts'
+import { type Run, UsageError } from './command.ts'
+import { printable } from './output.ts'
+
+type Flags = Run['flags']
+
+const MAX_PAGE_ROWS = 1_000
+
+/** For a flag by its name in camel case, or an argument written as `<id>`. */
+export function invalidArgument(name: string, value: string, rule: string): UsageError {
+  return new UsageError(
+    `${name.startsWith('<') ? name : flagName(name)} is ${JSON.stringify(value)}: ${rule}`,
+  )
+}
+
+/** `orderingKey` → `--ordering-key`, as commander does it. */
+function flagName(name: string): string {
+  return `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`
+}
+
+export function isSet(flags: Flags, name: string): boolean {
+  return flags[name] === true
+}
+
+export function textFlag(flags: Flags, name: string): string | undefined {
+  const value = flags[name]
+  if (typeof value !== 'string') return undefined
+  if (value.trim() === '') throw invalidArgument(name, value, 'give it a value, or leave the flag out.')
+  return value
+}
+
+/** The values of a flag that can be repeated; see `collect`. */
+export function textsFlag(flags: Flags, name: string): readonly string[] {
+  const value: unknown = flags[name]
+  return Array.isArray(value) ? value.filter((part) => typeof part === 'string') : []
+}
+
+/** For commander: collects the values of an option that can be repeated. */
+export function collect(value: string, before: unknown): readonly string[] {
+  return [...(Array.isArray(before) ? before.map(String) : []), value]
+}
+
+export function wholeFlag(flags: Flags, name: string, max: number): number | undefined {
+  const value = textFlag(flags, name)
+  if (value === undefined) return undefined
+  const number = Number(value)
+  if (/^\d+$/.test(value) && number >= 1 && number <= max) return number
+  throw invalidArgument(name, value, `give a whole number from 1 to ${max}.`)
+}
+
+export function positiveFlag(flags: Flags, name: string, rule: string): number | undefined {
+  const value = textFlag(flags, name)
+  if (value === undefined) return undefined
+  const number = Number(value)
+  if (/^\d+(\.\d+)?$/.test(value) && number > 0) return number
+  throw invalidArgument(name, value, rule)
+}
+
+const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const
+const ISO = /^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?$/
+const TIME_RULE =
+  'a moment such as 2026-03-01T12:00:00Z (without an offset, in the time zone of this machine)'
+
+export function momentFlag(flags: Flags, name: string): Date | undefined {
+  const value = textFlag(flags, name)
+  return value === undefined ? undefined : parseTime(name, value, `give ${TIME_RULE}.`)
+}
+
+/** A time in the past, which can also be given as how long ago it was. */
+export function pastFlag(flags: Flags, name: string, now: Date): Date | undefined {
+  const value = textFlag(flags, name)
+  if (value === undefined) return undefined
+  const ago = /^(\d+)([smhd])$/.exec(value)
+  // The pattern allows no other unit.
+  if (ago !== null)
+    return new Date(now.getTime() - Number(ago[1]) * UNITS_MS[ago[2] as keyof typeof UNITS_MS])
+  return parseTime(name, value, `give ${TIME_RULE}, or how long ago it was, such as 90s, 15m, 2h or 7d.`)
+}
+
+function parseTime(name: string, value: string, rule: string): Date {
+  // JavaScript takes a date alone as midnight UTC, but a date with a time as local time. Here both are local.
+  const time = new Date(value.length === 10 ? `${value}T00:00` : value)
+  if (!ISO.test(value) || Number.isNaN(time.getTime())) throw invalidArgument(name, value, rule)
+  return time
+}
+
+/** `--limit` of a command that lists rows. */
+export function limitFlag(flags: Flags): number | undefined {
+  return wholeFlag(flags, 'limit', MAX_PAGE_ROWS)
+}
+
+/** `--before` of a command that lists the newest rows first; `id` says what it accepts. */
+export function beforeFlag(flags: Flags, id: string): string | undefined {
+  const before = textFlag(flags, 'before')
+  if (before === undefined || isRowId(before)) return before
+  throw invalidArgument('before', before, `give ${id}.`)
+}
+
+/** The values of `--header name=value`. */
+export function headersOf(given: readonly string[]): Record<string, string> {
+  return Object.fromEntries(
+    given.map((header) => {
+      const [, name = '', value = ''] = /^([^=]+)=(.*)$/s.exec(header) ?? []
+      if (name.trim() === '') throw invalidArgument('header', header, 'give it as name=value.')
+      return [name.trim(), value]
+    }),
+  )
+}
+
+/** A payload from the command line or from stdin. */
+export function jsonArgument(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    const start = printable(text.length > 60 ? `${text.slice(0, 60)}…` : text)
+    const problem = error instanceof Error ? printable(error.message) : String(error)
+    throw new UsageError(
+      `the payload is not JSON: ${start}\n  ${problem}\n  Give an object as '{"id": 1}', a string as '"text"', or - to read the payload from stdin.`,
+    )
+  }
+}
+
+/** Who runs the command, for the audit. */
+export function principalOf({ flags, terminal }: Pick<Run, 'flags' | 'terminal'>): string {
+  const given = textFlag(flags, 'principal')
+  if (given !== undefined) return given
+  try {
+    return terminal.account()
+  } catch {
+    throw new UsageError('--principal is missing: this account has no name, so give yours for the audit.')
+  }
+}
+
+/** Why the command is run, for the audit. */
+export function reasonOf(flags: Flags): string {
+  const reason = textFlag(flags, 'reason')
+  if (reason !== undefined) return reason
+  throw new UsageError('--reason is missing: give the reason in a few words, for the audit.')
+}

@@ -1,0 +1,117 @@
+/** How results are written: tables, lists, JSON, durations and counts. */
+import type { Count } from '../admin/counting.ts'
+import type { Run } from './command.ts'
+
+/** No column is cut to fewer characters than this, or than its heading has. */
+const MIN_COLUMN_WIDTH = 8
+const GAP = '  '
+
+/**
+ * A table: the first row holds the headings, and each column is as wide as its widest cell. Given a width, the widest
+ * columns are cut until a row fits into it. Control characters in a cell are removed.
+ */
+export function columns(rows: readonly (readonly string[])[], width = Infinity): string {
+  const cells = rows.map((row) => row.map(printable))
+  const headings = cells[0] ?? []
+  const widths = headings.map((_, i) => Math.max(...cells.map((row) => row[i]?.length ?? 0)))
+  const minWidths = headings.map((heading) => Math.max(MIN_COLUMN_WIDTH, heading.length))
+  const room = width - GAP.length * (widths.length - 1)
+  while (widths.reduce((sum, wide) => sum + wide, 0) > room) {
+    const spare = widths.map((wide, i) => (wide > (minWidths[i] ?? 0) ? wide : 0))
+    const widest = Math.max(...spare)
+    if (widest === 0) break
+    widths[spare.indexOf(widest)] = widest - 1
+  }
+  return cells
+    .map((row) =>
+      row
+        .map((cell, i) => cut(cell, widths[i] ?? 0).padEnd(widths[i] ?? 0))
+        .join(GAP)
+        .trimEnd(),
+    )
+    .join('\n')
+}
+
+/** The text on one line, without control characters: event types, keys and errors come from outside. */
+export function printable(text: string): string {
+  return text.replaceAll(/[\p{Cc}\p{Bidi_Control}\u2028\u2029]/gu, ' ').replaceAll(/ {2,}/g, ' ')
+}
+
+/** JSON that is safe on a terminal: control characters are escaped, which does not change its meaning. */
+export function printableJson(value: unknown, indent = 2): string {
+  const text = JSON.stringify(
+    value,
+    (_, part: unknown) => (typeof part === 'bigint' ? String(part) : part),
+    indent,
+  )
+  return text.replaceAll(/[\u007f-\u009f\p{Bidi_Control}\u2028\u2029]/gu, (character) => {
+    return `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`
+  })
+}
+
+function cut(text: string, width: number): string {
+  return text.length <= width ? text : `${text.slice(0, width - 1)}…`
+}
+
+/** `4 s`, `12 min`, `3 h`, `2 d`. */
+export function duration(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1_000))
+  if (seconds < 120) return `${seconds} s`
+  if (seconds < 7_200) return `${Math.round(seconds / 60)} min`
+  return seconds < 172_800 ? `${Math.round(seconds / 3_600)} h` : `${Math.round(seconds / 86_400)} d`
+}
+
+/** `3 min ago`, `in 20 s`. */
+export function relative(moment: Date, now: Date): string {
+  const ms = moment.getTime() - now.getTime()
+  return ms > 500 ? `in ${duration(ms)}` : `${duration(-ms)} ago`
+}
+
+/** `1 event`, `12,000 events`. */
+export function counted(count: number, one: string, many = `${one}s`): string {
+  return `${grouped(count)} ${count === 1 ? one : many}`
+}
+
+/** `12,000`. */
+export function grouped(count: number): string {
+  return count.toLocaleString('en-US')
+}
+
+/** `12,000`, or `about 12,000` for an estimate. */
+export function countText({ count, exact }: Count): string {
+  return exact ? grouped(count) : `about ${grouped(count)}`
+}
+
+export interface Listing<Item> {
+  /** What the items are, in the plural; the name of the list in the JSON document as well. */
+  readonly what: string
+  readonly items: readonly Item[]
+  /** The value of the flag that shows the next page; null when this is the last page. */
+  readonly next: string | null
+  readonly nextFlag: '--before' | '--after'
+  /** The filters. Undefined: not filtered by this. */
+  readonly chosenBy: Readonly<Record<string, unknown>>
+  /** Printed when there are no items at all. */
+  readonly none: string
+  readonly headings: readonly string[]
+  readonly line: (item: Item) => readonly string[]
+  /** The item in the JSON document; by default the item itself. */
+  readonly json?: (item: Item) => unknown
+}
+
+/** Prints a page of items as a table, or as JSON, and returns the exit code. */
+export function printList<Item>({ print, flags, terminal }: Run, listing: Listing<Item>): number {
+  const { what, items, next, nextFlag, chosenBy, none, headings, line, json } = listing
+  if (flags['json'] === true) {
+    print(`${printableJson({ [what]: json === undefined ? items : items.map(json), next })}\n`)
+    return 0
+  }
+  if (items.length === 0) {
+    const isUnfiltered = Object.values(chosenBy).every((value) => value === undefined)
+    print(isUnfiltered ? `${none}\n` : `No such ${what}.\n`)
+    return 0
+  }
+  print(`${columns([headings, ...items.map(line)], terminal.width)}\n`)
+  if (next !== null) print(`There are more: ${nextFlag} ${printable(next)} shows the next ones.\n`)
+  return 0
+}

@@ -1,0 +1,268 @@
+/** A worker process as `up` and `work` run it: the HTTP server, the metrics, the workers and the reaper. */
+import type { LoadedSettings } from '../config/load.ts'
+import { REAPER } from '../config/work-declarations.ts'
+import type { EmbeddedServer } from '../embedded/index.ts'
+import { pendingAge } from '../lease/backlog.ts'
+import { tableName } from '../lease/index.ts'
+import {
+  createHealth,
+  databaseAnswers,
+  type Health,
+  isReaperAlive,
+  migrationsCurrent,
+  reaperRuns,
+  type RunState,
+  workersRun,
+} from '../observe/health.ts'
+import { type Logger, logEvents } from '../observe/log.ts'
+import { databaseGauge, gauge, type GaugeSource } from '../observe/metrics.ts'
+import { loadOpenTelemetry, observeWithOpenTelemetry } from '../observe/opentelemetry.ts'
+import { createMetrics, type Metrics } from '../observe/prometheus.ts'
+import type { Database, Queryable } from '../postgres/index.ts'
+import { startServer } from '../server/server.ts'
+import { Events, listWorkers, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
+import type { Part, Startup } from './process.ts'
+
+/** What one process works on. */
+export interface ChosenWork {
+  readonly workers: readonly WorkDeclaration[]
+  readonly reaper: boolean
+  /** Everything that is declared: the reaper and the metrics cover all of it, whichever process works on it. */
+  readonly declared: readonly WorkDeclaration[]
+}
+
+export interface WorkerProcessOptions {
+  readonly loaded: LoadedSettings
+  readonly version: string
+  readonly log: Logger
+  /** For checks and metrics. The workers have connections of their own. */
+  readonly db: Database
+  readonly databaseUrl: string
+  readonly work: ChosenWork
+  /** Where HTTP listens when no port is set: on 7400 if that is free, or on any free port. */
+  readonly http: 'defaultPort' | 'anyFreePort' | 'off'
+}
+
+export interface WorkerProcess {
+  readonly http: Http | undefined
+  readonly runtime: Runtime | undefined
+  readonly roles: readonly string[]
+  readonly events: Events
+}
+
+interface Http {
+  readonly url: string
+  /** The port that HTTP would have listened on by default, if something else uses it. */
+  readonly takenPort: number | undefined
+}
+
+const HTTP_STOP_WITHIN_MS = 5_000
+
+/** The workers stop within their shutdown timeout. After this much longer the process does not wait for them. */
+const SHUTDOWN_GRACE_MS = 10_000
+
+/** As long as a scrape waits, so that a query that the database does not answer ends on both sides. */
+const GAUGE_QUERY_TIMEOUT_MS = 2_000
+
+/**
+ * Starts HTTP first and then the workers, so that they are stopped in the other order: while the workers finish, the
+ * process still answers that it is alive, and that it is not ready any more.
+ */
+export async function startWorkerProcess(
+  options: WorkerProcessOptions,
+  startup: Startup,
+): Promise<WorkerProcess> {
+  const { loaded, log, db, work } = options
+  const { schema } = loaded.settings
+  const roles = [...work.workers.map(({ name }) => name), ...(work.reaper ? [REAPER] : [])]
+  let workers: StartingWorkers | undefined
+  const { events, metrics } = await observe(options, () => workers?.inFlight() ?? 0)
+
+  let http: Http | undefined
+  if (options.http !== 'off') {
+    const workerChecks = [workersRun(() => workers?.state() ?? 'starting'), reaperRuns(db, schema)]
+    const checks = [
+      databaseAnswers(db),
+      migrationsCurrent(db, schema),
+      ...(roles.length === 0 ? [] : workerChecks),
+    ]
+    http = await startHttp(options, createHealth(checks), metrics, startup)
+  }
+  if (roles.length === 0) return { http, runtime: undefined, roles, events }
+
+  workers = startWorkers(options, events)
+  startup.add(workers.part)
+  const runtime = await startup.unlessStopping(workers.started)
+  if (!work.reaper) await reportMissingReaper(db, schema, log)
+  return { http, runtime, roles, events }
+}
+
+/** Connects the log, the metrics and, if it is installed, OpenTelemetry to one stream of events. */
+async function observe(
+  options: WorkerProcessOptions,
+  inFlight: () => number,
+): Promise<{ readonly events: Events; readonly metrics: Metrics }> {
+  const { version, log } = options
+  const events = new Events()
+  const gauges = gaugesOf(options, inFlight)
+  logEvents(events, log)
+  const metrics = createMetrics(events, { gauges })
+  const api = await loadOpenTelemetry()
+  if (api !== undefined) observeWithOpenTelemetry(events, api, { version, gauges })
+  return { events, metrics }
+}
+
+function gaugesOf({ db, loaded, work }: WorkerProcessOptions, inFlight: () => number): GaugeSource[] {
+  const query = async <Value>(read: (tx: Queryable) => Promise<Value>): Promise<Value> =>
+    db.transaction(read, { queryTimeoutMs: GAUGE_QUERY_TIMEOUT_MS })
+  const ages = new Map(work.declared.map(({ table }) => [tableName(table), pendingAge(table)]))
+  return [
+    gauge('inFlightRows', () => [{ labels: {}, value: inFlight() }]),
+    databaseGauge('workerProcesses', async () => {
+      const processes = await query(async (tx) => listWorkers(tx, loaded.settings.schema))
+      return ['alive', 'missing', 'dead'].map((state) => ({
+        labels: { state },
+        value: processes.filter((each) => each.state === state).length,
+      }))
+    }),
+    ...[...ages].map(([table, age]) =>
+      databaseGauge('oldestPendingAge', async () => {
+        const value = await query(age)
+        return value === undefined ? [] : [{ labels: { table }, value }]
+      }),
+    ),
+  ]
+}
+
+async function startHttp(
+  { loaded: { settings, sources }, version, log, http }: WorkerProcessOptions,
+  health: Health,
+  metrics: Metrics,
+  startup: Startup,
+): Promise<Http> {
+  const isPortSet = sources.port.kind !== 'default'
+  const port = isPortSet || http === 'defaultPort' ? settings.port : 0
+  const server = await startServer({
+    version,
+    health,
+    metrics: async () => metrics.render(),
+    host: settings.host,
+    port,
+    whenTaken: isPortSet ? 'refuse' : 'anyPort',
+    onError: (error) => log.error({ err: error }, 'a request failed'),
+  })
+  startup.add({ name: 'HTTP', stopWithinMs: HTTP_STOP_WITHIN_MS, stop: async () => server.stop() })
+  const { url } = server
+  log.info({ url }, 'HTTP is listening')
+  return { url, takenPort: port === 0 || server.port === port ? undefined : port }
+}
+
+interface StartingWorkers {
+  readonly part: Part
+  readonly started: Promise<Runtime>
+  readonly state: () => RunState
+  readonly inFlight: () => number
+}
+
+/**
+ * Starts the workers and the reaper. The part is there at once, so that a process that is told to stop while they are
+ * still starting waits for them and stops them.
+ */
+function startWorkers(
+  { databaseUrl, loaded: { settings }, work, log }: WorkerProcessOptions,
+  events: Events,
+): StartingWorkers {
+  const { workers, reaper, declared } = work
+  const { schema, givenTiming, timing } = settings
+  let state: RunState = 'starting'
+  let runtime: Runtime | undefined
+
+  async function start(): Promise<Runtime> {
+    runtime = await startRuntime({
+      databaseUrl,
+      schema,
+      workers,
+      reaper,
+      reapTables: declared,
+      settings: givenTiming,
+      events,
+      log,
+      migrate: false,
+    })
+    if (state === 'starting') state = 'running'
+    logEachWorker(runtime, 'started')
+    return runtime
+  }
+
+  /** REC-11: the log has each worker with its poll interval and its lease duration. */
+  function logEachWorker(from: Runtime, message: string): void {
+    const { id } = from
+    for (const { name, table } of workers) {
+      const { pollMs, leaseMs, concurrency } = from.worker(name).settings
+      log.info({ worker: id, role: name, table: tableName(table), pollMs, leaseMs, concurrency }, message)
+    }
+    if (reaper) log.info({ worker: id, role: REAPER, intervalMs: timing.reaperIntervalMs }, message)
+  }
+
+  const started = start()
+  return {
+    started,
+    state: () => state,
+    inFlight: () => runtime?.inFlight ?? 0,
+    part: {
+      name: 'workers',
+      get stopWithinMs() {
+        const timeouts = workers.map(({ name }) => runtime?.worker(name).settings.shutdownTimeoutMs ?? 0)
+        return Math.max(timing.shutdownTimeoutMs, ...timeouts) + SHUTDOWN_GRACE_MS
+      },
+      async stop() {
+        state = 'stopping'
+        // A start that failed is reported to whoever awaits `started`, and there is nothing to stop.
+        const ready = await started.catch(() => undefined)
+        if (ready === undefined) return { clean: true }
+        const { clean } = await ready.stop()
+        logEachWorker(ready, clean ? 'stopped' : 'stopped, and left rows to the reaper')
+        return { clean }
+      },
+    },
+  }
+}
+
+/** RULE-020-020: an error in the log at the start; /readyz reports it for as long as it lasts. */
+async function reportMissingReaper(db: Database, schema: string, log: Logger): Promise<void> {
+  const alive = await isReaperAlive(db, schema).catch((error: unknown) => {
+    log.warn({ err: error }, 'could not find out whether a reaper is alive')
+    return true
+  })
+  if (alive) return
+  log.error(
+    'no reaper is alive in any process, so nobody takes back the leases of workers that die: run `leasehold work --only reaper`',
+  )
+}
+
+const DATA_ORIGINS: Readonly<Record<EmbeddedServer['origin'], string>> = {
+  initialised: 'created now',
+  started: 'found from an earlier run',
+  adopted: 'found; its server was still running and was taken over',
+  shared: 'found; another process runs its server',
+}
+
+/** The text that is printed once everything runs: the addresses a person needs. */
+export function readyMessage(
+  version: string,
+  { http, runtime, roles }: WorkerProcess,
+  shownUrl: string,
+  embedded?: EmbeddedServer,
+): string {
+  const port = http?.takenPort === undefined ? '' : ` (port ${http.takenPort} was taken)`
+  const rows = [
+    ['HTTP', http === undefined ? 'off' : `${http.url}${port}`],
+    ['Database', shownUrl],
+    ...(embedded === undefined ? [] : [['Data', `${embedded.directory} (${DATA_ORIGINS[embedded.origin]})`]]),
+    ['Workers', roles.length === 0 ? 'none: leasehold.config declares none' : roles.join(', ')],
+    ...(runtime === undefined ? [] : [['Worker id', runtime.id]]),
+    ['Stop', 'Ctrl-C'],
+  ]
+  const body = rows.map(([name = '', text]) => `  ${name.padEnd(11)}${text}`)
+  return ['', `Leasehold ${version} is up.`, '', ...body, '', ''].join('\n')
+}
