@@ -135,7 +135,7 @@ export interface ReachOptions {
   readonly signal?: AbortSignal
 }
 
-/** Returns once the database answers. A database that is unavailable may still be starting, so it is tried again. */
+/** Returns once the database answers. A database that is unavailable may still be starting, so it is tried until the wait is over. */
 export async function reachDatabase(options: ReachOptions): Promise<void> {
   const { db, waitMs, log, signal } = options
   const deadline = performance.now() + waitMs

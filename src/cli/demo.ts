@@ -71,7 +71,7 @@ export interface DemoOptions {
   readonly print: (text: string) => void
 }
 
-/** Places orders and prints a summary every two seconds, until it is stopped. */
+/** Writes orders and prints a summary every two seconds, until it is stopped. */
 export function startDemo({ db, schema, events, log, print }: DemoOptions): Part {
   const outbox = createOutbox<ShopEvents>({ schema })
   const tally = { written: 0, published: 0, retried: 0, dead: 0 }

@@ -75,7 +75,7 @@ export function pastFlag(flags: Flags, name: string, now: Date): Date | undefine
   // The pattern allows no other unit.
   if (ago !== null)
     return new Date(now.getTime() - Number(ago[1]) * UNITS_MS[ago[2] as keyof typeof UNITS_MS])
-  return parseTime(name, value, `give ${TIME_RULE}, or how long ago it was, such as 90s, 15m, 2h or 7d.`)
+  return parseTime(name, value, `give ${TIME_RULE}, or how long ago it was: 90s, 15m, 2h, 7d.`)
 }
 
 function parseTime(name: string, value: string, rule: string): Date {

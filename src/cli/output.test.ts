@@ -22,12 +22,12 @@ it.each([
 
 it('given a width, the widest columns are cut first, and none is cut below its heading', () => {
   const rows = [
-    ['ID', 'A LONG HEADING', 'NOTE'],
+    ['ID', 'A LONG HEADING', 'DETAIL'],
     ['1', 'x'.repeat(40), 'y'.repeat(60)],
   ]
   const lines = columns(rows, 60).split('\n')
   expect(lines[1]).toBe(`1   ${'x'.repeat(26)}…  ${'y'.repeat(26)}…`)
-  expect(columns(rows, 5).split('\n')[0]).toBe('ID  A LONG HEADING  NOTE')
+  expect(columns(rows, 5).split('\n')[0]).toBe('ID  A LONG HEADING  DETAIL')
 })
 
 it('control characters are removed from cells', () => {

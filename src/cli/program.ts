@@ -41,6 +41,7 @@ export async function runProgram(args: readonly string[], terminal: Terminal): P
   const program = new Command('leasehold')
     .description('Time-bounded, fenced leases on the rows of any PostgreSQL table.')
     .version(version, '-V, --version', 'print the version')
+    .helpOption('-h, --help', 'show this help')
     .exitOverride()
     .configureOutput({ writeOut: terminal.out, writeErr: terminal.err })
     .addHelpText('after', HELP)
@@ -105,9 +106,10 @@ function addCommands(program: Command, define: Define): void {
   addReconcileCommands(program, define)
 }
 
-/** Makes every usage error end with the command that shows the right help. */
+/** Gives every group a `help` command, and makes every usage error end with the command that shows the right help. */
 function pointToHelp(command: Command, path = command.name()): void {
   const topic = command.commands.length > 0 ? 'the commands' : 'the arguments and options'
+  if (command.commands.length > 0) command.helpCommand('help [command]', 'show the help of a command')
   command.showHelpAfterError(`Run \`${path} --help\` for ${topic}.`)
   for (const child of command.commands) pointToHelp(child, `${path} ${child.name()}`)
 }

@@ -173,7 +173,7 @@ describe('leasehold work', () => {
 })
 
 describe('leasehold work --only', () => {
-  it('RULE-020-020: without a reaper in any process it logs an error and is not ready', async () => {
+  it('RULE-020-020: without a reaper in any process it logs an error and is not ready; with one elsewhere it is ready', async () => {
     const directory = await directoryWith(SENDS)
     const worker = await work(directory, ['--only', 'emails'])
     expect(worker.process.output().stderr).toContain('no reaper is alive in any process')

@@ -49,7 +49,10 @@ describe('leasehold reconcile add-lease', () => {
   it('writes to a new file, with another column prefix, and never overwrites a file', async () => {
     const args = ['--table', 'app.payment_requests', '--status', 'status', '--columns', 'watch']
     const { code, stdout } = await addLease(...args, '--out', '042_lease.sql')
-    expect([code, stdout]).toEqual([0, 'Wrote 042_lease.sql. Run it, and declare the table as its comments say.\n'])
+    expect([code, stdout]).toEqual([
+      0,
+      'Wrote 042_lease.sql. Run it, and declare the table as its comments say.\n',
+    ])
     const file = join(directory(), '042_lease.sql')
     expect(await readFile(file, 'utf8')).toContain('ADD COLUMN IF NOT EXISTS watch_owner text')
     await writeFile(file, 'mine')

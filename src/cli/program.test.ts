@@ -1,0 +1,60 @@
+import { tmpdir } from 'node:os'
+import { describe, expect, it } from 'vitest'
+import { type Called, callLeasehold } from '../../test/support/command-line.ts'
+
+async function leasehold(...args: readonly string[]): Promise<Called> {
+  return callLeasehold(args, { workingDirectory: tmpdir() })
+}
+
+describe('the help', () => {
+  it('is shown on stderr, with exit code 2, when no command is given', async () => {
+    const { code, stdout, stderr } = await leasehold()
+    expect([code, stdout]).toEqual([2, ''])
+    for (const command of ['up', 'work', 'migrate', 'status', 'outbox', 'webhooks', 'sync', 'reconcile']) {
+      expect(stderr).toMatch(new RegExp(`^  ${command} `, 'm'))
+    }
+    expect(stderr).toContain('LEASEHOLD_PORT')
+    expect(stderr).toContain('Exit codes')
+  })
+
+  it('is shown on stdout, with exit code 0, when it is asked for', async () => {
+    const { code, stdout, stderr } = await leasehold('work', '--help')
+    expect([code, stderr]).toEqual([0, ''])
+    expect(stdout).toContain('--only <names>')
+    expect(stdout).toMatch(/Settings:\n +--database-url <value>/)
+  })
+
+  it('of a group lists its commands when none of them is given', async () => {
+    const { code, stderr } = await leasehold('reconcile')
+    expect(code).toBe(2)
+    expect(stderr).toMatch(/^ {2}add-lease /m)
+  })
+})
+
+describe('wrong usage', () => {
+  it.each([
+    [
+      ['statsu'],
+      "unknown command 'statsu'\n(Did you mean status?)\nRun `leasehold --help` for the commands.",
+    ],
+    [['reconcile', 'add'], "unknown command 'add'\nRun `leasehold reconcile --help` for the commands."],
+    [
+      ['up', '--prot', '1'],
+      "unknown option '--prot'\n(Did you mean --port?)\nRun `leasehold up --help` for the arguments and options.",
+    ],
+    [['up', 'now'], 'Run `leasehold up --help` for the arguments and options.'],
+    [['migrate', '--schema'], "option '--schema <value>' argument missing\nRun `leasehold migrate --help`"],
+  ])('%j is an error that names the mistake and the help to read', async (args, message) => {
+    const { code, stdout, stderr } = await leasehold(...args)
+    expect([code, stdout]).toEqual([2, ''])
+    expect(stderr).toContain(message)
+  })
+})
+
+it('an invalid setting is an error with exit code 1 that names the setting, its source, the value and the rule', async () => {
+  const { code, stdout, stderr } = await leasehold('up', '--port', '99999')
+  expect([code, stdout]).toEqual([1, ''])
+  expect(stderr).toBe(
+    "leasehold: SETTING_INVALID: port (--port) is '99999', but must be a whole number from 0 to 65535; 0 takes any free port.\n",
+  )
+})
