@@ -60,6 +60,7 @@ async function runningEmbedded(directory: string): Promise<string> {
   )
 }
 
+export const withRegistry = withTablesOf('worker registry')
 export const withOutbox = withTablesOf('outbox')
 export const withSync = withTablesOf('sync')
 export const withWebhooks = withTablesOf('webhooks')
@@ -69,15 +70,15 @@ type WithTables = <Result>(
   act: (db: Database, schema: string) => Promise<Result>,
 ) => Promise<Result>
 
-/** As `withRunningDatabase`; where the tables of the application are missing, the error says what to do. */
-function withTablesOf(application: string): WithTables {
+/** As `withRunningDatabase`; where the tables of this part are missing, the error says what to do. */
+function withTablesOf(part: string): WithTables {
   return async ({ loaded, log }, act) => {
     const { schema } = loaded.settings
     try {
       return await withRunningDatabase(loaded, log, async (db) => act(db, schema))
     } catch (error) {
       if (!isMissingTable(error)) throw error
-      throw new LeaseholdError('SETTING_INVALID', `The schema ${schema} has no ${application} yet.`, {
+      throw new LeaseholdError('SETTING_INVALID', `The schema ${schema} has no ${part} yet.`, {
         remedy: 'Run `leasehold migrate`, or name another schema with --schema.',
         cause: error,
       })

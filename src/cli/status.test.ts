@@ -195,3 +195,11 @@ it('for a schema without the applications, shows the workers and what to do', as
     'No workers.\n\nearlier.outbox: the schema earlier has no outbox yet: run `leasehold migrate`\n\nearlier.webhook_outbox: the schema earlier has no webhooks yet: run `leasehold migrate`\n\nearlier.sync_jobs: the schema earlier has no sync yet: run `leasehold migrate`\n',
   )
 })
+
+it('for a schema that does not exist, is an error that says what to do', async () => {
+  const { code, stdout, stderr } = await status(['--schema', 'nowhere'])
+  expect([code, stdout]).toEqual([1, ''])
+  expect(stderr).toBe(
+    'leasehold: SETTING_INVALID: The schema nowhere has no worker registry yet. Run `leasehold migrate`, or name another schema with --schema.\n',
+  )
+})

@@ -32,7 +32,7 @@ import {
 } from '../webhooks/admin/endpoint-summary.ts'
 import { listWorkers, type WorkDeclaration, type WorkerRow } from '../worker/index.ts'
 import type { Run } from './command.ts'
-import { withRunningDatabase } from './database.ts'
+import { withRegistry } from './database.ts'
 import { isSet } from './flags.ts'
 import { columns, countText, duration, grouped, printableJson, relative } from './output.ts'
 import { jobsText } from './sync/progress-text.ts'
@@ -47,15 +47,15 @@ const MAX_LISTED = 10
 /** The tables of the applications have sections of their own. */
 const APPLICATION_TABLES = ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_checkpoints']
 
-export async function status({ loaded, log, print, flags, terminal }: Run): Promise<number> {
-  const { schema, workers } = loaded.settings
-  return withRunningDatabase(loaded, log, async (db) => {
+export async function status(run: Run): Promise<number> {
+  const { loaded, print, flags, terminal } = run
+  return withRegistry(run, async (db, schema) => {
     const processes = await listWorkers(db, schema)
     const outbox = await readOrProblem('outbox', schema, async () => readOutbox(db, schema))
     const webhooks = await readOrProblem('webhooks', schema, async () => readWebhooks(db, schema))
     const sync = await readOrProblem('sync', schema, async () => readSync(db, schema))
     const tables = await Promise.all(
-      declaredTables(workers, schema).map(async (table) => readTable(db, table)),
+      declaredTables(loaded.settings.workers, schema).map(async (table) => readTable(db, table)),
     )
     if (isSet(flags, 'json')) {
       const document = {
