@@ -74,7 +74,8 @@ function bareLoop({ dist, receiver, concurrency }) {
       const undici = pathToFileURL(createRequire(new URL('index.js', dist)).resolve('undici'))
       modules = {
         ...(await import(undici.href)),
-        ...(await import(new URL('webhooks/signing/index.js', dist).href)),
+        ...(await import(new URL('webhooks/signing/secret.js', dist).href)),
+        ...(await import(new URL('webhooks/signing/sign.js', dist).href)),
       }
     },
 

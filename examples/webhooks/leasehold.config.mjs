@@ -9,5 +9,8 @@ const publisher = webhooksPublisher({
 })
 
 export default {
-  workers: [relay({ publisher }), dispatcher({ breaker: { failures: 10 }, settings: { concurrency: 512 } })],
+  workers: [
+    relay({ publisher }),
+    dispatcher({ circuitBreaker: { failureThreshold: 10 }, settings: { concurrency: 512 } }),
+  ],
 }

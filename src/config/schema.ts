@@ -3,7 +3,7 @@ import { inspect } from 'node:util'
 import { z } from 'zod'
 import { isLeaseholdError } from '../errors.ts'
 import { networkPolicy } from '../webhooks/network/policy.ts'
-import { usableProxy } from '../webhooks/network/tunnel.ts'
+import { parseProxyUrl } from '../webhooks/network/connect.ts'
 import { secretKeys } from '../webhooks/signing/encryption.ts'
 
 /** Where HTTP may listen: only this machine reaches these. */
@@ -50,7 +50,7 @@ export const settingsSchema = z.strictObject({
     .default([]),
   webhookProxy: z
     .string()
-    .refine((url) => isAccepted(() => usableProxy(url)))
+    .refine((url) => isAccepted(() => parseProxyUrl(url)))
     .exactOptional(),
   databaseWaitMs: number.pipe(z.number().min(0).max(MAX_TIMER_MS)).default(30_000),
   leaseMs: milliseconds,

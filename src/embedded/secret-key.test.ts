@@ -2,7 +2,7 @@ import { readdir, readFile, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
-import { secretKey } from '../webhooks/signing/index.ts'
+import { secretKey } from '../webhooks/signing/encryption.ts'
 import { embeddedSecretKey } from './index.ts'
 
 let root = ''

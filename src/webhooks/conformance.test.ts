@@ -1,4 +1,4 @@
-/** The promises of the kernel, kept by webhook_outbox. table.test.ts has what PostgreSQL itself refuses and allows. */
+/** webhook_outbox in the conformance suite of lease tables. table.test.ts tests what PostgreSQL itself refuses. */
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { deliveries } from '../../test/support/running-dispatcher.ts'
@@ -16,7 +16,7 @@ const DONE = { duration_ms: 1, status: 200, code: null, error: null, response: '
 
 beforeEach(async () => db.query({ text: 'truncate leasehold.webhook_outbox restart identity' }))
 afterAll(async () => db.close())
-// Statistics of a moment in which the table was empty would be those by which a batch of 10,000 is planned.
+// Autovacuum could analyze the table while it is empty; a batch of 10,000 would then be planned by those statistics.
 beforeAll(async () =>
   db.query({ text: 'alter table leasehold.webhook_outbox set (autovacuum_enabled = off)' }),
 )
@@ -32,7 +32,7 @@ async function write(count: number, orderingKey = 'null::text'): Promise<string[
   return rows.map(({ id }) => id)
 }
 
-describe('D5, D6: webhook_outbox is a lease table like any other', () => {
+describe('D5, D6: webhook_outbox passes the conformance suite of lease tables', () => {
   const cases = leaseConformance({
     db,
     table: webhookTable(),

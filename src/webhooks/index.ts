@@ -1,34 +1,43 @@
 /**
- * Webhooks: an event is sent in the transaction that makes it true, and delivered, signed, to every endpoint that
- * wants it.
+ * Webhooks: an event is sent in the transaction that makes it true, and delivered, signed, to every subscribed endpoint.
  *
- * - **A delivery is there exactly if its transaction commits**, one for each endpoint, and is then attempted until
- *   somebody answers with 2xx or the schedule is over. A receiver recognises what arrives twice by its `webhook-id`.
- * - **A dispatcher attempts what it holds a lease on**, renews the lease for as long as the receiver takes, and writes
- *   what came of it under the lease's token.
- * - **An endpoint is in nobody's way**: it has its own limits, its own circuit and its own order.
- * - **Requests go where the public internet is**, whatever a URL, a name server or a redirect says.
- * - **What has failed for good is kept**, and comes back when an operator asks for it.
+ * - **A delivery exists exactly if its transaction commits**, one for each endpoint. It is attempted until the endpoint
+ *   responds with 2xx or the schedule ends. A receiver recognises duplicates by their `webhook-id`.
+ * - **A dispatcher attempts the deliveries that it has a lease on.** It renews the lease for as long as the receiver
+ *   takes, and writes the outcome under the lease's token.
+ * - **Endpoints do not affect each other**: each has its own limits, its own circuit and its own order.
+ * - **Requests go to the public internet only**, whatever a URL, a name server or a redirect says.
+ * - **Failed deliveries are retained**, and an operator can replay them.
  */
-export { createWebhooks, send, type Send, type Webhooks, type WebhooksOptions } from './send/index.ts'
-export type { NewWebhook, Sent, TraceHeaders } from './send/index.ts'
-export { endpoints } from './endpoints/index.ts'
+export {
+  createWebhooks,
+  type NewWebhook,
+  send,
+  type Send,
+  type TraceHeaders,
+  type Webhooks,
+  type WebhooksOptions,
+} from './send/send.ts'
+export type { Sent } from './send/fan-out.ts'
+export {
+  type EndpointFilter,
+  type EndpointNetwork,
+  type EndpointPage,
+  endpoints,
+  type Endpoints,
+  type EndpointsOptions,
+  type RotateOptions,
+} from './endpoints/endpoints.ts'
 export type {
   By,
   Endpoint,
   EndpointChanges,
   EndpointDetails,
-  EndpointFilter,
-  EndpointNetwork,
-  EndpointPage,
-  Endpoints,
-  EndpointsOptions,
   NewEndpoint,
-  RotateOptions,
   ShownSecret,
-} from './endpoints/index.ts'
+} from './endpoints/endpoint.ts'
 export { dispatcher, type DispatcherOptions } from './dispatcher/dispatcher.ts'
-export { type BreakerSettings, DEFAULT_BREAKER } from './dispatcher/breaker.ts'
+export { type CircuitBreakerSettings, DEFAULT_CIRCUIT_BREAKER } from './dispatcher/circuit-breaker.ts'
 export { DEFAULT_SCHEDULE } from './schedule.ts'
 export { type DeliveryRow, webhookTable, type WebhookTableOptions } from './table.ts'
 export { DELIVERY_STATUSES, type DeliveryStatus, TRANSITIONS } from './transitions.ts'
@@ -45,11 +54,11 @@ export type { DeliveryFilter } from './admin/filter.ts'
 export { recover, requeue, type RecoverOptions, type Requeued, type RequeueOptions } from './admin/requeue.ts'
 export { cancel, type Cancelled, type CancelOptions } from './admin/cancel.ts'
 export { webhookUpkeep, type WebhookRetention } from './admin/upkeep.ts'
-export { LOOPBACK, type NetworkPolicyOptions, type PostLimits } from './network/index.ts'
+export { LOOPBACK, type NetworkPolicyOptions } from './network/policy.ts'
+export type { PostLimits } from './network/post.ts'
+export { newSecret, publicKeyOf } from './signing/secret.ts'
 export {
   isWebhookInvalid,
-  newSecret,
-  publicKeyOf,
   rememberIds,
   type RememberIdsOptions,
   type Seen,
@@ -60,4 +69,4 @@ export {
   type VerifyOptions,
   type WebhookInvalid,
   type WebhookRequest,
-} from './signing/index.ts'
+} from './signing/verify.ts'

@@ -14,7 +14,7 @@ const ENDPOINT = '00000000-0000-7000-8000-00000000000a'
 const CLAIM = { limit: 1, leaseMs: 60_000, groups: [{ key: ENDPOINT, room: 10 }] }
 const DONE = { duration_ms: 1, status: 200, code: null, error: null, response: 'thank you' }
 const FAILED = { duration_ms: 1, status: 500, code: 'http500', error: 'answered with HTTP 500', response: '' }
-const OVER = "lease_until = now() - interval '1 second'"
+const EXPIRED = "lease_until = now() - interval '1 second'"
 
 beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.webhook_outbox restart identity' })
@@ -46,7 +46,7 @@ async function attempts(): Promise<unknown[]> {
 }
 
 describe('a renewal', () => {
-  it('WH-FR-002-AC1: constrains id, lease_owner and delivery_status, in the statement itself', async () => {
+  it('WH-FR-002-AC1: the renewal statement itself checks id, lease_owner, lease_token and delivery_status', async () => {
     const table = webhookTable()
     const inspection = await inspectTable(db, table)
     if (!('shape' in inspection)) throw new Error('the table is not there')
@@ -59,14 +59,14 @@ describe('a renewal', () => {
     expect(chosen).toContain('(t.id, t.lease_token) in (select id, held_token from held)')
     expect(chosen).toContain("delivery_status = 'pending'")
     expect(chosen).toContain('t.lease_until > now()')
-    // Only what was chosen by that is written to.
+    // Only those rows are updated.
     expect(text).toMatch(/update leasehold\.webhook_outbox as t\s+set lease_until = greatest\([^;]*from ours/)
   })
 
   it.each([
-    ['another dispatcher has it', "lease_owner = 'thief'"],
-    ['it was claimed once more under the same name', 'lease_token = lease_token + 1'],
-    ['it is over', OVER],
+    ['another dispatcher holds it', "lease_owner = 'thief'"],
+    ['the same owner has claimed it a second time', 'lease_token = lease_token + 1'],
+    ['its lease has expired', EXPIRED],
     [
       'it was cancelled',
       "delivery_status = 'failed', failed_at = now(), lease_owner = null, lease_until = null",
@@ -75,7 +75,7 @@ describe('a renewal', () => {
       'it was delivered by hand',
       "delivery_status = 'delivered', delivered_at = now(), lease_owner = null, lease_until = null",
     ],
-  ])('WH-FR-002-AC1: changes nothing when %s', async (_, set) => {
+  ])('WH-FR-002-AC1: a renewal changes nothing when %s', async (_, set) => {
     const store = await storeOf('d')
     const { claimed } = await store.claim(CLAIM)
     await change(set)
@@ -86,7 +86,7 @@ describe('a renewal', () => {
     expect(await only()).toEqual(before)
   })
 
-  it('WH-NFR-001: changes nothing that an index has, so that it stays a HOT update', async () => {
+  it('WH-NFR-001: a renewal changes no indexed column, so it is a HOT update', async () => {
     const { rows } = await db.query({
       text: `select indexname from pg_indexes where schemaname = 'leasehold' and tablename = 'webhook_outbox'
         and indexdef like '%lease_until%'`,
@@ -94,7 +94,7 @@ describe('a renewal', () => {
     expect(rows).toEqual([])
   })
 
-  it('WH-FR-001-AC2: moves lease_until forward, never back', async () => {
+  it('WH-FR-001-AC2: a renewal moves lease_until forward, never back', async () => {
     const store = await storeOf('d')
     const { claimed } = await store.claim(CLAIM)
     const leases = claimed.map(({ lease }) => lease)
@@ -107,7 +107,7 @@ describe('a renewal', () => {
   })
 })
 
-describe('WH-FR-002-AC3: delivered, retry, failed and postponed check ownership', () => {
+describe('WH-FR-002-AC3: every outcome is fenced', () => {
   const OUTCOMES: Readonly<Record<WebhookOutcome, Readonly<Record<string, unknown>>>> = {
     done: DONE,
     retry: { ...FAILED, delay_ms: 5_000 },
@@ -116,11 +116,11 @@ describe('WH-FR-002-AC3: delivered, retry, failed and postponed check ownership'
   }
 
   it.each(Object.entries(OUTCOMES))(
-    '%s from a dispatcher that has lost it changes nothing',
+    'the outcome %s changes nothing when its dispatcher has lost the lease',
     async (outcome, args) => {
       const [slow, quick] = [await storeOf('slow'), await storeOf('quick')]
       const lost = (await slow.claim(CLAIM)).claimed.map(({ lease }) => lease)
-      await change(OVER)
+      await change(EXPIRED)
       const { claimed } = await quick.claim(CLAIM)
       const before = await only()
       expect(before).toMatchObject({ lease_owner: 'quick', lease_token: '2', attempts: 1 })
@@ -135,10 +135,10 @@ describe('WH-FR-002-AC3: delivered, retry, failed and postponed check ownership'
   )
 })
 
-describe('WH-FR-004-AC2: a lease that is over', () => {
-  it('is claimable at once, by anybody, and its attempt is in the history', async () => {
+describe('WH-FR-004-AC2: an expired lease', () => {
+  it('a delivery whose lease has expired is claimable at once by any dispatcher, and its history has the attempt', async () => {
     await (await storeOf('dead')).claim(CLAIM)
-    await change(OVER)
+    await change(EXPIRED)
     const store = await storeOf('other')
     const { claimed } = await store.claim(CLAIM)
     expect(await only()).toMatchObject({ lease_owner: 'other', lease_token: '2', attempts: 1 })
@@ -158,7 +158,7 @@ describe('WH-FR-004-AC2: a lease that is over', () => {
     async (schedule, status) => {
       const store = await storeOf('dead', schedule)
       await store.claim(CLAIM)
-      await change(OVER)
+      await change(EXPIRED)
       expect(await store.reap()).toHaveLength(1)
       expect(await only()).toMatchObject({
         delivery_status: status,
@@ -172,18 +172,18 @@ describe('WH-FR-004-AC2: a lease that is over', () => {
     },
   )
 
-  it('WH-FR-004-AC3: of a last attempt is not claimed once more: the reaper gives the delivery up', async () => {
+  it('WH-FR-004-AC3: a delivery whose lease expired in its last attempt is not claimed; the reaper makes it failed', async () => {
     const store = await storeOf('dead', [])
     await store.claim(CLAIM)
-    await change(OVER)
+    await change(EXPIRED)
     expect((await store.claim(CLAIM)).claimed).toEqual([])
     expect(await store.reap()).toHaveLength(1)
     expect((await only()).delivery_status).toBe('failed')
   })
 })
 
-describe('D10: a delivery under which dispatchers die', () => {
-  /** The seconds until the next attempt, as the reaper has written them. */
+describe('D10: repeated crashes', () => {
+  /** The delay until the next attempt that the reaper has written. */
   async function waitSeconds(): Promise<number> {
     const { rows } = await db.query<{ seconds: number }>({
       text: `select round(extract(epoch from next_attempt_at - now()))::int as seconds from leasehold.webhook_outbox`,
@@ -191,33 +191,33 @@ describe('D10: a delivery under which dispatchers die', () => {
     return rows[0]?.seconds ?? 0
   }
 
-  /** A dispatcher claims it and is killed; the reaper finds that out. */
-  async function dies(store: LeaseStore): Promise<void> {
+  /** A dispatcher claims the delivery and is killed, and the reaper takes the lease back. */
+  async function crash(store: LeaseStore): Promise<void> {
     expect((await store.claim(CLAIM)).claimed).toHaveLength(1)
-    await change(OVER)
+    await change(EXPIRED)
     expect(await store.reap()).toHaveLength(1)
   }
 
-  it('comes back at once after the first expiry, and by the schedule after every later one', async () => {
+  it('a delivery is due at once after its first expiry, and after the delay of the schedule from the second on', async () => {
     const store = await storeOf('dying')
     const waits: number[] = []
     for (let deaths = 1; deaths < 10; deaths += 1) {
-      await dies(store)
+      await crash(store)
       waits.push(Math.max(0, await waitSeconds()))
       expect(await only()).toMatchObject({ delivery_status: 'pending', attempts: deaths, expiries: deaths })
       await change('next_attempt_at = now()')
     }
     expect(waits).toEqual([0, ...DEFAULT_SCHEDULE.slice(1).map((ms) => ms / 1_000)])
-    await dies(store)
+    await crash(store)
     expect(await only()).toMatchObject({ delivery_status: 'failed', attempts: 10, expiries: 10 })
     expect(await attempts()).toHaveLength(10)
   })
 
-  it('is still pending after 12 crashes of its dispatcher within 98 seconds', async () => {
+  it('a delivery is still pending after its dispatcher crashed 12 times in 98 seconds', async () => {
     const store = await storeOf('dying')
     let deaths = 0
     for (let crash = 0; crash < 12; crash += 1) {
-      // 98 seconds pass in all.
+      // 98 seconds pass altogether.
       await change("next_attempt_at = next_attempt_at - interval '8.2 seconds'")
       const { claimed } = await store.claim(CLAIM)
       await change(`lease_until = case when lease_owner is not null then now() end`)
@@ -228,13 +228,13 @@ describe('D10: a delivery under which dispatchers die', () => {
     expect(await only()).toMatchObject({ delivery_status: 'pending', attempts: 2, expiries: 2 })
   })
 
-  it('waits for the reaper from the second expiry on: no claim takes it directly', async () => {
+  it('from the second expiry on, only the reaper takes the lease back, not a claim', async () => {
     const store = await storeOf('dying')
     await store.claim(CLAIM)
-    await change(OVER)
+    await change(EXPIRED)
     expect((await store.claim(CLAIM)).claimed).toHaveLength(1)
     expect(await only()).toMatchObject({ attempts: 1, expiries: 1 })
-    await change(OVER)
+    await change(EXPIRED)
     expect((await store.claim(CLAIM)).claimed).toEqual([])
     await store.reap()
     expect(await waitSeconds()).toBe(300)
@@ -244,7 +244,7 @@ describe('D10: a delivery under which dispatchers die', () => {
     ])
   })
 
-  it('is a suspect after the second expiry: a claim takes at most one, and none where it may take none', async () => {
+  it('a claim takes at most one suspect, and none if it asks for none', async () => {
     await db.query({
       text: `insert into leasehold.webhook_outbox (endpoint_id, event_type, body, ordering_key)
         select endpoint_id, event_type, body, key from leasehold.webhook_outbox, unnest(array[null, 'a', 'b']) as key`,
@@ -270,7 +270,7 @@ describe('ordered deliveries', () => {
     })
   }
 
-  it('one delivery of an endpoint and key is in flight, and each endpoint has its own keys', async () => {
+  it('at most one delivery of an endpoint and key is in flight, and endpoints do not share keys', async () => {
     await write(ENDPOINT, 'k', 'k', 'other')
     await write(OTHER, 'k', 'k')
     const [store, another] = [await storeOf('d'), await storeOf('e')]
@@ -285,13 +285,13 @@ describe('ordered deliveries', () => {
     expect((await another.claim(BOTH)).claimed.map(({ lease }) => lease.id).toSorted()).toEqual(['3', '6'])
   })
 
-  it('the database itself refuses a second one in flight', async () => {
+  it('the database refuses a second delivery of a key in flight', async () => {
     await write(ENDPOINT, 'k', 'k')
     const lease = "lease_owner = 'x', lease_until = now() + interval '1 hour'"
     await expect(change(lease)).rejects.toThrow('webhook_outbox_in_flight')
   })
 
-  it('a head that waits for its retry delays its own key only', async () => {
+  it('a head that waits for its retry does not delay other keys', async () => {
     await write(ENDPOINT, 'k', 'k', 'other')
     const store = await storeOf('d')
     const { claimed } = await store.claim({ ...CLAIM, ids: ['2'] })
@@ -306,7 +306,7 @@ describe('ordered deliveries', () => {
 })
 
 describe('the history of a delivery', () => {
-  it('has the newest 100 attempts, in order', async () => {
+  it('the history has the newest 100 attempts, in order', async () => {
     const store = await storeOf(
       'd',
       Array.from({ length: 200 }, () => 0),

@@ -1,10 +1,11 @@
+/** When a failed delivery is attempted again. */
 import { LeaseholdError } from '../errors.ts'
 
 const SECOND = 1_000
 const MINUTE = 60 * SECOND
 const HOUR = 60 * MINUTE
 
-/** How long to wait after each failed attempt, as Standard Webhooks proposes it: ten attempts over 75 hours. */
+/** The delay after each failed attempt, as Standard Webhooks recommends: ten attempts over 75 hours. */
 export const DEFAULT_SCHEDULE: readonly number[] = [
   5 * SECOND,
   5 * MINUTE,
@@ -17,37 +18,37 @@ export const DEFAULT_SCHEDULE: readonly number[] = [
   24 * HOUR,
 ]
 
-const LONGEST_WAIT_MS = 30 * 24 * HOUR
+const MAX_DELAY_MS = 30 * 24 * HOUR
 
-/** The share of a wait that is left to chance: what failed together comes back apart. */
+/** The part of a delay that is random, so that deliveries that failed together are not retried together. */
 const JITTER = 0.2
 
-/** Refuses waits that are none. */
-export function usableSchedule(schedule: readonly number[] = DEFAULT_SCHEDULE): readonly number[] {
+/** Throws if a delay is not a number of milliseconds within the limits. */
+export function validateSchedule(schedule: readonly number[] = DEFAULT_SCHEDULE): readonly number[] {
   const list: unknown = schedule
-  const broken = Array.isArray(list)
-    ? list.findIndex((ms: unknown) => typeof ms !== 'number' || !(ms >= 0 && ms <= LONGEST_WAIT_MS))
+  const invalid = Array.isArray(list)
+    ? list.findIndex((ms: unknown) => typeof ms !== 'number' || !(ms >= 0 && ms <= MAX_DELAY_MS))
     : 0
-  if (broken === -1) return schedule
+  if (invalid === -1) return schedule
   throw new LeaseholdError(
     'SETTING_INVALID',
-    `schedule[${broken}] of the dispatcher is ${String(Array.isArray(list) ? list[broken] : list)}.`,
-    { remedy: `Give a list of waits in milliseconds, each from 0 to ${LONGEST_WAIT_MS}.` },
+    `schedule[${invalid}] of the dispatcher is ${String(Array.isArray(list) ? list[invalid] : list)}.`,
+    { remedy: `Give a list of delays in milliseconds, each from 0 to ${MAX_DELAY_MS}.` },
   )
 }
 
 /** How often a delivery is attempted at most. */
-export function attemptsOf(schedule: readonly number[]): number {
+export function maxAttempts(schedule: readonly number[]): number {
   return schedule.length + 1
 }
 
-/** The wait after this attempt has failed; `undefined`: it was the last. */
-export function waitAfter(
+/** The delay after this attempt has failed; undefined if it was the last. */
+export function retryDelayMs(
   attempt: number,
   schedule: readonly number[],
   random: () => number,
 ): number | undefined {
-  const wait = schedule[attempt - 1]
-  // Around the wait rather than below it, so that the whole lasts as long as the schedule says.
-  return wait === undefined ? undefined : wait * (1 + JITTER * (random() - 0.5))
+  const delayMs = schedule[attempt - 1]
+  // The jitter lies on both sides of the delay, so that the schedule as a whole lasts as long as it says.
+  return delayMs === undefined ? undefined : delayMs * (1 + JITTER * (random() - 0.5))
 }

@@ -68,14 +68,17 @@ describe('the transitions of a delivery', () => {
     TRANSITIONS[from][to] !== undefined
   const legal = pairs.filter(isLegal).map(([from, to]) => `${from} → ${to}`)
 
-  it.each(pairs.filter(isLegal))('WH-FR-004-AC3: allows a change from %s to %s', async (from, to) => {
-    await deliveryIn(from)
-    await change(FIELDS[to])
-    expect(await statuses()).toEqual([to])
-  })
+  it.each(pairs.filter(isLegal))(
+    'WH-FR-004-AC3: the database allows a change from %s to %s',
+    async (from, to) => {
+      await deliveryIn(from)
+      await change(FIELDS[to])
+      expect(await statuses()).toEqual([to])
+    },
+  )
 
   it.each(pairs.filter((pair) => !isLegal(pair)))(
-    'WH-FR-004-AC3: refuses a change from %s to %s and names the legal transitions',
+    'WH-FR-004-AC3: the database refuses a change from %s to %s and names the legal transitions',
     async (from, to) => {
       await deliveryIn(from)
       await expect(change(FIELDS[to])).rejects.toMatchObject({
@@ -89,7 +92,7 @@ describe('the transitions of a delivery', () => {
   )
 
   it.each(DELIVERY_STATUSES)(
-    'WH-FR-004-AC3: allows changes of other columns to a delivery that stays %s',
+    'WH-FR-004-AC3: the database allows changes of other columns while a delivery stays %s',
     async (status) => {
       await deliveryIn(status)
       await change(`${FIELDS[status]}, last_error = 'an operator was here'`)
@@ -97,7 +100,7 @@ describe('the transitions of a delivery', () => {
     },
   )
 
-  it('WH-FR-004-AC3: knows three states and refuses every other', async () => {
+  it('WH-FR-004-AC3: the database accepts three states and refuses every other', async () => {
     await deliveryIn('pending')
     await expect(change("delivery_status = 'sending'")).rejects.toThrow('cannot go from pending to sending')
     await expect(change('delivery_status = null')).rejects.toThrow('cannot go from pending to <NULL>')
@@ -106,7 +109,7 @@ describe('the transitions of a delivery', () => {
     })
   })
 
-  it('D3: refuses a lease_token that goes down, at a requeue too', async () => {
+  it('D3: the database refuses a lease_token that decreases, also in a requeue', async () => {
     await insert({ lease_token: '3' })
     await expect(change('lease_token = 2')).rejects.toThrow('never goes down: 2 cannot follow 3')
     await change(FIELDS.failed)
@@ -164,7 +167,7 @@ describe('the fields of a delivery', () => {
     expect((await all()).map((row) => row['lease_owner'])).toEqual(['d', 'd', 'd', 'd', 'd'])
   })
 
-  it('an event is written once for each endpoint', async () => {
+  it('a second delivery of one event to one endpoint is refused', async () => {
     await insert({ event_id: `'${EVENT}'` })
     await insert({ event_id: `'${EVENT}'`, endpoint_id: `'${OTHER_ENDPOINT}'` })
     await expect(insert({ event_id: `'${EVENT}'` })).rejects.toMatchObject({
@@ -236,7 +239,7 @@ describe('the limits of a new delivery', () => {
 })
 
 describe('webhook_attempts', () => {
-  it('shows each object of the history as a row, numbered within the delivery', async () => {
+  it('webhook_attempts shows each entry of the history as a row, numbered within the delivery', async () => {
     await insert({
       history: `'[{"attempt": 1, "token": 1, "started_at": "2031-02-03T04:05:06.789+00:00", "duration_ms": 12, "status": 500,
         "error_code": "httpStatus", "error": "the endpoint answered 500", "response": "no", "recorded_at": "2031-02-03T04:05:07Z"},
@@ -308,7 +311,7 @@ describe('the limits of an endpoint', () => {
 })
 
 describe('send_webhook()', () => {
-  it('writes the ordering key only where the endpoint is ordered', async () => {
+  it('send_webhook() writes the ordering key only for ordered endpoints', async () => {
     await insertEndpoint({ id: `'${ENDPOINT}'`, ordered: 'true' })
     await insertEndpoint({ id: `'${OTHER_ENDPOINT}'` })
     const { rows } = await db.query({
@@ -321,7 +324,7 @@ describe('send_webhook()', () => {
     ])
   })
 
-  it('refuses an ordering key that is empty or too long, also where no endpoint is ordered', async () => {
+  it('send_webhook() refuses an ordering key that is empty or too long, even if no endpoint is ordered', async () => {
     for (const key of ["''", "repeat('k', 1025)"]) {
       const text = `select leasehold.send_webhook('order.paid', '1', ordering_key => ${key})`
       await expect(db.query({ text })).rejects.toThrow('and must have 1 to 1024')
@@ -340,7 +343,7 @@ describe('the roles', () => {
   const deliveries = 'leasehold.webhook_outbox'
   const endpoints = 'leasehold.webhook_endpoints'
 
-  it('a producer can send an event, also one that was sent before', async () => {
+  it('a producer can send an event, and send it a second time', async () => {
     await insertEndpoint()
     const text = `select leasehold.send_webhook('order.paid', '1', ordering_key => 'k', event_id => '${EVENT}') as written`
     expect(await as('producer', text)).toEqual([{ written: 1 }])
@@ -357,7 +360,7 @@ describe('the roles', () => {
     `insert into ${deliveries} (endpoint_id, event_type, body, lease_token) values ('${ENDPOINT}', 'a', '1', 5)`,
     `insert into ${deliveries} (endpoint_id, event_type, body, attempts) values ('${ENDPOINT}', 'a', '1', 5)`,
     `insert into ${deliveries} (endpoint_id, event_type, body, history) values ('${ENDPOINT}', 'a', '1', '[]')`,
-  ])('a producer cannot read bodies and secrets or set the state of a delivery: %s', async (text) => {
+  ])('a producer can neither read bodies and secrets nor set the state of a delivery: %s', async (text) => {
     await expect(as('producer', text)).rejects.toMatchObject(denied)
   })
 

@@ -1,14 +1,15 @@
-import { attemptsOf, DEFAULT_SCHEDULE } from './schedule.ts'
+/** `webhook_outbox` as a lease table: how it is claimed, and what each outcome writes. */
 import { leaseTable } from '../lease/declaration.ts'
 import type { LeaseTable } from '../lease/table.ts'
+import { DEFAULT_SCHEDULE, maxAttempts } from './schedule.ts'
 
 export interface WebhookTableOptions {
   readonly schema?: string | undefined
-  /** The delays after each failed attempt; after one more attempt a delivery has failed for good. */
+  /** The delays after failed attempts, in ms; there is one attempt more than delays. */
   readonly schedule?: readonly number[] | undefined
 }
 
-/** The row as a dispatcher sees it. */
+/** A claimed delivery, as a dispatcher sees it. */
 export interface DeliveryRow {
   readonly id: string
   readonly event_id: string
@@ -20,11 +21,11 @@ export interface DeliveryRow {
   readonly attempts: number
 }
 
-/** The most attempts a delivery remembers: more than any schedule makes, fewer than replays could. */
+/** How many attempts the history of a delivery has at most: more than a schedule makes, but replays could add more. */
 const MAX_HISTORY = 100
 
-/** Appends an attempt to the delivery's history, which the view `webhook_attempts` shows. */
-function remember(fields: Readonly<Record<string, string>>): string {
+/** Appends an attempt to the delivery's history, which the view `webhook_attempts` shows as rows. */
+function appendToHistory(fields: Readonly<Record<string, string>>): string {
   const entry = Object.entries({
     attempt: 'attempts + 1',
     token: 'lease_token',
@@ -42,7 +43,7 @@ const EXPIRED = {
 
 const STARTED_AT = "now() - $duration_ms * interval '1 millisecond'"
 
-/** What is known of an attempt that was made: in the row itself, and in its history. */
+/** What an attempt writes: the `last_…` columns, and an entry in the history. */
 const ATTEMPT = {
   last_attempt_at: `coalesce(${STARTED_AT}, last_attempt_at)`,
   last_duration_ms: '$duration_ms',
@@ -50,7 +51,7 @@ const ATTEMPT = {
   last_error_code: '$code',
   last_error: '$error',
   last_response: '$response',
-  history: remember({
+  history: appendToHistory({
     started_at: STARTED_AT,
     duration_ms: '$duration_ms',
     status: '$status',
@@ -70,7 +71,7 @@ const ATTEMPT_ARGS = {
 
 export type WebhookOutcome = 'done' | 'retry' | 'dead' | 'postponed'
 
-/** `webhook_outbox` as a lease table: an expired lease is claimable at once (D5), endpoints are its groups. */
+/** An expired lease is claimable at once (D5), and endpoints are the groups of the table. */
 export function webhookTable({
   schema = 'leasehold',
   schedule = DEFAULT_SCHEDULE,
@@ -85,14 +86,14 @@ export function webhookTable({
     order: ['next_attempt_at', 'id'],
     onExpiry: 'claimable',
     held: "delivery_status = 'pending' and lease_owner is not null",
-    attempts: { column: 'attempts', expiries: 'expiries', max: attemptsOf(schedule) },
+    attempts: { column: 'attempts', expiries: 'expiries', max: maxAttempts(schedule) },
     retry: schedule,
     ordering: { key: 'ordering_key', unfinished: "delivery_status = 'pending'" },
     groups: 'endpoint_id',
     bytes: 'octet_length(body) + pg_column_size(headers)',
     writes: {
       claim: {
-        history: `case when lease_owner is null then history else ${remember({ error_code: EXPIRED.code, error: EXPIRED.error })} end`,
+        history: `case when lease_owner is null then history else ${appendToHistory({ error_code: EXPIRED.code, error: EXPIRED.error })} end`,
       },
       release: { next_attempt_at: "greatest(next_attempt_at, now() + $delay_ms * interval '1 millisecond')" },
     },
@@ -113,7 +114,7 @@ export function webhookTable({
         set: { ...ATTEMPT, attempts: 'attempts + 1', delivery_status: "'failed'", failed_at: 'now()' },
         args: ATTEMPT_ARGS,
       },
-      /** No attempt was made: nobody can be reached at the moment, and it is not the delivery's fault. */
+      // No attempt was made, because the endpoint is not available. That counts neither as an attempt nor an expiry.
       postponed: {
         set: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'", expiries: '0' },
         args: { delay_ms: 'float8' },

@@ -1,9 +1,9 @@
-/** The life of a delivery, as data. The database has the same table in a trigger, and a test compares the two. */
+/** The states of a delivery. A trigger in the database has the same table, and a test compares the two. */
 export const DELIVERY_STATUSES = ['pending', 'delivered', 'failed'] as const
 
 export type DeliveryStatus = (typeof DELIVERY_STATUSES)[number]
 
-/** What brings a delivery from one state to another; `undefined` is illegal. A retry stays pending. */
+/** What changes a delivery from one state to another; `undefined` is illegal. A retry stays pending. */
 export const TRANSITIONS: Readonly<
   Record<DeliveryStatus, Readonly<Record<DeliveryStatus, string | undefined>>>
 > = {

@@ -10,7 +10,7 @@ export interface DispatcherConfig {
   /** Events that are written out. */
   readonly tell?: readonly string[]
   readonly settings?: Partial<WorkerSettings>
-  readonly dispatcher?: Pick<DispatcherOptions, 'schedule' | 'breaker' | 'limits'>
+  readonly dispatcher?: Pick<DispatcherOptions, 'schedule' | 'circuitBreaker' | 'limits'>
   /** Passed on to startRuntime. */
   readonly runtime?: Readonly<Record<string, unknown>>
 }

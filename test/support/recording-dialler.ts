@@ -1,6 +1,6 @@
 import { connect, Socket } from 'node:net'
 
-import type { Dial, Dialled } from '../../src/webhooks/network/open.ts'
+import type { Dial, Dialled } from '../../src/webhooks/network/connect.ts'
 
 export interface RecordingDialler {
   readonly dial: Dial

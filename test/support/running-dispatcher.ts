@@ -1,7 +1,7 @@
 import type { Database } from '../../src/postgres/database.ts'
 import type { RuntimeOptions } from '../../src/worker/index.ts'
 import { dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
-import { LOOPBACK } from '../../src/webhooks/network/index.ts'
+import { LOOPBACK } from '../../src/webhooks/network/policy.ts'
 import { type Running, useRuntimes } from './runtimes.ts'
 import { SECRET_KEY } from './webhook-endpoints.ts'
 

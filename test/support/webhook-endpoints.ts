@@ -1,6 +1,7 @@
 /** Endpoints as rows, and what was sent to them. */
 import type { Database } from '../../src/postgres/database.ts'
-import { encrypt, newSecret, secretKey } from '../../src/webhooks/signing/index.ts'
+import { encrypt, secretKey } from '../../src/webhooks/signing/encryption.ts'
+import { newSecret } from '../../src/webhooks/signing/secret.ts'
 
 /** What the secrets of the tests are encrypted with. */
 export const SECRET_KEY = Buffer.alloc(32, 7).toString('base64')

@@ -1,7 +1,8 @@
-import { type By, endpoints, type Endpoints } from '../../webhooks/endpoints/index.ts'
 import type { Run } from '../command.ts'
 import { secretKeyOf, withWebhooks } from '../database.ts'
 import { principalOf, textFlag } from '../flags.ts'
+import type { By } from '../../webhooks/endpoints/endpoint.ts'
+import { endpoints, type Endpoints } from '../../webhooks/endpoints/endpoints.ts'
 import { webhookNetwork } from './network.ts'
 
 /** Does something with the endpoints. */

@@ -1,7 +1,7 @@
-import type { Endpoint, ShownSecret } from '../../webhooks/endpoints/index.ts'
 import { type Run, UsageError } from '../command.ts'
 import { invalidArgument, isSet, textFlag } from '../flags.ts'
 import { counted, printable, printableJson } from '../output.ts'
+import type { Endpoint, ShownSecret } from '../../webhooks/endpoints/endpoint.ts'
 import { by, withEndpoints } from './endpoints-access.ts'
 import { readFields, windowFlag } from './endpoints-flags.ts'
 import { withoutValues } from './endpoints-text.ts'
@@ -50,7 +50,7 @@ export async function rotateSecretCommand(run: Run): Promise<number> {
 /** `leasehold webhooks endpoints encrypt` */
 export async function encryptSecretsCommand(run: Run): Promise<number> {
   const { flags, print } = run
-  const changed = await withEndpoints(run, async (managed) => managed.encryptAnew(by(run)))
+  const changed = await withEndpoints(run, async (managed) => managed.reencryptSecrets(by(run)))
   print(
     isSet(flags, 'json')
       ? `${printableJson({ changed })}\n`

@@ -1,8 +1,8 @@
 /** The flags that say what an endpoint is like. */
 import type { Command } from 'commander'
-import type { EndpointChanges } from '../../webhooks/endpoints/index.ts'
 import type { Run } from '../command.ts'
 import { collect, headersOf, invalidArgument, textFlag, textsFlag } from '../flags.ts'
+import type { EndpointChanges } from '../../webhooks/endpoints/endpoint.ts'
 
 type Flags = Run['flags']
 

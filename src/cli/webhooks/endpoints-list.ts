@@ -1,7 +1,7 @@
-import type { Endpoint } from '../../webhooks/endpoints/index.ts'
 import type { Run } from '../command.ts'
 import { invalidArgument, limitFlag, textFlag } from '../flags.ts'
 import { printList } from '../output.ts'
+import type { Endpoint } from '../../webhooks/endpoints/endpoint.ts'
 import { withEndpoints } from './endpoints-access.ts'
 import { state, withoutValues } from './endpoints-text.ts'
 

@@ -1,7 +1,7 @@
-import type { EndpointDetails } from '../../webhooks/endpoints/index.ts'
 import type { Run } from '../command.ts'
 import { isSet } from '../flags.ts'
 import { printable, printableJson, relative } from '../output.ts'
+import type { EndpointDetails } from '../../webhooks/endpoints/endpoint.ts'
 import { withEndpoints } from './endpoints-access.ts'
 import { state, withoutValues } from './endpoints-text.ts'
 

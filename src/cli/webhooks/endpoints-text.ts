@@ -1,5 +1,5 @@
-import type { Endpoint } from '../../webhooks/endpoints/index.ts'
 import { relative } from '../output.ts'
+import type { Endpoint } from '../../webhooks/endpoints/endpoint.ts'
 
 /** The one thing that matters about it: whether events arrive there. */
 export function state({ enabled, disabledReason, failingSince, failures }: Endpoint, now: Date): string {

@@ -1,6 +1,6 @@
 import type { Settings } from '../../config/load.ts'
-import type { EndpointNetwork } from '../../webhooks/endpoints/index.ts'
-import { LOOPBACK } from '../../webhooks/network/index.ts'
+import type { EndpointNetwork } from '../../webhooks/endpoints/endpoints.ts'
+import { LOOPBACK } from '../../webhooks/network/policy.ts'
 
 /**
  * Where webhooks may go: the same for those who create endpoints and those who deliver to them. With the embedded

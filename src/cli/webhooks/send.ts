@@ -1,8 +1,8 @@
-import { createWebhooks } from '../../webhooks/send/index.ts'
 import type { Run } from '../command.ts'
 import { withWebhooks } from '../database.ts'
 import { isSet, jsonArgument, momentFlag, textFlag } from '../flags.ts'
 import { counted, printable, printableJson } from '../output.ts'
+import { createWebhooks } from '../../webhooks/send/send.ts'
 
 /** `leasehold webhooks send <type> [payload]` */
 export async function sendCommand(run: Run): Promise<number> {

@@ -3,9 +3,9 @@ import { fileURLToPath } from 'node:url'
 import { expect, it } from 'vitest'
 
 const SOURCE = fileURLToPath(new URL('../../', import.meta.url))
-/** These have nothing to do with rows in hand: the store of the settings, and a wake-up for others. */
+/** These do not touch leased rows: the store of the settings, and the wake-up of other workers. */
 const STORES = new Set(['worker/live-settings.ts', 'worker/wake-others.ts'])
-/** The dispatcher is the use case, the worker runs it. Statements are elsewhere: behind the store, and in *-sql.ts. */
+/** Statements belong into the lease store and into files named *-sql.ts. */
 const WITHOUT_SQL = ['webhooks/dispatcher', 'worker'].flatMap((folder) =>
   readdirSync(`${SOURCE}${folder}`)
     .filter((file) => file.endsWith('.ts') && !/\.test\.ts$|-sql\.ts$/.test(file))
@@ -16,11 +16,11 @@ const STATEMENT =
   /['"`]\s*(?:with\s[^'"`]*\bas\b|select\b|insert\s+into\b|update\s+(?:\$\{|\S+\s+(?:as\s+\w+\s+)?set\b)|delete\s+from\b|merge\s+into\b|truncate\b|lock\s+table\b|alter\s|create\s|drop\s)/i
 
 function linesWithSql(source: string): string[] {
-  const code = source.replaceAll(/\/\*[\s\S]*?\*\//g, '').replaceAll(/^\s*\/\/.*$/gm, '')
+  const code = source.replaceAll(/\/\*[\s\S]*?\*\/\s*/g, '').replaceAll(/^\s*\/\/.*$/gm, '')
   return code.split('\n').filter((line) => STATEMENT.test(line))
 }
 
-it('WH-NFR-006: neither the dispatcher nor the worker has SQL in it: it stays behind the store', () => {
+it('WH-NFR-006: neither the dispatcher nor the worker contains SQL', () => {
   expect(WITHOUT_SQL).toContain('webhooks/dispatcher/dispatcher.ts')
   expect(WITHOUT_SQL).toContain('worker/worker.ts')
   expect(WITHOUT_SQL).toContain('worker/renewal.ts')
@@ -30,15 +30,15 @@ it('WH-NFR-006: neither the dispatcher nor the worker has SQL in it: it stays be
   expect(found).toEqual([])
 })
 
-it('WH-NFR-006: what looks for SQL finds it where it is', () => {
-  const sql = readFileSync(`${SOURCE}webhooks/dispatcher/directory-sql.ts`, 'utf8')
+it('WH-NFR-006: the search for SQL finds it where it is', () => {
+  const sql = readFileSync(`${SOURCE}webhooks/dispatcher/endpoint-cache-sql.ts`, 'utf8')
   expect(linesWithSql(sql).length).toBeGreaterThanOrEqual(5)
   expect(linesWithSql("await tx.query({ text: 'update leasehold.webhook_outbox set x = 1' })")).toHaveLength(
     1,
   )
 })
 
-it('WH-NFR-006: the dispatcher reaches its deliveries through the lease table alone', () => {
+it('WH-NFR-006: the dispatcher accesses deliveries through the lease table only', () => {
   const named = WITHOUT_SQL.filter((file) =>
     /['"`.](?:webhook_outbox|webhook_attempts)\b/.test(readFileSync(`${SOURCE}${file}`, 'utf8')),
   )

@@ -1,4 +1,4 @@
-/** Dispatcher processes that are killed while a receiver has their request in hand. */
+/** Dispatcher processes that are killed while their requests are in flight. */
 import { afterAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { startDispatcherProcess } from '../../../test/support/dispatcher-process.ts'
@@ -18,15 +18,15 @@ const config = { databaseUrl: url, tell: ['reaped', 'workerDied', 'settled', 'fe
 
 beforeEach(async () =>
   db.query({
-    // A dead dispatcher has its share of an endpoint until somebody finds out.
+    // A dead dispatcher has its part of the limits until its death is noticed.
     text: `truncate leasehold.webhook_outbox, leasehold.webhook_endpoints;
       delete from leasehold.workers`,
   }),
 )
 afterAll(async () => db.close())
 
-/** What a receiver that recognises events by their webhook-id makes of what arrived. */
-function onceEach(received: readonly Received[]): Map<string, string> {
+/** The bodies that a receiver has after it removed duplicates by their webhook-id. */
+function deduplicated(received: readonly Received[]): Map<string, string> {
   return new Map(received.map(({ headers, body }) => [String(headers['webhook-id']), body]))
 }
 
@@ -42,7 +42,7 @@ async function allDelivered(): Promise<void> {
   await expect.poll(async () => deliveryStatuses(db), BOUND).toEqual({ delivered: EVENTS })
 }
 
-it('WH-FR-004-AC1, WH-FR-004-AC3: what a dispatcher had in hand when it was killed is delivered by another, long before its lease is over', async () => {
+it('WH-FR-004-AC1, WH-FR-004-AC3: deliveries in flight in a killed dispatcher are delivered by another, long before their leases expire', async () => {
   const target = await receiver()
   hold(target)
   await addEndpoint(db, target.url)
@@ -61,10 +61,10 @@ it('WH-FR-004-AC1, WH-FR-004-AC3: what a dispatcher had in hand when it was kill
   expect(other.all('reaped').map((line) => [line['owner'], line['evicted']])).toEqual(
     Array.from({ length: EVENTS }, () => [dead, true]),
   )
-  // Once by the dead one and once by the other; the receiver has each event once.
+  // Each event arrived twice: from the dispatcher that died and from the other.
   expect(target.received).toHaveLength(2 * EVENTS)
-  expect(onceEach(target.received).size).toBe(EVENTS)
-  expect(new Set(onceEach(target.received).values()).size).toBe(EVENTS)
+  expect(deduplicated(target.received).size).toBe(EVENTS)
+  expect(new Set(deduplicated(target.received).values()).size).toBe(EVENTS)
   expect(await attempts()).toEqual([
     { attempt: 1, status: null, error_code: 'leaseExpired', unknown: true, count: EVENTS },
     { attempt: 2, status: 204, error_code: null, unknown: false, count: EVENTS },
@@ -75,7 +75,7 @@ it('WH-FR-004-AC1, WH-FR-004-AC3: what a dispatcher had in hand when it was kill
   await other.kill('SIGTERM')
 }, 120_000)
 
-it('WH-FR-004-AC2: with no reaper anywhere, leases that are over are claimed by whoever comes', async () => {
+it('WH-FR-004-AC2: without any reaper, deliveries with expired leases are claimed by another dispatcher', async () => {
   const target = await receiver()
   hold(target)
   await addEndpoint(db, target.url)
@@ -93,7 +93,7 @@ it('WH-FR-004-AC2: with no reaper anywhere, leases that are over are claimed by 
   target.answer(() => 204)
   await allDelivered()
   expect(other.all('reaped')).toEqual([])
-  expect(onceEach(target.received).size).toBe(EVENTS)
+  expect(deduplicated(target.received).size).toBe(EVENTS)
   expect(await attempts()).toMatchObject([
     { attempt: 1, error_code: 'leaseExpired', count: EVENTS },
     { attempt: 2, status: 204, count: EVENTS },
@@ -101,7 +101,7 @@ it('WH-FR-004-AC2: with no reaper anywhere, leases that are over are claimed by 
   await other.kill('SIGTERM')
 }, 120_000)
 
-it('WH-FR-002-AC3, WH-FR-004-AC3: a dispatcher that was stopped past its lease and comes back changes nothing', async () => {
+it('WH-FR-002-AC3, WH-FR-004-AC3: a dispatcher that was stopped until its leases expired changes nothing when it continues', async () => {
   const target = await receiver()
   const answers = hold(target)
   await addEndpoint(db, target.url)
@@ -111,7 +111,7 @@ it('WH-FR-002-AC3, WH-FR-004-AC3: a dispatcher that was stopped past its lease a
   await target.reached(EVENTS)
   process.kill(stopped.pid, 'SIGSTOP')
   target.answer(() => 204)
-  // Its answers are there when it wakes up, and come too late.
+  // The responses are there when the process continues, but too late.
   answers.letGo()
   const other = startDispatcherProcess(processes, { ...config, settings })
   await allDelivered()
@@ -121,6 +121,6 @@ it('WH-FR-002-AC3, WH-FR-004-AC3: a dispatcher that was stopped past its lease a
   await expect.poll(told, BOUND).toBeGreaterThanOrEqual(EVENTS)
   expect(await deliveries(db)).toEqual(before)
   expect(stopped.all('settled')).toEqual([])
-  expect(onceEach(target.received).size).toBe(EVENTS)
+  expect(deduplicated(target.received).size).toBe(EVENTS)
   await Promise.all([other.kill('SIGTERM'), stopped.kill('SIGTERM')])
 }, 120_000)

@@ -1,38 +1,35 @@
+/** The worker of webhooks: signs and sends deliveries, judges the responses, and stores the circuits of endpoints. */
 import { type Clock, systemClock } from '../../clock.ts'
 import { LEASE_MS } from '../../lease/timing.ts'
+import { packageVersion } from '../../version.ts'
 import type { HandlerContext } from '../../worker/context.ts'
 import { createLoop, type HastenableLoop } from '../../worker/loop.ts'
 import { type Outcome, settleAs } from '../../worker/outcome.ts'
 import type { WorkerSettings } from '../../worker/settings.ts'
 import type { Surroundings, WorkDeclaration } from '../../worker/work-declaration.ts'
-import { packageVersion } from '../../version.ts'
-import {
-  createPoster,
-  type Dial,
-  networkPolicy,
-  type NetworkPolicyOptions,
-  type Poster,
-  type PostLimits,
-  type Reply,
-  type Resolve,
-  type TlsOptions,
-} from '../network/index.ts'
-import { keysOf, LONGEST_TIMEOUT_MS, neededKeys } from '../endpoints/index.ts'
 import { webhookUpkeep, type WebhookRetention } from '../admin/upkeep.ts'
-import { type SecretKeys, webhookHeaders } from '../signing/index.ts'
-import { usableSchedule } from '../schedule.ts'
+import { MAX_TIMEOUT_MS } from '../endpoints/check.ts'
+import { readSecretKeys, requireSecretKeys } from '../endpoints/secrets.ts'
+import type { Dial, TlsOptions } from '../network/connect.ts'
+import { type NetworkPolicy, networkPolicy, type NetworkPolicyOptions } from '../network/policy.ts'
+import { createPoster, type Poster, type PostLimits, type Reply } from '../network/post.ts'
+import type { Resolve } from '../network/resolve.ts'
+import { validateSchedule } from '../schedule.ts'
+import { TRACE_HEADERS } from '../send/fan-out.ts'
+import type { SecretKeys } from '../signing/encryption.ts'
+import { webhookHeaders } from '../signing/sign.ts'
 import { type DeliveryRow, webhookTable } from '../table.ts'
-import { type BreakerChange, type BreakerSettings, usableBreaker } from './breaker.ts'
-import { type Endpoint, Directory } from './directory.ts'
-import { circuit, disableGone } from './directory-sql.ts'
-import { EndpointGroups } from './endpoint-groups.ts'
-import { judge } from './verdict.ts'
+import { type CircuitBreakerSettings, circuitBreakerSettings, type CircuitChange } from './circuit-breaker.ts'
+import { type CachedEndpoint, EndpointCache } from './endpoint-cache.ts'
+import { disableEndpoint, readDispatchers, storeCircuit } from './endpoint-cache-sql.ts'
+import { EndpointGroups, positionAmong } from './endpoint-groups.ts'
+import { judgeResponse } from './judge-response.ts'
 
 export interface DispatcherOptions {
   /** The schema of Leasehold's tables. Default `leasehold`. */
   readonly schema?: string
   /**
-   * What the secrets of endpoints are encrypted with; several, separated by commas, the newest first.
+   * The key that the secrets of endpoints are encrypted with. Several are separated by commas, the newest first.
    * Default: `LEASEHOLD_SECRET_KEY` of the environment.
    */
   readonly secretKey?: string
@@ -42,247 +39,256 @@ export interface DispatcherOptions {
   readonly proxy?: string
   readonly limits?: Partial<PostLimits>
   readonly tls?: TlsOptions
-  /** The delays after failed attempts, in ms; after one more attempt a delivery has failed. Default: ten in 75 hours. */
+  /** The delays after failed attempts, in ms; there is one attempt more than delays. Default: ten in 75 hours. */
   readonly schedule?: readonly number[]
-  readonly breaker?: Partial<BreakerSettings>
+  readonly circuitBreaker?: Partial<CircuitBreakerSettings>
   readonly settings?: Partial<WorkerSettings>
-  /** How long finished deliveries are retained, and when one that nobody attempts has failed; `false`: for ever. */
+  /** How long finished deliveries are retained, and when a delivery that cannot be attempted fails; `false`: forever. */
   readonly retention?: WebhookRetention | false
   readonly bucket?: number
-  /** For tests: whom names belong to, and how connections are made. */
+  /** For tests: how names are resolved, and how connections are made. */
   readonly resolve?: Resolve
   readonly dial?: Dial
   readonly clock?: Clock
   readonly random?: () => number
 }
 
-/** The name under which the dispatcher is started, woken and set. */
+/** The name of the dispatcher: its role, the name of its settings, and what wakes it. */
 export const WEBHOOKS = 'webhooks'
 
 /**
- * Deliveries wait for other people's servers: leases are long, slots are many and cheap, and nothing is claimed
- * before there is a slot for it.
+ * Deliveries wait for other people's servers: leases are long, slots are many and cheap, and nothing is claimed before
+ * there is a slot for it.
  */
 const SETTINGS = { leaseMs: LEASE_MS.external, concurrency: 256, prefetch: 0, claimLoops: 2 } as const
-const SURVEY_EVERY_MS = 5_000
-/** After so long every other dispatcher knows of this one. */
-const KNOWN_WITHIN_MS = SURVEY_EVERY_MS + 1_000
-/** Everything that is sent wakes a dispatcher; the endpoints are not read more often than this. */
-const SURVEY_PAUSE_MS = 1_000
-const POSTPONED_MS = 5_000
-const UPKEEP_EVERY_MS = 60_000
+const REFRESH_INTERVAL_MS = 5_000
+/** Every event that is sent wakes the dispatchers; they do not read the endpoints more often than this. */
+const MIN_REFRESH_INTERVAL_MS = 1_000
+/** How long a new dispatcher waits for all others to have read the registry and reduced their parts of the limits. */
+const JOIN_DELAY_MS = REFRESH_INTERVAL_MS + 1_000
+/** How long a delivery is postponed whose endpoint was disabled or deleted after the claim. */
+const POSTPONE_MS = 5_000
+const UPKEEP_INTERVAL_MS = 60_000
+const GONE_REASON = 'answered with HTTP 410 Gone'
 
-/** The worker of the webhooks: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
+/** The worker of webhooks: give it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
 export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<DeliveryRow> {
   const { schema = 'leasehold', clock = systemClock, bucket, retention = {} } = options
-  const schedule = usableSchedule(options.schedule)
-  const work = new Dispatch({ ...options, schema, clock, schedule, breaker: usableBreaker(options.breaker) })
+  const schedule = validateSchedule(options.schedule)
+  const circuitBreaker = circuitBreakerSettings(options.circuitBreaker)
+  const running = new RunningDispatcher({ ...options, schema, clock, schedule, circuitBreaker })
   return {
     name: WEBHOOKS,
     table: webhookTable({ schema, schedule }),
     wake: true,
-    handle: async (context) => work.deliver(context),
-    groups: work.groups,
+    handle: async (context) => running.deliver(context),
+    groups: running.groups,
     settings: { ...SETTINGS, ...options.settings },
     ...(bucket === undefined ? {} : { bucket }),
     ...(retention === false
       ? {}
       : {
           upkeep: {
-            everyMs: UPKEEP_EVERY_MS,
+            everyMs: UPKEEP_INTERVAL_MS,
             run: async (db, stop) => webhookUpkeep(db, { ...retention, schema }, stop),
           },
         }),
-    open: async (surroundings) => work.open(surroundings),
-    close: async () => work.close(),
+    open: async (surroundings) => running.open(surroundings),
+    close: async () => running.close(),
   }
 }
 
-interface DispatchOptions extends DispatcherOptions {
+interface RunningDispatcherOptions extends DispatcherOptions {
   readonly schema: string
   readonly clock: Clock
   readonly schedule: readonly number[]
-  readonly breaker: BreakerSettings
+  readonly circuitBreaker: CircuitBreakerSettings
 }
 
-/** What a running dispatcher has at hand. */
-class Dispatch {
+class RunningDispatcher {
   readonly groups: EndpointGroups
-  readonly #options: DispatchOptions
-  readonly #policy: ReturnType<typeof networkPolicy>
+  readonly #options: RunningDispatcherOptions
+  readonly #policy: NetworkPolicy
   readonly #keys: SecretKeys | undefined
   readonly #userAgent = `leasehold/${packageVersion()}`
-  #open: { readonly poster: Poster; readonly directory: Directory; readonly around: Surroundings } | undefined
-  #survey: HastenableLoop | undefined
-  #stale = false
-  #surveying = false
-  #surveyedAt = Number.NEGATIVE_INFINITY
-  #soon: NodeJS.Timeout | undefined
-  #tellings = new Set<Promise<void>>()
+  #opened:
+    | { readonly poster: Poster; readonly endpoints: EndpointCache; readonly around: Surroundings }
+    | undefined
+  #refreshLoop: HastenableLoop | undefined
+  /** Endpoints may have changed since they were last read. */
+  #isStale = false
+  #isRefreshing = false
+  #refreshedAt = Number.NEGATIVE_INFINITY
+  #refreshTimer: NodeJS.Timeout | undefined
+  /** Writes to endpoints that no delivery waits for. */
+  #pendingWrites = new Set<Promise<void>>()
 
-  constructor(options: DispatchOptions) {
+  constructor(options: RunningDispatcherOptions) {
     this.#options = options
     this.#policy = networkPolicy(options.network)
-    this.#keys = keysOf(options.secretKey)
-    this.groups = new EndpointGroups(options.clock, options.breaker, () => this.#surveySoon())
+    this.#keys = readSecretKeys(options.secretKey)
+    this.groups = new EndpointGroups(options.clock, options.circuitBreaker, () => this.#refreshSoon())
   }
 
   async open(around: Surroundings): Promise<void> {
     const { schema, clock, limits, proxy, tls, resolve, dial } = this.#options
     const poster = createPoster({
       policy: this.#policy,
-      // Each endpoint says how long it may take; nothing cuts that short.
-      limits: { headTimeoutMs: LONGEST_TIMEOUT_MS, ...limits },
+      // Each endpoint has its own timeout, which the default for the head must not cut short.
+      limits: { headTimeoutMs: MAX_TIMEOUT_MS, ...limits },
       ...(proxy === undefined ? {} : { proxy }),
       ...(tls === undefined ? {} : { tls }),
       ...(resolve === undefined ? {} : { resolve }),
       ...(dial === undefined ? {} : { dial }),
       clock,
     })
-    const directory = new Directory({
+    const endpoints = new EndpointCache({
       db: around.db,
       schema,
-      role: WEBHOOKS,
-      worker: around.worker,
       // A dispatcher without endpoints needs no key.
-      keys: () => neededKeys(this.#keys),
+      keys: () => requireSecretKeys(this.#keys),
       clock,
-      onUnusable: (id, error) => this.#trouble(`using webhook endpoint ${id}`, error),
+      onUnusable: (id, error) => this.#reportTrouble(`using webhook endpoint ${id}`, error),
     })
-    const openedAt = clock.monotonicNow()
-    this.#open = { poster, directory, around }
-    this.#survey = createLoop({
+    this.#opened = { poster, endpoints, around }
+    const joinsAt = clock.monotonicNow() + JOIN_DELAY_MS
+    this.#refreshLoop = createLoop({
       name: 'webhook endpoints',
-      work: async () => {
-        this.#stale = false
-        this.#surveying = true
-        this.#surveyedAt = clock.monotonicNow()
-        const { endpoints, share } = await directory.read()
-        // Others take all there is until their next survey has shown them that they are not alone.
-        const joins = share.of > 1 && clock.monotonicNow() < openedAt + KNOWN_WITHIN_MS
-        this.groups.update(joins ? [] : endpoints, share)
-        this.#surveying = false
-        this.groups.resume()
-      },
-      pauseMs: () => (this.#stale ? this.#surveyIn() : Math.min(SURVEY_EVERY_MS, this.#joinsIn(openedAt))),
+      work: async () => this.#refresh(endpoints, around, joinsAt),
+      pauseMs: () => (this.#isStale ? this.#msUntilRefresh() : this.#refreshIntervalMs(joinsAt)),
       onError: (error) => {
-        this.#surveying = false
+        this.#isRefreshing = false
         this.groups.resume()
-        this.#trouble('reading the webhook endpoints', error)
+        this.#reportTrouble('reading the webhook endpoints', error)
       },
     })
-    this.#survey.start()
+    this.#refreshLoop.start()
   }
 
   async close(): Promise<void> {
-    clearTimeout(this.#soon)
-    await this.#survey?.stop()
-    await Promise.all(this.#tellings)
-    await this.#open?.poster.close()
+    clearTimeout(this.#refreshTimer)
+    await this.#refreshLoop?.stop()
+    await Promise.all(this.#pendingWrites)
+    await this.#opened?.poster.close()
   }
 
+  /** The handler: one attempt at one delivery. The worker settles the outcome under the lease's token. */
   async deliver(context: HandlerContext<DeliveryRow>): Promise<Outcome> {
     const { row, attempt } = context
     const { schedule, random = Math.random } = this.#options
-    const endpoint = this.#open?.directory.get(row.endpoint_id)
-    // Disabled, or deleted, since it was claimed.
-    if (this.#open === undefined || endpoint === undefined)
-      return settleAs('postponed', { delay_ms: POSTPONED_MS })
-    const reply = await this.#attempt(this.#open.poster, endpoint, context)
-    const judged = judge(reply, { attempt, schedule, random, now: Date.now() })
-    if (judged.restMs !== undefined) this.groups.rest(endpoint.id, judged.restMs)
-    if (judged.endpoint === 'gone') this.#tell(this.#disable(endpoint.id))
-    else
-      this.#learn(
-        endpoint.id,
-        judged.endpoint === 'well' ? this.groups.succeeded(endpoint.id) : this.groups.failed(endpoint.id),
-      )
-    return judged.outcome
+    const endpoint = this.#opened?.endpoints.get(row.endpoint_id)
+    // The endpoint was disabled or deleted after the claim.
+    if (this.#opened === undefined || endpoint === undefined)
+      return settleAs('postponed', { delay_ms: POSTPONE_MS })
+    const reply = await this.#post(this.#opened.poster, endpoint, context)
+    const judgement = judgeResponse(reply, { attempt, schedule, random, now: Date.now() })
+    if (judgement.pauseMs !== undefined) this.groups.pause(endpoint.id, judgement.pauseMs)
+    if (judgement.endpoint === 'disable') this.#writeInBackground(this.#disable(endpoint.id))
+    else if (judgement.endpoint === 'healthy')
+      this.#storeCircuit(endpoint.id, this.groups.recordSuccess(endpoint.id))
+    else this.#storeCircuit(endpoint.id, this.groups.recordFailure(endpoint.id))
+    return judgement.outcome
   }
 
-  async #attempt(
+  async #post(
     poster: Poster,
-    endpoint: Endpoint,
+    endpoint: CachedEndpoint,
     { row, attempt, signal }: HandlerContext<DeliveryRow>,
   ): Promise<Reply> {
-    const { clock } = this.#options
     const signed = webhookHeaders({
       id: row.event_id,
       timestampSeconds: Math.floor(Date.now() / 1_000),
       body: row.body,
-      signers: endpoint.signers(clock.monotonicNow()),
+      signers: endpoint.signers(this.#options.clock.monotonicNow()),
       attempt,
     })
     const headers = {
       'user-agent': this.#userAgent,
       ...endpoint.headers,
       'content-type': 'application/json',
-      ...traceOf(row),
+      ...traceHeadersOf(row),
       ...signed,
     }
     return poster.post(endpoint.url, { headers, body: row.body }, { signal, timeoutMs: endpoint.timeoutMs })
   }
 
-  #learn(id: string, change: BreakerChange | undefined): void {
-    if (change === undefined) return
-    const around = this.#open?.around
-    if (around === undefined) return
-    if (change.circuit === 'opened')
+  #storeCircuit(id: string, change: CircuitChange | undefined): void {
+    const around = this.#opened?.around
+    if (change === undefined || around === undefined) return
+    if (change.to === 'open')
       around.log.warn(
-        { endpoint: id, failures: change.failures, forMs: change.forMs },
+        { endpoint: id, failures: change.failures, forMs: change.openMs },
         'webhook circuit opened',
       )
     else around.log.info({ endpoint: id }, 'webhook circuit closed')
-    this.#tell(around.db.query(circuit(this.#options.schema, id, change)))
+    this.#writeInBackground(around.db.query(storeCircuit(this.#options.schema, id, change)))
   }
 
   async #disable(id: string): Promise<void> {
-    const around = this.#open?.around
+    const around = this.#opened?.around
     if (around === undefined) return
-    const reason = 'answered with HTTP 410 Gone'
-    const { rows } = await around.db.query(disableGone(this.#options.schema, id, reason))
-    if (rows.length > 0) around.log.warn({ endpoint: id, reason }, 'webhook endpoint disabled')
-    this.#surveySoon()
+    const { rows } = await around.db.query(disableEndpoint(this.#options.schema, id, GONE_REASON))
+    if (rows.length > 0) around.log.warn({ endpoint: id, reason: GONE_REASON }, 'webhook endpoint disabled')
+    this.#refreshSoon()
   }
 
-  /** Endpoints may have changed. A survey that is under way may have been too early to see it. */
-  #surveySoon(): void {
-    if (this.#stale) return
-    this.#stale = true
-    const inMs = this.#surveyIn()
-    // What is sent after a secret was rotated is signed with both, if there is time to read it.
-    if (inMs === 0 && !this.#surveying) this.groups.hold()
-    this.#soon = setTimeout(() => this.#survey?.hasten(), inMs)
-  }
-
-  /** When it is time for the first survey that counts. */
-  #joinsIn(openedAt: number): number {
-    const left = openedAt + KNOWN_WITHIN_MS - this.#options.clock.monotonicNow()
-    return left > 0 ? left : Number.POSITIVE_INFINITY
-  }
-
-  #surveyIn(): number {
-    return Math.max(0, this.#surveyedAt + SURVEY_PAUSE_MS - this.#options.clock.monotonicNow())
-  }
-
-  /** The delivery need not wait for what the database is told of the endpoint. */
-  #tell(telling: Promise<unknown>): void {
-    const told = telling
+  /** A delivery does not wait until the state of its endpoint is stored. */
+  #writeInBackground(write: Promise<unknown>): void {
+    const pending = write
       .then(() => undefined)
-      .catch((error: unknown) => this.#trouble('writing down the state of a webhook endpoint', error))
-      .finally(() => this.#tellings.delete(told))
-    this.#tellings.add(told)
+      .catch((error: unknown) => this.#reportTrouble('storing the state of a webhook endpoint', error))
+      .finally(() => this.#pendingWrites.delete(pending))
+    this.#pendingWrites.add(pending)
   }
 
-  #trouble(what: string, error: unknown): void {
-    const around = this.#open?.around
+  /** Reads the endpoints and the registry, and updates the room of every endpoint. */
+  async #refresh(endpoints: EndpointCache, around: Surroundings, joinsAt: number): Promise<void> {
+    const { schema, clock } = this.#options
+    this.#isStale = false
+    this.#isRefreshing = true
+    this.#refreshedAt = clock.monotonicNow()
+    const states = await endpoints.refresh()
+    const { rows } = await around.db.query<{ id: string }>(readDispatchers(schema, WEBHOOKS))
+    const position = positionAmong(
+      around.worker,
+      rows.map(({ id }) => id),
+    )
+    // Until their next refresh, the other dispatchers do not know of this one and use the whole limits.
+    const isJoining = position.count > 1 && clock.monotonicNow() < joinsAt
+    this.groups.update(isJoining ? [] : states, position)
+    this.#isRefreshing = false
+    this.groups.resume()
+  }
+
+  /** Called when endpoints may have changed. A refresh that is running may have been too early to see the change. */
+  #refreshSoon(): void {
+    if (this.#isStale) return
+    this.#isStale = true
+    const inMs = this.#msUntilRefresh()
+    // Events that are sent after a rotation must be signed with both secrets, so nothing is claimed before the refresh.
+    if (inMs === 0 && !this.#isRefreshing) this.groups.suspend()
+    this.#refreshTimer = setTimeout(() => this.#refreshLoop?.hasten(), inMs)
+  }
+
+  #msUntilRefresh(): number {
+    return Math.max(0, this.#refreshedAt + MIN_REFRESH_INTERVAL_MS - this.#options.clock.monotonicNow())
+  }
+
+  /** A dispatcher that is joining refreshes as soon as it may deliver. */
+  #refreshIntervalMs(joinsAt: number): number {
+    const joinsInMs = joinsAt - this.#options.clock.monotonicNow()
+    return joinsInMs > 0 ? Math.min(REFRESH_INTERVAL_MS, joinsInMs) : REFRESH_INTERVAL_MS
+  }
+
+  #reportTrouble(what: string, error: unknown): void {
+    const around = this.#opened?.around
     around?.events.emit('trouble', { worker: around.worker, what, error })
   }
 }
 
-/** Of the event's own headers only the trace goes out to strangers. */
-function traceOf({ headers }: DeliveryRow): Record<string, string> {
-  const trace = ['traceparent', 'tracestate'].flatMap((name) => {
+/** Only the trace headers of the event are sent to strangers. */
+function traceHeadersOf({ headers }: DeliveryRow): Record<string, string> {
+  const trace = TRACE_HEADERS.flatMap((name) => {
     const value = headers[name]
     // A row that was written by hand may hold anything.
     return typeof value === 'string' && /^[\x20-\x7e]{1,512}$/.test(value) ? [[name, value]] : []

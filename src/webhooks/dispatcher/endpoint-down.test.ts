@@ -50,22 +50,25 @@ async function shortestWait(endpoint: string): Promise<{ readonly waits: number;
   return rows[0] ?? { waits: 0, ms: 0 }
 }
 
-it('the healthy ones get all of theirs while the circuit of the third is open; it was attempted a few times; nothing is lost, and when it is back it gets all, on schedule', async () => {
+it('healthy endpoints get all deliveries while the circuit of a failing one is open, and that one gets all of its deliveries when it recovers', async () => {
   const [first, second, down] = [await receiver(), await receiver(), await receiver(() => 500)]
   await addEndpoint(db, first.url)
   await addEndpoint(db, second.url)
   const { id } = await addEndpoint(db, down.url)
   await sendEvents()
-  const [failures, wait] = [5, 300]
-  await startDispatcher({ schedule: [wait], breaker: { failures, firstMs: 500, longestMs: 500 } })
-  const healthy = async (): Promise<number> => {
+  const [failures, delayMs] = [5, 300]
+  await startDispatcher({
+    schedule: [delayMs],
+    circuitBreaker: { failureThreshold: failures, openMs: 500, maxOpenMs: 500 },
+  })
+  const deliveredToOthers = async (): Promise<number> => {
     const { rows } = await db.query<{ count: number }>({
       text: "select count(*)::int as count from leasehold.webhook_outbox where endpoint_id <> $1 and delivery_status = 'delivered'",
       values: [id],
     })
     return rows[0]?.count ?? 0
   }
-  await expect.poll(healthy, BOUND).toBe(2 * EVENTS)
+  await expect.poll(deliveredToOthers, BOUND).toBe(2 * EVENTS)
   expect([idsOf(first).size, idsOf(second).size]).toEqual([EVENTS, EVENTS])
   expect([first.received.length, second.received.length]).toEqual([EVENTS, EVENTS])
 
@@ -77,11 +80,11 @@ it('the healthy ones get all of theirs while the circuit of the third is open; i
   })
   const [circuit] = rows
   expect(circuit).toMatchObject({ failing: true, counted: true })
-  // What was on its way when it opened, and then one probe at a time.
+  // What was in flight when the circuit opened, and one probe at a time after that.
   const probes = Number(Reflect.get(circuit ?? {}, 'probes'))
   expect(down.received.length).toBeLessThanOrEqual(failures + 10 + probes + 1)
 
-  // Each was attempted once, the next probe was another one: no delivery uses up its attempts on a circuit that is open.
+  // Every probe was another delivery: no delivery uses up its attempts while the circuit is open.
   expect(idsOf(down).size).toBe(down.received.length)
   expect(await statusesOf(id)).toEqual({ pending: EVENTS })
 
@@ -90,17 +93,17 @@ it('the healthy ones get all of theirs while the circuit of the third is open; i
   expect(idsOf(down)).toEqual(idsOf(first))
   const { waits, ms } = await shortestWait(id)
   expect(waits).toBe(down.received.length - EVENTS)
-  expect(ms).toBeGreaterThanOrEqual(wait * 0.9)
+  expect(ms).toBeGreaterThanOrEqual(delayMs * 0.9)
 }, 200_000)
 
-describe('without a breaker that would spare it', () => {
-  it('all of its deliveries fail on schedule; once it is back, recover since then delivers every one of them, and disturbs nobody', async () => {
-    const [well, down] = [await receiver(), await receiver(() => 503)]
-    await addEndpoint(db, well.url)
+describe('without a circuit breaker', () => {
+  it('deliveries to an endpoint that stays down fail after the schedule, and recover delivers all of them when it is back', async () => {
+    const [healthy, down] = [await receiver(), await receiver(() => 503)]
+    await addEndpoint(db, healthy.url)
     const { id } = await addEndpoint(db, down.url, { concurrency: 50 })
     const since = new Date()
     await sendEvents()
-    await startDispatcher({ schedule: [100], breaker: { failures: 1_000_000 } })
+    await startDispatcher({ schedule: [100], circuitBreaker: { failureThreshold: 1_000_000 } })
     await expect.poll(async () => deliveryStatuses(db), BOUND).toEqual({ delivered: EVENTS, failed: EVENTS })
     expect(down.received).toHaveLength(2 * EVENTS)
     const { waits, ms } = await shortestWait(id)
@@ -111,7 +114,7 @@ describe('without a breaker that would spare it', () => {
     expect(await recover(db, { since, ...BY })).toMatchObject({ matched: EVENTS, requeued: EVENTS })
     await expect.poll(async () => deliveryStatuses(db), BOUND).toEqual({ delivered: 2 * EVENTS })
     expect(down.received).toHaveLength(3 * EVENTS)
-    expect(idsOf(down)).toEqual(idsOf(well))
-    expect(well.received).toHaveLength(EVENTS)
+    expect(idsOf(down)).toEqual(idsOf(healthy))
+    expect(healthy.received).toHaveLength(EVENTS)
   }, 200_000)
 })

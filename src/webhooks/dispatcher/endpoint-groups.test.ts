@@ -1,17 +1,17 @@
+import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { DeliveryRow } from '../table.ts'
-import { usableBreaker } from './breaker.ts'
-import type { Surveyed } from './directory.ts'
-import { EndpointGroups } from './endpoint-groups.ts'
-import { ALONE } from './share.ts'
+import { circuitBreakerSettings } from './circuit-breaker.ts'
+import type { EndpointState } from './endpoint-cache.ts'
+import { EndpointGroups, ONLY_DISPATCHER, partOfLimit, positionAmong } from './endpoint-groups.ts'
 
-const breaker = usableBreaker({ failures: 2, firstMs: 100 })
+const circuitBreaker = circuitBreakerSettings({ failureThreshold: 2, openMs: 100 })
 
-function surveyed(
+function endpoint(
   id: string,
   fields: { concurrency?: number; rate?: number; unusable?: true } = {},
-): Surveyed {
-  const endpoint = {
+): EndpointState {
+  const cached = {
     id,
     url: 'https://example.com',
     headers: {},
@@ -20,15 +20,15 @@ function surveyed(
     timeoutMs: 1_000,
     signers: () => [],
   }
-  const circuit = { version: '1', failing: false, open_for_ms: 0, failures: 0 }
-  return { id, ...circuit, endpoint: fields.unusable === true ? undefined : endpoint }
+  const circuit = { version: '1', circuit_is_open: false, open_for_ms: 0, failures: 0 }
+  return { id, ...circuit, endpoint: fields.unusable === true ? undefined : cached }
 }
 
-function row(endpoint: string): DeliveryRow {
+function row(endpointId: string): DeliveryRow {
   return {
     id: '1',
     event_id: '',
-    endpoint_id: endpoint,
+    endpoint_id: endpointId,
     event_type: '',
     ordering_key: null,
     body: '',
@@ -37,24 +37,24 @@ function row(endpoint: string): DeliveryRow {
   }
 }
 
-function groupsOf(...endpoints: readonly Surveyed[]) {
+function groupsOf(...endpoints: readonly EndpointState[]) {
   const time = { now: 1_000 }
-  const groups = new EndpointGroups({ monotonicNow: () => time.now }, breaker, () => undefined)
-  let told = 0
+  const groups = new EndpointGroups({ monotonicNow: () => time.now }, circuitBreaker, () => undefined)
+  let notified = 0
   groups.onRoom(() => {
-    told += 1
+    notified += 1
   })
-  groups.update(endpoints, ALONE)
+  groups.update(endpoints, ONLY_DISPATCHER)
   const rooms = (free = 1_000): Record<string, number> =>
     Object.fromEntries(groups.open(free).groups.map(({ key, room }) => [key, room]))
-  return { groups, time, rooms, told: () => told }
+  return { groups, time, rooms, notifications: () => notified }
 }
 
-describe('room for an endpoint', () => {
-  it('is what it takes at once, less what is in flight or was offered to a claim', () => {
-    const { groups, rooms } = groupsOf(surveyed('a', { concurrency: 3 }), surveyed('b', { concurrency: 1 }))
+describe('room', () => {
+  it('the room of an endpoint is its concurrency less what is in flight or was offered to a claim', () => {
+    const { groups, rooms } = groupsOf(endpoint('a', { concurrency: 3 }), endpoint('b', { concurrency: 1 }))
     expect(rooms()).toEqual({ a: 3, b: 1 })
-    // Another claim, while that one is in flight, is offered nothing.
+    // A second claim that runs at the same time is offered nothing.
     expect(rooms()).toEqual({})
     groups.claimed(
       [
@@ -70,25 +70,25 @@ describe('room for an endpoint', () => {
     expect(rooms()).toEqual({ a: 2, b: 1 })
   })
 
-  it('is given back by a claim that failed', () => {
-    const { groups, rooms } = groupsOf(surveyed('a', { concurrency: 2 }))
+  it('a claim that failed returns its room', () => {
+    const { groups, rooms } = groupsOf(endpoint('a', { concurrency: 2 }))
     const { groups: offered } = groups.open(10)
     groups.claimed(offered, [], true)
     expect(rooms()).toEqual({ a: 2 })
   })
 
-  it('is little for one of which nothing seems to wait, until a claim returns all that was offered', () => {
-    const { groups, rooms, told } = groupsOf(surveyed('a'))
+  it('an endpoint that seems idle gets little room, until a claim returns all that was offered', () => {
+    const { groups, rooms, notifications } = groupsOf(endpoint('a'))
     groups.claimed(groups.open(100).groups, [])
     expect(rooms()).toEqual({ a: 2 })
-    const before = told()
+    const before = notifications()
     groups.claimed([{ key: 'a', room: 2 }], [row('a'), row('a')])
-    expect(told()).toBe(before + 1)
+    expect(notifications()).toBe(before + 1)
     expect(rooms()).toEqual({ a: 8 })
   })
 
-  it('is the same for all that are busy, and a quarter of the slots is kept for those that are not', () => {
-    const slow = Array.from({ length: 100 }, (_, n) => surveyed(`slow ${n}`))
+  it('busy endpoints get equal room, and a quarter of the slots is reserved for idle ones', () => {
+    const slow = Array.from({ length: 100 }, (_, n) => endpoint(`slow ${n}`))
     const { groups, rooms } = groupsOf(...slow)
     const first = groups.open(256).groups
     expect(new Set(first.map(({ room }) => room))).toEqual(new Set([2]))
@@ -96,23 +96,23 @@ describe('room for an endpoint', () => {
       first,
       first.flatMap(({ key, room }) => Array.from({ length: room }, () => row(key))),
     )
-    // 200 are in flight. Those that have one get no more, however much waits for them.
+    // 200 are in flight. Endpoints with a delivery in flight get no more, however many wait.
     expect(rooms(56)).toEqual({})
-    groups.update([...slow, surveyed('quick')], ALONE)
-    expect(rooms(56)).toEqual({ quick: 1 })
+    groups.update([...slow, endpoint('fast')], ONLY_DISPATCHER)
+    expect(rooms(56)).toEqual({ fast: 1 })
   })
 
-  it('is as it was for one that was disabled and enabled while something was in flight', () => {
-    const { groups, rooms } = groupsOf(surveyed('a', { concurrency: 3 }))
+  it('an endpoint that is disabled and enabled still counts what it had in flight', () => {
+    const { groups, rooms } = groupsOf(endpoint('a', { concurrency: 3 }))
     const { groups: offered } = groups.open(100)
-    groups.update([], ALONE)
+    groups.update([], ONLY_DISPATCHER)
     groups.claimed(offered, [row('a'), row('a')])
-    groups.update([surveyed('a', { concurrency: 3 })], ALONE)
+    groups.update([endpoint('a', { concurrency: 3 })], ONLY_DISPATCHER)
     expect(rooms()).toEqual({ a: 1 })
   })
 
-  it('follows its rate, without a burst', () => {
-    const { groups, time, rooms } = groupsOf(surveyed('a', { concurrency: 100, rate: 50 }))
+  it('room follows the rate, without a burst', () => {
+    const { groups, time, rooms } = groupsOf(endpoint('a', { concurrency: 100, rate: 50 }))
     expect(rooms()).toEqual({ a: 1 })
     groups.claimed([{ key: 'a', room: 1 }], [row('a')])
     expect(groups.open(100)).toEqual({ groups: [], againInMs: 20 })
@@ -122,43 +122,43 @@ describe('room for an endpoint', () => {
     expect(rooms()).toEqual({ a: 5 })
   })
 
-  it('comes back within an hour by itself, however low its rate, so that a timer can wait for it', () => {
-    const { groups, rooms } = groupsOf(surveyed('a', { rate: 1e-300 }))
+  it('the next claim is at most an hour away, however low the rate is', () => {
+    const { groups, rooms } = groupsOf(endpoint('a', { rate: 1e-300 }))
     expect(rooms()).toEqual({ a: 1 })
     groups.claimed([{ key: 'a', room: 1 }], [row('a')])
     expect(groups.open(100)).toEqual({ groups: [], againInMs: 3_600_000 })
   })
 
-  it('is none while it rests, and the next claim is due when it has rested', () => {
-    const { groups, time, rooms } = groupsOf(surveyed('a'))
-    groups.rest('a', 500)
+  it('a paused endpoint has no room, and the next claim is due when the pause ends', () => {
+    const { groups, time, rooms } = groupsOf(endpoint('a'))
+    groups.pause('a', 500)
     expect(groups.open(100)).toEqual({ groups: [], againInMs: 500 })
     time.now += 500
     expect(rooms()).toEqual({ a: 10 })
   })
 
-  it('is none while its circuit is open, and then one for a probe', () => {
-    const { groups, time, rooms } = groupsOf(surveyed('a'))
-    groups.failed('a')
-    expect(groups.failed('a')).toMatchObject({ circuit: 'opened' })
+  it('an open circuit leaves no room, and a half-open one leaves room for one probe', () => {
+    const { groups, time, rooms } = groupsOf(endpoint('a'))
+    groups.recordFailure('a')
+    expect(groups.recordFailure('a')).toMatchObject({ to: 'open' })
     expect(groups.open(100)).toEqual({ groups: [], againInMs: 100 })
     time.now += 100
     expect(rooms()).toEqual({ a: 1 })
     groups.claimed([{ key: 'a', room: 1 }], [row('a')])
     expect(rooms()).toEqual({})
-    groups.succeeded('a')
+    groups.recordSuccess('a')
     expect(rooms()).toEqual({ a: 9 })
   })
 
-  it('is none for one that cannot be used, or that is no longer there', () => {
-    const { groups, rooms } = groupsOf(surveyed('a', { unusable: true }), surveyed('b'))
+  it('an endpoint that is unusable or was removed has no room', () => {
+    const { groups, rooms } = groupsOf(endpoint('a', { unusable: true }), endpoint('b'))
     expect(rooms()).toEqual({ b: 10 })
-    groups.update([], ALONE)
+    groups.update([], ONLY_DISPATCHER)
     expect(rooms()).toEqual({})
   })
 
-  it('is offered to another one first each time', () => {
-    const { groups } = groupsOf(surveyed('a'), surveyed('b'), surveyed('c'))
+  it('each claim starts with another endpoint', () => {
+    const { groups } = groupsOf(endpoint('a'), endpoint('b'), endpoint('c'))
     const firsts = [1, 2, 3].map(() => {
       const { groups: offered } = groups.open(100)
       groups.claimed(offered, [])
@@ -168,24 +168,51 @@ describe('room for an endpoint', () => {
   })
 })
 
-describe('whoever claims', () => {
-  it('is told of room in a group that may have more, and not of others', () => {
-    const { groups, told } = groupsOf(surveyed('a', { concurrency: 1 }), surveyed('b'))
-    const before = told()
+describe('notifications', () => {
+  it('onRoom is called for an endpoint that may have more deliveries, and not for others', () => {
+    const { groups, notifications } = groupsOf(endpoint('a', { concurrency: 1 }), endpoint('b'))
+    const before = notifications()
     const { groups: offered } = groups.open(100)
     groups.claimed(offered, [row('a'), row('b')])
     groups.ended(row('b'))
-    expect(told()).toBe(before)
+    expect(notifications()).toBe(before)
     groups.ended(row('a'))
-    expect(told()).toBe(before + 1)
+    expect(notifications()).toBe(before + 1)
   })
 
-  it('is told of a new endpoint, and not of a survey that found nothing new', () => {
-    const { groups, told } = groupsOf(surveyed('a'))
-    const before = told()
-    groups.update([surveyed('a')], ALONE)
-    expect(told()).toBe(before)
-    groups.update([surveyed('a'), surveyed('b')], ALONE)
-    expect(told()).toBe(before + 1)
+  it('onRoom is called for a new endpoint, and not for an update without changes', () => {
+    const { groups, notifications } = groupsOf(endpoint('a'))
+    const before = notifications()
+    groups.update([endpoint('a')], ONLY_DISPATCHER)
+    expect(notifications()).toBe(before)
+    groups.update([endpoint('a'), endpoint('b')], ONLY_DISPATCHER)
+    expect(notifications()).toBe(before + 1)
+  })
+})
+
+describe('the part of one dispatcher', () => {
+  it('the parts of all dispatchers add up to the limit, for every endpoint', () => {
+    fc.assert(
+      fc.property(fc.nat(500), fc.integer({ min: 1, max: 40 }), fc.uuid(), (limit, count, endpointId) => {
+        const parts = Array.from({ length: count }, (_, index) =>
+          partOfLimit(limit, endpointId, { index, count }),
+        )
+        expect(parts.reduce((sum, one) => sum + one, 0)).toBe(limit)
+        expect(Math.max(...parts) - Math.min(...parts)).toBeLessThanOrEqual(1)
+      }),
+    )
+  })
+
+  it('remainders go to different dispatchers for different endpoints', () => {
+    const remainders = Array.from({ length: 100 }, (_, n) =>
+      [0, 1, 2].findIndex((index) => partOfLimit(1, `endpoint ${n}`, { index, count: 3 }) === 1),
+    )
+    expect(new Set(remainders)).toEqual(new Set([0, 1, 2]))
+  })
+
+  it('a dispatcher that is not in the registry yet counts itself', () => {
+    expect(positionAmong('b', ['a', 'c'])).toEqual({ index: 1, count: 3 })
+    expect(positionAmong('b', ['a', 'b', 'c'])).toEqual({ index: 1, count: 3 })
+    expect(positionAmong('b', [])).toEqual({ index: 0, count: 1 })
   })
 })

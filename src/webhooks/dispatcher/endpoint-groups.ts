@@ -1,121 +1,158 @@
+/**
+ * How many deliveries each endpoint may get at the moment. Endpoints are the groups of the table: a claim names the
+ * endpoints that have room, and how much.
+ */
 import type { Clock } from '../../clock.ts'
 import type { Group } from '../../lease/store.ts'
 import type { Groups, OpenGroups } from '../../worker/groups.ts'
 import type { DeliveryRow } from '../table.ts'
-import { Breaker, type BreakerChange, type BreakerSettings } from './breaker.ts'
-import type { Endpoint, Surveyed } from './directory.ts'
-import { ALONE, part, type Share } from './share.ts'
+import { CircuitBreaker, type CircuitBreakerSettings, type CircuitChange } from './circuit-breaker.ts'
+import type { CachedEndpoint, EndpointState } from './endpoint-cache.ts'
 
-/** One endpoint, as far as there is room for its deliveries. */
+/** Which of the running dispatchers this is. The limits of an endpoint hold for all of them together. */
+export interface DispatcherPosition {
+  /** From 0, in the order of the worker ids. */
+  readonly index: number
+  /** How many dispatchers there are. */
+  readonly count: number
+}
+
+export const ONLY_DISPATCHER: DispatcherPosition = { index: 0, count: 1 }
+
+/** A dispatcher that is not in the registry yet counts itself. */
+export function positionAmong(worker: string, dispatchers: readonly string[]): DispatcherPosition {
+  const all = dispatchers.includes(worker) ? dispatchers : [...dispatchers, worker].toSorted()
+  return { index: all.indexOf(worker), count: all.length }
+}
+
+/**
+ * This dispatcher's part of a limit; the parts of all dispatchers add up to the limit. The remainder of the division
+ * goes to different dispatchers for different endpoints, so that no dispatcher gets all remainders.
+ */
+export function partOfLimit(limit: number, endpointId: string, { index, count }: DispatcherPosition): number {
+  const rotated = (index + hash(endpointId)) % count
+  return Math.floor(limit / count) + (rotated < limit % count ? 1 : 0)
+}
+
+function hash(text: string): number {
+  let sum = 0
+  for (let i = 0; i < text.length; i += 1) sum = (sum * 31 + text.charCodeAt(i)) >>> 0
+  return sum
+}
+
 interface EndpointGroup {
   readonly id: string
-  readonly breaker: Breaker
-  /** This dispatcher's part of what the endpoint takes at once, while its circuit is closed. */
+  readonly circuitBreaker: CircuitBreaker
+  /** This dispatcher's part of the endpoint's concurrency. It applies while the circuit is closed. */
   concurrency: number
+  /** This dispatcher's part of the endpoint's rate; undefined: no limit. */
   ratePerMs: number | undefined
-  /** Deliveries in flight, and room that was offered to a claim. */
-  taken: number
-  /** Of the rate: how many may begin at this moment. */
+  /** Deliveries in flight, and room that was offered to a claim that has not returned yet. */
+  inFlight: number
+  /** Token bucket of the rate: how many deliveries may start now. */
   tokens: number
-  filledAt: number
-  restUntil: number
-  /** More may wait than the last claim returned. */
+  refilledAt: number
+  /** The endpoint asked not to be called before this time. */
+  pausedUntil: number
+  /** Whether more deliveries may be waiting than the last claim returned. */
   mayHaveMore: boolean
 }
 
-/** A rate is applied in periods of this length, so that no second has noticeably more than it allows. */
+/** The capacity of the token bucket, so that no second has noticeably more deliveries than the rate allows. */
 const BURST_MS = 100
-/** The share of all slots that is reserved for endpoints with nothing in flight. */
-const RESERVED = 0.25
-/** The most groups of one claim; the next claim starts with the others. */
-const MAX_GROUPS = 1_000
-/** A very low rate has its next delivery years from now; no timer takes that long. */
+/** The part of all slots that is reserved for endpoints with nothing in flight. */
+const RESERVED_SLOTS = 0.25
+/** How many groups one claim names at most; the next claim starts with the others. */
+const MAX_GROUPS_PER_CLAIM = 1_000
+/** A very low rate allows its next delivery years from now, which no timer can wait for. */
 const MAX_WAIT_MS = 3_600_000
 
 /**
- * How many deliveries each endpoint may get. Three things bound it: its own limits, its circuit, and what others need.
- * One delivery of an endpoint may always be in flight, as long as there is a slot; more only while a quarter of the
- * slots is free, and each busy endpoint gets an equal part of the rest. So slow endpoints have to be as many as a
- * quarter of the slots before a quick one has to wait.
+ * The room of an endpoint is limited by its own limits, by its circuit, and by the needs of the other endpoints. One
+ * delivery of an endpoint may always be in flight while there is a free slot. More may be in flight only while a quarter
+ * of the slots is free, and busy endpoints divide the rest evenly. So a fast endpoint waits only if the slow endpoints
+ * outnumber a quarter of the slots.
  */
 export class EndpointGroups implements Groups<DeliveryRow> {
   readonly #clock: Clock
-  readonly #settings: BreakerSettings
+  readonly #settings: CircuitBreakerSettings
   readonly #onWake: () => void
   #groups = new Map<string, EndpointGroup>()
-  /** Endpoints that are disabled, deleted or unusable now, and still have something in flight. */
-  #absent = new Map<string, EndpointGroup>()
-  #share = ALONE
+  /** Endpoints that were disabled, deleted or became unusable while deliveries to them were in flight. */
+  #removed = new Map<string, EndpointGroup>()
+  #position = ONLY_DISPATCHER
+  /** Which group the last claim started with. */
   #first = 0
-  /** An endpoint could use more than it was offered, once others have ended. */
+  /** Whether an endpoint could use more room than it was offered, once other deliveries have ended. */
   #contended = false
-  #held = false
-  #listener: () => void = () => undefined
+  #suspended = false
+  #notifyRoom: () => void = () => undefined
 
-  constructor(clock: Clock, settings: BreakerSettings, onWake: () => void) {
+  constructor(clock: Clock, settings: CircuitBreakerSettings, onWake: () => void) {
     this.#clock = clock
     this.#settings = settings
     this.#onWake = onWake
   }
 
-  /** The endpoints there are, and this dispatcher's share of what they allow. */
-  update(endpoints: readonly Surveyed[], share: Share): void {
+  /** Takes over the endpoints as they are now, and which of the dispatchers this is. */
+  update(endpoints: readonly EndpointState[], position: DispatcherPosition): void {
     const now = this.#clock.monotonicNow()
-    const before = new Map([...this.#absent, ...this.#groups])
-    let changed = share.of !== this.#share.of || share.rank !== this.#share.rank
-    this.#share = share
+    const before = new Map([...this.#removed, ...this.#groups])
+    let hasMoreRoom = position.count !== this.#position.count || position.index !== this.#position.index
+    this.#position = position
     this.#groups = new Map()
-    for (const { id, endpoint, failing, open_for_ms: openForMs, failures } of endpoints) {
+    for (const { id, endpoint, ...row } of endpoints) {
       if (endpoint === undefined) continue
       const known = before.get(id)
       const group = known ?? this.#newGroup(id, now)
-      const room = known === undefined || this.#absent.has(id) ? 0 : this.#boundOf(group, now).bound
-      group.concurrency = part(endpoint.concurrency, id, share)
-      setRate(group, rateOf(endpoint, share), now)
-      group.breaker.learn({ failing, openForMs, failures }, now)
+      const room = known === undefined || this.#removed.has(id) ? 0 : this.#allowance(group, now).room
+      group.concurrency = partOfLimit(endpoint.concurrency, id, position)
+      setRate(group, ratePerMs(endpoint, position), now)
+      const stored = { isOpen: row.circuit_is_open, openForMs: row.open_for_ms, failures: row.failures }
+      group.circuitBreaker.synchronize(stored, now)
       this.#groups.set(id, group)
-      changed ||= this.#boundOf(group, now).bound > room
+      hasMoreRoom ||= this.#allowance(group, now).room > room
     }
-    this.#absent = new Map([...before].filter(([id, { taken }]) => taken > 0 && !this.#groups.has(id)))
-    if (changed) this.#listener()
+    this.#removed = new Map([...before].filter(([id, { inFlight }]) => inFlight > 0 && !this.#groups.has(id)))
+    if (hasMoreRoom) this.#notifyRoom()
   }
 
-  /** Nothing is claimed while endpoints that have just changed are being read. */
-  hold(): void {
-    this.#held = true
+  /** Suspends claims while endpoints that have just changed are being read. */
+  suspend(): void {
+    this.#suspended = true
   }
 
   resume(): void {
-    if (!this.#held) return
-    this.#held = false
-    this.#listener()
+    if (!this.#suspended) return
+    this.#suspended = false
+    this.#notifyRoom()
   }
 
-  open(free: number): OpenGroups {
-    if (this.#held) return { groups: [], againInMs: Number.POSITIVE_INFINITY }
+  open(freeSlots: number): OpenGroups {
+    if (this.#suspended) return { groups: [], againInMs: Number.POSITIVE_INFINITY }
     const now = this.#clock.monotonicNow()
-    const all = this.#inTurn().map((group) => ({ group, ...this.#boundOf(group, now) }))
-    const taken = all.reduce((sum, { group }) => sum + group.taken, 0)
-    const available = Math.max(0, free - Math.ceil((free + taken) * RESERVED))
-    const busy = all.filter(({ group, bound }) => group.mayHaveMore && bound > 0).length
-    const each = available === 0 ? 0 : Math.max(1, Math.floor(available / Math.max(1, busy)))
-    // Those with nothing in flight come first: the reserve is for them.
-    const order = [
-      ...all.filter(({ group }) => group.taken === 0),
-      ...all.filter(({ group }) => group.taken > 0),
+    const all = this.#rotated().map((group) => ({ group, ...this.#allowance(group, now) }))
+    const inFlight = all.reduce((sum, { group }) => sum + group.inFlight, 0)
+    const shared = Math.max(0, freeSlots - Math.ceil((freeSlots + inFlight) * RESERVED_SLOTS))
+    const busy = all.filter(({ group, room }) => group.mayHaveMore && room > 0).length
+    const each = shared === 0 ? 0 : Math.max(1, Math.floor(shared / Math.max(1, busy)))
+    // Endpoints with nothing in flight come first, because the reserved slots are for them.
+    const ordered = [
+      ...all.filter(({ group }) => group.inFlight === 0),
+      ...all.filter(({ group }) => group.inFlight > 0),
     ]
     const groups: Group[] = []
     let againInMs = Number.POSITIVE_INFINITY
     this.#contended = false
-    for (const { group, bound, againAt } of order) {
-      const fair = (group.taken === 0 ? 1 : 0) + (group.mayHaveMore ? each : Math.min(1, each))
-      const room = Math.min(bound, fair)
-      if (bound > fair && (group.mayHaveMore || each === 0)) this.#contended = true
+    for (const { group, room: allowed, nextAt } of ordered) {
+      const fair = (group.inFlight === 0 ? 1 : 0) + (group.mayHaveMore ? each : Math.min(1, each))
+      const room = Math.min(allowed, fair)
+      if (allowed > fair && (group.mayHaveMore || each === 0)) this.#contended = true
       if (room === 0) {
-        if (group.mayHaveMore) againInMs = Math.min(againInMs, waitFor(againAt - now))
-      } else if (groups.length < MAX_GROUPS) {
+        if (group.mayHaveMore) againInMs = Math.min(againInMs, limitWait(nextAt - now))
+      } else if (groups.length < MAX_GROUPS_PER_CLAIM) {
         groups.push({ key: group.id, room })
-        group.taken += room
+        group.inFlight += room
         group.tokens -= room
       } else {
         againInMs = 0
@@ -128,120 +165,125 @@ export class EndpointGroups implements Groups<DeliveryRow> {
     const counts = new Map<string, number>()
     for (const { endpoint_id: id } of rows) counts.set(id, (counts.get(id) ?? 0) + 1)
     const now = this.#clock.monotonicNow()
-    let roomForMore = false
+    let hasMoreRoom = false
     for (const { key, room } of groups) {
       const group = this.#find(key)
       if (group === undefined) continue
       const found = counts.get(key) ?? 0
-      group.taken -= room - found
+      group.inFlight -= room - found
       group.tokens += room - found
       group.mayHaveMore = found >= room || more
-      roomForMore ||= found >= room && this.#boundOf(group, now).bound > 0
+      hasMoreRoom ||= found >= room && this.#allowance(group, now).room > 0
     }
-    // An endpoint that was quiet was offered one, and there may be many.
-    if (roomForMore) this.#listener()
+    // An idle endpoint was offered room for one or two deliveries, and many may be waiting.
+    if (hasMoreRoom) this.#notifyRoom()
   }
 
   ended({ endpoint_id: id }: DeliveryRow): void {
     const group = this.#find(id)
     if (group === undefined) return
-    group.taken = Math.max(0, group.taken - 1)
-    if (group.taken === 0) this.#absent.delete(id)
-    if (group.mayHaveMore || this.#contended) this.#listener()
+    group.inFlight = Math.max(0, group.inFlight - 1)
+    if (group.inFlight === 0) this.#removed.delete(id)
+    if (group.mayHaveMore || this.#contended) this.#notifyRoom()
   }
 
   onRoom(listener: () => void): void {
-    this.#listener = listener
+    this.#notifyRoom = listener
   }
 
   wake(): void {
     this.#onWake()
   }
 
-  succeeded(id: string): BreakerChange | undefined {
-    return this.#groups.get(id)?.breaker.succeeded()
+  recordSuccess(id: string): CircuitChange | undefined {
+    return this.#groups.get(id)?.circuitBreaker.recordSuccess()
   }
 
-  failed(id: string): BreakerChange | undefined {
+  recordFailure(id: string): CircuitChange | undefined {
     const group = this.#groups.get(id)
     if (group === undefined) return undefined
-    // A failed delivery will be due for its next attempt.
+    // The failed delivery will be due for its next attempt.
     group.mayHaveMore = true
-    return group.breaker.failed(this.#clock.monotonicNow())
+    return group.circuitBreaker.recordFailure(this.#clock.monotonicNow())
   }
 
-  /** The endpoint asked for a pause. */
-  rest(id: string, forMs: number): void {
+  /** The endpoint asked not to be called for this long. */
+  pause(id: string, forMs: number): void {
     const group = this.#groups.get(id)
-    if (group !== undefined) group.restUntil = Math.max(group.restUntil, this.#clock.monotonicNow() + forMs)
+    if (group === undefined) return
+    group.pausedUntil = Math.max(group.pausedUntil, this.#clock.monotonicNow() + forMs)
   }
 
   #find(id: string): EndpointGroup | undefined {
-    return this.#groups.get(id) ?? this.#absent.get(id)
+    return this.#groups.get(id) ?? this.#removed.get(id)
   }
 
   #newGroup(id: string, now: number): EndpointGroup {
     return {
       id,
-      breaker: new Breaker(this.#settings),
+      circuitBreaker: new CircuitBreaker(this.#settings),
       concurrency: 0,
       ratePerMs: undefined,
-      taken: 0,
+      inFlight: 0,
       tokens: 1,
-      filledAt: now,
-      restUntil: 0,
+      refilledAt: now,
+      pausedUntil: 0,
       mayHaveMore: true,
     }
   }
 
-  /** Each claim begins with another group, so that none is always first when there is room for few. */
-  #inTurn(): EndpointGroup[] {
+  /** Each claim starts with another group, so that no group is always first when there is little room. */
+  #rotated(): EndpointGroup[] {
     const all = [...this.#groups.values()]
     if (all.length === 0) return all
     this.#first = (this.#first + 1) % all.length
     return [...all.slice(this.#first), ...all.slice(0, this.#first)]
   }
 
-  /** What its own limits and its circuit allow, and when that may be more. */
-  #boundOf(group: EndpointGroup, now: number): { bound: number; againAt: number } {
-    if (now < group.restUntil) return { bound: 0, againAt: group.restUntil }
-    const probes = group.breaker.room(now)
-    if (probes === 0) return { bound: 0, againAt: group.breaker.openUntil }
-    // One dispatcher probes: the one that would get the only delivery of an endpoint that takes one at a time.
-    const most = probes === 1 ? part(1, group.id, this.#share) : group.concurrency
-    const free = most - group.taken
-    // Until something ends there is none; then `ended` says so.
-    if (free < 1) return { bound: 0, againAt: Number.POSITIVE_INFINITY }
-    const { tokens, againAt } = allowance(group, now)
-    return { bound: Math.min(free, tokens), againAt }
+  /** How many more deliveries the endpoint's own limits and its circuit allow, and when they may allow more. */
+  #allowance(group: EndpointGroup, now: number): { room: number; nextAt: number } {
+    if (now < group.pausedUntil) return { room: 0, nextAt: group.pausedUntil }
+    const circuit = group.circuitBreaker.state(now)
+    if (circuit === 'open') return { room: 0, nextAt: group.circuitBreaker.openUntil }
+    // Only one dispatcher probes: the one that would deliver to an endpoint with a concurrency of 1.
+    const limit = circuit === 'half-open' ? partOfLimit(1, group.id, this.#position) : group.concurrency
+    const free = limit - group.inFlight
+    // `ended` reports when there is room.
+    if (free < 1) return { room: 0, nextAt: Number.POSITIVE_INFINITY }
+    const { tokens, nextAt } = refill(group, now)
+    return { room: Math.min(free, tokens), nextAt }
   }
 }
 
-/** Infinity means that something else will tell; every other wait is one that a timer can take. */
-function waitFor(ms: number): number {
+/** Infinity means that an event will report the room; every other wait is limited to what a timer can take. */
+function limitWait(ms: number): number {
   return ms === Number.POSITIVE_INFINITY ? ms : Math.min(ms, MAX_WAIT_MS)
 }
 
-/** Dispatchers that have a part of the endpoint's concurrency share its rate; the others deliver nothing. */
-function rateOf({ ratePerSecond, concurrency }: Endpoint, { of }: Share): number | undefined {
-  return ratePerSecond === undefined ? undefined : ratePerSecond / Math.min(of, concurrency) / 1_000
+/** The rate is divided among the dispatchers that have a part of the concurrency; the others deliver nothing. */
+function ratePerMs(
+  { ratePerSecond, concurrency }: CachedEndpoint,
+  { count }: DispatcherPosition,
+): number | undefined {
+  return ratePerSecond === undefined ? undefined : ratePerSecond / Math.min(count, concurrency) / 1_000
 }
 
-function setRate(group: EndpointGroup, ratePerMs: number | undefined, now: number): void {
-  if (ratePerMs !== undefined && group.ratePerMs === undefined) {
+function setRate(group: EndpointGroup, rate: number | undefined, now: number): void {
+  if (rate !== undefined && group.ratePerMs === undefined) {
     group.tokens = 1
-    group.filledAt = now
+    group.refilledAt = now
   }
-  group.ratePerMs = ratePerMs
+  group.ratePerMs = rate
 }
 
-/** Refills what the rate allows. */
-function allowance(group: EndpointGroup, now: number): { tokens: number; againAt: number } {
-  const { ratePerMs } = group
-  if (ratePerMs === undefined) return { tokens: Number.MAX_SAFE_INTEGER, againAt: Number.POSITIVE_INFINITY }
-  const most = Math.max(1, ratePerMs * BURST_MS)
-  group.tokens = Math.min(most, group.tokens + (now - group.filledAt) * ratePerMs)
-  group.filledAt = now
+/** Refills the token bucket. Returns the whole tokens in it, and when there will be the next one. */
+function refill(group: EndpointGroup, now: number): { tokens: number; nextAt: number } {
+  const { ratePerMs: rate } = group
+  if (rate === undefined) return { tokens: Number.MAX_SAFE_INTEGER, nextAt: Number.POSITIVE_INFINITY }
+  const capacity = Math.max(1, rate * BURST_MS)
+  group.tokens = Math.min(capacity, group.tokens + (now - group.refilledAt) * rate)
+  group.refilledAt = now
+  // Rounding errors must not cost a whole token.
   const tokens = Math.max(0, Math.floor(group.tokens + 1e-9))
-  return { tokens, againAt: now + (1 - group.tokens) / ratePerMs }
+  return { tokens, nextAt: now + (1 - group.tokens) / rate }
 }

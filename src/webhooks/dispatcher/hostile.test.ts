@@ -1,4 +1,4 @@
-/** Hostile receivers beside a healthy one, as the dispatcher sees them. Nothing but 127.0.0.1 is ever dialled. */
+/** A dispatcher with hostile receivers and a healthy one. Nothing but 127.0.0.1 is ever dialled. */
 import { afterAll, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import {
@@ -23,7 +23,7 @@ const EVENTS = 300
 const BOUND = { timeout: 30_000, interval: 50 }
 afterAll(async () => db.close())
 
-/** What becomes of a delivery to each of them. The status line is the answer, whatever comes after it. */
+/** The state of a delivery to each of them. Once a status has arrived it counts, whatever follows. */
 const HOSTILE: Readonly<Partial<Record<Hostility, string>>> = {
   answersByteByByte: 'failed: timeout',
   endlessInterim: 'failed: timeout',
@@ -38,7 +38,7 @@ const HOSTILE: Readonly<Partial<Record<Hostility, string>>> = {
   resetsMidBody: 'delivered',
 }
 
-/** Where nothing may go, whoever asks for it. */
+/** URLs that lead to internal addresses. */
 const INTERNAL: Readonly<Record<string, string>> = {
   'http://169.254.169.254/latest/meta-data/': 'failed: refusedAddress',
   'http://[::ffff:10.0.0.1]/': 'failed: refusedAddress',
@@ -52,7 +52,7 @@ const NAMES: Readonly<Record<string, readonly string[]>> = {
   'mixed.test': ['192.168.0.1', 'fd00::1'],
 }
 
-it('each costs its own delivery and no more; caps hold, no internal address is dialled, and the healthy one gets all of its own', async () => {
+it('hostile receivers fail their own deliveries only, limits hold, no internal address is dialled, and a healthy endpoint gets all of its deliveries', async () => {
   const wanted = { event_types: ['hostile.happened'], timeout_ms: 5_000 }
   const expected = new Map<string, string>()
   for (const [hostility, outcome] of Object.entries(HOSTILE)) {
@@ -91,7 +91,7 @@ it('each costs its own delivery and no more; caps hold, no internal address is d
   }
   await expect.poll(outcomes, BOUND).toEqual([...expected.values()].toSorted())
 
-  // The one that never answers has its delivery in hand all the while, and is in nobody's way.
+  // The delivery to the receiver that never answers is still in flight.
   const { rows } = await db.query({
     text: `select delivery_status, lease_owner is not null as leased from leasehold.webhook_outbox where endpoint_id = $1`,
     values: [silentId],

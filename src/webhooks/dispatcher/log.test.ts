@@ -1,4 +1,4 @@
-/** What a dispatcher's log says of its deliveries, and what it never says. */
+/** What a dispatcher logs about its deliveries, and what it never logs. */
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { type Proxy, startProxy } from '../../../test/support/proxy.ts'
@@ -32,7 +32,7 @@ afterAll(async () => {
 
 type Entry = Readonly<Record<string, unknown>>
 
-/** All lines of a log at its most talkative, and what makes a runtime write into it. */
+/** A log at the level trace, its lines, and the options that make a runtime write to it. */
 function openLog(): {
   readonly lines: string[]
   entries(event: string): Entry[]
@@ -55,8 +55,8 @@ async function send(payload: object): Promise<void> {
   await db.query({ text: "select leasehold.send_webhook('test.happened', $1)", values: [payload] })
 }
 
-describe('the end of a renewal', () => {
-  it('WH-FR-005-AC1, WH-FR-005-AC2: a failure is logged with delivery, worker, error code and message; done, failed and taken are told apart', async () => {
+describe('renewals', () => {
+  it('WH-FR-005-AC1, WH-FR-005-AC2: a failed renewal is logged with delivery, worker, error code and message, and differs from a settlement and a lost lease', async () => {
     const proxy = await startProxy(url)
     proxies.push(proxy)
     const [done, taken, unreachable] = [await receiver(), await receiver(), await receiver()]
@@ -98,12 +98,12 @@ describe('the end of a renewal', () => {
   })
 })
 
-describe('WH-NFR-003: no line has a body, a signature or a secret in it', () => {
+describe('WH-NFR-003: no log line contains a body, a signature or a secret', () => {
   const BODY = 'body-8f41c2'
   const HEADER = 'header-30ab77'
   const RESPONSE = 'response-5d2e90'
 
-  /** Everything that must not be found, given what arrived. */
+  /** Everything that must not be in the log, given the requests that arrived. */
   function confidential(
     secrets: readonly string[],
     received: readonly { readonly headers: Readonly<Record<string, unknown>> }[],
@@ -120,7 +120,7 @@ describe('WH-NFR-003: no line has a body, a signature or a secret in it', () => 
     ]
   }
 
-  it('over deliveries, failures, circuits, an endpoint that is gone and a secret that cannot be read', async () => {
+  it('nothing confidential is logged for deliveries, failures, circuits, a disabled endpoint and an unreadable secret', async () => {
     const answer = (status: number) =>
       receiver((_, response) => void response.writeHead(status).end(RESPONSE))
     const targets = await Promise.all([200, 500, 410, 307].map(answer))
@@ -131,12 +131,12 @@ describe('WH-NFR-003: no line has a body, a signature or a secret in it', () => 
     for (let n = 0; n < 5; n += 1) await send({ marker: BODY, n })
     const log = openLog()
     const { runtime } = await startDispatcher(
-      { settings, schedule: [0], breaker: { failures: 2, firstMs: 50 } },
+      { settings, schedule: [0], circuitBreaker: { failureThreshold: 2, openMs: 50 } },
       log.options,
     )
     await expect.poll(async () => (await deliveryStatuses(db))['delivered'] ?? 0, BOUND).toBe(5)
-    const [, failing, gone, redirecting] = targets
-    await Promise.all([failing, gone, redirecting].map(async (target) => target?.reached(1)))
+    const [, failing, disabled, redirecting] = targets
+    await Promise.all([failing, disabled, redirecting].map(async (target) => target?.reached(1)))
     await expect
       .poll(() => log.lines.filter((line) => line.includes('circuit')).length, BOUND)
       .toBeGreaterThan(0)
@@ -156,7 +156,7 @@ describe('WH-NFR-003: no line has a body, a signature or a secret in it', () => 
     expect(hidden.filter((words) => text.includes(words))).toEqual([])
   })
 
-  it('over a settlement that the database refuses, of which it quotes the whole row', async () => {
+  it('nothing confidential is logged when the database refuses a settlement and quotes the row', async () => {
     await db.query({
       text: 'alter table leasehold.webhook_outbox add constraint no_teapots check (last_status is distinct from 418)',
     })
@@ -172,7 +172,7 @@ describe('WH-NFR-003: no line has a body, a signature or a secret in it', () => 
     expect(confidential([secret], target.received).filter((words) => text.includes(words))).toEqual([])
   })
 
-  it('over renewals that fail because the database is away', async () => {
+  it('nothing confidential is logged when renewals fail because the database is unavailable', async () => {
     const proxy = await startProxy(url)
     proxies.push(proxy)
     const target = await receiver()

@@ -24,7 +24,7 @@ interface Payload {
 /** It was sent by this test. */
 const payloadOf = ({ body }: Received): Payload => (JSON.parse(body) as { data: Payload }).data
 
-/** All events of one key after the other, or all keys in turn. */
+/** Events of even keys are sent key by key, those of odd keys in turn. */
 async function sendEvents(): Promise<void> {
   await db.query({
     text: `select leasehold.send_webhook('test.happened', jsonb_build_object('key', k, 'n', n), ordering_key => k)
@@ -34,9 +34,9 @@ async function sendEvents(): Promise<void> {
   })
 }
 
-it('WH-FR-004-AC1, WH-FR-004-AC3, WH-NFR-002: every event arrives at each endpoint, in order of its key where it is asked for, twice only where a dispatcher died', async () => {
+it('WH-FR-004-AC1, WH-FR-004-AC3, WH-NFR-002: every endpoint gets every event, in order if it is ordered, and twice only if a dispatcher died with it', async () => {
   const [ordered, free] = [await receiver(), await receiver()]
-  // A rate that keeps them at it for some kills.
+  // A rate that makes the deliveries last for several kills.
   const limits = { rate_per_second: 400, concurrency: 20 }
   const inOrder = await addEndpoint(db, ordered.url, { ...limits, ordered: true })
   await addEndpoint(db, free.url, limits)
@@ -63,7 +63,7 @@ it('WH-FR-004-AC1, WH-FR-004-AC3, WH-NFR-002: every event arrives at each endpoi
       running.push(next)
       everyone.push(next)
     }
-    // The rhythm of the kills is the scenario; nothing is asserted about it.
+    // The interval of the kills is part of the scenario; nothing is asserted about it.
     await new Promise((resolve) => setTimeout(resolve, KILL_EVERY_MS))
   }
   for (const dispatcher of running) {
@@ -120,7 +120,7 @@ function repeatsWithoutDeath(received: readonly Received[], deaths: ReadonlyMap<
   })
 }
 
-/** For each key: the next, or the one before once more. */
+/** For each key, the next event must be the following one, or the same one a second time. */
 function outOfOrder(received: readonly Received[]): string[] {
   const last = new Map<string, number>()
   const problems: string[] = []

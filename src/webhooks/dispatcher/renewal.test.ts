@@ -1,4 +1,4 @@
-/** Endpoints that take longer than a lease. Nothing here depends on how long: the test says when they answer. */
+/** Endpoints that take longer than a lease. They answer when the test tells them to. */
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { hold, type Receiver, useReceivers } from '../../../test/support/receiver.ts'
@@ -18,20 +18,20 @@ const { url } = useDatabase()
 const db = openDatabase({ url })
 const startDispatcher = useDispatchers(url)
 const receiver = useReceivers()
-/** Three leases are the longest hold (RULE-020-051), so a test has two of them to spare. */
+/** A lease may be held for three times its length (RULE-020-051), so the tests have two leases to spare. */
 const settings = { leaseMs: 2_000, reaperIntervalMs: 100 }
 const BOUND = { timeout: 20_000, interval: 20 }
 
 beforeEach(async () => forgetWebhooks(db))
 afterAll(async () => db.close())
 
-/** A receiver that answers when it is told to. */
+/** A receiver that answers when the test calls letGo(). */
 async function slowReceiver(status = 204): Promise<Receiver & { letGo(): void }> {
   const slow = await receiver()
   return Object.assign(slow, hold(slow, status))
 }
 
-/** Everything that happens, from now on. */
+/** All events from now on. */
 function record(events: Events): AnyEvent[] {
   const all: AnyEvent[] = []
   events.onAny((event) => all.push(event))
@@ -43,8 +43,8 @@ async function now(): Promise<number> {
   return rows[0]?.now.getTime() ?? 0
 }
 
-/** Resolves when the leases these deliveries had are over by the database's clock. */
-async function outlived(before: readonly DeliveryRecord[]): Promise<void> {
+/** Resolves when these leases would have expired by the database's clock. */
+async function untilExpired(before: readonly DeliveryRecord[]): Promise<void> {
   const last = Math.max(...before.map(({ lease_until: until }) => until?.getTime() ?? Infinity))
   await expect.poll(now, BOUND).toBeGreaterThan(last)
 }
@@ -55,8 +55,8 @@ async function onlyDelivery(): Promise<DeliveryRecord> {
   return delivery
 }
 
-describe('a delivery that takes longer than its lease', () => {
-  it('WH-FR-001-AC2, WH-NFR-002: is renewed meanwhile, and delivered once, although another dispatcher waits for it', async () => {
+describe('slow deliveries', () => {
+  it('WH-FR-001-AC2, WH-NFR-002: a delivery that takes longer than its lease is renewed and delivered once, although a second dispatcher is running', async () => {
     const slow = await slowReceiver()
     await addEndpoint(db, slow.url)
     const all = record(new Events())
@@ -76,7 +76,7 @@ describe('a delivery that takes longer than its lease', () => {
       .toBeGreaterThanOrEqual(3)
     const moves = [...seen]
     expect(moves).toEqual(moves.toSorted((a, b) => a - b))
-    await outlived([claimed])
+    await untilExpired([claimed])
     expect(await onlyDelivery()).toMatchObject({ lease_owner: claimed.lease_owner, lease_token: '1' })
     expect(slow.received).toHaveLength(1)
 
@@ -87,7 +87,7 @@ describe('a delivery that takes longer than its lease', () => {
     expect(all.filter(({ type }) => type === 'lost' || type === 'reaped' || type === 'fencedOff')).toEqual([])
   })
 
-  it('WH-FR-001-AC1: is renewed from the start of the delivery on, before the receiver has even been found', async () => {
+  it('WH-FR-001-AC1: a lease is renewed from the start of the delivery, even before the name of the receiver is resolved', async () => {
     const target = await receiver()
     const found = door()
     await addEndpoint(db, target.url.replace('127.0.0.1', 'receiver.test'))
@@ -106,7 +106,7 @@ describe('a delivery that takes longer than its lease', () => {
     )
     await expect.poll(() => all.filter(({ type }) => type === 'started').length, BOUND).toBe(10)
     const begun = await deliveries(db)
-    // Each of them, and not only some.
+    // All of them are renewed.
     await expect
       .poll(async () => {
         const later = await deliveries(db)
@@ -114,8 +114,8 @@ describe('a delivery that takes longer than its lease', () => {
           .length
       }, BOUND)
       .toBe(10)
-    await outlived(begun)
-    // Renewed, that is, and not claimed anew.
+    await untilExpired(begun)
+    // They were renewed and not claimed a second time.
     expect(new Set((await deliveries(db)).map(({ lease_token: token }) => token))).toEqual(new Set(['1']))
     expect(target.received).toEqual([])
     found.open()
@@ -126,7 +126,7 @@ describe('a delivery that takes longer than its lease', () => {
     expect(target.received).toHaveLength(10)
   })
 
-  it('WH-FR-001-N: holds up nobody: others are delivered between its renewals', async () => {
+  it('WH-FR-001-N: a slow delivery does not delay others, which are delivered between its renewals', async () => {
     const slow = await slowReceiver()
     const quick = await receiver()
     await addEndpoint(db, slow.url)
@@ -152,31 +152,34 @@ describe('WH-FR-001-AC3: renewal ends with the settlement', () => {
     ['delivered', 204, [10_000]],
     ['pending', 500, [3_600_000]],
     ['failed', 500, []],
-  ] as const)('that makes it %s (HTTP %i)', async (status, answer, schedule) => {
-    const ending = await slowReceiver(answer)
-    const witness = await slowReceiver()
-    const { id } = await addEndpoint(db, ending.url)
-    await addEndpoint(db, witness.url)
-    await sendAll(db, null)
-    const events = new Events()
-    await startDispatcher({ settings, schedule }, { events })
-    await Promise.all([ending.reached(1), witness.reached(1)])
-    await events.next('renewed', ({ count }) => count === 2)
+  ] as const)(
+    'a delivery that becomes %s (HTTP %i) is no longer renewed',
+    async (status, answer, schedule) => {
+      const ending = await slowReceiver(answer)
+      const witness = await slowReceiver()
+      const { id } = await addEndpoint(db, ending.url)
+      await addEndpoint(db, witness.url)
+      await sendAll(db, null)
+      const events = new Events()
+      await startDispatcher({ settings, schedule }, { events })
+      await Promise.all([ending.reached(1), witness.reached(1)])
+      await events.next('renewed', ({ count }) => count === 2)
 
-    const settled = events.next('settled')
-    ending.letGo()
-    await settled
-    const ended = async (): Promise<DeliveryRecord | undefined> =>
-      (await deliveries(db)).find(({ endpoint_id: endpoint }) => endpoint === id)
-    const after = await ended()
-    expect(after).toMatchObject({ delivery_status: status, lease_owner: null, lease_until: null })
-    // The other one goes on: there are beats, and this row is in none of them.
-    for (let beat = 0; beat < 2; beat += 1) expect((await events.next('renewed')).count).toBe(1)
-    expect(await ended()).toEqual(after)
-    witness.letGo()
-  })
+      const settled = events.next('settled')
+      ending.letGo()
+      await settled
+      const ended = async (): Promise<DeliveryRecord | undefined> =>
+        (await deliveries(db)).find(({ endpoint_id: endpoint }) => endpoint === id)
+      const after = await ended()
+      expect(after).toMatchObject({ delivery_status: status, lease_owner: null, lease_until: null })
+      // Heartbeats continue for the other delivery, and do not include this one.
+      for (let beat = 0; beat < 2; beat += 1) expect((await events.next('renewed')).count).toBe(1)
+      expect(await ended()).toEqual(after)
+      witness.letGo()
+    },
+  )
 
-  it('and with nothing in flight there is no renewal at all', async () => {
+  it('without deliveries in flight there is no renewal', async () => {
     const target = await slowReceiver()
     await addEndpoint(db, target.url)
     await sendAll(db, null)
@@ -188,16 +191,16 @@ describe('WH-FR-001-AC3: renewal ends with the settlement', () => {
     target.letGo()
     await settled
     const settledAt = all.length
-    // Ten runs of the reaper are longer than a beat.
+    // Ten runs of the reaper take longer than the interval of the heartbeat.
     for (let run = 0; run < 10; run += 1) await events.next('reaperRan')
     await runtime.stop()
     expect(all.slice(settledAt).filter(({ type }) => type === 'renewed')).toEqual([])
   })
 })
 
-it('WH-NFR-001: one statement in a heartbeat renews all deliveries in flight, however many they are', async () => {
+it('WH-NFR-001: one statement per heartbeat renews all deliveries in flight', async () => {
   const slow = await slowReceiver()
-  // Less than the three quarters of the slots that one endpoint may have.
+  // Less than the three quarters of the slots that one endpoint may use.
   const count = 150
   await addEndpoint(db, slow.url, { concurrency: count })
   await sendAll(db, ...Array.from({ length: count }, () => null))
@@ -209,16 +212,16 @@ it('WH-NFR-001: one statement in a heartbeat renews all deliveries in flight, ho
   slow.letGo()
 })
 
-describe('WH-FR-002-AC2: a delivery that was taken away', () => {
-  it('is renewed no more and settled by nobody but its owner; others go on', async () => {
-    const [taken, kept] = [await slowReceiver(), await slowReceiver()]
+describe('WH-FR-002-AC2: lost leases', () => {
+  it('a delivery that another owner has taken is neither renewed nor settled, and others continue', async () => {
+    const [taken, other] = [await slowReceiver(), await slowReceiver()]
     const { id } = await addEndpoint(db, taken.url)
-    await addEndpoint(db, kept.url)
+    await addEndpoint(db, other.url)
     await sendAll(db, null)
     const events = new Events()
     const all = record(events)
     await startDispatcher({ settings }, { events })
-    await Promise.all([taken.reached(1), kept.reached(1)])
+    await Promise.all([taken.reached(1), other.reached(1)])
 
     const lost = events.next('lost')
     await db.query({
@@ -232,18 +235,18 @@ describe('WH-FR-002-AC2: a delivery that was taken away', () => {
     expect(await lost).toMatchObject({ reason: 'taken', token: 1n })
     for (let beat = 0; beat < 2; beat += 1) expect((await events.next('renewed')).count).toBe(1)
 
-    // Its request was given up: the answer finds nobody.
+    // Its request was aborted, so its response is ignored.
     await expect.poll(() => all.some(({ type }) => type === 'aborted'), BOUND).toBe(true)
     taken.letGo()
     const settled = events.next('settled')
-    kept.letGo()
+    other.letGo()
     expect((await settled).ids).toHaveLength(1)
     expect(await image()).toEqual(before)
   })
 })
 
-describe('the cadence', () => {
-  it('WH-FR-003-AC1, WH-FR-003-AC2: is derived from the lease: less than a third of it, and above 0', async () => {
+describe('the heartbeat interval', () => {
+  it('WH-FR-003-AC1, WH-FR-003-AC2: the heartbeat interval is derived from the lease: above 0 and less than a third of it', async () => {
     const { runtime } = await startDispatcher()
     const { leaseMs, heartbeatMs } = runtime.worker('webhooks').settings
     expect({ leaseMs, heartbeatMs }).toEqual({
@@ -259,11 +262,14 @@ describe('the cadence', () => {
     [0, 'heartbeatMs is 0, but must be a number of milliseconds above 0'],
     [-1, 'heartbeatMs is -1, but must be a number of milliseconds above 0'],
     [Number.NaN, 'heartbeatMs is NaN, but must be a number of milliseconds above 0'],
-  ])('WH-FR-003-AC3: of %d ms is refused at the start, with the numbers', async (heartbeatMs, message) => {
-    const refused: unknown = await startDispatcher({ settings: { heartbeatMs } }).catch(
-      (error: unknown) => error,
-    )
-    expect(refused).toMatchObject({ code: 'SETTING_INVALID' })
-    expect(String(refused)).toContain(message)
-  })
+  ])(
+    'WH-FR-003-AC3: a heartbeat interval of %d ms is refused at the start, and the error has the numbers',
+    async (heartbeatMs, message) => {
+      const refused: unknown = await startDispatcher({ settings: { heartbeatMs } }).catch(
+        (error: unknown) => error,
+      )
+      expect(refused).toMatchObject({ code: 'SETTING_INVALID' })
+      expect(String(refused)).toContain(message)
+    },
+  )
 })

@@ -4,7 +4,7 @@ import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import type { By, EndpointChanges, NewEndpoint } from './endpoint.ts'
 import { endpoints, type EndpointNetwork } from './endpoints.ts'
-import { isWanted } from './event-types.ts'
+import { isWanted } from '../subscription.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -34,52 +34,80 @@ async function refusal(given: unknown, by: unknown = BY, network: EndpointNetwor
   return error instanceof Error ? error.message : String(error)
 }
 
-describe('refused, with the field named and nothing written', () => {
+describe('new endpoints', () => {
   it.each([
-    ['no endpoint', 'https://a.example', "the endpoint is 'https://a.example', but must be an object"],
-    ['no url', {}, 'url is missing'],
-    ['no text as url', { url: 7 }, 'url is 7, but must be a URL as a text'],
-    ['http', { url: 'http://a.example' }, 'url: The webhook URL begins with http:'],
-    ['another scheme', { url: 'ftp://a.example' }, 'begins with ftp:'],
-    ['credentials', { url: 'https://me:s3cret@a.example' }, 'has credentials in it'],
-    ['loopback', { url: 'https://127.0.0.1/x' }, 'leads to 127.0.0.1'],
-    ['loopback as a number', { url: 'https://2130706433/x' }, 'leads to 127.0.0.1'],
-    ['the address of metadata', { url: 'https://169.254.169.254/x' }, 'leads to 169.254.169.254'],
-    ['loopback by IPv6', { url: 'https://[::ffff:7f00:1]/' }, 'leads to ::ffff:7f00:1'],
     [
-      'a url that grows',
+      'an endpoint that is not an object',
+      'https://a.example',
+      "the endpoint is 'https://a.example', but must be an object",
+    ],
+    ['an endpoint without a url', {}, 'url is missing'],
+    ['a url that is not a text', { url: 7 }, 'url is 7, but must be a URL as a text'],
+    ['a url with http', { url: 'http://a.example' }, 'url: The webhook URL begins with http:'],
+    ['a scheme that is not http', { url: 'ftp://a.example' }, 'begins with ftp:'],
+    ['a url with credentials', { url: 'https://me:s3cret@a.example' }, 'has credentials in it'],
+    ['a loopback address', { url: 'https://127.0.0.1/x' }, 'leads to 127.0.0.1'],
+    ['a loopback address as a number', { url: 'https://2130706433/x' }, 'leads to 127.0.0.1'],
+    ['the address of cloud metadata', { url: 'https://169.254.169.254/x' }, 'leads to 169.254.169.254'],
+    ['a loopback address in IPv6', { url: 'https://[::ffff:7f00:1]/' }, 'leads to ::ffff:7f00:1'],
+    [
+      'a url that is too long once encoded',
       { url: `https://a.example/${'ä'.repeat(1_000)}` },
       'url has 6018 bytes once encoded',
     ],
-    ['no list as eventTypes', { url: HOOKS, eventTypes: 'a' }, "eventTypes is 'a', but must be a list"],
-    ['an empty type', { url: HOOKS, eventTypes: ['a', ''] }, "eventTypes[1] is ''"],
-    ['a star inside', { url: HOOKS, eventTypes: ['order.*.paid'] }, "eventTypes[0] is 'order.*.paid', but *"],
-    ['a star without a dot', { url: HOOKS, eventTypes: ['order*'] }, "eventTypes[0] is 'order*', but *"],
+    [
+      'eventTypes that are not a list',
+      { url: HOOKS, eventTypes: 'a' },
+      "eventTypes is 'a', but must be a list",
+    ],
+    ['an empty event type', { url: HOOKS, eventTypes: ['a', ''] }, "eventTypes[1] is ''"],
+    [
+      'a star inside an event type',
+      { url: HOOKS, eventTypes: ['order.*.paid'] },
+      "eventTypes[0] is 'order.*.paid', but *",
+    ],
+    [
+      'a star without a dot before it',
+      { url: HOOKS, eventTypes: ['order*'] },
+      "eventTypes[0] is 'order*', but *",
+    ],
     ['two stars', { url: HOOKS, eventTypes: ['order.**'] }, "eventTypes[0] is 'order.**'"],
-    ['too many types', { url: HOOKS, eventTypes: Array.from({ length: 101 }, String) }, 'has 101 entries'],
+    [
+      'too many event types',
+      { url: HOOKS, eventTypes: Array.from({ length: 101 }, String) },
+      'has 101 entries',
+    ],
     ['a line break in a header', { url: HOOKS, headers: { 'x-a': 'a\r\nhost: b' } }, 'the header "x-a"'],
-    ['a header of ours', { url: HOOKS, headers: { 'Webhook-Id': '1' } }, '"Webhook-Id" is not yours to set'],
-    ['no object as headers', { url: HOOKS, headers: [] }, 'headers is []'],
-    ['no rate', { url: HOOKS, ratePerSecond: 0 }, 'ratePerSecond is 0, but must be above 0'],
-    ['NaN as rate', { url: HOOKS, ratePerSecond: Number.NaN }, 'ratePerSecond is NaN'],
-    ['no concurrency', { url: HOOKS, concurrency: 0 }, 'concurrency is 0'],
-    ['half a concurrency', { url: HOOKS, concurrency: 1.5 }, 'concurrency is 1.5'],
-    ['a timeout as text', { url: HOOKS, timeoutMs: '15' }, "timeoutMs is '15'"],
-    ['a timeout for ever', { url: HOOKS, timeoutMs: 300_001 }, 'timeoutMs is 300001'],
-    ['ordered as text', { url: HOOKS, ordered: 'yes' }, "ordered is 'yes'"],
-    ['another signing', { url: HOOKS, signing: 'v2' }, "signing is 'v2', but must be 'v1' or 'v1a'"],
-    ['a tenant that is none', { url: HOOKS, tenant: 5 }, 'tenant is 5'],
+    [
+      'a header that Leasehold sets',
+      { url: HOOKS, headers: { 'Webhook-Id': '1' } },
+      '"Webhook-Id" is set by Leasehold',
+    ],
+    ['headers that are not an object', { url: HOOKS, headers: [] }, 'headers is []'],
+    ['a rate of 0', { url: HOOKS, ratePerSecond: 0 }, 'ratePerSecond is 0, but must be above 0'],
+    ['a rate of NaN', { url: HOOKS, ratePerSecond: Number.NaN }, 'ratePerSecond is NaN'],
+    ['a concurrency of 0', { url: HOOKS, concurrency: 0 }, 'concurrency is 0'],
+    ['a concurrency of 1.5', { url: HOOKS, concurrency: 1.5 }, 'concurrency is 1.5'],
+    ['a timeout that is a text', { url: HOOKS, timeoutMs: '15' }, "timeoutMs is '15'"],
+    ['a timeout that is too long', { url: HOOKS, timeoutMs: 300_001 }, 'timeoutMs is 300001'],
+    ['ordered that is not a boolean', { url: HOOKS, ordered: 'yes' }, "ordered is 'yes'"],
+    ['an unknown signing', { url: HOOKS, signing: 'v2' }, "signing is 'v2', but must be 'v1' or 'v1a'"],
+    ['a tenant that is not a text', { url: HOOKS, tenant: 5 }, 'tenant is 5'],
     [
       'a description too long',
       { url: HOOKS, description: 'x'.repeat(1_001) },
       'description has 1001 characters',
     ],
     [
-      'a field that is none',
+      'an unknown field',
       { url: HOOKS, event_types: [] },
       'event_types cannot be given here: the fields are url,',
     ],
-    ['no secret', { url: HOOKS, secret: 'hunter2' }, 'secret must begin with whsec_, because signing is v1'],
+    [
+      'a secret without its prefix',
+      { url: HOOKS, secret: 'hunter2' },
+      'secret must begin with whsec_, because signing is v1',
+    ],
     [
       'a short secret',
       { url: HOOKS, secret: `whsec_${Buffer.alloc(8).toString('base64')}` },
@@ -90,11 +118,11 @@ describe('refused, with the field named and nothing written', () => {
       { url: HOOKS, signing: 'v1a', secret: `whsec_${Buffer.alloc(32).toString('base64')}` },
       'secret must begin with whsk_, because signing is v1a',
     ],
-  ])('%s', async (_, given, message) => {
+  ])('create refuses %s, names the field and writes nothing', async (_, given, message) => {
     expect(await refusal(given)).toContain(message)
   })
 
-  it('everything at once', async () => {
+  it('create reports all problems at once', async () => {
     const given = {
       url: 'http://a.example',
       concurrency: 0,
@@ -117,7 +145,7 @@ describe('refused, with the field named and nothing written', () => {
     expect(message).toMatch(/^Nothing was changed: /)
   })
 
-  it('neither a secret nor the path of a url is repeated', async () => {
+  it('errors repeat neither a secret nor the path of a url', async () => {
     const message = await refusal({
       url: 'http://a.example/t0ken',
       secret: 'whsec_hunter2',
@@ -126,7 +154,7 @@ describe('refused, with the field named and nothing written', () => {
     expect(message).not.toMatch(/t0ken|hunter2|h3ader/)
   })
 
-  it('who does it, when nobody says', async () => {
+  it('create refuses a call without a principal', async () => {
     expect(await refusal({ url: HOOKS }, null)).toContain(
       'principal is undefined, but must be who changes it',
     )
@@ -134,7 +162,7 @@ describe('refused, with the field named and nothing written', () => {
 })
 
 describe('changes', () => {
-  it('that are none, or of what cannot be changed, are refused and change nothing', async () => {
+  it('update refuses empty changes and fields that cannot be changed, and changes nothing', async () => {
     const { endpoint } = await managed().create({ url: HOOKS }, BY)
     const refused = async (changes: unknown): Promise<string> =>
       managed()
@@ -155,12 +183,12 @@ describe('changes', () => {
   })
 })
 
-describe('where endpoints may lead', () => {
+describe('network policy', () => {
   it.each([
     ['http://127.0.0.1:8080/hooks', { allow: ['127.0.0.0/8'] }],
     ['http://localhost:8080/hooks', { allow: ['127.0.0.0/8'] }],
     ['http://receiver.example/hooks', { allowHttp: true }],
-  ])('%s by the policy %j', async (given, network) => {
+  ])('the url %s is accepted with the network policy %j', async (given, network) => {
     const { endpoint } = await managed(network).create({ url: given }, BY)
     expect(endpoint.url).toBe(given)
     await managed().delete(endpoint.id, BY)
@@ -170,7 +198,7 @@ describe('where endpoints may lead', () => {
 describe('event types', () => {
   const TYPES = ['order.paid', 'order', 'order.', 'orders.paid', 'order.paid.late', '*', 'a*', '']
   const WANTED = [[], ['*'], ['order.*'], ['order.paid'], ['user.*', 'order'], ['order.paid.*']]
-  it('are wanted here exactly when they are in the database', async () => {
+  it('isWanted agrees with webhook_wanted() in the database', async () => {
     for (const wanted of WANTED) {
       const { rows } = await db.query<{ type: string; wanted: boolean }>({
         text: `select type, leasehold.webhook_wanted($1::text[], type) as wanted from unnest($2::text[]) as type`,

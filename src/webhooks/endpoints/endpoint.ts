@@ -1,24 +1,25 @@
-import type { SecretKind } from '../signing/index.ts'
+/** What an endpoint is: as it is created, changed and shown. */
+import type { SecretKind } from '../signing/secret.ts'
 
-/** An endpoint as it is wanted. What is left out has its default. */
+/** An endpoint to be created. Fields that are left out have their default. */
 export interface NewEndpoint {
   /** Where deliveries are POSTed to. */
   readonly url: string
-  /** Whose it is: it gets the events of this tenant only. Default: of nobody in particular. */
+  /** Whose it is: it receives only the events of this tenant. Default: the empty text, the default tenant. */
   readonly tenant?: string | undefined
   /** For people. */
   readonly description?: string | undefined
-  /** `order.paid` exactly, `order.*` all that begin with `order.`, `*` all. Default: all. */
+  /** `order.paid` exactly, `order.*` all types that begin with `order.`, `*` all types. Default: all. */
   readonly eventTypes?: readonly string[] | undefined
   /** Sent with every delivery, for example an authorization. */
   readonly headers?: Readonly<Record<string, string>> | undefined
-  /** The most deliveries begun in a second, by all dispatchers together. Default null: no limit. */
+  /** How many deliveries all dispatchers together start per second at most. Default null: no limit. */
   readonly ratePerSecond?: number | null | undefined
-  /** The most deliveries on their way at once, by all dispatchers together. Default 10. */
+  /** How many deliveries all dispatchers together have in flight at most. Default 10. */
   readonly concurrency?: number | undefined
-  /** How long a delivery may take. Default 15,000. */
+  /** How long one attempt may take. Default 15,000. */
   readonly timeoutMs?: number | undefined
-  /** Events of one ordering key one at a time, in the order in which they were sent. Default false. */
+  /** Whether events of one ordering key are delivered one at a time, in the order sent. Default false. */
   readonly ordered?: boolean | undefined
   /** `v1`: HMAC-SHA256 with a shared secret; `v1a`: ed25519. Default `v1`. */
   readonly signing?: SecretKind | undefined
@@ -26,7 +27,7 @@ export interface NewEndpoint {
   readonly secret?: string | undefined
 }
 
-/** What can be changed later. Another secret comes by `rotateSecret`. */
+/** The fields that can be changed later. `rotateSecret` replaces the secret. */
 export type EndpointChanges = {
   readonly [Field in Exclude<keyof NewEndpoint, 'tenant' | 'signing' | 'secret'>]?:
     | NewEndpoint[Field]
@@ -38,7 +39,7 @@ export interface Endpoint {
   readonly tenant: string
   readonly url: string
   readonly description: string
-  /** None: all. */
+  /** Empty: all types. */
   readonly eventTypes: readonly string[]
   readonly headers: Readonly<Record<string, string>>
   readonly ratePerSecond: number | null
@@ -49,37 +50,37 @@ export interface Endpoint {
   readonly enabled: boolean
   readonly disabledReason: string | null
   readonly disabledAt: Date | null
-  /** How many attempts had failed in a row when the circuit was last opened or closed. */
+  /** How many attempts in a row had failed when the circuit last opened or closed. */
   readonly failures: number
-  /** Since when the circuit is open; null while it is closed. */
+  /** When the circuit opened; null while it is closed. */
   readonly failingSince: Date | null
-  /** Nothing is attempted before; then one delivery, as a probe. */
+  /** No delivery is attempted before this time; then one is attempted as a probe (half-open). */
   readonly openUntil: Date | null
-  /** Until when deliveries are signed with the secret before the last rotation as well. */
+  /** Until when deliveries are also signed with the secret before the last rotation. */
   readonly previousSecretUntil: Date | null
   readonly createdAt: Date
   readonly updatedAt: Date
 }
 
 export interface EndpointDetails extends Endpoint {
-  /** `whpk_…`, what receivers of v1a verify with. Null for v1, and where no key is given to open the secret with. */
+  /** `whpk_…`, the key that receivers of v1a verify with. Null for v1, and without a key to decrypt the secret. */
   readonly publicKey: string | null
 }
 
-/** Shown once, and never again: it is stored encrypted. */
+/** A secret is shown once, when it is made; it is stored encrypted. */
 export interface ShownSecret {
   readonly secret: string
-  /** For v1a: what to give to the receiver, instead of the secret. */
+  /** For v1a: the key to give to the receiver instead of the secret. */
   readonly publicKey: string | null
 }
 
-/** Who changes something, and why: both are kept in the audit. */
+/** Who changes something, and why. Both are recorded in the audit. */
 export interface By {
   readonly principal: string
   readonly reason?: string | undefined
 }
 
-/** The columns of an `Endpoint`, under its names. The secrets are not among them. */
+/** The columns of an `Endpoint`, under its field names, without the secrets. */
 export const ENDPOINT_COLUMNS = `id::text as id, tenant, url, description, event_types as "eventTypes", headers,
   rate_per_second as "ratePerSecond", concurrency, timeout_ms as "timeoutMs", ordered, signing, enabled,
   disabled_reason as "disabledReason", disabled_at as "disabledAt", failures, failing_since as "failingSince",

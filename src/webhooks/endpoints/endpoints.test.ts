@@ -25,7 +25,7 @@ async function row(id: string): Promise<Record<string, unknown>> {
 }
 
 describe('an endpoint', () => {
-  it('is created with defaults, and the audit says by whom and why', async () => {
+  it('an endpoint is created with defaults, and the audit records by whom and why', async () => {
     const { endpoint, secret, publicKey } = await managed.create(
       { url: 'https://Receiver.example/hooks' },
       BY,
@@ -64,7 +64,7 @@ describe('an endpoint', () => {
     ])
   })
 
-  it('has everything that was given; of headers the audit has the names only', async () => {
+  it('an endpoint has every field that was given, and the audit has only the names of its headers', async () => {
     const given: NewEndpoint = {
       url: HOOKS,
       tenant: 'acme',
@@ -90,7 +90,7 @@ describe('an endpoint', () => {
     expect(JSON.stringify(entry)).not.toContain('t0ken')
   })
 
-  it('is changed in what is named, and stays as it is in the rest', async () => {
+  it('update changes the given fields and no others', async () => {
     const { endpoint } = await managed.create({ url: HOOKS, ratePerSecond: 5, eventTypes: ['a'] }, BY)
     const changes = { description: 'slower', ratePerSecond: null, headers: { 'x-a': '1' } }
     const changed = await managed.update(endpoint.id, changes, BY)
@@ -109,7 +109,7 @@ describe('an endpoint', () => {
     })
   })
 
-  it('with a new url is tried anew at once; any other change leaves the circuit as it is', async () => {
+  it('a new url closes the circuit; other changes do not', async () => {
     const { endpoint } = await managed.create({ url: HOOKS }, BY)
     await openCircuit(endpoint.id)
     expect(await managed.update(endpoint.id, { concurrency: 1 }, BY)).toMatchObject({ failures: 9 })
@@ -121,14 +121,14 @@ describe('an endpoint', () => {
     })
   })
 
-  it('is disabled with a reason, and enabled again with a closed circuit', async () => {
+  it('disable stores the reason, and enable closes the circuit', async () => {
     const { endpoint } = await managed.create({ url: HOOKS }, BY)
     await openCircuit(endpoint.id)
     const disabled = await managed.disable(endpoint.id, { principal: 'ada', reason: 'they asked for it' })
     expect(disabled).toMatchObject({ enabled: false, disabledReason: 'they asked for it', failures: 9 })
     expect(disabled.disabledAt).toEqual(disabled.updatedAt)
-    const again = await managed.disable(endpoint.id, { principal: 'bob' })
-    expect(again).toMatchObject({ disabledReason: null, disabledAt: disabled.disabledAt })
+    const second = await managed.disable(endpoint.id, { principal: 'bob' })
+    expect(second).toMatchObject({ disabledReason: null, disabledAt: disabled.disabledAt })
     expect(await managed.enable(endpoint.id, { principal: 'ada' })).toMatchObject({
       enabled: true,
       disabledReason: null,
@@ -145,7 +145,7 @@ describe('an endpoint', () => {
     ])
   })
 
-  it('is deleted, and the audit remembers where it led', async () => {
+  it('delete removes the endpoint, and the audit records its url', async () => {
     const { endpoint } = await managed.create({ url: HOOKS, tenant: 'acme' }, BY)
     await managed.delete(endpoint.id, BY)
     await expect(managed.get(endpoint.id)).rejects.toMatchObject({ code: 'ENDPOINT_NOT_FOUND' })
@@ -156,7 +156,7 @@ describe('an endpoint', () => {
     })
   })
 
-  it('whose change cannot be audited is not changed', async () => {
+  it('a change that cannot be audited is not made', async () => {
     const { endpoint } = await managed.create({ url: HOOKS }, BY)
     await db.query({ text: 'alter table leasehold.audit add constraint nobody check (false) not valid' })
     try {
@@ -170,7 +170,7 @@ describe('an endpoint', () => {
   })
 })
 
-describe('an endpoint that does not exist', () => {
+describe('an unknown endpoint', () => {
   it.each([
     ['get', async () => managed.get(UNKNOWN)],
     ['update', async () => managed.update(UNKNOWN, { concurrency: 1 }, BY)],
@@ -178,14 +178,14 @@ describe('an endpoint that does not exist', () => {
     ['enable', async () => managed.enable(UNKNOWN, BY)],
     ['disable', async () => managed.disable(UNKNOWN, BY)],
     ['delete', async () => managed.delete(UNKNOWN, BY)],
-  ])('%s says so, and nothing is audited', async (_, act) => {
+  ])('%s of an unknown endpoint fails, and nothing is audited', async (_, act) => {
     await expect(act()).rejects.toMatchObject({ code: 'ENDPOINT_NOT_FOUND' })
     expect(await auditEntries(db)).toEqual([])
   })
 })
 
 describe('list', () => {
-  it('has the endpoints of a filter, in the order of their creation, page by page', async () => {
+  it('list returns the endpoints that match a filter, in order of creation, page by page', async () => {
     const ids: string[] = []
     for (const [i, given] of [
       {},
@@ -204,7 +204,7 @@ describe('list', () => {
     expect(await of({ tenant: 'acme', enabled: true })).toEqual([1])
     expect(await of({ enabled: false })).toEqual([3])
     expect(await of({ eventType: 'order.paid' })).toEqual([0, 1, 2, 3])
-    expect(await of({ eventType: 'user.gone', tenant: '' })).toEqual([0])
+    expect(await of({ eventType: 'user.deleted', tenant: '' })).toEqual([0])
     const first = await managed.list({ limit: 3 })
     expect(first.endpoints).toHaveLength(3)
     expect(first.next).toBe(ids[2])
@@ -219,7 +219,7 @@ describe('list', () => {
     [{ limit: 0 }, 'limit is 0, but must be a whole number from 1 to 1000'],
     [{ after: 'x' }, "after is 'x'"],
     [{ tenant: 'a\0' }, 'tenant is'],
-  ])('refuses %j', async (filter, message) => {
+  ])('list refuses the filter %j', async (filter, message) => {
     await expect(managed.list(filter)).rejects.toThrow(message)
   })
 })

@@ -1,3 +1,4 @@
+/** Creating, changing, listing and deleting the endpoints that webhooks are delivered to. */
 import { audit } from '../../admin/audit.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -5,10 +6,9 @@ import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { newEventIds } from '../../messages/event-ids.ts'
 import { isWhole, shown } from '../../messages/validate-fields.ts'
-import { networkPolicy, type NetworkPolicyOptions } from '../network/index.ts'
-import type { SecretKind } from '../signing/index.ts'
-import { checkBy, checkChanges, checkNew, checkSecret, refuse } from './check.ts'
-import { encryptAnew } from './encrypt-anew.ts'
+import { networkPolicy, type NetworkPolicyOptions } from '../network/policy.ts'
+import type { SecretKind } from '../signing/secret.ts'
+import { checkBy, checkChanges, checkNew, checkSecret, type Column, refuse } from './check.ts'
 import {
   type By,
   type Endpoint,
@@ -18,82 +18,114 @@ import {
   type NewEndpoint,
   type ShownSecret,
 } from './endpoint.ts'
-import { type EndpointFilter, type EndpointPage, idProblem, listEndpoints } from './list.ts'
-import { keepSecret, kept, keysOf, neededKeys, publicKeyIn } from './secrets.ts'
+import {
+  encryptSecret,
+  publicKeyIn,
+  readSecretKeys,
+  reencrypt,
+  reencryptSecrets,
+  requireSecretKeys,
+} from './secrets.ts'
 
 export interface EndpointsOptions {
   /** Where the migrations put the tables. Default `leasehold`. */
   readonly schema?: string | undefined
   /**
-   * What secrets are encrypted with: 32 bytes as base64 or hex; several, separated by commas, where the first encrypts.
+   * The key that secrets are encrypted with: 32 bytes as base64 or hex. Several are separated by commas, the newest first.
    * Default: `LEASEHOLD_SECRET_KEY` of the environment.
    */
   readonly secretKey?: string | undefined
-  /** Where endpoints may lead; the same that the dispatcher is given. Default: public addresses, by https. */
+  /** Which URLs are permitted; give the dispatcher the same. Default: https to public addresses. */
   readonly network?: EndpointNetwork | undefined
 }
 
 export interface EndpointNetwork extends NetworkPolicyOptions {
-  /** The dispatcher sends through a proxy, which resolves the names. */
+  /** Whether the dispatcher sends through a proxy, which resolves the names. */
   readonly proxied?: boolean
 }
 
 export interface RotateOptions {
-  /** How long deliveries are signed with the old secret as well. 0: it has leaked. Default 24 hours. */
+  /** How long deliveries are also signed with the old secret. Give 0 if it has leaked. Default 24 hours. */
   readonly keepOldForMs?: number | undefined
-  /** The new secret. Default: one is made. */
+  /** The new secret. Default: one is generated. */
   readonly secret?: string | undefined
 }
 
-/** Every change is one transaction with its entry in the audit; a refused one has changed nothing. */
+export interface EndpointFilter {
+  readonly tenant?: string | undefined
+  readonly enabled?: boolean | undefined
+  /** Only endpoints that receive events of this type. */
+  readonly eventType?: string | undefined
+  /** Default 50, at most 1,000. */
+  readonly limit?: number | undefined
+  /** Where the page starts: `next` of the previous page. */
+  readonly after?: string | undefined
+}
+
+export interface EndpointPage {
+  /** In order of creation. */
+  readonly endpoints: readonly Endpoint[]
+  /** Give this as `after` to get the next page; null if this is the last. */
+  readonly next: string | null
+}
+
+/** Every change and its entry in the audit are one transaction. A change that is refused changes nothing. */
 export interface Endpoints {
-  /** The secret is in the answer, and in no other. */
+  /** Returns the secret, which is not shown again. */
   create(endpoint: NewEndpoint, by: By): Promise<ShownSecret & { readonly endpoint: Endpoint }>
   get(id: string): Promise<EndpointDetails>
   list(filter?: EndpointFilter): Promise<EndpointPage>
-  /** A new url also closes the circuit: what failed was the old one. */
+  /** A new url also closes the circuit, because the failures were those of the old one. */
   update(id: string, changes: EndpointChanges, by: By): Promise<Endpoint>
-  /** The new secret is in the answer, and in no other. The one before signs along for a while; any older one is gone. */
+  /** Returns the new secret, which is not shown again. The previous one also signs for a while; older ones do not. */
   rotateSecret(
     id: string,
     by: By,
     options?: RotateOptions,
   ): Promise<ShownSecret & { readonly endpoint: Endpoint }>
   /**
-   * After a new key was put in front of the old ones: encrypts what is not under it yet, and says of how many endpoints.
-   * Then the old ones can go.
+   * Encrypts all secrets with the newest key, and returns how many endpoints were changed. Call it after a new key was
+   * put in front of the old ones; the old ones can then be removed.
    */
-  encryptAnew(by: By): Promise<number>
-  /** Closes the circuit too. */
+  reencryptSecrets(by: By): Promise<number>
+  /** Also closes the circuit. */
   enable(id: string, by: By): Promise<Endpoint>
-  /** No more events are sent to it, and nothing is delivered while it is disabled. The reason is shown with it. */
+  /** New events are not sent to it, and waiting deliveries wait. The reason is shown with the endpoint. */
   disable(id: string, by: By): Promise<Endpoint>
-  /** Its deliveries are given up by the dispatchers' upkeep. */
+  /** Its waiting deliveries fail within a minute or so. */
   delete(id: string, by: By): Promise<void>
 }
 
 const DAY_MS = 86_400_000
-const LONGEST_WINDOW_MS = 90 * DAY_MS
+const MAX_PAGE_SIZE = 1_000
+const UUID = /^[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}$/i
+const MAX_ROTATION_WINDOW_MS = 90 * DAY_MS
 const CIRCUIT_CLOSED = 'failures = 0, failing_since = null, open_until = null'
 
-/** The endpoints of webhooks, for those who manage them. */
+/** Manages the endpoints in this database. */
 export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoints {
   const { schema = 'leasehold', network: { proxied = false, ...network } = {} } = options
   const rules = { policy: networkPolicy(network), proxied }
-  const keys = keysOf(options.secretKey)
+  const keys = readSecretKeys(options.secretKey)
   const table = quoteQualified(schema, 'webhook_endpoints')
 
-  async function record(tx: Queryable, what: string, target: string, by: By, details: object): Promise<void> {
+  async function record(
+    tx: Queryable,
+    action: string,
+    target: string,
+    by: By,
+    details: object,
+  ): Promise<void> {
     const { principal, reason } = by
     await audit(tx, schema, {
       principal,
-      action: `webhooks.endpoint.${what}`,
+      action: `webhooks.endpoint.${action}`,
       target,
       details: { ...(reason === undefined ? {} : { reason }), ...details },
     })
   }
 
-  /** One UPDATE of one endpoint. `$1` is its id. */
+  /** Updates one endpoint. `$1` is its id. */
   async function change(
     tx: Queryable,
     id: string,
@@ -107,7 +139,7 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
     return found(rows[0], id)
   }
 
-  async function stored(tx: Queryable, id: string, lock: string): Promise<EndpointRow> {
+  async function readWithSecret(tx: Queryable, id: string, lock: string): Promise<EndpointRow> {
     const { rows } = await tx.query<EndpointRow>({
       text: `select ${ENDPOINT_COLUMNS}, secret from ${table} as e where e.id = $1 ${lock}`,
       values: [id],
@@ -120,7 +152,12 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
       const columns = checkNew(given, by, rules)
       const { signing = 'v1' } = given
       const id = newEventIds()()
-      const { shown: secret, stored: encrypted } = keepSecret(neededKeys(keys), id, signing, given.secret)
+      const { shown: secret, stored: encrypted } = encryptSecret(
+        requireSecretKeys(keys),
+        id,
+        signing,
+        given.secret,
+      )
       const names = ['id', 'secret', ...columns.map(({ column }) => column)]
       const values = [id, encrypted, ...columns.map(({ value }) => value)]
       return db.transaction(async (tx) => {
@@ -130,14 +167,14 @@ returning ${ENDPOINT_COLUMNS}`,
           values,
         })
         const endpoint = found(rows[0], id)
-        await record(tx, 'create', id, by, told(columns))
+        await record(tx, 'create', id, by, auditedColumns(columns))
         return { endpoint, ...secret }
       })
     },
 
     async get(id) {
       refuse(idProblem('id', id))
-      const { secret, ...endpoint } = await stored(db, id, '')
+      const { secret, ...endpoint } = await readWithSecret(db, id, '')
       return { ...endpoint, publicKey: publicKeyIn(keys, { ...endpoint, secret }) }
     },
 
@@ -147,15 +184,15 @@ returning ${ENDPOINT_COLUMNS}`,
       refuse(idProblem('id', id))
       const columns = checkChanges(changes, by, rules)
       const sets = columns.map(({ column }, i) => `${column} = $${i + 2}`)
-      const isMoved = columns.some(({ column }) => column === 'url')
+      const hasNewUrl = columns.some(({ column }) => column === 'url')
       return db.transaction(async (tx) => {
         const endpoint = await change(
           tx,
           id,
-          [...sets, ...(isMoved ? [CIRCUIT_CLOSED] : [])].join(', '),
+          [...sets, ...(hasNewUrl ? [CIRCUIT_CLOSED] : [])].join(', '),
           columns.map(({ value }) => value),
         )
-        await record(tx, 'update', id, by, told(columns))
+        await record(tx, 'update', id, by, auditedColumns(columns))
         return endpoint
       })
     },
@@ -164,18 +201,18 @@ returning ${ENDPOINT_COLUMNS}`,
       refuse([
         ...idProblem('id', id),
         ...checkBy(by),
-        ...(isWhole(keepOldForMs, 0, LONGEST_WINDOW_MS)
+        ...(isWhole(keepOldForMs, 0, MAX_ROTATION_WINDOW_MS)
           ? []
           : [
-              `keepOldForMs is ${shown(keepOldForMs)}, but must be a whole number from 0 to ${LONGEST_WINDOW_MS}`,
+              `keepOldForMs is ${shown(keepOldForMs)}, but must be a whole number from 0 to ${MAX_ROTATION_WINDOW_MS}`,
             ]),
       ])
-      const needed = neededKeys(keys)
+      const required = requireSecretKeys(keys)
       return db.transaction(async (tx) => {
-        const { signing, secret: old } = await stored(tx, id, 'for update')
+        const { signing, secret: old } = await readWithSecret(tx, id, 'for update')
         if (given !== undefined) refuse(checkSecret(given, signing))
-        const { shown: secret, stored: encrypted } = keepSecret(needed, id, signing, given)
-        const previous = keepOldForMs === 0 ? null : kept(needed, id, old)
+        const { shown: secret, stored: encrypted } = encryptSecret(required, id, signing, given)
+        const previous = keepOldForMs === 0 ? null : reencrypt(required, id, old)
         const endpoint = await change(
           tx,
           id,
@@ -188,9 +225,9 @@ returning ${ENDPOINT_COLUMNS}`,
       })
     },
 
-    async encryptAnew(by) {
+    async reencryptSecrets(by) {
       refuse(checkBy(by))
-      return encryptAnew(db, schema, neededKeys(keys), by)
+      return reencryptSecrets(db, schema, requireSecretKeys(keys), by)
     },
 
     async enable(id, by) {
@@ -231,18 +268,63 @@ type EndpointRow = Endpoint & { readonly secret: string; readonly signing: Secre
 function found<Row>(row: Row | undefined, id: string): Row {
   if (row !== undefined) return row
   throw new LeaseholdError('ENDPOINT_NOT_FOUND', `No endpoint has the id ${id}.`, {
-    remedy: '`leasehold webhooks endpoints list` shows those that there are.',
+    remedy: '`leasehold webhooks endpoints list` lists the endpoints.',
   })
 }
 
-/** What the audit keeps: of headers their names, because values may be credentials. */
-function told(
-  columns: readonly { readonly column: string; readonly value: unknown }[],
-): Record<string, unknown> {
+/** What the audit records: only the names of headers, because their values may be credentials. */
+function auditedColumns(columns: readonly Column[]): Record<string, unknown> {
   return Object.fromEntries(
     columns.map(({ column, value }) => [
       column,
       column === 'headers' && typeof value === 'string' ? Object.keys(JSON.parse(value) as object) : value,
     ]),
   )
+}
+
+async function listEndpoints(db: Queryable, schema: string, filter: EndpointFilter): Promise<EndpointPage> {
+  const { tenant, enabled, eventType, limit = 50, after } = filter
+  refuse([
+    ...textProblem('tenant', tenant),
+    ...textProblem('eventType', eventType),
+    ...(enabled === undefined || typeof enabled === 'boolean'
+      ? []
+      : [`enabled is ${shown(enabled)}, but must be true or false`]),
+    ...(isWhole(limit, 1, MAX_PAGE_SIZE)
+      ? []
+      : [`limit is ${shown(limit)}, but must be a whole number from 1 to ${MAX_PAGE_SIZE}`]),
+    ...(after === undefined ? [] : idProblem('after', after)),
+  ])
+  const values: unknown[] = []
+  const value = (given: unknown, type: string): string => `$${values.push(given)}::${type}`
+  const conditions = [
+    ...(tenant === undefined ? [] : [`tenant = ${value(tenant, 'text')}`]),
+    ...(enabled === undefined ? [] : [`enabled = ${value(enabled, 'boolean')}`]),
+    ...(eventType === undefined
+      ? []
+      : [`${quoteQualified(schema, 'webhook_wanted')}(event_types, ${value(eventType, 'text')})`]),
+    ...(after === undefined ? [] : [`e.id > ${value(after, 'uuid')}`]),
+  ]
+  // Ordered by e.id, the uuid: a plain "id" would be the selected text. One row more than the page shows whether there
+  // is another page.
+  const { rows } = await db.query<Endpoint>({
+    text: `select ${ENDPOINT_COLUMNS} from ${quoteQualified(schema, 'webhook_endpoints')} as e
+${conditions.length === 0 ? '' : `where ${conditions.join(' and ')}`} order by e.id limit ${value(limit + 1, 'int')}`,
+    values,
+  })
+  const endpoints = rows.slice(0, limit)
+  return { endpoints, next: rows.length > limit ? (endpoints.at(-1)?.id ?? null) : null }
+}
+
+function idProblem(name: string, value: unknown): string[] {
+  return typeof value === 'string' && UUID.test(value)
+    ? []
+    : [`${name} is ${shown(value)}, but must be the id of an endpoint, a uuid`]
+}
+
+/** PostgreSQL cannot store a text with a NUL character; this gives a better message than its own. */
+function textProblem(name: string, value: unknown): string[] {
+  if (value === undefined || (typeof value === 'string' && !value.includes('\0') && value.isWellFormed()))
+    return []
+  return [`${name} is ${shown(value)}, but must be a text, or left out`]
 }

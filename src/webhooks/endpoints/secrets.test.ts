@@ -3,9 +3,10 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { decrypt, newSecret, publicKeyOf } from '../signing/index.ts'
+import { decrypt } from '../signing/encryption.ts'
+import { newSecret, publicKeyOf } from '../signing/secret.ts'
 import { endpoints } from './endpoints.ts'
-import { keysOf, neededKeys } from './secrets.ts'
+import { readSecretKeys, requireSecretKeys } from './secrets.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -21,20 +22,20 @@ const HOUR_MS = 3_600_000
 interface StoredSecrets {
   readonly secret: string
   readonly previous_secret: string | null
-  readonly left_ms: number | null
+  readonly remaining_ms: number | null
 }
 
 async function stored(id: string): Promise<StoredSecrets> {
   const { rows } = await db.query<StoredSecrets>({
-    text: `select secret, previous_secret, extract(epoch from previous_secret_until - updated_at)::float8 * 1000 as left_ms
+    text: `select secret, previous_secret, extract(epoch from previous_secret_until - updated_at)::float8 * 1000 as remaining_ms
 from leasehold.webhook_endpoints where id = $1`,
     values: [id],
   })
-  return rows[0] ?? { secret: '', previous_secret: null, left_ms: null }
+  return rows[0] ?? { secret: '', previous_secret: null, remaining_ms: null }
 }
 
-function opened(key: string, id: string, text: string | null): string {
-  return decrypt(neededKeys(keysOf(key)), text ?? '', id)
+function decrypted(key: string, id: string, text: string | null): string {
+  return decrypt(requireSecretKeys(readSecretKeys(key)), text ?? '', id)
 }
 
 /** Everything that is stored, in one text. */
@@ -48,9 +49,9 @@ async function everything(): Promise<string> {
 describe('a secret', () => {
   const managed = endpoints(db, { secretKey: OLD_KEY })
 
-  it('is shown when it is made and never again, and is stored encrypted', async () => {
+  it('a secret is shown once, when it is made, and is stored encrypted', async () => {
     const { endpoint, secret } = await managed.create({ url: HOOKS }, BY)
-    expect(opened(OLD_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(secret)
+    expect(decrypted(OLD_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(secret)
     const shown = JSON.stringify([
       await managed.get(endpoint.id),
       await managed.list(),
@@ -60,15 +61,15 @@ describe('a secret', () => {
     expect(shown).not.toContain('enc1')
   })
 
-  it('can be given', async () => {
+  it('create accepts a given secret', async () => {
     const given = newSecret('v1')
     const { endpoint, secret } = await managed.create({ url: HOOKS, secret: given }, BY)
     expect(secret).toBe(given)
-    expect(opened(OLD_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(given)
+    expect(decrypted(OLD_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(given)
     expect(await everything()).not.toContain(given.slice('whsec_'.length))
   })
 
-  it('of v1a has a public key, which anybody may see', async () => {
+  it('a v1a endpoint shows its public key', async () => {
     const { endpoint, secret, publicKey } = await managed.create({ url: HOOKS, signing: 'v1a' }, BY)
     expect(secret).toMatch(/^whsk_/)
     expect(publicKey).toBe(publicKeyOf(secret))
@@ -76,7 +77,7 @@ describe('a secret', () => {
     expect(await endpoints(db, { secretKey: '' }).get(endpoint.id)).toMatchObject({ publicKey: null })
   })
 
-  it('is never stored without a key', async () => {
+  it('without a key, no secret is stored', async () => {
     const without = endpoints(db, { secretKey: '' })
     const problem = await without.create({ url: HOOKS }, BY).catch((error: unknown) => error)
     expect(problem).toMatchObject({ code: 'SECRET_KEY_INVALID' })
@@ -92,31 +93,35 @@ describe('a secret', () => {
   })
 
   it.each(['c2hvcnQ=', `${OLD_KEY},short`, 'x'.repeat(64)])(
-    'a key that is none is refused unseen: %#',
+    'an invalid key is refused, and the error does not repeat it: %#',
     (key) => {
       expect(() => endpoints(db, { secretKey: key })).toThrow(/LEASEHOLD_SECRET_KEY is not 32 bytes/)
       expect(() => endpoints(db, { secretKey: key })).not.toThrow(key)
     },
   )
 
-  it('comes from the environment where no key is given', () => {
-    expect(keysOf(undefined, {})).toBeUndefined()
-    expect(keysOf(undefined, { LEASEHOLD_SECRET_KEY: NEW_KEY })?.newest.id).toBe(keysOf(NEW_KEY)?.newest.id)
-    expect(keysOf(OLD_KEY, { LEASEHOLD_SECRET_KEY: NEW_KEY })?.newest.id).toBe(keysOf(OLD_KEY)?.newest.id)
+  it('the key comes from the environment unless it is given', () => {
+    expect(readSecretKeys(undefined, {})).toBeUndefined()
+    expect(readSecretKeys(undefined, { LEASEHOLD_SECRET_KEY: NEW_KEY })?.newest.id).toBe(
+      readSecretKeys(NEW_KEY)?.newest.id,
+    )
+    expect(readSecretKeys(OLD_KEY, { LEASEHOLD_SECRET_KEY: NEW_KEY })?.newest.id).toBe(
+      readSecretKeys(OLD_KEY)?.newest.id,
+    )
   })
 })
 
 describe('rotation', () => {
   const managed = endpoints(db, { secretKey: OLD_KEY })
 
-  it('makes a new secret, and the one before signs along for a day', async () => {
+  it('rotation makes a new secret and retains the previous one for a day', async () => {
     const { endpoint, secret: first } = await managed.create({ url: HOOKS }, BY)
     const rotated = await managed.rotateSecret(endpoint.id, { principal: 'bob', reason: 'yearly' })
     expect(rotated.secret).not.toBe(first)
     const now = await stored(endpoint.id)
-    expect(opened(OLD_KEY, endpoint.id, now.secret)).toBe(rotated.secret)
-    expect(opened(OLD_KEY, endpoint.id, now.previous_secret)).toBe(first)
-    expect(now.left_ms).toBe(24 * HOUR_MS)
+    expect(decrypted(OLD_KEY, endpoint.id, now.secret)).toBe(rotated.secret)
+    expect(decrypted(OLD_KEY, endpoint.id, now.previous_secret)).toBe(first)
+    expect(now.remaining_ms).toBe(24 * HOUR_MS)
     expect(rotated.endpoint.previousSecretUntil?.getTime()).toBe(
       rotated.endpoint.updatedAt.getTime() + 24 * HOUR_MS,
     )
@@ -129,26 +134,26 @@ describe('rotation', () => {
     expect(await everything()).not.toContain(rotated.secret.slice('whsec_'.length))
   })
 
-  it('a second one within the window takes the place of the older', async () => {
+  it('a second rotation within the window replaces the previous secret', async () => {
     const { endpoint } = await managed.create({ url: HOOKS }, BY)
     const second = await managed.rotateSecret(endpoint.id, BY)
     const third = await managed.rotateSecret(endpoint.id, BY, { keepOldForMs: HOUR_MS })
     const now = await stored(endpoint.id)
-    expect(opened(OLD_KEY, endpoint.id, now.secret)).toBe(third.secret)
-    expect(opened(OLD_KEY, endpoint.id, now.previous_secret)).toBe(second.secret)
-    expect(now.left_ms).toBe(HOUR_MS)
+    expect(decrypted(OLD_KEY, endpoint.id, now.secret)).toBe(third.secret)
+    expect(decrypted(OLD_KEY, endpoint.id, now.previous_secret)).toBe(second.secret)
+    expect(now.remaining_ms).toBe(HOUR_MS)
   })
 
-  it('with no window ends the old one at once, and one before that', async () => {
+  it('rotation without a window removes the previous secrets at once', async () => {
     const { endpoint } = await managed.create({ url: HOOKS }, BY)
     await managed.rotateSecret(endpoint.id, BY)
     const given = newSecret('v1')
     const rotated = await managed.rotateSecret(endpoint.id, BY, { keepOldForMs: 0, secret: given })
     expect(rotated).toMatchObject({ secret: given, endpoint: { previousSecretUntil: null } })
-    expect(await stored(endpoint.id)).toMatchObject({ previous_secret: null, left_ms: null })
+    expect(await stored(endpoint.id)).toMatchObject({ previous_secret: null, remaining_ms: null })
   })
 
-  it('of v1a shows the new public key, and takes no shared secret', async () => {
+  it('rotation of a v1a endpoint shows the new public key and refuses a shared secret', async () => {
     const { endpoint } = await managed.create({ url: HOOKS, signing: 'v1a' }, BY)
     const rotated = await managed.rotateSecret(endpoint.id, BY)
     expect(rotated.publicKey).toBe(publicKeyOf(rotated.secret))
@@ -158,7 +163,7 @@ describe('rotation', () => {
     )
   })
 
-  it('refuses a window that is none, and nobody as principal', async () => {
+  it('rotation refuses an invalid window and an empty principal', async () => {
     const { endpoint } = await managed.create({ url: HOOKS }, BY)
     await expect(managed.rotateSecret(endpoint.id, { principal: '' }, { keepOldForMs: -1 })).rejects.toThrow(
       /principal is ''.*keepOldForMs is -1, but must be a whole number from 0/,
@@ -167,26 +172,26 @@ describe('rotation', () => {
 })
 
 describe('a new key', () => {
-  it('encrypts from now on, the older one still opens, and rotation leaves nothing under it', async () => {
+  it('after a new key was added, rotation encrypts both secrets with it', async () => {
     const { endpoint, secret } = await endpoints(db, { secretKey: OLD_KEY }).create({ url: HOOKS }, BY)
     const both = endpoints(db, { secretKey: `${NEW_KEY}, ${OLD_KEY}` })
     const rotated = await both.rotateSecret(endpoint.id, BY)
     const now = await stored(endpoint.id)
-    expect(opened(NEW_KEY, endpoint.id, now.secret)).toBe(rotated.secret)
-    expect(opened(NEW_KEY, endpoint.id, now.previous_secret)).toBe(secret)
+    expect(decrypted(NEW_KEY, endpoint.id, now.secret)).toBe(rotated.secret)
+    expect(decrypted(NEW_KEY, endpoint.id, now.previous_secret)).toBe(secret)
   })
 
-  it('alone cannot keep the old secret, and says so; without a window it is not needed', async () => {
+  it('without the old key, a rotation with a window fails and one without a window succeeds', async () => {
     const { endpoint } = await endpoints(db, { secretKey: OLD_KEY }).create({ url: HOOKS }, BY)
     const before = await stored(endpoint.id)
     const alone = endpoints(db, { secretKey: NEW_KEY })
     await expect(alone.rotateSecret(endpoint.id, BY)).rejects.toThrow('Add the older key after the newest')
     expect(await stored(endpoint.id)).toEqual(before)
     const { secret } = await alone.rotateSecret(endpoint.id, BY, { keepOldForMs: 0 })
-    expect(opened(NEW_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(secret)
+    expect(decrypted(NEW_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(secret)
   })
 
-  it('encrypts everything anew when asked to, the audit has which, and a second time there is nothing to do', async () => {
+  it('reencryptSecrets encrypts all secrets with the newest key, is audited, and changes nothing the second time', async () => {
     const old = endpoints(db, { secretKey: OLD_KEY })
     const made = await Promise.all(Array.from({ length: 205 }, async () => old.create({ url: HOOKS }, BY)))
     const ids = made.map(({ endpoint }) => endpoint.id)
@@ -195,30 +200,30 @@ describe('a new key', () => {
     const both = endpoints(db, { secretKey: `${NEW_KEY},${OLD_KEY}` })
     const fresh = await both.create({ url: HOOKS }, BY)
 
-    expect(await both.encryptAnew({ principal: 'ada', reason: 'a new key' })).toBe(205)
+    expect(await both.reencryptSecrets({ principal: 'ada', reason: 'a new key' })).toBe(205)
     for (const { endpoint, secret } of made.slice(1)) {
-      expect(opened(NEW_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(secret)
+      expect(decrypted(NEW_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(secret)
     }
     const twice = await stored(first?.endpoint.id ?? '')
-    expect(opened(NEW_KEY, first?.endpoint.id ?? '', twice.secret)).toBe(rotated.secret)
-    expect(opened(NEW_KEY, first?.endpoint.id ?? '', twice.previous_secret)).toBe(first?.secret)
-    expect(opened(NEW_KEY, fresh.endpoint.id, (await stored(fresh.endpoint.id)).secret)).toBe(fresh.secret)
+    expect(decrypted(NEW_KEY, first?.endpoint.id ?? '', twice.secret)).toBe(rotated.secret)
+    expect(decrypted(NEW_KEY, first?.endpoint.id ?? '', twice.previous_secret)).toBe(first?.secret)
+    expect(decrypted(NEW_KEY, fresh.endpoint.id, (await stored(fresh.endpoint.id)).secret)).toBe(fresh.secret)
     const entries = (await auditEntries(db)).filter(({ action }) => action === 'webhooks.endpoint.encrypt')
     expect(entries.flatMap(({ details }) => details['endpoints'])).toEqual(ids.toSorted())
     expect(entries[0]).toMatchObject({ principal: 'ada', details: { reason: 'a new key' } })
-    expect(await both.encryptAnew(BY)).toBe(0)
+    expect(await both.reencryptSecrets(BY)).toBe(0)
   })
 
-  it('does not encrypt anew what it cannot open, and changes nothing then', async () => {
+  it('reencryptSecrets without the old key fails and changes nothing', async () => {
     const { endpoint } = await endpoints(db, { secretKey: OLD_KEY }).create({ url: HOOKS }, BY)
     const before = await stored(endpoint.id)
-    await expect(endpoints(db, { secretKey: NEW_KEY }).encryptAnew(BY)).rejects.toMatchObject({
+    await expect(endpoints(db, { secretKey: NEW_KEY }).reencryptSecrets(BY)).rejects.toMatchObject({
       code: 'SECRET_KEY_INVALID',
     })
     expect(await stored(endpoint.id)).toEqual(before)
   })
 
-  it('a ciphertext that was moved to another endpoint does not open there', async () => {
+  it('a ciphertext that was copied to another endpoint cannot be decrypted there', async () => {
     const managed = endpoints(db, { secretKey: OLD_KEY })
     const one = await managed.create({ url: HOOKS, signing: 'v1a' }, BY)
     const other = await managed.create({ url: HOOKS, signing: 'v1a' }, BY)

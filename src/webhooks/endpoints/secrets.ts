@@ -1,22 +1,24 @@
-/** Secrets of endpoints on their way into the database and out of it. */
+/** The secrets of endpoints: encrypting them for storage, and re-encrypting them under a new key. */
+import { audit } from '../../admin/audit.ts'
 import { LeaseholdError } from '../../errors.ts'
+import type { Database } from '../../postgres/database.ts'
+import { quoteQualified } from '../../postgres/identifiers.ts'
 import {
   decrypt,
   encrypt,
-  newSecret,
-  publicKeyOf,
+  isUnderNewestKey,
   SECRET_KEY_SETTING,
   type SecretKeys,
   secretKeys,
-  type SecretKind,
-} from '../signing/index.ts'
-import type { ShownSecret } from './endpoint.ts'
+} from '../signing/encryption.ts'
+import { newSecret, publicKeyOf, type SecretKind } from '../signing/secret.ts'
+import type { By, ShownSecret } from './endpoint.ts'
 
 /**
- * The keys that secrets are encrypted with: of the option, or else of the environment. Several are separated by commas,
- * the newest first. `undefined` where there is none, which is enough for those who touch no secret.
+ * Reads the encryption keys from the option, or else from the environment. Several are separated by commas, the newest
+ * first. Returns undefined if there is none, which is fine for callers that touch no secret.
  */
-export function keysOf(
+export function readSecretKeys(
   given: string | undefined,
   environment: Readonly<Record<string, string | undefined>> = process.env,
 ): SecretKeys | undefined {
@@ -25,8 +27,8 @@ export function keysOf(
   return secretKeys(text.split(',').map((key) => key.trim()))
 }
 
-/** Refuses to go on without a key: a secret is never stored as it is. */
-export function neededKeys(keys: SecretKeys | undefined): SecretKeys {
+/** Throws if there is no key: a secret is never stored in plain text. */
+export function requireSecretKeys(keys: SecretKeys | undefined): SecretKeys {
   if (keys !== undefined) return keys
   throw new LeaseholdError(
     'SECRET_KEY_INVALID',
@@ -37,19 +39,20 @@ export function neededKeys(keys: SecretKeys | undefined): SecretKeys {
   )
 }
 
-export interface KeptSecret {
+export interface EncryptedSecret {
+  /** What the caller is shown, once. */
   readonly shown: ShownSecret
-  /** As it is stored. */
+  /** What is stored. */
   readonly stored: string
 }
 
-/** The secret that was given, or a new one, encrypted for this endpoint alone. */
-export function keepSecret(
+/** Encrypts the given secret, or a new one, for this endpoint only. */
+export function encryptSecret(
   keys: SecretKeys,
   endpointId: string,
   signing: SecretKind,
   given: string | undefined,
-): KeptSecret {
+): EncryptedSecret {
   const secret = given ?? newSecret(signing)
   return {
     shown: { secret, publicKey: signing === 'v1a' ? publicKeyOf(secret) : null },
@@ -57,15 +60,79 @@ export function keepSecret(
   }
 }
 
-/** What is stored, under the newest key: rotating a secret is also the moment at which an old key gets out of use. */
-export function kept(keys: SecretKeys, endpointId: string, stored: string): string {
+/** Encrypts a stored secret with the newest key. */
+export function reencrypt(keys: SecretKeys, endpointId: string, stored: string): string {
   return encrypt(keys, decrypt(keys, stored, endpointId), endpointId)
 }
 
-/** What receivers of this endpoint verify with; null for a shared secret, or without a key to open it. */
+/** The public key that receivers of this endpoint verify with; null for a shared secret, or without an encryption key. */
 export function publicKeyIn(
   keys: SecretKeys | undefined,
   { id, signing, secret }: { readonly id: string; readonly signing: SecretKind; readonly secret: string },
 ): string | null {
   return keys === undefined || signing !== 'v1a' ? null : publicKeyOf(decrypt(keys, secret, id))
+}
+
+/** How many endpoints one transaction locks. */
+const REENCRYPT_BATCH = 200
+
+interface SecretsRow {
+  readonly id: string
+  readonly secret: string
+  readonly previous: string | null
+}
+
+/** Encrypts with the newest key every secret that an older key encrypted. Returns how many endpoints were changed. */
+export async function reencryptSecrets(
+  db: Database,
+  schema: string,
+  keys: SecretKeys,
+  by: By,
+): Promise<number> {
+  let changed = 0
+  let after: string | undefined = '00000000-0000-0000-0000-000000000000'
+  while (after !== undefined) {
+    const batch: ReencryptedBatch = await reencryptBatch(db, schema, keys, by, after)
+    changed += batch.changed
+    after = batch.last
+  }
+  return changed
+}
+
+interface ReencryptedBatch {
+  /** The id of the last endpoint of the batch; undefined when there was none. */
+  readonly last: string | undefined
+  readonly changed: number
+}
+
+async function reencryptBatch(
+  db: Database,
+  schema: string,
+  keys: SecretKeys,
+  by: By,
+  after: string,
+): Promise<ReencryptedBatch> {
+  const table = quoteQualified(schema, 'webhook_endpoints')
+  return db.transaction(async (tx) => {
+    const { rows } = await tx.query<SecretsRow>({
+      text: `select e.id::text as id, secret, previous_secret as previous from ${table} as e
+where e.id > $1::uuid order by e.id limit ${REENCRYPT_BATCH} for update`,
+      values: [after],
+    })
+    const older = rows.filter(({ secret, previous }) =>
+      [secret, previous].some((text) => text !== null && !isUnderNewestKey(keys, text)),
+    )
+    for (const { id, secret, previous } of older) {
+      await tx.query({
+        text: `update ${table} set secret = $2, previous_secret = $3, updated_at = now() where id = $1`,
+        values: [id, reencrypt(keys, id, secret), previous === null ? null : reencrypt(keys, id, previous)],
+      })
+    }
+    if (older.length > 0) {
+      const { principal, reason } = by
+      const details = { ...(reason === undefined ? {} : { reason }), endpoints: older.map(({ id }) => id) }
+      await audit(tx, schema, { principal, action: 'webhooks.endpoint.encrypt', target: null, details })
+    }
+    return { last: rows.at(-1)?.id, changed: older.length }
+  })
 }

@@ -2,9 +2,9 @@ import fc from 'fast-check'
 import ipaddr from 'ipaddr.js'
 import { describe, expect, it } from 'vitest'
 
-import { isPublicUnicast, reasonNotPublic } from './address.ts'
+import { reasonNotPublic } from './address.ts'
 
-/** Written down a second time, from the registries, so that a slip in one list is not confirmed by itself. */
+/** Copied from the registries a second time, so that a mistake in one list is found by the other. */
 const NOT_PUBLIC_4 = [
   '0.0.0.0/8',
   '10.0.0.0/8',
@@ -95,10 +95,14 @@ function isIn(value: bigint, { first, last }: Span): boolean {
   return value >= first && value <= last
 }
 
+function isPublicUnicast(address: string): boolean {
+  return reasonNotPublic(address) === undefined
+}
+
 const spans4 = NOT_PUBLIC_4.map(span)
 const spans6 = NOT_PUBLIC_6.map(span)
 
-describe('every range that is not public unicast', () => {
+describe('ranges that are not public unicast', () => {
   it.each([...NOT_PUBLIC_4, ...NOT_PUBLIC_6])('%s is refused from its first to its last address', (cidr) => {
     const { first, last, size } = span(cidr)
     for (const value of [first, (first + last) / 2n, last]) {
@@ -106,7 +110,7 @@ describe('every range that is not public unicast', () => {
     }
   })
 
-  it.each(NOT_PUBLIC_4)('the addresses beside %s are public, unless another range has them', (cidr) => {
+  it.each(NOT_PUBLIC_4)('the addresses next to %s are public, unless they are in another range', (cidr) => {
     const { first, last } = span(cidr)
     for (const value of [first - 1n, last + 1n].filter((n) => n >= 0n && n < 1n << 32n)) {
       const text = toText(value, 32)
@@ -114,7 +118,7 @@ describe('every range that is not public unicast', () => {
     }
   })
 
-  it('of IPv4, all the rest is public', () => {
+  it('every other IPv4 address is public', () => {
     fc.assert(
       fc.property(fc.bigInt({ min: 0n, max: (1n << 32n) - 1n }), (value) => {
         expect(isPublicUnicast(toText(value, 32))).toBe(!spans4.some((range) => isIn(value, range)))
@@ -123,7 +127,7 @@ describe('every range that is not public unicast', () => {
     )
   })
 
-  it('of IPv6, what is public lies in 2000::/3 and in none of the ranges', () => {
+  it('the public IPv6 addresses are those in 2000::/3 that are in none of the ranges', () => {
     const { first, last } = span('2000::/3')
     fc.assert(
       fc.property(fc.bigInt({ min: first, max: last }), (value) => {
@@ -167,11 +171,11 @@ describe('an IPv4 address inside an IPv6 address', () => {
     ['ISATAP', '2606:4700::5efe:10.0.0.1'],
     ['ISATAP, universal', '2606:4700::200:5efe:8.8.8.8'],
     ['ISATAP, link-local', 'fe80::5efe:127.0.0.1'],
-  ])('%s is refused: %s', (_form, address) => {
+  ])('an embedded IPv4 address is refused (%s): %s', (_form, address) => {
     expect(reasonNotPublic(address)).toEqual(expect.any(String))
   })
 
-  it('is what counts, where it is mapped or translated by the well-known prefix', () => {
+  it('a mapped address and the well-known NAT64 prefix are judged by the embedded IPv4 address', () => {
     expect(reasonNotPublic('::ffff:8.8.8.8')).toBeUndefined()
     expect(reasonNotPublic('64:ff9b::8.8.8.8')).toBeUndefined()
     expect(reasonNotPublic('64:ff9b::10.0.0.1')).toBe('NAT64 of 10.0.0.1, private')
@@ -189,6 +193,6 @@ it.each([
   ['[::1]', 'not an address'],
   ['example.com', 'not an address'],
   ['', 'not an address'],
-])('%j is no plain address and refused', (text, reason) => {
+])('%j is refused because it is not a plain address', (text, reason) => {
   expect(reasonNotPublic(text)).toBe(reason)
 })

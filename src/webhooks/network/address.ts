@@ -1,6 +1,6 @@
 /**
- * Whether an address is one of the public internet's hosts. The tables of the registries change and libraries lag
- * behind, so two judges must agree: the ranges below, from the IANA special-purpose registries, and ipaddr.js.
+ * Whether an address belongs to a host on the public internet. The registries change and libraries lag, so two sources
+ * must agree that an address is public: the ranges below, from the IANA special-purpose registries, and ipaddr.js.
  */
 import { isIP } from 'node:net'
 
@@ -9,13 +9,13 @@ import ipaddr from 'ipaddr.js'
 export type Address = ipaddr.IPv4 | ipaddr.IPv6
 export type Range = readonly [network: Address, bits: number]
 
-/** What is not public unicast in IPv4, and what it is instead. */
+/** The ranges of IPv4 that are not public unicast, and what they are for. */
 const IPV4: readonly (readonly [cidr: string, what: string])[] = [
   ['0.0.0.0/8', 'this network'],
   ['10.0.0.0/8', 'private'],
   ['100.64.0.0/10', 'shared behind carrier-grade NAT'],
   ['127.0.0.0/8', 'loopback'],
-  // Azure answers its machines from here, keys included; the address looks public.
+  // Azure serves its virtual machines from this address, keys included, although the address looks public.
   ['168.63.129.16/32', 'the platform address of Azure'],
   ['169.254.0.0/16', 'link-local, where clouds keep their metadata'],
   ['172.16.0.0/12', 'private'],
@@ -34,7 +34,7 @@ const IPV4: readonly (readonly [cidr: string, what: string])[] = [
   ['240.0.0.0/4', 'reserved'],
 ]
 
-/** The same in IPv6. Outside 2000::/3 nothing is public anyway: those are here only for a better message. */
+/** The same for IPv6. Nothing outside 2000::/3 is public; such ranges are listed only for a better message. */
 const IPV6: readonly (readonly [cidr: string, what: string])[] = [
   ['::/128', 'unspecified'],
   ['::1/128', 'loopback'],
@@ -63,15 +63,15 @@ const GLOBAL_UNICAST = ipaddr.parseCIDR('2000::/3')
 const NAT64 = ipaddr.parseCIDR('64:ff9b::/96')
 
 /**
- * The address, an IPv4-mapped one as the IPv4 address it is. Nothing for what is no plain address: ipaddr.js would
- * also take octal, hexadecimal and short forms, and a zone id names an interface of this machine.
+ * Parses a plain address; an IPv4-mapped address is returned as IPv4. Returns undefined for the octal, hexadecimal and
+ * short forms that ipaddr.js would accept, and for an address with a zone id, which names an interface of this machine.
  */
 export function parseAddress(text: string): Address | undefined {
   if (isIP(text) === 0 || text.includes('%')) return undefined
   return isIP(text) === 4 ? ipaddr.IPv4.parse(text) : ipaddr.process(withoutDots(text))
 }
 
-/** ipaddr.js takes ::8.8.8.8 for ::ffff:8.8.8.8; the kernel does not. In hexadecimal there is no doubt. */
+/** ipaddr.js reads ::8.8.8.8 as ::ffff:8.8.8.8; the kernel does not. The hexadecimal form is unambiguous. */
 function withoutDots(text: string): string {
   return new URL(`http://[${text}]`).hostname.slice(1, -1)
 }
@@ -80,19 +80,15 @@ export function isWithin(address: Address, [network, bits]: Range): boolean {
   return address.kind() === network.kind() && address.match(network, bits)
 }
 
-/** Why this is not the address of a public host; undefined when it is. */
+/** Why this is not the address of a public host; undefined when it is one. */
 export function reasonNotPublic(text: string): string | undefined {
   const address = parseAddress(text)
   if (address === undefined) return text.includes('%') ? 'bound to an interface' : 'not an address'
   return reasonOf(address)
 }
 
-export function isPublicUnicast(text: string): boolean {
-  return reasonNotPublic(text) === undefined
-}
-
 function reasonOf(address: Address): string | undefined {
-  // Where a network has IPv6 only, every host of IPv4 is reached so: what counts is whom it leads to.
+  // An IPv6-only network reaches every IPv4 host through NAT64, so the embedded IPv4 address decides.
   if (isWithin(address, NAT64)) return ofNat64(address)
   const listed = NOT_PUBLIC.find(({ range }) => isWithin(address, range))
   if (listed !== undefined) return listed.what
@@ -110,7 +106,7 @@ function ofNat64(address: Address): string | undefined {
   return reason === undefined ? undefined : `NAT64 of ${embedded.toString()}, ${reason}`
 }
 
-/** RFC 5214: an interface id of 0000:5efe and an IPv4 address, under any prefix; two bits of it may differ. */
+/** RFC 5214: an interface id of 0000:5efe and an IPv4 address, under any prefix; two of its bits may be set. */
 function isIsatap({ parts }: ipaddr.IPv6): boolean {
   const [high = -1, low = -1] = parts.slice(4)
   return (high & 0xfcff) === 0 && low === 0x5efe

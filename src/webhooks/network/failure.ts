@@ -1,4 +1,4 @@
-/** Why no answer came. Expected, so `post` returns it; inside this folder it travels as an error. */
+/** Why no response came. `post` returns a failure as a value; inside this folder it is thrown as an error. */
 import { errors } from 'undici'
 
 export type FailureCode =
@@ -14,22 +14,22 @@ export type FailureCode =
   | 'connect'
   /** No TLS: the certificate, the name in it, the handshake. Nothing was sent. */
   | 'tls'
-  /** The egress proxy is away or refused. Nothing was sent. */
+  /** The egress proxy could not be reached, or refused. Nothing was sent. */
   | 'proxy'
-  /** A deadline passed: of the connection, the head of the answer, or the whole. */
+  /** A deadline passed: of the connection, of the response's head, or of the whole request. */
   | 'timeout'
-  /** The connection ended before the head of the answer was complete. */
+  /** The connection ended before the head of the response was complete. */
   | 'reset'
-  /** The head of the answer is larger than it may be. */
+  /** The head of the response is larger than `maxHeaderBytes`. */
   | 'headersTooLarge'
-  /** The answer is not HTTP. */
+  /** The response is not HTTP. */
   | 'protocol'
-  /** The poster was closed meanwhile. */
+  /** The poster was closed in the meantime. */
   | 'closed'
 
 export class NetworkFailure extends Error {
   override readonly name = 'NetworkFailure'
-  /** Not `code`: undici reads that, and would connect again for some values. */
+  /** Not named `code`: undici reads that property, and reconnects for some values. */
   readonly failure: FailureCode
 
   constructor(failure: FailureCode, message: string, cause?: unknown) {
@@ -38,7 +38,7 @@ export class NetworkFailure extends Error {
   }
 }
 
-/** What an error of undici or of a socket means. Errors of the connector say so themselves. */
+/** The failure that an error of undici or of a socket stands for. */
 export function failureOf(error: unknown): { readonly code: FailureCode; readonly message: string } {
   if (error instanceof NetworkFailure) return { code: error.failure, message: error.message }
   if (error instanceof errors.HeadersOverflowError) {
@@ -55,7 +55,7 @@ export function failureOf(error: unknown): { readonly code: FailureCode; readonl
   return { code: 'reset', message: `the connection ended before the answer: ${message}` }
 }
 
-/** Of several failures at once, such as one per address, Node's message is empty: the first one's is not. */
+/** The message of an error. Node gives an empty one for several failures at once, such as one for each address. */
 export function messageOf(error: unknown): string {
   if (error instanceof AggregateError && error.message === '') return messageOf(error.errors[0])
   return error instanceof Error ? error.message : String(error)

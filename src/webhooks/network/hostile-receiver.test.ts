@@ -9,13 +9,12 @@ import {
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { recordingDialler, resolveNothing } from '../../../test/support/recording-dialler.ts'
 import { testCertificate } from '../../../test/support/test-certificate.ts'
-import type { PostLimits } from './limits.ts'
 import { LOOPBACK, networkPolicy } from './policy.ts'
-import { createPoster, type PosterOptions } from './post.ts'
+import { createPoster, type PosterOptions, type PostLimits } from './post.ts'
 
 useQuietProcess()
 
-/** Longer than a test may take: where a cap or another time does not hold, it shows. */
+/** Longer than a test may take, so that a limit that is not enforced makes the test fail. */
 const NEVER_MS = 3_600_000
 const PATIENT = { timeoutMs: NEVER_MS }
 const UNLIMITED = { headTimeoutMs: NEVER_MS, bodyTimeoutMs: NEVER_MS }
@@ -41,13 +40,13 @@ function poster(limits: Partial<PostLimits> = {}, options: Partial<PosterOptions
 async function outcome(hostility: Hostility, timeoutMs: number, limits: Partial<PostLimits> = {}) {
   const receiver = await startHostileReceiver(hostility)
   const reply = await poster(limits).post(receiver.url, MESSAGE, { timeoutMs })
-  // It is gone, and not only given up: a connection that stays is a leak.
+  // The connection must be closed: one that stays open is a leak.
   await receiver.deserted()
   return reply
 }
 
-describe('a receiver that takes its time', () => {
-  it('that never answers costs the deadline', async () => {
+describe('slow receivers', () => {
+  it('a receiver that never answers costs the timeout of the request', async () => {
     expect(await outcome('neverAnswers', 200)).toMatchObject({
       kind: 'failed',
       code: 'timeout',
@@ -55,7 +54,7 @@ describe('a receiver that takes its time', () => {
     })
   })
 
-  it('that never answers costs no more than the head may take', async () => {
+  it('a receiver that never answers costs no more than headTimeoutMs', async () => {
     expect(await outcome('neverAnswers', NEVER_MS, { headTimeoutMs: 200 })).toMatchObject({
       kind: 'failed',
       code: 'timeout',
@@ -63,22 +62,22 @@ describe('a receiver that takes its time', () => {
     })
   })
 
-  it('that answers a byte a second costs the deadline', async () => {
+  it('a receiver that answers one byte per second costs the timeout of the request', async () => {
     expect(await outcome('answersByteByByte', 1_500)).toMatchObject({ kind: 'failed', code: 'timeout' })
   })
 
-  it('that goes on with interim answers costs the deadline', async () => {
+  it('a receiver that sends interim responses without end costs the timeout of the request', async () => {
     expect(await outcome('endlessInterim', 300)).toMatchObject({ kind: 'failed', code: 'timeout' })
   })
 
-  it('that does not read costs the deadline', async () => {
+  it('a receiver that does not read the request costs the timeout of the request', async () => {
     const receiver = await startDeafReceiver()
     const message = { headers: {}, body: Buffer.alloc(32 * 1_024 * 1_024) }
     const reply = await poster().post(receiver.url, message, { timeoutMs: 300 })
     expect(reply).toMatchObject({ kind: 'failed', code: 'timeout' })
   })
 
-  it('whose body comes a byte a second has answered, and the body costs its own time', async () => {
+  it('a body of one byte per second costs bodyTimeoutMs, and the status counts', async () => {
     expect(await outcome('bodyByteByByte', NEVER_MS, { bodyTimeoutMs: 100 })).toMatchObject({
       kind: 'answered',
       status: 200,
@@ -86,7 +85,7 @@ describe('a receiver that takes its time', () => {
     })
   })
 
-  it('whose body is not done by the deadline has answered all the same', async () => {
+  it('a body that is incomplete at the timeout of the request is truncated, and the status counts', async () => {
     expect(await outcome('bodyByteByByte', 2_500)).toMatchObject({
       kind: 'answered',
       status: 200,
@@ -95,8 +94,8 @@ describe('a receiver that takes its time', () => {
   })
 })
 
-describe('a receiver that says too much', () => {
-  it('a body without an end is read to the cap, and the status counts', async () => {
+describe('receivers that send too much', () => {
+  it('an endless body is read up to maxResponseBytes, and the status counts', async () => {
     expect(await outcome('endlessBody', NEVER_MS)).toMatchObject({
       kind: 'answered',
       status: 200,
@@ -112,17 +111,17 @@ describe('a receiver that says too much', () => {
     })
   })
 
-  it('a head without an end is given up at its bound', async () => {
+  it('an endless head fails at maxHeaderBytes', async () => {
     expect(await outcome('endlessHead', NEVER_MS)).toMatchObject({ kind: 'failed', code: 'headersTooLarge' })
   })
 
-  it('a head that ends is given up too, where the bound is lower', async () => {
+  it('a head that is larger than maxHeaderBytes fails', async () => {
     const expected = { kind: 'failed', code: 'headersTooLarge' }
     expect(await outcome('largeHead', NEVER_MS, { maxHeaderBytes: 2_048 })).toMatchObject(expected)
     expect(await outcome('largeHead', NEVER_MS, { keepAliveMs: 1 })).toMatchObject({ kind: 'answered' })
   })
 
-  it('bytes that are no text are kept as text without controls, and nothing is unpacked', async () => {
+  it('the excerpt is text without control characters, and compressed bodies are not unpacked', async () => {
     expect(await outcome('answersNonsense', NEVER_MS, { keepAliveMs: 1 })).toMatchObject({
       kind: 'answered',
       excerpt: '[31m\ufffd\ufffd hi',
@@ -131,7 +130,7 @@ describe('a receiver that says too much', () => {
   })
 })
 
-describe('a receiver that breaks off', () => {
+describe('receivers that break off', () => {
   it.each<[Hostility, object]>([
     ['closes', { kind: 'failed', code: 'reset' }],
     ['resetsMidHead', { kind: 'failed', code: 'reset' }],
@@ -139,11 +138,11 @@ describe('a receiver that breaks off', () => {
     ['closesMidBody', { kind: 'answered', status: 200, truncated: true }],
     ['speaksAnotherProtocol', { kind: 'failed', code: 'protocol' }],
     ['changesProtocol', { kind: 'failed', code: 'protocol' }],
-  ])('%s', async (hostility, expected) => {
+  ])('a receiver that breaks off (%s) has the expected reply', async (hostility, expected) => {
     expect(await outcome(hostility, NEVER_MS)).toMatchObject(expected)
   })
 
-  it('and one that is not there', async () => {
+  it('a receiver that cannot be reached is a failure', async () => {
     const receiver = await startHostileReceiver('closes')
     await receiver.stop()
     expect(await poster().post(receiver.url, MESSAGE, PATIENT)).toMatchObject({
@@ -154,7 +153,7 @@ describe('a receiver that breaks off', () => {
   })
 })
 
-it('a redirect to the metadata of a cloud is an answer and not followed', async () => {
+it('a redirect to cloud metadata is not followed', async () => {
   // Nothing but 127.0.0.1 was dialled: the poster of every test here checks that.
   expect(await outcome('redirectsToMetadata', NEVER_MS)).toMatchObject({ kind: 'answered', status: 307 })
 })
@@ -165,7 +164,7 @@ describe('TLS', () => {
   const resolve = async () => ['127.0.0.1']
   const trusting = { resolve, tls: { ca: [right.cert, wrongName.cert] } }
 
-  it('a trusted certificate of the right name is answered to, and the name is the one of the URL', async () => {
+  it('a trusted certificate with the name of the URL is accepted, and SNI has that name', async () => {
     const names: string[] = []
     const receiver = await startTlsReceiver({
       ...right,
@@ -184,7 +183,7 @@ describe('TLS', () => {
     expect(await poster({}, trusting).post(receiver.url, MESSAGE, PATIENT)).toMatchObject({ status: 200 })
   })
 
-  it('a certificate of another name gets nothing, although the address is right', async () => {
+  it('nothing is sent to a receiver whose certificate has another name', async () => {
     const receiver = await startTlsReceiver(wrongName)
     const url = `https://receiver.test:${receiver.port}/`
     const reply = await poster({}, trusting).post(url, MESSAGE, PATIENT)
@@ -192,7 +191,7 @@ describe('TLS', () => {
     await receiver.deserted()
   })
 
-  it('a certificate that nobody vouches for gets nothing', async () => {
+  it('nothing is sent to a receiver whose certificate is not trusted', async () => {
     const receiver = await startTlsReceiver(right)
     const url = `https://receiver.test:${receiver.port}/`
     expect(await poster({}, { resolve }).post(url, MESSAGE, PATIENT)).toMatchObject({ code: 'tls' })
@@ -200,7 +199,7 @@ describe('TLS', () => {
   })
 
   it.each<Hostility>(['speaksAnotherProtocol', 'closes', 'answersNonsense'])(
-    'a port without TLS gets nothing of the request: %s',
+    'nothing of an https request is sent to a port without TLS: %s',
     async (hostility) => {
       const receiver = await startHostileReceiver(hostility)
       const url = receiver.url.replace('http:', 'https:')
@@ -210,7 +209,7 @@ describe('TLS', () => {
     },
   )
 
-  it('a handshake that never ends costs the time of a connection', async () => {
+  it('a TLS handshake that never ends costs connectTimeoutMs', async () => {
     const receiver = await startHostileReceiver('neverAnswers')
     const url = receiver.url.replace('http:', 'https:')
     const reply = await poster({ connectTimeoutMs: 200 }).post(url, MESSAGE, PATIENT)
@@ -219,7 +218,7 @@ describe('TLS', () => {
   })
 })
 
-it('one that never answers does not hold up another', async () => {
+it('a receiver that never answers does not delay others', async () => {
   const silent = await startHostileReceiver('neverAnswers')
   const other = await startHostileReceiver('answersNonsense')
   const made = poster()

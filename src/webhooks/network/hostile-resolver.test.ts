@@ -4,9 +4,9 @@ import { startHostileReceiver } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { recordingDialler, type RecordingOptions } from '../../../test/support/recording-dialler.ts'
 import { startCountingReceiver } from '../../../test/support/counting-receiver.ts'
-import type { Resolve } from './open.ts'
 import { networkPolicy, type NetworkPolicyOptions } from './policy.ts'
 import { createPoster } from './post.ts'
+import type { Resolve } from './resolve.ts'
 
 useQuietProcess()
 
@@ -19,7 +19,7 @@ interface Setting extends RecordingOptions, NetworkPolicyOptions {
   readonly resolve: Resolve
 }
 
-/** A poster of the usual policy, but that http is open, on a dialler that opens nothing but stand-ins. */
+/** A poster with the default policy and http, on a dialler that connects to stand-ins only. */
 function poster({ resolve, standIns = {}, loopback = false, ...policy }: Setting) {
   const recorder = recordingDialler({ standIns, loopback })
   const made = createPoster({
@@ -32,7 +32,7 @@ function poster({ resolve, standIns = {}, loopback = false, ...policy }: Setting
   return { ...made, ...recorder }
 }
 
-/** Answers these, one after the other; the last one for ever. */
+/** Returns these answers one after the other, and the last one from then on. */
 function answering(...answers: readonly (readonly string[])[]): Resolve & { readonly asked: string[] } {
   const asked: string[] = []
   const resolve: Resolve = async (host) => {
@@ -43,7 +43,7 @@ function answering(...answers: readonly (readonly string[])[]): Resolve & { read
 }
 
 describe('DNS rebinding', () => {
-  it('a name that is public first and private next is refused when it is private', async () => {
+  it('a name that resolves to a public address first and a private one next is refused the second time', async () => {
     const publicOne = await startCountingReceiver({ keepAlive: false })
     const internal = await startCountingReceiver()
     const resolve = answering([PUBLIC], ['127.0.0.1'])
@@ -59,7 +59,7 @@ describe('DNS rebinding', () => {
     expect(internal.requests).toEqual([])
   })
 
-  it('a connection resolves once, and goes to the address that was judged', async () => {
+  it('a connection resolves its name once, and goes to the address that was checked', async () => {
     const publicOne = await startCountingReceiver()
     const resolve = answering([PUBLIC], ['127.0.0.1'])
     const target = poster({ resolve, standIns: { [PUBLIC]: publicOne.port } })
@@ -69,7 +69,7 @@ describe('DNS rebinding', () => {
     expect(publicOne.requests[0]?.headers.host).toBe('rebind.test:8080')
   })
 
-  it('a dialler that ends up elsewhere gets nothing to send', async () => {
+  it('nothing is sent if the socket is connected to another address', async () => {
     const internal = await startHostileReceiver('neverAnswers')
     // As if the system had redirected the connection: the socket says 127.0.0.1.
     const { dial } = recordingDialler({ loopback: true })
@@ -88,7 +88,7 @@ describe('DNS rebinding', () => {
   })
 })
 
-describe('an answer with one address that is not permitted is refused whole', () => {
+describe('answers with one refused address', () => {
   it.each([
     [[PUBLIC, '127.0.0.1']],
     [['127.0.0.1', PUBLIC]],
@@ -96,7 +96,7 @@ describe('an answer with one address that is not permitted is refused whole', ()
     [[PUBLIC, '10.0.0.7']],
     [[PUBLIC, 'nonsense']],
     [[PUBLIC, '8.8.8.8', '1.1.1.1', '9.9.9.9', '8.8.4.4', '169.254.169.254']],
-  ])('%j', async (addresses) => {
+  ])('the answer %j is refused whole', async (addresses) => {
     const target = poster({ resolve: answering(addresses) })
     expect(await target.post('http://mixed.test/', MESSAGE, PATIENT)).toMatchObject({
       code: 'refusedAddress',
@@ -105,7 +105,7 @@ describe('an answer with one address that is not permitted is refused whole', ()
   })
 })
 
-describe('a name that leads inside is refused in every form of the answer', () => {
+describe('names that resolve to internal addresses', () => {
   it.each([
     '127.0.0.1',
     '0.0.0.0',
@@ -135,7 +135,7 @@ describe('a name that leads inside is refused in every form of the answer', () =
     '2130706433',
     'localhost',
     '',
-  ])('%j', async (address) => {
+  ])('a name that resolves to %j is refused', async (address) => {
     const target = poster({ resolve: answering([address]) })
     expect(await target.post('http://inside.test/', MESSAGE, PATIENT)).toMatchObject({
       code: 'refusedAddress',
@@ -153,7 +153,7 @@ it.each([
   '[::ffff:7f00:1]',
   '169.254.169.254',
   'localhost',
-])('the host %s is refused, and nobody is asked about it', async (host) => {
+])('the host %s is refused without resolving it', async (host) => {
   const resolve = answering([PUBLIC])
   const target = poster({ resolve })
   expect(await target.post(`http://${host}/`, MESSAGE, PATIENT)).toMatchObject({ code: 'refusedAddress' })
@@ -166,7 +166,7 @@ it.each([
   ['[::ffff:93.184.216.34]', PUBLIC, 4],
   ['93.184.55330', PUBLIC, 4],
 ])(
-  'a public address in the URL is dialled in the form in which it was judged: %s',
+  'a public address in the URL is dialled in the form that was checked: %s',
   async (host, address, family) => {
     const receiver = await startCountingReceiver()
     const resolve = answering([])
@@ -177,7 +177,7 @@ it.each([
   },
 )
 
-it('plain http goes to the allow-list only, whatever a name says', async () => {
+it('http goes only to addresses in the allow list, whatever a name resolves to', async () => {
   const inside = await startCountingReceiver()
   const settings = { allowHttp: false, allow: ['127.0.0.0/8'], loopback: true }
   const url = `http://dev.test:${inside.port}/`
@@ -189,7 +189,7 @@ it('plain http goes to the allow-list only, whatever a name says', async () => {
 })
 
 describe('several addresses', () => {
-  it('are tried in their order until one answers', async () => {
+  it('several addresses are tried in order until one connects', async () => {
     const receiver = await startCountingReceiver()
     const target = poster({
       resolve: answering([PUBLIC_6, '8.8.8.8', PUBLIC]),
@@ -203,7 +203,7 @@ describe('several addresses', () => {
     ])
   })
 
-  it('are not tried without an end', async () => {
+  it('at most four addresses are tried', async () => {
     const many = Array.from({ length: 200 }, (_, i) => `8.8.8.${i}`)
     const target = poster({ resolve: answering(many) })
     expect(await target.post('http://many.test/', MESSAGE, PATIENT)).toMatchObject({ code: 'connect' })
@@ -212,22 +212,22 @@ describe('several addresses', () => {
 })
 
 describe('a name that does not resolve', () => {
-  it('for an error, or for no address', async () => {
+  it('a name that does not resolve, or has no address, is a failure', async () => {
     const failing: Resolve = async () => {
-      throw new Error('queryA ESERVFAIL gone.test')
+      throw new Error('queryA ESERVFAIL unknown.test')
     }
-    expect(await poster({ resolve: failing }).post('http://gone.test/', MESSAGE, PATIENT)).toMatchObject({
+    expect(await poster({ resolve: failing }).post('http://unknown.test/', MESSAGE, PATIENT)).toMatchObject({
       code: 'dns',
-      message: 'cannot resolve gone.test: queryA ESERVFAIL gone.test',
+      message: 'cannot resolve unknown.test: queryA ESERVFAIL unknown.test',
     })
     expect(
-      await poster({ resolve: answering([]) }).post('http://gone.test/', MESSAGE, PATIENT),
+      await poster({ resolve: answering([]) }).post('http://unknown.test/', MESSAGE, PATIENT),
     ).toMatchObject({
       code: 'dns',
     })
   })
 
-  it('ever, costs the time of a connection', async () => {
+  it('a name that never resolves costs the connect timeout', async () => {
     const recorder = recordingDialler()
     const made = createPoster({
       policy: networkPolicy(),

@@ -7,9 +7,15 @@ import { startHostileReceiver } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { startCountingReceiver } from '../../../test/support/counting-receiver.ts'
 import { recordingDialler, resolveNothing } from '../../../test/support/recording-dialler.ts'
-import type { PostLimits } from './limits.ts'
 import { LOOPBACK, networkPolicy } from './policy.ts'
-import { createPoster, type Message } from './post.ts'
+import {
+  createPoster,
+  endpointHeaders,
+  excerptOf,
+  headersProblem,
+  type Message,
+  type PostLimits,
+} from './post.ts'
 
 useQuietProcess()
 
@@ -31,8 +37,8 @@ function poster(limits: Partial<PostLimits> = {}) {
   return made
 }
 
-describe('what arrives', () => {
-  it('is the body as it is and the headers, and what is answered comes back', async () => {
+describe('requests', () => {
+  it('the request has the given body and headers, and the reply has the response', async () => {
     const receiver = await startCountingReceiver({
       answer: (_request, response) =>
         response.writeHead(503, { 'retry-after': 'Sun, 01 Mar 2026 12:00:30 GMT' }).end('later\nplease'),
@@ -55,7 +61,7 @@ describe('what arrives', () => {
     ])
   })
 
-  it('may be bytes, or nothing', async () => {
+  it('the body may be bytes, or empty', async () => {
     const receiver = await startCountingReceiver()
     const target = poster()
     await target.post(receiver.url, { headers: {}, body: Buffer.from('€') }, PATIENT)
@@ -66,7 +72,7 @@ describe('what arrives', () => {
     ])
   })
 
-  it('a Retry-After longer than any is not passed on', async () => {
+  it('a Retry-After that is too long is ignored', async () => {
     const receiver = await startCountingReceiver({
       answer: (_request, response) => response.writeHead(503, { 'retry-after': '9'.repeat(65) }).end(),
     })
@@ -74,7 +80,7 @@ describe('what arrives', () => {
   })
 })
 
-describe('a header that would break the request', () => {
+describe('headers that would break the request', () => {
   it.each<[string, string]>([
     ['x-a', 'b\r\nx-injected: secret'],
     ['x-a', 'b\nsecret'],
@@ -84,7 +90,7 @@ describe('a header that would break the request', () => {
     ['transfer-encoding', 'chunked'],
     ['content-length', '1'],
     ['expect', '100-continue'],
-  ])('%j: %j is refused before anything is sent', async (name, value) => {
+  ])('the header %j: %j is refused before anything is sent', async (name, value) => {
     const receiver = await startCountingReceiver()
     const reply = await poster().post(receiver.url, { headers: { [name]: value }, body: '' }, PATIENT)
     expect(reply).toMatchObject({ kind: 'failed', code: 'invalidHeaders' })
@@ -93,29 +99,29 @@ describe('a header that would break the request', () => {
   })
 })
 
-it('a URL that cannot be called is a failure that names the reason, and never the path', async () => {
+it('a URL that cannot be called fails with the reason, which does not repeat the path', async () => {
   const reply = await poster().post('ftp://receiver.test/secret', MESSAGE, PATIENT)
   expect(reply).toMatchObject({ kind: 'failed', code: 'invalidUrl' })
   expect(JSON.stringify(reply)).not.toContain('secret')
 })
 
 describe('connections', () => {
-  it('are used again', async () => {
+  it('connections are reused', async () => {
     const receiver = await startCountingReceiver()
     const target = poster({ keepAliveMs: 60_000 })
     for (let i = 0; i < 10; i += 1) await target.post(receiver.url, MESSAGE, PATIENT)
     expect(receiver.connections).toBe(1)
   })
 
-  it('are closed when idle, even if the server would keep them for longer', async () => {
+  it('idle connections are closed, even if the server allows a longer keep-alive', async () => {
     const receiver = await startCountingReceiver()
     await poster({ keepAliveMs: 50 }).post(receiver.url, MESSAGE, PATIENT)
     await eventually(async () => expect(receiver.open).toBe(0))
   })
 
-  it('are kept no more than may be for one origin, and none is waited for', async () => {
-    const receivers = await gathered(20)
-    const target = poster({ keptPerOrigin: 3, keepAliveMs: 60_000 })
+  it('no more than maxIdlePerOrigin connections stay idle, and no request waits for one', async () => {
+    const receivers = await answeringTogether(20)
+    const target = poster({ maxIdlePerOrigin: 3, keepAliveMs: 60_000 })
     const replies = await Promise.all(
       Array.from({ length: 20 }, async () => target.post(receivers.url, MESSAGE, PATIENT)),
     )
@@ -123,14 +129,14 @@ describe('connections', () => {
     await eventually(async () => expect(receivers.open).toBe(3))
   })
 
-  it('are kept no more than may be for all origins', async () => {
+  it('no more than maxIdleConnections stay idle for all origins together', async () => {
     const receivers = await Promise.all(Array.from({ length: 6 }, async () => startCountingReceiver()))
-    const target = poster({ keptConnections: 2, keepAliveMs: 60_000 })
+    const target = poster({ maxIdleConnections: 2, keepAliveMs: 60_000 })
     for (const { url } of receivers) await target.post(url, MESSAGE, PATIENT)
     await eventually(async () => expect(receivers.reduce((sum, { open }) => sum + open, 0)).toBe(2))
   })
 
-  it('of a poster that is closed are closed', async () => {
+  it('closing the poster closes its connections', async () => {
     const receiver = await startCountingReceiver()
     const target = poster({ keepAliveMs: 60_000 })
     await target.post(receiver.url, MESSAGE, PATIENT)
@@ -142,7 +148,7 @@ describe('connections', () => {
     })
   })
 
-  it('a server closed meanwhile are made anew', async () => {
+  it('a connection that the server closed is replaced', async () => {
     const receiver = await startCountingReceiver({ keepAlive: false })
     const target = poster()
     for (let i = 0; i < 3; i += 1) {
@@ -152,8 +158,8 @@ describe('connections', () => {
   })
 })
 
-describe('a signal', () => {
-  it('that fires while the answer is waited for ends it with its reason', async () => {
+describe('signals', () => {
+  it('a signal that fires before the response rejects the request with its reason', async () => {
     const receiver = await startHostileReceiver('neverAnswers')
     const controller = new AbortController()
     const post = poster().post(receiver.url, MESSAGE, { ...PATIENT, signal: controller.signal })
@@ -163,7 +169,7 @@ describe('a signal', () => {
     await receiver.deserted()
   })
 
-  it('that fires during the body ends it with its reason', async () => {
+  it('a signal that fires during the body rejects the request with its reason', async () => {
     const receiver = await startHostileReceiver('bodyByteByByte')
     const controller = new AbortController()
     const post = poster().post(receiver.url, MESSAGE, { ...PATIENT, signal: controller.signal })
@@ -173,7 +179,7 @@ describe('a signal', () => {
     await receiver.deserted()
   })
 
-  it('that has fired already sends nothing', async () => {
+  it('with a signal that has fired already, nothing is sent', async () => {
     const receiver = await startCountingReceiver()
     const signal = AbortSignal.abort(new Error('lease lost'))
     await expect(poster().post(receiver.url, MESSAGE, { ...PATIENT, signal })).rejects.toThrow('lease lost')
@@ -181,9 +187,9 @@ describe('a signal', () => {
   })
 })
 
-describe('while it connects', () => {
-  /** Sockets that connect never. */
-  function stuck(connectTimeoutMs: number) {
+describe('connecting', () => {
+  /** A poster whose sockets never connect. */
+  function neverConnecting(connectTimeoutMs: number) {
     const sockets: Socket[] = []
     const dial = (): Socket => {
       const socket = new Socket()
@@ -200,14 +206,14 @@ describe('while it connects', () => {
     return { made, sockets }
   }
 
-  it('each address has its share of the time, and no socket stays', async () => {
-    const { made, sockets } = stuck(200)
+  it('each address gets an equal part of the connect timeout, and no socket stays open', async () => {
+    const { made, sockets } = neverConnecting(200)
     expect(await made.post('https://stuck.test/', MESSAGE, PATIENT)).toMatchObject({ code: 'timeout' })
     expect(sockets.map(({ destroyed }) => destroyed)).toEqual([true, true])
   })
 
-  it('the deadline and the signal are heard', async () => {
-    const { made } = stuck(60_000)
+  it('the timeout and the signal apply while connecting', async () => {
+    const { made } = neverConnecting(60_000)
     expect(await made.post('https://stuck.test/', MESSAGE, { timeoutMs: 50 })).toMatchObject({
       code: 'timeout',
       message: 'no complete answer within 50 ms',
@@ -218,8 +224,8 @@ describe('while it connects', () => {
     await expect(post).rejects.toThrow('lease lost')
   })
 
-  it('closing gives up', async () => {
-    const { made, sockets } = stuck(60_000)
+  it('closing the poster ends a connection attempt', async () => {
+    const { made, sockets } = neverConnecting(60_000)
     const post = made.post('https://stuck.test/', MESSAGE, PATIENT)
     await eventually(async () => expect(sockets).toHaveLength(1))
     await made.close()
@@ -228,8 +234,8 @@ describe('while it connects', () => {
   })
 })
 
-it.each([{ maxResponseBytes: 0 }, { connectTimeoutMs: Number.NaN }, { keptPerOrigin: 1.5 }])(
-  'limits such as %j are refused',
+it.each([{ maxResponseBytes: 0 }, { connectTimeoutMs: Number.NaN }, { maxIdlePerOrigin: 1.5 }])(
+  'the limits %j are refused',
   (limits) => {
     const attempt = () => createPoster({ policy: networkPolicy(), limits })
     expect(attempt).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
@@ -237,8 +243,112 @@ it.each([{ maxResponseBytes: 0 }, { connectTimeoutMs: Number.NaN }, { keptPerOri
   },
 )
 
-/** A receiver that answers nobody before so many are there. */
-async function gathered(count: number) {
+it.each<[string, readonly (string | readonly number[])[], number, string]>([
+  ['text is unchanged', ['{"ok":', 'true}'], 1_024, '{"ok":true}'],
+  ['the size is limited', ['abcdef'], 4, 'abcd'],
+  ['a character that is cut in two is left out', ['ab€'], 4, 'ab'],
+  ['a character that spans two chunks is whole', [[0xe2, 0x82], [0xac]], 1_024, '€'],
+  ['line breaks become spaces', ['a\r\nb\tc\n'], 1_024, 'a b c'],
+  ['control characters are removed', ['a\0b\u001b[31mc\u0085\u009bd\u007f'], 1_024, 'ab[31mcd'],
+  [
+    'characters that change the direction of text are removed',
+    ['a\u202eb\u2066c\u2028d\u200f'],
+    1_024,
+    'abcd',
+  ],
+  ['bytes that are not UTF-8 are shown as replacement characters', [[0x61, 0xff, 0x62]], 1_024, 'a\ufffdb'],
+  ['an empty body has an empty excerpt', [], 1_024, ''],
+])('excerpt: %s', (_promise, chunks, bytes, expected) => {
+  const given = chunks.map((chunk) =>
+    typeof chunk === 'string' ? Buffer.from(chunk) : Uint8Array.from(chunk),
+  )
+  expect(excerptOf(given, bytes)).toBe(expected)
+})
+
+it('the headers of an endpoint are returned with their names in lower case', () => {
+  expect(endpointHeaders({ Authorization: 'Bearer a b', 'X-Empty': '', 'x-tab': 'a\tb' })).toEqual({
+    authorization: 'Bearer a b',
+    'x-empty': '',
+    'x-tab': 'a\tb',
+  })
+})
+
+describe('headers of endpoints', () => {
+  it.each([
+    ['x-a', 'secret\r\nx-injected: 1'],
+    ['x-a', 'secret\n'],
+    ['x-a', 'secret\r'],
+    ['x-a', 'secret\0'],
+    ['x-a', '\u007fsecret'],
+    ['x-a', 'secrét'],
+    ['x-a', 'secret\u010a'],
+    ['x-a', ' secret'],
+    ['x-a', 'secret '],
+    ['x-a\r\nx-injected', 'secret'],
+    ['x a', 'secret'],
+    ['x:a', 'secret'],
+    ['', 'secret'],
+    ['x-ä', 'secret'],
+  ])('the header %j: %j is refused, and its value is not repeated', (name, value) => {
+    const attempt = () => endpointHeaders({ [name]: value })
+    expect(attempt).toThrow(expect.objectContaining({ code: 'REQUEST_INVALID' }))
+    expect(attempt).toThrow(JSON.stringify(name))
+    expect(attempt).not.toThrow('sec')
+    expect(headersProblem({ [name]: value })).toContain(JSON.stringify(name))
+  })
+
+  it('a header value that is not a text is refused', () => {
+    const parsed: Record<string, string> = JSON.parse('{"x-a": ["b"]}')
+    expect(() => endpointHeaders(parsed)).toThrow('"x-a"')
+  })
+
+  it('a header name in two spellings is refused', () => {
+    expect(() => endpointHeaders({ 'X-A': '1', 'x-a': '2' })).toThrow('twice')
+  })
+
+  it('too many headers, or too large ones, are refused', () => {
+    const many = Object.fromEntries(Array.from({ length: 33 }, (_, i) => [`x-${i}`, '']))
+    expect(() => endpointHeaders(many)).toThrow('33 headers')
+    expect(() => endpointHeaders({ 'x-a': 'a'.repeat(8_192) })).toThrow('8195 characters')
+  })
+})
+
+it.each([
+  'Host',
+  'content-length',
+  'Content-Type',
+  'content-encoding',
+  'transfer-encoding',
+  'connection',
+  'keep-alive',
+  'upgrade',
+  'expect',
+  'te',
+  'trailer',
+  'proxy-authorization',
+  'webhook-id',
+  'Webhook-Signature',
+  'idempotency-key',
+])('an endpoint cannot set the header %s', (name) => {
+  expect(() => endpointHeaders({ [name]: 'x' })).toThrow('is set by Leasehold')
+})
+
+it('the dispatcher may set the headers of a delivery, but not those of the connection', () => {
+  expect(headersProblem({ 'webhook-id': 'msg_1', 'content-type': 'application/json' })).toBeUndefined()
+  for (const name of [
+    'host',
+    'Content-Length',
+    'transfer-encoding',
+    'connection',
+    'expect',
+    'proxy-authorization',
+  ]) {
+    expect(headersProblem({ [name]: '1' })).toContain(name)
+  }
+})
+
+/** A receiver that answers once this many requests have arrived. */
+async function answeringTogether(count: number) {
   const answers: (() => void)[] = []
   return startCountingReceiver({
     answer: (_request, response) => {

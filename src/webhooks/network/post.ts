@@ -1,26 +1,57 @@
-/** One POST to somebody else's server, of which nothing good is expected: it costs what the limits say, at most. */
+/** One POST to a server that may be hostile. What it can cost us is bounded by `PostLimits`. */
 import { setImmediate as nextTurn } from 'node:timers/promises'
+import { inspect } from 'node:util'
 
 import { Agent, type Dispatcher, request } from 'undici'
 
 import { type Clock, systemClock } from '../../clock.ts'
+import { LeaseholdError } from '../../errors.ts'
 import { deadline, within } from '../../postgres/deadline.ts'
-import { createConnector, type TlsOptions } from './connector.ts'
-import { excerptOf } from './excerpt.ts'
+import { untilAborted } from '../../worker/until-aborted.ts'
+import { createConnector, type Dial, openDirectly, openThroughProxy, parseProxyUrl } from './connect.ts'
+import type { TlsOptions } from './connect.ts'
 import { type FailureCode, failureOf, NetworkFailure } from './failure.ts'
-import { headersProblem } from './headers.ts'
-import { keeping } from './keeping.ts'
-import { type PostLimits, usableLimits, wholeNumber } from './limits.ts'
-import { type Dial, openDirect, type Resolve, unlessAborted } from './open.ts'
-import type { NetworkPolicy } from './policy.ts'
-import { createResolver } from './resolve.ts'
-import { judgeTarget } from './target.ts'
-import { openThrough, usableProxy } from './tunnel.ts'
+import { checkTarget, type NetworkPolicy } from './policy.ts'
+import { createResolver, type Resolve } from './resolve.ts'
+
+/** What one receiver may cost us. All values are whole numbers of at least 1. */
+export interface PostLimits {
+  /** For name resolution, connection and TLS together. */
+  readonly connectTimeoutMs: number
+  /** From the start of the request until the head of the response is complete. */
+  readonly headTimeoutMs: number
+  /** For reading the body, after the head. The status has arrived by then; the body is read only for its excerpt. */
+  readonly bodyTimeoutMs: number
+  readonly maxHeaderBytes: number
+  /** A longer body is not read to its end, and its connection is closed. */
+  readonly maxResponseBytes: number
+  /** How much of the body is returned. */
+  readonly excerptBytes: number
+  /** How long an idle connection stays open. Also how long an address stays in use after its name has changed. */
+  readonly keepAliveMs: number
+  /** Idle connections to one origin. More may be open at the same time; they close with their request. */
+  readonly maxIdlePerOrigin: number
+  /** Idle connections to all origins together. */
+  readonly maxIdleConnections: number
+}
+
+export const DEFAULT_LIMITS: PostLimits = {
+  connectTimeoutMs: 10_000,
+  headTimeoutMs: 60_000,
+  bodyTimeoutMs: 5_000,
+  maxHeaderBytes: 16 * 1_024,
+  maxResponseBytes: 16 * 1_024,
+  excerptBytes: 1_024,
+  // Shorter than the keep-alive of common servers (at least 2 s), so that none closes a connection that we reuse.
+  keepAliveMs: 1_000,
+  maxIdlePerOrigin: 64,
+  maxIdleConnections: 1_024,
+}
 
 export interface PosterOptions {
   readonly policy: NetworkPolicy
   readonly limits?: Partial<PostLimits>
-  /** An HTTP proxy that all requests go through, as `http://proxy.example:3128`. It must keep them from what is internal. */
+  /** An HTTP proxy for all requests, such as `http://proxy.example:3128`. It must refuse internal addresses. */
   readonly proxy?: string
   readonly tls?: TlsOptions
   readonly resolve?: Resolve
@@ -34,22 +65,22 @@ export interface Message {
 }
 
 export interface PostOptions {
-  /** For the whole: name, connection, TLS, head and body. */
+  /** For the whole request: name, connection, TLS, head and body. */
   readonly timeoutMs: number
-  /** Ends the request; `post` rejects with its reason. */
+  /** Ends the request; `post` then rejects with the signal's reason. */
   readonly signal?: AbortSignal
 }
 
-/** What came of it. A status that arrived is an answer, whatever became of the body. */
+/** The result of a request. Once a status has arrived it is `answered`, whatever happens to the body. */
 export type Reply =
   | {
       readonly kind: 'answered'
       readonly status: number
       /** As it was sent: seconds or a date. */
       readonly retryAfter?: string
-      /** The start of the body, one line of text. */
+      /** The start of the body, as one line of text. */
       readonly excerpt: string
-      /** The body did not end within the cap, the time or the connection. */
+      /** Whether the body was cut off: by its size, by the timeout or by the end of the connection. */
       readonly truncated: boolean
       readonly durationMs: number
     }
@@ -61,72 +92,97 @@ export type Reply =
     }
 
 export interface Poster {
-  /** Never follows a redirect: a 3xx is an answer like any other. */
+  /** Never follows a redirect: a 3xx is a response like any other. */
   post(target: string | URL, message: Message, options: PostOptions): Promise<Reply>
-  /** Waits a moment for requests under way, then ends them. */
+  /** Waits a few seconds for requests in progress, then ends them. */
   close(): Promise<void>
 }
 
-const LONGEST_GOODBYE_MS = 5_000
-const LONGEST_RETRY_AFTER = 64
+const CLOSE_TIMEOUT_MS = 5_000
+const MAX_RETRY_AFTER_CHARACTERS = 64
+const MAX_TIMER_MS = 2_147_483_647
 
 type Answered = Omit<Extract<Reply, { kind: 'answered' }>, 'durationMs'>
 
 export function createPoster(options: PosterOptions): Poster {
   const { policy, clock = systemClock } = options
-  const limits = usableLimits(options.limits)
+  const limits = validateLimits(options.limits)
   const { connectTimeoutMs } = limits
   const proxied = options.proxy !== undefined
   const open =
     options.proxy === undefined
-      ? openDirect({
+      ? openDirectly({
           policy,
           connectTimeoutMs,
           resolve: options.resolve ?? createResolver(),
           ...(options.dial === undefined ? {} : { dial: options.dial }),
         })
-      : openThrough(usableProxy(options.proxy), connectTimeoutMs)
+      : openThroughProxy(parseProxyUrl(options.proxy), connectTimeoutMs)
   const connector = createConnector({
     open,
     connectTimeoutMs,
     ...(options.tls === undefined ? {} : { tls: options.tls }),
   })
-  const keep = keeping(connector, limits)
   const agent = new Agent({
     connect: connector.connect,
     maxHeaderSize: limits.maxHeaderBytes,
     keepAliveTimeout: limits.keepAliveMs,
-    // A server may ask for less, never for more.
+    // A server may ask for a shorter keep-alive, never for a longer one.
     keepAliveMaxTimeout: limits.keepAliveMs,
-    // The deadlines are ours: undici's have a resolution of a second.
+    // We set the deadlines ourselves: undici's have a resolution of one second.
     headersTimeout: 0,
     bodyTimeout: 0,
   })
-  let goodbye: Promise<void> | undefined
+  const requestsByOrigin = new Map<string, number>()
+  let closing: Promise<void> | undefined
 
-  async function ask(url: URL, message: Message, reset: boolean, bound: AbortController): Promise<Answered> {
+  /**
+   * Runs a request, from its start to the end of its response. `reset` says that its connection must close with it,
+   * because otherwise too many idle connections would stay open: thousands of endpoints must not need as many sockets.
+   */
+  async function withConnection<Result>(
+    origin: string,
+    send: (reset: boolean) => Promise<Result>,
+  ): Promise<Result> {
+    const busy = requestsByOrigin.get(origin) ?? 0
+    const open = connector.openConnections(origin)
+    // Without an idle connection, the request opens one more.
+    const added = open > busy ? 0 : 1
+    const reset =
+      open + added > limits.maxIdlePerOrigin ||
+      connector.openConnections() + added > limits.maxIdleConnections
+    requestsByOrigin.set(origin, busy + 1)
+    try {
+      return await send(reset)
+    } finally {
+      const remaining = (requestsByOrigin.get(origin) ?? 1) - 1
+      if (remaining > 0) requestsByOrigin.set(origin, remaining)
+      else requestsByOrigin.delete(origin)
+    }
+  }
+
+  async function send(url: URL, message: Message, reset: boolean, abort: AbortController): Promise<Answered> {
     const { headers, body } = message
-    const { signal } = bound
-    const headPatience = deadline(limits.headTimeoutMs, () =>
-      bound.abort(new NetworkFailure('timeout', `no answer within ${limits.headTimeoutMs} ms`)),
+    const { signal } = abort
+    const headTimeout = deadline(limits.headTimeoutMs, () =>
+      abort.abort(new NetworkFailure('timeout', `no answer within ${limits.headTimeoutMs} ms`)),
     )
     let response: Dispatcher.ResponseData
     try {
-      // undici hears the signal only once it is connected; a request that was given up before is then not sent.
-      response = await unlessAborted(
-        signal,
+      // undici ignores the signal until it is connected; a request that was aborted before that is then not sent.
+      response = await untilAborted(signal, async () =>
         request(url, { method: 'POST', headers, body, reset, signal, dispatcher: agent }),
       )
     } finally {
-      headPatience.cancel()
+      headTimeout.cancel()
     }
-    const { bytes, truncated } = await startOf(response.body, limits)
+    const { chunks, truncated } = await readStart(response.body, limits)
     const retryAfter = retryAfterOf(response.headers['retry-after'])
     return {
       kind: 'answered',
       status: response.statusCode,
       ...(retryAfter === undefined ? {} : { retryAfter }),
-      excerpt: excerptOf(bytes, limits.excerptBytes),
+      excerpt: excerptOf(chunks, limits.excerptBytes),
       truncated,
     }
   }
@@ -134,7 +190,7 @@ export function createPoster(options: PosterOptions): Poster {
   return {
     async post(target, message, { timeoutMs, signal }) {
       signal?.throwIfAborted()
-      wholeNumber('timeoutMs', timeoutMs)
+      validateWholeNumber('timeoutMs', timeoutMs)
       const startedAt = clock.monotonicNow()
       const durationMs = (): number => clock.monotonicNow() - startedAt
       const failed = (code: FailureCode, text: string): Reply => ({
@@ -143,21 +199,21 @@ export function createPoster(options: PosterOptions): Poster {
         message: text,
         durationMs: durationMs(),
       })
-      const verdict = judgeTarget(target, policy, { proxied })
-      if (!verdict.usable) return failed(verdict.code, `${verdict.message} ${verdict.remedy}`)
+      const check = checkTarget(target, policy, { proxied })
+      if (!check.permitted) return failed(check.code, `${check.message} ${check.remedy}`)
       const problem = headersProblem(message.headers)
       if (problem !== undefined) return failed('invalidHeaders', problem)
-      if (goodbye !== undefined) return failed('closed', 'the poster is closed')
+      if (closing !== undefined) return failed('closed', 'the poster is closed')
 
-      const bound = new AbortController()
-      const stop = (): void => bound.abort(signal?.reason)
-      const patience = deadline(timeoutMs, () =>
-        bound.abort(new NetworkFailure('timeout', `no complete answer within ${timeoutMs} ms`)),
+      const abort = new AbortController()
+      const onAbort = (): void => abort.abort(signal?.reason)
+      const timeout = deadline(timeoutMs, () =>
+        abort.abort(new NetworkFailure('timeout', `no complete answer within ${timeoutMs} ms`)),
       )
-      signal?.addEventListener('abort', stop, { once: true })
+      signal?.addEventListener('abort', onAbort, { once: true })
       try {
-        const { url } = verdict
-        const answered = await keep(url.origin, async (reset) => ask(url, message, reset, bound))
+        const { url } = check
+        const answered = await withConnection(url.origin, async (reset) => send(url, message, reset, abort))
         signal?.throwIfAborted()
         return { ...answered, durationMs: durationMs() }
       } catch (error) {
@@ -165,48 +221,135 @@ export function createPoster(options: PosterOptions): Poster {
         const { code, message: text } = failureOf(error)
         return failed(code, text)
       } finally {
-        patience.cancel()
-        signal?.removeEventListener('abort', stop)
+        timeout.cancel()
+        signal?.removeEventListener('abort', onAbort)
       }
     },
     async close() {
-      goodbye ??= (async () => {
+      closing ??= (async () => {
         connector.close()
-        if (!(await within(LONGEST_GOODBYE_MS, agent.close()))) await agent.destroy()
+        if (!(await within(CLOSE_TIMEOUT_MS, agent.close()))) await agent.destroy()
       })()
-      return goodbye
+      return closing
     },
   }
 }
 
-/** Reads until the end, the cap or the time, whichever is first; what is left unread ends the connection. */
-async function startOf(
+/** Reads the body until its end, the size limit or the timeout. What remains unread closes the connection. */
+async function readStart(
   body: Dispatcher.ResponseData['body'],
   { bodyTimeoutMs, maxResponseBytes, excerptBytes }: PostLimits,
-): Promise<{ bytes: readonly Uint8Array[]; truncated: boolean }> {
-  const bytes: Uint8Array[] = []
+): Promise<{ chunks: readonly Uint8Array[]; truncated: boolean }> {
+  const chunks: Uint8Array[] = []
   let size = 0
   body.on('error', () => {})
-  const patience = deadline(bodyTimeoutMs, () => body.destroy())
+  const timeout = deadline(bodyTimeoutMs, () => body.destroy())
   try {
-    for await (const chunk of body) {
+    for await (const data of body) {
       // undici's body yields buffers unless an encoding was set on it.
-      const part = chunk as Uint8Array
-      if (size < excerptBytes) bytes.push(part)
-      size += part.byteLength
-      if (size > maxResponseBytes) return { bytes, truncated: true }
+      const chunk = data as Uint8Array
+      if (size < excerptBytes) chunks.push(chunk)
+      size += chunk.byteLength
+      if (size > maxResponseBytes) return { chunks, truncated: true }
     }
-    // undici uses a connection again only a turn after its answer: whoever posts next would open another.
+    // undici reuses a connection one turn after its response at the earliest: without this turn, the next request
+    // would open another connection.
     await nextTurn()
-    return { bytes, truncated: false }
+    return { chunks, truncated: false }
   } catch {
-    return { bytes, truncated: true }
+    return { chunks, truncated: true }
   } finally {
-    patience.cancel()
+    timeout.cancel()
   }
 }
 
 function retryAfterOf(value: string | string[] | undefined): string | undefined {
   const text = Array.isArray(value) ? value[0] : value
-  return text === undefined || text.length > LONGEST_RETRY_AFTER ? undefined : text
+  return text === undefined || text.length > MAX_RETRY_AFTER_CHARACTERS ? undefined : text
+}
+
+/** Control characters, and characters that break a line or change its direction: excerpts are shown in terminals. */
+const UNPRINTABLE = /[\p{Cc}\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/gu
+
+/** The start of a response body as one line of valid text, whatever the bytes are. */
+export function excerptOf(chunks: readonly Uint8Array[], bytes: number): string {
+  const start = Buffer.concat(chunks).subarray(0, bytes)
+  // Decoded as a stream: a character that is cut in two at the end is left out instead of shown as broken.
+  const text = new TextDecoder('utf-8').decode(start, { stream: true })
+  return text
+    .replaceAll(/[\t\n\r]+/g, ' ')
+    .replaceAll(UNPRINTABLE, '')
+    .trim()
+}
+
+const HEADER_NAME = /^[\w!#$%&'*+\-.^`|~]+$/
+/** Printable ASCII, with spaces and tabs inside: no CR, LF or NUL, and nothing that servers read in different ways. */
+const HEADER_VALUE = /^(?:[\u0021-\u007e](?:[\t\u0020-\u007e]*[\u0021-\u007e])?)?$/
+/** Headers of the connection, which undici sets. */
+const FRAMING_HEADER =
+  /^(?:host|content-length|transfer-encoding|connection|keep-alive|upgrade|expect|te|trailer|proxy-.*)$/
+/** Headers of the connection, the body or the delivery, which an endpoint cannot set. */
+const RESERVED_HEADER =
+  /^(?:host|content-(?:length|type|encoding)|transfer-encoding|connection|keep-alive|upgrade|expect|te|trailer|proxy-.*|webhook-.*|idempotency-key)$/
+
+const MAX_HEADERS = 32
+const MAX_HEADER_CHARACTERS = 8 * 1_024
+
+/** Why these headers cannot be sent; undefined when they can. A value is never repeated: it may be a credential. */
+export function headersProblem(headers: Readonly<Record<string, string>>): string | undefined {
+  return headerProblem(headers, FRAMING_HEADER)
+}
+
+/** The headers of an endpoint, with their names in lower case. Throws if one cannot be sent or is ours to set. */
+export function endpointHeaders(headers: Readonly<Record<string, string>>): Record<string, string> {
+  const entries = Object.entries(headers)
+  const size = entries.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
+  const problem =
+    entries.length > MAX_HEADERS
+      ? `it has ${entries.length} headers, and at most ${MAX_HEADERS} are allowed`
+      : size > MAX_HEADER_CHARACTERS
+        ? `the headers have ${size} characters, and at most ${MAX_HEADER_CHARACTERS} are allowed`
+        : headerProblem(headers, RESERVED_HEADER)
+  if (problem === undefined) {
+    return Object.fromEntries(entries.map(([name, value]) => [name.toLowerCase(), value]))
+  }
+  throw new LeaseholdError(
+    'REQUEST_INVALID',
+    `The field headers of a webhook endpoint is refused: ${problem}.`,
+    {
+      remedy:
+        'Give names of letters, digits and hyphens with values of printable ASCII, and none that Leasehold sets.',
+    },
+  )
+}
+
+function headerProblem(headers: Readonly<Record<string, string>>, reserved: RegExp): string | undefined {
+  const seen = new Set<string>()
+  for (const [name, value] of Object.entries(headers)) {
+    const shown = JSON.stringify(name.slice(0, 100))
+    const lower = name.toLowerCase()
+    if (!HEADER_NAME.test(name)) return `${shown} is not the name of a header`
+    if (reserved.test(lower)) return `the header ${shown} is set by Leasehold`
+    if (seen.has(lower)) return `the header ${shown} is given twice`
+    if (typeof value !== 'string' || !HEADER_VALUE.test(value)) {
+      return `the value of the header ${shown} has characters that are not printable ASCII`
+    }
+    seen.add(lower)
+  }
+  return undefined
+}
+
+function validateLimits(given: Partial<PostLimits> = {}): PostLimits {
+  const limits = { ...DEFAULT_LIMITS, ...given }
+  for (const [name, value] of Object.entries(limits)) validateWholeNumber(name, value)
+  return limits
+}
+
+function validateWholeNumber(setting: string, value: number): void {
+  if (Number.isSafeInteger(value) && value >= 1 && value <= MAX_TIMER_MS) return
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The setting ${setting} of webhook requests cannot be ${inspect(value)}.`,
+    { remedy: `Give a whole number from 1 to ${MAX_TIMER_MS}.` },
+  )
 }

@@ -15,7 +15,7 @@ const NXDOMAIN = 3
 
 type Records = Readonly<Record<string, { readonly 1?: readonly number[]; readonly 28?: readonly number[] }>>
 
-/** A name server on loopback that knows these names; of a name in `silent` it says nothing. */
+/** A name server on loopback that knows these names and does not answer for names in `silent`. */
 async function startNameServer(records: Records, silent: readonly string[] = []) {
   const asked: string[] = []
   const server = createSocket('udp4')
@@ -63,30 +63,30 @@ function answerTo(
   return Buffer.concat([head, Buffer.from(record)])
 }
 
-/** Nothing that is asked for here is asked of the machine's own name servers, even if the resolver is broken. */
-async function nobody(host: string): Promise<never> {
+/** Fails instead of asking the machine's own resolver, even if the code under test is wrong. */
+async function noSystem(host: string): Promise<never> {
   throw new Error(`the system was asked for ${host}`)
 }
 
 const SIGNAL = new AbortController().signal
 const SIX = [0x26, 0x06, 0x47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x11, 0x11]
 
-describe('a name of the internet', () => {
-  it('has the addresses that name servers say, IPv4 first', async () => {
+describe('names that name servers know', () => {
+  it('a name has the addresses that the name servers return, IPv4 first', async () => {
     const { servers } = await startNameServer({
       'both.test': { 1: [93, 184, 216, 34], 28: SIX },
       'four.test': { 1: [8, 8, 8, 8] },
       'six.test': { 28: SIX },
     })
-    const resolve = createResolver({ servers, askSystem: nobody })
+    const resolve = createResolver({ servers, askSystem: noSystem })
     expect(await resolve('both.test', SIGNAL)).toEqual(['93.184.216.34', '2606:4700::1111'])
     expect(await resolve('four.test', SIGNAL)).toEqual(['8.8.8.8'])
     expect(await resolve('six.test', SIGNAL)).toEqual(['2606:4700::1111'])
   })
 
-  it('whose servers are silent fails, and holds up no other', async () => {
+  it('a name whose servers do not answer fails, and does not delay other names', async () => {
     const { asked, servers } = await startNameServer({ 'four.test': { 1: [8, 8, 8, 8] } }, ['silent.test'])
-    const resolve = createResolver({ servers, timeoutMs: 2_000, tries: 1, askSystem: nobody })
+    const resolve = createResolver({ servers, timeoutMs: 2_000, tries: 1, askSystem: noSystem })
     // More than there are threads.
     const waiting = Array.from({ length: 8 }, async () => resolve('silent.test', SIGNAL))
     const ends = Promise.allSettled(waiting)
@@ -97,19 +97,19 @@ describe('a name of the internet', () => {
   })
 })
 
-it('a signal ends the asking', async () => {
+it('a signal cancels the resolution', async () => {
   const { asked, servers } = await startNameServer({}, ['silent.test'])
   const controller = new AbortController()
-  const resolve = createResolver({ servers, timeoutMs: 60_000, askSystem: nobody })
+  const resolve = createResolver({ servers, timeoutMs: 60_000, askSystem: noSystem })
   const waiting = resolve('silent.test', controller.signal)
   await eventually(async () => expect(asked).toContain('silent.test'))
   controller.abort()
   await expect(waiting).rejects.toThrow('ECANCELLED')
 })
 
-describe('what only the system knows', () => {
+describe('names that only the system knows', () => {
   it.each(['intranet', 'localhost', 'a.localhost', 'unknown.test', 'nothing.test'])(
-    '%s is asked of the system',
+    'the system resolves %s',
     async (host) => {
       const { servers } = await startNameServer({ 'nothing.test': {} })
       const resolve = createResolver({ servers, askSystem: async () => ['10.0.0.1'] })
@@ -117,7 +117,7 @@ describe('what only the system knows', () => {
     },
   )
 
-  it('a name is asked for once at a time, and few names at all', async () => {
+  it('concurrent lookups of a name are shared, and at most two names are looked up at a time', async () => {
     const underway: string[] = []
     const answers: (() => void)[] = []
     const askSystem = async (host: string): Promise<readonly string[]> => {
@@ -134,7 +134,7 @@ describe('what only the system knows', () => {
     expect(await all).toEqual([['a'], ['a'], ['b'], ['c'], ['c'], ['a']])
   })
 
-  it('localhost is asked of the system, and no name server hears of it', async () => {
+  it('the system resolves localhost, and no name server is asked', async () => {
     const { asked, servers } = await startNameServer({})
     const resolve = createResolver({ servers })
     const answers = await Promise.all(Array.from({ length: 8 }, async () => resolve('localhost', SIGNAL)))

@@ -1,10 +1,14 @@
+/** Writes one delivery for each event and each subscribed endpoint, in one statement. */
 import { LeaseholdError } from '../../errors.ts'
 import { newEventIds } from '../../messages/event-ids.ts'
 import { eventsText } from '../../messages/events-text.ts'
+import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { AdaptedWriter } from '../../transactions/writer-types.ts'
-import { type Sent, TRACE_HEADERS } from './event.ts'
 
-/** An event that can be sent as it is. */
+/** The only headers of an event that are sent to endpoints. Baggage stays inside: it is not meant for strangers. */
+export const TRACE_HEADERS = ['traceparent', 'tracestate'] as const
+
+/** An event that has been validated. */
 export interface Outgoing {
   readonly type: string
   readonly tenant: string
@@ -16,7 +20,67 @@ export interface Outgoing {
   readonly eventId: string | undefined
 }
 
-/** Writes the deliveries of all events in one statement, and answers in the order in which the events were given. */
+/** What `send` returns for an event. */
+export interface Sent {
+  /** The `webhook-id`, by which receivers recognise the event. Generated unless it was given. */
+  readonly eventId: string
+  /** How many deliveries were written. 0: no endpoint has subscribed to it, or all of those have it already. */
+  readonly deliveries: number
+}
+
+/**
+ * The document that is POSTed, in the form that Standard Webhooks recommends. It is made once, when the event is sent:
+ * every endpoint gets the same bytes in every attempt.
+ *
+ * @param payload as JSON.
+ */
+export function webhookBody(type: string, timestamp: Date, payload: string): string {
+  return `{"type":${JSON.stringify(type)},"timestamp":"${timestamp.toISOString()}","data":${payload}}`
+}
+
+/**
+ * `$1` is a JSON text: one parameter, which every driver can pass.
+ *
+ * Subscriptions are evaluated once for each tenant and type, not for each event: for 5,000 events of one type,
+ * `webhook_wanted` is called once for each endpoint. `body` is declared as `json`, which preserves the text to the byte.
+ *
+ * Ids are assigned in the order of the events, so that the deliveries of an ordering key are in the order in which they
+ * were sent. Endpoints that are not ordered get no ordering key. The result has a row for every event, even without
+ * subscribed endpoints, so that a driver that returns no rows is noticed.
+ */
+export function fanOutSql(schema: string): string {
+  const deliveries = quoteQualified(schema, 'webhook_outbox')
+  const endpoints = quoteQualified(schema, 'webhook_endpoints')
+  return `/* leasehold:send webhooks */
+with given as materialized (
+  select position, event_id, event_type, tenant, ordering_key, body::text as body, headers,
+    coalesce(available_at, now()) as next_attempt_at
+  from json_to_recordset($1::text::json) as event (
+    position int, event_id uuid, event_type text, tenant text, ordering_key text, body json, headers jsonb,
+    available_at timestamptz
+  )
+),
+subscribed as materialized (
+  select kind.tenant, kind.event_type, endpoint.id as endpoint_id, endpoint.ordered
+  from (select distinct tenant, event_type from given) as kind
+  join ${endpoints} as endpoint on endpoint.tenant = kind.tenant and endpoint.enabled
+    and ${quoteQualified(schema, 'webhook_wanted')}(endpoint.event_types, kind.event_type)
+),
+written as (
+  insert into ${deliveries} (event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at)
+  select given.event_id, subscribed.endpoint_id, given.event_type,
+    case when subscribed.ordered then given.ordering_key end, given.body, given.headers, given.next_attempt_at
+  from given join subscribed on subscribed.tenant = given.tenant and subscribed.event_type = given.event_type
+  order by given.position, subscribed.endpoint_id
+  on conflict (event_id, endpoint_id, bucket) do nothing   -- the same event was sent before
+  returning event_id
+)
+select given.event_id::text as event, count(written.event_id)::text as deliveries
+from given left join written on written.event_id = given.event_id
+group by given.event_id`
+}
+
+/** Runs `fanOutSql` for these events. The results are in the order of the events. */
 export async function fanOut(
   writer: AdaptedWriter,
   statement: string,
@@ -24,25 +88,41 @@ export async function fanOut(
 ): Promise<readonly Sent[]> {
   const newEventId = newEventIds()
   const eventIds = events.map(({ eventId }) => eventId ?? newEventId())
-  /** The place at which an event id was first given; given again it is the same event. */
-  const places = new Map<string, number>()
-  for (const [place, eventId] of eventIds.entries()) if (!places.has(eventId)) places.set(eventId, place)
-
-  const texts = [...places].flatMap(([eventId, place]) => {
-    const event = events[place]
-    return event === undefined ? [] : [eventText(event, eventId, place)]
+  /** Where each event id was first given. An id that is given twice is the same event, and is written once. */
+  const firstPositions = new Map<string, number>()
+  for (const [position, eventId] of eventIds.entries()) {
+    if (!firstPositions.has(eventId)) firstPositions.set(eventId, position)
+  }
+  const texts = [...firstPositions].flatMap(([eventId, position]) => {
+    const event = events[position]
+    return event === undefined ? [] : [eventText(event, eventId, position)]
   })
   const { rows } = await writer.query(statement, [eventsText(texts)])
   const deliveries = new Map(rows.map((row) => [row['event'], Number(row['deliveries'])]))
-  return eventIds.map((eventId, place) => {
+  return eventIds.map((eventId, position) => {
     const written = deliveries.get(eventId)
-    if (written === undefined) throw withoutAnswer(eventId)
-    return { eventId, deliveries: places.get(eventId) === place ? written : 0 }
+    if (written === undefined) throw noRowReturned(eventId)
+    return { eventId, deliveries: firstPositions.get(eventId) === position ? written : 0 }
   })
 }
 
-/** The trace context among these headers, by its names in lower case. */
-export function traceContext(headers: Readonly<Record<string, string>>): Record<string, string> {
+function eventText(event: Outgoing, eventId: string, position: number): string {
+  const { type, tenant, orderingKey, headers, availableAt, body } = event
+  const fields = JSON.stringify({
+    position,
+    event_id: eventId,
+    event_type: type,
+    tenant,
+    ordering_key: orderingKey,
+    headers: traceHeaders(headers),
+    available_at: availableAt,
+  })
+  // The body is JSON already.
+  return `${fields.slice(0, -1)},"body":${body}}`
+}
+
+/** The trace headers among these, with their names in lower case. */
+function traceHeaders(headers: Readonly<Record<string, string>>): Record<string, string> {
   const names: readonly string[] = TRACE_HEADERS
   return Object.fromEntries(
     Object.entries(headers)
@@ -51,25 +131,10 @@ export function traceContext(headers: Readonly<Record<string, string>>): Record<
   )
 }
 
-function eventText(event: Outgoing, eventId: string, place: number): string {
-  const { type, tenant, orderingKey, headers, availableAt, body } = event
-  const fields = JSON.stringify({
-    place,
-    event_id: eventId,
-    event_type: type,
-    tenant,
-    ordering_key: orderingKey,
-    headers: traceContext(headers),
-    available_at: availableAt,
-  })
-  // The body is JSON already.
-  return `${fields.slice(0, -1)},"body":${body}}`
-}
-
-function withoutAnswer(eventId: string): LeaseholdError {
+function noRowReturned(eventId: string): LeaseholdError {
   return new LeaseholdError(
     'WRITER_INVALID',
-    `The event ${eventId} was sent, but not answered for: what was given as the transaction did not return rows.`,
+    `The event ${eventId} was sent, but what was given as the transaction returned no row for it.`,
     { remedy: 'Its query(text, values) must resolve to the rows, or to { rows }.' },
   )
 }

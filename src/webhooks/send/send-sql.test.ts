@@ -2,7 +2,7 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { forgetWebhooks, makeEndpoint, writtenDeliveries } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { send } from './webhooks.ts'
+import { send } from './send.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -10,7 +10,7 @@ afterAll(async () => db.close())
 beforeEach(async () => forgetWebhooks(db))
 
 describe('send_webhook(), for senders in any language', () => {
-  it('writes the same document as send, to the same endpoints', async () => {
+  it('send_webhook() writes the same document as send, to the same endpoints', async () => {
     await makeEndpoint(db, { tenant: 'acme', ordered: true })
     await makeEndpoint(db, { tenant: 'acme', eventTypes: ['other'] })
     const type = `it's "paid" \\ 漢\n`
@@ -41,18 +41,21 @@ describe('send_webhook(), for senders in any language', () => {
     expect(facts.map((name) => bySql?.[name])).toEqual(facts.map((name) => byUs?.[name]))
   })
 
-  it.each(["null, '1'", "'a', null"])('without a type or a payload is refused: %s', async (given) => {
-    await makeEndpoint(db)
-    const text = `select leasehold.send_webhook(${given})`
-    await expect(db.query({ text })).rejects.toThrow('an event has a type and a payload')
-    expect(await writtenDeliveries(db)).toEqual([])
-  })
+  it.each(["null, '1'", "'a', null"])(
+    'send_webhook() refuses an event without a type or a payload: %s',
+    async (given) => {
+      await makeEndpoint(db)
+      const text = `select leasehold.send_webhook(${given})`
+      await expect(db.query({ text })).rejects.toThrow('an event has a type and a payload')
+      expect(await writtenDeliveries(db)).toEqual([])
+    },
+  )
 
-  it('an event id that was sent before is sent to nobody, and one too large is refused', async () => {
+  it('send_webhook() creates no second delivery of an event id, and refuses a payload that is too large', async () => {
     await makeEndpoint(db)
-    const again = `select leasehold.send_webhook('a', '1', event_id => '0190b3a0-0000-7000-8000-00000000000a') as sent`
-    expect((await db.query({ text: again })).rows).toEqual([{ sent: 1 }])
-    expect((await db.query({ text: again })).rows).toEqual([{ sent: 0 }])
+    const twice = `select leasehold.send_webhook('a', '1', event_id => '0190b3a0-0000-7000-8000-00000000000a') as sent`
+    expect((await db.query({ text: twice })).rows).toEqual([{ sent: 1 }])
+    expect((await db.query({ text: twice })).rows).toEqual([{ sent: 0 }])
     const large = { text: `select leasehold.send_webhook('a', to_jsonb(repeat('x', 262143)))` }
     await expect(db.query(large)).rejects.toThrow('has 262145 bytes, and at most 262144 are allowed')
     const fits = { text: `select leasehold.send_webhook('a', to_jsonb(repeat('x', 262142))) as sent` }

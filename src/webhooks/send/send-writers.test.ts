@@ -6,7 +6,7 @@ import { openProducers } from '../../../test/support/outbox-producers.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { forgetWebhooks, makeEndpoint, writtenDeliveries } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { send } from './webhooks.ts'
+import { send } from './send.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -31,11 +31,13 @@ const AWKWARD = {
 }
 
 describe.each(producers)('$name', ({ transaction, root }) => {
-  it('sends in its transaction, exactly as given, and says to how many', async () => {
+  it('send writes in the given transaction, exactly as given, and returns the number of deliveries', async () => {
     await makeEndpoint(db, { tenant: AWKWARD.tenant, ordered: true })
     await transaction(async (tx) => {
       expect(await send(tx, AWKWARD)).toEqual({ eventId: AWKWARD.eventId, deliveries: 1 })
-      expect(await send(tx, [{ type: 'nobody wants it', payload: null }])).toMatchObject([{ deliveries: 0 }])
+      expect(await send(tx, [{ type: 'without subscribers', payload: null }])).toMatchObject([
+        { deliveries: 0 },
+      ])
       expect(await writtenDeliveries(db), 'seen from outside').toEqual([])
     })
     const [written, ...others] = await writtenDeliveries(db)
@@ -49,19 +51,19 @@ describe.each(producers)('$name', ({ transaction, root }) => {
     expect(JSON.parse(written?.body ?? '')).toMatchObject({ type: AWKWARD.type, data: AWKWARD.payload })
   })
 
-  it('outside a transaction a call is one by itself', async () => {
+  it('outside a transaction, a call of send is a transaction of its own', async () => {
     await makeEndpoint(db)
     expect(await send(root, { type: 'a', payload: 1 })).toMatchObject({ deliveries: 1 })
     expect(await writtenDeliveries(db)).toHaveLength(1)
   })
 })
 
-it('a writer that returns no rows is noticed', async () => {
+it('a writer that returns no rows is reported as invalid', async () => {
   const silent = { query: async () => ({ rows: [] }), inTransaction: async () => undefined }
   await expect(send(silent, { type: 'a', payload: 1 })).rejects.toMatchObject({ code: 'WRITER_INVALID' })
 })
 
-it('the active trace travels with an event, and its baggage does not', async () => {
+it('the active trace is sent with an event, and its baggage is not', async () => {
   const provider = new NodeTracerProvider()
   // With the propagators of trace context and baggage.
   provider.register()

@@ -15,7 +15,7 @@ const KEY = keyText()
 const keys = secretKey(KEY)
 
 describe('a stored secret', () => {
-  it('opens again, whatever it is', () => {
+  it('any secret can be encrypted and decrypted', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'grapheme' }), fc.string({ minLength: 1 }), (plain, endpoint) => {
         expect(decrypt(keys, encrypt(keys, plain, endpoint), endpoint)).toBe(plain)
@@ -23,7 +23,7 @@ describe('a stored secret', () => {
     )
   })
 
-  it('does not show itself, nor that two are the same', () => {
+  it('a ciphertext does not reveal the secret, nor whether two secrets are equal', () => {
     const secret = newSecret('v1')
     const [one, other] = [encrypt(keys, secret, 'ep_1'), encrypt(keys, secret, 'ep_1')]
     expect(one).toMatch(/^enc1\.[0-9a-f]{12}\.[\w-]+$/)
@@ -31,7 +31,7 @@ describe('a stored secret', () => {
     expect(other).not.toBe(one)
   })
 
-  it('does not open for another endpoint', () => {
+  it('a ciphertext cannot be decrypted for another endpoint', () => {
     const stored = encrypt(keys, newSecret('v1'), 'ep_1')
     expect(() => decrypt(keys, stored, 'ep_2')).toThrow(
       expect.objectContaining({
@@ -43,7 +43,7 @@ describe('a stored secret', () => {
     )
   })
 
-  it('does not open once any character of it has been changed, taken away or added', () => {
+  it('a ciphertext cannot be decrypted after any character was changed, removed or added', () => {
     const stored = encrypt(keys, newSecret('v1'), 'ep_1')
     const alphabet = 'ABCXYZabcxyz0189_-.=+/ '.split('')
     fc.assert(
@@ -63,7 +63,7 @@ describe('a stored secret', () => {
     )
   })
 
-  it.each([1, 2, 3])('of %j bytes has one form only: no other last character opens it', (bytes) => {
+  it.each([1, 2, 3])('a ciphertext of %j bytes has only one valid last character', (bytes) => {
     const stored = encrypt(keys, 'x'.repeat(bytes), 'ep_1')
     const others = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'.split('')
     for (const last of others.filter((other) => !stored.endsWith(other))) {
@@ -74,7 +74,7 @@ describe('a stored secret', () => {
   })
 
   it.each(['', 'whsec_AAAA', 'enc1.', 'enc2.0123456789ab.AAAA', 'enc1.0123456789ab.AAAA'])(
-    'in another form is refused: %j',
+    'a stored secret in another form is refused: %j',
     (stored) => {
       expect(() => decrypt(keys, stored, 'ep_1')).toThrow(
         /^The stored secret of ep_1 is not in the form it was stored in\./,
@@ -82,20 +82,20 @@ describe('a stored secret', () => {
     },
   )
 
-  it('is always bound to something', () => {
+  it('encrypting and decrypting need the id of an endpoint', () => {
     expect(() => encrypt(keys, 'x', '')).toThrow(expect.objectContaining({ code: 'REQUEST_INVALID' }))
   })
 })
 
 describe('a key', () => {
-  it('is the same as base64 and as hex', () => {
+  it('a key in base64 equals the same key in hex', () => {
     const hex = Buffer.from(KEY, 'base64').toString('hex')
     for (const text of [hex, hex.toUpperCase(), ` ${KEY}\n`]) {
       expect(decrypt(secretKey(text), encrypt(keys, 'x', 'ep_1'), 'ep_1')).toBe('x')
     }
   })
 
-  it('that is another is told from the right one, and the message says which setting to correct', () => {
+  it('a wrong key is recognised, and the error names the setting', () => {
     const other = secretKey(keyText())
     const stored = encrypt(keys, 'x', 'ep_1')
     expect(() => decrypt(other, stored, 'ep_1')).toThrow(
@@ -106,7 +106,7 @@ describe('a key', () => {
     )
   })
 
-  it('is replaced without losing what the older one encrypted', () => {
+  it('after a new key was added, the older key still decrypts what it encrypted', () => {
     const older = encrypt(keys, 'x', 'ep_1')
     const newest = keyText()
     const both = secretKeys([newest, KEY])
@@ -126,17 +126,17 @@ describe('a key', () => {
     ['half hex', randomBytes(16).toString('hex')],
     ['a password', 'correct horse battery staple'],
     ['without its padding', KEY.slice(0, -1)],
-  ])('that is %s is refused', (_, text) => {
+  ])('a key that is %s is refused', (_, text) => {
     const rule = /^LEASEHOLD_SECRET_KEY is not 32 bytes as base64 or hex\. Set it to 32 random bytes/
     expect(() => secretKey(text)).toThrow(expect.objectContaining({ code: 'SECRET_KEY_INVALID' }))
     expect(() => secretKey(text)).toThrow(rule)
   })
 
-  it('that is missing is asked for', () => {
+  it('a missing key is reported', () => {
     expect(() => secretKeys([])).toThrow(/^LEASEHOLD_SECRET_KEY is not set\./)
   })
 
-  it('is not shown when it is printed or written as JSON', () => {
+  it('a key is not shown when it is printed or written as JSON', () => {
     const bytes = Buffer.from(KEY, 'base64')
     const shown = inspect(keys, { depth: 9, showHidden: true }) + JSON.stringify(keys)
     for (const form of [KEY, bytes.toString('hex'), bytes.toString('base64url')])

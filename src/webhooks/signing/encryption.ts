@@ -1,10 +1,11 @@
 /**
- * Secrets as they are stored: AES-256-GCM under a key that is not in the database, so that a dump of it signs nothing.
+ * Encrypts the secrets of endpoints for storage: AES-256-GCM with a key that is not in the database, so that nobody can
+ * sign with a dump of the database.
  *
  *     enc1.<id of the key>.<base64url of nonce, tag and ciphertext>
  *
- * The endpoint's id is authenticated with it: a ciphertext copied to another endpoint does not open there. The id of
- * the key says which one to use, so that a new key can come into use while the older ones still open what they closed.
+ * The endpoint's id is authenticated data: a ciphertext that is copied to another endpoint cannot be decrypted there. The
+ * id of the key says which key to use, so that older keys still decrypt what they encrypted after a new one was added.
  */
 import {
   createCipheriv,
@@ -17,17 +18,17 @@ import {
 
 import { LeaseholdError } from '../../errors.ts'
 
-/** The setting the key comes from, as messages name it. */
+/** The setting that the key comes from, as messages name it. */
 export const SECRET_KEY_SETTING = 'LEASEHOLD_SECRET_KEY'
 
-/** Encrypts with the newest key, decrypts with any. Printing one shows no key. */
+/** Encrypts with the newest key, decrypts with any. Printing this object shows no key. */
 export interface SecretKeys {
   readonly newest: SecretKey
   readonly byId: ReadonlyMap<string, SecretKey>
 }
 
 interface SecretKey {
-  /** Of a hash of the key: tells keys apart and nothing about them. */
+  /** Part of a hash of the key: it distinguishes keys and reveals nothing about them. */
   readonly id: string
   readonly key: KeyObject
 }
@@ -45,7 +46,7 @@ export function secretKey(text: string): SecretKeys {
   return secretKeys([text])
 }
 
-/** Several keys, the newest first: what an older one encrypted stays readable until it has been encrypted anew. */
+/** Several keys, the newest first: what an older key encrypted stays readable. */
 export function secretKeys(texts: readonly string[]): SecretKeys {
   const keys = texts.map(readKey)
   const [newest] = keys
@@ -53,13 +54,13 @@ export function secretKeys(texts: readonly string[]): SecretKeys {
   return { newest, byId: new Map(keys.map((key) => [key.id, key])) }
 }
 
-/** `boundTo` is what the secret belongs to, the id of its endpoint; decrypting asks for the same. */
+/** `boundTo` is the id of the endpoint that the secret belongs to. Decrypting needs the same id. */
 export function encrypt({ newest }: SecretKeys, plain: string, boundTo: string): string {
   const nonce = randomBytes(NONCE_BYTES)
   const cipher = createCipheriv(CIPHER, newest.key, nonce, { authTagLength: TAG_BYTES })
-  cipher.setAAD(context(newest.id, boundTo))
-  const closed = Buffer.concat([cipher.update(plain, 'utf8'), cipher.final()])
-  return `${VERSION}.${newest.id}.${Buffer.concat([nonce, cipher.getAuthTag(), closed]).toString('base64url')}`
+  cipher.setAAD(authenticatedData(newest.id, boundTo))
+  const ciphertext = Buffer.concat([cipher.update(plain, 'utf8'), cipher.final()])
+  return `${VERSION}.${newest.id}.${Buffer.concat([nonce, cipher.getAuthTag(), ciphertext]).toString('base64url')}`
 }
 
 export function decrypt(keys: SecretKeys, stored: string, boundTo: string): string {
@@ -74,16 +75,16 @@ export function decrypt(keys: SecretKeys, stored: string, boundTo: string): stri
   const nonce = bytes.subarray(0, NONCE_BYTES)
   const tag = bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES)
   const decipher = createDecipheriv(CIPHER, found.key, nonce, { authTagLength: TAG_BYTES })
-  decipher.setAAD(context(keyId, boundTo)).setAuthTag(tag)
-  const opened = decipher.update(bytes.subarray(NONCE_BYTES + TAG_BYTES))
+  decipher.setAAD(authenticatedData(keyId, boundTo)).setAuthTag(tag)
+  const plain = decipher.update(bytes.subarray(NONCE_BYTES + TAG_BYTES))
   try {
-    return Buffer.concat([opened, decipher.final()]).toString('utf8')
+    return Buffer.concat([plain, decipher.final()]).toString('utf8')
   } catch {
     throw damaged(boundTo, 'was changed, or belongs to something else')
   }
 }
 
-/** False when an older key encrypted it: encrypt it anew before that key is taken away. */
+/** False when an older key encrypted it: re-encrypt it before that key is removed. */
 export function isUnderNewestKey({ newest }: SecretKeys, stored: string): boolean {
   return STORED.exec(stored)?.[1] === newest.id
 }
@@ -95,7 +96,7 @@ function readKey(text: string): SecretKey {
   return { id: id.slice(0, 2 * KEY_ID_BYTES), key: createSecretKey(bytes) }
 }
 
-/** Hex first: 64 digits would be base64 too, of other bytes. */
+/** Hex is tried first: 64 hex digits are also valid base64, of other bytes. */
 function bytesOf(given: string): Buffer | undefined {
   const text = given.trim()
   if (/^[\da-f]{64}$/i.test(text)) return Buffer.from(text, 'hex')
@@ -107,14 +108,14 @@ function readStored(stored: string, boundTo: string): { keyId: string; bytes: Bu
   const [, keyId, text] = STORED.exec(stored) ?? []
   if (keyId === undefined || text === undefined) throw damaged(boundTo, 'is not in the form it was stored in')
   const bytes = Buffer.from(text, 'base64url')
-  // One form only, or a changed last character could go unnoticed.
+  // Only one form is valid; otherwise a changed last character could go unnoticed.
   if (bytes.length < NONCE_BYTES + TAG_BYTES || bytes.toString('base64url') !== text) {
     throw damaged(boundTo, 'is not in the form it was stored in')
   }
   return { keyId, bytes }
 }
 
-function context(keyId: string, boundTo: string): Buffer {
+function authenticatedData(keyId: string, boundTo: string): Buffer {
   if (boundTo === '') {
     throw new LeaseholdError('REQUEST_INVALID', 'boundTo is empty.', {
       remedy: 'Give the id of what the secret belongs to.',
@@ -123,15 +124,15 @@ function context(keyId: string, boundTo: string): Buffer {
   return Buffer.from(`${VERSION}.${keyId}.${boundTo}`)
 }
 
-function keyInvalid(what: string, further?: string): LeaseholdError {
+function keyInvalid(problem: string, ownRemedy?: string): LeaseholdError {
   const remedy =
-    further ??
+    ownRemedy ??
     `Set it to 32 random bytes, for example from: openssl rand -base64 32. Keep it out of the database.`
-  return new LeaseholdError('SECRET_KEY_INVALID', `${SECRET_KEY_SETTING} ${what}`, { remedy })
+  return new LeaseholdError('SECRET_KEY_INVALID', `${SECRET_KEY_SETTING} ${problem}`, { remedy })
 }
 
-function damaged(boundTo: string, what: string): LeaseholdError {
-  return new LeaseholdError('SECRET_DAMAGED', `The stored secret of ${boundTo} ${what}.`, {
+function damaged(boundTo: string, problem: string): LeaseholdError {
+  return new LeaseholdError('SECRET_DAMAGED', `The stored secret of ${boundTo} ${problem}.`, {
     remedy: 'Rotate the secret of this endpoint, and find out who writes to its row.',
   })
 }

@@ -4,20 +4,10 @@ import { inspect } from 'node:util'
 import { expect, it } from 'vitest'
 
 import { isLeaseholdError } from '../../errors.ts'
-import {
-  decrypt,
-  encrypt,
-  isWebhookInvalid,
-  newSecret,
-  publicKeyOf,
-  type RawRequest,
-  REFUSALS,
-  secretKey,
-  signer,
-  verify,
-  type VerifyOptions,
-  webhookHeaders,
-} from './index.ts'
+import { decrypt, encrypt, secretKey } from './encryption.ts'
+import { newSecret, publicKeyOf } from './secret.ts'
+import { signer, webhookHeaders } from './sign.ts'
+import { isWebhookInvalid, type RawRequest, REFUSALS, verify, type VerifyOptions } from './verify.ts'
 
 const AT_SECONDS = 1_700_000_000
 const SECRET = newSecret('v1')
@@ -44,7 +34,7 @@ async function refused(request: RawRequest, options: VerifyOptions = {}): Promis
   return verify(request, [SECRET, publicKeyOf(PRIVATE_KEY)], { now, ...options })
 }
 
-const mishaps: Record<string, () => unknown> = {
+const failures: Record<string, () => unknown> = {
   'header missing': async () => refused({ headers: { ...headers, 'webhook-id': '' }, body: BODY }),
   'id malformed': async () =>
     refused({ headers: { ...headers, 'webhook-id': `${BODY} ${signature}` }, body: BODY }),
@@ -86,19 +76,19 @@ const parts = CONFIDENTIAL.flatMap((text) =>
   Array.from({ length: text.length - 7 }, (_, at) => text.slice(at, at + 8)),
 )
 
-async function errorOf(mishap: () => unknown): Promise<unknown> {
+async function errorOf(fail: () => unknown): Promise<unknown> {
   try {
-    await mishap()
+    await fail()
   } catch (error) {
     return error
   }
   throw new Error('nothing was refused')
 }
 
-it.each(Object.entries(mishaps))(
+it.each(Object.entries(failures))(
   'WH-NFR-003: no part of a body, signature, secret or key is in an error: %s',
-  async (_, mishap) => {
-    const error = await errorOf(mishap)
+  async (_, fail) => {
+    const error = await errorOf(fail)
     expect(isLeaseholdError(error)).toBe(true)
     // As loggers write it: with its stack (less the lines of code), its cause and its own fields.
     const shown = `${String(error)} ${inspect(error, { depth: 9, showHidden: true })} ${JSON.stringify(error)}`
@@ -106,8 +96,8 @@ it.each(Object.entries(mishaps))(
   },
 )
 
-it('every reason to refuse is among them', async () => {
-  const errors = await Promise.all(Object.values(mishaps).map(errorOf))
+it('the failures above cover every reason to refuse a request', async () => {
+  const errors = await Promise.all(Object.values(failures).map(errorOf))
   const reasons = new Set(errors.filter((error) => isWebhookInvalid(error)).map(({ reason }) => reason))
   expect([...reasons].toSorted()).toEqual([...REFUSALS].toSorted())
 })

@@ -10,14 +10,14 @@ function shared(bytes: number): string {
 }
 
 describe('a new secret', () => {
-  it('is 32 random bytes to share', () => {
+  it('a new shared secret has 32 random bytes', () => {
     const [one, other] = [newSecret('v1'), newSecret('v1')]
     expect(one).toMatch(/^whsec_[A-Za-z0-9+/]{43}=$/)
     expect(other).not.toBe(one)
     expect(signingKey(one).key.symmetricKeySize).toBe(32)
   })
 
-  it('is an ed25519 key of which the receiver gets the public half', () => {
+  it('a new v1a secret is an ed25519 key with a public key for the receiver', () => {
     const [one, other] = [newSecret('v1a'), newSecret('v1a')]
     expect(one).toMatch(/^whsk_[A-Za-z0-9+/]{86}==$/)
     expect(other).not.toBe(one)
@@ -32,7 +32,7 @@ describe('a new secret', () => {
 })
 
 describe('a given secret', () => {
-  it('may have 24 to 64 bytes when it is shared', () => {
+  it('a shared secret may have 24 to 64 bytes', () => {
     expect(signingKey(shared(24)).kind).toBe('v1')
     expect(verifyingKey(shared(64)).kind).toBe('v1')
     for (const bytes of [0, 23, 65]) {
@@ -42,13 +42,13 @@ describe('a given secret', () => {
     }
   })
 
-  it('may be an ed25519 seed, with or without its public key', () => {
+  it('a private key may be an ed25519 seed, with or without its public key', () => {
     const publicKey = 'whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4='
     expect(publicKeyOf(`whsk_${PAIR}`)).toBe(publicKey)
     expect(publicKeyOf(`whsk_${SEED}`)).toBe(publicKey)
   })
 
-  it('with a public key that is not its own is refused, for its receivers could verify nothing', () => {
+  it('a private key with the public key of another is refused', () => {
     const mixed = Buffer.concat([Buffer.from(SEED, 'base64'), Buffer.alloc(32, 1)]).toString('base64')
     expect(() => signingKey(`whsk_${mixed}`)).toThrow(/^secret has a public key that is not that of its seed/)
   })
@@ -65,7 +65,7 @@ describe('a given secret', () => {
       /^secret is not base64 after whsec_/,
     ],
     ['half a seed', `whsk_${Buffer.alloc(16).toString('base64')}`, /^secret has 16 bytes/],
-  ])('with %s does not sign', (_, secret, message) => {
+  ])('a secret with %s is refused for signing', (_, secret, message) => {
     expect(() => signingKey(secret)).toThrow(expect.objectContaining({ code: 'REQUEST_INVALID' }))
     expect(() => signingKey(secret)).toThrow(message)
   })
@@ -74,12 +74,12 @@ describe('a given secret', () => {
     ['a private key', `whsk_${PAIR}`, /^secret is a private key\. Verify with its public key/],
     ['a short public key', `whpk_${Buffer.alloc(31).toString('base64')}`, /^secret has 31 bytes/],
     ['no prefix', SEED, /^secret does not begin with whsec_ or whpk_/],
-  ])('that is %s does not verify', (_, secret, message) => {
+  ])('a secret that is %s is refused for verifying', (_, secret, message) => {
     expect(() => verifyingKey(secret)).toThrow(expect.objectContaining({ code: 'REQUEST_INVALID' }))
     expect(() => verifyingKey(secret)).toThrow(message)
   })
 
-  it('that is shared has no public key', () => {
+  it('a shared secret has no public key', () => {
     expect(() => publicKeyOf(shared(32))).toThrow(/^secret has no public key/)
   })
 })

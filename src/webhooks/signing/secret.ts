@@ -1,6 +1,6 @@
 /**
- * Secrets as Standard Webhooks writes them: `whsec_` for what sender and receiver share (v1, HMAC-SHA256), `whsk_` and
- * `whpk_` for the two halves of an ed25519 key (v1a). None is ever repeated in an error, not even in part.
+ * Secrets in the format of Standard Webhooks: `whsec_` for a secret that sender and receiver share (v1, HMAC-SHA256),
+ * `whsk_` and `whpk_` for the private and the public ed25519 key (v1a). No error repeats any part of a secret.
  */
 import {
   createPrivateKey,
@@ -13,10 +13,10 @@ import {
 
 import { LeaseholdError } from '../../errors.ts'
 
-/** v1: both sides hold the same secret. v1a: the receiver holds only what it needs to verify. */
+/** v1: both sides hold the same secret. v1a: the receiver holds only the public key. */
 export type SecretKind = 'v1' | 'v1a'
 
-/** A key that signs, or one that verifies: a shared secret is both. */
+/** A key that signs or verifies; a shared secret does both. */
 export interface Key {
   readonly kind: SecretKind
   readonly key: KeyObject
@@ -25,16 +25,16 @@ export interface Key {
 const SHARED = 'whsec_'
 const PRIVATE = 'whsk_'
 const PUBLIC = 'whpk_'
-/** The specification's bounds. */
-const SHORTEST_SHARED_BYTES = 24
-const LONGEST_SHARED_BYTES = 64
+/** The limits of the specification. */
+const MIN_SHARED_BYTES = 24
+const MAX_SHARED_BYTES = 64
 const NEW_SHARED_BYTES = 32
 const ED25519_BYTES = 32
-/** What DER puts in front of the 32 bytes of an ed25519 key (RFC 8410): node:crypto reads no bare ones. */
+/** The DER prefix of an ed25519 key (RFC 8410): node:crypto does not read the bare 32 bytes. */
 const PRIVATE_DER = Buffer.from('302e020100300506032b657004220420', 'hex')
 const PUBLIC_DER = Buffer.from('302a300506032b6570032100', 'hex')
 
-/** A fresh secret to sign with. The receiver of a v1a endpoint gets `publicKeyOf` it instead. */
+/** Makes a secret to sign with. The receiver of a v1a endpoint gets `publicKeyOf(secret)` instead of it. */
 export function newSecret(kind: SecretKind): string {
   switch (kind) {
     case 'v1':
@@ -42,7 +42,7 @@ export function newSecret(kind: SecretKind): string {
     case 'v1a': {
       const { privateKey } = generateKeyPairSync('ed25519')
       const seed = privateKey.export({ type: 'pkcs8', format: 'der' }).subarray(PRIVATE_DER.length)
-      // The specification leaves the form open; seed and public key together is what other senders write.
+      // The specification leaves the form open; other senders write the seed followed by the public key.
       return `${PRIVATE}${Buffer.concat([seed, publicBytes(privateKey)]).toString('base64')}`
     }
     default:
@@ -52,14 +52,14 @@ export function newSecret(kind: SecretKind): string {
   }
 }
 
-/** What a receiver of v1a signatures verifies with: `whpk_…`. It need not be kept secret. */
+/** The key that a receiver of v1a signatures verifies with: `whpk_…`. It need not be secret. */
 export function publicKeyOf(secret: string): string {
   const { kind, key } = signingKey(secret)
   if (kind === 'v1a') return `${PUBLIC}${publicBytes(key).toString('base64')}`
   return refuse('has no public key: it is a shared one.', `Give one that begins with ${PRIVATE}.`)
 }
 
-/** What to sign with, of `whsec_…` or `whsk_…`. */
+/** The key to sign with, from `whsec_…` or `whsk_…`. */
 export function signingKey(secret: string): Key {
   if (isOf(secret, SHARED)) return { kind: 'v1', key: sharedKey(secret) }
   if (isOf(secret, PRIVATE)) return { kind: 'v1a', key: privateKeyIn(secret) }
@@ -69,12 +69,12 @@ export function signingKey(secret: string): Key {
   )
 }
 
-/** What to verify with, of `whsec_…` or `whpk_…`. */
+/** The key to verify with, from `whsec_…` or `whpk_…`. */
 export function verifyingKey(secret: string): Key {
   if (isOf(secret, SHARED)) return { kind: 'v1', key: sharedKey(secret) }
   if (isOf(secret, PUBLIC)) return { kind: 'v1a', key: publicKeyIn(secret) }
   if (isOf(secret, PRIVATE)) {
-    // It would work, and hand every receiver the means to sign.
+    // It would work, but a receiver that holds it could sign as well.
     return refuse('is a private key.', `Verify with its public key, ${PUBLIC}…, which publicKeyOf() returns.`)
   }
   return refuse(
@@ -89,10 +89,10 @@ function isOf(secret: unknown, prefix: string): boolean {
 
 function sharedKey(secret: string): KeyObject {
   const bytes = bytesAfter(SHARED, secret)
-  if (bytes.length < SHORTEST_SHARED_BYTES || bytes.length > LONGEST_SHARED_BYTES) {
+  if (bytes.length < MIN_SHARED_BYTES || bytes.length > MAX_SHARED_BYTES) {
     refuse(
       `has ${bytes.length} bytes.`,
-      `Give ${SHORTEST_SHARED_BYTES} to ${LONGEST_SHARED_BYTES} random bytes, as newSecret('v1') does.`,
+      `Give ${MIN_SHARED_BYTES} to ${MAX_SHARED_BYTES} random bytes, as newSecret('v1') does.`,
     )
   }
   return createSecretKey(bytes)
@@ -131,7 +131,7 @@ function publicBytes(privateKey: KeyObject): Buffer {
 function bytesAfter(prefix: string, secret: string): Buffer {
   const text = secret.slice(prefix.length)
   const bytes = Buffer.from(text, 'base64')
-  // Buffer skips what is no base64: a secret with a character lost would sign, with another key.
+  // Buffer ignores characters that are not base64: a damaged secret would sign, with another key.
   if (bytes.toString('base64') === text) return bytes
   return refuse(`is not base64 after ${prefix}.`, 'Copy it whole, padding included and without spaces.')
 }

@@ -2,9 +2,8 @@ import fc from 'fast-check'
 import { Webhook } from 'standardwebhooks'
 import { describe, expect, it } from 'vitest'
 
-import { webhookHeaders } from './headers.ts'
 import { newSecret, publicKeyOf } from './secret.ts'
-import { signatures, signer } from './sign.ts'
+import { signatures, signer, webhookHeaders } from './sign.ts'
 import { verify } from './verify.ts'
 
 const TEXTS = fc.string({ unit: 'binary', maxLength: 200 })
@@ -13,14 +12,14 @@ const BYTES = fc.uint8Array({ maxLength: 200 })
 const SHARED = fc
   .uint8Array({ minLength: 24, maxLength: 64 })
   .map((bytes) => `whsec_${Buffer.from(bytes).toString('base64')}`)
-/** Whole bytes instead of JSON. */
+/** The raw bytes instead of JSON. */
 const AS_IS = { parse: (body: Uint8Array) => body }
 
 function nowSeconds(): number {
   return Math.floor(Date.now() / 1_000)
 }
 
-describe('the public vectors come out bit for bit', () => {
+describe('the public test vectors', () => {
   it.each([
     {
       from: 'the reference libraries (v1)',
@@ -48,27 +47,30 @@ describe('the public vectors come out bit for bit', () => {
       expected:
         'v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg==',
     },
-  ])('$from', async ({ secret, id, timestampSeconds, body, expected }) => {
-    const message = { id, timestampSeconds, body }
-    expect(signer(secret)(message)).toBe(expected)
-    expect(signer(secret)({ ...message, body: Buffer.from(body) })).toBe(expected)
-    const headers = {
-      'webhook-id': id,
-      'webhook-timestamp': String(timestampSeconds),
-      'webhook-signature': expected,
-    }
-    const trusted = secret.startsWith('whsk_') ? publicKeyOf(secret) : secret
-    const now = () => timestampSeconds * 1_000
-    await expect(verify({ headers, body }, trusted, { now })).resolves.toMatchObject({
-      id,
-      payload: JSON.parse(body),
-      attempt: undefined,
-    })
-  })
+  ])(
+    'the signature equals the public test vector of $from',
+    async ({ secret, id, timestampSeconds, body, expected }) => {
+      const message = { id, timestampSeconds, body }
+      expect(signer(secret)(message)).toBe(expected)
+      expect(signer(secret)({ ...message, body: Buffer.from(body) })).toBe(expected)
+      const headers = {
+        'webhook-id': id,
+        'webhook-timestamp': String(timestampSeconds),
+        'webhook-signature': expected,
+      }
+      const trusted = secret.startsWith('whsk_') ? publicKeyOf(secret) : secret
+      const now = () => timestampSeconds * 1_000
+      await expect(verify({ headers, body }, trusted, { now })).resolves.toMatchObject({
+        id,
+        payload: JSON.parse(body),
+        attempt: undefined,
+      })
+    },
+  )
 })
 
 describe('the npm package standardwebhooks', () => {
-  it('verifies our signatures, whatever the text, the id and the secret', () => {
+  it('the package standardwebhooks verifies our signatures for any body, id and secret', () => {
     fc.assert(
       fc.property(TEXTS, IDS, SHARED, (body, id, secret) => {
         const headers = webhookHeaders({
@@ -86,7 +88,7 @@ describe('the npm package standardwebhooks', () => {
     )
   })
 
-  it('makes the signatures we make, and we verify them', async () => {
+  it('the package standardwebhooks makes the same signatures, and we verify them', async () => {
     await fc.assert(
       fc.asyncProperty(TEXTS, IDS, SHARED, async (body, id, secret) => {
         const timestampSeconds = nowSeconds()
@@ -102,7 +104,7 @@ describe('the npm package standardwebhooks', () => {
     )
   })
 
-  it('verifies with the old and with the new secret while both sign', () => {
+  it('the package standardwebhooks verifies with the old and the new secret during a rotation', () => {
     const [newer, older] = [newSecret('v1'), newSecret('v1')]
     const signers = [newer, older, newSecret('v1a')].map(signer)
     const headers = webhookHeaders({
@@ -119,7 +121,7 @@ describe('the npm package standardwebhooks', () => {
 
 describe('a signature', () => {
   it.each(['v1', 'v1a'] as const)(
-    'of kind %s verifies over any bytes, as text and as bytes',
+    'a %s signature verifies for any body, as text and as bytes',
     async (kind) => {
       const secret = newSecret(kind)
       const trusted = kind === 'v1' ? secret : publicKeyOf(secret)
@@ -135,7 +137,7 @@ describe('a signature', () => {
     },
   )
 
-  it('is made by each secret, newest first, with a space between them', () => {
+  it('each secret signs, the newest first, separated by a space', () => {
     const secrets = [newSecret('v1'), newSecret('v1a'), newSecret('v1')]
     const message = { id: 'msg_1', timestampSeconds: 1, body: 'x' }
     const signers = secrets.map(signer)
@@ -155,7 +157,7 @@ describe('a signature', () => {
     [{ timestampSeconds: Number.NaN }, /^timestampSeconds is NaN/],
     [{ attempt: 0 }, /^attempt is 0/],
     [{ signers: [] }, /^signers is empty/],
-  ])('is not made of what cannot be sent or read unambiguously: %j', (given, message) => {
+  ])('a message that cannot be sent or is ambiguous is not signed: %j', (given, message) => {
     for (const kind of ['v1', 'v1a'] as const) {
       const signers = [signer(newSecret(kind))]
       const attempt = { id: 'msg_1', timestampSeconds: 1, body: '', signers, attempt: 1, ...given }
@@ -165,7 +167,7 @@ describe('a signature', () => {
   })
 })
 
-it('a delivery carries its id, also as the key of idempotency, its time, its attempt and its signatures', () => {
+it('the headers of a delivery have its id, also as idempotency key, its time, its attempt and its signatures', () => {
   const signed = signer(newSecret('v1'))
   const message = { id: 'msg_1', timestampSeconds: 1_700_000_000, body: '{}' }
   expect(webhookHeaders({ ...message, signers: [signed], attempt: 2 })).toEqual({

@@ -7,12 +7,18 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 
 import { LeaseholdError } from '../../errors.ts'
-import { webhookHeaders } from './headers.ts'
-import type { RawRequest } from './received.ts'
-import { isWebhookInvalid, type Refusal } from './refusal.ts'
 import { newSecret, publicKeyOf } from './secret.ts'
-import { signer } from './sign.ts'
-import { verifier, verify, type VerifyOptions } from './verify.ts'
+import { signer, webhookHeaders } from './sign.ts'
+import {
+  isWebhookInvalid,
+  type RawRequest,
+  type Refusal,
+  rememberIds,
+  type Seen,
+  verifier,
+  verify,
+  type VerifyOptions,
+} from './verify.ts'
 
 const SECRET = newSecret('v1')
 const PRIVATE_KEY = newSecret('v1a')
@@ -37,6 +43,10 @@ function delivery(
   }
 }
 
+function deliveredAt(timestampSeconds: number): Delivery {
+  return delivery([SECRET], BODY, timestampSeconds)
+}
+
 function withHeader(from: Delivery, name: string, value: string | undefined): Delivery {
   const { [name]: _, ...others } = from.headers
   return { ...from, headers: value === undefined ? others : { ...others, [name]: value } }
@@ -52,8 +62,8 @@ async function reasonOf(verifying: Promise<unknown>): Promise<Refusal | 'accepte
   )
 }
 
-describe('a request that is right', () => {
-  it('gives its id, its time, its payload and its attempt', async () => {
+describe('valid requests', () => {
+  it('a valid request yields its id, time, payload and attempt', async () => {
     await expect(verify(delivery(), SECRET, still)).resolves.toEqual({
       id: 'msg_1',
       timestamp: new Date(AT_SECONDS * 1_000),
@@ -62,7 +72,7 @@ describe('a request that is right', () => {
     })
   })
 
-  it('may come as a WHATWG Request, as bytes, with Headers, or with names and lists as Node has them', async () => {
+  it('a request may be a WHATWG Request, have bytes or Headers, or header names and lists as in Node', async () => {
     const { headers, body } = delivery()
     const upper = Object.fromEntries(
       Object.entries(headers).map(([name, value]) => [name.toUpperCase(), value]),
@@ -80,7 +90,7 @@ describe('a request that is right', () => {
     }
   })
 
-  it('is verified by a server of node:http as it came over the wire', async () => {
+  it('a server of node:http verifies the request as it came over the wire', async () => {
     const server = createServer((request, response) => {
       const answer = async () => {
         const chunks: Uint8Array[] = []
@@ -108,7 +118,7 @@ describe('a request that is right', () => {
     }
   })
 
-  it('may have an empty body, or one that is no JSON when it is read another way', async () => {
+  it('the body may be empty, or something else than JSON with the option parse', async () => {
     await expect(verify(delivery([SECRET], ''), SECRET, still)).resolves.toMatchObject({ payload: undefined })
     const plain = delivery([SECRET], 'plain')
     expect(await reasonOf(verify(plain, SECRET, still))).toBe('malformed')
@@ -116,19 +126,19 @@ describe('a request that is right', () => {
     await expect(verify(plain, SECRET, { ...still, parse })).resolves.toMatchObject({ payload: 'plain' })
   })
 
-  it('is not read as JSON when its bytes are no UTF-8', async () => {
+  it('a body that is not valid UTF-8 is refused as malformed', async () => {
     const body = Buffer.from([0x22, 0xff, 0x22])
     const signers = [signer(SECRET)]
     const headers = webhookHeaders({ id: 'msg_1', timestampSeconds: AT_SECONDS, body, signers, attempt: 1 })
     expect(await reasonOf(verify({ headers, body }, SECRET, still))).toBe('malformed')
   })
 
-  it.each(['', '0', 'x', '1e3'])('has no attempt when the header says %j', async (value) => {
+  it.each(['', '0', 'x', '1e3'])('the attempt is undefined if its header is %j', async (value) => {
     const request = withHeader(delivery(), 'webhook-attempt', value)
     await expect(verify(request, SECRET, still)).resolves.toMatchObject({ attempt: undefined })
   })
 
-  it('is known by one right signature among others, of either kind', async () => {
+  it('one right signature among others is enough, of either kind', async () => {
     const { headers, body } = delivery([SECRET, PRIVATE_KEY])
     const [v1 = '', v1a = ''] = headers['webhook-signature']?.split(' ') ?? []
     const wrong = `v1,${Buffer.alloc(32).toString('base64')} v1a,${Buffer.alloc(64).toString('base64')} v9,x junk`
@@ -146,7 +156,7 @@ describe('a request that is right', () => {
 })
 
 describe('rotation', () => {
-  it('receivers with the old, the new or both secrets verify what is signed with both, and no other does', async () => {
+  it('during a rotation, receivers with the old, the new or both secrets accept a delivery, and others do not', async () => {
     const [newer, older] = [newSecret('v1'), newSecret('v1')]
     const request = delivery([newer, older])
     for (const secrets of [newer, older, [newer, older], [newSecret('v1'), older]]) {
@@ -155,7 +165,7 @@ describe('rotation', () => {
     expect(await reasonOf(verify(request, [newSecret('v1'), newSecret('v1')], still))).toBe('wrongSignature')
   })
 
-  it('a receiver with both secrets verifies what is signed with either, also from v1 to v1a', async () => {
+  it('a receiver with both secrets accepts a delivery that either signed, also from v1 to v1a', async () => {
     const check = verifier([publicKeyOf(PRIVATE_KEY), SECRET], still)
     for (const signing of [[SECRET], [PRIVATE_KEY], [PRIVATE_KEY, SECRET]]) {
       expect(await reasonOf(check(delivery(signing)))).toBe('accepted')
@@ -163,54 +173,60 @@ describe('rotation', () => {
   })
 })
 
-describe('a request that was tampered with is refused', () => {
+describe('changed requests', () => {
   it.each([
     { kind: 'v1', secret: SECRET, trusted: SECRET },
     { kind: 'v1a', secret: PRIVATE_KEY, trusted: publicKeyOf(PRIVATE_KEY) },
-  ])('$kind: any other body, id, time or signature', async ({ secret, trusted }) => {
-    const genuine = delivery([secret])
-    const signature = genuine.headers['webhook-signature'] ?? ''
-    const check = verifier(trusted, { ...still, parse: (body) => body })
-    const replaced = (text: string, at: number, by: string) => text.slice(0, at) + by + text.slice(at + 1)
-    const printable = fc.constantFrom(...Array.from({ length: 94 }, (_, n) => String.fromCharCode(33 + n)))
-    const tampered = fc.oneof(
-      fc
-        .tuple(fc.nat(BODY.length), printable)
-        .map(([at, by]): Delivery => ({ ...genuine, body: replaced(BODY, at, by) })),
-      fc
-        .tuple(fc.nat(5), printable)
-        .map(([at, by]) => withHeader(genuine, 'webhook-id', replaced('msg_1', at, by))),
-      fc
-        .integer({ min: -300, max: 300 })
-        .map((by) => withHeader(genuine, 'webhook-timestamp', String(AT_SECONDS + by))),
-      fc
-        .tuple(fc.nat(signature.length), printable)
-        .map(([at, by]) => withHeader(genuine, 'webhook-signature', replaced(signature, at, by))),
-    )
-    await fc.assert(
-      fc.asyncProperty(tampered, async (request) => {
-        fc.pre(!isDeepStrictEqual(request, genuine))
-        expect(await reasonOf(check(request))).toMatch(/^(wrongSignature|malformed)$/)
-      }),
-      { numRuns: 500 },
-    )
-  })
+  ])(
+    'a $kind signature is refused if the body, the id, the time or the signature was changed',
+    async ({ secret, trusted }) => {
+      const genuine = delivery([secret])
+      const signature = genuine.headers['webhook-signature'] ?? ''
+      const check = verifier(trusted, { ...still, parse: (body) => body })
+      const replaced = (text: string, at: number, by: string) => text.slice(0, at) + by + text.slice(at + 1)
+      const printable = fc.constantFrom(...Array.from({ length: 94 }, (_, n) => String.fromCharCode(33 + n)))
+      const tampered = fc.oneof(
+        fc
+          .tuple(fc.nat(BODY.length), printable)
+          .map(([at, by]): Delivery => ({ ...genuine, body: replaced(BODY, at, by) })),
+        fc
+          .tuple(fc.nat(5), printable)
+          .map(([at, by]) => withHeader(genuine, 'webhook-id', replaced('msg_1', at, by))),
+        fc
+          .integer({ min: -300, max: 300 })
+          .map((by) => withHeader(genuine, 'webhook-timestamp', String(AT_SECONDS + by))),
+        fc
+          .tuple(fc.nat(signature.length), printable)
+          .map(([at, by]) => withHeader(genuine, 'webhook-signature', replaced(signature, at, by))),
+      )
+      await fc.assert(
+        fc.asyncProperty(tampered, async (request) => {
+          fc.pre(!isDeepStrictEqual(request, genuine))
+          expect(await reasonOf(check(request))).toMatch(/^(wrongSignature|malformed)$/)
+        }),
+        { numRuns: 500 },
+      )
+    },
+  )
 
-  it('a dot in the id: the same signed bytes would read as another message', async () => {
+  it('an id with a dot is refused, because the signed bytes would be ambiguous', async () => {
     const { headers } = delivery([SECRET], `${AT_SECONDS}.5`)
     const moved = { headers: { ...headers, 'webhook-id': `msg_1.${AT_SECONDS}` }, body: '5' }
     expect(await reasonOf(verify(moved, SECRET, still))).toBe('malformed')
   })
 })
 
-describe('a request that cannot be judged is refused', () => {
-  it.each(['webhook-id', 'webhook-timestamp', 'webhook-signature'])('without %s', async (name) => {
-    for (const value of [undefined, '']) {
-      const refused = verify(withHeader(delivery(), name, value), SECRET, still)
-      await expect(refused).rejects.toMatchObject({ code: 'WEBHOOK_INVALID', reason: 'missingHeader' })
-      await expect(refused).rejects.toThrow(`The header ${name} is missing.`)
-    }
-  })
+describe('malformed requests', () => {
+  it.each(['webhook-id', 'webhook-timestamp', 'webhook-signature'])(
+    'a request without %s is refused',
+    async (name) => {
+      for (const value of [undefined, '']) {
+        const refused = verify(withHeader(delivery(), name, value), SECRET, still)
+        await expect(refused).rejects.toMatchObject({ code: 'WEBHOOK_INVALID', reason: 'missingHeader' })
+        await expect(refused).rejects.toThrow(`The header ${name} is missing.`)
+      }
+    },
+  )
 
   it.each([
     ['webhook-id', 'msg_1, msg_2'],
@@ -223,13 +239,13 @@ describe('a request that cannot be judged is refused', () => {
     ['webhook-signature', 'junk'],
     ['webhook-signature', 'v1,'],
     ['webhook-signature', 'v1,AAAA '.repeat(17)],
-  ])('with the %s %j', async (name, value) => {
+  ])('a request with the %s %j is refused', async (name, value) => {
     const refused = verify(withHeader(delivery(), name, value), SECRET, still)
     await expect(refused).rejects.toMatchObject({ code: 'WEBHOOK_INVALID', reason: 'malformed' })
     await expect(refused).rejects.toThrow(`The header ${name} is not`)
   })
 
-  it('with a time that is another text for the same second', async () => {
+  it('a request with another text for the same time is refused', async () => {
     const padded = withHeader(delivery(), 'webhook-timestamp', `0${AT_SECONDS}`)
     expect(await reasonOf(verify(padded, SECRET, still))).toBe('wrongSignature')
   })
@@ -241,14 +257,14 @@ describe('the tolerance', () => {
     return reasonOf(verify(delivery(), SECRET, toleranceMs === undefined ? { now } : { now, toleranceMs }))
   }
 
-  it('is five minutes in both directions, edges included', async () => {
+  it('the default tolerance is five minutes in both directions, inclusive', async () => {
     expect(await after(300_999)).toBe('accepted')
     expect(await after(301_000)).toBe('tooOld')
     expect(await after(-300_000)).toBe('accepted')
     expect(await after(-300_001)).toBe('tooNew')
   })
 
-  it('can be set', async () => {
+  it('the tolerance can be set', async () => {
     expect(await after(999, 0)).toBe('accepted')
     expect(await after(1_000, 0)).toBe('tooOld')
     expect(await after(-1, 0)).toBe('tooNew')
@@ -256,14 +272,14 @@ describe('the tolerance', () => {
     expect(await after(11_000, 10_000)).toBe('tooOld')
   })
 
-  it.each([-1, Number.NaN, Infinity])('cannot be %j', async (toleranceMs) => {
+  it.each([-1, Number.NaN, Infinity])('a tolerance of %j is refused', async (toleranceMs) => {
     await expect(verify(delivery(), SECRET, { toleranceMs })).rejects.toMatchObject({
       code: 'SETTING_INVALID',
     })
   })
 })
 
-it('a refusal is recognised by its reason, and no other error is one', async () => {
+it('isWebhookInvalid recognises refusals and their reasons, and no other error', async () => {
   const error: unknown = await verify(delivery(), newSecret('v1'), still).catch((refused: unknown) => refused)
   expect(isWebhookInvalid(error)).toBe(true)
   expect(isWebhookInvalid(error, 'wrongSignature')).toBe(true)
@@ -272,7 +288,7 @@ it('a refusal is recognised by its reason, and no other error is one', async () 
   expect(isWebhookInvalid(new LeaseholdError('REQUEST_INVALID', 'other'))).toBe(false)
 })
 
-describe('a mistake of the receiver is told apart from a forgery', () => {
+describe('mistakes of the receiver', () => {
   it.each([
     [
       'parsed',
@@ -280,22 +296,116 @@ describe('a mistake of the receiver is told apart from a forgery', () => {
       /^The body of the request is object, not text or bytes\. Give the bytes/,
     ],
     ['missing', {}, /^The body of the request is missing\..*express\.raw/],
-  ])('a body that is %s', async (_, given, message) => {
+  ])('a body that is %s is reported as a mistake of the receiver', async (_, given, message) => {
     // As a caller without types would.
     const request = { headers: delivery().headers, ...given } as RawRequest
     await expect(verify(request, SECRET, still)).rejects.toMatchObject({ code: 'REQUEST_INVALID' })
     await expect(verify(request, SECRET, still)).rejects.toThrow(message)
   })
 
-  it('a Request whose body has been read', async () => {
+  it('a Request whose body was read before is reported as a mistake of the receiver', async () => {
     const request = new Request('http://127.0.0.1/', { method: 'POST', ...delivery() })
     await request.text()
     await expect(verify(request, SECRET, still)).rejects.toThrow(/has been read already\. Verify first/)
   })
 
-  it('a secret that is none, or no secret at all', async () => {
+  it('an invalid secret, or none, is reported as a mistake of the receiver', async () => {
     expect(() => verifier('secret')).toThrow(expect.objectContaining({ code: 'REQUEST_INVALID' }))
     expect(() => verifier([])).toThrow(/^secrets is empty/)
     await expect(verify(delivery(), PRIVATE_KEY)).rejects.toThrow(/^secret is a private key/)
+  })
+})
+
+describe('replayed requests', () => {
+  it('the same request is refused a second time, until it would be too old', async () => {
+    let at = AT_SECONDS * 1_000
+    const now = () => at
+    const options = { now, seen: rememberIds({ now }), toleranceMs: 10_000 }
+    const outcome = async () => reasonOf(verify(delivery(), SECRET, options))
+    expect(await outcome()).toBe('accepted')
+    expect(await outcome()).toBe('replayed')
+    at += 10_999
+    expect(await outcome()).toBe('replayed')
+    at += 1
+    expect(await outcome()).toBe('tooOld')
+  })
+
+  it("the sender's next attempt of the same event is accepted", async () => {
+    const now = () => AT_SECONDS * 1_000
+    const options = { now, seen: rememberIds({ now }) }
+    await verify(deliveredAt(AT_SECONDS - 5), SECRET, options)
+    await expect(verify(delivery(), SECRET, options)).resolves.toMatchObject({ id: 'msg_1' })
+  })
+
+  it('seen is called only for requests that are otherwise accepted, and may be asynchronous', async () => {
+    const asked: [string, Date][] = []
+    const options = {
+      now: () => AT_SECONDS * 1_000,
+      seen: async (requestId: string, until: Date) => asked.push([requestId, until]) > 1,
+    }
+    await expect(verify({ ...delivery(), body: '[]' }, SECRET, options)).rejects.toThrow(/signatures/)
+    await expect(verify(deliveredAt(AT_SECONDS - 301), SECRET, options)).rejects.toThrow(/older/)
+    await expect(verify(delivery([SECRET], 'no JSON'), SECRET, options)).rejects.toThrow(/JSON/)
+    expect(asked).toEqual([])
+
+    await verify(delivery(), SECRET, options)
+    expect(asked).toEqual([[`msg_1.${AT_SECONDS}`, new Date((AT_SECONDS + 301) * 1_000)]])
+    await expect(verify(delivery(), SECRET, options)).rejects.toMatchObject({ reason: 'replayed' })
+  })
+
+  it('a request is refused if seen returns anything but false', async () => {
+    for (const answer of [1, 'OK', null, undefined]) {
+      // As a caller without types would.
+      const seen = (() => answer) as unknown as Seen
+      const options = { now: () => AT_SECONDS * 1_000, seen }
+      await expect(verify(delivery(), SECRET, options)).rejects.toMatchObject({
+        reason: 'replayed',
+      })
+    }
+  })
+
+  it('a request is not accepted if seen fails', async () => {
+    const options = {
+      now: () => AT_SECONDS * 1_000,
+      seen: async () => Promise.reject(new Error('the store is away')),
+    }
+    await expect(verify(delivery(), SECRET, options)).rejects.toThrow('the store is away')
+  })
+})
+
+describe('rememberIds', () => {
+  it('rememberIds forgets the oldest request when it has too many', () => {
+    const seen = rememberIds({ max: 2, now: () => 0 })
+    const until = new Date(1)
+    expect(['a', 'b', 'c', 'b', 'c', 'a'].map((id) => seen(id, until))).toEqual([
+      false,
+      false,
+      false,
+      true,
+      true,
+      false,
+    ])
+  })
+
+  it('rememberIds removes expired requests before it forgets others', () => {
+    let at = 0
+    const seen = rememberIds({ max: 2, now: () => at })
+    seen('a', new Date(10))
+    at = 10
+    seen('b', new Date(20))
+    seen('c', new Date(20))
+    expect([seen('b', new Date(20)), seen('c', new Date(20))]).toEqual([true, true])
+  })
+
+  it('rememberIds forgets a request when it expires', () => {
+    let at = 0
+    const seen = rememberIds({ now: () => at })
+    expect([seen('a', new Date(10)), seen('a', new Date(10))]).toEqual([false, true])
+    at = 10
+    expect(seen('a', new Date(20))).toBe(false)
+  })
+
+  it.each([0, 1.5, Number.NaN])('rememberIds refuses the size %j', (max) => {
+    expect(() => rememberIds({ max })).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
   })
 })

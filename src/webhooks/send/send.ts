@@ -5,11 +5,28 @@ import { checkEvents, type CheckOwn } from '../../messages/validate.ts'
 import { shown } from '../../messages/validate-fields.ts'
 import type { EventSchemas, PayloadsOf, SchemasOf } from '../../messages/validate-schema.ts'
 import { type Writer, writerOf } from '../../transactions/writers.ts'
-import { checkTenant } from '../tenant.ts'
-import { webhookBody } from './body.ts'
-import { type NewWebhook, type Sent, TRACE_HEADERS } from './event.ts'
-import { fanOut } from './fan-out.ts'
-import { fanOutSql } from './fan-out-sql.ts'
+import { checkTenant } from '../subscription.ts'
+import { fanOut, fanOutSql, type Sent, TRACE_HEADERS, webhookBody } from './fan-out.ts'
+
+/** An event as a producer sends it. */
+export type NewWebhook<Payloads extends EventPayloads = AnyPayloads> = {
+  readonly [Type in keyof Payloads & string]: {
+    readonly type: Type
+    readonly payload: Payloads[Type]
+    /** Whose event it is: only endpoints of this tenant receive it. Default: the empty text, the default tenant. */
+    readonly tenant?: string | undefined
+    /** An ordered endpoint receives the events of one key one at a time, in the order in which they were sent. */
+    readonly orderingKey?: string | undefined
+    /** A uuid, the `webhook-id`. An endpoint gets one delivery of it, however often it is sent. */
+    readonly eventId?: string | undefined
+    /** The trace of the event, if it is not the active one. No other headers are sent. */
+    readonly headers?: TraceHeaders | undefined
+    /** The event is not delivered before this time. */
+    readonly availableAt?: Date | undefined
+  }
+}[keyof Payloads & string]
+
+export type TraceHeaders = { readonly [Name in (typeof TRACE_HEADERS)[number]]?: string }
 
 export type WebhooksOptions<Schemas = EventSchemas> = ProducerOptions<Schemas>
 
@@ -19,12 +36,12 @@ export interface Webhooks<Payloads extends EventPayloads = AnyPayloads> {
 
 export interface Send<Payloads extends EventPayloads = AnyPayloads> {
   /**
-   * Sends events in the caller's transaction: a delivery is written for every endpoint that wants the event, which goes
-   * out if the transaction commits, and was never there if it does not.
+   * Sends events in the caller's transaction: writes a delivery for every endpoint that has subscribed to the event. The
+   * deliveries exist exactly if the transaction commits.
    *
-   * @param tx whatever holds the transaction: a `pg` client, the `sql` of postgres.js, a Kysely, Drizzle, Prisma or
-   *   Knex transaction, a transaction of Leasehold's own `Database`, or any `{ query(text, values) }`. Outside a
-   *   transaction (a pool) the call is one by itself.
+   * @param tx the transaction: a `pg` client, the `sql` of postgres.js, a Kysely, Drizzle, Prisma or Knex transaction, a
+   *   transaction of Leasehold's own `Database`, or any `{ query(text, values) }`. Given a pool, the call is a
+   *   transaction of its own.
    * @param events one event or any number of them; their deliveries are written in one statement, all or none.
    * @returns for each event, in the order given, its id and how many deliveries were written.
    */
@@ -37,7 +54,7 @@ export interface Send<Payloads extends EventPayloads = AnyPayloads> {
 }
 
 /**
- * The sender's side of webhooks.
+ * Makes a `send` that checks the types of events and, given schemas, their payloads.
  *
  * ```ts
  * const webhooks = createWebhooks<{ 'order.paid': { id: string } }>()
@@ -81,7 +98,7 @@ export function createWebhooks(options: WebhooksOptions = {}): Webhooks {
   ): Promise<Sent | readonly Sent[]> {
     if (isList(given)) return write(tx, given, (i) => `events[${i}]`)
     const [sent] = await write(tx, [given], () => 'event')
-    if (sent === undefined) throw new Error('one event was sent, and none was reported')
+    if (sent === undefined) throw new Error('send returned no result for an event')
     return sent
   }
 
@@ -89,7 +106,7 @@ export function createWebhooks(options: WebhooksOptions = {}): Webhooks {
 }
 
 /**
- * Sends events in the caller's transaction, without types or schemas of their payloads; `createWebhooks` has those.
+ * Sends events in the caller's transaction, without checking their types or payloads; `createWebhooks` does that.
  *
  * ```ts
  * await send(tx, { type: 'order.paid', payload: { id: 'o-1' } })
@@ -100,26 +117,26 @@ export const send: Send = createWebhooks().send
 const checkOwn: CheckOwn<{ readonly tenant: string }> = (event, label) => {
   const { tenant = '', headers } = event
   return {
-    problems: [...checkTenant(`${label}.tenant`, tenant), ...checkTrace(`${label}.headers`, headers)],
-    // Where it is no text, the problem is what counts.
+    problems: [...checkTenant(`${label}.tenant`, tenant), ...checkTraceHeaders(`${label}.headers`, headers)],
+    // If it is not a text, the problems above refuse the event.
     own: { tenant: String(tenant) },
   }
 }
 
-/** Whatever else a producer would like to send along: a stranger would get it. */
-function checkTrace(path: string, headers: unknown): string[] {
-  // What is no object is told of with the other headers.
+/** Refuses every header but those of the trace, because endpoints belong to strangers. */
+function checkTraceHeaders(path: string, headers: unknown): string[] {
+  // A value that is not an object is reported by the checks that all events share.
   if (typeof headers !== 'object' || headers === null) return []
   const allowed: readonly string[] = TRACE_HEADERS
   return Object.keys(headers)
     .filter((name) => !allowed.includes(name.toLowerCase()))
     .map(
       (name) =>
-        `${path} has ${shown(name)}, but only ${allowed.join(' and ')} travel with an event; others are set at the endpoint`,
+        `${path} has ${shown(name)}, but only ${allowed.join(' and ')} are sent with an event; set other headers at the endpoint`,
     )
 }
 
-/** Array.isArray does not see a readonly array in a union. */
+/** Array.isArray does not narrow a union to its readonly array. */
 function isList(given: NewWebhook | readonly NewWebhook[]): given is readonly NewWebhook[] {
   return Array.isArray(given)
 }

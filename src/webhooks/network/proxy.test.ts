@@ -18,10 +18,10 @@ useQuietProcess()
 const PATIENT = { timeoutMs: 20_000 }
 const MESSAGE = { headers: { 'x-key': 'msg_1' }, body: '{}' }
 
-type Deed = 'tunnels' | 'refuses' | 'neverAnswers' | 'closes'
+type Behaviour = 'tunnels' | 'refuses' | 'neverAnswers' | 'closes'
 
 /** An HTTP proxy on loopback that sends every tunnel to one port of loopback, wherever it was to go. */
-async function startEgressProxy(deed: Deed, port = 0) {
+async function startEgressProxy(behaviour: Behaviour, port = 0) {
   const asked: { authority: string; authorization: string | undefined }[] = []
   const sockets = new Set<Socket>()
   const server = createServer()
@@ -32,9 +32,9 @@ async function startEgressProxy(deed: Deed, port = 0) {
   server.on('connect', (request, socket) => {
     asked.push({ authority: request.url ?? '', authorization: request.headers['proxy-authorization'] })
     socket.on('error', () => {})
-    if (deed === 'refuses') socket.end('HTTP/1.1 403 Forbidden\r\n\r\n')
-    if (deed === 'closes') socket.destroy()
-    if (deed !== 'tunnels') return
+    if (behaviour === 'refuses') socket.end('HTTP/1.1 403 Forbidden\r\n\r\n')
+    if (behaviour === 'closes') socket.destroy()
+    if (behaviour !== 'tunnels') return
     const onward = connect({ host: '127.0.0.1', port })
     onward.on('error', () => socket.destroy())
     onward.once('connect', () => socket.write('HTTP/1.1 200 Connected\r\n\r\n'))
@@ -67,7 +67,7 @@ function poster(proxy: string, options: Partial<PosterOptions> = {}, policy: Net
 }
 
 describe('through a proxy', () => {
-  it('the proxy is given the name, and TLS verifies it at the other end', async () => {
+  it('the proxy gets the name, and TLS verifies it with the receiver', async () => {
     const right = testCertificate('right')
     const receiver = await startTlsReceiver(right)
     const proxy = await startEgressProxy('tunnels', receiver.port)
@@ -86,7 +86,7 @@ describe('through a proxy', () => {
     expect(await target.post('https://other.test/hook', MESSAGE, PATIENT)).toMatchObject({ code: 'tls' })
   })
 
-  it('plain http goes through a tunnel too, where it is open', async () => {
+  it('http goes through a tunnel as well, if the policy permits it', async () => {
     const receiver = await startCountingReceiver()
     const proxy = await startEgressProxy('tunnels', receiver.port)
     const target = poster(proxy.url, { limits: { keepAliveMs: 60_000 } }, { allowHttp: true })
@@ -100,7 +100,7 @@ describe('through a proxy', () => {
     expect(receiver.requests[0]?.headers).not.toHaveProperty('proxy-authorization')
   })
 
-  it('addresses in the URL are still judged, and names of http refused', async () => {
+  it('addresses in the URL are still checked, and http to a name is refused', async () => {
     const proxy = await startEgressProxy('refuses')
     const target = poster(proxy.url, {}, { allow: ['127.0.0.0/8'] })
     for (const host of ['10.0.0.1', '[::1]', '2852039166', '[64:ff9b::a00:1]']) {
@@ -113,8 +113,8 @@ describe('through a proxy', () => {
   })
 })
 
-describe('a proxy that does not serve', () => {
-  it('refuses', async () => {
+describe('failing proxies', () => {
+  it('a proxy that refuses is a failure with its status', async () => {
     const proxy = await startEgressProxy('refuses')
     expect(await poster(proxy.url).post('https://receiver.test/', MESSAGE, PATIENT)).toMatchObject({
       kind: 'failed',
@@ -123,7 +123,7 @@ describe('a proxy that does not serve', () => {
     })
   })
 
-  it('closes, or is not there', async () => {
+  it('a proxy that closes the connection, or cannot be reached, is a failure', async () => {
     const proxy = await startEgressProxy('closes')
     expect(await poster(proxy.url).post('https://receiver.test/', MESSAGE, PATIENT)).toMatchObject({
       code: 'proxy',
@@ -134,7 +134,7 @@ describe('a proxy that does not serve', () => {
     })
   })
 
-  it('never answers', async () => {
+  it('a proxy that never answers costs the connect timeout', async () => {
     const proxy = await startEgressProxy('neverAnswers')
     const limits = { connectTimeoutMs: 200 }
     expect(
@@ -145,8 +145,11 @@ describe('a proxy that does not serve', () => {
   })
 })
 
-it.each(['nonsense', 'socks5://user:secret@127.0.0.1', ''])('%j is no proxy', (proxy) => {
-  const attempt = () => createPoster({ policy: networkPolicy(), proxy })
-  expect(attempt).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
-  expect(attempt).not.toThrow('secret')
-})
+it.each(['nonsense', 'socks5://user:secret@127.0.0.1', ''])(
+  'the proxy setting %j is refused, and the error does not repeat it',
+  (proxy) => {
+    const attempt = () => createPoster({ policy: networkPolicy(), proxy })
+    expect(attempt).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
+    expect(attempt).not.toThrow('secret')
+  },
+)

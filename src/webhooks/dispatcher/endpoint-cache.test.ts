@@ -1,4 +1,4 @@
-/** An endpoint with numbers that the table would refuse today: stored before a constraint, or by replication. */
+/** Endpoints with limits that the table refuses: written before the constraint existed, or by replication. */
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useReceivers } from '../../../test/support/receiver.ts'
@@ -8,8 +8,8 @@ import { addEndpoint, forgetWebhooks, SECRET_KEY } from '../../../test/support/w
 import { systemClock } from '../../clock.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { Events } from '../../worker/index.ts'
-import { secretKey } from '../signing/index.ts'
-import { Directory, type Surveyed } from './directory.ts'
+import { secretKey } from '../signing/encryption.ts'
+import { EndpointCache, type EndpointState } from './endpoint-cache.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -27,7 +27,7 @@ beforeEach(async () => {
 })
 afterAll(async () => db.close())
 
-const NONSENSE = [
+const INVALID_LIMITS = [
   { rate_per_second: 'NaN' },
   { rate_per_second: 'Infinity' },
   { rate_per_second: 0 },
@@ -37,65 +37,66 @@ const NONSENSE = [
   { timeout_ms: 2_147_483_647 },
 ]
 
-describe('the directory', () => {
+describe('the endpoint cache', () => {
   const reported: { readonly id: string; readonly error: unknown }[] = []
-  const directory = (): Directory =>
-    new Directory({
+  const newCache = (): EndpointCache =>
+    new EndpointCache({
       db,
       schema: 'leasehold',
-      role: 'webhooks',
-      worker: 'd',
       keys: () => secretKey(SECRET_KEY),
       clock: systemClock,
       onUnusable: (id, error) => void reported.push({ id, error }),
     })
-  const usable = ({ endpoints }: { readonly endpoints: readonly Surveyed[] }): (string | undefined)[] =>
-    endpoints.flatMap(({ endpoint }) => (endpoint === undefined ? [] : [endpoint.id]))
+  const usable = (states: readonly EndpointState[]): string[] =>
+    states.flatMap(({ endpoint }) => (endpoint === undefined ? [] : [endpoint.id]))
 
   beforeEach(() => void reported.splice(0))
 
-  it.each(NONSENSE)('has no use for an endpoint with %j, and reports it once per change', async (columns) => {
-    const broken = await addEndpoint(db, 'https://broken.example/', columns)
-    const well = await addEndpoint(db, 'https://well.example/')
-    const known = directory()
-    expect(usable(await known.read())).toEqual([well.id])
-    expect(usable(await known.read())).toEqual([well.id])
-    const [name = ''] = Object.keys(columns)
-    expect(reported).toMatchObject([
-      { id: broken.id, error: { message: expect.stringContaining(`${name} is `) } },
-    ])
-    // By hand, as somebody in a hurry would: without updated_at.
-    const change = async (set: string): Promise<void> => {
-      await db.query({
-        text: `update leasehold.webhook_endpoints set ${set} where id = $1`,
-        values: [broken.id],
-      })
-    }
-    await change("description = 'still broken'")
-    await known.read()
-    expect(reported).toHaveLength(2)
-    await change('rate_per_second = null, concurrency = 1, timeout_ms = 1000')
-    expect(new Set(usable(await known.read()))).toEqual(new Set([broken.id, well.id]))
-    expect(reported).toHaveLength(2)
-  })
+  it.each(INVALID_LIMITS)(
+    'an endpoint with %j is unusable and is reported once per change',
+    async (columns) => {
+      const broken = await addEndpoint(db, 'https://broken.example/', columns)
+      const healthy = await addEndpoint(db, 'https://healthy.example/')
+      const cache = newCache()
+      expect(usable(await cache.refresh())).toEqual([healthy.id])
+      expect(usable(await cache.refresh())).toEqual([healthy.id])
+      const [name = ''] = Object.keys(columns)
+      expect(reported).toMatchObject([
+        { id: broken.id, error: { message: expect.stringContaining(`${name} is `) } },
+      ])
+      // As somebody would by hand, without setting updated_at.
+      const change = async (set: string): Promise<void> => {
+        await db.query({
+          text: `update leasehold.webhook_endpoints set ${set} where id = $1`,
+          values: [broken.id],
+        })
+      }
+      await change("description = 'still broken'")
+      await cache.refresh()
+      expect(reported).toHaveLength(2)
+      await change('rate_per_second = null, concurrency = 1, timeout_ms = 1000')
+      expect(new Set(usable(await cache.refresh()))).toEqual(new Set([broken.id, healthy.id]))
+      expect(reported).toHaveLength(2)
+    },
+  )
 
-  it('reads endpoints whose circuit, or former secret, has no end', async () => {
-    const { id } = await addEndpoint(db, 'https://well.example/', {
+  it('an endpoint whose circuit or previous secret never ends is usable', async () => {
+    const { id } = await addEndpoint(db, 'https://healthy.example/', {
       failing_since: new Date(),
       open_until: 'infinity',
     })
     await db.query({
       text: `update leasehold.webhook_endpoints set previous_secret = secret, previous_secret_until = 'infinity'`,
     })
-    const { endpoints } = await directory().read()
-    expect(endpoints).toMatchObject([{ id, failing: true, endpoint: { id } }])
-    expect(endpoints[0]?.open_for_ms).toBeGreaterThan(1e11)
-    expect(endpoints[0]?.endpoint?.signers(systemClock.monotonicNow())).toHaveLength(2)
+    const states = await newCache().refresh()
+    expect(states).toMatchObject([{ id, circuit_is_open: true, endpoint: { id } }])
+    expect(states[0]?.open_for_ms).toBeGreaterThan(1e11)
+    expect(states[0]?.endpoint?.signers(systemClock.monotonicNow())).toHaveLength(2)
     expect(reported).toEqual([])
   })
 })
 
-it('an endpoint whose rate is NaN gets nothing and is reported, and all others get theirs', async () => {
+it('an endpoint with a rate of NaN gets nothing and is reported, and other endpoints are not affected', async () => {
   const [first, broken, second] = [await receiver(), await receiver(), await receiver()]
   await addEndpoint(db, first.url)
   const { id } = await addEndpoint(db, broken.url, { rate_per_second: 'NaN' })

@@ -1,0 +1,135 @@
+/** The enabled endpoints, as a dispatcher needs them: read from the database when they change, with decrypted secrets. */
+import type { Clock } from '../../clock.ts'
+import { LeaseholdError } from '../../errors.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import { MAX_TIMEOUT_MS } from '../endpoints/check.ts'
+import { decrypt, type SecretKeys } from '../signing/encryption.ts'
+import { type Signer, signer } from '../signing/sign.ts'
+import {
+  type EndpointRow,
+  type EndpointStateRow,
+  readEndpoints,
+  readEndpointStates,
+} from './endpoint-cache-sql.ts'
+
+export interface CachedEndpoint {
+  readonly id: string
+  readonly url: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly ratePerSecond: number | undefined
+  readonly concurrency: number
+  readonly timeoutMs: number
+  /** The signer of the current secret and, for a while after a rotation, of the previous one. */
+  signers(now: number): readonly Signer[]
+}
+
+export interface EndpointState extends EndpointStateRow {
+  /** Undefined if the endpoint cannot be used: its secret cannot be decrypted, or its limits are invalid. */
+  readonly endpoint: CachedEndpoint | undefined
+}
+
+interface Entry {
+  readonly version: string
+  readonly endpoint: CachedEndpoint | undefined
+}
+
+export interface EndpointCacheOptions {
+  readonly db: Queryable
+  readonly schema: string
+  readonly keys: () => SecretKeys
+  readonly clock: Clock
+  /** Called once for each version of an endpoint that cannot be used. */
+  readonly onUnusable: (id: string, error: unknown) => void
+}
+
+export class EndpointCache {
+  readonly #options: EndpointCacheOptions
+  #entries: ReadonlyMap<string, Entry> = new Map()
+
+  constructor(options: EndpointCacheOptions) {
+    this.#options = options
+  }
+
+  get(id: string): CachedEndpoint | undefined {
+    return this.#entries.get(id)?.endpoint
+  }
+
+  /** Reads the state of all enabled endpoints, and the rest of those that have changed. */
+  async refresh(): Promise<readonly EndpointState[]> {
+    const { db, schema } = this.#options
+    const { rows } = await db.query<EndpointStateRow>(readEndpointStates(schema))
+    const changed = rows.filter(({ id, version }) => this.#entries.get(id)?.version !== version)
+    const read = await this.#read(changed.map(({ id }) => id))
+    this.#entries = new Map(
+      rows.flatMap(({ id }) => {
+        const entry = read.get(id) ?? this.#entries.get(id)
+        return entry === undefined ? [] : [[id, entry]]
+      }),
+    )
+    return rows.map((row) => ({ ...row, endpoint: this.get(row.id) }))
+  }
+
+  async #read(ids: readonly string[]): Promise<ReadonlyMap<string, Entry>> {
+    if (ids.length === 0) return new Map()
+    const { db, schema } = this.#options
+    const { rows } = await db.query<EndpointRow>(readEndpoints(schema, ids))
+    return new Map(rows.map((row) => [row.id, { version: row.version, endpoint: this.#parse(row) }]))
+  }
+
+  #parse(row: EndpointRow): CachedEndpoint | undefined {
+    const { keys, clock, onUnusable } = this.#options
+    try {
+      refuseInvalidLimits(row)
+      const current = signer(decrypt(keys(), row.secret, row.id))
+      const previous =
+        row.previous_secret === null || row.previous_for_ms === null
+          ? undefined
+          : {
+              signer: signer(decrypt(keys(), row.previous_secret, row.id)),
+              until: clock.monotonicNow() + row.previous_for_ms,
+            }
+      const both = previous === undefined ? [current] : [current, previous.signer]
+      return {
+        id: row.id,
+        url: row.url,
+        headers: row.headers,
+        ratePerSecond: row.rate_per_second ?? undefined,
+        concurrency: row.concurrency,
+        timeoutMs: row.timeout_ms,
+        signers: (now) => (previous !== undefined && now < previous.until ? both : [current]),
+      }
+    } catch (error) {
+      onUnusable(row.id, error)
+      return undefined
+    }
+  }
+}
+
+/**
+ * The table refuses such values, but a row may be older than a constraint, or have been replicated without it. A rate of
+ * NaN would make every sum that it is part of NaN, and stop the claims for all endpoints.
+ */
+function refuseInvalidLimits({
+  id,
+  rate_per_second: rate,
+  concurrency,
+  timeout_ms: timeoutMs,
+}: EndpointRow): void {
+  const problems = [
+    ...(rate === null || (rate > 0 && Number.isFinite(rate))
+      ? []
+      : [`rate_per_second is ${rate}, but must be above 0 and finite, or null`]),
+    ...(concurrency >= 1 ? [] : [`concurrency is ${concurrency}, but must be at least 1`]),
+    ...(timeoutMs >= 1 && timeoutMs <= MAX_TIMEOUT_MS
+      ? []
+      : [`timeout_ms is ${timeoutMs}, but must be from 1 to ${MAX_TIMEOUT_MS}`]),
+  ]
+  if (problems.length === 0) return
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The webhook endpoint ${id} cannot be used: ${problems.join('; ')}.`,
+    {
+      remedy: 'Correct it with `leasehold webhooks endpoints update`; until then its deliveries wait.',
+    },
+  )
+}
