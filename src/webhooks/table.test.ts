@@ -109,7 +109,7 @@ describe('the transitions of a delivery', () => {
     })
   })
 
-  it('D3: the database refuses a lease_token that decreases, also in a requeue', async () => {
+  it('D3: the database refuses a lease_token that decreases, also in a replay', async () => {
     await insert({ lease_token: '3' })
     await expect(change('lease_token = 2')).rejects.toThrow('never goes down: 2 cannot follow 3')
     await change(FIELDS.failed)
@@ -391,7 +391,7 @@ describe('the roles', () => {
     await expect(as('reader', `update ${deliveries} set body = ''`)).rejects.toMatchObject(denied)
   })
 
-  it('an operator can requeue and cancel deliveries and change endpoints', async () => {
+  it('an operator can replay and cancel deliveries and change endpoints', async () => {
     await insertEndpoint()
     await deliveryIn('failed')
     await as('operator', `update ${deliveries} set ${FIELDS.pending}`)

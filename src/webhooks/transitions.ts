@@ -7,7 +7,7 @@ export type DeliveryStatus = (typeof DELIVERY_STATUSES)[number]
 export const TRANSITIONS: Readonly<
   Record<DeliveryStatus, Readonly<Record<DeliveryStatus, string | undefined>>>
 > = {
-  pending: { pending: 'claim, retry or release', delivered: 'deliver', failed: 'give up or cancel' },
-  delivered: { pending: 'requeue', delivered: undefined, failed: undefined },
-  failed: { pending: 'requeue', delivered: undefined, failed: undefined },
+  pending: { pending: 'claim, retry or release', delivered: 'deliver', failed: 'fail or cancel' },
+  delivered: { pending: 'replay', delivered: undefined, failed: undefined },
+  failed: { pending: 'replay', delivered: undefined, failed: undefined },
 }

@@ -97,7 +97,7 @@ it('healthy endpoints get all deliveries while the circuit of a failing one is o
 }, 200_000)
 
 describe('without a circuit breaker', () => {
-  it('deliveries to an endpoint that stays down fail after the schedule, and recover delivers all of them when it is back', async () => {
+  it('deliveries to an endpoint that stays down fail after the schedule, and a replay delivers all of them when it is back', async () => {
     const [healthy, down] = [await receiver(), await receiver(() => 503)]
     await addEndpoint(db, healthy.url)
     const { id } = await addEndpoint(db, down.url, { concurrency: 50 })

@@ -76,7 +76,7 @@ it('hostile receivers fail their own deliveries only, limits hold, no internal a
   await startDispatcher({
     schedule: [],
     dial,
-    resolve: async (host) => NAMES[host] ?? Promise.reject(new Error(`nobody was to resolve ${host}`)),
+    resolve: async (host) => NAMES[host] ?? Promise.reject(new Error(`unexpected name: ${host}`)),
     limits: { bodyTimeoutMs: 500 },
   })
   await healthy.reached(EVENTS + 1)

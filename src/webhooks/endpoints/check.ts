@@ -105,7 +105,9 @@ export function checkChanges(given: unknown, by: By, rules: TargetRules): readon
 export function checkSecret(secret: unknown, signing: 'v1' | 'v1a'): string[] {
   const prefix = signing === 'v1' ? 'whsec_' : 'whsk_'
   if (typeof secret !== 'string' || !secret.startsWith(prefix)) {
-    return [`secret must begin with ${prefix}, because signing is ${signing}; left out, one is made`]
+    return [
+      `secret must begin with ${prefix}, because signing is ${signing}; without a secret, one is generated`,
+    ]
   }
   return problemsOf(() => signingKey(secret))
 }

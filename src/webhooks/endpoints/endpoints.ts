@@ -71,13 +71,13 @@ export interface EndpointPage {
 
 /** Every change and its entry in the audit are one transaction. A change that is refused changes nothing. */
 export interface Endpoints {
-  /** Returns the secret, which is not shown again. */
+  /** Returns the secret, which is shown only here. */
   create(endpoint: NewEndpoint, by: By): Promise<ShownSecret & { readonly endpoint: Endpoint }>
   get(id: string): Promise<EndpointDetails>
   list(filter?: EndpointFilter): Promise<EndpointPage>
   /** A new url also closes the circuit, because the failures were those of the old one. */
   update(id: string, changes: EndpointChanges, by: By): Promise<Endpoint>
-  /** Returns the new secret, which is not shown again. The previous one also signs for a while; older ones do not. */
+  /** Returns the new secret, which is shown only here. The previous one also signs for a while; older ones do not. */
   rotateSecret(
     id: string,
     by: By,

@@ -13,7 +13,7 @@ export type Range = readonly [network: Address, bits: number]
 const IPV4: readonly (readonly [cidr: string, what: string])[] = [
   ['0.0.0.0/8', 'this network'],
   ['10.0.0.0/8', 'private'],
-  ['100.64.0.0/10', 'shared behind carrier-grade NAT'],
+  ['100.64.0.0/10', 'for carrier-grade NAT'],
   ['127.0.0.0/8', 'loopback'],
   // Azure serves its virtual machines from this address, keys included, although the address looks public.
   ['168.63.129.16/32', 'the platform address of Azure'],

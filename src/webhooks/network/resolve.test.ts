@@ -58,7 +58,7 @@ function answerTo(
   head.writeUInt16BE(0, 8)
   head.writeUInt16BE(0, 10)
   if (bytes === undefined) return head
-  // The name of the question again, the type, IN, a TTL of 0.
+  // A pointer to the name in the question, the type, IN, a TTL of 0.
   const record = [0xc0, 12, 0, type, 0, 1, 0, 0, 0, 0, 0, bytes.length, ...bytes]
   return Buffer.concat([head, Buffer.from(record)])
 }
@@ -118,18 +118,18 @@ describe('names that only the system knows', () => {
   )
 
   it('concurrent lookups of a name are shared, and at most two names are looked up at a time', async () => {
-    const underway: string[] = []
+    const asked: string[] = []
     const answers: (() => void)[] = []
     const askSystem = async (host: string): Promise<readonly string[]> => {
-      underway.push(host)
+      asked.push(host)
       await new Promise<void>((answer) => answers.push(answer))
       return [host]
     }
     const resolve = createResolver({ askSystem })
     const all = Promise.all(['a', 'a', 'b', 'c', 'c', 'a'].map(async (host) => resolve(host, SIGNAL)))
-    expect(underway).toEqual(['a', 'b'])
+    expect(asked).toEqual(['a', 'b'])
     answers.shift()?.()
-    await eventually(async () => expect(underway).toEqual(['a', 'b', 'c']))
+    await eventually(async () => expect(asked).toEqual(['a', 'b', 'c']))
     for (const answer of answers) answer()
     expect(await all).toEqual([['a'], ['a'], ['b'], ['c'], ['c'], ['a']])
   })

@@ -113,10 +113,12 @@ describe('a key', () => {
     expect(decrypt(both, older, 'ep_1')).toBe('x')
     expect(isUnderNewestKey(both, older)).toBe(false)
 
-    const anew = encrypt(both, decrypt(both, older, 'ep_1'), 'ep_1')
-    expect(isUnderNewestKey(both, anew)).toBe(true)
-    expect(decrypt(secretKey(newest), anew, 'ep_1')).toBe('x')
-    expect(() => decrypt(keys, anew, 'ep_1')).toThrow(expect.objectContaining({ code: 'SECRET_KEY_INVALID' }))
+    const reencrypted = encrypt(both, decrypt(both, older, 'ep_1'), 'ep_1')
+    expect(isUnderNewestKey(both, reencrypted)).toBe(true)
+    expect(decrypt(secretKey(newest), reencrypted, 'ep_1')).toBe('x')
+    expect(() => decrypt(keys, reencrypted, 'ep_1')).toThrow(
+      expect.objectContaining({ code: 'SECRET_KEY_INVALID' }),
+    )
   })
 
   it.each([

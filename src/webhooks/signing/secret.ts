@@ -111,7 +111,7 @@ function privateKeyIn(secret: string): KeyObject {
   const key = createPrivateKey({ key: der, format: 'der', type: 'pkcs8' })
   const given = bytes.subarray(ED25519_BYTES)
   if (given.length > 0 && !given.equals(publicBytes(key))) {
-    refuse('has a public key that is not that of its seed.', 'Copy it anew, or make one with newSecret.')
+    refuse('has a public key that is not that of its seed.', 'Copy it once more, or make one with newSecret.')
   }
   return key
 }
