@@ -80,9 +80,10 @@ it('WH-FR-004-AC2: without any reaper, deliveries with expired leases are claime
   hold(target)
   await addEndpoint(db, target.url)
   await sendAll(db, ...Array.from({ length: EVENTS }, () => null))
+  // Without a reaper, a second expiry would be final. The lease is long enough for a loaded machine to renew it.
   const alone = {
     ...config,
-    settings: { leaseMs: 2_000, pollMs: 50 },
+    settings: { leaseMs: 5_000, pollMs: 50 },
     runtime: { reaper: false, eviction: false },
   }
   const dying = startDispatcherProcess(processes, alone)
