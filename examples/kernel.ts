@@ -8,13 +8,9 @@ interface Email {
 
 const emails = leaseTable({
   table: 'public.emails',
-  id: 'id',
-  lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
   claimable: 'sent_at is null and failed_at is null',
   availableAt: 'due_at',
-  order: ['due_at', 'id'],
-  onExpiry: 'claimable',
-  outcomes: { sent: { set: { sent_at: 'now()' } } },
+  outcomes: { sent: { sent_at: 'now()' } },
 })
 
 /** Sends a batch of what is waiting. Any number of processes may do this at the same time. */

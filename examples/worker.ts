@@ -11,29 +11,14 @@ interface Email {
 
 const emails = leaseTable({
   table: 'public.emails',
-  id: 'id',
-  lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
   claimable: 'sent_at is null and failed_at is null',
   availableAt: 'due_at',
-  order: ['due_at', 'id'],
-  onExpiry: 'claimable',
   // The fifth failed attempt is the last one, whether the handler threw or the process died.
-  attempts: { column: 'attempts', max: 5, expiries: 'expiries' },
+  attempts: { max: 5 },
   retry: { firstMs: 1_000, factor: 3, longestMs: 3_600_000 },
   outcomes: {
-    done: { set: { sent_at: 'now()' } },
-    retry: {
-      set: {
-        due_at: "now() + $delay_ms * interval '1 millisecond'",
-        attempts: 'attempts + 1',
-        last_error: '$error',
-      },
-      args: { delay_ms: 'float8', error: 'text' },
-    },
-    dead: {
-      set: { failed_at: 'now()', attempts: 'attempts + 1', last_error: '$error' },
-      args: { error: 'text' },
-    },
+    done: { sent_at: 'now()' },
+    dead: { failed_at: 'now()' },
   },
 })
 

@@ -37,7 +37,7 @@ async function directoryWith(handle: string): Promise<string> {
       availableAt: 'due_at',
       order: ['due_at', 'id'],
       onExpiry: 'claimable',
-      attempts: 'attempts',
+      attempts: {},
       outcomes: {
         done: { set: { sent_at: 'now()' } },
         retry: { set: { attempts: 'attempts + 1', last_error: '$error' }, args: { error: 'text', delay_ms: 'float8' } },

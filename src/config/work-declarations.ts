@@ -126,7 +126,7 @@ function isLeaseTable(value: unknown): boolean {
     isRecord(value) &&
     typeof value['schema'] === 'string' &&
     typeof value['name'] === 'string' &&
-    Array.isArray(value['key']) &&
+    Array.isArray(value['id']) &&
     isRecord(value['lease']) &&
     isRecord(value['writes']) &&
     isRecord(value['outcomes'])

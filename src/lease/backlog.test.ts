@@ -21,14 +21,12 @@ async function run(text: string): Promise<void> {
 /** Not claimed in the order of its moments, and without a bucket. */
 const letters = leaseTable({
   table: 'public.letters',
-  id: 'id',
   lease: { owner: 'owner', until: 'until', token: 'token' },
   claimable: 'not sent',
   availableAt: 'available_at',
   order: ['id'],
-  onExpiry: 'claimable',
-  attempts: { column: 'attempts', max: 3 },
-  outcomes: { sent: { set: { sent: 'true' } }, dead: { set: { sent: 'true' } } },
+  attempts: { max: 3, expiries: false, error: false },
+  outcomes: { sent: { sent: 'true' }, dead: { sent: 'true' } },
 })
 
 beforeAll(async () =>

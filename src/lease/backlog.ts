@@ -5,12 +5,21 @@
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { noneInFlight, orderingOf } from './claim-by-key.ts'
-import { orderBy } from './claim-parts.ts'
 import { inspectTable, type TableShape } from './inspect.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
 import { type LeaseTable, tableName } from './table.ts'
-import { claimableNow, inBucket, rowIdSql, suspects, type TableSql, tableSql } from './table-sql.ts'
+import {
+  claimableNow,
+  inBucket,
+  noneInFlight,
+  orderBy,
+  orderingOf,
+  rowIdSql,
+  suspects,
+  type TableSql,
+  tableSql,
+  withoutKey,
+} from './table-sql.ts'
 
 /** A walk visits at most this many ordering keys, or groups: about 100 ms. */
 const MAX_STEPS = 10_000
@@ -165,7 +174,7 @@ from (
 function inOrder(t: TableSql, $: Parameters, at: string, which: string): string {
   return `select ${at} as at, ${rowIdSql(t)} as row_id
   from ${t.target}
-  where ${and([inBucket(t, $), ...unordered(t), ...claimableNow(t), which], '    ')}
+  where ${and([inBucket(t, $), ...withoutKey(t), ...claimableNow(t), which], '    ')}
   order by ${orderBy(t)}
   limit ${$('scanned', 'int')}`
 }
@@ -173,7 +182,7 @@ function inOrder(t: TableSql, $: Parameters, at: string, which: string): string 
 /** The same in each group, stepping from group to group in the index. */
 function inGroups(t: TableSql, $: Parameters, at: string, which: string): string {
   const group = t.group?.name ?? ''
-  const waiting = [inBucket(t, $), ...unordered(t), `(${t.table.claimable})`, which]
+  const waiting = [inBucket(t, $), ...withoutKey(t), `(${t.table.claimable})`, which]
   return `with recursive groups as (
     (select ${group}, 1 as step from ${t.target} where ${and(waiting, '      ')} order by ${group} limit 1)
     union all
@@ -230,16 +239,12 @@ function scannedApart(t: TableSql, shape: TableShape): string[] {
   return isSplit ? [suspects(t, false), suspects(t, true)] : ['']
 }
 
-function unordered(t: TableSql): string[] {
-  return t.orderingKey === undefined ? [] : [`${t.orderingKey.name} is null`]
-}
-
 /** In the words of the index that the reaper reads, which holds leased rows only. */
 function leased(t: TableSql): LeaseStatement {
   const $ = parameters()
   const where = [
     inBucket(t, $),
-    `(${t.table.held ?? 'true'})`,
+    `(${t.table.leased ?? 'true'})`,
     `${t.owner} is not null`,
     `${t.until} > now()`,
   ]

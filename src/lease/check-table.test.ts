@@ -2,8 +2,7 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { openLeaseStore } from './store.ts'
-import { leaseTable } from './declaration.ts'
-import type { LeaseTableDeclaration } from './table.ts'
+import { leaseTable, type LeaseTableDeclaration } from './declaration.ts'
 
 const db = openDatabase({ url: useDatabase().url })
 afterAll(async () => db.close())
@@ -24,12 +23,9 @@ const GOOD = `
 
 const declaration = {
   table: 'app.payments',
-  id: 'id',
-  lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
   claimable: "status in ('pending', 'detected')",
   order: ['created_at', 'id'],
-  onExpiry: 'claimable',
-  outcomes: { confirmed: { set: { status: "'confirmed'" } } },
+  outcomes: { confirmed: { status: "'confirmed'" } },
 } as const satisfies LeaseTableDeclaration
 
 async function open(changes: Partial<LeaseTableDeclaration> = {}): Promise<unknown> {
@@ -57,7 +53,11 @@ describe('a table that does not fit is refused with the remedy', () => {
       'lacks a lease column',
       'alter table app.payments drop column lease_token',
       {},
-      ['no column lease_token', '`lease.token`', 'ALTER TABLE app.payments ADD COLUMN lease_token bigint;'],
+      [
+        'no column lease_token',
+        '`lease.token`',
+        'ALTER TABLE app.payments ADD COLUMN lease_token bigint; Or declare `lease` without `token`.',
+      ],
     ],
     [
       'has a lease column of the wrong type',
@@ -86,6 +86,35 @@ describe('a table that does not fit is refused with the remedy', () => {
       '',
       { outcomes: { done: { set: { finished: 'true' } } } },
       ['no column finished', '`outcomes.done`'],
+    ],
+    [
+      'lacks the counter of attempts',
+      '',
+      { attempts: {} },
+      [
+        'no column attempts, which `attempts.column` names',
+        'ALTER TABLE app.payments ADD COLUMN attempts integer;',
+        'Or set `attempts.column` to false to count no attempts.',
+      ],
+    ],
+    [
+      'lacks the counter of expiries',
+      '',
+      { attempts: { column: false } },
+      [
+        'no column expiries, which `attempts.expiries` names',
+        'Or set `attempts.expiries` to false to count no expiries.',
+      ],
+    ],
+    [
+      'lacks the column for the error',
+      '',
+      { attempts: { column: false, expiries: false } },
+      [
+        'no column last_error, which `attempts.error` names',
+        'ALTER TABLE app.payments ADD COLUMN last_error text;',
+        'Or set `attempts.error` to false to write no error.',
+      ],
     ],
     [
       'has no unique key',
@@ -150,12 +179,29 @@ describe('a table that does not fit is refused with the remedy', () => {
       ],
     ],
     [
+      'has no index for the reaper but the one for the claim, which every leased row is in too',
+      `drop index app.payments_claim; create index on app.payments (created_at, id) where status in ('pending', 'detected')`,
+      { leased: "status in ('pending', 'detected') and lease_owner is not null" },
+      [
+        'no index serves the reaper',
+        "payments_leased ON app.payments (id) WHERE status in ('pending', 'detected') and lease_owner is not null;",
+      ],
+    ],
+    [
+      'has no index for the reaper but one of free rows, whose predicate names the owner',
+      `drop index app.payments_claim;
+       create index on app.payments (created_at, id) where status in ('pending', 'detected');
+       create index on app.payments (created_at, id) where status in ('pending', 'detected') and lease_owner is null`,
+      {},
+      ['no index serves the reaper'],
+    ],
+    [
       'has no index for the walk of ordering keys',
       `alter table app.payments add column customer text;
        create index on app.payments (created_at, id) where status in ('pending', 'detected') and customer is null;
        create unique index on app.payments (customer) where lease_owner is not null`,
       {
-        held: 'lease_owner is not null',
+        leased: 'lease_owner is not null',
         ordering: { key: 'customer', unfinished: "status in ('pending', 'detected')" },
       },
       [
@@ -169,7 +215,7 @@ describe('a table that does not fit is refused with the remedy', () => {
        create index on app.payments (shop, created_at, id) where status in ('pending', 'detected') and customer is null;
        create unique index on app.payments (shop, customer) where lease_owner is not null`,
       {
-        held: 'lease_owner is not null',
+        leased: 'lease_owner is not null',
         ordering: { key: 'customer', unfinished: "status in ('pending', 'detected')" },
         groups: 'shop',
       },
@@ -184,7 +230,7 @@ describe('a table that does not fit is refused with the remedy', () => {
        create index on app.payments (created_at, id) where status in ('pending', 'detected') and customer is null;
        create index on app.payments (customer, id) where customer is not null and (status in ('pending', 'detected'))`,
       {
-        held: 'lease_owner is not null',
+        leased: 'lease_owner is not null',
         ordering: { key: 'customer', unfinished: "status in ('pending', 'detected')" },
       },
       [
@@ -198,7 +244,7 @@ describe('a table that does not fit is refused with the remedy', () => {
        alter table app.payments add column expiries int;
        create index on app.payments (created_at, id) where status in ('pending', 'detected');
        create index on app.payments (id) where lease_owner is not null`,
-      { attempts: { expiries: 'expiries' } },
+      { attempts: { column: false, error: false } },
       [
         'no index serves the scan for suspects',
         `CREATE INDEX CONCURRENTLY payments_suspects ON app.payments (created_at, id) WHERE status in ('pending', 'detected') AND coalesce(expiries, 0) >= 2;`,
@@ -236,7 +282,7 @@ describe('a table that does not fit is refused with the remedy', () => {
     await db.query({
       text: 'drop index app.payments_claim; alter table app.payments drop column lease_token, add column expiries int',
     })
-    const declared = { attempts: { expiries: 'expiries' } }
+    const declared = { attempts: { column: false, error: false } } as const
     for (let mended = 0; mended < 4; mended += 1) {
       const refusal = await open(declared).then(
         () => undefined,
@@ -248,6 +294,17 @@ describe('a table that does not fit is refused with the remedy', () => {
     }
     await expect(open(declared)).resolves.toBeDefined()
   })
+})
+
+it('an index over some of the claimed rows and no claimable ones serves the reaper', async () => {
+  await db.query({
+    text: `alter table app.payments add column kind text not null default 'card';
+      drop index app.payments_claim;
+      create index on app.payments (created_at, id) where status = 'pending';
+      create index on app.payments (id) where status = 'claimed'`,
+  })
+  const leased = "status = 'claimed' and kind in ('card', 'transfer')"
+  await expect(open({ claimable: "status = 'pending'", leased, onExpiry: 'reap' })).resolves.toBeDefined()
 })
 
 it('an empty owner is refused', async () => {

@@ -1,7 +1,6 @@
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
-import { inspectTable, type TableShape } from './inspect.ts'
-import { schemaMismatch } from './schema-mismatch.ts'
+import { inspectTable, schemaMismatch, type TableShape } from './inspect.ts'
 import { bare, refuseSlowPlans } from './plans.ts'
 import type { LeaseTable } from './table.ts'
 
@@ -11,12 +10,15 @@ const INSTANT = ['timestamp with time zone']
 /** A walk from key to key needs to know the lowest value of the type. */
 const ORDERING_KEY = ['text', 'character varying', 'uuid', 'smallint', 'integer', 'bigint']
 
-/** A column a declaration names, what it must be, and what to create when it is missing. */
+/** A column a declaration names, what it must be, and what to do when it is missing. */
 interface Expected {
-  readonly role: string
+  /** The field of the declaration, or that which the column is the default of. */
+  readonly field: string
   readonly column: string
   /** `undefined`: any type will do, and the library cannot suggest one. */
   readonly types?: readonly string[]
+  /** How to declare a table that has no such column. */
+  readonly without?: string
 }
 
 /**
@@ -41,7 +43,7 @@ export async function checkTable(db: Database, table: LeaseTable): Promise<Table
   }
   const { shape } = inspection
   for (const expected of expectedColumns(table)) checkColumn(table, shape, expected)
-  checkKey(table, shape)
+  checkId(table, shape)
   checkOneInFlight(table, shape)
   checkNames(table)
   checkRoom(table, shape)
@@ -51,52 +53,56 @@ export async function checkTable(db: Database, table: LeaseTable): Promise<Table
 
 function expectedColumns(table: LeaseTable): Expected[] {
   const { lease } = table
+  const { column: counter, expiries, error, max } = table.attempts ?? {}
   const written = [
     ...Object.entries(table.writes).map(([verb, set]) => [`writes.${verb}`, set] as const),
     ...Object.entries(table.outcomes).map(([outcome, { set }]) => [`outcomes.${outcome}`, set] as const),
   ]
+  const otherNames = 'name the columns of the lease in `lease`'
   return [
-    ...table.key.flatMap((column) => named('id', column)),
+    ...table.id.flatMap((column) => named('id', column)),
     ...named('bucket', table.bucket, INTEGER),
-    ...named('lease.owner', lease.owner, TEXT),
-    ...named('lease.until', lease.until, INSTANT),
-    ...named('lease.token', lease.token, ['bigint']),
+    ...named('lease.owner', lease.owner, TEXT, otherNames),
+    ...named('lease.until', lease.until, INSTANT, otherNames),
+    ...named('lease.token', lease.token, ['bigint'], 'declare `lease` without `token`'),
     ...named('availableAt', table.availableAt, INSTANT),
-    ...named('attempts.column', table.attempts?.column, INTEGER),
-    ...named('attempts.expiries', table.attempts?.expiries, INTEGER),
-    ...named('attempts.max', maxColumn(table), INTEGER),
+    ...named('attempts.column', counter, INTEGER, 'set `attempts.column` to false to count no attempts'),
+    ...named('attempts.expiries', expiries, INTEGER, 'set `attempts.expiries` to false to count no expiries'),
+    ...named('attempts.error', error, TEXT, 'set `attempts.error` to false to write no error'),
+    ...named('attempts.max', typeof max === 'string' ? max : undefined, INTEGER),
     ...named('ordering.key', table.ordering?.key, ORDERING_KEY),
     ...named('groups', table.groups),
     ...table.order.flatMap(({ column }) => named('order', column)),
     ...(table.columns ?? []).flatMap((column) => named('columns', column)),
-    ...written.flatMap(([role, set]) => Object.keys(set).flatMap((column) => named(role, column))),
+    ...written.flatMap(([field, set]) => Object.keys(set).flatMap((column) => named(field, column))),
   ]
 }
 
-function checkColumn(table: LeaseTable, shape: TableShape, { role, column, types }: Expected): void {
+function checkColumn(table: LeaseTable, shape: TableShape, expected: Expected): void {
+  const { field, column, types, without } = expected
   const target = quoteQualified(table.schema, table.name)
   const real = shape.columns.get(column)
   if (real === undefined) {
     throw schemaMismatch(
       table,
-      `it has no column ${quote(column)}, which \`${role}\` names`,
+      `it has no column ${quote(column)}, which \`${field}\` names`,
       types === undefined
-        ? `Correct \`${role}\`; the columns are ${[...shape.columns.keys()].map(quote).join(', ')}.`
-        : `Run: ALTER TABLE ${target} ADD COLUMN ${quote(column)} ${types[0]};`,
+        ? `Correct \`${field}\`; the columns are ${[...shape.columns.keys()].map(quote).join(', ')}.`
+        : `Run: ALTER TABLE ${target} ADD COLUMN ${quote(column)} ${types === INTEGER ? 'integer' : types[0]};${without === undefined ? '' : ` Or ${without}.`}`,
     )
   }
   if (types !== undefined && !types.includes(real.type)) {
     throw schemaMismatch(
       table,
-      `its column ${quote(column)}, which \`${role}\` names, is ${real.type} and must be ${types.join(' or ')}`,
+      `its column ${quote(column)}, which \`${field}\` names, is ${real.type} and must be ${types.join(' or ')}`,
       `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(column)} TYPE ${types[0]};`,
     )
   }
 }
 
 /** An id that is null names no row; one that names two would lease both; one without an index would read the whole table on every write. */
-function checkKey(table: LeaseTable, shape: TableShape): void {
-  const identifying = [...(table.bucket === undefined ? [] : [table.bucket]), ...table.key]
+function checkId(table: LeaseTable, shape: TableShape): void {
+  const identifying = [...(table.bucket === undefined ? [] : [table.bucket]), ...table.id]
   const nullable = identifying.find((column) => shape.columns.get(column)?.notNull === false)
   if (nullable !== undefined) {
     throw schemaMismatch(
@@ -127,7 +133,7 @@ function checkKey(table: LeaseTable, shape: TableShape): void {
  * a key, and only a unique index refuses the second.
  */
 function checkOneInFlight(table: LeaseTable, shape: TableShape): void {
-  const { ordering, groups, bucket, held } = table
+  const { ordering, groups, bucket, leased = '' } = table
   if (ordering === undefined) return
   const columns = [bucket, groups, ordering.key].filter((column) => column !== undefined)
   const isUnique = shape.indexes.some(
@@ -143,13 +149,13 @@ function checkOneInFlight(table: LeaseTable, shape: TableShape): void {
   throw schemaMismatch(
     table,
     'nothing keeps two rows of an ordering key from being in flight at once',
-    `Run: CREATE UNIQUE INDEX ${concurrently}${quote(`${table.name}_in_flight`.slice(0, 63))} ON ${quoteQualified(table.schema, table.name)} (${columns.map(quote).join(', ')}) WHERE ${held ?? ''};`,
+    `Run: CREATE UNIQUE INDEX ${concurrently}${quote(`${table.name}_in_flight`.slice(0, 63))} ON ${quoteQualified(table.schema, table.name)} (${columns.map(quote).join(', ')}) WHERE ${leased};`,
   )
 }
 
 /** Every leased row is in the index: it has no predicate, or one that says no more than that a row is leased. */
-function coversLeased({ held = '', lease }: LeaseTable, predicate: string | undefined): boolean {
-  return predicate === undefined || [held, `${lease.owner} is not null`].map(bare).includes(bare(predicate))
+function coversLeased({ leased = '', lease }: LeaseTable, predicate: string | undefined): boolean {
+  return predicate === undefined || [leased, `${lease.owner} is not null`].map(bare).includes(bare(predicate))
 }
 
 /** A worker id and a token have to fit into the owner, and a moment into the end of the lease. */
@@ -177,14 +183,14 @@ function checkRoom(table: LeaseTable, shape: TableShape): void {
   }
 }
 
-/** What the statements call their own columns; a key, order or group column of that name would be ambiguous. */
+/** What the statements call their own columns; an id, order or group column of that name would be ambiguous. */
 const RESERVED = new Set(
-  `held_token held_owner held_until suspect suspects bytes bytes_before ready step found room head_due_at nth nth_of_all
+  `held_token held_owner held_until suspect suspects bytes bytes_before ready alone step found room head_due_at nth nth_of_all
   exhausted`.split(/\s+/),
 )
 
 function checkNames(table: LeaseTable): void {
-  const used = [...table.key, ...table.order.map(({ column }) => column), table.groups, table.ordering?.key]
+  const used = [...table.id, ...table.order.map(({ column }) => column), table.groups, table.ordering?.key]
   const reserved = used.find((column) => column !== undefined && RESERVED.has(column))
   if (reserved !== undefined) {
     throw schemaMismatch(
@@ -195,10 +201,19 @@ function checkNames(table: LeaseTable): void {
   }
 }
 
-function maxColumn({ attempts }: LeaseTable): string | undefined {
-  return typeof attempts?.max === 'string' ? attempts.max : undefined
-}
-
-function named(role: string, column: string | undefined, types?: readonly string[]): Expected[] {
-  return column === undefined ? [] : [{ role, column, ...(types === undefined ? {} : { types }) }]
+function named(
+  field: string,
+  column: string | undefined,
+  types?: readonly string[],
+  without?: string,
+): Expected[] {
+  if (column === undefined) return []
+  return [
+    {
+      field,
+      column,
+      ...(types === undefined ? {} : { types }),
+      ...(without === undefined ? {} : { without }),
+    },
+  ]
 }

@@ -1,19 +1,26 @@
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { head, orderingOf } from './claim-by-key.ts'
-import { answer, bytesBefore, claimTaken, orderBy, scanned, withinBytes } from './claim-parts.ts'
+import { head, queued } from './claim-by-key.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
 import {
   among,
+  answer,
+  bytesBefore,
   claimableNow,
+  claimTaken,
+  idNames,
   inBucket,
   isOrderedByDue,
   isSuspect,
-  keyNames,
   millisecondsUntil,
   notExcluded,
+  orderBy,
+  orderingOf,
   rowIdSql,
+  scanned,
   suspects,
   type TableSql,
+  withinBytes,
+  withoutKey,
 } from './table-sql.ts'
 
 /**
@@ -23,23 +30,24 @@ import {
  */
 export function claimByGroup(t: TableSql): LeaseStatement {
   const $ = parameters()
-  const { group, countsExpiries, ordered } = partsOf(t)
+  const countsExpiries = t.expiries !== undefined
   const within = [
     'nth <= room',
     `nth_of_all <= ${$('limit', 'int')}`,
     withinBytes(t, $),
     countsExpiries ? `(not suspect or suspects <= ${$('suspects', 'int')})` : '',
   ]
+  const claimed = `((${idNames(t)}) in (select ${idNames(t)} from taken)) is true`
   return statement(
     t.table,
     'claim by group',
     $,
     `
-with ${ordered ? 'recursive ' : ''}${findInGroups(t, $)},
+with ${findInGroups(t, $)},
 chosen as materialized (
   select *
   from (
-    select *, row_number() over (partition by ${group} order by ${orderBy(t)}) as nth,
+    select *, row_number() over (partition by ${groupOf(t)} order by ${orderBy(t)}) as nth,
       row_number() over (order by ${orderBy(t)}) as nth_of_all,
       count(*) filter (where suspect) over (order by ${orderBy(t)} rows unbounded preceding) as suspects${bytesBefore(t, orderBy(t))}
     from found
@@ -48,7 +56,7 @@ chosen as materialized (
   order by ${orderBy(t)}
 ),
 taken as materialized (
-  select ${list(t.key.map(({ name }) => `t.${name}`))}, ${isSuspect(t)} as suspect
+  select ${idNames(t, 't.')}, ${isSuspect(t)} as suspect
   from ${t.target} as t
   where ${and([inBucket(t, $, 't.'), ...among(t, 'chosen'), `(${and(claimableNow(t), '      ')}) is true`], '    ')}
   for update skip locked
@@ -58,13 +66,9 @@ ${answer(t, $, {
   order: `(select json_agg(${rowIdSql(t)}) from chosen)`,
   more: '(select count(*) from found) > (select count(*) from chosen)',
   dueInMs: nextDue(t, $),
-  ...(t.table.bytes === undefined
-    ? {}
-    : {
-        bytes: `(select sum(bytes) from chosen where ((${keyNames(t)}) in (select ${keyNames(t)} from taken)) is true)`,
-      }),
+  ...(t.table.bytes === undefined ? {} : { bytes: `(select sum(bytes) from chosen where ${claimed})` }),
   suspect: countsExpiries ? `(select ${rowIdSql(t)} from taken where suspect)` : 'null',
-  ...(ordered ? { groupCursors: walkedTo(t, $) } : {}),
+  ...(t.orderingKey === undefined ? {} : { groupCursors: walkedTo(t, $) }),
 })}`,
   )
 }
@@ -77,7 +81,7 @@ export function findByGroup(t: TableSql): LeaseStatement {
     'find by group',
     $,
     `
-with ${partsOf(t).ordered ? 'recursive ' : ''}${findInGroups(t, $)}
+with ${findInGroups(t, $)}
 select ${rowIdSql(t)} as id, suspect
 from found
 limit (select ${$('limit', 'int')})`,
@@ -86,96 +90,76 @@ limit (select ${$('limit', 'int')})`,
 
 /** The CTEs up to `found`: what can be claimed of each group, at most as many rows as it has room for. */
 function findInGroups(t: TableSql, $: Parameters): string {
-  const { countsExpiries, ordered, unordered } = partsOf(t)
+  const isOrdered = t.orderingKey !== undefined
+  const countsExpiries = t.expiries !== undefined
   const arrays = [
     $('groups', `${t.group?.type ?? 'text'}[]`),
     $('rooms', 'int[]'),
-    ...(ordered ? [$('groupCursors', `${t.orderingKey?.type ?? 'text'}[]`)] : []),
+    ...(isOrdered ? [$('groupCursors', `${t.orderingKey?.type ?? 'text'}[]`)] : []),
   ]
-  return `groups as materialized (
-  select *
-  from unnest(${list(arrays.map((array) => `(select ${array})`))})
-    as groups (name, room${ordered ? ', key_cursor' : ''})
+  return `${isOrdered ? 'recursive ' : ''}groups as materialized (
+  select * from unnest(${list(arrays.map((array) => `(select ${array})`))})
+    as groups (name, room${isOrdered ? ', key_cursor' : ''})
 ),
 next as materialized (
   select ${selected(t, 'row')}, groups.room
-  from groups
-  cross join lateral (
-    ${scan(t, $, [...unordered, suspects(t, false)], `least(groups.room, ${$('limit', 'int')})`)}
+  from groups cross join lateral (
+    ${scan(t, $, suspects(t, false), `least(groups.room, ${$('limit', 'int')})`)}
   ) as row
 ),
 ${
   countsExpiries
     ? `suspect as materialized (          -- at most one, and none while the process runs another
   select ${selected(t, 'row')}, groups.room
-  from groups
-  cross join lateral (
-    ${scan(t, $, [...unordered, suspects(t, true)], '1')}
+  from groups cross join lateral (
+    ${scan(t, $, suspects(t, true), '1')}
   ) as row
   limit (select ${$('suspects', 'int')})
 ),`
     : ''
 }
-${ordered ? `${walkGroups(t, $)},` : ''}
+${isOrdered ? `${queued(t, $)},\n${walkGroups(t, $)},` : ''}
 found as (
   select * from next
   ${countsExpiries ? 'union all select * from suspect' : ''}
-  ${ordered ? `union all select ${selected(t, 'walk')}, room from walk where ready` : ''}
+  ${isOrdered ? `union all select ${selected(t, 'walk')}, room from walk where ready` : ''}
 )`
 }
 
-interface GroupParts {
-  readonly group: string
-  readonly countsExpiries: boolean
-  readonly ordered: boolean
-  /** Rows with an ordering key are found by walking the keys. */
-  readonly unordered: readonly string[]
-}
-
-function partsOf(t: TableSql): GroupParts {
-  const ordered = t.orderingKey !== undefined
-  return {
-    group: t.group?.name ?? '',
-    countsExpiries: t.expiries !== undefined,
-    ordered,
-    unordered: ordered ? [`${t.orderingKey?.name ?? ''} is null`] : [],
-  }
+/** The column that names the group, which a table that is claimed by group has. */
+function groupOf(t: TableSql): string {
+  return t.group?.name ?? ''
 }
 
 function selected(t: TableSql, from: string): string {
-  const names = new Set([...t.key, ...t.order].map(({ name }) => name))
-  if (t.group !== undefined) names.add(t.group.name)
-  return list(
-    [...names, 'suspect', ...(t.table.bytes === undefined ? [] : ['bytes'])].map((name) => `${from}.${name}`),
-  )
+  const names = new Set([...t.idColumns, ...t.order].map(({ name }) => name))
+  const bytes = t.table.bytes === undefined ? [] : ['bytes']
+  return list([...names.add(groupOf(t)), 'suspect', ...bytes].map((name) => `${from}.${name}`))
 }
 
-function scan(t: TableSql, $: Parameters, which: readonly string[], limit: string): string {
-  const { group } = partsOf(t)
-  const where = [inBucket(t, $), `${group} = groups.name`, ...which, ...claimableNow(t), notExcluded(t, $)]
-  return `select ${group}, ${scanned(t)}, ${isSuspect(t)} as suspect
+/** Rows without an ordering key, along the claim index of the group. */
+function scan(t: TableSql, $: Parameters, which: string, limit: string): string {
+  const where = [inBucket(t, $), `${groupOf(t)} = groups.name`, ...withoutKey(t), which]
+  return `select ${groupOf(t)}, ${scanned(t)}, ${isSuspect(t)} as suspect
     from ${t.target}
-    where ${and(where, '      ')}
-    order by ${orderBy(t)}
-    limit ${limit}
+    where ${and([...where, ...claimableNow(t), notExcluded(t, $)], '      ')}
+    order by ${orderBy(t)} limit ${limit}
     for update skip locked`
 }
 
+/** The CTE `walk`: from key to key within each group, until there are as many heads as the group has room for. */
 function walkGroups(t: TableSql, $: Parameters): string {
-  const { key, id } = orderingOf(t)
-  const { group } = partsOf(t)
-  const order = [key, id]
+  const { key } = orderingOf(t)
+  const group = groupOf(t)
   return `walk as (
   select head.*, groups.room, 1 as step, head.ready::int as found
-  from groups
-  cross join lateral (
-    ${head(t, $, `t.${group} = groups.name and t.${key} >= groups.key_cursor`, order)}
+  from groups cross join lateral (  -- the first key from the cursor on
+    ${head(t, `${group} = groups.name and ${key} >= groups.key_cursor`)}
   ) as head
   union all
   select head.*, walk.room, walk.step + 1, walk.found + head.ready::int
-  from walk
-  cross join lateral (
-    ${head(t, $, `t.${group} = walk.${group} and t.${key} > walk.${key}`, order)}
+  from walk cross join lateral (    -- the next key
+    ${head(t, `queued.${group} = walk.${group} and queued.${key} > walk.${key}`)}
   ) as head
   where walk.step < ${$('steps', 'int')} and walk.found < walk.room
 )`
@@ -183,31 +167,25 @@ function walkGroups(t: TableSql, $: Parameters): string {
 
 /** Where the walk of each group stopped before it had seen all keys. */
 function walkedTo(t: TableSql, $: Parameters): string {
-  return `(select json_object_agg(${partsOf(t).group}, ${orderingOf(t).key}::text)
+  return `(select json_object_agg(${groupOf(t)}, ${orderingOf(t).key}::text)
     from walk where step >= ${$('steps', 'int')} or found >= room)`
 }
 
-/** When the next row of these groups will be due that is not yet. */
+/** When the next row of these groups will be due that is not yet. Suspects have an index of their own. */
 function nextDue(t: TableSql, $: Parameters): string {
-  const { availableAt } = t.table
+  const { availableAt, claimable } = t.table
   if (availableAt === undefined || !isOrderedByDue(t)) return 'null'
-  const { group, unordered, ordered } = partsOf(t)
   const at = quote(availableAt)
-  const where = [
-    inBucket(t, $),
-    `${group} = groups.name`,
-    ...unordered,
-    `(${t.table.claimable})`,
-    suspects(t, false),
-    `${at} > now()`,
-  ]
-  const walked = ordered ? `\n      union all select head_due_at from walk` : ''
+  const where = [inBucket(t, $), `${groupOf(t)} = groups.name`, ...withoutKey(t), `(${claimable})`]
+  const first = (which: string): string =>
+    `(select ${at} from ${t.target}
+        where ${and([...where, which, `${at} > now()`], '          ')} order by ${at} limit 1)`
+  const moments = t.expiries === undefined ? [''] : [suspects(t, false), suspects(t, true)]
+  const walked = t.orderingKey === undefined ? '' : '\n      union all select head_due_at from walk'
   return millisecondsUntil(
     'head_due_at',
     `(
-      select row.head_due_at from groups cross join lateral (
-        select ${at} as head_due_at from ${t.target} where ${and(where, '          ')} order by ${at} limit 1
-      ) as row${walked}
+      select least(${moments.map(first).join(',\n        ')}) as head_due_at from groups${walked}
     ) as due`,
   )
 }

@@ -1,17 +1,31 @@
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { answer, bytesBefore, bytesColumn, claimTaken, withinBytes } from './claim-parts.ts'
 import { settledFact, settleHeld } from './settle.ts'
-import { and, type LeaseStatement, type Parameters, parameters, statement } from './statement.ts'
+import {
+  and,
+  type LeaseStatement,
+  list,
+  type Parameters,
+  parameters,
+  statement,
+  wrapped,
+} from './statement.ts'
 import type { Outcome } from './table.ts'
 import {
   among,
+  answer,
+  bytesBefore,
+  bytesColumn,
   claimableNow,
+  claimTaken,
   inBucket,
   isSuspect,
   millisecondsUntil,
+  noneInFlight,
   notExcluded,
+  orderingOf,
   rowIdSql,
   type TableSql,
+  withinBytes,
 } from './table-sql.ts'
 
 /**
@@ -27,7 +41,7 @@ export function claimByKey(t: TableSql, settled?: Outcome): LeaseStatement {
   const { key, id } = orderingOf(t)
   const [limit, steps] = [$('limit', 'int'), $('steps', 'int')]
   const within = [
-    'nth <= ' + limit,
+    `nth <= ${limit}`,
     `(not suspect or suspects <= ${$('suspects', 'int')})`,
     withinBytes(t, $),
   ]
@@ -36,7 +50,9 @@ export function claimByKey(t: TableSql, settled?: Outcome): LeaseStatement {
     settled === undefined ? 'claim by key' : 'settle and claim by key',
     $,
     `
-with recursive ${settled === undefined ? '' : `${settleHeld(t, $, settled)},\n${continueKeys(t, $)},\n`}${walkKeys(t, $)},
+with recursive ${settled === undefined ? '' : `${settleHeld(t, $, settled)},\n`}${queued(t, $)},
+${settled === undefined ? '' : `${continueKeys(t)},`}
+${walkKeys(t, $)},
 heads as (
   select * from walk where ready
   ${settled === undefined ? '' : 'union all select *, 0 as step, 0 as found from continued where ready'}
@@ -79,7 +95,8 @@ export function findByKey(t: TableSql): LeaseStatement {
     'find by key',
     $,
     `
-with recursive ${walkKeys(t, $)}
+with recursive ${queued(t, $)},
+${walkKeys(t, $)}
 select ${rowIdSql(t)} as id, suspect
 from walk
 where ready`,
@@ -88,20 +105,18 @@ where ready`,
 
 /** The CTE `walk`: from key to key, at most `steps` of them, until `limit` heads are found that can be claimed. */
 function walkKeys(t: TableSql, $: Parameters): string {
-  const { key, id } = orderingOf(t)
+  const { key } = orderingOf(t)
   const [limit, steps] = [$('limit', 'int'), $('steps', 'int')]
-  const order = [key, id]
   return `walk as (
   select head.*, 1 as step, head.ready::int as found
   from (                            -- the first key from the cursor on
-    ${head(t, $, `t.${key} >= ${$('keyCursor', t.orderingKey?.type ?? 'text')}`, order)}
+    ${head(t, `${key} >= ${$('keyCursor', t.orderingKey?.type ?? 'text')}`)}
   ) as head
   where ${steps} > 0                -- 0: only the keys that were settled go on
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
-  from walk
-  cross join lateral (              -- the next key
-    ${head(t, $, `t.${key} > walk.${key}`, order)}
+  from walk cross join lateral (    -- the next key
+    ${head(t, `queued.${key} > walk.${key}`)}
   ) as head
   where walk.step < ${steps} and walk.found < ${limit}
 )`
@@ -111,31 +126,24 @@ function walkKeys(t: TableSql, $: Parameters): string {
  * The head of each key that was just settled, apart from the settled row itself, which this statement's snapshot still
  * shows as leased. Not "an id greater than the settled one": that would skip late commits and replays.
  */
-function continueKeys(t: TableSql, $: Parameters): string {
+function continueKeys(t: TableSql): string {
   const { key, id } = orderingOf(t)
   return `continued as materialized (
   select head.*
-  from settled
-  cross join lateral (              -- the next row of each key that was settled
-    ${head(t, $, `t.${key} = settled.${key} and t.${id} <> settled.${id}`, [id], 'settled')}
+  from settled cross join lateral (    -- the next row of each key that was settled
+    select ${list([...headColumns(t), 'ready'])}
+    from queued where queued.${key} = settled.${key} and queued.${id} <> settled.${id} order by ${id} limit 1
   ) as head
 )`
 }
 
-/** The first unfinished row of a key that fits the condition, and whether it can be claimed. */
-export function head(
-  t: TableSql,
-  $: Parameters,
-  which: string,
-  order: readonly string[],
-  inFlight: 'nothing' | 'settled' = 'nothing',
-): string {
+/**
+ * The CTE `queued`: the unfinished rows of ordering keys, whether each could be claimed if it was the head, and whether
+ * another row of its key is in flight. It stands for its text: PostgreSQL plans each use as if it were written there.
+ */
+export function queued(t: TableSql, $: Parameters): string {
   const { key, id } = orderingOf(t)
   const { availableAt, ordering } = t.table
-  const ready = [...claimableNow(t), notExcluded(t, $)]
-  if (t.expiries !== undefined) ready.push(`(not ${isSuspect(t)} or ${$('suspects', 'int')} > 0)`)
-  // The row in flight of a key that was just settled is the settled one.
-  if (inFlight === 'nothing') ready.push(noneInFlight(t, $, 't'))
   const columns = [
     ...new Set([
       id,
@@ -146,29 +154,33 @@ export function head(
     ...(availableAt === undefined ? [] : [`${quote(availableAt)} as head_due_at`]),
     ...bytesColumn(t),
   ]
+  const ready = [...claimableNow(t), notExcluded(t, $)]
+  if (t.expiries !== undefined) ready.push(`(not ${isSuspect(t)} or ${$('suspects', 'int')} > 0)`)
+  const where = [inBucket(t, $), `${key} is not null`, `(${ordering?.unfinished ?? 'true'})`]
   // A condition that comes out as null is not true, and must not end the walk.
-  return `select ${columns.join(', ')},
-      (${and(ready, '        ')}) is true as ready
-    from ${t.target} as t
-    where ${and([inBucket(t, $, 't.'), which, `t.${key} is not null`, `(${ordering?.unfinished ?? 'true'})`], '      ')}
-    order by ${order.map((column) => `t.${column}`).join(', ')} limit 1`
+  return `queued as not materialized (         -- the unfinished rows of ordering keys
+  select ${wrapped(columns, ', ', '    ')},
+    (${and(ready, '      ')}) is true as ready,
+    ${noneInFlight(t, $, 't')} as alone
+  from ${t.target} as t
+  where ${and(where, '    ')}
+)`
 }
 
-/**
- * Nothing else of the row's key is in flight. A scalar subquery, which is one probe of the unique index: as `not exists`
- * it becomes an anti-join that scans the index for every key.
- */
-export function noneInFlight(t: TableSql, $: Parameters, row: string): string {
+/** The first row of `queued` that fits the condition: the head of its key. */
+export function head(t: TableSql, which: string): string {
   const { key, id } = orderingOf(t)
-  const sameGroup = t.group === undefined ? '' : `f.${t.group.name} = ${row}.${t.group.name}`
-  const where = [inBucket(t, $, 'f.'), sameGroup, `f.${key} = ${row}.${key}`, `(${t.table.held ?? ''})`]
-  return `(
-    select f.${id} from ${t.target} as f
-    where ${and([...where, `f.${id} <> ${row}.${id}`], '      ')} limit 1
-  ) is null`
+  return `select ${list(headColumns(t))}, ready and alone as ready
+    from queued where ${which} order by ${key}, ${id} limit 1`
 }
 
-/** The names of the ordering key and of the id, which `leaseTable` has checked that there are. */
-export function orderingOf(t: TableSql): { readonly key: string; readonly id: string } {
-  return { key: t.orderingKey?.name ?? '', id: t.key[0]?.name ?? '' }
+function headColumns(t: TableSql): string[] {
+  const { key, id } = orderingOf(t)
+  const ofGroup = t.group === undefined ? [] : [t.group.name, ...t.order.map(({ name }) => name)]
+  return [
+    ...new Set([id, key, ...ofGroup]),
+    'suspect',
+    ...(t.table.availableAt === undefined ? [] : ['head_due_at']),
+    ...(t.table.bytes === undefined ? [] : ['bytes']),
+  ]
 }

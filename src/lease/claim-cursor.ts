@@ -1,6 +1,6 @@
 import { type Clock, systemClock } from '../clock.ts'
 import type { Way } from './statements.ts'
-import type { Claim, ClaimRequest, Cursor, Ended, LeaseStore, Settlement } from './verbs.ts'
+import type { Claim, ClaimRequest, Cursor, Ended, LeaseStore, Settlement } from './store.ts'
 
 /** Scans from the start may take this share of the time; the others continue where the last claim ended. */
 const SHARE_FOR_FULL_SCANS = 0.03

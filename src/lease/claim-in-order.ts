@@ -1,18 +1,24 @@
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { answer, bytesBefore, claimTaken, orderBy, scanned, withinBytes } from './claim-parts.ts'
 import { settledFact, settleHeld } from './settle.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
 import type { Outcome } from './table.ts'
 import {
+  answer,
+  bytesBefore,
   claimableNow,
+  claimTaken,
   inBucket,
   isOrderedByDue,
   millisecondsUntil,
   notExcluded,
   notHeld,
+  orderBy,
   rowIdSql,
+  scanned,
   suspects,
   type TableSql,
+  withinBytes,
+  withoutKey,
 } from './table-sql.ts'
 
 /**
@@ -30,7 +36,7 @@ export function claimInOrder(t: TableSql, settled?: Outcome): LeaseStatement {
     settled === undefined ? 'claim in order' : 'settle and claim in order',
     $,
     `
-with ${settled === undefined ? '' : `${settleHeld(t, $, settled)},\n`}${scan(t, $, settled !== undefined)},
+with ${settled === undefined ? '' : `${settleHeld(t, $, settled)},\n`}${scan(t, $, settled === undefined ? '' : notHeld(t))},
 taken as materialized (
   select *
   from (select *${bytesBefore(t, orderBy(t))} from ${found}) as found
@@ -43,7 +49,7 @@ ${answer(t, $, {
   cursor: `(select json_build_array(${list(t.order.map(({ name }) => `${name}::text`))})
     from taken where not suspect order by ${orderBy(t, 'reversed')} limit 1)`,
   more: `(select count(*) from next) >= ${limit} or (select count(*) from taken where not suspect) < (select count(*) from next)`,
-  dueInMs: nextDue(t, [inBucket(t, $), ...unordered(t), `(${t.table.claimable})`]),
+  dueInMs: nextDue(t, $),
   ...(t.table.bytes === undefined ? {} : { bytes: '(select sum(bytes) from taken)' }),
   suspect: t.expiries === undefined ? 'null' : `(select ${rowIdSql(t)} from taken where suspect)`,
   ...(settled === undefined ? {} : settledFact(t)),
@@ -59,45 +65,38 @@ export function findInOrder(t: TableSql): LeaseStatement {
     'find in order',
     $,
     `
-with ${scan(t, $, false)}
+with ${scan(t, $, '')}
 select ${rowIdSql(t)} as id, suspect from next
 ${t.expiries === undefined ? '' : `union all select ${rowIdSql(t)}, suspect from suspect`}`,
   )
 }
 
 /** The CTEs `next` and, where the table counts expiries, `suspect`: the rows that are found, each locked. */
-function scan(t: TableSql, $: Parameters, besidesHeld: boolean): string {
-  const where = [inBucket(t, $), ...unordered(t), ...claimableNow(t)]
-  const besides = [notExcluded(t, $), besidesHeld ? notHeld(t) : '']
-  const cursor =
-    t.lowestCursor === undefined
-      ? ''
-      : `(${list(t.order.map(({ name }) => name))}) >= (${list(t.order.map((o, i) => `(select ${$(`cursor${i + 1}`, o.type)})`))})`
+function scan(t: TableSql, $: Parameters, condition: string): string {
+  const conditions = [inBucket(t, $), ...withoutKey(t), ...claimableNow(t)]
+  const last = [notExcluded(t, $), condition]
+  const columns = list(t.order.map(({ name }) => name))
+  const values = (): string => list(t.order.map(({ type }, i) => `(select ${$(`cursor${i + 1}`, type)})`))
+  const cursor = t.lowestCursor === undefined ? '' : `(${columns}) >= (${values()})`
   const found = (which: readonly string[], limit: string, isSuspect: boolean): string => `
   select ${scanned(t)}, ${isSuspect} as suspect
   from ${t.target}
-  where ${and([...where, ...which, ...besides], '    ')}
+  where ${and([...conditions, ...which, ...last], '    ')}
   order by ${orderBy(t)}
   limit (select ${limit})
   for update skip locked
 )`
-  return `next as materialized (${found([suspects(t, false), cursor], $('limit', 'int'), false)}${
-    t.expiries === undefined
-      ? ''
-      : `,
+  const next = `next as materialized (${found([suspects(t, false), cursor], $('limit', 'int'), false)}`
+  if (t.expiries === undefined) return next
+  return `${next},
 suspect as materialized (          -- at most one, and none while the process runs another${found([suspects(t, true)], $('suspects', 'int'), true)}`
-  }`
-}
-
-/** Rows with an ordering key are claimed by key. */
-function unordered(t: TableSql): string[] {
-  return t.orderingKey === undefined ? [] : [`${t.orderingKey.name} is null`]
 }
 
 /** When the next row will be due that is not yet: an idle worker need not poll for it. */
-function nextDue(t: TableSql, where: readonly string[]): string {
-  const { availableAt } = t.table
+function nextDue(t: TableSql, $: Parameters): string {
+  const { availableAt, claimable } = t.table
   if (availableAt === undefined || !isOrderedByDue(t)) return 'null'
+  const where = [inBucket(t, $), ...withoutKey(t), `(${claimable})`]
   const due = (which: string): string => millisecondsUntil(quote(availableAt), t.target, [...where, which])
   return t.expiries === undefined ? due('') : `least(${due(suspects(t, false))}, ${due(suspects(t, true))})`
 }

@@ -4,10 +4,9 @@ import { useDatabase } from '../../test/support/database.ts'
 import { ordered, subjectOf } from '../../test/support/lease-tables.ts'
 import { openDatabase } from '../postgres/database.ts'
 import type { DataErrorReport } from './data-errors.ts'
-import { leaseTable } from './declaration.ts'
+import { leaseTable, type LeaseTableDeclaration } from './declaration.ts'
 import type { Lease } from './lease.ts'
 import { type LeaseStore, openLeaseStore } from './store.ts'
-import type { LeaseTableDeclaration } from './table.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -16,15 +15,11 @@ afterAll(async () => db.close())
 
 const declaration = {
   table: 'public.visits',
-  id: 'id',
   lease: { owner: 'owner', until: 'until', token: 'token' },
   claimable: "status = 'open'",
-  order: ['id'],
-  onExpiry: 'claimable',
-  attempts: 'attempts',
+  attempts: { expiries: false, error: false },
   outcomes: {
-    done: { set: { status: "'done'" } },
-    retry: { set: { attempts: 'attempts + 1' } },
+    done: { status: "'done'" },
     noted: { set: { status: "'done'", rating: '$rating' }, args: { rating: 'int' } },
   },
 } as const satisfies LeaseTableDeclaration

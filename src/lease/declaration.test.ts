@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { leaseTable } from './declaration.ts'
-import type { LeaseTableDeclaration } from './table.ts'
+import { leaseTable, type LeaseTableDeclaration } from './declaration.ts'
 
 const declaration: LeaseTableDeclaration = {
   table: 'app.payment_requests',
@@ -9,46 +8,164 @@ const declaration: LeaseTableDeclaration = {
   claimable: "status in ('pending', 'detected')",
   order: ['created_at', 'id'],
   onExpiry: 'claimable',
-  outcomes: { confirmed: { set: { status: "'confirmed'" } } },
+  outcomes: { confirmed: { status: "'confirmed'" } },
 }
 
-it('resolves the shorthands of a declaration', () => {
-  const table = leaseTable({ ...declaration, table: 'jobs', order: ['priority DESC', 'id'] })
-  expect(table).toMatchObject({
-    schema: 'public',
-    name: 'jobs',
-    key: ['id'],
-    order: [
-      { column: 'priority', direction: 'desc' },
-      { column: 'id', direction: 'asc' },
-    ],
+const DELAY = "now() + coalesce($delay_ms, 0) * interval '1 millisecond'"
+
+describe('a declaration is completed', () => {
+  it('a table and a claimable condition are enough: the names of the other columns have defaults', () => {
+    expect(leaseTable({ table: 'jobs', claimable: 'not done' })).toMatchObject({
+      schema: 'public',
+      name: 'jobs',
+      id: ['id'],
+      lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
+      order: [{ column: 'id', direction: 'asc' }],
+      onExpiry: 'claimable',
+      attempts: undefined,
+      outcomes: {},
+    })
+  })
+
+  it('rows are claimed in the order in which they are due, then by their ids', () => {
+    const { order } = leaseTable({
+      table: 'jobs',
+      id: ['tenant', 'n'],
+      claimable: 'true',
+      availableAt: 'due_at',
+    })
+    expect(order.map(({ column }) => column)).toEqual(['due_at', 'tenant', 'n'])
+  })
+
+  it('an order can name directions, and a table both of its parts', () => {
+    const table = { schema: 'my app', name: 'a.b' }
+    const order = ['priority DESC', { column: 'n', direction: 'desc' }, { column: 'id' }] as const
+    expect(leaseTable({ ...declaration, table, order })).toMatchObject({
+      ...table,
+      order: [
+        { column: 'priority', direction: 'desc' },
+        { column: 'n', direction: 'desc' },
+        { column: 'id', direction: 'asc' },
+      ],
+    })
+  })
+
+  it('a name is split at its first dot only', () => {
+    expect(leaseTable({ ...declaration, table: 'app.a.b' })).toMatchObject({ schema: 'app', name: 'a.b' })
+  })
+
+  it('a lease without a token has no token column', () => {
+    expect(leaseTable({ ...declaration, lease: { owner: 'a', until: 'b' } }).lease.token).toBeUndefined()
+  })
+
+  it('each column of attempts has a default name, can be renamed, and can be absent', () => {
+    expect(leaseTable({ ...declaration, attempts: {} }).attempts).toEqual({
+      column: 'attempts',
+      max: undefined,
+      expiries: 'expiries',
+      error: 'last_error',
+    })
+    const renamed = { column: 'tries', max: 'max_tries', expiries: 'crashes', error: 'problem' }
+    const outcomes = { dead: {} }
+    expect(leaseTable({ ...declaration, outcomes, attempts: renamed }).attempts).toEqual(renamed)
+    const absent = { column: false, expiries: false, error: false } as const
+    expect(leaseTable({ ...declaration, attempts: absent }).attempts).toEqual({
+      column: undefined,
+      max: undefined,
+      expiries: undefined,
+      error: undefined,
+    })
+  })
+
+  it('the delays of retries are a policy with defaults, or a schedule', () => {
+    expect(leaseTable({ ...declaration, retry: { firstMs: 5 } }).retry).toMatchObject({
+      firstMs: 5,
+      factor: 2,
+    })
+    expect(leaseTable({ ...declaration, retry: [1, 2] }).retry).toEqual([1, 2])
+    expect(() => leaseTable({ ...declaration, retry: { firstMs: -1 } })).toThrow('retry.firstMs is -1')
   })
 })
 
-it('takes an attempt counter, a counter with its limit, and a schedule of delays', () => {
-  expect(leaseTable({ ...declaration, attempts: 'tries' })).toMatchObject({ attempts: { column: 'tries' } })
-  const attempts = { column: 'tries', max: 3, expiries: 'expiries' }
-  const outcomes = { dead: { set: {} } }
-  expect(leaseTable({ ...declaration, attempts, outcomes, retry: [1, 2] })).toMatchObject({
-    attempts,
-    retry: [1, 2],
+describe('outcomes', () => {
+  it('plain assignments are short for the full form', () => {
+    const plain = leaseTable({ ...declaration, outcomes: { done: { sent_at: 'now()' } } })
+    const full = leaseTable({ ...declaration, outcomes: { done: { set: { sent_at: 'now()' } } } })
+    expect(plain).toEqual(full)
   })
-  expect(leaseTable({ ...declaration, retry: { firstMs: 5 } })).toMatchObject({
-    retry: { firstMs: 5, factor: 2 },
+
+  it('a column that is called set can be assigned in the short form', () => {
+    const { outcomes } = leaseTable({ ...declaration, outcomes: { done: { set: 'true' } } })
+    expect(outcomes.done.set).toEqual({ set: 'true' })
   })
-  expect(() => leaseTable({ ...declaration, retry: { firstMs: -1 } })).toThrow('retry.firstMs is -1')
+
+  it('the kernel writes the attempt, the error and the delay of `retry` and `dead`, and nothing else', () => {
+    const { outcomes } = leaseTable({
+      table: 'emails',
+      claimable: 'sent_at is null',
+      availableAt: 'due_at',
+      attempts: { max: 5 },
+      outcomes: {
+        done: { sent_at: 'now()' },
+        retry: { retried: 'true' },
+        dead: { failed_at: 'now()' },
+      },
+    })
+    expect(outcomes.retry).toMatchObject({
+      set: {
+        expiries: '0',
+        attempts: 'coalesce(attempts, 0) + 1',
+        last_error: '$error',
+        due_at: DELAY,
+        retried: 'true',
+      },
+      args: { error: 'text', delay_ms: 'float8' },
+    })
+    expect(outcomes.dead).toMatchObject({
+      set: { attempts: 'coalesce(attempts, 0) + 1', last_error: '$error', failed_at: 'now()' },
+      args: { error: 'text' },
+    })
+    expect(outcomes.done).toMatchObject({ set: { sent_at: 'now()' }, args: {} })
+  })
+
+  it('a column that `retry` or `dead` assigns itself is left to it', () => {
+    const { outcomes } = leaseTable({
+      ...declaration,
+      attempts: {},
+      outcomes: { dead: { attempts: 'attempts', last_error: "'dead: ' || $error" } },
+    })
+    expect(outcomes.dead.set).toEqual({ attempts: 'attempts', last_error: "'dead: ' || $error" })
+    expect(outcomes.dead.args).toEqual({ error: 'text' })
+  })
+
+  it('`retry` exists in a table with attempts or a due time, and gives the row back as `release` does', () => {
+    const table = leaseTable({
+      ...declaration,
+      availableAt: 'due_at',
+      writes: { release: { status: "'pending'", due_at: 'now()' } },
+    })
+    expect(table.outcomes['retry']).toMatchObject({
+      set: { status: "'pending'", due_at: DELAY },
+      args: { delay_ms: 'float8' },
+    })
+    expect('retry' in leaseTable({ ...declaration, attempts: {} }).outcomes).toBe(true)
+    expect('retry' in leaseTable(declaration).outcomes).toBe(false)
+  })
+
+  it('the arguments that a worker knows need no declaration', () => {
+    const outcomes = { retry: { note: "$error || ' after ' || $delay_ms" }, dead: { note: '$error' } }
+    const table = leaseTable({ ...declaration, outcomes })
+    expect(table.outcomes.retry.args).toEqual({ error: 'text', delay_ms: 'float8' })
+    expect(table.outcomes.dead.args).toEqual({ error: 'text' })
+  })
 })
 
-it('splits a name at its first dot only', () => {
-  expect(leaseTable({ ...declaration, table: 'app.a.b' })).toMatchObject({ schema: 'app', name: 'a.b' })
-})
-
-describe('a wrong declaration is refused, and the message names the table and the part', () => {
+describe('a wrong declaration is refused, and the message names the table and the field', () => {
   it.each<[string, Partial<LeaseTableDeclaration> | Record<string, unknown>, string]>([
-    ['no key column', { id: [] }, 'id'],
+    ['no id column', { id: [] }, 'id'],
     ['an empty order', { order: [] }, 'order'],
     ['an unknown way to expire', { onExpiry: 'never' }, 'onExpiry'],
-    ['a misspelt part', { claimabel: 'true' }, 'claimabel'],
+    ['a misspelt field', { claimabel: 'true' }, 'claimabel'],
     ['an empty predicate', { claimable: ' ' }, 'claimable'],
     [
       'a column with two roles',
@@ -57,45 +174,47 @@ describe('a wrong declaration is refused, and the message names the table and th
     ],
     [
       'an outcome that writes the token',
-      { outcomes: { done: { set: { reconcile_lease_token: '0' } } } },
-      'outcomes.done.set writes reconcile_lease_token',
+      { outcomes: { done: { reconcile_lease_token: '0' } } },
+      'outcomes.done writes reconcile_lease_token',
     ],
+    ['an assignment that is no SQL', { outcomes: { done: { sent: true } } }, 'outcomes.done'],
     [
       'columns without one that the worker reads',
-      { attempts: 'tries', columns: ['id'] },
-      '`columns` lacks tries',
+      { attempts: { column: 'tries' }, columns: ['id'] },
+      '`columns` lacks tries, which the worker reads from every row: add it, or set `attempts.column` to false',
     ],
+    ['a counter that is neither a column nor absent', { attempts: { column: true } }, 'attempts.column'],
     [
       'a limit of attempts without a counter',
-      { attempts: { max: 3 }, outcomes: { dead: { set: {} } } },
+      { attempts: { column: false, max: 3 }, outcomes: { dead: {} } },
       '`attempts.max` needs `attempts.column`',
     ],
     [
       'a limit of attempts that nothing follows from',
-      { attempts: { column: 'tries', max: 3 } },
+      { attempts: { max: 3 } },
       '`attempts.max` needs an outcome `dead`',
     ],
-    ['a limit of no attempts', { attempts: { column: 'tries', max: 0 } }, 'attempts'],
+    ['a limit of no attempts', { attempts: { max: 0 } }, 'attempts'],
     ['a schedule with a negative delay', { retry: [1_000, -1] }, 'retry'],
     [
       'an ordering where what is in flight cannot be seen',
       { ordering: { key: 'customer', unfinished: 'true' } },
-      '`ordering` needs `held`',
+      '`ordering` needs `leased`',
     ],
     [
-      'an ordering of a key of two columns',
-      { id: ['a', 'b'], held: 'true', ordering: { key: 'customer', unfinished: 'true' } },
+      'an ordering of ids of two columns',
+      { id: ['a', 'b'], leased: 'true', ordering: { key: 'customer', unfinished: 'true' } },
       '`ordering` needs an `id` of one column',
     ],
     [
       'a column that is group and ordering key',
-      { held: 'true', ordering: { key: 'customer', unfinished: 'true' }, groups: 'customer' },
+      { leased: 'true', ordering: { key: 'customer', unfinished: 'true' }, groups: 'customer' },
       'the column customer has two roles',
     ],
     [
       'an argument without a type',
-      { outcomes: { retry: { set: { note: '$error' } } } },
-      'outcomes.retry uses $error',
+      { outcomes: { parked: { note: '$error' } } },
+      'outcomes.parked uses $error',
     ],
   ])('%s', (_, wrong, message) => {
     // Deliberately not what the type allows.

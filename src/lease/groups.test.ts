@@ -32,7 +32,7 @@ async function change(set: string, where = 'true'): Promise<void> {
 }
 
 function rooms(open: Readonly<Record<string, number>>): { groups: Group[] } {
-  return { groups: Object.entries(open).map(([key, room]) => ({ key, room })) }
+  return { groups: Object.entries(open).map(([key, room]) => ({ group: key, room })) }
 }
 
 function shown({ claimed }: Claim<Job>): string[] {

@@ -3,7 +3,7 @@
  * is worth, and what happens on each failure.
  */
 export type { DataErrorReport } from './data-errors.ts'
-export { keyOf, rowId, trustedUntil, type Lease } from './lease.ts'
+export { idValues, rowId, trustedUntil, type Lease } from './lease.ts'
 export {
   openLeaseStore,
   type Claim,
@@ -18,8 +18,14 @@ export {
   type SettleOptions,
   type StoreOptions,
 } from './store.ts'
-export { leaseTable } from './declaration.ts'
-export { tableName, type LeaseTable, type LeaseTableDeclaration, type OutcomeDeclaration } from './table.ts'
+export {
+  leaseTable,
+  type AttemptsDeclaration,
+  type LeaseColumns,
+  type LeaseTableDeclaration,
+  type OutcomeDeclaration,
+} from './declaration.ts'
+export { tableName, type LeaseTable } from './table.ts'
 export { DEFAULT_RETRY, retryDelay, retryPolicy, type RetryPolicy } from './retry-policy.ts'
 export { LEASE_MS, REAPER_INTERVAL_MS, timing, type Timing } from './timing.ts'
 export { MAX_BATCH } from './table-sql.ts'

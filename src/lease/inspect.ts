@@ -1,5 +1,6 @@
+import { LeaseholdError } from '../errors.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import type { LeaseTable } from './table.ts'
+import { type LeaseTable, tableName } from './table.ts'
 
 export interface Column {
   readonly name: string
@@ -105,4 +106,18 @@ export async function inspectTable(
       })),
     },
   }
+}
+
+/** The declaration and the real table disagree: what is wrong, and the statement or edit that mends it. */
+export function schemaMismatch(
+  table: LeaseTable,
+  what: string,
+  remedy: string,
+  cause?: unknown,
+): LeaseholdError {
+  return new LeaseholdError(
+    'LEASE_TABLE_MISFIT',
+    `The lease table ${tableName(table)} does not fit: ${what}.`,
+    cause === undefined ? { remedy } : { remedy, cause },
+  )
 }

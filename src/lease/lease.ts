@@ -1,8 +1,8 @@
-import type { LeaseTable } from './table.ts'
+import { type LeaseTable, tableName } from './table.ts'
 
 /** A time-bounded right to process one row. */
 export interface Lease {
-  /** The row: the text of its id, or a JSON array of texts where several columns make the key. */
+  /** The row: the text of its id, or a JSON array of texts where several columns identify it. */
   readonly id: string
   readonly owner: string
   /** The fencing token: grows with every claim of the row. Hand it on to whatever the handler writes to. */
@@ -11,25 +11,19 @@ export interface Lease {
   readonly until: Date
 }
 
-/** The id of a row with this key, as leases name it. */
-export function rowId(...key: readonly [string, ...string[]]): string {
-  return key.length === 1 ? key[0] : JSON.stringify(key)
+/** The id of the row with these values in its id columns, as leases name it. */
+export function rowId(...values: readonly [string, ...string[]]): string {
+  return values.length === 1 ? values[0] : JSON.stringify(values)
 }
 
-/** The key of the row: one text for each key column. */
-export function keyOf(table: LeaseTable, id: string): readonly string[] {
-  if (table.key.length === 1) return [id]
-  const key: unknown = JSON.parse(id)
-  if (
-    Array.isArray(key) &&
-    key.length === table.key.length &&
-    key.every((part) => typeof part === 'string')
-  ) {
-    return key
-  }
-  throw new TypeError(
-    `${id} is not a row id of ${table.schema}.${table.name}: its key has ${table.key.length} columns`,
-  )
+/** The values of the id columns of a row, as texts. */
+export function idValues(table: LeaseTable, id: string): readonly string[] {
+  const columns = table.id.length
+  if (columns === 1) return [id]
+  const values: unknown = JSON.parse(id)
+  const fits = Array.isArray(values) && values.length === columns
+  if (fits && values.every((value) => typeof value === 'string')) return values
+  throw new TypeError(`${id} is not a row id of ${tableName(table)}: its id has ${columns} columns`)
 }
 
 const MARGIN_SHARE = 0.05

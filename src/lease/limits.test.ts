@@ -46,7 +46,7 @@ describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>(
 
   async function claim(store: LeaseStore, request: Partial<ClaimRequest> = {}): Promise<Claim<object>> {
     const limit = request.limit ?? 100
-    const groups = table.groups === undefined ? {} : { groups: [{ key: 'a', room: limit }] }
+    const groups = table.groups === undefined ? {} : { groups: [{ group: 'a', room: limit }] }
     return store.claim({ limit, leaseMs: 60_000, way, ...groups, ...request })
   }
 

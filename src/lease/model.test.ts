@@ -207,8 +207,8 @@ describe('the checker objects to a kernel', () => {
       without: 'D4: an expiry that counts as an attempt',
       tableOf: reapedTable,
       statements: /^leasehold_reap/,
-      piece: 'else attempts + 1 end',
-      instead: 'else attempts end',
+      piece: 'attempts = coalesce(attempts, 0) + 1',
+      instead: 'attempts = attempts',
       objects: /attempts is \d, not \d/,
     },
     {
@@ -247,8 +247,8 @@ describe('the checker objects to a kernel', () => {
       without: 'LIFE-13: the head of a key',
       tableOf: orderedTable,
       statements: /^leasehold_claim_by_key/,
-      piece: 'order by t.topic, t.id limit 1',
-      instead: 'order by t.topic, t.id desc limit 1',
+      piece: 'order by topic, id limit 1',
+      instead: 'order by topic, id desc limit 1',
       objects: /of its key is before it/,
     },
     {
@@ -309,8 +309,8 @@ describe('the checker objects to a kernel', () => {
     await live('late')
     const breakage = {
       statements: /^leasehold_settle_and_claim_by_key/,
-      piece: 't.id <> settled.id',
-      instead: 't.id > settled.id',
+      piece: 'queued.id <> settled.id',
+      instead: 'queued.id > settled.id',
     }
     await expect(live('late_broken', (db) => breakDatabase(db, breakage))).rejects.toThrow(
       'row 3 was claimed, but 1 of its key is before it',

@@ -4,10 +4,9 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { settleAs, type WorkDeclaration } from '../worker/index.ts'
-import { leaseTable } from './declaration.ts'
+import { leaseTable, type OutcomeDeclaration } from './declaration.ts'
 import type { Lease } from './lease.ts'
 import { openLeaseStore, type LeaseStore } from './store.ts'
-import type { OutcomeDeclaration } from './table.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })

@@ -2,8 +2,7 @@ import { LeaseholdError } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { schemaMismatch } from './schema-mismatch.ts'
-import type { TableIndex, TableShape } from './inspect.ts'
+import { schemaMismatch, type TableIndex, type TableShape } from './inspect.ts'
 import { allStatements, leaseStatements } from './statements.ts'
 import type { LeaseStatement } from './statement.ts'
 import { type LeaseTable, type Sql, SUSPECT_EXPIRIES } from './table.ts'
@@ -53,11 +52,11 @@ export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: Ta
       throw schemaMismatch(
         table,
         'no index serves the scan for suspects, which every claim makes and which would read every row',
-        `Run: ${suspectIndex(table, shape)} Or declare no \`attempts.expiries\`.`,
+        `Run: ${suspectIndex(table, shape)} Or set \`attempts.expiries\` to false to count no expiries.`,
       )
     }
     const expired = subplan(await planOf(tx, table, statements.reap.expired), 'CTE taken_back')
-    if (!isServed(shape, expired, narrowsReap(table, shape))) {
+    if (!(await servesReap(tx, table, shape, expired))) {
       throw schemaMismatch(
         table,
         'no index serves the reaper, which would read every row',
@@ -189,18 +188,47 @@ function narrowsClaim(table: LeaseTable, shape: TableShape): Narrows {
 }
 
 /**
- * A backlog of a million rows without a lease must not be read to find the few with one: the index has to know of the
- * lease, or of what is declared to hold while there is one. On an empty table every index costs the planner the same,
- * so any that knows of the lease will do, whichever it names in its plan.
+ * A backlog of a million rows without a lease must not be read to find the few with one. So the index has to know of the
+ * lease, or its predicate has to be true of leased rows and not of claimable ones. On an empty table every index costs the
+ * planner the same, so any that knows of the lease will do, whichever it names in its plan.
  */
-function narrowsReap(table: LeaseTable, shape: TableShape): Narrows {
-  const leaseColumns = [table.lease.owner, table.lease.until]
-  const knowsOfLease = shape.indexes.some(
-    ({ columns, predicate }) =>
-      leaseColumns.some((column) => columns.includes(column) || predicate?.includes(column) === true) ||
-      (predicate !== undefined && table.held !== undefined && bare(predicate) === bare(table.held)),
-  )
-  return ({ index }) => knowsOfLease || (table.held !== undefined && index?.predicate !== undefined)
+async function servesReap(
+  tx: Queryable,
+  table: LeaseTable,
+  shape: TableShape,
+  part: PlanNode | undefined,
+): Promise<boolean> {
+  const nodes = part === undefined ? [] : nodesOf(part)
+  if (nodes.some((node) => node['Node Type'] === 'Seq Scan')) return false
+  if (shape.indexes.some((index) => knowsOfLease(table, index))) return true
+  const used = new Set(nodes.map((node) => node['Index Name']))
+  for (const { predicate } of shape.indexes.filter(({ name }) => used.has(name)))
+    if (predicate === undefined || (await isTrueOfClaimable(tx, table, predicate))) return false
+  return true
+}
+
+function knowsOfLease({ lease, leased }: LeaseTable, { columns, predicate = '' }: TableIndex): boolean {
+  if (leased !== undefined && bare(predicate) === bare(leased)) return true
+  // "owner IS NULL" is the predicate of an index for claims.
+  const others = predicate.replaceAll(/\(?("[^"]*"|\w+) IS NULL\)?/gi, '')
+  return [lease.owner, lease.until].some((column) => columns.includes(column) || mentions(others, column))
+}
+
+/** Whether a predicate names the column, as PostgreSQL prints it: in quotes where it needs them. */
+function mentions(predicate: Sql, column: string): boolean {
+  return predicate.split(/("(?:[^"]|"")*"|\w+)/).some((word) => word === column || word === quote(column))
+}
+
+/** Whether PostgreSQL can prove that every claimable row is in an index with this predicate. */
+async function isTrueOfClaimable(tx: Queryable, table: LeaseTable, predicate: Sql): Promise<boolean> {
+  await tx.query({ text: 'set local constraint_exclusion = on' })
+  const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>({
+    text: `explain (format json) select from ${quoteQualified(table.schema, table.name)}
+      where (${table.claimable}) and (${predicate}) is not true`,
+  })
+  // A contradiction is planned as a result without a scan.
+  const plan = rows[0]?.['QUERY PLAN'][0].Plan
+  return plan?.['Node Type'] === 'Result' && plan.Plans === undefined
 }
 
 /** A condition without what PostgreSQL adds when it prints one. */
@@ -244,7 +272,7 @@ function claimableRows({ claimable, ordering }: LeaseTable): Sql {
 /** Suspects are few, and are found by an index that has nothing else in it. */
 function hasSuspectIndex({ attempts }: LeaseTable, { indexes }: TableShape): boolean {
   const expiries = attempts?.expiries
-  return expiries === undefined || indexes.some(({ predicate }) => predicate?.includes(expiries) === true)
+  return expiries === undefined || indexes.some(({ predicate = '' }) => mentions(predicate, expiries))
 }
 
 /** Every step of a walk is one probe of an index on the key. */
@@ -254,14 +282,14 @@ function walksKeys({ ordering }: LeaseTable): Narrows {
 
 function keyIndex(table: LeaseTable, shape: TableShape): string {
   const { key = '', unfinished = 'true' } = table.ordering ?? {}
-  const columns = [...(table.groups === undefined ? [] : [table.groups]), key, ...table.key].map(quote)
+  const columns = [...(table.groups === undefined ? [] : [table.groups]), key, ...table.id].map(quote)
   return createIndex(table, shape, 'keys', columns, `${quote(key)} IS NOT NULL AND (${unfinished})`)
 }
 
 /** The lease's end itself stays out of the index, so that a renewal is a HOT update. */
 function reapIndex(table: LeaseTable, shape: TableShape): string {
-  const where = table.held ?? `${quote(table.lease.owner)} IS NOT NULL`
-  return createIndex(table, shape, 'leased', table.key.map(quote), where)
+  const where = table.leased ?? `${quote(table.lease.owner)} IS NOT NULL`
+  return createIndex(table, shape, 'leased', table.id.map(quote), where)
 }
 
 function createIndex(

@@ -1,7 +1,24 @@
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { and, type LeaseStatement, type Parameters, parameters, statement, wrapped } from './statement.ts'
+import {
+  and,
+  type LeaseStatement,
+  list,
+  type Parameters,
+  parameters,
+  statement,
+  wrapped,
+} from './statement.ts'
 import { type Outcome, replaceArguments, type Sql } from './table.ts'
-import { among, inBucket, keyNames, notExcluded, rowIdSql, type TableSql, TOKEN_MARK } from './table-sql.ts'
+import {
+  among,
+  idArrays,
+  idNames,
+  inBucket,
+  notExcluded,
+  rowIdSql,
+  type TableSql,
+  TOKEN_MARK,
+} from './table-sql.ts'
 
 /**
  * Takes leases back and reports whose they were (RULE-020-021): those that expired, or all of one owner that is known to
@@ -9,15 +26,15 @@ import { among, inBucket, keyNames, notExcluded, rowIdSql, type TableSql, TOKEN_
  */
 export function reap(t: TableSql, which: 'expired' | 'owned by'): LeaseStatement {
   const $ = parameters()
-  const ids = t.key.map((k, i) => $(`key${i + 1}`, `${k.type}[]`))
-  const only = `(${ids[0]} is null or (${keyNames(t)}) in (select * from unnest(${ids.join(', ')})))`
+  const ids = idArrays(t, $)
+  const only = `(${ids[0]} is null or (${idNames(t)}) in (select * from unnest(${list(ids)})))`
   return statement(
     t.table,
     `reap ${which}`,
     $,
     `
 with taken_back as materialized (
-  select ${keyNames(t)}, ${t.owner} as held_owner, ${t.token === undefined ? 'null' : `${t.token}::text`} as held_token,
+  select ${idNames(t)}, ${t.owner} as held_owner, ${t.token === undefined ? 'null' : `${t.token}::text`} as held_token,
     ${t.until} as held_until, ${t.exhausted === undefined ? 'false' : `coalesce(${t.exhausted}, false)`} as exhausted
   from ${t.target}
   where ${and([...leased(t, $, which), only, notExcluded(t, $)], '    ')}
@@ -52,11 +69,11 @@ limit (select ${$('limit', 'int')})`,
 
 /** In the words of the index that the reaper reads, which holds leased rows only. */
 function leased(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): string[] {
-  const held = t.table.held ?? `${t.owner} is not null`
-  if (which === 'expired') return [inBucket(t, $), `(${held})`, `${t.until} <= now()`]
+  const condition = `(${t.table.leased ?? `${t.owner} is not null`})`
+  if (which === 'expired') return [inBucket(t, $), condition, `${t.until} <= now()`]
   const dead = $('ownedBy', 'text')
   const own = t.token === undefined ? `regexp_replace(${t.owner}, '${TOKEN_MARK}[0-9]+$', '')` : t.owner
-  return [inBucket(t, $), `(${held})`, `${own} = ${dead}`]
+  return [inBucket(t, $), condition, `${own} = ${dead}`]
 }
 
 /**

@@ -48,3 +48,10 @@ export function backoffSteps(policy: RetryPolicy): number[] {
   }
   return steps
 }
+
+/** Whether failed rows wait as a list of delays says, one for each attempt, and not by a policy. */
+export function isSchedule(
+  retry: Partial<RetryPolicy> | readonly number[] | undefined,
+): retry is readonly number[] {
+  return Array.isArray(retry)
+}

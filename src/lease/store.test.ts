@@ -459,13 +459,11 @@ it('rows that a trigger keeps from being claimed do not hide the others', async 
   })
   const table = leaseTable({
     table: 'public.triggered',
-    id: 'id',
     lease: { owner: 'owner', until: 'until', token: 'token' },
     claimable: 'not done',
-    order: ['id'],
     onExpiry: 'reap',
-    attempts: 'attempts',
-    outcomes: { done: { set: { done: 'true' } } },
+    attempts: { expiries: false, error: false },
+    outcomes: { done: { done: 'true' } },
   })
   const store = await openLeaseStore(db, table, { owner: 'worker' })
   const first = (await store.claim({ limit: 3, ...LEASE })).claimed.map(({ lease }) => lease)
@@ -492,13 +490,10 @@ it('D4: a row whose expiry would be one too many is no longer claimed, only reap
   })
   const table = leaseTable({
     table: 'public.poison',
-    id: 'id',
     lease: { owner: 'owner', until: 'until', token: 'token' },
     claimable: "status = 'open'",
-    order: ['id'],
-    onExpiry: 'claimable',
-    attempts: { column: 'attempts', max: 3 },
-    outcomes: { done: { set: { status: "'done'" } }, dead: { set: { status: "'dead'" } } },
+    attempts: { max: 3, expiries: false, error: false },
+    outcomes: { done: { status: "'done'" }, dead: { status: "'dead'" } },
   })
   const store = await openLeaseStore(db, table, { owner: 'worker' })
   const claims: number[] = []
@@ -549,6 +544,6 @@ describe('bad input is refused by name and changes nothing', () => {
   it('an id of another shape than the key', async () => {
     const store = await openLeaseStore(db, chunks.table, { owner: 'worker', bucket: 3 })
     const lease: Lease = { id: '["only one"]', owner: 'worker', token: 1n, until: new Date() }
-    await expect(store.settle('done', [lease])).rejects.toThrow('its key has 2 columns')
+    await expect(store.settle('done', [lease])).rejects.toThrow('its id has 2 columns')
   })
 })

@@ -1,8 +1,8 @@
-/** The SQL of one lease table: its quoted names and the conditions that its statements share. */
+/** The SQL of one lease table: its quoted names, and the conditions and parts that several statements share. */
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { keepsBigints } from '../postgres/whole-numbers.ts'
 import type { TableShape } from './inspect.ts'
-import { and, list, type Parameters } from './statement.ts'
+import { and, list, type Parameters, wrapped } from './statement.ts'
 import { type Assignments, canRest, type LeaseTable, SUSPECT_EXPIRIES } from './table.ts'
 
 /** The most rows of one claim, settlement or reap. */
@@ -22,7 +22,7 @@ export interface ColumnSql {
 export interface TableSql {
   readonly table: LeaseTable
   readonly target: string
-  readonly key: readonly ColumnSql[]
+  readonly idColumns: readonly ColumnSql[]
   readonly order: readonly (ColumnSql & { readonly direction: string })[]
   /** The lowest cursor; undefined: claims of this table always scan from the start. */
   readonly lowestCursor: readonly string[] | undefined
@@ -38,7 +38,7 @@ export interface TableSql {
   readonly exhausted: string | undefined
   readonly columns: readonly string[]
   /** Where among the returned columns the id of a row is, if a claim need not return it separately. */
-  readonly idColumn: number | undefined
+  readonly idPosition: number | undefined
 }
 
 /** The value every other one is at least as large as, by type; a cursor of another type is not supported. */
@@ -69,7 +69,7 @@ export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
   return {
     table,
     target: quoteQualified(table.schema, table.name),
-    key: table.key.map(column),
+    idColumns: table.id.map(column),
     order: table.order.map((by) => ({ ...column(by.column), direction: by.direction })),
     lowestCursor: lowestCursor(table, shape),
     owner: quote(table.lease.owner),
@@ -86,7 +86,7 @@ export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
         : // Not "attempts + 1": a counter at the end of its type must not stop the statement.
           `${attempts} >= ${typeof max === 'number' ? max - 1 : `${quote(max)} - 1`}`,
     columns: table.columns ?? [...shape.columns.keys()],
-    idColumn: idColumn(table, shape),
+    idPosition: idPosition(table, shape),
   }
 }
 
@@ -107,8 +107,8 @@ function lowestCursor(table: LeaseTable, shape: TableShape): string[] | undefine
 /** Types whose values `pg` hands out as the text that PostgreSQL writes, or as numbers that print like it. */
 const PLAIN = new Set(['smallint', 'integer', 'bigint', 'text', 'character varying', 'uuid'])
 
-function idColumn(table: LeaseTable, shape: TableShape): number | undefined {
-  const [only = '', ...more] = table.key
+function idPosition(table: LeaseTable, shape: TableShape): number | undefined {
+  const [only = '', ...more] = table.id
   const at = (table.columns ?? [...shape.columns.keys()]).indexOf(only)
   const type = shape.columns.get(only)?.type ?? ''
   const isPlain = PLAIN.has(type) && (type !== 'bigint' || keepsBigints())
@@ -119,52 +119,88 @@ export function inBucket(t: TableSql, $: Parameters, alias = ''): string {
   return t.bucket === undefined ? '' : `${alias}${t.bucket.name} = ${$('bucket', t.bucket.type)}`
 }
 
-/** The names of the key columns, each with this in front. */
-export function keyNames(t: TableSql, alias = ''): string {
-  return list(t.key.map(({ name }) => `${alias}${name}`))
+/** The names of the id columns, each with this in front. */
+export function idNames(t: TableSql, alias = ''): string {
+  return list(t.idColumns.map(({ name }) => `${alias}${name}`))
 }
 
 /** One column is its own text; several are a JSON array of their texts, as `rowId` in `lease.ts` writes it. */
 export function rowIdSql(t: TableSql, alias = ''): string {
-  const [only = '', ...more] = t.key.map(({ name }) => `${alias}${name}::text`)
+  const [only = '', ...more] = t.idColumns.map(({ name }) => `${alias}${name}::text`)
   if (more.length === 0) return only
   return `('[' || ${[only, ...more].map((text) => `to_json(${text})::text`).join(" || ',' || ")} || ']')`
 }
 
 /**
- * The rows a CTE names, through the index of the key. PostgreSQL takes `any (array(select …))` for ten elements,
+ * The rows a CTE names, through the index of the id. PostgreSQL takes `any (array(select …))` for ten elements,
  * whatever the statistics say, and stays on that index (docs/decisions/002-plans.md).
  */
 export function among(t: TableSql, source: string): string[] {
-  const throughIndex = t.key.map(({ name }) => `t.${name} = any (array(select ${name} from ${source}))`)
-  return t.key.length === 1
+  const throughIndex = t.idColumns.map(({ name }) => `t.${name} = any (array(select ${name} from ${source}))`)
+  return t.idColumns.length === 1
     ? throughIndex
-    : [...throughIndex, `((${keyNames(t, 't.')}) in (select ${keyNames(t)} from ${source})) is true`]
+    : [...throughIndex, `((${idNames(t, 't.')}) in (select ${idNames(t)} from ${source})) is true`]
 }
 
-/** The leases of a batch, one row each: their keys and tokens. */
-export function heldLeases(t: TableSql, $: Parameters): string {
-  const arrays = [...t.key.map((k, i) => $(`key${i + 1}`, `${k.type}[]`)), $('tokens', 'bigint[]')]
-  const names = [...t.key.map(({ name }) => name), 'held_token']
+/** The leases of a batch, one row each: their ids and tokens. */
+function heldLeases(t: TableSql, $: Parameters): string {
+  const arrays = [...idArrays(t, $), $('tokens', 'bigint[]')]
+  const names = [...t.idColumns.map(({ name }) => name), 'held_token']
   const owner =
     t.token === undefined ? `, ${$('owner', 'text')} || '${TOKEN_MARK}' || held_token as held_owner` : ''
   return `select *${owner} from unnest(${list(arrays)}) as held (${list(names)})`
 }
 
 /**
- * The fence: key, owner and token (D3). `is true` hides a condition from the planner, which would otherwise leave the
- * index of the key for one on the owner or the status, or turn the comparison of tokens into a nested loop.
+ * The fence: id, owner and token (D3). `is true` hides a condition from the planner, which would otherwise leave the
+ * index of the id for one on the owner or the status, or turn the comparison of tokens into a nested loop.
  */
-export function fenced(t: TableSql, $: Parameters): string[] {
+function fenced(t: TableSql, $: Parameters): string[] {
   const ownToken =
     t.token === undefined
-      ? [`((${keyNames(t, 't.')}, t.${t.owner}) in (select ${keyNames(t)}, held_owner from held)) is true`]
+      ? [`((${idNames(t, 't.')}, t.${t.owner}) in (select ${idNames(t)}, held_owner from held)) is true`]
       : [
           `(t.${t.owner} = ${$('owner', 'text')}) is true`,
-          `((${keyNames(t, 't.')}, t.${t.token}) in (select ${keyNames(t)}, held_token from held)) is true`,
+          `((${idNames(t, 't.')}, t.${t.token}) in (select ${idNames(t)}, held_token from held)) is true`,
         ]
-  const throughIndex = t.key.map(({ name }) => `t.${name} = any (array(select ${name} from held))`)
+  const throughIndex = t.idColumns.map(({ name }) => `t.${name} = any (array(select ${name} from held))`)
   return [inBucket(t, $, 't.'), ...throughIndex, ...ownToken]
+}
+
+/**
+ * The CTEs `held` (the batch) and `ours`: the rows of it that are still leased by it and fulfil the conditions. A row that
+ * another session has locked (the handler's own transaction, an operator) is skipped, so that it does not delay the others.
+ */
+export function lockHeld(t: TableSql, $: Parameters, conditions: readonly string[]): string {
+  return `held as materialized (
+  ${heldLeases(t, $)}
+),
+ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
+  select ${idNames(t, 't.')}
+  from ${t.target} as t
+  where ${and([...fenced(t, $), ...conditions], '    ')}
+  for no key update skip locked
+)`
+}
+
+/** Each row that the CTE changed, and each that `lockHeld` skipped because another session has locked it. */
+export function changedAndBusy(
+  t: TableSql,
+  $: Parameters,
+  changed: string,
+  conditions: readonly string[],
+): string {
+  const where = [
+    '(select count(*) from ours) < (select count(*) from held)',
+    ...fenced(t, $),
+    ...conditions,
+    `((${idNames(t, 't.')}) in (select ${idNames(t)} from ours)) is not true`,
+  ]
+  return `select ${rowIdSql(t)} as id, false as busy from ${changed}
+union all
+select ${rowIdSql(t, 't.')}, true
+from ${t.target} as t
+where ${and(where, '  ')}`
 }
 
 /**
@@ -198,13 +234,13 @@ export function claimableNow(t: TableSql): string[] {
 
 /** Rows that a data error stopped are left alone for a while; see `data-errors.ts`. */
 export function notExcluded(t: TableSql, $: Parameters): string {
-  const [only] = t.key
-  if (only !== undefined && t.key.length === 1) {
+  const [only] = t.idColumns
+  if (only !== undefined && t.idColumns.length === 1) {
     const type = `${only.type}[]`
     return `${only.name} <> all ((select ${$('excluded1', type)})::${type})`
   }
-  const arrays = list(t.key.map((k, i) => $(`excluded${i + 1}`, `${k.type}[]`)))
-  return `((${keyNames(t)}) in (select * from unnest(${arrays}))) is not true`
+  const arrays = list(t.idColumns.map((k, i) => $(`excluded${i + 1}`, `${k.type}[]`)))
+  return `((${idNames(t)}) in (select * from unnest(${arrays}))) is not true`
 }
 
 /**
@@ -214,7 +250,34 @@ export function notExcluded(t: TableSql, $: Parameters): string {
 export function notHeld(t: TableSql): string {
   return t.table.onExpiry === 'reap'
     ? ''
-    : `((${keyNames(t)}) in (select ${keyNames(t)} from held)) is not true`
+    : `((${idNames(t)}) in (select ${idNames(t)} from held)) is not true`
+}
+
+/** The arrays of row ids that a statement is given, one for each id column. */
+export function idArrays(t: TableSql, $: Parameters): string[] {
+  return t.idColumns.map(({ type }, i) => $(`id${i + 1}`, `${type}[]`))
+}
+
+/** Rows with an ordering key are claimed by key. */
+export function withoutKey(t: TableSql): string[] {
+  return t.orderingKey === undefined ? [] : [`${t.orderingKey.name} is null`]
+}
+
+/** The names of the ordering key and of the id, which `leaseTable` has checked that there are. */
+export function orderingOf(t: TableSql): { readonly key: string; readonly id: string } {
+  return { key: t.orderingKey?.name ?? '', id: t.idColumns[0]?.name ?? '' }
+}
+
+/**
+ * Nothing else of the row's ordering key is in flight. A scalar subquery, which is one probe of the unique index: as
+ * `not exists` it becomes an anti-join that scans the index for every key.
+ */
+export function noneInFlight(t: TableSql, $: Parameters, row: string): string {
+  const { key, id } = orderingOf(t)
+  const sameGroup = t.group === undefined ? '' : `f.${t.group.name} = ${row}.${t.group.name}`
+  const where = [inBucket(t, $, 'f.'), sameGroup, `f.${key} = ${row}.${key}`, `(${t.table.leased ?? ''})`]
+  return `(select f.${id} from ${t.target} as f
+      where ${and([...where, `f.${id} <> ${row}.${id}`], '        ')} limit 1) is null`
 }
 
 export function isSuspect(t: TableSql): string {
@@ -241,4 +304,83 @@ export function millisecondsUntil(moment: string, from: string, where: readonly 
   const conditions = and([...where, `${moment} > now()`, `isfinite(${moment})`], '     ')
   return `(select extract(epoch from min(${moment}) - now())::float8 * 1000
      from ${from} where ${conditions})`
+}
+
+/** Takes the rows of the CTE `taken` and gives each a new token (RULE-020-001, D3). */
+export function claimTaken(t: TableSql, $: Parameters): string {
+  const { table, owner, until, token } = t
+  const worker = $('owner', 'text')
+  const expired = `case when t.${owner} is null then 0 else 1 end`
+  const set = [
+    `${until} = now() + ${$('leaseMs', 'float8')} * interval '1 millisecond'`,
+    ...(token === undefined
+      ? [`${owner} = ${worker} || '${TOKEN_MARK}' || ${CLOCK_TOKEN}`]
+      : [`${owner} = ${worker}`, `${token} = coalesce(t.${token}, 0) + 1`]),
+    // A lease that expired and was not reaped is a failed attempt (D4).
+    ...(table.onExpiry === 'reap'
+      ? []
+      : [table.attempts?.column, table.attempts?.expiries].flatMap((counter) =>
+          counter === undefined ? [] : [`${quote(counter)} = coalesce(t.${quote(counter)}, 0) + ${expired}`],
+        )),
+    ...assignments(table.writes.claim),
+  ]
+  const id = t.idPosition === undefined ? [rowIdSql(t, 't.')] : []
+  const returned = [claimedToken(t), ...id, ...t.columns.map((column) => `t.${quote(column)}`)]
+  return `claimed as (
+  update ${t.target} as t
+  set ${wrapped(set, ', ', '    ')}
+  where ${and([inBucket(t, $, 't.'), ...among(t, 'taken')], '    ')}
+  returning ${wrapped(returned, ', ', '    ')}
+)`
+}
+
+function claimedToken({ token, owner }: TableSql): string {
+  return token === undefined ? `substring(t.${owner} from '${TOKEN_MARK}([0-9]+)$')` : `t.${token}`
+}
+
+/**
+ * One row with what concerns the whole claim, then a row for each claimed one: facts as columns would be computed, sent
+ * and read for every row. `claims.ts` reads the columns by position.
+ */
+export function answer(t: TableSql, $: Parameters, facts: Readonly<Record<string, string>>): string {
+  const all = {
+    until: `extract(epoch from now() + ${$('leaseMs', 'float8')} * interval '1 millisecond')::float8 * 1000`,
+    order: `(select json_agg(${rowIdSql(t)}) from taken)`,
+    ...facts,
+  }
+  const named = Object.entries(all).map(([name, fact]) => `'${name}', ${fact}`)
+  return `select facts.*, claimed.*                 -- one row of facts, then the claimed rows
+from (select json_build_object(
+  ${named.join(',\n  ')}
+)) as facts full join claimed on false`
+}
+
+/** The columns a scan selects: the id, the columns it is ordered by, and the size of the row. */
+export function scanned(t: TableSql): string {
+  const names = new Set([...t.idColumns, ...t.order].map(({ name }) => name))
+  return list([...names, ...bytesColumn(t)])
+}
+
+/** The size of the row, in a table that declares it; a size that comes out as null counts as none. */
+export function bytesColumn({ table }: TableSql): string[] {
+  return table.bytes === undefined ? [] : [`coalesce(${table.bytes}, 0) as bytes`]
+}
+
+export function orderBy(t: TableSql, direction: 'as declared' | 'reversed' = 'as declared'): string {
+  const reversed = direction === 'reversed'
+  return list(t.order.map((o) => ((o.direction === 'desc') === reversed ? o.name : `${o.name} desc`)))
+}
+
+/** The bytes of the rows before this one in the given order. */
+export function bytesBefore(t: TableSql, order: string): string {
+  return t.table.bytes === undefined
+    ? ''
+    : `, coalesce(sum(bytes) over (order by ${order} rows between unbounded preceding and 1 preceding), 0) as bytes_before`
+}
+
+/** As many rows as fit into the byte budget, but at least one. */
+export function withinBytes(t: TableSql, $: Parameters): string {
+  return t.table.bytes === undefined
+    ? ''
+    : `(bytes_before = 0 or bytes_before + bytes <= ${$('bytes', 'float8')})`
 }

@@ -41,15 +41,13 @@ export function outboxTable({
   const parked = onFailure === 'park' ? 'ordering_key is not null' : 'false'
   return leaseTable({
     table: { schema, name: 'outbox' },
-    id: 'id',
     bucket: 'bucket',
     lease: { owner: 'claimed_by', until: 'locked_until', token: 'lock_token' },
     claimable: "status = 'PENDING'",
     availableAt: 'available_at',
-    order: ['available_at', 'id'],
     onExpiry: 'reap',
-    held: "status = 'CLAIMED'",
-    attempts: { column: 'attempts', expiries: 'expiries', max: 'max_attempts' },
+    leased: "status = 'CLAIMED'",
+    attempts: { max: 'max_attempts' },
     retry,
     ordering: { key: 'ordering_key', unfinished: "status in ('PENDING', 'CLAIMED') or parked" },
     bytes: 'pg_column_size(payload) + pg_column_size(headers)',
@@ -62,28 +60,8 @@ export function outboxTable({
       },
     },
     outcomes: {
-      done: { set: { status: "'PUBLISHED'", published_at: 'now()', claimed_at: 'null' } },
-      retry: {
-        set: {
-          status: "'PENDING'",
-          attempts: 'attempts + 1',
-          last_error: '$error',
-          available_at: "now() + coalesce($delay_ms, 0) * interval '1 millisecond'",
-          claimed_at: 'null',
-        },
-        args: { error: 'text', delay_ms: 'float8' },
-      },
-      dead: {
-        set: {
-          status: "'DEAD'",
-          attempts: 'attempts + 1',
-          last_error: '$error',
-          dead_at: 'now()',
-          parked,
-          claimed_at: 'null',
-        },
-        args: { error: 'text' },
-      },
+      done: { status: "'PUBLISHED'", published_at: 'now()', claimed_at: 'null' },
+      dead: { status: "'DEAD'", dead_at: 'now()', parked, claimed_at: 'null' },
     },
     expired: { error: "'the lease expired: its relay died, or lost the database'" },
     columns: [

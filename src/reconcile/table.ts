@@ -1,4 +1,4 @@
-import { type Assignments, heldOf, type LeaseTable, type Outcome, type Sql } from '../lease/table.ts'
+import { type Assignments, leasedCondition, type LeaseTable, type Outcome, type Sql } from '../lease/table.ts'
 import { quoteIdentifier, quoteLiteral } from '../postgres/identifiers.ts'
 import type { Transition } from './transitions.ts'
 
@@ -44,15 +44,17 @@ export function reconciledTable(
       rest: undefined,
     },
   ])
-  const retry = resting(table)
+  const rested = resting(table)
+  const retry = { ...rested, set: { ...rested.set, ...survived } }
   const free: Outcome = { ...NO_CONDITION, set: {}, args: {}, rest: undefined }
   return {
     ...table,
-    held: heldIn(table),
+    leased: leasedIn(table),
+    attempts: expiriesOf(table),
     outcomes: {
       ...Object.fromEntries(changes),
       [SKIPPED]: { ...free, set: survived },
-      [OPEN]: { ...retry, set: { ...retry.set, ...survived } },
+      [OPEN]: retry,
       // What the worker may say of a row by itself: there is nothing final about it that the observer has not seen.
       done: free,
       retry,
@@ -62,9 +64,15 @@ export function reconciledTable(
 }
 
 /** An open row with an owner. In these words the index of REC-07, which begins with the status, serves the reaper. */
-function heldIn(table: LeaseTable): Sql {
-  const open = heldOf(table)
+function leasedIn(table: LeaseTable): Sql {
+  const open = leasedCondition(table)
   return `${open === undefined ? '' : `(${open}) and `}${quoteIdentifier(table.lease.owner)} is not null`
+}
+
+/** A row is observed as often as it takes: there are no failed attempts to count, only leases that expired. */
+function expiriesOf({ attempts }: LeaseTable): LeaseTable['attempts'] {
+  if (attempts?.expiries === undefined) return undefined
+  return { expiries: attempts.expiries, column: undefined, max: undefined, error: undefined }
 }
 
 /**

@@ -289,6 +289,7 @@ it('REC-13: a table without a usable index is refused at the start, with the CRE
   }
   expect(refusals).toEqual([
     expect.stringContaining(`The lease table ${tableName(table)} does not fit: no index serves the claim`),
+    expect.stringContaining(`The lease table ${tableName(table)} does not fit: no index serves the reaper`),
   ])
 })
 

@@ -19,7 +19,7 @@ import { chunkTable, jobTable } from './table.ts'
 const { url } = useDatabase()
 const db = openDatabase({ url })
 const GROUPS = ['a', 'b'] as const
-const LEASE = { leaseMs: 60_000, groups: GROUPS.map((key) => ({ key, room: 100 })) }
+const LEASE = { leaseMs: 60_000, groups: GROUPS.map((key) => ({ group: key, room: 100 })) }
 
 beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())

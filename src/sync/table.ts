@@ -34,7 +34,7 @@ const OPEN = 'completed_at is null and failed_at is null'
  * There is no limit of attempts here: each definition states its own, and only a runner that has the definition gives a
  * row up. A process that reaps the rows of definitions it does not have therefore never gives up one of them.
  */
-const ATTEMPTS = { column: 'attempts', expiries: 'expiries' } as const
+const ATTEMPTS = { error: 'error_message' } as const
 const DIED = "'the lease expired: its worker died, lost the database, or took longer than three leases'"
 
 /** `sync_jobs`: SYNC-04 to SYNC-07. A job is leased while it is planned, and for each check whether its chunks are done. */
@@ -43,41 +43,30 @@ export function jobTable({ schema = 'leasehold' }: SyncTableOptions = {}): Lease
 > {
   return leaseTable({
     table: { schema, name: 'sync_jobs' },
-    id: 'id',
     lease: LEASE,
     claimable: OPEN,
     availableAt: 'next_look_at',
     order: ['priority desc', 'created_at', 'id'],
-    onExpiry: 'claimable',
-    held: `${OPEN} and locked_by is not null`,
+    leased: `${OPEN} and locked_by is not null`,
     attempts: ATTEMPTS,
     groups: 'definition',
     expired: { error: DIED },
     writes: { release: { next_look_at: "now() + $delay_ms * interval '1 millisecond'" } },
     outcomes: {
-      done: { set: { completed_at: 'now()', error_message: 'null' } },
+      done: { completed_at: 'now()', error_message: 'null' },
       planned: {
-        set: {
-          planned_at: 'now()',
-          next_look_at: 'now()',
-          attempts: '0',
-          expiries: '0',
-          error_message: 'null',
-        },
+        planned_at: 'now()',
+        next_look_at: 'now()',
+        attempts: '0',
+        expiries: '0',
+        error_message: 'null',
       },
       waiting: {
         set: { next_look_at: "now() + $delay_ms * interval '1 millisecond'", attempts: '0', expiries: '0' },
         args: { delay_ms: 'float8' },
       },
-      retry: {
-        set: {
-          attempts: 'attempts + 1',
-          error_message: '$error',
-          next_look_at: "now() + $delay_ms * interval '1 millisecond'",
-        },
-        args: { error: 'text', delay_ms: 'float8' },
-      },
-      dead: { set: { failed_at: 'now()', error_message: '$error' }, args: { error: 'text' } },
+      // Also what becomes of a job whose attempts are used up before it is tried: no attempt is counted here.
+      dead: { failed_at: 'now()', attempts: 'attempts' },
     },
     columns: [
       'id',
@@ -104,8 +93,7 @@ export function chunkTable({ schema = 'leasehold' }: SyncTableOptions = {}): Lea
     claimable: `${OPEN} and wanted`,
     availableAt: 'next_attempt_at',
     order: ['priority desc', 'position', 'matrix_id', 'chunk_hash'],
-    onExpiry: 'claimable',
-    held: `${OPEN} and locked_by is not null`,
+    leased: `${OPEN} and locked_by is not null`,
     attempts: ATTEMPTS,
     groups: 'definition',
     expired: { error: DIED },
@@ -121,18 +109,7 @@ export function chunkTable({ schema = 'leasehold' }: SyncTableOptions = {}): Lea
         },
         args: { rows: 'bigint' },
       },
-      retry: {
-        set: {
-          attempts: 'attempts + 1',
-          error_message: '$error',
-          next_attempt_at: "now() + $delay_ms * interval '1 millisecond'",
-        },
-        args: { error: 'text', delay_ms: 'float8' },
-      },
-      dead: {
-        set: { failed_at: 'now()', attempts: 'attempts + 1', error_message: '$error' },
-        args: { error: 'text' },
-      },
+      dead: { failed_at: 'now()' },
       /** Given up without another attempt, because the leases of the last ones expired. */
       exhausted: { set: { failed_at: 'now()', error_message: '$error' }, args: { error: 'text' } },
       /** No attempt was made: there is no room at the source. */

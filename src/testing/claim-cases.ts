@@ -22,7 +22,7 @@ export const claimCases: Cases = {
     const { claimed } = await store.claim({ limit: 1, leaseMs: LEASE_MS })
     const row: Readonly<Record<string, unknown>> = claimed[0]?.row ?? {}
     const { table } = bench.subject
-    for (const column of table.columns ?? table.key) assert.ok(column in row, `the row lacks ${column}`)
+    for (const column of table.columns ?? table.id) assert.ok(column in row, `the row lacks ${column}`)
     if (table.columns !== undefined) assert.deepEqual(Object.keys(row), table.columns)
   },
 

@@ -1,6 +1,6 @@
 import { ClaimCursor } from '../lease/claim-cursor.ts'
 import { type ClaimRequest, type Ended, openLeaseStore, type LeaseStore } from '../lease/store.ts'
-import { keyOf, type Lease } from '../lease/lease.ts'
+import { idValues, type Lease } from '../lease/lease.ts'
 import type { LeaseTable } from '../lease/table.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
@@ -56,8 +56,8 @@ export function bench(subject: LeaseSubject): Bench {
   const until = quote(table.lease.until)
 
   function row(id: string): { where: string; values: readonly unknown[] } {
-    const key = keyOf(table, id)
-    const conditions = table.key.map((column, i) => `${quote(column)}::text = $${i + 1}`)
+    const key = idValues(table, id)
+    const conditions = table.id.map((column, i) => `${quote(column)}::text = $${i + 1}`)
     if (table.bucket === undefined) return { where: conditions.join(' and '), values: key }
     conditions.push(`${quote(table.bucket)} = $${key.length + 1}`)
     return { where: conditions.join(' and '), values: [...key, subject.bucket ?? 0] }
@@ -136,7 +136,7 @@ function fromAllGroups(store: LeaseStore, keys: LeaseSubject['groups']): LeaseSt
   if (keys === undefined) return store
   const wide = (request: ClaimRequest): ClaimRequest => ({
     ...request,
-    groups: keys.map((key) => ({ key, room: request.limit })),
+    groups: keys.map((key) => ({ group: key, room: request.limit })),
   })
   return { ...store, claim: async (request) => store.claim(wide(request)) }
 }

@@ -11,7 +11,7 @@ const { url } = useDatabase()
 const db = openDatabase({ url })
 const ENDPOINTS = ['00000000-0000-7000-8000-00000000000a', '00000000-0000-7000-8000-00000000000b'] as const
 const LEASE = { limit: 1, leaseMs: 60_000 }
-const GROUPS = ENDPOINTS.map((key) => ({ key, room: 10 }))
+const GROUPS = ENDPOINTS.map((key) => ({ group: key, room: 10 }))
 const DONE = { duration_ms: 1, status: 200, code: null, error: null, response: 'thank you' }
 
 beforeEach(async () => db.query({ text: 'truncate leasehold.webhook_outbox restart identity' }))

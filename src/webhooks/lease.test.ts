@@ -11,7 +11,7 @@ import { type WebhookOutcome, webhookTable } from './table.ts'
 const { url } = useDatabase()
 const db = openDatabase({ url })
 const ENDPOINT = '00000000-0000-7000-8000-00000000000a'
-const CLAIM = { limit: 1, leaseMs: 60_000, groups: [{ key: ENDPOINT, room: 10 }] }
+const CLAIM = { limit: 1, leaseMs: 60_000, groups: [{ group: ENDPOINT, room: 10 }] }
 const DONE = { duration_ms: 1, status: 200, code: null, error: null, response: 'thank you' }
 const FAILED = { duration_ms: 1, status: 500, code: 'http500', error: 'answered with HTTP 500', response: '' }
 const EXPIRED = "lease_until = now() - interval '1 second'"
@@ -260,7 +260,11 @@ describe('D10: repeated crashes', () => {
 
 describe('ordered deliveries', () => {
   const OTHER = '00000000-0000-7000-8000-00000000000b'
-  const BOTH = { limit: 10, leaseMs: 60_000, groups: [ENDPOINT, OTHER].map((key) => ({ key, room: 10 })) }
+  const BOTH = {
+    limit: 10,
+    leaseMs: 60_000,
+    groups: [ENDPOINT, OTHER].map((key) => ({ group: key, room: 10 })),
+  }
 
   async function write(endpoint: string, ...keys: readonly (string | null)[]): Promise<void> {
     await db.query({

@@ -78,15 +78,11 @@ export function webhookTable({
 }: WebhookTableOptions = {}): LeaseTable<WebhookOutcome> {
   return leaseTable({
     table: { schema, name: 'webhook_outbox' },
-    id: 'id',
     bucket: 'bucket',
-    lease: { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' },
     claimable: "delivery_status = 'pending'",
     availableAt: 'next_attempt_at',
-    order: ['next_attempt_at', 'id'],
-    onExpiry: 'claimable',
-    held: "delivery_status = 'pending' and lease_owner is not null",
-    attempts: { column: 'attempts', expiries: 'expiries', max: maxAttempts(schedule) },
+    leased: "delivery_status = 'pending' and lease_owner is not null",
+    attempts: { max: maxAttempts(schedule) },
     retry: schedule,
     ordering: { key: 'ordering_key', unfinished: "delivery_status = 'pending'" },
     groups: 'endpoint_id',
@@ -102,16 +98,9 @@ export function webhookTable({
         set: { ...ATTEMPT, delivery_status: "'delivered'", delivered_at: 'now()' },
         args: ATTEMPT_ARGS,
       },
-      retry: {
-        set: {
-          ...ATTEMPT,
-          attempts: 'attempts + 1',
-          next_attempt_at: "now() + $delay_ms * interval '1 millisecond'",
-        },
-        args: { ...ATTEMPT_ARGS, delay_ms: 'float8' },
-      },
+      retry: { set: ATTEMPT, args: ATTEMPT_ARGS },
       dead: {
-        set: { ...ATTEMPT, attempts: 'attempts + 1', delivery_status: "'failed'", failed_at: 'now()' },
+        set: { ...ATTEMPT, delivery_status: "'failed'", failed_at: 'now()' },
         args: ATTEMPT_ARGS,
       },
       // No attempt was made, because the endpoint is not available. That counts neither as an attempt nor an expiry.

@@ -18,15 +18,15 @@ function opened(rooms: Readonly<Record<string, number>>): { groups: Groups<Row>;
 }
 
 const shown = (groups: Groups<Row>): Record<string, number> =>
-  Object.fromEntries(groups.open(100).groups.map(({ key, room }) => [key, room]))
+  Object.fromEntries(groups.open(100).groups.map(({ group: key, room }) => [key, room]))
 
 describe('groups that are known from the start', () => {
   it('are all open at first, each with its own room, and nobody says when to come again', () => {
     const { groups } = opened({ a: 2, b: 3 })
     expect(groups.open(100)).toEqual({
       groups: [
-        { key: 'a', room: 2 },
-        { key: 'b', room: 3 },
+        { group: 'a', room: 2 },
+        { group: 'b', room: 3 },
       ],
       againInMs: Infinity,
     })
@@ -84,9 +84,9 @@ describe('groups that are known from the start', () => {
       groups.claimed(offered, [], true)
       return offered
     })
-    expect(firsts.toSorted((a, b) => (String(a[0]?.key) < String(b[0]?.key) ? -1 : 1))).toEqual([
-      [{ key: 'a', room: 4 }],
-      [{ key: 'b', room: 4 }],
+    expect(firsts.toSorted((a, b) => (String(a[0]?.group) < String(b[0]?.group) ? -1 : 1))).toEqual([
+      [{ group: 'a', room: 4 }],
+      [{ group: 'b', room: 4 }],
     ])
   })
 })

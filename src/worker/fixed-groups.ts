@@ -29,7 +29,7 @@ export function fixedGroups<Row>(options: {
         const room = Math.min(left, bound)
         contended ||= bound > left && full.has(key)
         if (room <= 0) continue
-        groups.push({ key, room })
+        groups.push({ group: key, room })
         take(key, room)
         left -= room
       }
@@ -38,7 +38,7 @@ export function fixedGroups<Row>(options: {
     claimed(groups, rows, more = false) {
       const found = new Map<string, number>()
       for (const row of rows) found.set(groupOf(row), (found.get(groupOf(row)) ?? 0) + 1)
-      for (const { key, room } of groups) {
+      for (const { group: key, room } of groups) {
         const count = found.get(key) ?? 0
         take(key, count - room)
         if (count >= room || more) full.add(key)

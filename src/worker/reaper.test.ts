@@ -25,8 +25,8 @@ const poison = leaseTable({
   claimable: "status = 'PENDING'",
   order: ['id'],
   onExpiry: 'reap',
-  held: "status = 'CLAIMED'",
-  attempts: { column: 'attempts', max: 3, expiries: 'expiries' },
+  leased: "status = 'CLAIMED'",
+  attempts: { max: 3, error: false },
   writes: { claim: { status: "'CLAIMED'" }, release: { status: "'PENDING'" } },
   outcomes: {
     done: { set: { status: "'DONE'" } },

@@ -24,33 +24,19 @@ export const WORK_DDL = `
 /** Plain data, so that a test can hand it to another process. */
 export const WORK_TABLE = {
   table: 'public.jobs',
-  id: 'id',
   lease: { owner: 'claimed_by', until: 'locked_until', token: 'lock_token' },
   claimable: 'available_at is not null',
   availableAt: 'available_at',
-  order: ['available_at', 'id'],
   onExpiry: 'reap',
-  held: "status = 'CLAIMED'",
-  attempts: { column: 'attempts', max: 'max_attempts', expiries: 'expiries' },
+  leased: "status = 'CLAIMED'",
+  attempts: { max: 'max_attempts' },
   writes: {
     claim: { status: "'CLAIMED'", available_at: 'null' },
     release: { status: "'PENDING'", available_at: "now() + $delay_ms * interval '1 millisecond'" },
   },
   outcomes: {
-    done: { set: { status: "'DONE'" } },
-    retry: {
-      set: {
-        status: "'PENDING'",
-        attempts: 'attempts + 1',
-        last_error: '$error',
-        available_at: "now() + coalesce($delay_ms, 0) * interval '1 millisecond'",
-      },
-      args: { error: 'text', delay_ms: 'float8' },
-    },
-    dead: {
-      set: { status: "'DEAD'", attempts: 'attempts + 1', last_error: '$error' },
-      args: { error: 'text' },
-    },
+    done: { status: "'DONE'" },
+    dead: { status: "'DEAD'" },
   },
   expired: { error: "'the lease expired'" },
 } as const satisfies LeaseTableDeclaration

@@ -1,39 +1,29 @@
--- $1 limit, $2 steps, $3 suspects, $4 bytes, $5 keyCursor, $6 excluded1, $7 bucket, $8 owner, $9 leaseMs
+-- $1 limit, $2 steps, $3 suspects, $4 bytes, $5 excluded1, $6 bucket, $7 keyCursor, $8 owner, $9 leaseMs
 /* leasehold:claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
-with recursive walk as (
+with recursive queued as not materialized (         -- the unfinished rows of ordering keys
+  select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at,
+    coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
+    ((status = 'PENDING') and available_at <= now()
+      and coalesce(claimed_by is null or locked_until is null, true)
+      and id <> all ((select $5::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready,
+    (select f.id from leasehold.outbox as f
+      where f.bucket = $6::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as alone
+  from leasehold.outbox as t
+  where bucket = $6::smallint and ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)
+),
+walk as (
   select head.*, 1 as step, head.ready::int as found
   from (                            -- the first key from the cursor on
-    select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
-      ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)
-        and (
-    select f.id from leasehold.outbox as f
-    where f.bucket = $7::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1
-  ) is null) is true as ready
-    from leasehold.outbox as t
-    where t.bucket = $7::smallint and t.ordering_key >= $5::text and t.ordering_key is not null
-      and (status in ('PENDING', 'CLAIMED') or parked)
-    order by t.ordering_key, t.id limit 1
+    select id, ordering_key, suspect, head_due_at, bytes, ready and alone as ready
+    from queued where ordering_key >= $7::text order by ordering_key, id limit 1
   ) as head
   where $2::int > 0                -- 0: only the keys that were settled go on
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
-  from walk
-  cross join lateral (              -- the next key
-    select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
-      ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)
-        and (
-    select f.id from leasehold.outbox as f
-    where f.bucket = $7::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1
-  ) is null) is true as ready
-    from leasehold.outbox as t
-    where t.bucket = $7::smallint and t.ordering_key > walk.ordering_key and t.ordering_key is not null
-      and (status in ('PENDING', 'CLAIMED') or parked)
-    order by t.ordering_key, t.id limit 1
+  from walk cross join lateral (    -- the next key
+    select id, ordering_key, suspect, head_due_at, bytes, ready and alone as ready
+    from queued where queued.ordering_key > walk.ordering_key order by ordering_key, id limit 1
   ) as head
   where walk.step < $2::int and walk.found < $1::int
 ),
@@ -53,7 +43,7 @@ chosen as materialized (
 taken as materialized (
   select id, expiries >= 2 as suspect
   from leasehold.outbox as t
-  where t.bucket = $7::smallint and t.id = any (array(select id from chosen))
+  where t.bucket = $6::smallint and t.id = any (array(select id from chosen))
     and ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)) is true
   order by id
@@ -63,7 +53,7 @@ claimed as (
   update leasehold.outbox as t
   set locked_until = now() + $9::float8 * interval '1 millisecond', claimed_by = $8::text,
     lock_token = coalesce(t.lock_token, 0) + 1, status = 'CLAIMED', claimed_at = now()
-  where t.bucket = $7::smallint and t.id = any (array(select id from taken))
+  where t.bucket = $6::smallint and t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at
 )

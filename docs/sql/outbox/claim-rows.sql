@@ -1,4 +1,4 @@
--- $1 key1, $2 bucket, $3 owner, $4 leaseMs
+-- $1 id1, $2 bucket, $3 owner, $4 leaseMs
 /* leasehold:claim rows outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with wanted as materialized (
@@ -10,11 +10,11 @@ taken as materialized (
   where t.bucket = $2::smallint and t.id = any (array(select id from wanted))
     and ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)) is true
-    and (t.ordering_key is null or ((select h.id from leasehold.outbox as h where h.bucket = $2::smallint and h.ordering_key = t.ordering_key
-      and (status in ('PENDING', 'CLAIMED') or parked) order by h.id limit 1) = t.id and (
-    select f.id from leasehold.outbox as f
-    where f.bucket = $2::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1
-  ) is null))
+    and (t.ordering_key is null or (
+      (select h.id from leasehold.outbox as h where h.bucket = $2::smallint and h.ordering_key = t.ordering_key
+        and (status in ('PENDING', 'CLAIMED') or parked) order by h.id limit 1) = t.id
+      and (select f.id from leasehold.outbox as f
+      where f.bucket = $2::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null))
   order by available_at, id
   for update skip locked
 ),

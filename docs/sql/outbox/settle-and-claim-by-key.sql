@@ -1,4 +1,4 @@
--- $1 limit, $2 steps, $3 suspects, $4 bytes, $5 key1, $6 tokens, $7 owner, $8 bucket, $9 excluded1, $10 keyCursor, $11 leaseMs
+-- $1 limit, $2 steps, $3 suspects, $4 bytes, $5 id1, $6 tokens, $7 owner, $8 bucket, $9 excluded1, $10 keyCursor, $11 leaseMs
 /* leasehold:settle and claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with recursive held as materialized (
@@ -17,53 +17,36 @@ settled as (
   where t.bucket = $8::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 ),
+queued as not materialized (         -- the unfinished rows of ordering keys
+  select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at,
+    coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
+    ((status = 'PENDING') and available_at <= now()
+      and coalesce(claimed_by is null or locked_until is null, true)
+      and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready,
+    (select f.id from leasehold.outbox as f
+      where f.bucket = $8::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as alone
+  from leasehold.outbox as t
+  where bucket = $8::smallint and ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)
+),
 continued as materialized (
   select head.*
-  from settled
-  cross join lateral (              -- the next row of each key that was settled
-    select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
-      ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready
-    from leasehold.outbox as t
-    where t.bucket = $8::smallint and t.ordering_key = settled.ordering_key and t.id <> settled.id
-      and t.ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)
-    order by t.id limit 1
+  from settled cross join lateral (    -- the next row of each key that was settled
+    select id, ordering_key, suspect, head_due_at, bytes, ready
+    from queued where queued.ordering_key = settled.ordering_key and queued.id <> settled.id order by id limit 1
   ) as head
 ),
 walk as (
   select head.*, 1 as step, head.ready::int as found
   from (                            -- the first key from the cursor on
-    select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
-      ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)
-        and (
-    select f.id from leasehold.outbox as f
-    where f.bucket = $8::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1
-  ) is null) is true as ready
-    from leasehold.outbox as t
-    where t.bucket = $8::smallint and t.ordering_key >= $10::text and t.ordering_key is not null
-      and (status in ('PENDING', 'CLAIMED') or parked)
-    order by t.ordering_key, t.id limit 1
+    select id, ordering_key, suspect, head_due_at, bytes, ready and alone as ready
+    from queued where ordering_key >= $10::text order by ordering_key, id limit 1
   ) as head
   where $2::int > 0                -- 0: only the keys that were settled go on
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
-  from walk
-  cross join lateral (              -- the next key
-    select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
-      ((status = 'PENDING') and available_at <= now()
-        and coalesce(claimed_by is null or locked_until is null, true)
-        and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)
-        and (
-    select f.id from leasehold.outbox as f
-    where f.bucket = $8::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1
-  ) is null) is true as ready
-    from leasehold.outbox as t
-    where t.bucket = $8::smallint and t.ordering_key > walk.ordering_key and t.ordering_key is not null
-      and (status in ('PENDING', 'CLAIMED') or parked)
-    order by t.ordering_key, t.id limit 1
+  from walk cross join lateral (    -- the next key
+    select id, ordering_key, suspect, head_due_at, bytes, ready and alone as ready
+    from queued where queued.ordering_key > walk.ordering_key order by ordering_key, id limit 1
   ) as head
   where walk.step < $2::int and walk.found < $1::int
 ),

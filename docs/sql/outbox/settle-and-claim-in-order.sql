@@ -1,4 +1,4 @@
--- $1 limit, $2 bytes, $3 key1, $4 tokens, $5 owner, $6 bucket, $7 excluded1, $8 cursor1, $9 cursor2, $10 suspects, $11 leaseMs
+-- $1 limit, $2 bytes, $3 id1, $4 tokens, $5 owner, $6 bucket, $7 excluded1, $8 cursor1, $9 cursor2, $10 suspects, $11 leaseMs
 /* leasehold:settle and claim in order outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (

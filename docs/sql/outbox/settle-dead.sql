@@ -1,4 +1,4 @@
--- $1 args, $2 key1, $3 tokens, $4 owner, $5 bucket
+-- $1 args, $2 id1, $3 tokens, $4 owner, $5 bucket
 /* leasehold:settle dead outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (
@@ -13,8 +13,8 @@ ours as materialized (              -- a row that another session has locked is 
 ),
 settled as (
   update leasehold.outbox as t
-  set claimed_by = null, locked_until = null, status = 'DEAD', attempts = attempts + 1,
-    last_error = ($1::jsonb -> t.id::text ->> 'error')::text, dead_at = now(), parked = false,
+  set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
+    last_error = ($1::jsonb -> t.id::text ->> 'error')::text, status = 'DEAD', dead_at = now(), parked = false,
     claimed_at = null
   where t.bucket = $5::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key

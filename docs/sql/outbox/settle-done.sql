@@ -1,4 +1,4 @@
--- $1 key1, $2 tokens, $3 owner, $4 bucket
+-- $1 id1, $2 tokens, $3 owner, $4 bucket
 /* leasehold:settle done outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (

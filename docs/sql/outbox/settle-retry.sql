@@ -1,4 +1,4 @@
--- $1 args, $2 key1, $3 tokens, $4 owner, $5 bucket
+-- $1 args, $2 id1, $3 tokens, $4 owner, $5 bucket
 /* leasehold:settle retry outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (
@@ -13,10 +13,10 @@ ours as materialized (              -- a row that another session has locked is 
 ),
 settled as (
   update leasehold.outbox as t
-  set claimed_by = null, locked_until = null, expiries = 0, status = 'PENDING', attempts = attempts + 1,
+  set claimed_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
     last_error = ($1::jsonb -> t.id::text ->> 'error')::text,
     available_at = now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond',
-    claimed_at = null
+    status = 'PENDING', claimed_at = null
   where t.bucket = $5::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 )

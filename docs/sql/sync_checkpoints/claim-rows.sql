@@ -1,4 +1,4 @@
--- $1 key1, $2 key2, $3 owner, $4 leaseMs
+-- $1 id1, $2 id2, $3 owner, $4 leaseMs
 /* leasehold:claim rows sync_checkpoints */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with wanted as materialized (

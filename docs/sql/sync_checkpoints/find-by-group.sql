@@ -1,37 +1,32 @@
 -- $1 groups, $2 rooms, $3 limit, $4 excluded1, $5 excluded2, $6 suspects
 /* leasehold:find by group sync_checkpoints */
 with groups as materialized (
-  select *
-  from unnest((select $1::text[]), (select $2::int[]))
+  select * from unnest((select $1::text[]), (select $2::int[]))
     as groups (name, room)
 ),
 next as materialized (
   select row.matrix_id, row.chunk_hash, row.priority, row."position", row.definition, row.suspect, groups.room
-  from groups
-  cross join lateral (
+  from groups cross join lateral (
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and wanted)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and ((matrix_id, chunk_hash) in (select * from unnest($4::text[], $5::text[]))) is not true
-    order by priority desc, "position", matrix_id, chunk_hash
-    limit least(groups.room, $3::int)
+    order by priority desc, "position", matrix_id, chunk_hash limit least(groups.room, $3::int)
     for update skip locked
   ) as row
 ),
 suspect as materialized (          -- at most one, and none while the process runs another
   select row.matrix_id, row.chunk_hash, row.priority, row."position", row.definition, row.suspect, groups.room
-  from groups
-  cross join lateral (
+  from groups cross join lateral (
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and wanted)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and ((matrix_id, chunk_hash) in (select * from unnest($4::text[], $5::text[]))) is not true
-    order by priority desc, "position", matrix_id, chunk_hash
-    limit 1
+    order by priority desc, "position", matrix_id, chunk_hash limit 1
     for update skip locked
   ) as row
   limit (select $6::int)

@@ -1,14 +1,14 @@
--- $1 owner, $2 key1, $3 key2, $4 tokens, $5 leaseMs
+-- $1 id1, $2 id2, $3 tokens, $4 owner, $5 leaseMs
 /* leasehold:renew sync_checkpoints */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (
-  select * from unnest($2::text[], $3::text[], $4::bigint[]) as held (matrix_id, chunk_hash, held_token)
+  select * from unnest($1::text[], $2::text[], $3::bigint[]) as held (matrix_id, chunk_hash, held_token)
 ),
 ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
   select t.matrix_id, t.chunk_hash
   from leasehold.sync_checkpoints as t
   where t.matrix_id = any (array(select matrix_id from held))
-    and t.chunk_hash = any (array(select chunk_hash from held)) and (t.locked_by = $1::text) is true
+    and t.chunk_hash = any (array(select chunk_hash from held)) and (t.locked_by = $4::text) is true
     and ((t.matrix_id, t.chunk_hash, t.lock_token) in (select matrix_id, chunk_hash, held_token from held)) is true
     and t.locked_until > now() and (completed_at is null and failed_at is null and locked_by is not null) is true
   for no key update skip locked
@@ -27,7 +27,7 @@ select ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::
 from leasehold.sync_checkpoints as t
 where (select count(*) from ours) < (select count(*) from held)
   and t.matrix_id = any (array(select matrix_id from held))
-  and t.chunk_hash = any (array(select chunk_hash from held)) and (t.locked_by = $1::text) is true
+  and t.chunk_hash = any (array(select chunk_hash from held)) and (t.locked_by = $4::text) is true
   and ((t.matrix_id, t.chunk_hash, t.lock_token) in (select matrix_id, chunk_hash, held_token from held)) is true
   and t.locked_until > now() and (completed_at is null and failed_at is null and locked_by is not null) is true
   and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from ours)) is not true

@@ -1,4 +1,4 @@
--- $1 args, $2 key1, $3 key2, $4 tokens, $5 owner
+-- $1 args, $2 id1, $3 id2, $4 tokens, $5 owner
 /* leasehold:settle dead sync_checkpoints */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (
@@ -14,8 +14,9 @@ ours as materialized (              -- a row that another session has locked is 
 ),
 settled as (
   update leasehold.sync_checkpoints as t
-  set locked_by = null, locked_until = null, failed_at = now(), attempts = attempts + 1,
-    error_message = ($1::jsonb -> ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']') ->> 'error')::text
+  set locked_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
+    error_message = ($1::jsonb -> ('[' || to_json(t.matrix_id::text)::text || ',' || to_json(t.chunk_hash::text)::text || ']') ->> 'error')::text,
+    failed_at = now()
   where t.matrix_id = any (array(select matrix_id from ours))
     and t.chunk_hash = any (array(select chunk_hash from ours))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from ours)) is true

@@ -1,4 +1,4 @@
--- $1 args, $2 key1, $3 key2, $4 tokens, $5 owner
+-- $1 args, $2 id1, $3 id2, $4 tokens, $5 owner
 /* leasehold:settle exhausted sync_checkpoints */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (

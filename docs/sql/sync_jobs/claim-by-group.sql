@@ -2,37 +2,32 @@
 /* leasehold:claim by group sync_jobs */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with groups as materialized (
-  select *
-  from unnest((select $3::text[]), (select $4::int[]))
+  select * from unnest((select $3::text[]), (select $4::int[]))
     as groups (name, room)
 ),
 next as materialized (
   select row.id, row.priority, row.created_at, row.definition, row.suspect, groups.room
-  from groups
-  cross join lateral (
+  from groups cross join lateral (
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null)
       and next_look_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and id <> all ((select $5::bigint[])::bigint[])
-    order by priority desc, created_at, id
-    limit least(groups.room, $1::int)
+    order by priority desc, created_at, id limit least(groups.room, $1::int)
     for update skip locked
   ) as row
 ),
 suspect as materialized (          -- at most one, and none while the process runs another
   select row.id, row.priority, row.created_at, row.definition, row.suspect, groups.room
-  from groups
-  cross join lateral (
+  from groups cross join lateral (
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null)
       and next_look_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and id <> all ((select $5::bigint[])::bigint[])
-    order by priority desc, created_at, id
-    limit 1
+    order by priority desc, created_at, id limit 1
     for update skip locked
   ) as row
   limit (select $2::int)

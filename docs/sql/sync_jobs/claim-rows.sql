@@ -1,4 +1,4 @@
--- $1 key1, $2 owner, $3 leaseMs
+-- $1 id1, $2 owner, $3 leaseMs
 /* leasehold:claim rows sync_jobs */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with wanted as materialized (

@@ -1,37 +1,32 @@
 -- $1 groups, $2 rooms, $3 limit, $4 excluded1, $5 suspects
 /* leasehold:find by group sync_jobs */
 with groups as materialized (
-  select *
-  from unnest((select $1::text[]), (select $2::int[]))
+  select * from unnest((select $1::text[]), (select $2::int[]))
     as groups (name, room)
 ),
 next as materialized (
   select row.id, row.priority, row.created_at, row.definition, row.suspect, groups.room
-  from groups
-  cross join lateral (
+  from groups cross join lateral (
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null)
       and next_look_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and id <> all ((select $4::bigint[])::bigint[])
-    order by priority desc, created_at, id
-    limit least(groups.room, $3::int)
+    order by priority desc, created_at, id limit least(groups.room, $3::int)
     for update skip locked
   ) as row
 ),
 suspect as materialized (          -- at most one, and none while the process runs another
   select row.id, row.priority, row.created_at, row.definition, row.suspect, groups.room
-  from groups
-  cross join lateral (
+  from groups cross join lateral (
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null)
       and next_look_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and id <> all ((select $4::bigint[])::bigint[])
-    order by priority desc, created_at, id
-    limit 1
+    order by priority desc, created_at, id limit 1
     for update skip locked
   ) as row
   limit (select $5::int)

@@ -1,13 +1,13 @@
--- $1 owner, $2 key1, $3 tokens, $4 leaseMs
+-- $1 id1, $2 tokens, $3 owner, $4 leaseMs
 /* leasehold:renew sync_jobs */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (
-  select * from unnest($2::bigint[], $3::bigint[]) as held (id, held_token)
+  select * from unnest($1::bigint[], $2::bigint[]) as held (id, held_token)
 ),
 ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
   select t.id
   from leasehold.sync_jobs as t
-  where t.id = any (array(select id from held)) and (t.locked_by = $1::text) is true
+  where t.id = any (array(select id from held)) and (t.locked_by = $3::text) is true
     and ((t.id, t.lock_token) in (select id, held_token from held)) is true and t.locked_until > now()
     and (completed_at is null and failed_at is null and locked_by is not null) is true
   for no key update skip locked
@@ -23,6 +23,6 @@ union all
 select t.id::text, true
 from leasehold.sync_jobs as t
 where (select count(*) from ours) < (select count(*) from held) and t.id = any (array(select id from held))
-  and (t.locked_by = $1::text) is true and ((t.id, t.lock_token) in (select id, held_token from held)) is true
+  and (t.locked_by = $3::text) is true and ((t.id, t.lock_token) in (select id, held_token from held)) is true
   and t.locked_until > now() and (completed_at is null and failed_at is null and locked_by is not null) is true
   and ((t.id) in (select id from ours)) is not true

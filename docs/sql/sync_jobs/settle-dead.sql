@@ -1,4 +1,4 @@
--- $1 args, $2 key1, $3 tokens, $4 owner
+-- $1 args, $2 id1, $3 tokens, $4 owner
 /* leasehold:settle dead sync_jobs */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (
@@ -13,8 +13,8 @@ ours as materialized (              -- a row that another session has locked is 
 ),
 settled as (
   update leasehold.sync_jobs as t
-  set locked_by = null, locked_until = null, failed_at = now(),
-    error_message = ($1::jsonb -> t.id::text ->> 'error')::text
+  set locked_by = null, locked_until = null, attempts = attempts,
+    error_message = ($1::jsonb -> t.id::text ->> 'error')::text, failed_at = now()
   where t.id = any (array(select id from ours))
   returning t.id
 )

@@ -1,4 +1,4 @@
--- $1 args, $2 key1, $3 tokens, $4 owner
+-- $1 args, $2 id1, $3 tokens, $4 owner
 /* leasehold:settle retry sync_jobs */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (
@@ -13,9 +13,9 @@ ours as materialized (              -- a row that another session has locked is 
 ),
 settled as (
   update leasehold.sync_jobs as t
-  set locked_by = null, locked_until = null, expiries = 0, attempts = attempts + 1,
+  set locked_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
     error_message = ($1::jsonb -> t.id::text ->> 'error')::text,
-    next_look_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond'
+    next_look_at = now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond'
   where t.id = any (array(select id from ours))
   returning t.id
 )

@@ -1,4 +1,4 @@
--- $1 args, $2 key1, $3 tokens, $4 owner
+-- $1 args, $2 id1, $3 tokens, $4 owner
 /* leasehold:settle waiting sync_jobs */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (

@@ -1,4 +1,4 @@
--- $1 key1, $2 bucket, $3 owner, $4 leaseMs
+-- $1 id1, $2 bucket, $3 owner, $4 leaseMs
 /* leasehold:claim rows webhook_outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with wanted as materialized (
@@ -10,12 +10,12 @@ taken as materialized (
   where t.bucket = $2::smallint and t.id = any (array(select id from wanted))
     and ((delivery_status = 'pending') and next_attempt_at <= now()
       and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)) is true
-    and (t.ordering_key is null or ((select h.id from leasehold.webhook_outbox as h where h.bucket = $2::smallint and h.endpoint_id = t.endpoint_id and h.ordering_key = t.ordering_key
-      and (delivery_status = 'pending') order by h.id limit 1) = t.id and (
-    select f.id from leasehold.webhook_outbox as f
-    where f.bucket = $2::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
-      and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1
-  ) is null))
+    and (t.ordering_key is null or (
+      (select h.id from leasehold.webhook_outbox as h where h.bucket = $2::smallint and h.endpoint_id = t.endpoint_id and h.ordering_key = t.ordering_key
+        and (delivery_status = 'pending') order by h.id limit 1) = t.id
+      and (select f.id from leasehold.webhook_outbox as f
+      where f.bucket = $2::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
+        and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1) is null))
   order by next_attempt_at, id
   for update skip locked
 ),

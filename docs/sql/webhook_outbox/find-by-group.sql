@@ -2,76 +2,59 @@
 /* leasehold:find by group webhook_outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with recursive groups as materialized (
-  select *
-  from unnest((select $1::uuid[]), (select $2::int[]), (select $3::text[]))
+  select * from unnest((select $1::uuid[]), (select $2::int[]), (select $3::text[]))
     as groups (name, room, key_cursor)
 ),
 next as materialized (
   select row.id, row.next_attempt_at, row.endpoint_id, row.suspect, row.bytes, groups.room
-  from groups
-  cross join lateral (
+  from groups cross join lateral (
     select endpoint_id, id, next_attempt_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes, expiries >= 2 as suspect
     from leasehold.webhook_outbox
     where bucket = $5::smallint and endpoint_id = groups.name and ordering_key is null and expiries < 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
       and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
       and id <> all ((select $6::bigint[])::bigint[])
-    order by next_attempt_at, id
-    limit least(groups.room, $4::int)
+    order by next_attempt_at, id limit least(groups.room, $4::int)
     for update skip locked
   ) as row
 ),
 suspect as materialized (          -- at most one, and none while the process runs another
   select row.id, row.next_attempt_at, row.endpoint_id, row.suspect, row.bytes, groups.room
-  from groups
-  cross join lateral (
+  from groups cross join lateral (
     select endpoint_id, id, next_attempt_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes, expiries >= 2 as suspect
     from leasehold.webhook_outbox
     where bucket = $5::smallint and endpoint_id = groups.name and ordering_key is null and expiries >= 2
       and (delivery_status = 'pending') and next_attempt_at <= now()
       and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
       and id <> all ((select $6::bigint[])::bigint[])
-    order by next_attempt_at, id
-    limit 1
+    order by next_attempt_at, id limit 1
     for update skip locked
   ) as row
   limit (select $7::int)
 ),
+queued as not materialized (         -- the unfinished rows of ordering keys
+  select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at,
+    coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
+    ((delivery_status = 'pending') and next_attempt_at <= now()
+      and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
+      and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $7::int > 0)) is true as ready,
+    (select f.id from leasehold.webhook_outbox as f
+      where f.bucket = $5::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
+        and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1) is null as alone
+  from leasehold.webhook_outbox as t
+  where bucket = $5::smallint and ordering_key is not null and (delivery_status = 'pending')
+),
 walk as (
   select head.*, groups.room, 1 as step, head.ready::int as found
-  from groups
-  cross join lateral (
-    select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
-      ((delivery_status = 'pending') and next_attempt_at <= now()
-        and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
-        and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $7::int > 0)
-        and (
-    select f.id from leasehold.webhook_outbox as f
-    where f.bucket = $5::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
-      and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1
-  ) is null) is true as ready
-    from leasehold.webhook_outbox as t
-    where t.bucket = $5::smallint and t.endpoint_id = groups.name and t.ordering_key >= groups.key_cursor
-      and t.ordering_key is not null and (delivery_status = 'pending')
-    order by t.ordering_key, t.id limit 1
+  from groups cross join lateral (  -- the first key from the cursor on
+    select id, ordering_key, endpoint_id, next_attempt_at, suspect, head_due_at, bytes, ready and alone as ready
+    from queued where endpoint_id = groups.name and ordering_key >= groups.key_cursor order by ordering_key, id limit 1
   ) as head
   union all
   select head.*, walk.room, walk.step + 1, walk.found + head.ready::int
-  from walk
-  cross join lateral (
-    select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at, coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
-      ((delivery_status = 'pending') and next_attempt_at <= now()
-        and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
-        and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $7::int > 0)
-        and (
-    select f.id from leasehold.webhook_outbox as f
-    where f.bucket = $5::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
-      and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1
-  ) is null) is true as ready
-    from leasehold.webhook_outbox as t
-    where t.bucket = $5::smallint and t.endpoint_id = walk.endpoint_id and t.ordering_key > walk.ordering_key
-      and t.ordering_key is not null and (delivery_status = 'pending')
-    order by t.ordering_key, t.id limit 1
+  from walk cross join lateral (    -- the next key
+    select id, ordering_key, endpoint_id, next_attempt_at, suspect, head_due_at, bytes, ready and alone as ready
+    from queued where queued.endpoint_id = walk.endpoint_id and queued.ordering_key > walk.ordering_key order by ordering_key, id limit 1
   ) as head
   where walk.step < $8::int and walk.found < walk.room
 ),

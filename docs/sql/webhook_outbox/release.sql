@@ -1,4 +1,4 @@
--- $1 delayMs, $2 key1, $3 tokens, $4 owner, $5 bucket
+-- $1 delayMs, $2 id1, $3 tokens, $4 owner, $5 bucket
 /* leasehold:release webhook_outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with held as materialized (

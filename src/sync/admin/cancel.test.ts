@@ -57,7 +57,7 @@ it('a chunk in flight can be settled after the cancel; dropped ones are claimed 
   const jobId = await makeJob(db)
   await makeChunks(db, jobId, 2)
   const store = await openLeaseStore(db, chunkTable(), { owner: 'w' })
-  const groups = [{ key: 'numbers', room: 1 }]
+  const groups = [{ group: 'numbers', room: 1 }]
   const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups })
   await cancelJob(db, { jobId, ...WHO })
   expect((await store.claim({ limit: 10, leaseMs: 60_000, groups })).claimed).toEqual([])
@@ -70,7 +70,7 @@ describe('a job that somebody holds', () => {
   it('is cancelled too, and its holder can neither settle, release nor renew', async () => {
     const jobId = await makeJob(db, { planned: false })
     const store = await openLeaseStore(db, jobTable(), { owner: 'w' })
-    const groups = [{ key: 'numbers', room: 1 }]
+    const groups = [{ group: 'numbers', room: 1 }]
     const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups })
     const leases = claimed.map(({ lease }) => lease)
     expect(leases).toHaveLength(1)

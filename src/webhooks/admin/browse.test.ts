@@ -111,7 +111,7 @@ describe('show', () => {
       const { claimed } = await store.claim({
         limit: 1,
         leaseMs: 60_000,
-        groups: [{ key: endpoint, room: 1 }],
+        groups: [{ group: endpoint, room: 1 }],
       })
       return claimed.map(({ lease }) => lease)
     }

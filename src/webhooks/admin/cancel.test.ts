@@ -28,7 +28,7 @@ async function dispatching(): Promise<LeaseStore<{ id: string }>> {
 
 /** What a dispatcher gets for this endpoint. */
 async function claim(store: LeaseStore<{ id: string }>, endpoint: string): Promise<string[]> {
-  const groups = [{ key: endpoint, room: 10 }]
+  const groups = [{ group: endpoint, room: 10 }]
   const { claimed } = await store.claim({ limit: 10, leaseMs: 60_000, groups })
   return claimed.map(({ row }) => row.id)
 }
@@ -93,7 +93,7 @@ it('one whose lease is over is cancelled, and its former dispatcher is fenced of
   const endpoint = await makeEndpoint(db)
   await makeDeliveries(db, endpoint, 1)
   const store = await dispatching()
-  const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups: [{ key: endpoint, room: 1 }] })
+  const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups: [{ group: endpoint, room: 1 }] })
   await db.query({ text: "update leasehold.webhook_outbox set lease_until = now() - interval '1 second'" })
   expect(await cancel(db, { ids: ['1'], ...WHO })).toMatchObject({ cancelled: 1 })
   const leases = claimed.map(({ lease }) => lease)
@@ -130,7 +130,7 @@ describe('an ordering key goes on', () => {
     const { claimed } = await store.claim({
       limit: 10,
       leaseMs: 60_000,
-      groups: [{ key: endpoint, room: 10 }],
+      groups: [{ group: endpoint, room: 10 }],
     })
     expect(claimed.map(({ row }) => row.id)).toEqual(['1'])
     await store.release(claimed.map(({ lease }) => lease))
@@ -145,7 +145,7 @@ describe('an ordering key goes on', () => {
     const { claimed } = await store.claim({
       limit: 10,
       leaseMs: 60_000,
-      groups: [{ key: endpoint, room: 10 }],
+      groups: [{ group: endpoint, room: 10 }],
     })
     await cancel(db, { ids: ['2'], ...WHO })
     expect(await claim(store, endpoint)).toEqual([])

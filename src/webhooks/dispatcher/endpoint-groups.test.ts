@@ -46,7 +46,7 @@ function groupsOf(...endpoints: readonly EndpointState[]) {
   })
   groups.update(endpoints, ONLY_DISPATCHER)
   const rooms = (free = 1_000): Record<string, number> =>
-    Object.fromEntries(groups.open(free).groups.map(({ key, room }) => [key, room]))
+    Object.fromEntries(groups.open(free).groups.map(({ group: key, room }) => [key, room]))
   return { groups, time, rooms, notifications: () => notified }
 }
 
@@ -58,13 +58,13 @@ describe('room', () => {
     expect(rooms()).toEqual({})
     groups.claimed(
       [
-        { key: 'a', room: 3 },
-        { key: 'b', room: 1 },
+        { group: 'a', room: 3 },
+        { group: 'b', room: 1 },
       ],
       [row('a'), row('a'), row('a')],
     )
     expect(rooms()).toEqual({ b: 1 })
-    groups.claimed([{ key: 'b', room: 1 }], [])
+    groups.claimed([{ group: 'b', room: 1 }], [])
     groups.ended(row('a'))
     groups.ended(row('a'))
     expect(rooms()).toEqual({ a: 2, b: 1 })
@@ -82,7 +82,7 @@ describe('room', () => {
     groups.claimed(groups.open(100).groups, [])
     expect(rooms()).toEqual({ a: 2 })
     const before = notifications()
-    groups.claimed([{ key: 'a', room: 2 }], [row('a'), row('a')])
+    groups.claimed([{ group: 'a', room: 2 }], [row('a'), row('a')])
     expect(notifications()).toBe(before + 1)
     expect(rooms()).toEqual({ a: 8 })
   })
@@ -94,7 +94,7 @@ describe('room', () => {
     expect(new Set(first.map(({ room }) => room))).toEqual(new Set([2]))
     groups.claimed(
       first,
-      first.flatMap(({ key, room }) => Array.from({ length: room }, () => row(key))),
+      first.flatMap(({ group: key, room }) => Array.from({ length: room }, () => row(key))),
     )
     // 200 are in flight. Endpoints with a delivery in flight get no more, however many wait.
     expect(rooms(56)).toEqual({})
@@ -114,7 +114,7 @@ describe('room', () => {
   it('room follows the rate, without a burst', () => {
     const { groups, time, rooms } = groupsOf(endpoint('a', { concurrency: 100, rate: 50 }))
     expect(rooms()).toEqual({ a: 1 })
-    groups.claimed([{ key: 'a', room: 1 }], [row('a')])
+    groups.claimed([{ group: 'a', room: 1 }], [row('a')])
     expect(groups.open(100)).toEqual({ groups: [], againInMs: 20 })
     time.now += 20
     expect(rooms()).toEqual({ a: 1 })
@@ -125,7 +125,7 @@ describe('room', () => {
   it('the next claim is at most an hour away, however low the rate is', () => {
     const { groups, rooms } = groupsOf(endpoint('a', { rate: 1e-300 }))
     expect(rooms()).toEqual({ a: 1 })
-    groups.claimed([{ key: 'a', room: 1 }], [row('a')])
+    groups.claimed([{ group: 'a', room: 1 }], [row('a')])
     expect(groups.open(100)).toEqual({ groups: [], againInMs: 3_600_000 })
   })
 
@@ -144,7 +144,7 @@ describe('room', () => {
     expect(groups.open(100)).toEqual({ groups: [], againInMs: 100 })
     time.now += 100
     expect(rooms()).toEqual({ a: 1 })
-    groups.claimed([{ key: 'a', room: 1 }], [row('a')])
+    groups.claimed([{ group: 'a', room: 1 }], [row('a')])
     expect(rooms()).toEqual({})
     groups.recordSuccess('a')
     expect(rooms()).toEqual({ a: 9 })
@@ -162,7 +162,7 @@ describe('room', () => {
     const firsts = [1, 2, 3].map(() => {
       const { groups: offered } = groups.open(100)
       groups.claimed(offered, [])
-      return offered[0]?.key
+      return offered[0]?.group
     })
     expect(new Set(firsts).size).toBe(3)
   })

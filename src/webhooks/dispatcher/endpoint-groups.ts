@@ -151,7 +151,7 @@ export class EndpointGroups implements Groups<DeliveryRow> {
       if (room === 0) {
         if (group.mayHaveMore) againInMs = Math.min(againInMs, limitWait(nextAt - now))
       } else if (groups.length < MAX_GROUPS_PER_CLAIM) {
-        groups.push({ key: group.id, room })
+        groups.push({ group: group.id, room })
         group.inFlight += room
         group.tokens -= room
       } else {
@@ -166,7 +166,7 @@ export class EndpointGroups implements Groups<DeliveryRow> {
     for (const { endpoint_id: id } of rows) counts.set(id, (counts.get(id) ?? 0) + 1)
     const now = this.#clock.monotonicNow()
     let hasMoreRoom = false
-    for (const { key, room } of groups) {
+    for (const { group: key, room } of groups) {
       const group = this.#find(key)
       if (group === undefined) continue
       const found = counts.get(key) ?? 0

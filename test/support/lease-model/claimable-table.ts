@@ -29,24 +29,13 @@ export function claimableTable(name: string): ModelTable {
     replay: { set: "state = 'open', attempts = 0, next_at = now()", finished: "state in ('done', 'dead')" },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      id: 'id',
       lease: { owner: 'lease_owner', until: 'lease_until' },
       claimable: "state = 'open'",
       availableAt: 'next_at',
-      order: ['next_at', 'id'],
-      onExpiry: 'claimable',
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS },
+      attempts: { max: MAX_ATTEMPTS, expiries: false, error: 'problem' },
       outcomes: {
-        done: { set: { state: "'done'" } },
-        dead: { set: { state: "'dead'", problem: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            attempts: 'attempts + 1',
-            problem: '$error',
-            next_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { state: "'done'" },
+        dead: { state: "'dead'" },
       },
     }),
     columns: (row) => ({

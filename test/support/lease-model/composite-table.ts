@@ -39,19 +39,10 @@ export function compositeTable(name: string): ModelTable {
       claimable: "state = 'open'",
       availableAt: 'due_at',
       order: ['rank desc', 'n'],
-      onExpiry: 'claimable',
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS },
+      attempts: { max: MAX_ATTEMPTS, expiries: false, error: 'problem' },
       outcomes: {
-        done: { set: { state: "'done'" } },
-        dead: { set: { state: "'dead'", problem: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            attempts: 'attempts + 1',
-            problem: '$error',
-            due_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { state: "'done'" },
+        dead: { state: "'dead'" },
       },
     }),
     columns: (row) => ({

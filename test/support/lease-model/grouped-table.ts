@@ -40,28 +40,17 @@ export function groupedTable(name: string): ModelTable {
     },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      id: 'id',
       lease: { owner: 'owner', until: 'until', token: 'token' },
       claimable: "state = 'open'",
       availableAt: 'next_at',
-      order: ['next_at', 'id'],
-      onExpiry: 'claimable',
-      held: 'owner is not null',
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS, expiries: 'expiries' },
+      leased: 'owner is not null',
+      attempts: { max: MAX_ATTEMPTS, error: 'problem' },
       retry: [BACKOFF_MS],
       ordering: { key: 'topic', unfinished: "state = 'open'" },
       groups: 'endpoint',
       outcomes: {
-        done: { set: { state: "'done'" } },
-        dead: { set: { state: "'dead'", problem: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            attempts: 'attempts + 1',
-            problem: '$error',
-            next_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { state: "'done'" },
+        dead: { state: "'dead'" },
       },
     }),
     columns: (row) => ({

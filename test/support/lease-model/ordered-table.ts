@@ -37,14 +37,12 @@ export function orderedTable(name: string): ModelTable {
     },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      id: 'id',
       lease: { owner: 'owner', until: 'until', token: 'token' },
       claimable: "status = 'PENDING'",
       availableAt: 'available_at',
-      order: ['available_at', 'id'],
       onExpiry: 'reap',
-      held: "status = 'CLAIMED'",
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS, expiries: 'expiries' },
+      leased: "status = 'CLAIMED'",
+      attempts: { max: MAX_ATTEMPTS },
       retry: [BACKOFF_MS],
       ordering: { key: 'topic', unfinished: "status in ('PENDING', 'CLAIMED')" },
       writes: {
@@ -52,17 +50,8 @@ export function orderedTable(name: string): ModelTable {
         release: { status: "'PENDING'" },
       },
       outcomes: {
-        done: { set: { status: "'DONE'" } },
-        dead: { set: { status: "'DEAD'", last_error: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            status: "'PENDING'",
-            attempts: 'attempts + 1',
-            last_error: '$error',
-            available_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { status: "'DONE'" },
+        dead: { status: "'DEAD'" },
       },
     }),
     columns: (row) => ({

@@ -144,7 +144,7 @@ async function claim(
 ): Promise<Report> {
   const { limit, from } = operation
   const { store, cursor } = worker
-  const groups = table.groups?.map((key) => ({ key, room: limit }))
+  const groups = table.groups?.map((key) => ({ group: key, room: limit }))
   const request = { limit, leaseMs: LEASE_MS, ...(groups === undefined ? {} : { groups }) }
   if (from === 'start') {
     const claim = await store.claim(request)

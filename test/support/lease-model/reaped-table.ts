@@ -33,30 +33,20 @@ export function reapedTable(name: string): ModelTable {
     },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      id: 'id',
       lease: { owner: 'owner', until: 'until', token: 'token' },
       claimable: 'available_at is not null',
       availableAt: 'available_at',
-      order: ['available_at', 'id'],
       onExpiry: 'reap',
-      held: "status = 'CLAIMED'",
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS },
+      leased: "status = 'CLAIMED'",
+      attempts: { max: MAX_ATTEMPTS, expiries: false },
       writes: {
         claim: { status: "'CLAIMED'", available_at: 'null' },
         release: { status: "'PENDING'", available_at: 'now()' },
       },
       outcomes: {
-        done: { set: { status: "'DONE'" } },
-        dead: { set: { status: "'DEAD'", last_error: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            status: "'PENDING'",
-            attempts: 'attempts + 1',
-            last_error: '$error',
-            available_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { status: "'DONE'" },
+        dead: { status: "'DEAD'" },
+        retry: { status: "'PENDING'" },
       },
     }),
     columns: (row) => ({

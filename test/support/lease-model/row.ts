@@ -230,7 +230,7 @@ function end(row: ModelRow, ending: Ending, token: bigint): ModelRow {
   const ended: Readonly<Record<Ending, ModelRow>> = {
     release: free,
     done: { ...free, state: 'done' },
-    dead: { ...failed, state: 'dead' },
+    dead: { ...failed, attempts: row.attempts + 1, state: 'dead' },
     // D10: a row whose handler came back did not kill its process.
     retryNow: { ...failed, attempts: row.attempts + 1, expiries: 0 },
     retryLater: { ...failed, attempts: row.attempts + 1, expiries: 0, waiting: true },
