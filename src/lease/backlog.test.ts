@@ -45,14 +45,14 @@ describe('the age of the oldest pending row', () => {
     return pendingAge(letters)(db)
   }
 
-  it('counts since the row was available, for the row that has waited longest', async () => {
+  it('the age is that of the row that has waited longest since it was due', async () => {
     const age = await ageAfter(`insert into public.letters (available_at)
       values (now() - interval '10 s'), (now() - interval '500 s'), (now() + interval '900 s')`)
     expect(age).toBeGreaterThanOrEqual(500)
     expect(age).toBeLessThan(600)
   })
 
-  it('is 0 when no row could be claimed: settled, leased, not yet due, or out of attempts', async () => {
+  it('the age is 0 when no row could be claimed: settled, leased, not yet due, or out of attempts', async () => {
     const age = await ageAfter(`insert into public.letters (available_at, sent, owner, until, attempts) values
       (now() - interval '500 s', true, null, null, 0),
       (now() - interval '500 s', false, 'w', now() + interval '500 s', 0),
@@ -61,13 +61,13 @@ describe('the age of the oldest pending row', () => {
     expect(age).toBe(0)
   })
 
-  it('includes a row whose lease has expired, where such a row can be claimed', async () => {
+  it('a row whose lease has expired counts, where such a row can be claimed', async () => {
     const age = await ageAfter(`insert into public.letters (available_at, owner, until)
       values (now() - interval '500 s', 'w', now() - interval '1 s')`)
     expect(age).toBeGreaterThanOrEqual(500)
   })
 
-  it('is undefined in a table that has no moment', async () => {
+  it('a table without a time column has no age', async () => {
     const { availableAt: _, ...timeless } = letters
     expect(await pendingAge({ ...timeless, availableAt: undefined })(db)).toBeUndefined()
   })
@@ -77,7 +77,7 @@ describe('the age of the oldest pending row', () => {
   })
 })
 
-describe('in the outbox', () => {
+describe('the backlog of the outbox', () => {
   beforeEach(async () => run('truncate leasehold.outbox restart identity'))
 
   async function write(values: string): Promise<void> {
@@ -115,7 +115,7 @@ select 'a', '{}', key, now() + due * interval '1 s', bucket, expiries from (valu
     expect(await age(db)).toBeLessThan(100)
   })
 
-  it('is counted up to a bound', async () => {
+  it('pending and leased events are counted up to a bound', async () => {
     await write(
       Array.from({ length: 30 }, (_, n) => `(${n % 2 === 0 ? 'null' : `'k${n}'`}, 0, 0, 0)`).join(', '),
     )
@@ -126,8 +126,8 @@ select 'a', '{}', key, now() + due * interval '1 s', bucket, expiries from (valu
   })
 })
 
-describe('in groups', () => {
-  it('each group has its own scan and its own keys', async () => {
+describe('the backlog of a table with groups', () => {
+  it('the rows and ordering keys of every group are counted', async () => {
     const { rows } = await db.query<{ id: string }>({
       text: `insert into leasehold.webhook_endpoints (url, secret)
 select 'https://example.com/', 's' from generate_series(1, 2) returning id`,

@@ -40,7 +40,7 @@ it('REC-07: a table with nullable lease columns and the index of the source docu
   await expect(open()).resolves.toBeDefined()
 })
 
-describe('a table that does not fit is refused with the remedy', () => {
+describe('a table that does not fit its declaration', () => {
   it.each<[string, string, Partial<LeaseTableDeclaration>, readonly string[]]>([
     ['is not there', '', { table: 'app.paymentz' }, ['app.paymentz', 'no such table', '`table`']],
     [
@@ -268,7 +268,7 @@ describe('a table that does not fit is refused with the remedy', () => {
       { claimable: "state = 'pending'" },
       ['PostgreSQL refuses the statement', 'column "state" does not exist'],
     ],
-  ])('which %s', async (_, change, declared, parts) => {
+  ])('a table that %s is refused, with the remedy', async (_, change, declared, parts) => {
     if (change !== '') await db.query({ text: change })
     const refusal = await open(declared).then(
       () => undefined,
@@ -278,7 +278,7 @@ describe('a table that does not fit is refused with the remedy', () => {
     for (const part of parts) expect(String(refusal)).toContain(part)
   })
 
-  it('and the suggested statements mend it', async () => {
+  it('the suggested statements mend a table that does not fit', async () => {
     await db.query({
       text: 'drop index app.payments_claim; alter table app.payments drop column lease_token, add column expiries int',
     })

@@ -16,7 +16,7 @@ const DIRECTORY = fileURLToPath(new URL('../../docs/sql', import.meta.url))
 const db = openDatabase({ url: useDatabase().url })
 afterAll(async () => db.close())
 
-it('the statements of our own tables are those of docs/sql; npm run sql writes them', async () => {
+it('the statements of our own tables are those in docs/sql, which npm run sql writes', async () => {
   const statements = new Map<string, LeaseStatement[]>()
   for (const table of [outboxTable(), webhookTable(), jobTable(), chunkTable()]) {
     const inspection = await inspectTable(db, table)

@@ -51,7 +51,7 @@ const froms = (asked: readonly ClaimRequest[]): (Cursor | undefined)[] => asked.
 describe('claims in order', () => {
   const full = (_: ClaimRequest, n: number): Partial<Answer> => ({ size: 5, more: true, cursor: [String(n)] })
 
-  it('continue one batch before where the last one ended, as long as there are more rows', async () => {
+  it('a claim starts where the one before the last ended, as long as there are more rows', async () => {
     const { store, asked } = scripted(['order'], full)
     let now = 0
     const cursor = new ClaimCursor(store, { monotonicNow: () => (now += 1) })
@@ -59,7 +59,7 @@ describe('claims in order', () => {
     expect(froms(asked)).toEqual([undefined, undefined, ['1'], ['2']])
   })
 
-  it('scan from the start where that costs little, when the cursor has nothing more', async () => {
+  it('when the cursor finds nothing more, a claim scans from the start if that costs little', async () => {
     const { store, asked } = scripted(['order'], (_, n) => (n < 4 ? full(_, n) : { size: 2, cursor: ['9'] }))
     let now = 0
     const cursor = new ClaimCursor(store, { monotonicNow: () => (now += 1) })
@@ -69,7 +69,7 @@ describe('claims in order', () => {
     expect(drained).toEqual([false, false, false, true, true])
   })
 
-  it('say when a scan from the start is affordable, where it costs much and may find rows before the cursor', async () => {
+  it('where a scan from the start costs much, a drained claim says when the next one is affordable', async () => {
     let now = 0
     const { store, asked } = scripted(['order'], (request, n) => {
       now += request.cursor === undefined ? 30 : 1
@@ -89,7 +89,7 @@ describe('claims in order', () => {
 })
 
 describe('claims by key', () => {
-  it('walk on to the last key, then start over, and are drained after a round without a find', async () => {
+  it('claims walk to the last key, then start over, and are drained after a round that found nothing', async () => {
     // A round has three claims.
     const answers: Partial<Answer>[] = [
       { cursor: ['f'], more: true },
@@ -107,13 +107,13 @@ describe('claims by key', () => {
     expect(drained).toEqual([false, false, false, false, false, true])
   })
 
-  it('of which one visits all keys are drained at once', async () => {
+  it('one claim that visits all keys and finds nothing is drained at once', async () => {
     const { store } = scripted(['key'], () => ({ size: 3 }))
     const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
     expect((await cursor.claim(REQUEST)).drained).toBe(true)
   })
 
-  it('start over after a walk of several statements only when as much time has passed as it took', async () => {
+  it('after a walk of several statements the next walk waits for as long as that one took', async () => {
     let now = 0
     const { store, asked } = scripted(['key', 'order'], ({ way }, nth) =>
       way === 'order' ? {} : { size: 1, ...(nth % 2 === 1 ? { cursor: ['f'] } : {}) },
@@ -131,7 +131,7 @@ describe('claims by key', () => {
     expect(asked.map(({ continueOnly }) => continueOnly === true)).toEqual([false, false, true, false])
   })
 
-  it('that took long because of a lock or a stall are followed by a scan from the start within 5 s', async () => {
+  it('a scan that took long because of a lock is followed by a scan from the start within 5 s', async () => {
     let now = 0
     const { store, asked } = scripted(['order'], (_, nth) => {
       now += nth === 1 ? 29_000 : 1
@@ -148,14 +148,14 @@ describe('claims by key', () => {
 })
 
 describe('a table that is claimed by key and in order', () => {
-  it('takes turns, as long as both ways have rows', async () => {
+  it('the two ways take turns as long as both have rows', async () => {
     const { store, asked } = scripted(['key', 'order'], () => ({ size: 5, more: true, cursor: ['x'] }))
     const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
     for (let i = 0; i < 4; i += 1) await cursor.claim(REQUEST)
     expect(asked.map(({ way }) => way)).toEqual(['key', 'order', 'key', 'order'])
   })
 
-  it('leaves a way alone that had nothing, until it is woken or 250 ms have passed', async () => {
+  it('a way that had nothing to claim is not tried until it is woken or 250 ms have passed', async () => {
     const { store, asked } = scripted(['key', 'order'], ({ way }) =>
       way === 'key' ? {} : { size: 5, more: true, cursor: ['x'] },
     )
@@ -170,7 +170,7 @@ describe('a table that is claimed by key and in order', () => {
     expect(asked.map(({ way }) => way)).toEqual(['key', 'order', 'order', 'key', 'order', 'key'])
   })
 
-  it('is drained when both ways are', async () => {
+  it('the table is drained when both ways are', async () => {
     const { store } = scripted(['key', 'order'], () => ({}))
     const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
     expect([(await cursor.claim(REQUEST)).drained, (await cursor.claim(REQUEST)).drained]).toEqual([
@@ -227,7 +227,7 @@ it('while a snapshot is held open elsewhere, the last 100k of 300k rows take at 
   const holder = new Client({ connectionString: url })
   await holder.connect()
   try {
-    // A ratio within one run is what counts, but a burst of load beside it can spoil one run: the promise is kept if any
+    // A ratio within one run is what counts, but a burst of other load can spoil one run: the promise holds if any
     // of three runs keeps it, and a claim that walks over dead entries (1.4 × at best) keeps it in none.
     const ratios: number[] = []
     while (ratios.length < 3 && ratios.every((ratio) => ratio > 1.25)) {

@@ -14,7 +14,7 @@ const MIN_CLAIMED_PER_MS = 0.5
 /** The longest pause after a walk of keys that took several statements. */
 const MAX_WALK_PAUSE_MS = 250
 
-/** A way that had nothing to claim is tried again after this time, although another way still has. */
+/** A way that had nothing to claim is tried after this time, although another way still has rows. */
 const RECHECK_MS = 250
 
 type Request = Omit<ClaimRequest, 'cursor' | 'way' | 'continueOnly'>
@@ -22,7 +22,7 @@ type Request = Omit<ClaimRequest, 'cursor' | 'way' | 'continueOnly'>
 /** A scan from the start that takes less than this is made whenever the cursor has nothing more. */
 const CHEAP_SCAN_MS = 5
 
-/** What claiming a row costs beside finding it, roughly; not counted as cost of the scan. */
+/** What claiming a row costs apart from finding it, roughly; not counted as cost of the scan. */
 const CLAIM_MS_PER_ROW = 0.05
 
 export interface Scanned {
@@ -56,7 +56,7 @@ interface WayState {
  * the one before it ended. What becomes claimable before the cursor (a late commit, a retry, a released row) is found by
  * a scan from the start; there is one as often as its measured cost allows.
  *
- * A walk of ordering keys always goes on to the last key and then starts at the first again.
+ * A walk of ordering keys always continues to the last key and then starts over at the first.
  */
 export class ClaimCursor<Row extends object> {
   readonly #store: LeaseStore<Row>

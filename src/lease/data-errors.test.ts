@@ -75,7 +75,7 @@ describe.each([
     await change(`attempts = ${attempts}`, 'id = 5')
   })
 
-  it('stops neither the claim of the other expired rows nor is it reported more than once per backoff step', async () => {
+  it('the row does not stop the claim of other expired rows, and is reported once per backoff step', async () => {
     const subject = await openStore()
     const { store, reports, pass } = subject
     expect(ids(await claim(subject))).toEqual(ALL)
@@ -99,7 +99,7 @@ describe.each([
     expect(store.ways).toEqual(['order'])
   })
 
-  it('stops no claim beside it, also where rows are claimed in small batches', async () => {
+  it('the row does not stop the claim of other rows in small batches', async () => {
     const subject = await openStore()
     await claim(subject)
     await change("until = now() - interval '1 second'", 'owner is not null')
@@ -109,7 +109,7 @@ describe.each([
     expect(subject.reports).toHaveLength(1)
   })
 
-  it('does not stop the reaper', async () => {
+  it('the row does not stop the reaper', async () => {
     const subject = await openStore()
     const { store, reports, pass } = subject
     await claim(subject)
@@ -122,7 +122,7 @@ describe.each([
     expect(reports).toHaveLength(2)
   })
 
-  it('is refused as a settlement, and the others of the batch are settled', async () => {
+  it('the settlement of the row is refused, and the others of the batch are settled', async () => {
     const subject = await openStore()
     const leases = await claim(subject)
     const settled = await subject.store.settle('retry', leases)
@@ -144,13 +144,13 @@ describe('a trigger that refuses a row', () => {
     })
   })
 
-  it('does not stop the claim of the others', async () => {
+  it('the other rows are claimed', async () => {
     const subject = await openStore()
     expect(ids(await claim(subject))).toEqual(BUT_5)
     expect(subject.reports).toMatchObject([{ verb: 'claim', id: '5', error: { code: 'P0001' } }])
   })
 
-  it('does not stop the renewal of the others: its own is reported as busy, and ends with the lease', async () => {
+  it('the other leases are renewed; that of the row is reported as busy, and ends', async () => {
     await change('rating = -1', 'id = 5')
     const subject = await openStore()
     const leases = await claim(subject)
@@ -164,7 +164,7 @@ describe('a trigger that refuses a row', () => {
     expect(subject.reports).toMatchObject([{ verb: 'renew', id: '5', error: { code: 'P0001' } }])
   })
 
-  it('does not stop the settlement or the release of the others', async () => {
+  it('the other rows are settled and released', async () => {
     await change('rating = -1', 'id = 5')
     const subject = await openStore()
     const leases = await claim(subject)

@@ -70,7 +70,7 @@ export class ExcludedRows {
     return delayMs
   }
 
-  /** Those to be left alone now. A row whose delay is over is tried again; one that is over for long is forgotten. */
+  /** The rows to leave alone now. A row whose delay is over is tried; one whose delay has long been over is forgotten. */
   current(): string[] {
     if (this.#rows.size === 0) return []
     const now = this.#clock.monotonicNow()

@@ -82,7 +82,7 @@ export interface LeaseTableDeclaration<Name extends string = string> {
   /** What the verbs write besides the lease itself. */
   readonly writes?: {
     readonly claim?: Assignments
-    /** `$delay_ms` stands for how long the row is to wait before it can be claimed again; 0 unless given. */
+    /** `$delay_ms` stands for how long the row is to wait before it can be claimed; 0 unless given. */
     readonly release?: Assignments
   }
   /**
@@ -164,7 +164,7 @@ const declarationSchema = z.strictObject({
   columns: z.array(name).nonempty().optional(),
 })
 
-/** Declares a lease table. The table itself is looked at when a store is opened on it. */
+/** Declares a lease table. The table itself is checked when a store is opened on it. */
 export function leaseTable<const Name extends string>(
   declaration: LeaseTableDeclaration<Name> &
     ({ readonly availableAt: string } | { readonly attempts: AttemptsDeclaration }),

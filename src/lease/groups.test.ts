@@ -32,7 +32,7 @@ async function change(set: string, where = 'true'): Promise<void> {
 }
 
 function rooms(open: Readonly<Record<string, number>>): { groups: Group[] } {
-  return { groups: Object.entries(open).map(([key, room]) => ({ group: key, room })) }
+  return { groups: Object.entries(open).map(([group, room]) => ({ group, room })) }
 }
 
 function shown({ claimed }: Claim<Job>): string[] {
@@ -46,7 +46,7 @@ beforeEach(async () => db.query({ text: 'truncate public.grouped_jobs restart id
 afterAll(async () => db.close())
 
 describe('a claim by group', () => {
-  it('takes no more of a group than there is room for, and nothing of others', async () => {
+  it('a claim takes no more of a group than it has room for, and nothing of other groups', async () => {
     await insert('a', 'a', 'a', 'b', 'c', 'a')
     const store = await openStore()
     const first = await store.claim({ limit: 10, ...LEASE, ...rooms({ b: 5, a: 2 }) })
@@ -56,7 +56,7 @@ describe('a claim by group', () => {
     expect(shown(await store.claim({ limit: 10, ...LEASE, ...rooms({}) }))).toEqual([])
   })
 
-  it('says when the next row of these groups will be due, and nothing of others', async () => {
+  it('a claim says when the next row of its groups will be due, and nothing of other groups', async () => {
     await insert('a', 'b', 'c/k')
     await change(
       "next_attempt_at = now() + case endpoint when 'a' then interval '1 hour' else interval '1 minute' end",
@@ -70,7 +70,20 @@ describe('a claim by group', () => {
     }
   })
 
-  it('does not read what waits in other groups', async () => {
+  it.each(['a', 'a/k'])(
+    'D10: a suspect that waits for its retry counts as the next row (%s)',
+    async (row) => {
+      await insert(row)
+      await change("expiries = 2, next_attempt_at = now() + interval '1 minute'")
+      const store = await openStore()
+      const claim = await store.claim({ limit: 10, ...LEASE, ...rooms({ a: 1 }) })
+      expect(claim.claimed).toEqual([])
+      expect(claim.dueInMs).toBeGreaterThan(0)
+      expect(claim.dueInMs).toBeLessThan(60_001)
+    },
+  )
+
+  it('a claim does not read what waits in other groups', async () => {
     await db.query({
       text: `insert into public.grouped_jobs (endpoint) select case when n <= 20000 then 'slow' else 'quick' end
         from generate_series(1, 20010) as n`,
@@ -94,7 +107,7 @@ describe('a claim by group', () => {
     await alone.close()
   })
 
-  it('is refused without groups, and groups are refused where the table has none', async () => {
+  it('a claim is refused without groups, and with groups where the table has none', async () => {
     const store = await openStore()
     await expect(store.claim({ limit: 1, ...LEASE })).rejects.toThrow('Say from which values of endpoint')
     await subjectOf(db, events).create()
@@ -106,7 +119,7 @@ describe('a claim by group', () => {
 })
 
 describe('ordering keys within groups', () => {
-  it('LIFE-13: a key is one of its group: the same key of another group is in flight beside it', async () => {
+  it('LIFE-13: a key belongs to its group: the same key of another group can be in flight too', async () => {
     await insert('a/k', 'a/k', 'b/k', 'a', 'a/l')
     const store = await openStore()
     const open = rooms({ a: 9, b: 9 })

@@ -1,5 +1,5 @@
 /**
- * Leases on the rows of any table. `README.md` beside this file has the protocol: who is authoritative, what a lease
+ * Leases on the rows of any table. `README.md` in this folder has the protocol: who is authoritative, what a lease
  * is worth, and what happens on each failure.
  */
 export type { DataErrorReport } from './data-errors.ts'

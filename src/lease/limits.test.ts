@@ -64,7 +64,7 @@ describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>(
   const ids = ({ claimed }: Claim<object>): number[] => claimed.map(({ lease }) => Number(lease.id))
   const leasesOf = ({ claimed }: Claim<object>): Lease[] => claimed.map(({ lease }) => lease)
 
-  it('takes the rows that fit into the byte budget, and says how large they are and that there are more', async () => {
+  it('a claim takes the rows that fit into its byte budget, and says how large they are and that there are more', async () => {
     await insert([40, 40, 40, 1])
     const store = await openStore()
     const first = await claim(store, { bytes: 100 })
@@ -73,14 +73,14 @@ describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>(
     expect([ids(second), second.bytes]).toEqual([[3, 4], 41])
   })
 
-  it('takes one row at least, however large it is', async () => {
+  it('a claim takes at least one row, however large it is', async () => {
     await insert([1_000, 1_000])
     const store = await openStore()
     const first = await claim(store, { bytes: 1 })
     expect([ids(first), first.bytes, first.more]).toEqual([[1], 1_000, true])
   })
 
-  it('D10: takes one suspect, and none where none is asked for', async () => {
+  it('D10: a claim takes one suspect at most, and none where none is asked for', async () => {
     await insert([1, 1, 1], 2)
     await insert([1])
     const store = await openStore()
@@ -93,7 +93,7 @@ describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>(
     expect(ids(await claim(store))).toHaveLength(1)
   })
 
-  it('D10: suspects before them do not keep other rows from being claimed', async () => {
+  it('D10: suspects that come first do not keep other rows from being claimed', async () => {
     await insert(
       Array.from({ length: 300 }, () => 1),
       2,
@@ -108,7 +108,7 @@ describe.each<{ way: Way; specimen: Specimen; column: string; keyed: boolean }>(
     }
   })
 
-  it('takes no more than asked for, a suspect included', async () => {
+  it('a claim takes no more rows than asked for, a suspect included', async () => {
     await insert([1], 2)
     await insert([1, 1, 1])
     const store = await openStore()

@@ -29,7 +29,7 @@ const databases = Array.from({ length: WORKERS }, (_, n) =>
 )
 const repeated = repeat(process.env, RUNS)
 // On every run: a failure that does not come back has to be traceable too.
-process.stdout.write(`lease model: ${repeated.again}\n`)
+process.stdout.write(`lease model: ${repeated.repeatWith}\n`)
 
 afterAll(async () => {
   await Promise.all([admin, ...databases].map(async (db) => db.close()))
@@ -74,7 +74,7 @@ describe.each([
     expect(telling ? neverSeen(counts) : []).toEqual([])
   })
 
-  it('D3: a worker that claims its own reaped row again is fenced off with its old lease', async () => {
+  it('D3: a worker that claims its own reaped row a second time is fenced off with its old lease', async () => {
     const world = await worldOf(tableOf(`again of ${kind}`))
     const { counts, witness } = witnessed()
     const old = { worker: 0, leasesOf: 0, picks: [1] }
@@ -123,7 +123,7 @@ describe.each([
   })
 })
 
-describe('the checker objects to a kernel', () => {
+describe('the checker of the model', () => {
   const writes = /^leasehold_(renew|release|settle)/
   const claims = /^leasehold_(claim|settle_and_claim)/
   const broken: readonly (Breakage & {
@@ -277,22 +277,25 @@ describe('the checker objects to a kernel', () => {
     },
   ]
 
-  it.each(broken)('without $without', async ({ tableOf, objects, ...breakage }) => {
-    const world = await worldOf(
-      tableOf(`broken_${broken.findIndex(({ without }) => without === breakage.without)}`),
-      (db) => breakDatabase(db, breakage),
-    )
-    const failure = await findFailure(
-      world,
-      { seed: repeated.seed, path: undefined, runs: 500 },
-      { oneByOne: true, asFound: true },
-    )
+  it.each(broken)(
+    'the checker objects to a kernel without $without',
+    async ({ tableOf, objects, ...breakage }) => {
+      const world = await worldOf(
+        tableOf(`broken_${broken.findIndex(({ without }) => without === breakage.without)}`),
+        (db) => breakDatabase(db, breakage),
+      )
+      const failure = await findFailure(
+        world,
+        { seed: repeated.seed, path: undefined, runs: 500 },
+        { oneByOne: true, asFound: true },
+      )
 
-    expect(failure?.message.split('\n')[0]).toMatch(objects)
-    expect(failure?.message.startsWith(OBJECTION)).toBe(true)
-  })
+      expect(failure?.message.split('\n')[0]).toMatch(objects)
+      expect(failure?.message.startsWith(OBJECTION)).toBe(true)
+    },
+  )
 
-  it('without LIFE-13: late commits and replays before the settled row', async () => {
+  it('the checker objects to a kernel without LIFE-13: late commits and replays before the settled row', async () => {
     // Rare among random histories: the head commits while a later row of its key is in flight.
     const operations: Operation[] = [
       { verb: 'insert', rows: 1, late: true },

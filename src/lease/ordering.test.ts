@@ -59,21 +59,21 @@ beforeEach(async () => db.query({ text: 'truncate public.ordered_jobs restart id
 afterAll(async () => db.close())
 
 describe('LIFE-13: rows of an ordering key', () => {
-  it('are claimed head by head, and rows without a key beside them', async () => {
+  it('the heads of keys are claimed, and rows without a key as well', async () => {
     await insert('a', 'a', 'b', null, 'a', 'b', null)
     const store = await openStore()
     expect(shown(await claim(store))).toEqual(['a 1', 'b 3', 'null 4', 'null 7'])
     expect(shown(await claim(store))).toEqual([])
   })
 
-  it('continue when the head is settled', async () => {
+  it('the next row of a key is claimable when its head is settled', async () => {
     await insert('a', 'a', 'a')
     const store = await openStore()
     await store.settle('done', leasesOf(await claim(store)))
     expect(shown(await claim(store))).toEqual(['a 2'])
   })
 
-  it('continue in the statement that settles the head', async () => {
+  it('the statement that settles the head claims the next row of its key', async () => {
     await insert('a', 'a', 'a', 'b')
     const store = await openStore()
     const first = await claim(store)
@@ -84,7 +84,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(last)).toEqual(['a 3'])
   })
 
-  it('continue for the settled keys only, where nothing else is asked for', async () => {
+  it('a claim can be limited to the next rows of the settled keys', async () => {
     await insert('a', 'b', 'a')
     const store = await openStore()
     const first = await store.claim({ limit: 1, ...LEASE, way: 'key' })
@@ -94,7 +94,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await claim(store))).toEqual(['b 2'])
   })
 
-  it('make room for other keys: no more are claimed than asked for', async () => {
+  it('a claim with a settlement takes no more rows than asked for', async () => {
     await insert('a', 'b', 'c', 'd', 'a', 'b', 'c', 'd')
     const store = await openStore()
     const first = await claim(store, 8)
@@ -103,21 +103,24 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(next).length + shown(await claim(store)).length).toBe(4)
   })
 
-  it.each(['retry', 'release', 'park'] as const)('wait for the head after %s', async (how) => {
-    await insert('a', 'a', 'b', 'b')
-    const store = await openStore()
-    const first = leasesOf(await claim(store)).slice(0, 1)
-    if (how === 'release') await store.release(first)
-    else if (how === 'retry')
-      await store.settle('retry', first, { args: [{ delay_ms: 3_600_000, error: 'no' }] })
-    else await store.settle('park', first)
-    expect(shown(await claim(store))).toEqual(how === 'release' ? ['a 1'] : [])
-    // A key that is held up does not delay other keys.
-    await insert('c')
-    expect(shown(await claim(store))).toEqual(['c 5'])
-  })
+  it.each(['retry', 'release', 'park'] as const)(
+    'after %s of the head, the other rows of its key wait for it',
+    async (how) => {
+      await insert('a', 'a', 'b', 'b')
+      const store = await openStore()
+      const first = leasesOf(await claim(store)).slice(0, 1)
+      if (how === 'release') await store.release(first)
+      else if (how === 'retry')
+        await store.settle('retry', first, { args: [{ delay_ms: 3_600_000, error: 'no' }] })
+      else await store.settle('park', first)
+      expect(shown(await claim(store))).toEqual(how === 'release' ? ['a 1'] : [])
+      // A key that is held up does not delay other keys.
+      await insert('c')
+      expect(shown(await claim(store))).toEqual(['c 5'])
+    },
+  )
 
-  it('continue once an operator unblocks the head, or its retry is due', async () => {
+  it('a key continues once an operator unblocks its head, or the retry of its head is due', async () => {
     await insert('a', 'a', 'b')
     const store = await openStore()
     const [parked, waiting] = leasesOf(await claim(store))
@@ -132,7 +135,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await claim(store))).toEqual(['a 2', 'b 3'])
   })
 
-  it('continue when the reaper gives up the head, and wait while it does not', async () => {
+  it('a key continues when the reaper gives up its head, and waits while it does not', async () => {
     await insert('a', 'a')
     await change('attempts = 8', 'id = 1')
     const store = await openStore()
@@ -144,7 +147,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     }
   })
 
-  it('wait for the transaction in which the head was settled', async () => {
+  it('a key waits for the transaction in which its head was settled', async () => {
     await insert('a', 'a')
     const store = await openStore()
     const first = leasesOf(await claim(store))
@@ -155,7 +158,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await claim(store))).toEqual(['a 2'])
   })
 
-  it('have one of them in flight, also when an earlier one commits late', async () => {
+  it('one row of a key is in flight, also when an earlier one commits late', async () => {
     const store = await openStore()
     const second = await whileUncommitted('a', async () => {
       await insert('a', 'a')
@@ -170,7 +173,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await claim(store))).toEqual(['a 3'])
   })
 
-  it('have one of them in flight, also when a finished one is replayed', async () => {
+  it('one row of a key is in flight, also when a finished one is replayed', async () => {
     await insert('a', 'a', 'a')
     const store = await openStore()
     await store.settle('done', leasesOf(await claim(store)))
@@ -182,7 +185,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(next)).toEqual(['a 1'])
   })
 
-  it('are claimed by id only at the head', async () => {
+  it('a claim by id takes only the head of a key', async () => {
     await insert('a', 'a', null)
     const store = await openStore()
     expect(shown(await store.claim({ limit: 3, ...LEASE, ids: ['2'] }))).toEqual([])
@@ -190,7 +193,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await store.claim({ limit: 3, ...LEASE, ids: ['2'] }))).toEqual([])
   })
 
-  it('whose conditions come out as null do not end the walk', async () => {
+  it('a row whose conditions come out as null does not end the walk', async () => {
     await insert('a', 'b')
     const table = { ...ordered.table, claimable: "status = 'PENDING' and nullif(customer, 'a') <> ''" }
     const store = await openLeaseStore<Job>(db, table, { owner: 'worker' })
@@ -199,7 +202,7 @@ describe('LIFE-13: rows of an ordering key', () => {
 })
 
 describe('the walk from key to key', () => {
-  it('goes on where the last claim ended, and starts over after the last key', async () => {
+  it('the walk continues where the last claim ended, and starts over after the last key', async () => {
     await insert('a', 'b', 'c', 'd', 'a', 'b')
     const store = await openStore()
     const request = { limit: 2, ...LEASE, way: 'key' } as const
@@ -211,7 +214,7 @@ describe('the walk from key to key', () => {
     expect(shown(await store.claim(request))).toEqual(['a 5', 'b 6'])
   })
 
-  it('goes on after a head that another session has locked, with room for one row', async () => {
+  it('the walk continues after a head that another session has locked, with room for one row', async () => {
     await insert('a', 'b', 'c')
     const cursor = new ClaimCursor(await openStore())
     await db.transaction(async (tx) => {
@@ -222,7 +225,7 @@ describe('the walk from key to key', () => {
     })
   })
 
-  it('does not count a key with a row in flight as found', async () => {
+  it('the walk does not count a key with a row in flight as found', async () => {
     await insert('a', 'b')
     const other = await openStore('other')
     await whileUncommitted('c', async () => {
@@ -235,7 +238,7 @@ describe('the walk from key to key', () => {
     expect(shown(await store.claim({ limit: 3, ...LEASE, way: 'key' }))).toEqual(['a 1', 'b 2', 'd 5'])
   })
 
-  it('visits at most 1,000 keys in one statement, and a cursor gets to all of them', async () => {
+  it('the walk visits at most 1,000 keys in one statement, and a cursor gets to all of them', async () => {
     const keys = Array.from({ length: 2_500 }, (_, n) => `key ${String(n).padStart(4, '0')}`)
     await insert(...keys)
     await change("available_at = now() + interval '1 hour'", "customer < 'key 2490'")
@@ -250,7 +253,7 @@ describe('the walk from key to key', () => {
     expect(seen.toSorted()).toEqual(keys.slice(2_490))
   })
 
-  it('reads one row of a key, however many wait after its head', async () => {
+  it('the walk reads one row of a key, however many wait after its head', async () => {
     await insert('a', 'z')
     await db.query({
       text: "insert into public.ordered_jobs (customer) select 'a' from generate_series(1, 20000)",

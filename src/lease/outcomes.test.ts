@@ -1,6 +1,7 @@
-/** What an outcome may ask of the row (`when`, `otherwise`), and how a row is not claimed for a while (`rest`). */
+/** What outcomes write and ask of the row (`when`, `otherwise`), and how a row is not claimed for a while (`rest`). */
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
+import { projectFile } from '../../test/support/snippets.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { settleAs, type WorkDeclaration } from '../worker/index.ts'
@@ -191,7 +192,72 @@ it('a success that asks something of the row is settled by itself, and then the 
   )
 })
 
-describe('a declaration is refused', () => {
+describe('what the kernel writes of a failed attempt', () => {
+  /** As in examples/worker.ts; nothing says what a retry writes. */
+  const emails = leaseTable({
+    table: 'public.emails',
+    claimable: 'sent_at is null and failed_at is null',
+    availableAt: 'due_at',
+    attempts: { max: 2 },
+    outcomes: { done: { sent_at: 'now()' }, dead: { failed_at: 'now()' } },
+  })
+
+  beforeEach(async () => {
+    await db.query({ text: 'drop table if exists public.emails' })
+    await db.query({ text: await projectFile('examples/emails.sql') })
+    await db.query({ text: "insert into public.emails (recipient, expiries) values ('a@example.com', 1)" })
+  })
+
+  const email = async (): Promise<unknown> => {
+    const text = `select attempts, expiries, last_error, failed_at is not null as failed,
+        round(extract(epoch from due_at - now()))::int > 0 as waits, lease_owner from public.emails`
+    return (await db.query({ text })).rows[0]
+  }
+
+  it('a retry counts an attempt, has the error and the delay, and is no suspect', async () => {
+    const store = await openLeaseStore<Job, 'done' | 'retry' | 'dead'>(db, emails, { owner: 'worker' })
+    const leases = (await store.claim({ limit: 1, ...LEASE })).claimed.map(({ lease }) => lease)
+    await store.settle('retry', leases, { args: [{ error: 'no route', delay_ms: 60_000 }] })
+    expect(await email()).toEqual({
+      attempts: 1,
+      expiries: 0,
+      last_error: 'no route',
+      failed: false,
+      waits: true,
+      lease_owner: null,
+    })
+  })
+
+  it('a dead row counts its last attempt and has the error', async () => {
+    const store = await openLeaseStore<Job, 'done' | 'retry' | 'dead'>(db, emails, { owner: 'worker' })
+    const leases = (await store.claim({ limit: 1, ...LEASE })).claimed.map(({ lease }) => lease)
+    await store.settle('dead', leases, { args: [{ error: 'no such address' }] })
+    expect(await email()).toMatchObject({ attempts: 1, last_error: 'no such address', failed: true })
+  })
+
+  it('D4: an expired lease counts an attempt and an expiry, and its row is dead when the attempts are used up', async () => {
+    const store = await openLeaseStore(db, emails, { owner: 'worker' })
+    const expire = async (): Promise<void> => {
+      await store.claim({ limit: 1, ...LEASE })
+      await db.query({
+        text: "update public.emails set lease_until = now() - interval '1 second', due_at = now()",
+      })
+      await store.reap()
+    }
+    await expire()
+    expect(await email()).toMatchObject({ attempts: 1, expiries: 2, failed: false })
+    await db.query({ text: 'update public.emails set due_at = now()' })
+    await expire()
+    expect(await email()).toMatchObject({
+      attempts: 2,
+      expiries: 3,
+      failed: true,
+      last_error: 'the lease expired: its worker died, or lost the database',
+    })
+  })
+})
+
+describe('a wrong outcome', () => {
   const outcome = (declared: Partial<OutcomeDeclaration>): (() => unknown) => {
     return () => declare(true, { mine: { set: {}, ...declared } })
   }
@@ -203,11 +269,11 @@ describe('a declaration is refused', () => {
     ['`otherwise` with arguments', { when: 'true', otherwise: 'retry' }, 'no outcome without arguments'],
     ['an argument of `when` that nothing names', { when: 'id = $x', otherwise: 'skipped' }, 'uses $x'],
     ['an argument of `rest` that nothing names', { rest: '$x' }, 'uses $x'],
-  ])('with %s', (_, declared, message) => {
+  ])('a declaration with %s is refused', (_, declared, message) => {
     expect(outcome(declared)).toThrow(message)
   })
 
-  it('at the start, with a `when` that is no SQL', async () => {
+  it('a `when` that is no SQL is refused when the store is opened', async () => {
     const table = declare(true, { mine: { set: {}, when: 'no such column', otherwise: 'skipped' } })
     await expect(openLeaseStore(db, table, { owner: 'worker' })).rejects.toThrow(
       'syntax error at or near "such"',

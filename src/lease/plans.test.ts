@@ -167,7 +167,7 @@ describe.each(OWN_TABLES)('the statements of $table.name', ({ table, fill }) => 
       if (statistics) await db.query({ text: `analyze ${target}` })
     })
 
-    it.each(MODES)('stay on their indexes (%s plan)', async (mode) => {
+    it.each(MODES)('all statements stay on their indexes (%s plan)', async (mode) => {
       for (const statement of await statementsOf(table)) {
         const label = `${statement.purpose} ${mode}`
         const nodes = await plan(statement, mode, sampleValues(table))
@@ -195,7 +195,7 @@ describe.each(OWN_TABLES)('the statements of $table.name', ({ table, fill }) => 
     })
   })
 
-  it('settle on a plan that is made once, whatever values they are first called with', async () => {
+  it('all statements keep one generic plan, whatever values they are first called with', async () => {
     // A table of 100,000 rows with statistics, from the last case above.
     // An owner that holds nothing: what is planned is the same, and nothing is settled without arguments.
     const values = { ...sampleValues(table), owner: 'nobody' }

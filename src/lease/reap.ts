@@ -85,8 +85,8 @@ function expire(t: TableSql, $: Parameters): string[] {
   const outcomes: Readonly<Record<string, Outcome | undefined>> = table.outcomes
   const { retry, dead } = outcomes
   // Without an outcome of its own an expired lease ends as if it had been released.
-  const again = retry?.set ?? table.writes.release
-  const final = exhausted === undefined ? {} : (dead?.set ?? {})
+  const onRetry = retry?.set ?? table.writes.release
+  const onDeath = exhausted === undefined ? {} : (dead?.set ?? {})
   /** A parameter exists once it is asked for: not every table makes a row wait. */
   function delay(): Sql {
     if (expiries === undefined) return '0'
@@ -105,19 +105,19 @@ function expire(t: TableSql, $: Parameters): string[] {
       ? ifRetried
       : `case when ${exhausted} then ${ifDead} else ${ifRetried} end`
 
-  /** What an outcome does not write stays. Expiries are counted here, whatever an outcome writes for a handler that came back. */
+  /** A column that the outcome does not write stays. Expiries are counted, although `retry` sets them to 0. */
   function written(column: string): Sql {
     const counted = `coalesce(${quote(column)}, 0) + 1`
     if (column === table.attempts?.expiries) return counted
     const unsaid = counters.includes(column) ? counted : quote(column)
-    const [retried, ended] = [again[column], final[column]]
+    const [retried, ended] = [onRetry[column], onDeath[column]]
     return ifExhausted(
       ended === undefined ? unsaid : replaceArguments(ended, argument(dead)),
       retried === undefined ? unsaid : replaceArguments(retried, argument(retry)),
     )
   }
 
-  const columns = [...new Set([...counters, ...Object.keys(again), ...Object.keys(final)])]
+  const columns = [...new Set([...counters, ...Object.keys(onRetry), ...Object.keys(onDeath)])]
   const rest =
     retry?.rest === undefined ? 'null' : `now() + (${replaceArguments(retry.rest, argument(retry))})`
   return [

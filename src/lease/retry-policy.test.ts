@@ -15,7 +15,7 @@ const policies = fc
 const chance = fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true })
 
 describe('the delay of a failed row', () => {
-  it('is never longer than the longest, nor shorter than the first wait less its jitter', () => {
+  it('the delay is never longer than the longest, nor shorter than the first less its jitter', () => {
     fc.assert(
       fc.property(policies, fc.integer({ min: 1, max: 10_000 }), chance, (policy, attempt, random) => {
         const wait = retryDelay(attempt, policy, () => random)
@@ -26,7 +26,7 @@ describe('the delay of a failed row', () => {
     )
   })
 
-  it('does not shrink with further attempts, chance apart', () => {
+  it('without jitter the delay does not shrink with further attempts', () => {
     fc.assert(
       fc.property(policies, fc.integer({ min: 1, max: 2_000 }), chance, (policy, attempt, random) => {
         const [now, next] = [attempt, attempt + 1].map((n) => retryDelay(n, policy, () => random))
@@ -35,7 +35,7 @@ describe('the delay of a failed row', () => {
     )
   })
 
-  it('grows by the factor, and chance takes away up to its share', () => {
+  it('the delay grows by the factor, and jitter takes away up to its share', () => {
     const waits = (random: number): number[] =>
       [1, 2, 3, 4].map((attempt) => retryDelay(attempt, { ...DEFAULT_RETRY, longestMs: 5_000 }, () => random))
     expect(waits(0)).toEqual([1_000, 2_000, 4_000, 5_000])
@@ -56,7 +56,7 @@ it('the steps of a policy are its delays without jitter, up to the one that stay
 })
 
 describe('a policy', () => {
-  it('is completed from the defaults', () => {
+  it('a policy is completed from the defaults', () => {
     expect(retryPolicy({ firstMs: 3 })).toEqual({ ...DEFAULT_RETRY, firstMs: 3 })
   })
 
@@ -67,7 +67,7 @@ describe('a policy', () => {
     [{ firstMs: 10, longestMs: 9 }, /retry\.longestMs is 9, but must be at least firstMs \(10\)/],
     [{ jitter: 1.1 }, /retry\.jitter is 1\.1/],
     [{ factor: 0, jitter: -1 }, /retry\.factor.*retry\.jitter/],
-  ])('that cannot work is refused with what is wrong: %j', (given, message) => {
+  ])('a policy that cannot work is refused with what is wrong: %j', (given, message) => {
     expect(() => retryPolicy(given)).toThrow(
       expect.objectContaining({ code: 'SETTING_INVALID', message: expect.stringMatching(message) }),
     )

@@ -1,6 +1,6 @@
 import { LeaseholdError } from '../errors.ts'
 
-/** How long a failed row waits before it is tried again. */
+/** How long a failed row waits for its next attempt. */
 export interface RetryPolicy {
   /** The delay after the first failure. */
   readonly firstMs: number
@@ -22,7 +22,7 @@ export function retryPolicy(given: Partial<RetryPolicy> = {}): RetryPolicy {
     ['longestMs', policy.longestMs >= policy.firstMs, `at least firstMs (${policy.firstMs})`],
     ['jitter', policy.jitter >= 0 && policy.jitter <= 1, 'a number from 0 to 1'],
   ]
-  const broken = rules.filter(([, kept]) => !kept)
+  const broken = rules.filter(([, holds]) => !holds)
   if (broken.length === 0) return policy
   const listed = broken.map(([name, , rule]) => `retry.${name} is ${policy[name]}, but must be ${rule}`)
   throw new LeaseholdError('SETTING_INVALID', `The retry policy cannot work: ${listed.join('; ')}.`)

@@ -1,8 +1,8 @@
 /**
  * Every statement of a lease table, generated once. Three habits keep their plans where they are, whatever the
  * statistics say (docs/decisions/002-plans.md):
- * - Rows are reached by `key = any (array(select …))`. The planner takes such an array for ten elements, always, and
- *   stays on the index of the key; a known array of 500, or a join, becomes a sequential scan on a small table.
+ * - Rows are reached by `id = any (array(select …))`. The planner takes such an array for ten elements, always, and
+ *   stays on the index of the id; a known array of 500, or a join, becomes a sequential scan on a small table.
  * - What must match row by row is compared by `((…) in (select …)) is true`. With `is true` it stays a hashed subplan,
  *   one probe a row; as a join it can become a nested loop, 100 million comparisons for a batch of 10,000.
  * - The limit of a scan is `(select $n)`: a bare `limit $n` is a known number in a custom plan and a tenth of the table in

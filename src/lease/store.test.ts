@@ -68,7 +68,7 @@ describe('one statement is one round trip', () => {
     expect(await roundTrips(async () => store.reap())).toBe(1)
   })
 
-  it('an empty batch takes none', async () => {
+  it('an empty batch takes no round trip', async () => {
     const store = await openStore('worker', counted)
     const sent = await roundTrips(async () => {
       await store.renew([], 60_000)
@@ -249,7 +249,7 @@ it('settle and claim settles a row whose lease is over and does not claim it', a
   expect(leases.map(({ id }) => id)).not.toContain(answer.claimed[0]?.lease.id)
 })
 
-it('a lease that is in a batch twice, and an older one beside it, settle the row once', async () => {
+it('a lease that is in a batch twice, together with an older one, settles its row once', async () => {
   await subject.insert(1)
   const store = await openStore()
   const [old] = await claimed(store, 1)
@@ -284,7 +284,7 @@ it('the largest possible token is only a number', async () => {
   expect((await store.settle('done', leases)).ended).toEqual(leases)
 })
 
-it('D8: a worker whose clock stands still gets its lease by the database clock, and trusts it by its own', async () => {
+it('D8: a worker whose clock has stopped gets its lease by the database clock, and trusts it by its own', async () => {
   const [id] = await subject.insert(1)
   const store = await openLeaseStore(db, events.table, {
     owner: 'worker',
@@ -322,7 +322,7 @@ it('RULE-020-040: every row lock of every statement skips what is locked', async
   for (const { claim } of statements.ways.values()) expect(claim.text).toContain('for update skip locked')
 })
 
-it('D7: a chunk is known by its whole key: the same hash in another matrix is left alone', async () => {
+it('D7: a chunk is known by its whole id: the same hash in another matrix is not changed', async () => {
   await db.query({
     text: `create table public.d7 (matrix text, hash text, done boolean not null default false, owner text, until timestamptz,
       token bigint not null default 0, primary key (matrix, hash));
@@ -391,7 +391,7 @@ it('D7: a claim and a renewal, too, touch only the rows they name, in their own 
   expect(await leased()).toEqual(expected)
 })
 
-it('WH-FR-002-AC1: a lease on a row that is no longer in its held state is not renewed', async () => {
+it('WH-FR-002-AC1: a lease on a row that is no longer in its leased state is not renewed', async () => {
   await subject.insert(2)
   const store = await openStore()
   const [unchanged, changed] = await claimed(store, 2)
@@ -407,7 +407,7 @@ it('WH-FR-002-AC1: a lease on a row that is no longer in its held state is not r
   expect(renewal.lost).toEqual([changed])
 })
 
-it('keys of fixed length, bits and awkward texts are told apart', async () => {
+it('ids of fixed length, of bits and of awkward texts are told apart', async () => {
   for (const [type, keys] of [
     ['char(3)', ['A', 'AB', 'B']],
     ['bit(4)', ['0001', '0011', '1000']],
@@ -476,8 +476,8 @@ it('rows that a trigger keeps from being claimed do not hide the others', async 
   await db.query({ text: 'update public.triggered set owner = null where id = 5' })
   const { rows } = await db.query({ text: 'select id, attempts from public.triggered where id = 4' })
   expect(rows).toEqual([{ id: 4, attempts: 1 }])
-  const again = (await store.claim({ limit: 5, ...LEASE })).claimed.map(({ lease }) => lease.id)
-  expect(again).toEqual(['4', '5'])
+  const rest = (await store.claim({ limit: 5, ...LEASE })).claimed.map(({ lease }) => lease.id)
+  expect(rest).toEqual(['4', '5'])
 })
 
 it('D4: a row whose expiry would be one too many is no longer claimed, only reaped', async () => {
@@ -510,7 +510,7 @@ it('D4: a row whose expiry would be one too many is no longer claimed, only reap
 })
 
 describe('bad input is refused by name and changes nothing', () => {
-  it.each([0, -1, 1.5, Number.NaN, 10_001])('limit %d', async (limit) => {
+  it.each([0, -1, 1.5, Number.NaN, 10_001])('a limit of %d is refused', async (limit) => {
     await subject.insert(1)
     const store = await openStore()
     await expect(store.claim({ limit, ...LEASE })).rejects.toThrow(`limit is ${limit}`)
@@ -518,13 +518,13 @@ describe('bad input is refused by name and changes nothing', () => {
     expect(await claimed(store, 1)).toHaveLength(1)
   })
 
-  it.each([0, -1, Number.NaN, Number.POSITIVE_INFINITY])('leaseMs %d', async (leaseMs) => {
+  it.each([0, -1, Number.NaN, Number.POSITIVE_INFINITY])('a lease of %d ms is refused', async (leaseMs) => {
     const store = await openStore()
     await expect(store.claim({ limit: 1, leaseMs })).rejects.toThrow(`leaseMs is ${leaseMs}`)
     await expect(store.renew([], leaseMs)).rejects.toThrow(`leaseMs is ${leaseMs}`)
   })
 
-  it('an owner, a bucket and a delay that cannot be', async () => {
+  it('an owner, a bucket and a delay that cannot be are refused', async () => {
     await expect(openStore('nul \0')).rejects.toThrow('owner is')
     await expect(openLeaseStore(db, events.table, { owner: 'worker', bucket: 1.5 })).rejects.toThrow(
       'bucket is 1.5',
@@ -534,14 +534,14 @@ describe('bad input is refused by name and changes nothing', () => {
     await expect(store.claim({ limit: 1, leaseMs: 1e18 })).rejects.toThrow('leaseMs is 1000000000000000000')
   })
 
-  it('an outcome that the table does not have', async () => {
+  it('an outcome that the table does not have is refused', async () => {
     const store = await openStore()
     await expect(store.settle('vanished', [])).rejects.toThrow(
       'vanished is not an outcome of public.events: it has done, retry',
     )
   })
 
-  it('an id of another shape than the key', async () => {
+  it('a row id with another number of columns is refused', async () => {
     const store = await openLeaseStore(db, chunks.table, { owner: 'worker', bucket: 3 })
     const lease: Lease = { id: '["only one"]', owner: 'worker', token: 1n, until: new Date() }
     await expect(store.settle('done', [lease])).rejects.toThrow('its id has 2 columns')

@@ -12,11 +12,11 @@ export interface Repeat {
   readonly path: string | undefined
   readonly runs: number
   /** The way back to this run: environment variables to set. */
-  readonly again: string
+  readonly repeatWith: string
 }
 
 const LARGEST_SEED = 2 ** 31
-/** Who wins a race is up to the scheduler: a history that failed once may have to be lived again until it does. */
+/** Who wins a race is up to the scheduler: a history that failed once may have to be repeated until it fails. */
 const LIVES_ON_REPEAT = 100
 
 /** LEASEHOLD_SEED is `seed` or `seed:path`, as a failure prints it; LEASEHOLD_RUNS is how many histories to try. */
@@ -26,7 +26,7 @@ export function repeat(environment: NodeJS.ProcessEnv, runsByDefault: number): R
   const runs = Number(environment['LEASEHOLD_RUNS'] ?? runsByDefault)
   if (!Number.isInteger(runs) || runs < 1)
     throw new Error(`LEASEHOLD_RUNS is ${runs}: give a whole number above 0.`)
-  return { seed, path, runs, again: again(seed, path, runs) }
+  return { seed, path, runs, repeatWith: repeatWith(seed, path, runs) }
 }
 
 export interface Manner {
@@ -63,10 +63,10 @@ export async function findFailure(
   const reason = found.errorInstance
   const told = reason instanceof Error ? reason.message : String(reason)
   const history = found.counterexample?.[0].map((race) => `  ${JSON.stringify(race)}`).join('\n')
-  const repeated = again(seed, found.counterexamplePath ?? undefined, runs)
+  const repeated = repeatWith(seed, found.counterexamplePath ?? undefined, runs)
   return new Error(`${told}\nafter ${found.numRuns} histories; ${repeated}\n${history}`, { cause: reason })
 }
 
-function again(seed: number, path: string | undefined, runs: number): string {
+function repeatWith(seed: number, path: string | undefined, runs: number): string {
   return `LEASEHOLD_SEED=${path === undefined ? seed : `${seed}:${path}`} LEASEHOLD_RUNS=${runs}`
 }
