@@ -231,7 +231,7 @@ function heads(t: TableSql, $: Parameters, at: string): string {
   select at, ${rowIdSql(t)} as row_id from walk where ready and ${noneInFlight(t, $, 'walk')}`
 }
 
-/** Where an index leaves out suspects they are scanned by themselves, in the words of their own index. */
+/** Where an index leaves out suspects they are scanned by themselves, along their own index. */
 function scannedApart(t: TableSql, shape: TableShape): string[] {
   const { expiries } = t.table.attempts ?? {}
   const isSplit =
@@ -239,7 +239,7 @@ function scannedApart(t: TableSql, shape: TableShape): string[] {
   return isSplit ? [suspects(t, false), suspects(t, true)] : ['']
 }
 
-/** In the words of the index that the reaper reads, which holds leased rows only. */
+/** Written like the predicate of the index that the reaper reads, which has leased rows only. */
 function leased(t: TableSql): LeaseStatement {
   const $ = parameters()
   const where = [

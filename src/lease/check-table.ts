@@ -1,7 +1,7 @@
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { inspectTable, schemaMismatch, type TableShape } from './inspect.ts'
-import { bare, refuseSlowPlans } from './plans.ts'
+import { normalized, refuseSlowPlans } from './plans.ts'
 import type { LeaseTable } from './table.ts'
 
 const TEXT = ['text', 'character varying']
@@ -155,7 +155,10 @@ function checkOneInFlight(table: LeaseTable, shape: TableShape): void {
 
 /** Every leased row is in the index: it has no predicate, or one that says no more than that a row is leased. */
 function coversLeased({ leased = '', lease }: LeaseTable, predicate: string | undefined): boolean {
-  return predicate === undefined || [leased, `${lease.owner} is not null`].map(bare).includes(bare(predicate))
+  return (
+    predicate === undefined ||
+    [leased, `${lease.owner} is not null`].map(normalized).includes(normalized(predicate))
+  )
 }
 
 /** A worker id and a token have to fit into the owner, and a moment into the end of the lease. */

@@ -20,9 +20,9 @@ export interface PlanNode {
 
 /**
  * Prepares every statement without running it, and plans the claims and the reap, which touch all that the others do: a
- * fragment that is not SQL is found here, and so is a right that is missing, and a claim or a reap that no index serves.
- * Sequential scans are switched off meanwhile, so that an empty table tells the same as a full one: if the planner still
- * finds nothing better than reading everything, there is nothing better.
+ * fragment that is not SQL is found here, and so is a missing privilege, and a claim or a reap that no index serves.
+ * Sequential scans are switched off meanwhile, so that an empty table is planned like a full one: if the planner still
+ * reads the whole table, no index serves the statement.
  */
 export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: TableShape): Promise<void> {
   const statements = leaseStatements(table, shape)
@@ -30,7 +30,7 @@ export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: Ta
     await refuseOtherIsolation(tx, table)
     await tx.query({ text: 'set local enable_seqscan = off' })
     for (const statement of allStatements(statements))
-      await refusing(table, statement, async () =>
+      await withRemedy(table, statement, async () =>
         tx.query({ text: `prepare leasehold_fit as ${statement.text}; deallocate leasehold_fit` }),
       )
     for (const [way, { claim }] of statements.ways) {
@@ -66,7 +66,7 @@ export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: Ta
   })
 }
 
-/** A claim that meets a neighbour's commit goes on with the next row in READ COMMITTED, and fails in any other. */
+/** A claim that meets a concurrent commit continues with the next row in READ COMMITTED, and fails at any other level. */
 async function refuseOtherIsolation(tx: Queryable, table: LeaseTable): Promise<void> {
   const { rows } = await tx.query<{ level: string }>({
     text: "select current_setting('transaction_isolation') as level",
@@ -95,7 +95,7 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
     rooms: [],
     groupCursors: [],
   }
-  return refusing(table, statement, async () => {
+  return withRemedy(table, statement, async () => {
     const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>({
       text: `explain (format json) ${statement.text}`,
       values: statement.parameters.map((parameter) => samples[parameter] ?? null),
@@ -106,8 +106,8 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
   })
 }
 
-/** Says of what PostgreSQL refuses what to do about it. */
-async function refusing<Result>(
+/** Turns an error of PostgreSQL into one that says what to do about it. */
+async function withRemedy<Result>(
   table: LeaseTable,
   statement: LeaseStatement,
   work: () => Promise<Result>,
@@ -208,7 +208,7 @@ async function servesReap(
 }
 
 function knowsOfLease({ lease, leased }: LeaseTable, { columns, predicate = '' }: TableIndex): boolean {
-  if (leased !== undefined && bare(predicate) === bare(leased)) return true
+  if (leased !== undefined && normalized(predicate) === normalized(leased)) return true
   // "owner IS NULL" is the predicate of an index for claims.
   const others = predicate.replaceAll(/\(?("[^"]*"|\w+) IS NULL\)?/gi, '')
   return [lease.owner, lease.until].some((column) => columns.includes(column) || mentions(others, column))
@@ -231,8 +231,8 @@ async function isTrueOfClaimable(tx: Queryable, table: LeaseTable, predicate: Sq
   return plan?.['Node Type'] === 'Result' && plan.Plans === undefined
 }
 
-/** A condition without what PostgreSQL adds when it prints one. */
-export function bare(condition: Sql): string {
+/** A condition without the casts, parentheses and spaces that PostgreSQL adds when it prints one. */
+export function normalized(condition: Sql): string {
   return condition
     .toLowerCase()
     .replaceAll(/::\w+(?: varying| with(?:out)? time zone)?/g, '')

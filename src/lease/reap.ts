@@ -67,7 +67,7 @@ limit (select ${$('limit', 'int')})`,
   )
 }
 
-/** In the words of the index that the reaper reads, which holds leased rows only. */
+/** Written like the predicate of the index that the reaper reads, which has leased rows only. */
 function leased(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): string[] {
   const condition = `(${t.table.leased ?? `${t.owner} is not null`})`
   if (which === 'expired') return [inBucket(t, $), condition, `${t.until} <= now()`]
@@ -109,11 +109,11 @@ function expire(t: TableSql, $: Parameters): string[] {
   function written(column: string): Sql {
     const counted = `coalesce(${quote(column)}, 0) + 1`
     if (column === table.attempts?.expiries) return counted
-    const unsaid = counters.includes(column) ? counted : quote(column)
+    const unassigned = counters.includes(column) ? counted : quote(column)
     const [retried, ended] = [onRetry[column], onDeath[column]]
     return ifExhausted(
-      ended === undefined ? unsaid : replaceArguments(ended, argument(dead)),
-      retried === undefined ? unsaid : replaceArguments(retried, argument(retry)),
+      ended === undefined ? unassigned : replaceArguments(ended, argument(dead)),
+      retried === undefined ? unassigned : replaceArguments(retried, argument(retry)),
     )
   }
 

@@ -284,7 +284,7 @@ export function isSuspect(t: TableSql): string {
   return t.expiries === undefined ? 'false' : `${t.expiries} >= ${SUSPECT_EXPIRIES}`
 }
 
-/** The condition on suspects in the words of a partial index; none where the table does not count expiries. */
+/** Suspects, or the others, written like the predicate of a partial index; nothing where expiries are not counted. */
 export function suspects(t: TableSql, wanted: boolean): string {
   return t.expiries === undefined ? '' : `${t.expiries} ${wanted ? '>=' : '<'} ${SUSPECT_EXPIRIES}`
 }
