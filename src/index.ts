@@ -10,8 +10,8 @@
  */
 
 // Lease tables
-export { leaseTable } from './lease/declaration.ts'
-export type { LeaseTable, LeaseTableDeclaration } from './lease/table.ts'
+export { leaseTable, type LeaseTableDeclaration } from './lease/declaration.ts'
+export type { LeaseTable } from './lease/table.ts'
 export { openLeaseStore, type LeaseStore } from './lease/store.ts'
 export type { Lease } from './lease/lease.ts'
 export type { RetryPolicy } from './lease/retry-policy.ts'
