@@ -22,7 +22,8 @@ export async function pay(tx: ClientBase, order: string, total: number) {
 
 /** In as many processes as you like: publishes what was committed, the events of one order one after the other. */
 export async function startRelay(databaseUrl: string, on: EventHandlers<ShopEvents>, events: Events) {
-  return startRuntime({ databaseUrl, workers: [relay({ publisher: handlers<ShopEvents>(on) })], events })
+  const workers = [relay({ publisher: handlers<ShopEvents>(on) })]
+  return startRuntime({ databaseUrl, migrate: true, workers, events })
 }
 // end
 

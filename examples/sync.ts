@@ -40,7 +40,8 @@ export function billingSync(db: Database, billing: Billing) {
 
 /** In as many processes as you like: together they do each chunk once, and call no more often than 10 times a second. */
 export async function startSync(databaseUrl: string, db: Database, billing: Billing, events: Events) {
-  return startRuntime({ databaseUrl, workers: billingSync(db, billing).sync.runner(), events })
+  const workers = billingSync(db, billing).sync.runner()
+  return startRuntime({ databaseUrl, migrate: true, workers, events })
 }
 // end
 

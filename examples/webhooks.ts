@@ -27,7 +27,7 @@ export async function pay(tx: ClientBase, tenant: string, order: string, total: 
 
 /** In as many processes as you like: signs and delivers what was committed. */
 export async function startDispatcher(databaseUrl: string, options: DispatcherOptions, events: Events) {
-  return startRuntime({ databaseUrl, workers: [dispatcher(options)], events })
+  return startRuntime({ databaseUrl, migrate: true, workers: [dispatcher(options)], events })
 }
 // end
 

@@ -38,6 +38,6 @@ export function emailWork(send: Send): WorkDeclaration<Email> {
 
 /** Works until it is stopped. Any number of processes may do this at the same time. */
 export async function sendEmails(databaseUrl: string, send: Send, events: Events) {
-  return startRuntime({ databaseUrl, workers: [emailWork(send)], events })
+  return startRuntime({ databaseUrl, migrate: true, workers: [emailWork(send)], events })
 }
 // end

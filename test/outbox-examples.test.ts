@@ -125,6 +125,8 @@ it('a publisher of one’s own answers for each event', async () => {
   })
   const runtime = await startRuntime({
     databaseUrl: url,
+    migrate: true,
+    log: false,
     events,
     workers: [relay({ publisher: gatewayPublisher(gateway) })],
   })
@@ -157,6 +159,8 @@ it('an operator’s program counts, replays and unblocks', async () => {
   })
   const runtime = await startRuntime({
     databaseUrl: url,
+    migrate: true,
+    log: false,
     events,
     workers: [relay({ publisher, onFailure: 'park' })],
   })

@@ -59,7 +59,7 @@ const RULES: Readonly<Record<keyof WorkDeclaration, Rule>> = {
     holds: (value) => Number.isInteger(value) && Number(value) >= 0,
     text: 'a whole number from 0',
   },
-  upkeep: {
+  maintenance: {
     required: false,
     holds: (value) => isRecord(value) && Number(value['everyMs']) > 0 && typeof value['run'] === 'function',
     text: 'an object such as { everyMs: 60000, run: async (db, stop) => ({ removed: 0 }) }',

@@ -120,7 +120,7 @@ const ENTRIES: { readonly [Type in EventType]: Entry<Type> } = {
   databaseBack: { level: 'info', message: 'the database is available' },
   listening: { level: 'debug', message: 'listening for wake-ups' },
   notListening: { level: 'warn', message: 'not listening for wake-ups: work continues by polling' },
-  upkeepRan: { level: 'debug', message: 'maintained a table' },
+  maintenanceRan: { level: 'debug', message: 'maintained a table' },
   trouble: { level: 'error', message: 'an unexpected error' },
 }
 

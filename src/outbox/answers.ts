@@ -1,5 +1,5 @@
 import { inspect } from 'node:util'
-import { SaturatedError } from '../worker/outcome.ts'
+import { SaturatedError } from '../worker/completion/outcome.ts'
 import type { Answer } from './publisher.ts'
 
 /**

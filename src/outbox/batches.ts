@@ -1,5 +1,5 @@
 import type { HandlerContext } from '../worker/context.ts'
-import { type Outcome, SaturatedError } from '../worker/outcome.ts'
+import { type Outcome, SaturatedError } from '../worker/completion/outcome.ts'
 import { checkedAnswers } from './answers.ts'
 import type { Answer, PublishContext } from './publisher.ts'
 

@@ -1,5 +1,5 @@
 import type { HandlerLog } from '../worker/context.ts'
-import type { Outcome, SaturatedError } from '../worker/outcome.ts'
+import type { Outcome, SaturatedError } from '../worker/completion/outcome.ts'
 import type { OutboxEvent } from './event.ts'
 
 export interface PublishContext {

@@ -1,7 +1,7 @@
 import { LeaseholdError } from '../errors.ts'
 import type { RetryPolicy } from '../lease/retry-policy.ts'
 import type { HandlerContext } from '../worker/context.ts'
-import { dead, type Outcome, PermanentError, retry, SaturatedError } from '../worker/outcome.ts'
+import { dead, type Outcome, PermanentError, retry, SaturatedError } from '../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { checkedAnswers } from './answers.ts'
@@ -58,7 +58,7 @@ export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
     ...(retention === false
       ? {}
       : {
-          upkeep: {
+          maintenance: {
             everyMs: RETENTION_EVERY_MS,
             run: async (db, signal) => applyRetention(db, { ...retention, schema, signal }),
           },

@@ -5,7 +5,7 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, gate, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { PermanentError, SaturatedError } from '../worker/outcome.ts'
+import { PermanentError, SaturatedError } from '../worker/completion/outcome.ts'
 import type { SyncDefinition } from './definition.ts'
 import { createSync } from './sync.ts'
 

@@ -1,6 +1,6 @@
 /** What the functions of a definition gave back: wrong however often it is asked, so a mistake ends the row. */
 import { inspect } from 'node:util'
-import { done, type Outcome, PermanentError } from '../worker/outcome.ts'
+import { done, type Outcome, PermanentError } from '../worker/completion/outcome.ts'
 import { chunkHash } from './chunk-hash.ts'
 import type { SyncDefinition, Synced } from './definition.ts'
 

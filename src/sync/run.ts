@@ -3,7 +3,7 @@ import type { Database } from '../postgres/database.ts'
 import { isLockConflict } from '../postgres/failures.ts'
 import type { HandlerContext } from '../worker/context.ts'
 import { pause } from '../worker/loop.ts'
-import { untilAborted } from '../worker/until-aborted.ts'
+import { untilAborted } from '../worker/waiting.ts'
 import {
   dead,
   done,
@@ -12,7 +12,7 @@ import {
   retry,
   SaturatedError,
   settleAs,
-} from '../worker/outcome.ts'
+} from '../worker/completion/outcome.ts'
 import { inBatches } from './batches.ts'
 import {
   type ChunkContext,

@@ -1,5 +1,5 @@
 import { LeaseholdError } from '../errors.ts'
-import { fixedGroups } from '../worker/fixed-groups.ts'
+import { fixedGroups } from '../worker/claiming/groups.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { type SyncDefinition, syncRetry } from './definition.ts'
@@ -72,7 +72,7 @@ export function runner(
       ...(retention === false
         ? {}
         : {
-            upkeep: {
+            maintenance: {
               everyMs: UPKEEP_EVERY_MS,
               run: async (db, stop) => syncUpkeep(db, { ...retention, schema }, stop),
             },

@@ -1,14 +1,13 @@
 import { setTimeout as pause } from 'node:timers/promises'
+import type { Clock } from '../clock.ts'
 import { LeaseholdError } from '../errors.ts'
 import type { LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { type Handling, signalOf } from './handling.ts'
-import type { HeldRows } from './held-rows.ts'
-import { done, type Outcome } from './outcome.ts'
-import { complete, problemWith } from './verdict.ts'
+import { attemptOf, done, type Outcome, problemWith, retryOrDead, withAllArgs } from './completion/outcome.ts'
+import { type RowInFlight, type RowsInFlight, signalOf } from './rows-in-flight.ts'
 
-/** What a handler writes its own log lines to; `pino` fits. */
+/** What a handler writes log entries to; a `pino` logger fits. */
 export interface HandlerLog {
   debug(fields: object, message: string): void
   info(fields: object, message: string): void
@@ -20,13 +19,13 @@ export interface LogSource extends HandlerLog {
   child(fields: object): HandlerLog
 }
 
-/** Where nobody wants to read any. */
-export const SILENT: LogSource = {
+/** Writes nothing. */
+export const SILENT_LOG: LogSource = {
   debug: () => undefined,
   info: () => undefined,
   warn: () => undefined,
   error: () => undefined,
-  child: () => SILENT,
+  child: () => SILENT_LOG,
 }
 
 /** What a handler gets. Renewal is automatic: there is nothing to extend. */
@@ -41,7 +40,7 @@ export interface HandlerContext<Row = Record<string, unknown>> {
   readonly attempt: number
   /** Fires when the lease is lost or the worker has to stop; its reason says which. Stop working then. */
   readonly signal: AbortSignal
-  /** The present by the database's clock: what was read when the row was claimed, and the time since then. */
+  /** The current time by the database's clock: as read when the row was claimed, plus the time since then. */
   databaseTime(): Date
   /** Carries the ids of worker, table, row and token. */
   readonly log: HandlerLog
@@ -52,77 +51,81 @@ export interface HandlerContext<Row = Record<string, unknown>> {
   settleIn(tx: Queryable, outcome?: Outcome): Promise<void>
 }
 
-/** How long `settleIn` waits before it tries a locked row again; until the lease can no longer be trusted. */
-const BUSY_RETRY_MS = 20
+/**
+ * How long `settleIn` waits before it retries a locked row. Shorter than for a settlement of the worker's own: the
+ * handler's transaction is open meanwhile, and what has locked the row is mostly a renewal, over in milliseconds.
+ */
+const SETTLE_IN_RETRY_MS = 20
 
 /** What the contexts of one worker share. */
-export interface ContextParts<Row extends object> {
+export interface ContextOptions<Row extends object> {
   readonly store: LeaseStore<Row>
-  readonly held: HeldRows
+  readonly inFlight: RowsInFlight<Row>
   readonly log: LogSource
-  readonly now: () => number
-  readonly byPolicy: (outcome: Outcome, handling: Handling<Row>) => Outcome
+  readonly clock: Clock
+  readonly random: () => number
 }
 
-/** The signal and the log are made when they are asked for: most handlers ask for neither. */
+/** The signal and the log are created on first use: most handlers use neither. */
 export class RowContext<Row extends object> implements HandlerContext<Row> {
-  readonly #handling: Handling<Row>
-  readonly #parts: ContextParts<Row>
+  readonly #row: RowInFlight<Row>
+  readonly #options: ContextOptions<Row>
   #log: HandlerLog | undefined
 
-  constructor(handling: Handling<Row>, parts: ContextParts<Row>) {
-    this.#handling = handling
-    this.#parts = parts
+  constructor(row: RowInFlight<Row>, options: ContextOptions<Row>) {
+    this.#row = row
+    this.#options = options
   }
 
   get row(): Row {
-    return this.#handling.row
+    return this.#row.row
   }
   get id(): string {
-    return this.#handling.lease.id
+    return this.#row.lease.id
   }
   get worker(): string {
-    return this.#parts.store.owner
+    return this.#options.store.owner
   }
   get token(): bigint {
-    return this.#handling.lease.token
+    return this.#row.lease.token
   }
   get attempt(): number {
-    return this.#handling.attempt
+    return this.#row.attempt
   }
   databaseTime(): Date {
-    const { databaseClaimedAt, claimedAt } = this.#handling
-    return new Date(databaseClaimedAt + this.#parts.now() - claimedAt)
+    const { databaseClaimedAt, claimedAt } = this.#row
+    return new Date(databaseClaimedAt + this.#options.clock.monotonicNow() - claimedAt)
   }
   get signal(): AbortSignal {
-    return signalOf(this.#handling)
+    return signalOf(this.#row)
   }
   get log(): HandlerLog {
-    const { store, log } = this.#parts
+    const { store, log } = this.#options
     const { id, token } = this
     this.#log ??= log.child({ worker: store.owner, table: tableName(store.table), id, token: String(token) })
     return this.#log
   }
 
   async settleIn(tx: Queryable, outcome: Outcome = done()): Promise<void> {
-    const { store, held, now, byPolicy } = this.#parts
-    const { lease } = this.#handling
+    const { store, inFlight, clock, random } = this.#options
+    const { lease } = this.#row
     const problem = problemWith(outcome, store.table)
     if (problem !== undefined) throw new TypeError(problem)
-    const settledAs = complete(byPolicy(outcome, this.#handling), store.table)
+    const decided = retryOrDead(outcome, attemptOf(this.#row, store.table, random))
+    const settledAs = withAllArgs(decided, store.table)
     for (;;) {
-      if (!held.isTrusted(this.#handling, now())) throw this.#fencedOff()
+      if (!inFlight.isTrusted(this.#row, clock.monotonicNow())) throw this.#fencedOff()
       const { ended, busy } = await store.settle(settledAs.outcome, [lease], { args: [settledAs.args], tx })
       if (ended.length > 0) break
       if (busy.length === 0) throw this.#fencedOff()
-      // A renewal, or another session, has the row locked at this moment.
-      await pause(BUSY_RETRY_MS)
+      // A renewal, or another session, has locked the row at this moment.
+      await pause(SETTLE_IN_RETRY_MS)
     }
-    this.#handling.settledAs = settledAs
+    this.#row.settledAs = settledAs
   }
 
   #fencedOff(): LeaseholdError {
-    const message = `Row ${this.id} of ${tableName(this.#parts.store.table)} is no longer leased with token ${this.token}.`
+    const message = `Row ${this.id} of ${tableName(this.#options.store.table)} is no longer leased with token ${this.token}.`
     return new LeaseholdError('FENCED_OFF', message, {
       remedy: 'Roll back; another worker has the row or will get it.',
     })

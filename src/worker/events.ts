@@ -1,6 +1,6 @@
 /**
- * Everything that happens, as typed events: the only channel that logs, metrics and tests use.
- * What concerns many rows at once is one event with a count, so that a busy worker does not drown in its own news.
+ * Everything that happens, as typed events: the only source of logs, metrics and tests. What concerns many rows at once
+ * is one event with a count or a list of ids, so that a busy worker does not emit one for each row.
  */
 
 /** Why a worker stopped trusting the lease of a row it was processing. */
@@ -50,7 +50,7 @@ export interface EventMap {
   aborted: OfRow & { readonly reason: LossReason | 'stopping' }
   /** An outcome that was not written: the lease was no longer current, or could no longer be trusted. */
   fencedOff: OfRow & { readonly outcome: string }
-  /** With what made it necessary, where that is known. */
+  /** With the error that caused it, where there is one. */
   paused: OfTable & {
     readonly reason: PauseReason
     readonly forMs: number | undefined
@@ -67,12 +67,12 @@ export interface EventMap {
     /** Its attempts are used up. */
     readonly exhausted: boolean
   }
-  /** A row stops a statement with a data error. Told once for each time it is tried. */
+  /** A row stops a statement with a data error. Emitted each time it is tried. */
   dataError: OfTable & {
     readonly verb: 'claim' | 'renew' | 'settle' | 'release' | 'reap'
     readonly id: string
     readonly error: unknown
-    /** How long the row is left alone; absent where its lease runs out instead. */
+    /** How long the row is left alone; absent where its lease expires instead. */
     readonly retryInMs?: number
   }
   reaperRan: OfWorker & { readonly recovered: number; readonly durationMs: number }
@@ -94,8 +94,8 @@ export interface EventMap {
   databaseBack: OfWorker
   listening: OfWorker
   notListening: OfWorker & { readonly error: unknown }
-  /** What a table needs now and then was done: old rows removed, say. */
-  upkeepRan: OfTable & { readonly done: Readonly<Record<string, number>>; readonly durationMs: number }
+  /** The periodic work on a table was done: old rows removed, say. */
+  maintenanceRan: OfTable & { readonly done: Readonly<Record<string, number>>; readonly durationMs: number }
   /** Something that should not happen and is not allowed to end the process. */
   trouble: OfWorker & { readonly what: string; readonly error: unknown }
 }
@@ -106,21 +106,30 @@ export type EventOf<Type extends EventType> = { readonly type: Type } & EventMap
 
 type Listener = (event: AnyEvent) => void
 
+/** Listeners for events, by type. */
 export class Events {
   readonly #byType = new Map<EventType, Set<Listener>>()
+  readonly #internal = new Map<EventType, Set<Listener>>()
   readonly #all = new Set<Listener>()
+  readonly #unheard = new Set<Listener>()
 
-  /** Whether anybody would hear it: spares a busy worker from building an event for each row. */
+  /** Whether anybody listens: a busy worker builds no event for each row otherwise. */
   wanted(type: EventType): boolean {
-    return this.#all.size > 0 || (this.#byType.get(type)?.size ?? 0) > 0
+    return this.#isHeard(type) || (this.#internal.get(type)?.size ?? 0) > 0
   }
 
-  /** A listener that throws must not hurt the work: Node warns of it, and the others still hear. */
+  /** A listener that throws does not affect the work: Node warns of it, and the other listeners are called. */
   emit<Type extends EventType>(type: Type, event: EventMap[Type]): void {
-    if (!this.wanted(type)) return
+    const isHeard = this.#isHeard(type)
+    if (!isHeard && this.#unheard.size === 0 && !this.wanted(type)) return
     // The map says that this type goes with this event; the union cannot see it for a type that is still open.
     const typed = { type, ...event } as AnyEvent
-    for (const listener of [...(this.#byType.get(type) ?? []), ...this.#all]) {
+    const listeners = [
+      ...(this.#internal.get(type) ?? []),
+      ...(this.#byType.get(type) ?? []),
+      ...(isHeard ? this.#all : this.#unheard),
+    ]
+    for (const listener of listeners) {
       try {
         listener(typed)
       } catch (error) {
@@ -129,18 +138,29 @@ export class Events {
     }
   }
 
-  /** Returns what ends the listening. */
+  #isHeard(type: EventType): boolean {
+    return this.#all.size > 0 || (this.#byType.get(type)?.size ?? 0) > 0
+  }
+
+  /** Returns a function that removes the listener. */
   on<Type extends EventType>(type: Type, listener: (event: EventOf<Type>) => void): () => void {
-    const listeners = this.#byType.get(type) ?? new Set<Listener>()
-    this.#byType.set(type, listeners)
-    // It is only called with events of its own type.
-    listeners.add(listener as Listener)
-    return () => listeners.delete(listener as Listener)
+    return add(this.#byType, type, listener)
   }
 
   onAny(listener: (event: AnyEvent) => void): () => void {
     this.#all.add(listener)
     return () => this.#all.delete(listener)
+  }
+
+  /** For parts of Leasehold itself: the event still counts as unheard if nobody else listens. */
+  onInternal<Type extends EventType>(type: Type, listener: (event: EventOf<Type>) => void): () => void {
+    return add(this.#internal, type, listener)
+  }
+
+  /** Called with the events that no listener was given for. */
+  onUnheard(listener: (event: AnyEvent) => void): () => void {
+    this.#unheard.add(listener)
+    return () => this.#unheard.delete(listener)
   }
 
   /** The next event of this type that fits. */
@@ -156,4 +176,16 @@ export class Events {
       })
     })
   }
+}
+
+function add<Type extends EventType>(
+  to: Map<EventType, Set<Listener>>,
+  type: Type,
+  listener: (event: EventOf<Type>) => void,
+): () => void {
+  const listeners = to.get(type) ?? new Set<Listener>()
+  to.set(type, listeners)
+  // It is only called with events of its own type.
+  listeners.add(listener as Listener)
+  return () => listeners.delete(listener as Listener)
 }

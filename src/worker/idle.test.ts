@@ -80,7 +80,7 @@ it('an idle worker sends at most one statement per poll interval, and none for h
   // The connection on which leases are renewed has not even been opened.
   const opened = await sessions()
   expect(opened).toContain('leasehold worker idler')
-  expect(opened).not.toContain('leasehold lifeline idler')
+  expect(opened).not.toContain('leasehold heartbeat idler')
   await runtime.stop()
   await proxy.close()
 })

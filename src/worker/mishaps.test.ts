@@ -6,7 +6,7 @@ import { collect, door, settled, useWorkers } from '../../test/support/running-w
 import { insertJobs, jobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Events } from './events.ts'
-import { retry, SaturatedError, type Outcome } from './outcome.ts'
+import { retry, SaturatedError, type Outcome } from './completion/outcome.ts'
 import { workerSettings } from './settings.ts'
 
 useQuietProcess()

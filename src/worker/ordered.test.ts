@@ -7,8 +7,8 @@ import { leaseTable, type LeaseTableDeclaration } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'
 import type { HandlerContext } from './context.ts'
 import { Events } from './events.ts'
-import { fixedGroups } from './fixed-groups.ts'
-import { dead, type Outcome, retry } from './outcome.ts'
+import { fixedGroups } from './claiming/groups.ts'
+import { dead, type Outcome, retry } from './completion/outcome.ts'
 
 interface Ticket {
   readonly id: string

@@ -4,6 +4,7 @@ import { startServer, type TestServer } from '../../test/support/server.ts'
 import { insertJobs, jobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
 import { startWorker, type Line, type WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
+import { migrate } from '../postgres/migrate.ts'
 
 const processes = useProcesses()
 let server: TestServer
@@ -20,6 +21,7 @@ const SETTLEMENTS_DDL = `
 beforeAll(async () => {
   server = await startServer()
   db = openDatabase({ url: server.url })
+  await migrate(db)
   await db.query({ text: WORK_DDL })
   await db.query({ text: SETTLEMENTS_DDL })
   // A row that is in the way of every restart is still not to blame.

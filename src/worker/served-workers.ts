@@ -1,10 +1,9 @@
 import type { Database } from '../postgres/database.ts'
 import type { Events } from './events.ts'
-import type { FromLifeline, ToLifeline } from './lifeline-messages.ts'
-import { byClaim } from './rows-to-renew.ts'
-import { createSettingsFollower, type SettingsFollower } from './settings-follower.ts'
-import type { SettingsLayers } from './settings-layers.ts'
-import type { WorkerSettings } from './settings.ts'
+import { byClaim } from './heartbeat/held-rows.ts'
+import type { FromHeartbeat, ToHeartbeat } from './heartbeat/messages.ts'
+import { readSettings } from './registry/stored-settings.ts'
+import type { SettingsLayers, WorkerSettings } from './settings.ts'
 import type { WorkDeclaration } from './work-declaration.ts'
 import type { Worker } from './worker.ts'
 
@@ -20,21 +19,19 @@ export interface ServedWorkersOptions {
   /** The id of the process. */
   readonly worker: string
   readonly events: Events
-  /** To the lifeline, which renews by the settings. */
-  readonly post: (message: ToLifeline) => void
+  /** Sends a message to the heartbeat. */
+  readonly post: (message: ToHeartbeat) => void
 }
 
-type NewsOfWorkers = Extract<FromLifeline, { readonly name: string } | { readonly type: 'ready' }>
+type MessageForWorkers = Extract<FromHeartbeat, { readonly name: string } | { readonly type: 'ready' }>
 
-/** The workers of one process by their names, and the settings they follow. */
+/** The workers of one process by their names, and the settings that they apply. */
 export class ServedWorkers {
   readonly #options: ServedWorkersOptions
   readonly #byName = new Map<string, Served>()
-  readonly #follower: SettingsFollower
 
   constructor(options: ServedWorkersOptions) {
     this.#options = options
-    this.#follower = createSettingsFollower(options)
   }
 
   get inFlight(): number {
@@ -49,7 +46,7 @@ export class ServedWorkers {
     this.#byName.set(served.declaration.name, served)
   }
 
-  find(name: string): Worker | undefined {
+  #find(name: string): Worker | undefined {
     return this.#byName.get(name)?.worker
   }
 
@@ -61,9 +58,25 @@ export class ServedWorkers {
     )
   }
 
-  /** What a worker that is about to start goes by. */
+  /** The settings of a worker that is about to start. */
   async firstSettings(name: string, table: string, layers: SettingsLayers): Promise<WorkerSettings> {
-    return (await this.#follower.read(name, table, layers)) ?? layers.store()
+    return (await this.#storedSettings(name, table, layers)) ?? layers.store()
+  }
+
+  /** Undefined: what is stored cannot work. That must not keep any worker from running or from starting. */
+  async #storedSettings(
+    name: string,
+    table: string,
+    layers: SettingsLayers,
+  ): Promise<WorkerSettings | undefined> {
+    const { db, schema, worker, events } = this.#options
+    const stored = await readSettings(db, schema, name)
+    try {
+      return layers.store(stored)
+    } catch (error) {
+      events.emit('settingsRefused', { worker, table, error })
+      return undefined
+    }
   }
 
   /** Changes the settings of one worker of this process, whole or not at all. */
@@ -75,14 +88,14 @@ export class ServedWorkers {
   }
 
   async readAllSettings(): Promise<void> {
-    for (const name of this.#byName.keys()) await this.readSettings(name)
+    for (const name of this.#byName.keys()) await this.#readSettings(name)
   }
 
-  async readSettings(name: string): Promise<void> {
+  async #readSettings(name: string): Promise<void> {
     const served = this.#byName.get(name)
     if (served === undefined) return
     const { worker, layers } = served
-    const settings = await this.#follower.read(name, worker.table, layers)
+    const settings = await this.#storedSettings(name, worker.table, layers)
     if (settings !== undefined && JSON.stringify(settings) !== JSON.stringify(worker.settings)) {
       this.#apply(served, settings)
     }
@@ -96,8 +109,8 @@ export class ServedWorkers {
     events.emit('settingsChanged', { ...of, settings: { ...settings } })
   }
 
-  /** What the lifeline has to say of single workers, or wants to know of all. */
-  heard(message: NewsOfWorkers): void {
+  /** Messages of the heartbeat about one worker, or (`ready`) its request for the rows of all. */
+  heard(message: MessageForWorkers): void {
     const { events, worker } = this.#options
     switch (message.type) {
       case 'renewed':
@@ -106,13 +119,13 @@ export class ServedWorkers {
         events.emit(message.type, { ...message, worker, table: this.named(message.name).worker.table })
         break
       case 'lost':
-        this.find(message.name)?.lost(message.row, message.reason)
+        this.#find(message.name)?.lost(message.row, message.reason)
         break
       case 'woken':
-        this.find(message.name)?.wake()
+        this.#find(message.name)?.wake()
         break
       case 'settingsChanged':
-        this.#follow(message.name)
+        this.#startReading(message.name)
         break
       case 'ready':
         for (const { worker: one } of this)
@@ -122,17 +135,17 @@ export class ServedWorkers {
     }
   }
 
-  /** What happened while nobody listened was not heard. */
+  /** Notifications may have been lost while the process did not listen. */
   catchUp(): void {
     for (const { worker } of this) {
       worker.wake()
-      this.#follow(worker.name)
+      this.#startReading(worker.name)
     }
   }
 
-  #follow(name: string): void {
+  #startReading(name: string): void {
     const { events, worker } = this.#options
-    this.readSettings(name).catch((error: unknown) =>
+    this.#readSettings(name).catch((error: unknown) =>
       events.emit('trouble', { worker, what: 'reading the settings', error }),
     )
   }
@@ -142,7 +155,7 @@ export class ServedWorkers {
     for (const { worker } of this) if (worker.table === table) worker.wake()
   }
 
-  /** Not clean: rows were left to the reaper. */
+  /** Not clean: rows are still leased. */
   async stop(): Promise<{ readonly clean: boolean }> {
     const stopped = await Promise.all([...this].map(async ({ worker }) => worker.stop()))
     return { clean: stopped.every(({ clean }) => clean) }

@@ -2,13 +2,13 @@ import { z } from 'zod'
 import { LeaseholdError } from '../errors.ts'
 import { MAX_BATCH } from '../lease/table-sql.ts'
 import { timing, type Timing } from '../lease/timing.ts'
-import { MAX_HELD } from './held-rows.ts'
+import { MAX_HELD } from './heartbeat/held-rows.ts'
 
 /** What can be changed while a worker runs. */
 export interface WorkerSettings extends Timing {
   /** Slots: how many rows are processed at once (RULE-020-041). */
   readonly concurrency: number
-  /** The most rows that are held beyond the slots; how many really are follows the pace of the handler. */
+  /** The most rows that are claimed ahead of the slots; how many really are depends on how fast the handlers are. */
   readonly prefetch: number
   /** The most bytes of rows in flight, where the table says how large a row is; one row may always be claimed. */
   readonly prefetchBytes: number
@@ -16,15 +16,15 @@ export interface WorkerSettings extends Timing {
   readonly batch: number
   /** How many claims and settlements may be on their way at once. Counts from the start of the worker on. */
   readonly claimLoops: number
-  /** How often an idle worker looks, when nothing wakes it. Jittered upwards by up to a half. */
+  /** How often an idle worker claims when nothing wakes it. Jittered upwards by up to a half. */
   readonly pollMs: number
-  /** How long a finished row may wait for company before it is settled. */
+  /** How long a finished row may wait for others, to be settled in one statement with them. */
   readonly settleDelayMs: number
   readonly paused: boolean
 }
 
 const DAY_MS = 86_400_000
-/** A lease of 30 is one of 30 seconds typed as such; nothing could be processed in it. */
+/** The minimum refuses a lease of 30, which was meant in seconds. */
 const between = (from: number, to: number): z.ZodNumber => z.number().min(from).max(to)
 const whole = (from: number, to: number): z.ZodNumber => z.number().int().min(from).max(to)
 
@@ -83,4 +83,38 @@ function problems(error: z.ZodError, given: object): string {
       return `${String(name)} is ${JSON.stringify(value)}: ${issue.message}`
     })
     .join('; ')
+}
+
+type Given = Partial<WorkerSettings>
+
+/**
+ * Where a worker's settings come from, later ones first: changes in this process, the `settings` table, the worker's
+ * declaration, the process. Each layer is stored as it was given, so that defaults are derived anew each time: a new lease
+ * brings its own heartbeat. A layer that cannot work together with the others is refused, and nothing changes.
+ */
+export class SettingsLayers {
+  readonly #declared: Given
+  #stored: Given = {}
+  #changed: Given = {}
+
+  constructor(process: Given = {}, declared: Given = {}) {
+    this.#declared = { ...process, ...declared }
+  }
+
+  /** What the `settings` table says now. A change there overrides earlier changes in this process. */
+  store(stored: Given = {}): WorkerSettings {
+    const isNews = JSON.stringify(stored) !== JSON.stringify(this.#stored)
+    const changed = isNews ? {} : this.#changed
+    const settings = workerSettings({ ...this.#declared, ...stored, ...changed })
+    this.#stored = stored
+    this.#changed = changed
+    return settings
+  }
+
+  change(patch: Given): WorkerSettings {
+    const changed = { ...this.#changed, ...patch }
+    const settings = workerSettings({ ...this.#declared, ...this.#stored, ...changed })
+    this.#changed = changed
+    return settings
+  }
 }

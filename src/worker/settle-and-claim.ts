@@ -1,39 +1,37 @@
-import { setTimeout as pause } from 'node:timers/promises'
+import type { Clock } from '../clock.ts'
 import { isLeaseholdError } from '../errors.ts'
 import { ClaimCursor, type Scanned } from '../lease/claim-cursor.ts'
 import { SUCCESS } from '../lease/statements.ts'
-import type { Claim, Ended, Group } from '../lease/store.ts'
+import type { Claim, Ended, Group, LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import { isReadOnly, isUnavailable } from '../postgres/failures.ts'
-import { type Groups, roomIn } from './groups.ts'
-import type { Handling } from './handling.ts'
-import type { Outcome } from './outcome.ts'
-import { Pace } from './pace.ts'
+import { ClaimTiming } from './claiming/claim-timing.ts'
+import { type Groups, roomIn } from './claiming/groups.ts'
+import type { PauseGate } from './claiming/pausing.ts'
+import type { SuspectSlot } from './claiming/suspect-slot.ts'
+import type { Outcome } from './completion/outcome.ts'
+import { Settler } from './completion/settle.ts'
+import { type SettlementBatch, settlementOf, SettlementQueue } from './completion/settlement-queue.ts'
+import type { Events } from './events.ts'
+import type { RowInFlight, RowsInFlight } from './rows-in-flight.ts'
 import type { WorkerSettings } from './settings.ts'
-import { Settlements, type SettlementBatch, settlementOf } from './settlements.ts'
-import { Settling, type SettlingOptions } from './settling.ts'
-import { Signal } from './signal.ts'
-import type { SuspectSlot } from './suspect-slot.ts'
+import type { Slots } from './slots/slots.ts'
+import { Signal } from './waiting.ts'
 
-export interface SettleAndClaimOptions<Row extends object> extends Pick<
-  SettlingOptions<Row>,
-  'store' | 'clock' | 'events' | 'isTrusted' | 'onGone'
-> {
+export interface SettleAndClaimOptions<Row extends object> {
+  readonly store: LeaseStore<Row>
+  readonly clock: Clock
   readonly random: () => number
+  readonly events: Events
   readonly settings: () => WorkerSettings
-  /** How many rows the worker could take beside those that are being settled or claimed here. */
-  readonly room: () => number
-  /** The bytes it could take; infinite where the table does not say how large a row is. */
-  readonly bytes: () => number
-  /** Nothing is being processed: finished rows need not wait for others. */
-  readonly isQuiet: () => boolean
-  readonly isWoken: () => boolean
-  readonly onClaimed: (claim: Claim<Row>, sentAt: number) => void
-  /** A statement succeeded, or failed: whether handlers may be started can have changed. */
-  readonly onAnswer: () => void
+  readonly gate: PauseGate
+  readonly inFlight: RowsInFlight<Row>
   /** Where the table has groups. */
-  readonly groups: Groups<Row> | undefined
+  readonly groups?: Groups<Row> | undefined
   readonly suspects: SuspectSlot
+  /** Wake-ups arrive: an idle worker need not poll as often. */
+  readonly isWoken: () => boolean
+  readonly wasDeclaredDead: (since: number) => Promise<boolean>
 }
 
 /** What one loop does next: settle a batch, claim up to a limit, or both in one statement. */
@@ -45,141 +43,131 @@ interface Turn<Row> {
   readonly bytes: number
   /** Claim only the next rows of the keys that are settled. */
   readonly continueOnly: boolean
-  /** How often a claim had been asked for when this turn was taken. */
+  /** How often `claimSoon` had been called when this turn was taken. */
   readonly asked: number
 }
 
 type Plan<Row> = Omit<Turn<Row>, 'bytes' | 'asked'>
 
-/** What came of it. */
 type Answer<Row> = Partial<Ended> & Partial<Claim<Row> & Scanned>
 
-/** Every so many settlements that leave room for followers only, a claim for other keys and rows comes between. */
-const TURNS_FOR_OTHERS = 4
-
-/** A row that another session has locked is settled after this time, if it is free by then. */
-const BUSY_RETRY_MS = 200
+/** Every so many settlements that have room for the next rows of their own keys only, other rows are claimed first. */
+const TURNS_BETWEEN_OTHER_KEYS = 4
 
 /** A settlement that takes longer than this is stalled: no further handler is started until it is answered. */
 const STALLED_MS = 1_000
 
-/** The database side of a worker: loops that take turns at settling what is finished and claiming what is next. */
+/**
+ * The worker loop: `claimLoops` concurrent loops that take turns at settling finished rows and claiming the next ones,
+ * both in one statement where both are due and the outcome is `done`.
+ */
 export class SettleAndClaim<Row extends object> {
   readonly #options: SettleAndClaimOptions<Row>
-  readonly #settlements: Settlements<Row>
+  readonly #queue: SettlementQueue<Row>
+  readonly #settler: Settler<Row>
   readonly #cursor: ClaimCursor<Row>
+  readonly #timing: ClaimTiming
   readonly #signal = new Signal()
-  readonly #pace: Pace
-  readonly #settling: Settling<Row>
   readonly #of: { readonly worker: string; readonly table: string }
   #loops: Promise<void>[] = []
-  #hurry = false
+  #isHurried = false
+  #isOver = false
   #tightTurns = 0
-  #over = false
-  /** Rows in statements that settle or release them, or waiting because they were locked. */
-  #leaving = 0
-  /** The room those statements take up. A statement that settles and claims holds the ones or the others, never both. */
+  /** Rows in statements that settle them. */
+  #settling = 0
+  /** The room that the statements on their way take up: what they settle or what they claim, whichever is more. */
   #reserved = 0
   /** The bytes that claims on their way may take. */
   #reservedBytes = 0
-  /** How often rows became claimable of which no wake-up tells. */
   #asked = 0
   /** The settlements that are not answered yet, in the order in which they were sent. */
   readonly #unanswered = new Set<{ readonly sentAt: number }>()
-  /** The last settlement that came back has failed. */
+  /** The last settlement that was answered has failed. */
   #settlementFailed = false
   /** Since the table was last drained, a claim may have passed over suspects. */
   #skippedSuspects = false
   readonly #claimSuspect = (): void => this.claimSoon()
 
   constructor(options: SettleAndClaimOptions<Row>) {
+    const { store, clock, random } = options
     this.#options = options
-    this.#settlements = new Settlements(options.store.table)
-    this.#cursor = new ClaimCursor(options.store, options.clock)
-    this.#pace = new Pace(options.random)
-    this.#of = { worker: options.store.owner, table: tableName(options.store.table) }
-    this.#settling = new Settling<Row>({
+    this.#queue = new SettlementQueue(store.table)
+    this.#cursor = new ClaimCursor(store, clock)
+    this.#timing = new ClaimTiming(random)
+    this.#of = { worker: store.owner, table: tableName(store.table) }
+    this.#settler = new Settler<Row>({
       ...options,
-      onBusy: (batch) => this.#settleLater(batch),
-      onRetryIn: (ms) => this.#pace.expect(this.#now() + ms),
+      queue: this.#queue,
+      timing: this.#timing,
+      signal: this.#signal,
     })
   }
 
-  /** Rows that are finished, but still leased. */
+  /** Rows that are finished or being released, but still leased. */
   get size(): number {
-    return this.#settlements.size + this.#leaving
+    return this.#queue.size + this.#settling + this.#settler.pending
   }
 
-  /** A claim was sent, and what it takes is not in hand yet. */
+  /** A claim was sent, and what it takes is not known yet. */
   get isClaiming(): boolean {
-    return this.#pace.isClaiming
+    return this.#timing.claims > 0
   }
 
   /**
-   * Settlements cannot be written at the moment: no further handler is started, so that what was done is done again for
-   * as few rows as possible (RULE-020-012).
+   * Settlements cannot be written at the moment: no further handler is started, so that as few rows as possible are
+   * processed twice (RULE-020-012).
    */
   get isStalled(): boolean {
-    if (this.#pace.isFailing || (this.#settlementFailed && this.size > 0)) return true
+    if (this.#timing.isFailing || (this.#settlementFailed && this.size > 0)) return true
     const [oldest] = this.#unanswered
     return oldest !== undefined && this.#now() - oldest.sentAt > STALLED_MS
   }
 
-  start(): void {
+  /** Claims rows for these slots from now on. */
+  start(slots: Slots<Row>): void {
     this.#options.groups?.onRoom(() => this.claimSoon())
-    for (let i = 0; i < this.#options.settings().claimLoops; i += 1) this.#loops.push(this.#takeTurns())
+    for (let i = 0; i < this.#options.settings().claimLoops; i += 1) this.#loops.push(this.#takeTurns(slots))
   }
 
   /** From now on no finished row waits for others. */
   hurry(): void {
-    this.#hurry = true
+    this.#isHurried = true
     this.#signal.notify()
   }
 
   async stop(): Promise<void> {
-    this.#over = true
+    this.#isOver = true
     this.#signal.notify()
     await Promise.all(this.#loops)
   }
 
-  /** To be settled with others; `notify` tells that it may be time. */
-  settle(handling: Handling<Row>, outcome: Outcome, now: number): void {
-    this.#settlements.add(handling, outcome, now)
+  /** Settles the row together with others; call `notify` afterwards, since a turn may be due now. */
+  settle(row: RowInFlight<Row>, outcome: Outcome, now: number): void {
+    this.#queue.add(row, outcome, now)
   }
 
-  /** Rows go back untouched. If the database does not hear it, the reaper will find them. */
-  release(handlings: readonly Handling<Row>[], delayMs = 0): void {
-    if (handlings.length === 0) return
-    this.#leaving += handlings.length
-    this.#reserved += handlings.length
-    this.#giveBack(handlings, delayMs).catch((error: unknown) => this.#trouble('releasing rows', error))
+  /** Rows go back untouched, for another claim, at once or after a delay. */
+  release(rows: readonly RowInFlight<Row>[], delayMs = 0): void {
+    if (rows.length > 0) this.#settler.release(rows, delayMs)
   }
 
-  /** A row that another session has locked goes back when it is free: it is not to lose an attempt to that (D9). */
-  async #giveBack(handlings: readonly Handling<Row>[], delayMs: number): Promise<void> {
-    let waiting = handlings
-    while (waiting.length > 0) {
-      const busy = new Set(await this.#settling.release(waiting, delayMs))
-      for (const handling of waiting) {
-        if (busy.has(handling)) continue
-        this.#leaving -= 1
-        this.#reserved -= 1
-        this.#options.onGone(handling, undefined)
-      }
-      this.#signal.notify()
-      waiting = [...busy]
-      if (waiting.length > 0) await pause(BUSY_RETRY_MS)
-    }
+  /** Releases rows that are not to be claimed for this time. */
+  releaseFor(rows: readonly RowInFlight<Row>[], forMs: number): void {
+    this.release(rows, forMs)
+    const { release } = this.#options.store.table.writes
+    const canDelay = Object.values(release).some((expression) => expression.includes('$delay_ms'))
+    // From a table that cannot make rows wait, the next claim would take the same rows.
+    if (!canDelay) this.#timing.rest(this.#now() + forMs)
   }
 
   /** Something may have become claimable. */
   wake(): void {
     this.#cursor.wake()
-    this.#pace.wake()
+    this.#timing.wake()
     this.#signal.notify()
   }
 
-  /** The next claim is due at once, also when the answer of one that was sent before this says otherwise. */
+  /** The next claim is due at once, also when the answer of one that was sent before says otherwise. */
   claimSoon(): void {
     this.#asked += 1
     this.#claimNow()
@@ -188,12 +176,7 @@ export class SettleAndClaim<Row extends object> {
 
   #claimNow(): void {
     this.#cursor.wake()
-    this.#pace.claimNow()
-  }
-
-  /** Claims nothing for this time, unless something wakes it. */
-  rest(forMs: number): void {
-    this.#pace.rest(this.#now() + forMs)
+    this.#timing.claimNow()
   }
 
   /** Something has changed that may make a turn due. */
@@ -206,44 +189,53 @@ export class SettleAndClaim<Row extends object> {
     await this.#signal.wait(ms)
   }
 
-  async #takeTurns(): Promise<void> {
-    while (!this.#over) {
+  async #takeTurns(slots: Slots<Row>): Promise<void> {
+    while (!this.#isOver) {
       const now = this.#now()
-      const turn = this.#nextTurn(now)
+      const turn = this.#nextTurn(slots, now)
       if (turn === undefined) await this.#signal.wait(this.#idleFor(now))
-      else await this.#take(turn).catch((error: unknown) => this.#trouble('taking a turn', error))
+      else await this.#take(turn, slots).catch((error: unknown) => this.#trouble('taking a turn', error))
     }
   }
 
-  #nextTurn(now: number): Turn<Row> | undefined {
-    if (this.#pace.isBackingOff(now)) return undefined
-    const { batch: most } = this.#options.settings()
+  #nextTurn(slots: Slots<Row>, now: number): Turn<Row> | undefined {
+    if (this.#timing.isBackingOff(now)) return undefined
+    const { gate, settings, store } = this.#options
+    const { batch: most } = settings()
     // What is settled in the same statement makes room at the same moment; what has to wait takes it up.
-    const shares = this.#options.store.canSettleAndClaim ? Math.min(most, this.#settlements.nextSize(now)) : 0
-    const room = this.#options.room() - this.#reserved - (this.#settlements.size - shares)
-    const bytes = this.#options.bytes() - this.#reservedBytes
+    const shared = store.canSettleAndClaim ? Math.min(most, this.#queue.nextSize(now)) : 0
+    const taken = this.#reserved + this.#settler.pending + this.#queue.size - shared
+    const room = (gate.open ? slots.room : 0) - taken
+    const bytes = this.#freeBytes()
     const claimable = bytes <= 0 ? 0 : Math.max(0, Math.min(most, room))
-    const wanted = this.#pace.mayClaim(now) ? claimable : 0
-    const batch = this.#settlementIsDue(now, wanted > 0)
-      ? this.#settling.trusted(this.#settlements.take(most, now), now)
+    const wanted = this.#timing.mayClaim(now) ? claimable : 0
+    const batch = this.#isSettlementDue(slots, now, wanted > 0)
+      ? this.#settler.trusted(this.#queue.take(most, now), now)
       : undefined
     const plan =
       batch === undefined ? this.#claimTurn(wanted, now) : this.#settleTurn(batch, wanted, claimable)
     if (plan === undefined) return undefined
-    const turn = { ...plan, bytes: this.#share(bytes, plan.limit), asked: this.#asked }
-    const leaving = batch?.rows.length ?? 0
-    this.#leaving += leaving
-    this.#reserved += Math.max(leaving, turn.limit)
+    const turn = { ...plan, bytes: this.#shareOf(bytes, plan.limit), asked: this.#asked }
+    const settling = batch?.rows.length ?? 0
+    this.#settling += settling
+    this.#reserved += Math.max(settling, turn.limit)
     if (Number.isFinite(turn.bytes)) this.#reservedBytes += turn.bytes
     // The row that is due now may be one that the next way in turn does not find.
-    if (turn.limit > 0 && this.#pace.began(now)) this.#cursor.wake()
+    if (turn.limit > 0 && this.#timing.claimSent(now)) this.#cursor.wake()
     return turn
   }
 
+  /** Infinite where the table does not declare how large a row is. */
+  #freeBytes(): number {
+    const { store, settings, inFlight } = this.#options
+    if (store.table.bytes === undefined) return Number.POSITIVE_INFINITY
+    return settings().prefetchBytes - inFlight.bytes - this.#reservedBytes
+  }
+
   /** An equal part for each loop that is not claiming yet. */
-  #share(bytes: number, limit: number): number {
+  #shareOf(bytes: number, limit: number): number {
     if (limit === 0) return 0
-    const loops = Math.max(1, this.#options.settings().claimLoops - this.#pace.claims)
+    const loops = Math.max(1, this.#options.settings().claimLoops - this.#timing.claims)
     return Math.max(1, Math.floor(bytes / loops))
   }
 
@@ -252,44 +244,42 @@ export class SettleAndClaim<Row extends object> {
     return room === 0 ? undefined : { batch: undefined, limit: room, groups, continueOnly: false }
   }
 
-  /** Success is settled together with the next claim. Rows of a key are followed by others of it in any case. */
+  /** A batch of `done` rows shares its statement with the next claim, which always includes the next rows of its keys. */
   #settleTurn(batch: SettlementBatch<Row>, wanted: number, claimable: number): Plan<Row> {
-    const shares = this.#options.store.canSettleAndClaim && batch.outcome === SUCCESS
+    const canShare = this.#options.store.canSettleAndClaim && batch.outcome === SUCCESS
     const followers = batch.way === 'key' ? Math.min(claimable, batch.rows.length) : 0
-    // Where there is room for no more than followers, busy keys would have all of it: now and then others come first.
+    // Where there is room for followers only, busy keys would take all of it: now and then others come first.
     const isTight = batch.way === 'key' && claimable <= batch.rows.length
     this.#tightTurns += isTight ? 1 : 0
-    const limit =
-      shares && !(isTight && this.#tightTurns % TURNS_FOR_OTHERS === 0) ? Math.max(wanted, followers) : 0
+    const isTurnOfOthers = isTight && this.#tightTurns % TURNS_BETWEEN_OTHER_KEYS === 0
+    const limit = canShare && !isTurnOfOthers ? Math.max(wanted, followers) : 0
     return { batch, limit, groups: undefined, continueOnly: wanted === 0 }
   }
 
   #openGroups(wanted: number, now: number): { groups: readonly Group[] | undefined; room: number } {
     const { groups } = this.#options
     if (groups === undefined || wanted === 0) return { groups: undefined, room: wanted }
-    const { groups: open, againInMs } = groups.open(wanted)
-    if (againInMs < Infinity) {
-      if (open.length === 0) this.#pace.rest(now + againInMs)
-      else this.#pace.expect(now + againInMs)
+    const { groups: open, recheckInMs } = groups.open(wanted)
+    if (recheckInMs < Infinity) {
+      if (open.length === 0) this.#timing.rest(now + recheckInMs)
+      else this.#timing.expect(now + recheckInMs)
     }
     return { groups: open, room: Math.min(wanted, roomIn(open)) }
   }
 
-  #settlementIsDue(now: number, claiming: boolean): boolean {
-    const settlements = this.#settlements
-    if (settlements.size === 0) return false
-    return (
-      claiming || this.#hurry || settlements.isDue(now, this.#options.settings()) || this.#options.isQuiet()
-    )
+  #isSettlementDue(slots: Slots<Row>, now: number, isClaiming: boolean): boolean {
+    if (this.#queue.size === 0) return false
+    // With nothing in processing there are no others to wait for.
+    return isClaiming || this.#isHurried || slots.isEmpty || this.#queue.isDue(now, this.#options.settings())
   }
 
   #idleFor(now: number): number {
-    if (this.#pace.isBackingOff(now)) return Math.max(1, this.#pace.nextAt(now) - now)
-    const settleAt = this.#settlements.oldestAt + this.#options.settings().settleDelayMs
-    return Math.max(1, Math.min(this.#pace.nextAt(now), settleAt) - now)
+    if (this.#timing.isBackingOff(now)) return Math.max(1, this.#timing.nextAt(now) - now)
+    const settleAt = this.#queue.oldestAt + this.#options.settings().settleDelayMs
+    return Math.max(1, Math.min(this.#timing.nextAt(now), settleAt) - now)
   }
 
-  async #take(turn: Turn<Row>): Promise<void> {
+  async #take(turn: Turn<Row>, slots: Slots<Row>): Promise<void> {
     const { batch, limit, bytes } = turn
     const sent = { sentAt: this.#now() }
     if (batch !== undefined) this.#unanswered.add(sent)
@@ -297,23 +287,27 @@ export class SettleAndClaim<Row extends object> {
       const answer = await this.#ask(turn)
       this.#unanswered.delete(sent)
       if (batch !== undefined) this.#settlementFailed = false
-      if (this.#pace.reached()) this.#options.events.emit('databaseBack', { worker: this.#of.worker })
-      await this.#answered(turn, answer, sent.sentAt)
+      if (this.#timing.succeeded()) this.#options.events.emit('databaseBack', { worker: this.#of.worker })
+      // What was claimed does not wait for what is still to be found out about the batch.
+      this.#claimAnswered(turn, answer, slots, sent.sentAt)
+      await this.#settlementAnswered(turn, answer, sent.sentAt)
+      this.#expectRows(answer)
     } catch (error) {
       this.#failed(error, batch)
     } finally {
       this.#unanswered.delete(sent)
-      const leaving = batch?.rows.length ?? 0
-      this.#leaving -= leaving
-      this.#reserved -= Math.max(leaving, limit)
+      const settling = batch?.rows.length ?? 0
+      this.#settling -= settling
+      this.#reserved -= Math.max(settling, limit)
       if (Number.isFinite(bytes)) this.#reservedBytes -= bytes
-      if (limit > 0) this.#pace.ended()
-      this.#options.onAnswer()
+      if (limit > 0) this.#timing.claimReturned()
+      // Whether handlers may be started can have changed.
+      slots.fill()
       this.#signal.notify()
     }
   }
 
-  /** Sends the statement, and tells those who handed out room for it what was taken. */
+  /** Sends the statement, and tells suspect slot and groups what was claimed of the room they had given. */
   async #ask(turn: Turn<Row>): Promise<Answer<Row>> {
     const { groups } = turn
     const maySuspect = this.#takeSuspectSlot(turn)
@@ -344,7 +338,7 @@ export class SettleAndClaim<Row extends object> {
     return false
   }
 
-  /** There is nothing to claim but, maybe, suspects. */
+  /** There is nothing to claim except, perhaps, suspects. */
   #claimSkippedSuspects(): void {
     if (!this.#skippedSuspects) return
     this.#skippedSuspects = false
@@ -353,7 +347,7 @@ export class SettleAndClaim<Row extends object> {
 
   async #send(turn: Turn<Row>, maySuspect: boolean): Promise<Answer<Row>> {
     const { batch, limit, groups, continueOnly } = turn
-    if (batch !== undefined && limit === 0) return this.#settling.send(batch)
+    if (batch !== undefined && limit === 0) return this.#settler.send(batch)
     const { leaseMs } = this.#options.settings()
     const bytes = Number.isFinite(turn.bytes) ? turn.bytes : undefined
     const request = { limit, leaseMs, groups, bytes, suspects: maySuspect ? 1 : 0 } as const
@@ -365,62 +359,57 @@ export class SettleAndClaim<Row extends object> {
     return this.#cursor.settleAndClaim(way, settlement, request)
   }
 
-  async #answered(turn: Turn<Row>, answer: Answer<Row>, sentAt: number): Promise<void> {
-    const { batch, continueOnly, asked } = turn
+  #claimAnswered(turn: Turn<Row>, answer: Answer<Row>, slots: Slots<Row>, sentAt: number): void {
     const { claimed, trustedUntil = 0, leaseMs = 0, cursor, more = false, drained = false } = answer
-    // What was claimed does not wait for what is still to be found out about the batch.
-    if (claimed !== undefined) {
-      const claim = { ...answer, claimed, trustedUntil, leaseMs, cursor, more }
-      if (!continueOnly) this.#paceAfter({ more, drained })
-      // It was sent before something became claimable, and need not have seen it.
-      if (asked !== this.#asked) this.#claimNow()
-      if (claimed.length > 0) {
-        const durationMs = this.#now() - sentAt
-        this.#options.events.emit('claimed', { ...this.#of, count: claimed.length, full: more, durationMs })
-      }
-      if (claimed.length > 0 || more) this.#options.onClaimed(claim, sentAt)
+    if (claimed === undefined) return
+    const { events, settings, isWoken, gate, inFlight } = this.#options
+    if (!turn.continueOnly)
+      this.#timing.scanned({ more, drained }, this.#now(), { ms: settings().pollMs, woken: isWoken() })
+    // It was sent before something became claimable, and need not have seen it.
+    if (turn.asked !== this.#asked) this.#claimNow()
+    if (claimed.length > 0) {
+      const durationMs = this.#now() - sentAt
+      events.emit('claimed', { ...this.#of, count: claimed.length, full: more, durationMs })
     }
-    if (batch !== undefined) {
-      const { ended = [], fencedOff = [], busy = [], refused = [] } = answer
-      await this.#settling.settled(batch, { ended, fencedOff, busy, refused }, sentAt)
-      // The next rows of these keys are claimable now, and no wake-up tells of them.
-      const mayHaveFollowers = claimed === undefined || (continueOnly && (more || refused.length > 0))
-      if (mayHaveFollowers && batch.way === 'key') this.claimSoon()
+    if (more) slots.sawBacklog()
+    if (claimed.length === 0) return
+    const rows = inFlight.add({ ...answer, claimed, trustedUntil, leaseMs, cursor, more }, sentAt)
+    if (!gate.open) {
+      this.release(rows)
+      return
     }
-    const { dueInMs, fullScanInMs } = answer
-    if (dueInMs !== undefined) this.#pace.expect(this.#now() + dueInMs)
-    if (fullScanInMs !== undefined) this.#pace.expect(this.#now() + fullScanInMs)
+    slots.add(rows)
+    slots.fill()
   }
 
-  #paceAfter(scan: { readonly more: boolean; readonly drained: boolean }): void {
-    const { settings, isWoken } = this.#options
-    this.#pace.found(scan, this.#now(), { ms: settings().pollMs, woken: isWoken() })
+  async #settlementAnswered(turn: Turn<Row>, answer: Answer<Row>, sentAt: number): Promise<void> {
+    const { batch, continueOnly } = turn
+    if (batch === undefined) return
+    const { claimed, more = false, ended = [], fencedOff = [], busy = [], refused = [] } = answer
+    await this.#settler.answered(batch, { ended, fencedOff, busy, refused }, sentAt)
+    // The next rows of these keys are claimable now, and no wake-up says so.
+    const mayHaveFollowers = claimed === undefined || (continueOnly && (more || refused.length > 0))
+    if (mayHaveFollowers && batch.way === 'key') this.claimSoon()
   }
 
-  #settleLater(batch: SettlementBatch<Row>): void {
-    const { length } = batch.rows
-    this.#leaving += length
-    this.#reserved += length
-    setTimeout(() => {
-      this.#leaving -= length
-      this.#reserved -= length
-      this.#settlements.putBack(batch, this.#now())
-      this.#signal.notify()
-    }, BUSY_RETRY_MS)
+  #expectRows({ dueInMs, fullScanInMs }: Answer<Row>): void {
+    if (dueInMs !== undefined) this.#timing.expect(this.#now() + dueInMs)
+    if (fullScanInMs !== undefined) this.#timing.expect(this.#now() + fullScanInMs)
   }
 
-  /** A database that cannot be reached, or takes no writes, is waited for; so is one that is in other trouble. */
+  /** A database that cannot be reached, or takes no writes, is waited for; so is one that fails otherwise. */
   #failed(error: unknown, batch: SettlementBatch<Row> | undefined): void {
-    const { events } = this.#options
-    const away = isUnavailable(error) || isReadOnly(error) || isLeaseholdError(error, 'QUERY_TIMEOUT')
+    const isUnanswered = isUnavailable(error) || isLeaseholdError(error, 'QUERY_TIMEOUT')
+    const isAway = isUnanswered || isReadOnly(error)
     const now = this.#now()
-    const retryInMs = this.#pace.failed(now, away)
+    const retryInMs = this.#timing.failed(now, isAway)
     this.#cursor.wake()
     if (batch !== undefined) {
       this.#settlementFailed = true
-      this.#settlements.putBack(batch, now)
+      if (isUnanswered) for (const row of batch.rows) row.isSettlementUnanswered = true
+      this.#queue.putBack(batch, now)
     }
-    if (away) events.emit('databaseLost', { worker: this.#of.worker, error, retryInMs })
+    if (isAway) this.#options.events.emit('databaseLost', { worker: this.#of.worker, error, retryInMs })
     else this.#trouble(`claiming or settling rows of ${this.#of.table}`, error)
   }
 

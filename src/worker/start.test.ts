@@ -5,8 +5,8 @@ import { WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { leaseTable } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Events } from './events.ts'
-import { listWorkers } from './registry.ts'
-import { startRuntime } from './runtime.ts'
+import { listWorkers } from './registry/registry.ts'
+import { startRuntime } from './process.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -21,14 +21,14 @@ const handle = async (): Promise<void> => Promise.resolve()
 
 it.each(['thread', 'inline'] as const)(
   'a start that a table refuses leaves nothing behind: no session, no worker that others take for alive (%s)',
-  async (lifeline) => {
+  async (heartbeat) => {
     const table = leaseTable({ ...WORK_TABLE, table: 'public.no_such_table' })
-    const id = `refused ${lifeline}`
+    const id = `refused ${heartbeat}`
     await expect(
       startRuntime({
         databaseUrl: url,
-        migrate: false,
-        lifeline,
+        log: false,
+        heartbeat,
         id,
         workers: [{ name: 'jobs', table, handle }],
       }),
@@ -49,7 +49,7 @@ it('a start that cannot reach the database says so, and of a goodbye nothing: no
   await expect(
     startRuntime({
       databaseUrl: nowhere.href,
-      migrate: false,
+      log: false,
       events,
       workers: [{ name: 'jobs', table: leaseTable(WORK_TABLE), handle }],
     }),
@@ -77,7 +77,7 @@ it('a worker is in the registry before its first row is claimed', async () => {
   })
   const runtime = await startRuntime({
     databaseUrl: url,
-    migrate: false,
+    log: false,
     id,
     workers: [
       {

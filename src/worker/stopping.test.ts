@@ -4,7 +4,7 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { door, useWorkers } from '../../test/support/running-worker.ts'
 import { insertJobs, jobs, WORK_DDL } from '../../test/support/work-table.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { listWorkers, type WorkerRow } from './registry.ts'
+import { listWorkers, type WorkerRow } from './registry/registry.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -26,7 +26,7 @@ async function only(): Promise<WorkerRow | undefined> {
 
 describe('a worker that is told to stop while its handlers still run', () => {
   it.each([
-    ['heard by its session, in a thread', { lifeline: 'thread', listen: true }, ['reaper']],
+    ['heard by its session, in a thread', { heartbeat: 'thread', listen: true }, ['reaper']],
     ['heard by its session', { listen: true }, ['reaper']],
     ['heard by polling', { listen: false }, ['reaper']],
     ['without a reaper', { reaper: false }, []],

@@ -1,44 +1,44 @@
 import { LeaseholdError } from '../errors.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
 import type { Database } from '../postgres/database.ts'
+import type { Groups } from './claiming/groups.ts'
+import type { SinkProbe } from './claiming/pausing.ts'
 import type { LogSource } from './context.ts'
 import type { Events } from './events.ts'
-import type { Groups } from './groups.ts'
-import type { Limits } from './limits.ts'
+import type { Maintenance } from './reaper/maintenance.ts'
 import type { WorkerSettings } from './settings.ts'
-import type { SinkProbe } from './sink-probe.ts'
-import type { Upkeep } from './upkeep.ts'
+import type { Limits } from './slots/limits.ts'
 import type { Handler } from './worker.ts'
 
 /** One table to be worked off, and by what. */
 export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   /** The role; also the name of its row in the `settings` table, and what `leasehold.wake(name)` wakes. */
   readonly name: string
-  /** By which it is chosen (`--only`), where it is one of several that belong together. Default: its name. */
+  /** The name by which `--only` chooses it, where several workers belong together. Default: its name. */
   readonly role?: string
   readonly table: LeaseTable
   readonly handle: Handler<Row>
   readonly settings?: Partial<WorkerSettings>
   readonly limits?: Limits<Row>
-  /** For a table with groups: who knows how much room each has. */
+  /** For a table with groups: how much room each has. */
   readonly groups?: Groups<Row>
-  /** Asked now and then whether what the handler sends to has room; claiming pauses while it has not. */
+  /** Asks periodically whether the system that the handler sends to is well; claiming pauses while it is not. */
   readonly probe?: SinkProbe
   /** Its producers call `leasehold.wake(name)`. */
   readonly wake?: boolean
   readonly bucket?: number
-  /** What the table needs now and then; done by the processes that reap it. */
-  readonly upkeep?: Upkeep
-  /** Called before the worker starts: opens what the handler needs. */
+  /** Periodic work on the table; done by the processes that reap it. */
+  readonly maintenance?: Maintenance
+  /** Called before the worker starts, to open what the handler needs. */
   readonly open?: (surroundings: Surroundings) => Promise<void>
-  /** Called once the worker has stopped: closes what its handler has opened. */
+  /** Called once the worker has stopped, to close what was opened. */
   readonly close?: () => Promise<void>
 }
 
 /** Where a worker runs. */
 export interface Surroundings {
   readonly db: Database
-  /** The worker's id. */
+  /** The id of the process. */
   readonly worker: string
   readonly events: Events
   readonly log: LogSource
@@ -48,18 +48,22 @@ export interface RuntimeOptions {
   readonly databaseUrl: string
   readonly workers?: readonly WorkDeclaration<never>[]
   readonly schema?: string
-  /** Unique; made from host, process and chance unless given (RULE-020-032). */
+  /** Unique; made from host, process id and random bytes unless given (RULE-020-032). */
   readonly id?: string
   readonly events?: Events
-  readonly log?: LogSource
+  /**
+   * Where handlers log, and where errors and warnings go that no listener of `events` was given for. Without it they go
+   * to stderr, as one line each; `false` silences them.
+   */
+  readonly log?: LogSource | false
   /** For all workers of this process; each worker's own come first. */
   readonly settings?: Partial<WorkerSettings>
   /** Take back expired leases of these tables. Default true; some process must (RULE-020-020). */
   readonly reaper?: boolean
   /** What is to be reaped besides the tables of `workers`: a process may reap what others work on. */
   readonly reapTables?: readonly (Pick<WorkDeclaration<never>, 'table'> &
-    Partial<Pick<WorkDeclaration<never>, 'name' | 'wake' | 'bucket' | 'upkeep'>>)[]
-  /** Take back the leases of workers whose session is gone. Default true. */
+    Partial<Pick<WorkDeclaration<never>, 'name' | 'wake' | 'bucket' | 'maintenance'>>)[]
+  /** Take back the leases of processes whose session has ended. Default true. */
   readonly eviction?: boolean
   /**
    * LISTEN for wake-ups and settings. Default true; behind a transaction-mode pooler switch it off, or give a
@@ -67,21 +71,23 @@ export interface RuntimeOptions {
    */
   readonly listen?: boolean
   /**
-   * For the one session that listens and by which others see that this worker is alive, when `databaseUrl` is that of
-   * a pooler. Default: `databaseUrl`.
+   * For the one session that listens and by which others see that this process is alive, where `databaseUrl` is that
+   * of a pooler. Default: `databaseUrl`.
    */
   readonly listenUrl?: string
-  /** Where leases are renewed. Default 'thread': a handler that blocks the event loop does not starve it. */
-  readonly lifeline?: 'thread' | 'inline'
+  /** Where leases are renewed. Default 'thread': a handler that blocks the event loop does not delay it. */
+  readonly heartbeat?: 'thread' | 'inline'
+  /** How often the process says in the registry that it is alive. Default 5,000. */
   readonly presenceMs?: number
-  /** The most connections of the pool; two more are the lifeline's (RULE-020-041). Default 10. */
+  /** The most connections of the pool; the heartbeat opens two more (RULE-020-041). Default 10. */
   readonly maxConnections?: number
+  /** Bring Leasehold's schema up to date first. Default false: run `leasehold migrate` when you deploy. */
   readonly migrate?: boolean
 }
 
 const NEEDED_OUTCOMES = ['done', 'retry', 'dead'] as const
 
-/** Each is told from the others by its name, and what its handler returns or throws must have somewhere to go. */
+/** Refuses two workers of one name, and tables that lack an outcome for what a handler may return or throw. */
 export function refuseUnservable(declarations: readonly Pick<WorkDeclaration, 'name' | 'table'>[]): void {
   const names = new Set<string>()
   for (const { name, table } of declarations) {

@@ -6,7 +6,7 @@ import { collect, door, settled, useWorkers } from '../../test/support/running-w
 import { insertJobs, jobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { type AnyEvent, Events } from './events.ts'
-import { dead, SaturatedError } from './outcome.ts'
+import { dead, SaturatedError } from './completion/outcome.ts'
 
 useQuietProcess()
 const { url } = useDatabase()

@@ -5,7 +5,7 @@ import { collect, door, settled, useWorkers } from '../../test/support/running-w
 import { insertJobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Events } from './events.ts'
-import { changeSettings, type SettingsPatch } from './live-settings.ts'
+import { changeSettings, type SettingsPatch } from './registry/stored-settings.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -134,8 +134,8 @@ describe('RULE-020-002: settings that change while it runs', () => {
   })
 
   it.each(['inline', 'thread'] as const)(
-    'a shorter lease is renewed as often as it needs, from its first row on (lifeline: %s)',
-    async (lifeline) => {
+    'a shorter lease is renewed as often as it needs, from its first row on (heartbeat: %s)',
+    async (heartbeat) => {
       const events = new Events()
       const losses: string[] = []
       events.on('lost', ({ reason }) => losses.push(reason))
@@ -147,7 +147,7 @@ describe('RULE-020-002: settings that change while it runs', () => {
             await Promise.race([heard, collect(events, 'renewed', (all) => all.length === 3)])
           },
         },
-        { events, lifeline },
+        { events, heartbeat },
       )
       await idle(events)
       runtime.change('jobs', { leaseMs: 1_200, shutdownTimeoutMs: 500 })

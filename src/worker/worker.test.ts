@@ -5,7 +5,7 @@ import { collect, door, settled, useWorkers } from '../../test/support/running-w
 import { insertJobs, jobs, jobStates, WORK_DDL, type Job } from '../../test/support/work-table.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Events } from './events.ts'
-import { dead, done, PermanentError, retry } from './outcome.ts'
+import { dead, done, PermanentError, retry } from './completion/outcome.ts'
 
 useQuietProcess()
 const { url } = useDatabase()

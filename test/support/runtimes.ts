@@ -27,8 +27,9 @@ export function useRuntimes(databaseUrl: string) {
   ): Promise<Running> => {
     const runtime = await startRuntime({
       databaseUrl,
-      migrate: false,
-      lifeline: 'inline',
+      // Tests listen for the events that they are about.
+      log: false,
+      heartbeat: 'inline',
       ...more,
       events,
       workers: workers.map((worker) => ({ ...worker, settings: { ...SETTINGS, ...worker.settings } })),

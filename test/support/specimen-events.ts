@@ -19,7 +19,7 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
     resumed: { ...of, reason: 'saturated' },
     reaped: { ...row, owner: 'w2', staleMs: 1, evicted: false, exhausted: false },
     dataError: { ...of, verb: 'settle', id: '7', error, retryInMs: 1_000 },
-    upkeepRan: { ...of, done: { published: 1 }, durationMs: 1 },
+    maintenanceRan: { ...of, done: { published: 1 }, durationMs: 1 },
     reaperRan: { worker, recovered: 1, durationMs: 1 },
     reaperFailed: { worker, table: of.table, error },
     workerStarted: { worker, roles: ['emails'] },

@@ -12,7 +12,7 @@ import {
   retry,
   SaturatedError,
   settleAs,
-} from '../../worker/outcome.ts'
+} from '../../worker/completion/outcome.ts'
 import { handlers } from './handlers.ts'
 
 useQuietProcess()

@@ -1,7 +1,7 @@
 /** Events to functions in this process, by their type. */
 import type { AnyPayloads, EventPayloads, OutboxEvent } from '../event.ts'
 import type { Answer, PublishContext, Publisher } from '../publisher.ts'
-import { dead, type Outcome, retry } from '../../worker/outcome.ts'
+import { dead, type Outcome, retry } from '../../worker/completion/outcome.ts'
 import { wholeNumber } from './options.ts'
 import { answerTo, DONE, settled } from './publish-each.ts'
 

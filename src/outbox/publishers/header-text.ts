@@ -1,4 +1,4 @@
-import { PermanentError } from '../../worker/outcome.ts'
+import { PermanentError } from '../../worker/completion/outcome.ts'
 import { percentEncoded } from './cloudevents.ts'
 
 const NAME = /^[\w!#$%&'*+\-.^`|~]+$/

@@ -6,7 +6,7 @@ import { freePort } from '../../../test/support/brokers/port.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { useReceivers } from '../../../test/support/receiver.ts'
 import type { Publisher } from '../publisher.ts'
-import { SaturatedError } from '../../worker/outcome.ts'
+import { SaturatedError } from '../../worker/completion/outcome.ts'
 import { httpPublisher, type HttpPublisherOptions } from './http.ts'
 
 useQuietProcess()

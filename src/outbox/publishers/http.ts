@@ -5,8 +5,8 @@ import type { OutboxEvent } from '../event.ts'
 import { headersOf } from '../headers.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { within } from '../../postgres/deadline.ts'
-import { atATime } from '../../worker/at-a-time.ts'
-import { type Outcome, PermanentError } from '../../worker/outcome.ts'
+import { atATime } from '../../worker/waiting.ts'
+import { type Outcome, PermanentError } from '../../worker/completion/outcome.ts'
 import {
   BINDINGS,
   CLOUDEVENT_BATCH_TYPE,
@@ -20,7 +20,7 @@ import { headerText } from './header-text.ts'
 import { outcomeOf, type WhenRefused } from '../../webhooks/network/answer.ts'
 import { refuse, usableUrl, wholeNumber } from './options.ts'
 import { answerTo, publishEach, settled } from './publish-each.ts'
-import { untilAborted } from '../../worker/until-aborted.ts'
+import { untilAborted } from '../../worker/waiting.ts'
 import { messageOf, unavailable } from './unavailable.ts'
 
 export interface HttpPublisherOptions {

@@ -1,4 +1,4 @@
-import { PermanentError } from '../../worker/outcome.ts'
+import { PermanentError } from '../../worker/completion/outcome.ts'
 import { unavailable } from './unavailable.ts'
 
 const OF_THE_BROKERS = new Set([

@@ -5,12 +5,12 @@
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { within } from '../../postgres/deadline.ts'
-import { type Outcome, retry, SaturatedError } from '../../worker/outcome.ts'
+import { type Outcome, retry, SaturatedError } from '../../worker/completion/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { kafkaMeaning } from './kafka-errors.ts'
 import { refuse, wholeNumber } from './options.ts'
 import { DONE, publishEach } from './publish-each.ts'
-import { untilAborted } from '../../worker/until-aborted.ts'
+import { untilAborted } from '../../worker/waiting.ts'
 import { unavailable } from './unavailable.ts'
 
 export interface KafkaMessage {

@@ -14,7 +14,7 @@ import { useNats } from '../../../test/support/brokers/nats.ts'
 import { publishThroughRestart } from '../../../test/support/brokers/through-restart.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import type { Publisher } from '../publisher.ts'
-import { SaturatedError } from '../../worker/outcome.ts'
+import { SaturatedError } from '../../worker/completion/outcome.ts'
 import { natsPublisher, type NatsPublisherOptions } from './nats.ts'
 
 const nats = useNats()

@@ -6,13 +6,13 @@ import type { NatsConnection, NodeConnectionOptions } from '@nats-io/transport-n
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { within } from '../../postgres/deadline.ts'
-import { PermanentError } from '../../worker/outcome.ts'
+import { PermanentError } from '../../worker/completion/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { headerText } from './header-text.ts'
 import { natsConnection, type NatsLink } from './nats-link.ts'
 import { refuse, wholeNumber } from './options.ts'
 import { publishEach } from './publish-each.ts'
-import { untilAborted } from '../../worker/until-aborted.ts'
+import { untilAborted } from '../../worker/waiting.ts'
 import { unavailable } from './unavailable.ts'
 
 export interface NatsPublisherOptions {

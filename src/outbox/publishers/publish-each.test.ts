@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { outboxEvents } from '../../../test/support/brokers/events.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import type { OutboxEvent } from '../event.ts'
-import { PermanentError, SaturatedError } from '../../worker/outcome.ts'
+import { PermanentError, SaturatedError } from '../../worker/completion/outcome.ts'
 import { publishEach, type Sending } from './publish-each.ts'
 import { unavailable } from './unavailable.ts'
 

@@ -1,8 +1,15 @@
-import { untilAborted } from '../../worker/until-aborted.ts'
+import { untilAborted } from '../../worker/waiting.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { Answer } from '../publisher.ts'
 import { within } from '../../postgres/deadline.ts'
-import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from '../../worker/outcome.ts'
+import {
+  dead,
+  done,
+  type Outcome,
+  PermanentError,
+  retry,
+  SaturatedError,
+} from '../../worker/completion/outcome.ts'
 
 export const DONE: Outcome = done()
 

@@ -7,7 +7,7 @@ import { useRabbit } from '../../../test/support/brokers/rabbit.ts'
 import { publishThroughRestart } from '../../../test/support/brokers/through-restart.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import type { Publisher } from '../publisher.ts'
-import { SaturatedError } from '../../worker/outcome.ts'
+import { SaturatedError } from '../../worker/completion/outcome.ts'
 import { rabbitPublisher, type RabbitPublisherOptions } from './rabbitmq.ts'
 
 const rabbit = useRabbit()

@@ -1,11 +1,11 @@
 /** Events to an exchange of RabbitMQ, persistent, mandatory and confirmed. */
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
-import { PermanentError, type SaturatedError } from '../../worker/outcome.ts'
+import { PermanentError, type SaturatedError } from '../../worker/completion/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { refuse, usableUrl, wholeNumber } from './options.ts'
 import { publishEach } from './publish-each.ts'
-import { untilAborted } from '../../worker/until-aborted.ts'
+import { untilAborted } from '../../worker/waiting.ts'
 import { rabbitConnection, type RabbitChannel, type RabbitConnection } from './rabbitmq-channel.ts'
 import { unavailable } from './unavailable.ts'
 

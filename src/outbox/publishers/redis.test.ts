@@ -7,7 +7,7 @@ import { useRedis } from '../../../test/support/brokers/redis.ts'
 import { publishThroughRestart } from '../../../test/support/brokers/through-restart.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import type { Publisher } from '../publisher.ts'
-import { SaturatedError } from '../../worker/outcome.ts'
+import { SaturatedError } from '../../worker/completion/outcome.ts'
 import { redisPublisher, type RedisPublisherOptions, type RedisStreams } from './redis.ts'
 
 const redis = useRedis()

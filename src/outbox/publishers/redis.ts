@@ -3,13 +3,13 @@ import type { RedisClientOptions } from 'redis'
 
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
-import { PermanentError } from '../../worker/outcome.ts'
+import { PermanentError } from '../../worker/completion/outcome.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { type Connection, dialledConnection, givenConnection } from './connection.ts'
 import { loadClient } from './load-client.ts'
 import { refuse, usableUrl, wholeNumber } from './options.ts'
 import { publishEach } from './publish-each.ts'
-import { untilAborted } from '../../worker/until-aborted.ts'
+import { untilAborted } from '../../worker/waiting.ts'
 import { unavailable } from './unavailable.ts'
 
 /** What is used of a client of the package `redis`: a client, a pool or a cluster. */

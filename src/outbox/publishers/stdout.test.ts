@@ -4,7 +4,7 @@ import { expect, it } from 'vitest'
 
 import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
-import { SaturatedError } from '../../worker/outcome.ts'
+import { SaturatedError } from '../../worker/completion/outcome.ts'
 import { stdoutPublisher } from './stdout.ts'
 
 useQuietProcess()

@@ -6,7 +6,7 @@ import { headersOf } from '../headers.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { BINDINGS, cloudEvent, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
 import { wholeNumber } from './options.ts'
-import { untilAborted } from '../../worker/until-aborted.ts'
+import { untilAborted } from '../../worker/waiting.ts'
 import { unavailable } from './unavailable.ts'
 
 export interface StdoutPublisherOptions {

@@ -1,4 +1,4 @@
-import { SaturatedError } from '../../worker/outcome.ts'
+import { SaturatedError } from '../../worker/completion/outcome.ts'
 
 /** How long claiming pauses when a target does not answer: a broker is back within seconds, or not for a while. */
 const PAUSE_MS = 1_000

@@ -13,7 +13,7 @@ import { enqueue } from '../enqueue/outbox.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { Publisher } from '../publisher.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { done, SaturatedError } from '../../worker/outcome.ts'
+import { done, SaturatedError } from '../../worker/completion/outcome.ts'
 import { webhooksPublisher, type WebhooksPublisherOptions } from './webhooks.ts'
 
 useQuietProcess()

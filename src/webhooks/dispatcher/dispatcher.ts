@@ -4,7 +4,7 @@ import { LEASE_MS } from '../../lease/timing.ts'
 import { packageVersion } from '../../version.ts'
 import type { HandlerContext } from '../../worker/context.ts'
 import { createLoop, type HastenableLoop } from '../../worker/loop.ts'
-import { type Outcome, settleAs } from '../../worker/outcome.ts'
+import { type Outcome, settleAs } from '../../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../../worker/settings.ts'
 import type { Surroundings, WorkDeclaration } from '../../worker/work-declaration.ts'
 import { webhookUpkeep, type WebhookRetention } from '../admin/upkeep.ts'
@@ -88,7 +88,7 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
     ...(retention === false
       ? {}
       : {
-          upkeep: {
+          maintenance: {
             everyMs: UPKEEP_INTERVAL_MS,
             run: async (db, stop) => webhookUpkeep(db, { ...retention, schema }, stop),
           },

@@ -115,7 +115,7 @@ describe('room', () => {
     const { groups, time, rooms } = groupsOf(endpoint('a', { concurrency: 100, rate: 50 }))
     expect(rooms()).toEqual({ a: 1 })
     groups.claimed([{ group: 'a', room: 1 }], [row('a')])
-    expect(groups.open(100)).toEqual({ groups: [], againInMs: 20 })
+    expect(groups.open(100)).toEqual({ groups: [], recheckInMs: 20 })
     time.now += 20
     expect(rooms()).toEqual({ a: 1 })
     time.now += 60_000
@@ -126,13 +126,13 @@ describe('room', () => {
     const { groups, rooms } = groupsOf(endpoint('a', { rate: 1e-300 }))
     expect(rooms()).toEqual({ a: 1 })
     groups.claimed([{ group: 'a', room: 1 }], [row('a')])
-    expect(groups.open(100)).toEqual({ groups: [], againInMs: 3_600_000 })
+    expect(groups.open(100)).toEqual({ groups: [], recheckInMs: 3_600_000 })
   })
 
   it('a paused endpoint has no room, and the next claim is due when the pause ends', () => {
     const { groups, time, rooms } = groupsOf(endpoint('a'))
     groups.pause('a', 500)
-    expect(groups.open(100)).toEqual({ groups: [], againInMs: 500 })
+    expect(groups.open(100)).toEqual({ groups: [], recheckInMs: 500 })
     time.now += 500
     expect(rooms()).toEqual({ a: 10 })
   })
@@ -141,7 +141,7 @@ describe('room', () => {
     const { groups, time, rooms } = groupsOf(endpoint('a'))
     groups.recordFailure('a')
     expect(groups.recordFailure('a')).toMatchObject({ to: 'open' })
-    expect(groups.open(100)).toEqual({ groups: [], againInMs: 100 })
+    expect(groups.open(100)).toEqual({ groups: [], recheckInMs: 100 })
     time.now += 100
     expect(rooms()).toEqual({ a: 1 })
     groups.claimed([{ group: 'a', room: 1 }], [row('a')])

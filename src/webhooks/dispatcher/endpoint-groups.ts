@@ -4,7 +4,7 @@
  */
 import type { Clock } from '../../clock.ts'
 import type { Group } from '../../lease/store.ts'
-import type { Groups, OpenGroups } from '../../worker/groups.ts'
+import type { Groups, OpenGroups } from '../../worker/claiming/groups.ts'
 import type { DeliveryRow } from '../table.ts'
 import { CircuitBreaker, type CircuitBreakerSettings, type CircuitChange } from './circuit-breaker.ts'
 import type { CachedEndpoint, EndpointState } from './endpoint-cache.ts'
@@ -129,7 +129,7 @@ export class EndpointGroups implements Groups<DeliveryRow> {
   }
 
   open(freeSlots: number): OpenGroups {
-    if (this.#suspended) return { groups: [], againInMs: Number.POSITIVE_INFINITY }
+    if (this.#suspended) return { groups: [], recheckInMs: Number.POSITIVE_INFINITY }
     const now = this.#clock.monotonicNow()
     const all = this.#rotated().map((group) => ({ group, ...this.#allowance(group, now) }))
     const inFlight = all.reduce((sum, { group }) => sum + group.inFlight, 0)
@@ -142,23 +142,23 @@ export class EndpointGroups implements Groups<DeliveryRow> {
       ...all.filter(({ group }) => group.inFlight > 0),
     ]
     const groups: Group[] = []
-    let againInMs = Number.POSITIVE_INFINITY
+    let recheckInMs = Number.POSITIVE_INFINITY
     this.#contended = false
     for (const { group, room: allowed, nextAt } of ordered) {
       const fair = (group.inFlight === 0 ? 1 : 0) + (group.mayHaveMore ? each : Math.min(1, each))
       const room = Math.min(allowed, fair)
       if (allowed > fair && (group.mayHaveMore || each === 0)) this.#contended = true
       if (room === 0) {
-        if (group.mayHaveMore) againInMs = Math.min(againInMs, limitWait(nextAt - now))
+        if (group.mayHaveMore) recheckInMs = Math.min(recheckInMs, limitWait(nextAt - now))
       } else if (groups.length < MAX_GROUPS_PER_CLAIM) {
         groups.push({ group: group.id, room })
         group.inFlight += room
         group.tokens -= room
       } else {
-        againInMs = 0
+        recheckInMs = 0
       }
     }
-    return { groups, againInMs }
+    return { groups, recheckInMs }
   }
 
   claimed(groups: readonly Group[], rows: readonly DeliveryRow[], more = false): void {

@@ -4,7 +4,7 @@ import { outboxEvent, outboxEvents, publishContext } from '../../../test/support
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { useReceivers } from '../../../test/support/receiver.ts'
 import type { Answer, Publisher } from '../../outbox/publisher.ts'
-import { SaturatedError } from '../../worker/outcome.ts'
+import { SaturatedError } from '../../worker/completion/outcome.ts'
 import { retryAfterMs } from './answer.ts'
 import { httpPublisher, type HttpPublisherOptions } from '../../outbox/publishers/http.ts'
 

@@ -1,6 +1,6 @@
 import type { OutboxEvent } from '../../../src/outbox/event.ts'
 import type { Publisher } from '../../../src/outbox/publisher.ts'
-import { done, SaturatedError } from '../../../src/worker/outcome.ts'
+import { done, SaturatedError } from '../../../src/worker/completion/outcome.ts'
 import { eventually } from './eventually.ts'
 import { publishContext } from './events.ts'
 

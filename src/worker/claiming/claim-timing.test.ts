@@ -1,0 +1,127 @@
+import { expect, it } from 'vitest'
+import { ClaimTiming } from './claim-timing.ts'
+
+const POLL = { ms: 1_000, woken: false }
+const EMPTY = { more: false, drained: true }
+
+function claim(timing: ClaimTiming, now: number, found = EMPTY, poll = POLL): void {
+  timing.claimSent(0)
+  timing.scanned(found, now, poll)
+  timing.claimReturned()
+}
+
+it('while there are more rows it claims without a pause, and side by side', () => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 0, { more: true, drained: false })
+  timing.claimSent(0)
+  expect(timing.mayClaim(0)).toBe(true)
+})
+
+it('without a backlog it sends one claim at a time', () => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 0, { more: false, drained: false })
+  expect(timing.mayClaim(0)).toBe(true)
+  timing.claimSent(0)
+  expect(timing.mayClaim(0)).toBe(false)
+})
+
+it.each([
+  [0, 1_000],
+  [1, 1_500],
+])(
+  'the next claim of an empty table is due after the poll interval, jittered upwards (chance %d)',
+  (chance, after) => {
+    const timing = new ClaimTiming(() => chance)
+    claim(timing, 0)
+    expect(timing.mayClaim(after - 1)).toBe(false)
+    expect(timing.nextAt(1)).toBe(after)
+    expect(timing.mayClaim(after)).toBe(true)
+  },
+)
+
+it('where wake-ups arrive it polls five times as seldom', () => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 0, EMPTY, { ms: 1_000, woken: true })
+  expect(timing.nextAt(1)).toBe(5_000)
+})
+
+it('after a wake-up it claims at once, and twice more soon after: another transaction may commit a moment later', () => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 0)
+  timing.wake()
+  expect(timing.mayClaim(1)).toBe(true)
+  const after: number[] = []
+  for (let now = 1, i = 0; i < 3; i += 1) {
+    claim(timing, now)
+    after.push(timing.nextAt(now) - now)
+    now = timing.nextAt(now)
+  }
+  expect(after).toEqual([25, 100, 1_000])
+})
+
+it('a database that cannot be reached is left alone for longer each time, up to a limit, and not at all once it answers', () => {
+  const timing = new ClaimTiming(() => 0.999)
+  let now = 0
+  const waits = Array.from({ length: 12 }, () => {
+    const wait = timing.failed(now, true)
+    expect(timing.isBackingOff(now + wait - 1)).toBe(true)
+    expect(timing.mayClaim(now + wait - 1)).toBe(false)
+    expect(timing.nextAt(now)).toBe(now + wait)
+    now += wait
+    expect(timing.isBackingOff(now)).toBe(false)
+    return wait
+  })
+  expect(waits[0]).toBeLessThanOrEqual(200)
+  expect(waits.toSorted((a, b) => a - b)).toEqual(waits)
+  expect(Math.max(...waits)).toBeLessThanOrEqual(5_000)
+  expect(timing.succeeded()).toBe(true)
+  expect(timing.succeeded()).toBe(false)
+  expect(timing.failed(now, true)).toBe(waits[0])
+})
+
+it('a row that is known to become due is claimed then, and not at the next poll', () => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 0)
+  timing.expect(405)
+  timing.expect(310)
+  timing.expect(301)
+  expect(timing.nextAt(1)).toBe(320)
+  expect(timing.mayClaim(319)).toBe(false)
+  expect(timing.mayClaim(320)).toBe(true)
+  timing.claimSent(320)
+  timing.scanned(EMPTY, 320, POLL)
+  timing.claimReturned()
+  expect(timing.nextAt(321)).toBe(420)
+})
+
+it('what is expected does not cut a rest short', () => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 0)
+  timing.expect(100)
+  timing.rest(2_000)
+  expect(timing.nextAt(1)).toBe(2_000)
+  expect(timing.mayClaim(1_999)).toBe(false)
+})
+
+it('a claim tells whether a row has become due that was expected', () => {
+  const timing = new ClaimTiming(() => 0)
+  timing.expect(100)
+  expect(timing.claimSent(99)).toBe(false)
+  timing.claimReturned()
+  expect(timing.claimSent(100)).toBe(true)
+  timing.claimReturned()
+  expect(timing.claimSent(101)).toBe(false)
+})
+
+it('RULE-020-012: it is failing from a failure to the next success, and the next claim is due when the wait is over, whatever made the failed one due', () => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 0)
+  timing.expect(100)
+  timing.claimSent(100)
+  const waitMs = timing.failed(100, false)
+  timing.claimReturned()
+  expect(timing.isFailing).toBe(true)
+  expect(timing.mayClaim(100 + waitMs)).toBe(true)
+  timing.succeeded()
+  expect(timing.isFailing).toBe(false)
+})

@@ -1,0 +1,129 @@
+import { pauseAfter } from '../../postgres/back-off.ts'
+
+/** After a wake-up two further claims follow soon: another transaction may commit a moment later. */
+const CLAIMS_AFTER_WAKE_MS = [25, 100]
+
+/** A worker that is woken by NOTIFY polls only in case a notification is lost. */
+const POLL_FACTOR_WHEN_WOKEN = 5
+
+/** How many moments at which rows become due are remembered, and how close together they may be. */
+const MAX_EXPECTED = 200
+const EXPECTED_STEP_MS = 20
+
+const DATABASE_BACKOFF = { firstMs: 100, longestMs: 5_000 }
+
+/** When to claim: at once while there are more rows, after a poll when there were none, later when nothing answers. */
+export class ClaimTiming {
+  readonly #random: () => number
+  #claims = 0
+  #lastHadMore = true
+  #claimAt = 0
+  #claimsAfterWake: number[] = []
+  /** In ascending order. */
+  #expected: number[] = []
+  #failures = 0
+  #retryAt = 0
+  #wasAway = false
+
+  constructor(random: () => number) {
+    this.#random = random
+  }
+
+  /** While there is a backlog, loops claim concurrently; otherwise one claim at a time finds all there is. */
+  mayClaim(now: number): boolean {
+    const due = now >= this.#claimAt || now >= (this.#expected[0] ?? Number.POSITIVE_INFINITY)
+    return due && now >= this.#retryAt && (this.#claims === 0 || this.#lastHadMore)
+  }
+
+  /** No statement has succeeded since the last one failed. */
+  get isFailing(): boolean {
+    return this.#failures > 0
+  }
+
+  /** The database did not answer, and nothing is sent for a while. */
+  isBackingOff(now: number): boolean {
+    return now < this.#retryAt
+  }
+
+  /** The next moment at which a claim is due without anything happening. */
+  nextAt(now: number): number {
+    const next = Math.max(Math.min(this.#claimAt, this.#expected[0] ?? this.#claimAt), this.#retryAt)
+    return next > now ? next : Number.POSITIVE_INFINITY
+  }
+
+  /** How many claims were sent and not answered yet. */
+  get claims(): number {
+    return this.#claims
+  }
+
+  /** A claim is sent. True when a row has become due that was expected to. */
+  claimSent(now: number): boolean {
+    this.#claims += 1
+    const later = this.#expected.findIndex((at) => at > now)
+    const passed = later === -1 ? this.#expected.length : later
+    this.#expected.splice(0, passed)
+    return passed > 0
+  }
+
+  /** A row becomes due at this moment; a poll might find it much later. */
+  expect(at: number): void {
+    const rounded = Math.ceil(at / EXPECTED_STEP_MS) * EXPECTED_STEP_MS
+    const later = this.#expected.findIndex((known) => known >= rounded)
+    if (later === -1) this.#expected.push(rounded)
+    else if (this.#expected[later] !== rounded) this.#expected.splice(later, 0, rounded)
+    if (this.#expected.length > MAX_EXPECTED) this.#expected.pop()
+  }
+
+  claimReturned(): void {
+    this.#claims -= 1
+  }
+
+  /** With nothing more to claim the next claim is a poll, jittered upwards so that many workers spread out. */
+  scanned(
+    scan: { more: boolean; drained: boolean },
+    now: number,
+    poll: { ms: number; woken: boolean },
+  ): void {
+    this.#lastHadMore = scan.more
+    const pollMs = poll.ms * (poll.woken ? POLL_FACTOR_WHEN_WOKEN : 1) * (1 + this.#random() / 2)
+    this.#claimAt = scan.drained ? now + (this.#claimsAfterWake.shift() ?? pollMs) : 0
+  }
+
+  /** No claim before this. */
+  rest(until: number): void {
+    this.#claimAt = Math.max(this.#claimAt, until)
+    this.#expected = this.#expected.filter((at) => at >= until)
+  }
+
+  /** The next claim is due at once. */
+  claimNow(): void {
+    this.#claimAt = 0
+  }
+
+  wake(): void {
+    this.#claimsAfterWake = [...CLAIMS_AFTER_WAKE_MS]
+    this.#claimAt = 0
+  }
+
+  /**
+   * A statement failed. Returns how long nothing is sent. Then a claim is due, whatever made the failed one due: it also
+   * finds out whether handlers may be started.
+   */
+  failed(now: number, away: boolean): number {
+    this.#failures += 1
+    this.#claimAt = 0
+    this.#wasAway ||= away
+    const retryInMs = pauseAfter(this.#failures, DATABASE_BACKOFF, this.#random)
+    this.#retryAt = now + retryInMs
+    return retryInMs
+  }
+
+  /** A statement succeeded. True when the database could not be reached before. */
+  succeeded(): boolean {
+    const wasAway = this.#wasAway
+    this.#failures = 0
+    this.#retryAt = 0
+    this.#wasAway = false
+    return wasAway
+  }
+}

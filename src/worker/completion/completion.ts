@@ -1,0 +1,108 @@
+import type { LeaseStore } from '../../lease/store.ts'
+import { tableName } from '../../lease/table.ts'
+import type { Clock } from '../../clock.ts'
+import type { PauseGate } from '../claiming/pausing.ts'
+import type { Events } from '../events.ts'
+import { refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
+import type { SettleAndClaim } from '../settle-and-claim.ts'
+import {
+  agrees,
+  attemptOf,
+  type HandlerResult,
+  type Outcome,
+  problemWith,
+  RETURNED_NOTHING,
+  type Settle,
+  SETTLE_AS_DONE,
+  type Verdict,
+  verdictOn,
+  withAllArgs,
+} from './outcome.ts'
+
+export interface CompletionOptions<Row extends object> {
+  readonly store: Pick<LeaseStore<Row>, 'table' | 'owner'>
+  readonly clock: Clock
+  readonly random: () => number
+  readonly events: Events
+  readonly inFlight: RowsInFlight<Row>
+  readonly statements: SettleAndClaim<Row>
+  readonly gate: PauseGate
+}
+
+/** What happens when a handler has returned or thrown: its row is settled, released, or no longer ours. */
+export class Completion<Row extends object> {
+  readonly #options: CompletionOptions<Row>
+  readonly #table: string
+
+  constructor(options: CompletionOptions<Row>) {
+    this.#options = options
+    this.#table = tableName(options.store.table)
+  }
+
+  handlerEnded(row: RowInFlight<Row>, result: HandlerResult): void {
+    const { inFlight, statements } = this.#options
+    inFlight.leaveGroup(row)
+    if (row.settledAs !== undefined && agrees(result, row.settledAs)) {
+      this.#settledByHandler(row, row.settledAs)
+    } else this.#carryOut(row, result, this.#verdictOn(row, result))
+    statements.notify()
+  }
+
+  /** An error in our own code at the end of a handler must not end the process; the reaper recovers the row. */
+  failed(row: RowInFlight<Row>, error: unknown): void {
+    const { store, events, inFlight } = this.#options
+    events.emit('trouble', { worker: store.owner, what: `row ${row.lease.id} of ${this.#table}`, error })
+    inFlight.drop(row)
+  }
+
+  #verdictOn(row: RowInFlight<Row>, result: HandlerResult): Verdict {
+    if (result === RETURNED_NOTHING) return SETTLE_AS_DONE
+    const { store, random, gate } = this.#options
+    const cutShort = gate.isShutFor('stopping') && row.abort?.signal.aborted === true
+    const attempt = attemptOf(row, store.table, random)
+    const verdict = verdictOn(result, attempt, cutShort)
+    if (verdict.verdict !== 'settle') return verdict
+    const problem = problemWith(verdict.outcome, store.table)
+    if (problem === undefined) return { ...verdict, outcome: withAllArgs(verdict.outcome, store.table) }
+    const failed = verdictOn({ ended: 'threw', error: new TypeError(problem) }, attempt, cutShort)
+    return failed.verdict === 'settle'
+      ? { ...failed, outcome: withAllArgs(failed.outcome, store.table) }
+      : failed
+  }
+
+  #carryOut(row: RowInFlight<Row>, result: HandlerResult, verdict: Verdict): void {
+    const { clock, inFlight, statements } = this.#options
+    const now = clock.monotonicNow()
+    if (row.lost !== undefined || !inFlight.isTrusted(row, now)) {
+      inFlight.drop(row, verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release')
+    } else if (verdict.verdict === 'settle') {
+      if (verdict.failure !== undefined) this.#tellFailed(row, verdict)
+      inFlight.finish(row)
+      statements.settle(row, verdict.outcome, now)
+    } else {
+      this.#release(row, verdict.saturatedForMs, result)
+    }
+  }
+
+  /** In a transaction of the handler's own. */
+  #settledByHandler(row: RowInFlight<Row>, { outcome }: Outcome): void {
+    const { store, events, inFlight, statements } = this.#options
+    inFlight.drop(row)
+    // The next row of its key can be claimed now.
+    if (store.table.ordering !== undefined) statements.claimSoon()
+    const ids = [row.lease.id]
+    events.emit('settled', { worker: store.owner, table: this.#table, outcome, ids, durationMs: 0 })
+  }
+
+  #tellFailed(row: RowInFlight<Row>, { outcome: { outcome }, failure: error }: Settle): void {
+    const { events } = this.#options
+    events.emit('failed', { ...refTo(row, this.#table), attempt: row.attempt, outcome, error })
+  }
+
+  /** Downstream has no room: the row goes back without counting an attempt (D9). */
+  #release(row: RowInFlight<Row>, saturatedForMs: number, result: HandlerResult): void {
+    const { gate, statements } = this.#options
+    gate.shut('saturated', saturatedForMs, result.ended === 'threw' ? result.error : undefined)
+    statements.release([row], saturatedForMs)
+  }
+}

@@ -1,0 +1,131 @@
+import { expect, it } from 'vitest'
+import { leaseTable } from '../../lease/index.ts'
+import { DEFAULT_RETRY } from '../../lease/retry-policy.ts'
+import {
+  type Attempt,
+  attemptOf,
+  dead,
+  done,
+  type Outcome,
+  PermanentError,
+  problemWith,
+  retry,
+  SaturatedError,
+  settleAs,
+  verdictOn,
+  withAllArgs,
+} from './outcome.ts'
+
+const FIRST_OF_THREE: Attempt = { attempt: 1, maxAttempts: 3, policy: DEFAULT_RETRY, random: () => 0 }
+
+const TABLE = {
+  table: 'jobs',
+  id: 'id',
+  lease: { owner: 'owner', until: 'until' },
+  claimable: 'true',
+  order: ['id'],
+  onExpiry: 'claimable',
+} as const
+
+function returned(outcome: Outcome | undefined, attempt: Partial<Attempt> = {}, cutShort = false) {
+  return verdictOn({ ended: 'returned', outcome }, { ...FIRST_OF_THREE, ...attempt }, cutShort)
+}
+
+function threw(error: unknown, attempt: Partial<Attempt> = {}, cutShort = false) {
+  return verdictOn({ ended: 'threw', error }, { ...FIRST_OF_THREE, ...attempt }, cutShort)
+}
+
+it('a handler that returns nothing settles as done, and an outcome of the table’s own is passed on', () => {
+  expect(returned(undefined)).toEqual({ verdict: 'settle', outcome: done(), failure: undefined })
+  const own = settleAs('confirmed', { note: 'paid' })
+  expect(returned(own)).toEqual({ verdict: 'settle', outcome: own, failure: undefined })
+})
+
+it('a retry waits for the delay it names, or for the one of the policy', () => {
+  expect(returned(retry({ delayMs: 7, error: 'busy' }))).toMatchObject({
+    outcome: { outcome: 'retry', args: { delay_ms: 7, error: 'busy' } },
+    failure: 'busy',
+  })
+  expect(returned(retry(), { attempt: 2 })).toMatchObject({ outcome: { args: { delay_ms: 2_000 } } })
+})
+
+it('a schedule gives each attempt its own delay, and later attempts the last one', () => {
+  const delays = [1, 2, 3, 4].map((attempt) =>
+    returned(retry(), { attempt, maxAttempts: undefined, policy: [10, 20, 30] }),
+  )
+  expect(delays).toMatchObject([10, 20, 30, 30].map((ms) => ({ outcome: { args: { delay_ms: ms } } })))
+})
+
+it('a thrown value of any kind is a retry by the policy', () => {
+  const error = new TypeError('no such field')
+  expect(threw(error)).toEqual({
+    verdict: 'settle',
+    outcome: { outcome: 'retry', args: { delay_ms: 1_000, error: 'TypeError: no such field' } },
+    failure: error,
+  })
+  expect(threw('text')).toMatchObject({ outcome: { outcome: 'retry', args: { error: 'text' } } })
+  expect(threw(undefined)).toMatchObject({ outcome: { outcome: 'retry', args: { error: null } } })
+})
+
+it('LIFE-08: a row is dead when its last attempt fails, whether the retry names a delay or not, and not before', () => {
+  expect(threw(new Error('no'), { attempt: 2 })).toMatchObject({ outcome: { outcome: 'retry' } })
+  const last = { outcome: { outcome: 'dead', args: { error: 'Error: no' } } }
+  expect(threw(new Error('no'), { attempt: 3 })).toMatchObject(last)
+  expect(returned(retry({ delayMs: 5, error: new Error('no') }), { attempt: 3 })).toMatchObject(last)
+  expect(threw(new Error('no'), { attempt: 99, maxAttempts: undefined })).toMatchObject({
+    outcome: { outcome: 'retry' },
+  })
+  expect(returned(done(), { attempt: 99 })).toMatchObject({ outcome: done() })
+})
+
+it('LIFE-08: a PermanentError and a returned dead() make a row dead at once', () => {
+  expect(threw(new PermanentError('gone'))).toMatchObject({
+    outcome: { outcome: 'dead', args: { error: 'PermanentError: gone' } },
+  })
+  expect(returned(dead('gone'))).toMatchObject({ outcome: dead('gone'), failure: 'gone' })
+})
+
+it('RULE-020-042: a SaturatedError releases the row and says for how long claiming pauses, even at the last attempt', () => {
+  expect(threw(new SaturatedError(500), { attempt: 3 })).toEqual({ verdict: 'release', saturatedForMs: 500 })
+})
+
+it('RULE-020-030, D9: an error of a handler that was told to stop counts an attempt, does not make the row dead, and lets it be claimed at once', () => {
+  expect(threw(new Error('aborted'), { attempt: 3 }, true)).toMatchObject({
+    verdict: 'settle',
+    outcome: { outcome: 'retry', args: { delay_ms: 0, error: 'Error: aborted' } },
+  })
+  expect(returned(done(), {}, true)).toMatchObject({ verdict: 'settle', outcome: done() })
+})
+
+it('an outcome that the table does not declare, or that lacks a declared argument, is a problem', () => {
+  const { outcomes } = leaseTable({
+    ...TABLE,
+    outcomes: {
+      done: { set: {} },
+      paid: { set: { amount: '$amount' }, args: { amount: 'int' } },
+      retry: { set: { reason: '$error', code: '$code' }, args: { error: 'text', code: 'int' } },
+    },
+  })
+  const table = { outcomes }
+  expect(problemWith(done(), table)).toBeUndefined()
+  expect(problemWith(settleAs('lost'), table)).toContain(
+    'which the table does not declare: it has done, paid, retry',
+  )
+  expect(problemWith(settleAs('paid'), table)).toContain('without its argument amount')
+  expect(problemWith(settleAs('paid', { amount: null }), table)).toBeUndefined()
+  // The worker gives these by itself, and what it cannot know is null.
+  expect(problemWith(retry({ error: 'no' }), table)).toBeUndefined()
+  expect(withAllArgs(retry({ error: 'no' }), table).args).toEqual({ error: 'no', code: null })
+})
+
+it('LIFE-08: the maximum of attempts is a number of the declaration or a column of the row, and may be absent', () => {
+  const row = { max_attempts: 4 }
+  const maxOf = (attempts: { column: string; max?: number | string } | undefined, of: object = row) =>
+    attemptOf({ row: of, attempt: 2 }, leaseTable({ ...TABLE, ...(attempts && { attempts }) }), Math.random)
+  expect(maxOf({ column: 'attempts', max: 7 })).toMatchObject({ attempt: 2, maxAttempts: 7 })
+  expect(maxOf({ column: 'attempts', max: 'max_attempts' })).toMatchObject({ maxAttempts: 4 })
+  expect(
+    maxOf({ column: 'attempts', max: 'max_attempts' }, { max_attempts: null }).maxAttempts,
+  ).toBeUndefined()
+  expect(maxOf(undefined).maxAttempts).toBeUndefined()
+})

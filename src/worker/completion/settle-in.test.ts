@@ -1,0 +1,141 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { settled, useWorkers } from '../../../test/support/running-worker.ts'
+import { insertJobs, jobs, WORK_DDL, WORK_TABLE, type Job } from '../../../test/support/work-table.ts'
+import { leaseTable, openLeaseStore } from '../../lease/index.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import type { HandlerContext } from '../context.ts'
+import { Events } from '../events.ts'
+import { retry } from './outcome.ts'
+
+useQuietProcess()
+const { url } = useDatabase()
+const run = useWorkers(url)
+const db = openDatabase({ url })
+
+beforeAll(async () => {
+  await db.query({ text: WORK_DDL })
+})
+beforeEach(async () => {
+  await db.query({ text: 'truncate public.jobs, public.runs restart identity' })
+})
+afterAll(async () => db.close())
+
+async function only(): Promise<Job | undefined> {
+  return (await jobs(db))[0]
+}
+
+/** In how many seconds the only row is due again. */
+async function dueIn(): Promise<number> {
+  const { rows } = await db.query<{ s: number }>({
+    text: 'select extract(epoch from available_at - now())::float8 as s from public.jobs',
+  })
+  return rows[0]?.s ?? Number.NaN
+}
+
+/** Something that must happen together with the settlement, or not at all. */
+async function effect(tx: Queryable, { id, token }: HandlerContext<Job>): Promise<void> {
+  await tx.query({
+    text: `insert into public.runs (job, token, worker) values ($1, $2, 'effect')`,
+    values: [id, String(token)],
+  })
+}
+
+async function effects(): Promise<object[]> {
+  return (await db.query({ text: 'select job, token from public.runs' })).rows
+}
+
+describe('settleIn', () => {
+  it('LIFE-12: commits with the transaction of the handler', async () => {
+    const events = new Events()
+    const over = settled(events, 1)
+    await insertJobs(db, 1)
+    const handle = async (context: HandlerContext<Job>): Promise<void> =>
+      db.transaction(async (tx) => {
+        await effect(tx, context)
+        await context.settleIn(tx)
+      })
+    await run({ handle }, { events })
+    await over
+    expect(await only()).toMatchObject({ status: 'DONE', attempts: 0, claimed_by: null })
+    expect(await effects()).toEqual([{ job: '1', token: '1' }])
+  })
+
+  it('rolls back with it, and the error counts', async () => {
+    const events = new Events()
+    const over = settled(events, 1)
+    await insertJobs(db, 1)
+    const handle = async (context: HandlerContext<Job>): Promise<void> =>
+      db.transaction(async (tx) => {
+        await effect(tx, context)
+        await context.settleIn(tx)
+        throw new Error('after all not')
+      })
+    await run({ handle, retry: { firstMs: 60_000 } }, { events })
+    await over
+    expect(await only()).toMatchObject({ status: 'PENDING', attempts: 1, last_error: 'Error: after all not' })
+    expect(await effects()).toEqual([])
+  })
+
+  it('settles as any outcome, and a retry without a delay gets the policy’s', async () => {
+    const events = new Events()
+    const over = settled(events, 1)
+    await insertJobs(db, 1)
+    const handle = async (context: HandlerContext<Job>): Promise<void> =>
+      db.transaction(async (tx) => context.settleIn(tx, retry({ error: 'later' })))
+    await run({ handle, retry: { firstMs: 40_000, jitter: 0 } }, { events })
+    await over
+    expect(await only()).toMatchObject({ status: 'PENDING', attempts: 1, last_error: 'later' })
+    expect(await dueIn()).toBeGreaterThan(30)
+  })
+
+  it('RULE-020-003: throws FENCED_OFF when the lease was taken, so that the effects of that run never happened', async () => {
+    const events = new Events()
+    const over = settled(events, 1)
+    const fencedOff = events.next('fencedOff')
+    const reaper = await openLeaseStore(db, leaseTable(WORK_TABLE), { owner: 'reaper' })
+    const errors: unknown[] = []
+    await insertJobs(db, 1)
+    const handle = async (context: HandlerContext<Job>): Promise<void> => {
+      if (context.attempt === 1) await reaper.reap({ ownedBy: 'slow' })
+      try {
+        await db.transaction(async (tx) => {
+          await effect(tx, context)
+          await context.settleIn(tx)
+        })
+      } catch (error) {
+        errors.push(error)
+        throw error
+      }
+    }
+    await run({ handle }, { events, id: 'slow' })
+    await over
+    expect(errors).toMatchObject([{ code: 'FENCED_OFF', message: expect.stringContaining('token 1') }])
+    expect(await fencedOff).toMatchObject({ id: '1', token: 1n, worker: 'slow' })
+    expect(await only()).toMatchObject({ status: 'DONE', attempts: 1, lock_token: '2' })
+    expect(await effects()).toEqual([{ job: '1', token: '2' }])
+  })
+
+  it('WH-FR-001-AC3: a handler that goes on after it has settled has not lost its row', async () => {
+    const events = new Events()
+    const over = Promise.race([settled(events, 1), events.next('fencedOff')])
+    const losses: string[] = []
+    for (const type of ['lost', 'aborted', 'fencedOff'] as const) events.on(type, () => losses.push(type))
+    await insertJobs(db, 1)
+    const handle = async (context: HandlerContext<Job>): Promise<void> => {
+      const { signal } = context
+      await db.transaction(async (tx) => context.settleIn(tx))
+      const renewalHasLooked = events.next('renewed', ({ count }) => count === 0)
+      await renewalHasLooked
+      // What the renewal found travels after its own event.
+      await new Promise((resolve) => setImmediate(resolve))
+      signal.throwIfAborted()
+    }
+    await run({ handle, settings: { leaseMs: 1_000 } }, { events })
+    await over
+    expect(losses).toEqual([])
+    expect(await only()).toMatchObject({ status: 'DONE', attempts: 0 })
+  })
+})

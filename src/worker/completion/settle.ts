@@ -1,0 +1,197 @@
+import { setTimeout as pause } from 'node:timers/promises'
+import type { Clock } from '../../clock.ts'
+import type { Lease } from '../../lease/lease.ts'
+import type { Ended, LeaseStore } from '../../lease/store.ts'
+import { tableName } from '../../lease/table.ts'
+import type { ClaimTiming } from '../claiming/claim-timing.ts'
+import type { Events } from '../events.ts'
+import type { RowInFlight, RowsInFlight } from '../rows-in-flight.ts'
+import type { Signal } from '../waiting.ts'
+import { only, type SettlementBatch, settlementOf, type SettlementQueue } from './settlement-queue.ts'
+
+/** A row that another session has locked is settled or released after this time, if it is free by then. */
+const LOCKED_ROW_RETRY_MS = 200
+
+export interface SettlerOptions<Row extends object> {
+  readonly store: LeaseStore<Row>
+  readonly clock: Clock
+  readonly events: Events
+  readonly inFlight: RowsInFlight<Row>
+  readonly queue: SettlementQueue<Row>
+  readonly timing: ClaimTiming
+  /** Notified when rows are no longer in flight, or are back in the queue. */
+  readonly signal: Signal
+  /** Whether a reaper declared this process dead after this moment, and may have taken its leases back. */
+  readonly wasDeclaredDead: (since: number) => Promise<boolean>
+}
+
+/** Settles and releases rows, and decides what happens to each by the answer of the database. */
+export class Settler<Row extends object> {
+  readonly #options: SettlerOptions<Row>
+  readonly #of: { readonly worker: string; readonly table: string }
+  #pending = 0
+
+  constructor(options: SettlerOptions<Row>) {
+    this.#options = options
+    this.#of = { worker: options.store.owner, table: tableName(options.store.table) }
+  }
+
+  /** Rows that are being released, or wait because another session has locked them. */
+  get pending(): number {
+    return this.#pending
+  }
+
+  /** The batch without the rows whose lease can no longer be trusted: those are not settled (D8). */
+  trusted(batch: SettlementBatch<Row> | undefined, now: number): SettlementBatch<Row> | undefined {
+    const { inFlight } = this.#options
+    if (batch === undefined || batch.rows.every((row) => inFlight.isTrusted(row, now))) return batch
+    for (const row of batch.rows) if (!inFlight.isTrusted(row, now)) inFlight.drop(row, batch.outcome)
+    const trusted = only(batch, (row) => inFlight.isTrusted(row, now))
+    return trusted.rows.length === 0 ? undefined : trusted
+  }
+
+  async send(batch: SettlementBatch<Row>): Promise<Ended> {
+    const { leases, ...args } = settlementOf(batch)
+    return this.#options.store.settle(batch.outcome, leases, args)
+  }
+
+  /** Each row of the batch was settled, fenced off, locked by another session, or stopped by a data error. */
+  async answered(batch: SettlementBatch<Row>, answer: Ended, sentAt: number): Promise<void> {
+    const { inFlight } = this.#options
+    const busy = new Set(answer.busy)
+    this.#tellRefused('settle', answer.refused)
+    const otherwise = await this.#settleOtherwise(batch, answer.fencedOff)
+    for (const lease of otherwise.busy) busy.add(lease)
+    if (busy.size > 0) this.#retryLocked(only(batch, ({ lease }) => busy.has(lease)))
+    const written = await this.#writtenBefore(batch, otherwise.fencedOff)
+    const fencedOff = new Set(otherwise.fencedOff.filter((lease) => !written.includes(lease)))
+    for (const row of batch.rows) {
+      if (!busy.has(row.lease)) inFlight.drop(row, fencedOff.has(row.lease) ? batch.outcome : undefined)
+    }
+    const settled = written.length === 0 ? answer.ended : [...answer.ended, ...written]
+    if (settled.length === 0) return
+    this.#expectRetries(batch)
+    this.#tellSettled(batch.outcome, settled, sentAt)
+  }
+
+  /**
+   * Rows that were not settled may still be ours: the condition of the outcome (`when`) no longer holds. Those get the
+   * outcome that it names for this case. Returns the leases that are really fenced off, and those to be tried later.
+   */
+  async #settleOtherwise(
+    batch: SettlementBatch<Row>,
+    fencedOff: readonly Lease[],
+  ): Promise<Pick<Ended, 'fencedOff' | 'busy'>> {
+    const { store } = this.#options
+    const otherwise = store.table.outcomes[batch.outcome]?.otherwise
+    if (otherwise === undefined || fencedOff.length === 0) return { fencedOff, busy: [] }
+    const sentAt = this.#now()
+    try {
+      const answer = await store.settle(otherwise, fencedOff)
+      this.#tellRefused('settle', answer.refused)
+      if (answer.ended.length > 0) this.#tellSettled(otherwise, answer.ended, sentAt)
+      return answer
+    } catch (error) {
+      this.#trouble(`settling rows of ${this.#of.table} as ${otherwise}`, error)
+      return { fencedOff: [], busy: fencedOff }
+    }
+  }
+
+  /**
+   * The leases among those fenced off that an earlier settlement has ended, whose answer was lost on the way: sent once
+   * more, it finds that the lease is over. While a lease is trusted it cannot have expired, so only a reaper that took
+   * this process for dead could have ended it instead.
+   */
+  async #writtenBefore(batch: SettlementBatch<Row>, fencedOff: readonly Lease[]): Promise<readonly Lease[]> {
+    const unanswered = batch.rows.filter((row) => row.isSettlementUnanswered && fencedOff.includes(row.lease))
+    if (unanswered.length === 0) return []
+    const claimedAt = Math.min(...unanswered.map((row) => row.claimedAt))
+    try {
+      if (await this.#options.wasDeclaredDead(claimedAt)) return []
+    } catch (error) {
+      this.#trouble(`finding out whether rows of ${this.#of.table} were settled`, error)
+      return []
+    }
+    return unanswered.map(({ lease }) => lease)
+  }
+
+  /** Rows go back untouched. If the release does not reach the database, the reaper finds them. */
+  release(rows: readonly RowInFlight<Row>[], delayMs: number): void {
+    this.#pending += rows.length
+    this.#releaseAll(rows, delayMs).catch((error: unknown) => this.#trouble('releasing rows', error))
+  }
+
+  /** A row that another session has locked goes back when it is free: it is not to lose an attempt to that (D9). */
+  async #releaseAll(rows: readonly RowInFlight<Row>[], delayMs: number): Promise<void> {
+    const { inFlight, signal } = this.#options
+    let waiting = rows
+    while (waiting.length > 0) {
+      const locked = await this.#sendRelease(waiting, delayMs)
+      for (const row of waiting) {
+        if (locked.has(row)) continue
+        this.#pending -= 1
+        inFlight.drop(row)
+      }
+      signal.notify()
+      waiting = [...locked]
+      if (waiting.length > 0) await pause(LOCKED_ROW_RETRY_MS)
+    }
+  }
+
+  /** Returns the rows that another session has locked, as long as they are ours. */
+  async #sendRelease(
+    rows: readonly RowInFlight<Row>[],
+    delayMs: number,
+  ): Promise<ReadonlySet<RowInFlight<Row>>> {
+    const { store, events, inFlight } = this.#options
+    try {
+      const leases = rows.map(({ lease }) => lease)
+      const { ended, busy, refused } = await store.release(leases, delayMs)
+      this.#tellRefused('release', refused)
+      if (ended.length > 0) events.emit('released', { ...this.#of, ids: ended.map(({ id }) => id) })
+      const now = this.#now()
+      return new Set(rows.filter((row) => busy.includes(row.lease) && inFlight.isTrusted(row, now)))
+    } catch (error) {
+      this.#trouble(`releasing rows of ${this.#of.table}`, error)
+      return new Set()
+    }
+  }
+
+  #retryLocked(batch: SettlementBatch<Row>): void {
+    const { queue, signal } = this.#options
+    this.#pending += batch.rows.length
+    setTimeout(() => {
+      this.#pending -= batch.rows.length
+      queue.putBack(batch, this.#now())
+      signal.notify()
+    }, LOCKED_ROW_RETRY_MS)
+  }
+
+  /** Their leases expire, and an attempt is counted then. */
+  #tellRefused(verb: 'settle' | 'release', refused: Ended['refused']): void {
+    for (const { lease, error } of refused)
+      this.#options.events.emit('dataError', { ...this.#of, verb, id: lease.id, error })
+  }
+
+  /** A row that is to be retried after a while is claimed then, and not at the next poll. */
+  #expectRetries({ args = [] }: SettlementBatch<Row>): void {
+    const delays = new Set(args.map((one) => one['delay_ms']))
+    for (const delay of delays)
+      if (typeof delay === 'number') this.#options.timing.expect(this.#now() + delay)
+  }
+
+  #tellSettled(outcome: string, ended: readonly Lease[], sentAt: number): void {
+    const { events } = this.#options
+    if (!events.wanted('settled')) return
+    const ids = ended.map(({ id }) => id)
+    events.emit('settled', { ...this.#of, outcome, ids, durationMs: this.#now() - sentAt })
+  }
+
+  #trouble(what: string, error: unknown): void {
+    this.#options.events.emit('trouble', { ...this.#of, what, error })
+  }
+
+  #now(): number {
+    return this.#options.clock.monotonicNow()
+  }
+}

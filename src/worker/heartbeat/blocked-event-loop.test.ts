@@ -1,0 +1,99 @@
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { useProcesses } from '../../../test/support/processes.ts'
+import { insertJobs, jobs, WORK_DDL } from '../../../test/support/work-table.ts'
+import { startWorker } from '../../../test/support/worker-process.ts'
+import { openDatabase } from '../../postgres/database.ts'
+
+const { url } = useDatabase()
+const processes = useProcesses()
+const db = openDatabase({ url })
+
+beforeAll(async () => {
+  await db.query({ text: WORK_DDL })
+  // The table tells of every claim, by the clock that leases go by.
+  await db.query({
+    text: `
+      create function public.note_claim() returns trigger language plpgsql as $$ begin
+        insert into public.runs (job, token, worker) values (new.id, new.lock_token, new.claimed_by);
+        return null; end $$;
+      create trigger note_claim after update on public.jobs for each row
+        when (new.lock_token > old.lock_token) execute function public.note_claim()`,
+  })
+})
+beforeEach(async () => {
+  await db.query({ text: 'truncate public.jobs, public.runs' })
+})
+afterAll(async () => db.close())
+
+const LEASE_MS = 2_000
+const SETTINGS = { leaseMs: LEASE_MS, reaperIntervalMs: 200, pollMs: 50 }
+
+it('RULE-020-010, WH-FR-001-N: while a handler blocks the event loop for longer than two leases, neither its row nor its neighbours’ are lost', async () => {
+  const neighbours = await insertJobs(db, 5, 'hold')
+  const [blocker] = await insertJobs(db, 1, 'block')
+  const blocked = startWorker(processes, {
+    databaseUrl: url,
+    settings: SETTINGS,
+    runtime: { id: 'blocked', reaper: false },
+    blockMs: 2.2 * LEASE_MS,
+    tell: ['started', 'lost', 'fencedOff', 'settled'],
+  })
+  for (const id of neighbours) await blocked.heard('holding', (line) => line['id'] === id)
+  await blocked.heard('blocking')
+  // It takes whatever is free for a moment.
+  const other = startWorker(processes, {
+    databaseUrl: url,
+    settings: SETTINGS,
+    runtime: { id: 'other' },
+    tell: ['claimed', 'reaped'],
+  })
+  await other.heard('up')
+  await blocked.heard('unblocked')
+  blocked.send('finish')
+  for (const id of [...neighbours, blocker])
+    await blocked.heard('settled', (line) => (line['ids'] as unknown[]).includes(id))
+  expect(await blocked.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  expect(await other.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  expect([...blocked.all('lost'), ...blocked.all('fencedOff'), ...other.all('reaped')]).toEqual([])
+  expect(other.all('claimed')).toEqual([])
+  expect(await jobs(db)).toMatchObject(
+    Array.from({ length: 6 }, () => ({ status: 'DONE', attempts: 0, lock_token: '1' })),
+  )
+})
+
+it('RULE-020-051: a handler that blocks for longer than three leases keeps its row for three leases, then loses it, and what it returns is not written', async () => {
+  const [blocker] = await insertJobs(db, 1, 'block')
+  const blocked = startWorker(processes, {
+    databaseUrl: url,
+    settings: SETTINGS,
+    runtime: { id: 'blocked', reaper: false },
+    blockMs: 4 * LEASE_MS,
+    tell: ['fencedOff', 'settled'],
+  })
+  await blocked.heard('blocking')
+  const heir = startWorker(processes, {
+    databaseUrl: url,
+    settings: SETTINGS,
+    runtime: { id: 'heir' },
+    blockMs: 0,
+    tell: ['settled', 'reaped'],
+  })
+  await heir.heard('settled', (line) => (line['ids'] as unknown[]).includes(blocker))
+  // Not from an event: the one that was stuck is told when it moves again, and that is long after.
+  expect(blocked.all('unblocked')).toEqual([])
+  expect(await blocked.heard('fencedOff')).toMatchObject({ id: blocker, token: '1', outcome: 'done' })
+  expect(await blocked.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  expect(await heir.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  expect(blocked.all('settled')).toEqual([])
+  expect(await jobs(db)).toMatchObject([{ status: 'DONE', attempts: 1, lock_token: '2' }])
+
+  const { rows } = await db.query<{ worker: string; after: number }>({
+    text: `select worker, 1000 * extract(epoch from at - min(at) over ())::float8 as after from public.runs order by at`,
+  })
+  expect(rows.map(({ worker }) => worker)).toEqual(['blocked', 'heir'])
+  const taken = rows[1]?.after ?? 0
+  // Less the rounding of the last renewal, an eighth of a heartbeat, and the way of the first claim.
+  expect(taken).toBeGreaterThan(3 * LEASE_MS - 250)
+  expect(taken).toBeLessThan(3 * LEASE_MS + SETTINGS.reaperIntervalMs + 1_500)
+})

@@ -1,0 +1,122 @@
+import { Listener } from '../../postgres/listener.ts'
+import type { Statement } from '../../postgres/queryable.ts'
+import { createLoop, type Loop } from '../loop.ts'
+import { presence, type PresenceRow, stopped } from '../registry/registry.ts'
+import type { FromHeartbeat, HeartbeatConfig, Port, ToHeartbeat } from './messages.ts'
+import type { Renewals } from './renewal.ts'
+
+const WAKE_CHANNEL = 'leasehold_wake'
+const SETTINGS_CHANNEL = 'leasehold_settings'
+
+/**
+ * What shows others that a process is alive: the renewal of its leases and its presence in the registry. It also listens
+ * for wake-ups. It runs in a thread of its own with connections of its own, so that a handler that blocks the event loop
+ * of the process starves none of them.
+ *
+ * A process claims nothing before it is in the registry, so that comes first: the code of the renewals is loaded later.
+ */
+export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, FromHeartbeat>): void {
+  const { schema } = config
+  let { worker } = config
+  const tell = (message: FromHeartbeat): void => port.post(message)
+  let inFlight = 0
+  /** The registry may know of this process. */
+  let isRegistered = false
+  let loading: Promise<Renewals> | undefined
+
+  function sayPresent(backendPid: number | undefined): Statement {
+    isRegistered = true
+    return presence(schema, worker, inFlight, backendPid)
+  }
+
+  /** The session that listens is also the one by which others see that this process is alive. */
+  const listener = new Listener({
+    url: config.listenUrl,
+    applicationName: `leasehold ${worker.id}`.slice(0, 63),
+    channels: [WAKE_CHANNEL, SETTINGS_CHANNEL],
+    probeIntervalMs: config.presenceMs,
+    probe: sayPresent,
+    onProbe: (rows) => tellPresent(rows),
+    onNotification: (channel, name) =>
+      tell(channel === WAKE_CHANNEL ? { type: 'woken', name } : { type: 'settingsChanged', name }),
+    onEvent: (event) =>
+      tell(event.type === 'listening' ? { type: 'listening' } : { type: 'notListening', error: event.error }),
+  })
+  const presenceLoop = createLoop({
+    name: 'presence',
+    work: async () => {
+      const { db } = await loaded()
+      tellPresent((await db.query(sayPresent(undefined))).rows)
+    },
+    pauseMs: () => config.presenceMs,
+    onError: (error) => tell({ type: 'trouble', what: 'updating the registry', error }),
+  })
+  const alive: Pick<Loop, 'start' | 'stop'> = config.listen ? listener : presenceLoop
+
+  async function load(): Promise<Renewals> {
+    const part = await import('./renewal.ts')
+    return new part.Renewals(config, tell)
+  }
+
+  function loaded(): Promise<Renewals> {
+    loading ??= load()
+    return loading
+  }
+
+  /** Calls are carried out in their order, whether the code is loaded yet or not. */
+  function renewals(what: string, work: (renewals: Renewals) => Promise<void> | void): void {
+    loaded()
+      .then(work)
+      .catch((error: unknown) => tell({ type: 'trouble', what, error }))
+  }
+
+  function tellPresent(rows: readonly object[]): void {
+    tell({ type: 'present' })
+    // These are the columns that the statement of `presence` returns.
+    if ((rows as readonly PresenceRow[]).some(({ had_died }) => had_died)) returned()
+  }
+
+  /** Declared dead: other workers may hold the rows by now, and the handlers are to be told at once. */
+  function returned(): void {
+    tell({ type: 'returned' })
+    renewals('hastening renewals', (all) => all.hasten())
+  }
+
+  async function stop(all: Renewals): Promise<void> {
+    await all.stop()
+    await alive.stop()
+    try {
+      // A process that never registered has nothing to update, and may not reach the database at all.
+      if (isRegistered) await all.db.query(stopped(schema, worker.id))
+    } catch (error) {
+      tell({ type: 'trouble', what: 'registering that this process has stopped', error })
+    }
+    await all.db.close()
+    tell({ type: 'stopped' })
+  }
+
+  port.onMessage((message) => {
+    switch (message.type) {
+      case 'serve':
+        renewals(`serving ${message.name}`, (all) => all.serve(message))
+        break
+      case 'hold':
+        renewals(`holding rows of ${message.name}`, (all) => all.hold(message))
+        break
+      case 'timing':
+        renewals(`timing ${message.name}`, (all) => all.change(message))
+        break
+      case 'inFlight':
+        inFlight = message.count
+        break
+      case 'stopping':
+        worker = { ...worker, roles: worker.roles.filter((role) => role === 'reaper') }
+        break
+      case 'stop':
+        renewals('stopping the heartbeat', stop)
+        break
+    }
+  })
+  alive.start()
+  tell({ type: 'ready' })
+}

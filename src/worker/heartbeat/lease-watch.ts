@@ -1,0 +1,99 @@
+import type { Clock } from '../../clock.ts'
+import type { LeaseStore } from '../../lease/store.ts'
+import type { PauseGate } from '../claiming/pausing.ts'
+import type { Events, LossReason } from '../events.ts'
+import { abort, type AbortReason, refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
+import type { SettleAndClaim } from '../settle-and-claim.ts'
+import type { WorkerSettings } from '../settings.ts'
+import type { Slots } from '../slots/slots.ts'
+import type { HeldRow } from './held-rows.ts'
+import { MAX_HOLD_LEASES } from './renewal.ts'
+
+export interface LeaseWatchOptions<Row extends object> {
+  readonly table: string
+  readonly store: Pick<LeaseStore<Row>, 'owner'>
+  readonly clock: Clock
+  readonly events: Events
+  readonly settings: () => WorkerSettings
+  readonly gate: PauseGate
+  readonly inFlight: RowsInFlight<Row>
+  readonly slots: Slots<Row>
+  readonly statements: SettleAndClaim<Row>
+}
+
+/** How often leases are checked for trust that has run out; more often for a short lease. */
+const CHECK_MS = 250
+
+/** Ends the processing of rows whose lease is lost, or can no longer be trusted. */
+export class LeaseWatch<Row extends object> {
+  readonly #options: LeaseWatchOptions<Row>
+  #timer: NodeJS.Timeout | undefined
+
+  constructor(options: LeaseWatchOptions<Row>) {
+    this.#options = options
+  }
+
+  start(): void {
+    const { leaseMs } = this.#options.settings()
+    this.#timer = setInterval(() => this.#check(), Math.max(10, Math.min(CHECK_MS, leaseMs / 20)))
+  }
+
+  close(): void {
+    clearInterval(this.#timer)
+  }
+
+  /** The heartbeat found that a row is no longer ours, or no longer known to be. */
+  lost({ index, generation }: HeldRow, reason: LossReason): void {
+    for (const row of this.#options.slots) {
+      if (row.index === index && row.generation === generation) this.#lose(row, reason)
+    }
+  }
+
+  /** Tells the handlers of all rows in flight to stop. */
+  abortAll(reason: AbortReason): void {
+    for (const row of this.#options.slots) this.#abort(row, reason)
+  }
+
+  /** Finds leases whose time of trust has run out, for whatever reason they were not renewed. */
+  #check(): void {
+    const { clock, inFlight, slots, statements, settings } = this.#options
+    const now = clock.monotonicNow()
+    const { leaseMs } = settings()
+    for (const row of slots) {
+      if (inFlight.isTrusted(row, now)) continue
+      // The last lease of the longest hold is not renewed, see renewal.ts.
+      const isTooLong = now - row.claimedAt >= (MAX_HOLD_LEASES - 1) * leaseMs
+      this.#lose(row, isTooLong ? 'tooLong' : 'untrusted')
+    }
+    // What still waits could have gone to another worker meanwhile, and waiting must not cost it an attempt. This comes
+    // after the check: for a lease that can no longer be trusted nothing is written, not even a release.
+    statements.release(slots.takeReadyBefore(now - leaseMs / 2))
+  }
+
+  #lose(row: RowInFlight<Row>, reason: LossReason): void {
+    if (row.lost !== undefined) return
+    // The handler's own transaction ended the lease; whether that commits is up to the handler.
+    if (row.settledAs !== undefined && (reason === 'taken' || reason === 'untrusted')) return
+    const { inFlight, slots, statements, gate } = this.#options
+    inFlight.lose(row, reason)
+    if (slots.abandon(row)) this.#abort(row, reason)
+    else inFlight.drop(row)
+    if (gate.open && slots.isClogged) this.#releaseClogged()
+    slots.fill()
+    statements.notify()
+  }
+
+  /** Handlers that ignore their signal occupy all slots. Rows that wait for a slot are better off elsewhere. */
+  #releaseClogged(): void {
+    const { table, store, events, slots, statements } = this.#options
+    const error = new Error(`${slots.abandoned} handlers did not stop when their leases were lost`)
+    const what = `claiming rows of ${table}, which pauses until handlers return`
+    events.emit('trouble', { worker: store.owner, what, error })
+    statements.release(slots.takeReady())
+  }
+
+  #abort(row: RowInFlight<Row>, reason: AbortReason): void {
+    abort(row, reason)
+    this.#options.events.emit('aborted', { ...refTo(row, this.#options.table), reason })
+  }
+}

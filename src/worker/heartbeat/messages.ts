@@ -1,0 +1,94 @@
+/** What a worker process and its heartbeat tell each other. Plain data: it crosses a thread. */
+import type { DataErrorReport } from '../../lease/data-errors.ts'
+import type { TableShape } from '../../lease/inspect.ts'
+import type { LeaseTable } from '../../lease/table.ts'
+import type { LossReason } from '../events.ts'
+import type { HeldRow } from './held-rows.ts'
+import type { WorkerInfo } from '../registry/registry.ts'
+
+export interface HeartbeatConfig {
+  readonly databaseUrl: string
+  /** Leads to the server itself, for the session that listens and shows that this process is alive. */
+  readonly listenUrl: string
+  readonly schema: string
+  readonly worker: WorkerInfo
+  /** Wake-ups and settings arrive by NOTIFY. Without it everything works by polling. */
+  readonly listen: boolean
+  /** How often this process says that it is alive. */
+  readonly presenceMs: number
+}
+
+/** The settings that the renewal depends on. */
+export interface RenewalTiming {
+  readonly leaseMs: number
+  readonly heartbeatMs: number
+}
+
+export interface RowToRenew extends HeldRow {
+  readonly id: string
+  readonly token: bigint
+  /** On the monotonic clock, which is the same in every thread. */
+  readonly claimedAt: number
+}
+
+/** The rows of one claim as columns: a busy worker sends thousands a second, and objects would be cloned one by one. */
+export interface RowsToRenew {
+  readonly indexes: Int32Array
+  readonly generations: Int32Array
+  readonly tokens: BigInt64Array
+  /** Joined to one text, which crosses a thread as a whole. PostgreSQL has no text that contains the separator. */
+  readonly ids: string
+  readonly claimedAt: number
+}
+
+export type ToHeartbeat =
+  | {
+      readonly type: 'serve'
+      /** The worker, of which there may be several on one table. */
+      readonly name: string
+      readonly table: LeaseTable
+      readonly shape: TableShape
+      readonly bucket: number
+      readonly held: SharedArrayBuffer
+      readonly timing: RenewalTiming
+    }
+  | { readonly type: 'timing'; readonly name: string; readonly timing: RenewalTiming }
+  | { readonly type: 'hold'; readonly name: string; readonly rows: RowsToRenew }
+  | { readonly type: 'inFlight'; readonly count: number }
+  /** The process claims nothing more: the registry is to show that it has no role but the reaper's. */
+  | { readonly type: 'stopping' }
+  | { readonly type: 'stop' }
+
+export type FromHeartbeat =
+  | { readonly type: 'ready' }
+  | {
+      readonly type: 'renewed'
+      readonly name: string
+      readonly count: number
+      readonly busy: number
+      readonly durationMs: number
+    }
+  | {
+      readonly type: 'renewalFailed'
+      readonly name: string
+      readonly ids: readonly string[]
+      readonly error: unknown
+    }
+  | ({ readonly type: 'dataError'; readonly name: string } & DataErrorReport)
+  | { readonly type: 'lost'; readonly name: string; readonly row: RowToRenew; readonly reason: LossReason }
+  | { readonly type: 'woken'; readonly name: string }
+  | { readonly type: 'settingsChanged'; readonly name: string }
+  | { readonly type: 'listening' }
+  | { readonly type: 'notListening'; readonly error: unknown }
+  /** This process is in the registry. */
+  | { readonly type: 'present' }
+  /** This process had been declared dead. */
+  | { readonly type: 'returned' }
+  | { readonly type: 'trouble'; readonly what: string; readonly error: unknown }
+  | { readonly type: 'stopped' }
+
+/** One end of the connection between the two. */
+export interface Port<Incoming, Outgoing> {
+  post(message: Outgoing): void
+  onMessage(listener: (message: Incoming) => void): void
+}

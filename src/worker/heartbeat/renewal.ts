@@ -1,0 +1,197 @@
+/** The renewal of leases: one loop for each worker of the process. */
+import { type Clock, systemClock } from '../../clock.ts'
+import type { Lease } from '../../lease/lease.ts'
+import { leaseStore, type LeaseStore } from '../../lease/store.ts'
+import { type Database, openDatabase } from '../../postgres/database.ts'
+import { createLoop, type HastenableLoop } from '../loop.ts'
+import { HeldRows, RowsInRenewal } from './held-rows.ts'
+import type {
+  FromHeartbeat,
+  HeartbeatConfig,
+  RenewalTiming,
+  RowsToRenew,
+  RowToRenew,
+  ToHeartbeat,
+} from './messages.ts'
+
+/** One statement renews all rows in flight, unless there are more than this. */
+const MAX_ROWS_PER_RENEWAL = 5_000
+
+/** RULE-020-051: no row is held for longer than three leases, however often it could be renewed. */
+export const MAX_HOLD_LEASES = 3
+
+export interface Renewal {
+  readonly loop: HastenableLoop
+  hold(rows: RowsToRenew): void
+  change(timing: RenewalTiming): void
+}
+
+export interface RenewalOptions {
+  /** Of the worker. */
+  readonly name: string
+  readonly store: Pick<LeaseStore, 'renew' | 'owner'>
+  readonly held: HeldRows
+  readonly timing: RenewalTiming
+  readonly clock: Clock
+  readonly tell: (message: FromHeartbeat) => void
+}
+
+/** Renews the leases of one worker: one timer, one statement per heartbeat, nothing while no row is held. */
+export function createRenewal(options: RenewalOptions): Renewal {
+  const { name, store, held, clock, tell } = options
+  let { timing } = options
+  let beganAt = clock.monotonicNow()
+  /** The first heartbeat comes one interval after the start: what is held before that was just claimed or renewed. */
+  let isFirst = true
+  const rows = new RowsInRenewal(held)
+
+  async function beat(): Promise<void> {
+    beganAt = clock.monotonicNow()
+    if (isFirst) {
+      isFirst = false
+      return
+    }
+    for (const [leaseMs, due] of dueRows()) {
+      for (let from = 0; from < due.length; from += MAX_ROWS_PER_RENEWAL) {
+        await renewWithOneRetry(due.slice(from, from + MAX_ROWS_PER_RENEWAL), leaseMs)
+      }
+    }
+  }
+
+  /** The rows that are still held, by the lease they get: the last one ends with the longest hold, and is not renewed. */
+  function dueRows(): Map<number, RowToRenew[]> {
+    const now = clock.monotonicNow()
+    const due = new Map<number, RowToRenew[]>()
+    const step = timing.heartbeatMs / 8
+    for (const row of rows.current()) {
+      const remaining = row.claimedAt + MAX_HOLD_LEASES * timing.leaseMs - now
+      // The first heartbeat of the last lease falls within one interval of its start; the second allows for a late one.
+      if (remaining <= timing.leaseMs - 2 * timing.heartbeatMs) continue
+      // Rounded, so that rows of many claims still share a few statements.
+      const leaseMs = remaining >= timing.leaseMs ? timing.leaseMs : Math.floor(remaining / step) * step
+      const alike = due.get(leaseMs)
+      if (alike === undefined) due.set(leaseMs, [row])
+      else alike.push(row)
+    }
+    return due
+  }
+
+  /** RULE-020-012: a database that cannot be reached ends the processing. One retry tells an outage from a hiccup. */
+  async function renewWithOneRetry(batch: readonly RowToRenew[], leaseMs: number): Promise<void> {
+    try {
+      await renew(batch, leaseMs)
+    } catch {
+      const still = batch.filter((row) => held.isHeld(row))
+      try {
+        await renew(still, leaseMs)
+      } catch (error) {
+        // All of them are lost before any loss is reported: the slot of the first must not be given to the next.
+        // What is finished may still be settled for as long as its lease is trusted: the database decides by the token.
+        const lost = still.filter((row) => !held.isFinished(row) && held.lose(row))
+        tell({ type: 'renewalFailed', name, ids: still.map(({ id }) => id), error })
+        for (const row of lost) tell({ type: 'lost', name, row, reason: 'heartbeatFailed' })
+      }
+    }
+  }
+
+  async function renew(batch: readonly RowToRenew[], leaseMs: number): Promise<void> {
+    if (batch.length === 0) return
+    const startedAt = clock.monotonicNow()
+    const byLease = new Map(batch.map((row) => [leaseOf(row), row]))
+    const renewal = await store.renew([...byLease.keys()], leaseMs)
+    for (const lease of renewal.renewed) {
+      const row = byLease.get(lease)
+      if (row !== undefined) held.renewed(row, renewal.trustedUntil)
+    }
+    for (const lease of renewal.lost) {
+      const row = byLease.get(lease)
+      // A row that was settled meanwhile is no longer held, and not lost.
+      if (row !== undefined && held.lose(row)) tell({ type: 'lost', name, row, reason: 'taken' })
+    }
+    const durationMs = clock.monotonicNow() - startedAt
+    tell({ type: 'renewed', name, count: renewal.renewed.length, busy: renewal.busy.length, durationMs })
+  }
+
+  function leaseOf({ id, token }: RowToRenew): Lease {
+    return { id, owner: store.owner, token, until: new Date(0) }
+  }
+
+  const loop = createLoop({
+    name: `renewal of ${name}`,
+    work: beat,
+    // From start to start, not from the end of one to the start of the next: a slow statement must not stretch it.
+    pauseMs: () => Math.max(0, beganAt + timing.heartbeatMs - clock.monotonicNow()),
+    onError: (error) => tell({ type: 'trouble', what: `the renewal of ${name}`, error }),
+  })
+
+  return {
+    loop,
+    hold(batch) {
+      rows.add(batch)
+    },
+    change(changed) {
+      timing = changed
+      // A shorter lease may be over before the next heartbeat of the old one.
+      loop.hasten()
+    },
+  }
+}
+
+/** A renewal that takes longer than this counts as failed; the lease must outlast two attempts. */
+const RENEWAL_TIMEOUT_MS = 5_000
+
+type OfType<Type extends ToHeartbeat['type']> = Extract<ToHeartbeat, { readonly type: Type }>
+
+/** The renewals of a worker process, one for each of its workers, and the connections they share. */
+export class Renewals {
+  readonly db: Database
+  readonly #owner: string
+  readonly #tell: (message: FromHeartbeat) => void
+  readonly #byName = new Map<string, Renewal>()
+
+  constructor({ databaseUrl, worker }: HeartbeatConfig, tell: (message: FromHeartbeat) => void) {
+    this.#owner = worker.id
+    this.#tell = tell
+    this.db = openDatabase({
+      url: databaseUrl,
+      applicationName: `leasehold heartbeat ${worker.id}`.slice(0, 63),
+      // Several, so that a lock on one table does not delay the renewals of the others.
+      maxConnections: 3,
+      queryTimeoutMs: RENEWAL_TIMEOUT_MS,
+    })
+  }
+
+  serve({ name, table, shape, bucket, held, timing }: OfType<'serve'>): void {
+    const renewal = createRenewal({
+      name,
+      store: leaseStore(this.db, table, shape, {
+        owner: this.#owner,
+        bucket,
+        onDataError: (report) => this.#tell({ type: 'dataError', name, ...report }),
+      }),
+      held: new HeldRows(held),
+      timing,
+      clock: systemClock,
+      tell: this.#tell,
+    })
+    this.#byName.set(name, renewal)
+    renewal.loop.start()
+  }
+
+  hold({ name, rows }: OfType<'hold'>): void {
+    this.#byName.get(name)?.hold(rows)
+  }
+
+  change({ name, timing }: OfType<'timing'>): void {
+    this.#byName.get(name)?.change(timing)
+  }
+
+  /** The next heartbeats are due now. */
+  hasten(): void {
+    for (const { loop } of this.#byName.values()) loop.hasten()
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all([...this.#byName.values()].map(async ({ loop }) => loop.stop()))
+  }
+}

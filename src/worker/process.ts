@@ -1,0 +1,354 @@
+import { systemClock } from '../clock.ts'
+import { checkTable } from '../lease/check-table.ts'
+import type { DataErrorReport } from '../lease/data-errors.ts'
+import type { TableShape } from '../lease/inspect.ts'
+import { leaseStore, type LeaseStore } from '../lease/store.ts'
+import { type LeaseTable, tableName } from '../lease/table.ts'
+import { openDatabase, type Database } from '../postgres/database.ts'
+import { within } from '../postgres/deadline.ts'
+import { migrate } from '../postgres/migrate.ts'
+import { createSinkProbe } from './claiming/pausing.ts'
+import { SuspectSlot } from './claiming/suspect-slot.ts'
+import { type LogSource, SILENT_LOG } from './context.ts'
+import { Events } from './events.ts'
+import { columnsOf, HeldRows } from './heartbeat/held-rows.ts'
+import type { FromHeartbeat, RowToRenew } from './heartbeat/messages.ts'
+import { startHeartbeat, type HeartbeatLink } from './heartbeat/start-heartbeat.ts'
+import { createLoop, type Loop } from './loop.ts'
+import { createMaintenance } from './reaper/maintenance.ts'
+import { createReaper } from './reaper/reaper.ts'
+import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
+import { describeWorker, isDeclaredDead, requireRegistry } from './registry/registry.ts'
+import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
+import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
+import { logUnheard, STDERR_LOG } from './unheard-log.ts'
+import { refuseUnservable, type RuntimeOptions, type WorkDeclaration } from './work-declaration.ts'
+import { Worker } from './worker.ts'
+
+const PRESENCE_MS = 5_000
+/** No statement of a worker takes this long while the database is well. */
+const QUERY_TIMEOUT_MS = 10_000
+const SHUTDOWN_STEP_TIMEOUT_MS = 6_000
+const REGISTRATION_TIMEOUT_MS = 3_000
+const SETTINGS_POLL_MS = 1_000
+
+/** A declaration, and the real table for it. */
+interface CheckedWork {
+  readonly declaration: WorkDeclaration
+  readonly shape: TableShape
+  readonly store: LeaseStore
+}
+
+/** A worker process: its workers, their heartbeat, the reaper, and the settings that they apply. */
+export class Runtime {
+  readonly id: string
+  readonly events: Events
+  readonly #options: RuntimeOptions
+  readonly #log: LogSource
+  readonly #db: Database
+  readonly #schema: string
+  readonly #shared: ServedWorkersOptions
+  readonly #served: ServedWorkers
+  readonly #loops: Loop[] = []
+  readonly #stores: LeaseStore[] = []
+  readonly #suspects = new SuspectSlot()
+  #stopLogging: () => void = () => undefined
+  #stopWaking: () => void = () => undefined
+  #heartbeat: HeartbeatLink | undefined
+  #isListening = false
+  #wakeOthers: WakeOthers | undefined
+  #onRegistered: () => void = () => undefined
+  /** When this process last heard that it had been declared dead. */
+  #declaredDeadAt = Number.NEGATIVE_INFINITY
+  #stopped: Promise<{ readonly clean: boolean }> | undefined
+
+  constructor(options: RuntimeOptions, id: string) {
+    this.#options = options
+    this.id = id
+    this.events = options.events ?? new Events()
+    this.#log = options.log === false ? SILENT_LOG : (options.log ?? STDERR_LOG)
+    this.#schema = options.schema ?? 'leasehold'
+    this.#db = openDatabase({
+      url: options.databaseUrl,
+      maxConnections: options.maxConnections ?? 10,
+      queryTimeoutMs: QUERY_TIMEOUT_MS,
+      applicationName: `leasehold worker ${id}`.slice(0, 63),
+    })
+    this.#shared = {
+      db: this.#db,
+      schema: this.#schema,
+      worker: id,
+      events: this.events,
+      post: (message) => this.#heartbeat?.post(message),
+    }
+    this.#served = new ServedWorkers(this.#shared)
+  }
+
+  /** The number of rows in flight. */
+  get inFlight(): number {
+    return this.#served.inFlight
+  }
+
+  /** Wake-ups and changed settings arrive by NOTIFY. */
+  get listening(): boolean {
+    return this.#isListening
+  }
+
+  worker(name: string): Worker {
+    return this.#served.named(name).worker
+  }
+
+  /** Changes the settings of one worker of this process, whole or not at all. */
+  change(name: string, patch: Partial<WorkerSettings>): WorkerSettings {
+    return this.#served.change(name, patch)
+  }
+
+  async start(roles: readonly string[]): Promise<void> {
+    const { workers = [], reapTables = [] } = this.#options
+    refuseUnservable(workers)
+    this.#stopLogging = logUnheard(this.events, this.id, this.#log)
+    if (this.#options.migrate === true) await migrate(this.#db, { schema: this.#schema })
+    else await requireRegistry(this.#db, this.#schema)
+    // A thread takes longer to start than the tables to check, so both are done at once.
+    const heartbeat = this.#startHeartbeat(roles)
+    const registered = this.#registered()
+    const checked: CheckedWork[] = []
+    for (const declaration of workers) {
+      const shape = await checkTable(this.#db, declaration.table)
+      const store = this.#storeOf(declaration.table, shape, declaration.bucket ?? 0)
+      // What a worker's rows are concerns its handler alone; here they are only passed on.
+      checked.push({ declaration: declaration as WorkDeclaration, shape, store })
+    }
+    // If a process dies before it is in the registry, nobody notices until its leases expire.
+    await registered
+    for (const work of checked) await this.#serve(work, heartbeat)
+    await this.#openReapedTables()
+    const wakeOthers = createWakeOthers({ ...this.#shared, declared: [...workers, ...reapTables] })
+    const off = this.events.onInternal('reaped', ({ table }) => this.#served.wakeAllOf(table))
+    this.#wakeOthers = wakeOthers
+    this.#stopWaking = () => {
+      off()
+      wakeOthers.close()
+    }
+    if (this.#options.reaper !== false) this.#loops.push(this.#reaper(), ...this.#maintenance())
+    this.#loops.push(this.#inFlightLoop(), this.#settingsLoop())
+    for (const loop of this.#loops) loop.start()
+    this.events.emit('workerStarted', { worker: this.id, roles })
+  }
+
+  /** Workers first, then what they need to be alive. Not clean: rows are still leased, for the reaper to take back. */
+  async stop(): Promise<{ readonly clean: boolean }> {
+    this.#stopped ??= this.#stopNow()
+    return this.#stopped
+  }
+
+  async #stopNow(): Promise<{ readonly clean: boolean }> {
+    this.#heartbeat?.post({ type: 'stopping' })
+    this.#onRegistered()
+    const { clean } = await this.#served.stop()
+    await within(SHUTDOWN_STEP_TIMEOUT_MS, this.#served.closeSinks())
+    this.#stopWaking()
+    if (this.#wakeOthers !== undefined) await within(SHUTDOWN_STEP_TIMEOUT_MS, this.#wakeOthers.all())
+    // At the same time and bounded: a database that does not answer must not make a stop take a minute.
+    await within(
+      SHUTDOWN_STEP_TIMEOUT_MS,
+      Promise.all([...this.#loops.map(async (loop) => loop.stop()), this.#heartbeat?.stop()]),
+    )
+    await within(SHUTDOWN_STEP_TIMEOUT_MS, this.#db.close())
+    this.events.emit('workerStopped', { worker: this.id, clean })
+    this.#stopLogging()
+    return { clean }
+  }
+
+  #startHeartbeat(roles: readonly string[]): HeartbeatLink {
+    const heartbeat = startHeartbeat({
+      config: {
+        databaseUrl: this.#options.databaseUrl,
+        listenUrl: this.#options.listenUrl ?? this.#options.databaseUrl,
+        schema: this.#schema,
+        worker: describeWorker(roles, { id: this.id }),
+        listen: this.#options.listen ?? true,
+        presenceMs: this.#presenceMs,
+      },
+      mode: this.#options.heartbeat ?? 'thread',
+      onMessage: (message) => this.#heard(message),
+    })
+    this.#heartbeat = heartbeat
+    return heartbeat
+  }
+
+  get #presenceMs(): number {
+    return this.#options.presenceMs ?? PRESENCE_MS
+  }
+
+  /** Resolves once this process is in the registry, or it is clear that this takes longer, or it stops. */
+  async #registered(): Promise<void> {
+    const registered = new Promise<void>((resolve) => {
+      this.#onRegistered = resolve
+    })
+    await within(REGISTRATION_TIMEOUT_MS, registered)
+  }
+
+  async #serve({ declaration, shape, store }: CheckedWork, heartbeat: HeartbeatLink): Promise<void> {
+    const { name, table, bucket = 0 } = declaration
+    // A given id may have belonged to a process that died; no reaper would find this one missing.
+    if (this.#options.id !== undefined) await this.#takeBackOwn(store)
+    await declaration.open?.({ db: this.#db, worker: this.id, events: this.events, log: this.#log })
+    const held = new HeldRows()
+    const layers = new SettingsLayers(this.#options.settings, declaration.settings)
+    const settings = await this.#served.firstSettings(name, tableName(table), layers)
+    heartbeat.post({ type: 'serve', name, table, shape, bucket, held: held.buffer, timing: settings })
+    const worker = new Worker({
+      name,
+      store,
+      handle: declaration.handle,
+      settings,
+      limits: declaration.limits,
+      groups: declaration.groups,
+      suspects: this.#suspects,
+      events: this.events,
+      log: this.#log,
+      clock: systemClock,
+      random: Math.random,
+      held,
+      hold: (rows: readonly RowToRenew[]) => heartbeat.post({ type: 'hold', name, rows: columnsOf(rows) }),
+      isWoken: () => declaration.wake === true && this.#isListening,
+      wasDeclaredDead: async (since) => this.#wasDeclaredDead(since),
+    })
+    this.#served.add({ declaration, worker, layers })
+    worker.start()
+    if (declaration.probe !== undefined) this.#loops.push(createSinkProbe(declaration.probe, worker))
+    this.#stores.push(store)
+  }
+
+  async #takeBackOwn(store: LeaseStore): Promise<void> {
+    const of = { worker: this.id, table: tableName(store.table), evicted: true }
+    for (;;) {
+      const reaped = await store.reap({ ownedBy: this.id })
+      for (const row of reaped) this.events.emit('reaped', { ...of, ...row })
+      if (reaped.length === 0) return
+    }
+  }
+
+  async #wasDeclaredDead(since: number): Promise<boolean> {
+    return (await isDeclaredDead(this.#db, this.#schema, this.id)) || this.#declaredDeadAt >= since
+  }
+
+  async #openReapedTables(): Promise<void> {
+    for (const { table, bucket = 0 } of this.#options.reapTables ?? []) {
+      const isServed = [...this.#served].some(
+        ({ declaration }) => declaration.table === table && (declaration.bucket ?? 0) === bucket,
+      )
+      if (!isServed) this.#stores.push(this.#storeOf(table, await checkTable(this.#db, table), bucket))
+    }
+  }
+
+  #storeOf(table: LeaseTable, shape: TableShape, bucket: number): LeaseStore {
+    const of = { worker: this.id, table: tableName(table) }
+    const onDataError = (report: DataErrorReport): void => this.events.emit('dataError', { ...of, ...report })
+    return leaseStore(this.#db, table, shape, { owner: this.id, bucket, onDataError })
+  }
+
+  #reaper(): Loop {
+    const { eviction = true, settings } = this.#options
+    const intervals = (): number[] => [...this.#served].map(({ worker }) => worker.settings.reaperIntervalMs)
+    return createReaper({
+      ...this.#shared,
+      stores: this.#stores,
+      settings: () => ({
+        reaperIntervalMs: Math.min(workerSettings(settings).reaperIntervalMs, ...intervals()),
+      }),
+      ...(eviction ? {} : { eviction: false }),
+    })
+  }
+
+  /** Once for each table, however many workers it has. */
+  #maintenance(): Loop[] {
+    const { workers = [], reapTables = [] } = this.#options
+    const tables = new Map([...reapTables, ...workers].map(({ table, maintenance }) => [table, maintenance]))
+    return [...tables].flatMap(([table, maintenance]) =>
+      maintenance === undefined
+        ? []
+        : [createMaintenance({ ...this.#shared, maintenance, table: tableName(table) })],
+    )
+  }
+
+  /** The registry shows how many rows a process has in flight. */
+  #inFlightLoop(): Loop {
+    return createLoop({
+      name: 'in flight',
+      work: async () => {
+        this.#heartbeat?.post({ type: 'inFlight', count: this.inFlight })
+        return Promise.resolve()
+      },
+      pauseMs: () => this.#presenceMs,
+      onError: (error) => this.#trouble('counting the rows in flight', error),
+    })
+  }
+
+  /** Without LISTEN no change of the settings is announced, so they are polled. */
+  #settingsLoop(): Loop {
+    return createLoop({
+      name: 'settings',
+      work: async () => (this.#isListening ? undefined : this.#served.readAllSettings()),
+      pauseMs: () => SETTINGS_POLL_MS,
+      onError: (error) => this.#trouble('reading the settings', error),
+    })
+  }
+
+  #heard(message: FromHeartbeat): void {
+    const { events, id: worker } = this
+    switch (message.type) {
+      case 'listening':
+        this.#isListening = true
+        events.emit('listening', { worker })
+        // Notifications that were sent before are lost.
+        this.#served.catchUp()
+        break
+      case 'notListening':
+        this.#isListening = false
+        events.emit('notListening', { worker, error: message.error })
+        break
+      case 'present':
+        this.#onRegistered()
+        break
+      case 'returned':
+        this.#declaredDeadAt = systemClock.monotonicNow()
+        events.emit('workerReturned', { worker })
+        break
+      case 'trouble':
+        this.#trouble(message.what, message.error)
+        break
+      case 'stopped':
+        break
+      case 'ready':
+      case 'renewed':
+      case 'renewalFailed':
+      case 'dataError':
+      case 'lost':
+      case 'woken':
+      case 'settingsChanged':
+        this.#served.heard(message)
+        break
+    }
+  }
+
+  #trouble(what: string, error: unknown): void {
+    this.events.emit('trouble', { worker: this.id, what, error })
+  }
+}
+
+/** Starts a worker process and resolves once it runs; if it cannot start, what was started is stopped. */
+export async function startRuntime(options: RuntimeOptions): Promise<Runtime> {
+  const { workers = [], reaper = true } = options
+  const roles = [...workers.map(({ name }) => name), ...(reaper ? ['reaper'] : [])]
+  const { id } = describeWorker(roles, options.id === undefined ? {} : { id: options.id })
+  const runtime = new Runtime(options, id)
+  try {
+    await runtime.start(roles)
+    return runtime
+  } catch (error) {
+    await runtime.stop()
+    throw error
+  }
+}

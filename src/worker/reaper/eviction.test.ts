@@ -1,0 +1,273 @@
+import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { specimens } from '../../../test/support/lease-tables.ts'
+import { useProcesses, type TestProcess } from '../../../test/support/processes.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { openLeaseStore, type LeaseStore } from '../../lease/index.ts'
+import { openDatabase, type Database } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import { Events, type EventOf } from '../events.ts'
+import type { Loop } from '../loop.ts'
+import { createReaper, type ReaperOptions } from './reaper.ts'
+import { describeWorker, listWorkers, presence, type WorkerInfo } from '../registry/registry.ts'
+
+useQuietProcess()
+const database = useDatabase()
+const { spawnNode } = useProcesses()
+/** One with a token column, one without. */
+const tables = specimens.filter(({ name }) => /^bigint id|^no token/.test(name))
+const EVICTION = { checkMs: 20, graceMs: 1_000 }
+let db: Database
+
+beforeAll(async () => {
+  db = openDatabase({ url: database.url, maxConnections: 20 })
+  for (const { ddl } of tables) await db.query({ text: ddl })
+})
+
+afterAll(async () => {
+  await db.close()
+})
+
+beforeEach(async () => {
+  await db.query({ text: 'truncate public.events, public.tasks, leasehold.workers' })
+})
+
+const started: Loop[] = []
+
+afterEach(async () => {
+  await Promise.all(started.splice(0).map(async (loop) => loop.stop()))
+})
+
+interface WorkerProcess {
+  readonly worker: WorkerInfo
+  readonly process: TestProcess
+}
+
+/** A process whose session says that the worker is there. */
+async function startWorker(id?: string): Promise<WorkerProcess> {
+  const process = spawnNode('test/fixtures/session.mjs', [database.url])
+  const backendPid = Number(await process.line(() => true))
+  const worker = { ...describeWorker(['outbox'], id === undefined ? {} : { id }), pid: process.pid }
+  process.send(JSON.stringify(presence('leasehold', worker, 0, backendPid)))
+  await process.line((line) => line.includes('had_died'))
+  return { worker, process }
+}
+
+/** So many rows in each table, held for another ten minutes. */
+async function hold({ worker }: Pick<WorkerProcess, 'worker'>, count: number): Promise<LeaseStore[]> {
+  return Promise.all(
+    tables.map(async ({ insert, table }) => {
+      await db.query({ text: insert, values: [count] })
+      const store = await openLeaseStore(db, table, { owner: worker.id })
+      expect((await store.claim({ limit: count, leaseMs: 600_000 })).claimed).toHaveLength(count)
+      return store
+    }),
+  )
+}
+
+interface Running {
+  readonly events: Events
+  readonly reaper: Loop
+  readonly reaped: EventOf<'reaped'>[]
+  readonly died: EventOf<'workerDied'>[]
+}
+
+function startReaper(stores: readonly LeaseStore[], options: Partial<ReaperOptions> = {}): Running {
+  const events = new Events()
+  const reaped: EventOf<'reaped'>[] = []
+  const died: EventOf<'workerDied'>[] = []
+  events.on('reaped', (event) => reaped.push(event))
+  events.on('workerDied', (event) => died.push(event))
+  const reaper = createReaper({
+    db,
+    schema: 'leasehold',
+    worker: 'reaper',
+    stores,
+    events,
+    settings: () => ({ reaperIntervalMs: 600_000, batch: 4 }),
+    eviction: EVICTION,
+    ...options,
+  })
+  started.push(reaper)
+  reaper.start()
+  return { events, reaper, reaped, died }
+}
+
+/** A database that calls back after each of its answers, so that a test can wait for the next look. */
+function answering(onAnswer: (text: string) => void): Queryable {
+  return {
+    async query(statement) {
+      try {
+        return await db.query(statement)
+      } finally {
+        onAnswer(statement.text)
+      }
+    },
+  }
+}
+
+/** Resolves after so many looks from now on. */
+function lookCounter(): { readonly db: Queryable; next(count: number): Promise<void> } {
+  let looks = 0
+  const waiting = new Set<() => void>()
+  return {
+    db: answering((text) => {
+      if (!text.includes('pg_stat_activity')) return
+      looks += 1
+      for (const look of waiting) look()
+    }),
+    async next(count) {
+      const enough = looks + count
+      await new Promise<void>((resolve) => {
+        const look = (): void => {
+          if (looks < enough) return
+          waiting.delete(look)
+          resolve()
+        }
+        waiting.add(look)
+      })
+    },
+  }
+}
+
+async function heldBy(id: string): Promise<number> {
+  const { rows } = await db.query<{ count: number }>({
+    text: `select ((select count(*) from public.events where claimed_by = $1)
+      + (select count(*) from public.tasks where starts_with(locked_by, $1 || '#')))::int as count`,
+    values: [id],
+  })
+  return rows[0]?.count ?? -1
+}
+
+it('RULE-020-052, RULE-020-021: a killed worker is told dead once by one of three reapers, and all its leases are taken back', async () => {
+  const [victim, neighbour] = [await startWorker(), await startWorker()]
+  const stores = await hold(victim, 10)
+  await hold(neighbour, 3)
+  const counter = lookCounter()
+  const all = [0, 1, 2].map((n) =>
+    startReaper(stores, { worker: `reaper ${n}`, ...(n === 0 ? { db: counter.db } : {}) }),
+  )
+  await counter.next(2)
+  // Each of them takes back what it finds; which rows is a matter of who is first.
+  const reapedSoFar = (): number => all.reduce((sum, { reaped }) => sum + reaped.length, 0)
+  const evicted = Promise.race(
+    all.map(async ({ events }) => events.next('reaped', () => reapedSoFar() === 20)),
+  )
+  await victim.process.kill('SIGKILL')
+  await evicted
+  // Whatever the others still would do, they have done.
+  await counter.next(3)
+  await Promise.all(all.map(async ({ reaper }) => reaper.stop()))
+
+  const { id, host, pid } = victim.worker
+  const died = all.flatMap((running) => running.died)
+  expect(died).toMatchObject([{ died: id, host, pid, lastSeenAt: expect.any(Date) }])
+  const reaped = all.flatMap((running) => running.reaped)
+  expect(reaped).toHaveLength(20)
+  for (const event of reaped) {
+    expect(event).toMatchObject({ owner: id, evicted: true, staleMs: 0 })
+  }
+  expect(await heldBy(id)).toBe(0)
+  expect(await heldBy(neighbour.worker.id)).toBe(6)
+  const { rows } = await db.query({
+    text: 'select distinct attempts, status from public.events where claimed_by is null',
+  })
+  expect(rows).toEqual([{ attempts: 1, status: 'PENDING' }])
+  await neighbour.process.kill('SIGKILL')
+})
+
+it('with eviction off, the leases of a killed worker are left to run out', async () => {
+  const victim = await startWorker()
+  const stores = await hold(victim, 2)
+  await victim.process.kill('SIGKILL')
+  const running = startReaper(stores, { eviction: false, settings: () => ({ reaperIntervalMs: 1 }) })
+  let runs = 0
+  await running.events.next('reaperRan', () => (runs += 1) === 20)
+  expect(running.reaped).toEqual([])
+  expect(await listWorkers(db, 'leasehold')).toMatchObject([{ state: 'alive' }])
+  expect(await heldBy(victim.worker.id)).toBe(4)
+})
+
+it('a claim that was on its way when its worker died is taken back by a second pass', async () => {
+  const victim = await startWorker()
+  const [first, ...others] = await hold(victim, 1)
+  if (first === undefined) throw new Error('there is a store')
+  let claimedLate = false
+  const late: LeaseStore = {
+    ...first,
+    async reap(request) {
+      const reaped = await first.reap(request)
+      if (request?.ownedBy !== undefined && !claimedLate) {
+        claimedLate = true
+        await first.claim({ limit: 1, leaseMs: 600_000 })
+      }
+      return reaped
+    },
+  }
+  const counter = lookCounter()
+  const running = startReaper([late, ...others], { db: counter.db })
+  await counter.next(1)
+  const second = running.events.next('reaped', ({ token }) => token === 2n)
+  await victim.process.kill('SIGKILL')
+  expect(await second).toMatchObject({ owner: victim.worker.id, evicted: true })
+  expect(await heldBy(victim.worker.id)).toBe(0)
+  expect(running.died).toHaveLength(1)
+})
+
+it('a table that fails is tried again until the leases of the dead are taken back', async () => {
+  const victim = await startWorker()
+  const [first, ...others] = await hold(victim, 1)
+  if (first === undefined) throw new Error('there is a store')
+  let failures = 3
+  const failing: LeaseStore = {
+    ...first,
+    async reap(request) {
+      if (request?.ownedBy === undefined || failures === 0) return first.reap(request)
+      failures -= 1
+      throw new Error('not now')
+    },
+  }
+  const counter = lookCounter()
+  const running = startReaper([failing, ...others], { db: counter.db })
+  const failed: EventOf<'reaperFailed'>[] = []
+  running.events.on('reaperFailed', (event) => failed.push(event))
+  await counter.next(1)
+  const reaped = running.events.next('reaped', ({ table }) => table === 'public.events')
+  await victim.process.kill('SIGKILL')
+  await reaped
+  expect(failed).toHaveLength(3)
+  for (const event of failed) expect(event).toMatchObject({ table: 'public.events' })
+})
+
+it('a worker that returns keeps the leases it takes from then on', async () => {
+  const victim = await startWorker()
+  const [first] = await hold(victim, 1)
+  if (first === undefined) throw new Error('there is a store')
+  let evictions = 0
+  const back: { process?: TestProcess } = {}
+  const store: LeaseStore = {
+    ...first,
+    async reap(request) {
+      const reaped = await first.reap(request)
+      if (request?.ownedBy === undefined) return reaped
+      evictions += 1
+      if (back.process === undefined) {
+        back.process = (await startWorker(victim.worker.id)).process
+        await first.claim({ limit: 1, leaseMs: 600_000 })
+      }
+      return reaped
+    },
+  }
+  const counter = lookCounter()
+  const running = startReaper([store], { db: counter.db })
+  await counter.next(1)
+  const reaped = running.events.next('reaped')
+  await victim.process.kill('SIGKILL')
+  await reaped
+  await counter.next(3)
+  expect(evictions).toBe(1)
+  expect(running.reaped).toHaveLength(1)
+  expect(await listWorkers(db, 'leasehold')).toMatchObject([{ id: victim.worker.id, state: 'alive' }])
+  await running.reaper.stop()
+  await back.process?.kill('SIGKILL')
+})

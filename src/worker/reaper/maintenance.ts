@@ -1,0 +1,41 @@
+import { type Clock, systemClock } from '../../clock.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { Events } from '../events.ts'
+import { createLoop, type Loop } from '../loop.ts'
+
+/** Periodic work on a table besides the reaper's, such as the removal of old rows. */
+export interface Maintenance {
+  readonly everyMs: number
+  /** Does the work in small batches, and returns counts of what it did. Any number of processes may run it at once. */
+  run(db: Database, stop: AbortSignal): Promise<Readonly<Record<string, number>>>
+}
+
+export interface MaintenanceOptions {
+  readonly maintenance: Maintenance
+  readonly table: string
+  readonly worker: string
+  readonly db: Database
+  readonly events: Events
+  readonly clock?: Clock
+}
+
+/** Runs once at the start, then at every interval; no error ends it. */
+export function createMaintenance({
+  maintenance,
+  table,
+  worker,
+  db,
+  events,
+  clock = systemClock,
+}: MaintenanceOptions): Loop {
+  return createLoop({
+    name: `maintenance of ${table}`,
+    work: async (stop) => {
+      const startedAt = clock.monotonicNow()
+      const done = await maintenance.run(db, stop)
+      events.emit('maintenanceRan', { worker, table, done, durationMs: clock.monotonicNow() - startedAt })
+    },
+    pauseMs: () => maintenance.everyMs,
+    onError: (error) => events.emit('trouble', { worker, what: `maintaining ${table}`, error }),
+  })
+}

@@ -1,0 +1,153 @@
+/**
+ * The reaper: takes back expired leases (RULE-020-021), and leases of processes that died before they expired (eviction).
+ * Any number of reapers may run at once: each row is taken back by one of them, each death is declared by one of them.
+ */
+import { type Clock, systemClock } from '../../clock.ts'
+import type { LeaseStore, Reaped } from '../../lease/store.ts'
+import { tableName } from '../../lease/table.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import { createDeathWatch } from './dead-workers.ts'
+import type { Events } from '../events.ts'
+import { createLoop, type Loop } from '../loop.ts'
+import { forgetWorkers } from '../registry/registry.ts'
+
+export interface ReaperOptions {
+  readonly db: Queryable
+  readonly schema: string
+  /** The id of this process. */
+  readonly worker: string
+  readonly stores: readonly LeaseStore[]
+  readonly events: Events
+  /** Asked before every run. */
+  readonly settings: () => { readonly reaperIntervalMs: number; readonly batch?: number }
+  /** How often to check for dead processes, and how long one may be missing. Default 1,000 and 2,000. */
+  readonly eviction?: { readonly checkMs: number; readonly graceMs: number } | false
+  readonly clock?: Clock
+}
+
+const DEFAULT_EVICTION = { checkMs: 1_000, graceMs: 2_000 }
+const DEFAULT_BATCH = 500
+const FORGET_EVERY_MS = 3_600_000
+/** While a process is missing, so that its death is declared when the grace is over and not a whole check later. */
+const CHECK_WHILE_MISSING_MS = 250
+
+/** Runs once at the start, then at every interval; no error ends it. */
+export function createReaper(options: ReaperOptions): Loop {
+  const { eviction = DEFAULT_EVICTION } = options
+  const loops = [
+    createReapLoop(options),
+    ...(eviction === false ? [] : [createEvictionLoop(options, eviction)]),
+  ]
+  return {
+    name: 'reaper',
+    start() {
+      for (const loop of loops) loop.start()
+    },
+    async stop() {
+      await Promise.all(loops.map(async (loop) => loop.stop()))
+    },
+  }
+}
+
+function createReapLoop(options: ReaperOptions): Loop {
+  const { db, schema, worker, stores, events, settings, clock = systemClock } = options
+  let forgotAt = -Infinity
+  async function forgetNowAndThen(): Promise<void> {
+    if (clock.monotonicNow() - forgotAt < FORGET_EVERY_MS) return
+    await forgetWorkers(db, schema)
+    forgotAt = clock.monotonicNow()
+  }
+
+  return createLoop({
+    name: 'reap',
+    async work(stop) {
+      const startedAt = clock.monotonicNow()
+      const counts = await Promise.all(
+        stores.map(async (store) => reapTable(options, store, undefined, stop)),
+      )
+      const reached = counts.filter((count) => count !== undefined)
+      // A run in which no table could be reached does not count; `reaperFailed` was emitted for each.
+      if (reached.length > 0 || stores.length === 0) {
+        const recovered = reached.reduce((total, count) => total + count, 0)
+        events.emit('reaperRan', { worker, recovered, durationMs: clock.monotonicNow() - startedAt })
+      }
+      if (!stop.aborted) await forgetNowAndThen()
+    },
+    pauseMs: () => settings().reaperIntervalMs,
+    onError: (error) => events.emit('reaperFailed', { worker, table: undefined, error }),
+  })
+}
+
+function createEvictionLoop(
+  options: ReaperOptions,
+  { checkMs, graceMs }: { readonly checkMs: number; readonly graceMs: number },
+): Loop {
+  const { db, schema, worker, stores, events } = options
+  const watch = createDeathWatch({ db, schema, self: worker, checkMs, graceMs })
+  /** Dead processes whose leases are being taken back, and how many successful passes that still needs. */
+  const evicting = new Map<string, number>()
+  /** Those that hold nothing in this reaper's tables any more; each reaper takes care of its own tables. */
+  const evicted = new Set<string>()
+  let anyMissing = false
+
+  async function evict(id: string, stop: AbortSignal): Promise<void> {
+    const counts = await Promise.all(stores.map(async (store) => reapTable(options, store, id, stop)))
+    const passes = evicting.get(id) ?? 0
+    if (counts.includes(undefined)) return
+    if (passes <= 1) {
+      evicting.delete(id)
+      evicted.add(id)
+    } else evicting.set(id, passes - 1)
+  }
+
+  return createLoop({
+    name: 'eviction',
+    async work(stop) {
+      const { died, missing, stillDead } = await watch.check([...evicting.keys()])
+      anyMissing = missing.length > 0
+      for (const { id, host, pid, lastSeenAt } of died) {
+        events.emit('workerDied', { worker, died: id, host, pid, lastSeenAt })
+      }
+      // One that has returned may hold new leases, which are its own.
+      for (const id of evicting.keys()) if (!stillDead.includes(id)) evicting.delete(id)
+      for (const id of evicted) if (!stillDead.includes(id)) evicted.delete(id)
+      const newlyDead = stillDead.filter((id) => id !== worker && !evicting.has(id) && !evicted.has(id))
+      for (const id of newlyDead) evicting.set(id, 2)
+      // Two passes: a claim that was on its way when its process died may commit after the first.
+      for (const { id } of died) evicting.set(id, 2)
+      for (const id of evicting.keys()) if (!stop.aborted) await evict(id, stop)
+    },
+    pauseMs: () => (anyMissing ? Math.min(checkMs, CHECK_WHILE_MISSING_MS) : checkMs),
+    onError: (error) => events.emit('reaperFailed', { worker, table: undefined, error }),
+  })
+}
+
+/** Takes back expired leases, or all that a dead process holds, in batches. Undefined when it failed (`reaperFailed`). */
+async function reapTable(
+  { worker, events, settings }: ReaperOptions,
+  store: LeaseStore,
+  ownedBy: string | undefined,
+  stop: AbortSignal,
+): Promise<number | undefined> {
+  const table = tableName(store.table)
+  const limit = settings().batch ?? DEFAULT_BATCH
+  let count = 0
+  try {
+    for (;;) {
+      const reaped = await store.reap({ limit, ...(ownedBy === undefined ? {} : { ownedBy }) })
+      for (const row of reaped) events.emit('reaped', reapedEvent(row))
+      count += reaped.length
+      // A row that stops the statement with a data error makes the batch a little shorter, and there may be more.
+      if (reaped.length < limit / 2 || stop.aborted) return count
+    }
+  } catch (error) {
+    events.emit('reaperFailed', { worker, table, error })
+    return undefined
+  }
+
+  function reapedEvent({ id, token, owner, staleMs, exhausted }: Reaped) {
+    const evicted = ownedBy !== undefined
+    // A lease that was taken back before it expired was never stale.
+    return { worker, table, id, token, owner, staleMs: Math.max(0, staleMs), evicted, exhausted }
+  }
+}

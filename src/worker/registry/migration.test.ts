@@ -1,0 +1,172 @@
+import { EventEmitter, once } from 'node:events'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { openDatabase, type Database } from '../../postgres/database.ts'
+import { Listener } from '../../postgres/listener.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+
+useQuietProcess()
+const database = useDatabase()
+let db: Database
+let listener: Listener
+let heard: string[]
+const emitter = new EventEmitter()
+
+beforeAll(() => {
+  db = openDatabase({ url: database.url })
+})
+
+afterAll(async () => {
+  await db.close()
+})
+
+beforeEach(async () => {
+  heard = []
+  listener = new Listener({
+    url: database.url,
+    channels: ['leasehold_wake', 'leasehold_settings', 'end'],
+    onNotification: (channel, payload) => {
+      if (channel === 'end') emitter.emit('end')
+      else heard.push(`${channel}:${payload}`)
+    },
+    onEvent: ({ type }) => emitter.emit(type),
+  })
+  const listening = once(emitter, 'listening')
+  listener.start()
+  await listening
+})
+
+afterEach(async () => {
+  await listener.stop()
+  await db.query({ text: 'truncate leasehold.settings' })
+})
+
+/** Notifications arrive in the order of their commits: after this one, all the earlier ones are here. */
+async function allHeard(): Promise<string[]> {
+  const end = once(emitter, 'end')
+  await db.query({ text: 'notify "end"' })
+  await end
+  return heard
+}
+
+async function wake(on: Queryable, name: string): Promise<void> {
+  await on.query({ text: 'select leasehold.wake($1)', values: [name] })
+}
+
+describe('wake', () => {
+  it('notifies the workers of a name, once for each transaction', async () => {
+    await db.transaction(async (tx) => {
+      for (let n = 0; n < 100; n += 1) await wake(tx, 'outbox')
+      await wake(tx, 'webhooks')
+    })
+    await wake(db, 'outbox')
+    expect(await allHeard()).toEqual([
+      'leasehold_wake:outbox',
+      'leasehold_wake:webhooks',
+      'leasehold_wake:outbox',
+    ])
+  })
+
+  it('of many transactions in flight at once only one sends, for each name', async () => {
+    await db.transaction(async (first) => {
+      await wake(first, 'outbox')
+      await db.transaction(async (second) => {
+        await wake(second, 'outbox')
+        await wake(second, 'webhooks')
+      })
+      await wake(db, 'outbox')
+      expect(await allHeard()).toEqual(['leasehold_wake:webhooks'])
+    })
+    expect(await allHeard()).toEqual(['leasehold_wake:webhooks', 'leasehold_wake:outbox'])
+  })
+
+  it('a transaction that rolls back wakes nobody, and keeps nobody silent', async () => {
+    const regret = new Error('regret')
+    const outcome = db.transaction(async (tx) => {
+      await wake(tx, 'outbox')
+      throw regret
+    })
+    await expect(outcome).rejects.toBe(regret)
+    expect(await allHeard()).toEqual([])
+    await wake(db, 'outbox')
+    expect(await allHeard()).toEqual(['leasehold_wake:outbox'])
+  })
+
+  it.each(['off', 'OFF', 'false'])('leasehold.notify = %s sends none, and takes no lock', async (value) => {
+    await db.transaction(async (tx) => {
+      await tx.query({ text: `set local leasehold.notify = '${value}'` })
+      await wake(tx, 'outbox')
+      const { rowCount } = await tx.query({
+        text: `select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()`,
+      })
+      expect(rowCount).toBe(0)
+    })
+    expect(await allHeard()).toEqual([])
+  })
+
+  it.each(['on', ''])('leasehold.notify = %j sends', async (value) => {
+    await db.transaction(async (tx) => {
+      await tx.query({ text: `set local leasehold.notify = '${value}'` })
+      await wake(tx, 'outbox')
+    })
+    expect(await allHeard()).toEqual(['leasehold_wake:outbox'])
+  })
+
+  it('can be switched off for a whole database', async () => {
+    await db.query({ text: `alter database "${database.name}" set leasehold.notify = 'off'` })
+    const quiet = openDatabase({ url: database.url })
+    await wake(quiet, 'outbox')
+    await quiet.close()
+    await db.query({ text: `alter database "${database.name}" reset leasehold.notify` })
+    expect(await allHeard()).toEqual([])
+  })
+})
+
+describe('settings', () => {
+  const insert = `insert into leasehold.settings (name, value, changed_by) values ('outbox', '{}', 'somebody')`
+
+  it.each([
+    ['an insert', insert, ['outbox']],
+    ['an update', `${insert}; update leasehold.settings set value = '{"batch": 2}'`, ['outbox']],
+    ['a delete', `${insert}; delete from leasehold.settings`, ['outbox']],
+    ['a new name', `${insert}; update leasehold.settings set name = 'sync'`, ['outbox', 'sync']],
+  ])('%s is announced, once for each name', async (_, statements, names) => {
+    await db.query({ text: statements })
+    expect(await allHeard()).toEqual(names.map((name) => `leasehold_settings:${name}`))
+  })
+
+  it.each(['delete from leasehold.settings', `update leasehold.settings set value = '{"batch": 2}'`])(
+    'on its own as well: %s',
+    async (text) => {
+      await db.query({ text: insert })
+      await db.query({ text })
+      expect(await allHeard()).toEqual(['leasehold_settings:outbox', 'leasehold_settings:outbox'])
+    },
+  )
+
+  it.each(['[]', '"fast"', '1', 'null'])('%s is no settings', async (value) => {
+    const outcome = db.query({
+      text: `insert into leasehold.settings (name, value, changed_by) values ('outbox', $1, 'somebody')`,
+      values: [value],
+    })
+    await expect(outcome).rejects.toMatchObject({ code: '23514' })
+  })
+})
+
+it('everything of the migration has a comment, and functions keep to their schema', async () => {
+  const { rows } = await db.query({
+    text: `
+      select c.relname || '.' || a.attname as silent from pg_class c join pg_attribute a on a.attrelid = c.oid
+       where c.relnamespace = 'leasehold'::regnamespace and c.relkind = 'r' and a.attnum > 0
+         and col_description(c.oid, a.attnum) is null
+      union all
+      select relname from pg_class c
+       where relnamespace = 'leasehold'::regnamespace and relkind = 'r' and obj_description(c.oid, 'pg_class') is null
+      union all
+      select proname from pg_proc p
+       where pronamespace = 'leasehold'::regnamespace
+         and (obj_description(p.oid, 'pg_proc') is null or not proconfig @> array['search_path=leasehold, pg_temp'])`,
+  })
+  expect(rows).toEqual([])
+})

@@ -1,0 +1,188 @@
+/**
+ * The registry: every worker process, from the moment it starts until a day after it has ended. All statements on the
+ * `workers` table are here, except the one that finds dead processes (`reaper/dead-workers.ts`).
+ */
+import { randomBytes } from 'node:crypto'
+import { hostname } from 'node:os'
+import { packageVersion } from '../../version.ts'
+import { LeaseholdError } from '../../errors.ts'
+import { quoteQualified } from '../../postgres/identifiers.ts'
+import type { Queryable, Statement } from '../../postgres/queryable.ts'
+
+export interface WorkerInfo {
+  readonly id: string
+  readonly host: string
+  readonly pid: number
+  readonly version: string
+  readonly roles: readonly string[]
+}
+
+/**
+ * - `missing`: its session has ended, or nothing was heard of it; it may return.
+ * - `dead`: it did not return, and its leases were taken back.
+ */
+export type WorkerState = 'alive' | 'missing' | 'dead' | 'stopped'
+
+export interface WorkerRow extends WorkerInfo {
+  readonly state: WorkerState
+  readonly startedAt: Date
+  readonly lastSeenAt: Date
+  readonly inFlight: number
+  readonly stoppedAt: Date | null
+  readonly diedAt: Date | null
+  /** Whether its death would be noticed before its leases end. */
+  readonly sessionVisible: boolean
+}
+
+/** This process as the registry shows it. The id is unique unless a given one is not (RULE-020-032). */
+export function describeWorker(roles: readonly string[], options: { readonly id?: string } = {}): WorkerInfo {
+  const host = hostname()
+  const id = options.id ?? `${host}-${process.pid}-${randomBytes(6).toString('hex')}`
+  // In a table without a token column the owner is id#token, and what a dead worker held is found by its start.
+  if (id.trim() === '' || id.includes('#')) {
+    throw new LeaseholdError('SETTING_INVALID', `The worker id is ${JSON.stringify(id)}.`, {
+      remedy: 'Give every worker a unique id that is not empty and has no # in it, or none at all.',
+    })
+  }
+  return { id, host, pid: process.pid, version: packageVersion(), roles }
+}
+
+/** Refuses a schema without Leasehold's own tables, before anything is started. */
+export async function requireRegistry(db: Queryable, schema: string): Promise<void> {
+  const { rows } = await db.query<{ exists: boolean }>({
+    text: 'select to_regclass($1) is not null as exists',
+    values: [quoteQualified(schema, 'workers')],
+  })
+  if (rows[0]?.exists === true) return
+  throw new LeaseholdError('SETTING_INVALID', `The schema ${schema} has no table "workers" of Leasehold.`, {
+    remedy: 'Run `leasehold migrate`, start with `migrate: true`, or name another schema.',
+  })
+}
+
+/** A process without a visible session is missing after this time: six intervals of its presence. */
+const MISSING_AFTER = '30 seconds'
+
+/** In the order in which they started. */
+export async function listWorkers(db: Queryable, schema: string): Promise<WorkerRow[]> {
+  const { rows } = await db.query<WorkerRow>({
+    text: `
+select id, host, pid, version, roles, started_at as "startedAt", last_seen_at as "lastSeenAt",
+  in_flight as "inFlight", stopped_at as "stoppedAt", died_at as "diedAt",
+  session_pid is not null as "sessionVisible",
+  case
+    when stopped_at is not null then 'stopped'
+    when died_at is not null then 'dead'
+    when missing_since is not null or last_seen_at < now() - interval '${MISSING_AFTER}' then 'missing'
+    else 'alive'
+  end as state
+from ${quoteQualified(schema, 'workers')}
+order by started_at, id`,
+  })
+  return rows
+}
+
+/** Whether a reaper was heard of within this time, anywhere (RULE-020-020). */
+export async function reaperAlive(db: Queryable, schema: string, withinMs: number): Promise<boolean> {
+  const { rows } = await db.query<{ alive: boolean }>({
+    text: `
+select exists (
+  select from ${quoteQualified(schema, 'workers')}
+  where stopped_at is null and died_at is null and 'reaper' = any (roles)
+    and last_seen_at > now() - $1::float8 * interval '1 millisecond'
+) as alive`,
+    values: [withinMs],
+  })
+  return rows[0]?.alive === true
+}
+
+/**
+ * Deletes a bounded number of processes that ended more than a day ago, or were not heard of for a day, which is how one
+ * that connects through a pooler ends. Returns how many.
+ */
+export async function forgetWorkers(db: Queryable, schema: string): Promise<number> {
+  const workers = quoteQualified(schema, 'workers')
+  const { rowCount } = await db.query({
+    text: `
+delete from ${workers}
+where id = any (array(
+  select id from ${workers}
+  where coalesce(stopped_at, died_at, last_seen_at) < now() - interval '1 day'
+  limit 1000
+  for update skip locked
+))`,
+  })
+  return rowCount ?? 0
+}
+
+/** Whether this process is declared dead at this moment; its next presence would take that back. */
+export async function isDeclaredDead(db: Queryable, schema: string, id: string): Promise<boolean> {
+  const { rows } = await db.query<{ dead: boolean }>({
+    text: `select died_at is not null as dead from ${quoteQualified(schema, 'workers')} where id = $1`,
+    values: [id],
+  })
+  return rows[0]?.dead === true
+}
+
+/** What `presence` answers. */
+export interface PresenceRow {
+  /** This worker had been declared dead, and is not. */
+  readonly had_died: boolean
+}
+
+/**
+ * Says that a process is alive, on the session that shows it. The session is stored only if the process id that the
+ * server gave when it connected (`backendPid`) is that of the backend that runs this statement: a pooler hides it.
+ * The row is locked before it is read, so that a death declared at this very moment is not overlooked.
+ * The statement has no name: it may travel through a pooler without prepared statements.
+ */
+export function presence(
+  schema: string,
+  worker: WorkerInfo,
+  inFlight: number,
+  backendPid: number | undefined,
+): Statement {
+  const workers = quoteQualified(schema, 'workers')
+  return {
+    text: `
+with before as materialized (
+  select died_at is not null and host = $2 and pid = $3::int as had_died
+  from ${workers}
+  where id = $1
+  for no key update
+)
+insert into ${workers} as w (id, host, pid, version, roles, in_flight, session_pid, session_start)
+select $1, $2, $3::int, $4, $5::text[], $6::int, session.pid, session.backend_start
+from (select count(*) from before) as locked
+left join pg_stat_activity as session on session.pid = pg_backend_pid() and session.pid = $7::int
+on conflict (id) do update set
+  host = excluded.host,
+  pid = excluded.pid,
+  version = excluded.version,
+  roles = excluded.roles,
+  started_at = case
+    when w.stopped_at is null and (w.host, w.pid) = (excluded.host, excluded.pid) then w.started_at
+    else excluded.started_at
+  end,
+  last_seen_at = excluded.last_seen_at,
+  in_flight = excluded.in_flight,
+  session_pid = excluded.session_pid,
+  session_start = excluded.session_start,
+  missing_since = null,
+  stopped_at = null,
+  died_at = null
+returning coalesce((select had_died from before), false) as had_died`,
+    values: [worker.id, worker.host, worker.pid, worker.version, worker.roles, inFlight, backendPid ?? null],
+  }
+}
+
+/** A clean stop: the process is not missing. Send it after the last presence, which would undo it. */
+export function stopped(schema: string, id: string): Statement {
+  return {
+    text: `
+update ${quoteQualified(schema, 'workers')}
+set stopped_at = now(), last_seen_at = now(), in_flight = 0,
+  session_pid = null, session_start = null, missing_since = null
+where id = $1`,
+    values: [id],
+  }
+}

@@ -1,0 +1,127 @@
+import { EventEmitter, once } from 'node:events'
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { openDatabase, type Database } from '../../postgres/database.ts'
+import { Listener } from '../../postgres/listener.ts'
+import { changeSettings, readSettings, type SettingsPatch } from './stored-settings.ts'
+import { workerSettings } from '../settings.ts'
+
+useQuietProcess()
+const database = useDatabase()
+let db: Database
+
+beforeAll(() => {
+  db = openDatabase({ url: database.url, maxConnections: 20 })
+})
+
+afterAll(async () => {
+  await db.close()
+})
+
+beforeEach(async () => {
+  await db.query({ text: 'truncate leasehold.settings, leasehold.audit' })
+})
+
+async function change(patch: SettingsPatch, principal = 'ann') {
+  return changeSettings(db, 'leasehold', 'outbox', patch, principal)
+}
+
+async function stored() {
+  return readSettings(db, 'leasehold', 'outbox')
+}
+
+async function audit(): Promise<object[]> {
+  const text = 'select principal, action, target, details from leasehold.audit order by id'
+  return (await db.query({ text })).rows
+}
+
+it('what was never set is undefined', async () => {
+  expect(await stored()).toBeUndefined()
+})
+
+it('RULE-020-002: a change is stored, completed, announced, and in the audit with who made it', async () => {
+  const heard = new EventEmitter()
+  const listener = new Listener({
+    url: database.url,
+    channels: ['leasehold_settings'],
+    onNotification: (_, payload) => heard.emit('settings', payload),
+    onEvent: ({ type }) => heard.emit(type),
+  })
+  const listening = once(heard, 'listening')
+  listener.start()
+  await listening
+  const announced = once(heard, 'settings')
+  expect(await change({ leaseMs: 60_000, concurrency: 20 })).toEqual(
+    workerSettings({ leaseMs: 60_000, concurrency: 20 }),
+  )
+  expect(await announced).toEqual(['outbox'])
+  await listener.stop()
+  expect(await stored()).toEqual({ leaseMs: 60_000, concurrency: 20 })
+
+  expect(await change({ concurrency: null, batch: 50 }, 'bob')).toEqual(
+    workerSettings({ leaseMs: 60_000, batch: 50 }),
+  )
+  expect(await stored()).toEqual({ leaseMs: 60_000, batch: 50 })
+  const entry = { action: 'settings.change', target: 'outbox' }
+  expect(await audit()).toEqual([
+    { ...entry, principal: 'ann', details: { before: {}, after: { leaseMs: 60_000, concurrency: 20 } } },
+    {
+      ...entry,
+      principal: 'bob',
+      details: { before: { leaseMs: 60_000, concurrency: 20 }, after: { leaseMs: 60_000, batch: 50 } },
+    },
+  ])
+})
+
+it('RULE-020-011: a patch that does not go with what is stored is refused whole, and nothing is written', async () => {
+  await change({ leaseMs: 60_000, heartbeatMs: 15_000 })
+  const outcome = change({ leaseMs: 30_000, concurrency: 99 })
+  await expect(outcome).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+    message: expect.stringMatching(/heartbeatMs is 15000.*leaseMs \(30000/),
+  })
+  expect(await stored()).toEqual({ leaseMs: 60_000, heartbeatMs: 15_000 })
+  expect(await audit()).toHaveLength(1)
+  expect(await change({ leaseMs: 30_000, heartbeatMs: null })).toMatchObject({ heartbeatMs: 9_000 })
+})
+
+it.each([{ concurrency: 0 }, { batch: 1.5 }, { leaseMs: -1 }, { paused: 'yes' }, { leasMs: 5 }])(
+  'the first change can be refused as well, and leaves no row: %j',
+  async (patch) => {
+    // As it would come from an API.
+    await expect(change(patch as SettingsPatch)).rejects.toMatchObject({ code: 'SETTING_INVALID' })
+    expect(await stored()).toBeUndefined()
+    expect(await audit()).toEqual([])
+  },
+)
+
+it('changes made at once do not lose each other', async () => {
+  const patches: SettingsPatch[] = [
+    { concurrency: 11 },
+    { prefetch: 12 },
+    { batch: 13 },
+    { claimLoops: 14 },
+    { pollMs: 150 },
+    { settleDelayMs: 16 },
+    { paused: true },
+  ]
+  await Promise.all(patches.map(async (patch) => change(patch)))
+  expect(await stored()).toEqual(Object.assign({}, ...patches))
+  expect(await audit()).toHaveLength(patches.length)
+})
+
+it('changes made at once that are good alone and bad together: one of them is refused', async () => {
+  const outcomes = await Promise.allSettled([change({ leaseMs: 20_000 }), change({ heartbeatMs: 9_500 })])
+  expect(outcomes.map(({ status }) => status).toSorted()).toEqual(['fulfilled', 'rejected'])
+  expect(workerSettings(await stored())).toBeDefined()
+})
+
+it.each([
+  ['', 'ann'],
+  ['outbox', ' '],
+])('the name %j and the principal %j are refused', async (name, principal) => {
+  await expect(changeSettings(db, 'leasehold', name, {}, principal)).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+  })
+})
