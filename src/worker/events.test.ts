@@ -3,7 +3,7 @@ import { expect, it } from 'vitest'
 import { emitOneOfEach } from '../../test/support/specimen-events.ts'
 import { type AnyEvent, Events } from './events.ts'
 
-it('every type reaches those who asked for it and those who asked for all, with its name', () => {
+it('an event reaches the listeners of its type and those of all types, with its type', () => {
   const events = new Events()
   const [all, started]: [AnyEvent[], AnyEvent[]] = [[], []]
   events.onAny((event) => all.push(event))
@@ -14,7 +14,7 @@ it('every type reaches those who asked for it and those who asked for all, with 
   expect(started).toHaveLength(1)
 })
 
-it('is wanted only while somebody listens', () => {
+it('an event is wanted only while somebody listens', () => {
   const events = new Events()
   expect(events.wanted('started')).toBe(false)
   const off = events.on('started', () => undefined)
@@ -27,7 +27,7 @@ it('is wanted only while somebody listens', () => {
   expect(events.wanted('lost')).toBe(false)
 })
 
-it('next resolves with the first that fits, and then listens no more', async () => {
+it('next resolves with the first event that fits, and then no longer listens', async () => {
   const events = new Events()
   const next = events.next('databaseBack', ({ worker }) => worker === 'b')
   for (const worker of ['a', 'b', 'c']) events.emit('databaseBack', { worker })
@@ -35,7 +35,7 @@ it('next resolves with the first that fits, and then listens no more', async () 
   expect(events.wanted('databaseBack')).toBe(false)
 })
 
-it('a listener that throws hurts neither the one that emits nor the others, and is not kept secret', async () => {
+it('a listener that throws affects neither the emitter nor other listeners, and Node warns of it', async () => {
   const events = new Events()
   const heard: string[] = []
   const warned = once(process, 'warning')
@@ -46,4 +46,21 @@ it('a listener that throws hurts neither the one that emits nor the others, and 
   events.emit('databaseBack', { worker: 'a' })
   expect(heard).toEqual(['a'])
   expect(await warned).toEqual([new Error('a listener of the test that throws')])
+})
+
+it('an event counts as unheard while only parts of Leasehold itself listen', () => {
+  const events = new Events()
+  const heard: string[] = []
+  events.onInternal('workerReturned', () => heard.push('internal'))
+  const offUnheard = events.onUnheard(({ type }) => heard.push(`unheard ${type}`))
+  events.emit('workerReturned', { worker: 'a' })
+  expect(heard).toEqual(['internal', 'unheard workerReturned'])
+  const off = events.on('workerReturned', () => heard.push('listener'))
+  events.emit('workerReturned', { worker: 'a' })
+  expect(heard.slice(2)).toEqual(['internal', 'listener'])
+  off()
+  offUnheard()
+  events.emit('workerReturned', { worker: 'a' })
+  expect(heard.slice(4)).toEqual(['internal'])
+  expect(events.wanted('workerReturned')).toBe(true)
 })

@@ -84,7 +84,7 @@ it('handlers that hang on rows they lost cost the rows behind them no attempt', 
   const ids = await insertJobs(db, 30)
   const events = new Events()
   const exit = door()
-  const clogged = events.next('trouble', ({ what }) => what.includes('rests until handlers come back'))
+  const clogged = events.next('trouble', ({ what }) => what.includes('pauses until handlers return'))
   const hung = new Set(ids.slice(0, 5))
   const { runtime } = await run(
     {

@@ -20,7 +20,7 @@ afterAll(async () => db.close())
 const handle = async (): Promise<void> => Promise.resolve()
 
 it.each(['thread', 'inline'] as const)(
-  'a start that a table refuses leaves nothing behind: no session, no worker that others take for alive (%s)',
+  'a start that fails because of a table ends all its sessions, and the registry does not show the process as alive (%s)',
   async (heartbeat) => {
     const table = leaseTable({ ...WORK_TABLE, table: 'public.no_such_table' })
     const id = `refused ${heartbeat}`
@@ -35,12 +35,12 @@ it.each(['thread', 'inline'] as const)(
     ).rejects.toMatchObject({ code: 'LEASE_TABLE_MISFIT' })
     const text = "select from pg_stat_activity where application_name like 'leasehold%' || $1"
     expect((await db.query({ text, values: [id] })).rowCount).toBe(0)
-    const left = (await listWorkers(db, 'leasehold')).filter((worker) => worker.id === id)
-    expect(left.filter(({ state }) => state !== 'stopped')).toEqual([])
+    const registered = (await listWorkers(db, 'leasehold')).filter((worker) => worker.id === id)
+    expect(registered.filter(({ state }) => state !== 'stopped')).toEqual([])
   },
 )
 
-it('a start that cannot reach the database says so, and of a goodbye nothing: nobody has met this worker', async () => {
+it('a start that cannot reach the database fails with DATABASE_UNAVAILABLE, and reports no further trouble', async () => {
   const events = new Events()
   const told: string[] = []
   events.on('trouble', ({ what }) => told.push(what))
@@ -57,7 +57,7 @@ it('a start that cannot reach the database says so, and of a goodbye nothing: no
   expect(told).toEqual([])
 })
 
-it('a worker is in the registry before its first row is claimed', async () => {
+it('a process is in the registry before its first row is claimed', async () => {
   await db.query({ text: "insert into public.jobs (kind) values ('plain')" })
   const id = 'first of all'
   let seen = (): void => undefined
@@ -94,4 +94,22 @@ it('a worker is in the registry before its first row is claimed', async () => {
   const { rows } = await db.query<{ id: string }>({ text: 'select id from public.known_then' })
   expect(rows.map((row) => row.id)).toContain(id)
   expect(await runtime.stop()).toEqual({ clean: true })
+})
+
+it('a process migrates the schema only if it is asked to, and says what to do about a schema that is missing', async () => {
+  const options = {
+    databaseUrl: url,
+    schema: 'unmigrated',
+    log: false,
+    workers: [{ name: 'jobs', table: leaseTable(WORK_TABLE), handle }],
+  } as const
+  await expect(startRuntime(options)).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+    message: expect.stringMatching(/The schema unmigrated has no .*leasehold migrate.*migrate: true/),
+  })
+  const schemas = { text: "select from pg_namespace where nspname = 'unmigrated'" }
+  expect((await db.query(schemas)).rowCount).toBe(0)
+  const runtime = await startRuntime({ ...options, migrate: true })
+  expect((await db.query(schemas)).rowCount).toBe(1)
+  await runtime.stop()
 })

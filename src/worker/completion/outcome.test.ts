@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
 import { leaseTable } from '../../lease/index.ts'
 import { DEFAULT_RETRY } from '../../lease/retry-policy.ts'
+import type { LeaseTable } from '../../lease/table.ts'
 import {
   type Attempt,
   attemptOf,
@@ -119,13 +120,11 @@ it('an outcome that the table does not declare, or that lacks a declared argumen
 })
 
 it('LIFE-08: the maximum of attempts is a number of the declaration or a column of the row, and may be absent', () => {
-  const row = { max_attempts: 4 }
-  const maxOf = (attempts: { column: string; max?: number | string } | undefined, of: object = row) =>
-    attemptOf({ row: of, attempt: 2 }, leaseTable({ ...TABLE, ...(attempts && { attempts }) }), Math.random)
-  expect(maxOf({ column: 'attempts', max: 7 })).toMatchObject({ attempt: 2, maxAttempts: 7 })
-  expect(maxOf({ column: 'attempts', max: 'max_attempts' })).toMatchObject({ maxAttempts: 4 })
-  expect(
-    maxOf({ column: 'attempts', max: 'max_attempts' }, { max_attempts: null }).maxAttempts,
-  ).toBeUndefined()
-  expect(maxOf(undefined).maxAttempts).toBeUndefined()
+  const maxOf = (attempts: LeaseTable['attempts'], row: object = { max_attempts: 4 }) =>
+    attemptOf({ row, attempt: 2 }, { attempts, retry: DEFAULT_RETRY }, Math.random).maxAttempts
+  expect(maxOf({ column: 'attempts', max: 7 })).toBe(7)
+  expect(maxOf({ column: 'attempts', max: 'max_attempts' })).toBe(4)
+  expect(maxOf({ column: 'attempts', max: 'max_attempts' }, { max_attempts: null })).toBeUndefined()
+  expect(maxOf({ column: 'attempts' })).toBeUndefined()
+  expect(maxOf(undefined)).toBeUndefined()
 })

@@ -1,0 +1,131 @@
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { door } from '../../test/support/running-worker.ts'
+import { insertJobs, type Job, jobStates, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
+import { systemClock } from '../clock.ts'
+import { leaseTable, type LeaseStore, openLeaseStore } from '../lease/index.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { SuspectSlot } from './claiming/suspect-slot.ts'
+import { SILENT_LOG } from './context.ts'
+import { type AnyEvent, Events } from './events.ts'
+import { HeldRows } from './heartbeat/held-rows.ts'
+import { workerSettings } from './settings.ts'
+import { Worker } from './worker.ts'
+
+useQuietProcess()
+const { url } = useDatabase()
+const db = openDatabase({ url })
+
+beforeAll(async () => {
+  await db.query({ text: WORK_DDL })
+})
+beforeEach(async () => {
+  await db.query({ text: 'truncate public.jobs restart identity' })
+})
+afterAll(async () => db.close())
+
+/** A worker over this store, with what it has told. */
+function workerOver(store: LeaseStore<Job>, wasDeclaredDead = false) {
+  const events = new Events()
+  const told: AnyEvent[] = []
+  events.onAny((event) => told.push(event))
+  const worker = new Worker<Job>({
+    name: 'jobs',
+    store,
+    handle: async () => Promise.resolve(),
+    settings: workerSettings({ pollMs: 50, claimLoops: 1 }),
+    suspects: new SuspectSlot(),
+    events,
+    log: SILENT_LOG,
+    clock: systemClock,
+    random: Math.random,
+    held: new HeldRows(),
+    hold: () => undefined,
+    isWoken: () => false,
+    wasDeclaredDead: async () => Promise.resolve(wasDeclaredDead),
+  })
+  const idsTold = (type: 'settled' | 'fencedOff'): string[] =>
+    told.flatMap((event) => (event.type === type ? (event.type === 'settled' ? event.ids : [event.id]) : []))
+  return { worker, events, idsTold }
+}
+
+/** The store, with something to do before or after the first settlement; the worker then loses its answer. */
+async function losesFirstAnswer(
+  settle: (store: LeaseStore<Job>, write: () => Promise<unknown>) => Promise<unknown>,
+): Promise<LeaseStore<Job>> {
+  const store = await openLeaseStore<Job>(db, leaseTable(WORK_TABLE), { owner: 'w' })
+  let isFirst = true
+  async function send<Answer>(write: () => Promise<Answer>): Promise<Answer> {
+    if (!isFirst) return write()
+    isFirst = false
+    await settle(store, write)
+    throw Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' })
+  }
+  return {
+    ...store,
+    settle: async (outcome, leases, options) => send(async () => store.settle(outcome, leases, options)),
+    settleAndClaim: async (settlement, request) =>
+      send(async () => store.settleAndClaim(settlement, request)),
+  }
+}
+
+it('LIFE-18: rows whose settlement was written but not answered are reported as settled, and not as fenced off', async () => {
+  const ids = await insertJobs(db, 3)
+  const { worker, events, idsTold } = workerOver(await losesFirstAnswer(async (_, write) => write()))
+  const lost = events.next('databaseLost')
+  const settled = events.next('settled')
+  worker.start()
+  await lost
+  await settled
+  expect(await worker.stop()).toEqual({ clean: true })
+  expect(await jobStates(db)).toEqual({ DONE: 3 })
+  expect(idsTold('settled').toSorted()).toEqual(ids)
+  expect(idsTold('fencedOff')).toEqual([])
+})
+
+it('RULE-020-003: rows that a reaper took back because it declared the process dead are reported as fenced off', async () => {
+  const ids = await insertJobs(db, 1)
+  const store = await losesFirstAnswer(async (real) => real.reap({ ownedBy: 'w' }))
+  const { worker, events, idsTold } = workerOver(store, true)
+  const fencedOff = events.next('fencedOff')
+  worker.start()
+  await fencedOff
+  worker.pause()
+  await worker.stop()
+  expect(idsTold('fencedOff')).toEqual(ids)
+})
+
+it('RULE-020-010: a heartbeat that restarts renews also the rows that wait to be settled', async () => {
+  const ids = await insertJobs(db, 2)
+  const [sent, answer] = [door(), door()]
+  const store = await openLeaseStore<Job>(db, leaseTable(WORK_TABLE), { owner: 'w' })
+  async function wait(): Promise<void> {
+    sent.open()
+    await answer.opened
+  }
+  const { worker, events } = workerOver({
+    ...store,
+    async settle(outcome, leases, options) {
+      await wait()
+      return store.settle(outcome, leases, options)
+    },
+    async settleAndClaim(settlement, request) {
+      await wait()
+      return store.settleAndClaim(settlement, request)
+    },
+  })
+  worker.start()
+  await sent.opened
+  expect(
+    worker
+      .rowsToRenew()
+      .map(({ id }) => id)
+      .toSorted(),
+  ).toEqual(ids)
+  const settled = events.next('settled')
+  answer.open()
+  await settled
+  expect(worker.rowsToRenew()).toEqual([])
+  await worker.stop()
+})
