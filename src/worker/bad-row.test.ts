@@ -30,7 +30,7 @@ async function expire(): Promise<void> {
   })
 }
 
-it('one bad row stops nobody: the reaper takes back the others and reports that row once for each time it is tried', async () => {
+it('a row that stops the reap statement is reported each time it is tried, and the reaper takes back the others', async () => {
   const ids = await insertJobs(db, 100)
   const [bad = '', ...others] = ids
   await db.query({ text: 'update public.jobs set attempts = 5 where id = $1', values: [bad] })
@@ -51,7 +51,7 @@ it('one bad row stops nobody: the reaper takes back the others and reports that 
   expect(reaperRuns).toBeGreaterThan(5)
 })
 
-it('a row that the claim cannot take is reported, and those after it are claimed', async () => {
+it('a row that stops the claim statement is reported, and the rows after it are claimed', async () => {
   await db.query({
     text: `create function public.refuse() returns trigger language plpgsql as
         $$ begin raise exception 'this one not' using errcode = 'P0001'; end $$;

@@ -85,7 +85,7 @@ it('an idle worker sends at most one statement per poll interval, and none for h
   await proxy.close()
 })
 
-it('RULE-020-010: one statement a heartbeat renews all rows in flight, whatever their number', async () => {
+it('RULE-020-010: one statement per heartbeat renews all rows in flight, whatever their number', async () => {
   const rows = 200
   const heartbeatMs = 300
   const ids = await insertJobs(db, rows)

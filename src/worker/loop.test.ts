@@ -24,7 +24,7 @@ function counted(times: number, work: () => void = () => undefined) {
 }
 
 describe('a loop', () => {
-  it('works again and again, and stops in the middle of a pause', async () => {
+  it('repeats its work, and stops in the middle of a pause', async () => {
     const { loop, enough, runs } = counted(3)
     loop.start()
     await enough
@@ -32,7 +32,7 @@ describe('a loop', () => {
     expect(runs()).toBe(3)
   })
 
-  it('RULE-020-002: a pause that was measured by what no longer holds is ended, and a stopped loop stays stopped', async () => {
+  it('RULE-020-002: can end its current pause early, and stays stopped once it is stopped', async () => {
     const { loop, enough, runs } = counted(2)
     let pauseMs = 1_000_000
     const again = new Promise<void>((resolve) => {
@@ -62,7 +62,7 @@ describe('a loop', () => {
     expect(runs()).toBe(2)
   })
 
-  it('goes on after an error, which is handed on', async () => {
+  it('continues after an error, which it passes on', async () => {
     const { loop, enough, errors } = counted(3, () => {
       throw new Error('no')
     })
@@ -73,7 +73,7 @@ describe('a loop', () => {
     expect(errors.length).toBeGreaterThanOrEqual(2)
   })
 
-  it('started twice it runs once; stopped twice, or never started, is fine', async () => {
+  it('runs once if it is started twice, and may be stopped twice or without having been started', async () => {
     const { loop, enough, runs } = counted(1)
     await loop.stop()
     loop.start()
@@ -83,7 +83,7 @@ describe('a loop', () => {
     expect(runs()).toBe(1)
   })
 
-  it('started again while it is still stopping it goes on, and never works twice at once', async () => {
+  it('continues if it is started while it is still stopping, and never runs its work twice at once', async () => {
     const busy = { now: 0, most: 0 }
     const gates: (() => void)[] = []
     const begun = (): Promise<void> => new Promise((resolve) => (began = resolve))
@@ -115,7 +115,7 @@ describe('a loop', () => {
     expect(gates).toHaveLength(2)
   })
 
-  it('tells its work to stop, and stops only when the work has ended', async () => {
+  it('signals its work to stop, and has stopped only when the work has ended', async () => {
     const order: string[] = []
     let began: () => void = () => undefined
     const begun = new Promise<void>((resolve) => {

@@ -1,25 +1,25 @@
-/** The one way to start and stop whatever runs in the background. */
+/** The one contract for everything that runs in the background. */
 export interface Loop {
   readonly name: string
-  /** Returns at once. Starting what runs already changes nothing. */
+  /** Returns at once. Starting a loop that runs changes nothing. */
   start(): void
-  /** Resolves when nothing of it is left running. Stopping twice, or what never started, is fine. */
+  /** Resolves when nothing of it runs any more. It may be stopped twice, or without having been started. */
   stop(): Promise<void>
 }
 
 export interface HastenableLoop extends Loop {
-  /** Ends the pause that is running: it was measured by what no longer holds. */
+  /** Ends the current pause, whose length no longer applies. */
   hasten(): void
 }
 
 /**
- * A loop that does its work again and again with a pause in between. The work is never run twice at once; the pause
- * ends early when the loop is stopped. What the work throws is handed to `onError` and does not end the loop.
+ * A loop that repeats its work with a pause in between. The work never overlaps with itself; the pause ends early when the
+ * loop is stopped. An error of the work is passed to `onError` and does not end the loop.
  */
 export function createLoop(options: {
   readonly name: string
   readonly work: (stop: AbortSignal) => Promise<void>
-  /** Asked after every run, so that it can follow a setting. */
+  /** Called after every run, so that it can depend on a setting. */
   readonly pauseMs: () => number
   readonly onError: (error: unknown) => void
 }): HastenableLoop {
@@ -48,7 +48,7 @@ export function createLoop(options: {
       stopping = new AbortController()
       const { signal } = stopping
       running = (async () => {
-        // One that is still stopping is let finish first.
+        // A run that is still stopping finishes first.
         await before
         await run(signal)
       })()
@@ -65,7 +65,7 @@ export function createLoop(options: {
   }
 }
 
-/** Resolves after this time, or as soon as it is told to stop, or to end. */
+/** Resolves after this time, or as soon as the signal fires, or when `end` is called. */
 export async function pause(
   ms: number,
   stop: AbortSignal,

@@ -24,7 +24,7 @@ beforeEach(async () => {
 })
 afterAll(async () => db.close())
 
-it('RULE-020-030: a claim that is on its way when the worker stops starts nothing and strands nothing', async () => {
+it('RULE-020-030: the rows of a claim that is on its way when the worker stops are not started and not left leased', async () => {
   const started: string[] = []
   const { runtime } = await run({ handle: async ({ id }) => void started.push(id) })
   const stopping = db.transaction(async (tx) => {
@@ -45,7 +45,7 @@ it('RULE-020-030: a claim that is on its way when the worker stops starts nothin
   expect(await jobStates(db)).toEqual({ PENDING: 15 })
 })
 
-it('a handler that returns something that is no outcome fails its row, and the slots go on', async () => {
+it('a handler that returns something that is no outcome fails its row, and its slot is used for other rows', async () => {
   await insertJobs(db, 20)
   const events = new Events()
   const failures = collect(events, 'failed', (all) => all.length === 20)
@@ -55,7 +55,7 @@ it('a handler that returns something that is no outcome fails its row, and the s
   expect(String((await failures)[0]?.error)).toContain('no outcome')
 })
 
-it('a key that cannot be told of one row fails that row and no other', async () => {
+it('a row for which the key of a limit throws fails, and no other row does', async () => {
   const ids = await insertJobs(db, 30)
   const events = new Events()
   const over = settled(events, ids)
@@ -80,7 +80,7 @@ it('a key that cannot be told of one row fails that row and no other', async () 
   ])
 })
 
-it('handlers that hang on rows they lost cost the rows behind them no attempt', async () => {
+it('handlers that hang on lost rows do not cost the rows that wait for a slot an attempt', async () => {
   const ids = await insertJobs(db, 30)
   const events = new Events()
   const exit = door()
@@ -103,7 +103,7 @@ it('handlers that hang on rows they lost cost the rows behind them no attempt', 
   expect(runtime.inFlight).toBeLessThan(60)
 })
 
-it('RULE-020-042: saturated for a time that is no number still pauses, and costs no attempt', async () => {
+it('RULE-020-042: a SaturatedError whose time is not a number still pauses claiming, and costs no attempt', async () => {
   await insertJobs(db, 3)
   const events = new Events()
   const released = events.next('released')
@@ -125,12 +125,12 @@ it('RULE-020-042: saturated for a time that is no number still pauses, and costs
   expect((await jobs(db)).map(({ attempts }) => attempts)).toEqual([0, 0, 0])
 })
 
-it('a delay that is no number is left to the policy', () => {
+it('a retry whose delay is not a number gets the delay of the policy', () => {
   expect(retry({ delayMs: Number.NaN }).args).toEqual({ error: null })
 })
 
 it.each([{ leaseMs: 30 }, { leaseMs: 1e300 }, { leaseMs: 1e10, reaperIntervalMs: 5e9 }, { foo: 1 }])(
-  'RULE-020-002: settings such as %o are refused, and stored by hand they keep no worker from starting',
+  'RULE-020-002: settings such as %o are refused, and if stored by hand they do not keep a worker from starting',
   async (stored) => {
     expect(() => workerSettings(stored)).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
     await db.query({
@@ -145,7 +145,7 @@ it.each([{ leaseMs: 30 }, { leaseMs: 1e300 }, { leaseMs: 1e10, reaperIntervalMs:
   },
 )
 
-it('an outcome that a handler returns after a settlement of its own that was rolled back is written', async () => {
+it('an outcome that a handler returns after its own settlement was rolled back is written', async () => {
   await insertJobs(db, 1)
   const events = new Events()
   const over = settled(events, 1)
@@ -166,7 +166,7 @@ it('an outcome that a handler returns after a settlement of its own that was rol
   expect(await jobs(db)).toMatchObject([{ status: 'PENDING', attempts: 1, claimed_by: null }])
 })
 
-it('a probe that never answers counts as unhealthy and does not hold up a stop', async () => {
+it('a probe that never answers counts as failed and does not hold up a stop', async () => {
   const events = new Events()
   const paused = events.next('paused', ({ reason }) => reason === 'unhealthy')
   const { runtime } = await run(
@@ -180,7 +180,7 @@ it('a probe that never answers counts as unhealthy and does not hold up a stop',
   expect(await runtime.stop()).toEqual({ clean: true })
 })
 
-it('a process that starts with the id of one that died takes back what that one held', async () => {
+it('a process that starts with the id of a dead one takes back the leases of that one', async () => {
   const [id] = await insertJobs(db, 1)
   await db.query({
     text: "update public.jobs set status = 'CLAIMED', available_at = null, claimed_by = 'fixed', lock_token = 1, locked_until = now() + interval '1 hour'",

@@ -17,7 +17,7 @@ beforeEach(async () => {
 })
 afterAll(async () => db.close())
 
-it('RULE-020-030: told to stop under load, it ends within the timeout; what was started is done, what was not is as before, nothing is leased', async () => {
+it('RULE-020-030: a worker that is stopped under load ends within the timeout; started rows are done, the others are as before, and none is leased', async () => {
   await insertJobs(db, 800, 'short')
   const timeoutMs = 3_000
   const worker = startWorker(processes, {
@@ -51,7 +51,7 @@ it('RULE-020-030: told to stop under load, it ends within the timeout; what was 
   expect(claimable).toHaveLength(rows.length - started.size)
 })
 
-it('RULE-020-031, D9: a handler that takes longer hears it at the timeout and not before; the row of one that heeds it can be claimed at once, an attempt later, and the end is clean', async () => {
+it('RULE-020-031, D9: a signal fires at the shutdown timeout and not before; if the handler obeys it, an attempt is counted, the row is claimable at once, and the stop is clean', async () => {
   await insertJobs(db, 3, 'hold')
   const timeoutMs = 1_500
   const worker = startWorker(processes, {
@@ -74,7 +74,7 @@ it('RULE-020-031, D9: a handler that takes longer hears it at the timeout and no
   )
 })
 
-it('RULE-020-030: the row of a handler that does not heed it is left to the reaper, and the exit code says so', async () => {
+it('RULE-020-030: the row of a handler that ignores its signal is left to the reaper, and the exit code is 1', async () => {
   await insertJobs(db, 1, 'hold')
   const [short] = await insertJobs(db, 1, 'short')
   const settings = { leaseMs: 3_000, shutdownTimeoutMs: 500, reaperIntervalMs: 200, pollMs: 50 }
@@ -101,7 +101,7 @@ it('RULE-020-030: the row of a handler that does not heed it is left to the reap
   expect((await jobs(db))[0]).toMatchObject({ attempts: 1, lock_token: '2' })
 })
 
-it('RULE-020-030: while it stops, a row that takes its time keeps back no settlement of the others', async () => {
+it('RULE-020-030: while a worker stops, a slow row does not delay the settlement of the others', async () => {
   const [slow] = await insertJobs(db, 1, 'hold')
   await insertJobs(db, 20, 'short')
   const worker = startWorker(processes, {

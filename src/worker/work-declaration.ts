@@ -60,13 +60,13 @@ export interface RuntimeOptions {
   readonly settings?: Partial<WorkerSettings>
   /** Take back expired leases of these tables. Default true; some process must (RULE-020-020). */
   readonly reaper?: boolean
-  /** What is to be reaped besides the tables of `workers`: a process may reap what others work on. */
+  /** Tables to be reaped in addition to those of `workers`: a process may reap what others work on. */
   readonly reapTables?: readonly (Pick<WorkDeclaration<never>, 'table'> &
     Partial<Pick<WorkDeclaration<never>, 'name' | 'wake' | 'bucket' | 'maintenance'>>)[]
   /** Take back the leases of processes whose session has ended. Default true. */
   readonly eviction?: boolean
   /**
-   * LISTEN for wake-ups and settings. Default true; behind a transaction-mode pooler switch it off, or give a
+   * LISTEN for wake-ups and settings. Default true; with a transaction-mode pooler switch it off, or give a
    * `listenUrl` that leads past the pooler.
    */
   readonly listen?: boolean

@@ -45,7 +45,7 @@ describe('what becomes of a row', () => {
     return only()
   }
 
-  it.each([undefined, done()])('LIFE-05: a handler that returns %j is done', async (outcome) => {
+  it.each([undefined, done()])('LIFE-05: the row of a handler that returns %j is done', async (outcome) => {
     expect(await outcomeOf(async () => Promise.resolve(outcome))).toMatchObject({
       status: 'DONE',
       attempts: 0,
@@ -53,7 +53,7 @@ describe('what becomes of a row', () => {
     })
   })
 
-  it('LIFE-07: a retry comes back after the delay it names, with one attempt more', async () => {
+  it('LIFE-07: a retry is claimable after the delay it names, with one attempt more', async () => {
     const row = await outcomeOf(async () => Promise.resolve(retry({ delayMs: 60_000, error: 'not yet' })))
     expect(row).toMatchObject({ status: 'PENDING', attempts: 1, last_error: 'not yet', claimed_by: null })
     expect(await dueIn()).toBeGreaterThan(50)
@@ -68,7 +68,7 @@ describe('what becomes of a row', () => {
     expect(await dueIn()).toBeLessThan(41)
   })
 
-  it('LIFE-08: dead is dead', async () => {
+  it('LIFE-08: the row of a handler that returns dead() is dead', async () => {
     expect(await outcomeOf(async () => Promise.resolve(dead('no such customer')))).toMatchObject({
       status: 'DEAD',
       attempts: 1,
@@ -76,7 +76,7 @@ describe('what becomes of a row', () => {
     })
   })
 
-  it('LIFE-08: a PermanentError is dead', async () => {
+  it('LIFE-08: the row of a handler that throws a PermanentError is dead', async () => {
     expect(await outcomeOf(async () => Promise.reject(new PermanentError('gone')))).toMatchObject({
       status: 'DEAD',
       attempts: 1,
@@ -84,7 +84,7 @@ describe('what becomes of a row', () => {
     })
   })
 
-  it('LIFE-08: a row that fails as often as it may is dead; every failure is told with its number', async () => {
+  it('LIFE-08: a row that fails as often as its maximum of attempts is dead; every failure is reported with its number', async () => {
     const events = new Events()
     await insertJobs(db, 1)
     await db.query({ text: 'update public.jobs set max_attempts = 3' })
@@ -102,7 +102,7 @@ describe('what becomes of a row', () => {
 })
 
 describe('settlements', () => {
-  it('one slow row does not hold back those of the others', async () => {
+  it('a slow row does not delay the settlements of other rows', async () => {
     const events = new Events()
     const slow = door()
     const [first, ...others] = await insertJobs(db, 200)
@@ -122,7 +122,7 @@ describe('settlements', () => {
     expect(await jobStates(db)).toEqual({ DONE: 200 })
   })
 
-  it('a row that the database refuses to settle keeps none of its batch from it; it is left to the reaper', async () => {
+  it('a row that a data error keeps from being settled does not affect its batch, and is left to the reaper', async () => {
     await db.query({
       text: `alter table public.jobs add constraint cursed check (kind <> 'cursed' or status <> 'DONE')`,
     })
@@ -153,7 +153,7 @@ describe('settlements', () => {
     await db.query({ text: 'alter table public.jobs drop constraint cursed' })
   })
 
-  it('several outcomes at once all arrive', async () => {
+  it('several outcomes at once are all written', async () => {
     const events = new Events()
     await insertJobs(db, 300)
     const over = settled(events, 300)
@@ -195,7 +195,7 @@ describe('a handler', () => {
     expect(bound).toEqual([{ worker: 'worker 1', table: 'public.jobs', id, token: '7' }])
   })
 
-  it('RULE-020-003: hears when its row was taken, with the reason; the others go on', async () => {
+  it('RULE-020-003: is told with a reason when its row was taken; other handlers continue', async () => {
     const events = new Events()
     const [first, second] = await insertJobs(db, 2)
     const hold = door()

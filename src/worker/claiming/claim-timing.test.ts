@@ -10,14 +10,14 @@ function claim(timing: ClaimTiming, now: number, found = EMPTY, poll = POLL): vo
   timing.claimReturned()
 }
 
-it('while there are more rows it claims without a pause, and side by side', () => {
+it('while there are more rows, claims follow without a pause and run concurrently', () => {
   const timing = new ClaimTiming(() => 0)
   claim(timing, 0, { more: true, drained: false })
   timing.claimSent(0)
   expect(timing.mayClaim(0)).toBe(true)
 })
 
-it('without a backlog it sends one claim at a time', () => {
+it('without a backlog one claim is sent at a time', () => {
   const timing = new ClaimTiming(() => 0)
   claim(timing, 0, { more: false, drained: false })
   expect(timing.mayClaim(0)).toBe(true)
@@ -29,7 +29,7 @@ it.each([
   [0, 1_000],
   [1, 1_500],
 ])(
-  'the next claim of an empty table is due after the poll interval, jittered upwards (chance %d)',
+  'the next claim of an empty table is due after the poll interval, jittered upwards (random %d)',
   (chance, after) => {
     const timing = new ClaimTiming(() => chance)
     claim(timing, 0)
@@ -39,13 +39,13 @@ it.each([
   },
 )
 
-it('where wake-ups arrive it polls five times as seldom', () => {
+it('a worker that receives wake-ups polls a fifth as often', () => {
   const timing = new ClaimTiming(() => 0)
   claim(timing, 0, EMPTY, { ms: 1_000, woken: true })
   expect(timing.nextAt(1)).toBe(5_000)
 })
 
-it('after a wake-up it claims at once, and twice more soon after: another transaction may commit a moment later', () => {
+it('after a wake-up a claim is due at once, and two more soon after: another transaction may commit a moment later', () => {
   const timing = new ClaimTiming(() => 0)
   claim(timing, 0)
   timing.wake()
@@ -59,7 +59,7 @@ it('after a wake-up it claims at once, and twice more soon after: another transa
   expect(after).toEqual([25, 100, 1_000])
 })
 
-it('a database that cannot be reached is left alone for longer each time, up to a limit, and not at all once it answers', () => {
+it('the backoff for a database that cannot be reached grows up to a limit, and ends when it answers', () => {
   const timing = new ClaimTiming(() => 0.999)
   let now = 0
   const waits = Array.from({ length: 12 }, () => {
@@ -94,7 +94,7 @@ it('a row that is known to become due is claimed then, and not at the next poll'
   expect(timing.nextAt(321)).toBe(420)
 })
 
-it('what is expected does not cut a rest short', () => {
+it('an expected row does not shorten a rest', () => {
   const timing = new ClaimTiming(() => 0)
   claim(timing, 0)
   timing.expect(100)
@@ -103,7 +103,7 @@ it('what is expected does not cut a rest short', () => {
   expect(timing.mayClaim(1_999)).toBe(false)
 })
 
-it('a claim tells whether a row has become due that was expected', () => {
+it('a claim knows whether an expected row has become due', () => {
   const timing = new ClaimTiming(() => 0)
   timing.expect(100)
   expect(timing.claimSent(99)).toBe(false)
@@ -113,7 +113,7 @@ it('a claim tells whether a row has become due that was expected', () => {
   expect(timing.claimSent(101)).toBe(false)
 })
 
-it('RULE-020-012: it is failing from a failure to the next success, and the next claim is due when the wait is over, whatever made the failed one due', () => {
+it('RULE-020-012: claiming counts as failing until the next success, and a claim is due when the backoff is over, whatever made the failed one due', () => {
   const timing = new ClaimTiming(() => 0)
   claim(timing, 0)
   timing.expect(100)

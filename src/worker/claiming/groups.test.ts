@@ -21,7 +21,7 @@ const shown = (groups: Groups<Row>): Record<string, number> =>
   Object.fromEntries(groups.open(100).groups.map(({ group: key, room }) => [key, room]))
 
 describe('groups that are known from the start', () => {
-  it('are all open at first, each with its own room, and nobody says when to come again', () => {
+  it('are all open at first, each with its own room, and name no time for the next check', () => {
     const { groups } = opened({ a: 2, b: 3 })
     expect(groups.open(100)).toEqual({
       groups: [
@@ -32,7 +32,7 @@ describe('groups that are known from the start', () => {
     })
   })
 
-  it('hand out a room once: it is taken until a claim says what became of it', () => {
+  it('offer room once: it is taken until a claim says what it returned', () => {
     const { groups } = opened({ a: 2, b: 3 })
     const first = groups.open(100)
     expect(shown(groups)).toEqual({})
@@ -46,21 +46,21 @@ describe('groups that are known from the start', () => {
     expect(shown(groups)).toEqual({ a: 2, b: 3 })
   })
 
-  it('have room again for each row that has ended', () => {
+  it('have room for another row when one has ended', () => {
     const { groups } = opened({ a: 2, b: 3 })
     groups.claimed(groups.open(100).groups, rows('a', 'a', 'b'))
     for (const row of rows('a', 'b')) groups.ended(row)
     expect(shown(groups)).toEqual({ a: 1, b: 3 })
   })
 
-  it('tell of room in a group that was full, where more may wait', () => {
+  it('call the listener when a group has room in which more rows may wait', () => {
     const { groups, told } = opened({ a: 1, b: 3 })
     groups.claimed(groups.open(100).groups, rows('a', 'b'))
     for (const row of rows('a')) groups.ended(row)
     expect(told()).toBe(1)
   })
 
-  it('do not tell of room in a group that a claim has emptied', () => {
+  it('do not call the listener for a group that a claim has emptied', () => {
     const { groups, told } = opened({ a: 1, b: 3 })
     groups.claimed(groups.open(100).groups, rows('a', 'b'))
     for (const row of rows('b')) groups.ended(row)
@@ -71,7 +71,7 @@ describe('groups that are known from the start', () => {
     expect(told()).toBe(1)
   })
 
-  it('are offered no more than there is room for in all, each of them first in its turn', () => {
+  it('are offered no more room than there is in all, each of them first in its turn', () => {
     const groups = fixedGroups<string>({
       rooms: new Map([
         ['a', 4],

@@ -14,7 +14,7 @@ function gate() {
   return { gate: opened, changes }
 }
 
-it('is shut as long as there is any reason, and each is told once', () => {
+it('the gate is shut as long as there is any reason, and reports each reason once', () => {
   const { gate: tested, changes } = gate()
   expect(tested.open).toBe(true)
   tested.shut('operator')
@@ -28,7 +28,7 @@ it('is shut as long as there is any reason, and each is told once', () => {
   expect(changes).toEqual(['shut: operator', 'shut: unhealthy', 'open: operator', 'open: unhealthy'])
 })
 
-it('RULE-020-042: shut for a time it opens by itself, not before and not later', () => {
+it('RULE-020-042: a gate that is shut for a time opens exactly when that is over', () => {
   const { gate: tested } = gate()
   tested.shut('saturated', 500)
   vi.advanceTimersByTime(499)
@@ -40,7 +40,7 @@ it('RULE-020-042: shut for a time it opens by itself, not before and not later',
 it.each([
   [1_000, 200],
   [200, 1_000],
-])('RULE-020-042: said twice, for %d and %d ms, the later end counts', (first, second) => {
+])('RULE-020-042: for a gate that is shut twice, for %d and %d ms, the later end counts', (first, second) => {
   const { gate: tested } = gate()
   tested.shut('saturated', first)
   tested.shut('saturated', second)
@@ -50,7 +50,7 @@ it.each([
   expect(tested.open).toBe(true)
 })
 
-it('shut without an end it stays shut, whatever end is named later', () => {
+it('a gate that is shut without an end stays shut, even if it is shut for a time afterwards', () => {
   const { gate: tested } = gate()
   tested.shut('operator')
   tested.shut('operator', 10)
@@ -58,7 +58,7 @@ it('shut without an end it stays shut, whatever end is named later', () => {
   expect(tested.open).toBe(false)
 })
 
-it('closed it leaves no timer behind', () => {
+it('a gate that is closed has no timer', () => {
   const { gate: tested } = gate()
   tested.shut('saturated', 500)
   tested.close()

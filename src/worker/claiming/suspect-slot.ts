@@ -1,12 +1,12 @@
 /**
- * The room for one suspect in this process, shared by all of its workers (D10). A row under which two processes have
- * died may kill this one too; with two of them in flight, one would cost the other an attempt.
+ * The room for one suspect in this process, shared by all of its workers (D10). A row whose lease expired twice may have
+ * killed its process, and may kill this one too; with two suspects in flight, one would cost the other an attempt.
  */
 export class SuspectSlot {
   #isTaken = false
   readonly #waiting = new Set<() => void>()
 
-  /** For one claim. False when a suspect is in flight, or another claim that may take one. */
+  /** Takes the slot for one claim. False when a suspect, or another claim that may take one, is in flight. */
   take(): boolean {
     if (this.#isTaken) return false
     this.#isTaken = true

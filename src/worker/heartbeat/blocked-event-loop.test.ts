@@ -29,7 +29,7 @@ afterAll(async () => db.close())
 const LEASE_MS = 2_000
 const SETTINGS = { leaseMs: LEASE_MS, reaperIntervalMs: 200, pollMs: 50 }
 
-it('RULE-020-010, WH-FR-001-N: while a handler blocks the event loop for longer than two leases, neither its row nor its neighbours’ are lost', async () => {
+it('RULE-020-010, WH-FR-001-N: while a handler blocks the event loop for longer than two leases, neither its row nor other rows of the process are lost', async () => {
   const neighbours = await insertJobs(db, 5, 'hold')
   const [blocker] = await insertJobs(db, 1, 'block')
   const blocked = startWorker(processes, {
@@ -62,7 +62,7 @@ it('RULE-020-010, WH-FR-001-N: while a handler blocks the event loop for longer 
   )
 })
 
-it('RULE-020-051: a handler that blocks for longer than three leases keeps its row for three leases, then loses it, and what it returns is not written', async () => {
+it('RULE-020-051: a handler that blocks for longer than three leases loses its row after the third, and what it returns is not written', async () => {
   const [blocker] = await insertJobs(db, 1, 'block')
   const blocked = startWorker(processes, {
     databaseUrl: url,

@@ -65,7 +65,7 @@ export class LeaseWatch<Row extends object> {
       const isTooLong = now - row.claimedAt >= (MAX_HOLD_LEASES - 1) * leaseMs
       this.#lose(row, isTooLong ? 'tooLong' : 'untrusted')
     }
-    // What still waits could have gone to another worker meanwhile, and waiting must not cost it an attempt. This comes
+    // Another worker could have taken the rows that still wait, and waiting must not cost them an attempt. This comes
     // after the check: for a lease that can no longer be trusted nothing is written, not even a release.
     statements.release(slots.takeReadyBefore(now - leaseMs / 2))
   }

@@ -21,7 +21,7 @@ async function versions(): Promise<object[]> {
   return (await db.query({ text: 'select xmin::text, * from public.jobs order by id' })).rows
 }
 
-it('RULE-020-003: a worker stopped past its lease writes nothing when it goes on, its handlers hear it, it is told as fencedOff, and it takes new rows', async () => {
+it('RULE-020-003: a process suspended past its lease writes nothing when it continues; its handlers are told, fencedOff is emitted, and it claims new rows', async () => {
   const holding = await insertJobs(db, 5, 'hold')
   const sleeping = await insertJobs(db, 5, 'short')
   const all = [...holding, ...sleeping]

@@ -46,7 +46,7 @@ async function killAndWait(options: {
   return { tookMs, died: 'victim', deaths: heir.all('workerDied') }
 }
 
-it('RULE-020-052, RULE-020-020: what a killed worker held runs elsewhere within 5 s of a 30 s lease; its death is told once and counts as an attempt', async () => {
+it('RULE-020-052, RULE-020-020: rows of a killed process run elsewhere within 5 s of a 30 s lease; its death is reported once and counts an attempt', async () => {
   const { tookMs, deaths } = await killAndWait({ settings: {}, runtime: {} })
   expect(tookMs).toBeLessThan(5_000)
   expect(deaths.map((line) => (line as { died: string }).died)).toEqual(['victim'])
@@ -56,7 +56,7 @@ it('RULE-020-052, RULE-020-020: what a killed worker held runs elsewhere within 
   )
 })
 
-it('RULE-020-021: without early eviction it takes the lease and one reaper interval at most', async () => {
+it('RULE-020-021: without eviction the rows of a killed process are recovered within the lease and one reaper interval', async () => {
   const settings = { leaseMs: 3_000, reaperIntervalMs: 1_000, pollMs: 100 }
   const { tookMs, deaths } = await killAndWait({ settings, runtime: { eviction: false } })
   // The lease ran for up to a heartbeat before the kill; polling and the machine take their time as well.
@@ -66,7 +66,7 @@ it('RULE-020-021: without early eviction it takes the lease and one reaper inter
   expect((await jobs(db)).map(({ attempts }) => attempts)).toEqual(Array.from({ length: 10 }, () => 1))
 })
 
-it('LIFE-08: a row that kills its worker every time is dead after its attempts, and the others are done', async () => {
+it('LIFE-08: a row that kills its process every time is dead after its attempts, and the others are done', async () => {
   const [poison] = await insertJobs(db, 1, 'poison')
   await insertJobs(db, 30)
   await db.query({ text: 'update public.jobs set max_attempts = 3 where id = $1', values: [poison] })

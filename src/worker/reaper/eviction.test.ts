@@ -139,7 +139,7 @@ async function heldBy(id: string): Promise<number> {
   return rows[0]?.count ?? -1
 }
 
-it('RULE-020-052, RULE-020-021: a killed worker is told dead once by one of three reapers, and all its leases are taken back', async () => {
+it('RULE-020-052, RULE-020-021: the death of a killed process is reported once by one of three reapers, and all its leases are taken back', async () => {
   const [victim, neighbour] = [await startWorker(), await startWorker()]
   const stores = await hold(victim, 10)
   await hold(neighbour, 3)
@@ -176,7 +176,7 @@ it('RULE-020-052, RULE-020-021: a killed worker is told dead once by one of thre
   await neighbour.process.kill('SIGKILL')
 })
 
-it('with eviction off, the leases of a killed worker are left to run out', async () => {
+it('without eviction the leases of a killed process expire', async () => {
   const victim = await startWorker()
   const stores = await hold(victim, 2)
   await victim.process.kill('SIGKILL')
@@ -188,7 +188,7 @@ it('with eviction off, the leases of a killed worker are left to run out', async
   expect(await heldBy(victim.worker.id)).toBe(4)
 })
 
-it('a claim that was on its way when its worker died is taken back by a second pass', async () => {
+it('a claim that was on its way when its process died is taken back by a second pass', async () => {
   const victim = await startWorker()
   const [first, ...others] = await hold(victim, 1)
   if (first === undefined) throw new Error('there is a store')
@@ -214,7 +214,7 @@ it('a claim that was on its way when its worker died is taken back by a second p
   expect(running.died).toHaveLength(1)
 })
 
-it('a table that fails is tried again until the leases of the dead are taken back', async () => {
+it('a table whose reap fails is retried until the leases of dead processes are taken back', async () => {
   const victim = await startWorker()
   const [first, ...others] = await hold(victim, 1)
   if (first === undefined) throw new Error('there is a store')
@@ -239,7 +239,7 @@ it('a table that fails is tried again until the leases of the dead are taken bac
   for (const event of failed) expect(event).toMatchObject({ table: 'public.events' })
 })
 
-it('a worker that returns keeps the leases it takes from then on', async () => {
+it('a process that returns after it was declared dead keeps the leases it takes from then on', async () => {
   const victim = await startWorker()
   const [first] = await hold(victim, 1)
   if (first === undefined) throw new Error('there is a store')

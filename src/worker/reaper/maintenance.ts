@@ -3,7 +3,7 @@ import type { Database } from '../../postgres/database.ts'
 import type { Events } from '../events.ts'
 import { createLoop, type Loop } from '../loop.ts'
 
-/** Periodic work on a table besides the reaper's, such as the removal of old rows. */
+/** Periodic work on a table, such as the removal of old rows; done by the processes that reap it. */
 export interface Maintenance {
   readonly everyMs: number
   /** Does the work in small batches, and returns counts of what it did. Any number of processes may run it at once. */

@@ -123,7 +123,7 @@ async function rowsOf(table: LeaseTable): Promise<Record<string, unknown>[]> {
 }
 
 describe('expired leases', () => {
-  it('RULE-020-021, D4: are taken back in every table at the start, and each is told with whose it was', async () => {
+  it('RULE-020-021, D4: are taken back in every table at the start, and each is reported with its owner', async () => {
     const stores = [await held(outbox.table, 'gone', 3), await held(tasks, 'gone', 2)]
     await held(outbox.table, 'alive', 1)
     await db.query({
@@ -148,7 +148,7 @@ describe('expired leases', () => {
     expect(await rowsOf(tasks)).toMatchObject([{ locked_by: null }, { locked_by: null }])
   })
 
-  it('D4, D10: a row that keeps killing its worker is dead at its last attempt, and each expiry is counted', async () => {
+  it('D4, D10: make a row dead at its last attempt, and each expiry is counted', async () => {
     const store = await held(poison, 'victim', 1)
     for (const [attempts, status] of [
       [1, 'PENDING'],
@@ -167,7 +167,7 @@ describe('expired leases', () => {
     }
   })
 
-  it('are taken in bounded batches, until one comes back less than half full', async () => {
+  it('are taken back in bounded batches, until one is less than half full', async () => {
     const store = await held(outbox.table, 'gone', 24)
     await expire(outbox.table)
     const batches: number[] = []
@@ -184,7 +184,7 @@ describe('expired leases', () => {
     expect(batches).toEqual([10, 10, 4])
   })
 
-  it('three reapers at once: every row is taken back once', async () => {
+  it('are taken back once each by three reapers at the same time', async () => {
     const store = await held(outbox.table, 'gone', 300)
     await expire(outbox.table)
     const all = Array.from({ length: 3 }, () =>
@@ -203,7 +203,7 @@ describe('expired leases', () => {
 })
 
 describe('the loop', () => {
-  it('RULE-020-022, RULE-020-023: runs again and again at the interval of the moment, and each run is told', async () => {
+  it('RULE-020-022, RULE-020-023: repeats at the current interval, and reports each run', async () => {
     const recovered: number[] = []
     const intervals = [1, 2, 600_000]
     const { events, reaper } = reaperOver([await held(outbox.table, 'gone', 2)], {
@@ -216,7 +216,7 @@ describe('the loop', () => {
     expect(recovered).toEqual([2, 0, 0])
   })
 
-  it('a table that fails is told, and does not keep the others from being reaped', async () => {
+  it('reports a table whose reap fails, and reaps the others', async () => {
     const stores = [await held(poison, 'gone', 1), await held(outbox.table, 'gone', 3)]
     await expire(outbox.table)
     await db.query({ text: 'alter table public.poison rename to elsewhere' })
@@ -228,7 +228,7 @@ describe('the loop', () => {
     ])
   })
 
-  it('RULE-020-020: a database that is away ends nothing: the reaper tries again, and goes on', async () => {
+  it('RULE-020-020: continues when the database is back after an outage', async () => {
     await held(outbox.table, 'gone', 3)
     await expire(outbox.table)
     const proxy = await startProxy(database.url)
@@ -255,7 +255,7 @@ describe('the loop', () => {
     await proxy.close()
   })
 
-  it('forgets workers that ended long ago', async () => {
+  it('forgets processes that ended long ago', async () => {
     for (const id of ['ended', 'running']) {
       await db.query(presence('leasehold', describeWorker([], { id }), 0, undefined))
     }

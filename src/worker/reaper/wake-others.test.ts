@@ -17,7 +17,7 @@ beforeAll(async () => db.query({ text: WORK_DDL }))
 beforeEach(async () => db.query({ text: 'truncate public.jobs restart identity' }))
 afterAll(async () => db.close())
 
-it('rows that a reaper elsewhere takes back are worked on at once, not at the next poll', async () => {
+it('rows that a reaper of another process takes back are processed at once, not at the next poll', async () => {
   const dead = await openLeaseStore(db, table, { owner: 'dead' })
   await insertJobs(db, 3)
   await dead.claim({ limit: 3, leaseMs: 60_000 })
@@ -37,7 +37,7 @@ it('rows that a reaper elsewhere takes back are worked on at once, not at the ne
   await reaper.stop()
 })
 
-it('rows that a worker gives back when it stops are worked on by another at once', async () => {
+it('rows that a worker releases when it stops are processed by another at once', async () => {
   await insertJobs(db, 20)
   const first = await startWorker({ ...SELDOM, handle: async () => new Promise(() => {}) }, { reaper: false })
   const events = new Events()

@@ -68,7 +68,7 @@ describe('wake', () => {
     ])
   })
 
-  it('of many transactions in flight at once only one sends, for each name', async () => {
+  it('sends one notification for each name from many concurrent transactions', async () => {
     await db.transaction(async (first) => {
       await wake(first, 'outbox')
       await db.transaction(async (second) => {
@@ -81,7 +81,7 @@ describe('wake', () => {
     expect(await allHeard()).toEqual(['leasehold_wake:webhooks', 'leasehold_wake:outbox'])
   })
 
-  it('a transaction that rolls back wakes nobody, and keeps nobody silent', async () => {
+  it('sends nothing for a transaction that rolls back, which does not suppress others', async () => {
     const regret = new Error('regret')
     const outcome = db.transaction(async (tx) => {
       await wake(tx, 'outbox')
@@ -93,19 +93,22 @@ describe('wake', () => {
     expect(await allHeard()).toEqual(['leasehold_wake:outbox'])
   })
 
-  it.each(['off', 'OFF', 'false'])('leasehold.notify = %s sends none, and takes no lock', async (value) => {
-    await db.transaction(async (tx) => {
-      await tx.query({ text: `set local leasehold.notify = '${value}'` })
-      await wake(tx, 'outbox')
-      const { rowCount } = await tx.query({
-        text: `select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()`,
+  it.each(['off', 'OFF', 'false'])(
+    'with leasehold.notify = %s sends nothing and takes no lock',
+    async (value) => {
+      await db.transaction(async (tx) => {
+        await tx.query({ text: `set local leasehold.notify = '${value}'` })
+        await wake(tx, 'outbox')
+        const { rowCount } = await tx.query({
+          text: `select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()`,
+        })
+        expect(rowCount).toBe(0)
       })
-      expect(rowCount).toBe(0)
-    })
-    expect(await allHeard()).toEqual([])
-  })
+      expect(await allHeard()).toEqual([])
+    },
+  )
 
-  it.each(['on', ''])('leasehold.notify = %j sends', async (value) => {
+  it.each(['on', ''])('with leasehold.notify = %j sends a notification', async (value) => {
     await db.transaction(async (tx) => {
       await tx.query({ text: `set local leasehold.notify = '${value}'` })
       await wake(tx, 'outbox')
@@ -154,7 +157,7 @@ describe('settings', () => {
   })
 })
 
-it('everything of the migration has a comment, and functions keep to their schema', async () => {
+it('every object of the migration has a comment, and functions fix their search_path', async () => {
   const { rows } = await db.query({
     text: `
       select c.relname || '.' || a.attname as silent from pg_class c join pg_attribute a on a.attrelid = c.oid

@@ -47,14 +47,14 @@ async function change(set: string, id: string): Promise<void> {
 }
 
 describe('the description of a worker', () => {
-  it('RULE-020-032: the id is unique, and says where the worker runs', () => {
+  it('RULE-020-032: has a unique id, which says where the process runs', () => {
     const ids = Array.from({ length: 1_000 }, () => describeWorker(['outbox']).id)
     expect(new Set(ids).size).toBe(1_000)
     for (const id of ids) expect(id).toMatch(/^.+-\d+-[0-9a-f]{12}$/)
     expect(ids[0]?.startsWith(`${hostname()}-${process.pid}-`)).toBe(true)
   })
 
-  it('has host, pid, release and roles, and an id of one’s own where one is given', () => {
+  it('has host, pid, version and roles, and a given id', () => {
     expect(describeWorker(['outbox', 'reaper'], { id: 'relay 1' })).toEqual({
       id: 'relay 1',
       host: hostname(),
@@ -64,7 +64,7 @@ describe('the description of a worker', () => {
     })
   })
 
-  it.each(['', '  ', 'relay#1'])('the id %j is refused, with the value', (id) => {
+  it.each(['', '  ', 'relay#1'])('is refused for the id %j, with the value', (id) => {
     expect(() => describeWorker([], { id })).toThrow(
       expect.objectContaining({
         code: 'SETTING_INVALID',
@@ -77,7 +77,7 @@ describe('the description of a worker', () => {
 describe('presence', () => {
   const worker = describeWorker(['outbox', 'reaper'])
 
-  it('the first makes the worker known, the next ones say what it does now', async () => {
+  it('registers the process the first time, and updates it from then on', async () => {
     expect(await appear(worker, 3)).toBe(false)
     const [first] = await listWorkers(db, 'leasehold')
     expect(first).toMatchObject({ ...worker, state: 'alive', inFlight: 3, stoppedAt: null, diedAt: null })
@@ -88,7 +88,7 @@ describe('presence', () => {
     expect(second?.lastSeenAt.getTime()).toBeGreaterThan(first?.lastSeenAt.getTime() ?? Infinity)
   })
 
-  it('the session is written down where the server names it, with its start', async () => {
+  it('stores the session and its start where the server confirms it', async () => {
     await db.transaction(async (tx) => {
       const pid = await backendOf(tx)
       await tx.query(presence('leasehold', worker, 0, pid))
@@ -101,7 +101,7 @@ describe('presence', () => {
     expect(await listWorkers(db, 'leasehold')).toMatchObject([{ sessionVisible: true }])
   })
 
-  it('behind a pooler, which names another backend than the one that answers, the session is unknown', async () => {
+  it('stores no session through a pooler, which names another backend than the one that answers', async () => {
     await db.transaction(async (tx) => {
       await tx.query(presence('leasehold', worker, 0, await backendOf(tx)))
       await tx.query(presence('leasehold', worker, 0, 2_000_000_000))
@@ -111,7 +111,7 @@ describe('presence', () => {
     expect(await listWorkers(db, 'leasehold')).toMatchObject([{ state: 'alive', sessionVisible: false }])
   })
 
-  it('a role that sees nobody else’s sessions still knows its own', async () => {
+  it('stores its own session for a role that may not see the sessions of others', async () => {
     const role = `${database.name.slice(0, 40)}_modest`
     await db.query({ text: `create role ${role} login password 'modest'` })
     await db.query({ text: `grant usage on schema leasehold to ${role}` })
@@ -129,7 +129,7 @@ describe('presence', () => {
     await db.query({ text: `drop role ${role}` })
   })
 
-  it('RULE-020-052: a worker that was declared dead and is not hears of it, once', async () => {
+  it('RULE-020-052: tells a process once that it had been declared dead', async () => {
     await appear(worker)
     await change('missing_since = now(), died_at = now()', worker.id)
     expect(await listWorkers(db, 'leasehold')).toMatchObject([{ state: 'dead' }])
@@ -138,7 +138,7 @@ describe('presence', () => {
     expect(await appear(worker)).toBe(false)
   })
 
-  it('a death declared in the same moment is heard of as well', async () => {
+  it('does not overlook a death that is declared at the same moment', async () => {
     await appear(worker)
     let answer: Promise<boolean | undefined> | undefined
     await db.transaction(async (tx) => {
@@ -151,7 +151,7 @@ describe('presence', () => {
     expect(await answer).toBe(true)
   })
 
-  it('another process with the id of a dead one is a new worker', async () => {
+  it('of another process with the id of a dead one registers a new process', async () => {
     await appear(worker)
     await change(`died_at = now(), started_at = now() - interval '1 hour'`, worker.id)
     expect(await appear({ ...worker, pid: worker.pid + 1 })).toBe(false)
@@ -159,7 +159,7 @@ describe('presence', () => {
     expect(row).toMatchObject({ state: 'alive', pid: worker.pid + 1, startedAt: row?.lastSeenAt })
   })
 
-  it('stays a HOT update', async () => {
+  it('is a HOT update', async () => {
     const count = {
       text: `select pg_stat_get_xact_tuples_updated('leasehold.workers'::regclass)::int as updates,
         pg_stat_get_xact_tuples_hot_updated('leasehold.workers'::regclass)::int as hot`,
@@ -196,7 +196,7 @@ describe('states', () => {
     expect(await listWorkers(db, 'leasehold')).toMatchObject([{ id: worker.id, state }])
   })
 
-  it('a worker that says farewell is stopped, and has no session that could be missed', async () => {
+  it('a process that stops is shown as stopped, and has no session that could be found missing', async () => {
     const [stopping, other] = [describeWorker(['sync']), describeWorker(['sync'])]
     await db.transaction(async (tx) => {
       for (const worker of [stopping, other])
@@ -212,7 +212,7 @@ describe('states', () => {
     expect(rows.find(({ id }) => id === other.id)).toMatchObject({ state: 'alive', inFlight: 4 })
   })
 
-  it('the ended and the silent are forgotten after a day, and nobody else', async () => {
+  it('processes that ended, or were not heard of, are forgotten after a day, and no others', async () => {
     const kept = ['now', 'yesterday but seen', 'stopped today']
     for (const id of [...kept, 'stopped', 'died', 'silent']) await appear(describeWorker([], { id }))
     const long = `now() - interval '25 hours'`
@@ -238,7 +238,7 @@ it('RULE-020-003: a process can find out that it is declared dead, until its nex
 })
 
 describe('RULE-020-020: whether a reaper is alive anywhere', () => {
-  it('without any worker: no', async () => {
+  it('without any process: false', async () => {
     expect(await reaperAlive(db, 'leasehold', 60_000)).toBe(false)
   })
 

@@ -36,7 +36,7 @@ async function audit(): Promise<object[]> {
   return (await db.query({ text })).rows
 }
 
-it('what was never set is undefined', async () => {
+it('settings that were never stored are undefined', async () => {
   expect(await stored()).toBeUndefined()
 })
 
@@ -74,7 +74,7 @@ it('RULE-020-002: a change is stored, completed, announced, and in the audit wit
   ])
 })
 
-it('RULE-020-011: a patch that does not go with what is stored is refused whole, and nothing is written', async () => {
+it('RULE-020-011: a patch that cannot work together with what is stored is refused whole, and nothing is written', async () => {
   await change({ leaseMs: 60_000, heartbeatMs: 15_000 })
   const outcome = change({ leaseMs: 30_000, concurrency: 99 })
   await expect(outcome).rejects.toMatchObject({
@@ -87,7 +87,7 @@ it('RULE-020-011: a patch that does not go with what is stored is refused whole,
 })
 
 it.each([{ concurrency: 0 }, { batch: 1.5 }, { leaseMs: -1 }, { paused: 'yes' }, { leasMs: 5 }])(
-  'the first change can be refused as well, and leaves no row: %j',
+  'a first change that is refused stores no row: %j',
   async (patch) => {
     // As it would come from an API.
     await expect(change(patch as SettingsPatch)).rejects.toMatchObject({ code: 'SETTING_INVALID' })
@@ -96,7 +96,7 @@ it.each([{ concurrency: 0 }, { batch: 1.5 }, { leaseMs: -1 }, { paused: 'yes' },
   },
 )
 
-it('changes made at once do not lose each other', async () => {
+it('concurrent changes do not overwrite each other', async () => {
   const patches: SettingsPatch[] = [
     { concurrency: 11 },
     { prefetch: 12 },
@@ -111,7 +111,7 @@ it('changes made at once do not lose each other', async () => {
   expect(await audit()).toHaveLength(patches.length)
 })
 
-it('changes made at once that are good alone and bad together: one of them is refused', async () => {
+it('of concurrent changes that cannot work together, one is refused', async () => {
   const outcomes = await Promise.allSettled([change({ leaseMs: 20_000 }), change({ heartbeatMs: 9_500 })])
   expect(outcomes.map(({ status }) => status).toSorted()).toEqual(['fulfilled', 'rejected'])
   expect(workerSettings(await stored())).toBeDefined()

@@ -80,7 +80,7 @@ it('RULE-020-042: a row larger than the whole budget is processed, alone', async
   expect(seen).toEqual([100_000, 100_000, 100_000, 100_000, 100_000])
 })
 
-it('a table that does not say how large a row is has no byte budget', async () => {
+it('a table that does not declare how large a row is has no byte budget', async () => {
   await insertJobs(db, 10)
   const events = new Events()
   const started = collect(events, 'started', (all) => all.length === 10)

@@ -8,7 +8,7 @@ function limiter(limits: Omit<Limits<string>, 'key'>) {
 }
 
 describe('concurrency per key', () => {
-  it('a key that is full waits for one of its own to end; another key does not', () => {
+  it('a key without room waits for one of its own rows to end; other keys do not', () => {
     const { limiter: tested } = limiter({ concurrency: 2 })
     expect([tested.start('a'), tested.start('a'), tested.start('a'), tested.start('b')]).toEqual([
       0,
@@ -24,7 +24,7 @@ describe('concurrency per key', () => {
 })
 
 describe('rate per key', () => {
-  it('starts the burst at once, and says how long the next one has to wait', () => {
+  it('starts the burst at once, and says how long the next row has to wait', () => {
     const { clock, limiter: tested } = limiter({ rate: { perSecond: 10, burst: 3 } })
     expect([1, 2, 3, 4].map(() => tested.start('a'))).toEqual([0, 0, 0, 100])
     clock.now = 99
@@ -35,7 +35,7 @@ describe('rate per key', () => {
     expect([1, 2, 3, 4].map(() => tested.start('a'))).toEqual([0, 0, 0, 100])
   })
 
-  it('after the wait that it named a row may start, whatever the rate', () => {
+  it('lets a row start after the wait that it named, whatever the rate', () => {
     fc.assert(
       fc.property(
         fc.double({ min: 0.01, max: 5_000, noNaN: true }),
@@ -53,7 +53,7 @@ describe('rate per key', () => {
   })
 })
 
-it('RULE-020-041: whatever starts and ends when, no key ever has more running than allowed, nor more started in any span than burst and rate allow', () => {
+it('RULE-020-041: no key ever has more rows running than allowed, nor more started in any span of time than burst and rate allow', () => {
   const step = fc.record({
     key: fc.constantFrom('a', 'b', 'c'),
     what: fc.constantFrom('start', 'start', 'end'),
@@ -93,7 +93,7 @@ it('RULE-020-041: whatever starts and ends when, no key ever has more running th
   )
 })
 
-it('keys that are idle are forgotten without losing what they are owed', () => {
+it('idle keys are forgotten without losing the tokens they have', () => {
   const { clock, limiter: tested } = limiter({ concurrency: 1, rate: { perSecond: 1, burst: 1 } })
   expect(tested.start('busy')).toBe(0)
   for (let i = 0; i < 2_500; i += 1) {

@@ -1,9 +1,9 @@
 import type { Clock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
 
-/** Bounds for the rows that share a key (an endpoint, a customer). They hold within one worker; n workers, n times. */
+/** Limits for the rows that share a key (an endpoint, a customer), within one worker: n workers allow n times as much. */
 export interface Limits<Row> {
-  /** Rows without a key are not bounded. */
+  /** Rows without a key are not limited. */
   readonly key: (row: Row) => string | undefined
   /** How many rows of one key are processed at once. */
   readonly concurrency?: number
@@ -11,15 +11,15 @@ export interface Limits<Row> {
   readonly rate?: { readonly perSecond: number; readonly burst: number }
 }
 
-/** May a row of this key start now, and if not, when is it worth asking again? */
+/** Whether a row of this key may start now and, if not, when to try next. */
 export interface Limiter {
-  /** 0: yes, and it counts as started. Otherwise how long to wait, in ms; Infinity: until another one ends. */
+  /** 0: it may, and counts as started. Otherwise how many ms to wait; Infinity: until another row of the key ends. */
   start(key: string): number
   ended(key: string): void
 }
 
-/** A key's bucket is forgotten once it is full again and nothing of it runs, so memory follows what is busy. */
-const FORGET_AT = 1_000
+/** From this many keys on, those that are idle and have their whole burst are forgotten, so that memory is bounded. */
+const FORGET_IDLE_KEYS_AT = 1_000
 
 interface Bucket {
   running: number
@@ -30,7 +30,7 @@ interface Bucket {
 export function createLimiter<Row>(limits: Limits<Row>, clock: Clock): Limiter {
   refuseImpossible(limits)
   const buckets = new Map<string, Bucket>()
-  const most = limits.concurrency ?? Number.POSITIVE_INFINITY
+  const maxRunning = limits.concurrency ?? Number.POSITIVE_INFINITY
   const perMs = (limits.rate?.perSecond ?? 0) / 1_000
   const burst = limits.rate?.burst ?? 0
 
@@ -49,10 +49,10 @@ export function createLimiter<Row>(limits: Limits<Row>, clock: Clock): Limiter {
   return {
     start(key) {
       const now = clock.monotonicNow()
-      if (buckets.size >= FORGET_AT) forgetIdle(now)
+      if (buckets.size >= FORGET_IDLE_KEYS_AT) forgetIdle(now)
       const bucket = buckets.get(key) ?? { running: 0, tokens: burst, filledAt: now }
       buckets.set(key, bucket)
-      if (bucket.running >= most) return Number.POSITIVE_INFINITY
+      if (bucket.running >= maxRunning) return Number.POSITIVE_INFINITY
       if (limits.rate !== undefined) {
         refill(bucket, now)
         if (bucket.tokens < 1) return (1 - bucket.tokens) / perMs

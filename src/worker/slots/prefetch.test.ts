@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { Prefetch } from './prefetch.ts'
 
-it('grows while slots run dry, up to the most that is allowed', () => {
+it('the prefetch grows while slots run dry, up to its maximum', () => {
   const prefetch = new Prefetch(10)
   const sizes = Array.from({ length: 4 }, () => {
     prefetch.ranDry(50)
@@ -11,7 +11,7 @@ it('grows while slots run dry, up to the most that is allowed', () => {
   expect(sizes).toEqual([20, 40, 50, 50])
 })
 
-it('shrinks when rows wait too long for a slot, so that others can have them, and grows again from nothing', () => {
+it('the prefetch shrinks when rows wait too long for a slot, and can grow from zero', () => {
   const prefetch = new Prefetch(10)
   prefetch.waited(1_000)
   expect(prefetch.within(500)).toBe(10)
@@ -21,7 +21,7 @@ it('shrinks when rows wait too long for a slot, so that others can have them, an
   expect(prefetch.within(500)).toBe(1)
 })
 
-it('RULE-020-041: whatever happens, it is a whole number between 0 and the most that is allowed at the moment', () => {
+it('RULE-020-041: the prefetch is always a whole number between 0 and its current maximum', () => {
   const step = fc.oneof(
     fc.record({ dry: fc.nat(1_000) }),
     fc.record({ waited: fc.integer({ min: 0, max: 5_000 }) }),

@@ -1,10 +1,10 @@
 /** A row that waits longer than this for a slot was claimed too early: another worker could have had it. */
-const LONGEST_WAIT_MS = 1_000
+const MAX_WAIT_MS = 1_000
 
 /**
- * How many rows to hold beyond the slots. It follows the pace of the handler: it doubles while the slots run dry
- * before the next claim is back, and halves when rows wait for a slot. So quick handlers are never idle, and slow ones
- * do not sit on rows that others could take.
+ * How many rows to claim ahead of the slots. It adapts to the handler: it doubles when the slots run dry before the next
+ * claim is answered, and halves when rows wait long for a slot. So fast handlers are never idle, and slow ones do not
+ * hold rows that other workers could take.
  */
 export class Prefetch {
   #size: number
@@ -22,6 +22,6 @@ export class Prefetch {
   }
 
   waited(ms: number): void {
-    if (ms > LONGEST_WAIT_MS) this.#size = Math.floor(this.#size / 2)
+    if (ms > MAX_WAIT_MS) this.#size = Math.floor(this.#size / 2)
   }
 }

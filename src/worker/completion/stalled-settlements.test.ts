@@ -1,16 +1,16 @@
 import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { startProxy } from '../../test/support/proxy.ts'
-import { useQuietProcess } from '../../test/support/quiet-process.ts'
-import { collect, door, settled } from '../../test/support/running-worker.ts'
-import { useRuntimes } from '../../test/support/runtimes.ts'
-import { startServer, type TestServer } from '../../test/support/server.ts'
-import { insertJobs, type Job, jobStates, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
-import { leaseTable } from '../lease/index.ts'
-import { openDatabase, type Database } from '../postgres/database.ts'
-import { migrate } from '../postgres/migrate.ts'
-import type { HandlerContext } from './context.ts'
-import { Events } from './events.ts'
+import { startProxy } from '../../../test/support/proxy.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { collect, door, settled } from '../../../test/support/running-worker.ts'
+import { useRuntimes } from '../../../test/support/runtimes.ts'
+import { startServer, type TestServer } from '../../../test/support/server.ts'
+import { insertJobs, type Job, jobStates, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
+import { leaseTable } from '../../lease/index.ts'
+import { openDatabase, type Database } from '../../postgres/database.ts'
+import { migrate } from '../../postgres/migrate.ts'
+import type { HandlerContext } from '../context.ts'
+import { Events } from '../events.ts'
 
 useQuietProcess()
 const start = useRuntimes('')
@@ -72,7 +72,7 @@ async function times(events: Events, type: 'databaseLost', count: number): Promi
 }
 
 describe('RULE-020-012: while settlements cannot be written', () => {
-  it('because the server is read-only, no further handler is started, and what was finished is settled afterwards, not run again', async () => {
+  it('because the server is read-only, no further handler is started, and finished rows are settled afterwards without being run twice', async () => {
     const count = 1_000
     const slots = 4
     await insertJobs(db, count)
@@ -144,7 +144,7 @@ describe('RULE-020-012: while settlements cannot be written', () => {
     expect(ran.total() - count).toBeLessThanOrEqual(slots)
   })
 
-  it('because the connection is lost, no further handler is started until it is back', async () => {
+  it('because the connection is lost, no further handler is started until the database answers', async () => {
     const count = 500
     await insertJobs(db, count)
     const proxy = await startProxy(server.url)

@@ -1,14 +1,14 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { useDatabase } from '../../test/support/database.ts'
-import { useQuietProcess } from '../../test/support/quiet-process.ts'
-import { settled } from '../../test/support/running-worker.ts'
-import { useRuntimes } from '../../test/support/runtimes.ts'
-import { leaseTable, type LeaseTableDeclaration } from '../lease/index.ts'
-import { openDatabase } from '../postgres/database.ts'
-import type { HandlerContext } from './context.ts'
-import { Events } from './events.ts'
-import { fixedGroups } from './claiming/groups.ts'
-import { dead, type Outcome, retry } from './completion/outcome.ts'
+import { useDatabase } from '../../../test/support/database.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { settled } from '../../../test/support/running-worker.ts'
+import { useRuntimes } from '../../../test/support/runtimes.ts'
+import { leaseTable, type LeaseTableDeclaration } from '../../lease/index.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import type { HandlerContext } from '../context.ts'
+import { Events } from '../events.ts'
+import { fixedGroups } from './groups.ts'
+import { dead, type Outcome, retry } from '../completion/outcome.ts'
 
 interface Ticket {
   readonly id: string
@@ -127,7 +127,7 @@ function watch() {
 const ascending = (ids: readonly string[]): string[] => ids.toSorted((a, b) => Number(a) - Number(b))
 
 describe('LIFE-13: the next row of an ordering key is claimed without waiting for a poll', () => {
-  it.each([1, 2])('after one that is done (claimLoops %i)', async (claimLoops) => {
+  it.each([1, 2])('after a row that is done (claimLoops %i)', async (claimLoops) => {
     const ids = await insert(50)
     const events = new Events()
     const over = settled(events, ids)
@@ -148,7 +148,7 @@ describe('LIFE-13: the next row of an ordering key is claimed without waiting fo
     expect(watched.overlaps()).toBe(0)
   })
 
-  it('after one that is dead, and after one that was retried', async () => {
+  it('after a row that is dead, and after one that was retried', async () => {
     // One key only: nothing else makes the worker claim.
     const ids = await insert(24, ['a'])
     const events = new Events()
@@ -180,7 +180,7 @@ describe('LIFE-13: the next row of an ordering key is claimed without waiting fo
     expect(watched.overlaps()).toBe(0)
   })
 
-  it('after one that its handler has settled in a transaction of its own', async () => {
+  it('after a row that its handler has settled in a transaction of its own', async () => {
     const ids = await insert(20)
     const events = new Events()
     const over = settled(events, ids)

@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { useDatabase } from '../../test/support/database.ts'
-import { useQuietProcess } from '../../test/support/quiet-process.ts'
-import { door, useWorkers } from '../../test/support/running-worker.ts'
-import { insertJobs, jobs, WORK_DDL } from '../../test/support/work-table.ts'
-import { openDatabase } from '../postgres/database.ts'
-import { listWorkers, type WorkerRow } from './registry/registry.ts'
+import { useDatabase } from '../../../test/support/database.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { door, useWorkers } from '../../../test/support/running-worker.ts'
+import { insertJobs, jobs, WORK_DDL } from '../../../test/support/work-table.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { listWorkers, type WorkerRow } from './registry.ts'
 
 useQuietProcess()
 const { url } = useDatabase()

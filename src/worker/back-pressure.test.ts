@@ -29,7 +29,7 @@ function diary(events: Events, types: readonly AnyEvent['type'][]): AnyEvent['ty
 }
 
 describe('backpressure', () => {
-  it('RULE-020-042: a handler that says saturated pauses claiming for so long; its row goes back without an attempt, and work resumes', async () => {
+  it('RULE-020-042: a SaturatedError pauses claiming for its time; its row is released without counting an attempt, and work resumes', async () => {
     const events = new Events()
     const pages = diary(events, ['started', 'paused', 'resumed'])
     const [paused, resumed, released] = [
@@ -66,7 +66,7 @@ describe('backpressure', () => {
     ).toBe(true)
   })
 
-  it('RULE-020-042: an operator’s pause gives back what was not started, lets the rest finish, and lasts until it is ended', async () => {
+  it('RULE-020-042: a pause by an operator releases the rows that were not started, lets the others finish, and lasts until it is ended', async () => {
     const events = new Events()
     const hold = door()
     const count = { claimed: 0, released: 0, started: 0 }
@@ -103,7 +103,7 @@ describe('backpressure', () => {
     expect(await jobStates(db)).toEqual({ DONE: 10 })
   })
 
-  it('RULE-020-042: a sink whose probe fails pauses claiming, and one that is well again resumes it', async () => {
+  it('RULE-020-042: claiming pauses while the probe of a sink fails, and resumes when it succeeds', async () => {
     const events = new Events()
     const pages = diary(events, ['started', 'resumed'])
     const paused = events.next('paused')
@@ -136,7 +136,7 @@ describe('backpressure', () => {
 })
 
 describe('limits per key', () => {
-  it('rows of one key never overlap where one at a time is allowed, and all are done', async () => {
+  it('rows of one key never overlap with a concurrency of one, and all are done', async () => {
     const events = new Events()
     for (const kind of ['a', 'b', 'c']) await insertJobs(db, 15, kind)
     const over = settled(events, 45)
@@ -166,7 +166,7 @@ describe('limits per key', () => {
   })
 
   it.each([0, 5, 500])(
-    'RULE-020-042: a key that is full holds back no other, however many of its rows come first (prefetch %d)',
+    'RULE-020-042: a key without room does not delay other keys, however many of its rows come first (prefetch %d)',
     async (prefetch) => {
       const events = new Events()
       const hold = door()
@@ -189,7 +189,7 @@ describe('limits per key', () => {
     },
   )
 
-  it('a rate bounds how many start in any span of time; keys without one are not slowed down', async () => {
+  it('a rate limits how many rows start in any span of time, and does not slow down rows without a key', async () => {
     const events = new Events()
     const [perSecond, burst] = [20, 2]
     await insertJobs(db, 22, 'slow')
@@ -260,7 +260,7 @@ it('RULE-020-041: with a backlog of 5,000 there are never more rows in flight th
   expect(await jobStates(db)).toEqual({ DONE: 3_334, DEAD: 1_666 })
 })
 
-it('drains a backlog without waiting for a poll, and then takes what comes', async () => {
+it('a worker drains a backlog without waiting for polls, and then claims new rows', async () => {
   const events = new Events()
   await insertJobs(db, 1_000)
   const over = settled(events, 1_000)

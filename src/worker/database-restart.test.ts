@@ -50,7 +50,7 @@ async function news(worker: WorkerProcess, type: string, known: readonly Line[])
   return worker.heard(type, (line) => !seen.has(JSON.stringify(line)))
 }
 
-it('RULE-020-012, LIFE-18: five restarts of the database under load end no worker, lose no row and settle none twice', async () => {
+it('RULE-020-012, LIFE-18: five restarts of the database under load end no worker process, lose no row and settle none twice', async () => {
   const settings = { ...TIMING, concurrency: 10 }
   const workers = ['one', 'two'].map((id) =>
     startWorker(processes, {
@@ -87,7 +87,7 @@ it('RULE-020-012, LIFE-18: five restarts of the database under load end no worke
   }
 })
 
-it('RULE-020-012: while the database is away work stops; nothing is completed, and the reaper brings it back', async () => {
+it('RULE-020-012: while the database is away processing stops and nothing is completed; afterwards the reaper recovers the rows', async () => {
   const ids = await insertJobs(db, 5, 'hold')
   const worker = startWorker(processes, {
     databaseUrl: server.url,

@@ -1,11 +1,11 @@
 import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest'
-import { useDatabase } from '../../test/support/database.ts'
-import { startProxy, type Proxy } from '../../test/support/proxy.ts'
-import { useQuietProcess } from '../../test/support/quiet-process.ts'
-import { jobStates, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
-import { leaseTable } from '../lease/index.ts'
-import { openDatabase } from '../postgres/database.ts'
-import { Events, startRuntime, type Runtime } from './index.ts'
+import { useDatabase } from '../../../test/support/database.ts'
+import { startProxy, type Proxy } from '../../../test/support/proxy.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { jobStates, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
+import { leaseTable } from '../../lease/index.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { Events, startRuntime, type Runtime } from '../index.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -36,7 +36,7 @@ async function roundOf(events: Events): Promise<void> {
   await settled
 }
 
-it('work goes on by polling while the listening connection is silently cut, and it comes back by itself', async () => {
+it('a worker polls while its listening connection is silently cut, and reopens the connection', async () => {
   const events = new Events()
   const listening = events.next('listening')
   const started = await startRuntime({

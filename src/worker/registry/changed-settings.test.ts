@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { useDatabase } from '../../test/support/database.ts'
-import { useQuietProcess } from '../../test/support/quiet-process.ts'
-import { collect, door, settled, useWorkers } from '../../test/support/running-worker.ts'
-import { insertJobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
-import { openDatabase } from '../postgres/database.ts'
-import { Events } from './events.ts'
-import { changeSettings, type SettingsPatch } from './registry/stored-settings.ts'
+import { useDatabase } from '../../../test/support/database.ts'
+import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { collect, door, settled, useWorkers } from '../../../test/support/running-worker.ts'
+import { insertJobs, jobStates, WORK_DDL } from '../../../test/support/work-table.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { Events } from '../events.ts'
+import { changeSettings, type SettingsPatch } from './stored-settings.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -41,26 +41,23 @@ describe('RULE-020-002: settings that change while it runs', () => {
   it.each([
     ['told by NOTIFY', true],
     ['looked for, where nobody listens', false],
-  ])(
-    'what is written into the table is followed by the running worker within a second or so, %s',
-    async (_, listen) => {
-      const events = new Events()
-      const listening = events.next('listening')
-      const { runtime } = await run({ handle: async () => undefined }, { events, listen })
-      if (listen) await listening
-      const changed = events.next('settingsChanged')
-      const askedAt = performance.now()
-      await change({ leaseMs: 60_000, concurrency: 17 })
-      expect(await changed).toMatchObject({
-        table: 'public.jobs',
-        settings: { leaseMs: 60_000, heartbeatMs: 18_000, concurrency: 17, pollMs: 50 },
-      })
-      expect(performance.now() - askedAt).toBeLessThan(3_000)
-      expect(runtime.worker('jobs').settings).toMatchObject({ leaseMs: 60_000, concurrency: 17 })
-    },
-  )
+  ])('a running worker applies what is stored in the settings table, %s', async (_, listen) => {
+    const events = new Events()
+    const listening = events.next('listening')
+    const { runtime } = await run({ handle: async () => undefined }, { events, listen })
+    if (listen) await listening
+    const changed = events.next('settingsChanged')
+    const askedAt = performance.now()
+    await change({ leaseMs: 60_000, concurrency: 17 })
+    expect(await changed).toMatchObject({
+      table: 'public.jobs',
+      settings: { leaseMs: 60_000, heartbeatMs: 18_000, concurrency: 17, pollMs: 50 },
+    })
+    expect(performance.now() - askedAt).toBeLessThan(3_000)
+    expect(runtime.worker('jobs').settings).toMatchObject({ leaseMs: 60_000, concurrency: 17 })
+  })
 
-  it('RULE-020-011: a combination that cannot work is refused whole: by the one who changes, and by the worker when it was written by hand', async () => {
+  it('RULE-020-011: a combination that cannot work is refused whole: by changeSettings, and by the worker if it was stored by hand', async () => {
     const events = new Events()
     const listening = events.next('listening')
     const { runtime } = await run({ handle: async () => undefined }, { events })
@@ -91,7 +88,7 @@ describe('RULE-020-002: settings that change while it runs', () => {
     expect(await changed).toMatchObject({ settings: { concurrency: 5 } })
   })
 
-  it('more slots are used at once; fewer cut nobody off, and nothing starts until there is room', async () => {
+  it('additional slots are used at once; with fewer slots no handler is cut off, and nothing starts until a slot is free', async () => {
     const events = new Events()
     const doors = new Map<string, ReturnType<typeof door>>()
     const running = new Set<string>()
@@ -134,7 +131,7 @@ describe('RULE-020-002: settings that change while it runs', () => {
   })
 
   it.each(['inline', 'thread'] as const)(
-    'a shorter lease is renewed as often as it needs, from its first row on (heartbeat: %s)',
+    'a shorter lease is renewed as often as it needs to be, from its first row on (heartbeat: %s)',
     async (heartbeat) => {
       const events = new Events()
       const losses: string[] = []
@@ -159,7 +156,7 @@ describe('RULE-020-002: settings that change while it runs', () => {
     },
   )
 
-  it('paused and resumed by setting', async () => {
+  it('the setting `paused` pauses and resumes a worker', async () => {
     const events = new Events()
     const listening = events.next('listening')
     await run({ handle: async () => undefined }, { events })
@@ -177,7 +174,7 @@ describe('RULE-020-002: settings that change while it runs', () => {
     expect(order).toEqual(['resumed', 'started', 'started'])
   })
 
-  it('a worker that starts follows what is stored from its first claim on', async () => {
+  it('a worker that starts applies what is stored from its first claim on', async () => {
     await change({ paused: true, concurrency: 3 })
     const events = new Events()
     const paused = events.next('paused')
@@ -217,7 +214,7 @@ describe('wake-ups', () => {
     expect(await jobStates(db)).toEqual({ DONE: 6 })
   })
 
-  it('switched off, everything works by polling', async () => {
+  it('without LISTEN everything works by polling', async () => {
     const events = new Events()
     const { runtime } = await run(
       { handle: async () => undefined, wake: true, settings: { pollMs: 100, reaperIntervalMs: 300 } },

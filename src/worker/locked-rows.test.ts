@@ -42,7 +42,7 @@ function losses(events: Events): EventType[] {
   return seen
 }
 
-it('a row in flight that another session has locked delays no other: it is settled when it is free, and nothing is fenced off', async () => {
+it('a row that another session has locked delays no other: it is settled when it is free, and nothing is fenced off', async () => {
   const events = new Events()
   const lost = losses(events)
   const ids = await insertJobs(db, 20)
@@ -130,7 +130,7 @@ it('LIFE-12: settleIn waits for a row that another session has locked, and its t
   expect(lost).toEqual([])
 })
 
-it('D9: a row that was not started and is locked when the worker pauses goes back when it is free, without an attempt', async () => {
+it('D9: a waiting row that is locked when the worker pauses is released when it is free, without counting an attempt', async () => {
   const events = new Events()
   const lost = losses(events)
   const ids = await insertJobs(db, 2)
