@@ -127,7 +127,7 @@ describe('backpressure', () => {
     await insertJobs(db, 5)
     const over = settled(events, 5)
     const resumed = events.next('resumed')
-    // Time enough for a worker that does not pause to look for rows several times.
+    // Long enough for a worker that does not pause to poll several times.
     probes.until = probes.count + 20
     expect(await resumed).toMatchObject({ reason: 'unhealthy' })
     await over
@@ -213,7 +213,7 @@ describe('limits per key', () => {
     await over
     startedAt.forEach((from, i) =>
       startedAt.slice(i).forEach((to, further) => {
-        // One more than the rate says at most, for the moment between the limiter's look at the clock and ours.
+        // One more than the rate says at most, because the limiter and this test read the clock at different moments.
         expect(further + 1).toBeLessThanOrEqual(burst + ((to - from) * perSecond) / 1_000 + 1)
       }),
     )

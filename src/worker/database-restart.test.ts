@@ -66,7 +66,7 @@ it('RULE-020-012, LIFE-18: five restarts of the database under load end no worke
   for (let restart = 0; restart < 5; restart += 1) {
     const before = workers.map((worker) => worker.all('settled'))
     ids.push(...(await insertJobs(db, 400, 'short')))
-    // Both are in the midst of it, after every restart again.
+    // Both have settled rows after every restart.
     await Promise.all(workers.map(async (worker, i) => news(worker, 'settled', before[i] ?? [])))
     expect((await jobStates(db))['CLAIMED']).toBeGreaterThan(0)
     await server.restart('immediate')

@@ -60,7 +60,7 @@ it('an idle worker sends at most one statement per poll interval, and none for h
   })
   await listening
 
-  /** Nothing tells when a statement passes the proxy, so this looks again and again. */
+  /** Nothing reports when a statement passes the proxy, so this polls. */
   async function statements(count: number): Promise<void> {
     const from = proxy.roundTrips
     await vi.waitFor(() => expect(proxy.roundTrips - from).toBeGreaterThanOrEqual(count), {
@@ -68,7 +68,7 @@ it('an idle worker sends at most one statement per poll interval, and none for h
       interval: 5,
     })
   }
-  // Its beginning is over: the looks after it started to listen, and its settings.
+  // The statements of its start are over: the claims after it began to listen, and its settings.
   await statements(6)
   const startedAt = performance.now()
   // A multiple of presence as well, which is said every 5 s.

@@ -56,7 +56,7 @@ it('a row that another session has locked delays no other: it is settled when it
   hold.open()
   await othersSettled
   expect(await jobStates(db)).toEqual({ CLAIMED: 1, DONE: 19 })
-  // New rows are claimed and settled beside it.
+  // New rows are claimed and settled meanwhile.
   const more = settled(events, await insertJobs(db, 200))
   await more
   expect(await jobStates(db)).toEqual({ CLAIMED: 1, DONE: 219 })

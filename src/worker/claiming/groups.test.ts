@@ -65,7 +65,7 @@ describe('groups that are known from the start', () => {
     groups.claimed(groups.open(100).groups, rows('a', 'b'))
     for (const row of rows('b')) groups.ended(row)
     expect(told()).toBe(0)
-    // Until one brings it to its limit again.
+    // Until a claim returns as many rows as there was room for.
     groups.claimed(groups.open(100).groups, rows('b', 'b', 'b'))
     for (const row of rows('b')) groups.ended(row)
     expect(told()).toBe(1)

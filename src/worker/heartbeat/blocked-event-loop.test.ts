@@ -80,7 +80,7 @@ it('RULE-020-051: a handler that blocks for longer than three leases loses its r
     tell: ['settled', 'reaped'],
   })
   await heir.heard('settled', (line) => (line['ids'] as unknown[]).includes(blocker))
-  // Not from an event: the one that was stuck is told when it moves again, and that is long after.
+  // Not from an event: a blocked event loop emits it only when it continues, which is much later.
   expect(blocked.all('unblocked')).toEqual([])
   expect(await blocked.heard('fencedOff')).toMatchObject({ id: blocker, token: '1', outcome: 'done' })
   expect(await blocked.kill('SIGTERM')).toEqual({ code: 0, signal: null })

@@ -61,7 +61,7 @@ it('a worker polls while its listening connection is silently cut, and reopens t
   proxy.swallow(false)
   await again
   started.change('jobs', { pollMs: 3_600_000 })
-  // A look that was due already, and the two after the return, may find a row each; all others are woken for.
+  // A claim that was due already, and the two after the return, may find a row each; the others need a wake-up.
   for (let round = 0; round < 8; round += 1) await roundOf(events)
   expect(await jobStates(db)).toEqual({ DONE: 10 })
 })

@@ -24,37 +24,40 @@ async function only(): Promise<WorkerRow | undefined> {
   return (await listWorkers(db, 'leasehold'))[0]
 }
 
-describe('a worker that is told to stop while its handlers still run', () => {
+describe('a process that stops while its handlers still run', () => {
   it.each([
-    ['heard by its session, in a thread', { heartbeat: 'thread', listen: true }, ['reaper']],
-    ['heard by its session', { listen: true }, ['reaper']],
-    ['heard by polling', { listen: false }, ['reaper']],
+    ['with LISTEN, in a thread', { heartbeat: 'thread', listen: true }, ['reaper']],
+    ['with LISTEN', { listen: true }, ['reaper']],
+    ['without LISTEN', { listen: false }, ['reaper']],
     ['without a reaper', { reaper: false }, []],
-  ] as const)('is known to have no more roles but to reap: %s', async (_, options, rolesLeft) => {
-    const roles = ['jobs', ...rolesLeft]
-    await insertJobs(db, 1)
-    const [begun, held] = [door(), door()]
-    const handle = async (): Promise<void> => {
-      begun.open()
-      await held.opened
-    }
-    const settings = { shutdownTimeoutMs: 30_000 }
-    const { runtime } = await run({ handle, settings }, { presenceMs: 50, ...options })
-    await begun.opened
-    // By then it has been heard of again since it works, and nothing was taken from it.
-    await expect.poll(async () => only(), BOUND).toMatchObject({ id: runtime.id, roles, inFlight: 1 })
+  ] as const)(
+    'is shown in the registry with no role but the reaper’s: %s',
+    async (_, options, remainingRoles) => {
+      const roles = ['jobs', ...remainingRoles]
+      await insertJobs(db, 1)
+      const [begun, held] = [door(), door()]
+      const handle = async (): Promise<void> => {
+        begun.open()
+        await held.opened
+      }
+      const settings = { shutdownTimeoutMs: 30_000 }
+      const { runtime } = await run({ handle, settings }, { presenceMs: 50, ...options })
+      await begun.opened
+      // By then its presence was updated while it processes a row.
+      await expect.poll(async () => only(), BOUND).toMatchObject({ id: runtime.id, roles, inFlight: 1 })
 
-    const stopped = runtime.stop()
-    try {
-      await expect.poll(async () => (await only())?.roles, BOUND).toEqual(rolesLeft)
-      expect(await only()).toMatchObject({ state: 'alive', stoppedAt: null, inFlight: 1 })
-      expect(runtime.inFlight).toBe(1)
-      expect(await jobs(db)).toMatchObject([{ status: 'CLAIMED', claimed_by: runtime.id }])
-    } finally {
-      held.open()
-    }
-    expect(await stopped).toEqual({ clean: true })
-    expect(await jobs(db)).toMatchObject([{ status: 'DONE' }])
-    expect(await only()).toMatchObject({ state: 'stopped', roles: rolesLeft })
-  })
+      const stopped = runtime.stop()
+      try {
+        await expect.poll(async () => (await only())?.roles, BOUND).toEqual(remainingRoles)
+        expect(await only()).toMatchObject({ state: 'alive', stoppedAt: null, inFlight: 1 })
+        expect(runtime.inFlight).toBe(1)
+        expect(await jobs(db)).toMatchObject([{ status: 'CLAIMED', claimed_by: runtime.id }])
+      } finally {
+        held.open()
+      }
+      expect(await stopped).toEqual({ clean: true })
+      expect(await jobs(db)).toMatchObject([{ status: 'DONE' }])
+      expect(await only()).toMatchObject({ state: 'stopped', roles: remainingRoles })
+    },
+  )
 })

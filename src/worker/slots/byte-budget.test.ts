@@ -56,7 +56,7 @@ it.each([1, 2])(
     )
     await over
     expect(Math.max(...seen)).toBeLessThanOrEqual(prefetchBytes + claimLoops * rowBytes)
-    // The budget is used: the ten slots alone would hold as much, and rows wait for one besides.
+    // The budget is used: the ten slots alone would hold that much, and more rows wait for a slot.
     expect(Math.max(...seen)).toBeGreaterThan(prefetchBytes / 2)
   },
 )
