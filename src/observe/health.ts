@@ -4,7 +4,7 @@ import { quoteQualified } from '../postgres/identifiers.ts'
 import { MIGRATIONS_DIRECTORY, readMigrations } from '../postgres/migration-files.ts'
 import { type LedgerRow, readLedger } from '../postgres/migration-ledger.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { reaperAlive } from '../worker/registry.ts'
+import { reaperAlive } from '../worker/registry/registry.ts'
 
 /** One thing that must be true for this process to do its work. */
 export interface Check {

@@ -1,5 +1,5 @@
 /** Decides what a response, or the lack of one, means for the delivery and for its endpoint. */
-import { type Outcome, settleAs } from '../../worker/outcome.ts'
+import { type Outcome, settleAs } from '../../worker/completion/outcome.ts'
 import { retryAfterMs } from '../network/answer.ts'
 import type { Reply } from '../network/post.ts'
 import { retryDelayMs } from '../schedule.ts'

@@ -10,7 +10,7 @@ import { buildConnector, Client } from 'undici'
 
 import { LeaseholdError } from '../../errors.ts'
 import { deadline } from '../../postgres/deadline.ts'
-import { untilAborted } from '../../worker/until-aborted.ts'
+import { untilAborted } from '../../worker/waiting.ts'
 import { parseAddress } from './address.ts'
 import { messageOf, NetworkFailure } from './failure.ts'
 import { type NetworkPolicy, type Protocol, reasonRefused } from './policy.ts'

@@ -1,7 +1,6 @@
 import { expect, it } from 'vitest'
 import { leaseTable } from '../../lease/index.ts'
 import { DEFAULT_RETRY } from '../../lease/retry-policy.ts'
-import type { LeaseTable } from '../../lease/table.ts'
 import {
   type Attempt,
   attemptOf,
@@ -120,11 +119,12 @@ it('an outcome that the table does not declare, or that lacks a declared argumen
 })
 
 it('LIFE-08: the maximum of attempts is a number of the declaration or a column of the row, and may be absent', () => {
-  const maxOf = (attempts: LeaseTable['attempts'], row: object = { max_attempts: 4 }) =>
-    attemptOf({ row, attempt: 2 }, { attempts, retry: DEFAULT_RETRY }, Math.random).maxAttempts
-  expect(maxOf({ column: 'attempts', max: 7 })).toBe(7)
-  expect(maxOf({ column: 'attempts', max: 'max_attempts' })).toBe(4)
-  expect(maxOf({ column: 'attempts', max: 'max_attempts' }, { max_attempts: null })).toBeUndefined()
-  expect(maxOf({ column: 'attempts' })).toBeUndefined()
+  const maxOf = (max: number | string | undefined, row: object = { max_attempts: 4 }) => {
+    const attempts = { column: 'attempts', max, expiries: undefined, error: undefined }
+    return attemptOf({ row, attempt: 2 }, { attempts, retry: DEFAULT_RETRY }, Math.random).maxAttempts
+  }
+  expect(maxOf(7)).toBe(7)
+  expect(maxOf('max_attempts')).toBe(4)
+  expect(maxOf('max_attempts', { max_attempts: null })).toBeUndefined()
   expect(maxOf(undefined)).toBeUndefined()
 })
