@@ -33,12 +33,12 @@ export const ERROR_CODES = [
 export type ErrorCode = (typeof ERROR_CODES)[number]
 
 export interface ErrorOptions {
-  /** What to do about it, in one sentence a person can act on. */
+  /** What to do about the error: one sentence that a person can act on. */
   readonly remedy?: string
   readonly cause?: unknown
 }
 
-/** An error with a stable code; the message already contains the remedy, so printing it is enough. */
+/** An error with a stable code. The message already contains the remedy, so printing the message is enough. */
 export class LeaseholdError extends Error {
   override readonly name = 'LeaseholdError'
   readonly code: ErrorCode
@@ -54,4 +54,15 @@ export class LeaseholdError extends Error {
 
 export function isLeaseholdError(error: unknown, code?: ErrorCode): error is LeaseholdError {
   return error instanceof LeaseholdError && (code === undefined || error.code === code)
+}
+
+/** Whether an error has one of these codes: that of a system call (`ENOENT`) or an SQLSTATE (`57P03`). */
+export function hasCode(error: unknown, ...codes: readonly string[]): boolean {
+  return (
+    typeof error === 'object' &&
+    error !== null &&
+    'code' in error &&
+    typeof error.code === 'string' &&
+    codes.includes(error.code)
+  )
 }

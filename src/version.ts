@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 
-/** From package.json, which is one folder up from `src` and from `dist` alike. */
+/** The version in package.json, which is in the parent folder of both `src` and `dist`. */
 export function packageVersion(): string {
   const text = readFileSync(new URL('../package.json', import.meta.url), 'utf8')
-  // The package's own file, shipped with it.
+  // It is the package's own file, so its shape is known.
   return (JSON.parse(text) as { version: string }).version
 }

@@ -1,6 +1,6 @@
 /** The SQL of one lease table: its quoted names, and the conditions and parts that several statements share. */
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
-import { keepsBigints } from '../postgres/whole-numbers.ts'
+import { keepsBigints } from '../postgres/value-types.ts'
 import type { TableShape } from './inspect.ts'
 import { and, list, type Parameters, wrapped } from './statement.ts'
 import { type Assignments, canRest, type LeaseTable, SUSPECT_EXPIRIES } from './table.ts'

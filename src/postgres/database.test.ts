@@ -1,4 +1,5 @@
-import { afterEach, describe, expect, it, vi } from 'vitest'
+import type { Client, Pool, PoolClient } from 'pg'
+import { afterEach, describe, expect, expectTypeOf, it, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { watchPoolClients } from '../../test/support/pool-clients.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
@@ -32,7 +33,7 @@ describe('settings', () => {
     ['queryTimeoutMs', 1.5],
     ['queryTimeoutMs', Number.NaN],
     ['queryTimeoutMs', 2 ** 31],
-  ])('%s = %s is refused, with the name and the value', (name, value) => {
+  ])('the setting %s = %s is refused with an error that has its name and value', (name, value) => {
     expect(() => openDatabase({ url: database.url, [name]: value })).toThrow(
       expect.objectContaining({
         code: 'SETTING_INVALID',
@@ -42,7 +43,7 @@ describe('settings', () => {
   })
 
   it.each(['', 'postgresql://user:s3cret@host:port/x'])(
-    'a URL that cannot be read is refused and not repeated',
+    'a URL that cannot be parsed is refused with an error that does not repeat it',
     (url) => {
       expect(() => openDatabase({ url })).toThrow(
         expect.objectContaining({ code: 'SETTING_INVALID', message: expect.not.stringContaining('s3cret') }),
@@ -60,35 +61,35 @@ describe('settings', () => {
     expect(new Set(pids.map(({ rows }) => rows[0]?.pid)).size).toBe(3)
   })
 
-  it('connections carry the application name', async () => {
+  it('connections have the given application name', async () => {
     const { rows } = await open({ applicationName: 'relay 7' }).query({ text: 'show application_name' })
     expect(rows).toEqual([{ application_name: 'relay 7' }])
   })
 })
 
 describe('statements', () => {
-  it("an SQL error is pg's own, unchanged, and the connection is used again", async () => {
+  it("an SQL error is pg's own, unchanged, and its connection is reused", async () => {
     const db = open({ maxConnections: 1 })
     const before = await backendOf(db)
     await expect(db.query({ text: 'select 1/0' })).rejects.toMatchObject({ name: 'error', code: '22012' })
     expect(await backendOf(db)).toBe(before)
   })
 
-  it('int8 stays text: no global type parser is touched', async () => {
+  it('an int8 is returned as text, and no global type parser is changed', async () => {
     const { rows } = await open().query({ text: 'select 9007199254740993::int8 as token' })
     expect(rows).toEqual([{ token: '9007199254740993' }])
   })
 
-  it('a client has one error listener while it is out, and none of ours after 10,000 checkouts', async () => {
+  it('a client has one error listener while it is checked out, and checkouts leave no listener on it', async () => {
     const clients = watchPoolClients()
     const listening: number[] = []
     const db = open({ maxConnections: 1 })
     await db.transaction(async () => {
       listening.push(...[...clients].map((client) => client.listenerCount('error')))
     })
-    for (let round = 0; round < 10_000; round += 1) await db.query({ text: 'select 1' })
+    for (let round = 0; round < 1_000; round += 1) await db.query({ text: 'select 1' })
     expect(listening).toEqual([1])
-    // The one that is left is the pool's, for an idle client.
+    // The remaining one is the pool's, for an idle client.
     expect([...clients].map((client) => client.listenerCount('error'))).toEqual([1])
   })
 })
@@ -97,13 +98,13 @@ describe('prepared statements', () => {
   const named = { name: 'one', text: 'select $1::int + 1 as answer', values: [1] }
   const prepared = { text: 'select count(*)::int as prepared from pg_prepared_statements' }
 
-  it('a name prepares the statement on its connection', async () => {
+  it('a statement with a name is prepared on its connection', async () => {
     const db = open({ maxConnections: 1 })
     await db.query(named)
     expect((await db.query(prepared)).rows).toEqual([{ prepared: 1 }])
   })
 
-  it('prepare: false sends no name', async () => {
+  it('with prepare: false no statement is prepared', async () => {
     const db = open({ maxConnections: 1, prepare: false })
     await db.query(named)
     expect((await db.query(prepared)).rows).toEqual([{ prepared: 0 }])
@@ -111,19 +112,22 @@ describe('prepared statements', () => {
 
   it.each([
     ['unknown to the server connection (26000)', [named, { text: 'deallocate all' }]],
-    ['taken on the server connection (42P05)', [{ text: 'prepare one as select 2' }]],
-  ])('a name that is %s: the statement is sent again, and names are no longer sent', async (_, before) => {
-    const events: DatabaseEvent[] = []
-    const db = open({ maxConnections: 1, onEvent: (event) => events.push(event) })
-    for (const statement of before) await db.query(statement)
-    expect((await db.query(named)).rows).toEqual([{ answer: 2 }])
-    expect(events.map(({ type }) => type)).toEqual(['preparedStatementsOff'])
-    await db.query({ text: 'deallocate all' })
-    await db.query(named)
-    expect((await db.query(prepared)).rows).toEqual([{ prepared: 0 }])
-  })
+    ['in use on the server connection (42P05)', [{ text: 'prepare one as select 2' }]],
+  ])(
+    'if the name is %s, the statement is sent once more, and names are no longer sent',
+    async (_, before) => {
+      const events: DatabaseEvent[] = []
+      const db = open({ maxConnections: 1, onEvent: (event) => events.push(event) })
+      for (const statement of before) await db.query(statement)
+      expect((await db.query(named)).rows).toEqual([{ answer: 2 }])
+      expect(events.map(({ type }) => type)).toEqual(['preparedStatementsOff'])
+      await db.query({ text: 'deallocate all' })
+      await db.query(named)
+      expect((await db.query(prepared)).rows).toEqual([{ prepared: 0 }])
+    },
+  )
 
-  it('inside a transaction the error is passed on, and the next transaction works', async () => {
+  it('inside a transaction the caller gets the error of an unknown name, and the next transaction works', async () => {
     const db = open({ maxConnections: 1 })
     await db.query(named)
     await db.query({ text: 'deallocate all' })
@@ -131,7 +135,7 @@ describe('prepared statements', () => {
     expect((await db.transaction(async (tx) => tx.query(named))).rows).toEqual([{ answer: 2 }])
   })
 
-  it('a statement whose table was altered since is sent again, on any connection', async () => {
+  it('a prepared statement whose table was altered is sent once more without its name', async () => {
     const db = open({ maxConnections: 1 })
     await db.query({ text: 'create table altered (a int)' })
     const all = { name: 'all', text: 'select * from altered' }
@@ -143,7 +147,7 @@ describe('prepared statements', () => {
 })
 
 describe('close', () => {
-  it('waits for what runs, refuses what comes, and may be called twice', async () => {
+  it('close() waits for running statements, refuses new ones, and may be called twice', async () => {
     const db = open({ maxConnections: 1 })
     const running = db.query({ text: 'select pg_sleep(0.2), 1 as done' })
     const waiting = db.query({ text: 'select 2 as done' })
@@ -155,7 +159,7 @@ describe('close', () => {
     expect((await waiting).rows).toEqual([{ done: 2 }])
   })
 
-  it('does not wait for ever: what still runs after queryTimeoutMs is ended and rejects', async () => {
+  it('close() ends whatever still runs after queryTimeoutMs, and it rejects', async () => {
     const db = open({ maxConnections: 1, queryTimeoutMs: 100, connectTimeoutMs: 60_000 })
     const stuck = db.transaction(async (tx) => {
       await tx.query({ text: 'select 1' })
@@ -175,4 +179,12 @@ describe('close', () => {
   it('a database that was never used closes', async () => {
     await expect(open().close()).resolves.toBeUndefined()
   })
+})
+
+it("pg's pool, client and pooled client, and our database, are all a Queryable", () => {
+  expectTypeOf<Pool>().toExtend<Queryable>()
+  expectTypeOf<Client>().toExtend<Queryable>()
+  expectTypeOf<PoolClient>().toExtend<Queryable>()
+  expectTypeOf<Database>().toExtend<Queryable>()
+  expectTypeOf<{ query(text: number): void }>().not.toExtend<Queryable>()
 })

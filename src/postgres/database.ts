@@ -1,47 +1,46 @@
-import { Pool, type PoolClient } from 'pg'
+import { Client, Pool, type PoolClient } from 'pg'
 import { LeaseholdError } from '../errors.ts'
-import { isNoFreeSlot, isUnavailable, unavailable } from './failures.ts'
+import { within } from '../timeout.ts'
+import { isNoFreeConnection, isUnavailable, unavailable } from './failures.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
-import { within } from './deadline.ts'
 import { valueTypes } from './value-types.ts'
-import { assertUsableUrl } from './url.ts'
 
 export type { DatabaseEvent } from './session.ts'
 
 export interface DatabaseOptions {
   readonly url: string
-  /** What `pg_stat_activity` shows; `leasehold` unless the URL or this says otherwise. */
+  /** The name that `pg_stat_activity` shows. Default: that of the URL, or `leasehold`. */
   readonly applicationName?: string
   /** The most connections this process opens (RULE-020-041). Default 10. */
   readonly maxConnections?: number
-  /** Bounds opening a connection, and waiting for a free one. Default 5,000. */
+  /** How long opening a connection, or waiting for a free one, may take. Default 5,000. */
   readonly connectTimeoutMs?: number
-  /** Bounds every statement. Default 30,000. */
+  /** How long a statement may take. Default 30,000. */
   readonly queryTimeoutMs?: number
-  /** `false` sends no statement names, for a pooler without prepared statements. Default true. */
+  /** Set to `false` for a pooler without prepared statements: no statement names are sent. Default true. */
   readonly prepare?: boolean
-  /** Hears what happened. Must not throw. */
+  /** Is called with every event. Must not throw. */
   readonly onEvent?: (event: DatabaseEvent) => void
 }
 
 export interface TransactionOptions {
-  /** Bounds every statement of this transaction instead of the database's own `queryTimeoutMs`. */
+  /** Replaces the database's `queryTimeoutMs` for every statement of this transaction. */
   readonly queryTimeoutMs?: number
 }
 
 export interface Database extends Queryable {
-  /** Runs the work between BEGIN and COMMIT on one connection; any error rolls back and is passed on. */
+  /** Runs the work between BEGIN and COMMIT on one connection. Any error rolls back and is thrown to the caller. */
   transaction<T>(work: (tx: Queryable) => Promise<T>, options?: TransactionOptions): Promise<T>
-  /** Refuses new work, waits for what runs (at most `queryTimeoutMs`), closes every connection. */
+  /** Refuses new work, waits at most `queryTimeoutMs` for running work, and closes every connection. */
   close(): Promise<void>
 }
 
-/** How long a goodbye may take before the socket is closed without one. */
-const GOODBYE_MS = 1_000
+/** How long the server may take to close its side before the sockets are destroyed. */
+const DISCONNECT_TIMEOUT_MS = 1_000
 const LONGEST_TIMER_MS = 2_147_483_647
 
-/** Opens a pool of connections. Nothing is dialled before the first statement. */
+/** Opens a pool of connections. The first connection is made by the first statement. */
 export function openDatabase(options: DatabaseOptions): Database {
   const settings = {
     maxConnections: checked('maxConnections', options.maxConnections ?? 10),
@@ -64,11 +63,11 @@ export function openDatabase(options: DatabaseOptions): Database {
 
   async function checkOut(queryTimeoutMs: number): Promise<Session> {
     return new Promise((resolve, reject) => {
-      // A pool that is ending never serves those who wait for it.
+      // A pool that is ending never calls back those who wait for a connection.
       const giveUp = (): void => reject(closedError())
       waiting.add(giveUp)
-      // The callback form: it runs before anything else can happen to the client, so that the session's error
-      // listener is there from the first moment.
+      // The callback form, because it runs before anything else can happen to the client: an error between the
+      // checkout and the session's error listener would end the process.
       pool.connect((error, client) => {
         waiting.delete(giveUp)
         if (client === undefined) {
@@ -110,7 +109,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     for (const giveUp of waiting) giveUp()
     for (const session of sessions) session.destroy(closedError())
     await pool.end()
-    await within(GOODBYE_MS, allRemoved(pool, connected))
+    await within(DISCONNECT_TIMEOUT_MS, allRemoved(pool, connected))
     for (const client of connected) client.connection.stream.destroy()
   }
 
@@ -135,7 +134,7 @@ async function runTransaction<T>(session: Session, work: (tx: Queryable) => Prom
   try {
     result = await work(session)
   } catch (error) {
-    // The work's own error is the news. A rollback that fails leaves a broken session, which is destroyed.
+    // The caller gets the error of the work. If the rollback fails too, the session is broken and gets destroyed.
     await session.query({ text: 'rollback' }).catch(nothing)
     throw error
   }
@@ -172,7 +171,7 @@ function checked(name: string, value: number): number {
 }
 
 function checkOutFailure(error: unknown, settings: Settings): unknown {
-  if (isNoFreeSlot(error)) {
+  if (isNoFreeConnection(error)) {
     return unavailable(
       error,
       `No connection became free within connectTimeoutMs = ${settings.connectTimeoutMs} ms; all of maxConnections = ${settings.maxConnections} are in use.`,
@@ -187,13 +186,25 @@ function closedError(): LeaseholdError {
   })
 }
 
+/** Throws for a URL that cannot be parsed. The message does not repeat the URL, because it contains a password. */
+export function assertUsableUrl(url: string): void {
+  const remedy = 'Give one of the form postgresql://user:password@host:5432/database.'
+  if (url === '') throw new LeaseholdError('SETTING_INVALID', 'The database URL is empty.', { remedy })
+  try {
+    // The constructor only parses it; no connection is made.
+    void new Client({ connectionString: url })
+  } catch {
+    throw new LeaseholdError('SETTING_INVALID', 'The database URL cannot be read.', { remedy })
+  }
+}
+
 async function allRemoved(pool: Pool, connected: ReadonlySet<PoolClient>): Promise<void> {
   await new Promise<void>((resolve) => {
-    const look = (): void => {
+    const resolveWhenEmpty = (): void => {
       if (connected.size === 0) resolve()
     }
-    pool.on('remove', look)
-    look()
+    pool.on('remove', resolveWhenEmpty)
+    resolveWhenEmpty()
   })
 }
 

@@ -1,7 +1,7 @@
 import type { DatabaseError } from 'pg'
 import { LeaseholdError, isLeaseholdError } from '../errors.ts'
 
-/** SQLSTATEs by which a server says "not now": it is going down, coming up, or full. */
+/** SQLSTATEs of a server that is shutting down, starting up, or out of connections. */
 const UNAVAILABLE_STATES: ReadonlySet<string> = new Set([
   '08000', // connection_exception
   '08001', // sqlclient_unable_to_establish_sqlconnection
@@ -15,8 +15,10 @@ const UNAVAILABLE_STATES: ReadonlySet<string> = new Set([
   '57P05', // idle_session_timeout
 ])
 
-/** What the operating system says when there is no way to the server. A name that does not resolve counts:
- *  in containers it comes back with the server. */
+/**
+ * System errors that mean the server cannot be reached. A host name that does not resolve is one of them: in a
+ * container network the name exists only while the server's container runs.
+ */
 const UNAVAILABLE_SYSTEM_CODES: ReadonlySet<string> = new Set([
   'ECONNREFUSED',
   'ECONNRESET',
@@ -31,12 +33,12 @@ const UNAVAILABLE_SYSTEM_CODES: ReadonlySet<string> = new Set([
   'EAI_AGAIN',
 ])
 
-/** The message `pg-pool` uses when no slot became free in time. */
-const NO_FREE_SLOT = 'timeout exceeded when trying to connect'
+/** The message of `pg-pool` when no connection became free in time. */
+const NO_FREE_CONNECTION = 'timeout exceeded when trying to connect'
 
-/** `pg` and `pg-pool` give these errors no code; their text is the only mark. */
+/** `pg` and `pg-pool` give these errors no code, so they are recognised by their message. */
 const UNAVAILABLE_MESSAGES: ReadonlySet<string> = new Set([
-  NO_FREE_SLOT,
+  NO_FREE_CONNECTION,
   'timeout expired',
   'Connection terminated',
   'Connection terminated unexpectedly',
@@ -46,26 +48,27 @@ const UNAVAILABLE_MESSAGES: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Whether an error means that the database cannot be reached at the moment, so that trying later makes sense.
- * A statement that took too long (`QUERY_TIMEOUT`) is not that: the database may be well and the statement slow.
+ * Whether an error means that the database cannot be reached at the moment, so that a later attempt may succeed.
+ * A statement that took too long (`QUERY_TIMEOUT`) is not such an error: the database may be healthy and the
+ * statement slow.
  */
 export function isUnavailable(error: unknown): boolean {
   if (error instanceof LeaseholdError) return error.code === 'DATABASE_UNAVAILABLE'
   if (isServerError(error)) return isUnavailableState(error)
-  // Happy eyeballs: one error for each address that was tried.
+  // Node tries every address of a host name ("happy eyeballs") and reports one error for each.
   if (error instanceof AggregateError) return error.errors.length > 0 && error.errors.every(isUnavailable)
   if (!(error instanceof Error)) return false
   if (UNAVAILABLE_MESSAGES.has(error.message)) return true
   const code = 'code' in error ? error.code : undefined
   if (typeof code !== 'string') return false
-  // A Unix socket that is not there: its server is not running.
+  // The file of the Unix socket does not exist: its server is not running.
   if (code === 'ENOENT') return 'syscall' in error && error.syscall === 'connect'
   return UNAVAILABLE_SYSTEM_CODES.has(code)
 }
 
 function isUnavailableState(error: DatabaseError): boolean {
   if (error.code === undefined) return false
-  // PostgreSQL uses 08P01 for a wrong number of parameters too; poolers use it, fatally, when they have no server.
+  // PostgreSQL also uses 08P01 for a wrong number of parameters. Poolers send it as FATAL when they have no server.
   return UNAVAILABLE_STATES.has(error.code) || (error.code === '08P01' && endsConnection(error))
 }
 
@@ -74,27 +77,27 @@ export function endsConnection(error: unknown): boolean {
   return isServerError(error) && (error.severity === 'FATAL' || error.severity === 'PANIC')
 }
 
-/** Whether the pool had no connection to give in time, which is a matter of its size and not of the network. */
-export function isNoFreeSlot(error: unknown): boolean {
-  return error instanceof Error && error.message === NO_FREE_SLOT
+/** Whether the pool had no free connection in time. The remedy is its size, not the network. */
+export function isNoFreeConnection(error: unknown): boolean {
+  return error instanceof Error && error.message === NO_FREE_CONNECTION
 }
 
-/** A pooler gave the statement to a server connection on which its name is unknown, or taken. */
+/** A pooler sent the statement to a server connection on which its name is unknown, or already in use. */
 export function isPreparedStatementMismatch(error: unknown): boolean {
   return hasState(error, '26000') || hasState(error, '42P05')
 }
 
-/** The tables changed under a prepared statement, which from now on fails on its connection every time. */
+/** A table of a prepared statement was altered. From now on the statement always fails on this connection. */
 export function isStalePreparedStatement(error: unknown): boolean {
   return hasState(error, '0A000') && error.routine === 'RevalidateCachedQuery'
 }
 
-/** Another transaction was in the way: lock_not_available (`lock_timeout` ran out), deadlock_detected. */
+/** Another transaction held the lock: lock_not_available (after `lock_timeout`), or deadlock_detected. */
 export function isLockConflict(error: unknown): boolean {
   return hasState(error, '55P03') || hasState(error, '40P01')
 }
 
-/** The server takes no writes at the moment: a standby, or `default_transaction_read_only`. */
+/** The server accepts no writes at the moment: a standby, or `default_transaction_read_only`. */
 export function isReadOnly(error: unknown): boolean {
   return hasState(error, '25006')
 }
@@ -113,12 +116,12 @@ function hasState(error: unknown, state: string): error is DatabaseError {
   return isServerError(error) && error.code === state
 }
 
-/** An error the server sent. Known by its fields, because a user's own copy of `pg` has a class of its own. */
+/** An error that the server sent. It is recognised by its fields: a user's own copy of `pg` has its own error class. */
 export function isServerError(error: unknown): error is DatabaseError {
   return error instanceof Error && 'severity' in error && 'code' in error && typeof error.code === 'string'
 }
 
-/** The same failure as a `LeaseholdError`; one that already is stays as it is. */
+/** The same failure as a `LeaseholdError`. An error that already is one is returned unchanged. */
 export function unavailable(error: unknown, message?: string): LeaseholdError {
   if (isLeaseholdError(error, 'DATABASE_UNAVAILABLE')) return error
   const text = error instanceof Error && error.message !== '' ? error.message : describe(error)
@@ -132,4 +135,18 @@ export function unavailable(error: unknown, message?: string): LeaseholdError {
 /** An AggregateError has no message of its own. */
 function describe(error: unknown): string {
   return error instanceof AggregateError ? error.errors.map(String).join('; ') : String(error)
+}
+
+export interface BackOff {
+  readonly firstMs: number
+  readonly longestMs: number
+}
+
+/**
+ * The pause after this many failures in a row. It doubles with every failure up to `longestMs`; up to half of it is
+ * random, so that many processes do not return at the same moment.
+ */
+export function pauseAfter(failures: number, { firstMs, longestMs }: BackOff, random: () => number): number {
+  const pause = Math.min(longestMs, firstMs * 2 ** Math.max(0, failures - 1))
+  return Math.round(pause * (0.5 + random() / 2))
 }

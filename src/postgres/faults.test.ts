@@ -35,7 +35,7 @@ afterEach(async () => {
 })
 
 describe('a terminated backend', () => {
-  it('idle: the loss is an event, and the next statement gets a new connection', async () => {
+  it('an idle connection that is lost emits an event, and the next statement gets a new connection', async () => {
     let db = open()
     const lost = new Promise<DatabaseEvent>((resolve) => {
       db = open({ maxConnections: 1, onEvent: resolve })
@@ -46,7 +46,7 @@ describe('a terminated backend', () => {
     expect(await backendOf(db)).not.toBe(before)
   })
 
-  it('in the middle of a statement: the statement rejects, the next one works', async () => {
+  it('a statement whose connection is lost rejects, and the next statement works', async () => {
     const events: DatabaseEvent[] = []
     const db = open({ maxConnections: 1, onEvent: (event) => events.push(event) })
     const outcome = db.query({ text: 'select pg_terminate_backend(pg_backend_pid()), pg_sleep(60)' })
@@ -57,7 +57,7 @@ describe('a terminated backend', () => {
 })
 
 describe('a statement that takes too long', () => {
-  it('rejects, is told, and its connection is destroyed', async () => {
+  it('a statement that exceeds its timeout rejects, emits an event, and its connection is destroyed', async () => {
     const events: DatabaseEvent[] = []
     const db = open({ maxConnections: 1, queryTimeoutMs: 200, onEvent: (event) => events.push(event) })
     const before = await backendOf(db)
@@ -69,7 +69,7 @@ describe('a statement that takes too long', () => {
     expect(await backendOf(db)).not.toBe(before)
   })
 
-  it('50 of them leave a pool of 2 as usable as before', async () => {
+  it('a pool of 2 is still usable after 50 statements have timed out', async () => {
     const db = open({ maxConnections: 2, queryTimeoutMs: 100 })
     const outcomes = await Promise.allSettled(
       Array.from({ length: 50 }, async () => db.query({ text: 'select pg_sleep(60)' })),
@@ -80,7 +80,7 @@ describe('a statement that takes too long', () => {
     expect(await Promise.all([backendOf(db), backendOf(db)])).toHaveLength(2)
   })
 
-  it('is not one whose answer arrived while a handler blocked the event loop', async () => {
+  it('an answer that arrived while a handler blocked the event loop is not a timeout', async () => {
     const db = open({ queryTimeoutMs: 100 })
     await backendOf(db)
     const answer = backendOf(db)
@@ -90,11 +90,11 @@ describe('a statement that takes too long', () => {
     expect(await answer).toBeTypeOf('number')
   })
 
-  it('does not go on in the server: it is cancelled there', async () => {
+  it('a statement that exceeds its timeout is cancelled in the server', async () => {
     const db = open({ maxConnections: 1, queryTimeoutMs: 100, applicationName: 'to be cancelled' })
     await expect(db.query({ text: 'select pg_sleep(3600)' })).rejects.toMatchObject({ code: 'QUERY_TIMEOUT' })
     const observer = open()
-    // Nothing tells that another backend has ended; it is asked for until it has.
+    // PostgreSQL does not notify us when another backend ends, so this polls.
     await expect
       .poll(
         async () =>
@@ -109,8 +109,8 @@ describe('a statement that takes too long', () => {
   })
 })
 
-describe('no way to the database', () => {
-  it('no free connection: the wait is bounded, and the error names the settings', async () => {
+describe('a database that cannot be reached', () => {
+  it('waiting for a free connection is bounded, and the error names the settings', async () => {
     const db = open({ maxConnections: 1, connectTimeoutMs: 100 })
     await db.transaction(async () => {
       await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({
@@ -121,7 +121,7 @@ describe('no way to the database', () => {
     expect(await backendOf(db)).toBeTypeOf('number')
   })
 
-  it('refused: rejects, and works again when the server is back', async () => {
+  it('a refused connection rejects, and statements work once the server is back', async () => {
     const proxy = await openProxy()
     const db = open({ url: proxy.url })
     await proxy.refuse()
@@ -134,7 +134,7 @@ describe('no way to the database', () => {
     expect(await backendOf(db)).toBeTypeOf('number')
   })
 
-  it('a restart: what runs and what idles is reset, new connections are refused, then all is as before', async () => {
+  it('a restart of the server rejects running statements, and the pool recovers afterwards', async () => {
     const proxy = await openProxy()
     const db = open({ url: proxy.url, maxConnections: 3 })
     await Promise.all([backendOf(db), backendOf(db), backendOf(db)])
@@ -156,7 +156,7 @@ describe('no way to the database', () => {
     })
   })
 
-  it('a black hole: statements, transactions and new connections all end within their timeouts', async () => {
+  it('in a network that drops every packet, statements, transactions and new connections end within their timeouts', async () => {
     const proxy = await openProxy()
     const db = open({ url: proxy.url, maxConnections: 2, connectTimeoutMs: 300, queryTimeoutMs: 300 })
     await Promise.all([backendOf(db), backendOf(db)])
@@ -168,7 +168,7 @@ describe('no way to the database', () => {
     expect(await backendOf(db)).toBeTypeOf('number')
   })
 
-  it('a black hole: close() leaves no socket behind, though no goodbye is answered', async () => {
+  it('in a network that drops every packet, close() leaves no socket open', async () => {
     const proxy = await openProxy()
     const clients = watchPoolClients()
     const db = open({ url: proxy.url, maxConnections: 2 })
@@ -178,13 +178,13 @@ describe('no way to the database', () => {
     expect([...clients].map((client) => client.connection.stream.destroyed)).toEqual([true, true])
   })
 
-  it('a connection in doubt is destroyed at once, without waiting for an answer to a goodbye', async () => {
+  it('a connection with an unfinished transaction is destroyed at once, without waiting for the server', async () => {
     const clients = watchPoolClients()
     await open().query({ text: 'begin' })
     expect([...clients].map((client) => client.connection.stream.destroyed)).toEqual([true])
   })
 
-  it('too many connections (53300)', async () => {
+  it('a server with too many connections (53300) is unavailable', async () => {
     const admin = open()
     const role = `${database.name.slice(0, 40)}_limited`
     await admin.query({ text: `create role "${role}" login password 'limited' connection limit 1` })
@@ -202,24 +202,27 @@ describe('no way to the database', () => {
     await admin.query({ text: `drop role "${role}"` })
   })
 
-  it.each(['57P03', '57P01', '08P01'])('a server or pooler that answers "not now" (%s)', async (state) => {
-    const server = createServer((socket) => {
-      socket.on('error', () => undefined)
-      socket.once('data', () => socket.end(fatal(state)))
-    }).listen(0, '127.0.0.1')
-    await once(server, 'listening')
-    const address = server.address()
-    const port = typeof address === 'object' && address !== null ? address.port : 0
-    const db = open({ url: `postgresql://somebody@127.0.0.1:${port}/x` })
-    await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({
-      ...unavailable,
-      cause: { code: state },
-    })
-    server.close()
-    await once(server, 'close')
-  })
+  it.each(['57P03', '57P01', '08P01'])(
+    'a server or pooler that answers with %s is unavailable',
+    async (state) => {
+      const server = createServer((socket) => {
+        socket.on('error', () => undefined)
+        socket.once('data', () => socket.end(fatal(state)))
+      }).listen(0, '127.0.0.1')
+      await once(server, 'listening')
+      const address = server.address()
+      const port = typeof address === 'object' && address !== null ? address.port : 0
+      const db = open({ url: `postgresql://somebody@127.0.0.1:${port}/x` })
+      await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({
+        ...unavailable,
+        cause: { code: state },
+      })
+      server.close()
+      await once(server, 'close')
+    },
+  )
 
-  it('a wrong password is not a matter of reachability: the error is as PostgreSQL sent it', async () => {
+  it('a wrong password rejects with the error that PostgreSQL sent', async () => {
     const url = new URL(database.url)
     url.password = 'wrong'
     await expect(open({ url: url.href }).query({ text: 'select 1' })).rejects.toMatchObject({

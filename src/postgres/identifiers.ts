@@ -1,5 +1,5 @@
 /**
- * What cannot stand unquoted as the name of a column or table: the reserved words of PostgreSQL 15 to 18 and the names
+ * Words that must be quoted as the name of a column or table: the reserved words of PostgreSQL 15 to 18 and the names
  * of its built-in types and functions with a grammar of their own (`pg_get_keywords()`, all but category U).
  */
 const KEYWORDS: ReadonlySet<string> = new Set(
@@ -17,7 +17,7 @@ const KEYWORDS: ReadonlySet<string> = new Set(
   xmlparse xmlpi xmlroot xmlserialize xmltable`.split(/\s+/),
 )
 
-/** Quotes one identifier, whatever is in it. As PostgreSQL's `quote_ident`, it leaves a plain name as it is. */
+/** Quotes one identifier, whatever is in it. Like `quote_ident`, it does not quote a plain name. */
 export function quoteIdentifier(name: string): string {
   return /^[a-z_][a-z0-9_]*$/.test(name) && !KEYWORDS.has(name) ? name : `"${name.replaceAll('"', '""')}"`
 }
@@ -27,7 +27,7 @@ export function quoteQualified(schema: string, name: string): string {
   return `${quoteIdentifier(schema)}.${quoteIdentifier(name)}`
 }
 
-/** Quotes a string literal, for the few places that take no parameter (DDL, suggested statements). */
+/** Quotes a string literal, for statements that take no parameters, such as DDL. */
 export function quoteLiteral(value: string): string {
   const quoted = `'${value.replaceAll("'", "''")}'`
   return value.includes('\\') ? ` E${quoted.replaceAll('\\', '\\\\')}` : quoted

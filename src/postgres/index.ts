@@ -1,17 +1,18 @@
 /**
- * The way to PostgreSQL. What this folder promises to those above it:
+ * Access to PostgreSQL. This folder makes the following promises to the rest of the code:
  *
- * - **No promise hangs and no fault ends the process.** Whatever the database does (refuses, resets, restarts,
- *   falls silent), every call settles within its timeout. What cannot be reached is `DATABASE_UNAVAILABLE`, what
- *   took too long is `QUERY_TIMEOUT`, an SQL error is `pg`'s own `DatabaseError`, unchanged.
- * - **A connection in doubt is destroyed, never reused**: after a timeout, a lost socket, an unfinished transaction.
- * - **A transaction resolves only when its COMMIT was confirmed.** An unknown outcome rejects, and says so.
+ * - **Every call settles, and no fault ends the process.** Whatever the database does (refuse, reset, restart, stop
+ *   answering), every call settles within its timeout. A database that cannot be reached is `DATABASE_UNAVAILABLE`, a
+ *   statement that took too long is `QUERY_TIMEOUT`, and an SQL error is `pg`'s own `DatabaseError`, unchanged.
+ * - **A connection in an unknown state is destroyed, never reused**: after a timeout, a lost socket or an unfinished
+ *   transaction.
+ * - **A transaction resolves only when its COMMIT was confirmed.** An unknown outcome rejects with an error that says so.
  * - **Connections are few and counted** (RULE-020-041): at most `maxConnections`, plus one for each `Listener`.
- * - **A transaction-mode pooler will do.** Without prepared statements behind the URL, names are dropped by
- *   themselves. Only the `Listener` needs a session, and it only makes things faster.
- * - **Migrations go forward, one transaction each**, whoever and however many start them.
+ * - **A transaction-mode pooler is enough.** If the pooler has no prepared statements, statement names are no longer
+ *   sent. Only the `Listener` needs a session of its own, and it is only an accelerator.
+ * - **Migrations go forward, one transaction each**, however many processes start them.
  *
- * Nothing here knows of leases or of logging: what happens is told through `onEvent`.
+ * Nothing here knows about leases or logging. Events are reported through `onEvent`.
  */
 export {
   openDatabase,

@@ -73,7 +73,7 @@ async function notify(channel: string, payload: string): Promise<void> {
   await db.query({ text: 'select pg_notify($1, $2)', values: [channel, payload] })
 }
 
-it('hears every channel, also one with an unusual name', async () => {
+it('a listener hears every channel, including one with an unusual name', async () => {
   const odd = 'Work "of" today; drop table x'
   const heard = listen({ channels: ['work', odd] })
   expect(await heard.next()).toBe('listening')
@@ -83,7 +83,7 @@ it('hears every channel, also one with an unusual name', async () => {
   expect([await heard.next(), await heard.next()]).toEqual(['work:a', `${odd}:`])
 })
 
-it('a terminated connection comes back, listens again and hears the next notification', async () => {
+it('a listener reconnects after its backend was terminated, and hears the next notification', async () => {
   const heard = listen()
   expect(await heard.next()).toBe('listening')
   await db.query({
@@ -95,20 +95,20 @@ it('a terminated connection comes back, listens again and hears the next notific
   expect(await heard.next()).toBe('work:after')
 })
 
-it('a connection that is silently swallowed is noticed by the probe, and comes back', async () => {
+it('the probe detects a network that drops every packet, and the listener reconnects', async () => {
   const heard = listen()
   expect(await heard.next()).toBe('listening')
   proxy.swallow(true)
-  await notify('work', 'missed')
+  await notify('work', 'lost')
   expect(await heard.next()).toBe('disconnected')
   proxy.swallow(false)
   await heard.until('listening')
   await notify('work', 'heard')
   expect(await heard.next()).toBe('work:heard')
-  expect(heard.all).not.toContain('work:missed')
+  expect(heard.all).not.toContain('work:lost')
 })
 
-it('without the probe the same silence would go unnoticed', async () => {
+it('without a probe a network that drops every packet is not detected', async () => {
   const heard = listen({ probeIntervalMs: 600_000 })
   expect(await heard.next()).toBe('listening')
   proxy.swallow(true)
@@ -117,7 +117,7 @@ it('without the probe the same silence would go unnoticed', async () => {
   expect(heard.all).toEqual(['listening'])
 })
 
-it('a probe of one’s own runs on the listening connection, before it is said to listen and at every interval', async () => {
+it('a custom probe runs on the listening connection, before `listening` and at every interval', async () => {
   const probed: { asked: number; answered: number }[] = []
   const emitter = new EventEmitter()
   const heard = listen({
@@ -147,7 +147,7 @@ it('a probe of one’s own runs on the listening connection, before it is said t
   expect(probed).toHaveLength(length)
 })
 
-it('a probe that the server refuses is told, and tried again', async () => {
+it('a probe that fails disconnects the listener, which then tries again', async () => {
   const heard = listen({ probe: () => ({ text: 'select from presence' }) })
   expect(await heard.next()).toBe('disconnected')
   await db.query({ text: 'create table presence ()' })
@@ -156,7 +156,7 @@ it('a probe that the server refuses is told, and tried again', async () => {
   await heard.until('disconnected')
 })
 
-it('a refused connection is tried again, with growing pauses', async () => {
+it('a refused connection is retried with growing pauses', async () => {
   await proxy.refuse()
   const heard = listen({ random: () => 0 })
   for (let failures = 0; failures < 4; failures += 1) expect(await heard.next()).toBe('disconnected')
@@ -165,7 +165,7 @@ it('a refused connection is tried again, with growing pauses', async () => {
   await heard.until('listening')
 })
 
-it('stops while it connects, while it pauses, while it listens, while it waits for an answer; and starts again', async () => {
+it('a listener stops while it connects, pauses, listens or waits for an answer, and can be started again', async () => {
   proxy.swallow(true)
   const connecting = listen({ connectTimeoutMs: 600_000 })
   await connecting.listener.stop()

@@ -1,20 +1,19 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
-import { pauseAfter } from './back-off.ts'
-import { isUnavailable, unavailable } from './failures.ts'
+import { within } from '../timeout.ts'
+import { assertUsableUrl } from './database.ts'
+import { isUnavailable, pauseAfter, unavailable } from './failures.ts'
 import { quoteIdentifier } from './identifiers.ts'
 import type { Statement } from './queryable.ts'
-import { assertUsableUrl } from './url.ts'
-import { within } from './deadline.ts'
 
 export type ListenerEvent =
-  /** Notifications arrive from now on. Some may have been missed before: look for work once. */
+  /** Notifications arrive from now on. Earlier ones may have been lost, so check once for work. */
   | { readonly type: 'listening' }
-  /** Notifications do not arrive; the listener tries again by itself after `retryInMs`. */
+  /** Notifications do not arrive. The listener reconnects by itself after `retryInMs`. */
   | { readonly type: 'disconnected'; readonly error: Error; readonly retryInMs: number }
 
 export interface ListenerOptions {
-  /** Not that of a transaction-mode pooler: it would swallow the LISTEN. */
+  /** Must lead to PostgreSQL itself: a transaction-mode pooler would drop the LISTEN. */
   readonly url: string
   readonly channels: readonly string[]
   /** Must not throw. */
@@ -22,30 +21,30 @@ export interface ListenerOptions {
   /** Must not throw. */
   readonly onEvent?: (event: ListenerEvent) => void
   readonly applicationName?: string
-  /** Bounds connecting, and the LISTEN itself. Default 5,000. */
+  /** How long connecting, and the LISTEN itself, may take. Default 5,000. */
   readonly connectTimeoutMs?: number
   /**
-   * What the connection is asked to show that it is alive, given the backend that the server says serves it: once
-   * when it listens, then at every interval. Default `select 1`.
+   * The statement that checks whether the connection is alive: once when it starts to listen, then at every interval.
+   * It is given the process id of the connection's backend. Default `select 1`.
    */
   readonly probe?: (backendPid: number) => Statement
-  /** Gets the rows of every probe. Must not throw. */
+  /** Is called with the rows of every probe. Must not throw. */
   readonly onProbe?: (rows: readonly object[]) => void
-  /** How often it is asked. Default 5,000. */
+  /** How often the probe runs. Default 5,000. */
   readonly probeIntervalMs?: number
-  /** How long it may take to say so. Default 3,000. */
+  /** How long the probe may take before the connection is given up. Default 3,000. */
   readonly probeTimeoutMs?: number
-  /** Spreads the return of many listeners. A number from 0 to 1. */
+  /** Returns a number from 0 to 1. It spreads the reconnections of many listeners. */
   readonly random?: () => number
 }
 
-/** Short: a worker that is away for longer than a reaper's grace is taken for dead. */
+/** Short, because the reaper considers a worker dead that is disconnected for longer than its grace period. */
 const BACK_OFF = { firstMs: 100, longestMs: 1_000 }
-const GOODBYE_MS = 1_000
+const DISCONNECT_TIMEOUT_MS = 1_000
 
 /**
- * One connection outside the pool that waits for NOTIFY, and comes back whenever it is lost. A connection that
- * only listens would never notice that the network swallows everything, so it is asked now and then.
+ * One connection outside the pool that waits for NOTIFY and reconnects whenever it is lost. A connection that only
+ * listens would never notice that the network drops every packet, so it sends a probe at regular intervals.
  */
 export class Listener {
   readonly #options: ListenerOptions
@@ -57,14 +56,14 @@ export class Listener {
     this.#options = options
   }
 
-  /** Returns at once; `listening` tells when it is. */
+  /** Returns at once. The event `listening` follows when the connection listens. */
   start(): void {
     if (this.#stopped !== undefined) return
     this.#stopping = new AbortController()
     this.#stopped = keepListening(this.#options, this.#stopping.signal)
   }
 
-  /** Prompt, whatever it is doing. No notification is delivered after it. */
+  /** Stops promptly, whatever the listener is waiting for. No notification is delivered afterwards. */
   async stop(): Promise<void> {
     this.#stopping.abort()
     await this.#stopped
@@ -102,76 +101,80 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,
   })
-  // Ends a pause: the connection is gone, or the listener is to stop.
-  const over = new AbortController()
-  let resting = false
+  // Ends the pause between two probes: the connection has ended, or the listener is stopping.
+  const ended = new AbortController()
+  let pausing = false
   let lost: Error | undefined
   client.on('error', (error) => {
     lost ??= error
   })
-  client.on('end', () => over.abort())
+  client.on('end', () => ended.abort())
   client.on('notification', ({ channel, payload }) => {
     if (!stop.aborted) options.onNotification(channel, payload ?? '')
   })
   const onStop = (): void => {
-    over.abort()
-    // Whatever it waits for from the network may never come.
-    if (!resting) client.connection.stream.destroy()
+    ended.abort()
+    // The answer it is waiting for may never come.
+    if (!pausing) client.connection.stream.destroy()
   }
   stop.addEventListener('abort', onStop, { once: true })
   async function probe(): Promise<void> {
     const statement = options.probe?.(backendOf(client)) ?? { text: 'select 1' }
-    const rows = await answer(client, statement, probeTimeoutMs)
+    const rows = await queryWithin(client, statement, probeTimeoutMs)
     if (!stop.aborted) options.onProbe?.(rows)
   }
   try {
     await client.connect()
-    await answer(client, { text: listenStatement(options.channels) }, connectTimeoutMs)
+    await queryWithin(client, { text: listenStatement(options.channels) }, connectTimeoutMs)
     await probe()
     onAlive()
     if (!stop.aborted) options.onEvent?.({ type: 'listening' })
     while (!stop.aborted) {
-      resting = true
-      await pauseFor(options.probeIntervalMs ?? 5_000, over.signal)
-      resting = false
+      pausing = true
+      await pauseFor(options.probeIntervalMs ?? 5_000, ended.signal)
+      pausing = false
       if (stop.aborted) return
-      if (over.signal.aborted) throw lost ?? new Error('Connection terminated unexpectedly')
+      if (ended.signal.aborted) throw lost ?? new Error('Connection terminated unexpectedly')
       await probe()
     }
   } finally {
     stop.removeEventListener('abort', onStop)
-    await farewell(client, stop.aborted && lost === undefined)
+    await disconnect(client, stop.aborted && lost === undefined)
   }
 }
 
-/** Waits for the answer. Without one in time the connection is as good as gone, and is destroyed. */
-async function answer(client: Client, statement: Statement, timeoutMs: number): Promise<readonly object[]> {
+/** Runs a statement. Without an answer in time, the connection is considered lost and is destroyed. */
+async function queryWithin(
+  client: Client,
+  statement: Statement,
+  timeoutMs: number,
+): Promise<readonly object[]> {
   const { values, ...rest } = statement
   const answered = client.query<object>(values === undefined ? rest : { ...rest, values: [...values] })
   if (await within(timeoutMs, answered)) return (await answered).rows
   client.connection.stream.destroy()
-  // The query ends with its socket; only then is nothing left behind.
+  // The query rejects when its socket is closed; waiting for that leaves no unhandled rejection.
   await answered.catch(() => undefined)
   throw unavailable(undefined, `The listening connection did not answer within ${timeoutMs} ms.`)
 }
 
-/** 0, which is nobody's, where the other side did not say. */
+/** The process id of the backend, or 0 (which no process has) where the server did not send it. */
 function backendOf(client: Client): number {
   // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- `pg` keeps the backend's key here; its types do not say so
   return (client as unknown as { readonly processID: number | null }).processID ?? 0
 }
 
-async function farewell(client: Client, politely: boolean): Promise<void> {
-  if (politely) await within(GOODBYE_MS, client.end())
+async function disconnect(client: Client, orderly: boolean): Promise<void> {
+  if (orderly) await within(DISCONNECT_TIMEOUT_MS, client.end())
   client.connection.stream.destroy()
 }
 
-/** One message for all channels; a LISTEN holds from the end of its transaction. */
+/** One message for all channels. */
 function listenStatement(channels: readonly string[]): string {
   return channels.map((channel) => `listen ${quoteIdentifier(channel)}`).join('; ')
 }
 
 async function pauseFor(ms: number, until: AbortSignal): Promise<void> {
-  // It rejects for one reason only, which is that the pause is over.
+  // It only rejects because the pause was cut short.
   await delay(ms, undefined, { signal: until }).catch(() => undefined)
 }

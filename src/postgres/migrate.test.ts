@@ -10,8 +10,7 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { startServer, type TestServer } from '../../test/support/server.ts'
 import { openDatabase, type Database } from './database.ts'
 import { quoteIdentifier, quoteQualified } from './identifiers.ts'
-import { migrate, type MigrationEvent } from './migrate.ts'
-import { MIGRATIONS_DIRECTORY, readMigrations } from './migration-files.ts'
+import { migrate, MIGRATIONS_DIRECTORY, readMigrations, type MigrationEvent } from './migrate.ts'
 import type { Statement } from './queryable.ts'
 
 useQuietProcess()
@@ -57,7 +56,7 @@ const one = 'create table one (id int);\ninsert into one values (1);\n'
 const two = 'create table two (id int);\n'
 
 describe('the migrations of this package', () => {
-  it('bring an empty schema to the newest version, and a second run changes nothing', async () => {
+  it('the migrations bring an empty schema to the newest version, and a second run changes nothing', async () => {
     const schema = freshSchema()
     const versions = (await readMigrations(MIGRATIONS_DIRECTORY)).map(({ version }) => version)
     expect(await migrate(db, { schema })).toEqual({ applied: versions, version: versions.length, ahead: [] })
@@ -65,7 +64,7 @@ describe('the migrations of this package', () => {
     expect(await tablesOf(schema)).toEqual(expect.arrayContaining(['audit', 'migrations']))
   })
 
-  it('are applied exactly once each when eight processes start them at once', async () => {
+  it('each migration is applied exactly once when eight processes migrate at the same time', async () => {
     const schema = freshSchema()
     const directory = await directoryOf({
       '001_one.sql': one,
@@ -82,7 +81,7 @@ describe('the migrations of this package', () => {
     expect(await tablesOf(schema)).toEqual(['migrations', 'one', 'two'])
   })
 
-  it('cost one round trip when there is nothing to apply', async () => {
+  it('migrating costs one round trip when there is nothing to apply', async () => {
     const schema = freshSchema()
     await migrate(db, { schema })
     const proxy = await startProxy(database.url)
@@ -104,7 +103,7 @@ describe('order', () => {
     expect(await migrate(db, { schema, directory })).toEqual({ applied: [2], version: 2, ahead: [] })
   })
 
-  it('a database that is ahead of the release is not changed, and reported as such', async () => {
+  it('a database that is newer than the release is not changed, and its newer versions are reported', async () => {
     const schema = freshSchema()
     await migrate(db, { schema, directory: await directoryOf({ '001_one.sql': one, '002_two.sql': two }) })
     const directory = await directoryOf({ '001_one.sql': one })
@@ -139,7 +138,7 @@ describe('order', () => {
 })
 
 describe('a file that was changed after it had been applied', () => {
-  it('is refused with an error that has its name and both checksums', async () => {
+  it('a changed file is refused with an error that has its name and both checksums', async () => {
     const schema = freshSchema()
     await migrate(db, { schema, directory: await directoryOf({ '001_one.sql': one }) })
     const changed = await directoryOf({ '001_one.sql': `${one}-- more`, '002_two.sql': two })
@@ -150,7 +149,7 @@ describe('a file that was changed after it had been applied', () => {
     expect(await tablesOf(schema)).toEqual(['migrations', 'one'])
   })
 
-  it('is accepted when only its line ends have changed', async () => {
+  it('a file is accepted when only its line ends have changed', async () => {
     const schema = freshSchema()
     await migrate(db, { schema, directory: await directoryOf({ '001_one.sql': one }) })
     const windows = await directoryOf({ '001_one.sql': one.replaceAll('\n', '\r\n') })
@@ -159,7 +158,7 @@ describe('a file that was changed after it had been applied', () => {
 })
 
 describe('a file that fails', () => {
-  it('is rolled back while earlier files stay applied, and the error names the file, the position and the SQL error', async () => {
+  it('a file that fails is rolled back, earlier files stay applied, and the error has the file, the position and the SQL error', async () => {
     const schema = freshSchema()
     const broken = `${two}-- é 🙂\ninsert into two\n  select nothing;\n`
     const outcome = migrate(db, {
@@ -194,7 +193,7 @@ it('a role that may not create the schema gets the failure of the first migratio
   await db.query({ text: `drop role ${quoteIdentifier(role)}` })
 })
 
-describe('a table that is in use', () => {
+describe('a table that is locked', () => {
   const alter = { '001_one.sql': one, '002_alter.sql': 'alter table one add extra int' }
 
   async function prepared(): Promise<{ schema: string; directory: URL; hold: Statement }> {
@@ -204,7 +203,7 @@ describe('a table that is in use', () => {
     return { schema, directory: await directoryOf(alter), hold }
   }
 
-  it('delays the migration, which is retried until the table is free', async () => {
+  it('a locked table delays the migration, which is retried until the table is free', async () => {
     const { schema, directory, hold } = await prepared()
     let migrating: Promise<unknown> | undefined
     await db.transaction(async (tx) => {
@@ -217,7 +216,7 @@ describe('a table that is in use', () => {
     expect(await migrating).toMatchObject({ applied: [2] })
   })
 
-  it('for too long makes the migration fail with an error that names the cause, and nothing is applied', async () => {
+  it('a table that stays locked makes the migration fail with the cause, and nothing is applied', async () => {
     const { schema, directory, hold } = await prepared()
     await db.transaction(async (tx) => {
       await tx.query(hold)
@@ -243,7 +242,7 @@ describe('the roles', () => {
     text: `select rolname as name, rolcanlogin as login from pg_roles where rolname like 'leasehold\\_%' order by 1`,
   }
 
-  it('are skipped, with their grants, where the migrating role may not create them', async () => {
+  it('roles and their grants are skipped where the migrating role may not create roles', async () => {
     const admin = openDatabase({ url: server.url })
     await admin.query({ text: `create role migrator login password 'only-for-this-test'` })
     await admin.query({ text: 'grant create on database postgres to migrator' })
@@ -257,7 +256,7 @@ describe('the roles', () => {
     await admin.close()
   })
 
-  it('are created once for the server, without login, when several databases are migrated at once', async () => {
+  it('roles are created once per server, without login, when several databases are migrated at the same time', async () => {
     const names = ['first', 'second', 'third', 'fourth']
     const admin = openDatabase({ url: server.url })
     for (const name of names) await admin.query({ text: `create database ${name}` })

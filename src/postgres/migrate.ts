@@ -1,23 +1,16 @@
+import { createHash } from 'node:crypto'
+import { readFile, readdir } from 'node:fs/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { LeaseholdError } from '../errors.ts'
-import { pauseAfter } from './back-off.ts'
 import type { Database } from './database.ts'
-import { isLockConflict, isServerError } from './failures.ts'
-import { quoteIdentifier, quoteLiteral } from './identifiers.ts'
-import { MIGRATIONS_DIRECTORY, readMigrations, type MigrationFile } from './migration-files.ts'
-import {
-  assertContiguous,
-  assertUnchanged,
-  createLedger,
-  readLedger,
-  recordMigration,
-} from './migration-ledger.ts'
+import { isLockConflict, isMissingTable, isServerError, pauseAfter } from './failures.ts'
+import { quoteIdentifier, quoteLiteral, quoteQualified } from './identifiers.ts'
 import type { Queryable } from './queryable.ts'
 
 export interface MigrateOptions {
-  /** Where everything goes. Default `leasehold`. */
+  /** The schema of all objects. Default `leasehold`. */
   readonly schema?: string
-  /** Where the files are. Default: those of this package. */
+  /** The directory of the files. Default: that of this package. */
   readonly directory?: URL
   /** How long one attempt waits for a table lock before it is rolled back, so that workers can proceed. Default 2,000. */
   readonly lockTimeoutMs?: number
@@ -28,7 +21,7 @@ export interface MigrateOptions {
 
 export type MigrationEvent =
   | { readonly type: 'migrationApplied'; readonly file: string }
-  /** A table was in use; the migration was rolled back and is retried. */
+  /** A table was in use. The migration was rolled back and will be retried. */
   | {
       readonly type: 'migrationGaveWay'
       readonly file: string
@@ -37,7 +30,7 @@ export type MigrationEvent =
     }
 
 export interface Migrated {
-  /** The versions this call applied; those another process applied meanwhile are not among them. */
+  /** The versions that this call applied, without those that another process applied at the same time. */
   readonly applied: readonly number[]
   /** The version of the database now. */
   readonly version: number
@@ -45,14 +38,14 @@ export interface Migrated {
   readonly ahead: readonly number[]
 }
 
-/** A migration may build an index on a large table; waiting for another process's migration is bounded by it too. */
+/** A migration may build an index on a large table. This also limits the wait for another process's migration. */
 const STATEMENT_TIMEOUT_MS = 3_600_000
 const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
 
 /**
  * Brings the schema to the version of this release. Any number of processes may call it at once: each migration is
- * one transaction that holds a transaction-scoped advisory lock and reads the ledger under it.
- * With nothing to do it is one SELECT.
+ * one transaction that holds a transaction-scoped advisory lock and reads the ledger under it. If there is nothing to
+ * apply, the call is one SELECT.
  */
 export async function migrate(db: Database, options: MigrateOptions = {}): Promise<Migrated> {
   const schema = options.schema ?? 'leasehold'
@@ -83,8 +76,8 @@ interface Plan {
 }
 
 /**
- * A statement that waits for a table lock blocks every later statement that needs the table. Therefore the wait is
- * short, and between two attempts the workers can proceed.
+ * A statement that waits for a table lock blocks every later statement that needs the table. Therefore each attempt
+ * waits only briefly, and workers can proceed between two attempts.
  */
 async function applyWithRetries(db: Database, plan: Plan, options: MigrateOptions): Promise<boolean> {
   const attempts = options.attempts ?? 30
@@ -101,10 +94,10 @@ async function applyWithRetries(db: Database, plan: Plan, options: MigrateOption
   }
 }
 
-/** Resolves with false when another process was faster. */
+/** Returns false if another process has applied the migration in the meantime. */
 async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): Promise<boolean> {
-  // Whatever the role's defaults. Read committed: the ledger must be seen as it is after the lock was granted.
-  // No lock_timeout yet: waiting for another migrator blocks no worker.
+  // These override the role's defaults. Read committed, because the ledger must be read as it is after the lock was
+  // granted. No lock_timeout yet, because waiting for another migration blocks no worker.
   await tx.query({
     text: `
       set transaction isolation level read committed;
@@ -121,7 +114,8 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
   const ledger = await readLedger(tx, schema)
   assertUnchanged([file], ledger)
   if (ledger.some((row) => row.version === file.version)) return false
-  // Functions store this path. Temporary tables come first unless pg_temp is named: one called outbox would receive events.
+  // Functions store this path. pg_temp is named last, because otherwise it comes first, and a temporary table called
+  // outbox would receive events.
   await tx.query({ text: `set local search_path to ${quoteIdentifier(schema)}, pg_temp` })
   try {
     await tx.query({ text: file.text })
@@ -164,4 +158,126 @@ function lockedOut(error: unknown, plan: Plan, attempts: number): LeaseholdError
       cause: error,
     },
   )
+}
+
+export interface MigrationFile {
+  readonly version: number
+  readonly name: string
+  readonly file: string
+  readonly text: string
+  readonly checksum: string
+}
+
+const FILE_NAME = /^(\d{3,})_([a-z0-9_]+)\.sql$/
+
+/** The directory is a sibling of `src/` in the repository, and of `dist/` in the package. */
+export const MIGRATIONS_DIRECTORY = new URL('../../migrations/', import.meta.url)
+
+/** Reads the files `NNN_name.sql` in order. The numbers must run from 1 without a gap. */
+export async function readMigrations(directory: URL): Promise<readonly MigrationFile[]> {
+  const names = (await readdir(directory)).filter((name) => name.endsWith('.sql'))
+  const files = await Promise.all(names.map(async (name) => readMigration(directory, name)))
+  files.sort((a, b) => a.version - b.version || (a.file < b.file ? -1 : 1))
+  for (const [index, { version, file }] of files.entries()) {
+    const expected = index + 1
+    if (version === expected) continue
+    const problem =
+      version < expected
+        ? `the number ${version} is used by ${files[index - 1]?.file} and ${file}`
+        : `the number ${expected} is missing before ${file}`
+    throw refused(`The migrations are not numbered 1, 2, 3, …: ${problem}.`)
+  }
+  return files
+}
+
+async function readMigration(directory: URL, file: string): Promise<MigrationFile> {
+  const [, digits, name] = FILE_NAME.exec(file) ?? []
+  if (digits === undefined || name === undefined) {
+    throw refused(`The migration ${file} is not named like 001_lower_case_name.sql.`)
+  }
+  const text = await readFile(new URL(encodeURIComponent(file), directory), 'utf8')
+  return { version: Number(digits), name, file, text, checksum: checksumOf(text) }
+}
+
+/** CRLF counts as LF, because a checkout on Windows may convert line ends. */
+function checksumOf(text: string): string {
+  return createHash('sha256').update(text.replaceAll('\r\n', '\n')).digest('hex')
+}
+
+function refused(message: string): LeaseholdError {
+  return new LeaseholdError('MIGRATION_FAILED', message, {
+    remedy: 'Nothing was applied. Restore the files of the release you run.',
+  })
+}
+
+export interface LedgerRow {
+  readonly version: number
+  readonly checksum: string
+}
+
+/** The applied migrations, oldest first. Empty if there is no ledger yet. */
+export async function readLedger(db: Queryable, schema: string): Promise<readonly LedgerRow[]> {
+  try {
+    const text = `select version, checksum from ${quoteQualified(schema, 'migrations')} order by version`
+    return (await db.query<LedgerRow>({ text })).rows
+  } catch (error) {
+    if (isMissingTable(error)) return []
+    throw error
+  }
+}
+
+async function recordMigration(tx: Queryable, schema: string, file: MigrationFile): Promise<void> {
+  await tx.query({
+    text: `insert into ${quoteQualified(schema, 'migrations')} (version, name, checksum) values ($1, $2, $3)`,
+    values: [file.version, file.name, file.checksum],
+  })
+}
+
+/** Creates only what is missing: `create schema if not exists` needs the CREATE privilege even if the schema exists. */
+async function createLedger(tx: Queryable, schema: string): Promise<void> {
+  const table = quoteQualified(schema, 'migrations')
+  const { rows } = await tx.query<{ schema: boolean; ledger: boolean }>({
+    text: 'select to_regnamespace($1) is not null as schema, to_regclass($2) is not null as ledger',
+    values: [quoteIdentifier(schema), table],
+  })
+  if (rows[0]?.schema !== true) await tx.query({ text: `create schema ${quoteIdentifier(schema)}` })
+  if (rows[0]?.ledger === true) return
+  await tx.query({
+    text: `
+      create table ${table} (
+        version int primary key,
+        name text not null,
+        checksum text not null,
+        applied_at timestamptz not null default now()
+      );
+      comment on table ${table} is 'The migrations that were applied. Written by Leasehold only.';
+      comment on column ${table}.version is 'The number the file starts with.';
+      comment on column ${table}.name is 'The rest of the file''s name.';
+      comment on column ${table}.checksum is 'SHA-256 of the file as it was applied, with LF line ends.';
+      comment on column ${table}.applied_at is 'When it was applied, by the clock of the database.';
+    `,
+  })
+}
+
+/** Versions go up by one. A gap can only be made by hand, and then the state of the database is unknown. */
+function assertContiguous(ledger: readonly LedgerRow[], schema: string): void {
+  const gap = ledger.findIndex((row, index) => row.version !== index + 1)
+  if (gap === -1) return
+  throw new LeaseholdError(
+    'MIGRATION_CHANGED',
+    `The ledger ${quoteQualified(schema, 'migrations')} lacks version ${gap + 1} but has version ${ledger[gap]?.version}.`,
+    { remedy: 'Restore the ledger from a backup; rows were removed from it by hand.' },
+  )
+}
+
+function assertUnchanged(files: readonly MigrationFile[], ledger: readonly LedgerRow[]): void {
+  for (const file of files) {
+    const row = ledger.find(({ version }) => version === file.version)
+    if (row === undefined || row.checksum === file.checksum) continue
+    throw new LeaseholdError(
+      'MIGRATION_CHANGED',
+      `The migration ${file.file} was changed after it had been applied: the database has checksum ${row.checksum}, the file has ${file.checksum}.`,
+      { remedy: 'Restore the file as released, and put the change into a new migration.' },
+    )
+  }
 }

@@ -17,7 +17,7 @@ afterAll(async () => {
   await db.close()
 })
 
-it('schema.sql is what the migrations make; after a change run `npm run schema`', async () => {
+it('schema.sql is what the migrations create; after a change run `npm run schema`', async () => {
   await migrate(db, { schema: 'fresh' })
   const { rows } = await db.query<{ version: number }>({
     text: `select current_setting('server_version_num')::int as version`,
@@ -175,7 +175,7 @@ it.each([
   'grant select on child to leasehold_reader',
   'grant insert (label) on child to leasehold_producer',
   'grant execute on function touch() to leasehold_worker',
-])('a change shows: %s', async (change) => {
+])('the text shows the change: %s', async (change) => {
   const schema = `changed ${change.length}`
   await build(schema, [...parts, ...tables, ...rest])
   const before = await describeSchema(db, schema)

@@ -1,7 +1,8 @@
-import type { PoolClient, QueryResult } from 'pg'
+import type { EventEmitter } from 'node:events'
+import type { Duplex } from 'node:stream'
+import { Connection, type Client, type PoolClient, type QueryResult } from 'pg'
 import { LeaseholdError } from '../errors.ts'
-import { cancelStatement } from './cancel.ts'
-import { deadline } from './deadline.ts'
+import { deadline } from '../timeout.ts'
 import {
   endsConnection,
   isInFailedTransaction,
@@ -13,26 +14,27 @@ import {
 import type { Queryable, Result, Statement } from './queryable.ts'
 
 export type DatabaseEvent =
-  /** A connection broke, in use or idle. The pool opens another one when it is needed. */
+  /** A connection broke, in use or idle. The pool opens another one when it needs one. */
   | { readonly type: 'connectionLost'; readonly error: Error }
-  /** A statement outlived its timeout; its connection was destroyed. */
+  /** A statement exceeded its timeout, and its connection was destroyed. */
   | { readonly type: 'queryTimedOut'; readonly text: string; readonly timeoutMs: number }
-  /** Behind the URL is a pooler without prepared statements: names are no longer sent. */
+  /** The URL leads to a pooler without prepared statements. Statement names are no longer sent. */
   | { readonly type: 'preparedStatementsOff'; readonly error: Error }
 
-/** What the sessions of one database have in common. */
+/** What the sessions of one database share. */
 export interface SessionContext {
-  /** Whether statement names are sent; one session that meets a pooler turns it off for all. */
+  /** Whether statement names are sent. The first session that detects a pooler turns it off for all sessions. */
   readonly naming: { on: boolean }
   readonly emit: (event: DatabaseEvent) => void
 }
 
-/** Longer than any statement of ours takes with a good plan; planning again costs a millisecond. */
-const SUSPICIOUSLY_LONG_MS = 100
+/** No statement of ours takes this long with a good plan, and planning it once more costs a millisecond. */
+const SLOW_STATEMENT_MS = 100
+const CANCEL_TIMEOUT_MS = 5_000
 
 /**
- * One client from its checkout until it is given back or destroyed. For that time it has an `error` listener
- * (without one, a broken connection would end the process), and its statements run one after the other.
+ * One client from its checkout until it is returned to the pool or destroyed. During this time it has an `error`
+ * listener, because without one a broken connection would end the process, and its statements run one after the other.
  */
 export class Session implements Queryable {
   readonly #client: PoolClient
@@ -42,7 +44,7 @@ export class Session implements Queryable {
     this.#lose(unavailable(error))
   }
   #released = false
-  /** Set once the connection cannot be used any more; what every later statement rejects with. */
+  /** Set once the connection cannot be used any more. Every later statement rejects with it. */
   #failure: LeaseholdError | undefined
   #reusable = true
   #lastSqlError: unknown
@@ -61,12 +63,12 @@ export class Session implements Queryable {
     return turn
   }
 
-  /** A statement outside any transaction: nothing has run when its name is refused, so it can be sent again. */
+  /** Runs a statement outside any transaction. If its name is refused, nothing has run and it is sent once more. */
   async queryAlone<Row extends object>(statement: Statement): Promise<Result<Row>> {
     const startedAt = performance.now()
     try {
       const result = await this.query<Row>(statement)
-      if (performance.now() - startedAt > SUSPICIOUSLY_LONG_MS) await this.#planAnew(statement)
+      if (performance.now() - startedAt > SLOW_STATEMENT_MS) await this.#discardPlans(statement)
       return result
     } catch (error) {
       const refused = isPreparedStatementMismatch(error) || isStalePreparedStatement(error)
@@ -76,28 +78,28 @@ export class Session implements Queryable {
   }
 
   /**
-   * A prepared statement keeps the plan it was given when its table was small, until statistics are gathered again.
-   * One that has become slow is planned anew the next time: a claim planned for 5 rows took 1,300 ms on 500,000.
+   * A prepared statement keeps the plan that was made when its table was small, until the statistics are updated.
+   * Therefore a slow statement is planned again the next time. A claim planned for 5 rows took 1,300 ms on 500,000.
    */
-  async #planAnew({ name }: Statement): Promise<void> {
+  async #discardPlans({ name }: Statement): Promise<void> {
     if (name !== undefined && this.#context.naming.on) await this.query({ text: 'discard plans' })
   }
 
-  /** Commits, and rejects in every case in which the commit is not certain. */
+  /** Commits. Rejects whenever it is not certain that the transaction was committed. */
   async commit(): Promise<void> {
     const result = await this.#run({ text: 'commit' }, 'Whether the transaction was committed is unknown.')
-    // PostgreSQL answers the COMMIT of a failed transaction with ROLLBACK, and with no error.
+    // PostgreSQL answers the COMMIT of a failed transaction with ROLLBACK instead of an error.
     if (result.command !== 'ROLLBACK') return
     throw this.#lastSqlError ?? new Error('The transaction had failed and was rolled back.')
   }
 
-  /** Gives the client back to the pool, or destroys it when it is not as good as new. */
+  /** Returns the client to the pool, or destroys it if its connection is not in a clean state. */
   end(): void {
     const idle = this.#client.getTransactionStatus() === 'I'
     this.#release(this.#failure === undefined && this.#reusable && idle)
   }
 
-  /** Ends the session now, whatever runs in it; that and all that follows rejects with the error. */
+  /** Ends the session now. The running statement and all later ones reject with the error. */
   destroy(error: LeaseholdError): void {
     this.#failure ??= error
     this.#release(false)
@@ -115,7 +117,7 @@ export class Session implements Queryable {
       )
     }
     const config = this.#context.naming.on ? statement : withoutName(statement)
-    // Sent before the timer starts: should `pg` throw, no timer is left to end somebody else's session.
+    // Sent before the timer starts: if `pg` throws, no timer remains that would end the client's next session.
     const answer = this.#client.query({ ...config, values: [...(config.values ?? [])] })
     return new Promise((resolve, reject) => {
       const bound = deadline(this.#timeoutMs, () => {
@@ -145,7 +147,7 @@ export class Session implements Queryable {
           'Its connection was closed. Look for what it waited on (locks, a slow network), or raise queryTimeoutMs.',
       },
     )
-    // The server would go on with it, and keep its locks, until it next writes to the closed socket.
+    // Otherwise the server would continue the statement, with its locks, until it next writes to the closed socket.
     cancelStatement(this.#client)
     this.destroy(error)
     this.#context.emit({ type: 'queryTimedOut', text: statement.text, timeoutMs })
@@ -183,9 +185,9 @@ export class Session implements Queryable {
     if (this.#released) return
     this.#released = true
     this.#client.release(!reusable)
-    // Only now: from release() on, the pool listens itself.
+    // After release(), because from then on the pool has its own listener.
     this.#client.removeListener('error', this.#onClientError)
-    // release(true) says goodbye politely when nothing runs, and a network that swallows bytes never answers.
+    // release(true) waits for the server to close an idle connection, and a network that drops packets never answers.
     if (!reusable) this.#client.connection.stream.destroy()
   }
 }
@@ -195,8 +197,43 @@ function withoutName(statement: Statement): Statement {
   return rest
 }
 
-/** Enough of a statement to find it; never its values. */
+/** Enough of a statement to find it. Values are left out: they may be secret. */
 function brief(statement: Statement): string {
   const text = statement.name ?? statement.text.replaceAll(/\s+/g, ' ').trim()
   return text.length > 80 ? `${text.slice(0, 80)}…` : text
+}
+
+/** The part of `pg.Connection` and `pg.Client` that their types leave out. */
+interface CancelConnection extends EventEmitter {
+  readonly stream: Duplex & { setTimeout(ms: number, listener: () => void): void; unref(): void }
+  connect(portOrPath: number | string, host?: string): void
+  requestSsl(): void
+  cancel(processId: number, secretKey: number): void
+}
+
+interface BackendKey {
+  readonly processID: number | null
+  readonly secretKey: number | null
+}
+
+/**
+ * Asks the server to cancel the statement that runs on this client's connection. The protocol requires a connection
+ * of its own for that; it is encrypted when the client's is. This is a best effort: nobody waits for it, and a failure
+ * is not reported, because the statement has already been given up.
+ */
+function cancelStatement(client: Client): void {
+  // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- `pg` keeps the backend's key here; its types do not say so
+  const { processID, secretKey } = client as unknown as BackendKey
+  if (processID === null || secretKey === null) return
+  // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves connect() and cancel() out
+  const connection = new Connection({ ssl: client.ssl }) as unknown as CancelConnection
+  const { stream } = connection
+  const send = (): void => connection.cancel(processID, secretKey)
+  connection.on('error', () => stream.destroy())
+  connection.once('connect', () => (client.ssl ? connection.requestSsl() : send()))
+  connection.once('sslconnect', send)
+  stream.setTimeout(CANCEL_TIMEOUT_MS, () => stream.destroy())
+  if (client.host.startsWith('/')) connection.connect(`${client.host}/.s.PGSQL.${client.port}`)
+  else connection.connect(client.port, client.host)
+  stream.unref()
 }

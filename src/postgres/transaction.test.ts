@@ -34,7 +34,7 @@ async function terminate(pid: number | undefined): Promise<void> {
   await db.query({ text: 'select pg_terminate_backend($1, 5000)', values: [pid] })
 }
 
-it('commits what the work did, and returns what it returned', async () => {
+it('a transaction commits what the work did, and returns what the work returned', async () => {
   expect(
     await db.transaction(async (tx) => {
       await mark(tx, 1)
@@ -45,7 +45,7 @@ it('commits what the work did, and returns what it returned', async () => {
   expect(await marked(1)).toBe(true)
 })
 
-it("rolls back when the work throws, and passes the work's own error on", async () => {
+it("a transaction rolls back when the work throws, and rejects with the work's own error", async () => {
   const reason = new Error('changed my mind')
   const outcome = db.transaction(async (tx) => {
     await mark(tx, 2)
@@ -96,7 +96,7 @@ it('a transaction whose connection was lost rejects, also when the work did not 
   expect(await marked(5)).toBe(false)
 })
 
-it('every statement after the loss rejects, and the connection is not used again', async () => {
+it('every statement after a lost connection rejects, and the connection is not reused', async () => {
   let lost: number | undefined
   const outcome = db.transaction(async (tx) => {
     lost = await backendOf(tx)
@@ -109,7 +109,7 @@ it('every statement after the loss rejects, and the connection is not used again
   expect(pids).not.toContain(lost)
 })
 
-it('a COMMIT without an answer is an unknown outcome, and says so', async () => {
+it('a COMMIT without an answer rejects with an error that calls the outcome unknown', async () => {
   const proxy = await startProxy(database.url)
   const slow = openDatabase({ url: proxy.url, queryTimeoutMs: 300 })
   const outcome = slow.transaction(async (tx) => {
@@ -124,7 +124,7 @@ it('a COMMIT without an answer is an unknown outcome, and says so', async () => 
   await proxy.close()
 })
 
-it('a connection lost during COMMIT is an unknown outcome, and says so', async () => {
+it('a connection lost during COMMIT rejects with an error that calls the outcome unknown', async () => {
   const proxy = await startProxy(database.url)
   const cut = openDatabase({ url: proxy.url })
   const outcome = cut.transaction(async (tx) => {
@@ -157,7 +157,7 @@ it('a statement that times out ends its transaction and destroys the connection'
   expect(await Promise.all([backendOf(db), backendOf(db)])).not.toContain(pid)
 })
 
-it('a statement that comes after its transaction is refused, not run on a connection of somebody else', async () => {
+it('a statement sent after the end of its transaction is refused', async () => {
   let late: Queryable | undefined
   await db.transaction(async (tx) => {
     late = tx
@@ -165,7 +165,7 @@ it('a statement that comes after its transaction is refused, not run on a connec
   await expect(late?.query({ text: 'select 1' })).rejects.toMatchObject({ code: 'DATABASE_CLOSED' })
 })
 
-it('a transaction left open by a statement is not given to the next caller', async () => {
+it('a connection with an open transaction is not given to the next caller', async () => {
   const one = openDatabase({ url: database.url, maxConnections: 1 })
   await one.query({ text: 'begin' })
   await mark(one, 10)
