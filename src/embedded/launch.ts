@@ -1,31 +1,29 @@
-import { open, readFile, rename, stat } from 'node:fs/promises'
+import { once } from 'node:events'
+import { open, readFile, rename, stat, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 
-import { LeaseholdError } from '../errors.ts'
+import { hasCode, LeaseholdError } from '../errors.ts'
 import type { Account } from './account.ts'
-import type { Binaries } from './binaries.ts'
-import { proveIdentity } from './identity.ts'
-import type { Place } from './place.ts'
-import { choosePort, rememberPort } from './port.ts'
-import { identifyProcess } from './process-identity.ts'
-import { spawnProgram } from './programs.ts'
-import { hasCode } from './system-errors.ts'
-import { terminate, type ServerProcess } from './terminate.ts'
+import { spawnProgram, type Binaries } from './binaries.ts'
+import type { ServerFiles } from './directory.ts'
+import { identifyProcess, terminate, type ServerProcess } from './processes.ts'
+import { proveIdentity } from './running-server.ts'
 
 const ATTEMPTS = 10
 const ATTEMPT_PAUSE_MS = 500
-/** Crash recovery is part of a start. */
+/** Long, because a start may include a crash recovery. */
 const READY_TIMEOUT_MS = 300_000
 const READY_POLL_MS = 25
 const LOG_LIMIT_BYTES = 10 * 1024 * 1024
 const LOG_TAIL_LINES = 20
 
-/** The port was taken between choosing and binding, or children of a killed postmaster are still winding down. */
-const WORTH_ANOTHER_TRY =
+/** Another process has bound the port since it was chosen, or children of a killed postmaster are still running. */
+const RETRYABLE_LOG =
   /Address already in use|could not create any TCP\/IP sockets|pre-existing shared memory block/
 
-export interface Launch {
-  readonly place: Place
+export interface LaunchOptions {
+  readonly files: ServerFiles
   readonly data: string
   readonly password: string
   readonly binaries: Binaries
@@ -42,34 +40,34 @@ type Attempt =
   | { readonly outcome: 'ready'; readonly server: LaunchedServer }
   | { readonly outcome: 'exited'; readonly log: string; readonly status: string }
 
-/** Starts the server on a free port and returns once it answers as the server of this data directory. */
-export async function launch(options: Launch): Promise<LaunchedServer> {
-  await rotateLog(options.place.log)
+/** Starts the server on a free port. Returns once it answers and is proved to be the server of this data directory. */
+export async function launch(options: LaunchOptions): Promise<LaunchedServer> {
+  await rotateLog(options.files.log)
   for (let attempt = 1; ; attempt += 1) {
-    const result = await launchOn(await choosePort(options.place.port), options)
+    const result = await launchOn(await choosePort(options.files.port), options)
     if (result.outcome === 'ready') {
-      await rememberPort(result.server.port, options.place.port)
+      await rememberPort(result.server.port, options.files.port)
       return result.server
     }
-    if (attempt === ATTEMPTS || !WORTH_ANOTHER_TRY.test(result.log)) {
+    if (attempt === ATTEMPTS || !RETRYABLE_LOG.test(result.log)) {
       const tail = result.log.trimEnd().split('\n').slice(-LOG_TAIL_LINES).join('\n')
       throw new LeaseholdError(
         'EMBEDDED_FAILED',
         `PostgreSQL ended while starting in ${options.data} (${result.status}); its log ends with:\n${tail}\n`,
-        { remedy: `The whole log is ${options.place.log}.` },
+        { remedy: `The whole log is ${options.files.log}.` },
       )
     }
     await delay(ATTEMPT_PAUSE_MS)
   }
 }
 
-async function launchOn(port: number, options: Launch): Promise<Attempt> {
-  // A file, not a pipe: a pipe whose reader was killed would block or kill the server.
-  const log = await open(options.place.log, 'a', 0o600)
+async function launchOn(port: number, options: LaunchOptions): Promise<Attempt> {
+  // A file, because a pipe whose reader was killed would block or kill the server.
+  const log = await open(options.files.log, 'a', 0o600)
   const logStart = (await log.stat()).size
   const child = spawnProgram(options.binaries.postgres, serverArguments(port, options), options.account, {
     stdio: ['ignore', log.fd, log.fd],
-    // A process group of its own: the terminal's Ctrl-C reaches the parent, which decides the order.
+    // Its own process group, so that Ctrl-C in the terminal only reaches our process, which stops the server in order.
     detached: true,
   })
   let ended: string | undefined
@@ -91,10 +89,10 @@ async function launchOn(port: number, options: Launch): Promise<Attempt> {
     }
     await delay(READY_POLL_MS)
   }
-  return { outcome: 'exited', status: ended, log: await readFrom(options.place.log, logStart) }
+  return { outcome: 'exited', status: ended, log: await readFrom(options.files.log, logStart) }
 }
 
-function serverArguments(port: number, options: Launch): string[] {
+function serverArguments(port: number, options: LaunchOptions): string[] {
   const settings = {
     ...options.settings,
     listen_addresses: '127.0.0.1',
@@ -108,7 +106,7 @@ function serverArguments(port: number, options: Launch): string[] {
   ]
 }
 
-/** The log is bounded by what one run writes: a big one is set aside, and only one is kept. */
+/** A large log is renamed, and only one old log exists: this bounds the logs of all runs but the current one. */
 async function rotateLog(path: string): Promise<void> {
   try {
     const { size } = await stat(path)
@@ -120,4 +118,37 @@ async function rotateLog(path: string): Promise<void> {
 
 async function readFrom(path: string, start: number): Promise<string> {
   return (await readFile(path)).subarray(start).toString('utf8')
+}
+
+/**
+ * Returns a port that is free now: that of the last run if possible, so that saved URLs and processes that share the
+ * server remain valid; otherwise one that the kernel chooses. The caller retries if the port is bound in the meantime.
+ */
+export async function choosePort(portFile: string): Promise<number> {
+  const lastPort = Number(await readFile(portFile, 'utf8').catch(() => ''))
+  const isPort = Number.isInteger(lastPort) && lastPort > 1023 && lastPort < 65_536
+  return ((isPort ? await portIfFree(lastPort) : undefined) ?? (await portIfFree(0))) || noFreePort()
+}
+
+export async function rememberPort(port: number, portFile: string): Promise<void> {
+  await writeFile(portFile, `${port}\n`)
+}
+
+/** Returns `undefined` if another process has bound the port. */
+async function portIfFree(port: number): Promise<number | undefined> {
+  const server = createServer()
+  server.listen(port, '127.0.0.1')
+  try {
+    await once(server, 'listening')
+  } catch {
+    return undefined
+  }
+  const address = server.address()
+  server.close()
+  await once(server, 'close')
+  return address === null || typeof address === 'string' ? undefined : address.port
+}
+
+function noFreePort(): never {
+  throw new Error('no port on 127.0.0.1 is free')
 }

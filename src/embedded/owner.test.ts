@@ -4,9 +4,8 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { useProcesses, type TestProcess } from '../../test/support/processes.ts'
 import { startEmbedded } from './index.ts'
-import { OWNER_LOCK } from './owner.ts'
-import { readPidFile } from './pid-file.ts'
-import { identifyProcess } from './process-identity.ts'
+import { identifyProcess } from './processes.ts'
+import { OWNER_LOCK, readPidFile } from './running-server.ts'
 
 const { spawnNode } = useProcesses()
 let directory: string
@@ -18,10 +17,10 @@ beforeEach(async () => {
 })
 
 afterEach(async () => {
-  // What a failed test left behind: killed, adopted and stopped, so that no server outlives its directory.
+  // After a failed test a server may still run. It is adopted and stopped, so that none outlives its directory.
   await Promise.all(starters.map((starter) => starter.kill('SIGKILL')))
-  const left = await startEmbedded({ directory, settings: { fsync: 'off' } })
-  await left.stop()
+  const remaining = await startEmbedded({ directory, settings: { fsync: 'off' } })
+  await remaining.stop()
   await removeDirectory(directory)
 })
 
@@ -57,31 +56,31 @@ async function query(url: string, text: string): Promise<unknown[]> {
   }
 }
 
-it('a server whose owner was killed is adopted, the same process with the same data, and then stopped', async () => {
+it('a server whose owner was killed is adopted with its process and data, and then stopped', async () => {
   const killed = startElsewhere()
   expect(await origin(killed)).toBe('initialised')
   const url = /"url":"([^"]+)"/.exec(killed.output().stdout)?.[1] ?? ''
-  await query(url, 'create table kept as select 42 as answer')
+  await query(url, 'create table facts as select 42 as answer')
   const pid = await postmasterPid()
   await killed.kill('SIGKILL')
 
   const next = await startEmbedded({ directory })
   expect(next).toMatchObject({ origin: 'adopted', url })
   expect(await postmasterPid()).toBe(pid)
-  expect(await query(next.url, 'select answer from kept')).toEqual([{ answer: 42 }])
+  expect(await query(next.url, 'select answer from facts')).toEqual([{ answer: 42 }])
   await next.stop()
   expect(await identifyProcess(pid)).toBeUndefined()
 })
 
-it('a session that a killed owner seems to hold still is waited for, not taken for a live owner', async () => {
+it('a starting process waits for the session of a killed owner to end, and then adopts the server', async () => {
   const killed = startElsewhere()
   await origin(killed)
   const url = /"url":"([^"]+)"/.exec(killed.output().stdout)?.[1] ?? ''
   await killed.kill('SIGKILL')
-  // What the killed owner's backend is until it reads the closed socket.
+  // Stands for the killed owner's backend, which lives until it reads the closed socket.
   const remnant = new Client({
     connectionString: url.replace(/leasehold$/, 'postgres'),
-    application_name: `leasehold-owner:${killed.pid}:gone`,
+    application_name: `leasehold-owner:${killed.pid}:ended`,
   })
   await remnant.connect()
   await remnant.query('select pg_advisory_lock($1)', [OWNER_LOCK])
@@ -96,13 +95,13 @@ it('a session that a killed owner seems to hold still is waited for, not taken f
   await next.stop()
 })
 
-it('of two starters in a fresh directory one initialises and owns, the other shares', async () => {
+it('of two processes that start in an empty directory, one initialises and owns the server and the other shares it', async () => {
   startElsewhere()
   startElsewhere()
   const origins = await Promise.all(starters.map((starter) => origin(starter)))
   expect(origins.toSorted()).toEqual(['initialised', 'shared'])
-  const told = starters.map((starter) => starter.output().stdout).join('')
-  expect(told.match(/"log":"initialising/g)).toHaveLength(1)
+  const logs = starters.map((starter) => starter.output().stdout).join('')
+  expect(logs.match(/"log":"initialising/g)).toHaveLength(1)
   const pid = await postmasterPid()
 
   const [owner, guest] = origins[0] === 'shared' ? starters.toReversed() : starters
@@ -113,7 +112,7 @@ it('of two starters in a fresh directory one initialises and owns, the other sha
   expect(await identifyProcess(pid)).toBeUndefined()
 })
 
-it('a starter killed in the middle of initdb holds nobody up, and its half-made data is not used', async () => {
+it('a process that was killed during initdb does not delay the next one, and its partial data is not used', async () => {
   const killed = startElsewhere()
   await killed.line((line) => line.startsWith('{"log":"initialising'))
   await killed.kill('SIGKILL')
@@ -122,7 +121,7 @@ it('a starter killed in the middle of initdb holds nobody up, and its half-made 
   await stop(next)
 })
 
-it('a running server does not keep a process alive that has nothing left to do', async () => {
+it('a running server does not keep a process alive that has nothing else to do', async () => {
   const idle = startElsewhere()
   await origin(idle)
   idle.send('leave')

@@ -1,40 +1,205 @@
-import { examineUntilSettled } from './examine.ts'
-import { takeOwnership, type Ownership, type OwnerSession } from './owner.ts'
-import type { Place } from './place.ts'
-import { urlOf } from './session.ts'
-import { terminate, type ServerProcess } from './terminate.ts'
+import { unlink } from 'node:fs/promises'
 
-export const DATABASE = 'leasehold'
+import { hasCode, LeaseholdError } from '../errors.ts'
+import { serverAccount, type Account } from './account.ts'
+import { locatePackage, prepareBinaries, type Binaries, type LocatePackage } from './binaries.ts'
+import {
+  createPassword,
+  dataDirectory,
+  filesOf,
+  hasData,
+  initialise,
+  linkDataDirectory,
+  makeDirectory,
+  readPassword,
+  type ServerFiles,
+} from './directory.ts'
+import { launch } from './launch.ts'
+import { terminate, type ServerProcess } from './processes.ts'
+import {
+  examine,
+  examineUntilSettled,
+  pidFilePath,
+  readPidFile,
+  takeOwnership,
+  urlOf,
+  withSession,
+  type Ownership,
+  type OwnerSession,
+  type Settled,
+} from './running-server.ts'
+import { acquireStartLock } from './start-lock.ts'
 
-/** A server that lost a backend ends all the others and recovers before it answers again. */
-const RETAKE_MS = 60_000
+const DEFAULT_DIRECTORY = '.leasehold'
+const DATABASE = 'leasehold'
+
+/** After the crash of a backend the server ends all others and recovers before it answers. */
+const RECOVERY_TIMEOUT_MS = 60_000
+
+export interface EmbeddedOptions {
+  /** The directory of data, password and log. Default: `.leasehold` in the working directory. */
+  readonly directory?: string
+  /** PostgreSQL settings, such as `{ fsync: 'off' }`. They do not change a server that is already running. */
+  readonly settings?: Readonly<Record<string, string>>
+  /** Is called with each step, as one line of text. The server's own log is `postgres.log` in the directory. */
+  readonly onLog?: (line: string) => void
+}
 
 export interface EmbeddedServer {
-  /** A superuser's URL: `postgresql://leasehold:<password>@127.0.0.1:<port>/leasehold`. */
+  /** The URL of a superuser: `postgresql://leasehold:<password>@127.0.0.1:<port>/leasehold`. */
   readonly url: string
   readonly directory: string
   readonly port: number
   /**
-   * `initialised`: the data is new. `started`: the data was there. `adopted`: a server whose owner had
-   * died was still running. `shared`: a live process owns it.
+   * `initialised`: the data directory is new. `started`: it existed. `adopted`: the server was still running after its
+   * owner had died. `shared`: another live process owns the server.
    */
   readonly origin: 'initialised' | 'started' | 'adopted' | 'shared'
-  /** Stops the server and returns when its process is gone; a shared one is left to its owner. May be called again. */
+  /** Stops the server and returns when its process has ended. Leaves a shared server running. May be called twice. */
   stop(): Promise<void>
 }
 
+interface Start {
+  readonly files: ServerFiles
+  readonly account: Account | undefined
+  readonly binaries: Binaries
+  readonly settings: Readonly<Record<string, string>>
+  readonly log: (line: string) => void
+}
+
+export async function start(
+  options: EmbeddedOptions,
+  locate: LocatePackage = locatePackage,
+): Promise<EmbeddedServer> {
+  if (process.platform === 'win32') throw notOnWindows()
+  const settings = checkSettings(options.settings ?? {})
+  const files = filesOf(options.directory ?? DEFAULT_DIRECTORY)
+  try {
+    const account = await serverAccount(await dataDirectory(files))
+    const binaries = await prepareBinaries(account, locate)
+    await makeDirectory(files)
+    const release = await acquireStartLock(files.lock)
+    try {
+      return await startLocked({ files, account, binaries, settings, log: options.onLog ?? (() => {}) })
+    } finally {
+      await release()
+    }
+  } catch (error) {
+    throw explain(error, files)
+  }
+}
+
+async function startLocked(start: Start): Promise<EmbeddedServer> {
+  const { files, account, binaries, settings, log } = start
+  await linkDataDirectory(files, account, log)
+  const data = await dataDirectory(files)
+
+  if (!(await hasData(data, binaries))) {
+    const password = (await readPassword(files)) ?? (await createPassword(files))
+    log(`initialising PostgreSQL ${binaries.major} in ${data}`)
+    await initialise(data, password, binaries, account, settings['fsync'] !== 'off')
+    return launchOwned(start, data, password, 'initialised')
+  }
+
+  const password = await readPassword(files)
+  if (password === undefined) throw passwordLost(files)
+  const found = await examineUntilSettled(data, password, (reason) =>
+    log(`waiting for the server: ${reason}`),
+  )
+  if (found.state === 'running') return joinServer(start, data, password, found)
+  if (found.state === 'stale') await removeStalePidFile(data, found, log)
+  return launchOwned(start, data, password, 'started')
+}
+
+/** Adopts or shares a running server. Whether it has an owner is decided by its owner lock alone. */
+async function joinServer(
+  { files, log }: Start,
+  data: string,
+  password: string,
+  found: Extract<Settled, { state: 'running' }>,
+): Promise<EmbeddedServer> {
+  const running = { files, data, password, port: found.port }
+  const ownership = await takeOwnership(found.port, password)
+  if (ownership.outcome === 'held') {
+    log(`sharing the server that another process runs on port ${found.port}`)
+    return sharedServer(running)
+  }
+  log(`adopting the server without an owner on port ${found.port} (process ${found.process.pid})`)
+  await closeOnError(ownership.session, () => ensureDatabase(found.port, password))
+  return ownedServer(running, 'adopted', found.process, ownership.session)
+}
+
+async function launchOwned(
+  start: Start,
+  data: string,
+  password: string,
+  origin: 'initialised' | 'started',
+): Promise<EmbeddedServer> {
+  const { process, port } = await launch({ ...start, data, password })
+  start.log(`PostgreSQL ${start.binaries.major} runs on port ${port} (process ${process.pid})`)
+  try {
+    const ownership = await takeOwnership(port, password)
+    if (ownership.outcome === 'held')
+      throw new LeaseholdError('EMBEDDED_FAILED', `Another process took over ${data}.`)
+    await closeOnError(ownership.session, () => ensureDatabase(port, password))
+    return ownedServer({ files: start.files, data, password, port }, origin, process, ownership.session)
+  } catch (error) {
+    await terminate(process)
+    throw error
+  }
+}
+
+async function closeOnError(session: OwnerSession, work: () => Promise<void>): Promise<void> {
+  try {
+    await work()
+  } catch (error) {
+    await session.close()
+    throw error
+  }
+}
+
+/** Checked at every start, because the first one may have been killed between initdb and this step. */
+async function ensureDatabase(port: number, password: string): Promise<void> {
+  await withSession(port, password, async (client) => {
+    const { rowCount } = await client.query('select from pg_database where datname = $1', [DATABASE])
+    if (rowCount === 0) await client.query(`create database ${DATABASE}`)
+  })
+}
+
+async function removeStalePidFile(
+  data: string,
+  { pidFile, reason }: Extract<Settled, { state: 'stale' }>,
+  log: (line: string) => void,
+): Promise<void> {
+  if ((await readPidFile(data))?.text !== pidFile.text) return
+  log(`removing a stale postmaster.pid: ${reason}`)
+  await unlink(pidFilePath(data))
+}
+
+/** Returns the running server of this directory, if it answers and is proved to be ours. Never starts one. */
+export async function findEmbedded(
+  directory: string = DEFAULT_DIRECTORY,
+): Promise<{ url: string; port: number } | undefined> {
+  const files = filesOf(directory)
+  const password = await readPassword(files)
+  if (password === undefined) return undefined
+  const found = await examine(await dataDirectory(files), password)
+  if (found.state !== 'running') return undefined
+  return { url: urlOf(found.port, password, DATABASE), port: found.port }
+}
+
 interface Running {
-  readonly place: Place
+  readonly files: ServerFiles
   readonly data: string
   readonly password: string
   readonly port: number
 }
 
-export function sharedServer(running: Running): EmbeddedServer {
-  return { ...face(running), origin: 'shared', stop: async () => {} }
+function sharedServer(running: Running): EmbeddedServer {
+  return { ...connectionOf(running), origin: 'shared', stop: async () => {} }
 }
 
-export function ownedServer(
+function ownedServer(
   running: Running,
   origin: 'initialised' | 'started' | 'adopted',
   server: ServerProcess,
@@ -42,7 +207,7 @@ export function ownedServer(
 ): EmbeddedServer {
   let stopped: Promise<void> | undefined
   return {
-    ...face(running),
+    ...connectionOf(running),
     origin,
     async stop() {
       stopped ??= stopOwned(running, server, session)
@@ -51,14 +216,14 @@ export function ownedServer(
   }
 }
 
-function face({ place, port, password }: Running) {
-  return { url: urlOf(port, password, DATABASE), directory: place.directory, port }
+function connectionOf({ files, port, password }: Running) {
+  return { url: urlOf(port, password, DATABASE), directory: files.directory, port }
 }
 
 /**
- * The session stays open until the server ends it: closed before, a newcomer could adopt a server that
- * is about to stop. A session that was lost earlier (a backend crashed, the server died) is taken again;
- * when another process has it by now, the server is that one's.
+ * The owner session stays open until the server ends it. If it were closed before, another process could adopt a server
+ * that is about to stop. If the session was lost earlier (a backend crashed, or the server died), ownership is taken
+ * once more; if another process has become the owner, the server is left to it.
  */
 async function stopOwned(running: Running, server: ServerProcess, session: OwnerSession): Promise<void> {
   if (session.isOpen()) {
@@ -73,7 +238,66 @@ async function stopOwned(running: Running, server: ServerProcess, session: Owner
 }
 
 async function retakeOwnership(running: Running, server: ServerProcess): Promise<Ownership | undefined> {
-  const found = await examineUntilSettled(running.data, running.password, () => {}, RETAKE_MS)
-  const isTheSame = found.state === 'running' && found.process.startedAt === server.startedAt
-  return isTheSame ? takeOwnership(found.port, running.password) : undefined
+  const found = await examineUntilSettled(running.data, running.password, () => {}, RECOVERY_TIMEOUT_MS)
+  const isSameServer = found.state === 'running' && found.process.startedAt === server.startedAt
+  return isSameServer ? takeOwnership(found.port, running.password) : undefined
+}
+
+const RESERVED_SETTINGS = new Set(['port', 'listen_addresses', 'unix_socket_directories', 'data_directory'])
+
+/** Refuses settings that would change the address or the data directory of the server. */
+function checkSettings(settings: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
+  for (const [name, value] of Object.entries(settings)) {
+    if (RESERVED_SETTINGS.has(name.toLowerCase())) {
+      throw new LeaseholdError(
+        'SETTING_INVALID',
+        `The PostgreSQL setting ${name} (${value}) is chosen by the embedded server.`,
+        {
+          remedy: 'Leave it out, or run a server of your own and set DATABASE_URL.',
+        },
+      )
+    }
+    if (!/^[a-z_][a-z0-9_.]*$/i.test(name)) {
+      throw new LeaseholdError(
+        'SETTING_INVALID',
+        `"${name}" (${value}) is not the name of a PostgreSQL setting.`,
+      )
+    }
+  }
+  return settings
+}
+
+/** Shutdown signals, process groups and accounts have no counterpart on Windows, and it was never tested there. */
+function notOnWindows(): LeaseholdError {
+  return new LeaseholdError(
+    'EMBEDDED_FAILED',
+    'The embedded PostgreSQL runs on Linux and macOS, not on Windows.',
+    {
+      remedy: 'Set DATABASE_URL to a server of your own, or use WSL.',
+    },
+  )
+}
+
+function passwordLost(files: ServerFiles): LeaseholdError {
+  return new LeaseholdError(
+    'EMBEDDED_FAILED',
+    `${files.data} exists but its password file ${files.password} does not.`,
+    {
+      remedy: 'Restore the file, or move the data directory to another path to begin with an empty database.',
+    },
+  )
+}
+
+/** Every other failure, from a full disk to a server that was killed during the start, gets an error code too. */
+function explain(error: unknown, files: ServerFiles): LeaseholdError {
+  if (error instanceof LeaseholdError) return error
+  const message = error instanceof Error ? error.message : String(error)
+  const remedy = hasCode(error, 'EACCES', 'EPERM', 'EROFS')
+    ? 'Start it as the user who created the directory, or choose another directory.'
+    : `Read ${files.log}, and start again.`
+  return new LeaseholdError(
+    'EMBEDDED_FAILED',
+    `The embedded server in ${files.directory} could not be started: ${message}.`,
+    { remedy, cause: error },
+  )
 }

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
-import { identifyProcess } from './process-identity.ts'
+import { identifyProcess } from './processes.ts'
 import { acquireStartLock } from './start-lock.ts'
 
 let directory: string
@@ -19,11 +19,11 @@ afterEach(async () => {
   await removeDirectory(directory)
 })
 
-async function leaveLock(holder: { pid: number; startedAt: string }): Promise<void> {
+async function writeLock(holder: { pid: number; startedAt: string }): Promise<void> {
   await writeFile(path, JSON.stringify({ ...holder, id: '00000000-0000-4000-8000-000000000000' }))
 }
 
-/** Many at once; how many held the lock together at most. */
+/** Acquires the lock many times concurrently. Returns how many held it at the same time at most. */
 async function contend(contenders: number): Promise<number> {
   let holding = 0
   let most = 0
@@ -39,26 +39,26 @@ async function contend(contenders: number): Promise<number> {
   return most
 }
 
-it('one at a time holds the lock, and nothing is left of it', async () => {
+it('the lock has one holder at a time, and no file remains afterwards', async () => {
   expect(await contend(8)).toBe(1)
   expect(await readdir(directory)).toEqual([])
 })
 
-it('the lock of a process that is gone is broken once, whoever comes', async () => {
-  await leaveLock({ pid: 2 ** 22 + 1, startedAt: 'long ago' })
+it('the lock of a process that has ended is broken once, however many processes wait for it', async () => {
+  await writeLock({ pid: 2 ** 22 + 1, startedAt: 'long ago' })
   expect(await contend(8)).toBe(1)
   expect(await readdir(directory)).toEqual([])
 })
 
-it('a process that only has the same id as the holder is not the holder', async () => {
-  await leaveLock({ pid: process.pid, startedAt: 'before this process' })
+it('a process with the same id as the holder but another start time is not the holder', async () => {
+  await writeLock({ pid: process.pid, startedAt: 'before this process' })
   const release = await acquireStartLock(path, 0)
   expect(await readFile(path, 'utf8')).toContain(`"pid":${process.pid},`)
   await release()
   expect(await readdir(directory)).toEqual([])
 })
 
-it('what killed starters left beside the lock is cleared away', async () => {
+it('the files that killed processes left next to the lock are deleted', async () => {
   await writeFile(`${path}.7d1e.draft`, '')
   await writeFile(`${path}.7d1e`, '')
   const release = await acquireStartLock(path)
@@ -66,7 +66,7 @@ it('what killed starters left beside the lock is cleared away', async () => {
   await release()
 })
 
-it('a lock that names nobody is broken', async () => {
+it('a lock file without a readable holder is broken', async () => {
   await writeFile(path, '')
   const release = await acquireStartLock(path, 0)
   expect(await readFile(path, 'utf8')).toContain(`"pid":${process.pid},`)
@@ -76,7 +76,7 @@ it('a lock that names nobody is broken', async () => {
 
 it('the lock of a live process is respected, and the error names the process', async () => {
   const self = await identifyProcess(process.pid)
-  await leaveLock({ pid: process.pid, startedAt: self?.startedAt ?? '' })
+  await writeLock({ pid: process.pid, startedAt: self?.startedAt ?? '' })
   await expect(acquireStartLock(path, 0)).rejects.toMatchObject({
     code: 'EMBEDDED_FAILED',
     message: expect.stringContaining(`Process ${process.pid} `),

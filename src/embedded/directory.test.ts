@@ -1,13 +1,26 @@
-import { chmod, cp, lstat, readFile, readlink, realpath, rm, writeFile } from 'node:fs/promises'
+import {
+  chmod,
+  cp,
+  lstat,
+  readFile,
+  readdir,
+  readlink,
+  realpath,
+  rm,
+  stat,
+  writeFile,
+} from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 
 import { Client } from 'pg'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { secretKey } from '../webhooks/signing/index.ts'
 import { locatePackage } from './binaries.ts'
-import { REACHABLE_ROOT } from './place.ts'
-import { start } from './start.ts'
+import { REACHABLE_ROOT } from './account.ts'
+import { embeddedSecretKey } from './index.ts'
+import { start } from './server.ts'
 
 async function query(url: string, text: string): Promise<unknown[]> {
   const client = new Client({ connectionString: url })
@@ -19,9 +32,9 @@ async function query(url: string, text: string): Promise<unknown[]> {
   }
 }
 
-// Only root runs the server under another account; any other user works in place.
+// Only root runs the server under another account.
 describe.skipIf(process.getuid?.() !== 0)('a directory that only root can enter', () => {
-  // A version of this test's own, so that the copy of the programs can be removed afterwards.
+  // Its own version number, so that the copy of the programs can be deleted afterwards.
   const version = `18.0.0-test.${process.pid}`
   const programs = join(REACHABLE_ROOT, 'programs', `${process.platform}-${process.arch}-${version}`)
   let closed: string
@@ -52,10 +65,10 @@ describe.skipIf(process.getuid?.() !== 0)('a directory that only root can enter'
     )
   }
 
-  it('still holds the server: programs and data are where its account can reach them, found by a link', async () => {
+  it('a server in a directory that only root can enter has its programs and data in a directory that its account can reach', async () => {
     const first = await startHere()
     expect(first).toMatchObject({ origin: 'initialised', directory: join(closed, '.leasehold') })
-    await query(first.url, 'create table kept as select 42 as answer')
+    await query(first.url, 'create table facts as select 42 as answer')
     await first.stop()
 
     const link = join(closed, '.leasehold', 'data')
@@ -64,11 +77,11 @@ describe.skipIf(process.getuid?.() !== 0)('a directory that only root can enter'
 
     const second = await startHere()
     expect(second.origin).toBe('started')
-    expect(await query(second.url, 'select answer from kept')).toEqual([{ answer: 42 }])
+    expect(await query(second.url, 'select answer from facts')).toEqual([{ answer: 42 }])
     await second.stop()
   })
 
-  it('deleted and started again is a fresh server, and the log names the data that stayed', async () => {
+  it('after the directory was deleted the server starts with empty data, and the log names the old data', async () => {
     await (await startHere()).stop()
     const old = await readlink(join(closed, '.leasehold', 'data'))
     await removeDirectory(join(closed, '.leasehold'))
@@ -77,5 +90,29 @@ describe.skipIf(process.getuid?.() !== 0)('a directory that only root can enter'
     await server.stop()
     expect(server.origin).toBe('initialised')
     expect(log).toContainEqual(expect.stringContaining(old))
+  })
+})
+
+describe('the secret key', () => {
+  let root = ''
+  beforeAll(async () => {
+    root = await temporaryDirectory()
+  })
+  afterAll(async () => removeDirectory(root))
+
+  it('the secret key of an embedded server is created once, in a file that only its owner can read', async () => {
+    const directory = join(root, '.leasehold')
+    const key = await embeddedSecretKey(directory)
+    expect(() => secretKey(key)).not.toThrow()
+    expect(await embeddedSecretKey(directory)).toBe(key)
+    expect((await readFile(join(directory, 'secret-key'), 'utf8')).trim()).toBe(key)
+    expect((await stat(join(directory, 'secret-key'))).mode & 0o777).toBe(0o600)
+  })
+
+  it('processes that create the secret key at the same time get the same key, and no other file remains', async () => {
+    const directory = join(root, 'many')
+    const keys = await Promise.all(Array.from({ length: 20 }, async () => embeddedSecretKey(directory)))
+    expect(new Set(keys).size).toBe(1)
+    expect(await readdir(directory)).toEqual(['secret-key'])
   })
 })

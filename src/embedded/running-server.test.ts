@@ -7,10 +7,9 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { examine, examineUntilSettled } from './examine.ts'
-import { pidFilePath } from './pid-file.ts'
-import { choosePort } from './port.ts'
-import { identifyProcess, isZombie } from './process-identity.ts'
+import { choosePort } from './launch.ts'
+import { identifyProcess, isZombie } from './processes.ts'
+import { examine, examineUntilSettled, pidFilePath } from './running-server.ts'
 
 const { spawnNode } = useProcesses()
 let data: string
@@ -30,42 +29,42 @@ async function writePidFile(pid: number): Promise<string> {
   return text
 }
 
-it('no pid file: no server', async () => {
+it('without a pid file there is no server', async () => {
   expect(await examine(data, 'secret')).toEqual({ state: 'absent' })
 })
 
-it('a pid file whose process is gone: no server', async () => {
+it('if the process of the pid file has ended, there is no server', async () => {
   const ended = spawnNode('test/fixtures/echo.mjs')
   await ended.kill('SIGKILL')
   await writePidFile(ended.pid)
   expect(await examine(data, 'secret')).toEqual({ state: 'absent' })
 })
 
-it('a pid file whose process works elsewhere is stale', async () => {
+it('a pid file is stale if its process has another working directory', async () => {
   await writePidFile(process.pid)
   expect(await examine(data, 'secret')).toMatchObject({ state: 'stale' })
 })
 
-it('a live process in the data directory that cannot be told from a server is left alone, and the error says what was found', async () => {
-  const puzzle = spawnNode('test/fixtures/echo.mjs', ['here'], { cwd: data })
-  await puzzle.line((line) => line === 'here')
-  const text = await writePidFile(puzzle.pid)
+it('a live process in the data directory that may be a server is not touched, and the error describes it', async () => {
+  const unclear = spawnNode('test/fixtures/echo.mjs', ['here'], { cwd: data })
+  await unclear.line((line) => line === 'here')
+  const text = await writePidFile(unclear.pid)
   const waits: string[] = []
   await expect(
     examineUntilSettled(data, 'secret', (reason) => waits.push(reason), 100),
   ).rejects.toMatchObject({
     code: 'EMBEDDED_FAILED',
     message: expect.stringMatching(
-      new RegExp(`process ${puzzle.pid} .*echo.mjs.*ECONNREFUSED.*Nothing was changed`),
+      new RegExp(`process ${unclear.pid} .*echo.mjs.*ECONNREFUSED.*Nothing was changed`),
     ),
   })
   expect(waits).toHaveLength(1)
   expect(await readFile(pidFilePath(data), 'utf8')).toBe(text)
-  await puzzle.kill()
+  await unclear.kill()
 })
 
 it.skipIf(process.platform !== 'linux')(
-  'a pid file whose process is a zombie is stale (made with /bin/sh, Linux only)',
+  'a pid file is stale if its process is a zombie (made with /bin/sh, Linux only)',
   async () => {
     const parent = spawn('/bin/sh', ['-c', 'sleep 0 & echo $!; exec sleep 600'], {
       stdio: ['ignore', 'pipe', 'inherit'],
@@ -83,7 +82,7 @@ it.skipIf(process.platform !== 'linux')(
   },
 )
 
-it('a silent server that ends while it is waited for is gone', async () => {
+it('a silent server that ends during the wait counts as absent', async () => {
   const ending = spawnNode('test/fixtures/echo.mjs', ['here'], { cwd: data })
   await ending.line((line) => line === 'here')
   await writePidFile(ending.pid)
@@ -92,7 +91,7 @@ it('a silent server that ends while it is waited for is gone', async () => {
   await ending.exited
 })
 
-it('an id that was used again is another process', async () => {
+it('a process is identified by its id and its start time', async () => {
   const self = await identifyProcess(process.pid)
   expect(self).toEqual(await identifyProcess(process.pid))
   expect(self?.startedAt).not.toBe((await identifyProcess(process.ppid))?.startedAt)
