@@ -34,7 +34,7 @@ function titlesOf(file: string): string {
   const titles = [
     ...source.matchAll(/\b(?:it|test|describe)(?:\.\w+)*\(\s*(['"`])(?<title>.*?)\1,/gs),
     ...source.matchAll(/\)\(\s*(['"`])(?<title>.*?)\1,/gs),
-    ...source.matchAll(/^\s+(['"`])(?<title>.*?)\1:\s+async \(\s*bench/gm),
+    ...source.matchAll(/^\s+(['"`])(?<title>.*?)\1:\s+async \(\s*fixture/gm),
   ]
   return titles.map(({ groups }) => groups?.['title'] ?? '').join('\n')
 }

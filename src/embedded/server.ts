@@ -46,7 +46,7 @@ export interface EmbeddedOptions {
 }
 
 export interface EmbeddedServer {
-  /** The URL of a superuser: `postgresql://leasehold:<password>@127.0.0.1:<port>/leasehold`. */
+  /** The URL of a superuser: `postgresql://postgres:<password>@127.0.0.1:<port>/leasehold`. */
   readonly url: string
   readonly directory: string
   readonly port: number

@@ -1,54 +1,54 @@
 import assert from 'node:assert/strict'
 import { ClaimCursor } from '../lease/claim-cursor.ts'
-import { type Cases, LEASE_MS, leasesOf } from './subject.ts'
+import { type Cases, LEASE_MS, leasesOf } from './fixture.ts'
 
 export const claimCases: Cases = {
   'RULE-020-001, RULE-020-050, D8: a claim takes a time-bounded lease, by the database clock': async (
-    bench,
+    fixture,
   ) => {
-    const [id = ''] = await bench.subject.insert(1)
-    const store = await bench.store('worker-a')
+    const [id = ''] = await fixture.subject.insert(1)
+    const store = await fixture.store('worker-a')
     const { claimed } = await store.claim({ limit: 10, leaseMs: LEASE_MS })
     assert.deepEqual(
       claimed.map(({ lease }) => [lease.id, lease.owner]),
       [[id, 'worker-a']],
     )
-    assert.ok(await bench.endsIn(id, LEASE_MS), 'the lease does not end one lease from now')
+    assert.ok(await fixture.endsIn(id, LEASE_MS), 'the lease does not end one lease from now')
   },
 
-  'a claim returns the row as it is after the claim': async (bench) => {
-    await bench.subject.insert(1)
-    const store = await bench.store('worker-a')
+  'a claim returns the row as it is after the claim': async (fixture) => {
+    await fixture.subject.insert(1)
+    const store = await fixture.store('worker-a')
     const { claimed } = await store.claim({ limit: 1, leaseMs: LEASE_MS })
     const row: Readonly<Record<string, unknown>> = claimed[0]?.row ?? {}
-    const { table } = bench.subject
+    const { table } = fixture.subject
     for (const column of table.columns ?? table.id) assert.ok(column in row, `the row lacks ${column}`)
     if (table.columns !== undefined) assert.deepEqual(Object.keys(row), table.columns)
   },
 
-  'a claim takes no more than asked for, in the order of the table': async (bench) => {
-    const ids = await bench.subject.insert(7)
-    const store = await bench.store('worker-a')
+  'a claim takes at most as many rows as requested, in the order of the table': async (fixture) => {
+    const ids = await fixture.subject.insert(7)
+    const store = await fixture.store('worker-a')
     const first = leasesOf(await store.claim({ limit: 3, leaseMs: LEASE_MS })).map(({ id }) => id)
     const rest = leasesOf(await store.claim({ limit: 10, leaseMs: LEASE_MS })).map(({ id }) => id)
     assert.deepEqual([first.length, rest.length], [3, 4])
-    // Rows of different ordering keys are in no order.
-    if (bench.subject.table.ordering === undefined) assert.deepEqual([...first, ...rest], ids)
+    // There is no order between rows of different ordering keys.
+    if (fixture.subject.table.ordering === undefined) assert.deepEqual([...first, ...rest], ids)
     else assert.deepEqual([...first, ...rest].toSorted(), ids.toSorted())
   },
 
-  'a claim of named rows takes these, as far as they can be claimed': async (bench) => {
-    const [first = '', second = '', third = ''] = await bench.subject.insert(4)
-    const store = await bench.store('worker-a')
+  'a claim of named rows takes those of them that are claimable': async (fixture) => {
+    const [first = '', second = '', third = ''] = await fixture.subject.insert(4)
+    const store = await fixture.store('worker-a')
     const claim = async (...ids: string[]): Promise<string[]> =>
       leasesOf(await store.claim({ limit: ids.length, leaseMs: LEASE_MS, ids })).map(({ id }) => id)
     assert.deepEqual(await claim(second), [second])
     assert.deepEqual(await claim(third, second, first), [first, third])
   },
 
-  'a claim cursor finds every row, and what becomes claimable before it': async (bench) => {
-    const ids = await bench.subject.insert(25)
-    const store = await bench.store('worker-a')
+  'a claim cursor finds every row, including rows before it that become claimable later': async (fixture) => {
+    const ids = await fixture.subject.insert(25)
+    const store = await fixture.store('worker-a')
     let now = 0
     const cursor = new ClaimCursor(store, { monotonicNow: () => (now += 1) })
     const seen: string[] = []
@@ -68,33 +68,33 @@ export const claimCases: Cases = {
     assert.deepEqual(seen.toSorted(), ids.toSorted())
   },
 
-  'rows settled as done and the next claim can share a statement': async (bench) => {
-    await bench.subject.insert(6)
-    const store = await bench.store('worker-a')
-    if (!store.canSettleAndClaim || bench.subject.final.outcome !== 'done') return
+  'one statement can settle rows as done and claim the next ones': async (fixture) => {
+    await fixture.subject.insert(6)
+    const store = await fixture.store('worker-a')
+    if (!store.canSettleAndClaim || fixture.subject.final.outcome !== 'done') return
     for (const way of store.ways) {
       const first = await store.claim({ limit: 2, leaseMs: LEASE_MS, way })
       const leases = leasesOf(first)
-      const args = leases.map(() => bench.subject.final.args ?? {})
+      const args = leases.map(() => fixture.subject.final.args ?? {})
       const next = await store.settleAndClaim({ leases, args }, { limit: 1, leaseMs: LEASE_MS, way })
       assert.deepEqual([next.ended, next.fencedOff, next.busy], [leases, [], []])
       assert.equal(next.claimed.length, 1)
-      const again = await store.settleAndClaim({ leases, args }, { limit: 1, leaseMs: LEASE_MS, way })
-      assert.deepEqual([again.ended, again.fencedOff], [[], leases])
+      const repeated = await store.settleAndClaim({ leases, args }, { limit: 1, leaseMs: LEASE_MS, way })
+      assert.deepEqual([repeated.ended, repeated.fencedOff], [[], leases])
     }
   },
 
-  'a leased row is not claimed': async (bench) => {
-    await bench.subject.insert(3)
-    const [a, b] = [await bench.store('worker-a'), await bench.store('worker-b')]
+  'a leased row is not claimed': async (fixture) => {
+    await fixture.subject.insert(3)
+    const [a, b] = [await fixture.store('worker-a'), await fixture.store('worker-b')]
     await a.claim({ limit: 10, leaseMs: LEASE_MS })
     assert.deepEqual((await b.claim({ limit: 10, leaseMs: LEASE_MS })).claimed, [])
     assert.deepEqual((await a.claim({ limit: 10, leaseMs: LEASE_MS })).claimed, [])
   },
 
-  'RULE-020-040: many claims at once share no row and leave none out': async (bench) => {
-    const ids = await bench.subject.insert(300)
-    const stores = await Promise.all(Array.from({ length: 6 }, async (_, i) => bench.store(`worker-${i}`)))
+  'RULE-020-040: many claims at once share no row and leave none out': async (fixture) => {
+    const ids = await fixture.subject.insert(300)
+    const stores = await Promise.all(Array.from({ length: 6 }, async (_, i) => fixture.store(`worker-${i}`)))
     const taken = await Promise.all(
       stores.map(async (store) => {
         const mine: string[] = []
@@ -105,16 +105,16 @@ export const claimCases: Cases = {
         }
       }),
     )
-    // A claim that only met rows which others had locked comes back empty too early: one more finds the rest.
+    // A claim that only finds rows locked by others returns none of them. One more claim takes the remaining rows.
     const rest = await stores[0]?.claim({ limit: 300, leaseMs: LEASE_MS })
     const all = [...taken.flat(), ...(rest === undefined ? [] : leasesOf(rest).map(({ id }) => id))]
     assert.deepEqual(all.toSorted(), ids.toSorted())
   },
 
-  'RULE-020-040: a claim skips a row that another session has locked': async (bench) => {
-    const [first = '', second = ''] = await bench.subject.insert(2)
-    const store = await bench.store('worker-a')
-    const claim = await bench.whileLocked(first, async () => store.claim({ limit: 2, leaseMs: LEASE_MS }))
+  'RULE-020-040: a claim skips a row that another session has locked': async (fixture) => {
+    const [first = '', second = ''] = await fixture.subject.insert(2)
+    const store = await fixture.store('worker-a')
+    const claim = await fixture.whileLocked(first, async () => store.claim({ limit: 2, leaseMs: LEASE_MS }))
     assert.deepEqual(
       leasesOf(claim).map(({ id }) => id),
       [second],
@@ -126,10 +126,10 @@ export const claimCases: Cases = {
   },
 
   'D3: the token grows with every claim of a row, whoever claims and however the last lease ended': async (
-    bench,
+    fixture,
   ) => {
-    const [id = ''] = await bench.subject.insert(1)
-    const [a, b] = [await bench.store('worker-a'), await bench.store('worker-b')]
+    const [id = ''] = await fixture.subject.insert(1)
+    const [a, b] = [await fixture.store('worker-a'), await fixture.store('worker-b')]
     const tokens: bigint[] = []
     for (let round = 0; round < 6; round += 1) {
       const store = round % 3 === 0 ? b : a
@@ -139,7 +139,7 @@ export const claimCases: Cases = {
       if (round % 2 === 0) {
         await store.release([lease])
       } else {
-        await bench.expire(id)
+        await fixture.expire(id)
         await a.reap()
       }
     }
@@ -150,30 +150,30 @@ export const claimCases: Cases = {
     )
   },
 
-  'an owner with quotes, a mark and a line break in its name is only a name': async (bench) => {
-    const [id = ''] = await bench.subject.insert(1)
+  'the name of an owner may contain quotes, a number sign and a line break': async (fixture) => {
+    const [id = ''] = await fixture.subject.insert(1)
     const owner = `o'neil "the#1"; drop\n`
-    const store = await bench.store(owner)
+    const store = await fixture.store(owner)
     const leases = leasesOf(await store.claim({ limit: 1, leaseMs: LEASE_MS }))
     assert.deepEqual(
       leases.map((lease) => [lease.id, lease.owner]),
       [[id, owner]],
     )
     assert.equal((await store.renew(leases, LEASE_MS)).renewed.length, 1)
-    await bench.expire(id)
+    await fixture.expire(id)
     assert.deepEqual(
       (await store.reap()).map((reaped) => [reaped.id, reaped.owner]),
       [[id, owner]],
     )
   },
 
-  'a batch of 10,000 is claimed, renewed and settled': async (bench) => {
-    await bench.subject.insert(10_000)
-    const store = await bench.store('worker-a')
-    const leases = await bench.claim(store, 10_000)
+  'a batch of 10,000 is claimed, renewed and settled': async (fixture) => {
+    await fixture.subject.insert(10_000)
+    const store = await fixture.store('worker-a')
+    const leases = await fixture.claim(store, 10_000)
     assert.equal(new Set(leases.map(({ id }) => id)).size, 10_000)
     assert.equal((await store.renew(leases, LEASE_MS)).renewed.length, 10_000)
-    assert.equal((await bench.settle(store, leases)).ended.length, 10_000)
-    assert.equal((await bench.settle(store, leases)).fencedOff.length, 10_000)
+    assert.equal((await fixture.settle(store, leases)).ended.length, 10_000)
+    assert.equal((await fixture.settle(store, leases)).fencedOff.length, 10_000)
   },
 }

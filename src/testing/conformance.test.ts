@@ -10,6 +10,6 @@ afterAll(async () => db.close())
 describe.each(specimens)('the lease conformance suite on $name', (specimen) => {
   const subject = subjectOf(db, specimen)
   beforeAll(async () => subject.create())
-  // oxlint-disable-next-line vitest/expect-expect, vitest/valid-title -- the suite brings its titles and assertions
+  // oxlint-disable-next-line vitest/expect-expect, vitest/valid-title -- the titles and assertions are in the suite
   for (const { name, run } of leaseConformance(subject)) it(name, run)
 })

@@ -1,6 +1,6 @@
 /**
- * `leasehold/testing`: what a user needs to put a lease table of their own to the test.
- * The suite only needs a database it may delete rows in; it works with any test runner.
+ * `leasehold/testing`: tests that a user's own lease table keeps the promises of the kernel. The suite works with any
+ * test runner and needs a database in which it may delete the rows of the table.
  */
 export { leaseConformance, type ConformanceCase } from './conformance.ts'
-export type { LeaseSubject } from './subject.ts'
+export type { LeaseSubject } from './fixture.ts'

@@ -6,51 +6,52 @@ import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 
-/** A table to be put to the test, and how to fill it. Its rows are deleted: give it one that can bear that. */
+/** A table to be tested, and how to fill it. The suite deletes all its rows, so use a table made for tests. */
 export interface LeaseSubject<Outcome extends string = string> {
   readonly db: Database
   readonly table: LeaseTable<Outcome>
-  /** Needed when the table has a bucket column: the bucket that `insert` fills. */
+  /** Required if the table has a bucket column: the bucket that `insert` fills. */
   readonly bucket?: number
-  /** Needed when the table has groups: those that `insert` fills, in the order of the rows. */
+  /** Required if the table has groups: those that `insert` fills, in the order of the rows. */
   readonly groups?: readonly string[]
   /** Deletes every row. */
   readonly empty: () => Promise<void>
   /**
-   * Inserts rows that can be claimed at once and returns their ids in the order in which they are due. In a table with
-   * an ordering key each row has a key of its own, or none.
+   * Inserts rows that are claimable at once and returns their ids in claim order. In a table with an ordering key each
+   * row has its own key, or none.
    */
   readonly insert: (count: number) => Promise<readonly string[]>
-  /** An outcome after which the row is not claimed again, and the arguments it needs. */
+  /** An outcome after which the row is not claimable, with its arguments. */
   readonly final: { readonly outcome: Outcome; readonly args?: Readonly<Record<string, unknown>> }
 }
 
-/** What the cases need to see and change the rows without the kernel. */
-export interface Bench {
+/** Lets the cases read and change rows without using the kernel. */
+export interface Fixture {
   readonly subject: LeaseSubject
-  /** A store that claims from all groups. Rows do not wait for their retry, so that no case has to. */
+  /** Opens a store that claims from all groups. Rows have no retry delay, so that no case has to wait. */
   store(owner: string): Promise<LeaseStore>
-  /** Claims until there are this many leases, or nothing more to claim. */
+  /** Claims until there are this many leases or no more claimable rows. */
   claim(store: LeaseStore, count: number): Promise<Lease[]>
   settle(store: LeaseStore, leases: readonly Lease[], tx?: Queryable): ReturnType<LeaseStore['settle']>
-  /** The whole row, byte for byte, as the table has it. */
+  /** The whole row as JSON text. */
   image(id: string): Promise<string>
-  /** Moves the lease's end into the past, as if its time had run out. */
+  /** Sets the end of the leases to a moment in the past. */
   expire(...ids: readonly string[]): Promise<void>
-  /** Whether the lease ends by the database's clock in `ms`, give or take the second a busy machine may need. */
+  /** Whether the lease ends `ms` after the claim by the database's clock. A slow machine may take 10 s in between. */
   endsIn(id: string, ms: number): Promise<boolean>
   attempts(id: string): Promise<number>
   expiries(id: string): Promise<number>
-  /** Holds the row's lock while the work runs. */
+  /** Runs the work while another session holds the lock of the row. */
   whileLocked<T>(id: string, work: () => Promise<T>): Promise<T>
 }
 
-export type Cases = Readonly<Record<string, (bench: Bench) => Promise<void>>>
+export type Cases = Readonly<Record<string, (createFixture: Fixture) => Promise<void>>>
 
-/** How long the leases of the suite last: longer than any case runs. */
+/** The lease time of the suite. It is longer than any case takes. */
 export const LEASE_MS = 60_000
+const MAX_DELAY_MS = 10_000
 
-export function bench(subject: LeaseSubject): Bench {
+export function createFixture(subject: LeaseSubject): Fixture {
   const { db, table } = subject
   const target = quoteQualified(table.schema, table.name)
   const until = quote(table.lease.until)
@@ -117,9 +118,9 @@ export function bench(subject: LeaseSubject): Bench {
       }
     },
     endsIn: async (id, ms) => {
-      const left = `extract(epoch from ${until} - clock_timestamp())::float8 * 1000 as ms`
-      const found = await one<{ ms: number | null }>(left, id)
-      return found.ms !== null && found.ms <= ms && found.ms > ms - 10_000
+      const remaining = `extract(epoch from ${until} - clock_timestamp())::float8 * 1000 as ms`
+      const found = await one<{ ms: number | null }>(remaining, id)
+      return found.ms !== null && found.ms <= ms && found.ms > ms - MAX_DELAY_MS
     },
     attempts: async (id) => counter(table.attempts?.column, id),
     expiries: async (id) => counter(table.attempts?.expiries, id),
@@ -131,21 +132,21 @@ export function bench(subject: LeaseSubject): Bench {
   }
 }
 
-/** The cases do not speak of groups: whatever they claim may come from any. */
+/** The cases do not name groups: every claim is from all of them. */
 function fromAllGroups(store: LeaseStore, keys: LeaseSubject['groups']): LeaseStore {
   if (keys === undefined) return store
-  const wide = (request: ClaimRequest): ClaimRequest => ({
+  const withGroups = (request: ClaimRequest): ClaimRequest => ({
     ...request,
     groups: keys.map((key) => ({ group: key, room: request.limit })),
   })
-  return { ...store, claim: async (request) => store.claim(wide(request)) }
+  return { ...store, claim: async (request) => store.claim(withGroups(request)) }
 }
 
 export function leasesOf(claim: Awaited<ReturnType<LeaseStore['claim']>>): Lease[] {
   return claim.claimed.map(({ lease }) => lease)
 }
 
-/** What a settlement or release answers that ended these leases, and did not end those. */
+/** The expected result of a settlement or release. */
 export function answered(ended: readonly Lease[], fencedOff: readonly Lease[] = []): Ended {
   return { ended, fencedOff, busy: [], refused: [] }
 }
