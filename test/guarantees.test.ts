@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { projectFile } from './support/snippets.ts'
+import { projectFile } from './support/project-files.ts'
 
 const page = await projectFile('docs/guarantees.md')
 const promises = page.split(/^(?=\*\*G\d+\.)/m).filter((part) => part.startsWith('**G'))

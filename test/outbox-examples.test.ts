@@ -13,7 +13,7 @@ import { gatewayPublisher } from '../examples/publisher.ts'
 import { type PrismaLike, writeChecked, writeMany, writeWithEach } from '../examples/writers.ts'
 import { loadSettings } from '../src/config/load.ts'
 import { useDatabase } from './support/database.ts'
-import { marked, projectFile, snippets } from './support/snippets.ts'
+import { marked, projectFile, snippets } from './support/project-files.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })

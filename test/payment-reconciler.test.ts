@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { loadSettings } from '../src/config/load.ts'
 import { EXAMPLE } from './support/payment-example.ts'
-import { marked, projectFile, snippets } from './support/snippets.ts'
+import { marked, projectFile, snippets } from './support/project-files.ts'
 
 it('the code in the guide is that of the example, word for word', async () => {
   const [embedded = ''] = await marked('examples/payment-reconciler/server.mjs')

@@ -4,7 +4,7 @@ import { beforeEach, afterEach, expect, it } from 'vitest'
 import { sendSomeEmails } from '../examples/kernel.ts'
 import { sendEmails } from '../examples/worker.ts'
 import { useDatabase } from './support/database.ts'
-import { marked, projectFile, snippets } from './support/snippets.ts'
+import { marked, projectFile, snippets } from './support/project-files.ts'
 
 const database = useDatabase()
 let client: Client

@@ -2,7 +2,7 @@
 import { expect, it, onTestFinished } from 'vitest'
 import { removeDirectory, temporaryDirectory } from './support/directory.ts'
 import { type TestProcess, useProcesses } from './support/processes.ts'
-import { serversOf } from './support/servers.ts'
+import { serversOf } from './support/server.ts'
 
 const { spawnNode } = useProcesses()
 const CHUNKS = 210

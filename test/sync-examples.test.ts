@@ -4,7 +4,7 @@ import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest'
 import { askFor, type Billing, billingSync, cancelAndRetry, howFar, startSync } from '../examples/sync.ts'
 import { loadSettings } from '../src/config/load.ts'
 import { useDatabase } from './support/database.ts'
-import { marked, projectFile, snippets } from './support/snippets.ts'
+import { marked, projectFile, snippets } from './support/project-files.ts'
 import { emptySync, syncJobs, watchJobs } from './support/sync-rows.ts'
 
 const { url } = useDatabase()

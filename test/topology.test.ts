@@ -6,13 +6,12 @@ import { existsSync } from 'node:fs'
 import { afterAll, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { argumentsOf, chosen, SERVICES } from '../scripts/topology.mjs'
 import { openDatabase } from '../src/postgres/index.ts'
-import { composeServices } from './support/compose-file.ts'
+import { composeServices, projectFile } from './support/project-files.ts'
 import { useDatabase } from './support/database.ts'
 import { removeDirectory, temporaryDirectory } from './support/directory.ts'
 import { addRequests, EXAMPLE, openRequests, statuses } from './support/payment-example.ts'
 import { type TestProcess, useProcesses } from './support/processes.ts'
-import { serversOf } from './support/servers.ts'
-import { projectFile } from './support/snippets.ts'
+import { serversOf } from './support/server.ts'
 
 const { spawnNode } = useProcesses()
 const database = useDatabase()

@@ -9,7 +9,7 @@ import { useDatabase } from './support/database.ts'
 import { removeDirectory, temporaryDirectory } from './support/directory.ts'
 import { type TestProcess, useProcesses } from './support/processes.ts'
 import { startProxy } from './support/proxy.ts'
-import { serversOf } from './support/servers.ts'
+import { serversOf } from './support/server.ts'
 
 const { spawnNode } = useProcesses()
 const database = useDatabase()

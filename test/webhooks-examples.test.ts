@@ -9,7 +9,7 @@ import { loadSettings } from '../src/config/load.ts'
 import { signer, webhookHeaders } from '../src/webhooks/signing/sign.ts'
 import { useDatabase } from './support/database.ts'
 import { useProcesses } from './support/processes.ts'
-import { marked, projectFile, snippets } from './support/snippets.ts'
+import { marked, projectFile, snippets } from './support/project-files.ts'
 
 const { url } = useDatabase()
 const { spawnNode } = useProcesses()

@@ -1,7 +1,7 @@
 import { beforeEach, expect, it } from 'vitest'
 import { useCommandLine } from '../../test/support/command-line.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
-import { emptySync, makeChunks, makeJob } from '../../test/support/operated-sync.ts'
+import { emptySync, makeChunks, makeJob } from '../../test/support/sync-rows.ts'
 import { makeDeliveries } from '../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../test/support/webhook-endpoints.ts'
 

@@ -1,20 +1,19 @@
 import { afterAll, describe, expect, it } from 'vitest'
 
 import { useDatabase } from '../../test/support/database.ts'
-import { type Breakage, breakDatabase } from '../../test/support/lease-model/broken-database.ts'
-import { claimableTable } from '../../test/support/lease-model/claimable-table.ts'
-import { compositeTable } from '../../test/support/lease-model/composite-table.ts'
-import { groupedTable } from '../../test/support/lease-model/grouped-table.ts'
+import { type Breakage, breakDatabase, openWorld, type World } from '../../test/support/lease-model/world.ts'
+import {
+  claimableTable,
+  compositeTable,
+  groupedTable,
+  orderedTable,
+  reapedTable,
+  type ModelTable,
+} from '../../test/support/lease-model/tables.ts'
 import { liveThrough, startHistory } from '../../test/support/lease-model/history.ts'
-import { OBJECTION } from '../../test/support/lease-model/objection.ts'
+import { OBJECTION, MAX_ATTEMPTS } from '../../test/support/lease-model/row.ts'
 import { type Operation, WORKERS } from '../../test/support/lease-model/operations.ts'
-import { orderedTable } from '../../test/support/lease-model/ordered-table.ts'
-import { findFailure, repeat } from '../../test/support/lease-model/property.ts'
-import { reapedTable } from '../../test/support/lease-model/reaped-table.ts'
-import { MAX_ATTEMPTS } from '../../test/support/lease-model/row.ts'
-import type { ModelTable } from '../../test/support/lease-model/tables.ts'
-import { type Witnessed, witnessed } from '../../test/support/lease-model/witnessed.ts'
-import { openWorld, type World } from '../../test/support/lease-model/world.ts'
+import { findFailure, repeat, type Witnessed, witnessed } from '../../test/support/lease-model/property.ts'
 import { type Database, openDatabase } from '../postgres/database.ts'
 
 const RUNS = 40

@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
-import { emitOneOfEach } from '../../test/support/specimen-events.ts'
+import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { Events } from '../worker/events.ts'
 import { ALL_METRICS, databaseGauge, gauge, METRICS } from './metrics.ts'
 import { createMetrics } from './prometheus.ts'

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { emitOneOfEach } from '../../test/support/specimen-events.ts'
+import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { Events } from '../worker/events.ts'
 import { ALL_METRICS, gauge } from './metrics.ts'
 import { loadOpenTelemetry, type Meter, observeWithOpenTelemetry } from './opentelemetry.ts'

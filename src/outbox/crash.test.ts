@@ -2,9 +2,8 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { arrivals, createSink, startRelay } from '../../test/support/relay-process.ts'
+import { arrivals, createSink, startRelay, type WorkerProcess } from '../../test/support/worker-process.ts'
 import { records, statuses, write } from '../../test/support/running-relay.ts'
-import type { WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 
 const { url } = useDatabase()

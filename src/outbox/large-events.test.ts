@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { allFinished, createSink, FINISHING, startRelay } from '../../test/support/relay-process.ts'
+import { allFinished, createSink, FINISHING, startRelay } from '../../test/support/worker-process.ts'
 import { statuses } from '../../test/support/running-relay.ts'
 import { openDatabase } from '../postgres/database.ts'
 

@@ -2,9 +2,14 @@
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { type Arrival, arrivals, createSink, startRelay } from '../../test/support/relay-process.ts'
+import {
+  type Arrival,
+  arrivals,
+  createSink,
+  startRelay,
+  type WorkerProcess,
+} from '../../test/support/worker-process.ts'
 import { statuses } from '../../test/support/running-relay.ts'
-import type { WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 
 const { url } = useDatabase()

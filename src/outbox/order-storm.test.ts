@@ -3,9 +3,15 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { allFinished, arrivals, createSink, FINISHING, startRelay } from '../../test/support/relay-process.ts'
+import {
+  allFinished,
+  arrivals,
+  createSink,
+  FINISHING,
+  startRelay,
+  type WorkerProcess,
+} from '../../test/support/worker-process.ts'
 import { statuses } from '../../test/support/running-relay.ts'
-import type { WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 
 const { url } = useDatabase()

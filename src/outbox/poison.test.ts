@@ -9,7 +9,7 @@ import {
   FINISHING,
   type RelayConfig,
   startRelay,
-} from '../../test/support/relay-process.ts'
+} from '../../test/support/worker-process.ts'
 import { statuses } from '../../test/support/running-relay.ts'
 import { openDatabase } from '../postgres/database.ts'
 

@@ -8,8 +8,12 @@ import { eventually } from '../../test/support/brokers/eventually.ts'
 import { useDatabase } from '../../test/support/database.ts'
 import { makeEvents, outboxStates } from '../../test/support/outbox-rows.ts'
 import { recording, statuses, useRelays } from '../../test/support/running-relay.ts'
-import { findClientPrograms, runClientProgram } from '../../test/support/postgres-programs.ts'
-import { startServer, type TestServer } from '../../test/support/server.ts'
+import {
+  findClientPrograms,
+  runClientProgram,
+  startServer,
+  type TestServer,
+} from '../../test/support/server.ts'
 import { pendingCount } from '../lease/backlog.ts'
 import { openLeaseStore } from '../lease/index.ts'
 import { type Database, openDatabase } from '../postgres/database.ts'

@@ -1,7 +1,6 @@
 import type { Client, Pool, PoolClient } from 'pg'
 import { afterEach, describe, expect, expectTypeOf, it, vi } from 'vitest'
-import { useDatabase } from '../../test/support/database.ts'
-import { watchPoolClients } from '../../test/support/pool-clients.ts'
+import { useDatabase, watchPoolClients } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { openDatabase, type Database, type DatabaseEvent, type DatabaseOptions } from './database.ts'
 import type { Queryable } from './queryable.ts'

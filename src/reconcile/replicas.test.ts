@@ -3,8 +3,10 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it, onTestFinished, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
-import { type Look, overlaps, readLooks } from '../../test/support/observations.ts'
 import {
+  type Look,
+  overlaps,
+  readLooks,
   addRequests,
   logOf,
   openRequests,

@@ -4,9 +4,13 @@ import { afterAll, beforeAll, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useMatrixSource, valuesOf } from '../../test/support/matrix-source.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { createTarget, effectsOf, startRunner } from '../../test/support/runner-process.ts'
+import {
+  createTarget,
+  effectsOf,
+  startRunner,
+  type WorkerProcess,
+} from '../../test/support/worker-process.ts'
 import { statesOf, syncChunks } from '../../test/support/sync-rows.ts'
-import type { WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { createSync } from './sync.ts'
 

@@ -3,7 +3,13 @@ import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useMatrixSource, valuesOf } from '../../test/support/matrix-source.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { createTarget, effectsOf, type RunnerConfig, startRunner } from '../../test/support/runner-process.ts'
+import {
+  createTarget,
+  effectsOf,
+  type RunnerConfig,
+  startRunner,
+  type WorkerProcess,
+} from '../../test/support/worker-process.ts'
 import {
   type ChunkRecord,
   emptySync,
@@ -11,7 +17,6 @@ import {
   syncChunks,
   syncJobs,
 } from '../../test/support/sync-rows.ts'
-import type { WorkerProcess } from '../../test/support/worker-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { createSync } from './sync.ts'
 

@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { expect, it } from 'vitest'
-import { emitOneOfEach } from '../../test/support/specimen-events.ts'
+import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { type AnyEvent, Events } from './events.ts'
 
 it('an event reaches the listeners of its type and those of all types, with its type', () => {

@@ -1,6 +1,6 @@
 import { Client } from 'pg'
 
-/** Runs `use` with one superuser's connection. */
+/** Runs `use` with a connection of a superuser. Does not import vitest, so that the global setup can use it. */
 export async function withAdmin(url: string, use: (admin: Client) => Promise<void>): Promise<void> {
   const admin = new Client({ connectionString: url, application_name: 'test administration' })
   await admin.connect()
@@ -11,7 +11,7 @@ export async function withAdmin(url: string, use: (admin: Client) => Promise<voi
   }
 }
 
-/** The same server, another database. */
+/** The URL of another database on the same server. */
 export function withDatabase(url: string, name: string): string {
   const changed = new URL(url)
   changed.pathname = `/${encodeURIComponent(name)}`

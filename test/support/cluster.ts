@@ -1,6 +1,4 @@
-import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { fileURLToPath } from 'node:url'
 
 import type { TestProject } from 'vitest/node'
 
@@ -10,20 +8,21 @@ import { quoteIdentifier } from '../../src/postgres/identifiers.ts'
 import { migrate } from '../../src/postgres/migrate.ts'
 import { withAdmin, withDatabase } from './admin.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
+import { startWatchdog } from './watchdog.ts'
 
 declare module 'vitest' {
   interface ProvidedContext {
-    /** A superuser's URL of the server all test files share. */
+    /** The URL of a superuser on the server that all test files share. */
     readonly clusterUrl: string
     /** The migrated database that `useDatabase` copies. */
     readonly templateDatabase: string
-    /** What the names of all databases of this run begin with; they are dropped at its end. */
+    /** The prefix of all databases of this run. They are dropped at its end. */
     readonly databasePrefix: string
   }
 }
 
-/** Durability costs time, and no test outlives the server. */
-const FAST_AND_LOOSE = {
+/** Without durability, which costs time and which no test needs. */
+const FAST_SETTINGS = {
   fsync: 'off',
   synchronous_commit: 'off',
   full_page_writes: 'off',
@@ -37,10 +36,10 @@ interface Cluster {
   stop(): Promise<void>
 }
 
-/** One server for the whole run; LEASEHOLD_TEST_DATABASE_URL names another to use instead. */
+/** The global setup: one server for the whole run. LEASEHOLD_TEST_DATABASE_URL names an existing one to use instead. */
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const cluster = await openCluster()
-  // A server that was given may serve several runs at once.
+  // An existing server may be used by several runs at the same time.
   const prefix = `test_${randomBytes(3).toString('hex')}_`
   const template = `${prefix}leasehold_template`
   try {
@@ -67,33 +66,22 @@ async function openCluster(): Promise<Cluster> {
   const given = process.env['LEASEHOLD_TEST_DATABASE_URL']
   if (given !== undefined && given !== '') return { url: given, stop: async () => {} }
   const directory = await temporaryDirectory()
-  const watch = watchOver(directory)
+  const watchdog = startWatchdog(directory)
   try {
-    const server = await startEmbedded({ directory, settings: FAST_AND_LOOSE })
+    const server = await startEmbedded({ directory, settings: FAST_SETTINGS })
     return {
       url: server.url,
       async stop() {
         await server.stop()
         await removeDirectory(directory)
-        watch.stdin.destroy()
+        watchdog.release()
       },
     }
   } catch (error) {
     await removeDirectory(directory)
-    watch.stdin.destroy()
+    watchdog.release()
     throw error
   }
-}
-
-/** A killed run cannot stop its server; a process whose stdin it held open notices and does. */
-function watchOver(directory: string) {
-  const script = fileURLToPath(new URL('cluster-watch.mjs', import.meta.url))
-  const watch = spawn(process.execPath, [script, directory], {
-    stdio: ['pipe', 'ignore', 'ignore'],
-    detached: true,
-  })
-  watch.unref()
-  return watch
 }
 
 async function createTemplate(url: string, name: string): Promise<void> {
@@ -105,12 +93,12 @@ async function createTemplate(url: string, name: string): Promise<void> {
     } finally {
       await database.close()
     }
-    // A connection to the template would stop every copy of it.
+    // A database with connections cannot be used as a template.
     await admin.query(`alter database ${quoteIdentifier(name)} with is_template true allow_connections false`)
   })
 }
 
-/** The template, and what a file could not drop because it failed. */
+/** Drops the template, and the databases of test files that failed before they could drop them. */
 async function dropDatabases(url: string, prefix: string): Promise<void> {
   await withAdmin(url, async (admin) => {
     const { rows } = await admin.query<{ datname: string }>(

@@ -2,7 +2,7 @@ import { chmod, mkdtemp, realpath, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** A fresh directory that the embedded server's account can enter, also when root made it. */
+/** Creates an empty directory that the embedded server's account can enter, even if root created it. */
 export async function temporaryDirectory(): Promise<string> {
   const directory = await mkdtemp(join(await realpath(tmpdir()), 'leasehold-test-'))
   await chmod(directory, 0o755)

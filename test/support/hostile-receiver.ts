@@ -1,14 +1,13 @@
-/** Receivers that do what receivers should not, on loopback. */
 import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
 import { createServer as createTlsServer, type TlsOptions } from 'node:tls'
-
+import { readFileSync } from 'node:fs'
 import { onTestFinished } from 'vitest'
 
 const HEAD = 'HTTP/1.1 200 OK\r\n'
 const BYTE_PAUSE_MS = 1_000
 
-/** What each does once the first bytes of a request are there. */
+/** Misbehaving receivers on loopback: what each does when the first bytes of a request have arrived. */
 const HOSTILITIES = {
   neverAnswers: () => {},
   answersByteByByte: (socket: Socket) => drip(socket, `${HEAD}content-length: 0\r\n\r\n`),
@@ -39,7 +38,7 @@ const HOSTILITIES = {
     socket.write('HTTP/1.1 200 O', () => socket.resetAndDestroy())
   },
   resetsMidBody: (socket: Socket) => {
-    // A reset throws away what was not read yet: the client, in this process, gets its turns to read the head.
+    // A reset discards what was not read yet. The client runs in this process and needs some turns to read the head.
     socket.write(`${HEAD}content-length: 100\r\n\r\npart`, () =>
       afterTurns(20, () => socket.resetAndDestroy()),
     )
@@ -63,14 +62,14 @@ export interface HostileReceiver {
   readonly url: string
   /** Connections so far. */
   readonly connections: number
-  /** What was sent to it, of all connections. */
+  /** Everything that was sent to it, on all connections. */
   received(): string
   /** Resolves when no connection is open any more. */
   deserted(): Promise<void>
   stop(): Promise<void>
 }
 
-/** Stopped by itself at the end of the test. */
+/** Starts a receiver that is stopped at the end of the test. */
 export async function startHostileReceiver(hostility: Hostility): Promise<HostileReceiver> {
   const act = HOSTILITIES[hostility]
   return listening(
@@ -79,12 +78,12 @@ export async function startHostileReceiver(hostility: Hostility): Promise<Hostil
   )
 }
 
-/** One that accepts connections and does not read a byte. */
+/** Starts a receiver that accepts connections and never reads from them. */
 export async function startDeafReceiver(): Promise<HostileReceiver> {
   return listening(createServer({ pauseOnConnect: true }), 'http', false)
 }
 
-/** Answers 200 to everything, behind TLS with this key and certificate. */
+/** Starts a receiver with TLS that answers every request with 200. */
 export async function startTlsReceiver(options: TlsOptions): Promise<HostileReceiver> {
   const server = createTlsServer(options)
   const answer = (socket: Socket): void => {
@@ -92,7 +91,7 @@ export async function startTlsReceiver(options: TlsOptions): Promise<HostileRece
     socket.on('data', () => socket.write(`${HEAD}content-length: 2\r\n\r\nok`))
   }
   server.on('secureConnection', answer)
-  // A client that does not trust us is part of some tests.
+  // Some tests use a client that does not trust the certificate.
   server.on('tlsClientError', () => {})
   return listening(server, 'https', false)
 }
@@ -136,7 +135,7 @@ async function listening(server: Server, scheme: string, reads = true): Promise<
   }
 }
 
-/** One byte at a time, with a pause after each. */
+/** Writes one byte at a time, with a pause after each. */
 function drip(socket: Socket, text: string): void {
   let sent = 0
   const timer = setInterval(() => {
@@ -147,7 +146,7 @@ function drip(socket: Socket, text: string): void {
   socket.once('close', () => clearInterval(timer))
 }
 
-/** The same again and again, as fast as it is taken. */
+/** Writes the same text repeatedly, as fast as it is read. */
 function pour(socket: Socket, text: string): void {
   const more = (): void => {
     if (!socket.destroyed) socket.write(text, () => setImmediate(more))
@@ -158,4 +157,14 @@ function pour(socket: Socket, text: string): void {
 function afterTurns(turns: number, act: () => void): void {
   if (turns === 0) act()
   else setImmediate(() => afterTurns(turns - 1, act))
+}
+
+/** A key and a certificate for tests only. `test/fixtures/tls/README.md` says for which host names. */
+export function testCertificate(name: 'right' | 'wrong-name'): {
+  readonly key: string
+  readonly cert: string
+} {
+  const read = (part: string): string =>
+    readFileSync(new URL(`../fixtures/tls/${name}.${part}.pem`, import.meta.url), 'utf8')
+  return { key: read('key'), cert: read('cert') }
 }

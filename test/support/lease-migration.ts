@@ -2,7 +2,7 @@ import { runInNewContext } from 'node:vm'
 import { type LeaseTable, leaseTable } from '../../src/lease/index.ts'
 import type { Database } from '../../src/postgres/database.ts'
 
-/** The statements of a migration, one by one: an index is not built CONCURRENTLY among others. */
+/** Splits a migration into statements, because CREATE INDEX CONCURRENTLY must be sent alone. */
 export function statementsOf(sql: string): string[] {
   return sql
     .replaceAll(/^--.*\n/gm, '')
@@ -15,9 +15,9 @@ export async function apply(db: Database, sql: string): Promise<void> {
   for (const text of statementsOf(sql)) await db.query({ text })
 }
 
-/** What the migration says to declare, declared. */
+/** Evaluates the declaration in the comment of the migration. */
 export function declaredIn(sql: string): LeaseTable {
   const [, pasted = ''] = sql.replaceAll(/^-- ?/gm, '').split('const table = ')
-  // The program text of a declaration is that of an expression.
+  // The text after `const table =` is an expression of this type.
   return runInNewContext(pasted, { leaseTable }) as LeaseTable
 }

@@ -17,17 +17,17 @@ import {
 import type { PrismaWriter, Writer } from '../../src/transactions/writers.ts'
 import { openDatabase } from '../../src/postgres/database.ts'
 
-/** A library with which users hold a transaction. */
+/** A database library whose transactions users pass to Leasehold. */
 export interface Producer {
   readonly name: string
   /** Runs the work in a transaction of the library: it commits, or rolls back when the work throws. */
   readonly transaction: (work: (tx: Writer) => Promise<void>) => Promise<void>
-  /** What the library offers outside a transaction. */
+  /** The library's object outside a transaction. */
   readonly root: Writer
   close(): Promise<void>
 }
 
-/** Each library as it is, recognised by its shape; and again through its adapter. */
+/** Each library once directly, recognised by its shape, and once through its adapter. */
 export function openProducers(url: string): readonly Producer[] {
   return [
     ...pgProducers(url),
@@ -202,7 +202,7 @@ function knexProducers(url: string): Producer[] {
   ]
 }
 
-/** Prisma's engine is a download that these tests do not make: this is its shape, on pg. */
+/** The shape of Prisma's client, implemented with pg. Its engine would have to be downloaded. */
 function prismaShapes(url: string): Producer[] {
   const pool = new Pool({ connectionString: url, max: 2 })
   const prismaOn = (client: Pool | PoolClient): PrismaWriter => ({

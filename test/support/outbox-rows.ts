@@ -1,10 +1,9 @@
-/** Events in every state. */
 import type { Database } from '../../src/postgres/database.ts'
 
 export interface MadeEvents {
   readonly status?: 'PENDING' | 'CLAIMED' | 'PUBLISHED' | 'DEAD'
   readonly type?: string
-  /** SQL of the key, in which `n` counts the events from 1. Default: no key. */
+  /** The ordering key as SQL, in which `n` is the number of the event, from 1. Default: no key. */
   readonly key?: string
   readonly error?: string
   readonly attempts?: number
@@ -12,11 +11,11 @@ export interface MadeEvents {
   readonly parked?: boolean
   /** How long ago they were written. */
   readonly agoMs?: number
-  /** How long ago they were published, or given up. Default: when they were written. */
+  /** How long ago they were published, or became dead. Default: when they were written. */
   readonly finishedAgoMs?: number
 }
 
-/** Writes so many events in their state, as a restored dump would; returns their ids, in order. */
+/** Inserts events directly in a given state, as restoring a dump does. Returns their ids in order. */
 export async function makeEvents(db: Database, count: number, made: MadeEvents = {}): Promise<string[]> {
   const { status = 'PENDING', type = 'order.paid', key = 'null', agoMs = 0 } = made
   const ago = (ms: number): string => `now() - ${ms} * interval '1 millisecond'`
@@ -55,7 +54,7 @@ returning id::text as id`,
   return rows.map(({ id }) => id)
 }
 
-/** What a replay changes, and what it must not. */
+/** The columns that a replay changes, and those that it must not change. */
 export interface OutboxState {
   readonly id: string
   readonly status: string

@@ -1,12 +1,14 @@
-/** The reference example, examples/payment-reconciler, as the processes that a deployment has. */
 import { fileURLToPath } from 'node:url'
+import { readdir, readFile } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
 import type { Database } from '../../src/postgres/database.ts'
 import type { Processes, TestProcess } from './processes.ts'
 
+/** The directory of the reference example. */
 export const EXAMPLE = fileURLToPath(new URL('../../examples/payment-reconciler', import.meta.url))
 
-/** A chain that is quick and never fails, unless a test says otherwise. */
-const CALM = {
+/** By default the simulated chain is fast and never fails. */
+const DEFAULTS = {
   CHAIN_LATENCY_MS: '1',
   CHAIN_FAILURES: '0',
   CHAIN_NONSENSE: '0',
@@ -18,9 +20,10 @@ const CALM = {
   LEASEHOLD_SECRET_KEY: '',
 }
 
+/** The processes of a deployment of examples/payment-reconciler. */
 export interface Example {
   readonly migrate: () => Promise<void>
-  /** `leasehold work --only …` in the directory of the example. */
+  /** Runs `leasehold work --only …` in the directory of the example. */
   readonly work: (
     only: string,
     env?: Readonly<Record<string, string>>,
@@ -32,7 +35,7 @@ export interface Example {
 export function paymentExample({ spawnNode }: Processes, databaseUrl: string): Example {
   const at = (env: Readonly<Record<string, string>>) => ({
     cwd: EXAMPLE,
-    env: { ...CALM, DATABASE_URL: databaseUrl, ...env },
+    env: { ...DEFAULTS, DATABASE_URL: databaseUrl, ...env },
   })
   return {
     async migrate() {
@@ -46,13 +49,13 @@ export function paymentExample({ spawnNode }: Processes, databaseUrl: string): E
   }
 }
 
-/** What a process shows about itself once it is up: `HTTP`, `Worker id`. */
+/** Returns a value that a process prints when it has started, such as `HTTP` or `Worker id`. */
 export async function shown(process: TestProcess, name: string): Promise<string> {
   const line = await process.line((text) => text.startsWith(`  ${name}`))
   return line.slice(13).trim()
 }
 
-/** The lines of its log. */
+/** The entries of its log. */
 export function logOf(process: TestProcess): Record<string, unknown>[] {
   const lines = process.output().stderr.split('\n')
   return lines
@@ -60,7 +63,7 @@ export function logOf(process: TestProcess): Record<string, unknown>[] {
     .map((line) => JSON.parse(line) as Record<string, unknown>)
 }
 
-/** Requests that are old enough to be decided at the first look. Returns nothing: their ids are chance. */
+/** Inserts requests that are old enough to be settled by their first observation. Their ids are random. */
 export async function addRequests(db: Database, count: number): Promise<void> {
   await db.query({
     text: `insert into app.payment_requests (amount, created_at, expires_at)
@@ -76,8 +79,59 @@ export async function statuses(db: Database): Promise<Record<string, number>> {
   return Object.fromEntries(rows.map(({ status, count }) => [status, count]))
 }
 
-/** How many are not decided yet. */
+/** The number of requests that are not settled yet. */
 export async function openRequests(db: Database): Promise<number> {
   const { pending = 0, detected = 0 } = await statuses(db)
   return pending + detected
+}
+
+/** One observation of a row: by which process, and from when to when on the clock that all processes share. */
+export interface Look {
+  readonly row: string
+  readonly by: string
+  readonly begin: bigint
+  /** Absent if the process died during the observation. */
+  readonly end: bigint | undefined
+}
+
+/** Reads the journals of all processes: see `journal` in examples/payment-reconciler/observe.mjs. */
+export async function readLooks(path: string): Promise<Look[]> {
+  const folder = dirname(path)
+  const files = (await readdir(folder)).filter((file) => file.startsWith(`${basename(path)}.`))
+  const looks = files.map(async (file) =>
+    looksOf(file.split('.').at(-1) ?? '', await readFile(join(folder, file), 'utf8')),
+  )
+  return (await Promise.all(looks)).flat()
+}
+
+function looksOf(by: string, text: string): Look[] {
+  const running = new Map<string, bigint>()
+  const looks: Look[] = []
+  for (const line of text.split('\n').filter(Boolean)) {
+    const [what, row = '', at = '0'] = line.split(' ')
+    if (what === 'begin') {
+      running.set(row, BigInt(at))
+      continue
+    }
+    const begin = running.get(row)
+    if (begin === undefined) throw new Error(`${by} ended an observation of ${row} that it had not begun`)
+    running.delete(row)
+    looks.push({ row, by, begin, end: BigInt(at) })
+  }
+  return [...looks, ...[...running].map(([row, begin]) => ({ row, by, begin, end: undefined }))]
+}
+
+/** Returns concurrent observations of the same row. An observation of a killed process lasted until its death. */
+export function overlaps(looks: readonly Look[], deaths: ReadonlyMap<string, bigint> = new Map()): string[] {
+  const byRow = new Map<string, Look[]>()
+  for (const look of looks) byRow.set(look.row, [...(byRow.get(look.row) ?? []), look])
+  return [...byRow].flatMap(([row, ofRow]) => {
+    const inOrder = ofRow.toSorted((a, b) => (a.begin < b.begin ? -1 : 1))
+    return inOrder.flatMap((look, i) => {
+      const next = inOrder[i + 1]
+      const end = look.end ?? deaths.get(look.by)
+      if (end === undefined) return [`${row}: ${look.by} never ended its observation, and was not killed`]
+      return next !== undefined && next.begin < end ? [`${row}: by ${look.by} and ${next.by} at once`] : []
+    })
+  })
 }

@@ -4,32 +4,32 @@ import { Client } from 'pg'
 import { type TestBroker, useBroker } from './brokers/broker.ts'
 
 export interface TestPooler extends TestBroker {
-  /** The same database, by way of the pooler. */
+  /** The URL of the same database through the pooler. */
   urlOf(databaseUrl: string): string
-  /** How it has served this database so far. */
+  /** The pool mode and the number of transactions for this database so far. */
   served(database: string): Promise<{ readonly mode: string; readonly transactions: number }>
 }
 
-/** Fewer than its clients use: they share the sessions of the server, as they would in earnest. */
+/** Fewer than its clients use, so that they share the sessions of the server, as in production. */
 const SERVER_SESSIONS = 4
 
 /** A PgBouncer in transaction mode in front of this server. */
 export function usePooler(databaseUrl: string): TestPooler {
-  const behind = new URL(databaseUrl)
+  const server = new URL(databaseUrl)
   const broker = useBroker({
     program: 'pgbouncer',
     install: 'apt-get install pgbouncer',
     url: (port) => `postgresql://127.0.0.1:${port}`,
     async call(program, directory, port) {
       const file = join(directory, 'pgbouncer.ini')
-      await writeFile(file, configuration(behind, port))
-      // It refuses to run as root, and whoever it becomes has to read this.
+      await writeFile(file, configuration(server, port))
+      // It does not run as root, and its account must be able to read this.
       await chmod(directory, 0o755)
       const asRoot = process.getuid?.() === 0
       return { program, args: [...(asRoot ? ['-u', 'nobody'] : []), file], ready: /process up/ }
     },
   })
-  // Spread, they would be read now: the port is known later.
+  // Not a spread, which would read the getters before the port is known.
   return Object.assign(broker, {
     urlOf(url: string) {
       const through = new URL(url)
@@ -56,13 +56,13 @@ export function usePooler(databaseUrl: string): TestPooler {
   })
 }
 
-/** Whoever comes is let in, as the one user: it listens on the loopback of a test. */
-function configuration(behind: URL, port: number): string {
-  const server = {
-    host: behind.hostname,
-    port: behind.port || '5432',
-    user: decodeURIComponent(behind.username),
-    password: decodeURIComponent(behind.password),
+/** Every client is accepted as the same user, because it only listens on loopback during a test. */
+function configuration(server: URL, port: number): string {
+  const target = {
+    host: server.hostname,
+    port: server.port || '5432',
+    user: decodeURIComponent(server.username),
+    password: decodeURIComponent(server.password),
   }
   const settings = {
     listen_addr: '127.0.0.1',
@@ -73,7 +73,7 @@ function configuration(behind: URL, port: number): string {
     default_pool_size: SERVER_SESSIONS,
     max_client_conn: 200,
   }
-  const quoted = Object.entries(server).map(([name, value]) => `${name}='${value.replaceAll("'", "''")}'`)
+  const quoted = Object.entries(target).map(([name, value]) => `${name}='${value.replaceAll("'", "''")}'`)
   return [
     '[databases]',
     `* = ${quoted.join(' ')}`,

@@ -22,9 +22,9 @@ export interface TestProcess {
   readonly pid: number
   /** Resolves when it has ended and all of its output was read. */
   readonly exited: Promise<Exit>
-  /** Everything written so far. */
+  /** Everything it has written so far. */
   readonly output: () => { readonly stdout: string; readonly stderr: string }
-  /** The first line on stdout that fits, written already or still to come. */
+  /** Returns the first matching line on stdout, written already or later. */
   line(fits: (line: string) => boolean): Promise<string>
   /** Sends one line to its stdin. */
   send(line: string): void
@@ -39,7 +39,7 @@ export interface Processes {
 
 const PROJECT = fileURLToPath(new URL('../../', import.meta.url))
 
-/** Child processes of this file: what still runs at its end is killed, and the file fails. */
+/** Child processes of a test file. If one still runs at the end of the file, it is killed and the file fails. */
 export function useProcesses(): Processes {
   const started: { readonly command: string; readonly child: ChildProcess; readonly process: TestProcess }[] =
     []
@@ -47,8 +47,8 @@ export function useProcesses(): Processes {
   afterAll(async () => {
     const running = started.filter(({ child }) => child.exitCode === null && child.signalCode === null)
     await Promise.all(running.map(({ process }) => process.kill('SIGKILL')))
-    const left = running.map(({ command, process }) => `${command}\n${describe(process)}`)
-    expect(left, 'processes left running by this file').toEqual([])
+    const remaining = running.map(({ command, process }) => `${command}\n${describe(process)}`)
+    expect(remaining, 'processes left running by this file').toEqual([])
   })
 
   return {
@@ -76,11 +76,11 @@ function observe(child: ReturnType<typeof spawn>): TestProcess {
   const lines: string[] = []
   const waiting = new Set<() => void>()
   const wake = () => {
-    for (const look of waiting) look()
+    for (const check of waiting) check()
   }
   stdout.setEncoding('utf8').on('data', (text: string) => (written.stdout += text))
   stderr.setEncoding('utf8').on('data', (text: string) => (written.stderr += text))
-  // Writing to a process that has ended is a test's business only through `exited`.
+  // A test learns about the end of a process through `exited`, not through a failed write.
   stdin.on('error', () => {})
   createInterface({ input: stdout }).on('line', (line) => {
     lines.push(line)
@@ -104,15 +104,15 @@ function observe(child: ReturnType<typeof spawn>): TestProcess {
     },
     async line(fits) {
       return new Promise((resolve, reject) => {
-        const look = () => {
+        const check = () => {
           const found = lines.find((line) => fits(line))
           if (found === undefined && exit === undefined) return
-          waiting.delete(look)
+          waiting.delete(check)
           if (found !== undefined) resolve(found)
           else reject(new Error(`no such line before the process ended\n${describe(testProcess)}`))
         }
-        waiting.add(look)
-        look()
+        waiting.add(check)
+        check()
       })
     },
   }

@@ -1,22 +1,22 @@
 import { EventEmitter, once } from 'node:events'
 import { connect, createServer, type Server, type Socket } from 'node:net'
 
-/** A TCP proxy on loopback in front of a database, to do to it what networks do. */
+/** A TCP proxy on loopback in front of a database that simulates network faults. */
 export interface Proxy {
-  /** The database's URL, through the proxy. */
+  /** The URL of the database through the proxy. */
   readonly url: string
-  /** Connections open at the moment. */
+  /** The number of open connections. */
   readonly connections: number
-  /** Requests that went to the database after an answer: the round trips its clients made. */
+  /** The number of round trips of all clients: requests that followed an answer. */
   readonly roundTrips: number
   readonly bytes: { readonly up: number; readonly down: number }
   /** Resets every open connection (RST). */
   cut(): void
-  /** From now on every byte, of old and new connections, disappears; nobody is told. `false` ends it. */
+  /** Silently drops every byte of old and new connections from now on. `false` ends it. */
   swallow(on: boolean): void
-  /** Resolves when the next bytes of a client have been swallowed. */
+  /** Resolves when the next bytes of a client have been dropped. */
   swallowed(): Promise<void>
-  /** Refuses new connections; `accept` takes them again, on the same port. Open ones are left alone. */
+  /** Refuses new connections until `accept()`, on the same port. Open connections are not affected. */
   refuse(): Promise<void>
   accept(): Promise<void>
   close(): Promise<void>
@@ -39,7 +39,7 @@ export async function startProxy(target: string): Promise<Proxy> {
         loss.emit('swallowed')
         return
       }
-      // On a busy machine a statement may take so long that its plan is thrown away; that is no part of any verb.
+      // On a slow machine a session may discard its plans after a slow statement. That is not counted.
       if (answered && !chunk.includes('discard plans')) count.roundTrips += 1
       answered = false
       count.up += chunk.length
@@ -51,7 +51,7 @@ export async function startProxy(target: string): Promise<Proxy> {
       count.down += chunk.length
       client.write(chunk)
     })
-    // The listening side is half-open (see below), so its end is passed on by hand.
+    // The listening side is half-open (see below), so the end of the stream is forwarded here.
     client.on('end', () => {
       if (!swallowing) upstream.end()
     })
@@ -60,7 +60,7 @@ export async function startProxy(target: string): Promise<Proxy> {
       [upstream, client],
     ] as const) {
       sockets.add(from)
-      // A fault is passed on as what it is for the other side: the end of the connection.
+      // For the other side a fault is the end of the connection.
       from.on('error', () => from.destroy())
       from.on('close', () => {
         sockets.delete(from)
@@ -70,7 +70,7 @@ export async function startProxy(target: string): Promise<Proxy> {
   }
 
   async function listen(onPort: number): Promise<number> {
-    // Half-open, so that a goodbye swallowed on its way is not answered by the operating system.
+    // Half-open, so that the operating system does not answer the end of a stream that is being dropped.
     const listening = createServer({ allowHalfOpen: true }, forward)
     server = listening
     listening.listen(onPort, '127.0.0.1')
@@ -81,7 +81,7 @@ export async function startProxy(target: string): Promise<Proxy> {
   }
 
   async function refuse(): Promise<void> {
-    // Not awaited until its last connection is gone: close() stops listening at once.
+    // Not awaited: close() stops listening at once, but calls back only after the last connection has ended.
     server?.close()
     server = undefined
     await Promise.resolve()

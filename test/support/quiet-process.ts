@@ -1,20 +1,20 @@
 import { afterAll, beforeAll, expect } from 'vitest'
 
-/** Fails the file when a rejection or an exception in it reached nobody: in production that ends the process. */
+/** Fails the test file after an unhandled rejection or exception, which would end the process in production. */
 export function useQuietProcess(): void {
-  const heard: unknown[] = []
-  const hear = (error: unknown): void => {
-    heard.push(error)
+  const errors: unknown[] = []
+  const onError = (error: unknown): void => {
+    errors.push(error)
   }
   beforeAll(() => {
-    process.on('unhandledRejection', hear)
-    process.on('uncaughtException', hear)
+    process.on('unhandledRejection', onError)
+    process.on('uncaughtException', onError)
   })
   afterAll(async () => {
-    // An unhandled rejection is told only after the microtasks of its turn.
+    // An unhandled rejection is reported after the microtasks of its turn.
     await new Promise((resolve) => setImmediate(resolve))
-    process.off('unhandledRejection', hear)
-    process.off('uncaughtException', hear)
-    expect(heard, 'errors that nobody handled').toEqual([])
+    process.off('unhandledRejection', onError)
+    process.off('uncaughtException', onError)
+    expect(errors, 'unhandled errors').toEqual([])
   })
 }

@@ -1,12 +1,14 @@
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
-import { afterAll } from 'vitest'
+import { createServer, type IncomingMessage, type ServerResponse, type IncomingHttpHeaders } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
+import { once } from 'node:events'
+import { text } from 'node:stream/consumers'
+import { afterAll, onTestFinished } from 'vitest'
 
 export interface Received {
   readonly path: string
   readonly headers: IncomingMessage['headers']
   readonly body: string
-  /** When it had arrived, on the monotonic clock. */
+  /** When the whole request had arrived, on the monotonic clock. */
   readonly at: number
 }
 
@@ -15,20 +17,20 @@ export type Answer = (request: Received, response: ServerResponse) => number | v
 export interface Receiver {
   readonly url: string
   readonly received: Received[]
-  /** Resolves when so many have arrived. */
+  /** Resolves when this many requests have arrived. */
   reached(count: number): Promise<void>
-  /** What it answers from now on: a status, or whatever the function does with the response. */
+  /** Sets the answer to all further requests: a status, or whatever the function does with the response. */
   answer(answer: Answer): void
-  /** How many requests are being answered at this moment, and the most there ever were. */
+  /** The number of requests being answered now, and its maximum so far. */
   readonly open: number
   readonly most: number
-  /** How many connections there ever were. */
+  /** The number of connections so far. */
   readonly connections: number
-  /** Ends all connections, and takes no more. */
+  /** Closes all connections and accepts no more. */
   stop(): Promise<void>
 }
 
-/** Servers on loopback that remember what they were sent: receivers of webhooks, and whatever else is posted to. */
+/** HTTP servers on loopback that record their requests: receivers of webhooks and of anything else that is posted. */
 export function useReceivers() {
   const receivers: Receiver[] = []
   afterAll(async () => {
@@ -55,7 +57,7 @@ export function useReceivers() {
           at: performance.now(),
         }
         received.push(one)
-        for (const look of waiting) look()
+        for (const check of waiting) check()
         const status = await answer(one, response)
         if (typeof status === 'number') response.writeHead(status).end()
       } finally {
@@ -64,25 +66,25 @@ export function useReceivers() {
     }
 
     const server = createServer((request, response) => {
-      // Whoever sent it may be gone before it has been read.
+      // The sender may close the connection before the request was read.
       respond(request, response).catch(() => response.destroy())
     })
     server.on('connection', () => (connections += 1))
     await new Promise<void>((ready) => server.listen(port, '127.0.0.1', ready))
-    // A server that listens has an address and a port.
+    // A listening server has an address and a port.
     const address = server.address() as AddressInfo
     const receiver: Receiver = {
       url: `http://127.0.0.1:${address.port}/hook`,
       received,
       async reached(count) {
         await new Promise<void>((resolve) => {
-          const look = (): void => {
+          const check = (): void => {
             if (received.length < count) return
-            waiting.delete(look)
+            waiting.delete(check)
             resolve()
           }
-          waiting.add(look)
-          look()
+          waiting.add(check)
+          check()
         })
       },
       answer(next) {
@@ -99,7 +101,7 @@ export function useReceivers() {
       },
       async stop() {
         server.closeAllConnections()
-        // One that was stopped before is closed with an error, which is as good.
+        // Closing it a second time calls back with an error, which does not matter.
         await new Promise((closed) => server.close(closed))
       },
     }
@@ -108,15 +110,84 @@ export function useReceivers() {
   }
 }
 
-/** Lets every request wait for its answer until the test says so. Those that come later are answered at once. */
+/** Delays the answers to all requests until `letGo()`. Later requests are answered at once. */
 export function hold(target: Receiver, status = 204): { letGo(): void } {
   let letGo: () => void = () => undefined
-  const gone = new Promise<void>((resolve) => {
+  const released = new Promise<void>((resolve) => {
     letGo = resolve
   })
   target.answer(async () => {
-    await gone
+    await released
     return status
   })
   return { letGo: () => letGo() }
+}
+
+interface CountedRequest {
+  readonly path: string
+  readonly headers: IncomingHttpHeaders
+  readonly body: string
+}
+
+export interface CountingReceiver {
+  readonly port: number
+  readonly url: string
+  readonly requests: readonly CountedRequest[]
+  /** Connections so far. */
+  readonly connections: number
+  /** Connections open now. */
+  readonly open: number
+}
+
+export interface CountingOptions {
+  /** Whether connections are kept for the next request. Default true. */
+  readonly keepAlive?: boolean
+  /** Its answer. Default: status 200 and an empty body. */
+  readonly answer?: (request: CountedRequest, response: ServerResponse) => void
+}
+
+/** Starts a well-behaved receiver on loopback that counts its connections. It stops at the end of the test. */
+export async function startCountingReceiver(options: CountingOptions = {}): Promise<CountingReceiver> {
+  const { keepAlive = true, answer } = options
+  const requests: CountedRequest[] = []
+  const sockets = new Set<Socket>()
+  let connections = 0
+  const receive = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
+    const received = { path: request.url ?? '', headers: request.headers, body: await text(request) }
+    requests.push(received)
+    response.shouldKeepAlive &&= keepAlive
+    if (answer === undefined) response.end()
+    else answer(received, response)
+  }
+  // The tests that count idle connections expect the client to close them.
+  const server = createServer(
+    { keepAliveTimeout: 120_000 },
+    // Some tests cut a request off.
+    (request, response) => void receive(request, response).catch(() => {}),
+  )
+  server.on('connection', (socket) => {
+    connections += 1
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  onTestFinished(async () => {
+    server.closeAllConnections()
+    server.close()
+    await once(server, 'close')
+  })
+  const address = server.address()
+  if (address === null || typeof address === 'string') throw new Error('no port')
+  return {
+    port: address.port,
+    url: `http://127.0.0.1:${address.port}/hook`,
+    requests,
+    get connections() {
+      return connections
+    },
+    get open() {
+      return sockets.size
+    },
+  }
 }

@@ -4,22 +4,22 @@ import type { Dial, Dialled } from '../../src/webhooks/network/connect.ts'
 
 export interface RecordingDialler {
   readonly dial: Dial
-  /** Everything that was to be dialled, in order. */
+  /** All requested connections, in order. */
   readonly dialled: readonly Dialled[]
-  /** The addresses among them, each once. */
+  /** The distinct addresses among them. */
   readonly addresses: () => readonly string[]
 }
 
 export interface RecordingOptions {
-  /** Ports on 127.0.0.1 that stand in for addresses elsewhere: the socket says it is connected to the address. */
+  /** Ports on 127.0.0.1 that replace other addresses. The socket reports the other address. */
   readonly standIns?: Readonly<Record<string, number>>
-  /** Dial 127.0.0.1 for real. Default false. */
+  /** Whether 127.0.0.1 is really dialled. Default false. */
   readonly loopback?: boolean
 }
 
 /**
- * Dials nothing but 127.0.0.1, whatever it is told: so even a guard that is broken sends nothing to anybody. Anything
- * else is written down, and refused as an unreachable host would be.
+ * Only ever dials 127.0.0.1, so that even a broken guard sends nothing to anybody. Every other address is recorded and
+ * refused like an unreachable host.
  */
 export function recordingDialler({
   standIns = {},
@@ -44,7 +44,7 @@ function elsewhere(address: string, port: number): Socket {
   return Object.defineProperty(socket, 'remoteAddress', { get: () => address })
 }
 
-/** For posters that have no name to resolve: even a broken one then asks no name server. */
+/** A resolver that always fails, so that even defective code asks no name server. */
 export async function resolveNothing(host: string): Promise<never> {
-  throw new Error(`nobody was to resolve ${host}`)
+  throw new Error(`unexpected resolution of ${host}`)
 }

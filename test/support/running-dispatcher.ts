@@ -5,7 +5,7 @@ import { LOOPBACK } from '../../src/webhooks/network/policy.ts'
 import { type Running, useRuntimes } from './runtimes.ts'
 import { SECRET_KEY } from './webhook-endpoints.ts'
 
-/** Dispatchers in this process, which may reach loopback. What a test started is stopped after it. */
+/** Starts dispatchers in this process that may send to loopback. They are stopped after each test. */
 export function useDispatchers(databaseUrl: string) {
   const start = useRuntimes(databaseUrl)
   return async (options: DispatcherOptions = {}, more?: Partial<RuntimeOptions>): Promise<Running> => {
@@ -14,7 +14,7 @@ export function useDispatchers(databaseUrl: string) {
   }
 }
 
-/** Sends `{ n: 1 }` … to every endpoint, with these ordering keys. */
+/** Sends `{ n: 1 }`, `{ n: 2 }`, … to every endpoint, with these ordering keys. */
 export async function sendAll(db: Database, ...keys: readonly (string | null)[]): Promise<void> {
   await db.query({
     text: `select leasehold.send_webhook('test.happened', jsonb_build_object('n', n), ordering_key => key)

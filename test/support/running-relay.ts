@@ -5,7 +5,7 @@ import type { Database } from '../../src/postgres/database.ts'
 import type { Outcome, RuntimeOptions } from '../../src/worker/index.ts'
 import { type Running, useRuntimes } from './runtimes.ts'
 
-/** Relays in this process. What a test started is stopped after it. */
+/** Starts relays in this process. They are stopped after each test. */
 export function useRelays(databaseUrl: string) {
   const start = useRuntimes(databaseUrl)
   return async (
@@ -14,7 +14,7 @@ export function useRelays(databaseUrl: string) {
   ): Promise<Running> => start([relay({ retention: false, ...options })], more)
 }
 
-/** A publisher that remembers what it was given, and does with each event what it is told to. */
+/** A publisher that records its events and answers as the test says. */
 export function recording(
   answer: (event: OutboxEvent) => Outcome | void | Promise<Outcome | void> = () => undefined,
   maxBatch = 1,
@@ -67,7 +67,7 @@ export async function statuses(db: Database): Promise<Record<string, number>> {
   return Object.fromEntries(rows.map(({ status, count }) => [status, count]))
 }
 
-/** Writes one event for each key named, in this order: `{ n: 1 }`, `{ n: 2 }` … */
+/** Writes one event for each key, in this order, with the payloads `{ n: 1 }`, `{ n: 2 }`, … */
 export async function write(db: Database, ...keys: readonly (string | null)[]): Promise<void> {
   await db.query({
     text: `insert into leasehold.outbox (event_type, payload, ordering_key)
@@ -76,12 +76,12 @@ export async function write(db: Database, ...keys: readonly (string | null)[]): 
   })
 }
 
-/** Writes what the rest of an INSERT says. */
+/** Inserts events; `sql` is the rest of the INSERT statement. */
 export async function add(db: Database, sql: string): Promise<void> {
   await db.query({ text: `insert into leasehold.outbox ${sql}` })
 }
 
-/** The numbers that `write` gave to events, in the order in which they were published. */
+/** The numbers that `write` gave to these events. */
 export function numbers(events: readonly OutboxEvent[]): unknown[] {
   return events.map(({ payload }) => (payload as { n: number }).n)
 }

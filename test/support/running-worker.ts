@@ -5,11 +5,11 @@ import { WORK_TABLE, type Job } from './work-table.ts'
 
 type Declared = Pick<WorkDeclaration<Job>, 'handle'> &
   Partial<WorkDeclaration<Job>> & {
-    /** Of the table, for tests that need another one than the default. */
+    /** The retry policy of the table, if the default does not suit the test. */
     readonly retry?: LeaseTableDeclaration['retry']
   }
 
-/** Workers of the `jobs` table in this process. What a test started is stopped after it. */
+/** Starts workers of the `jobs` table in this process. They are stopped after each test. */
 export function useWorkers(databaseUrl: string) {
   const start = useRuntimes(databaseUrl)
   return async ({ retry, ...declared }: Declared, more?: Partial<RuntimeOptions>): Promise<Running> => {
@@ -18,7 +18,7 @@ export function useWorkers(databaseUrl: string) {
   }
 }
 
-/** All events of this type from now on, as soon as they are enough. */
+/** Collects events of this type until there are enough. */
 export async function collect<Type extends EventType>(
   events: Events,
   type: Type,
@@ -32,7 +32,7 @@ export async function collect<Type extends EventType>(
   return all
 }
 
-/** Resolves when these rows have been settled, or so many. */
+/** Resolves when these rows, or this many rows, have been settled. */
 export async function settled(events: Events, rows: number | readonly string[]): Promise<void> {
   const ids = new Set<string>()
   await events.next('settled', (event) => {
@@ -41,7 +41,7 @@ export async function settled(events: Events, rows: number | readonly string[]):
   })
 }
 
-/** A promise that the test resolves. */
+/** A promise that the test resolves with `open()`. */
 export function door(): { readonly opened: Promise<void>; open(): void; isOpen(): boolean } {
   let resolveOpened: () => void = () => undefined
   let isOpen = false

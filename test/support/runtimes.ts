@@ -12,10 +12,10 @@ export interface Running {
   readonly events: Events
 }
 
-/** A test looks often, and one that fails with a handler at work must not wait long for it. */
+/** Tests poll often, and a failed test must not wait long for a running handler. */
 const SETTINGS = { pollMs: 50, shutdownTimeoutMs: 500 }
 
-/** Workers of any kind in this process. What a test started is stopped after it. */
+/** Starts workers of any kind in this process. They are stopped after each test. */
 export function useRuntimes(databaseUrl: string) {
   const started: Runtime[] = []
   afterEach(async () => {

@@ -1,59 +1,53 @@
-import { type ChildProcess, spawn } from 'node:child_process'
-import { randomInt } from 'node:crypto'
+import { type ChildProcess, spawn, execFile } from 'node:child_process'
 import { once } from 'node:events'
-import { chown, mkdir } from 'node:fs/promises'
-import { createServer } from 'node:net'
+import { chown, mkdir, readdir, readFile, access, constants } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
-
+import { promisify } from 'node:util'
+import { buffer, text } from 'node:stream/consumers'
 import { type Account, serverAccount } from '../../src/embedded/account.ts'
 import { type Binaries, prepareBinaries, runProgram, spawnProgram } from '../../src/embedded/binaries.ts'
 import { initialise, SUPERUSER } from '../../src/embedded/directory.ts'
 import { urlOf } from '../../src/embedded/running-server.ts'
+import { freePort } from './brokers/broker.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
+import { startWatchdog } from './watchdog.ts'
 
 /** `immediate` ends every process of the server at once, as a crash does; the next start recovers. */
 export type StopMode = 'fast' | 'immediate'
 
-/** A PostgreSQL of a test's own, always on the same port, that can be taken away and brought back. */
+/** A PostgreSQL server of one test, always on the same port, that can be stopped and restarted. */
 export interface TestServer {
   readonly url: string
-  /** Returns when it takes connections. */
+  /** Returns when it accepts connections. */
   start(): Promise<void>
-  /** Returns when its last process is gone. */
+  /** Returns when its last process has ended. */
   stop(mode: StopMode): Promise<void>
   restart(mode: StopMode): Promise<void>
-  /** Stops it and leaves nothing behind. */
+  /** Stops it and deletes its files. */
   remove(): Promise<void>
 }
 
 const PASSWORD = 'only-for-this-test'
 const SIGNALS = { fast: 'SIGINT', immediate: 'SIGQUIT' } as const
 
-/** What was committed survives the processes of the server; only the machine must not crash. */
+/** Committed data survives a crash of the server, though not a crash of the machine. */
 const SETTINGS = { fsync: 'off', full_page_writes: 'off', max_connections: '100', shared_buffers: '64MB' }
-
-/**
- * Below the ports that operating systems hand out by themselves: while the server is away, a client that dials its
- * port must neither be given that port for its own end nor reach another program that was.
- */
-const PORTS = { from: 15_000, to: 30_000 }
 
 export interface ServerOptions {
   readonly settings?: Readonly<Record<string, string>>
-  /** Programs of another PostgreSQL that is installed here. Default: the embedded one. */
+  /** The programs of another installed PostgreSQL. Default: the embedded one. */
   readonly binaries?: Pick<Binaries, 'initdb' | 'postgres'>
 }
 
-/** The server runs when this returns. */
+/** Creates and starts a server. */
 export async function startServer(options: ServerOptions = {}): Promise<TestServer> {
   const directory = await temporaryDirectory()
   const data = join(directory, 'data')
-  const watch = watchOver(directory)
+  const watchdog = startWatchdog(directory)
   const account = await serverAccount(data)
   const binaries = options.binaries ?? (await prepareBinaries(account))
-  const port = await fixedPort()
+  const port = await freePort()
   let running: ChildProcess | undefined
 
   async function start(): Promise<void> {
@@ -84,7 +78,7 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
   async function remove(): Promise<void> {
     await stop('immediate')
     await removeDirectory(directory)
-    watch.stdin.destroy()
+    watchdog.release()
   }
 
   try {
@@ -108,7 +102,7 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
   }
 }
 
-/** Older servers lack the locale provider that the embedded one is given. */
+/** Older servers do not have the locale provider that the embedded one uses. */
 async function initialiseOther(data: string, initdb: string, account: Account | undefined): Promise<void> {
   await mkdir(data, { mode: 0o700 })
   if (account !== undefined) await chown(data, account.uid, account.gid)
@@ -117,7 +111,7 @@ async function initialiseOther(data: string, initdb: string, account: Account | 
   if (result.outcome === 'failed') throw new Error(`initdb failed (${result.status}): ${result.output}`)
 }
 
-/** Its log says when; and it has to be read on, or the server would wait for its reader. */
+/** Waits for the line of the log that says so. The log is read to its end, because otherwise the server would block. */
 async function ready(server: ChildProcess): Promise<void> {
   const { stderr } = server
   if (stderr === null) throw new Error('the log of the server is not read')
@@ -132,29 +126,101 @@ async function ready(server: ChildProcess): Promise<void> {
   })
 }
 
-/** A killed test run cannot stop its server; a process whose stdin it held open notices and does. */
-function watchOver(directory: string) {
-  const script = fileURLToPath(new URL('cluster-watch.mjs', import.meta.url))
-  const watch = spawn(process.execPath, [script, directory], {
-    stdio: ['pipe', 'ignore', 'ignore'],
-    detached: true,
-  })
-  watch.unref()
-  return watch
+/**
+ * Returns the process ids of the PostgreSQL servers that run in this directory. A new backend has the command line of
+ * its server for up to 100 ms, until the client has sent its name; it is recognised by its parent.
+ */
+export async function serversOf(directory: string): Promise<number[]> {
+  const found = await processesOn(directory)
+  const pids = new Set(found.map(({ pid }) => pid))
+  return found.filter(({ parent }) => !pids.has(parent)).map(({ pid }) => pid)
 }
 
-async function fixedPort(): Promise<number> {
-  for (;;) {
-    const port = randomInt(PORTS.from, PORTS.to)
-    const probe = createServer()
-    const free = once(probe, 'listening').then(
-      () => true,
-      () => false,
-    )
-    probe.listen(port, '127.0.0.1')
-    if (!(await free)) continue
-    probe.close()
-    await once(probe, 'close')
-    return port
+/** The processes with the command line of a server in this directory. */
+export async function processesOn(directory: string): Promise<Process[]> {
+  const data = join(directory, '.leasehold', 'data')
+  return (await processes()).filter(({ command }) => command.includes(`postgres -D ${data} `))
+}
+
+export interface Process {
+  readonly pid: number
+  readonly parent: number
+  readonly command: string
+}
+
+/** A minimal Linux has no `ps`, and macOS has no /proc. */
+async function processes(): Promise<Process[]> {
+  if (process.platform !== 'linux') {
+    const { stdout } = await promisify(execFile)('ps', ['-axww', '-o', 'pid=,ppid=,command='])
+    return stdout.split('\n').map((line) => {
+      const [pid, parent] = line.trim().split(/\s+/)
+      return { pid: Number(pid), parent: Number(parent), command: line }
+    })
   }
+  const pids = (await readdir('/proc')).filter((name) => /^\d+$/.test(name))
+  return Promise.all(
+    pids.map(async (pid) => {
+      // The process may end while it is being read.
+      const read = async (name: string): Promise<string> =>
+        readFile(`/proc/${pid}/${name}`, 'utf8').catch(() => '')
+      const parent = Number(/^PPid:\s*(\d+)$/m.exec(await read('status'))?.[1])
+      return { pid: Number(pid), parent, command: (await read('cmdline')).replaceAll('\0', ' ') }
+    }),
+  )
+}
+
+/** Client programs and the server of the same version: pg_dump refuses a server that is newer than itself. */
+export interface PostgresPrograms {
+  readonly pgDump: string
+  readonly pgRestore: string
+  readonly initdb: string
+  readonly postgres: string
+}
+
+/** Debian's directory of all major versions. The embedded server has no client programs. */
+const HOME = '/usr/lib/postgresql'
+
+const MISSING = `${HOME} has no pg_dump with its server. To run these tests: apt-get install postgresql`
+
+/**
+ * Returns undefined if they are not installed. Then the tests that need them are skipped, and the reason is printed.
+ * With LEASEHOLD_REQUIRE_BROKERS=1, as in CI, this is an error.
+ */
+export async function findClientPrograms(): Promise<PostgresPrograms | undefined> {
+  const versions = (await readdir(HOME).catch(() => [])).toSorted((a, b) => Number(b) - Number(a))
+  for (const version of versions) {
+    const at = (name: string): string => join(HOME, version, 'bin', name)
+    const found = {
+      pgDump: at('pg_dump'),
+      pgRestore: at('pg_restore'),
+      initdb: at('initdb'),
+      postgres: at('postgres'),
+    }
+    const areThere = await Promise.all(
+      Object.values(found).map(async (path) =>
+        access(path, constants.X_OK).then(
+          () => true,
+          () => false,
+        ),
+      ),
+    )
+    if (areThere.every(Boolean)) return found
+  }
+  if (process.env['LEASEHOLD_REQUIRE_BROKERS'] === '1') throw new Error(MISSING)
+  process.stderr.write(`skipped: ${MISSING}\n`)
+  return undefined
+}
+
+/** Runs the program and returns its output. */
+export async function runClientProgram(
+  program: string,
+  args: readonly string[],
+  input?: Buffer,
+): Promise<Buffer> {
+  const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'pipe'] })
+  const ended = once(child, 'close')
+  child.stdin.end(input)
+  const [output, errors, [code]] = await Promise.all([buffer(child.stdout), text(child.stderr), ended])
+  if (code !== 0) throw new Error(`${program} ended with ${String(code)}: ${errors}`)
+  return output
 }

@@ -1,9 +1,8 @@
-/** Endpoints as rows, and what was sent to them. */
 import type { Database } from '../../src/postgres/database.ts'
 import { encrypt, secretKey } from '../../src/webhooks/signing/encryption.ts'
 import { newSecret } from '../../src/webhooks/signing/secret.ts'
 
-/** What the secrets of the tests are encrypted with. */
+/** The key that encrypts the secrets of the tests. */
 export const SECRET_KEY = Buffer.alloc(32, 7).toString('base64')
 
 type Columns = Readonly<Record<string, unknown>>
@@ -17,7 +16,7 @@ export interface MadeEndpoint {
   readonly disabledReason?: string
 }
 
-/** One to which nothing is signed: its secret is none. Returns its id. */
+/** Inserts an endpoint without a usable secret, for tests that sign nothing. Returns its id. */
 export async function makeEndpoint(db: Database, made: MadeEndpoint = {}): Promise<string> {
   const { tenant = '', url = 'https://receiver.example/hook', eventTypes = [], ordered = false } = made
   const { disabledReason = null, enabled = disabledReason === null } = made
@@ -30,9 +29,9 @@ export interface SignedEndpoint {
   readonly secret: string
 }
 
-/** One with a secret, and whatever else its columns are to hold. */
+/** Inserts an endpoint with a secret, and with these other columns. */
 export async function addEndpoint(db: Database, url: string, columns: Columns = {}): Promise<SignedEndpoint> {
-  // The secret is encrypted for the id of its endpoint.
+  // The id of the endpoint is needed to encrypt its secret.
   const { rows } = await db.query<{ id: string }>({ text: 'select leasehold.new_event_id() as id' })
   const id = rows[0]?.id ?? ''
   const secret = newSecret('v1')
@@ -63,7 +62,7 @@ export interface WrittenDelivery {
   readonly created_at: Date
 }
 
-/** In the order in which they were written. */
+/** The deliveries, in the order of insertion. */
 export async function writtenDeliveries(db: Database): Promise<WrittenDelivery[]> {
   const text = `select event_id::text as event_id, endpoint_id::text as endpoint_id, event_type, ordering_key, body,
   headers, next_attempt_at, created_at from leasehold.webhook_outbox order by id`

@@ -1,22 +1,21 @@
-/** Deliveries in every state, as the state machine lets them come about. */
 import type { Database } from '../../src/postgres/database.ts'
 
 export interface MadeDeliveries {
   readonly status?: 'pending' | 'delivered' | 'failed'
   readonly type?: string
-  /** SQL of the ordering key, in which `n` counts the deliveries from 1. */
+  /** The ordering key as SQL, in which `n` is the number of the delivery, from 1. */
   readonly key?: string
   readonly attempts?: number
   readonly code?: string
   readonly error?: string
-  /** How long ago they were sent, were due, and were finished. */
+  /** How long ago they were created, due and finished. */
   readonly agoMs?: number
-  /** Who holds them, for an hour. */
+  /** The owner of their leases, which last an hour. */
   readonly owner?: string
   readonly expiries?: number
 }
 
-/** Writes so many deliveries to the endpoint and brings them to their state; returns their ids, in order. */
+/** Inserts deliveries and brings them into a state through valid transitions. Returns their ids in order. */
 export async function makeDeliveries(
   db: Database,
   endpoint: string,
@@ -51,7 +50,7 @@ where bucket = 0 and id = any ($1::bigint[])`,
   return ids
 }
 
-/** What operators change, and what they must not. */
+/** The columns that operators change, and those that they must not change. */
 export interface DeliveryState {
   readonly id: string
   readonly event_id: string

@@ -1,4 +1,4 @@
-/** A table as an outbox has it, for tests of the worker: states, attempts that end in DEAD, and who ran what. */
+/** A lease table for tests of the worker, similar to the outbox, and a table that records the runs of the handler. */
 import type { LeaseTableDeclaration } from '../../src/lease/index.ts'
 import type { Database } from '../../src/postgres/database.ts'
 
@@ -21,7 +21,7 @@ export const WORK_DDL = `
   create index jobs_claimed on public.jobs (id) where status = 'CLAIMED';
   create table public.runs (job bigint not null, token bigint not null, worker text not null, at timestamptz not null default clock_timestamp())`
 
-/** Plain data, so that a test can hand it to another process. */
+/** Plain data, so that a test can pass it to another process. */
 export const WORK_TABLE = {
   table: 'public.jobs',
   lease: { owner: 'claimed_by', until: 'locked_until', token: 'lock_token' },

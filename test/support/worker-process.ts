@@ -1,29 +1,33 @@
 import type { WorkerSettings } from '../../src/worker/index.ts'
+import type { Database } from '../../src/postgres/database.ts'
+import type { SyncRetry } from '../../src/sync/index.ts'
+import type { DispatcherOptions } from '../../src/webhooks/dispatcher/dispatcher.ts'
 import type { Processes, TestProcess } from './processes.ts'
 import { WORK_TABLE } from './work-table.ts'
+import { SECRET_KEY } from './webhook-endpoints.ts'
 
-/** What test/fixtures/worker.mjs understands. */
+/** The configuration of test/fixtures/worker.mjs. */
 export interface WorkerConfig {
   readonly databaseUrl: string
-  /** Events that are written out. */
+  /** The types of the events that it prints. */
   readonly tell?: readonly string[]
   readonly settings?: Partial<WorkerSettings>
-  /** Passed on to startRuntime. */
+  /** Options for startRuntime. */
   readonly runtime?: Readonly<Record<string, unknown>>
-  /** Every run is written into public.runs. */
+  /** It writes every run of the handler into public.runs. */
   readonly record?: boolean
   readonly heedsSignal?: boolean
   readonly blockMs?: number
   readonly shortMs?: number
   readonly wake?: boolean
-  /** A line about `progress` after so many settled rows. */
+  /** It prints a line `progress` after this many settled rows. */
   readonly progressEvery?: number
 }
 
 export interface WorkerProcess extends TestProcess {
-  /** The first line about this that fits, written already or still to come. */
+  /** Returns the first matching line of this type, printed already or later. */
   heard(type: string, fits?: (line: Line) => boolean): Promise<Line>
-  /** All lines about this so far. */
+  /** All lines of this type so far. */
   all(type: string): Line[]
 }
 
@@ -36,7 +40,7 @@ export function startWorker({ spawnNode }: Processes, config: WorkerConfig): Wor
   return told(spawnNode('test/fixtures/worker.mjs', [JSON.stringify({ table: WORK_TABLE, ...config })]))
 }
 
-/** A process that tells what happens as one JSON line each. */
+/** Reads the events that a process prints as JSON, one per line. */
 export function told(started: TestProcess): WorkerProcess {
   return {
     ...started,
@@ -57,6 +61,142 @@ export function told(started: TestProcess): WorkerProcess {
 }
 
 function parse(text: string): Line | undefined {
-  // The fixture writes nothing but such lines.
+  // The fixtures print only such lines.
   return text.startsWith('{') ? (JSON.parse(text) as Line) : undefined
+}
+
+/** The configuration of test/fixtures/relay.mjs. */
+export interface RelayConfig {
+  readonly databaseUrl: string
+  /** When it kills itself: after a claim, before or in the middle of publishing, or after the acknowledgement. */
+  readonly dieAt?: 'claimed' | 'publishing' | 'part' | 'acknowledged'
+  /** It kills itself when it is about to publish an event with this `n`. */
+  readonly poison?: number
+  readonly retry?: Readonly<Record<string, number>>
+  readonly execArgv?: readonly string[]
+  /** The types of the events that it prints. */
+  readonly tell?: readonly string[]
+  readonly maxBatch?: number
+  readonly settings?: Partial<WorkerSettings>
+  /** Options for startRuntime. */
+  readonly runtime?: Readonly<Record<string, unknown>>
+}
+
+export function startRelay(
+  { spawnNode }: Processes,
+  { execArgv = [], ...config }: RelayConfig,
+): WorkerProcess {
+  return told(spawnNode('test/fixtures/relay.mjs', [JSON.stringify(config)], { execArgv }))
+}
+
+/** Creates the table to which the relay processes publish. */
+export async function createSink(db: Database): Promise<void> {
+  await db.query({
+    text: `create table public.sink (
+      seq bigint generated always as identity primary key,
+      event_id uuid not null, key text, n int not null, token bigint not null, relay text not null)`,
+  })
+}
+
+export interface Arrival {
+  readonly seq: string
+  readonly event_id: string
+  readonly key: string | null
+  readonly n: number
+  readonly token: string
+  readonly relay: string
+}
+
+/** All published events, in the order of arrival. */
+export async function arrivals(db: Database): Promise<Arrival[]> {
+  return (await db.query<Arrival>({ text: 'select * from public.sink order by seq' })).rows
+}
+
+/** Events after which a row may be finished. `fencedOff` is one of them, because the answer to a settlement may be lost. */
+export const FINISHING = ['settled', 'reaped', 'fencedOff'] as const
+
+/** Resolves when no event is PENDING or CLAIMED any more. The relays must print the events in `FINISHING`. */
+export async function allFinished(db: Database, ...relays: readonly WorkerProcess[]): Promise<void> {
+  const told = (): number =>
+    relays.reduce((sum, relay) => sum + FINISHING.reduce((n, type) => n + relay.all(type).length, 0), 0)
+  for (;;) {
+    const before = told()
+    const { rows } = await db.query<{ unfinished: boolean }>({
+      text: "select exists (select from leasehold.outbox where status in ('PENDING', 'CLAIMED')) as unfinished",
+    })
+    if (rows[0]?.unfinished === false) return
+    const more = FINISHING.flatMap((type) =>
+      relays.map(async (relay) => relay.heard(type, () => told() > before)),
+    )
+    await Promise.race(more)
+  }
+}
+
+/** The configuration of test/fixtures/runner.mjs. */
+export interface RunnerConfig {
+  readonly databaseUrl: string
+  /** The URL of the source: test/support/matrix-source.ts. */
+  readonly sourceUrl: string
+  /** The types of the events that it prints. */
+  readonly tell?: readonly string[]
+  readonly concurrency?: number
+  readonly jobs?: Partial<WorkerSettings>
+  readonly chunks?: Partial<WorkerSettings>
+  readonly lookEveryMs?: number
+  /** It kills itself when this many chunks of its plan have been written. */
+  readonly dieAfterPlanning?: number
+  /** It kills itself at the start of every plan and every chunk. Otherwise only chunks with `poison` kill it. */
+  readonly crashes?: boolean
+  readonly retry?: Partial<SyncRetry>
+  /** It ignores the signal to stop. */
+  readonly deaf?: boolean
+  /** Options for startRuntime. */
+  readonly runtime?: Readonly<Record<string, unknown>>
+}
+
+export function startRunner({ spawnNode }: Processes, config: RunnerConfig): WorkerProcess {
+  return told(spawnNode('test/fixtures/runner.mjs', [JSON.stringify(config)]))
+}
+
+/** Creates the table into which the runner processes write. */
+export async function createTarget(db: Database): Promise<void> {
+  await db.query({
+    text: `create table public.target (
+      matrix text not null, n int not null, value int not null, token bigint not null, runner text not null)`,
+  })
+}
+
+/** What was written for one chunk. */
+export interface Effect {
+  readonly n: number
+  readonly values: readonly number[]
+  /** The tokens under which it was written. More than one is a defect. */
+  readonly tokens: readonly string[]
+  readonly runners: readonly string[]
+}
+
+export async function effectsOf(db: Database, matrix: string): Promise<Effect[]> {
+  const { rows } = await db.query<Effect>({
+    text: `select n, array_agg(value order by value) as values, array_agg(distinct token) as tokens,
+        array_agg(distinct runner) as runners
+      from public.target where matrix = $1 group by n order by n`,
+    values: [matrix],
+  })
+  return rows
+}
+
+/** The configuration of test/fixtures/dispatcher.mjs. */
+export interface DispatcherConfig {
+  readonly databaseUrl: string
+  /** The types of the events that it prints. */
+  readonly tell?: readonly string[]
+  readonly settings?: Partial<WorkerSettings>
+  readonly dispatcher?: Pick<DispatcherOptions, 'schedule' | 'breaker' | 'limits'>
+  /** Options for startRuntime. */
+  readonly runtime?: Readonly<Record<string, unknown>>
+}
+
+export function startDispatcherProcess({ spawnNode }: Processes, config: DispatcherConfig): WorkerProcess {
+  const order = { secretKey: SECRET_KEY, ...config }
+  return told(spawnNode('test/fixtures/dispatcher.mjs', [JSON.stringify(order)]))
 }

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { beforeEach, describe, expect, it } from 'vitest'
 import { type Called, useCommandLine } from '../../../test/support/command-line.ts'
 import { apply } from '../../../test/support/lease-migration.ts'
-import { projectFile } from '../../../test/support/snippets.ts'
+import { projectFile } from '../../../test/support/project-files.ts'
 
 const { db, directory, call } = useCommandLine('reconcile', 'add-lease')
 beforeEach(async () => {

@@ -1,12 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { useCommandLine } from '../../../test/support/command-line.ts'
-import {
-  chunkStates,
-  emptySync,
-  jobStates,
-  makeChunks,
-  makeJob,
-} from '../../../test/support/operated-sync.ts'
+import { chunkStates, emptySync, jobStates, makeChunks, makeJob } from '../../../test/support/sync-rows.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 
 const { db, call: sync, json } = useCommandLine('sync')

@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { useCommandLine } from '../../../test/support/command-line.ts'
-import { emptySync, makeChunks, makeJob } from '../../../test/support/operated-sync.ts'
+import { emptySync, makeChunks, makeJob } from '../../../test/support/sync-rows.ts'
 import { useProcesses, type TestProcess } from '../../../test/support/processes.ts'
 import { useRuntimes } from '../../../test/support/runtimes.ts'
 import { createSync } from '../../sync/index.ts'

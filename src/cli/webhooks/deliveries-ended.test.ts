@@ -1,6 +1,5 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { useCommandLine } from '../../../test/support/command-line.ts'
-import { type HaltedCommand, useHaltedCommands } from '../../../test/support/halted-command.ts'
+import { useCommandLine, type HaltedCommand, useHaltedCommands } from '../../../test/support/command-line.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { useProcesses } from '../../../test/support/processes.ts'
 import { deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'

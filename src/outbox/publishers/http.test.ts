@@ -2,7 +2,7 @@ import { Agent } from 'undici'
 import { describe, expect, it, onTestFinished } from 'vitest'
 
 import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
-import { freePort } from '../../../test/support/brokers/port.ts'
+import { freePort } from '../../../test/support/brokers/broker.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { useReceivers } from '../../../test/support/receiver.ts'
 import type { Publisher } from '../publisher.ts'

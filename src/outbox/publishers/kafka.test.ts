@@ -8,7 +8,7 @@ import {
 import { describe, expect, it } from 'vitest'
 
 import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
-import { freePort } from '../../../test/support/brokers/port.ts'
+import { freePort } from '../../../test/support/brokers/broker.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { SaturatedError } from '../../worker/completion/outcome.ts'
 import { type KafkaMessage, kafkaPublisher, type KafkaProducer, type KafkaRecordMetadata } from './kafka.ts'

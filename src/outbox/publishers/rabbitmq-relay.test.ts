@@ -1,8 +1,8 @@
 import { connect } from 'amqplib'
 import { afterAll, expect, it } from 'vitest'
 
-import { useRabbit } from '../../../test/support/brokers/rabbit.ts'
-import { lost, relayThroughRestart } from '../../../test/support/brokers/relay-through-restart.ts'
+import { useRabbit } from '../../../test/support/brokers/broker.ts'
+import { lost, relayThroughRestart } from '../../../test/support/brokers/restart.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useRelays } from '../../../test/support/running-relay.ts'
 import { openDatabase } from '../../postgres/database.ts'

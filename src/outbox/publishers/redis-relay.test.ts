@@ -1,8 +1,8 @@
 import { createClient } from 'redis'
 import { afterAll, expect, it } from 'vitest'
 
-import { useRedis } from '../../../test/support/brokers/redis.ts'
-import { lost, relayThroughRestart } from '../../../test/support/brokers/relay-through-restart.ts'
+import { useRedis } from '../../../test/support/brokers/broker.ts'
+import { lost, relayThroughRestart } from '../../../test/support/brokers/restart.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useRelays } from '../../../test/support/running-relay.ts'
 import { openDatabase } from '../../postgres/database.ts'

@@ -3,8 +3,8 @@ import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vite
 
 import { eventually } from '../../../test/support/brokers/eventually.ts'
 import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
-import { useRedis } from '../../../test/support/brokers/redis.ts'
-import { publishThroughRestart } from '../../../test/support/brokers/through-restart.ts'
+import { useRedis } from '../../../test/support/brokers/broker.ts'
+import { publishThroughRestart } from '../../../test/support/brokers/restart.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import type { Publisher } from '../publisher.ts'
 import { SaturatedError } from '../../worker/completion/outcome.ts'

@@ -4,7 +4,7 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 
 import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
 import { eventually } from '../../../test/support/brokers/eventually.ts'
-import { freePort } from '../../../test/support/brokers/port.ts'
+import { freePort } from '../../../test/support/brokers/broker.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { records, useRelays } from '../../../test/support/running-relay.ts'

@@ -10,7 +10,7 @@ import {
   makeChunks,
   makeJob,
   shareChunks,
-} from '../../../test/support/operated-sync.ts'
+} from '../../../test/support/sync-rows.ts'
 import { openLeaseStore } from '../../lease/store.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { createSync } from '../sync.ts'

@@ -1,6 +1,6 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
-import { emptySync, makeChunks, makeJob, shareChunks } from '../../../test/support/operated-sync.ts'
+import { emptySync, makeChunks, makeJob, shareChunks } from '../../../test/support/sync-rows.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { listJobs } from './browse.ts'
 import { listChunks } from './chunks.ts'

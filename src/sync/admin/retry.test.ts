@@ -3,13 +3,7 @@ import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vite
 import { useDatabase } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { useRuntimes } from '../../../test/support/runtimes.ts'
-import {
-  chunkStates,
-  emptySync,
-  jobStates,
-  makeChunks,
-  makeJob,
-} from '../../../test/support/operated-sync.ts'
+import { chunkStates, emptySync, jobStates, makeChunks, makeJob } from '../../../test/support/sync-rows.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { createSync } from '../sync.ts'
 import { cancelJob } from './cancel.ts'

@@ -8,7 +8,7 @@ import {
   makeChunks,
   makeJob,
   shareChunks,
-} from '../../../test/support/operated-sync.ts'
+} from '../../../test/support/sync-rows.ts'
 import { useRuntimes } from '../../../test/support/runtimes.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { Events } from '../../worker/index.ts'

@@ -1,7 +1,6 @@
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
-import { useDatabase } from '../../../test/support/database.ts'
+import { useDatabase, openSession } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
-import { openSession } from '../../../test/support/session.ts'
 import { deliveryStates, idsIn, makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'

@@ -1,6 +1,5 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
-import { useDatabase } from '../../../test/support/database.ts'
-import { openSession } from '../../../test/support/session.ts'
+import { useDatabase, openSession } from '../../../test/support/database.ts'
 import { type DeliveryState, deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { type Database, openDatabase } from '../../postgres/database.ts'

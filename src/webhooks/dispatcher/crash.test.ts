@@ -1,7 +1,7 @@
 /** Dispatcher processes that are killed while their requests are in flight. */
 import { afterAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
-import { startDispatcherProcess } from '../../../test/support/dispatcher-process.ts'
+import { startDispatcherProcess } from '../../../test/support/worker-process.ts'
 import { useProcesses } from '../../../test/support/processes.ts'
 import { hold, type Received, useReceivers } from '../../../test/support/receiver.ts'
 import { deliveries, deliveryStatuses, sendAll } from '../../../test/support/running-dispatcher.ts'

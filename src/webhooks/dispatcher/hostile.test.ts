@@ -5,13 +5,13 @@ import {
   type Hostility,
   startHostileReceiver,
   startTlsReceiver,
+  testCertificate,
 } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { useReceivers } from '../../../test/support/receiver.ts'
 import { recordingDialler } from '../../../test/support/recording-dialler.ts'
 import { sendAll, useDispatchers } from '../../../test/support/running-dispatcher.ts'
 import { addEndpoint } from '../../../test/support/webhook-endpoints.ts'
-import { testCertificate } from '../../../test/support/test-certificate.ts'
 import { openDatabase } from '../../postgres/database.ts'
 
 useQuietProcess()

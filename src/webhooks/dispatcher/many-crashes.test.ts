@@ -2,12 +2,11 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
-import { startDispatcherProcess } from '../../../test/support/dispatcher-process.ts'
+import { startDispatcherProcess, type WorkerProcess } from '../../../test/support/worker-process.ts'
 import { useProcesses } from '../../../test/support/processes.ts'
 import { useReceivers } from '../../../test/support/receiver.ts'
 import { deliveries, deliveryStatuses, sendAll } from '../../../test/support/running-dispatcher.ts'
 import { addEndpoint } from '../../../test/support/webhook-endpoints.ts'
-import type { WorkerProcess } from '../../../test/support/worker-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 
 const { url } = useDatabase()

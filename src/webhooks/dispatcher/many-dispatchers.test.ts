@@ -1,12 +1,11 @@
 /** Three dispatcher processes on two endpoints, one of them ordered; one dispatcher is killed every two seconds. */
 import { afterAll, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
-import { startDispatcherProcess } from '../../../test/support/dispatcher-process.ts'
+import { startDispatcherProcess, type WorkerProcess } from '../../../test/support/worker-process.ts'
 import { useProcesses } from '../../../test/support/processes.ts'
 import { type Received, useReceivers } from '../../../test/support/receiver.ts'
 import { deliveryStatuses } from '../../../test/support/running-dispatcher.ts'
 import { addEndpoint } from '../../../test/support/webhook-endpoints.ts'
-import type { WorkerProcess } from '../../../test/support/worker-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 
 const { url } = useDatabase()

@@ -5,10 +5,10 @@ import {
   startDeafReceiver,
   startHostileReceiver,
   startTlsReceiver,
+  testCertificate,
 } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { recordingDialler, resolveNothing } from '../../../test/support/recording-dialler.ts'
-import { testCertificate } from '../../../test/support/test-certificate.ts'
 import { LOOPBACK, networkPolicy } from './policy.ts'
 import { createPoster, type PosterOptions, type PostLimits } from './post.ts'
 

@@ -5,7 +5,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { eventually } from '../../../test/support/brokers/eventually.ts'
 import { startHostileReceiver } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
-import { startCountingReceiver } from '../../../test/support/counting-receiver.ts'
+import { startCountingReceiver } from '../../../test/support/receiver.ts'
 import { recordingDialler, resolveNothing } from '../../../test/support/recording-dialler.ts'
 import { LOOPBACK, networkPolicy } from './policy.ts'
 import {

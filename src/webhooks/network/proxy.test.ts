@@ -4,12 +4,11 @@ import { connect, type Socket } from 'node:net'
 
 import { describe, expect, it, onTestFinished } from 'vitest'
 
-import { freePort } from '../../../test/support/brokers/port.ts'
-import { startTlsReceiver } from '../../../test/support/hostile-receiver.ts'
+import { freePort } from '../../../test/support/brokers/broker.ts'
+import { startTlsReceiver, testCertificate } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
-import { startCountingReceiver } from '../../../test/support/counting-receiver.ts'
+import { startCountingReceiver } from '../../../test/support/receiver.ts'
 import { recordingDialler } from '../../../test/support/recording-dialler.ts'
-import { testCertificate } from '../../../test/support/test-certificate.ts'
 import { networkPolicy, type NetworkPolicyOptions } from './policy.ts'
 import { createPoster, type PosterOptions } from './post.ts'
 

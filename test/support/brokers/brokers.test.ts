@@ -2,10 +2,7 @@ import { createConnection } from 'node:net'
 import { once } from 'node:events'
 import { describe, expect, it } from 'vitest'
 
-import type { TestBroker } from './broker.ts'
-import { useNats } from './nats.ts'
-import { useRabbit } from './rabbit.ts'
-import { useRedis } from './redis.ts'
+import { type TestBroker, useNats, useRabbit, useRedis } from './broker.ts'
 
 async function answers({ port }: TestBroker): Promise<boolean> {
   const socket = createConnection(port, '127.0.0.1')

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import type { OutboxEvent } from '../../../src/outbox/event.ts'
 import type { PublishContext } from '../../../src/outbox/publisher.ts'
 
-/** An event as a relay hands it to a publisher. */
+/** An event as a relay gives it to a publisher. */
 export function outboxEvent(given: Partial<OutboxEvent> = {}): OutboxEvent {
   return {
     id: '1',
@@ -28,7 +28,7 @@ export function outboxEvents(
 
 const silent = () => {}
 
-/** What a relay hands over beside the events. */
+/** The context that a relay gives to a publisher with the events. */
 export function publishContext(signal: AbortSignal = new AbortController().signal): PublishContext {
   return { signal, log: { debug: silent, info: silent, warn: silent, error: silent } }
 }

@@ -1,11 +1,11 @@
 import { setTimeout as delay } from 'node:timers/promises'
 
-const PATIENCE_MS = 60_000
+const TIMEOUT_MS = 60_000
 const POLL_MS = 25
 
-/** Tries until it works; what it threw last, when it never does. For what a server does without telling. */
+/** Repeats the attempt until it succeeds, for changes in a server that have no event. Throws the last error on timeout. */
 export async function eventually<Result>(attempt: () => Promise<Result>): Promise<Result> {
-  const deadline = performance.now() + PATIENCE_MS
+  const deadline = performance.now() + TIMEOUT_MS
   for (;;) {
     try {
       return await attempt()

@@ -4,52 +4,52 @@ import { existsSync, writeFileSync } from 'node:fs'
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
 
+import { startWatchdog } from '../watchdog.ts'
 import { eventually } from './eventually.ts'
 
 export interface ProgramCall {
   readonly program: string
   readonly args: readonly string[]
   readonly env?: Readonly<Record<string, string>>
-  /** The line of its log that says that it takes connections. */
+  /** Matches the line of its log that says that it accepts connections. */
   readonly ready?: RegExp
 }
 
-/** `kill`: every process of it ends at once, as in a crash. `graceful`: it is asked, and takes its leave. */
+/** `kill` ends every process of the server at once, as in a crash. `graceful` sends SIGTERM. */
 export type StopHow = 'graceful' | 'kill'
 
-const LONGEST_START_MS = 90_000
-const LONGEST_GOODBYE_MS = 20_000
+const START_TIMEOUT_MS = 90_000
+const SHUTDOWN_TIMEOUT_MS = 20_000
 
-/** A server and whatever it starts, in a process group of its own. */
+/** A server and its child processes, in their own process group. */
 export interface ProcessGroup {
   readonly pid: number
   stop(how: StopHow): Promise<void>
-  /** Returns when it stands still: it neither answers nor ends any more, until it is thawed. */
+  /** Stops all its threads. From then on it neither answers nor ends, until `thaw()`. */
   freeze(): Promise<void>
   thaw(): void
 }
 
-/** The process groups that run at the moment. */
-export interface Ledger {
+/** The process groups that are running. */
+export interface RunningGroups {
   add(pid: number): void
   remove(pid: number): void
 }
 
-/** Returns when the server says that it is ready. The ledger has it for as long as it runs. */
-export async function startGroup(call: ProgramCall, ledger: Ledger): Promise<ProcessGroup> {
+/** Starts a server and returns when it is ready. It is among `groups` as long as it runs. */
+export async function startGroup(call: ProgramCall, groups: RunningGroups): Promise<ProcessGroup> {
   const child = spawn(call.program, call.args, {
     cwd: '/',
     env: { PATH: process.env['PATH'] ?? '', LC_ALL: 'C.UTF-8', ...call.env },
     stdio: ['ignore', 'pipe', 'pipe'],
     detached: true,
   })
-  // Its last process closes the pipes: only then is the group gone.
-  const gone = new Promise<void>((resolve) => child.once('close', () => resolve()))
+  // The pipes are closed by the last process of the group.
+  const ended = new Promise<void>((resolve) => child.once('close', () => resolve()))
   const ready = running(child, call)
   const { pid } = child
-  // Where there is no process id there is an error.
+  // Without a process id there is an error, with which `ready` rejects.
   if (pid === undefined) {
     await ready
     throw new Error(`${call.program} has no process id`)
@@ -58,11 +58,11 @@ export async function startGroup(call: ProgramCall, ledger: Ledger): Promise<Pro
     try {
       process.kill(target, name)
     } catch {
-      // It has ended by itself.
+      // The process has ended.
     }
   }
-  ledger.add(pid)
-  void gone.then(() => ledger.remove(pid))
+  groups.add(pid)
+  void ended.then(() => groups.remove(pid))
   try {
     await ready
   } catch (error) {
@@ -75,26 +75,26 @@ export async function startGroup(call: ProgramCall, ledger: Ledger): Promise<Pro
       signal(-pid, 'SIGCONT')
       if (how === 'graceful') {
         signal(pid, 'SIGTERM')
-        const patience = setTimeout(() => signal(-pid, 'SIGKILL'), LONGEST_GOODBYE_MS)
-        await gone
-        clearTimeout(patience)
+        const timer = setTimeout(() => signal(-pid, 'SIGKILL'), SHUTDOWN_TIMEOUT_MS)
+        await ended
+        clearTimeout(timer)
       } else {
         signal(-pid, 'SIGKILL')
-        await gone
+        await ended
       }
     },
     async freeze() {
       signal(-pid, 'SIGSTOP')
       await eventually(async () => {
         const states = await threadStates(pid)
-        if (states.some((state) => state !== 'T')) throw new Error(`${call.program} does not stand still`)
+        if (states.some((state) => state !== 'T')) throw new Error(`${call.program} has running threads`)
       })
     },
     thaw: () => signal(-pid, 'SIGCONT'),
   }
 }
 
-/** Of every thread of every process in the group: a signal reaches them one after the other. Linux tells. */
+/** The states of all threads of all processes in the group, because a signal reaches them one by one. Linux only. */
 async function threadStates(group: number): Promise<string[]> {
   const pids = (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name))
   const states = pids.map(async (pid) => {
@@ -106,21 +106,21 @@ async function threadStates(group: number): Promise<string[]> {
   return (await Promise.all(states)).flat()
 }
 
-/** State and process group; the name before them may hold anything. It may end while it is being looked at. */
+/** Returns the state and the process group. The name before them may contain any character. The process may have ended. */
 async function statOf(path: string): Promise<[state: string, group: number]> {
   const text = await readFile(path, 'utf8').catch(() => '')
   const [state = 'T', , group = '0'] = text.slice(text.lastIndexOf(')') + 2).split(' ')
   return [text === '' ? 'T' : state, Number(group)]
 }
 
-/** Its log is read to the end, or the server would wait for its reader. */
+/** Waits until it is ready. The log is read to its end, because otherwise the server would block. */
 async function running(child: ChildProcess, { program, ready }: ProgramCall): Promise<void> {
   const { stdout, stderr } = child
   if (stdout === null || stderr === null) throw new Error(`the log of ${program} is not read`)
   const log: string[] = []
   await new Promise<void>((resolve, reject) => {
     const fail = (why: string) => reject(new Error(`${program} ${why}:\n${log.slice(-40).join('\n')}`))
-    const patience = setTimeout(() => fail('did not become ready'), LONGEST_START_MS)
+    const timer = setTimeout(() => fail('did not become ready'), START_TIMEOUT_MS)
     for (const input of [stdout, stderr]) {
       createInterface({ input }).on('line', (line) => {
         if (log.length < 1_000) log.push(line)
@@ -133,23 +133,18 @@ async function running(child: ChildProcess, { program, ready }: ProgramCall): Pr
       if (ready === undefined) resolve()
     })
     void once(child, 'close').then(
-      () => clearTimeout(patience),
-      () => clearTimeout(patience),
+      () => clearTimeout(timer),
+      () => clearTimeout(timer),
     )
-    patience.unref()
+    timer.unref()
   })
 }
 
-/** Ends the groups of the ledger when this process is killed; `release` once there is nothing to end. */
-export function watchOver(directory: string): Ledger & { release(): void } {
-  const script = fileURLToPath(new URL('watch.mjs', import.meta.url))
-  const watch = spawn(process.execPath, [script, directory], {
-    stdio: ['pipe', 'ignore', 'ignore'],
-    detached: true,
-  })
-  watch.unref()
+/** Writes the running groups into a file, from which the watchdog ends them if this process is killed. */
+export function watchGroups(directory: string): RunningGroups & { release(): void } {
+  const watchdog = startWatchdog(directory)
   const groups = new Set<number>()
-  // At once, so that no moment is left in which a server runs and is not in it.
+  // Synchronous, so that there is no moment in which a server runs and is not in the file.
   const write = (): void => {
     if (existsSync(directory)) writeFileSync(join(directory, 'groups'), [...groups, ''].join('\n'))
   }
@@ -162,6 +157,6 @@ export function watchOver(directory: string): Ledger & { release(): void } {
       groups.delete(pid)
       write()
     },
-    release: () => watch.stdin.destroy(),
+    release: () => watchdog.release(),
   }
 }

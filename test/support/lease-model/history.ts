@@ -1,10 +1,9 @@
 /** Lives through a history on the real table, race by race, with the checker looking at everything after each. */
 import { check, type Model } from './check.ts'
 import { type Image, readImage } from './image.ts'
-import { objection } from './objection.ts'
+import { objection, type ModelRow } from './row.ts'
 import type { Operation, Race } from './operations.ts'
 import { prepare, type Report } from './perform.ts'
-import type { ModelRow } from './row.ts'
 import { type World, resetWorld } from './world.ts'
 
 export interface History {

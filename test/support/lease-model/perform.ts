@@ -2,9 +2,8 @@
 import type { Claim, Ended, Lease } from '../../../src/lease/index.ts'
 import type { ClaimRequest } from '../../../src/lease/store.ts'
 import type { Queryable } from '../../../src/postgres/queryable.ts'
-import { objection } from './objection.ts'
+import { objection, type Ending, reasonOf, type RowEvent } from './row.ts'
 import { LEASE_MS, type Operation, type SettleAs } from './operations.ts'
-import { type Ending, reasonOf, type RowEvent } from './row.ts'
 import type { Outcome } from './tables.ts'
 import type { Row, Worker, World } from './world.ts'
 

@@ -1,8 +1,10 @@
-/** Several workers on one table, each with connections of its own, and every lease any of them was ever given. */
 import { ClaimCursor } from '../../../src/lease/claim-cursor.ts'
 import { type Lease, type LeaseStore, openLeaseStore } from '../../../src/lease/index.ts'
 import type { Database } from '../../../src/postgres/database.ts'
+import type { Queryable, Statement } from '../../../src/postgres/queryable.ts'
 import type { Outcome, ModelTable } from './tables.ts'
+
+/** Several workers on one table, each with connections of its own, and every lease any of them was ever given. */
 
 /** One has the mark between owner and token in its name, one a quote. */
 const OWNERS = ['worker-1', 'worker#2', "worker'3"]
@@ -59,4 +61,32 @@ export async function resetWorld({ table, admin, workers, late }: World): Promis
 function newCursor(store: LeaseStore<Row, Outcome>): ClaimCursor<Row> {
   let ticks = 0
   return new ClaimCursor(store, { monotonicNow: () => ticks++ })
+}
+
+/** A piece of the kernel's SQL, and what stands there instead, in the statements with these names. */
+export interface Breakage {
+  readonly statements: RegExp
+  readonly piece: string
+  readonly instead: string
+}
+
+/** A database to which the kernel's statements come with a piece missing. */
+export function breakDatabase(db: Database, breakage: Breakage): Database {
+  return {
+    ...breakQueryable(db, breakage),
+    transaction: async (work, options) =>
+      db.transaction(async (tx) => work(breakQueryable(tx, breakage)), options),
+    close: async () => db.close(),
+  }
+}
+
+function breakQueryable(db: Queryable, breakage: Breakage): Queryable {
+  return { query: async (statement) => db.query(broken(statement, breakage)) }
+}
+
+/** Refuses a statement without the piece: the kernel says it differently now, and the test must follow. */
+function broken(statement: Statement, { statements, piece, instead }: Breakage): Statement {
+  if (statement.name === undefined || !statements.test(statement.name)) return statement
+  if (!statement.text.includes(piece)) throw new Error(`${statement.name} no longer says: ${piece}`)
+  return { ...statement, text: statement.text.replaceAll(piece, instead) }
 }

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { expect, it, onTestFinished } from 'vitest'
 import { startEmbedded } from '../../src/embedded/index.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
-import { processesOn, serversOf } from './servers.ts'
+import { processesOn, serversOf } from './server.ts'
 
 it('a server is one process, whoever is just connecting to it, and none when it has ended', async () => {
   const directory = await temporaryDirectory()

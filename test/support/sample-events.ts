@@ -1,6 +1,6 @@
 import type { EventMap, Events, EventType } from '../../src/worker/events.ts'
 
-/** One event of each type, for the tests of logs and metrics; a type that is forgotten does not compile. */
+/** Emits one event of each type, for the tests of logs and metrics. A missing type does not compile. */
 export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error('no') } = {}): void {
   const of = { worker, table: 'public.emails' }
   const row = { ...of, id: '7', token: 3n }

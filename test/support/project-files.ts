@@ -1,4 +1,23 @@
-import { projectFile } from './snippets.ts'
+import { readFile } from 'node:fs/promises'
+
+/** Reads a file of the project. */
+export async function projectFile(path: string): Promise<string> {
+  return readFile(new URL(`../../${path}`, import.meta.url), 'utf8')
+}
+
+/** The code blocks of one language in a Markdown page. */
+export async function snippets(page: string, language: string): Promise<string[]> {
+  const blocks = (await projectFile(page)).matchAll(/^```(\w+)\n(.*?)^```$/gms)
+  return [...blocks].filter(([, of]) => of === language).map(([, , code = '']) => code.trim())
+}
+
+/** The parts of an example between `// begin` and `// end`, without their indentation. */
+export async function marked(example: string): Promise<string[]> {
+  const regions = (await projectFile(example)).matchAll(/^( *)\/\/ begin\n(.*?)^\1\/\/ end$/gms)
+  return [...regions].map(([, indent = '', code = '']) =>
+    code.replaceAll(new RegExp(`^${indent}`, 'gm'), '').trim(),
+  )
+}
 
 export interface ComposeService {
   readonly command?: readonly string[]
@@ -12,12 +31,12 @@ export interface ComposeService {
   readonly deploy?: { readonly replicas: string }
 }
 
-/** What compose.yaml says, its anchors resolved. */
+/** The services of compose.yaml, with anchors resolved. */
 export async function composeServices(): Promise<Record<string, ComposeService>> {
   const lines = linesOf(await projectFile('compose.yaml'))
   const file = mapping(lines, 0, new Map())
-  if (lines.length > 0) throw new Error(`what is this? ${JSON.stringify(lines[0])}`)
-  // The file is ours; what a test reads of it is checked by the test.
+  if (lines.length > 0) throw new Error(`unexpected line ${JSON.stringify(lines[0])}`)
+  // The file is our own, and the tests check the fields that they read.
   return file['services'] as Record<string, ComposeService>
 }
 
@@ -38,7 +57,7 @@ interface Mapping {
   [key: string]: Node
 }
 
-/** The little of YAML that the file has: nested mappings, lists of words, anchors and merges. Anything else is an error. */
+/** Parses the part of YAML that the file uses: nested mappings, lists of words, anchors and merges. */
 function mapping(lines: Line[], indent: number, anchors: Map<string, Mapping>): Mapping {
   const found: Mapping = {}
   const written = new Set<string>()
@@ -52,8 +71,8 @@ function mapping(lines: Line[], indent: number, anchors: Map<string, Mapping>): 
       for (const [name, value] of Object.entries(merged)) found[name] ??= value
       continue
     }
-    // What came by a merge may be written again.
-    if (written.has(key)) throw new Error(`${key} stands there twice`)
+    // A key that came from a merge may be overridden.
+    if (written.has(key)) throw new Error(`${key} occurs twice`)
     written.add(key)
     found[key] = valueOf(lines, indent, rest, anchors)
   }
@@ -67,7 +86,7 @@ function valueOf(lines: Line[], indent: number, rest: string, anchors: Map<strin
   if (next === undefined || next.indent <= indent) return ''
   if (next.text.startsWith('- ')) return items(lines, next.indent)
   const nested: Mapping = {}
-  // Named before it is read: an anchor inside it may be used by what follows.
+  // Registered before its contents are read, because later lines may refer to it.
   if (rest.startsWith('&')) anchors.set(rest.slice(1), nested)
   return Object.assign(nested, mapping(lines, next.indent, anchors))
 }
