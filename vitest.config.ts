@@ -1,4 +1,7 @@
 import { defineConfig } from 'vitest/config'
+import { SlowestFiles } from './test/support/slowest-files.ts'
+
+const onGitHub = process.env['GITHUB_ACTIONS'] === 'true'
 
 export default defineConfig({
   test: {
@@ -10,5 +13,6 @@ export default defineConfig({
     expect: { poll: { timeout: 60_000, interval: 20 } },
     pool: 'forks',
     maxWorkers: 4,
+    reporters: ['default', ...(onGitHub ? ['github-actions'] : []), new SlowestFiles()],
   },
 })

@@ -10,11 +10,11 @@ const sections = page
   .slice(1)
   .map((section) => ({ code: section.split('\n', 1)[0] ?? '', text: section }))
 
-it('every error code is on the page, and the page has no other, in the same order', () => {
+it('docs/errors.md has a section for every error code, in the same order, and no other section', () => {
   expect(sections.map(({ code }) => code)).toEqual([...ERROR_CODES])
 })
 
-it.each(sections)('$code has a cause and a remedy', ({ text }) => {
+it.each(sections)('the section of $code has a cause and a remedy', ({ text }) => {
   expect(text).toMatch(/^\*\*Cause\.\*\* \S/m)
   expect(text).toMatch(/^\*\*Remedy\.\*\* \S/m)
 })

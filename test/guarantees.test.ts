@@ -5,7 +5,7 @@ const page = await projectFile('docs/guarantees.md')
 const promises = page.split(/^(?=\*\*G\d+\.)/m).filter((part) => part.startsWith('**G'))
 const PROOF = /^- `([^`]+)` “([^”]+)”$/gm
 
-it('the promises are numbered without a gap', () => {
+it('the promises in docs/guarantees.md are numbered without a gap', () => {
   const numbers = promises.map((promise) => Number(/^\*\*G(\d+)/.exec(promise)?.[1]))
   expect(numbers.length).toBeGreaterThan(0)
   expect(numbers).toEqual(numbers.map((_, i) => i + 1))
@@ -16,7 +16,7 @@ it.each(promises.map((promise) => ({ promise, name: promise.slice(2, 60) })))(
   async ({ promise }) => {
     const proofs = [...promise.matchAll(PROOF)]
     expect(proofs.length).toBeGreaterThan(0)
-    // Every line of the list is a proof: one that is written otherwise would not be looked for.
+    // Every item of the list must have the form of a proof. Otherwise it would not be checked.
     const [promised = ''] = promise.split(/^## /m)
     expect(promised.match(/^- /gm)).toHaveLength(proofs.length)
     const missing: string[] = []

@@ -36,7 +36,7 @@ async function rows(): Promise<Row[]> {
   return (await db.query<Row>({ text })).rows
 }
 
-it('the code in the guide is that of the examples, word for word', async () => {
+it('the code in the outbox guide is identical to that of the examples', async () => {
   const files = ['writers', 'publisher', 'outbox', 'operate'].map((name) => `examples/${name}.ts`)
   const regions = (await Promise.all(files.map(marked))).flat()
   expect(regions).toHaveLength(7)
@@ -46,20 +46,20 @@ it('the code in the guide is that of the examples, word for word', async () => {
   ])
 })
 
-it('the shop runs: both or neither, in order, tried again, and booked once', async () => {
+it('the shop example writes order and event atomically, keeps the order, retries, and books each payment once', async () => {
   const { arrivals, booked } = await runShop(url)
   expect(arrivals).toHaveLength(8)
   expect(booked).toBe(300)
   expect((await rows()).map(({ status }) => status)).toEqual(Array.from({ length: 6 }, () => 'PUBLISHED'))
 })
 
-it('the shop does not touch the events of others', async () => {
+it('the shop example does not touch events of other types', async () => {
   await db.query({ text: "insert into leasehold.outbox (event_type, payload) values ('yours', '{}')" })
   await expect(runShop(url)).rejects.toThrow('a database of its own')
   expect(await rows()).toMatchObject([{ event_type: 'yours', status: 'PENDING' }])
 })
 
-it('every library of the guide writes its event', async () => {
+it('every database library in the guide enqueues its event', async () => {
   const pool = new Pool({ connectionString: url, max: 4 })
   const sql = postgres(url, { max: 1 })
   const kysely = new Kysely<object>({
@@ -81,14 +81,14 @@ it('every library of the guide writes its event', async () => {
   expect(await rows()).toHaveLength(6)
 })
 
-it('a schema refuses what it does not know, and many events are one statement', async () => {
+it('a schema refuses an invalid event, and many events are enqueued with one statement', async () => {
   const order = '0197a1c2-7d00-7000-8000-000000000001'
   expect(await writeChecked(db, order, 5)).toMatchObject({ id: '1', written: true })
   await expect(writeChecked(db, 'seven', 5)).rejects.toMatchObject({ code: 'EVENT_INVALID' })
   expect(await writeMany(db, [order, order])).toMatchObject([{ written: true }, { written: true }])
 })
 
-it('the SQL of the guide writes its events', async () => {
+it('the SQL in the guide enqueues its events', async () => {
   await db.query({ text: await projectFile('examples/enqueue.sql') })
   const types = (await rows()).map(({ event_type: type, ordering_key: key }) => [type, key])
   expect(types).toEqual([
@@ -100,7 +100,7 @@ it('the SQL of the guide writes its events', async () => {
   ])
 })
 
-it('a publisher of one’s own answers for each event', async () => {
+it('a custom publisher returns an outcome for each event', async () => {
   await db.query({
     text: `insert into leasehold.outbox (event_type, payload)
       select 'n', jsonb_build_object('status', status) from unnest(array[202, 429, 503, 400]) as status`,
@@ -141,7 +141,7 @@ it('a publisher of one’s own answers for each event', async () => {
   ])
 })
 
-it('an operator’s program counts, replays and unblocks', async () => {
+it('the operator example counts, replays and unblocks events', async () => {
   await db.query({
     text: `insert into leasehold.outbox (event_type, payload, ordering_key)
       values ('order.paid', '{}', null), ('order.paid', '{}', 'order-7'), ('order.shipped', '{}', 'order-7')`,
@@ -173,7 +173,7 @@ it('an operator’s program counts, replays and unblocks', async () => {
   expect((await rows()).map(({ status }) => status)).toEqual(['PENDING', 'DEAD', 'PUBLISHED'])
 })
 
-it('the config of the README declares a relay that is accepted, and dials nobody', async () => {
+it('the configuration in the README declares a valid relay without opening a connection', async () => {
   const directory = new URL('../examples/nats', import.meta.url).pathname
   const { settings } = await loadSettings({
     flags: {},

@@ -25,23 +25,23 @@ async function addEmails(count: number): Promise<void> {
 it.each([
   ['README.md', ['examples/orders.ts', 'examples/webhooks.ts', 'examples/sync.ts']],
   ['docs/worker.md', ['examples/worker.ts']],
-])('the TypeScript in %s is the first of %s, word for word', async (page, examples) => {
+])('the TypeScript in %s is identical to the first part of %s', async (page, examples) => {
   const shown = await Promise.all(examples.map(async (example) => (await marked(example))[0]))
   expect(shown).not.toContain(undefined)
   expect(await snippets(page, 'ts')).toEqual(shown)
 })
 
-it('the config in the README is the one of the example, word for word', async () => {
+it('the configuration in the README is identical to that of the example', async () => {
   expect(await snippets('README.md', 'js')).toEqual([
     (await projectFile('examples/nats/leasehold.config.mjs')).trim(),
   ])
 })
 
-it('the SQL beside the worker is the table of the example, word for word', async () => {
+it('the SQL in docs/worker.md is identical to that of the example', async () => {
   expect(await snippets('docs/worker.md', 'sql')).toEqual([(await projectFile('examples/emails.sql')).trim()])
 })
 
-it('the example runs: two workers send every email once, retry what failed, and give up what cannot be sent', async () => {
+it('in the worker example two workers send every email once, retry failures, and give up on what cannot be sent', async () => {
   await addEmails(100)
   await client.query(`insert into public.emails (recipient) values ('nobody')`)
   const sent: string[] = []
@@ -85,7 +85,7 @@ it('the example runs: two workers send every email once, retry what failed, and 
   ])
 })
 
-it('the kernel example runs: two processes send every email once, and one whose lease ended is fenced off', async () => {
+it('in the kernel example two processes send every email once, and one whose lease has expired is fenced off', async () => {
   await addEmails(12)
   const sent: string[] = []
   const send = async ({ recipient }: { recipient: string }): Promise<void> => {

@@ -28,7 +28,7 @@ function readTable(markdown: string): Entry[] {
     })
 }
 
-/** The titles of a file's tests: the strings that `it`, `describe` and the cases of the conformance suite begin with. */
+/** The titles of a file's tests: the first strings of `it` and `describe`, and the names of conformance cases. */
 function titlesOf(file: string): string {
   const source = readFileSync(`${root}${file}`, 'utf8')
   const titles = [
@@ -56,13 +56,13 @@ const required = existsSync(sharedRequirements)
   ? idsOf(readFileSync(sharedRequirements, 'utf8'))
   : idsOf(conformance)
 
-describe('every requirement is proved or known to be pending', () => {
+describe('every requirement is proved or listed as pending', () => {
   it('docs/conformance.md lists each requirement once', () => {
     expect(required.length).toBeGreaterThan(80)
     expect(entries.map(({ id }) => id).toSorted()).toEqual(required.toSorted())
   })
 
-  it('an id that is not pending is in the title of a test in every file that is named for it', () => {
+  it('every file that docs/conformance.md names for a requirement has its id in a test title', () => {
     const unproved = entries
       .filter(({ isPending }) => !isPending)
       .flatMap(({ id, files }) =>
@@ -73,13 +73,13 @@ describe('every requirement is proved or known to be pending', () => {
     expect(unproved).toEqual([])
   })
 
-  it('an id is pending only as long as no test names it', () => {
+  it('a requirement is pending only as long as no test title has its id', () => {
     const pending = entries.filter(({ isPending }) => isPending).map(({ id }) => id)
     const named = new Set(testFiles().flatMap((file) => titlesOf(file).match(ID) ?? []))
     expect(pending.filter((id) => named.has(id))).toEqual([])
   })
 
-  it('no test names a requirement that does not exist', () => {
+  it('no test title has the id of an unknown requirement', () => {
     const known = new Set(required)
     const unknown = testFiles().flatMap((file) =>
       (titlesOf(file).match(ID) ?? []).filter((id) => !known.has(id)).map((id) => `${id}: ${file}`),

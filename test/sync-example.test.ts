@@ -32,7 +32,7 @@ async function said(process: TestProcess, pattern: RegExp): Promise<number> {
   return Number(pattern.exec(await process.line((line) => pattern.test(line)))?.[1])
 }
 
-it('SYNC-11: the example is killed in the middle, goes on where it was, and brings the sum of the office', async () => {
+it('SYNC-11: the sync example continues where it was killed, and its result is the expected sum', async () => {
   const directory = await emptyDirectory()
   const victim = start(directory)
   await victim.line((line) => doneIn(line) >= CHUNKS / 10)

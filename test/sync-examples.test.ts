@@ -37,7 +37,7 @@ function someBilling(): Billing {
   }
 }
 
-it('the code in the guide is that of the examples, word for word', async () => {
+it('the code in the sync guide is identical to that of the examples', async () => {
   const regions = await marked('examples/sync.ts')
   expect(regions).toHaveLength(4)
   expect(await snippets('docs/sync.md', 'ts')).toEqual(regions)
@@ -50,7 +50,7 @@ it('the code in the guide is that of the examples, word for word', async () => {
   ])
 })
 
-it('the example runs: asked for in a transaction, every invoice is there once, and the job is completed', async () => {
+it('in the sync example a job requested in a transaction completes, with every invoice imported once', async () => {
   const billing = someBilling()
   const { invoices } = billingSync(db, billing)
   const client = new Client({ connectionString: url })
@@ -84,7 +84,7 @@ it('the example runs: asked for in a transaction, every invoice is there once, a
   }
 })
 
-it('an operator’s program cancels a job and takes it up again', async () => {
+it('the operator example cancels a job and resumes it', async () => {
   const { invoices } = billingSync(db, someBilling())
   const { jobId } = await invoices.enqueue(db, { matrixId: 'acme' })
   expect(await cancelAndRetry(db, jobId, 'ada')).toEqual({
@@ -96,7 +96,7 @@ it('an operator’s program cancels a job and takes it up again', async () => {
   expect(await howFar(db, jobId)).toMatchObject({ phase: 'waiting' })
 })
 
-it('the SQL of the guide asks for a job once, and shows how far it is', async () => {
+it('the SQL in the guide requests a job once and shows its progress', async () => {
   const enqueue = { text: await projectFile('examples/enqueue-sync.sql') }
   expect((await db.query(enqueue)).rows).toHaveLength(1)
   expect((await db.query(enqueue)).rows).toEqual([])
@@ -106,7 +106,7 @@ it('the SQL of the guide asks for a job once, and shows how far it is', async ()
   ])
 })
 
-it('the config of the guide declares the two workers of a runner, and dials nobody', async () => {
+it('the configuration in the guide declares the two workers of a runner without opening a connection', async () => {
   vi.stubEnv('DATABASE_URL', 'postgresql://app@127.0.0.1:9/app')
   const workingDirectory = new URL('../examples/sync', import.meta.url).pathname
   const { settings } = await loadSettings({ flags: {}, environment: {}, workingDirectory, terminal: false })

@@ -22,7 +22,7 @@ const PATIENCE = 300_000
 afterAll(async () => db.close())
 
 describe('REC-14: compose.yaml', () => {
-  it('has PostgreSQL and the services of the topology, with the same commands, profiles and replicas', () => {
+  it('compose.yaml has PostgreSQL and the services of the topology, with the same commands, profiles and replicas', () => {
     const { postgres, ...services } = compose
     expect(postgres?.image).toMatch(/^postgres:\d+$/)
     expect(Object.keys(services)).toEqual(SERVICES.map(({ name }) => name))
@@ -35,12 +35,12 @@ describe('REC-14: compose.yaml', () => {
     }
   })
 
-  it('REC-02: has a reconciler of its own by default, and an API that does not reconcile', () => {
+  it('REC-02: compose.yaml has a separate reconciler by default, and an API that does not reconcile', () => {
     expect(chosen([]).map(({ name }) => name)).toEqual(['migrate', 'api', 'reaper', 'reconciler'])
     expect(compose['api']?.environment).not.toHaveProperty('RECONCILER')
   })
 
-  it('migrates once and first; everything else waits for it, is restarted, and says whether it is well', () => {
+  it('migrations run once and first; every other service waits for them, is restarted, and has a health check', () => {
     expect(compose['migrate']).toMatchObject({
       restart: 'no',
       depends_on: { postgres: { condition: 'service_healthy' } },
@@ -56,7 +56,7 @@ describe('REC-14: compose.yaml', () => {
     }
   })
 
-  it('sets only what somebody reads', async () => {
+  it('compose.yaml sets only environment variables that are read', async () => {
     const readme = await projectFile('README.md')
     const own = await Promise.all(
       ['payments', 'server', 'settings'].map(async (name) =>
@@ -71,7 +71,7 @@ describe('REC-14: compose.yaml', () => {
     expect([...names].filter((name) => ![readme, ...own].some((text) => text.includes(name)))).toEqual([])
   })
 
-  it('works where the Dockerfile has put the example, with what the Dockerfile copies', async () => {
+  it('the working directories in compose.yaml exist in the image of the Dockerfile', async () => {
     const dockerfile = await projectFile('Dockerfile')
     const ignored = (await projectFile('.dockerignore')).split('\n')
     const copied = [...dockerfile.matchAll(/^COPY (?!--from)(.+) \S+$/gm)].flatMap(([, files = '']) =>
@@ -88,14 +88,14 @@ describe('REC-14: compose.yaml', () => {
     expect(dockerfile).toContain('/usr/local/bin/leasehold')
   })
 
-  it('names scripts that are there', () => {
+  it('the scripts in compose.yaml exist', () => {
     const scripts = SERVICES.filter(({ command: [program] }) => program === 'node')
     expect(scripts).toHaveLength(2)
     for (const { command } of scripts) expect(existsSync(`${EXAMPLE}/${argumentsOf(command)[0]}`)).toBe(true)
   })
 
   const calls = SERVICES.filter(({ command: [program] }) => program === 'leasehold')
-  it.each(calls)('names a command that is there for $name', async ({ command }) => {
+  it.each(calls)('the command of the service $name exists', async ({ command }) => {
     const [script = '', ...args] = argumentsOf(command)
     const help = spawnNode(script, [...args, '--help'], { cwd: EXAMPLE })
     expect(await help.exited).toEqual({ code: 0, signal: null })
@@ -137,7 +137,7 @@ async function health(http: string): Promise<number | null> {
 }
 
 it(
-  'REC-14: the topology runs as processes: ready, with as many reconcilers as were asked for, and one that dies is replaced',
+  'REC-14: the topology runs as processes with the requested number of reconcilers, and replaces one that dies',
   async () => {
     const { process: running, http } = topology(['all'], {
       DATABASE_URL: database.url,
@@ -183,7 +183,7 @@ it(
 )
 
 it(
-  'without a database it runs on an embedded one, and stops it',
+  'without a database URL the topology starts an embedded server, and stops it at the end',
   async () => {
     const directory = await temporaryDirectory()
     onTestFinished(async () => {
@@ -206,6 +206,6 @@ it(
   PATIENCE,
 )
 
-it('the health check fails where nobody answers', async () => {
+it('the health check fails if nothing answers', async () => {
   expect(await health('http://127.0.0.1:9')).toBe(1)
 })

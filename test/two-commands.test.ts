@@ -23,7 +23,7 @@ interface Running {
 async function emptyDirectory(): Promise<string> {
   const directory = await temporaryDirectory()
   onTestFinished(async () => {
-    // Only after a failure: a test that passes has none left.
+    // Only a failed test leaves a server running.
     for (const pid of await serversOf(directory)) process.kill(pid, 'SIGKILL')
     await removeDirectory(directory)
   })
@@ -31,7 +31,7 @@ async function emptyDirectory(): Promise<string> {
 }
 
 function leasehold(directory: string, args: readonly string[], environment: Record<string, string> = {}) {
-  // What the developer has set must not reach the process; an empty variable is not set.
+  // The developer's own settings must not reach the process. An empty variable counts as not set.
   const env = { DATABASE_URL: '', LEASEHOLD_PORT: '', ...environment }
   return spawnNode('dist/cli/main.js', args, { cwd: directory, env })
 }
@@ -87,7 +87,7 @@ async function openSocket(http: string, text: string): Promise<Socket> {
   return socket
 }
 
-it('the first run says where to look and answers there; the second finds the data of the first', async () => {
+it('the first run prints its address and answers there; the second run finds the data of the first', async () => {
   const directory = await emptyDirectory()
   const first = await up(directory)
   expect(first.process.output().stdout).toContain(`${join(directory, '.leasehold')} (created now)`)
@@ -104,7 +104,7 @@ it('the first run says where to look and answers there; the second finds the dat
   expect(await serversOf(directory)).toEqual([])
 })
 
-it('after kill -9 a new run takes over the server that was left, with its data', async () => {
+it('after kill -9 a new run takes over the running server with its data', async () => {
   const directory = await emptyDirectory()
   const first = await up(directory)
   await query(first.databaseUrl, `create table orders as select 42 as id`)
@@ -120,16 +120,19 @@ it('after kill -9 a new run takes over the server that was left, with its data',
   expect(await serversOf(directory)).toEqual([])
 })
 
-it.each(['SIGINT', 'SIGTERM', 'SIGHUP'] as const)('%s ends everything, with exit code 0', async (signal) => {
-  const directory = await emptyDirectory()
-  const { process, http } = await up(directory)
-  expect(await serversOf(directory)).toHaveLength(1)
-  expect(await process.kill(signal)).toEqual({ code: 0, signal: null })
-  expect(await serversOf(directory)).toEqual([])
-  await expect(fetch(`${http}/livez`)).rejects.toThrow('fetch failed')
-})
+it.each(['SIGINT', 'SIGTERM', 'SIGHUP'] as const)(
+  '%s ends all processes, with exit code 0',
+  async (signal) => {
+    const directory = await emptyDirectory()
+    const { process, http } = await up(directory)
+    expect(await serversOf(directory)).toHaveLength(1)
+    expect(await process.kill(signal)).toEqual({ code: 0, signal: null })
+    expect(await serversOf(directory)).toEqual([])
+    await expect(fetch(`${http}/livez`)).rejects.toThrow('fetch failed')
+  },
+)
 
-it('a signal while the server is still being made leaves nothing running, and the next run works', async () => {
+it('a signal during initdb leaves no process running, and the next run works', async () => {
   const directory = await emptyDirectory()
   const process = leasehold(directory, ['up', '--port', '0'])
   await vi.waitFor(() => expect(process.output().stderr).toContain('initialising'), { timeout: 60_000 })
@@ -140,7 +143,7 @@ it('a signal while the server is still being made leaves nothing running, and th
   expect(await next.process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
 })
 
-it('a second signal exits at once, and does not leave the server behind', async () => {
+it('a second signal exits at once, and the server is stopped', async () => {
   const directory = await emptyDirectory()
   const { process, http } = await up(directory)
   const unfinished = await openSocket(http, 'GET / HTTP/1.1\r\n')
@@ -156,7 +159,7 @@ it('a second signal exits at once, and does not leave the server behind', async 
   await vi.waitFor(async () => expect(await serversOf(directory)).toEqual([]), { timeout: 30_000 })
 })
 
-it('an error that nobody caught is shown with its stack, and still ends everything', async () => {
+it('an uncaught error is printed with its stack, and all processes are ended', async () => {
   const directory = await emptyDirectory()
   const fault = 'process.once("SIGUSR2", () => { throw new Error("surprise") })'
   const options = {
@@ -181,7 +184,7 @@ it('a signal ends the wait for a database that does not answer', async () => {
   expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
 })
 
-it('DATABASE_URL wins: no embedded server, no directory, and its password is not shown', async () => {
+it('with DATABASE_URL no embedded server is started, no directory is created, and the password is not printed', async () => {
   const directory = await emptyDirectory()
   const url = new URL(database.url)
   const { process, http, databaseUrl } = await up(directory, ['--port', '0'], { DATABASE_URL: url.href })
@@ -193,7 +196,7 @@ it('DATABASE_URL wins: no embedded server, no directory, and its password is not
   expect(stdout + stderr).not.toContain(`:${url.password}@`)
 })
 
-it('a database that goes away does not end the process: /readyz says so until it is back', async () => {
+it('an unavailable database does not end the process, and /readyz fails until it is back', async () => {
   const proxy = await startProxy(database.url)
   onTestFinished(async () => proxy.close())
   const { process, http } = await up(await emptyDirectory(), ['--port', '0'], { DATABASE_URL: proxy.url })
@@ -207,7 +210,7 @@ it('a database that goes away does not end the process: /readyz says so until it
   expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
 })
 
-it('a database that does not answer at start is an error that names it, without its password', async () => {
+it('a database that does not answer at the start is an error that names it without its password', async () => {
   const proxy = await startProxy('postgresql://someone:s3cret@127.0.0.1:1/app')
   await proxy.close()
   const args = ['up', '--port', '0', '--database-wait-ms', '0']
@@ -217,7 +220,7 @@ it('a database that does not answer at start is an error that names it, without 
   expect(error).not.toContain('s3cret')
 })
 
-it('bad settings are refused all at once, before anything is started', async () => {
+it('all invalid settings are refused together, before anything is started', async () => {
   const directory = await emptyDirectory()
   await writeFile(join(directory, 'leasehold.config.mjs'), 'export default { prot: 7400 }')
   const process = leasehold(directory, ['up', '--lease-ms', '0'], { LEASEHOLD_HOST: '0.0.0.0' })
@@ -230,7 +233,7 @@ it('bad settings are refused all at once, before anything is started', async () 
   expect(existsSync(join(directory, '.leasehold'))).toBe(false)
 })
 
-it('a given port that is taken is an error, and nothing is left running', async () => {
+it('a requested port that is in use is an error, and no process remains', async () => {
   const directory = await emptyDirectory()
   const port = await takePort(0)
   const { code, error } = await failed(leasehold(directory, ['up', '--port', String(port)]))
@@ -239,7 +242,7 @@ it('a given port that is taken is an error, and nothing is left running', async 
   expect(await serversOf(directory)).toEqual([])
 })
 
-it('when the default port is taken a free one is chosen, and said', async () => {
+it('if the default port is in use, a free one is chosen and printed', async () => {
   // Taken by this test or, as well, by something else on the machine.
   await takePort(7400).catch(() => undefined)
   const { process, http } = await up(await emptyDirectory(), [], { DATABASE_URL: database.url })
@@ -248,7 +251,7 @@ it('when the default port is taken a free one is chosen, and said', async () => 
   expect(await process.kill('SIGINT')).toEqual({ code: 0, signal: null })
 })
 
-it('migrate brings a given database up to date, and the second time finds nothing to do', async () => {
+it('`migrate` brings a database up to date, and the second call has nothing to do', async () => {
   const directory = await emptyDirectory()
   const args = ['migrate', '--schema', 'elsewhere']
   const first = leasehold(directory, args, { DATABASE_URL: database.url })
@@ -261,7 +264,7 @@ it('migrate brings a given database up to date, and the second time finds nothin
   expect(await second.exited).toEqual({ code: 0, signal: null })
 })
 
-it('migrate finds the embedded server that runs in the directory, and without one says what to do', async () => {
+it('`migrate` uses the embedded server that runs in the directory, and without one prints what to do', async () => {
   const directory = await emptyDirectory()
   const running = await up(directory)
   const migrate = leasehold(directory, ['migrate'])
@@ -275,7 +278,7 @@ it('migrate finds the embedded server that runs in the directory, and without on
 })
 
 it.each([[['nonsense']], [['up', '--nonsense']], [['up', 'nonsense']], [['up', '--port']], [[]]])(
-  'a wrong call exits with 2: %j',
+  'the invalid command line %j exits with 2',
   async (args) => {
     const { code, error } = await failed(leasehold(await emptyDirectory(), args))
     expect(code).toBe(2)
@@ -283,7 +286,7 @@ it.each([[['nonsense']], [['up', '--nonsense']], [['up', 'nonsense']], [['up', '
   },
 )
 
-it('--version prints the version of the package, and --help the commands', async () => {
+it('--version prints the version of the package, and --help prints the commands', async () => {
   const directory = await emptyDirectory()
   const text = await readFile(new URL('../package.json', import.meta.url), 'utf8')
   const version = leasehold(directory, ['--version'])

@@ -41,7 +41,7 @@ async function deliveries(): Promise<unknown[]> {
   return (await db.query({ text })).rows
 }
 
-it('the code in the guide is that of the examples, word for word', async () => {
+it('the code in the webhooks guide is identical to that of the examples', async () => {
   const files = ['examples/webhooks.ts', 'examples/operate-webhooks.ts']
   const regions = (await Promise.all(files.map(marked))).flat()
   expect(regions).toHaveLength(6)
@@ -55,7 +55,7 @@ it('the code in the guide is that of the examples, word for word', async () => {
   ])
 })
 
-it('the example runs: both or neither, tried again, recognised, and signed with both secrets', async () => {
+it('the webhook example sends atomically, retries, lets the receiver detect duplicates, and signs with both secrets', async () => {
   const { arrivals, booked } = await runWebhooks(url)
   expect(arrivals.map(({ status }) => status)).toEqual([500, 204, 400, 400, 204, 204])
   expect(booked).toHaveLength(3)
@@ -66,12 +66,12 @@ it('the example runs: both or neither, tried again, recognised, and signed with 
   ])
 })
 
-it('the example does not touch the endpoints of others', async () => {
+it('the webhook example does not touch other endpoints', async () => {
   await addEndpoint(db, SECRET_KEY, ACME.url, ACME.by)
   await expect(runWebhooks(url)).rejects.toThrow('a database of its own')
 })
 
-it('the SQL of the guide sends its events to those who want them', async () => {
+it('the SQL in the guide sends its events to the subscribed endpoints', async () => {
   await addEndpoint(db, SECRET_KEY, ACME.url, ACME.by)
   await db.query({ text: await projectFile('examples/send-webhook.sql') })
   expect(await deliveries()).toEqual([
@@ -79,7 +79,7 @@ it('the SQL of the guide sends its events to those who want them', async () => {
   ])
 })
 
-it('the config of the guide declares a relay into the webhooks and a dispatcher, and dials nobody', async () => {
+it('the configuration in the guide declares a relay to webhooks and a dispatcher without opening a connection', async () => {
   vi.stubEnv('DATABASE_URL', 'postgresql://app@127.0.0.1:9/app')
   const directory = new URL('../examples/webhooks', import.meta.url).pathname
   const { settings } = await loadSettings({
@@ -91,7 +91,7 @@ it('the config of the guide declares a relay into the webhooks and a dispatcher,
   expect(settings.workers.map(({ name }) => name)).toEqual(['outbox', 'webhooks'])
 })
 
-it('the receiver of the guide accepts what was signed with its secret, and nothing else', async () => {
+it('the receiver in the guide accepts only requests that were signed with its secret', async () => {
   const port = await freePort()
   const secret = newSecret('v1')
   const receiver = spawnNode('examples/receiver.mjs', [], { env: { SECRET: secret, PORT: String(port) } })
@@ -112,7 +112,7 @@ it('the receiver of the guide accepts what was signed with its secret, and nothi
   await receiver.kill()
 })
 
-it('an operator’s program brings back what has failed, and gives up what is pending', async () => {
+it('the operator example replays failed deliveries and cancels pending ones', async () => {
   const { endpoint } = await addEndpoint(db, SECRET_KEY, ACME.url, ACME.by)
   await db.query({
     text: `insert into leasehold.webhook_outbox (endpoint_id, event_type, body)

@@ -5,7 +5,7 @@ import { useDatabase } from './database.ts'
 
 const database = useDatabase()
 
-it('a test file has a database of its own on a real PostgreSQL', async () => {
+it('every test file has its own database on a real PostgreSQL', async () => {
   const client = new Client({ connectionString: database.url })
   await client.connect()
   const { rows } = await client.query<{ name: string }>('select current_database() as name')

@@ -5,7 +5,7 @@ import { useProcesses } from './processes.ts'
 const { spawnNode } = useProcesses()
 const ECHO = 'test/fixtures/echo.mjs'
 
-it('a line is found whether it was written before or after it is asked for', async () => {
+it('line() finds a line that was written before or after the call', async () => {
   const echo = spawnNode(ECHO, ['hello'])
   expect(await echo.line((line) => line === 'hello')).toBe('hello')
   expect(await echo.line((line) => line === 'hello')).toBe('hello')
@@ -14,7 +14,7 @@ it('a line is found whether it was written before or after it is asked for', asy
   expect(await echo.kill('SIGKILL')).toEqual({ code: null, signal: 'SIGKILL' })
 })
 
-it('waiting for a line of a process that ends instead shows what it wrote', async () => {
+it('line() rejects with the output of the process if the process ends without the line', async () => {
   const echo = spawnNode(ECHO, ['only this'])
   const waiting = echo.line((line) => line === 'never')
   await echo.line((line) => line === 'only this')

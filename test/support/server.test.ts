@@ -6,13 +6,13 @@ import { startEmbedded } from '../../src/embedded/index.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
 import { processesOn, serversOf } from './server.ts'
 
-it('a server is one process, whoever is just connecting to it, and none when it has ended', async () => {
+it('serversOf() returns one process per running server, even while a client is connecting', async () => {
   const directory = await temporaryDirectory()
   onTestFinished(async () => removeDirectory(directory))
   const server = await startEmbedded({ directory: join(directory, '.leasehold'), settings: { fsync: 'off' } })
   onTestFinished(async () => server.stop())
   const [postmaster] = await serversOf(directory)
-  // Who never says who it is leaves its backend with the command line of the server.
+  // A client that never sends its name leaves its backend with the command line of the server.
   const silent = connect(server.port, '127.0.0.1')
   onTestFinished(() => void silent.destroy())
   await once(silent, 'connect')

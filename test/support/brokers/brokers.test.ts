@@ -23,15 +23,18 @@ describe.each([
 ] as const)('%s', (_name, use) => {
   const broker = use()
 
-  it.each(['graceful', 'kill'] as const)('comes back on its port after a %s end', async (how) => {
-    expect(await answers(broker)).toBe(true)
-    await broker.stop(how)
-    expect(await answers(broker)).toBe(false)
-    await broker.start()
-    expect(await answers(broker)).toBe(true)
-  })
+  it.each(['graceful', 'kill'] as const)(
+    'a broker can be restarted on its port after a %s stop',
+    async (how) => {
+      expect(await answers(broker)).toBe(true)
+      await broker.stop(how)
+      expect(await answers(broker)).toBe(false)
+      await broker.start()
+      expect(await answers(broker)).toBe(true)
+    },
+  )
 
-  it('restarts while it is frozen', async () => {
+  it('a broker can be restarted while it is frozen', async () => {
     await broker.freeze()
     await broker.restart('graceful')
     expect(await answers(broker)).toBe(true)
