@@ -4,7 +4,8 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { connect, createServer, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { Client } from 'pg'
-import { expect, it, onTestFinished, vi } from 'vitest'
+import { afterAll, beforeAll, expect, it, onTestFinished, vi } from 'vitest'
+import { startEmbedded } from '../src/embedded/index.ts'
 import { useDatabase } from './support/database.ts'
 import { removeDirectory, temporaryDirectory } from './support/directory.ts'
 import { type TestProcess, useProcesses } from './support/processes.ts'
@@ -20,14 +21,32 @@ interface Running {
   readonly databaseUrl: string
 }
 
+/** The working directory of tests that do not need an empty one: it has a data directory already, made without fsync. */
+let home = ''
+beforeAll(async () => {
+  home = await temporaryDirectory()
+  const server = await startEmbedded({ directory: join(home, '.leasehold'), settings: { fsync: 'off' } })
+  await server.stop()
+})
+afterAll(async () => removeDirectory(home))
+
+function initialisedDirectory(): string {
+  onTestFinished(async () => killServers(home))
+  return home
+}
+
 async function emptyDirectory(): Promise<string> {
   const directory = await temporaryDirectory()
   onTestFinished(async () => {
-    // Only a failed test leaves a server running.
-    for (const pid of await serversOf(directory)) process.kill(pid, 'SIGKILL')
+    await killServers(directory)
     await removeDirectory(directory)
   })
   return directory
+}
+
+/** Only a failed test leaves a server running. */
+async function killServers(directory: string): Promise<void> {
+  for (const pid of await serversOf(directory)) process.kill(pid, 'SIGKILL')
 }
 
 function leasehold(directory: string, args: readonly string[], environment: Record<string, string> = {}) {
@@ -105,7 +124,7 @@ it('the first run prints its address and answers there; the second run finds the
 })
 
 it('after kill -9 a new run takes over the running server with its data', async () => {
-  const directory = await emptyDirectory()
+  const directory = initialisedDirectory()
   const first = await up(directory)
   await query(first.databaseUrl, `create table orders as select 42 as id`)
   const postmaster = await postmasterOf(directory)
@@ -123,7 +142,7 @@ it('after kill -9 a new run takes over the running server with its data', async 
 it.each(['SIGINT', 'SIGTERM', 'SIGHUP'] as const)(
   '%s ends all processes, with exit code 0',
   async (signal) => {
-    const directory = await emptyDirectory()
+    const directory = initialisedDirectory()
     const { process, http } = await up(directory)
     expect(await serversOf(directory)).toHaveLength(1)
     expect(await process.kill(signal)).toEqual({ code: 0, signal: null })
@@ -144,7 +163,7 @@ it('a signal during initdb leaves no process running, and the next run works', a
 })
 
 it('a second signal exits at once, and the server is stopped', async () => {
-  const directory = await emptyDirectory()
+  const directory = initialisedDirectory()
   const { process, http } = await up(directory)
   const unfinished = await openSocket(http, 'GET / HTTP/1.1\r\n')
   onTestFinished(() => void unfinished.destroy())
@@ -160,7 +179,7 @@ it('a second signal exits at once, and the server is stopped', async () => {
 })
 
 it('an uncaught error is printed with its stack, and all processes are ended', async () => {
-  const directory = await emptyDirectory()
+  const directory = initialisedDirectory()
   const fault = 'process.once("SIGUSR2", () => { throw new Error("surprise") })'
   const options = {
     cwd: directory,
@@ -234,7 +253,7 @@ it('all invalid settings are refused together, before anything is started', asyn
 })
 
 it('a requested port that is in use is an error, and no process remains', async () => {
-  const directory = await emptyDirectory()
+  const directory = initialisedDirectory()
   const port = await takePort(0)
   const { code, error } = await failed(leasehold(directory, ['up', '--port', String(port)]))
   expect(code).toBe(1)
@@ -265,7 +284,7 @@ it('`migrate` brings a database up to date, and the second call has nothing to d
 })
 
 it('`migrate` uses the embedded server that runs in the directory, and without one prints what to do', async () => {
-  const directory = await emptyDirectory()
+  const directory = initialisedDirectory()
   const running = await up(directory)
   const migrate = leasehold(directory, ['migrate'])
   expect(await migrate.line(() => true)).toContain('Nothing to apply.')

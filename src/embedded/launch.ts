@@ -130,7 +130,7 @@ export async function choosePort(portFile: string): Promise<number> {
   return ((isPort ? await portIfFree(lastPort) : undefined) ?? (await portIfFree(0))) || noFreePort()
 }
 
-export async function rememberPort(port: number, portFile: string): Promise<void> {
+async function rememberPort(port: number, portFile: string): Promise<void> {
   await writeFile(portFile, `${port}\n`)
 }
 

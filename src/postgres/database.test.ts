@@ -159,7 +159,7 @@ describe('close', () => {
   })
 
   it('close() ends whatever still runs after queryTimeoutMs, and it rejects', async () => {
-    const db = open({ maxConnections: 1, queryTimeoutMs: 100, connectTimeoutMs: 60_000 })
+    const db = open({ maxConnections: 1, queryTimeoutMs: 1_000, connectTimeoutMs: 60_000 })
     const stuck = db.transaction(async (tx) => {
       await tx.query({ text: 'select 1' })
       await closing

@@ -58,20 +58,20 @@ describe('a terminated backend', () => {
 describe('a statement that takes too long', () => {
   it('a statement that exceeds its timeout rejects, emits an event, and its connection is destroyed', async () => {
     const events: DatabaseEvent[] = []
-    const db = open({ maxConnections: 1, queryTimeoutMs: 200, onEvent: (event) => events.push(event) })
+    const db = open({ maxConnections: 1, queryTimeoutMs: 1_000, onEvent: (event) => events.push(event) })
     const before = await backendOf(db)
     await expect(db.query({ text: 'select pg_sleep(60)' })).rejects.toMatchObject({
       code: 'QUERY_TIMEOUT',
-      message: expect.stringContaining('queryTimeoutMs = 200 ms'),
+      message: expect.stringContaining('queryTimeoutMs = 1000 ms'),
     })
-    expect(events).toEqual([{ type: 'queryTimedOut', text: 'select pg_sleep(60)', timeoutMs: 200 }])
+    expect(events).toEqual([{ type: 'queryTimedOut', text: 'select pg_sleep(60)', timeoutMs: 1_000 }])
     expect(await backendOf(db)).not.toBe(before)
   })
 
-  it('a pool of 2 is still usable after 50 statements have timed out', async () => {
-    const db = open({ maxConnections: 2, queryTimeoutMs: 100 })
+  it('a pool of 2 is still usable after 20 statements have timed out', async () => {
+    const db = open({ maxConnections: 2, queryTimeoutMs: 500, connectTimeoutMs: 60_000 })
     const outcomes = await Promise.allSettled(
-      Array.from({ length: 50 }, async () => db.query({ text: 'select pg_sleep(60)' })),
+      Array.from({ length: 20 }, async () => db.query({ text: 'select pg_sleep(60)' })),
     )
     expect(outcomes.map((outcome) => outcome.status === 'rejected' && outcome.reason.code)).toEqual(
       outcomes.map(() => 'QUERY_TIMEOUT'),
@@ -80,11 +80,11 @@ describe('a statement that takes too long', () => {
   })
 
   it('an answer that arrived while a handler blocked the event loop is not a timeout', async () => {
-    const db = open({ queryTimeoutMs: 100 })
+    const db = open({ queryTimeoutMs: 1_000 })
     await backendOf(db)
     const answer = backendOf(db)
     await new Promise((resolve) => setImmediate(resolve))
-    const until = performance.now() + 300
+    const until = performance.now() + 1_200
     while (performance.now() < until);
     expect(await answer).toBeTypeOf('number')
   })
@@ -157,7 +157,7 @@ describe('a database that cannot be reached', () => {
 
   it('in a network that drops every packet, statements, transactions and new connections end within their timeouts', async () => {
     const proxy = await openProxy()
-    const db = open({ url: proxy.url, maxConnections: 2, connectTimeoutMs: 300, queryTimeoutMs: 300 })
+    const db = open({ url: proxy.url, maxConnections: 2, connectTimeoutMs: 1_000, queryTimeoutMs: 1_000 })
     await Promise.all([backendOf(db), backendOf(db)])
     proxy.swallow(true)
     await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({ code: 'QUERY_TIMEOUT' })

@@ -111,7 +111,7 @@ it('every statement after a lost connection rejects, and the connection is not r
 
 it('a COMMIT without an answer rejects with an error that calls the outcome unknown', async () => {
   const proxy = await startProxy(database.url)
-  const slow = openDatabase({ url: proxy.url, queryTimeoutMs: 300 })
+  const slow = openDatabase({ url: proxy.url, queryTimeoutMs: 1_000 })
   const outcome = slow.transaction(async (tx) => {
     await mark(tx, 6)
     proxy.swallow(true)
@@ -150,7 +150,7 @@ it('a statement that times out ends its transaction and destroys the connection'
       await tx.query({ text: 'select pg_sleep(60)' }).catch(() => undefined)
       await mark(tx, 9)
     },
-    { queryTimeoutMs: 100 },
+    { queryTimeoutMs: 1_000 },
   )
   await expect(outcome).rejects.toMatchObject({ code: 'QUERY_TIMEOUT' })
   expect(await marked(8)).toBe(false)

@@ -232,7 +232,7 @@ export function useRabbit(): TestRabbit {
 const ALSO_IN = ['/usr/local/sbin', '/usr/sbin', '/sbin']
 
 /** Returns the path of the program, or `undefined` if it is not installed. */
-export async function findProgram(name: string): Promise<string | undefined> {
+async function findProgram(name: string): Promise<string | undefined> {
   for (const directory of [...(process.env['PATH'] ?? '').split(delimiter), ...ALSO_IN]) {
     const candidate = join(directory, name)
     const found = await access(candidate, constants.X_OK).then(
@@ -245,7 +245,7 @@ export async function findProgram(name: string): Promise<string | undefined> {
 }
 
 /** Debian's rabbitmq-server is a wrapper that changes the account and drops the environment. Returns what it wraps. */
-export async function unwrapped(program: string): Promise<string> {
+async function unwrapped(program: string): Promise<string> {
   const real = await realpath(program)
   return basename(real) === 'rabbitmq-script-wrapper' ? join(dirname(real), 'rabbitmq-server') : program
 }

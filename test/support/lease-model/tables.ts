@@ -26,17 +26,17 @@ export interface ModelTable {
 }
 
 /** How long a row waits after its second expiry: until it arrives. */
-export const BACKOFF_MS = 3_600_000
+const BACKOFF_MS = 3_600_000
 
 export function rulesOf({ declaration: { onExpiry, attempts } }: ModelTable): Rules {
   return { onExpiry, countsExpiries: attempts?.expiries !== undefined }
 }
 
-export function availability(row: ModelRow): Expected {
+function availability(row: ModelRow): Expected {
   return { moment: row.waiting ? 'future' : 'past' }
 }
 
-export function leaseEnd({ lease }: ModelRow): Expected {
+function leaseEnd({ lease }: ModelRow): Expected {
   if (lease === undefined) return null
   return lease.alive ? { atLeast: lease.untilAtLeast } : { moment: 'past' }
 }
