@@ -1,25 +1,14 @@
-/** examples/sync as its README says: from a checkout, on a database of its own, killed and started again. */
-import { expect, it, onTestFinished } from 'vitest'
-import { removeDirectory, temporaryDirectory } from './support/directory.ts'
+/** examples/sync as in its README: from a checkout, with its own database, killed and restarted. */
+import { expect, it } from 'vitest'
 import { type TestProcess, useProcesses } from './support/processes.ts'
-import { serversOf } from './support/server.ts'
+import { emptyDirectory, serversOf } from './support/server.ts'
 
 const { spawnNode } = useProcesses()
 const CHUNKS = 210
 const BAR = /^[█░]{32} (?<done>\d+) of (?<total>\d+)(?: or more)? chunks, (?<rows>\d+) rows, \d+ in flight/
 
-async function emptyDirectory(): Promise<string> {
-  const directory = await temporaryDirectory()
-  onTestFinished(async () => {
-    // Only after a failure: a test that passes has none left.
-    for (const pid of await serversOf(directory)) process.kill(pid, 'SIGKILL')
-    await removeDirectory(directory)
-  })
-  return directory
-}
-
 function start(directory: string, ...args: readonly string[]): TestProcess {
-  // An empty variable is not set.
+  // An empty variable counts as not set.
   const env = { DATABASE_URL: '', CALLS_PER_SECOND: '60' }
   return spawnNode('examples/sync/sync.mjs', args, { cwd: directory, env })
 }
@@ -43,18 +32,18 @@ it('SYNC-11: the sync example continues where it was killed, and its result is t
   expect(before).toBeGreaterThanOrEqual(CHUNKS / 10)
   expect(before).toBeLessThan(CHUNKS)
   expect(await heir.exited, heir.output().stderr).toEqual({ code: 0, signal: null })
-  // None of those that were done, and each of the others once.
+  // Completed chunks are not fetched, and each of the others is fetched once.
   expect(await said(heir, /asked for (\d+) chunks/)).toBe(CHUNKS - before)
   const people = /; (\d+) people in the table, (\d+) at the office/.exec(heir.output().stdout)
   expect(people?.[1]).toBe(people?.[2])
   expect(Number(people?.[1])).toBeGreaterThan(1_000_000)
 
-  // Everything is there: a new job has nothing to fetch.
+  // Everything has been imported, so a new job has nothing to fetch.
   const idle = start(directory)
   expect(await idle.exited, idle.output().stderr).toEqual({ code: 0, signal: null })
   expect(await said(idle, /asked for (\d+) chunks/)).toBe(0)
 
-  // Asked to stop, it takes its leave, and says how far it came.
+  // On SIGINT it stops in order and prints its progress.
   const forced = start(directory, '--force')
   await forced.line((line) => doneIn(line) >= CHUNKS / 10 && doneIn(line) < CHUNKS)
   expect(await forced.kill('SIGINT')).toEqual({ code: 0, signal: null })

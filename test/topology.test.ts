@@ -8,10 +8,9 @@ import { argumentsOf, chosen, SERVICES } from '../scripts/topology.mjs'
 import { openDatabase } from '../src/postgres/index.ts'
 import { composeServices, projectFile } from './support/project-files.ts'
 import { useDatabase } from './support/database.ts'
-import { removeDirectory, temporaryDirectory } from './support/directory.ts'
 import { addRequests, EXAMPLE, openRequests, statuses } from './support/payment-example.ts'
 import { type TestProcess, useProcesses } from './support/processes.ts'
-import { serversOf } from './support/server.ts'
+import { emptyDirectory, serversOf } from './support/server.ts'
 
 const { spawnNode } = useProcesses()
 const database = useDatabase()
@@ -154,7 +153,7 @@ it(
 
     await addRequests(db, 300)
     const line = await running.line((text) => text.startsWith('reconciler-2 | started as process'))
-    // One of this test's own children's children, by the number it was started with.
+    // The process id that the topology, a child of this test, printed for its own child.
     process.kill(Number(line.split(' ').at(-1)), 'SIGKILL')
     await running.line((text) => text === 'reconciler-2 | ended with SIGKILL, and is started again')
     const api = await http('api-1')
@@ -185,11 +184,7 @@ it(
 it(
   'without a database URL the topology starts an embedded server, and stops it at the end',
   async () => {
-    const directory = await temporaryDirectory()
-    onTestFinished(async () => {
-      for (const pid of await serversOf(directory)) process.kill(pid, 'SIGKILL')
-      await removeDirectory(directory)
-    })
+    const directory = await emptyDirectory()
     const { process: running, http } = topology([], { DATABASE_URL: '', RECONCILERS: '1' }, directory)
     const api = await http('api-1')
     const made = await fetch(`${api}/payment-requests`, {

@@ -10,7 +10,7 @@ import { useDatabase } from './support/database.ts'
 import { removeDirectory, temporaryDirectory } from './support/directory.ts'
 import { type TestProcess, useProcesses } from './support/processes.ts'
 import { startProxy } from './support/proxy.ts'
-import { serversOf } from './support/server.ts'
+import { emptyDirectory, killServers, serversOf } from './support/server.ts'
 
 const { spawnNode } = useProcesses()
 const database = useDatabase()
@@ -33,20 +33,6 @@ afterAll(async () => removeDirectory(home))
 function initialisedDirectory(): string {
   onTestFinished(async () => killServers(home))
   return home
-}
-
-async function emptyDirectory(): Promise<string> {
-  const directory = await temporaryDirectory()
-  onTestFinished(async () => {
-    await killServers(directory)
-    await removeDirectory(directory)
-  })
-  return directory
-}
-
-/** Only a failed test leaves a server running. */
-async function killServers(directory: string): Promise<void> {
-  for (const pid of await serversOf(directory)) process.kill(pid, 'SIGKILL')
 }
 
 function leasehold(directory: string, args: readonly string[], environment: Record<string, string> = {}) {

@@ -144,7 +144,7 @@ export class Session implements Queryable {
         .trim(),
       {
         remedy:
-          'Its connection was closed. Look for what it waited on (locks, a slow network), or raise queryTimeoutMs.',
+          'Its connection was closed. Find out what it waited for (locks, a slow network), or raise queryTimeoutMs.',
       },
     )
     // Otherwise the server would continue the statement, with its locks, until it next writes to the closed socket.

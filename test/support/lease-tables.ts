@@ -1,4 +1,4 @@
-/** Tables as different as users' tables are; the conformance suite and the kernel's tests run over them. */
+/** Lease tables of different kinds, for the conformance suite and the tests of the kernel. */
 import { leaseTable, rowId, type LeaseTable } from '../../src/lease/index.ts'
 import type { Database } from '../../src/postgres/database.ts'
 import type { LeaseSubject } from '../../src/testing/index.ts'
@@ -9,12 +9,12 @@ export interface Specimen {
   readonly table: LeaseTable
   readonly bucket?: number
   readonly groups?: readonly string[]
-  /** Inserts $1 rows and returns their keys, in the order in which they are due. */
+  /** Inserts $1 rows and returns their keys in claim order. */
   readonly insert: string
   readonly final: LeaseSubject['final']
 }
 
-/** Like an outbox: the claim empties `available_at`, so that one partial index knows what is pending. */
+/** Like an outbox: a claim sets `available_at` to null, so that one partial index has all pending rows. */
 export const events: Specimen = {
   name: 'bigint id, reaped',
   ddl: `
@@ -150,7 +150,7 @@ export const tasks: Specimen = {
   final: { outcome: 'finished' },
 }
 
-/** Names that only quoting makes possible. */
+/** Names that must be quoted. */
 export const odd: Specimen = {
   name: 'unusual quoted names',
   ddl: `
@@ -287,7 +287,7 @@ export const grouped: Specimen = {
 
 export const specimens: readonly Specimen[] = [events, payments, chunks, tasks, odd, ordered, grouped]
 
-/** Creates the specimen's table and makes it a subject of the conformance suite. */
+/** Makes the table a subject of the conformance suite. */
 export function subjectOf(db: Database, specimen: Specimen): LeaseSubject & { create(): Promise<void> } {
   const { table, final, bucket, groups } = specimen
   const target = `"${table.schema.replaceAll('"', '""')}"."${table.name.replaceAll('"', '""')}"`

@@ -13,25 +13,25 @@ export interface Fetched {
 }
 
 export interface MatrixSource {
-  /** Known once the file's hooks have run. */
+  /** Available after the hooks of the file have run. */
   readonly url: string
   readonly fetches: readonly Fetched[]
-  /** How long the values of a chunk take. */
+  /** How long a request for the values of a chunk takes. */
   answerMs: number
-  /** What the plan of a matrix is. Default: no chunks. */
+  /** The plan of each matrix. Default: no chunks. */
   readonly plans: Map<string, readonly { readonly n: number; readonly [more: string]: unknown }[]>
-  /** What fits is not answered before the returned function is called, and then with this status. */
+  /** Delays the answers to matching requests until the returned function is called, and then answers with this status. */
   hold(fits: (fetch: Fetched) => boolean): (status?: number) => void
-  /** The next fetch that fits, or one that was made already. */
+  /** Returns the first matching request, made already or later. */
   fetched(fits: (fetch: Fetched) => boolean): Promise<Fetched>
 }
 
-/** What a chunk consists of: the same whenever it is asked for, and not the same as another's. */
+/** The values of a chunk. They are always the same, and different for every chunk. */
 export function valuesOf(matrix: string, n: number): number[] {
   return Array.from({ length: 1 + (n % 7) }, (_, i) => matrix.length * 100_000 + n * 10 + i)
 }
 
-/** The far side of a sync: a server in this process that counts what is fetched. */
+/** An HTTP source for sync jobs: a server in this process that records all requests. */
 export function useMatrixSource(): MatrixSource {
   const fetches: Fetched[] = []
   const holds = new Map<(fetch: Fetched) => boolean, Promise<number>>()
@@ -45,7 +45,7 @@ export function useMatrixSource(): MatrixSource {
     const fetched = { matrix, what, runner }
     const held = [...holds].find(([fits]) => fits(fetched))?.[1]
     fetches.push(fetched)
-    for (const look of waiting) look()
+    for (const check of waiting) check()
     const status = held === undefined ? 200 : await held
     if (what !== 'plan') await delay(source.answerMs)
     response.writeHead(status, { 'content-type': 'application/json' })
@@ -88,14 +88,14 @@ export function useMatrixSource(): MatrixSource {
     },
     fetched: async (fits) =>
       new Promise((resolve) => {
-        const look = (): void => {
+        const check = (): void => {
           const found = fetches.find((fetched) => fits(fetched))
           if (found === undefined) return
-          waiting.delete(look)
+          waiting.delete(check)
           resolve(found)
         }
-        waiting.add(look)
-        look()
+        waiting.add(check)
+        check()
       }),
   }
   return source

@@ -5,6 +5,8 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
 import { buffer, text } from 'node:stream/consumers'
+import { onTestFinished } from 'vitest'
+
 import { type Account, serverAccount } from '../../src/embedded/account.ts'
 import { type Binaries, prepareBinaries, runProgram, spawnProgram } from '../../src/embedded/binaries.ts'
 import { initialise, SUPERUSER } from '../../src/embedded/directory.ts'
@@ -167,6 +169,20 @@ async function processes(): Promise<Process[]> {
       return { pid: Number(pid), parent, command: (await read('cmdline')).replaceAll('\0', ' ') }
     }),
   )
+}
+
+/** Creates a temporary directory. After the test its servers are killed, which only a failed test leaves, and it is deleted. */
+export async function emptyDirectory(): Promise<string> {
+  const directory = await temporaryDirectory()
+  onTestFinished(async () => {
+    await killServers(directory)
+    await removeDirectory(directory)
+  })
+  return directory
+}
+
+export async function killServers(directory: string): Promise<void> {
+  for (const pid of await serversOf(directory)) process.kill(pid, 'SIGKILL')
 }
 
 /** Client programs and the server of the same version: pg_dump refuses a server that is newer than itself. */

@@ -1,10 +1,10 @@
 /**
- * Whether what happened may have happened.
+ * Judges whether the results of a race are possible.
  *
- * A batch is not atomic across rows (two claims at once share the rows between them), but on each row the operations
- * of a race take effect one after the other. So every row is judged alone: some order of the operations on it must be
- * legal at every step and end in the row as the table has it now. Rows that nobody says to have changed must be what
- * they were, to the last bit.
+ * A batch is not atomic across rows: two concurrent claims share the rows between them. But on each row the operations
+ * of a race take effect one after the other. Therefore every row is judged alone: there must be an order of the operations
+ * on it that is legal at every step and ends in the row as it is now. Rows that no operation reports to have changed must
+ * be exactly as before.
  */
 import { differences, type Image } from './image.ts'
 import type { Report } from './perform.ts'
@@ -16,7 +16,7 @@ export type Model = ReadonlyMap<string, ModelRow>
 export interface Happened {
   readonly model: Model
   readonly before: Image
-  /** How many ran at the same time. */
+  /** The number of concurrent operations. */
   readonly operations: number
   readonly reports: readonly Report[]
   readonly after: Image
@@ -45,7 +45,7 @@ export function check(table: ModelTable, happened: Happened): Verdict {
   return why === undefined ? { legal: true, model: next } : { legal: false, why }
 }
 
-/** The row as it is now, or why it cannot be. */
+/** Returns the new state of the model, or why the row is not possible. */
 function judgeRow(
   table: ModelTable,
   { model, before, operations, reports, after }: Happened,
@@ -56,7 +56,7 @@ function judgeRow(
   const image = after.rows.get(id)
   if (image === undefined) return 'it is lost: the table no longer has it'
   if (!events.some(changes) && image.text !== before.rows.get(id)?.text) {
-    return `nobody says to have changed it, but it was ${before.rows.get(id)?.text} and is ${image.text}`
+    return `no operation reports to have changed it, but it was ${before.rows.get(id)?.text} and is ${image.text}`
   }
 
   const { lease } = table.declaration
@@ -79,7 +79,7 @@ function judgeRow(
       }
       row = step.row
     }
-    if (why === undefined && row === undefined) why = 'it is there, but nobody inserted it'
+    if (why === undefined && row === undefined) why = 'it exists, but no operation inserted it'
     if (why === undefined && row !== undefined) {
       const wrong = differences(image, table.columns(row), before.rows.get(id), after.now)
       if (wrong.length === 0) return row
@@ -93,7 +93,7 @@ function judgeRow(
 
 /**
  * Rows of an ordering key: never two in flight, and none is claimed while an earlier one is unfinished. A row that was
- * committed, replayed or finished in the same race may have been either.
+ * committed, replayed or finished in the same race may count as either.
  */
 function judgeKeys(table: ModelTable, { model, after, reports }: Happened, next: Model): string | undefined {
   if (table.declaration.ordering === undefined) return undefined
@@ -139,7 +139,7 @@ function byKey(table: ModelTable, model: Model, image: Image): Map<string, Model
   return keys
 }
 
-/** Whether a claim or a reap took the rows it had to take, and no row is left that it should have found. */
+/** Whether a claim or a reap took the rows that it had to take. */
 function judgeChoice(table: ModelTable, happened: Happened, report: Report): string | undefined {
   const { operation, events, exhaustive } = report
   const { model, before, operations, reports } = happened
@@ -163,7 +163,7 @@ function judgeChoice(table: ModelTable, happened: Happened, report: Report): str
       !reports.some(({ events: others }) => isTouched(others.get(id))) &&
       !(operation.verb === 'claim' && suspects.length > 0 && isSuspectAt(model, id)),
   )
-  // What is the head of a key can change while others commit.
+  // The head of a key can change while other operations commit.
   if (exhaustive && missing.length > 0 && !(isOrdered && operations > 1))
     return `${operation.verb} did not find rows that are there for it: ${missing.join(', ')}`
   if (operation.verb === 'reap' || operations > 1 || isOrdered) return undefined

@@ -1,4 +1,4 @@
-/** Lives through a history on the real table, race by race, with the checker looking at everything after each. */
+/** Runs a history on the real table, race by race, and checks the whole table after each. */
 import { check, type Model } from './check.ts'
 import { type Image, readImage } from './image.ts'
 import { objection, type ModelRow } from './row.ts'
@@ -11,7 +11,7 @@ export interface History {
   readonly image: Image
 }
 
-/** Hears of every race, with the model as it was before. */
+/** Is called after every race, with the model as it was before. */
 export type Witness = (reports: readonly Report[], before: Model) => void
 
 export async function startHistory(world: World): Promise<History> {
@@ -43,7 +43,7 @@ export async function liveThrough(
   return { model: verdict.model, image: after, reports }
 }
 
-/** Nothing is lost: whatever the history left behind, ordinary work finishes every row. */
+/** Checks that nothing is lost: after any history, ordinary work finishes every row. */
 export async function drain(world: World, history: History, witness: Witness): Promise<void> {
   let now = history
   const live = async (operation: Operation): Promise<readonly Report[]> => {

@@ -1,9 +1,9 @@
-/** The table as it is, read whole in one statement, and how it is compared with the model. */
+/** The contents of the table, read in one statement, and their comparison with the model. */
 import type { Queryable } from '../../../src/postgres/queryable.ts'
 import type { ModelTable } from './tables.ts'
 
 export interface RowImage {
-  /** The whole row as text: what is compared where nothing may have changed. */
+  /** The whole row as text, for comparing rows that must not have changed. */
   readonly text: string
   readonly columns: Readonly<Record<string, unknown>>
 }
@@ -15,7 +15,7 @@ export interface Image {
   readonly rows: ReadonlyMap<string, RowImage>
 }
 
-/** What the model says of a column: a value, or a moment it can only bound. */
+/** What the model expects of a column: a value, or a bound for a timestamp. */
 export type Expected =
   | string
   | number
@@ -38,7 +38,7 @@ export async function readImage(db: Queryable, table: ModelTable): Promise<Image
   return { now: read.now.getTime(), rows: new Map(images) }
 }
 
-/** Where the row is not what the model says; a column the model does not speak of must be what it was. */
+/** The differences between a row and the model. A column that the model does not mention must be unchanged. */
 export function differences(
   after: RowImage,
   expected: Readonly<Record<string, Expected>>,

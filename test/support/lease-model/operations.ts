@@ -1,14 +1,14 @@
-/** What a history is made of, as plain data, so that fast-check can shrink it and print it. */
+/** The operations of a history. They are plain data, so that fast-check can shrink and print them. */
 import * as fc from 'fast-check'
 
 export const WORKERS = 3
 export const LEASE_MS = 600_000
 const SHORTER_LEASE_MS = 60_000
 
-/** The leases handed to a verb: `picks` counts back from the newest the worker `leasesOf` was ever given, in a circle. */
+/** The leases given to a verb. `picks` counts back, modulo their number, from the newest lease of the worker `leasesOf`. */
 interface OnLeases {
   readonly worker: number
-  /** Mostly the worker itself; another's leases must be fenced off whatever their token. */
+  /** Mostly the worker itself. The leases of another worker must be fenced off, even with a current token. */
   readonly leasesOf: number
   readonly picks: readonly number[]
 }
@@ -36,16 +36,16 @@ export type Operation =
     } & OnLeases)
   | ({ readonly verb: 'release' } & OnLeases)
   | { readonly verb: 'reap'; readonly worker: number; readonly limit: number }
-  /** The lease runs out, for those of these rows that are leased; the rows are counted back from the newest. */
+  /** Expires the leases of these rows, counted back from the newest row. */
   | { readonly verb: 'expire'; readonly rows: readonly number[] }
-  /** A write by somebody who knows nothing of leases, in a transaction of its own. */
+  /** A write by code that does not know about leases, in its own transaction. */
   | { readonly verb: 'edit'; readonly rows: readonly number[] }
-  /** An operator brings back those of these rows that are finished. */
+  /** An operator replays those of these rows that are finished. */
   | { readonly verb: 'replay'; readonly rows: readonly number[] }
-  /** The moment has come for every row that was put off. */
+  /** Every row that waits becomes available. */
   | { readonly verb: 'arrive' }
 
-/** Operations that run at the same time; one alone is the ordinary case. */
+/** Operations that run concurrently. Often there is only one. */
 export type Race = readonly Operation[]
 
 const worker = fc.nat({ max: WORKERS - 1 })
@@ -117,7 +117,7 @@ const operation: fc.Arbitrary<Operation> = fc.oneof(
   { weight: 1, arbitrary: arrive },
 )
 
-/** Two or three writes with the same leases at once, each in an order of its own. */
+/** Two or three concurrent writes with the same leases, each in its own order. */
 const overTheSameLeases: fc.Arbitrary<Race> = onLeases.chain((on) => {
   const shuffled = fc
     .shuffledSubarray([...on.picks], { minLength: on.picks.length })
@@ -138,7 +138,7 @@ const race: fc.Arbitrary<Race> = fc.oneof(
   { weight: 2, arbitrary: overTheSameLeases },
 )
 
-/** A history starts with rows to fight over. */
+/** A history starts with some rows. */
 export const histories: fc.Arbitrary<readonly Race[]> = fc
   .tuple(fc.integer({ min: 3, max: 6 }), fc.array(race, { minLength: 1, maxLength: 40, size: 'max' }))
   .map(([rows, races]) => [[{ verb: 'insert', rows }], ...races])

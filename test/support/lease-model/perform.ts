@@ -1,4 +1,4 @@
-/** Runs one operation against the real kernel and writes down, row by row, what it reported. */
+/** Runs one operation against the real kernel and records what it reported for each row. */
 import type { Claim, Ended, Lease } from '../../../src/lease/index.ts'
 import type { ClaimRequest } from '../../../src/lease/store.ts'
 import type { Queryable } from '../../../src/postgres/queryable.ts'
@@ -11,16 +11,16 @@ const LATER_MS = 3_600_000
 
 export interface Report {
   readonly operation: Operation
-  /** By row, in the order of the answer. */
+  /** By row, in the order of the result. */
   readonly events: ReadonlyMap<string, RowEvent>
-  /** The answer says that nothing more was there to take. */
+  /** The result says that there were no more rows to take. */
   readonly exhaustive: boolean
   readonly given: readonly { readonly worker: Worker; readonly lease: Lease }[]
 }
 
 type OnLeases = Extract<Operation, { readonly picks: readonly number[] }>
 
-/** Decides at once which leases and rows are meant, and starts when called. A statement that does two things reports each. */
+/** Chooses the leases and rows now, and runs when called. A statement that settles and claims gives two reports. */
 export function prepare(
   world: World,
   ids: readonly string[],
@@ -98,7 +98,7 @@ async function perform(
       const expired = await returnedIds(
         world,
         admin,
-        // An hour: so far in the past that no statement of the same race can be older.
+        // An hour, which is further in the past than the start of any statement of the same race.
         `update ${table.target} set ${until} = now() - interval '1 hour'
          where ${table.rowId} = any ($1::text[]) and ${until} is not null`,
         [rowsMeant(ids, operation.rows)],
@@ -150,7 +150,7 @@ async function claim(
     return reportClaim(operation, worker, claim, !claim.more && claim.claimed.length < limit)
   }
   const claim = await cursor.claim(request)
-  // Of a table that is claimed in two ways each claim tells of one.
+  // If a table has two claim statements, each claim reports about one of them.
   const isWhole = claim.drained && claim.fullScanInMs === undefined && store.ways.length === 1
   return reportClaim(operation, worker, claim, isWhole && claim.claimed.length < limit)
 }
@@ -176,7 +176,7 @@ function reportClaim(
   return { ...report(operation, events), exhaustive, given }
 }
 
-/** One statement, and two things to judge: what it ended, and what it claimed. */
+/** One statement with two reports: what it settled, and what it claimed. */
 async function settleAndClaim(
   world: World,
   operation: Extract<Operation, { readonly verb: 'settleAndClaim' }>,
@@ -195,7 +195,7 @@ async function settleAndClaim(
   ]
 }
 
-/** The rows are there for others once `commit` is called. */
+/** Others see the rows after `commit` was called. */
 async function insertLate(world: World, rows: number): Promise<void> {
   const { admin, table } = world
   await new Promise<void>((resolve, reject) => {
@@ -279,7 +279,7 @@ function reportEnded(
   )
 }
 
-/** What a verb said of each lease, by row. Every lease must be spoken of, as often as it was given. */
+/** What a verb reported for each lease, by row. It must report every lease, as often as it was given. */
 function sayings<Outcome extends string>(
   leases: readonly Lease[],
   answer: Readonly<Record<Outcome, readonly Lease[]>>,
@@ -322,7 +322,7 @@ function rowsMeant(ids: readonly string[], rows: readonly number[]): string[] {
   return rows.flatMap((n) => ids.at(-1 - n) ?? [])
 }
 
-/** One more round trip, in which the others meet the locks. */
+/** One more round trip, during which concurrent operations meet the locks. */
 async function lingerIn(tx: Queryable): Promise<void> {
   await tx.query({ text: 'select 1' })
 }

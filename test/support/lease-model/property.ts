@@ -5,8 +5,6 @@ import { histories, type Race } from './operations.ts'
 import type { World } from './world.ts'
 import { MAX_ATTEMPTS, type ModelRow, type RowEvent } from './row.ts'
 
-/** The property itself, its seed, and how a failure is told. */
-
 export interface Repeat {
   readonly seed: number
   readonly path: string | undefined
@@ -30,9 +28,9 @@ export function repeat(environment: NodeJS.ProcessEnv, runsByDefault: number): R
 }
 
 export interface Manner {
-  /** Lets no two operations run at the same time, so that what is found does not depend on the scheduler. */
+  /** Runs one operation at a time, so that the result does not depend on the scheduler. */
   readonly oneByOne?: boolean
-  /** Returns the first failure as it was found, without looking for a shorter one. */
+  /** Returns the first failure without shrinking it. */
   readonly asFound?: boolean
   readonly witness?: Witness
 }
@@ -61,18 +59,17 @@ export async function findFailure(
   })
   if (!found.failed) return undefined
   const reason = found.errorInstance
-  const told = reason instanceof Error ? reason.message : String(reason)
+  const message = reason instanceof Error ? reason.message : String(reason)
   const history = found.counterexample?.[0].map((race) => `  ${JSON.stringify(race)}`).join('\n')
   const repeated = repeatWith(seed, found.counterexamplePath ?? undefined, runs)
-  return new Error(`${told}\nafter ${found.numRuns} histories; ${repeated}\n${history}`, { cause: reason })
+  return new Error(`${message}\nafter ${found.numRuns} histories; ${repeated}\n${history}`, { cause: reason })
 }
 
 function repeatWith(seed: number, path: string | undefined, runs: number): string {
   return `LEASEHOLD_SEED=${path === undefined ? seed : `${seed}:${path}`} LEASEHOLD_RUNS=${runs}`
 }
 
-/** Counts what the histories went through, so that a property that tried nothing cannot pass. */
-
+/** Counts what happened in the histories, so that a property that tried nothing cannot pass. */
 export interface Witnessed {
   races: number
   claimed: number

@@ -1,4 +1,4 @@
-/** The model of one row, and what each thing a verb can report means for it. Knows no SQL. */
+/** The model of one row, and how each report of a verb changes it. It does not contain SQL. */
 
 export const MAX_ATTEMPTS = 3
 
@@ -14,22 +14,22 @@ export interface ModelRow {
   readonly id: string
   readonly state: 'open' | 'done' | 'dead'
   readonly lease: Holder | undefined
-  /** Put off: not to be claimed before it arrives. */
+  /** Not claimable before the operation `arrive`. */
   readonly waiting: boolean
   readonly attempts: number
   /** Leases that expired, in a table that counts them (D10). */
   readonly expiries: number
   readonly lastError: string | null
-  /** How often somebody who knows nothing of leases wrote to the row: no verb may undo it. */
+  /** The number of writes by code that does not know about leases. No verb may undo them. */
   readonly edits: number
-  /** Of the last claim; outlives the lease (D3). */
+  /** The token of the last claim. It remains after the lease has ended (D3). */
   readonly lastToken: bigint
 }
 
 /** How a lease was ended: by a release, or by one of the outcomes. */
 export type Ending = 'release' | 'done' | 'dead' | 'retryNow' | 'retryLater'
 
-/** What one operation says it did to one row. */
+/** What one operation reports about one row. */
 export type RowEvent =
   | { readonly type: 'inserted'; readonly id: string }
   | {
@@ -60,7 +60,7 @@ export type RowEvent =
   | { readonly type: 'arrived' }
   | { readonly type: 'replayed' }
 
-/** What becomes of an expired lease, as the table declares it. */
+/** What happens to an expired lease, as the table declares. */
 export interface Rules {
   readonly onExpiry: 'reap' | 'claimable'
   readonly countsExpiries: boolean
@@ -82,12 +82,12 @@ export type Step =
   | { readonly legal: true; readonly row: ModelRow }
   | { readonly legal: false; readonly why: string }
 
-/** The reason a settlement gives, different for every lease so that a mix-up in the batch shows. */
+/** The error of a settlement. It is different for every lease, so that mixed-up rows in a batch are detected. */
 export function reasonOf(id: string, token: bigint): string {
   return `row ${id}, token ${token}: "no", {it's} \\ over`
 }
 
-/** What the kernel writes as the error of a row whose lease expired. */
+/** The error that the kernel writes into a row whose lease has expired. */
 export const EXPIRED = 'the lease expired: its worker died, or lost the database'
 
 export function isClaimable(row: ModelRow, { onExpiry, countsExpiries }: Rules): boolean {
@@ -103,7 +103,7 @@ export function isSuspect(row: ModelRow): boolean {
   return row.expiries >= 2
 }
 
-/** Whether the operation had the row in its hands, be it for a transaction that was rolled back. */
+/** Whether the operation locked the row, even in a transaction that was rolled back. */
 export function touches(event: RowEvent): boolean {
   if (event.type === 'renewed') return event.said.some(({ outcome }) => outcome === 'renewed')
   if (event.type === 'ended') return event.said.some(({ outcome }) => outcome === 'ended')
@@ -114,7 +114,7 @@ export function changes(event: RowEvent): boolean {
   return touches(event) && !(event.type === 'ended' && event.rolledBack)
 }
 
-/** The row after the event, or why the event may not have happened to it. */
+/** Returns the row after the event, or why the event is illegal. */
 export function follow(row: ModelRow | undefined, event: RowEvent, context: Context): Step {
   if (event.type === 'inserted') {
     return row === undefined ? legal({ ...NEW_ROW, id: event.id }) : illegal('it was inserted twice')
@@ -165,7 +165,7 @@ function followClaim(row: ModelRow, event: Event<'claimed'>, context: Context): 
   if (context.tokenColumn && token !== row.lastToken + 1n) {
     return illegal(`the token did not grow by one: ${by} after token ${row.lastToken}`)
   }
-  // Both clocks are read to the millisecond.
+  // Both clocks are rounded to a millisecond.
   if (until < context.startedAt + event.leaseMs - 1) return illegal(`${by} for less than the lease`)
   // D4: an expired lease that is claimed at once is an attempt that failed.
   const expired = row.lease === undefined ? 0 : 1
@@ -201,7 +201,7 @@ function followRenewal(row: ModelRow, event: Event<'renewed'>, context: Context)
   return legal(after)
 }
 
-/** A lease that has expired can still be settled, as long as nobody took the row back. */
+/** An expired lease can be settled as long as the row was not claimed or reaped. */
 function followEnding(row: ModelRow, event: Event<'ended'>, context: Context): Step {
   let after = row
   for (const { token, outcome } of event.said) {
@@ -240,7 +240,7 @@ function end(row: ModelRow, ending: Ending, token: bigint): ModelRow {
 
 function followReap(row: ModelRow, event: Event<'reaped'>, { rules }: Context): Step {
   const { lease } = row
-  if (lease === undefined) return illegal('it was reaped, but nobody held it')
+  if (lease === undefined) return illegal('it was reaped, but it was not leased')
   if (lease.alive) return illegal(`it was reaped, but the lease is alive: ${held(lease)}`)
   if (lease.owner !== event.owner || lease.token !== event.token) {
     return illegal(`reaped from ${event.owner} with token ${event.token}, but ${held(lease)}`)
@@ -255,7 +255,7 @@ function followReap(row: ModelRow, event: Event<'reaped'>, { rules }: Context): 
     lastError: EXPIRED,
     state: isDead ? 'dead' : 'open',
     expiries: row.expiries + (rules.countsExpiries ? 1 : 0),
-    // D10: the first expiry brings it back at once.
+    // D10: after its first expiry the row is claimable at once.
     waiting: rules.countsExpiries && row.expiries > 0 && !isDead,
   })
 }
@@ -270,7 +270,7 @@ function notCurrent(row: ModelRow, what: string, owner: string, token: bigint): 
 }
 
 function held(lease: Holder | undefined): string {
-  if (lease === undefined) return 'nobody holds it'
+  if (lease === undefined) return 'it is not leased'
   return `held by ${lease.owner} with token ${lease.token}${lease.alive ? '' : ' (expired)'}`
 }
 
@@ -282,7 +282,7 @@ function illegal(why: string): Step {
   return { legal: false, why }
 }
 
-/** What a failure of the checker starts with, so that it cannot be mistaken for an error of PostgreSQL. */
+/** The prefix of every failure of the checker, to distinguish it from an error of PostgreSQL. */
 export const OBJECTION = 'The model objects: '
 
 export function objection(why: string): Error {

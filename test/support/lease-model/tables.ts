@@ -3,29 +3,28 @@ import { quoteQualified } from '../../../src/postgres/identifiers.ts'
 import type { Expected } from './image.ts'
 import { type ModelRow, type Rules, MAX_ATTEMPTS } from './row.ts'
 
-/** What the property has to know of a table: its SQL, and how it shows a row of the model. */
-
 export type Outcome = 'done' | 'retry' | 'dead'
 
+/** A table of the property test: its SQL, and how it represents a row of the model. */
 export interface ModelTable {
   readonly declaration: LeaseTable<Outcome>
   readonly target: string
-  /** The id of a row as leases name it, as SQL. */
+  /** The id of a row in its lease, as SQL. */
   readonly rowId: string
   /** The claim's order, as SQL. */
   readonly order: string
   readonly create: readonly string[]
   /** Inserts `$1` rows. */
   readonly insert: string
-  /** Brings back finished ones: what is set, and of which rows. */
+  /** How a replay is written: what is set, and which rows are finished. */
   readonly replay: { readonly set: string; readonly finished: string }
-  /** Needed when the table has groups. */
+  /** Required if the table has groups. */
   readonly groups?: readonly string[]
-  /** The columns of a row that is in this state. */
+  /** The expected columns of a row in this state. */
   columns(row: ModelRow): Record<string, Expected>
 }
 
-/** How long a row waits after its second expiry: until it arrives. */
+/** How long a row waits after its second expiry: longer than a test, until the operation `arrive`. */
 const BACKOFF_MS = 3_600_000
 
 export function rulesOf({ declaration: { onExpiry, attempts } }: ModelTable): Rules {

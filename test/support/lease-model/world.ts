@@ -4,9 +4,9 @@ import type { Database } from '../../../src/postgres/database.ts'
 import type { Queryable, Statement } from '../../../src/postgres/queryable.ts'
 import type { Outcome, ModelTable } from './tables.ts'
 
-/** Several workers on one table, each with connections of its own, and every lease any of them was ever given. */
+/** Several workers on one table, each with its own connections, and all leases that they ever had. */
 
-/** One has the mark between owner and token in its name, one a quote. */
+/** One name contains the separator between owner and token, one a quote. */
 const OWNERS = ['worker-1', 'worker#2', "worker'3"]
 
 export interface Row {
@@ -17,13 +17,13 @@ export interface Worker {
   readonly db: Database
   readonly store: LeaseStore<Row, Outcome>
   cursor: ClaimCursor<Row>
-  /** Oldest first. A worker here never forgets a lease: what it does with an old one is what a zombie does. */
+  /** Oldest first. A worker keeps every lease: with an old one it acts as a zombie. */
   readonly leases: Lease[]
 }
 
 export interface World {
   readonly table: ModelTable
-  /** Does what is nobody's verb: inserts, lets leases run out, looks at the table. */
+  /** For everything that is not a verb: inserts rows, expires leases, reads the table. */
   readonly admin: Database
   readonly workers: readonly Worker[]
   /** Transactions that have inserted rows and are still open, oldest first. */
@@ -47,7 +47,7 @@ export async function openWorld(
   return { table, admin, workers, late: [] }
 }
 
-/** Back to an empty table, so that every history starts from the same. */
+/** Empties the table, so that every history starts in the same state. */
 export async function resetWorld({ table, admin, workers, late }: World): Promise<void> {
   for (const { commit } of late.splice(0)) await commit()
   await admin.query({ text: `truncate ${table.target} restart identity` })
@@ -63,14 +63,14 @@ function newCursor(store: LeaseStore<Row, Outcome>): ClaimCursor<Row> {
   return new ClaimCursor(store, { monotonicNow: () => ticks++ })
 }
 
-/** A piece of the kernel's SQL, and what stands there instead, in the statements with these names. */
+/** A defect: in the statements with these names, `piece` is replaced. */
 export interface Breakage {
   readonly statements: RegExp
   readonly piece: string
   readonly instead: string
 }
 
-/** A database to which the kernel's statements come with a piece missing. */
+/** A database that changes the kernel's statements, to prove that the property detects the defect. */
 export function breakDatabase(db: Database, breakage: Breakage): Database {
   return {
     ...breakQueryable(db, breakage),
@@ -84,7 +84,7 @@ function breakQueryable(db: Queryable, breakage: Breakage): Queryable {
   return { query: async (statement) => db.query(broken(statement, breakage)) }
 }
 
-/** Refuses a statement without the piece: the kernel says it differently now, and the test must follow. */
+/** Throws if the statement does not contain the piece: then the kernel has changed, and the test must follow. */
 function broken(statement: Statement, { statements, piece, instead }: Breakage): Statement {
   if (statement.name === undefined || !statements.test(statement.name)) return statement
   if (!statement.text.includes(piece)) throw new Error(`${statement.name} no longer says: ${piece}`)
