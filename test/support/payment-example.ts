@@ -130,7 +130,7 @@ export function overlaps(looks: readonly Look[], deaths: ReadonlyMap<string, big
     return inOrder.flatMap((look, i) => {
       const next = inOrder[i + 1]
       const end = look.end ?? deaths.get(look.by)
-      if (end === undefined) return [`${row}: ${look.by} never ended its observation, and was not killed`]
+      if (end === undefined) return [`${row}: ${look.by} never ended its look, and nobody killed it`]
       return next !== undefined && next.begin < end ? [`${row}: by ${look.by} and ${next.by} at once`] : []
     })
   })
