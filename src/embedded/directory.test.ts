@@ -16,7 +16,7 @@ import { Client } from 'pg'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
-import { secretKey } from '../webhooks/signing/index.ts'
+import { secretKey } from '../webhooks/signing/encryption.ts'
 import { locatePackage } from './binaries.ts'
 import { REACHABLE_ROOT } from './account.ts'
 import { embeddedSecretKey } from './index.ts'

@@ -1,7 +1,7 @@
 /** What outcomes write and ask of the row (`when`, `otherwise`), and how a row is not claimed for a while (`rest`). */
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { projectFile } from '../../test/support/snippets.ts'
+import { projectFile } from '../../test/support/project-files.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { settleAs, type WorkDeclaration } from '../worker/index.ts'

@@ -1,8 +1,7 @@
 /** Whether this process can do its work: the checks that `/readyz` runs, and how they are run. */
 import type { Database } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { MIGRATIONS_DIRECTORY, readMigrations } from '../postgres/migration-files.ts'
-import { type LedgerRow, readLedger } from '../postgres/migration-ledger.ts'
+import { MIGRATIONS_DIRECTORY, readLedger, readMigrations, type LedgerRow } from '../postgres/migrate.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { reaperAlive } from '../worker/registry/registry.ts'
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { emitOneOfEach } from '../../test/support/specimen-events.ts'
+import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { LeaseholdError } from '../errors.ts'
 import { Events } from '../worker/events.ts'
 import { createLog, logEvents } from './log.ts'

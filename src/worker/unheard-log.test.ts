@@ -1,7 +1,7 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
-import { emitOneOfEach } from '../../test/support/specimen-events.ts'
+import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { insertJobs, type Job, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { leaseTable } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'

@@ -191,7 +191,7 @@ export interface DispatcherConfig {
   /** The types of the events that it prints. */
   readonly tell?: readonly string[]
   readonly settings?: Partial<WorkerSettings>
-  readonly dispatcher?: Pick<DispatcherOptions, 'schedule' | 'breaker' | 'limits'>
+  readonly dispatcher?: Pick<DispatcherOptions, 'schedule' | 'circuitBreaker' | 'limits'>
   /** Options for startRuntime. */
   readonly runtime?: Readonly<Record<string, unknown>>
 }

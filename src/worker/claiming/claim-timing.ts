@@ -1,5 +1,4 @@
-import { pauseAfter } from '../../postgres/back-off.ts'
-import { pauseAfter } from '../postgres/failures.ts'
+import { pauseAfter } from '../../postgres/failures.ts'
 
 /** After a wake-up two further claims follow soon: another transaction may commit a moment later. */
 const CLAIMS_AFTER_WAKE_MS = [25, 100]

@@ -1,7 +1,7 @@
 import { expect } from 'vitest'
 import type { OutboxEvent } from '../../../src/outbox/event.ts'
 import type { Publisher } from '../../../src/outbox/publisher.ts'
-import { done, SaturatedError } from '../../../src/worker/outcome.ts'
+import { done, SaturatedError } from '../../../src/worker/completion/outcome.ts'
 import { createOutbox } from '../../../src/outbox/index.ts'
 import type { Database } from '../../../src/postgres/database.ts'
 import { Events } from '../../../src/worker/index.ts'

@@ -70,30 +70,20 @@ export function reapedTable(name: string): ModelTable {
     },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      id: 'id',
       lease: { owner: 'owner', until: 'until', token: 'token' },
       claimable: 'available_at is not null',
       availableAt: 'available_at',
-      order: ['available_at', 'id'],
       onExpiry: 'reap',
-      held: "status = 'CLAIMED'",
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS },
+      leased: "status = 'CLAIMED'",
+      attempts: { max: MAX_ATTEMPTS, expiries: false },
       writes: {
         claim: { status: "'CLAIMED'", available_at: 'null' },
         release: { status: "'PENDING'", available_at: 'now()' },
       },
       outcomes: {
-        done: { set: { status: "'DONE'" } },
-        dead: { set: { status: "'DEAD'", last_error: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            status: "'PENDING'",
-            attempts: 'attempts + 1',
-            last_error: '$error',
-            available_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { status: "'DONE'" },
+        dead: { status: "'DEAD'" },
+        retry: { status: "'PENDING'" },
       },
     }),
     columns: (row) => ({
@@ -137,24 +127,13 @@ export function claimableTable(name: string): ModelTable {
     replay: { set: "state = 'open', attempts = 0, next_at = now()", finished: "state in ('done', 'dead')" },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      id: 'id',
       lease: { owner: 'lease_owner', until: 'lease_until' },
       claimable: "state = 'open'",
       availableAt: 'next_at',
-      order: ['next_at', 'id'],
-      onExpiry: 'claimable',
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS },
+      attempts: { max: MAX_ATTEMPTS, expiries: false, error: 'problem' },
       outcomes: {
-        done: { set: { state: "'done'" } },
-        dead: { set: { state: "'dead'", problem: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            attempts: 'attempts + 1',
-            problem: '$error',
-            next_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { state: "'done'" },
+        dead: { state: "'dead'" },
       },
     }),
     columns: (row) => ({
@@ -205,19 +184,10 @@ export function compositeTable(name: string): ModelTable {
       claimable: "state = 'open'",
       availableAt: 'due_at',
       order: ['rank desc', 'n'],
-      onExpiry: 'claimable',
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS },
+      attempts: { max: MAX_ATTEMPTS, expiries: false, error: 'problem' },
       outcomes: {
-        done: { set: { state: "'done'" } },
-        dead: { set: { state: "'dead'", problem: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            attempts: 'attempts + 1',
-            problem: '$error',
-            due_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { state: "'done'" },
+        dead: { state: "'dead'" },
       },
     }),
     columns: (row) => ({
@@ -267,14 +237,12 @@ export function orderedTable(name: string): ModelTable {
     },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      id: 'id',
       lease: { owner: 'owner', until: 'until', token: 'token' },
       claimable: "status = 'PENDING'",
       availableAt: 'available_at',
-      order: ['available_at', 'id'],
       onExpiry: 'reap',
-      held: "status = 'CLAIMED'",
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS, expiries: 'expiries' },
+      leased: "status = 'CLAIMED'",
+      attempts: { max: MAX_ATTEMPTS },
       retry: [BACKOFF_MS],
       ordering: { key: 'topic', unfinished: "status in ('PENDING', 'CLAIMED')" },
       writes: {
@@ -282,17 +250,8 @@ export function orderedTable(name: string): ModelTable {
         release: { status: "'PENDING'" },
       },
       outcomes: {
-        done: { set: { status: "'DONE'" } },
-        dead: { set: { status: "'DEAD'", last_error: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            status: "'PENDING'",
-            attempts: 'attempts + 1',
-            last_error: '$error',
-            available_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { status: "'DONE'" },
+        dead: { status: "'DEAD'" },
       },
     }),
     columns: (row) => ({
@@ -347,28 +306,17 @@ export function groupedTable(name: string): ModelTable {
     },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      id: 'id',
       lease: { owner: 'owner', until: 'until', token: 'token' },
       claimable: "state = 'open'",
       availableAt: 'next_at',
-      order: ['next_at', 'id'],
-      onExpiry: 'claimable',
-      held: 'owner is not null',
-      attempts: { column: 'attempts', max: MAX_ATTEMPTS, expiries: 'expiries' },
+      leased: 'owner is not null',
+      attempts: { max: MAX_ATTEMPTS, error: 'problem' },
       retry: [BACKOFF_MS],
       ordering: { key: 'topic', unfinished: "state = 'open'" },
       groups: 'endpoint',
       outcomes: {
-        done: { set: { state: "'done'" } },
-        dead: { set: { state: "'dead'", problem: '$error' }, args: { error: 'text' } },
-        retry: {
-          set: {
-            attempts: 'attempts + 1',
-            problem: '$error',
-            next_at: "now() + $delay_ms * interval '1 millisecond'",
-          },
-          args: { error: 'text', delay_ms: 'float8' },
-        },
+        done: { state: "'done'" },
+        dead: { state: "'dead'" },
       },
     }),
     columns: (row) => ({
