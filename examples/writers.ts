@@ -58,8 +58,8 @@ export async function writeChecked(tx: Queryable, order: string, total: number):
 export async function writeMany(tx: Queryable, orders: readonly string[]): Promise<readonly Enqueued[]> {
   // begin
   const events = orders.map((order) => ({ type: 'order.placed', payload: { order }, orderingKey: order }))
-  const written = await enqueue(tx, events)
-  // [{ id: '1', eventId: '0199…', written: true }, …] in the order given
+  const enqueued = await enqueue(tx, events)
+  // [{ id: '1', eventId: '0199…', duplicate: false }, …] in the order given
   // end
-  return written
+  return enqueued
 }

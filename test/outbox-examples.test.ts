@@ -83,9 +83,9 @@ it('every database library in the guide enqueues its event', async () => {
 
 it('a schema refuses an invalid event, and many events are enqueued with one statement', async () => {
   const order = '0197a1c2-7d00-7000-8000-000000000001'
-  expect(await writeChecked(db, order, 5)).toMatchObject({ id: '1', written: true })
+  expect(await writeChecked(db, order, 5)).toMatchObject({ id: '1', duplicate: false })
   await expect(writeChecked(db, 'seven', 5)).rejects.toMatchObject({ code: 'EVENT_INVALID' })
-  expect(await writeMany(db, [order, order])).toMatchObject([{ written: true }, { written: true }])
+  expect(await writeMany(db, [order, order])).toMatchObject([{ duplicate: false }, { duplicate: false }])
 })
 
 it('the SQL in the guide enqueues its events', async () => {

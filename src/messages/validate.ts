@@ -1,29 +1,73 @@
+/**
+ * What a producer may be configured with, and what is checked of an event before it is written. All problems of all events
+ * are reported at once, by their paths. The tables enforce the same limits; checking here leaves the caller's transaction
+ * usable.
+ */
+import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
-import {
-  checkDate,
-  checkEventId,
-  checkHeaders,
-  checkOrderingKey,
-  checkType,
-  shown,
-  storedBytes,
-} from './validate-fields.ts'
-import { LARGEST_PAYLOAD } from './rules.ts'
-import { payloadText } from './validate-payload.ts'
-import { applySchema, type EventSchemas } from './validate-schema.ts'
+import { pathOf, payloadText, storedBytes, unstorableText } from './json.ts'
+import { applySchema, type EventSchemas, isStandardSchema } from './schemas.ts'
 
-/** What the events of one producer have to keep to. */
+/** The limits of the tables. An index entry must fit into a third of a page: 2,704 bytes. */
+const MAX_PAYLOAD_BYTES = 262_144
+export const MAX_HEADERS_BYTES = 16_384
+const MAX_TYPE_BYTES = 255
+const MAX_ORDERING_KEY_BYTES = 1_024
+
+/** What `createOutbox` and `createWebhooks` have in common. */
+export interface ProducerOptions<Schemas = EventSchemas> {
+  /** Where the migrations put the tables. Default `leasehold`. */
+  readonly schema?: string | undefined
+  /**
+   * A Standard Schema (Zod, Valibot, ArkType, …) for each event type. A payload is checked before anything is written,
+   * and what its schema returns is what is written. Types that have no schema are refused.
+   */
+  readonly events?: Schemas | undefined
+  /** The largest payload, in bytes of JSON as PostgreSQL prints it. Default and maximum 262,144 (256 KiB). */
+  readonly maxPayloadBytes?: number | undefined
+}
+
+export interface ProducerRules {
+  readonly schema: string
+  readonly schemas: EventSchemas | undefined
+  readonly maxPayloadBytes: number
+}
+
+/** Completes the options, or refuses them with every problem, `furtherProblems` included. */
+export function producerRules(
+  creator: string,
+  options: ProducerOptions,
+  furtherProblems: readonly string[] = [],
+): ProducerRules {
+  const { schema = 'leasehold', events: schemas, maxPayloadBytes = MAX_PAYLOAD_BYTES } = options
+  const problems = [
+    ...furtherProblems,
+    ...(isWhole(maxPayloadBytes, 1, MAX_PAYLOAD_BYTES)
+      ? []
+      : [`maxPayloadBytes is ${maxPayloadBytes}, but must be a whole number from 1 to ${MAX_PAYLOAD_BYTES}`]),
+    ...(schema === '' ? [`schema is '', but must be the name of a schema`] : []),
+    ...Object.entries(schemas ?? {}).flatMap(([type, each]) =>
+      isStandardSchema(each) ? [] : [`events[${JSON.stringify(type)}] is no Standard Schema (version 1)`],
+    ),
+  ]
+  if (problems.length === 0) return { schema, schemas, maxPayloadBytes }
+  throw new LeaseholdError('SETTING_INVALID', `The options of ${creator}: ${problems.join('; ')}.`, {
+    remedy: 'Correct the options named.',
+  })
+}
+
+/** The rules for the events of one producer. */
 export interface EventRules {
   readonly maxPayloadBytes: number
-  /** With them only the types that have one may be written. */
+  /** If given, only types that have a schema may be written. */
   readonly schemas: EventSchemas | undefined
-  /** Where its events go, as messages name it: `this outbox`. */
-  readonly place: string
-  /** What is done with events there, as messages name it: `enqueue`. */
+  /** What the events are written to, as messages name it: `this outbox`. */
+  readonly target: string
+  /** How they are written, as messages name it: `enqueue`. */
   readonly verb: string
 }
 
-/** Looks at the fields that only the events of one place have: what is wrong with them, or what they come to. */
+/** Checks the fields that only one application's events have, and returns them or the problems with them. */
 export type CheckOwn<Own> = (
   event: Readonly<Record<string, unknown>>,
   label: string,
@@ -41,7 +85,7 @@ export interface CheckedEvent {
   readonly eventId: string | undefined
 }
 
-/** Looks at all events, and refuses all if there is anything wrong with one. */
+/** Checks all events, and refuses all of them if there is a problem with one. */
 export async function checkEvents<Own extends object>(
   events: readonly unknown[],
   labelOf: (index: number) => string,
@@ -72,13 +116,13 @@ async function checkEvent<Own extends object>(
   if (typeof given !== 'object' || given === null) {
     return { problems: [`${label} is ${shown(given)}, but must be an object such as { type, payload }`] }
   }
-  // Its fields are unknown until each has been looked at.
+  // The fields have unknown types until each has been checked.
   const event = given as Readonly<Record<string, unknown>>
   const { type, orderingKey, availableAt, eventId } = event
   const own = checkOwn(event, label)
   const headers = event['headers'] ?? {}
   const schema =
-    typeof type === 'string' && rules.schemas !== undefined ? ownEntry(rules.schemas, type) : undefined
+    typeof type === 'string' && rules.schemas !== undefined ? schemaFor(rules.schemas, type) : undefined
   const path = `${label}.payload`
   const applied =
     schema === undefined ? { payload: event['payload'] } : await applySchema(schema, event['payload'], path)
@@ -103,17 +147,19 @@ async function checkEvent<Own extends object>(
     availableAt: availableAt instanceof Date ? availableAt.toISOString() : undefined,
     eventId: typeof eventId === 'string' ? eventId.toLowerCase() : undefined,
   }
-  // Each field was just looked at.
+  // Each field has been checked above.
   return { problems, event: { ...(checked as CheckedEvent), ...own.own } }
 }
 
-function unknownType(label: string, type: unknown, { schemas = {}, place }: EventRules): string[] {
-  // An empty or missing type has been told of already.
+function unknownType(label: string, type: unknown, { schemas = {}, target }: EventRules): string[] {
+  // An empty or missing type is reported by checkType.
   if (typeof type !== 'string' || type === '') return []
-  return [`${label}.type is ${shown(type)}, but the types of ${place} are ${Object.keys(schemas).join(', ')}`]
+  return [
+    `${label}.type is ${shown(type)}, but the types of ${target} are ${Object.keys(schemas).join(', ')}`,
+  ]
 }
 
-function ownEntry(schemas: EventSchemas, type: string): EventSchemas[string] | undefined {
+function schemaFor(schemas: EventSchemas, type: string): EventSchemas[string] | undefined {
   return Object.hasOwn(schemas, type) ? schemas[type] : undefined
 }
 
@@ -125,21 +171,100 @@ function refuseTooLarge(type: string, payload: string, label: string, { maxPaylo
     `Nothing was written: ${label}.payload of type ${type} has ${bytes} bytes, and at most maxPayloadBytes = ${maxPayloadBytes} are allowed.`,
     {
       remedy:
-        maxPayloadBytes < LARGEST_PAYLOAD
+        maxPayloadBytes < MAX_PAYLOAD_BYTES
           ? 'Store what is large elsewhere and send its address, or raise maxPayloadBytes.'
           : 'Store what is large elsewhere and send its address.',
     },
   )
 }
 
-const SHOWN_PROBLEMS = 20
+const MAX_PROBLEMS_SHOWN = 20
 
 function refusal(problems: readonly string[], { verb }: EventRules): LeaseholdError {
-  const more = problems.length - SHOWN_PROBLEMS
-  const told = problems.slice(0, SHOWN_PROBLEMS).join('; ')
+  const more = problems.length - MAX_PROBLEMS_SHOWN
+  const listed = problems.slice(0, MAX_PROBLEMS_SHOWN).join('; ')
   return new LeaseholdError(
     'EVENT_INVALID',
-    `Nothing was written: ${told}${more > 0 ? `; and ${more} more` : ''}.`,
+    `Nothing was written: ${listed}${more > 0 ? `; and ${more} more` : ''}.`,
     { remedy: `Correct the fields named and ${verb} again.` },
   )
+}
+
+/* The problems with one field, as sentences that name its path. */
+
+const UUID = /^[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}$/i
+
+export function checkEventId(path: string, value: unknown): string[] {
+  return typeof value === 'string' && UUID.test(value)
+    ? []
+    : [`${path} is ${shown(value)}, but must be a uuid`]
+}
+
+export function checkType(path: string, value: unknown): string[] {
+  const problems = checkText(path, value, 'the name of what happened, such as order.paid')
+  if (problems.length > 0 || typeof value !== 'string') return problems
+  const size = Buffer.byteLength(value)
+  return size <= MAX_TYPE_BYTES
+    ? []
+    : [`${path} has ${size} bytes, and at most ${MAX_TYPE_BYTES} are allowed`]
+}
+
+export function checkText(path: string, value: unknown, what: string): string[] {
+  if (typeof value !== 'string' || value === '') return [`${path} is ${shown(value)}, but must be ${what}`]
+  const unstorable = unstorableText(value)
+  return unstorable === undefined ? [] : [`${path} contains ${unstorable}, which PostgreSQL cannot store`]
+}
+
+function checkOrderingKey(path: string, value: unknown): string[] {
+  const bytes = typeof value === 'string' ? Buffer.byteLength(value) : 0
+  return bytes > MAX_ORDERING_KEY_BYTES
+    ? [`${path} has ${bytes} bytes, but can have at most ${MAX_ORDERING_KEY_BYTES}`]
+    : checkText(path, value, 'a text such as a customer’s id, or left out')
+}
+
+// oxlint-disable-next-line no-control-regex -- control characters are what it searches for
+const CONTROL = /[\u0000-\u001f\u007f]/
+// oxlint-disable-next-line no-control-regex -- as above, except for the tab
+const CONTROL_EXCEPT_TAB = /[\u0000-\u0008\u000a-\u001f\u007f]/
+
+/**
+ * Line breaks are refused because HTTP and NATS refuse them, or let them start another header. Values are not shown: they
+ * may be secrets.
+ */
+function checkHeaders(path: string, headers: unknown): string[] {
+  if (typeof headers !== 'object' || headers === null || Symbol.iterator in headers) {
+    return [`${path} is ${shown(headers)}, but must be a plain object of texts`]
+  }
+  const problems = Object.entries(headers).flatMap(([name, value]: [string, unknown]) => {
+    const at = pathOf(path, [name])
+    if (name === '') return [`${path} has a header without a name`]
+    if (CONTROL.test(name) || !name.isWellFormed())
+      return [`${path} has a control character in the name ${shown(name)}`]
+    if (typeof value !== 'string')
+      return [`${at} is of type ${value === null ? 'null' : typeof value}, but must be a text`]
+    if (CONTROL_EXCEPT_TAB.test(value))
+      return [`${at} contains a control character, which headers cannot carry`]
+    return value.isWellFormed() ? [] : [`${at} contains half a surrogate pair, which PostgreSQL cannot store`]
+  })
+  const bytes = problems.length > 0 ? 0 : storedBytes(JSON.stringify(headers), MAX_HEADERS_BYTES)
+  return bytes > MAX_HEADERS_BYTES
+    ? [`${path} have ${bytes} bytes, but can have at most ${MAX_HEADERS_BYTES}: put data into the payload`]
+    : problems
+}
+
+function checkDate(path: string, value: unknown): string[] {
+  if (!(value instanceof Date)) return [`${path} is ${shown(value)}, but must be a Date`]
+  const year = value.getUTCFullYear()
+  return year >= 1 && year <= 9999
+    ? []
+    : [`${path} is ${shown(value)}, but must be a valid Date up to the year 9999`]
+}
+
+export function isWhole(value: unknown, from: number, to: number): boolean {
+  return typeof value === 'number' && Number.isInteger(value) && value >= from && value <= to
+}
+
+/** A value as a message shows it. */
+export function shown(value: unknown): string {
+  return inspect(value, { depth: 0, breakLength: Infinity, maxStringLength: 100 })
 }

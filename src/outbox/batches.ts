@@ -1,7 +1,11 @@
 import type { HandlerContext } from '../worker/context.ts'
 import { type Outcome, SaturatedError } from '../worker/completion/outcome.ts'
-import { checkedAnswers } from './answers.ts'
-import type { Answer, PublishContext } from './publisher.ts'
+import { type Answer, checkedAnswers, type PublishContext } from './publisher.ts'
+
+type PublishBatch<Row> = (
+  rows: readonly HandlerContext<Row>[],
+  context: PublishContext,
+) => Promise<readonly Answer[] | void>
 
 interface Waiting<Row> {
   readonly context: HandlerContext<Row>
@@ -9,33 +13,27 @@ interface Waiting<Row> {
   readonly reject: (error: unknown) => void
 }
 
-type PublishBatch<Row> = (
-  rows: readonly HandlerContext<Row>[],
-  context: PublishContext,
-) => Promise<readonly Answer[] | void>
-
 /**
- * Rows that start together are published together. The worker starts rows one by one, as many as have room, within
- * one turn of the event loop; at its end what has come together goes out, and whatever starts later does not wait
- * for it.
+ * Groups rows that start together into one call of the publisher. The worker starts as many rows as it has slots for
+ * within one turn of the event loop; at the end of the turn they are sent. No row waits for a batch to fill up.
  */
 export class Batches<Row extends object> {
   readonly #publish: PublishBatch<Row>
-  readonly #most: number
+  readonly #maxBatch: number
   #waiting: Waiting<Row>[] = []
 
-  constructor(most: number, publish: PublishBatch<Row>) {
-    this.#most = most
+  constructor(maxBatch: number, publish: PublishBatch<Row>) {
+    this.#maxBatch = maxBatch
     this.#publish = publish
   }
 
-  /** Resolves with what became of this row. */
+  /** Resolves with the outcome of this row. */
   async add(context: HandlerContext<Row>): Promise<Outcome | void> {
     return new Promise((resolve, reject) => {
       const waiting = this.#waiting
       waiting.push({ context, resolve, reject })
       if (waiting.length === 1) queueMicrotask(() => this.#flush())
-      if (waiting.length === this.#most) this.#flush()
+      if (waiting.length === this.#maxBatch) this.#flush()
     })
   }
 
@@ -59,7 +57,7 @@ export class Batches<Row extends object> {
   }
 }
 
-/** Made lazily: most publishers never ask for the signal. */
+/** The signal is created when it is first read: most publishers never read it. */
 class BatchContext<Row> implements PublishContext {
   readonly #rows: readonly HandlerContext<Row>[]
   #signal: AbortSignal | undefined
@@ -74,22 +72,22 @@ class BatchContext<Row> implements PublishContext {
   }
 
   get log(): PublishContext['log'] {
-    // A batch is no one row's; the first stands for it.
+    // A log belongs to one row; that of the first row is used for the batch.
     const [first] = this.#rows
     if (first === undefined) throw new TypeError('a batch has at least one event')
     return first.log
   }
 }
 
-/** One lost lease is no reason to give up on the rest of the batch; when all are lost there is nobody left to publish for. */
+/** A batch goes on while any of its rows still has its lease. */
 function whenAllFire(signals: readonly AbortSignal[]): AbortSignal {
   const [only] = signals
   if (signals.length === 1 && only !== undefined) return only
   const controller = new AbortController()
-  let left = signals.length
+  let remaining = signals.length
   const fired = (signal: AbortSignal): void => {
-    left -= 1
-    if (left === 0) controller.abort(signal.reason)
+    remaining -= 1
+    if (remaining === 0) controller.abort(signal.reason)
   }
   for (const signal of signals) {
     if (signal.aborted) fired(signal)

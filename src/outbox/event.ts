@@ -1,6 +1,5 @@
-import type { AnyPayloads, EventPayloads } from '../messages/event-payloads.ts'
-
-export type { AnyPayloads, EventPayloads }
+/** An event: as a producer writes it, as a publisher gets it, and the headers it travels with. */
+import type { AnyPayloads, EventPayloads } from '../messages/schemas.ts'
 
 /** An event as a producer writes it. */
 export type NewEvent<Payloads extends EventPayloads = AnyPayloads> = {
@@ -12,18 +11,18 @@ export type NewEvent<Payloads extends EventPayloads = AnyPayloads> = {
     readonly headers?: Readonly<Record<string, string>> | undefined
     /** Not published before this moment. */
     readonly availableAt?: Date | undefined
-    /** A uuid. Writing the same one again writes nothing. */
+    /** A uuid. An event whose id exists already is a duplicate and is not written. */
     readonly eventId?: string | undefined
-    /** After so many failed attempts it is dead; `null`: never. Default 25. */
+    /** The event is dead after this many failed attempts; `null`: never. Default 25. */
     readonly maxAttempts?: number | null | undefined
   }
 }[keyof Payloads & string]
 
 /** An event as a publisher gets it. */
 export interface OutboxEvent<Type extends string = string, Payload = unknown> {
-  /** The row: grows in the order of insertion. */
+  /** The id of the row. Ids ascend in the order of insertion. */
   readonly id: string
-  /** What consumers recognise the event by: the same however often it is published. */
+  /** By which consumers recognise the event: the same however often it is published. */
   readonly eventId: string
   readonly type: Type
   readonly payload: Payload
@@ -32,6 +31,27 @@ export interface OutboxEvent<Type extends string = string, Payload = unknown> {
   readonly createdAt: Date
   /** 1 for the first attempt. */
   readonly attempt: number
-  /** The fencing token: a sink that remembers the highest of an event can refuse a zombie's publication. */
+  /** The fencing token. A target that remembers the highest token of an event can refuse a relay that lost its lease. */
   readonly token: bigint
+}
+
+/** The names under which the fields of an event travel, in every broker. Lower case: HTTP/2 and NATS distinguish. */
+export const HEADER = {
+  eventId: 'leasehold-event-id',
+  eventType: 'leasehold-event-type',
+  orderingKey: 'leasehold-ordering-key',
+  token: 'leasehold-token',
+  attempt: 'leasehold-attempt',
+} as const
+
+/** The headers to send with the payload: the producer's own, and those by which a target recognises and fences. */
+export function headersOf(event: OutboxEvent): Record<string, string> {
+  return {
+    ...event.headers,
+    [HEADER.eventId]: event.eventId,
+    [HEADER.eventType]: event.type,
+    ...(event.orderingKey === undefined ? {} : { [HEADER.orderingKey]: event.orderingKey }),
+    [HEADER.token]: String(event.token),
+    [HEADER.attempt]: String(event.attempt),
+  }
 }

@@ -1,7 +1,8 @@
 import { LeaseholdError } from '../errors.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import { checkEventId, checkText, isWhole } from '../messages/validate-fields.ts'
-import { transactionOf, type Writer, writerOf } from '../transactions/writers.ts'
+import { checkEventId, checkText, isWhole } from '../messages/validate.ts'
+import { transactionOf, writerOf } from '../transactions/adapters.ts'
+import type { Writer } from '../transactions/writer.ts'
 
 /** What became of an effect: it ran, and returned something, or it had happened before. */
 export type Once<Result> =

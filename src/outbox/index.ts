@@ -1,24 +1,26 @@
 /**
- * The outbox: write an event in the transaction that makes it true, and be sure that it arrives.
+ * The outbox: write an event in the transaction that makes it true, and it is published.
  *
- * - **An event is written exactly if its transaction commits**, and then published at least once. A consumer
- *   recognises what arrives twice by its event id, and `once` gives it an effect that happens once.
- * - **A relay publishes what it holds a lease on**, and writes what became of it under the lease's token: one that was
- *   paused, cut off or declared dead changes nothing any more.
- * - **Events of an ordering key are published one at a time, in the order in which they were written.** A key that
- *   cannot go on holds up nobody else.
- * - **What has failed for good is kept**, and comes back by a replay that says who wanted it and why.
+ * - **An event exists exactly if its transaction commits**, and is then published at least once. A consumer recognises a
+ *   duplicate by its event id, and `once` gives it an effect that happens once.
+ * - **A relay publishes events that it holds a lease on**, and settles them under the lease's token. A relay that was
+ *   paused, disconnected or declared dead is fenced off: what it writes changes nothing.
+ * - **Events of an ordering key are published one at a time, in the order in which they were written.** A blocked key
+ *   does not delay other keys.
+ * - **An event that has failed for good is dead.** It stays in the table until retention removes it, and only a replay,
+ *   recorded with principal and reason, brings it back.
  */
 export {
   createOutbox,
   enqueue,
   type Enqueue,
+  type Enqueued,
   type EnqueueOptions,
   type Outbox,
   type OutboxOptions,
-} from './enqueue/outbox.ts'
-export type { Enqueued } from './enqueue/enqueue.ts'
-export type { AnyPayloads, EventPayloads, NewEvent, OutboxEvent } from './event.ts'
+} from './enqueue/enqueue.ts'
+export { HEADER, headersOf, type NewEvent, type OutboxEvent } from './event.ts'
+export type { AnyPayloads, EventPayloads, StandardSchema } from '../messages/schemas.ts'
 export {
   fromDrizzle,
   fromKnex,
@@ -27,13 +29,11 @@ export {
   fromPostgresJs,
   fromPrisma,
   fromQueryable,
-} from '../transactions/writer-adapters.ts'
-export type { Writer } from '../transactions/writer-types.ts'
-export type { StandardSchema } from '../messages/validate-schema.ts'
+} from '../transactions/adapters.ts'
+export type { Writer } from '../transactions/writer.ts'
 export { forgetInbox, once, type Once } from './inbox.ts'
 export { relay, type RelayOptions } from './relay.ts'
 export type { Answer, PublishContext, Publisher } from './publisher.ts'
-export { HEADER, headersOf } from './headers.ts'
 export { outboxTable, type OnFailure, type OutboxRow, type OutboxTableOptions } from './table.ts'
 export { STATUSES, TRANSITIONS, type Status } from './transitions.ts'
 export {

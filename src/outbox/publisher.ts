@@ -1,16 +1,19 @@
+/** The contract between the relay and a publisher, and the check that a publisher keeps to it. */
+import { inspect } from 'node:util'
 import type { HandlerLog } from '../worker/context.ts'
 import type { Outcome, SaturatedError } from '../worker/completion/outcome.ts'
+import { type Outcome, SaturatedError } from '../worker/outcome.ts'
 import type { OutboxEvent } from './event.ts'
 
 export interface PublishContext {
-  /** Fires when no event of this batch has its lease any more, or the relay has to stop. */
+  /** Fires when every event of the batch has lost its lease, or the relay has to stop. */
   readonly signal: AbortSignal
   readonly log: HandlerLog
 }
 
 /**
- * What became of one event. A `SaturatedError` here gives back this event alone, as if it had never been tried: the
- * target went away before it answered for it.
+ * What became of one event. A `SaturatedError` releases this event alone, without counting an attempt: the target became
+ * unavailable before it answered for it.
  */
 export type Answer = Outcome | SaturatedError
 
@@ -19,9 +22,9 @@ export type Answer = Outcome | SaturatedError
  *
  * `publish` is one attempt for each event of the batch. It resolves when the target has answered for all of them, with
  * an answer for each, in the order of the batch: `done()` only for what the target has acknowledged, `retry({ error,
- * delayMs })`, or `dead(reason)` for what it will never take. Nothing at all means that all were acknowledged. What it
- * throws counts for the whole batch: an error is a retry, a `PermanentError` dead, and a `SaturatedError` gives the
- * events back without counting an attempt and pauses claiming: the target is away, which is no event's fault.
+ * delayMs })`, or `dead(reason)` for what it will never accept. Returning nothing means that all were acknowledged. What
+ * it throws applies to the whole batch: an error is a retry, a `PermanentError` dead, and a `SaturatedError` releases the
+ * events without counting an attempt and pauses claiming, because the target is unavailable.
  */
 export interface Publisher {
   /** For logs and errors: `nats`, `http`. */
@@ -29,8 +32,46 @@ export interface Publisher {
   /** The most events of one call. Default 100. */
   readonly maxBatch?: number
   publish(events: readonly OutboxEvent[], context: PublishContext): Promise<readonly Answer[] | void>
-  /** Asked now and then; claiming pauses while it rejects. */
+  /** Called at intervals; claiming pauses while it rejects. */
   probe?(signal: AbortSignal): Promise<void>
   /** Called once the relay has stopped. */
   close?(): Promise<void>
+}
+
+/**
+ * What a publisher returned, if it is valid: nothing at all, or one answer for each event. Anything else is an error and
+ * never an acknowledgement: an event that no target took must not count as published.
+ */
+export function checkedAnswers(answers: unknown, count: number): readonly Answer[] | undefined {
+  if (answers === undefined) return undefined
+  if (!Array.isArray(answers)) {
+    throw new TypeError(
+      `the publisher returned ${shown(answers)}: return an array with an outcome for each event, or nothing`,
+    )
+  }
+  if (answers.length !== count) {
+    throw new TypeError(
+      `the publisher returned ${answers.length} outcomes for ${count} events: return one for each, or nothing`,
+    )
+  }
+  const invalid = answers.findIndex((answer) => !isAnswer(answer))
+  if (invalid !== -1) {
+    throw new TypeError(
+      `the publisher returned ${shown(answers[invalid])} for an event: return done(), retry() or dead()`,
+    )
+  }
+  // Each of them has been checked.
+  return answers as readonly Answer[]
+}
+
+const OUTCOMES = new Set<unknown>(['done', 'retry', 'dead'])
+
+function isAnswer(value: unknown): boolean {
+  if (value instanceof SaturatedError) return true
+  if (typeof value !== 'object' || value === null || !('outcome' in value) || !('args' in value)) return false
+  return OUTCOMES.has(value.outcome) && typeof value.args === 'object' && value.args !== null
+}
+
+function shown(value: unknown): string {
+  return inspect(value, { depth: 0, breakLength: Infinity }).slice(0, 100)
 }

@@ -5,7 +5,7 @@ import { door, settled } from '../../test/support/running-worker.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { dead, done, Events, retry, SaturatedError } from '../worker/index.ts'
 import { handlers } from './publishers/handlers.ts'
-import { HEADER, headersOf } from './headers.ts'
+import { HEADER, headersOf } from './event.ts'
 import { relay } from './relay.ts'
 
 const { url } = useDatabase()

@@ -1,16 +1,15 @@
+/** The worker of the outbox: hands events to a publisher and decides what a failure means for an event. */
 import { LeaseholdError } from '../errors.ts'
 import type { RetryPolicy } from '../lease/retry-policy.ts'
+import { isTracing, withTraces } from '../messages/trace.ts'
 import type { HandlerContext } from '../worker/context.ts'
 import { dead, type Outcome, PermanentError, retry, SaturatedError } from '../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
-import { checkedAnswers } from './answers.ts'
+import { applyRetention, type Retention } from './admin/retention.ts'
 import { Batches } from './batches.ts'
 import type { OutboxEvent } from './event.ts'
-import type { Answer, Publisher } from './publisher.ts'
-import { applyRetention, type Retention } from './admin/retention.ts'
-import { isTracing } from '../messages/trace-api.ts'
-import { withTraces } from './trace.ts'
+import { type Answer, checkedAnswers, type Publisher } from './publisher.ts'
 import { type OnFailure, type OutboxRow, outboxTable } from './table.ts'
 
 export interface RelayOptions {
@@ -20,17 +19,17 @@ export interface RelayOptions {
   /** What becomes of an ordering key when an event of it fails. Default `block`. */
   readonly onFailure?: OnFailure
   readonly settings?: Partial<WorkerSettings>
-  /** How long a failed event waits; how often it is tried at most stands in the event itself (`maxAttempts`). */
+  /** How long a failed event waits for its next attempt. The maximum of attempts is stored in the event (`maxAttempts`). */
   readonly retry?: Partial<RetryPolicy> & {
     /** An event that fails at this age, by the database's clock, is dead. Default: no limit. */
     readonly maxAgeMs?: number
   }
-  /** How long finished events are kept; `false`: for ever, or until somebody else removes them. */
+  /** How long finished events stay in the table; `false`: this relay removes none. */
   readonly retention?: Retention | false
   readonly bucket?: number
 }
 
-/** The name under which the outbox's worker is started, woken and set. */
+/** The name under which the outbox's worker is started, woken and configured. */
 export const OUTBOX = 'outbox'
 
 const PROBE_EVERY_MS = 5_000
@@ -39,17 +38,18 @@ const DEFAULT_MAX_BATCH = 100
 
 /** The worker of the outbox: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
 export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
+  refuseInvalidOptions(options)
   const { publisher, schema, onFailure = 'block', settings, retention = {}, bucket } = options
   const { maxAgeMs, ...retryPolicy } = options.retry ?? {}
-  refuseUnknown(options)
   const maxBatch = publisher.maxBatch ?? DEFAULT_MAX_BATCH
   const limits = { onFailure, maxAgeMs }
   return {
     name: OUTBOX,
     table: outboxTable({ schema, onFailure, retry: retryPolicy }),
     wake: true,
-    handle: maxBatch === 1 ? oneByOne(publisher, limits) : inBatches(publisher, maxBatch, limits),
-    // A publisher that takes batches gets them: as many slots as fill one.
+    handle:
+      maxBatch === 1 ? publishOneByOne(publisher, limits) : publishInBatches(publisher, maxBatch, limits),
+    // Enough slots to fill a batch.
     settings: { ...(maxBatch === 1 ? {} : { concurrency: maxBatch }), ...settings },
     ...(bucket === undefined ? {} : { bucket }),
     ...(publisher.probe === undefined
@@ -69,60 +69,51 @@ export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
 
 type Handle = WorkDeclaration<OutboxRow>['handle']
 
-function oneByOne(publisher: Publisher, limits: Limits): Handle {
+/** Under which failures an event is dead instead of being retried. The maximum of attempts is the table's. */
+interface RetryLimits {
+  readonly onFailure: OnFailure
+  readonly maxAgeMs: number | undefined
+}
+
+function publishOneByOne(publisher: Publisher, limits: RetryLimits): Handle {
   return async (context) => {
     try {
       const events = [eventOf(context)]
       const answers = isTracing()
-        ? await publishTraced(publisher, events, context)
+        ? await withTraces(events, publisher.name, async (traced) => publisher.publish(traced, context))
         : await publisher.publish(events, context)
-      // The way of most events, and nothing more is made for it.
-      return answers === undefined ? undefined : answered(limits, answers, context)
+      // Most events take this way, which allocates nothing more.
+      if (answers === undefined) return undefined
+      const answer: Answer | undefined = checkedAnswers(answers, 1)?.[0]
+      if (answer instanceof SaturatedError) throw answer
+      return limitRetries(limits, answer, context)
     } catch (error) {
-      return failed(limits, error, context)
+      return outcomeOfError(limits, error, context)
     }
   }
 }
 
-async function publishTraced(
-  publisher: Publisher,
-  events: readonly OutboxEvent[],
-  context: HandlerContext<OutboxRow>,
-): Promise<readonly Answer[] | void> {
-  return withTraces(events, publisher.name, async (traced) => publisher.publish(traced, context))
-}
-
-function answered(limits: Limits, answers: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
-  const answer = checkedAnswers(answers, 1)?.[0]
-  return answer instanceof SaturatedError ? failed(limits, answer, context) : within(limits, answer, context)
-}
-
-function inBatches(publisher: Publisher, maxBatch: number, limits: Limits): Handle {
+function publishInBatches(publisher: Publisher, maxBatch: number, limits: RetryLimits): Handle {
   const batches = new Batches<OutboxRow>(maxBatch, async (rows, context) =>
     withTraces(rows.map(eventOf), publisher.name, async (events) => publisher.publish(events, context)),
   )
   return async (context) => {
     try {
-      return within(limits, await batches.add(context), context)
+      return limitRetries(limits, await batches.add(context), context)
     } catch (error) {
-      return failed(limits, error, context)
+      return outcomeOfError(limits, error, context)
     }
   }
 }
 
-interface Limits {
-  readonly onFailure: OnFailure
-  readonly maxAgeMs: number | undefined
-}
-
-/** A failure that is one too many is dead (LIFE-08). The limit of attempts is the table's. */
-function within(
-  { onFailure, maxAgeMs }: Limits,
+/** Turns a retry into dead where the ordering policy or the age of the event asks for it (LIFE-08). */
+function limitRetries(
+  { onFailure, maxAgeMs }: RetryLimits,
   outcome: Outcome | void,
   context: HandlerContext<OutboxRow>,
 ): Outcome | void {
   if (outcome === undefined || outcome.outcome !== 'retry') return outcome
-  // A relay that has to stop, or has lost the lease, is not the event's fault; the worker knows what to do.
+  // The relay has to stop, or has lost the lease. That is no failure of the event; the worker decides what follows.
   if (context.signal.aborted) throw context.signal.reason
   const error = outcome.args['error'] ?? 'the publisher gave no reason'
   const { row } = context
@@ -133,11 +124,15 @@ function within(
   return { ...outcome, args: { ...outcome.args, error } }
 }
 
-function failed(limits: Limits, error: unknown, context: HandlerContext<OutboxRow>): Outcome | void {
-  // Nobody's fault: the runtime gives the event back, and rests.
+function outcomeOfError(
+  limits: RetryLimits,
+  error: unknown,
+  context: HandlerContext<OutboxRow>,
+): Outcome | void {
+  // The worker releases the event without counting an attempt, and pauses claiming.
   if (error instanceof SaturatedError) throw error
   if (error instanceof PermanentError) return dead(error)
-  return within(limits, retry({ error }), context)
+  return limitRetries(limits, retry({ error }), context)
 }
 
 function eventOf({ row, token, attempt }: HandlerContext<OutboxRow>): OutboxEvent {
@@ -154,10 +149,10 @@ function eventOf({ row, token, attempt }: HandlerContext<OutboxRow>): OutboxEven
   }
 }
 
-/** Whoever writes with SQL may write other things than texts; brokers take nothing else. */
+/** Headers that were written with SQL may hold any JSON; brokers take only texts. */
 function textHeaders(headers: OutboxRow['headers']): Readonly<Record<string, string>> {
   let texts: Record<string, string> | undefined
-  // They were read from JSON: there is nothing but what is theirs, and mostly nothing at all.
+  // The object was parsed from JSON, so for-in meets only own properties. It is usually empty, and then nothing is copied.
   for (const name in headers) {
     const value: unknown = headers[name]
     if (typeof value === 'string') continue
@@ -167,11 +162,11 @@ function textHeaders(headers: OutboxRow['headers']): Readonly<Record<string, str
   return texts ?? headers
 }
 
-function refuseUnknown({ publisher, onFailure, retry: given }: RelayOptions): void {
+function refuseInvalidOptions({ publisher, onFailure, retry: given }: RelayOptions): void {
   const policies: readonly unknown[] = ['block', 'skip', 'park', undefined]
   if (!policies.includes(onFailure)) {
     throw new LeaseholdError('SETTING_INVALID', `onFailure is ${JSON.stringify(onFailure)}.`, {
-      remedy: 'It is block, skip or park.',
+      remedy: 'Give block, skip or park.',
     })
   }
   if (typeof publisher?.publish !== 'function') {

@@ -7,7 +7,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { recording, statuses, useRelays } from '../../test/support/running-relay.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { done, Events, retry } from '../worker/index.ts'
-import { createOutbox } from './enqueue/outbox.ts'
+import { createOutbox } from './enqueue/enqueue.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })

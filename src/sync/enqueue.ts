@@ -1,8 +1,8 @@
 import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
-import type { Writer } from '../transactions/writer-types.ts'
-import { writerOf } from '../transactions/writers.ts'
+import type { Writer } from '../transactions/writer.ts'
+import { writerOf } from '../transactions/adapters.ts'
 
 export interface NewJob<Params = unknown> {
   /** What is to be synced. */

@@ -1,5 +1,5 @@
 import { LeaseholdError } from '../errors.ts'
-import type { Writer } from '../transactions/writer-types.ts'
+import type { Writer } from '../transactions/writer.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { checkDefinition, type SyncDefinition } from './definition.ts'
 import { enqueueJob, type Enqueued, type NewJob } from './enqueue.ts'

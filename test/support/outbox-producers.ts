@@ -13,8 +13,8 @@ import {
   fromPostgresJs,
   fromPrisma,
   fromQueryable,
-} from '../../src/transactions/writers.ts'
-import type { PrismaWriter, Writer } from '../../src/transactions/writers.ts'
+} from '../../src/transactions/adapters.ts'
+import type { PrismaWriter, Writer } from '../../src/transactions/writer.ts'
 import { openDatabase } from '../../src/postgres/database.ts'
 
 /** A database library whose transactions users pass to Leasehold. */

@@ -22,7 +22,7 @@ export async function enqueueCommand(run: Run): Promise<number> {
   }
   const event = await withOutbox(run, async (db, schema) => createOutbox({ schema }).enqueue(db, written))
   if (isSet(flags, 'json')) print(`${printableJson(event)}\n`)
-  else if (event.written)
+  else if (!event.duplicate)
     print(`Written: event ${event.id}, ${printable(type)}, with the event id ${event.eventId}.\n`)
   else print(`Nothing written: event ${event.id} has the event id ${event.eventId} already.\n`)
   return 0

@@ -53,8 +53,8 @@ describe('enqueue', () => {
 
   it('an event id that is there already writes nothing, and says so', async () => {
     const args = ['enqueue', 'order.paid', '--event-id', EVENT_ID]
-    expect(await json(args)).toEqual({ id: '1', eventId: EVENT_ID, written: true })
-    expect(await json(args)).toEqual({ id: '1', eventId: EVENT_ID, written: false })
+    expect(await json(args)).toEqual({ id: '1', eventId: EVENT_ID, duplicate: false })
+    expect(await json(args)).toEqual({ id: '1', eventId: EVENT_ID, duplicate: true })
     expect((await outbox(args)).stdout).toBe(
       `Nothing written: event 1 has the event id ${EVENT_ID} already.\n`,
     )

@@ -1,14 +1,14 @@
 import { randomUUID } from 'node:crypto'
 import { Client } from 'pg'
-import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase, blocked } from '../../../test/support/database.ts'
+import { afterAll, beforeEach, describe, expect, expectTypeOf, it } from 'vitest'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openLeaseStore } from '../../lease/index.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { newEventIds } from '../../messages/event-ids.ts'
 import type { NewEvent } from '../event.ts'
 import { type OutboxRow, outboxTable } from '../table.ts'
-import { enqueue } from './outbox.ts'
+import { enqueue, type Enqueued } from './enqueue.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -40,8 +40,31 @@ function event(type: string, orderingKey?: string, eventId?: string): NewEvent {
   return { type, payload: type, orderingKey, eventId }
 }
 
+describe('the result of enqueue', () => {
+  const eventId = randomUUID()
+  const written = { id: '1', eventId, duplicate: false }
+
+  it('is one object for one event, with the same fields whether it was written or is a duplicate', async () => {
+    const result = await enqueue(db, event('a', undefined, eventId))
+    expectTypeOf(result).toEqualTypeOf<Enqueued>()
+    expect(result).toEqual(written)
+    expect(await enqueue(db, event('a', undefined, eventId))).toEqual({ ...written, duplicate: true })
+  })
+
+  it('is an array of the same objects for an array, in its order, also for an array of one', async () => {
+    const result = await enqueue(db, [event('a', undefined, eventId)])
+    expectTypeOf(result).toEqualTypeOf<readonly Enqueued[]>()
+    expect(result).toEqual([written])
+    const other = randomUUID()
+    expect(await enqueue(db, [event('b', undefined, other), event('a', undefined, eventId)])).toEqual([
+      { id: expect.any(String), eventId: other, duplicate: false },
+      { ...written, duplicate: true },
+    ])
+  })
+})
+
 describe('event ids', () => {
-  it('are made up as uuids of version 7, which sort as the events were given', async () => {
+  it('are generated as uuids of version 7, which sort in the order of the events', async () => {
     const enqueued = await enqueue(
       db,
       Array.from({ length: 5_000 }, (_, i) => event(`e${i}`)),
@@ -55,7 +78,7 @@ describe('event ids', () => {
     expect((await rows()).map((row) => row.event_id)).toEqual(ids)
   })
 
-  it('begin with the time, and go on past 4,096 of a millisecond', () => {
+  it('begin with the time, and continue past 4,096 ids of one millisecond', () => {
     const next = newEventIds(() => 0x0123_4567_89ab)
     const ids = Array.from({ length: 4_098 }, next)
     expect(ids[0]).toMatch(/^01234567-89ab-7000-/)
@@ -63,24 +86,24 @@ describe('event ids', () => {
     expect(ids[4_097]).toMatch(/^01234567-89ac-7001-/)
   })
 
-  it('that were written before write nothing, and the row that is there is reported', async () => {
+  it('that exist already write nothing, and the existing row is reported', async () => {
     const eventId = randomUUID()
     const first = await enqueue(db, event('first', undefined, eventId))
     const second = await enqueue(db, event('second', undefined, eventId.toUpperCase()))
-    expect(first.written).toBe(true)
-    expect(second).toEqual({ ...first, written: false })
+    expect(first.duplicate).toBe(false)
+    expect(second).toEqual({ ...first, duplicate: true })
     expect(await types()).toEqual(['first'])
   })
 
-  it('that stand twice in one call are one event: the first', async () => {
+  it('that occur twice in one call are one event: the first', async () => {
     const eventId = randomUUID()
     const enqueued = await enqueue(db, [
       event('a', undefined, eventId),
       event('b'),
       event('c', undefined, eventId.toUpperCase()),
     ])
-    expect(enqueued.map(({ written }) => written)).toEqual([true, true, false])
-    expect(enqueued[2]).toEqual({ ...enqueued[0], written: false })
+    expect(enqueued.map(({ duplicate }) => duplicate)).toEqual([false, false, true])
+    expect(enqueued[2]).toEqual({ ...enqueued[0], duplicate: true })
     expect(await types()).toEqual(['a', 'b'])
   })
 })
@@ -92,7 +115,7 @@ describe('LIFE-13: the order of a key', () => {
     expect(await types()).toEqual(['a1', 'x', 'b1', 'a2', 'y', 'b2', 'a3'])
   })
 
-  it('leaves out what was written before', async () => {
+  it('leaves out events that exist already', async () => {
     const known = randomUUID()
     await enqueue(db, event('a2', 'a', known))
     const enqueued = await enqueue(db, [
@@ -100,18 +123,18 @@ describe('LIFE-13: the order of a key', () => {
       event('a2 once more', 'a', known),
       event('a3', 'a'),
     ])
-    expect(enqueued.map(({ written }) => written)).toEqual([true, false, true])
+    expect(enqueued.map(({ duplicate }) => duplicate)).toEqual([false, true, false])
     expect(await types()).toEqual(['a2', 'a1', 'a3'])
   })
 
   it('holds for 10,000 events of 100 keys in one call', async () => {
     const events = Array.from({ length: 10_000 }, (_, i) => event(`${i}`, `key ${(i * 7) % 100}`))
     const enqueued = await enqueue(db, events)
-    expect(enqueued.every(({ written }) => written)).toBe(true)
+    expect(enqueued.some(({ duplicate }) => duplicate)).toBe(false)
     expect(await types()).toEqual(events.map(({ type }) => type))
   })
 
-  it('LIFE-18: holds when several producers write at once, some of it all of them: each event is published once', async () => {
+  it('LIFE-18: holds when several producers write concurrently, some events all of them: each event is published once', async () => {
     const [producers, calls, perCall] = [4, 25, 12]
     const sharedIds = Array.from({ length: calls }, () => randomUUID())
     const store = await openLeaseStore<OutboxRow, 'done' | 'retry' | 'dead'>(db, outboxTable(), {
@@ -141,7 +164,7 @@ describe('LIFE-13: the order of a key', () => {
         )
         const enqueued = await enqueue(db, events)
         for (let key = 0; key < 3; key++)
-          written.push(enqueued.flatMap(({ id, written: isNew }, i) => (isNew && i % 3 === key ? [id] : [])))
+          written.push(enqueued.flatMap(({ id, duplicate }, i) => (!duplicate && i % 3 === key ? [id] : [])))
       }
       return written
     }
@@ -196,7 +219,7 @@ describe('serialize', () => {
     expect(await types()).toEqual(['first', 'first as well', 'second', 'other'])
   })
 
-  it('other keys, events without a key and producers that do not ask for it wait for nobody', async () => {
+  it('other keys, events without a key and producers that do not serialize do not wait', async () => {
     await twoClients(async (first, second) => {
       await enqueue(first, [event('first', 'k'), event('unkeyed')], { serialize: true })
       await enqueue(second, [event('second', 'l'), event('unkeyed')], { serialize: true })
@@ -207,7 +230,7 @@ describe('serialize', () => {
     expect(await rows()).toHaveLength(5)
   })
 
-  it('outside a transaction is refused', async () => {
+  it('is refused outside a transaction', async () => {
     await expect(enqueue(db, event('a', 'k'), { serialize: true })).rejects.toMatchObject({
       code: 'WRITER_INVALID',
       message: expect.stringContaining('enqueue with serialize'),
@@ -216,7 +239,7 @@ describe('serialize', () => {
   })
 })
 
-describe('an event that another transaction writes at the same moment', () => {
+describe('an event that a concurrent transaction writes as well', () => {
   /** Enqueues two events of a key while somebody else is writing the first of them, and lets that end as told. */
   async function raced(end: 'commit' | 'rollback') {
     const eventId = randomUUID()
@@ -235,17 +258,17 @@ describe('an event that another transaction writes at the same moment', () => {
     }
   }
 
-  it('is theirs once they commit', async () => {
+  it('is a duplicate when the other transaction commits', async () => {
     const enqueued = await raced('commit')
     const written = await rows()
-    expect(enqueued.map((one) => one.written)).toEqual([false, true, true])
+    expect(enqueued.map((one) => one.duplicate)).toEqual([true, false, false])
     expect(enqueued.map(({ id }) => id)).toEqual(written.map(({ id }) => id))
     expect(await types()).toEqual(['a1 of the other', 'a2', 'a3'])
   })
 
-  it('is ours when they roll back', async () => {
+  it('is written when the other transaction rolls back', async () => {
     const enqueued = await raced('rollback')
-    expect(enqueued.map((one) => one.written)).toEqual([true, true, true])
+    expect(enqueued.map((one) => one.duplicate)).toEqual([false, false, false])
     expect(await types()).toEqual(['a1', 'a2', 'a3'])
   })
 })
@@ -267,7 +290,7 @@ it('writes 10,000 events in one statement', async () => {
   expect(await rows()).toHaveLength(10_000)
 })
 
-it('no events are no statement', async () => {
+it('an empty array sends no statement', async () => {
   const untouched = { query: async (_text: string, _values: unknown[]) => Promise.reject(new Error('asked')) }
   expect(await enqueue(untouched, [])).toEqual([])
 })
@@ -282,7 +305,7 @@ it('JSON null is a payload like any other', async () => {
   expect(found).toEqual([{ payload: 'null' }, { payload: '"null"' }, { payload: '[]' }])
 })
 
-it('an event that vanished between two looks is an error, not an event without an id', async () => {
+it('an event that was deleted between two statements is an error, not an event without an id', async () => {
   const eventId = randomUUID()
   const answers = [[], [{ event: eventId, id: null }]]
   const forgetful = { query: async (_text: string, _values: unknown[]) => answers.shift() ?? [] }
@@ -292,7 +315,7 @@ it('an event that vanished between two looks is an error, not an event without a
   })
 })
 
-it('events larger together than one statement can be are refused before anything is sent', async () => {
+it('events that are too large together for one statement are refused before anything is sent', async () => {
   const untouched = { query: async (_text: string, _values: unknown[]) => Promise.reject(new Error('asked')) }
   const payload = 'x'.repeat(262_000)
   const outcome = enqueue(

@@ -1,55 +1,203 @@
+/** The producer's side of the outbox: checks events and writes them in the caller's transaction, in one statement. */
 import { LeaseholdError } from '../../errors.ts'
 import { newEventIds } from '../../messages/event-ids.ts'
-import { eventsText } from '../../messages/events-text.ts'
-import type { CheckedEvent } from '../../messages/validate.ts'
-import type { AdaptedWriter, WriterRow } from '../../transactions/writer-types.ts'
-import { enqueueSql, findEventsSql, serializeSql } from './enqueue-sql.ts'
+import { eventsText } from '../../messages/json.ts'
+import type {
+  AnyPayloads,
+  EventPayloads,
+  EventSchemas,
+  PayloadsOf,
+  SchemasOf,
+} from '../../messages/schemas.ts'
+import { withTraceHeaders } from '../../messages/trace.ts'
+import {
+  type CheckedEvent,
+  checkEvents,
+  type CheckOwn,
+  isWhole,
+  type ProducerOptions,
+  producerRules,
+  shown,
+} from '../../messages/validate.ts'
+import { transactionOf, writerOf } from '../../transactions/adapters.ts'
+import type { AdaptedWriter, Writer, WriterRow } from '../../transactions/writer.ts'
+import type { NewEvent } from '../event.ts'
+import { enqueueSql, findEventsSql, serializeSql } from './sql.ts'
+
+export interface OutboxOptions<Schemas = EventSchemas> extends ProducerOptions<Schemas> {
+  /** An event is dead after this many failed attempts; `null`: never. Default 25. Each event can set its own. */
+  readonly maxAttempts?: number | null | undefined
+}
+
+export interface Outbox<Payloads extends EventPayloads = AnyPayloads> {
+  readonly enqueue: Enqueue<Payloads>
+}
+
+export interface EnqueueOptions {
+  /**
+   * Publish the events of a key in the order in which their transactions commit. Other transactions that serialize the
+   * same key wait until this one ends. Without it, the events of two transactions that overlap are published in the order
+   * in which `enqueue` was called. Needs a transaction.
+   */
+  readonly serialize?: boolean | undefined
+}
 
 /** What became of an event that was given to `enqueue`. */
 export interface Enqueued {
-  /** The row in the outbox. */
+  /** The id of its row in the outbox. */
   readonly id: string
-  /** What consumers recognise the event by; made up where none was given. */
+  /** By which consumers recognise the event; generated where none was given. */
   readonly eventId: string
-  /** `false`: an event of this id was there already, and nothing was written. */
-  readonly written: boolean
+  /** `true`: an event of this id exists already, `id` is its row, and nothing was written. */
+  readonly duplicate: boolean
 }
 
-export type CheckedOutboxEvent = CheckedEvent & { readonly maxAttempts: number | null }
+export interface Enqueue<Payloads extends EventPayloads = AnyPayloads> {
+  /**
+   * Writes events in the caller's transaction: they are published if it commits, and never existed if it does not.
+   *
+   * @param tx whatever holds the transaction: a `pg` client, the `sql` of postgres.js, a Kysely, Drizzle, Prisma or
+   *   Knex transaction, a transaction of Leasehold's own `Database`, or any `{ query(text, values) }`. Outside a
+   *   transaction (a pool) the call is a transaction of its own.
+   * @param event one event, or an array of events; an array is written in one statement, all or none.
+   * @returns for one event one `Enqueued`; for an array an array of the same length, in the same order.
+   */
+  (tx: Writer, event: NewEvent<Payloads>, options?: EnqueueOptions): Promise<Enqueued>
+  (tx: Writer, events: readonly NewEvent<Payloads>[], options?: EnqueueOptions): Promise<readonly Enqueued[]>
+  (
+    tx: Writer,
+    events: NewEvent<Payloads> | readonly NewEvent<Payloads>[],
+    options?: EnqueueOptions,
+  ): Promise<Enqueued | readonly Enqueued[]>
+}
 
-export interface EnqueueStatements {
+const DEFAULT_MAX_ATTEMPTS = 25
+const MAX_INT = 2_147_483_647
+
+/**
+ * The producer's side of an outbox.
+ *
+ * ```ts
+ * const outbox = createOutbox<{ 'order.paid': { id: string } }>()
+ * await outbox.enqueue(tx, { type: 'order.paid', payload: { id: 'o-1' }, orderingKey: 'o-1' })
+ * ```
+ */
+export function createOutbox<Schemas extends EventSchemas>(
+  options: OutboxOptions<Schemas> & { readonly events: Schemas },
+): Outbox<PayloadsOf<Schemas>>
+export function createOutbox<Payloads extends EventPayloads = AnyPayloads>(
+  options?: OutboxOptions<SchemasOf<Payloads>>,
+): Outbox<Payloads>
+export function createOutbox(options: OutboxOptions = {}): Outbox {
+  const maxAttempts = options.maxAttempts === undefined ? DEFAULT_MAX_ATTEMPTS : options.maxAttempts
+  const { schema, ...checks } = producerRules(
+    'createOutbox',
+    options,
+    checkMaxAttempts('maxAttempts', maxAttempts),
+  )
+  const rules = { ...checks, target: 'this outbox', verb: 'enqueue' }
+  // The texts do not depend on the events: they are built once.
+  const statements = {
+    enqueue: enqueueSql(schema),
+    find: findEventsSql(schema),
+    serialize: serializeSql(schema),
+  }
+  const checkOwn: CheckOwn<Pick<CheckedOutboxEvent, 'maxAttempts'>> = (event, label) => {
+    const { maxAttempts: own = maxAttempts } = event
+    return {
+      problems: checkMaxAttempts(`${label}.maxAttempts`, own),
+      // If it is anything else, the problem above refuses the event.
+      own: { maxAttempts: own as number | null },
+    }
+  }
+
+  async function write(
+    tx: Writer,
+    events: readonly unknown[],
+    labelOf: (index: number) => string,
+    { serialize = false }: EnqueueOptions,
+  ): Promise<readonly Enqueued[]> {
+    const writer = serialize ? await transactionOf(tx, 'enqueue with serialize') : writerOf(tx)
+    const checked = await checkEvents(events, labelOf, rules, checkOwn)
+    if (checked.length === 0) return []
+    if (serialize) await serializeKeys(writer, statements, checked)
+    return writeEvents(writer, statements, await withTraceHeaders(checked))
+  }
+
+  async function enqueue(tx: Writer, event: NewEvent, options?: EnqueueOptions): Promise<Enqueued>
+  async function enqueue(
+    tx: Writer,
+    events: readonly NewEvent[],
+    options?: EnqueueOptions,
+  ): Promise<readonly Enqueued[]>
+  async function enqueue(
+    tx: Writer,
+    events: NewEvent | readonly NewEvent[],
+    options?: EnqueueOptions,
+  ): Promise<Enqueued | readonly Enqueued[]>
+  async function enqueue(
+    tx: Writer,
+    given: NewEvent | readonly NewEvent[],
+    options: EnqueueOptions = {},
+  ): Promise<Enqueued | readonly Enqueued[]> {
+    if (isList(given)) return write(tx, given, (i) => `events[${i}]`, options)
+    const [enqueued] = await write(tx, [given], () => 'event', options)
+    if (enqueued === undefined) throw new Error('one event was written, and none was reported')
+    return enqueued
+  }
+
+  return { enqueue }
+}
+
+/**
+ * Writes events in the caller's transaction, without types or schemas for their payloads; `createOutbox` has those.
+ *
+ * ```ts
+ * await enqueue(tx, { type: 'order.paid', payload: { id: 'o-1' } })
+ * ```
+ */
+export const enqueue: Enqueue = createOutbox().enqueue
+
+function checkMaxAttempts(path: string, value: unknown): string[] {
+  if (value === null || isWhole(value, 1, MAX_INT)) return []
+  return [`${path} is ${shown(value)}, but must be a whole number from 1 to ${MAX_INT}, or null for no limit`]
+}
+
+/** Array.isArray does not narrow a readonly array in a union. */
+function isList(given: NewEvent | readonly NewEvent[]): given is readonly NewEvent[] {
+  return Array.isArray(given)
+}
+
+type CheckedOutboxEvent = CheckedEvent & { readonly maxAttempts: number | null }
+
+interface Statements {
   readonly enqueue: string
   readonly find: string
   readonly serialize: string
 }
 
-/** Once for each outbox: the texts do not depend on the events. */
-export function enqueueStatements(schema: string): EnqueueStatements {
-  return { enqueue: enqueueSql(schema), find: findEventsSql(schema), serialize: serializeSql(schema) }
-}
-
 /**
- * Makes the order of each key its order of commit: whoever else serializes it waits until this transaction ends. A
- * statement of its own, so that ids are taken after the lock.
+ * Makes the order of each key its order of commit: other transactions that serialize the key wait until this one ends. It
+ * is a statement of its own, so that ids are assigned after the lock has been taken.
  */
-export async function serializeKeys(
+async function serializeKeys(
   writer: AdaptedWriter,
-  statements: EnqueueStatements,
+  statements: Statements,
   events: readonly CheckedOutboxEvent[],
 ): Promise<void> {
   const keys = new Set(events.flatMap(({ orderingKey }) => (orderingKey === undefined ? [] : [orderingKey])))
   if (keys.size > 0) await writer.query(statements.serialize, [JSON.stringify([...keys])])
 }
 
-/** Writes the events in one statement, and answers in the order in which they were given. */
-export async function writeEvents(
+/** Writes the events in one statement, and reports on them in the order in which they were given. */
+async function writeEvents(
   writer: AdaptedWriter,
-  statements: EnqueueStatements,
+  statements: Statements,
   events: readonly CheckedOutboxEvent[],
 ): Promise<readonly Enqueued[]> {
   const newEventId = newEventIds()
   const eventIds = events.map(({ eventId }) => eventId ?? newEventId())
-  /** Where an event id was first given; given once more it is the same event. */
+  /** Where each event id was first given; any later event of the same id is a duplicate. */
   const positions = new Map<string, number>()
   for (const [position, eventId] of eventIds.entries())
     if (!positions.has(eventId)) positions.set(eventId, position)
@@ -62,25 +210,17 @@ export async function writeEvents(
   const ids = idsIn(rows)
   const written = new Set(rows.flatMap((row) => (row['written'] === true ? [row['event']] : [])))
 
-  // Not there when this statement began, and there when it came to write them: somebody else was faster.
+  // These did not exist when the statement began, and did when it came to write them: a concurrent transaction wrote them.
   const unseen = [...positions.keys()].filter((eventId) => !ids.has(eventId))
-  const others = unseen.length === 0 ? NONE : await findIds(writer, statements, unseen)
+  const others =
+    unseen.length === 0
+      ? new Map<string, string>()
+      : idsIn((await writer.query(statements.find, [JSON.stringify(unseen)])).rows)
   return eventIds.map((eventId, position) => {
     const id = ids.get(eventId) ?? others.get(eventId)
     if (id === undefined) throw neitherWrittenNorFound(eventId)
-    return { id, eventId, written: positions.get(eventId) === position && written.has(eventId) }
+    return { id, eventId, duplicate: positions.get(eventId) !== position || !written.has(eventId) }
   })
-}
-
-const NONE: ReadonlyMap<string, string> = new Map()
-
-async function findIds(
-  writer: AdaptedWriter,
-  statements: EnqueueStatements,
-  eventIds: readonly string[],
-): Promise<ReadonlyMap<string, string>> {
-  const { rows } = await writer.query(statements.find, [JSON.stringify(eventIds)])
-  return idsIn(rows)
 }
 
 function idsIn(rows: readonly WriterRow[]): ReadonlyMap<string, string> {
@@ -96,7 +236,7 @@ function eventText(event: CheckedOutboxEvent, eventId: string, position: number)
   const fields = JSON.stringify({
     position,
     event_id: eventId,
-    // An id that was made up just now is nobody else's: there is nothing to look for.
+    // An id that was generated by this call cannot exist: the statement does not search for it.
     chosen: event.eventId !== undefined,
     event_type: type,
     ordering_key: orderingKey,

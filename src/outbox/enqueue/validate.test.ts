@@ -3,7 +3,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import type { NewEvent } from '../event.ts'
-import { createOutbox, enqueue } from './outbox.ts'
+import { createOutbox, enqueue } from './enqueue.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -194,7 +194,7 @@ describe('written as it was given', () => {
     const orderingKey = Array.from({ length: 512 }, (_, i) =>
       String.fromCharCode(0x80 + ((i * 7919) % 0x700)),
     ).join('')
-    expect(await enqueue(db, { type: 'a', payload: 1, orderingKey })).toMatchObject({ written: true })
+    expect(await enqueue(db, { type: 'a', payload: 1, orderingKey })).toMatchObject({ duplicate: false })
   })
 })
 
@@ -216,20 +216,20 @@ describe('size', () => {
   })
 
   it('one of exactly 256 KiB is written', async () => {
-    expect(await enqueue(db, { type: 'a', payload: 'x'.repeat(262_142) })).toMatchObject({ written: true })
+    expect(await enqueue(db, { type: 'a', payload: 'x'.repeat(262_142) })).toMatchObject({ duplicate: false })
   })
 
   it('is that of the JSON text as PostgreSQL writes it, so that the table refuses nothing that enqueue takes', async () => {
     // In jsonb each comma, and each colon, is followed by a space.
     const most = { list: Array.from({ length: 87_378 }, () => 1) }
-    expect(await enqueue(db, { type: 'a', payload: most })).toMatchObject({ written: true })
+    expect(await enqueue(db, { type: 'a', payload: most })).toMatchObject({ duplicate: false })
     const oneMore = { list: [...most.list, 1] }
     await expect(enqueue(db, { type: 'a', payload: oneMore })).rejects.toMatchObject({
       code: 'EVENT_TOO_LARGE',
       message: expect.stringContaining('has 262147 bytes'),
     })
     const headers = Object.fromEntries(Array.from({ length: 1_365 }, (_, i) => [`${i + 1_000}`, '']))
-    expect(await enqueue(db, { type: 'a', payload: 1, headers })).toMatchObject({ written: true })
+    expect(await enqueue(db, { type: 'a', payload: 1, headers })).toMatchObject({ duplicate: false })
     await expect(enqueue(db, { type: 'a', payload: 1, headers: { ...headers, 9999: '' } })).rejects.toThrow(
       /event\.headers have 16392 bytes/,
     )
@@ -240,6 +240,6 @@ describe('size', () => {
     await expect(outbox.enqueue(db, { type: 'a', payload: '123456789' })).rejects.toThrow(
       /has 11 bytes.*= 10 are/,
     )
-    expect(await outbox.enqueue(db, { type: 'a', payload: '12345678' })).toMatchObject({ written: true })
+    expect(await outbox.enqueue(db, { type: 'a', payload: '12345678' })).toMatchObject({ duplicate: false })
   })
 })

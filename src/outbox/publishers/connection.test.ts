@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
 
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
-import { type Dialled, dialledConnection } from './connection.ts'
-import { loadClient } from './load-client.ts'
+import { type Dialled, dialledConnection, loadClient } from './connection.ts'
 
 useQuietProcess()
 

@@ -1,27 +1,30 @@
+/** Connections to brokers: loading the client, connecting when needed, and closing within a bound. */
+import { LeaseholdError } from '../../errors.ts'
 import { within } from '../../postgres/deadline.ts'
 
 /** One connection to a target, while it lasts. */
 export interface Dialled<Client> {
   readonly client: Client
-  /** Whether it is worth sending anything over it. */
+  /** Whether anything can be sent over it. */
   isOpen(): boolean
-  /** Sends what is still to be sent, and says goodbye. */
+  /** Sends what is still to be sent, and closes. */
   close(): Promise<void>
-  /** Ends it now, however the other side is. */
+  /** Ends it now, whether or not the other side answers. */
   destroy(): void
 }
 
 export interface Connection<Client> {
-  /** The connection that is open, or a new one. Rejects with what stood in the way; the next call dials again. */
+  /** The open connection, or a new one. Rejects with the reason it could not connect; the next call connects anew. */
   get(): Promise<Client>
-  /** Ends the present connection, so that the next `get` dials. */
+  /** Ends the present connection, so that the next `get` connects anew. */
   drop(): void
   close(): Promise<void>
 }
 
-const LONGEST_GOODBYE_MS = 5_000
+/** How long a publisher waits for its connections to close before it destroys them. */
+export const CLOSE_TIMEOUT_MS = 5_000
 
-/** Dials when somebody asks, once for all who ask, and again when the connection was lost. */
+/** Connects when a connection is first asked for, once for all who ask, and anew after a loss. */
 export function dialledConnection<Client>(
   dial: () => Promise<Dialled<Client>>,
   connectTimeoutMs: number,
@@ -31,19 +34,19 @@ export function dialledConnection<Client>(
   let closed = false
 
   async function open(): Promise<Dialled<Client>> {
-    const late = dial()
+    const connecting = dial()
     let dialled: Dialled<Client> | undefined
     const inTime = await within(
       connectTimeoutMs,
-      late.then((open) => {
+      connecting.then((open) => {
         dialled = open
         return open
       }),
     )
     if (!inTime || dialled === undefined || closed) {
-      // Should it come after all, nobody waits for it.
-      late.then(
-        (unwanted) => unwanted.destroy(),
+      // If it still connects later, nobody waits for it.
+      connecting.then(
+        (unused) => unused.destroy(),
         () => {},
       )
       throw new Error(closed ? 'the publisher is closed' : `no connection within ${connectTimeoutMs} ms`)
@@ -61,7 +64,7 @@ export function dialledConnection<Client>(
     async get() {
       if (closed) throw new Error('the publisher is closed')
       if (current?.isOpen() === true) return current.client
-      // A channel can be lost and leave its connection behind.
+      // A channel can be lost while its connection stays open.
       drop()
       dialling ??= open().finally(() => (dialling = undefined))
       return (await dialling).client
@@ -72,18 +75,18 @@ export function dialledConnection<Client>(
       const last = current
       current = undefined
       if (last === undefined) return
-      const gone =
+      const closedInTime =
         last.isOpen() &&
         (await within(
-          LONGEST_GOODBYE_MS,
+          CLOSE_TIMEOUT_MS,
           last.close().catch(() => {}),
         ))
-      if (!gone) last.destroy()
+      if (!closedInTime) last.destroy()
     },
   }
 }
 
-/** The user's own: it is theirs to reconnect and to close. */
+/** A connection that the user owns: reconnecting and closing it is up to them. */
 export function givenConnection<Client>(dial: () => Promise<Client>): Connection<Client> {
   let client: Promise<Client> | undefined
   return {
@@ -100,5 +103,26 @@ export function givenConnection<Client>(dial: () => Promise<Client>): Connection
     async close() {
       client = undefined
     },
+  }
+}
+
+const MODULE_NOT_FOUND = new Set(['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND'])
+
+/** Loads the client of a broker. It is an optional peer: whoever does not publish to the broker does not install it. */
+export async function loadClient<Client>(
+  publisher: string,
+  packages: string,
+  load: () => Promise<Client>,
+): Promise<Client> {
+  try {
+    return await load()
+  } catch (error) {
+    const code = error instanceof Error && 'code' in error ? String(error.code) : ''
+    if (!MODULE_NOT_FOUND.has(code)) throw error
+    throw new LeaseholdError(
+      'PUBLISHER_MISSING',
+      `The ${publisher} publisher needs ${packages}, which is not installed.`,
+      { remedy: `Run: npm install ${packages}`, cause: error },
+    )
   }
 }

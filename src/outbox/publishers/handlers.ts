@@ -1,13 +1,14 @@
 /** Events to functions in this process, by their type. */
-import type { AnyPayloads, EventPayloads, OutboxEvent } from '../event.ts'
+import type { AnyPayloads, EventPayloads } from '../../messages/schemas.ts'
+import { dead, done, type Outcome, retry } from '../../worker/outcome.ts'
+import type { OutboxEvent } from '../event.ts'
 import type { Answer, PublishContext, Publisher } from '../publisher.ts'
 import { dead, type Outcome, retry } from '../../worker/completion/outcome.ts'
-import { wholeNumber } from './options.ts'
-import { answerTo, DONE, settled } from './publish-each.ts'
+import { answerFor, throwIfAllSaturated, wholeNumber } from './publishing.ts'
 
 type Result = Outcome | void
 
-/** What it returns or throws counts for its event alone; nothing at all is done. */
+/** What it returns or throws applies to its event alone. Returning nothing means done. */
 export type EventHandler<Type extends string = string, Payload = unknown> = (
   event: OutboxEvent<Type, Payload>,
   context: PublishContext,
@@ -21,8 +22,8 @@ export interface HandlersOptions {
   /** What becomes of an event whose type has no handler. Default 'dead'. */
   readonly otherwise?: 'dead' | 'done' | EventHandler
   /**
-   * The most events of one call. Default 1: each event is settled as soon as its handler is through. With more, the
-   * handlers of a batch run at the same time, and the slowest of them holds up the others' settlement.
+   * The most events of one call. Default 1: each event is settled as soon as its handler has returned. With more, the
+   * handlers of a batch run at the same time, and all are settled when the slowest has returned.
    */
   readonly maxBatch?: number
 }
@@ -38,35 +39,35 @@ export function handlers<Payloads extends EventPayloads = AnyPayloads>(
 ): Publisher {
   const { otherwise = 'dead' } = options
   const fallback = typeof otherwise === 'function' ? otherwise : otherwise === 'done' ? ignore : refuse
-  // A handler takes the payload of its type: the event it gets is found by that type, which no type can express.
+  // A handler takes the payload of its own type. It is only called with events of that type, which TypeScript cannot express.
   const known = new Map(Object.entries(byType) as [string, EventHandler][])
 
-  async function answerFor(event: OutboxEvent, context: PublishContext): Promise<Answer> {
+  async function handleOne(event: OutboxEvent, context: PublishContext): Promise<Answer> {
     try {
       const outcome = await (known.get(event.type) ?? fallback)(event, context)
-      return outcome === undefined ? DONE : checked(outcome)
+      return outcome === undefined ? done() : checked(outcome)
     } catch (error) {
-      return answerTo(error)
+      return answerFor(error)
     }
   }
 
-  async function answersFor(
+  async function handleAll(
     events: readonly OutboxEvent[],
     context: PublishContext,
   ): Promise<readonly Answer[]> {
-    return settled(await Promise.all(events.map(async (event) => answerFor(event, context))))
+    return throwIfAllSaturated(await Promise.all(events.map(async (event) => handleOne(event, context))))
   }
 
   return {
     name: 'handlers',
     maxBatch: wholeNumber('handlers', 'maxBatch', options.maxBatch ?? 1),
-    // Without `async`: of most events nothing is left but the promise of their handler, and one made of it here.
+    // Not an async function: a single event then costs the handler's promise and one more, which shows in throughput.
     publish(events, context) {
       const [event] = events
-      if (event === undefined || events.length > 1) return answersFor(events, context)
+      if (event === undefined || events.length > 1) return handleAll(events, context)
       try {
         const running = (known.get(event.type) ?? fallback)(event, context)
-        // What a handler throws counts for the batch, which it is.
+        // What a handler throws applies to the batch, which is this one event.
         return Promise.resolve(running).then(answersOf)
       } catch (error) {
         return Promise.reject(error)

@@ -1,27 +1,34 @@
 /** Events to a URL, by POST: one request for each, or one for a batch. */
 import { Agent, type Dispatcher, request } from 'undici'
 
-import type { OutboxEvent } from '../event.ts'
-import { headersOf } from '../headers.ts'
-import type { PublishContext, Publisher } from '../publisher.ts'
 import { within } from '../../postgres/deadline.ts'
 import { atATime } from '../../worker/waiting.ts'
 import { type Outcome, PermanentError } from '../../worker/completion/outcome.ts'
+import { outcomeOf, type WhenRefused } from '../../webhooks/network/answer.ts'
+import { untilAborted } from '../../worker/until-aborted.ts'
+import { headersOf, type OutboxEvent } from '../event.ts'
+import type { PublishContext, Publisher } from '../publisher.ts'
+import { CLOSE_TIMEOUT_MS } from './connection.ts'
 import {
   BINDINGS,
-  CLOUDEVENT_BATCH_TYPE,
   cloudEvent,
+  CLOUDEVENT_BATCH_TYPE,
   encode,
   type Envelope,
+  headerText,
   JSON_TYPE,
   usableEnvelope,
-} from './cloudevents.ts'
-import { headerText } from './header-text.ts'
-import { outcomeOf, type WhenRefused } from '../../webhooks/network/answer.ts'
-import { refuse, usableUrl, wholeNumber } from './options.ts'
-import { answerTo, publishEach, settled } from './publish-each.ts'
-import { untilAborted } from '../../worker/waiting.ts'
-import { messageOf, unavailable } from './unavailable.ts'
+} from './envelope.ts'
+import {
+  answerFor,
+  messageOf,
+  publishEach,
+  refuse,
+  throwIfAllSaturated,
+  unavailable,
+  usableUrl,
+  wholeNumber,
+} from './publishing.ts'
 
 export interface HttpPublisherOptions {
   /** Where to POST to: http or https, without credentials in it. */
@@ -45,13 +52,12 @@ export interface HttpPublisherOptions {
   readonly dispatcher?: Dispatcher
 }
 
-/** Headers of an event that would say something about the connection or the request itself. */
+/** Headers that describe the connection or the request itself. An event must not set them. */
 const RESERVED =
   /^(?:host|content-length|content-type|transfer-encoding|connection|keep-alive|upgrade|expect|te|trailer|proxy-.*|idempotency-key)$/i
-/** An answer is read to its end so that the connection can be used again; a longer one ends it. */
-const LONGEST_ANSWER_BYTES = 64 * 1_024
-const LONGEST_GOODBYE_MS = 5_000
-/** The request never reached the server: it is away, and the event has nothing to do with it. */
+/** A response is read to its end so that the connection can be reused; a longer one closes it. */
+const MAX_RESPONSE_BYTES = 64 * 1_024
+/** The request never reached the server: the server is unavailable, whatever the event. */
 const NOT_REACHED = new Set([
   'ECONNREFUSED',
   'EHOSTUNREACH',
@@ -85,10 +91,10 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
   const dispatcher = options.dispatcher ?? agent
 
   async function post({ headers, body }: Post, signal: AbortSignal): Promise<Outcome> {
-    const bound = new AbortController()
-    const stop = () => bound.abort(signal.reason)
-    const patience = setTimeout(
-      () => bound.abort(new Error(`no complete answer within ${timeoutMs} ms`)),
+    const controller = new AbortController()
+    const stop = () => controller.abort(signal.reason)
+    const timeout = setTimeout(
+      () => controller.abort(new Error(`no complete answer within ${timeoutMs} ms`)),
       timeoutMs,
     )
     signal.addEventListener('abort', stop, { once: true })
@@ -98,33 +104,33 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
         method: 'POST',
         headers: { ...lowerCase(headers), ...own },
         body,
-        signal: bound.signal,
+        signal: controller.signal,
         ...(dispatcher === undefined ? {} : { dispatcher }),
       })
       const outcome = outcomeOf(response, whenRefused)
-      // The status is the answer: what follows it is read only for the sake of the connection.
-      await response.body.dump({ limit: LONGEST_ANSWER_BYTES }).catch(() => {})
+      // Only the status counts. The body is read so that the connection can be reused.
+      await response.body.dump({ limit: MAX_RESPONSE_BYTES }).catch(() => {})
       return outcome
     } catch (error) {
-      throw meaningOf(error)
+      throw classified(error)
     } finally {
-      clearTimeout(patience)
+      clearTimeout(timeout)
       signal.removeEventListener('abort', stop)
     }
   }
 
-  async function ask(target: URL, signal: AbortSignal): Promise<void> {
+  async function probe(target: URL, signal: AbortSignal): Promise<void> {
     const { statusCode, body } = await request(target, {
       method: 'GET',
       headers: own,
       signal,
       ...(dispatcher === undefined ? {} : { dispatcher }),
     })
-    await body.dump({ limit: LONGEST_ANSWER_BYTES }).catch(() => {})
+    await body.dump({ limit: MAX_RESPONSE_BYTES }).catch(() => {})
     if (statusCode >= 500) throw unavailable('http', `was answered with HTTP ${statusCode} by its probe`)
   }
 
-  function single(event: OutboxEvent): Post {
+  function requestFor(event: OutboxEvent): Post {
     const { headers, contentType, body } = encode(event, envelope, BINDINGS.http)
     return {
       headers: {
@@ -136,7 +142,7 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
     }
   }
 
-  function together(events: readonly OutboxEvent[]): Post {
+  function batchRequest(events: readonly OutboxEvent[]): Post {
     const isPlain = envelope === 'none'
     const items = events.map((event) => (isPlain ? plainItem(event) : cloudEvent(event, envelope.source)))
     return {
@@ -145,14 +151,18 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
     }
   }
 
-  async function each(events: readonly OutboxEvent[], signal: AbortSignal, postOf: (e: OutboxEvent) => Post) {
-    const room = atATime(concurrency)
+  async function sendEach(
+    events: readonly OutboxEvent[],
+    signal: AbortSignal,
+    postOf: (event: OutboxEvent) => Post,
+  ) {
+    const limited = atATime(concurrency)
     return publishEach(events, {
       signal,
-      // Each request has a bound of its own; this one is for all of them, in turns.
+      // Each request has a timeout of its own. This one covers all of them, `concurrency` at a time.
       timeoutMs: timeoutMs * (Math.ceil(events.length / concurrency) + 1),
-      send: async (event) => room(async () => post(postOf(event), signal)),
-      silence: async () => new Error('no answer in time'),
+      send: async (event) => limited(async () => post(postOf(event), signal)),
+      unansweredError: async () => new Error('no answer in time'),
     })
   }
 
@@ -160,27 +170,27 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
     name: 'http',
     maxBatch,
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
-      if (!batch) return each(events, signal, single)
+      if (!batch) return sendEach(events, signal, requestFor)
       const answer = await untilAborted(signal, async () =>
-        post(together(events), signal).catch((error: unknown) => {
+        post(batchRequest(events), signal).catch((error: unknown) => {
           if (signal.aborted) throw signal.reason
-          return answerTo(error)
+          return answerFor(error)
         }),
       )
-      // One event that is refused must not take the others with it: each is asked about alone.
+      // A refusal of the batch may be due to one event, so each is sent alone.
       const refused = 'outcome' in answer && answer.outcome === 'dead'
-      if (refused && events.length > 1) return each(events, signal, (event) => together([event]))
-      return settled(events.map(() => answer))
+      if (refused && events.length > 1) return sendEach(events, signal, (event) => batchRequest([event]))
+      return throwIfAllSaturated(events.map(() => answer))
     },
-    ...(probeUrl === undefined ? {} : { probe: async (signal: AbortSignal) => ask(probeUrl, signal) }),
+    ...(probeUrl === undefined ? {} : { probe: async (signal: AbortSignal) => probe(probeUrl, signal) }),
     async close() {
       if (agent === undefined) return
-      if (!(await within(LONGEST_GOODBYE_MS, agent.close()))) await agent.destroy()
+      if (!(await within(CLOSE_TIMEOUT_MS, agent.close()))) await agent.destroy()
     },
   }
 }
 
-/** Names of headers differ by more than their case, or one would be sent twice. */
+/** Header names are case-insensitive: without this one could be sent twice. */
 function lowerCase(headers: Readonly<Record<string, string>>): Record<string, string> {
   return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]))
 }
@@ -191,13 +201,14 @@ function plainUrl(text: string): URL {
   return refuse('http', 'url', undefined, 'Leave credentials out of the URL and give them in headers.')
 }
 
-/** An element of a batch without an envelope. */
+/** One event of a batch without an envelope. */
 function plainItem(event: OutboxEvent): object {
   const { eventId, type, orderingKey, createdAt, payload } = event
   return { id: eventId, type, orderingKey, time: createdAt.toISOString(), headers: headersOf(event), payload }
 }
 
-function meaningOf(error: unknown): unknown {
+/** Tells a server that is unavailable, and an event that HTTP cannot carry, from any other error. */
+function classified(error: unknown): unknown {
   const code = error instanceof Error && 'code' in error ? String(error.code) : ''
   if (NOT_REACHED.has(code)) return unavailable('http', 'cannot connect', error)
   if (code === 'UND_ERR_INVALID_ARG') return new PermanentError(messageOf(error))

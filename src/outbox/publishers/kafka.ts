@@ -2,16 +2,14 @@
  * Events to topics of Kafka, through a producer you have: one of `kafkajs`, or of the KafkaJS face of
  * `@confluentinc/kafka-javascript`. Connecting it, and closing it, is yours.
  */
-import type { OutboxEvent } from '../event.ts'
-import type { PublishContext, Publisher } from '../publisher.ts'
 import { within } from '../../postgres/deadline.ts'
 import { type Outcome, retry, SaturatedError } from '../../worker/completion/outcome.ts'
-import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
-import { kafkaMeaning } from './kafka-errors.ts'
-import { refuse, wholeNumber } from './options.ts'
-import { DONE, publishEach } from './publish-each.ts'
 import { untilAborted } from '../../worker/waiting.ts'
-import { unavailable } from './unavailable.ts'
+import { done, type Outcome, PermanentError, retry, SaturatedError } from '../../worker/outcome.ts'
+import type { OutboxEvent } from '../event.ts'
+import type { PublishContext, Publisher } from '../publisher.ts'
+import { BINDINGS, encode, type Envelope, usableEnvelope } from './envelope.ts'
+import { publishEach, refuse, unavailable, wholeNumber } from './publishing.ts'
 
 export interface KafkaMessage {
   key: string
@@ -61,7 +59,7 @@ export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
   const isLibrdkafka = 'flush' in producer
   const acks = isLibrdkafka ? {} : { acks: ALL_REPLICAS }
 
-  // Made anew for each call: producers write into the messages they get.
+  // Built for each call: producers modify the messages they get.
   function messageOf(event: OutboxEvent): KafkaMessage {
     const { headers, contentType, body } = encode(event, envelope, BINDINGS.kafka)
     return {
@@ -72,30 +70,30 @@ export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
     }
   }
 
-  async function alone(event: OutboxEvent): Promise<Outcome> {
+  async function sendOne(event: OutboxEvent): Promise<Outcome> {
     try {
       const record = { topic: topicOf(event), messages: [messageOf(event)], ...acks }
-      return refusals(await producer.send(record)).get(record.topic) ?? DONE
+      return refusals(await producer.send(record)).get(record.topic) ?? done()
     } catch (error) {
-      throw kafkaMeaning(error)
+      throw classified(error)
     }
   }
 
-  function silence(): SaturatedError {
+  function unanswered(): SaturatedError {
     return unavailable('kafka', `had no acknowledgement within ${timeoutMs} ms`)
   }
 
-  async function eachAlone(events: readonly OutboxEvent[], signal: AbortSignal) {
+  async function sendEach(events: readonly OutboxEvent[], signal: AbortSignal) {
     return publishEach(events, {
       signal,
       timeoutMs,
-      send: alone,
-      silence: async () => silence(),
+      send: sendOne,
+      unansweredError: async () => unanswered(),
     })
   }
 
-  /** `undefined` when something in it was refused, and nobody says what. */
-  async function together(events: readonly OutboxEvent[]): Promise<readonly Outcome[] | undefined> {
+  /** `undefined` when the batch was refused and the error does not say which message caused it. */
+  async function sendBatch(events: readonly OutboxEvent[]): Promise<readonly Outcome[] | undefined> {
     const byTopic = new Map<string, OutboxEvent[]>()
     for (const event of events) {
       const group = byTopic.get(topicOf(event))
@@ -108,10 +106,10 @@ export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
     }))
     try {
       const refused = refusals(await producer.sendBatch({ topicMessages, ...acks }))
-      return events.map((event) => refused.get(topicOf(event)) ?? DONE)
+      return events.map((event) => refused.get(topicOf(event)) ?? done())
     } catch (error) {
-      const meaning = kafkaMeaning(error)
-      if (meaning instanceof SaturatedError) throw meaning
+      const reason = classified(error)
+      if (reason instanceof SaturatedError) throw reason
       return undefined
     }
   }
@@ -121,22 +119,22 @@ export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
     maxBatch,
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
       // librdkafka batches by itself and answers for each message.
-      if (isLibrdkafka || events.length === 1) return eachAlone(events, signal)
-      const sent = together(events)
+      if (isLibrdkafka || events.length === 1) return sendEach(events, signal)
+      const sent = sendBatch(events)
       if (!(await untilAborted(signal, async () => within(timeoutMs, sent)))) {
-        // Its end is heard, and nobody's any more.
+        // Whatever becomes of it later is ignored.
         sent.catch(() => {})
-        throw silence()
+        throw unanswered()
       }
       const outcomes = await sent
-      // What had got through arrives once more, with the same event id: better than to fail for a neighbour.
-      return outcomes ?? eachAlone(events, signal)
+      // Messages that were accepted are sent twice, with the same event id, so that one bad event does not fail the others.
+      return outcomes ?? sendEach(events, signal)
     },
     ...(probe === undefined ? {} : { probe }),
   }
 }
 
-/** Topics of which a partition answered with an error; of which message it was, metadata do not say. */
+/** Topics of which a partition answered with an error. The metadata do not say which message it was. */
 function refusals(metadata: readonly KafkaRecordMetadata[] | undefined): Map<string | undefined, Outcome> {
   const refused = (metadata ?? []).filter(({ errorCode }) => errorCode !== undefined && errorCode !== 0)
   return new Map(
@@ -145,4 +143,39 @@ function refusals(metadata: readonly KafkaRecordMetadata[] | undefined): Map<str
       retry({ error: new Error(`the topic '${topicName}' answered with error code ${errorCode}`) }),
     ]),
   )
+}
+
+const BROKER_UNAVAILABLE_NAMES = new Set([
+  'KafkaJSConnectionError',
+  'KafkaJSConnectionClosedError',
+  'KafkaJSRequestTimeoutError',
+  'KafkaJSBrokerNotFound',
+  'KafkaJSLockTimeout',
+  'KafkaJSTimeout',
+])
+
+/** Error codes of librdkafka: transport, all brokers down, timed out, message timed out, queue full, not connected. */
+const LIBRDKAFKA_UNAVAILABLE_CODES = new Set([-195, -187, -185, -192, -184, -172])
+/** Error codes of the protocol: no leader, not the leader, timed out, no coordinator, too few replicas, storage. */
+const CLUSTER_UNAVAILABLE_CODES = new Set([5, 6, 7, 8, 9, 13, 19, 20, 56])
+const MESSAGE_TOO_LARGE_CODES = new Set([10, 18])
+
+/** Tells brokers that are unavailable, and an event that is too large, from any other error of either producer. */
+function classified(error: unknown): unknown {
+  const chain = causes(error)
+  const codes = chain.map((each) => ('code' in each ? Number(each.code) : Number.NaN))
+  if (codes.some((code) => MESSAGE_TOO_LARGE_CODES.has(code))) return new PermanentError(chain[0]?.message)
+  const isUnavailable =
+    codes.some((code) => LIBRDKAFKA_UNAVAILABLE_CODES.has(code) || CLUSTER_UNAVAILABLE_CODES.has(code)) ||
+    chain.some(
+      ({ name, message }) => BROKER_UNAVAILABLE_NAMES.has(name) || /producer is disconnected/i.test(message),
+    )
+  return isUnavailable ? unavailable('kafka', 'cannot reach the brokers', error) : error
+}
+
+/** The error and its causes: kafkajs wraps the error of the last retry. */
+function causes(error: unknown): Error[] {
+  if (!(error instanceof Error)) return []
+  const wrapped = 'errors' in error && Array.isArray(error.errors) ? error.errors : []
+  return [error, ...causes(error.cause), ...wrapped.flatMap((each) => causes(each))]
 }

@@ -1,28 +1,26 @@
 /**
  * Events to a stream of NATS JetStream. The event id is the message id, so that the stream drops what it already has.
  */
-import type { NatsConnection, NodeConnectionOptions } from '@nats-io/transport-node'
+import type { JetStreamClient, JetStreamManager } from '@nats-io/jetstream'
+import type { MsgHdrs, NatsConnection, NodeConnectionOptions } from '@nats-io/transport-node'
 
-import type { OutboxEvent } from '../event.ts'
-import type { PublishContext, Publisher } from '../publisher.ts'
 import { within } from '../../postgres/deadline.ts'
 import { PermanentError } from '../../worker/completion/outcome.ts'
-import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
-import { headerText } from './header-text.ts'
-import { natsConnection, type NatsLink } from './nats-link.ts'
-import { refuse, wholeNumber } from './options.ts'
-import { publishEach } from './publish-each.ts'
 import { untilAborted } from '../../worker/waiting.ts'
-import { unavailable } from './unavailable.ts'
+import type { OutboxEvent } from '../event.ts'
+import type { PublishContext, Publisher } from '../publisher.ts'
+import { type Connection, dialledConnection, givenConnection, loadClient } from './connection.ts'
+import { BINDINGS, encode, type Envelope, headerText, usableEnvelope } from './envelope.ts'
+import { publishEach, refuse, unavailable, wholeNumber } from './publishing.ts'
 
 export interface NatsPublisherOptions {
   /** What the client connects with: `{ servers: 'nats://127.0.0.1:4222' }`, credentials, TLS. */
   readonly connect?: Omit<NodeConnectionOptions, 'reconnect' | 'timeout'>
   /** A connection you have already: the publisher never closes it. */
   readonly connection?: NatsConnection
-  /** Where an event goes. Default: its type, behind `prefix`. A stream must listen there. */
+  /** The subject of an event. Default: its type, prefixed with `prefix`. A stream must listen on it. */
   readonly subject?: (event: OutboxEvent) => string
-  /** Put in front of the type: `events.` makes `events.order.paid` of `order.paid`. Default: nothing. */
+  /** Prefix of the type: `events.` makes `events.order.paid` of `order.paid`. Default: nothing. */
   readonly prefix?: string
   readonly envelope?: Envelope
   /** How long the acknowledgements of a batch may take. Default 5000. */
@@ -33,15 +31,16 @@ export interface NatsPublisherOptions {
   readonly maxBatch?: number
 }
 
-/** Not those by which NATS itself is commanded (`$JS.API…`) or answered: an event's type must not reach them. */
+/** Excludes the subjects of NATS' own API (`$JS.API…`) and of replies: an event's type must not address them. */
 const SUBJECT = /^(?!\$|_INBOX\.)[^\s.*>]+(?:\.[^\s.*>]+)*$/
-/** The server takes 4 KB for the whole line; a longer one ends the connection. */
-const LONGEST_SUBJECT = 2_000
-/** Headers by which a message steers the stream: roll it up, expect a sequence. They are not the producer's to set. */
+/** The server closes the connection over a protocol line of more than 4 KB. */
+const MAX_SUBJECT_BYTES = 2_000
+/** Headers that control the stream (roll-up, expected sequence). An event must not set them. */
 const RESERVED = /^nats-/i
 const MESSAGE_TOO_LARGE = 10_054
 const NO_ROOM_OR_NO_LEADER = 503
-const PING_MS = 2_000
+/** How long the server may take to answer a ping before the connection counts as lost. */
+const PING_TIMEOUT_MS = 2_000
 
 export function natsPublisher(options: NatsPublisherOptions): Publisher {
   const envelope = usableEnvelope('nats', options.envelope)
@@ -57,7 +56,7 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
 
   async function send(link: NatsLink, event: OutboxEvent): Promise<void> {
     const subject = subjectOf(event)
-    if (!SUBJECT.test(subject) || Buffer.byteLength(subject) > LONGEST_SUBJECT)
+    if (!SUBJECT.test(subject) || Buffer.byteLength(subject) > MAX_SUBJECT_BYTES)
       throw new PermanentError(`${JSON.stringify(subject.slice(0, 200))} is no subject for an event in NATS`)
     const { body, contentType, headers } = encode(event, envelope, BINDINGS.nats)
     const carried = link.headers()
@@ -66,16 +65,16 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
     carried.set('content-type', contentType)
     const losses = link.losses()
     try {
-      // A duplicate is acknowledged like a new one: the stream has the event.
+      // The stream acknowledges a duplicate like a new message: it has the event.
       const { stream, seq } = await link.stream.publish(subject, body, {
         msgID: event.eventId,
         headers: carried,
-        timeout: timeoutMs + PING_MS,
+        timeout: timeoutMs + PING_TIMEOUT_MS,
       })
       if (typeof stream !== 'string' || typeof seq !== 'number')
         throw new Error(`what answered on the subject '${subject}' is no stream`)
     } catch (error) {
-      throw await meaningOf(error, subject, link, losses)
+      throw await classified(error, subject, link, losses)
     }
   }
 
@@ -91,8 +90,8 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
         signal,
         timeoutMs,
         send: async (event) => send(link, event),
-        silence: async () => {
-          if (await answers(link)) {
+        unansweredError: async () => {
+          if (await answersPing(link)) {
             return new Error(`no acknowledgement from the stream within ${timeoutMs} ms; has it no_ack set?`)
           }
           connection.drop()
@@ -111,18 +110,18 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
   }
 }
 
-async function answers(link: NatsLink): Promise<boolean> {
+async function answersPing(link: NatsLink): Promise<boolean> {
   const answered = link.connection.flush().then(
     () => true,
     () => false,
   )
-  return (await within(PING_MS, answered)) && answered
+  return (await within(PING_TIMEOUT_MS, answered)) && answered
 }
 
-/** The classes of the client may come from another copy of it than ours, so that errors are known by their names. */
-async function meaningOf(error: unknown, subject: string, link: NatsLink, losses: number): Promise<unknown> {
+/** Errors are recognised by their names: their classes may come from another copy of the client than ours. */
+async function classified(error: unknown, subject: string, link: NatsLink, losses: number): Promise<unknown> {
   if (!(error instanceof Error)) return error
-  // The client takes it for a sign of something else.
+  // With no responder, the client concludes that JetStream is not enabled. Usually no stream listens on the subject.
   if (hasName(error, 'JetStreamNotEnabled') || hasName(error, 'NoRespondersError'))
     return missingStream(subject, link)
   if (!link.isUp() || link.losses() !== losses) return unavailable('nats', 'lost its connection', error)
@@ -132,7 +131,7 @@ async function meaningOf(error: unknown, subject: string, link: NatsLink, losses
   return unavailable('nats', `was refused by the stream of '${subject}'`, error)
 }
 
-/** Nobody listens on the subject: no stream has it, or the one that has it is not up yet. */
+/** There was no responder: either no stream has the subject, or its stream is not up yet. */
 async function missingStream(subject: string, link: NatsLink): Promise<Error> {
   try {
     const manager = await link.manager()
@@ -152,4 +151,80 @@ function hasName(error: unknown, name: string): boolean {
 
 function codeOf(error: object, field: 'code' | 'status'): unknown {
   return field in error ? Reflect.get(error, field) : undefined
+}
+
+/** What is used of a connection and of the client library. */
+interface NatsLink {
+  readonly connection: NatsConnection
+  readonly stream: JetStreamClient
+  /** Finds streams. Creating it sends nothing to the server. */
+  manager(): Promise<JetStreamManager>
+  headers(): MsgHdrs
+  /** How often the connection was lost. What was sent before a loss may never be answered. */
+  readonly losses: () => number
+  readonly isUp: () => boolean
+}
+
+const PACKAGES = '@nats-io/transport-node @nats-io/jetstream'
+const PING_INTERVAL_MS = 10_000
+
+function natsConnection(
+  own: Omit<NodeConnectionOptions, 'reconnect' | 'timeout'> | undefined,
+  given: NatsConnection | undefined,
+  connectTimeoutMs: number,
+): Connection<NatsLink> {
+  if (given !== undefined) return givenConnection(async () => linkTo(given))
+  return dialledConnection(async () => {
+    const { connect } = await loadTransport()
+    const connection = await connect({
+      name: 'leasehold',
+      pingInterval: PING_INTERVAL_MS,
+      // Otherwise the client captures a stack trace for each request in flight.
+      noAsyncTraces: true,
+      ...own,
+      timeout: connectTimeoutMs,
+      // A client that reconnects buffers messages and sends them later, when another relay may hold the lease.
+      reconnect: false,
+    })
+    const link = await linkTo(connection)
+    return {
+      client: link,
+      isOpen: () => !connection.isClosed(),
+      close: async () => connection.drain(),
+      destroy: () => void connection.close().catch(() => {}),
+    }
+  }, connectTimeoutMs)
+}
+
+async function loadTransport() {
+  return loadClient('nats', PACKAGES, async () => import('@nats-io/transport-node'))
+}
+
+async function linkTo(connection: NatsConnection): Promise<NatsLink> {
+  const { headers } = await loadTransport()
+  const { jetstream, jetstreamManager } = await loadClient(
+    'nats',
+    PACKAGES,
+    async () => import('@nats-io/jetstream'),
+  )
+  let losses = 0
+  let isUp = true
+  // This loop ends when the connection is closed.
+  void (async () => {
+    for await (const { type } of connection.status()) {
+      if (type === 'disconnect') {
+        losses += 1
+        isUp = false
+      }
+      if (type === 'reconnect') isUp = true
+    }
+  })()
+  return {
+    connection,
+    stream: jetstream(connection),
+    manager: async () => jetstreamManager(connection, { checkAPI: false }),
+    headers,
+    losses: () => losses,
+    isUp: () => isUp && !connection.isClosed(),
+  }
 }

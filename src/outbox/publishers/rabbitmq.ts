@@ -2,14 +2,13 @@
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { PermanentError, type SaturatedError } from '../../worker/completion/outcome.ts'
-import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
-import { refuse, usableUrl, wholeNumber } from './options.ts'
-import { publishEach } from './publish-each.ts'
 import { untilAborted } from '../../worker/waiting.ts'
-import { rabbitConnection, type RabbitChannel, type RabbitConnection } from './rabbitmq-channel.ts'
-import { unavailable } from './unavailable.ts'
 
-export type { RabbitConnection } from './rabbitmq-channel.ts'
+import type { ChannelModel, ConfirmChannel, Message } from 'amqplib'
+import type { Duplex } from 'node:stream'
+import { type Connection, dialledConnection, loadClient } from './connection.ts'
+import { BINDINGS, encode, type Envelope, usableEnvelope } from './envelope.ts'
+import { publishEach, refuse, unavailable, usableUrl, wholeNumber } from './publishing.ts'
 
 export interface RabbitPublisherOptions {
   /** `amqp://user:password@127.0.0.1:5672` or `amqps://…` */
@@ -29,11 +28,12 @@ export interface RabbitPublisherOptions {
   readonly maxBatch?: number
 }
 
-const LONGEST_SHORT_STRING = 255
-/** Headers that RabbitMQ reads as further routing keys, and closes the channel over when they are text. */
-const STEERING = /^b?cc$/i
-/** Replies with which the server closes a channel over its configuration, not over a message. */
-const OF_THE_CONFIGURATION = new Set([403, 404])
+/** The limit of a short string in AMQP. */
+const MAX_SHORT_STRING_BYTES = 255
+/** RabbitMQ reads these headers as further routing keys, and closes the channel if they are text. */
+const ROUTING_HEADERS = /^b?cc$/i
+/** Codes with which the server closes a channel because of its configuration, not because of a message. */
+const CONFIGURATION_ERROR_CODES = new Set([403, 404])
 
 export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
   const envelope = usableEnvelope('rabbitmq', options.envelope)
@@ -49,12 +49,12 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
 
   async function send(state: RabbitChannel, event: OutboxEvent): Promise<void> {
     const key = routingKey(event)
-    if (Buffer.byteLength(key) > LONGEST_SHORT_STRING) {
-      throw new PermanentError(`its routing key is longer than the ${LONGEST_SHORT_STRING} bytes of AMQP`)
+    if (Buffer.byteLength(key) > MAX_SHORT_STRING_BYTES) {
+      throw new PermanentError(`its routing key is longer than the ${MAX_SHORT_STRING_BYTES} bytes of AMQP`)
     }
     const { body, contentType, headers } = encode(event, envelope, BINDINGS.amqp)
     for (const name of Object.keys(headers)) {
-      if (Buffer.byteLength(name) > LONGEST_SHORT_STRING) {
+      if (Buffer.byteLength(name) > MAX_SHORT_STRING_BYTES) {
         throw new PermanentError(`AMQP cannot carry a header named '${name.slice(0, 40)}…'`)
       }
     }
@@ -65,15 +65,15 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
       contentType,
       contentEncoding: 'utf-8',
       timestamp: Math.floor(event.createdAt.getTime() / 1_000),
-      headers: Object.fromEntries(Object.entries(headers).filter(([name]) => !STEERING.test(name))),
+      headers: Object.fromEntries(Object.entries(headers).filter(([name]) => !ROUTING_HEADERS.test(name))),
     }
     const error = await new Promise<unknown>((resolve) => {
       state.channel.publish(exchange, key, Buffer.from(body), content, resolve)
     }).catch((thrown: unknown) => thrown)
-    // A message that comes back does so before its confirm.
+    // A message that no queue takes is returned before it is confirmed.
     const reason = state.returned.get(event.eventId)
     state.returned.delete(event.eventId)
-    if (error !== null) throw meaningOf(error, state)
+    if (error !== null) throw classified(error, state)
     if (reason !== undefined) {
       throw new Error(`no queue of the exchange '${exchange}' takes the routing key '${key}' (${reason})`)
     }
@@ -92,7 +92,7 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
         signal,
         timeoutMs,
         send: async (event) => send(state, event),
-        silence: async () => {
+        unansweredError: async () => {
           const blocked = blockedBy(state)
           if (blocked !== undefined) return blocked
           connection.drop()
@@ -112,19 +112,163 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
   }
 }
 
-/** The server is out of memory or disk and reads nothing from connections that publish. */
+/** A server that is short of memory or disk reads nothing from connections that publish. */
 function blockedBy(state: RabbitChannel): SaturatedError | undefined {
   const blocked = state.trouble()?.blocked
   return blocked === undefined ? undefined : unavailable('rabbitmq', `is blocked by the server: ${blocked}`)
 }
 
-function meaningOf(error: unknown, state: RabbitChannel): unknown {
+function classified(error: unknown, state: RabbitChannel): unknown {
   if (!(error instanceof Error)) return error
   if (error.message === 'message nacked') return new Error('the server refused it (nack)')
   if (error instanceof RangeError || error instanceof TypeError) return new PermanentError(error.message)
   const closedBy = state.trouble()?.error
   if (closedBy === undefined) return unavailable('rabbitmq', 'lost its connection', error)
   const code = 'code' in closedBy ? Number(closedBy.code) : 0
-  // One message can close the channel: to count it keeps such a message from doing so for ever.
-  return OF_THE_CONFIGURATION.has(code) ? unavailable('rabbitmq', 'was refused', closedBy) : closedBy
+  // A single message can close the channel. Counting an attempt keeps such a message from doing so for ever.
+  return CONFIGURATION_ERROR_CODES.has(code) ? unavailable('rabbitmq', 'was refused', closedBy) : closedBy
+}
+
+/** What is used of a connection you have already; one that reconnects by itself works too. */
+export type RabbitConnection = Pick<ChannelModel, 'createConfirmChannel'> & {
+  on(event: string, listener: (reason: string) => void): unknown
+  off(event: string, listener: (reason: string) => void): unknown
+}
+
+/** A confirm channel and its state. */
+interface RabbitChannel {
+  readonly channel: ConfirmChannel
+  /** Messages that were returned because no queue takes them, by message id. Their confirms follow. */
+  readonly returned: Map<string, string>
+  /** Why the server accepts nothing at the moment, or the error with which it closed the channel. */
+  trouble(): { readonly blocked?: string; readonly error?: Error } | undefined
+  /** Round trip. */
+  ping(): Promise<void>
+}
+
+interface ChannelSettings {
+  readonly exchange: string
+  readonly connectTimeoutMs: number
+}
+
+const HEARTBEAT_SECONDS = 10
+
+function rabbitConnection(
+  url: URL | undefined,
+  given: RabbitConnection | undefined,
+  settings: ChannelSettings,
+): Connection<RabbitChannel> {
+  if (given !== undefined) return onGivenConnection(given, settings)
+  return dialledConnection(async () => {
+    const amqp = await loadClient('rabbitmq', 'amqplib', async () => import('amqplib'))
+    const address = new URL(url ?? '')
+    if (!address.searchParams.has('heartbeat'))
+      address.searchParams.set('heartbeat', String(HEARTBEAT_SECONDS))
+    const model = await amqp.connect(address.href, { timeout: settings.connectTimeoutMs, noDelay: true })
+    // Without a listener an error of the connection would end the process. The channel closes with it.
+    model.on('error', () => {})
+    try {
+      const { state, isOpen } = await openChannel(model, settings)
+      return {
+        client: state,
+        isOpen,
+        close: async () => {
+          await state.channel.waitForConfirms().catch(() => {})
+          await model.close()
+        },
+        destroy: () => destroy(model),
+      }
+    } catch (error) {
+      destroy(model)
+      throw error
+    }
+  }, settings.connectTimeoutMs)
+}
+
+/** The publisher owns the channel, the user the connection. */
+function onGivenConnection(given: RabbitConnection, settings: ChannelSettings): Connection<RabbitChannel> {
+  return dialledConnection(async () => {
+    const { state, isOpen, release } = await openChannel(given, settings)
+    return {
+      client: state,
+      isOpen,
+      close: async () => {
+        release()
+        await state.channel.waitForConfirms().catch(() => {})
+        await state.channel.close()
+      },
+      destroy: () => {
+        release()
+        void closeQuietly(state.channel)
+      },
+    }
+  }, settings.connectTimeoutMs)
+}
+
+async function openChannel(model: RabbitConnection, { exchange }: ChannelSettings) {
+  const channel = await model.createConfirmChannel()
+  let open = true
+  let blocked: string | undefined
+  let error: Error | undefined
+  const returned = new Map<string, string>()
+  const onBlocked = (reason: string): void => {
+    blocked = reason
+  }
+  const onUnblocked = (): void => {
+    blocked = undefined
+  }
+  const release = (): void => {
+    model.off('blocked', onBlocked)
+    model.off('unblocked', onUnblocked)
+  }
+  model.on('blocked', onBlocked)
+  model.on('unblocked', onUnblocked)
+  channel.on('error', (cause) => {
+    error = cause
+  })
+  channel.on('close', () => {
+    open = false
+    release()
+  })
+  channel.on('return', ({ properties, fields }: Message) => {
+    // The type declarations list only the fields of a delivery; a return has its reason in `replyText`.
+    const reason = 'replyText' in fields ? String(fields.replyText) : 'no route'
+    returned.set(String(properties.messageId), reason)
+  })
+  // Publishing to an exchange that does not exist closes the channel with everything in flight, so check first.
+  if (exchange !== '') {
+    try {
+      await channel.checkExchange(exchange)
+    } catch (cause) {
+      throw unavailable('rabbitmq', `finds no exchange '${exchange}'; declare it`, cause)
+    }
+  }
+  const state: RabbitChannel = {
+    channel,
+    returned,
+    trouble: () => {
+      if (blocked !== undefined) return { blocked }
+      return error === undefined ? undefined : { error }
+    },
+    ping: async () => {
+      // A passive declaration of an exchange that every server has.
+      await channel.checkExchange('amq.direct')
+    },
+  }
+  return { state, isOpen: () => open, release }
+}
+
+async function closeQuietly(channel: ConfirmChannel): Promise<void> {
+  try {
+    await channel.close()
+  } catch {
+    // The channel was closed already.
+  }
+}
+
+/** amqplib cannot end a connection whose other side does not answer; destroying its socket does. */
+function destroy(model: ChannelModel): void {
+  // Missing in the type declarations, and present in every version.
+  const { stream } = model.connection as { stream?: Duplex }
+  stream?.destroy()
 }

@@ -4,13 +4,10 @@ import type { RedisClientOptions } from 'redis'
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { PermanentError } from '../../worker/completion/outcome.ts'
-import { BINDINGS, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
-import { type Connection, dialledConnection, givenConnection } from './connection.ts'
-import { loadClient } from './load-client.ts'
-import { refuse, usableUrl, wholeNumber } from './options.ts'
-import { publishEach } from './publish-each.ts'
 import { untilAborted } from '../../worker/waiting.ts'
-import { unavailable } from './unavailable.ts'
+import { type Connection, dialledConnection, givenConnection, loadClient } from './connection.ts'
+import { BINDINGS, encode, type Envelope, usableEnvelope } from './envelope.ts'
+import { publishEach, refuse, unavailable, usableUrl, wholeNumber } from './publishing.ts'
 
 /** What is used of a client of the package `redis`: a client, a pool or a cluster. */
 export interface RedisStreams {
@@ -45,8 +42,8 @@ export interface RedisPublisherOptions {
   readonly maxBatch?: number
 }
 
-/** Replies that speak of the server, not of the event: full, loading, failing over, unable to write. */
-const OF_THE_SERVER = new Set([
+/** Error replies that concern the server and not the event: full, loading, failing over, unable to write. */
+const SERVER_UNAVAILABLE_REPLIES = new Set([
   'OOM',
   'LOADING',
   'BUSY',
@@ -77,7 +74,7 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
     try {
       await client.xAdd(streamOf(event), '*', entry, maxLength === undefined ? undefined : trim)
     } catch (error) {
-      throw meaningOf(error, streamOf(event))
+      throw classified(error, streamOf(event))
     }
   }
 
@@ -88,13 +85,13 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
       const client = await untilAborted(signal, async () => connection.get()).catch((error: unknown) => {
         throw signal.aborted ? error : unavailable('redis', 'cannot connect', error)
       })
-      // A client with a queue of its own would keep what we send now, and send it when it may be another relay's.
+      // A client with an offline queue would send the events later, when another relay may hold their leases.
       if (client.isReady === false) throw unavailable('redis', 'has lost its connection')
       return publishEach(events, {
         signal,
         timeoutMs,
         send: async (event) => send(client, event),
-        silence: async () => {
+        unansweredError: async () => {
           connection.drop()
           return unavailable('redis', `had no reply within ${timeoutMs} ms`)
         },
@@ -111,15 +108,15 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
   }
 }
 
-/** A stream that is no stream (WRONGTYPE) can be put right by an operator, so that it is a retry and not dead. */
-function meaningOf(error: unknown, stream: string): unknown {
+/** A key that is no stream (WRONGTYPE) is a retry and not dead: an operator can correct it. */
+function classified(error: unknown, stream: string): unknown {
   if (!(error instanceof Error)) return error
-  // The client itself does not know how to send it, now or ever.
+  // The client cannot encode it, now or ever.
   if (error instanceof TypeError) return new PermanentError(`it cannot be sent: ${error.message}`)
   const [word = ''] = error.message.split(' ', 1)
   const isReply = /^[A-Z]+$/.test(word)
   if (!isReply) return unavailable('redis', 'lost its connection', error)
-  if (OF_THE_SERVER.has(word)) return unavailable('redis', 'was refused', error)
+  if (SERVER_UNAVAILABLE_REPLIES.has(word)) return unavailable('redis', 'was refused', error)
   return new Error(`the stream '${stream}' refused it: ${error.message}`)
 }
 
@@ -135,10 +132,10 @@ function redisConnection(options: RedisPublisherOptions): Connection<RedisStream
       ...connect,
       url,
       disableOfflineQueue: true,
-      // Lost is lost: what was in flight is rejected at once, and the next batch dials again.
+      // Without reconnecting, commands in flight are rejected at once, and the next batch connects anew.
       socket: { ...connect?.socket, connectTimeout: connectTimeoutMs, reconnectStrategy: false },
     })
-    // Without a listener an error of the connection would end the process; the commands in flight hear of it.
+    // Without a listener an error of the connection would end the process. The commands in flight are rejected with it.
     client.on('error', () => {})
     await client.connect()
     return {

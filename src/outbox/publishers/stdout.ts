@@ -1,13 +1,11 @@
 /** Events as lines of JSON, to stdout or any other writable stream. */
 import type { Writable } from 'node:stream'
 
-import type { OutboxEvent } from '../event.ts'
-import { headersOf } from '../headers.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
-import { BINDINGS, cloudEvent, encode, type Envelope, usableEnvelope } from './cloudevents.ts'
-import { wholeNumber } from './options.ts'
 import { untilAborted } from '../../worker/waiting.ts'
-import { unavailable } from './unavailable.ts'
+import { headersOf, type OutboxEvent } from '../event.ts'
+import { BINDINGS, cloudEvent, encode, type Envelope, usableEnvelope } from './envelope.ts'
+import { unavailable, wholeNumber } from './publishing.ts'
 
 export interface StdoutPublisherOptions {
   /** Default `process.stdout`. It is never ended. */
@@ -22,7 +20,7 @@ export function stdoutPublisher(options: StdoutPublisherOptions = {}): Publisher
   const { stream = process.stdout } = options
   const envelope = usableEnvelope('stdout', options.envelope)
   const maxBatch = wholeNumber('stdout', 'maxBatch', options.maxBatch ?? 100)
-  // A reader that has gone is an error of the stream, which would end the process; the write hears of it as well.
+  // When the reader closes its end, the stream emits an error. Unhandled it would end the process; the write reports it too.
   const ignore = () => {}
   stream.on('error', ignore)
 
@@ -36,7 +34,7 @@ export function stdoutPublisher(options: StdoutPublisherOptions = {}): Publisher
         signal,
         async () =>
           new Promise<void>((resolve, reject) => {
-            // Called when the lines have been handed over: to wait for it is to keep to the pace of the reader.
+            // Waiting until the lines have been handed over keeps to the pace of the reader.
             stream.write(lines, (error) => {
               if (error === null || error === undefined) resolve()
               else reject(unavailable('stdout', 'cannot write', error))

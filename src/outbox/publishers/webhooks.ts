@@ -1,18 +1,18 @@
-/** Events to the endpoints that want them: each becomes deliveries, which dispatchers send. */
-import type { OutboxEvent } from '../event.ts'
-import type { Answer, PublishContext, Publisher } from '../publisher.ts'
+/** Events to subscribed webhook endpoints: each event becomes deliveries, which dispatchers send. */
 import { openDatabase } from '../../postgres/database.ts'
 import { within } from '../../postgres/deadline.ts'
 import { isServerError } from '../../postgres/failures.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { type Writer, writerOf } from '../../transactions/writers.ts'
 import { fanOut, fanOutSql, type Outgoing, webhookBody } from '../../webhooks/send/fan-out.ts'
 import { checkEventType, checkTenant, isWanted } from '../../webhooks/subscription.ts'
 import { PermanentError } from '../../worker/completion/outcome.ts'
-import { refuse, wholeNumber } from './options.ts'
-import { answerTo, DONE, settled } from './publish-each.ts'
 import { untilAborted } from '../../worker/waiting.ts'
-import { unavailable } from './unavailable.ts'
+import { writerOf } from '../../transactions/adapters.ts'
+import type { Writer } from '../../transactions/writer.ts'
+import { done, PermanentError } from '../../worker/outcome.ts'
+import type { OutboxEvent } from '../event.ts'
+import type { Answer, PublishContext, Publisher } from '../publisher.ts'
+import { answerFor, refuse, throwIfAllSaturated, unavailable, wholeNumber } from './publishing.ts'
 
 export interface WebhooksPublisherOptions {
   /** The database with the endpoints and their deliveries: the outbox's own, or another. */
@@ -21,7 +21,7 @@ export interface WebhooksPublisherOptions {
   readonly db?: Writer
   /** Where the migrations put the tables. Default `leasehold`. */
   readonly schema?: string
-  /** Whose event it is. Default: nobody's in particular. */
+  /** The tenant of an event. Default: none. */
   readonly tenant?: (event: OutboxEvent) => string
   /** Only these types, as an endpoint names them: `order.paid`, `order.*`. Default: all. */
   readonly types?: readonly string[]
@@ -31,12 +31,12 @@ export interface WebhooksPublisherOptions {
   readonly maxBatch?: number
 }
 
-/** For a statement at a time and a probe. */
+/** One for the statement of a batch, one for the probe. */
 const MAX_CONNECTIONS = 2
 
 /**
- * An event is published once its deliveries are committed. They have its id: published twice, because a relay died in
- * between, it is sent to each endpoint once.
+ * An event is published once its deliveries are committed. They carry its id: if it is published twice, because a relay
+ * died in between, each endpoint still gets it once.
  */
 export function webhooksPublisher(options: WebhooksPublisherOptions): Publisher {
   const { schema = 'leasehold', tenant = () => '', types = [] } = options
@@ -52,10 +52,10 @@ export function webhooksPublisher(options: WebhooksPublisherOptions): Publisher 
   async function bounded<Result>(signal: AbortSignal, run: () => Promise<Result>): Promise<Result> {
     return untilAborted(signal, async () => {
       const running = run()
-      // Should it be committed after all: sent again it is the same event.
+      // If it commits after all, publishing the event once more adds no delivery.
       if (await within(timeoutMs, running)) return running
       running.catch(() => {})
-      throw unavailable('webhooks', `had no answer of the database within ${timeoutMs} ms`)
+      throw unavailable('webhooks', `had no answer from the database within ${timeoutMs} ms`)
     })
   }
 
@@ -63,32 +63,32 @@ export function webhooksPublisher(options: WebhooksPublisherOptions): Publisher 
     try {
       await bounded(signal, async () => fanOut(writer, statement, events))
     } catch (error) {
-      throw signal.aborted ? error : meaningOf(error)
+      throw signal.aborted ? error : classified(error)
     }
   }
 
-  /** What becomes of each alone, once the database has refused all of them together. */
+  /** Sends each event alone, after the database has refused them together. */
   async function sendEach(signal: AbortSignal, events: readonly Outgoing[]): Promise<Answer[]> {
     const answers: Answer[] = []
     for (const event of events) {
       try {
         await send(signal, [event])
-        answers.push(DONE)
+        answers.push(done())
       } catch (error) {
         if (signal.aborted) throw error
-        answers.push(answerTo(error))
+        answers.push(answerFor(error))
       }
     }
     return answers
   }
 
-  /** An answer where there is nothing to send: nobody asked for it, or it cannot be sent. */
+  /** What to send, or an answer where there is nothing to send: the type is not selected, or the event cannot be sent. */
   function prepared(event: OutboxEvent): Outgoing | Answer {
-    if (!isWanted(types, event.type)) return DONE
+    if (!isWanted(types, event.type)) return done()
     try {
       return outgoing(event, tenant(event))
     } catch (error) {
-      return answerTo(error)
+      return answerFor(error)
     }
   }
 
@@ -98,17 +98,19 @@ export function webhooksPublisher(options: WebhooksPublisherOptions): Publisher 
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
       const ready = events.map(prepared)
       const toSend = ready.filter(isOutgoing)
-      const answers = ready.map((each): Answer => (isOutgoing(each) ? DONE : each))
+      const answers = ready.map((each): Answer => (isOutgoing(each) ? done() : each))
       if (toSend.length === 0) return answers
       try {
         await send(signal, toSend)
         return answers
       } catch (error) {
-        // One that the database will never take is no reason to give up the others.
+        // One event that the database will never take must not fail the others.
         if (!(error instanceof PermanentError)) throw error
-        const each = toSend.length === 1 ? [answerTo(error)] : await sendEach(signal, toSend)
+        const each = toSend.length === 1 ? [answerFor(error)] : await sendEach(signal, toSend)
         const alone = each.values()
-        return settled(ready.map((one) => (isOutgoing(one) ? (alone.next().value ?? DONE) : one)))
+        return throwIfAllSaturated(
+          ready.map((one) => (isOutgoing(one) ? (alone.next().value ?? done()) : one)),
+        )
       }
     },
     async probe(signal) {
@@ -124,7 +126,7 @@ function isOutgoing(each: Outgoing | Answer): each is Outgoing {
 
 function outgoing(event: OutboxEvent, tenant: string): Outgoing {
   const [problem] = checkTenant('tenant', tenant)
-  // Whoever wrote the function can put it right, and then it is sent.
+  // A retry and not dead: once the function is corrected, the event is sent.
   if (problem !== undefined) throw new TypeError(`the option tenant of the webhooks publisher: ${problem}`)
   const { type, orderingKey, headers, eventId, createdAt, payload } = event
   return {
@@ -138,12 +140,12 @@ function outgoing(event: OutboxEvent, tenant: string): Outgoing {
   }
 }
 
-/** SQLSTATE classes that speak of what was to be written: data, integrity, limits of size. */
-const OF_THE_EVENT = /^(?:22|23|54)/
+/** SQLSTATE classes that concern the data to be written: data, integrity, program limits. */
+const EVENT_ERROR = /^(?:22|23|54)/
 
-/** Anything else is the database's trouble, also a table that is not there yet or may not be written to. */
-function meaningOf(error: unknown): Error {
-  if (isServerError(error) && OF_THE_EVENT.test(error.code ?? '')) {
+/** Any other error concerns the database, including a table that does not exist or may not be written to. */
+function classified(error: unknown): Error {
+  if (isServerError(error) && EVENT_ERROR.test(error.code ?? '')) {
     return new PermanentError(`it cannot be sent: ${error.message}`)
   }
   return unavailable('webhooks', 'cannot write deliveries', error)
@@ -157,7 +159,7 @@ function connect(
   if (connectionString === undefined) {
     return refuse('webhooks', 'connectionString', undefined, 'Give either connectionString or db.')
   }
-  // It may hold a password: it is not repeated.
+  // The error does not repeat it: it may contain a password.
   if (!/^postgres(?:ql)?:\/\//.test(connectionString)) {
     refuse('webhooks', 'connectionString', undefined, 'Give a URL that begins with postgresql://.')
   }

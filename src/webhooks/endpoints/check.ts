@@ -1,8 +1,8 @@
 /** Validates endpoints before they are written. All problems are reported at once, by field. */
 import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
-import { checkText, isWhole, shown } from '../../messages/validate-fields.ts'
 import { checkTarget, type NetworkPolicy, type TargetOptions } from '../network/policy.ts'
 import { endpointHeaders } from '../network/post.ts'
+import { checkText, isWhole, shown } from '../../messages/validate.ts'
 import { signingKey } from '../signing/secret.ts'
 import { checkEventType, checkTenant } from '../subscription.ts'
 import type { By } from './endpoint.ts'

@@ -5,10 +5,10 @@ import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { newEventIds } from '../../messages/event-ids.ts'
-import { isWhole, shown } from '../../messages/validate-fields.ts'
 import { networkPolicy, type NetworkPolicyOptions } from '../network/policy.ts'
 import type { SecretKind } from '../signing/secret.ts'
 import { checkBy, checkChanges, checkNew, checkSecret, type Column, refuse } from './check.ts'
+import { isWhole, shown } from '../../messages/validate.ts'
 import {
   type By,
   type Endpoint,

@@ -1,7 +1,7 @@
 import type { Dispatcher } from 'undici'
 
 import { dead, type Outcome, retry } from '../../worker/completion/outcome.ts'
-import { DONE } from '../../outbox/publishers/publish-each.ts'
+import { dead, done, type Outcome, retry } from '../../worker/outcome.ts'
 
 /** What a refusal for good (a 4xx that is neither 408 nor 429) makes of an event. */
 export type WhenRefused = 'dead' | 'retry'
@@ -14,7 +14,7 @@ export function outcomeOf(
   { statusCode, headers }: Pick<Dispatcher.ResponseData, 'statusCode' | 'headers'>,
   whenRefused: WhenRefused,
 ): Outcome {
-  if (statusCode >= 200 && statusCode < 300) return DONE
+  if (statusCode >= 200 && statusCode < 300) return done()
   const error = new Error(
     `HTTP ${statusCode}${statusCode >= 300 && statusCode < 400 ? ', not followed' : ''}`,
   )

@@ -1,9 +1,9 @@
 /** Writes one delivery for each event and each subscribed endpoint, in one statement. */
 import { LeaseholdError } from '../../errors.ts'
 import { newEventIds } from '../../messages/event-ids.ts'
-import { eventsText } from '../../messages/events-text.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import type { AdaptedWriter } from '../../transactions/writer-types.ts'
+import { eventsText } from '../../messages/json.ts'
+import type { AdaptedWriter } from '../../transactions/writer.ts'
 
 /** The only headers of an event that are sent to endpoints. Baggage stays inside: it is not meant for strangers. */
 export const TRACE_HEADERS = ['traceparent', 'tracestate'] as const

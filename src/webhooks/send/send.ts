@@ -1,10 +1,20 @@
-import type { AnyPayloads, EventPayloads } from '../../messages/event-payloads.ts'
-import { type ProducerOptions, producerRules } from '../../messages/rules.ts'
-import { withTraceHeaders } from '../../messages/trace-headers.ts'
-import { checkEvents, type CheckOwn } from '../../messages/validate.ts'
-import { shown } from '../../messages/validate-fields.ts'
-import type { EventSchemas, PayloadsOf, SchemasOf } from '../../messages/validate-schema.ts'
-import { type Writer, writerOf } from '../../transactions/writers.ts'
+import type {
+  AnyPayloads,
+  EventPayloads,
+  EventSchemas,
+  PayloadsOf,
+  SchemasOf,
+} from '../../messages/schemas.ts'
+import {
+  type ProducerOptions,
+  producerRules,
+  checkEvents,
+  type CheckOwn,
+  shown,
+} from '../../messages/validate.ts'
+import { withTraceHeaders } from '../../messages/trace.ts'
+import type { Writer } from '../../transactions/writer.ts'
+import { writerOf } from '../../transactions/adapters.ts'
 import { checkTenant } from '../subscription.ts'
 import { fanOut, fanOutSql, type Sent, TRACE_HEADERS, webhookBody } from './fan-out.ts'
 
@@ -69,7 +79,7 @@ export function createWebhooks<Payloads extends EventPayloads = AnyPayloads>(
 ): Webhooks<Payloads>
 export function createWebhooks(options: WebhooksOptions = {}): Webhooks {
   const { schema, ...checks } = producerRules('createWebhooks', options)
-  const rules = { ...checks, place: 'these webhooks', verb: 'send' }
+  const rules = { ...checks, target: 'these webhooks', verb: 'send' }
   const statement = fanOutSql(schema)
 
   async function write(

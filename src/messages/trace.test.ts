@@ -5,9 +5,8 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { dead, done, type Outcome, retry } from '../worker/completion/outcome.ts'
-import type { NewEvent, OutboxEvent } from './event.ts'
-import { enqueue } from './enqueue/outbox.ts'
-import { traceApiFinder } from '../messages/trace-api.ts'
+import type { NewEvent, OutboxEvent } from '../outbox/event.ts'
+import { enqueue } from '../outbox/enqueue/enqueue.ts'
 import { createTracing } from './trace.ts'
 
 useQuietProcess()
@@ -203,12 +202,10 @@ describe('publishing', () => {
   it('where nobody traces the events are handed on as they are, and nothing is loaded', async () => {
     endTracing()
     const loaded: string[] = []
-    const without = createTracing(
-      traceApiFinder(async (name) => {
-        loaded.push(name)
-        return {}
-      }),
-    )
+    const without = createTracing(async (name) => {
+      loaded.push(name)
+      return {}
+    })
     const events = [published({ traceparent: CALLERS })]
     await without.withTraces(events, 'http', async (given) => {
       expect(given).toBe(events)
@@ -220,12 +217,10 @@ describe('publishing', () => {
 
   it('a package that cannot be loaded keeps nothing from being sent', async () => {
     const loaded: string[] = []
-    const broken = createTracing(
-      traceApiFinder(async (name) => {
-        loaded.push(name)
-        throw new Error('no such package')
-      }),
-    )
+    const broken = createTracing(async (name) => {
+      loaded.push(name)
+      throw new Error('no such package')
+    })
     const event = published({ traceparent: CALLERS })
     expect(await broken.withTraces([event], 'http', async ([given]) => given)).toBe(event)
     expect(await context.with(ROOT_CONTEXT, async () => broken.activeHeaders())).toBeUndefined()

@@ -1,12 +1,13 @@
-import { pathOf } from './validate-path.ts'
+/** Payloads and events as JSON text that PostgreSQL can store unchanged. */
+import { LeaseholdError } from '../errors.ts'
 
 /** A payload as the text that is sent, or why it cannot be. */
 export type PayloadText = { readonly text: string } | { readonly problem: string }
 
-/** `JSON.stringify` that refuses what it would leave out, turn into null or hand on to a database that cannot keep it. */
+/** `JSON.stringify` that refuses what it would leave out or turn into null, and what PostgreSQL cannot store. */
 export function payloadText(payload: unknown, path: string): PayloadText {
   try {
-    const misfit = payload === undefined ? { keys: [], what: 'undefined' } : findMisfit(payload, [])
+    const misfit = payload === undefined ? { keys: [], what: 'undefined' } : findNotJson(payload, [])
     if (misfit !== undefined) {
       return { problem: `${pathOf(path, misfit.keys)} is ${misfit.what}, which is not JSON` }
     }
@@ -26,46 +27,90 @@ export function payloadText(payload: unknown, path: string): PayloadText {
   }
 }
 
-/** What PostgreSQL stores in no text, or nothing. */
+/** Names what PostgreSQL cannot store in a text, if the text contains it. */
 export function unstorableText(text: string): string | undefined {
   if (text.includes('\0')) return String.raw`the character \u0000`
   return text.isWellFormed() ? undefined : 'half a surrogate pair'
 }
 
-/** A place in a payload, its keys from the outside in, and what is wrong there. */
+const PLAIN_KEY = /^[A-Za-z_$][\w$]*$/
+
+/** `payload` and `['items', 0, 'a b']` as a person would write it: `payload.items[0]["a b"]`. */
+export function pathOf(root: string, keys: readonly PropertyKey[]): string {
+  return keys.reduce<string>((path, key) => {
+    if (typeof key === 'number' || (typeof key === 'string' && /^\d+$/.test(key))) return `${path}[${key}]`
+    if (typeof key === 'string')
+      return PLAIN_KEY.test(key) ? `${path}.${key}` : `${path}[${JSON.stringify(key)}]`
+    return `${path}[${String(key)}]`
+  }, root)
+}
+
+/**
+ * The size of a JSON text as PostgreSQL measures it: `jsonb` prints a space after each colon and comma. These are counted
+ * only where they decide whether the text is within the limit. (`jsonb` also prints a number such as 1e300 in full, which
+ * is not counted here; then the table refuses the event.)
+ */
+export function storedBytes(json: string, limit: number): number {
+  const bytes = Buffer.byteLength(json)
+  return bytes > limit || bytes * 2 <= limit ? bytes : bytes + separatorsIn(json)
+}
+
+function separatorsIn(json: string): number {
+  let count = 0
+  let inText = false
+  for (let i = 0; i < json.length; i += 1) {
+    const character = json[i]
+    if (character === '"') inText = !inText
+    else if (inText && character === '\\') i += 1
+    else if (!inText && (character === ':' || character === ',')) count += 1
+  }
+  return count
+}
+
+/** PostgreSQL takes no value of a gibibyte, and V8 no string of half of one. */
+const MAX_CALL_CHARACTERS = 256 * 1024 * 1024
+
+/** Events, each as JSON already, as one JSON array: one parameter for every driver, whatever their number. */
+export function eventsText(texts: readonly string[], limit = MAX_CALL_CHARACTERS): string {
+  const size = texts.reduce((sum, text) => sum + text.length, 0)
+  if (size <= limit) return `[${texts.join(',')}]`
+  throw new LeaseholdError(
+    'EVENT_TOO_LARGE',
+    `Nothing was written: the ${texts.length} events of this call have ${size} characters together, and at most ${limit} are allowed.`,
+    { remedy: 'Split them into several calls; inside one transaction they are still written together.' },
+  )
+}
+
+/** Where in a payload something is wrong, its keys from the outside in, and what it is. */
 interface Misfit {
   readonly keys: PropertyKey[]
   readonly what: string
 }
 
-function findMisfit(value: unknown, above: readonly object[]): Misfit | undefined {
+function findNotJson(value: unknown, ancestors: readonly object[]): Misfit | undefined {
   if (typeof value === 'number') return Number.isFinite(value) ? undefined : { keys: [], what: String(value) }
   if (typeof value === 'function' || typeof value === 'symbol') return { keys: [], what: `a ${typeof value}` }
-  // Some teach it to be JSON.
+  // Some programs give BigInt a toJSON().
   if (typeof value === 'bigint')
     return 'toJSON' in new Object(value) ? undefined : { keys: [], what: 'a BigInt' }
   // A field that is undefined is left out, as everyone expects.
   if (typeof value !== 'object' || value === null || 'toJSON' in value) return undefined
-  return misfitInside(value, above)
-}
-
-function misfitInside(value: object, above: readonly object[]): Misfit | undefined {
   if (value instanceof Map || value instanceof Set) {
     return { keys: [], what: `a ${value instanceof Map ? 'Map' : 'Set'}` }
   }
-  if (above.includes(value)) return { keys: [], what: 'part of itself (circular)' }
-  const path = [...above, value]
+  if (ancestors.includes(value)) return { keys: [], what: 'part of itself (circular)' }
+  const path = [...ancestors, value]
   const entries: readonly (readonly [PropertyKey, unknown])[] = Array.isArray(value)
     ? value.map((item: unknown, index) => [index, item] as const)
     : Object.entries(value)
   for (const [key, item] of entries) {
-    const misfit = findMisfit(item, path)
+    const misfit = findNotJson(item, path)
     if (misfit !== undefined) return { ...misfit, keys: [key, ...misfit.keys] }
   }
   return undefined
 }
 
-/** `\u0000` and lone surrogates come out of JSON.stringify escaped; an escaped backslash before them is a backslash. */
+/** JSON.stringify escapes `\u0000` and lone surrogates. After an escaped backslash the same letters are plain text. */
 const ESCAPED = /(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f])/
 
 function findUnstorable(text: string): Misfit | undefined {

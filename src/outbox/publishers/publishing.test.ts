@@ -4,8 +4,7 @@ import { outboxEvents } from '../../../test/support/brokers/events.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import type { OutboxEvent } from '../event.ts'
 import { PermanentError, SaturatedError } from '../../worker/completion/outcome.ts'
-import { publishEach, type Sending } from './publish-each.ts'
-import { unavailable } from './unavailable.ts'
+import { publishEach, type Sending, unavailable } from './publishing.ts'
 
 useQuietProcess()
 
@@ -14,7 +13,7 @@ function sending(send: Sending['send'], given: Partial<Sending> = {}): Sending {
     signal: new AbortController().signal,
     timeoutMs: 60_000,
     send,
-    silence: async () => unavailable('test', 'had no answer'),
+    unansweredError: async () => unavailable('test', 'had no answer'),
     ...given,
   }
 }
@@ -65,29 +64,29 @@ describe('publishEach', () => {
     await expect(wholly).rejects.toBeInstanceOf(SaturatedError)
   })
 
-  it('what was not answered in time gets what silence means; what was keeps its outcome', async () => {
+  it('an event that was not answered in time gets the error for that, and an answered one keeps its outcome', async () => {
     const events = outboxEvents(2)
-    const given = { timeoutMs: 20, silence: async () => new Error('too slow') }
+    const given = { timeoutMs: 20, unansweredError: async () => new Error('too slow') }
     expect(await publishEach(events, sending(byNumber(never, ok), given))).toMatchObject([
       { outcome: 'retry', args: { error: 'Error: too slow' } },
       { outcome: 'done' },
     ])
   })
 
-  it('an acknowledgement that comes while silence is looked into still counts, a late failure does not', async () => {
+  it('an acknowledgement that arrives after the timeout still counts, and a late failure does not', async () => {
     let acknowledge = () => {}
     let fail = (_error: Error) => {}
     const send = byNumber(
       async () => new Promise<void>((resolve) => (acknowledge = resolve)),
       async () => new Promise<void>((_resolve, reject) => (fail = reject)),
     )
-    const silence = async (): Promise<Error> => {
+    const unansweredError = async (): Promise<Error> => {
       acknowledge()
       fail(new Error('gave up'))
       await new Promise((resolve) => setImmediate(resolve))
       return unavailable('test', 'had no answer')
     }
-    const answers = await publishEach(outboxEvents(2), sending(send, { timeoutMs: 20, silence }))
+    const answers = await publishEach(outboxEvents(2), sending(send, { timeoutMs: 20, unansweredError }))
     expect(answers).toMatchObject([{ outcome: 'done' }, { name: 'SaturatedError' }])
   })
 

@@ -1,12 +1,13 @@
 import { Client, Pool } from 'pg'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
-import { useDatabase } from '../../../test/support/database.ts'
-import { openProducers } from '../../../test/support/outbox-producers.ts'
-import { useQuietProcess } from '../../../test/support/quiet-process.ts'
-import { openDatabase } from '../../postgres/database.ts'
-import type { NewEvent } from '../event.ts'
-import { enqueue } from './outbox.ts'
-import { type Writer, writerOf } from '../../transactions/writers.ts'
+import { useDatabase } from '../../test/support/database.ts'
+import { openProducers } from '../../test/support/outbox-producers.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { openDatabase } from '../postgres/database.ts'
+import type { NewEvent } from '../outbox/event.ts'
+import { enqueue } from '../outbox/enqueue/enqueue.ts'
+import { writerOf } from './adapters.ts'
+import type { Writer } from './writer.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -61,7 +62,7 @@ describe.each(producers)('$name', ({ transaction, root }) => {
       expect(enqueued).toEqual({
         id: expect.stringMatching(/^\d+$/),
         eventId: AWKWARD.eventId,
-        written: true,
+        duplicate: false,
       })
       expect(await rows()).toEqual([])
     })
@@ -82,8 +83,8 @@ describe.each(producers)('$name', ({ transaction, root }) => {
     await transaction(async (tx) => {
       const first = await enqueue(tx, [AWKWARD, { type: 'second', payload: 'a text' }])
       const again = await enqueue(tx, [{ type: 'third', payload: 3 }, AWKWARD])
-      expect(first.map(({ written }) => written)).toEqual([true, true])
-      expect(again.map(({ written }) => written)).toEqual([true, false])
+      expect(first.map(({ duplicate }) => duplicate)).toEqual([false, false])
+      expect(again.map(({ duplicate }) => duplicate)).toEqual([false, true])
       expect(again[1]?.id).toBe(first[0]?.id)
     })
     expect(await rows()).toMatchObject([AS_WRITTEN, { payload: 'a text' }, { payload: 3 }])
@@ -145,7 +146,7 @@ it('a driver that has both, query() and an unsafe() of another meaning, is asked
     unsafe: (text: string, _values: string[]) => Promise.resolve([text]),
     query: async (text: string, values: unknown[]) => (await db.query({ text, values })).rows,
   })
-  expect(await enqueue(neon, AWKWARD)).toMatchObject({ written: true })
+  expect(await enqueue(neon, AWKWARD)).toMatchObject({ duplicate: false })
 })
 
 it('the SQL error of a driver is passed on unchanged', async () => {

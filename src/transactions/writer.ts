@@ -1,14 +1,30 @@
+/** The shapes of transactions that events and jobs can be written with. No driver is imported for them. */
 import type { Queryable } from '../postgres/queryable.ts'
 
-/** What a driver answers: a result that has rows, or the rows themselves. */
-export type Answer = { readonly rows: readonly unknown[] } | readonly unknown[]
+/**
+ * What events can be written with: whatever holds the transaction they are to be part of.
+ *
+ * A `pg` client or pool, a transaction of Leasehold's own `Database`, postgres.js, Kysely, Drizzle, Prisma, Knex, or any
+ * `{ query(text, values) }`. Given a pool, or anything else outside a transaction, each call is a transaction of its own.
+ */
+export type Writer =
+  | TextQueryable
+  | Queryable
+  | PostgresJsWriter
+  | KyselyWriter
+  | DrizzleWriter
+  | PrismaWriter
+  | KnexWriter
 
 /** Anything that takes a statement with `$1`, `$2`, … and its values. A `pg` client or pool is one. */
 export interface TextQueryable {
-  query(text: string, values: string[]): PromiseLike<Answer>
+  query(text: string, values: string[]): PromiseLike<QueryResult>
 }
 
-/** postgres.js: `sql`, or what `sql.begin` hands over. */
+/** What a driver returns: a result that has rows, or the rows themselves. */
+type QueryResult = { readonly rows: readonly unknown[] } | readonly unknown[]
+
+/** postgres.js: `sql`, or what `sql.begin` passes to its callback. */
 export interface PostgresJsWriter {
   unsafe(text: string, values: string[]): PromiseLike<readonly unknown[]>
 }
@@ -16,7 +32,7 @@ export interface PostgresJsWriter {
 /** Kysely: a `Transaction`, or the `Kysely` itself. */
 export interface KyselyWriter {
   readonly isTransaction: boolean
-  // Its parameter is a tree of Kysely's own; `never` is what every such method can be called with.
+  // The parameter is a tree of Kysely's own; `never` is what every such method can be called with.
   executeQuery(query: never): PromiseLike<{ readonly rows: readonly unknown[] }>
 }
 
@@ -25,7 +41,7 @@ export interface DrizzleWriter {
   execute(query: DrizzleQuery | string): PromiseLike<unknown>
 }
 
-/** What Drizzle calls an `SQLWrapper`. */
+/** Drizzle's `SQLWrapper`. */
 export interface DrizzleQuery {
   getSQL(): unknown
 }
@@ -43,26 +59,11 @@ export interface KnexWriter {
   raw(text: string, values: string[]): PromiseLike<unknown>
 }
 
-/** What the adapters (`fromKnex` and the others) make: one shape for all drivers. */
+/** What every adapter (`fromKnex` and the others) returns: one shape for all drivers. */
 export interface AdaptedWriter extends TextQueryable {
   query(text: string, values: string[]): Promise<{ readonly rows: readonly WriterRow[] }>
-  /** Whether its statements are part of one transaction; `undefined` where that cannot be seen. */
+  /** Whether its statements are part of one transaction; `undefined` where that cannot be detected. */
   inTransaction(): Promise<boolean | undefined>
 }
 
 export type WriterRow = Readonly<Record<string, unknown>>
-
-/**
- * What events can be written with: whatever holds the transaction they are to be part of.
- *
- * A `pg` client or pool, a transaction of Leasehold's own `Database`, postgres.js, Kysely, Drizzle, Prisma, Knex, or any
- * `{ query(text, values) }`. Given a pool, or anything else outside a transaction, a call is a transaction by itself.
- */
-export type Writer =
-  | TextQueryable
-  | Queryable
-  | PostgresJsWriter
-  | KyselyWriter
-  | DrizzleWriter
-  | PrismaWriter
-  | KnexWriter

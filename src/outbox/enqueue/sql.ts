@@ -1,14 +1,14 @@
 import { quoteLiteral, quoteQualified } from '../../postgres/identifiers.ts'
 
-/** The columns that a producer decides about. */
-const WRITTEN = 'event_id, event_type, ordering_key, payload, headers, available_at, max_attempts'
+/** The columns that a producer sets. */
+const COLUMNS = 'event_id, event_type, ordering_key, payload, headers, available_at, max_attempts'
 
 /**
- * Writes events in the order given: `$1` is a JSON text, because that is one parameter for every driver, whatever the
+ * Writes events in the order given. `$1` is a JSON text, because that is one parameter for every driver, whatever the
  * number of events.
  *
- * No join finds out what exists already: the planner takes any JSON for 100 rows. Joined with an outbox of 30,000 one
- * event took 25 ms instead of 1, because the whole table was read. The subquery is answered by the unique index.
+ * A subquery finds events that exist already, not a join: the planner estimates any JSON at 100 rows, and with a join it
+ * read a whole outbox of 30,000 events, so that one event took 25 ms instead of 1. The subquery uses the unique index.
  */
 export function enqueueSql(schema: string): string {
   const outbox = quoteQualified(schema, 'outbox')
@@ -24,8 +24,8 @@ with given as materialized (
   )
 ),
 written as (
-  insert into ${outbox} (${WRITTEN})
-  select ${WRITTEN} from given where known is null order by position
+  insert into ${outbox} (${COLUMNS})
+  select ${COLUMNS} from given where known is null order by position
   on conflict (event_id, bucket) do nothing
   returning id, event_id
 )
@@ -34,7 +34,7 @@ union all
 select event_id::text, known::text, false from given where known is not null`
 }
 
-/** The ids of events that another transaction wrote while this one was about to; `$1` is a JSON text of event ids. */
+/** Finds the rows of events that a concurrent transaction wrote; `$1` is a JSON text of event ids. */
 export function findEventsSql(schema: string): string {
   return `/* leasehold:find events outbox */
 select wanted as event, (
@@ -45,8 +45,8 @@ from json_array_elements_text($1::text::json) as wanted`
 }
 
 /**
- * Locks ordering keys until the end of the transaction, so that no other transaction that does so writes to them
- * meanwhile; `$1` is a JSON text of keys. All lock in the same order, so that two calls do not wait for each other.
+ * Locks ordering keys until the end of the transaction; `$1` is a JSON text of keys. Another transaction that locks one of
+ * them waits. All callers lock in the same order, so that two calls do not deadlock.
  */
 export function serializeSql(schema: string): string {
   return `/* leasehold:serialize outbox */

@@ -1,10 +1,11 @@
-import type { OutboxEvent } from '../event.ts'
-import { headersOf } from '../headers.ts'
-import { refuse } from './options.ts'
+/** How an event is encoded for a target: plain JSON or a CloudEvent, and the headers it travels with. */
+import { PermanentError } from '../../worker/outcome.ts'
+import { headersOf, type OutboxEvent } from '../event.ts'
+import { refuse } from './publishing.ts'
 
 /**
- * CloudEvents 1.0. `binary`: the payload stays as it is, and the attributes are headers as the binding of the protocol
- * says. `structured`: the message is one JSON document with everything in it.
+ * CloudEvents 1.0. `binary`: the body is the payload, and the attributes are headers as the binding of the protocol
+ * defines. `structured`: the body is one JSON document with attributes and payload.
  */
 export interface CloudEventsEnvelope {
   readonly cloudevents: 'binary' | 'structured'
@@ -17,9 +18,9 @@ export type Envelope = 'none' | CloudEventsEnvelope
 /** How a protocol carries attributes in binary mode. */
 export interface Binding {
   readonly prefix: string
-  /** NATS has no content type of its own, so that `datacontenttype` is a header like the others. */
+  /** NATS has no content type of its own, so `datacontenttype` is a header like the others. */
   readonly contentTypeIsAttribute: boolean
-  /** Where only ASCII travels, the rest is percent-encoded as the binding says. */
+  /** Where headers can carry only ASCII, other characters are percent-encoded as the binding defines. */
   readonly percentEncoded: boolean
 }
 
@@ -28,7 +29,7 @@ export const BINDINGS = {
   nats: { prefix: 'ce-', contentTypeIsAttribute: true, percentEncoded: true },
   kafka: { prefix: 'ce_', contentTypeIsAttribute: false, percentEncoded: false },
   amqp: { prefix: 'cloudEvents:', contentTypeIsAttribute: false, percentEncoded: false },
-  /** The specification has no binding for streams of Redis or for lines of text. */
+  /** The specification has no binding for Redis streams or for NDJSON. */
   plain: { prefix: 'ce-', contentTypeIsAttribute: false, percentEncoded: false },
 } as const satisfies Record<string, Binding>
 
@@ -42,7 +43,7 @@ export const JSON_TYPE = 'application/json'
 export const CLOUDEVENT_TYPE = 'application/cloudevents+json; charset=UTF-8'
 export const CLOUDEVENT_BATCH_TYPE = 'application/cloudevents-batch+json; charset=UTF-8'
 
-const OF_THE_SPECIFICATION = new Set(
+const SPECIFIED_ATTRIBUTES = new Set(
   'specversion id source type subject time datacontenttype dataschema data data_base64'.split(' '),
 )
 const EXTENSION_NAME = /^[a-z0-9]+$/
@@ -50,7 +51,7 @@ const EXTENSION_NAME = /^[a-z0-9]+$/
 const ALLOWED_TEXT = /^[^\p{Cc}\p{Cs}]+$/u
 const URI_REFERENCE = /^[\w\-.~:/?#[\]@!$&'()*+,;=%]+$/
 
-/** Refuses an envelope that would make invalid events. */
+/** Refuses an envelope that would produce invalid CloudEvents. */
 export function usableEnvelope(publisher: string, envelope: Envelope = 'none'): Envelope {
   if (envelope === 'none') return envelope
   const { cloudevents, source } = envelope
@@ -63,11 +64,11 @@ export function usableEnvelope(publisher: string, envelope: Envelope = 'none'): 
   return envelope
 }
 
-/** The attributes of an event: those of the specification, and the headers whose names can be extensions. */
+/** The attributes of an event: those of the specification, and as extensions the headers whose names allow it. */
 export function attributesOf(event: OutboxEvent, source: string): Record<string, string | number> {
   const extensions = Object.entries(event.headers).filter(
     ([name, value]) =>
-      EXTENSION_NAME.test(name) && !OF_THE_SPECIFICATION.has(name) && ALLOWED_TEXT.test(value),
+      EXTENSION_NAME.test(name) && !SPECIFIED_ATTRIBUTES.has(name) && ALLOWED_TEXT.test(value),
   )
   const { orderingKey } = event
   return {
@@ -79,7 +80,7 @@ export function attributesOf(event: OutboxEvent, source: string): Record<string,
     ...(orderingKey !== undefined && ALLOWED_TEXT.test(orderingKey) ? { subject: orderingKey } : {}),
     time: event.createdAt.toISOString(),
     datacontenttype: JSON_TYPE,
-    // A token outgrows the 32 bits that an Integer of CloudEvents has.
+    // A token can exceed the 32 bits of a CloudEvents Integer.
     leaseholdtoken: String(event.token),
     leaseholdattempt: event.attempt,
   }
@@ -90,7 +91,7 @@ export function cloudEvent(event: OutboxEvent, source: string): Record<string, u
   return { ...attributesOf(event, source), data: event.payload }
 }
 
-/** What is sent of an event. The headers of `headersOf` travel with every form: sinks fence by them. */
+/** What is sent of an event. The headers of `headersOf` travel with every form: targets fence by them. */
 export function encode(event: OutboxEvent, envelope: Envelope, binding: Binding): Encoded {
   const headers = headersOf(event)
   if (envelope === 'none') return { headers, contentType: JSON_TYPE, body: jsonOf(event.payload) }
@@ -106,7 +107,7 @@ export function encode(event: OutboxEvent, envelope: Envelope, binding: Binding)
   return { headers, contentType: JSON_TYPE, body: jsonOf(event.payload) }
 }
 
-/** Space, double quote, per cent and whatever is not printable ASCII, as the HTTP and NATS bindings say. */
+/** Encodes space, double quote, per cent and whatever is not printable ASCII, as the HTTP and NATS bindings define. */
 export function percentEncoded(value: string): string {
   return value
     .toWellFormed()
@@ -119,4 +120,27 @@ export function percentEncoded(value: string): string {
 
 function jsonOf(value: unknown): string {
   return JSON.stringify(value) ?? 'null'
+}
+
+const HEADER_NAME = /^[\w!#$%&'*+\-.^`|~]+$/
+const PLAIN_VALUE = /^(?:[\u0021-\u007e](?:[\u0020-\u007e]*[\u0021-\u007e])?)?$/
+
+/**
+ * Headers as HTTP and NATS can carry them. A value that is not printable ASCII is percent-encoded. An event with a name
+ * that they do not allow can never be sent. Names that match `reserved` are left out: the target would act on them.
+ */
+export function headerText(
+  publisher: string,
+  headers: Readonly<Record<string, string>>,
+  reserved: RegExp,
+): Record<string, string> {
+  const carried: Record<string, string> = {}
+  for (const [name, value] of Object.entries(headers)) {
+    if (!HEADER_NAME.test(name)) {
+      throw new PermanentError(`${publisher} cannot carry a header named ${JSON.stringify(name)}`)
+    }
+    if (reserved.test(name)) continue
+    carried[name] = PLAIN_VALUE.test(value) ? value : percentEncoded(value)
+  }
+  return carried
 }

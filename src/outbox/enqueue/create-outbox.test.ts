@@ -6,7 +6,7 @@ import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { migrate } from '../../postgres/migrate.ts'
 import type { NewEvent } from '../event.ts'
-import { createOutbox, enqueue, type OutboxOptions } from './outbox.ts'
+import { createOutbox, enqueue, type OutboxOptions } from './enqueue.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -175,7 +175,7 @@ it('one event is answered with one, several with as many', async () => {
     { type: 'order.paid', payload: { id: 'o-2', total: 1 } },
     { type: 'order.lost', payload: { id: 'o-2', why: 'unknown' } },
   ])
-  expect([one.written, first?.written, second?.written]).toEqual([true, true, true])
+  expect([one.duplicate, first?.duplicate, second?.duplicate]).toEqual([false, false, false])
 })
 
 /** Never run: these are here to be compiled. */

@@ -6,7 +6,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { enqueue } from './outbox.ts'
+import { enqueue } from './enqueue.ts'
 
 /* How producers in other languages write events: the function, and a plain INSERT. */
 
@@ -148,7 +148,7 @@ describe('leasehold.enqueue()', () => {
     const second = await call(`'b', '2', event_id => $1`, [eventId])
     const third = await enqueue(db, { type: 'c', payload: 3, eventId })
     expect(second).toBe(first)
-    expect(third).toEqual({ id: first, eventId, written: false })
+    expect(third).toEqual({ id: first, eventId, duplicate: true })
     expect(await rows()).toMatchObject([{ event_type: 'a', payload: 1 }])
   })
 

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { z } from 'zod'
 
 import { outboxEvent } from '../../../test/support/brokers/events.ts'
-import { BINDINGS, cloudEvent, encode, percentEncoded, usableEnvelope } from './cloudevents.ts'
+import { BINDINGS, cloudEvent, encode, percentEncoded, usableEnvelope } from './envelope.ts'
 
 /** The rules of the specification's JSON schema, and of its chapter on names and strings. */
 const text = z

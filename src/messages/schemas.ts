@@ -1,9 +1,15 @@
-import type { EventPayloads } from './event-payloads.ts'
-import { pathOf } from './validate-path.ts'
+/** The types of payloads: given as a map of types, or derived from Standard Schemas, which also check them. */
+import { pathOf } from './json.ts'
+
+/** Event type → its payload: `{ 'order.paid': { id: string } }`. */
+export type EventPayloads = object
+
+/** Any JSON, for those who do not type their events. */
+export type AnyPayloads = Readonly<Record<string, unknown>>
 
 /**
- * As much of Standard Schema v1 (standardschema.dev) as is used here. Zod, Valibot, ArkType, Effect Schema and many
- * others have it.
+ * The part of Standard Schema v1 (standardschema.dev) that is used here. Zod, Valibot, ArkType, Effect Schema and many
+ * others implement it.
  */
 export interface StandardSchema<Input = unknown, Output = Input> {
   readonly '~standard': {
@@ -26,17 +32,23 @@ interface SchemaIssue {
 /** One schema for each event type. */
 export type EventSchemas = Readonly<Record<string, StandardSchema>>
 
-/** The schemas of events whose payloads are known already: each takes what the payload is. */
+/** The schemas for known payloads: each schema takes its payload as input. */
 export type SchemasOf<Payloads extends EventPayloads> = {
   readonly [Type in keyof Payloads & string]: StandardSchema<Payloads[Type], unknown>
 }
 
-/** The payloads of events whose schemas are known: what each schema takes. */
+/** The payloads for known schemas: the input of each schema. */
 export type PayloadsOf<Schemas extends EventSchemas> = {
   [Type in keyof Schemas & string]: NonNullable<Schemas[Type]['~standard']['types']>['input']
 }
 
-/** What the schema makes of a payload, or everything it has against it. */
+export function isStandardSchema(schema: unknown): boolean {
+  if ((typeof schema !== 'object' && typeof schema !== 'function') || schema === null) return false
+  const standard: unknown = Reflect.get(schema, '~standard')
+  return typeof standard === 'object' && standard !== null && Reflect.get(standard, 'version') === 1
+}
+
+/** The payload as the schema returns it, or every problem that the schema reports. */
 export async function applySchema(
   schema: StandardSchema,
   payload: unknown,
@@ -46,12 +58,9 @@ export async function applySchema(
   if (result.issues === undefined) return { payload: result.value }
   if (result.issues.length === 0)
     return { problems: [`${path}: its schema refuses it, and does not say why`] }
-  return { problems: result.issues.map(({ message, path: keys = [] }) => `${where(path, keys)}: ${message}`) }
-}
-
-function where(path: string, keys: NonNullable<SchemaIssue['path']>): string {
-  return pathOf(
-    path,
-    keys.map((key) => (typeof key === 'object' ? key.key : key)),
-  )
+  const problems = result.issues.map(({ message, path: keys = [] }) => {
+    const plain = keys.map((key) => (typeof key === 'object' ? key.key : key))
+    return `${pathOf(path, plain)}: ${message}`
+  })
+  return { problems }
 }

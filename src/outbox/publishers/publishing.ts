@@ -1,0 +1,111 @@
+/** What all publishers share: checking options, sending a batch, and telling an event's failure from the target's. */
+import { inspect } from 'node:util'
+
+import { LeaseholdError } from '../../errors.ts'
+import { within } from '../../postgres/deadline.ts'
+import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from '../../worker/outcome.ts'
+import { untilAborted } from '../../worker/until-aborted.ts'
+import type { OutboxEvent } from '../event.ts'
+import type { Answer } from '../publisher.ts'
+
+export interface Sending {
+  readonly signal: AbortSignal
+  /** How long the target may take to answer for the whole batch. */
+  readonly timeoutMs: number
+  /**
+   * Sends one event and waits for its acknowledgement. What it throws applies to this event alone: an error is a retry, a
+   * `PermanentError` dead, a `SaturatedError` releases the event.
+   */
+  send(event: OutboxEvent): Promise<Outcome | void>
+  /** The error for the events that were not answered in time. */
+  unansweredError(): Promise<Error>
+}
+
+/** Sends all events at once, and returns an answer for each in their order. */
+export async function publishEach(
+  events: readonly OutboxEvent[],
+  sending: Sending,
+): Promise<readonly Answer[]> {
+  const { signal, timeoutMs } = sending
+  const answers: (Answer | undefined)[] = Array.from({ length: events.length })
+  let expired = false
+  const all = Promise.all(
+    events.map(async (event, index) => {
+      try {
+        answers[index] = (await sending.send(event)) ?? done()
+      } catch (error) {
+        // A late acknowledgement still counts. A late error says no more than the timeout did.
+        if (!expired) answers[index] = answerFor(error)
+      }
+    }),
+  )
+  const answered = await untilAborted(signal, async () => within(timeoutMs, all))
+  if (answered) return throwIfAllSaturated(answers.filter((answer) => answer !== undefined))
+  expired = true
+  const unanswered = answerFor(await untilAborted(signal, async () => sending.unansweredError()))
+  return throwIfAllSaturated(answers.map((answer) => answer ?? unanswered))
+}
+
+/** What an error thrown for one event means for it. */
+export function answerFor(error: unknown): Answer {
+  if (error instanceof SaturatedError) return error
+  return error instanceof PermanentError ? dead(error) : retry({ error })
+}
+
+/** If no event was answered, throws one error for the batch instead of returning the same error for each event. */
+export function throwIfAllSaturated(answers: readonly Answer[]): readonly Answer[] {
+  const [first] = answers
+  if (first instanceof SaturatedError && answers.every((answer) => answer instanceof SaturatedError))
+    throw first
+  return answers
+}
+
+/** How long claiming pauses when a target does not answer. A broker that restarts is back within seconds. */
+const UNAVAILABLE_PAUSE_MS = 1_000
+
+/**
+ * The error for a target that cannot be reached or has no room. No event caused it: all are released, and no attempt is
+ * counted.
+ */
+export function unavailable(publisher: string, what: string, cause?: unknown): SaturatedError {
+  const why = cause === undefined ? '' : `: ${messageOf(cause)}`
+  const error = new SaturatedError(UNAVAILABLE_PAUSE_MS, `The ${publisher} publisher ${what}${why}`)
+  if (cause !== undefined) error.cause = cause
+  return error
+}
+
+/** A refused connection to a name with several addresses is an AggregateError without a message. */
+export function messageOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  if (error.message !== '') return error.message
+  if (error instanceof AggregateError) return error.errors.map((each) => messageOf(each)).join('; ')
+  return error.name
+}
+
+/** Refuses an option, naming it, its value and what to give instead. */
+export function refuse(publisher: string, option: string, value: unknown, remedy: string): never {
+  const shown = value === undefined ? 'what was given' : inspect(value, { depth: 1 })
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The option ${option} of the ${publisher} publisher cannot be ${shown}.`,
+    { remedy },
+  )
+}
+
+export function wholeNumber(publisher: string, option: string, value: number, least = 1): number {
+  if (Number.isSafeInteger(value) && value >= least) return value
+  return refuse(publisher, option, value, `Give a whole number of at least ${least}.`)
+}
+
+/** The URL, if it has one of these protocols. The error does not repeat it: it may contain a password. */
+export function usableUrl(publisher: string, value: string, protocols: readonly string[]): URL {
+  const remedy = `Give a URL that begins with ${protocols.map((protocol) => `${protocol}//`).join(' or ')}`
+  let url: URL
+  try {
+    url = new URL(value)
+  } catch {
+    return refuse(publisher, 'url', undefined, `${remedy}.`)
+  }
+  if (!protocols.includes(url.protocol)) refuse(publisher, 'url', url.protocol, `${remedy}.`)
+  return url
+}

@@ -1,0 +1,264 @@
+/**
+ * Adapters for the user's transaction. `writerOf` recognises what it is given by its methods; the `from…` functions are
+ * for whoever wants to say it explicitly. No driver is imported: which ones are installed, and in how many copies, is up
+ * to the user.
+ *
+ * All statements that pass through here are Leasehold's own. They are written so that every driver can carry them: each
+ * value is a string and is cast in the statement (`$1::text`), they contain no question mark, and the columns they return
+ * are single lower-case words, which plugins that rename columns leave alone.
+ */
+import { LeaseholdError } from '../errors.ts'
+import type { Queryable, Statement } from '../postgres/queryable.ts'
+import type {
+  AdaptedWriter,
+  DrizzleQuery,
+  DrizzleTag,
+  DrizzleWriter,
+  KnexWriter,
+  KyselyWriter,
+  PostgresJsWriter,
+  PrismaWriter,
+  TextQueryable,
+  Writer,
+  WriterRow,
+} from './writer.ts'
+
+const ACCEPTED = [
+  'a pg Client, PoolClient or Pool',
+  'a transaction of Leasehold’s own Database',
+  'the sql of postgres.js',
+  'a Kysely, Drizzle, Prisma or Knex transaction',
+  'any { query(text, values) }',
+].join('; ')
+
+/** The adapter for what was given; refuses what none fits. */
+export function writerOf(given: Writer): AdaptedWriter {
+  const adapt = SHAPES.find(({ fits }) => fits(given))?.adapt
+  if (adapt !== undefined) return adapt(given)
+  throw new LeaseholdError('WRITER_INVALID', `Nothing can be written with ${described(given)}.`, {
+    remedy: `Give ${ACCEPTED}.`,
+  })
+}
+
+/** As `writerOf`, for callers whose statements make sense only inside a transaction. */
+export async function transactionOf(given: Writer, caller: string): Promise<AdaptedWriter> {
+  const writer = writerOf(given)
+  if ((await writer.inTransaction()) !== false) return writer
+  throw new LeaseholdError(
+    'WRITER_INVALID',
+    `${caller} was given ${described(given)}, which is not in a transaction.`,
+    {
+      remedy:
+        'Begin a transaction and give what holds it, so that everything in it happens together or not at all.',
+    },
+  )
+}
+
+interface Shape {
+  readonly fits: (given: unknown) => boolean
+  readonly adapt: (given: Writer) => AdaptedWriter
+}
+
+/* Each cast below is what the `fits` of the same entry has just established. */
+const SHAPES: readonly Shape[] = [
+  {
+    fits: (given) => hasMethod(given, 'query') && hasMethod(given, 'inTransaction'),
+    adapt: (given) => given as AdaptedWriter,
+  },
+  {
+    fits: (given) => hasMethod(given, '$queryRawUnsafe'),
+    adapt: (given) => fromPrisma(given as PrismaWriter),
+  },
+  { fits: (given) => hasMethod(given, 'executeQuery'), adapt: (given) => fromKysely(given as KyselyWriter) },
+  // Neon's driver has an unsafe() that sends nothing, and a query().
+  {
+    fits: (given) => hasMethod(given, 'unsafe') && !hasMethod(given, 'query'),
+    adapt: (given) => fromPostgresJs(given as PostgresJsWriter),
+  },
+  {
+    fits: (given) => hasMethod(given, 'raw') && property(given, 'client') !== undefined,
+    adapt: (given) => fromKnex(given as KnexWriter),
+  },
+  {
+    fits: (given) => hasMethod(given, 'execute') && hasMethod(property(given, 'dialect'), 'sqlToQuery'),
+    adapt: (given) => fromDrizzle(given as DrizzleWriter),
+  },
+  { fits: takesStatementObject, adapt: (given) => fromQueryable(given as Queryable) },
+  { fits: (given) => hasMethod(given, 'query'), adapt: (given) => fromPg(given as TextQueryable) },
+]
+
+/**
+ * Leasehold's `Queryable.query` has one parameter; that of `pg` has three, and one that was patched by a tracer reports
+ * none.
+ */
+function takesStatementObject(given: unknown): boolean {
+  const query = property(given, 'query')
+  return typeof query === 'function' && query.length === 1
+}
+
+/** For a `pg` Client, PoolClient or Pool, and whatever else has `query(text, values)`. */
+export function fromPg(client: TextQueryable): AdaptedWriter {
+  return adapted(
+    async (text, values) => client.query(text, values),
+    async () => {
+      if (isPool(client)) return false
+      const status = transactionStatus(client)
+      if (status !== 'I') return status === undefined ? undefined : true
+      // A BEGIN that was sent and not awaited has not been answered yet. Answers come in order, so after this one the
+      // status is current.
+      await client.query('select 1', [])
+      return transactionStatus(client) !== 'I'
+    },
+  )
+}
+
+/** For Leasehold's own `Database` and its transactions, and whatever else has `query({ text, values })`. */
+export function fromQueryable(db: Queryable): AdaptedWriter {
+  // JavaScript also counts one parameter for `(text, values = []) => pool.query(text, values)`, so such a function ends
+  // up here. `pg` understands this call as well; others ignore the second argument.
+  const query = db.query.bind(db) as (statement: Statement, values: string[]) => PromiseLike<unknown>
+  return adapted(
+    async (text, values) => query({ text, values }, values),
+    async () => (hasMethod(db, 'transaction') ? false : undefined),
+  )
+}
+
+/** For postgres.js: the `sql` that `sql.begin(async (sql) => …)` passes to its callback. */
+export function fromPostgresJs(sql: PostgresJsWriter): AdaptedWriter {
+  return adapted(
+    async (text, values) => sql.unsafe(text, values),
+    async () => {
+      if (hasMethod(sql, 'savepoint')) return true
+      // A reserved connection has neither method; a transaction may have been begun on it by hand.
+      return hasMethod(sql, 'begin') ? false : undefined
+    },
+  )
+}
+
+/** For Kysely: the `trx` of `db.transaction().execute(async (trx) => …)`. */
+export function fromKysely(trx: KyselyWriter): AdaptedWriter {
+  return adapted(
+    async (text, values) => {
+      const compiled = {
+        sql: text,
+        parameters: values,
+        query: { kind: 'RawNode', sqlFragments: [text], parameters: [] },
+        queryId: { queryId: 'leasehold' },
+      }
+      // The same object as Kysely's CompiledQuery.raw() returns; importing that would make Kysely a dependency.
+      return trx.executeQuery(compiled as never)
+    },
+    async () => trx.isTransaction,
+  )
+}
+
+/**
+ * For Drizzle: the `tx` of `db.transaction(async (tx) => …)`. `enqueue` recognises it by itself. With Drizzle's `sql`
+ * given, as in `fromDrizzle(tx, sql)`, only what Drizzle documents is used.
+ */
+export function fromDrizzle(tx: DrizzleWriter, sql?: DrizzleTag): AdaptedWriter {
+  return adapted(
+    async (text, values) =>
+      tx.execute(sql === undefined ? drizzleQuery(text, values) : tagged(sql, text, values)),
+    async () => {
+      if (hasMethod(tx, 'rollback')) return true
+      return isClientInTransaction(property(tx, '$client'))
+    },
+  )
+}
+
+/** For Prisma: the `tx` of `prisma.$transaction(async (tx) => …)`. */
+export function fromPrisma(tx: PrismaWriter): AdaptedWriter {
+  return adapted(
+    async (text, values) => tx.$queryRawUnsafe(text, ...values),
+    // The client that Prisma passes to a transaction can neither connect nor disconnect.
+    async () => !hasMethod(tx, '$connect'),
+  )
+}
+
+/** For Knex: the `trx` of `knex.transaction(async (trx) => …)`. */
+export function fromKnex(trx: KnexWriter): AdaptedWriter {
+  return adapted(
+    async (text, values) => {
+      const inOrder: string[] = []
+      const withMarks = text.replaceAll(PARAMETER, (_, number: string) => {
+        inOrder.push(values[Number(number) - 1] ?? '')
+        return '?'
+      })
+      return trx.raw(withMarks, inOrder)
+    },
+    async () => property(trx, 'isTransaction') === true,
+  )
+}
+
+const PARAMETER = /\$(\d+)/g
+
+function adapted(
+  run: (text: string, values: string[]) => PromiseLike<unknown>,
+  inTransaction: AdaptedWriter['inTransaction'],
+): AdaptedWriter {
+  return {
+    query: async (text, values) => ({ rows: rowsOf(await run(text, values)) }),
+    inTransaction,
+  }
+}
+
+function rowsOf(result: unknown): readonly WriterRow[] {
+  const rows = Array.isArray(result) ? result : property(result, 'rows')
+  // Rows are objects, whatever the driver.
+  return Array.isArray(rows) ? (rows as readonly WriterRow[]) : []
+}
+
+/** What Drizzle's dialect expects of an SQL object: that it can turn itself into a text and its parameters. */
+function drizzleQuery(text: string, values: readonly string[]): DrizzleQuery {
+  return { getSQL: () => ({ toQuery: () => ({ sql: text, params: values }) }) }
+}
+
+function tagged(sql: DrizzleTag, text: string, values: readonly string[]): DrizzleQuery {
+  const inOrder = [...text.matchAll(PARAMETER)].map((match) => values[Number(match[1]) - 1] ?? '')
+  const strings = text.split(/\$\d+/)
+  // What the compiler makes of a template: its parts, and the same parts under `raw`.
+  return sql(Object.assign(strings, { raw: strings }), ...inOrder)
+}
+
+/** Of the driver that a Drizzle database was made with. */
+async function isClientInTransaction(client: unknown): Promise<boolean | undefined> {
+  if (hasMethod(client, 'unsafe')) return hasMethod(client, 'begin') ? false : undefined
+  if (!hasMethod(client, 'query')) return undefined
+  if (isPool(client)) return false
+  const status = transactionStatus(client)
+  return status === undefined ? undefined : status !== 'I'
+}
+
+/** Recognised by its members, not its class: several copies of `pg` may be installed. */
+function isPool(client: unknown): boolean {
+  return typeof property(client, 'totalCount') === 'number' && hasMethod(client, 'connect')
+}
+
+/** The last status the server reported: `I` is outside a transaction. `undefined`: this client does not expose it. */
+function transactionStatus(client: unknown): unknown {
+  if (!hasMethod(client, 'getTransactionStatus')) return undefined
+  // The line above has established that it is a method.
+  return (client as { getTransactionStatus(): unknown }).getTransactionStatus() ?? undefined
+}
+
+/** A property of something whose type does not mention it. */
+function property(of: unknown, name: string): unknown {
+  if ((typeof of !== 'object' && typeof of !== 'function') || of === null) return undefined
+  return Reflect.get(of, name)
+}
+
+function hasMethod(of: unknown, name: string): boolean {
+  return typeof property(of, name) === 'function'
+}
+
+/** Names the kind of value without its contents, which may include a password. */
+function described(given: unknown): string {
+  if (typeof given === 'function') return `the function ${given.name || '(without a name)'}`
+  if (typeof given !== 'object' || given === null)
+    return `a value of type ${given === null ? 'null' : typeof given}`
+  const name: unknown = property(property(given, 'constructor'), 'name')
+  return typeof name === 'string' && name !== 'Object' && name !== ''
+    ? `an object of class ${name}`
+    : `an object with ${Object.keys(given).slice(0, 8).join(', ') || 'nothing in it'}`
+}
