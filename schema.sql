@@ -123,7 +123,7 @@ create table leasehold.sync_jobs (
   parallel boolean default false not null,
   created_at timestamp with time zone default now() not null,
   planned_at timestamp with time zone,
-  next_look_at timestamp with time zone default now() not null,
+  next_check_at timestamp with time zone default now() not null,
   attempts integer default 0 not null,
   expiries integer default 0 not null,
   completed_at timestamp with time zone,
@@ -326,7 +326,7 @@ create view leasehold.sync_job_states with (security_invoker=true) as
     parallel,
     created_at,
     planned_at,
-    next_look_at,
+    next_check_at,
     attempts,
     expiries,
     completed_at,
@@ -965,7 +965,7 @@ comment on column leasehold.sync_jobs.locked_until is 'When the lease expires.';
 
 comment on column leasehold.sync_jobs.matrix_id is 'What is synced: a table, a data set, an account of the remote system.';
 
-comment on column leasehold.sync_jobs.next_look_at is 'The job is not claimed before this time. It is claimed to be planned, and to check whether its chunks are finished.';
+comment on column leasehold.sync_jobs.next_check_at is 'The job is not claimed before this time. It is claimed to be planned, and to check whether its chunks are finished.';
 
 comment on column leasehold.sync_jobs.parallel is 'The job may run beside another job of the same matrix.';
 

@@ -27,7 +27,7 @@ create table sync_jobs (
   parallel boolean not null default false,
   created_at timestamptz not null default now(),
   planned_at timestamptz,
-  next_look_at timestamptz not null default now(),
+  next_check_at timestamptz not null default now(),
   attempts int not null default 0,
   expiries int not null default 0,
   completed_at timestamptz,
@@ -73,7 +73,7 @@ comment on column sync_jobs.fresh_for is 'Chunks that were synced longer than th
 comment on column sync_jobs.parallel is 'The job may run beside another job of the same matrix.';
 comment on column sync_jobs.created_at is 'When the job was created.';
 comment on column sync_jobs.planned_at is 'When all chunks of the job were planned.';
-comment on column sync_jobs.next_look_at is 'The job is not claimed before this time. It is claimed to be planned, and to check whether its chunks are finished.';
+comment on column sync_jobs.next_check_at is 'The job is not claimed before this time. It is claimed to be planned, and to check whether its chunks are finished.';
 comment on column sync_jobs.attempts is 'How many attempts to plan the job have failed in a row. An expired lease counts as one.';
 comment on column sync_jobs.expiries is 'How many leases of the job have expired. From the second on the job is a suspect and waits for the backoff.';
 comment on column sync_jobs.completed_at is 'When all chunks of the job were completed.';

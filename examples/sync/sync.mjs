@@ -34,7 +34,7 @@ try {
   say(created ? `Job ${jobId} begins.` : `Job ${jobId} goes on: ${before.done} chunks were done before.`)
   say(`To kill it: kill -9 ${process.pid}`)
 
-  const runtime = await startRuntime({ databaseUrl, workers: sync.runner({ lookEveryMs: 250 }) })
+  const runtime = await startRuntime({ databaseUrl, workers: sync.runner({ checkEveryMs: 250 }) })
   const end = await watch(jobId, before.done)
   await runtime.stop()
   await tell(end)

@@ -122,7 +122,7 @@ const OWN_TABLES: readonly { readonly table: LeaseTable; readonly fill: (rows: n
   {
     table: jobTable(),
     fill: (rows) => `insert into leasehold.sync_jobs
-        (definition, matrix_id, priority, expiries, next_look_at, locked_by, locked_until, completed_at)
+        (definition, matrix_id, priority, expiries, next_check_at, locked_by, locked_until, completed_at)
       select 'definition ' || n % 20, 'matrix ' || n, n % 3, case when n % 1001 = 0 then 2 else 0 end,
         now() + case when n % 50 = 49 then interval '1 hour' else interval '0' end, case when leased then 'worker' end,
         case when leased then now() + (n % 3 - 1) * interval '1 minute' end, case when n <= ${rows} * 0.6 then now() end

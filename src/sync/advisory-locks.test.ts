@@ -71,7 +71,7 @@ it('SYNC-12: a job runs from its enqueueing to its end for somebody who may not 
     retry: { firstMs: 1, longestMs: 1 },
     source: { name: 'office', perSecond: 1_000, burst: 10 },
   })
-  const { runtime } = await start(sync.runner({ lookEveryMs: 20 }), { events })
+  const { runtime } = await start(sync.runner({ checkEveryMs: 20 }), { events })
   const jobs = watchJobs(events)
   const writer = openDatabase({ url: asUser() })
   const { jobId } = await defined.enqueue(writer, { matrixId: 'm' })

@@ -3,7 +3,7 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { emptySync, syncJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { chunkHash } from './chunk-hash.ts'
+import { chunkHash } from './plan.ts'
 import { createSync } from './sync.ts'
 
 const { url } = useDatabase()

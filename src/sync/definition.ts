@@ -4,19 +4,19 @@ import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import type { HandlerLog } from '../worker/context.ts'
 
-/** A job, as its plan sees it. */
+/** A job, as `plan` gets it. */
 export interface SyncJob<Params = unknown> {
   readonly id: string
   readonly matrixId: string
   readonly params: Params
-  /** Chunks are synced again that were synced before. */
+  /** Chunks that were synced before the job was created are synced once more. */
   readonly force: boolean
 }
 
 /** A part of a matrix. */
 export interface SyncChunk<Query = unknown> {
   readonly matrixId: string
-  /** What the plan had yielded. */
+  /** What the plan yielded. */
   readonly query: Query
   readonly hash: string
 }
@@ -29,9 +29,9 @@ interface SyncContext {
   /** Fires when the lease is lost or the runner has to stop. Stop working then. */
   readonly signal: AbortSignal
   readonly log: HandlerLog
-  /** The runner's own connections, for whoever has none of their own: `db.transaction(async (tx) => …)`. */
+  /** The runner's own connections, for handlers that have none: `db.transaction(async (tx) => …)`. */
   readonly db: Database
-  /** Waits until so many calls may be made to the source, counted for all runners together. */
+  /** Waits until this many calls may be made to the source. All runners share its rate. */
   readonly call: (calls?: number) => Promise<void>
 }
 
@@ -39,57 +39,57 @@ export type PlanContext = SyncContext
 
 export interface ChunkContext extends SyncContext {
   /**
-   * Completes the chunk inside the handler's own transaction: its rows and its checkpoint commit together, and the
-   * effect is there exactly once. Throws `FENCED_OFF` when the lease is no longer current: let it roll back.
+   * Completes the chunk inside the handler's own transaction: its rows and its checkpoint commit together, so that the
+   * effect happens exactly once. Throws `FENCED_OFF` when the lease is no longer current: let the transaction roll back.
    */
   readonly settleIn: (tx: Queryable, synced: Synced) => Promise<void>
 }
 
-/** What a chunk has brought. */
+/** The result of a chunk. */
 export interface Synced {
   readonly rows: number
 }
 
-/** The far side, whose calls are limited for all runners together. */
+/** The external system, whose calls are limited for all runners together. */
 export interface SyncSource {
   readonly name: string
   readonly perSecond: number
-  /** Calls that may be made at once after a quiet time. Default 1. */
+  /** Calls that may be made at once after a time without calls. Default 1. */
   readonly burst?: number
 }
 
-/** How a chunk or a plan that failed is tried again. */
+/** How a chunk or a plan that failed is retried. */
 export interface SyncRetry extends RetryPolicy {
-  /** After so many failed attempts it has failed for good. Expired leases count. Default 25. */
+  /** After this many failed attempts it has failed for good. Expired leases count as attempts. Default 25. */
   readonly maxAttempts: number
 }
 
 /** How one kind of matrix is synced. */
 export interface SyncDefinition<Query = unknown, Params = unknown> {
-  /** Yields the query of each chunk; a plan that is not known at once may be a stream. */
+  /** Yields the query of each chunk. It may be an async generator, so that chunks are synced while the plan goes on. */
   plan(
     job: SyncJob<Params>,
     context: PlanContext,
   ): Iterable<Query> | AsyncIterable<Query> | Promise<Iterable<Query>>
-  /** Does one chunk. Returns what it brought, unless it has settled in its own transaction. */
+  /** Syncs one chunk. Returns its result, unless it has settled in its own transaction. */
   syncChunk(chunk: SyncChunk<Query>, context: ChunkContext): Promise<Synced | void>
-  /** What tells chunks of a matrix apart. Default: a hash of the query. */
+  /** Identifies a chunk within its matrix. Default: a hash of the query. */
   hash?(query: Query): string
   readonly source?: SyncSource
-  /** How many chunks a runner works on at once. Default 4. */
+  /** How many chunks of this definition a runner syncs at once. Default 4. */
   readonly concurrency?: number
   readonly retry?: Partial<SyncRetry>
-  /** What a failed chunk means: the others go on, and the job fails at the end; or it fails at once. Default `finish`. */
+  /** What a failed chunk means: `finish` syncs the other chunks and then fails the job, `stop` fails it at once. Default `finish`. */
   readonly onChunkFailure?: 'finish' | 'stop'
 }
 
-/** With the default backoff, a release that crashes for an hour uses up about a dozen. */
+/** With the default backoff, a release that crashes for an hour uses up about a dozen attempts. */
 const DEFAULT_MAX_ATTEMPTS = 25
 
 const NAME = /^[A-Za-z0-9][\w.-]{0,99}$/
 const FIELDS = ['plan', 'syncChunk', 'hash', 'source', 'concurrency', 'retry', 'onChunkFailure']
 
-/** Refuses a definition that cannot work, with all that is wrong with it. */
+/** Refuses a definition that cannot work, naming all problems. */
 export function checkDefinition(name: string, definition: SyncDefinition): void {
   const { source, concurrency, onChunkFailure } = definition
   const isFunction = (field: 'plan' | 'syncChunk' | 'hash'): boolean =>
@@ -131,7 +131,9 @@ export function syncRetry({
 
 function sourceProblems({ name, perSecond, burst = 1 }: SyncSource): string[] {
   return [
-    ...(typeof name === 'string' && name !== '' ? [] : ['source.name must be the name of the far side']),
+    ...(typeof name === 'string' && name !== ''
+      ? []
+      : ['source.name must be the name of the external system']),
     ...(perSecond > 0 && Number.isFinite(perSecond)
       ? []
       : [`source.perSecond is ${perSecond}, but must be above 0`]),

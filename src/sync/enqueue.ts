@@ -7,24 +7,25 @@ import { writerOf } from '../transactions/adapters.ts'
 export interface NewJob<Params = unknown> {
   /** What is to be synced. */
   readonly matrixId: string
-  /** What the plan is told besides: JSON. */
+  /** Passed to the plan: JSON. */
   readonly params?: Params
-  /** Higher ones come first. Default 0. */
+  /** Higher priorities come first. Default 0. */
   readonly priority?: number
-  /** Sync chunks again that were synced before. */
+  /** Also sync chunks that were synced before. */
   readonly force?: boolean
-  /** Sync chunks again that were synced longer ago than this. Default: none. */
+  /** Also sync chunks that were synced longer ago than this. Default: none. */
   readonly freshForMs?: number
-  /** Also beside another active job of the same matrix. */
+  /** Create the job even if another job of the same matrix is open. */
   readonly parallel?: boolean
 }
 
 export interface Enqueued {
   readonly jobId: string
-  /** `false`: a job of this matrix is active already, and this is its id. */
+  /** `false`: a job of this matrix is open already, and `jobId` is its id. */
   readonly created: boolean
 }
 
+/** Writes a job in the caller's transaction, unless the matrix has an open one. */
 export async function enqueueJob(
   tx: Writer,
   schema: string,
@@ -56,20 +57,20 @@ returning id::text as id`
   ].map(String)
   const find = `select id::text as id from ${jobs}
 where definition = $1::text and matrix_id = $2::text and completed_at is null and failed_at is null and not parallel`
-  // The job that is in the way may end before it is looked for.
-  for (let i = 0; i < MOST_TRIES; i += 1) {
+  // The open job that caused the conflict may end before it is read, so both statements are repeated.
+  for (let i = 0; i < MAX_TRIES; i += 1) {
     const created = idIn((await writer.query(insert, values)).rows)
     if (created !== undefined) return { jobId: created, created: true }
-    const active = idIn((await writer.query(find, [definition, matrixId])).rows)
-    if (active !== undefined) return { jobId: active, created: false }
+    const open = idIn((await writer.query(find, [definition, matrixId])).rows)
+    if (open !== undefined) return { jobId: open, created: false }
   }
   throw new LeaseholdError('WRITER_INVALID', `The job of ${matrixId} was neither written nor found.`, {
     remedy: 'What is given as the transaction must resolve query(text, values) to the rows, or to { rows }.',
   })
 }
 
-const MOST_TRIES = 5
-const LARGEST_INT = 2_147_483_647
+const MAX_TRIES = 5
+const MAX_INT = 2_147_483_647
 
 function idIn(rows: readonly Readonly<Record<string, unknown>>[]): string | undefined {
   const id = rows[0]?.['id']
@@ -93,7 +94,7 @@ function checked(definition: string, job: NewJob): NewJob {
     [
       'priority',
       priority,
-      priority === undefined || (Number.isInteger(priority) && Math.abs(priority) <= LARGEST_INT),
+      priority === undefined || (Number.isInteger(priority) && Math.abs(priority) <= MAX_INT),
       'a whole number',
     ],
     ['force', force, isFlag(force), 'true or false'],
@@ -105,7 +106,7 @@ function checked(definition: string, job: NewJob): NewJob {
       'a number of milliseconds from 0',
     ],
   ]
-  const broken = rules.filter(([, , kept]) => !kept)
+  const broken = rules.filter(([, , isValid]) => !isValid)
   if (broken.length === 0) return job
   const problems = broken.map(([name, value, , rule]) => `${name} is ${inspect(value)}, but must be ${rule}`)
   throw new LeaseholdError('REQUEST_INVALID', `The job was not written: ${problems.join('; ')}.`)

@@ -22,7 +22,7 @@ afterAll(async () => db.close())
 async function run(definition: SyncDefinition<number>): Promise<'done' | 'dead'> {
   const sync = createSync()
   const defined = sync.define('failing', { concurrency: 1, retry: QUICK, ...definition })
-  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const { events } = await start(sync.runner({ checkEveryMs: 20 }))
   const jobs = watchJobs(events)
   const { jobId } = await defined.enqueue(db, { matrixId: 'm' })
   return jobs.ended(jobId)
@@ -54,7 +54,7 @@ describe('a chunk that fails', () => {
       syncChunk: async () => Promise.reject(new Error('busy')),
       retry: { firstMs: 60_000, factor: 10, longestMs: 6_000_000, jitter: 0 },
     })
-    const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+    const { events } = await start(sync.runner({ checkEveryMs: 20 }))
     const settledAs = (outcome: string): Promise<unknown> =>
       events.next('settled', (event) => event.table.endsWith('checkpoints') && event.outcome === outcome)
     const waits: (number | undefined)[] = []
@@ -120,7 +120,7 @@ describe('a chunk that fails', () => {
       concurrency: 2,
       onChunkFailure: 'stop',
     })
-    const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+    const { events } = await start(sync.runner({ checkEveryMs: 20 }))
     const jobs = watchJobs(events)
     const { jobId } = await strict.enqueue(db, { matrixId: 'm' })
     expect(await jobs.ended(jobId)).toBe('dead')

@@ -33,7 +33,7 @@ async function numbers(): Promise<Numbers> {
     },
     concurrency: 1,
   })
-  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const { events } = await start(sync.runner({ checkEveryMs: 20 }))
   const jobs = watchJobs(events)
   return {
     done,
@@ -154,7 +154,7 @@ describe('jobs of one matrix', () => {
         return { rows: 1 }
       },
     })
-    const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+    const { events } = await start(sync.runner({ checkEveryMs: 20 }))
     const jobs = watchJobs(events)
     const first = await slow.enqueue(db, { matrixId: 'm' })
     await started.opened
@@ -184,7 +184,7 @@ it('a job and its chunks come before those of a lower priority', async () => {
     },
     concurrency: 1,
   })
-  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const { events } = await start(sync.runner({ checkEveryMs: 20 }))
   const jobs = watchJobs(events)
   await ranked.enqueue(db, { matrixId: 'first' })
   await started.opened
@@ -222,7 +222,7 @@ it('a chunk of another definition with the same matrix and the same query is ano
       },
     }),
   )
-  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const { events } = await start(sync.runner({ checkEveryMs: 20 }))
   const jobs = watchJobs(events)
   for (const one of defined) {
     const { jobId } = await one.enqueue(db, { matrixId: 'acme' })

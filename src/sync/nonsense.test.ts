@@ -27,7 +27,7 @@ it.each([
 ])('%o', async (broken, message) => {
   const sync = createSync()
   const defined = sync.define('broken', { plan, syncChunk, retry: { maxAttempts: 1 }, ...broken } as never)
-  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const { events } = await start(sync.runner({ checkEveryMs: 20 }))
   const jobs = watchJobs(events)
   const { jobId } = await defined.enqueue(db, { matrixId: 'm' })
   expect(await jobs.ended(jobId)).toBe('dead')
@@ -40,8 +40,8 @@ it.each([
 it('a runner is refused that would look at its jobs never, or without a pause', () => {
   const sync = createSync()
   sync.define('numbers', { plan, syncChunk })
-  expect(() => sync.runner({ lookEveryMs: '10s' as never })).toThrow('lookEveryMs of the runner is 10s')
-  expect(() => sync.runner({ lookEveryMs: 0 })).toThrow('lookEveryMs of the runner is 0')
+  expect(() => sync.runner({ checkEveryMs: '10s' as never })).toThrow('checkEveryMs of the runner is 10s')
+  expect(() => sync.runner({ checkEveryMs: 0 })).toThrow('checkEveryMs of the runner is 0')
 })
 
 it('a source without room lets chunks wait without a lease, and without wasting its places', async () => {
@@ -55,7 +55,7 @@ it('a source without room lets chunks wait without a lease, and without wasting 
     retry: { maxAttempts: 10 },
   })
   const chunks = { leaseMs: 1_500, heartbeatMs: 400, reaperIntervalMs: 500, shutdownTimeoutMs: 500 }
-  const { events } = await start(sync.runner({ lookEveryMs: 20, chunks }))
+  const { events } = await start(sync.runner({ checkEveryMs: 20, chunks }))
   const jobs = watchJobs(events)
   const { jobId } = await defined.enqueue(db, { matrixId: 'm' })
   expect(await jobs.ended(jobId)).toBe('done')

@@ -5,15 +5,14 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, gate, statesOf, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { chunkHash } from './chunk-hash.ts'
-import { inBatches } from './batches.ts'
+import { chunkHash, inBatches } from './plan.ts'
 import { createSync } from './sync.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
 const db = openDatabase({ url })
 const start = useRuntimes(url)
-const OPTIONS = { lookEveryMs: 20 }
+const OPTIONS = { checkEveryMs: 20 }
 
 beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())
@@ -192,7 +191,7 @@ describe('two runners', () => {
 })
 
 describe('batches of a stream', () => {
-  const most = 3
+  const maxItems = 3
 
   it('are full while it is quick, and whatever there is when it pauses', async () => {
     const asked = gate()
@@ -202,7 +201,7 @@ describe('batches of a stream', () => {
       yield* [3, 4, 5, 6]
     }
     const batches: number[][] = []
-    for await (const batch of inBatches(slowly(), { most, waitMs: 5 })) {
+    for await (const batch of inBatches(slowly(), { maxItems, waitMs: 5 })) {
       batches.push(batch)
       asked.open()
     }
@@ -211,8 +210,8 @@ describe('batches of a stream', () => {
 
   it('of a plain list are all full but the last; of an empty one there are none', async () => {
     const batches: number[][] = []
-    for await (const batch of inBatches([1, 2, 3, 4], { most, waitMs: 60_000 })) batches.push(batch)
-    for await (const batch of inBatches<number>([], { most, waitMs: 60_000 })) batches.push(batch)
+    for await (const batch of inBatches([1, 2, 3, 4], { maxItems, waitMs: 60_000 })) batches.push(batch)
+    for await (const batch of inBatches<number>([], { maxItems, waitMs: 60_000 })) batches.push(batch)
     expect(batches).toEqual([[1, 2, 3], [4]])
   })
 
@@ -226,10 +225,10 @@ describe('batches of a stream', () => {
         closed += 1
       }
     }
-    const all = inBatches(failing(), { most, waitMs: 60_000 })
+    const all = inBatches(failing(), { maxItems, waitMs: 60_000 })
     expect(await all.next()).toMatchObject({ value: [1, 2, 3] })
     await expect(all.next()).rejects.toThrow('no more')
-    const some = inBatches(failing(), { most: 1, waitMs: 60_000 })
+    const some = inBatches(failing(), { maxItems: 1, waitMs: 60_000 })
     await some.next()
     await some.return()
     expect(closed).toBe(2)

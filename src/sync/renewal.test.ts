@@ -12,7 +12,7 @@ const db = openDatabase({ url })
 const start = useRuntimes(url)
 // Long enough for a busy machine; three of them are as long as a row may be held at all.
 const LEASE = { leaseMs: 3_000, heartbeatMs: 500 }
-const OPTIONS = { lookEveryMs: 20, jobs: LEASE, chunks: LEASE }
+const OPTIONS = { checkEveryMs: 20, jobs: LEASE, chunks: LEASE }
 
 beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())

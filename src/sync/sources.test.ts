@@ -70,7 +70,7 @@ it('two runners together call a source no more often than it allows', async () =
       concurrency: 5,
       source: { name: 'office', perSecond: PER_SECOND },
     })
-    return { defined, workers: sync.runner({ lookEveryMs: 20 }) }
+    return { defined, workers: sync.runner({ checkEveryMs: 20 }) }
   }
   const [a, b] = [runnerOf('a'), runnerOf('b')]
   const { jobId } = await a.defined.enqueue(db, { matrixId: 'm' })
@@ -94,7 +94,7 @@ it('who waits for a place and has to stop gives its chunk back, and makes no cal
     },
     source: { name: 'slow', perSecond: 0.001 },
   })
-  const { runtime, events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const { runtime, events } = await start(sync.runner({ checkEveryMs: 20 }))
   const first = events.next('settled', ({ table }) => table.endsWith('checkpoints'))
   await slow.enqueue(db, { matrixId: 'm' })
   await first

@@ -1,4 +1,4 @@
-/** Every statement of the runner besides those of the kernel. */
+/** The statements of the runner other than those of the kernel. */
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Statement } from '../postgres/queryable.ts'
 import type { SyncSource } from './definition.ts'
@@ -17,9 +17,10 @@ export interface HeldJob {
 }
 
 /**
- * Writes chunks of a plan, for a job that is still held: none otherwise, and the answer is 0. Planning again changes
- * nothing: what this job has synced is newer than the job. A chunk that waits already, or that somebody works on, is left
- * as it is, and may only become more urgent.
+ * Writes chunks of a plan if the job's lease is still current; otherwise it writes nothing and returns no rows.
+ *
+ * Planning the same job a second time changes nothing, because freshness is measured from the creation of the job. A chunk
+ * that is waiting or in flight for another job is shared: only its priority may rise.
  */
 export function writeChunks(schema: string, job: HeldJob, chunks: readonly PlannedChunk[]): Statement {
   const [jobs, checkpoints, links] = ['sync_jobs', 'sync_checkpoints', 'sync_job_chunks'].map((table) =>
@@ -27,8 +28,8 @@ export function writeChunks(schema: string, job: HeldJob, chunks: readonly Plann
   )
   return {
     name: 'leasehold_sync_plan',
-    text: `
-with job as materialized (
+    text: `/* leasehold:plan sync_jobs */
+with job as materialized (                     -- no row if the lease is no longer current
   select id, definition, matrix_id, priority, case
       when force then created_at
       when fresh_for is not null then created_at - fresh_for
@@ -42,21 +43,21 @@ planned as materialized (
   select job.*, c.hash, c.query::jsonb as query, c.position
   from job cross join unnest($4::text[], $5::text[], $6::int[]) as c (hash, query, position)
 ),
-met as materialized (
+shared as materialized (                      -- waiting or in flight already, for another job
   select p.matrix_id, p.hash from planned as p
   join ${checkpoints} as c on c.matrix_id = p.matrix_id and c.chunk_hash = p.hash
   where c.completed_at is null and c.failed_at is null and (c.wanted or c.locked_by is not null)
 ),
-joined as (
+raised as (
   update ${checkpoints} as c set wanted = true, priority = greatest(c.priority, p.priority)
   from planned as p
-  where c.matrix_id = p.matrix_id and c.chunk_hash = p.hash and (p.matrix_id, p.hash) in (select * from met)
+  where c.matrix_id = p.matrix_id and c.chunk_hash = p.hash and (p.matrix_id, p.hash) in (select * from shared)
     and c.completed_at is null and c.failed_at is null and (not c.wanted or c.priority < p.priority)
 ),
-written as (
+written as (                                   -- new, or synced once more because it is not fresh enough
   insert into ${checkpoints} as c (matrix_id, chunk_hash, definition, chunk_query, priority, position)
   select matrix_id, hash, definition, query, priority, position from planned
-  where (matrix_id, hash) not in (select * from met)
+  where (matrix_id, hash) not in (select * from shared)
   order by matrix_id, hash
   on conflict (matrix_id, chunk_hash) do update set
     definition = excluded.definition,
@@ -75,13 +76,13 @@ written as (
     and not (c.wanted and c.completed_at is null and c.failed_at is null)
   returning matrix_id, chunk_hash
 ),
-kept as materialized (
+fresh as materialized (                       -- synced before, and recently enough: the job skips it
   select p.matrix_id, p.hash from planned as p
   join ${checkpoints} as c on c.matrix_id = p.matrix_id and c.chunk_hash = p.hash
   where c.completed_at is not null and c.definition = p.definition and c.last_synced_at >= p.stale_before
 )
 insert into ${links} (job_id, matrix_id, chunk_hash, skipped)
-select p.id, p.matrix_id, p.hash, (p.matrix_id, p.hash) in (select * from kept) and not (p.matrix_id, p.hash) in (select * from written)
+select p.id, p.matrix_id, p.hash, (p.matrix_id, p.hash) in (select * from fresh) and not (p.matrix_id, p.hash) in (select * from written)
 from planned as p
 on conflict (job_id, matrix_id, chunk_hash) do nothing
 returning 1`,
@@ -99,19 +100,19 @@ returning 1`,
 export interface ChunkCounts {
   readonly open: number
   readonly failed: number
-  /** Open, and yet nobody would do them. */
-  readonly forsaken: number
+  /** Open, but not wanted by any job, so that no runner would claim them. */
+  readonly orphaned: number
   readonly first_error: string | null
 }
 
-/** How many chunks of a job are still to be done. */
+/** Counts the chunks of a job that are open, failed or orphaned. */
 export function countOpen(schema: string, jobId: string): Statement {
   return {
     name: 'leasehold_sync_open',
-    text: `
+    text: `/* leasehold:check sync_jobs */
 select count(*) filter (where c.completed_at is null and c.failed_at is null)::int as open,
   count(*) filter (where c.failed_at is not null)::int as failed,
-  count(*) filter (where c.completed_at is null and c.failed_at is null and not c.wanted)::int as forsaken,
+  count(*) filter (where c.completed_at is null and c.failed_at is null and not c.wanted)::int as orphaned,
   (array_agg(c.error_message order by c.failed_at) filter (where c.failed_at is not null))[1] as first_error
 from ${quoteQualified(schema, 'sync_job_chunks')} as l
 join ${quoteQualified(schema, 'sync_checkpoints')} as c using (matrix_id, chunk_hash)
@@ -120,10 +121,13 @@ where l.job_id = $1`,
   }
 }
 
-/** A job that ended at the moment in which another was planned may have taken chunks with it that this one waits for. */
+/**
+ * Marks the open chunks of a job as wanted. A job that ends while another is planned can unmark a chunk that the other waits
+ * for; the next check of that other job finds it and calls this.
+ */
 export function want(schema: string, jobId: string): Statement {
   return {
-    text: `
+    text: `/* leasehold:want sync_checkpoints */
 update ${quoteQualified(schema, 'sync_checkpoints')} as c set wanted = true
 from ${quoteQualified(schema, 'sync_job_chunks')} as l
 where l.job_id = $1 and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
@@ -132,10 +136,10 @@ where l.job_id = $1 and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_has
   }
 }
 
-/** Chunks that nobody waits for any more once this job has ended. Those in flight are finished. */
+/** Unmarks the open chunks of a job, except those that another open job waits for. Chunks in flight are still finished. */
 export function unwant(schema: string, jobId: string): Statement {
   return {
-    text: `
+    text: `/* leasehold:unwant sync_checkpoints */
 update ${quoteQualified(schema, 'sync_checkpoints')} as c set wanted = false
 from ${quoteQualified(schema, 'sync_job_chunks')} as l
 where l.job_id = $1 and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
@@ -150,7 +154,7 @@ where l.job_id = $1 and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_has
   }
 }
 
-/** Answers with null, and reserves nothing, where that would be later than this. */
+/** Reserves calls to a source and returns the time to wait; returns null and reserves nothing if that exceeds `withinMs`. */
 export function reserve(
   schema: string,
   { name, perSecond, burst = 1 }: SyncSource,
@@ -159,11 +163,11 @@ export function reserve(
 ): Statement {
   return {
     name: 'leasehold_sync_reserve',
-    text: `select ${quoteQualified(schema, 'sync_reserve')}($1, $2, $3, $4, $5) as wait_ms`,
+    text: `/* leasehold:reserve sync_sources */ select ${quoteQualified(schema, 'sync_reserve')}($1, $2, $3, $4, $5) as wait_ms`,
     values: [name, calls, perSecond, burst, withinMs],
   }
 }
 
 export function wakeChunks(schema: string): Statement {
-  return { text: `select ${quoteQualified(schema, 'wake')}('sync')` }
+  return { text: `/* leasehold:wake sync */ select ${quoteQualified(schema, 'wake')}('sync')` }
 }

@@ -23,7 +23,7 @@ it('a job is planned, its chunks are done, and it is completed', async () => {
       return { rows: query.n }
     },
   })
-  const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+  const { events } = await start(sync.runner({ checkEveryMs: 20 }))
   const completed = events.next(
     'settled',
     ({ table, outcome }) => table.endsWith('sync_jobs') && outcome === 'done',

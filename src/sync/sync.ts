@@ -12,14 +12,14 @@ export interface SyncOptions {
 }
 
 export interface Sync {
-  /** How one kind of matrix is planned and synced. Returns a handle that asks for jobs of it. */
+  /** Defines how one kind of matrix is planned and synced. Returns a handle that enqueues jobs of it. */
   define<Query, Params = unknown>(name: string, definition: SyncDefinition<Query, Params>): Defined<Params>
   /**
-   * Asks for a job, in the caller's transaction. There is one at a time for a matrix: where one is active already,
-   * that is the answer, unless `parallel` is asked for.
+   * Enqueues a job in the caller's transaction. A matrix has one open job at a time: if there is one, its id is returned
+   * and nothing is written, unless `parallel` is set.
    */
   enqueue(tx: Writer, name: string, job: NewJob): Promise<Enqueued>
-  /** The workers that do what is defined: hand them to `startRuntime`, or list them under `workers` in `leasehold.config`. */
+  /** The workers for all definitions: hand them to `startRuntime`, or list them under `workers` in `leasehold.config`. */
   runner(options?: Omit<RunnerOptions, 'schema'>): [WorkDeclaration<JobRow>, WorkDeclaration<ChunkRow>]
 }
 
@@ -29,7 +29,7 @@ export interface Defined<Params> {
 }
 
 /**
- * Jobs that are done in chunks.
+ * Long imports as jobs that are synced in chunks.
  *
  * ```ts
  * const sync = createSync()
@@ -53,7 +53,7 @@ export function createSync({ schema = 'leasehold' }: SyncOptions = {}): Sync {
       definitions.set(name, definition)
       return { name, enqueue: async (tx, job) => enqueueJob(tx, schema, name, job) }
     },
-    // Those who ask for a job need not be those who do it: the definition may live in another process.
+    // The definition may live in another process than the one that enqueues.
     enqueue: async (tx, name, job) => enqueueJob(tx, schema, name, job),
     runner: (options = {}) => runner(definitions, { ...options, schema }),
   }

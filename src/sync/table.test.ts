@@ -93,7 +93,7 @@ describe('SYNC-04: a claim of jobs', () => {
   it('takes nothing that is completed, failed, or to be looked at later', async () => {
     await insertJobs(1, { completed_at: 'now()' })
     await insertJobs(1, { failed_at: 'now()' })
-    await insertJobs(1, { next_look_at: "now() + interval '1 minute'" })
+    await insertJobs(1, { next_check_at: "now() + interval '1 minute'" })
     expect(await claim(await jobStore('w'), 10)).toEqual([])
   })
 
@@ -267,7 +267,7 @@ describe('SYNC-08, D7: a chunk is its matrix and its hash', () => {
 const DIED = 'the lease expired: its worker died, lost the database, or took longer than three leases'
 
 describe.each([
-  ['job', 'sync_jobs', jobStore, insertJobs, job, 'next_look_at'],
+  ['job', 'sync_jobs', jobStore, insertJobs, job, 'next_check_at'],
   ['chunk', 'sync_checkpoints', chunkStore, insertChunks, chunk, 'next_attempt_at'],
 ] as const)('D4, D5, D10: an expired lease of a %s', (_, table, open, insert, row, due) => {
   async function waitsMs(): Promise<number> {

@@ -5,7 +5,7 @@ export interface SyncTableOptions {
   readonly schema?: string | undefined
 }
 
-/** The job as a runner sees it. */
+/** A job as a runner claims it. */
 export interface JobRow {
   readonly id: string
   readonly definition: string
@@ -18,7 +18,7 @@ export interface JobRow {
   readonly planned_at: Date | null
 }
 
-/** The chunk as a runner sees it. */
+/** A chunk as a runner claims it. */
 export interface ChunkRow {
   readonly matrix_id: string
   readonly chunk_hash: string
@@ -27,15 +27,16 @@ export interface ChunkRow {
   readonly attempts: number
 }
 
-/** SYNC-01: in progress is who holds a live lease, and nothing else says so. */
+/** SYNC-01: a row is in progress exactly while it has a current lease. */
 const LEASE = { owner: 'locked_by', until: 'locked_until', token: 'lock_token' } as const
 const OPEN = 'completed_at is null and failed_at is null'
 /**
- * There is no limit of attempts here: each definition states its own, and only a runner that has the definition gives a
- * row up. A process that reaps the rows of definitions it does not have therefore never gives up one of them.
+ * No maximum of attempts is declared here: each definition states its own, and only a runner that has the definition gives
+ * a row up. A process that reaps rows of definitions it does not have therefore never gives one up.
  */
 const ATTEMPTS = { error: 'error_message' } as const
-const DIED = "'the lease expired: its worker died, lost the database, or took longer than three leases'"
+const EXPIRED_ERROR =
+  "'the lease expired: its worker died, lost the database, or took longer than three leases'"
 
 /** `sync_jobs`: SYNC-04 to SYNC-07. A job is leased while it is planned, and for each check whether its chunks are done. */
 export function jobTable({ schema = 'leasehold' }: SyncTableOptions = {}): LeaseTable<
@@ -45,24 +46,24 @@ export function jobTable({ schema = 'leasehold' }: SyncTableOptions = {}): Lease
     table: { schema, name: 'sync_jobs' },
     lease: LEASE,
     claimable: OPEN,
-    availableAt: 'next_look_at',
+    availableAt: 'next_check_at',
     order: ['priority desc', 'created_at', 'id'],
     leased: `${OPEN} and locked_by is not null`,
     attempts: ATTEMPTS,
     groups: 'definition',
-    expired: { error: DIED },
-    writes: { release: { next_look_at: "now() + $delay_ms * interval '1 millisecond'" } },
+    expired: { error: EXPIRED_ERROR },
+    writes: { release: { next_check_at: "now() + $delay_ms * interval '1 millisecond'" } },
     outcomes: {
       done: { completed_at: 'now()', error_message: 'null' },
       planned: {
         planned_at: 'now()',
-        next_look_at: 'now()',
+        next_check_at: 'now()',
         attempts: '0',
         expiries: '0',
         error_message: 'null',
       },
       waiting: {
-        set: { next_look_at: "now() + $delay_ms * interval '1 millisecond'", attempts: '0', expiries: '0' },
+        set: { next_check_at: "now() + $delay_ms * interval '1 millisecond'", attempts: '0', expiries: '0' },
         args: { delay_ms: 'float8' },
       },
       // Also what becomes of a job whose attempts are used up before it is tried: no attempt is counted here.
@@ -96,7 +97,7 @@ export function chunkTable({ schema = 'leasehold' }: SyncTableOptions = {}): Lea
     leased: `${OPEN} and locked_by is not null`,
     attempts: ATTEMPTS,
     groups: 'definition',
-    expired: { error: DIED },
+    expired: { error: EXPIRED_ERROR },
     writes: { release: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" } },
     outcomes: {
       done: {
@@ -112,7 +113,7 @@ export function chunkTable({ schema = 'leasehold' }: SyncTableOptions = {}): Lea
       dead: { failed_at: 'now()' },
       /** Given up without another attempt, because the leases of the last ones expired. */
       exhausted: { set: { failed_at: 'now()', error_message: '$error' }, args: { error: 'text' } },
-      /** No attempt was made: there is no room at the source. */
+      /** No attempt was made: the rate of the source left no room. */
       postponed: {
         set: { next_attempt_at: "now() + $delay_ms * interval '1 millisecond'" },
         args: { delay_ms: 'float8' },

@@ -1,9 +1,12 @@
-/** The states of jobs and chunks (SYNC-03), derived from their columns; what brings one to another. */
+/** The states of jobs and chunks (SYNC-03), which are derived from their columns, and what leads from one to another. */
 export const SYNC_STATES = ['AVAILABLE', 'RUNNING', 'EXPIRED', 'COMPLETED', 'FAILED'] as const
 
 export type SyncState = (typeof SYNC_STATES)[number]
 
-/** `undefined` cannot happen. A completed or failed row is final for its job; only an operator or a new job reopens it. */
+/**
+ * What leads from one state to another; `undefined` cannot happen. A completed or failed row is final for its job: only an
+ * operator's retry or a new job reopens it.
+ */
 export const TRANSITIONS: Readonly<Record<SyncState, Readonly<Record<SyncState, string | undefined>>>> = {
   AVAILABLE: {
     AVAILABLE: undefined,
@@ -27,14 +30,14 @@ export const TRANSITIONS: Readonly<Record<SyncState, Readonly<Record<SyncState, 
     FAILED: 'cancel',
   },
   COMPLETED: {
-    AVAILABLE: 'wanted again',
+    AVAILABLE: 'a new job',
     RUNNING: undefined,
     EXPIRED: undefined,
     COMPLETED: undefined,
     FAILED: undefined,
   },
   FAILED: {
-    AVAILABLE: 'retry of what failed, or wanted again',
+    AVAILABLE: 'an operator’s retry, or a new job',
     RUNNING: undefined,
     EXPIRED: undefined,
     COMPLETED: undefined,

@@ -73,7 +73,7 @@ it.each([
     const name = `zombie-${verb}`
 
     // It looks at a job once, so that it is certain what it holds when it is paused: two chunks, and a job to plan.
-    const zombie = start(name, { deaf: true, lookEveryMs: 600_000, runtime: { reaper: false } })
+    const zombie = start(name, { deaf: true, checkEveryMs: 600_000, runtime: { reaper: false } })
     await zombie.heard('up')
     const release = source.hold(
       ({ matrix, what, runner }) => runner === name && !(matrix === working && what === 'plan'),
@@ -92,7 +92,7 @@ it.each([
     )
     expect(held.map(({ state }) => state)).toEqual(['RUNNING', 'RUNNING', 'RUNNING'])
     process.kill(zombie.pid, 'SIGSTOP')
-    await db.query({ text: 'update leasehold.sync_jobs set next_look_at = now() where locked_by is null' })
+    await db.query({ text: 'update leasehold.sync_jobs set next_check_at = now() where locked_by is null' })
 
     const heir = start(`heir-${verb}`)
     await completed(heir, work.jobId)

@@ -11,7 +11,7 @@ export interface JobRecord {
   readonly attempts: number
   readonly expiries: number
   readonly planned_at: Date | null
-  readonly next_look_at: Date
+  readonly next_check_at: Date
   readonly completed_at: Date | null
   readonly failed_at: Date | null
   readonly error_message: string | null

@@ -142,7 +142,7 @@ export interface RunnerConfig {
   readonly concurrency?: number
   readonly jobs?: Partial<WorkerSettings>
   readonly chunks?: Partial<WorkerSettings>
-  readonly lookEveryMs?: number
+  readonly checkEveryMs?: number
   /** It kills itself when this many chunks of its plan have been written. */
   readonly dieAfterPlanning?: number
   /** It kills itself at the start of every plan and every chunk. Otherwise only chunks with `poison` kill it. */

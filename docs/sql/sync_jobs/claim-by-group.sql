@@ -11,7 +11,7 @@ next as materialized (
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null)
-      and next_look_at <= now()
+      and next_check_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and id <> all ((select $5::bigint[])::bigint[])
     order by priority desc, created_at, id limit least(groups.room, $1::int)
@@ -24,7 +24,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     select definition, id, priority, created_at, expiries >= 2 as suspect
     from leasehold.sync_jobs
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null)
-      and next_look_at <= now()
+      and next_check_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and id <> all ((select $5::bigint[])::bigint[])
     order by priority desc, created_at, id limit 1
@@ -51,7 +51,7 @@ taken as materialized (
   select t.id, expiries >= 2 as suspect
   from leasehold.sync_jobs as t
   where t.id = any (array(select id from chosen))
-    and ((completed_at is null and failed_at is null) and next_look_at <= now()
+    and ((completed_at is null and failed_at is null) and next_check_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
   for update skip locked
 ),

@@ -8,7 +8,7 @@ taken as materialized (
   select t.id
   from leasehold.sync_jobs as t
   where t.id = any (array(select id from wanted))
-    and ((completed_at is null and failed_at is null) and next_look_at <= now()
+    and ((completed_at is null and failed_at is null) and next_check_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
   order by priority desc, created_at, id
   for update skip locked

@@ -15,7 +15,7 @@ reaped as (
   set locked_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
     expiries = coalesce(expiries, 0) + 1,
     error_message = 'the lease expired: its worker died, lost the database, or took longer than three leases',
-    next_look_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($4::float8[])[least(attempts, cardinality($4::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
+    next_check_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($4::float8[])[least(attempts, cardinality($4::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
   where t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,

@@ -13,7 +13,7 @@ ours as materialized (              -- a row that another session has locked is 
 ),
 settled as (
   update leasehold.sync_jobs as t
-  set locked_by = null, locked_until = null, next_look_at = now() + $1::float8 * interval '1 millisecond'
+  set locked_by = null, locked_until = null, next_check_at = now() + $1::float8 * interval '1 millisecond'
   where t.id = any (array(select id from ours))
   returning t.id
 )

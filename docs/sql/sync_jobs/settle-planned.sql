@@ -13,7 +13,7 @@ ours as materialized (              -- a row that another session has locked is 
 ),
 settled as (
   update leasehold.sync_jobs as t
-  set locked_by = null, locked_until = null, planned_at = now(), next_look_at = now(), attempts = 0,
+  set locked_by = null, locked_until = null, planned_at = now(), next_check_at = now(), attempts = 0,
     expiries = 0, error_message = null
   where t.id = any (array(select id from ours))
   returning t.id

@@ -15,7 +15,7 @@ settled as (
   update leasehold.sync_jobs as t
   set locked_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
     error_message = ($1::jsonb -> t.id::text ->> 'error')::text,
-    next_look_at = now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond'
+    next_check_at = now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond'
   where t.id = any (array(select id from ours))
   returning t.id
 )

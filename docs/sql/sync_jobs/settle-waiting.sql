@@ -14,7 +14,7 @@ ours as materialized (              -- a row that another session has locked is 
 settled as (
   update leasehold.sync_jobs as t
   set locked_by = null, locked_until = null,
-    next_look_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond',
+    next_check_at = now() + ($1::jsonb -> t.id::text ->> 'delay_ms')::float8 * interval '1 millisecond',
     attempts = 0, expiries = 0
   where t.id = any (array(select id from ours))
   returning t.id

@@ -48,7 +48,7 @@ describe('--watch where stdout is no terminal', () => {
         return { rows: query }
       },
     })
-    await start(sync.runner({ lookEveryMs: 20 }))
+    await start(sync.runner({ checkEveryMs: 20 }))
     const { jobId } = await numbers.enqueue(db, { matrixId: 'm' })
     const process = watching(jobId)
     await process.line((line) => line === '1 synced · 2 running')

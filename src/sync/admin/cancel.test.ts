@@ -108,7 +108,7 @@ describe('a job that somebody holds', () => {
       },
       syncChunk: async ({ query }) => Promise.resolve(void done.push(query)),
     })
-    const { events } = await start(sync.runner({ lookEveryMs: 20 }))
+    const { events } = await start(sync.runner({ checkEveryMs: 20 }))
     const fencedOff = events.next('fencedOff', ({ table }) => table.endsWith('sync_jobs'))
     const { jobId } = await numbers.enqueue(db, { matrixId: 'm' })
     await planned

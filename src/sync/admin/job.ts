@@ -46,7 +46,7 @@ export type JobRow = Omit<JobSummary, 'token' | 'phase'> & { readonly token: str
 export function jobColumns(schema: string | undefined): string {
   return `j.id::text as id, j.definition, j.matrix_id as "matrixId", j.params, j.priority, j.force,
   (extract(epoch from j.fresh_for) * 1000)::float8 as "freshForMs", j.parallel, ${stateSql(schema, 'j')} as state,
-  j.created_at as "createdAt", j.planned_at as "plannedAt", j.next_look_at as "nextLookAt", j.attempts,
+  j.created_at as "createdAt", j.planned_at as "plannedAt", j.next_check_at as "nextLookAt", j.attempts,
   j.completed_at as "completedAt", j.failed_at as "failedAt", j.error_message as "errorMessage",
   j.locked_by as "lockedBy", j.locked_until as "lockedUntil", j.lock_token::text as token`
 }

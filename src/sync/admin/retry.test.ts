@@ -38,7 +38,7 @@ it('only what has failed or was dropped is done once more, as if it had never be
     }),
   )
   const { rows } = await db.query({
-    text: `select next_look_at <= now() and expiries = 0 as due from leasehold.sync_jobs
+    text: `select next_check_at <= now() and expiries = 0 as due from leasehold.sync_jobs
       union all select next_attempt_at <= now() and expiries = 0 from leasehold.sync_checkpoints`,
   })
   expect(rows.every((row) => 'due' in row && row.due === true)).toBe(true)
@@ -69,7 +69,7 @@ it('a running runner hears of it, does the failed chunks, none of the others, an
   })
   // Nobody polls: only what wakes them brings them back.
   const { events } = await start(
-    sync.runner({ lookEveryMs: 20, jobs: { pollMs: 600_000 }, chunks: { pollMs: 600_000 } }),
+    sync.runner({ checkEveryMs: 20, jobs: { pollMs: 600_000 }, chunks: { pollMs: 600_000 } }),
   )
   const ended = async (outcome: string): Promise<unknown> =>
     events.next('settled', (event) => event.table.endsWith('sync_jobs') && event.outcome === outcome)

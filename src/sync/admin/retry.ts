@@ -67,7 +67,7 @@ where definition = $1::text and matrix_id = $2::text and completed_at is null an
     if (other !== undefined) throw inTheWay(job, other.id)
   }
   await tx.query({
-    text: `update ${jobs} set failed_at = null, error_message = null, attempts = 0, expiries = 0, next_look_at = now() where id = $1::bigint`,
+    text: `update ${jobs} set failed_at = null, error_message = null, attempts = 0, expiries = 0, next_check_at = now() where id = $1::bigint`,
     values: [job.id],
   })
 }
