@@ -241,7 +241,7 @@ describe('REC-04: a status that changes during a look that outlasts a heartbeat'
     await vi.waitFor(() => expect(ended).toHaveLength(1), POLL)
     await runtime.stop()
     expect(await payment()).toMatchObject({ status: 'paid' })
-    const skipped = lines.filter(({ msg }) => msg === 'cycle').map((line) => line['skipped'])
+    const skipped = lines.filter(({ msg }) => msg === 'reconcile summary').map((line) => line['skipped'])
     expect(skipped.reduce<number>((sum, count) => sum + Number(count), 0)).toBe(1)
   })
 })

@@ -88,7 +88,7 @@ describe('leasehold work --only reconcile', () => {
     const reconciler = untilEnd(example.work('reconcile', { CHAIN_FAILURES: '0.2', CHAIN_NONSENSE: '0.2' }))
     await decided()
     await end(reconciler)
-    const cycles = logOf(reconciler).filter(({ msg }) => msg === 'cycle')
+    const cycles = logOf(reconciler).filter(({ msg }) => msg === 'reconcile summary')
     const names = ['claimed', 'scanned', 'detected', 'expired', 'confirmed', 'skipped', 'errors']
     for (const cycle of cycles)
       expect(cycle).toMatchObject(
@@ -223,7 +223,7 @@ describe('the API', () => {
     expect((await post(http, `/payment-requests/${id}/cancel`)).status).toBe(200)
     const skipped = (): number =>
       logOf(reconciler).reduce(
-        (sum, { msg, skipped: count }) => sum + (msg === 'cycle' ? Number(count) : 0),
+        (sum, { msg, skipped: count }) => sum + (msg === 'reconcile summary' ? Number(count) : 0),
         0,
       )
     await vi.waitFor(() => expect(skipped()).toBe(1), POLL)

@@ -10,20 +10,20 @@ import { type Outcome, SaturatedError, settleAs } from '../worker/completion/out
 import type { WorkerSettings } from '../worker/settings.ts'
 import { untilAborted } from '../worker/waiting.ts'
 import type { Surroundings, WorkDeclaration } from '../worker/work-declaration.ts'
-import { CycleSummary } from './cycle-summary.ts'
+import { Summary } from './summary.ts'
 import { argumentOf, OPEN, reconciledTable, SKIPPED } from './table.ts'
-import { allowed, type Transition, type Transitions } from './transitions.ts'
+import { allowedTransitions, type Transition, type Transitions } from './transitions.ts'
 
 export interface ObserveContext {
   readonly id: string
   /** The fencing token, for whatever the observer writes elsewhere. */
   readonly token: bigint
-  /** Fires when the lease is lost, the time for the observation is over, or the reconciler has to stop. */
+  /** Fires when the lease is lost, the observation has timed out, or the reconciler has to stop. */
   readonly signal: AbortSignal
   readonly log: HandlerLog
 }
 
-/** What an observation says: the status that the row should have, and values for columns that `values` names. */
+/** The result of an observation: the status that the row should have, and values for columns that `values` names. */
 export type Answer<Status extends string = string> =
   | Status
   | { readonly status: Status; readonly values?: Readonly<Record<string, unknown>> }
@@ -36,22 +36,22 @@ export interface Applied<Row, Status extends string = string> {
 }
 
 export interface ReconcilerOptions<Row extends object, Status extends string> {
-  /** The table, with the lease that was added to it. Its outcomes are the reconciler's business. */
+  /** The table, with the lease that was added to it. The reconciler replaces its outcomes. */
   readonly table: LeaseTable
   readonly transitions: Transitions<Status>
-  /** Looks at what a row stands for. `undefined`: nothing new; the row stays open and is looked at again. */
+  /** Observes what a row stands for. `undefined`: nothing new; the row stays open and is observed later. */
   readonly observe: (row: Row, context: ObserveContext) => Promise<Answer<NoInfer<Status>> | undefined | null>
-  /** The column that has the status. Default `status`. */
+  /** The column with the status. Default `status`. */
   readonly status?: string
-  /** Columns that an answer may bring values for, with their SQL types: `{ tx_hash: 'text' }`. */
+  /** Columns that an answer may contain values for, with their SQL types: `{ tx_hash: 'text' }`. */
   readonly values?: Readonly<Record<string, Sql>>
-  /** Runs in the transaction of a transition, if it applied: enqueue an event, send a webhook. What it throws undoes both. */
+  /** Runs in the transaction of a transition, if it applied: enqueue an event, send a webhook. If it throws, both are rolled back. */
   readonly onApplied?: (tx: Queryable, applied: Applied<Row, NoInfer<Status>>) => Promise<void>
-  /** How long a row that stays open is left alone. Default 10000. */
+  /** How long a row that stays open waits for its next observation. Default 10000. */
   readonly everyMs?: number
-  /** How long one observation may take. Default: as long as its lease can be kept. */
+  /** How long one observation may take. Default: three leases, which is the limit for every row. */
   readonly timeoutMs?: number
-  /** By which `--only` chooses this one; `--only reconcile` chooses all reconcilers. Default `reconcile`. */
+  /** The name for `--only`; `--only reconcile` selects all reconcilers. Default `reconcile`. */
   readonly name?: string
   readonly settings?: Partial<WorkerSettings>
   readonly bucket?: number
@@ -59,27 +59,27 @@ export interface ReconcilerOptions<Row extends object, Status extends string> {
 
 export const RECONCILE = 'reconcile'
 
-/** REC-09: nothing is claimed before there is a slot for it. */
+/** REC-09: without prefetch, nothing is claimed before there is a slot for it. */
 const SETTINGS = { pollMs: 5_000, batch: 100, concurrency: 10, prefetch: 0, claimLoops: 2 } as const
-/** Transactions of `onApplied` at once: fewer than the pool has connections. */
-const MOST_TRANSACTIONS = 5
+/** Transactions with `onApplied` at once: fewer than the pool has connections. */
+const MAX_TRANSACTIONS = 5
 const DEFAULT_EVERY_MS = 10_000
-const LONGEST_TIMER_MS = 2_147_483_647
+const MAX_TIMER_MS = 2_147_483_647
 
 /** The worker of a table of yours: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
 export function reconciler<Row extends object, const Status extends string>(
   options: ReconcilerOptions<Row, Status>,
 ): WorkDeclaration<Row> {
   const { status = 'status', values = {}, name = RECONCILE, settings, bucket } = options
-  refuseBroken(options)
-  const transitions = allowed(options.transitions)
+  refuseInvalidOptions(options)
+  const transitions = allowedTransitions(options.transitions)
   const table = reconciledTable(options.table, { status, transitions, values })
-  const work = new Reconcile<Row, Status>(options, status, transitions, table)
+  const work = new Reconciliation<Row, Status>(options, status, transitions, table)
   return {
     name,
     role: RECONCILE,
     table,
-    handle: async (context) => work.examine(context),
+    handle: async (context) => work.reconcile(context),
     settings: { ...SETTINGS, ...settings },
     ...(bucket === undefined ? {} : { bucket }),
     open: async (surroundings) => work.open(surroundings),
@@ -87,14 +87,14 @@ export function reconciler<Row extends object, const Status extends string>(
   }
 }
 
-class Reconcile<Row extends object, Status extends string> {
+class Reconciliation<Row extends object, Status extends string> {
   readonly #options: ReconcilerOptions<Row, Status>
   readonly #status: string
   readonly #transitions: readonly Transition[]
   readonly #table: LeaseTable
-  readonly #transaction = atATime(MOST_TRANSACTIONS)
+  readonly #transaction = atATime(MAX_TRANSACTIONS)
   #db: Database | undefined
-  #summary: CycleSummary | undefined
+  #summary: Summary | undefined
   #loop: Loop | undefined
 
   constructor(
@@ -110,7 +110,7 @@ class Reconcile<Row extends object, Status extends string> {
   }
 
   async open({ db, worker, events, log }: Surroundings): Promise<void> {
-    const summary = new CycleSummary({
+    const summary = new Summary({
       table: this.#table,
       transitions: this.#transitions,
       events,
@@ -120,10 +120,10 @@ class Reconcile<Row extends object, Status extends string> {
     this.#db = db
     this.#summary = summary
     this.#loop = createLoop({
-      name: 'cycle summary',
-      work: async () => Promise.resolve(summary.say()),
+      name: 'reconcile summary',
+      work: async () => Promise.resolve(summary.log()),
       pauseMs: () => this.#options.settings?.pollMs ?? SETTINGS.pollMs,
-      onError: (error) => events.emit('trouble', { worker, what: 'telling what a cycle came to', error }),
+      onError: (error) => events.emit('trouble', { worker, what: 'logging the reconcile summary', error }),
     })
     this.#loop.start()
     return Promise.resolve()
@@ -134,41 +134,43 @@ class Reconcile<Row extends object, Status extends string> {
     this.#summary?.close()
   }
 
-  async examine(context: HandlerContext<Row>): Promise<Outcome | undefined> {
+  async reconcile(context: HandlerContext<Row>): Promise<Outcome | undefined> {
     this.#summary?.count('scanned')
     try {
-      return await this.#apply(context, await this.#observed(context))
+      return await this.#apply(context, await this.#observe(context))
     } catch (error) {
-      // The row is no longer ours, the reconciler has to stop, or the outside has no room: none is the observer's fault.
+      // The lease is lost, the reconciler has to stop, or the outside has no room. None of these is an observer error.
       if (context.signal.aborted || error instanceof SaturatedError) throw error
       this.#summary?.count('errors')
-      return this.#open({
+      return this.#stayOpen({
         error: error instanceof Error ? `${error.name}: ${error.message}` : inspect(error),
       })
     }
   }
 
-  async #observed({ row, id, token, signal, log }: HandlerContext<Row>): Promise<unknown> {
+  async #observe({ row, id, token, signal, log }: HandlerContext<Row>): Promise<unknown> {
     const { observe, timeoutMs } = this.#options
-    const late = timeoutMs === undefined ? undefined : lateness(timeoutMs)
-    const either = late === undefined ? signal : AbortSignal.any([signal, late])
-    // An observer that hears no signal must not keep its slot: what it comes back with is nobody's any more.
+    const timeout = timeoutMs === undefined ? undefined : timeoutSignal(timeoutMs)
+    const either = timeout === undefined ? signal : AbortSignal.any([signal, timeout])
+    // An observer that ignores its signal must not hold its slot. What it returns later is ignored.
     return untilAborted(either, async () => observe(row, { id, token, signal: either, log }))
   }
 
   async #apply(context: HandlerContext<Row>, answer: unknown): Promise<Outcome | undefined> {
-    if (answer === undefined || answer === null) return this.#open()
-    const { status: to, values } = this.#read(answer)
+    if (answer === undefined || answer === null) return this.#stayOpen()
+    const { status: to, values } = this.#checked(answer)
     const from = String(Reflect.get(context.row, this.#status))
-    if (to === from && Object.keys(values).length === 0) return this.#open()
+    if (to === from && Object.keys(values).length === 0) return this.#stayOpen()
     const transition = this.#transitions.find((one) => one.from === from && one.to === to)
     if (transition === undefined) throw this.#notAllowed(from, to)
     const outcome = settleAs(transition.outcome, this.#args(values))
-    return this.#options.onApplied === undefined ? outcome : this.#applyIn(context, outcome, transition)
+    return this.#options.onApplied === undefined
+      ? outcome
+      : this.#applyWithEffects(context, outcome, transition)
   }
 
-  /** The transition and what follows from it, or neither. */
-  async #applyIn(
+  /** Writes the transition and runs `onApplied`, in one transaction. */
+  async #applyWithEffects(
     context: HandlerContext<Row>,
     outcome: Outcome,
     { from, to }: Transition,
@@ -177,24 +179,24 @@ class Reconcile<Row extends object, Status extends string> {
       await this.#transaction(async () =>
         this.#db?.transaction(async (tx) => {
           await context.settleIn(tx, outcome)
-          // These are names of the table of transitions, which is of this type.
+          // Both are statuses of the declared transitions, which have this type.
           await this.#options.onApplied?.(tx, { row: context.row, from: from as Status, to: to as Status })
         }),
       )
       return undefined
     } catch (error) {
       if (!isLeaseholdError(error, 'FENCED_OFF') || context.signal.aborted) throw error
-      // Somebody has changed the status meanwhile. If it was the lease, this is fenced off as well.
+      // The status has been changed meanwhile. If instead the lease was lost, this settlement is fenced off as well.
       return settleAs(SKIPPED)
     }
   }
 
-  #open(why: { readonly error?: string } = {}): Outcome {
+  #stayOpen(why: { readonly error?: string } = {}): Outcome {
     return settleAs(OPEN, { delay_ms: this.#options.everyMs ?? DEFAULT_EVERY_MS, ...why })
   }
 
-  /** What an observer answers may come from anywhere: it is looked at before it is believed. */
-  #read(answer: unknown): { status: string; values: Readonly<Record<string, unknown>> } {
+  /** Checks the answer of an observer, which may have been written without types. */
+  #checked(answer: unknown): { status: string; values: Readonly<Record<string, unknown>> } {
     if (typeof answer === 'string') return { status: answer, values: {} }
     const { status, values = {} }: { status?: unknown; values?: unknown } = Object(answer)
     if (typeof status !== 'string' || typeof values !== 'object' || values === null) {
@@ -224,19 +226,20 @@ class Reconcile<Row extends object, Status extends string> {
   }
 }
 
-function lateness(timeoutMs: number): AbortSignal {
+/** As `AbortSignal.timeout`, with an error that says what timed out. */
+function timeoutSignal(timeoutMs: number): AbortSignal {
   const controller = new AbortController()
-  const late = new Error(`nothing was observed within ${timeoutMs} ms`)
-  setTimeout(() => controller.abort(late), timeoutMs).unref()
+  const reason = new Error(`nothing was observed within ${timeoutMs} ms`)
+  setTimeout(() => controller.abort(reason), timeoutMs).unref()
   return controller.signal
 }
 
-/** Written without types, anything may stand there. */
-function refuseBroken<Row extends object, Status extends string>(
+/** Refuses options that cannot work, naming all problems. They may have been written without types. */
+function refuseInvalidOptions<Row extends object, Status extends string>(
   options: ReconcilerOptions<Row, Status>,
 ): void {
   const { observe, onApplied, everyMs, timeoutMs, status, values = {}, table } = options
-  const isTime = (ms: number | undefined): boolean => ms === undefined || (ms > 0 && ms <= LONGEST_TIMER_MS)
+  const isTime = (ms: number | undefined): boolean => ms === undefined || (ms > 0 && ms <= MAX_TIMER_MS)
   const problems = [
     ...(typeof observe === 'function' ? [] : ['observe must be a function']),
     ...(onApplied === undefined || typeof onApplied === 'function' ? [] : ['onApplied must be a function']),
@@ -248,7 +251,7 @@ function refuseBroken<Row extends object, Status extends string>(
     ...(typeof table?.name === 'string' ? [] : ['table must be a lease table, made with leaseTable()']),
     ...(table?.columns === undefined || table.columns.includes(status ?? 'status')
       ? []
-      : [`the columns of the table lack ${status ?? 'status'}, without which no transition can be told`]),
+      : [`the columns of the table lack ${status ?? 'status'}, which the reconciler has to read`]),
     ...Object.entries(values)
       .filter(([column, type]) => typeof type !== 'string' || type === '' || column === (status ?? 'status'))
       .map(([column]) => `values.${column} must be the SQL type of a column other than the status`),

@@ -57,7 +57,7 @@ it('looks at a row that overlap are found, also one that only a death has ended'
 /** The sums of what a process said its cycles came to. */
 function summed(replicas: readonly TestProcess[]): Record<string, number> {
   const sums: Record<string, number> = {}
-  for (const cycle of replicas.flatMap(logOf).filter(({ msg }) => msg === 'cycle'))
+  for (const cycle of replicas.flatMap(logOf).filter(({ msg }) => msg === 'reconcile summary'))
     for (const [name, count] of Object.entries(cycle))
       if (typeof count === 'number') sums[name] = (sums[name] ?? 0) + count
   return sums

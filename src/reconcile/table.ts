@@ -2,23 +2,23 @@ import { type Assignments, leasedCondition, type LeaseTable, type Outcome, type 
 import { quoteIdentifier, quoteLiteral } from '../postgres/identifiers.ts'
 import type { Transition } from './transitions.ts'
 
-/** The row stays as it is, and is observed once more after a while. */
+/** The outcome of a row that stays as it is and is observed later. */
 export const OPEN = 'open'
-/** Its status is no longer what it was when it was claimed: what was observed is of no use. */
+/** The outcome of a row whose status has changed since it was claimed: the observation is discarded. */
 export const SKIPPED = 'skipped'
 
 export interface ReconciledOptions {
   readonly status: string
   readonly transitions: readonly Transition[]
-  /** Columns that an answer may bring values for, with their SQL types. */
+  /** Columns that an answer may contain values for, with their SQL types. */
   readonly values: Readonly<Record<string, Sql>>
 }
 
 const MILLISECOND = "interval '1 millisecond'"
 
 /**
- * The user's table, with what can become of its rows (REC-04, REC-05). Its own outcomes are replaced: an expired lease
- * gets `retry`, so that the row is open at once after the first expiry and rests for the backoff after later ones (D10).
+ * The user's table with the outcomes of a reconciler (REC-04, REC-05) instead of its own. An expired lease gets `retry`:
+ * after the first expiry the row can be claimed at once, after later ones it waits for the backoff (D10).
  */
 export function reconciledTable(
   table: LeaseTable,
@@ -28,42 +28,42 @@ export function reconciledTable(
   const args = Object.fromEntries(
     Object.keys(values).map((name) => [argumentOf(name), values[name] ?? 'text']),
   )
-  // What the answer says nothing of stays.
+  // A column for which the answer has no value stays as it is.
   const set: Assignments = Object.fromEntries(
     Object.keys(values).map((name) => [name, `coalesce($${argumentOf(name)}, ${quoteIdentifier(name)})`]),
   )
-  const survived = survivedIn(table)
+  const resetExpiries = expiriesReset(table)
   const changes = transitions.map(({ from, to, outcome }): [string, Outcome] => [
     outcome,
     {
       when: `${column} = ${quoteLiteral(from)}`,
       otherwise: SKIPPED,
-      // A literal is of whatever type the column is: text, an enum, a domain.
-      set: { ...set, [status]: quoteLiteral(to), ...survived },
+      // An untyped literal takes the type of the column: text, an enum, a domain.
+      set: { ...set, [status]: quoteLiteral(to), ...resetExpiries },
       args,
       rest: undefined,
     },
   ])
-  const rested = resting(table)
-  const retry = { ...rested, set: { ...rested.set, ...survived } }
-  const free: Outcome = { ...NO_CONDITION, set: {}, args: {}, rest: undefined }
+  const waited = waiting(table)
+  const retry = { ...waited, set: { ...waited.set, ...resetExpiries } }
+  const unleased: Outcome = { ...NO_CONDITION, set: {}, args: {}, rest: undefined }
   return {
     ...table,
     leased: leasedIn(table),
     attempts: expiriesOf(table),
     outcomes: {
       ...Object.fromEntries(changes),
-      [SKIPPED]: { ...free, set: survived },
+      [SKIPPED]: { ...unleased, set: resetExpiries },
       [OPEN]: retry,
-      // What the worker may say of a row by itself: there is nothing final about it that the observer has not seen.
-      done: free,
+      // Outcomes that the worker itself may choose. They clear the lease and nothing else: only an observation ends a row.
+      done: unleased,
       retry,
-      dead: free,
+      dead: unleased,
     },
   }
 }
 
-/** An open row with an owner. In these words the index of REC-07, which begins with the status, serves the reaper. */
+/** An open row with an owner. Written like this, the index of REC-07, which begins with the status, serves the reaper. */
 function leasedIn(table: LeaseTable): Sql {
   const open = leasedCondition(table)
   return `${open === undefined ? '' : `(${open}) and `}${quoteIdentifier(table.lease.owner)} is not null`
@@ -76,19 +76,19 @@ function expiriesOf({ attempts }: LeaseTable): LeaseTable['attempts'] {
 }
 
 /**
- * A row is observed for weeks, and deployments and crashes are not its fault: an observation that ends is the proof that
- * the row does not kill its process, and it is no suspect any more.
+ * A row is observed for weeks, and deployments and crashes are not its fault. An observation that ends proves that the row
+ * does not kill its process, so the row is no longer a suspect.
  */
-function survivedIn({ attempts }: LeaseTable): Assignments {
+function expiriesReset({ attempts }: LeaseTable): Assignments {
   return attempts?.expiries === undefined ? {} : { [attempts.expiries]: '0' }
 }
 
 const NO_CONDITION = { when: undefined, otherwise: undefined }
 
-/** An open row is not claimed for a while: by its own column for that, or by the end of the lease that it had. */
-function resting({ availableAt }: LeaseTable): Outcome {
+/** An open row waits for its next claim: by its own column for that, or else by a lease end without an owner. */
+function waiting({ availableAt }: LeaseTable): Outcome {
   const args = { delay_ms: 'float8' }
-  // A rest of nothing leaves no end of a lease in the row.
+  // A wait of 0 leaves no lease end in the row.
   if (availableAt === undefined)
     return { ...NO_CONDITION, set: {}, args, rest: `nullif($delay_ms, 0) * ${MILLISECOND}` }
   return {
@@ -99,7 +99,7 @@ function resting({ availableAt }: LeaseTable): Outcome {
   }
 }
 
-/** Names of columns may be anything; names of arguments are words. */
+/** A column name may contain any character; an argument name has to be a word. */
 export function argumentOf(column: string): string {
   return `value_${Buffer.from(column).toString('hex')}`
 }

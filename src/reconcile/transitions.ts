@@ -1,29 +1,25 @@
 import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
 
-/** From which status a row may go to which others. A status from which it goes nowhere is final. Its keys name them all. */
+/** For each status, the statuses that may follow it. A status without followers is final. Every status has an entry. */
 export type Transitions<Status extends string = string> = Readonly<Record<Status, readonly NoInfer<Status>[]>>
 
 export interface Transition {
   readonly from: string
   readonly to: string
-  /** What it is called as an outcome. */
+  /** The name of its outcome in the lease table. */
   readonly outcome: string
 }
 
-/** Every transition that is allowed; anything else never reaches the database. */
-export function allowed(transitions: Transitions): readonly Transition[] {
-  refuseBroken(transitions)
+/** Every declared transition; any other is refused before it reaches the database. */
+export function allowedTransitions(transitions: Transitions): readonly Transition[] {
+  refuseInvalid(transitions)
   return Object.entries(transitions).flatMap(([from, targets]) =>
-    targets.map((to) => ({ from, to, outcome: outcomeOf(from, to) })),
+    targets.map((to) => ({ from, to, outcome: `${from}->${to}` })),
   )
 }
 
-export function outcomeOf(from: string, to: string): string {
-  return `${from}->${to}`
-}
-
-function refuseBroken(transitions: unknown): void {
+function refuseInvalid(transitions: unknown): void {
   const shown = inspect(transitions, { depth: 1, breakLength: Infinity })
   if (typeof transitions !== 'object' || transitions === null || Array.isArray(transitions)) {
     throw invalid(`transitions is ${shown}`)

@@ -4,7 +4,7 @@ import type { Events } from '../worker/events.ts'
 import { SKIPPED } from './table.ts'
 import type { Transition } from './transitions.ts'
 
-export interface CycleSummaryOptions {
+export interface SummaryOptions {
   readonly table: LeaseTable
   readonly transitions: readonly Transition[]
   readonly events: Events
@@ -12,53 +12,53 @@ export interface CycleSummaryOptions {
   readonly log: LogSource
 }
 
-/** REC-12: what a cycle came to, in one line. A cycle in which nothing was open says nothing. */
-export class CycleSummary {
-  readonly #options: CycleSummaryOptions
-  readonly #targets: ReadonlyMap<string, string>
-  readonly #off: () => void
+/** REC-12: counts what the reconciler has done since the last summary, and logs it as one line. */
+export class Summary {
+  readonly #options: SummaryOptions
+  readonly #statusOf: ReadonlyMap<string, string>
+  readonly #unsubscribe: () => void
   #counts: Map<string, number>
 
-  constructor(options: CycleSummaryOptions) {
+  constructor(options: SummaryOptions) {
     this.#options = options
-    this.#targets = new Map(options.transitions.map(({ outcome, to }) => [outcome, to]))
+    this.#statusOf = new Map(options.transitions.map(({ outcome, to }) => [outcome, to]))
     this.#counts = this.#zero()
     const { events, worker } = options
     const table = tableName(options.table)
     const isOurs = (event: { readonly worker: string; readonly table: string }): boolean =>
       event.worker === worker && event.table === table
-    const offs = [
+    const unsubscribes = [
       events.on('claimed', (event) => (isOurs(event) ? this.count('claimed', event.count) : undefined)),
       events.on('settled', (event) => {
-        const as = event.outcome === SKIPPED ? SKIPPED : this.#targets.get(event.outcome)
+        const as = event.outcome === SKIPPED ? SKIPPED : this.#statusOf.get(event.outcome)
         if (as !== undefined && isOurs(event)) this.count(as, event.ids.length)
       }),
-      // A look that outlasts a heartbeat hears of a changed status as of a lease that is gone.
+      // A row whose status changes during an observation that outlasts a heartbeat is no longer renewed: it is fenced off.
       events.on('fencedOff', (event) => (isOurs(event) ? this.count(SKIPPED) : undefined)),
     ]
-    this.#off = () => offs.forEach((off) => off())
+    this.#unsubscribe = () => unsubscribes.forEach((unsubscribe) => unsubscribe())
   }
 
   count(what: string, by = 1): void {
     this.#counts.set(what, (this.#counts.get(what) ?? 0) + by)
   }
 
-  /** Says what has happened since the last time. */
-  say(): void {
+  /** Logs the counts and starts from zero. Without anything to count it logs nothing. */
+  log(): void {
     const counts = this.#counts
     if ([...counts.values()].every((count) => count === 0)) return
     this.#counts = this.#zero()
     const { log, worker, table } = this.#options
-    log.info({ worker, table: tableName(table), ...Object.fromEntries(counts) }, 'cycle')
+    log.info({ worker, table: tableName(table), ...Object.fromEntries(counts) }, 'reconcile summary')
   }
 
   close(): void {
-    this.#off()
-    this.say()
+    this.#unsubscribe()
+    this.log()
   }
 
   #zero(): Map<string, number> {
-    const names = ['claimed', 'scanned', ...this.#targets.values(), SKIPPED, 'errors']
+    const names = ['claimed', 'scanned', ...this.#statusOf.values(), SKIPPED, 'errors']
     return new Map(names.map((name) => [name, 0]))
   }
 }
