@@ -85,14 +85,14 @@ describe('enqueue', () => {
   })
 
   it.each(['traceparent', 'Traceparent'])(
-    'leaves the trace alone that the producer gave as %s',
+    'does not replace a trace that the producer gave as %s',
     async (name) => {
       const { headers } = await inSpan({ type: 'a', payload: 1, headers: { [name]: CALLERS } })
       expect(headers).toEqual({ [name]: CALLERS })
     },
   )
 
-  it('what the producer says himself counts', async () => {
+  it('headers of the producer take precedence', async () => {
     const { headers, span } = await inSpan({ type: 'a', payload: 1, headers: { baggage: 'tenant=mine' } })
     expect(headers).toEqual({ traceparent: `00-${span.traceId}-${span.spanId}-01`, baggage: 'tenant=mine' })
   })
@@ -101,7 +101,7 @@ describe('enqueue', () => {
     expect(await headersOf(await enqueue(db, { type: 'a', payload: 1 }))).toEqual({})
   })
 
-  it('adds nothing where nobody traces', async () => {
+  it('adds nothing without an SDK for traces', async () => {
     endTracing()
     const { headers } = await inSpan({ type: 'a', payload: 1 })
     expect(headers).toEqual({})
@@ -109,7 +109,7 @@ describe('enqueue', () => {
 })
 
 describe('publishing', () => {
-  it('goes on with the trace in which the event was written, in a span of its own', async () => {
+  it('continues the trace in which the event was written, in a span of its own', async () => {
     const { headers, span } = await inSpan({ type: 'order.paid', payload: 1, headers: { mine: 'too' } })
     const sent = await tracing.withTraces([published(headers)], 'nats', async ([event]) => {
       expect(trace.getSpan(context.active())?.spanContext().traceId).toBe(span.traceId)
@@ -137,7 +137,7 @@ describe('publishing', () => {
     })
   })
 
-  it('a trace that the producer wrote in his own spelling is sent once, in ours', async () => {
+  it('a traceparent header in another case is replaced, not sent twice', async () => {
     const event = published({ Traceparent: CALLERS })
     const sent = await tracing.withTraces([event], 'nats', async ([sending]) => sending?.headers ?? {})
     expect(Object.keys(sent)).toEqual(['traceparent'])
@@ -199,7 +199,7 @@ describe('publishing', () => {
     expect(spans()).toHaveLength(1)
   })
 
-  it('where nobody traces the events are handed on as they are, and nothing is loaded', async () => {
+  it('without an SDK for traces the events are passed on unchanged, and nothing is loaded', async () => {
     endTracing()
     const loaded: string[] = []
     const without = createTracing(async (name) => {
@@ -215,7 +215,7 @@ describe('publishing', () => {
     expect(loaded).toEqual([])
   })
 
-  it('a package that cannot be loaded keeps nothing from being sent', async () => {
+  it('events are published even if the package cannot be loaded', async () => {
     const loaded: string[] = []
     const broken = createTracing(async (name) => {
       loaded.push(name)

@@ -45,7 +45,7 @@ async function expectAllPublished(): Promise<void> {
 describe('LIFE-18: no event is lost', () => {
   beforeEach(async () => write(db, ...Array.from({ length: ROWS }, () => null)))
 
-  it('LIFE-14: when a relay dies after claiming: another publishes them, once, one attempt later', async () => {
+  it('LIFE-14: when a relay dies after claiming, another publishes the events once, one attempt later', async () => {
     await dieAndRecover('claimed')
     await expectAllPublished()
     expect(await arrivals(db)).toHaveLength(ROWS)
@@ -54,13 +54,13 @@ describe('LIFE-18: no event is lost', () => {
     }
   })
 
-  it('LIFE-14: when a relay dies on the way to its publisher', async () => {
+  it('LIFE-14: when a relay dies before its publisher has sent anything, another publishes the events', async () => {
     await dieAndRecover('publishing')
     await expectAllPublished()
     expect(await arrivals(db)).toHaveLength(ROWS)
   })
 
-  it('LIFE-15: when a relay dies after publishing, before the state update: they arrive twice, with the same ids and a higher token', async () => {
+  it('LIFE-15: when a relay dies after publishing and before settling, events arrive twice, with the same ids and a higher token', async () => {
     const dead = await dieAndRecover('acknowledged')
     await expectAllPublished()
     const twice = await arrivals(db)
@@ -69,7 +69,7 @@ describe('LIFE-18: no event is lost', () => {
     expect(twice.slice(ROWS).every(({ relay, token }) => relay !== dead && token === '2')).toBe(true)
   })
 
-  it('LIFE-17: when a relay dies half way through a batch: only what had arrived arrives twice', async () => {
+  it('LIFE-17: when a relay dies in the middle of a batch, only events that had arrived arrive twice', async () => {
     const dead = await dieAndRecover('part')
     await expectAllPublished()
     const all = await arrivals(db)
@@ -78,7 +78,7 @@ describe('LIFE-18: no event is lost', () => {
   })
 })
 
-it('LIFE-16: when a relay was stopped past its lease and comes back: what it holds was published by another, and it changes nothing', async () => {
+it('LIFE-16: a relay that was stopped past its lease is fenced off when it resumes, and changes nothing that another has published', async () => {
   await write(db, ...Array.from({ length: ROWS }, () => null))
   const settings = { leaseMs: 1_000, heartbeatMs: 300, reaperIntervalMs: 200, shutdownTimeoutMs: 500 }
   // A lock on the sink keeps it from publishing before it is stopped.

@@ -63,7 +63,7 @@ describe.each(producers)('$name', ({ transaction, root }) => {
   })
 })
 
-it('each consumer has a memory of its own', async () => {
+it('each consumer processes an event once, independently of other consumers', async () => {
   const eventId = randomUUID()
   await db.transaction(async (tx) => {
     expect(await once(tx, 'billing', eventId, () => 1)).toEqual({ ran: true, result: 1 })
@@ -83,14 +83,14 @@ it('an effect that failed is not remembered, also when its error was caught and 
   expect(await remembered()).toEqual([])
 })
 
-it('the SQL error of an effect is what the caller gets', async () => {
+it('the caller gets the SQL error of an effect', async () => {
   const outcome = db.transaction(async (tx) =>
     once(tx, 'billing', randomUUID(), async () => tx.query({ text: 'select 1/0' })),
   )
   await expect(outcome).rejects.toMatchObject({ code: '22012' })
 })
 
-describe('two that get the same event at the same moment', () => {
+describe('two consumers that process the same event concurrently', () => {
   /** The second begins while the first is at work, and goes on once that has ended as told. */
   async function raced(end: 'commit' | 'rollback') {
     const eventId = randomUUID()
@@ -134,7 +134,7 @@ it.each([
   })
 })
 
-it('remembers in the schema it was told', async () => {
+it('remembers events in the given schema', async () => {
   await migrate(db, { schema: 'elsewhere' })
   const eventId = randomUUID()
   await db.transaction(async (tx) => once(tx, 'billing', eventId, () => 1, { schema: 'elsewhere' }))
@@ -152,7 +152,7 @@ describe('forgetInbox', () => {
     })
   })
 
-  it('forgets what is old, in batches, and nothing else', async () => {
+  it('removes only old entries, in batches', async () => {
     const pool = new Pool({ connectionString: url })
     const sent: number[] = []
     const counting = {
@@ -168,7 +168,7 @@ describe('forgetInbox', () => {
     await pool.end()
   })
 
-  it('steps over what another is about to forget', async () => {
+  it('skips entries that another call is removing', async () => {
     const other = new Client({ connectionString: url })
     await other.connect()
     await other.query('begin')
@@ -179,7 +179,7 @@ describe('forgetInbox', () => {
     expect(await forgetInbox(db, 1_800_000)).toBe(7)
   })
 
-  it('ends between two batches when it is told to', async () => {
+  it('stops between two batches when its signal fires', async () => {
     const ending = new AbortController()
     const aborting = {
       query: async (text: string, values: unknown[]) => {

@@ -31,7 +31,7 @@ beforeAll(async () => {
 })
 afterAll(async () => db.close())
 
-it('LIFE-11 LIFE-13 LIFE-18: every event arrives, in order of its key, twice only where a relay died in between', async () => {
+it('LIFE-11 LIFE-13 LIFE-18: every event arrives in the order of its key, and twice only where a relay died in between', async () => {
   const start = (): WorkerProcess => startRelay(processes, { databaseUrl: url, tell: ['trouble'] })
   const running = [start(), start(), start()]
   const ids = new Map<WorkerProcess, string>()

@@ -64,7 +64,7 @@ async function replay(): Promise<void> {
   }
 }
 
-it('LIFE-11 LIFE-13 LIFE-16: the first arrivals of every key are in order, whatever is killed, late or replayed', async () => {
+it('LIFE-11 LIFE-13 LIFE-16: the first arrivals of every key are in order while relays are killed, transactions commit late and events are replayed', async () => {
   const start = (): WorkerProcess =>
     startRelay(processes, { databaseUrl: url, tell: ['trouble', 'dataError', ...FINISHING] })
   const running = [start(), start(), start()]

@@ -47,7 +47,7 @@ describe('LIFE-13: events of one ordering key', () => {
     }
   })
 
-  it('block: those behind one that fails wait for it, and others do not', async () => {
+  it('block: later events of the key wait for one that fails, and other keys do not', async () => {
     await write(db, 'a', 'a', 'b', 'b', null)
     const publisher = recording(refuses(1))
     const events = new Events()
@@ -58,7 +58,7 @@ describe('LIFE-13: events of one ordering key', () => {
     expect((await records(db))[1]).toMatchObject({ status: 'PENDING', attempts: 0, lock_token: '0' })
   })
 
-  it('block: once the one that fails is dead, the key goes on', async () => {
+  it('block: once the failing event is dead, its key continues', async () => {
     await add(
       db,
       "(event_type, payload, ordering_key, max_attempts) values ('t', '{\"n\": 1}', 'a', 2), ('t', '{\"n\": 2}', 'a', 2)",
@@ -74,7 +74,7 @@ describe('LIFE-13: events of one ordering key', () => {
     expect(await statuses(db)).toEqual({ DEAD: 1, PUBLISHED: 1 })
   })
 
-  it('skip: one that fails is dead at once, and the key goes on', async () => {
+  it('skip: a failing event is dead at once, and its key continues', async () => {
     await write(db, 'a', 'a', null)
     const publisher = recording(refuses(1))
     const events = new Events()
@@ -84,7 +84,7 @@ describe('LIFE-13: events of one ordering key', () => {
     expect((await records(db)).map(({ status }) => status)).toEqual(['DEAD', 'PUBLISHED', 'PUBLISHED'])
   })
 
-  it('skip and park: an event without a key is tried again as ever', async () => {
+  it('skip and park: an event without a key is retried by the schedule', async () => {
     await write(db, null)
     const events = new Events()
     const failed = settled(events, 1)
@@ -93,7 +93,7 @@ describe('LIFE-13: events of one ordering key', () => {
     expect((await records(db))[0]).toMatchObject({ status: 'PENDING', attempts: 1, parked: false })
   })
 
-  it('park: the key waits for an operator, who lets it go on without the event', async () => {
+  it('park: the key waits until an operator unblocks it without the event', async () => {
     await write(db, 'a', 'a', 'b')
     const publisher = recording(refuses(1))
     const events = new Events()
@@ -129,7 +129,7 @@ describe('LIFE-13: events of one ordering key', () => {
     expect(await unblock(db, request)).toEqual({ parked: 0, failing: 0 })
   })
 
-  it('park: an operator can have the event published after all, before those behind it', async () => {
+  it('park: an operator can have the parked event published before later events of its key', async () => {
     await write(db, 'a', 'a')
     let broken = true
     const publisher = recording(() => (broken ? dead('broken') : done()))
@@ -145,7 +145,7 @@ describe('LIFE-13: events of one ordering key', () => {
     expect((await records(db))[0]).toMatchObject({ status: 'PUBLISHED', attempts: 0, lock_token: '2' })
   })
 
-  it('LIFE-08: an operator gives up an event that keeps failing, and its key goes on', async () => {
+  it('LIFE-08: an operator gives up an event that keeps failing, and its key continues', async () => {
     await write(db, 'a', 'a')
     const publisher = recording(refuses(1))
     const events = new Events()
@@ -162,7 +162,7 @@ describe('LIFE-13: events of one ordering key', () => {
     ])
   })
 
-  it('an operator has an event that keeps failing tried again at once, before those behind it', async () => {
+  it('an operator has an event that keeps failing retried at once, before later events of its key', async () => {
     await write(db, 'a', 'a')
     let broken = true
     const publisher = recording(() => (broken ? retry({ error: 'no', delayMs: 3_600_000 }) : done()))
@@ -178,7 +178,7 @@ describe('LIFE-13: events of one ordering key', () => {
     expect(numbers(publisher.published)).toEqual([1, 1, 2])
   })
 
-  it('unblocking a key that nothing holds up changes nothing', async () => {
+  it('unblocking a key that is not blocked changes nothing', async () => {
     await write(db, 'a', 'a')
     const before = await records(db)
     const request = { orderingKey: 'a', principal: 'ada', reason: 'a try' }
@@ -186,7 +186,7 @@ describe('LIFE-13: events of one ordering key', () => {
     expect(await records(db)).toEqual(before)
   })
 
-  it('a parked key is let go on only with a reason and a name', async () => {
+  it('unblocking needs a reason and a principal', async () => {
     await expect(unblock(db, { orderingKey: 'a', principal: 'ada', reason: ' ' })).rejects.toThrow(
       'reason is " "',
     )
@@ -196,10 +196,10 @@ describe('LIFE-13: events of one ordering key', () => {
   })
 })
 
-describe('a relay that polls seldom', () => {
+describe('a relay with a long poll interval', () => {
   const SELDOM = { pollMs: 3_600_000 }
 
-  it('LIFE-13: goes on with a line at once, however its events are settled', async () => {
+  it('LIFE-13: claims the next event of a key at once, however the last one was settled', async () => {
     await write(db, ...Array.from({ length: 6 }, () => 'a'))
     const events = new Events()
     const all = settled(events, 6)
@@ -211,7 +211,7 @@ describe('a relay that polls seldom', () => {
     expect(await statuses(db)).toEqual({ PUBLISHED: 6 })
   })
 
-  it('LIFE-04 LIFE-07: publishes an event when it is due, and tries again when it said so', async () => {
+  it('LIFE-04 LIFE-07: publishes an event when it is due, and retries it when its delay has passed', async () => {
     await add(
       db,
       "(event_type, payload, available_at) values ('t', '{}', now() + interval '300 milliseconds')",

@@ -47,7 +47,7 @@ async function restartUntilAllIsFinished(config: Omit<RelayConfig, 'databaseUrl'
 }
 
 describe('D10: poison isolation', () => {
-  it('LIFE-08: an event that kills its process on sight ends DEAD beside 5,000 others, which are all published and lose two attempts at most', async () => {
+  it('LIFE-08: an event that kills every process that publishes it ends DEAD, and 5,000 other events are published with at most two attempts lost', async () => {
     await writeEvents(5_000, ', 5')
     const poison = 50
     const deaths = await restartUntilAllIsFinished({ poison, retry: { firstMs: 50 } })
@@ -61,7 +61,7 @@ describe('D10: poison isolation', () => {
     expect(new Set((await arrivals(db)).map(({ n }) => n)).size).toBe(4_999)
   }, 300_000)
 
-  it('after one ordinary kill, what was in flight is published elsewhere at once and counts one attempt', async () => {
+  it('after one ordinary kill, events in flight are published by another relay at once and count one attempt', async () => {
     await writeEvents(2_000)
     const victim = startRelay(processes, { databaseUrl: url, dieAt: 'acknowledged' })
     expect(await victim.exited).toMatchObject({ signal: 'SIGKILL' })
@@ -78,7 +78,7 @@ describe('D10: poison isolation', () => {
     expect(await statuses(db)).toEqual({ PUBLISHED: 2_000 })
   }, 120_000)
 
-  it('a release that crashes on every event gives none of them up, and the good release publishes all', async () => {
+  it('a release that crashes on every event makes none of them dead, and the next release publishes all', async () => {
     await writeEvents(300)
     for (let crash = 0; crash < 8; crash += 1) {
       const relay = startRelay(processes, { databaseUrl: url, dieAt: 'publishing', retry: { firstMs: 100 } })

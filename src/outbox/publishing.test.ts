@@ -67,7 +67,7 @@ describe('publishing', () => {
   })
 
   it.each([1, 10])(
-    'LIFE-05: what is no answer is no acknowledgement: the event is tried again (maxBatch %d)',
+    'LIFE-05: an invalid answer is no acknowledgement, and the event is retried (maxBatch %d)',
     async (maxBatch) => {
       const answers: unknown[] = [[], retry({ error: 'no' }), { ok: false }, false, null, [undefined], [{}]]
       for (const answer of answers) {
@@ -86,7 +86,7 @@ describe('publishing', () => {
     },
   )
 
-  it('the retry limits hold for a publisher that answers nonsense', async () => {
+  it('the retry limits apply to a publisher that returns invalid answers', async () => {
     await add(db, "(event_type, payload, max_attempts) values ('t', '{}', 2)")
     const events = new Events()
     const died = events.next('settled', ({ outcome }) => outcome === 'dead')
@@ -96,7 +96,7 @@ describe('publishing', () => {
     expect((await records(db))[0]).toMatchObject({ status: 'DEAD', attempts: 2 })
   })
 
-  it('part of a batch can be given back: the target went away before it answered for it', async () => {
+  it('part of a batch can be released when the target becomes unavailable before it answered', async () => {
     await write(db, null, null)
     const events = new Events()
     let away = true
@@ -119,7 +119,7 @@ describe('publishing', () => {
   })
 
   it.each(['block', 'skip', 'park'] as const)(
-    'RULE-020-030, D9: with %s, an event whose publishing a shutdown cut short is PENDING again, and its attempt counts',
+    'RULE-020-030, D9: with %s, an event whose publishing a shutdown interrupts returns to PENDING, and its attempt counts',
     async (onFailure) => {
       await write(db, 'a', null)
       const seen = door()
@@ -145,7 +145,7 @@ describe('publishing', () => {
     },
   )
 
-  it('headers that somebody wrote as something else than texts travel as texts', async () => {
+  it('headers that were written with SQL as other JSON values travel as texts', async () => {
     await add(
       db,
       `(event_type, payload, headers) values ('t', '{}', '{"a": 1, "b": {"c": null}, "d": "text", "e": null}')`,
@@ -158,7 +158,7 @@ describe('publishing', () => {
     expect(publisher.published[0]?.headers).toEqual({ a: '1', b: '{"c":null}', d: 'text', e: 'null' })
   })
 
-  it('RULE-020-042: a target that is away costs no attempt, and claiming pauses', async () => {
+  it('RULE-020-042: an unavailable target costs no attempt, and claiming pauses', async () => {
     await write(db, null)
     const events = new Events()
     const paused = events.next('paused')
@@ -173,7 +173,7 @@ describe('publishing', () => {
     expect((await records(db))[0]).toMatchObject({ status: 'PUBLISHED', attempts: 0 })
   })
 
-  it('RULE-020-042: a publisher whose probe fails is sent nothing until it is well again', async () => {
+  it('RULE-020-042: a publisher whose probe fails is sent nothing until the probe succeeds', async () => {
     const events = new Events()
     const paused = events.next('paused')
     const [again, wellSoon] = [door(), door()]
@@ -196,7 +196,7 @@ describe('publishing', () => {
     await published
   })
 
-  it('the event id and the token travel as headers, beside those of the producer', async () => {
+  it('the event id and the token travel as headers, together with those of the producer', async () => {
     await add(
       db,
       `(event_type, payload, ordering_key, headers) values ('order.paid', '{"id": 7}', 'customer 1', '{"region": "north", "leasehold-token": "99"}')`,
@@ -234,7 +234,7 @@ describe('publishing', () => {
     expect(closed).toBe(true)
   })
 
-  it('refuses what cannot work, by name', () => {
+  it('refuses invalid options, naming them', () => {
     expect(() => relay({ publisher: recording(), onFailure: 'wait' as never })).toThrow('onFailure is "wait"')
     expect(() => relay({ publisher: {} as never })).toThrow('has no publisher')
     expect(() => relay({ publisher: { ...recording(), maxBatch: 0 } })).toThrow(

@@ -20,7 +20,7 @@ beforeEach(async () => db.query({ text: 'truncate leasehold.outbox, leasehold.au
 afterAll(async () => db.close())
 
 describe('the life of an event', () => {
-  it('LIFE-03: a claim says when and by whom, and for how long', async () => {
+  it('LIFE-03: a claim records its time, its worker and the end of its lease', async () => {
     await write(db, null)
     const [held, seen] = [door(), door()]
     const publisher = recording(async () => {
@@ -55,7 +55,7 @@ describe('the life of an event', () => {
     expect((await records(db))[0]).toMatchObject({ status: 'PENDING', attempts: 0, lock_token: '0' })
   })
 
-  it('LIFE-05: success is PUBLISHED, with its moment, and without a claim', async () => {
+  it('LIFE-05: a published event is PUBLISHED with its time, and its claim is cleared', async () => {
     await write(db, null)
     const events = new Events()
     const published = settled(events, 1)
@@ -72,7 +72,7 @@ describe('the life of an event', () => {
     expect(row?.published_at).toBeInstanceOf(Date)
   })
 
-  it('LIFE-06 LIFE-07: failure is PENDING again: one attempt more, the error, no claim, and due later', async () => {
+  it('LIFE-06 LIFE-07: a failed event returns to PENDING with one attempt more, its error, no claim and a later due time', async () => {
     await write(db, null)
     const events = new Events()
     const failed = settled(events, 1)
@@ -95,7 +95,7 @@ describe('the life of an event', () => {
     expect(inMs).toBeLessThan(3_700_000)
   })
 
-  it('LIFE-06: what fails is tried again, by a schedule, until it succeeds', async () => {
+  it('LIFE-06: a failed event is retried by the schedule until it succeeds', async () => {
     await write(db, null)
     const publisher = recording(({ attempt }) =>
       attempt < 4 ? retry({ error: `attempt ${attempt}` }) : done(),
@@ -144,7 +144,7 @@ describe('the life of an event', () => {
     expect(publisher.published).toHaveLength(attempts)
   })
 
-  it('LIFE-08: no limit on attempts is no limit', async () => {
+  it('LIFE-08: an event without a maximum of attempts is retried for ever', async () => {
     await add(db, "(event_type, payload, max_attempts, attempts) values ('t', '{}', null, 1000)")
     const events = new Events()
     const failed = events.next('settled')
@@ -152,7 +152,7 @@ describe('the life of an event', () => {
     expect((await failed).outcome).toBe('retry')
   })
 
-  it('LIFE-10: what is finished stays so', async () => {
+  it('LIFE-10: a published or dead event stays as it is', async () => {
     await add(db, "(event_type, payload) values ('dies', '{}'), ('lives', '{}')")
     const events = new Events()
     const both = settled(events, 2)
@@ -171,7 +171,7 @@ describe('the life of an event', () => {
 })
 
 describe('producers that commit out of order', () => {
-  it('LIFE-18: an event that commits late is published, and holds up nobody before', async () => {
+  it('LIFE-18: an event that commits late is published, and delays no other event', async () => {
     const publisher = recording()
     const events = new Events()
     const { runtime } = await startRelay({ publisher }, { events })
@@ -208,7 +208,7 @@ describe('producers that commit out of order', () => {
   })
 })
 
-it('LIFE-11 LIFE-12: many relays at once publish every event once, and each writes only what it holds', async () => {
+it('LIFE-11 LIFE-12: many concurrent relays publish every event once, and each settles only events that it holds', async () => {
   const publisher = recording()
   const events = new Events()
   const all = settled(events, 500)

@@ -57,7 +57,7 @@ async function drain(): Promise<Touched> {
   return { read: after.read - before.read, written: after.written - before.written }
 }
 
-it('LIFE-13: a key that is stuck with 100,000 events behind it costs the others nothing', async () => {
+it('LIFE-13: a blocked key with 100,000 waiting events does not delay other keys', async () => {
   // Its snapshot would keep dead entries alive that are walked over, and be counted here.
   await db.query({ text: 'alter table leasehold.outbox set (autovacuum_enabled = off)' })
   await drain()

@@ -422,7 +422,7 @@ describe('the roles', () => {
     await expect(as('reader', entry)).rejects.toMatchObject(denied)
   })
 
-  it('LIFE-09: an operator can replay an event, and record it in the audit, which nobody can change', async () => {
+  it('LIFE-09: an operator can replay an event and record it in the audit, which no role can change', async () => {
     await eventIn('DEAD')
     await as('operator', `update ${outbox} set ${FIELDS.PENDING}`)
     expect(await statuses()).toEqual(['PENDING'])

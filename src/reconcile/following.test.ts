@@ -102,7 +102,7 @@ it('REC-04: an event and a webhook are written with the transition, and not for 
   expect(await told()).toEqual({ events: ['1', '3'], deliveries: ['1', '3'] })
 })
 
-it('a failure after the event was written takes the event, the webhook and the transition with it', async () => {
+it('a failure after the event was written rolls back the event, the webhook and the transition', async () => {
   let failures = 0
   const { events } = await start([
     confirming(async (tx, applied) => {
@@ -124,7 +124,7 @@ it('a failure after the event was written takes the event, the webhook and the t
   expect(await told()).toEqual({ events: ['1', '2', '3'], deliveries: ['1', '2', '3'] })
 })
 
-it('REC-04: one whose lease was taken writes nothing, neither the transition nor what follows', async () => {
+it('REC-04: a reconciler that has lost its lease writes neither the transition nor its effects', async () => {
   const { events } = await start([
     reconciler({
       table: payments,

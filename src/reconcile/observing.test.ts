@@ -64,8 +64,8 @@ function gate(): { readonly passed: Promise<void>; readonly open: () => void } {
   return { passed, open }
 }
 
-describe('REC-09: batch and concurrency bound what a cycle takes', () => {
-  it('no claim takes more than the batch, and no more rows are leased than can be looked at', async () => {
+describe('REC-09: batch and concurrency bound the work of a reconciler', () => {
+  it('no claim takes more than the batch, and no more rows are leased than can be observed', async () => {
     await insert(100)
     const events = new Events()
     const claims: number[] = []
@@ -93,7 +93,7 @@ describe('REC-09: batch and concurrency bound what a cycle takes', () => {
     expect(Math.max(...claims)).toBeLessThanOrEqual(3)
   })
 
-  it('a lease that is renewed in vain ends after three of its length, and the row is looked at again', async () => {
+  it('a lease ends after three times its length, and the row is observed by another claim', async () => {
     await insert(1)
     let looks = 0
     const declared = declare({
@@ -115,7 +115,7 @@ describe('REC-09: batch and concurrency bound what a cycle takes', () => {
 })
 
 describe('REC-08: an observer', () => {
-  it('that throws leaves the row open, without a lease, to rest before the next look', async () => {
+  it('that throws leaves the row open and without a lease, and the row waits for its next observation', async () => {
     await insert(1)
     const { events } = await start([
       declare({
@@ -129,7 +129,7 @@ describe('REC-08: an observer', () => {
     expect(await payment()).toEqual({ status: 'pending', owner: null, rests: true, token: '1' })
   })
 
-  it('that does not answer within timeoutMs has failed, and hears of it', async () => {
+  it('that does not answer within timeoutMs has failed, and its signal fires', async () => {
     await insert(1)
     const heard: unknown[] = []
     let looks = 0
@@ -151,7 +151,7 @@ describe('REC-08: an observer', () => {
     expect(heard).toHaveLength(1)
   })
 
-  it('that says that the outside has no room gives its row back, and claiming pauses', async () => {
+  it('that throws a SaturatedError releases its row, and claiming pauses', async () => {
     await insert(1)
     let looks = 0
     const { events } = await start([
@@ -174,7 +174,7 @@ describe('REC-08: an observer', () => {
     expect(failures).toEqual([])
   })
 
-  it('that is slow keeps its lease for as long as it takes, and no other looks at the row', async () => {
+  it('that is slow has its lease renewed, and no other observes the row', async () => {
     await insert(1)
     let looks = 0
     const timing = { leaseMs: 1_000, heartbeatMs: 100, reaperIntervalMs: 300, shutdownTimeoutMs: 500 }
@@ -206,8 +206,8 @@ async function until(): Promise<number> {
   return (await db.query<{ until: number }>({ text })).rows[0]?.until ?? 0
 }
 
-describe('REC-04: a status that changes during a look that outlasts a heartbeat', () => {
-  it('ends the look, is not overwritten, and counts as skipped', async () => {
+describe('REC-04: a status that changes during an observation that outlasts a heartbeat', () => {
+  it('ends the observation, is not overwritten, and counts as skipped', async () => {
     await insert(1)
     const lines: Record<string, unknown>[] = []
     const note = (fields: object, msg: string): void => void lines.push({ ...fields, msg })
@@ -246,7 +246,7 @@ describe('REC-04: a status that changes during a look that outlasts a heartbeat'
   })
 })
 
-it('REC-06: rows of a reconciler that is gone can be claimed when their leases are over, and not before', async () => {
+it('REC-06: rows of a reconciler that died can be claimed when their leases have expired, and not before', async () => {
   await insert(2)
   await db.query({
     text: `update public.payments set owner = 'gone', token = 7,

@@ -60,7 +60,7 @@ async function fetched(http: string, id: string): Promise<Request> {
 }
 
 describe('leasehold work --only reconcile', () => {
-  it('REC-01 REC-11: reconciles as a process of its own, and logs who it is, how often it looks and how long its leases last', async () => {
+  it('REC-01 REC-11: reconciles as a process of its own, and logs its worker id, poll interval and lease duration', async () => {
     await addRequests(db, 50)
     const reconciler = untilEnd(example.work('reconcile', {}, ['--lease-ms', '20000']))
     await decided()
@@ -82,7 +82,7 @@ describe('leasehold work --only reconcile', () => {
     ])
   })
 
-  it('REC-12: says what its cycles came to: claimed, scanned, each status, skipped and errors', async () => {
+  it('REC-12: logs summaries with counts of claimed, scanned, each status, skipped and errors', async () => {
     await addRequests(db, 200)
     // Nine in ten are paid. The chain fails for some of them at first.
     const reconciler = untilEnd(example.work('reconcile', { CHAIN_FAILURES: '0.2', CHAIN_NONSENSE: '0.2' }))
@@ -108,7 +108,7 @@ describe('leasehold work --only reconcile', () => {
     expect(sum('claimed')).toBeGreaterThanOrEqual(sum('scanned'))
   })
 
-  it('REC-15: what a lease leaves in the row is a worker id with its token, a moment and a count', async () => {
+  it('REC-15: the lease columns hold only a worker id with its token, a time and a count', async () => {
     await addRequests(db, 1)
     const secret = Buffer.alloc(32, 7).toString('base64')
     const slow = { CHAIN_LATENCY_MS: '600000', LEASEHOLD_SECRET_KEY: secret }
@@ -179,7 +179,7 @@ describe('leasehold work --only reconcile', () => {
 })
 
 describe('the API', () => {
-  it('REC-10: works with the reconciler off, and what it wrote is reconciled when there is one', async () => {
+  it('REC-10: works with the reconciler off, and its rows are reconciled once one is started', async () => {
     const api = untilEnd(example.api())
     const http = await shown(api, 'HTTP')
     expect((await fetch(`${http}/readyz`)).status).toBe(200)
@@ -199,7 +199,7 @@ describe('the API', () => {
     await end(api)
   })
 
-  it('REC-02: reconciles in its own process when it is told to', async () => {
+  it('REC-02: reconciles in its own process when it is configured to', async () => {
     const api = untilEnd(example.api({ RECONCILER: 'embedded' }))
     const http = await shown(api, 'HTTP')
     const worker = await shown(api, 'Worker id')
@@ -211,7 +211,7 @@ describe('the API', () => {
     await end(api)
   })
 
-  it('REC-04: what it changes while the reconciler looks is never overwritten, and counts as skipped', async () => {
+  it('REC-04: a status that it changes during an observation is never overwritten, and counts as skipped', async () => {
     await addRequests(db, 1)
     const api = untilEnd(example.api())
     const http = await shown(api, 'HTTP')

@@ -71,7 +71,7 @@ async function insert(count: number): Promise<void> {
 }
 
 describe('a reconciler', () => {
-  it('REC-03 REC-04 REC-05: looks at open rows until they settle, and clears their leases', async () => {
+  it('REC-03 REC-04 REC-05: observes open rows until they settle, and clears their leases', async () => {
     await insert(3)
     const seen: string[] = []
     const declared = declare({
@@ -93,7 +93,7 @@ describe('a reconciler', () => {
     expect(seen.toSorted()).toEqual(['1', '2', '3'].flatMap((id) => [`${id} detected`, `${id} pending`]))
   })
 
-  it('leaves a row open of which there is nothing new, and looks at it again', async () => {
+  it('leaves a row open if there is nothing new, and observes it later', async () => {
     await insert(1)
     let looks = 0
     const { events } = await start([
@@ -104,7 +104,7 @@ describe('a reconciler', () => {
     expect(await rows()).toMatchObject([{ status: 'expired', owner: null }])
   })
 
-  it('REC-04: never overwrites what somebody has changed meanwhile; that counts as skipped', async () => {
+  it('REC-04: never overwrites a status that was changed meanwhile, which counts as skipped', async () => {
     await insert(1)
     const { events } = await start([
       declare({
@@ -147,7 +147,7 @@ describe('a reconciler', () => {
     expect(await rows()).toMatchObject([{ status: 'pending' }])
   })
 
-  it('writes what follows from a transition with it, and only if it applied', async () => {
+  it('runs onApplied in the transaction of the transition, and only if it applied', async () => {
     await insert(2)
     await db.query({ text: 'create table if not exists public.told (id bigint, status text)' })
     const { events } = await start([
@@ -171,7 +171,7 @@ describe('a reconciler', () => {
     expect(await rows()).toMatchObject([{ status: 'expired' }, { status: 'confirmed' }])
   })
 
-  it('undoes the transition when what follows from it fails', async () => {
+  it('rolls the transition back when onApplied throws', async () => {
     await insert(1)
     let tries = 0
     const { events } = await start([
@@ -205,7 +205,7 @@ describe('REC-13: a declaration that cannot work', () => {
   })
 })
 
-describe('an observer that misbehaves', () => {
+describe('an observer', () => {
   it.each([
     [
       'throws before it is asynchronous',
@@ -214,7 +214,7 @@ describe('an observer that misbehaves', () => {
       },
     ],
     ['never comes back', async () => new Promise<never>(() => undefined)],
-  ])('and %s costs its row one look, and no slot', async (_, misbehave) => {
+  ])('that %s costs its row one observation, and no slot', async (_, misbehave) => {
     await insert(6)
     let bad = 3
     const declared = declare({
@@ -235,7 +235,7 @@ describe('an observer that misbehaves', () => {
     expect(String((await failed).error)).toMatch(/no chain|nothing was observed within 100 ms/)
   })
 
-  it('throwing outside a promise does not end the process once its time is over', async () => {
+  it('that throws after its timeout, outside a promise, does not end the process', async () => {
     await insert(1)
     let looks = 0
     const observe = (() => {

@@ -43,7 +43,7 @@ function start(file: string): TestProcess {
   return replica
 }
 
-it('looks at a row that overlap are found, also one that only a death has ended', () => {
+it('the test detects overlapping observations of a row, including one that ended with its process', () => {
   const look = (by: string, begin: bigint, end?: bigint): Look => ({ row: 'r', by, begin, end })
   expect(overlaps([look('a', 1n, 5n), look('b', 5n, 7n)])).toEqual([])
   expect(overlaps([look('b', 4n, 7n), look('a', 1n, 5n)])).toEqual(['r: by a and b at once'])
@@ -63,7 +63,7 @@ function summed(replicas: readonly TestProcess[]): Record<string, number> {
   return sums
 }
 
-it('REC-03 REC-06 REC-14: no row is looked at by two replicas at once, and killing one loses nothing', async () => {
+it('REC-03 REC-06 REC-14: no row is observed by two replicas at once, and killing one loses nothing', async () => {
   const directory = await temporaryDirectory()
   onTestFinished(async () => removeDirectory(directory))
   const file = join(directory, 'looks')

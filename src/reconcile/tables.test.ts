@@ -195,14 +195,14 @@ describe('addLease', () => {
     expect(statementsOf(partitioned).join()).not.toContain('CONCURRENTLY')
   })
 
-  it('only looks: the table is as it was', async () => {
+  it('does not change the table', async () => {
     await db.query({ text: PAYMENTS })
     await addLease(db, { table: 'app.payments', status: 'status' })
     expect(await nullable({ schema: 'app', name: 'payments' })).toEqual([])
     expect(await indexColumns({ schema: 'app', name: 'payments' })).toEqual([['id']])
   })
 
-  it('names the values of an enum where it was not told which are open', async () => {
+  it('lists the values of an enum if the open ones are not given', async () => {
     await db.query({
       text: `create type app.state as enum ('pending', 'paid');
         create table app.payments (id int primary key, status app.state)`,
@@ -211,7 +211,7 @@ describe('addLease', () => {
     expect(sql).toContain('// the statuses that are still open, of pending, paid')
   })
 
-  it('a name with a line break does not get out of its comment', async () => {
+  it('a name with a line break cannot end its comment', async () => {
     await db.query({ text: 'create table app."x\ndrop schema app" (id int primary key, status text)' })
     const sql = await addLease(db, {
       table: { schema: 'app', name: 'x\ndrop schema app' },
@@ -329,7 +329,7 @@ describe('D10: an expired lease of a reconciled row', () => {
 
   const ONE = "insert into app.payments (status) values ('pending')"
 
-  it('brings the row back at once the first time, and from the second on after the backoff, which is longer each time', async () => {
+  it('makes the row claimable at once the first time, and from the second on after a growing backoff', async () => {
     const store = await openStore('dead', await declared(ONE))
     const claim = async (): Promise<number> =>
       (await store.claim({ limit: 10, leaseMs: 60_000 })).claimed.length
@@ -351,7 +351,7 @@ describe('D10: an expired lease of a reconciled row', () => {
     expect(claimedEarly.every((count) => count === 0)).toBe(true)
   })
 
-  it('is claimed directly the first time, where nobody reaps', async () => {
+  it('is claimed directly the first time, even without a reaper', async () => {
     const table = await declared(ONE)
     const [dead, heir] = [await openStore('dead', table), await openStore('heir', table)]
     await dead.claim({ limit: 1, leaseMs: 60_000 })
@@ -391,7 +391,7 @@ describe('D10: an expired lease of a reconciled row', () => {
     expect(ended.rows.slice(0, 2)).toEqual([0, 0].map((expiries) => ({ status: 'done', expiries })))
   })
 
-  it('brings the row back at once, every time, in a table without the column', async () => {
+  it('makes the row claimable at once every time in a table without the column', async () => {
     await declared(ONE)
     await db.query({ text: 'alter table app.payments drop reconcile_lease_expiries' })
     const table = leaseTable({
@@ -417,7 +417,7 @@ describe('D10: an expired lease of a reconciled row', () => {
     }
   })
 
-  it('waits in the column that says when the row is due, where the table has one', async () => {
+  it('delays the row by its own column for that, where the table has one', async () => {
     await db.query({
       text: `${PAYMENTS}; ${ONE};
         alter table app.payments add owner text, add until timestamptz, add expiries int, add due timestamptz default now();

@@ -49,7 +49,7 @@ afterAll(async () => {
 
 const start = useRuntimes(asUser())
 
-it('SYNC-12: a job runs from its enqueueing to its end for somebody who may not take an advisory lock', async () => {
+it('SYNC-12: a job is enqueued, planned and completed by a role that may not take advisory locks', async () => {
   const user = openDatabase({ url: asUser() })
   await expect(user.query({ text: 'select pg_advisory_xact_lock(1)' })).rejects.toThrow('permission denied')
   await expect(user.query({ text: 'select pg_try_advisory_lock(1, 2)' })).rejects.toThrow('permission denied')
@@ -82,7 +82,7 @@ it('SYNC-12: a job runs from its enqueueing to its end for somebody who may not 
   expect(troubles).toEqual([])
 })
 
-it('SYNC-12: no statement of the sync, nor of the kernel beneath it, has anything to do with a session', () => {
+it('SYNC-12: no statement of sync or of the kernel depends on session state', () => {
   const files = ['src/sync', 'src/lease', 'src/worker'].flatMap((folder) =>
     readdirSync(folder)
       .filter((file) => file.endsWith('.ts') && !file.endsWith('.test.ts'))

@@ -60,7 +60,7 @@ function planOf(matrix: string): void {
   )
 }
 
-it('SYNC-11: a runner that dies while planning leaves its job to another: no chunk is lost, and none is done twice', async () => {
+it('SYNC-11: after a runner died while planning, another plans the job: no chunk is lost, and none is synced twice', async () => {
   planOf('half-planned')
   const { jobId } = await createSync().enqueue(db, 'matrix', { matrixId: 'half-planned' })
   const dying = start({ dieAfterPlanning: CHUNKS / 2 })
@@ -88,7 +88,7 @@ it('SYNC-11: a runner that dies while planning leaves its job to another: no chu
   expect(Number((await syncJobs(db))[0]?.lock_token)).toBeGreaterThanOrEqual(3)
 })
 
-it('SYNC-11: a killed runner blocks nobody: after its leases another continues with the chunks that were not done', async () => {
+it('SYNC-11: after a runner was killed and its leases have expired, another continues with the unfinished chunks', async () => {
   planOf('interrupted')
   // Some are answered, and then none: it is killed while it waits for two.
   const answered = new Set(Array.from({ length: 10 }, (_, n) => String(n)))

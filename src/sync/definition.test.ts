@@ -47,7 +47,7 @@ describe('a definition', () => {
     expect(() => sync.runner()).toThrow('retry.factor is 0')
   })
 
-  it('of a name that is taken is refused, and there is no runner without one', () => {
+  it('with a name that is already defined is refused, and so is a runner without definitions', () => {
     const sync = createSync()
     expect(() => sync.runner()).toThrow('no sync is defined')
     sync.define('d', FINE)
@@ -74,7 +74,7 @@ describe('a job', () => {
     expect(await syncJobs(db)).toEqual([])
   })
 
-  it('is written with the transaction of whoever asks for it, or not at all', async () => {
+  it('is written in the caller’s transaction, or not at all', async () => {
     const failed = db.transaction(async (tx) => {
       await createSync().enqueue(tx, 'd', { matrixId: 'm' })
       throw new Error('never mind')
@@ -85,7 +85,7 @@ describe('a job', () => {
 })
 
 describe('the hash of a query', () => {
-  it('is the same whatever the order of its fields, and another for another query', () => {
+  it('is the same whatever the order of its fields, and differs for another query', () => {
     const hash = chunkHash('tempo', { year: 2024, where: { county: 'Alba', ages: [1, 2] } })
     expect(chunkHash('tempo', { where: { ages: [1, 2], county: 'Alba' }, year: 2024 })).toBe(hash)
     expect(hash).toMatch(/^[0-9a-f]{64}$/)
@@ -98,7 +98,7 @@ describe('the hash of a query', () => {
     expect(new Set([hash, ...others.map((query) => chunkHash('tempo', query))]).size).toBe(4)
   })
 
-  it('does not see what JSON does not keep', () => {
+  it('ignores what JSON does not represent', () => {
     expect(chunkHash('tempo', { a: 1, b: undefined })).toBe(chunkHash('tempo', { a: 1 }))
     expect(chunkHash('tempo', { at: new Date(0) })).toBe(
       chunkHash('tempo', { at: '1970-01-01T00:00:00.000Z' }),

@@ -97,7 +97,7 @@ it('SYNC-11, D10: a job of 60 chunks is completed although its only runner is ki
   )
 }, 600_000)
 
-it('D10: a release that crashes at the start of every handler makes nothing fail: all is done once the good one starts', async () => {
+it('D10: a release that crashes at the start of every handler makes no chunk fail, and the next release syncs all', async () => {
   plan('planned', 4)
   plan('unplanned', 4)
   const sync = createSync()
@@ -144,7 +144,7 @@ it('D10: a release that crashes at the start of every handler makes nothing fail
   )
 }, 1_800_000)
 
-it('D10: a chunk that kills its runner on sight fails after the attempts that its definition allows; the others lose at most two', async () => {
+it('D10: a chunk that kills every runner fails after the attempts that its definition allows, and the others lose at most two', async () => {
   plan('poisoned', 20, 3)
   const retry = { maxAttempts: 4, firstMs: 200, longestMs: 1_000 }
   const { jobId } = await createSync().enqueue(db, 'matrix', { matrixId: 'poisoned' })

@@ -76,7 +76,7 @@ describe('a chunk that was synced before', () => {
     )
   })
 
-  it('is synced again where the job is forced', async () => {
+  it('is synced once more if the job is forced', async () => {
     const { done, run } = await numbers()
     await run()
     expect(await skipped(await run({ force: true }))).toBe(0)
@@ -86,7 +86,7 @@ describe('a chunk that was synced before', () => {
     ).toBe(true)
   })
 
-  it('is synced again where it is older than the job wants', async () => {
+  it('is synced once more if it is older than the job allows', async () => {
     const { done, run } = await numbers()
     await run()
     await age(3, '2')
@@ -103,7 +103,7 @@ describe('a chunk that was synced before', () => {
     expect(done).toHaveLength(6)
   })
 
-  it('and has failed is tried again by the next job', async () => {
+  it('and has failed is retried by the next job', async () => {
     const { done, run } = await numbers()
     await run()
     await db.query({
@@ -119,7 +119,7 @@ describe('a chunk that was synced before', () => {
 })
 
 describe('jobs of one matrix', () => {
-  it('are one at a time: who asks for another is given the one that is active', async () => {
+  it('are limited to one open job, whose id is returned instead of a second one', async () => {
     const { defined, run } = await numbers()
     const first = await run()
     const [a, b] = await db.transaction(async (tx) => [
@@ -131,7 +131,7 @@ describe('jobs of one matrix', () => {
     expect(a?.jobId).not.toBe(first)
   })
 
-  it('are one at a time also where many ask at the same moment', async () => {
+  it('are limited to one open job when many are enqueued concurrently', async () => {
     const defined = createSync().define<number>('idle', { plan: () => [], syncChunk: async () => undefined })
     const asked = await Promise.all(
       Array.from({ length: 8 }, async () => defined.enqueue(db, { matrixId: 'm' })),
@@ -141,7 +141,7 @@ describe('jobs of one matrix', () => {
     expect(await syncJobs(db)).toHaveLength(1)
   })
 
-  it('run side by side where somebody wants it, and share the chunks: each is done once', async () => {
+  it('run in parallel if asked for, and share the chunks: each is synced once', async () => {
     const sync = createSync()
     const [held, started] = [gate(), gate()]
     let calls = 0

@@ -61,7 +61,7 @@ describe('a plan', () => {
     expect(await syncJobs(db)).toEqual(before)
   })
 
-  it('written again changes nothing: neither what is done, nor what is in flight, nor what waits after a failure', async () => {
+  it('written a second time changes neither synced chunks, nor chunks in flight, nor chunks that wait for a retry', async () => {
     const job = await heldJob({ force: true })
     const chunks = [...CHUNKS, { hash: 'c', query: '"c"', position: 2 }]
     await db.query(writeChunks('leasehold', job, chunks))
@@ -76,7 +76,7 @@ describe('a plan', () => {
     expect([await syncChunks(db), await links()]).toEqual(before)
   })
 
-  it('of a forced job leaves a chunk to the one that is at it', async () => {
+  it('of a forced job does not restart a chunk in flight', async () => {
     const first = await heldJob()
     await db.query(writeChunks('leasehold', first, CHUNKS))
     await changeChunk(
@@ -89,7 +89,7 @@ describe('a plan', () => {
     expect(await links()).toHaveLength(4)
   })
 
-  it('of a more important job hurries chunks that are wanted again', async () => {
+  it('of a job with a higher priority raises the priority of chunks that are marked as wanted anew', async () => {
     const first = await heldJob()
     await db.query(writeChunks('leasehold', first, CHUNKS))
     await changeChunk('a', COMPLETED)
@@ -98,7 +98,7 @@ describe('a plan', () => {
     expect((await syncChunks(db))[0]).toMatchObject({ state: 'AVAILABLE', priority: 9 })
   })
 
-  it('of a more important job hurries chunks that wait for another', async () => {
+  it('of a job with a higher priority raises the priority of chunks that wait for another job', async () => {
     const first = await heldJob()
     await db.query(writeChunks('leasehold', first, CHUNKS))
     const second = await heldJob({ priority: 9 })
@@ -107,7 +107,7 @@ describe('a plan', () => {
   })
 })
 
-it('chunks of a job that has ended are not wanted any more, but for those that another job waits for', async () => {
+it('chunks of an ended job are no longer wanted, except those that another job waits for', async () => {
   const [ending, other] = [await heldJob(), await heldJob()]
   await db.query(writeChunks('leasehold', ending, CHUNKS))
   await db.query(writeChunks('leasehold', other, CHUNKS.slice(0, 1)))

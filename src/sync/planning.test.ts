@@ -18,7 +18,7 @@ beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())
 
 describe('a plan', () => {
-  it('that is a stream has its first chunks done before it ends', async () => {
+  it('that is a stream has its first chunks synced before it ends', async () => {
     const sync = createSync()
     const firstDone = gate()
     const streamed = sync.define<number>('streamed', {
@@ -40,7 +40,7 @@ describe('a plan', () => {
     expect(statesOf(await syncChunks(db))).toEqual({ COMPLETED: 2 })
   })
 
-  it('of thousands is written whole, and each chunk is done once', async () => {
+  it('of thousands of chunks is written whole, and each chunk is synced once', async () => {
     const sync = createSync()
     const done: number[] = []
     const many = sync.define<{ n: number }>('many', {
@@ -62,7 +62,7 @@ describe('a plan', () => {
     expect(done.toSorted((a, b) => a - b)).toEqual(Array.from({ length: 2_300 }, (_, n) => n))
   })
 
-  it('without chunks is a job that is completed', async () => {
+  it('without chunks completes its job', async () => {
     const sync = createSync()
     const none = sync.define<number>('none', { plan: () => [], syncChunk: async () => undefined })
     const { events } = await start(sync.runner(OPTIONS))
@@ -71,7 +71,7 @@ describe('a plan', () => {
     expect(await jobs.ended(jobId)).toBe('done')
   })
 
-  it('is told what its job was asked for, and its chunks what it had yielded', async () => {
+  it('gets the parameters of its job, and each chunk gets the query that the plan yielded', async () => {
     const sync = createSync()
     const seen: unknown[] = []
     const told = sync.define<{ year: number; of: string }, { years: number[] }>('told', {
@@ -94,7 +94,7 @@ describe('a plan', () => {
     ])
   })
 
-  it('may name its chunks itself', async () => {
+  it('may hash its chunks itself', async () => {
     const sync = createSync()
     const named = sync.define<{ year: number; asOf: string }>('named', {
       plan: ({ params }) => [{ year: 2024, asOf: String(params) }],
@@ -112,7 +112,7 @@ describe('a plan', () => {
   })
 })
 
-it('a job gets its chunks done also where another that ended has given them up', async () => {
+it('a job has its chunks synced even if another job that ended has unmarked them', async () => {
   const sync = createSync()
   const patient = sync.define<number>('patient', {
     plan: () => [1, 2],
@@ -133,7 +133,7 @@ it('a job gets its chunks done also where another that ended has given them up',
 })
 
 describe('two runners', () => {
-  it('leave alone what only the other has a definition for', async () => {
+  it('claim only chunks of their own definitions', async () => {
     const done: string[] = []
     const runnerOf = async (name: string) => {
       const sync = createSync()
@@ -161,7 +161,7 @@ describe('two runners', () => {
     expect(done.toSorted()).toEqual(['mine did a 1', 'mine did a 2', 'theirs did b 1', 'theirs did b 2'])
   })
 
-  it('work on the chunks of one job at once, each chunk at one of them', async () => {
+  it('share the chunks of one job, and each chunk is synced by one of them', async () => {
     const busy = new Set<string>()
     const both = gate()
     const done: number[] = []
@@ -193,7 +193,7 @@ describe('two runners', () => {
 describe('batches of a stream', () => {
   const maxItems = 3
 
-  it('are full while it is quick, and whatever there is when it pauses', async () => {
+  it('are full while it yields quickly, and contain whatever there is when it pauses', async () => {
     const asked = gate()
     async function* slowly(): AsyncGenerator<number> {
       yield* [1, 2]
@@ -208,14 +208,14 @@ describe('batches of a stream', () => {
     expect(batches).toEqual([[1, 2], [3, 4, 5], [6]])
   })
 
-  it('of a plain list are all full but the last; of an empty one there are none', async () => {
+  it('of a plain list are all full except the last; an empty list has none', async () => {
     const batches: number[][] = []
     for await (const batch of inBatches([1, 2, 3, 4], { maxItems, waitMs: 60_000 })) batches.push(batch)
     for await (const batch of inBatches<number>([], { maxItems, waitMs: 60_000 })) batches.push(batch)
     expect(batches).toEqual([[1, 2, 3], [4]])
   })
 
-  it('end with the error of the stream, and close it when nobody wants more', async () => {
+  it('end with the error of the stream, and close it when the consumer stops', async () => {
     let closed = 0
     async function* failing(): AsyncGenerator<number> {
       try {

@@ -26,7 +26,7 @@ async function beatsFor(events: Events, table: string): Promise<void> {
   )
 }
 
-it('SYNC-05, SYNC-13: a plan and a chunk that outlast their leases are renewed: nobody else gets them, and they bear the name of their runner', async () => {
+it('SYNC-05, SYNC-13: a plan and a chunk that outlast their leases are renewed, carry the name of their runner, and are claimed by no other', async () => {
   const [planned, synced, planning, syncing] = [gate(), gate(), gate(), gate()]
   const calls: string[] = []
   const definitionOf = (runner: string) => {

@@ -15,7 +15,7 @@ const start = useRuntimes(url)
 beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())
 
-describe('a place in time', () => {
+describe('a reserved call', () => {
   /** How long to wait for each of these calls, reserved at one moment. */
   async function waits(source: SyncSource, ...calls: readonly number[]): Promise<number[]> {
     return db.transaction(async (tx) => {
@@ -28,17 +28,17 @@ describe('a place in time', () => {
     })
   }
 
-  it('is given to each call, one after the other', async () => {
+  it('waits for the calls reserved before it', async () => {
     const office = { name: 'office', perSecond: 4 }
     expect(await waits(office, 1, 1, 1, 2)).toEqual([0, 250, 500, 1_000])
   })
 
-  it('is not that of another source', async () => {
+  it('does not wait for those of another source', async () => {
     expect(await waits({ name: 'a', perSecond: 1 }, 1, 1)).toEqual([0, 1_000])
     expect(await waits({ name: 'b', perSecond: 1 }, 1)).toEqual([0])
   })
 
-  it('is free for as many as the burst says after a quiet time, and for no more however long that was', async () => {
+  it('does not wait within the burst after a time without calls, however long that was', async () => {
     const office = { name: 'office', perSecond: 2, burst: 3 }
     expect(await waits(office, 1, 1, 1, 1)).toEqual([0, 0, 0, 500])
     await db.query({ text: `update leasehold.sync_sources set next_at = now() - interval '1 day'` })
@@ -83,7 +83,7 @@ it('two runners together call a source no more often than it allows', async () =
   expect(last - began).toBeGreaterThanOrEqual(((2 * CHUNKS - 1) / PER_SECOND) * 1_000 - 10)
 })
 
-it('who waits for a place and has to stop gives its chunk back, and makes no call', async () => {
+it('a runner that has to stop while waiting for a call releases its chunk and makes no call', async () => {
   const sync = createSync()
   let calls = 0
   const slow = sync.define<number>('slow', {

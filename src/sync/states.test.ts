@@ -78,7 +78,7 @@ describe.each(['sync_jobs', 'sync_checkpoints'] as const)('SYNC-03: %s', (table)
     (lease === 'none' || (!completed && !failed)) && !(completed && failed)
 
   it.each(COMBINATIONS.filter(canBe))(
-    'with lease: %s, completed: %s, failed: %s is in the one state that the document says',
+    'with lease: %s, completed: %s, failed: %s is in exactly the state that the document defines',
     async (...combination) => {
       expect([await stateOf(...combination)]).toEqual(documented(...combination))
     },
@@ -92,7 +92,7 @@ describe.each(['sync_jobs', 'sync_checkpoints'] as const)('SYNC-03: %s', (table)
     },
   )
 
-  it('SYNC-01: has no column that says so, and is what time makes of it while nobody writes', async () => {
+  it('SYNC-01: has no column for its state, which follows from the time without a write', async () => {
     const { rows } = await db.query<{ column: string }>({
       text: `select column_name as column from information_schema.columns
         where table_schema = 'leasehold' and table_name = $1`,

@@ -130,7 +130,7 @@ async function needless(matrix: string, { killed, all }: Run): Promise<string[]>
   return wrong
 }
 
-it('SYNC-11: with a runner killed every three seconds, each chunk has its effect once, and none that was done is fetched again', async () => {
+it('SYNC-11: with a runner killed every three seconds, each chunk has its effect once, and no finished chunk is fetched twice', async () => {
   const calm = await run('calm', undefined)
   await expectSynced('calm')
   expect(await needless('calm', calm)).toEqual([])

@@ -13,7 +13,7 @@ beforeEach(async () =>
 )
 afterAll(async () => db.close())
 
-it('a job is planned, its chunks are done, and it is completed', async () => {
+it('a job is planned, its chunks are synced, and it is completed', async () => {
   const sync = createSync()
   const done: unknown[] = []
   const numbers = sync.define<{ n: number }>('numbers', {

@@ -73,7 +73,7 @@ describe('SYNC-04: a claim of jobs', () => {
     expect(order).toEqual([5, 2, 4, 1, 6, 3].map((n) => ids[n - 1]))
   })
 
-  it('takes what nobody holds, and what somebody’s lease on has run out, and nothing else', async () => {
+  it('takes only jobs without a lease or with an expired one', async () => {
     const [first = '', second = '', third = ''] = await insertJobs(3)
     const dead = await jobStore('dead')
     expect((await claim(dead, 2)).map(({ id }) => id)).toEqual([first, second])
@@ -90,14 +90,14 @@ describe('SYNC-04: a claim of jobs', () => {
     ])
   })
 
-  it('takes nothing that is completed, failed, or to be looked at later', async () => {
+  it('takes no job that is completed, failed or not due', async () => {
     await insertJobs(1, { completed_at: 'now()' })
     await insertJobs(1, { failed_at: 'now()' })
     await insertJobs(1, { next_check_at: "now() + interval '1 minute'" })
     expect(await claim(await jobStore('w'), 10)).toEqual([])
   })
 
-  it('SYNC-13: writes the name of the worker beside the end of the lease', async () => {
+  it('SYNC-13: writes the name of the worker together with the end of the lease', async () => {
     await insertJobs(1)
     await insertChunks(1)
     await claim(await jobStore('host-7.planner'))
@@ -258,7 +258,7 @@ describe('SYNC-08, D7: a chunk is its matrix and its hash', () => {
     ])
   })
 
-  it('a matrix has a hash once', async () => {
+  it('a matrix cannot have the same hash twice', async () => {
     await insertChunks(1)
     await expect(insertChunks(1)).rejects.toMatchObject({ constraint: 'sync_checkpoints_pkey' })
   })

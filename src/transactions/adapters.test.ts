@@ -56,7 +56,7 @@ const AS_WRITTEN = {
 }
 
 describe.each(producers)('$name', ({ transaction, root }) => {
-  it('LIFE-18: an event is there once its transaction has committed, exactly as it was given', async () => {
+  it('LIFE-18: an event exists once its transaction has committed, exactly as it was given', async () => {
     await transaction(async (tx) => {
       const enqueued = await enqueue(tx, AWKWARD)
       expect(enqueued).toEqual({
@@ -69,7 +69,7 @@ describe.each(producers)('$name', ({ transaction, root }) => {
     expect(await rows()).toEqual([AS_WRITTEN])
   })
 
-  it('LIFE-18: an event of a transaction that rolled back was never there', async () => {
+  it('LIFE-18: an event of a transaction that rolled back does not exist', async () => {
     const reason = new Error('changed my mind')
     const outcome = transaction(async (tx) => {
       await enqueue(tx, [AWKWARD, { type: 'second', payload: 2 }])
@@ -79,7 +79,7 @@ describe.each(producers)('$name', ({ transaction, root }) => {
     expect(await rows()).toEqual([])
   })
 
-  it('writes many events, and finds again what was there', async () => {
+  it('writes many events, and finds those that exist already', async () => {
     await transaction(async (tx) => {
       const first = await enqueue(tx, [AWKWARD, { type: 'second', payload: 'a text' }])
       const again = await enqueue(tx, [{ type: 'third', payload: 3 }, AWKWARD])
@@ -90,12 +90,12 @@ describe.each(producers)('$name', ({ transaction, root }) => {
     expect(await rows()).toMatchObject([AS_WRITTEN, { payload: 'a text' }, { payload: 3 }])
   })
 
-  it('outside a transaction a call is one by itself', async () => {
+  it('outside a transaction a call is a transaction of its own', async () => {
     await enqueue(root, AWKWARD)
     expect(await rows()).toEqual([AS_WRITTEN])
   })
 
-  it('tells a transaction from what is none', async () => {
+  it('detects whether it is in a transaction', async () => {
     await transaction(async (tx) => {
       expect(await writerOf(tx).inTransaction()).not.toBe(false)
     })
@@ -103,7 +103,7 @@ describe.each(producers)('$name', ({ transaction, root }) => {
   })
 })
 
-it('a client of pg is asked whether it is in a transaction, also when nobody waited for its BEGIN', async () => {
+it('a pg client in a transaction is detected even if its BEGIN was not awaited', async () => {
   const client = new Client({ connectionString: url })
   await client.connect()
   expect(await writerOf(client).inTransaction()).toBe(false)
@@ -133,7 +133,7 @@ it.each([
   )
 })
 
-it('a query() that keeps the rows to itself is an error that says so', async () => {
+it('a query() that does not return its rows is an error that says so', async () => {
   const silent = { query: async (_text: string, _values: unknown[]) => [] }
   await expect(enqueue(silent, { type: 'a', payload: 1 })).rejects.toMatchObject({
     code: 'WRITER_INVALID',
@@ -141,7 +141,7 @@ it('a query() that keeps the rows to itself is an error that says so', async () 
   })
 })
 
-it('a driver that has both, query() and an unsafe() of another meaning, is asked by query()', async () => {
+it('a driver with query() and an unsafe() of another meaning is used through query()', async () => {
   const neon = Object.assign(() => undefined, {
     unsafe: (text: string, _values: string[]) => Promise.resolve([text]),
     query: async (text: string, values: unknown[]) => (await db.query({ text, values })).rows,

@@ -28,7 +28,7 @@ async function only(schema = 'leasehold'): Promise<object | undefined> {
   return (await db.query({ text: `select * from ${schema}.outbox` })).rows[0]
 }
 
-it('an event that says no more than what happened gets what everybody gets', async () => {
+it('an event with only a type and a payload gets the defaults', async () => {
   const before = Date.now()
   const { id, eventId } = await enqueue(db, { type: 'order.paid', payload: { id: 'o-1' } })
   const row = await only()
@@ -65,7 +65,7 @@ describe('maxAttempts', () => {
   })
 })
 
-it('writes to the schema it was told', async () => {
+it('writes to the given schema', async () => {
   await migrate(db, { schema: 'other "place"' })
   await createOutbox({ schema: 'other "place"' }).enqueue(db, [
     { type: 'a', payload: 1, orderingKey: 'k' },
@@ -98,13 +98,13 @@ describe('schemas', () => {
     },
   })
 
-  it('let pass what they like, and what they return is written', async () => {
+  it('accept a payload, and what they return is written', async () => {
     const payload = { id: 'o-1', unheard: 'of' }
     await outbox.enqueue(db, { type: 'order.paid', payload })
     expect(await payloads()).toEqual([{ id: 'o-1', lines: [] }])
   })
 
-  it('refuse with all they have against all events, by path, and nothing is written', async () => {
+  it('refuse with all problems of all events, by path, and nothing is written', async () => {
     const outcome = outbox.enqueue(db, [
       { type: 'order.lost', payload: { id: 'fine' } },
       // @ts-expect-error -- what the schema refuses does not compile either
@@ -119,7 +119,7 @@ describe('schemas', () => {
     expect(await payloads()).toEqual([])
   })
 
-  it('a type without a schema is refused, and the types are told', async () => {
+  it('a type without a schema is refused, and the error lists the types', async () => {
     // @ts-expect-error -- a type that is misspelt
     const outcome = outbox.enqueue(db, { type: 'order.payed', payload: { id: 'o-1' } })
     await expect(outcome).rejects.toThrow(
@@ -131,7 +131,7 @@ describe('schemas', () => {
     )
   })
 
-  it('may take their time, and may be of any maker', async () => {
+  it('may be asynchronous and come from any library', async () => {
     const even: StandardSchemaV1<number, string> = {
       '~standard': {
         version: 1,
@@ -152,7 +152,7 @@ describe('schemas', () => {
     )
   })
 
-  it('that fail themselves are not the fault of the event', async () => {
+  it('that throw are reported with their own error', async () => {
     const down = new Error('the lookup failed')
     const failing: StandardSchemaV1 = {
       '~standard': { version: 1, vendor: 'this test', validate: async () => Promise.reject(down) },
@@ -168,7 +168,7 @@ interface Events {
   'order.lost': { id: string; why: string }
 }
 
-it('one event is answered with one, several with as many', async () => {
+it('one event is answered with one result, an array with as many as it has events', async () => {
   const outbox = createOutbox<Events>()
   const one = await outbox.enqueue(db, { type: 'order.paid', payload: { id: 'o-1' } })
   const [first, second] = await outbox.enqueue(db, [

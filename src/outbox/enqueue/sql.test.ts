@@ -78,7 +78,7 @@ describe.each(WAYS)('$way', ({ write }) => {
     expect(await rows()).toHaveLength(1)
   })
 
-  it('LIFE-18: a transaction that is rolled back writes no event and wakes nobody', async () => {
+  it('LIFE-18: a transaction that is rolled back writes no event and wakes no relay', async () => {
     const heard = on(listening, 'notification')
     const reason = new Error('changed my mind')
     const outcome = db.transaction(async (tx) => {

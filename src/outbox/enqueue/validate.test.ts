@@ -150,7 +150,7 @@ describe('refused, with the field named and nothing written', () => {
     expect(await count()).toBe(0)
   })
 
-  it('all problems of all events stand in one error, the first twenty of them', async () => {
+  it('one error lists the problems of all events, up to twenty', async () => {
     const events = [
       { type: '', payload: undefined },
       { type: 'fine', payload: 1 },
@@ -166,7 +166,7 @@ describe('refused, with the field named and nothing written', () => {
     expect(await count()).toBe(0)
   })
 
-  it('what a payload or a header contains is in no message', async () => {
+  it('no message repeats the contents of a payload or a header', async () => {
     const event = { type: 'a', payload: { secret: ['hunter2', 1n] }, headers: { authorization: 'hunter2\n' } }
     expect(String(await refusal(event))).not.toContain('hunter2')
   })
@@ -190,7 +190,7 @@ describe('written as it was given', () => {
     expect(rows).toEqual([{ payload: expected }])
   })
 
-  it('an ordering key as long as can be, of text that does not compress', async () => {
+  it('an ordering key of the maximum length whose text does not compress', async () => {
     const orderingKey = Array.from({ length: 512 }, (_, i) =>
       String.fromCharCode(0x80 + ((i * 7919) % 0x700)),
     ).join('')
@@ -219,7 +219,7 @@ describe('size', () => {
     expect(await enqueue(db, { type: 'a', payload: 'x'.repeat(262_142) })).toMatchObject({ duplicate: false })
   })
 
-  it('is that of the JSON text as PostgreSQL writes it, so that the table refuses nothing that enqueue takes', async () => {
+  it('is that of the JSON text as PostgreSQL prints it, so that the table accepts everything that enqueue accepts', async () => {
     // In jsonb each comma, and each colon, is followed by a space.
     const most = { list: Array.from({ length: 87_378 }, () => 1) }
     expect(await enqueue(db, { type: 'a', payload: most })).toMatchObject({ duplicate: false })

@@ -32,7 +32,7 @@ function dialling() {
 }
 
 describe('a connection', () => {
-  it('is dialled when it is asked for, once for all who ask, and again when it was lost', async () => {
+  it('is opened on first use, once for all callers, and anew after a loss', async () => {
     const { dial, log, lose } = dialling()
     const connection = dialledConnection(dial, 1_000)
     expect(log).toEqual([])
@@ -45,7 +45,7 @@ describe('a connection', () => {
     expect(log).toEqual(['dial 1', 'destroy 1', 'dial 2', 'destroy 2', 'dial 3', 'close 3'])
   })
 
-  it('that cannot be had rejects with the reason, and the next call dials again', async () => {
+  it('that cannot be opened rejects with the reason, and the next call connects anew', async () => {
     const { dial } = dialling()
     let refused = false
     const connection = dialledConnection(async () => {
@@ -59,7 +59,7 @@ describe('a connection', () => {
     expect(await connection.get()).toBe(1)
   })
 
-  it('that comes too late is closed, and nobody gets it', async () => {
+  it('that opens after the timeout is closed and not used', async () => {
     const { dial, log } = dialling()
     let release = () => {}
     const held = new Promise<void>((resolve) => (release = resolve))
@@ -75,7 +75,7 @@ describe('a connection', () => {
     expect(log).toEqual(['dial 1', 'destroy 1'])
   })
 
-  it('is not dialled after the end, and one in the making is closed', async () => {
+  it('is not opened after close(), and one that is being opened is closed', async () => {
     const { dial, log } = dialling()
     const connection = dialledConnection(dial, 1_000)
     const asked = connection.get()
@@ -88,7 +88,7 @@ describe('a connection', () => {
 })
 
 describe('a client that is not installed', () => {
-  it('is an error that names what to install', async () => {
+  it('is an error that names the packages to install', async () => {
     const name = 'a-client-that-nobody-has'
     const loading = loadClient('nats', name, async (): Promise<unknown> => import(name))
     await expect(loading).rejects.toMatchObject({
@@ -97,7 +97,7 @@ describe('a client that is not installed', () => {
     })
   })
 
-  it('one that is broken is not taken for missing', async () => {
+  it('that fails to load for another reason is not reported as missing', async () => {
     const loading = loadClient('nats', 'x', async () => {
       throw new SyntaxError('Unexpected token')
     })

@@ -31,7 +31,7 @@ function names(event: object): string[] {
 }
 
 describe('a structured CloudEvent', () => {
-  it('keeps the rules of the specification, whatever the event is like', () => {
+  it('conforms to the specification for any event', () => {
     const events = [
       outboxEvent(),
       outboxEvent({ orderingKey: undefined, headers: {}, payload: null }),
@@ -48,7 +48,7 @@ describe('a structured CloudEvent', () => {
     }
   })
 
-  it('takes nothing for an attribute of the specification that is a header of the event', () => {
+  it('does not let a header replace an attribute of the specification', () => {
     const headers = { subject: 'x', dataschema: 'no uri', datacontenttype: 'text/plain', kept: 'yes' }
     const made = cloudEvent(outboxEvent({ orderingKey: undefined, headers }), '/orders')
     expect(made).toMatchObject({ kept: 'yes', datacontenttype: 'application/json' })
@@ -56,7 +56,7 @@ describe('a structured CloudEvent', () => {
     expect(made).not.toHaveProperty('dataschema')
   })
 
-  it('has the ordering key as its subject, the moment of writing as its time, and the trace as an extension', () => {
+  it('has the ordering key as its subject, the time of writing as its time, and the trace as an extension', () => {
     const event = outboxEvent({ headers: { traceparent: '00-a-b-01', tracestate: 'x=1', 'x-tenant': 'y' } })
     expect(cloudEvent(event, '/orders')).toEqual({
       specversion: '1.0',
@@ -76,7 +76,7 @@ describe('a structured CloudEvent', () => {
 })
 
 describe('encode', () => {
-  it('without an envelope: the payload, and the headers of the event', () => {
+  it('without an envelope sends the payload and the headers of the event', () => {
     const event = outboxEvent()
     const { headers, contentType, body } = encode(event, 'none', BINDINGS.http)
     expect(contentType).toBe('application/json')
@@ -84,14 +84,14 @@ describe('encode', () => {
     expect(names(headers).some((name) => name.startsWith('ce-'))).toBe(false)
   })
 
-  it('the headers by which sinks fence travel in every form', () => {
+  it('the headers for fencing travel in every form', () => {
     for (const cloudevents of ['binary', 'structured'] as const) {
       const { headers } = encode(outboxEvent(), { cloudevents, source: '/x' }, BINDINGS.kafka)
       expect(headers).toMatchObject({ 'leasehold-token': '9007199254740993', 'leasehold-attempt': '2' })
     }
   })
 
-  it('percent-encodes as the bindings of HTTP and NATS say', () => {
+  it('percent-encodes as the bindings of HTTP and NATS define', () => {
     expect(percentEncoded('Euro € 😀')).toBe('Euro%20%E2%82%AC%20%F0%9F%98%80')
     expect(percentEncoded('a"b%c~d')).toBe('a%22b%25c~d')
     expect(decodeURIComponent(percentEncoded('Zürich 東京 \t'))).toBe('Zürich 東京 \t')

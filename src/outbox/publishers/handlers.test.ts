@@ -23,7 +23,7 @@ interface Events {
 }
 
 describe('handlers', () => {
-  it('LIFE-05: get the events of their type, typed, and returning nothing is done', async () => {
+  it('LIFE-05: get the events of their type, and returning nothing means done', async () => {
     const paid: string[] = []
     const target = handlers<Events>({
       'order.paid': async (event, context) => {
@@ -96,7 +96,7 @@ describe('handlers', () => {
     ])
   })
 
-  it('RULE-020-042: one that is saturated gives its event back; what the others did is told apart', async () => {
+  it('RULE-020-042: a saturated handler releases its own event, and the others keep their outcomes', async () => {
     const target = handlers({
       a: async () => {},
       b: async () => {
@@ -126,7 +126,7 @@ describe('handlers', () => {
     expect(await target.publish(outboxEvents(5), publishContext())).toHaveLength(5)
   })
 
-  it('what is no outcome is a retry that says so', async () => {
+  it('a result that is no outcome is a retry with an error that says so', async () => {
     // As a handler written without types may.
     const target = handlers({ a: async () => 42 as never, b: () => null as never })
     const events = [outboxEvent({ type: 'a' }), outboxEvent({ type: 'b' })]
@@ -147,7 +147,7 @@ describe('an event without a handler', () => {
     ])
   })
 
-  it('is done, or handled by another function, if one says so', async () => {
+  it('is done, or passed to another function, where `otherwise` says so', async () => {
     const ignoring = handlers({}, { otherwise: 'done' })
     expect(await ignoring.publish(unknown, publishContext())).toMatchObject([
       { outcome: 'done' },

@@ -58,7 +58,7 @@ describe('what arrives', () => {
     expect(headers).not.toHaveProperty('x')
   })
 
-  it('a header name that HTTP does not allow makes its event dead, and nobody else', async () => {
+  it('a header name that HTTP does not allow makes only its own event dead', async () => {
     const server = await startServer()
     const events = [outboxEvent({ headers: { 'a b': 'c' } }), outboxEvent()]
     expect(await publisher(server.url).publish(events, publishContext())).toMatchObject([
@@ -93,7 +93,7 @@ describe('what arrives', () => {
     expect(JSON.parse(structured?.body ?? '')).toMatchObject({ id: event.eventId, data: event.payload })
   })
 
-  it('RULE-020-041: opens no more connections than it may', async () => {
+  it('RULE-020-041: opens no more connections than `concurrency`', async () => {
     const server = await startServer()
     await publisher(server.url, { concurrency: 3 }).publish(outboxEvents(50), publishContext())
     expect(server.received).toHaveLength(50)
@@ -102,7 +102,7 @@ describe('what arrives', () => {
 })
 
 describe('in batches', () => {
-  it('LIFE-05: one request for all, and its answer is the answer for each', async () => {
+  it('LIFE-05: one request carries all events, and its answer applies to each', async () => {
     const server = await startServer()
     const events = outboxEvents(3)
     const target = publisher(server.url, { batch: true })
@@ -120,7 +120,7 @@ describe('in batches', () => {
     )
   })
 
-  it('LIFE-17: of a batch that is refused, only what is refused alone is dead', async () => {
+  it('LIFE-17: of a refused batch, only events that are refused alone are dead', async () => {
     const poison = outboxEvent({ payload: 'poison' })
     const server = await startServer(({ body }) => (body.includes('poison') ? 400 : 200))
     const target = publisher(server.url, { batch: true })
@@ -145,8 +145,8 @@ describe('in batches', () => {
   })
 })
 
-describe('when the server is away', () => {
-  it('LIFE-18: the batch is given back without an attempt, and goes through once it is back', async () => {
+describe('when the server is unavailable', () => {
+  it('LIFE-18: the batch is released without an attempt, and is published once the server is back', async () => {
     const port = await freePort()
     const target = publisher(`http://127.0.0.1:${port}/events`, { probeUrl: `http://127.0.0.1:${port}/ok` })
     const events = outboxEvents(3)
@@ -159,7 +159,7 @@ describe('when the server is away', () => {
     expect(await target.publish(events, publishContext())).toHaveLength(3)
   })
 
-  it('LIFE-17: what was answered before it went is told apart', async () => {
+  it('LIFE-17: events that were answered before keep their outcomes', async () => {
     const server = await startServer((_request, response) => {
       response.setHeader('connection', 'close')
       response.end(() => void server.stop())
@@ -172,14 +172,14 @@ describe('when the server is away', () => {
     ])
   })
 
-  it('a probe that is answered with 5xx says that it is not well', async () => {
+  it('a probe that is answered with 5xx rejects', async () => {
     const server = await startServer(() => 503)
     const target = publisher(server.url, { probeUrl: server.url })
     await expect(target.probe?.(AbortSignal.timeout(5_000))).rejects.toThrow('HTTP 503')
   })
 })
 
-describe('how it is made', () => {
+describe('its options', () => {
   it.each([
     ['ftp://127.0.0.1/', 'http:// or https://'],
     ['nonsense', 'http:// or https://'],
@@ -194,7 +194,7 @@ describe('how it is made', () => {
     expect(() => httpPublisher({ url: 'http://127.0.0.1/', batch: true, envelope })).toThrow('structured')
   })
 
-  it('leaves an agent that is yours open', async () => {
+  it('leaves the user’s agent open', async () => {
     const server = await startServer()
     const mine = new Agent()
     onTestFinished(async () => mine.close())

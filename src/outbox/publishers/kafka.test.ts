@@ -103,7 +103,7 @@ describe('the shape of kafkajs', () => {
     expect(JSON.parse(written[0]?.value ?? '')).toEqual(events[0]?.payload)
   })
 
-  it('LIFE-17: a batch that is refused is sent event by event, so that only what is refused alone fails', async () => {
+  it('LIFE-17: a refused batch is sent event by event, so that only events that are refused alone fail', async () => {
     const { producer, written } = kafkaJsProducer(({ value }) => {
       if (value.includes('large')) throw withCode('The request included a message larger than the max', 10)
       if (value.includes('unwelcome')) throw withCode('Not authorized to access topics', 29)
@@ -146,7 +146,7 @@ describe('the shape of kafkajs', () => {
     ],
     ['a producer that is not connected', new Error('The producer is disconnected')],
     ['too few replicas', withCode('Messages are rejected since there are fewer in-sync replicas', 19)],
-  ])('LIFE-18: %s gives the batch back without an attempt', async (_name, error) => {
+  ])('LIFE-18: %s releases the batch without an attempt', async (_name, error) => {
     const { producer, calls } = kafkaJsProducer(() => {
       throw error
     })
@@ -157,7 +157,7 @@ describe('the shape of kafkajs', () => {
   })
 })
 
-it('LIFE-18: a producer of kafkajs that has no connection gives the batch back without an attempt', async () => {
+it('LIFE-18: a producer of kafkajs without a connection releases the batch without an attempt', async () => {
   const brokers = [`127.0.0.1:${await freePort()}`]
   const producer = new Kafka({ brokers, logLevel: logLevel.NOTHING, retry: { retries: 0 } }).producer()
   const target = kafkaPublisher({ producer })
@@ -168,7 +168,7 @@ it('LIFE-18: a producer of kafkajs that has no connection gives the batch back w
 })
 
 describe('the shape of @confluentinc/kafka-javascript', () => {
-  it('LIFE-05: acks stay in its configuration, and messages it has written into are not used again', async () => {
+  it('LIFE-05: acks stay in its configuration, and messages that it modified are not reused', async () => {
     const { producer, written } = librdkafkaProducer()
     const target = kafkaPublisher({ producer, topic: ({ type }) => `eu.${type}` })
     const event = outboxEvent()
@@ -190,7 +190,7 @@ describe('the shape of @confluentinc/kafka-javascript', () => {
     ])
   })
 
-  it.each([-195, -187, -192, -184, -172])('LIFE-18: code %i gives the event back', async (code) => {
+  it.each([-195, -187, -192, -184, -172])('LIFE-18: code %i releases the event', async (code) => {
     const { producer } = librdkafkaProducer(() => {
       throw withCode('Local: failure', code)
     })
@@ -216,7 +216,7 @@ it('a CloudEvent in binary mode has its attributes in ce_ headers', async () => 
   })
 })
 
-it('an acknowledgement that never comes gives the event back, and a signal that fires ends the wait', async () => {
+it('a missing acknowledgement releases the event, and a signal that fires ends the wait', async () => {
   const producer: KafkaProducer = {
     send: async () => new Promise(() => {}),
     sendBatch: async () => new Promise(() => {}),
@@ -230,7 +230,7 @@ it('an acknowledgement that never comes gives the event back, and a signal that 
   await expect(publishing).rejects.toThrow('lease lost')
 })
 
-it('the probe is the one it was given', async () => {
+it('the probe is the one given in the options', async () => {
   const { producer } = kafkaJsProducer()
   expect(kafkaPublisher({ producer })).not.toHaveProperty('probe')
   const probe = async (): Promise<void> => {

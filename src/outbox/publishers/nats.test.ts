@@ -56,7 +56,7 @@ beforeEach(async () => {
   })
 })
 
-it('LIFE-08: an event whose type would command the server, or end its connection, is dead and sent nowhere', async () => {
+it('LIFE-08: an event whose type would address the API of the server, or end its connection, is dead and not sent', async () => {
   const types = ['$JS.API.STREAM.PURGE.EVENTS', '_INBOX.x', 'x'.repeat(5_000), 'a.>', 'a b']
   const target = publisher({ prefix: '' })
   const outcomes = await target.publish(
@@ -85,7 +85,7 @@ describe('what arrives', () => {
     expect(header('content-type')).toBe('application/json')
   })
 
-  it('LIFE-15: published again, an event is done and still once in the stream', async () => {
+  it('LIFE-15: an event that is published twice is done, and once in the stream', async () => {
     const event = outboxEvent()
     const target = publisher()
     await target.publish([event], publishContext())
@@ -94,7 +94,7 @@ describe('what arrives', () => {
     expect(await stored()).toHaveLength(1)
   })
 
-  it('a subject of one’s own choice, and what a header cannot carry is percent-encoded', async () => {
+  it('the subject can be chosen, and what a header cannot carry is percent-encoded', async () => {
     const event = outboxEvent({ orderingKey: 'Zürich 100%\r\nx: y', headers: { note: ' 東京 ' } })
     await publisher({ subject: ({ type }) => `events.eu.${type}` }).publish([event], publishContext())
     const [message] = await stored()
@@ -103,7 +103,7 @@ describe('what arrives', () => {
     expect(message?.header.get('note')).toBe('%20%E6%9D%B1%E4%BA%AC%20')
   })
 
-  it('headers that steer a stream are not the producer’s to set', async () => {
+  it('headers that control a stream are left out', async () => {
     const target = publisher()
     await target.publish(outboxEvents(2), publishContext())
     const steering = outboxEvent({ headers: { 'Nats-Rollup': 'all', 'nats-expected-stream': 'OTHER' } })
@@ -160,13 +160,13 @@ describe('what fails', () => {
     expect((await stored()).map(({ subject }) => subject)).toEqual(['events.a', 'events.b', 'events.c'])
   })
 
-  it('what the server takes for too large is dead', async () => {
+  it('an event that is too large for the server is dead', async () => {
     const large = outboxEvent({ payload: 'x'.repeat(2_000_000) })
     const outcomes = await publisher().publish([large, outboxEvent()], publishContext())
     expect(outcomes).toMatchObject([{ outcome: 'dead' }, { outcome: 'done' }])
   })
 
-  it('RULE-020-042: a stream that is full saturates; what it took before is told apart', async () => {
+  it('RULE-020-042: a full stream saturates, and events that it accepted before are done', async () => {
     await withStreams(async (streams) =>
       streams.update('EVENTS', { max_msgs: 2, discard: DiscardPolicy.New }),
     )
@@ -179,7 +179,7 @@ describe('what fails', () => {
     await expect(target.publish(outboxEvents(2), publishContext())).rejects.toBeInstanceOf(SaturatedError)
   })
 
-  it('a stream that never acknowledges is a retry that says so, and the others of the batch are done', async () => {
+  it('a stream that never acknowledges is a retry with an error that says so, and the others of the batch are done', async () => {
     await withStreams(async (streams) => streams.add({ name: 'SILENT', subjects: ['silent'], no_ack: true }))
     onTestFinished(async () => void (await withStreams(async (streams) => streams.delete('SILENT'))))
     const target = publisher({ subject: ({ type }) => type, timeoutMs: 300 })
@@ -201,7 +201,7 @@ describe('what fails', () => {
     await expect(publishing).rejects.toThrow('lease lost')
   })
 
-  it('is refused at once when it is made wrongly', () => {
+  it('refuses invalid options', () => {
     expect(() => natsPublisher({})).toThrow('Give either connect or connection.')
     expect(() => publisher({ timeoutMs: 0 })).toThrow('timeoutMs')
     expect(() => publisher({ envelope: { cloudevents: 'binary', source: 'no uri' } })).toThrow(
@@ -210,8 +210,8 @@ describe('what fails', () => {
   })
 })
 
-describe('when the server is away', () => {
-  it('LIFE-18: the batch is given back without an attempt, and goes through once it is back', async () => {
+describe('when the server is unavailable', () => {
+  it('LIFE-18: the batch is released without an attempt, and is published once the server is back', async () => {
     const target = publisher()
     const events = outboxEvents(20)
     await target.publish(events.slice(0, 10), publishContext())
@@ -240,7 +240,7 @@ describe('when the server is away', () => {
     },
   )
 
-  it('a server that has fallen silent is as good as away', async () => {
+  it('a server that does not answer counts as unavailable', async () => {
     const target = publisher({ timeoutMs: 300 })
     await target.publish([outboxEvent()], publishContext())
     await nats.freeze()
@@ -253,7 +253,7 @@ describe('when the server is away', () => {
   })
 })
 
-describe('with a connection that is yours', () => {
+describe('with the user’s own connection', () => {
   it('publishes over it, leaves it open, and follows its reconnects', async () => {
     const mine = await connect({ servers: nats.url, reconnectTimeWait: 50, maxReconnectAttempts: -1 })
     onTestFinished(async () => mine.close())

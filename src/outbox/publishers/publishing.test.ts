@@ -28,7 +28,7 @@ function byNumber(...each: (() => Promise<void>)[]): (event: OutboxEvent) => Pro
 async function ok(): Promise<void> {}
 
 describe('publishEach', () => {
-  it('LIFE-17: an outcome for each, in the order of the batch, however the answers come', async () => {
+  it('LIFE-17: returns an outcome for each event in the order of the batch, whatever the order of the answers', async () => {
     let release = () => {}
     const first = new Promise<void>((resolve) => (release = resolve))
     const send = byNumber(
@@ -48,7 +48,7 @@ describe('publishEach', () => {
     ])
   })
 
-  it('of an interrupted batch only what was not answered is given back; if nothing was, it is one error', async () => {
+  it('of an interrupted batch only unanswered events are released; if none was answered, it throws one error', async () => {
     const away = async (): Promise<void> => {
       throw unavailable('test', 'lost its connection')
     }

@@ -87,7 +87,7 @@ describe('what arrives', () => {
     })
   })
 
-  it('a routing key of one’s own choice, and the default exchange with the name of a queue', async () => {
+  it('the routing key can be chosen, and the default exchange takes the name of a queue', async () => {
     await publisher({ routingKey: ({ orderingKey }) => `order.${orderingKey}` }).publish(
       [outboxEvent()],
       publishContext(),
@@ -124,7 +124,7 @@ describe('what arrives', () => {
 })
 
 describe('what fails', () => {
-  it('LIFE-17: what no queue takes is a retry that says so; the others of the batch are done', async () => {
+  it('LIFE-17: an event that no queue takes is a retry with an error that says so, and the others of the batch are done', async () => {
     const events = outboxEvents(4, (index) => ({
       type: ['order.paid', 'nobody.listens', 'order.sent', 'x'.repeat(300)][index] ?? '',
     }))
@@ -140,7 +140,7 @@ describe('what fails', () => {
     expect(await messages()).toHaveLength(2)
   })
 
-  it('LIFE-17: what a full queue refuses (nack) is a retry, what it took is done', async () => {
+  it('LIFE-17: an event that a full queue refuses (nack) is a retry, and one that it accepted is done', async () => {
     await withChannel(async (channel) => {
       await channel.deleteQueue('orders')
       await channel.assertQueue('orders', {
@@ -166,7 +166,7 @@ describe('what fails', () => {
     expect(message?.properties.headers).not.toHaveProperty('CC')
   })
 
-  it('headers that AMQP cannot carry make the event dead, and nobody else', async () => {
+  it('headers that AMQP cannot carry make only their own event dead', async () => {
     const large = outboxEvent({ headers: { large: 'x'.repeat(100_000) } })
     const long = outboxEvent({ headers: { [`n${'n'.repeat(300)}`]: 'x' } })
     expect(await publisher().publish([large, outboxEvent(), long], publishContext())).toMatchObject([
@@ -176,7 +176,7 @@ describe('what fails', () => {
     ])
   })
 
-  it('an exchange that does not exist is nobody’s fault, and works once it is declared', async () => {
+  it('a missing exchange costs no attempt, and events are published once it is declared', async () => {
     const target = publisher({ exchange: 'later' })
     const error = await failure(target.publish([outboxEvent()], publishContext()))
     expect(error).toBeInstanceOf(SaturatedError)
@@ -189,7 +189,7 @@ describe('what fails', () => {
     expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }])
   })
 
-  it('an exchange that is deleted while events are in flight gives them back', async () => {
+  it('an exchange that is deleted while events are in flight releases them', async () => {
     await withChannel(async (channel) => {
       await channel.assertExchange('brief', 'fanout')
       await channel.bindQueue('orders', 'brief', '')
@@ -226,14 +226,14 @@ describe('what fails', () => {
     await expect(publishing).rejects.toThrow('lease lost')
   })
 
-  it('is refused at once when it is made wrongly, and the URL with its password is not repeated', () => {
+  it('refuses invalid options, and does not repeat the URL with its password', () => {
     expect(() => rabbitPublisher({ exchange: 'x' })).toThrow('Give either url or connection.')
     const refused = () => publisher({ url: 'http://user:secret@127.0.0.1' })
     expect(refused).toThrow('amqp:// or amqps://')
     expect(refused).not.toThrow('secret')
   })
 
-  it('wrong credentials are nobody’s fault, and are not repeated', async () => {
+  it('wrong credentials cost no attempt, and are not repeated in the error', async () => {
     const target = publisher({ url: rabbit.url.replace('guest:guest', 'guest:wrong-secret') })
     const error = await failure(target.publish([outboxEvent()], publishContext()))
     expect(error).toBeInstanceOf(SaturatedError)
@@ -242,10 +242,10 @@ describe('what fails', () => {
   })
 })
 
-describe('when the server is away', () => {
+describe('when the server is unavailable', () => {
   beforeEach(writtenDown)
 
-  it('LIFE-18: the batch is given back without an attempt, and goes through once it is back', async () => {
+  it('LIFE-18: the batch is released without an attempt, and is published once the server is back', async () => {
     const target = publisher()
     const events = outboxEvents(20)
     await target.publish(events.slice(0, 10), publishContext())
@@ -273,7 +273,7 @@ describe('when the server is away', () => {
     },
   )
 
-  it('a server that has fallen silent is as good as away', async () => {
+  it('a server that does not answer counts as unavailable', async () => {
     const target = publisher({ timeoutMs: 300 })
     await target.publish([outboxEvent()], publishContext())
     await rabbit.freeze()
@@ -285,7 +285,7 @@ describe('when the server is away', () => {
     expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }])
   })
 
-  it('close() is bounded, however the server is', async () => {
+  it('close() is bounded, whatever the state of the server', async () => {
     const target = publisher()
     await target.publish([outboxEvent()], publishContext())
     await rabbit.freeze()
@@ -295,7 +295,7 @@ describe('when the server is away', () => {
   })
 })
 
-describe('with a connection that is yours', () => {
+describe('with the user’s own connection', () => {
   it('publishes over a channel of its own and leaves the connection open', async () => {
     const mine = await connect(rabbit.url)
     mine.on('error', () => {})
@@ -308,7 +308,7 @@ describe('with a connection that is yours', () => {
     expect(mine.listenerCount('blocked')).toBe(0)
   })
 
-  it('follows one that recovers by itself', async () => {
+  it('follows a connection that reconnects by itself', async () => {
     const mine = await connect(rabbit.url, { recovery: { initialDelay: 50, maxDelay: 200 } })
     mine.on('error', () => {})
     onTestFinished(async () => mine.close())

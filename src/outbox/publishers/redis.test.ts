@@ -72,7 +72,7 @@ describe('what arrives', () => {
     })
   })
 
-  it('goes to the stream of its type, or where one says', async () => {
+  it('goes to the stream of its type, or to the chosen stream', async () => {
     const { stream: _fixed, ...byType } = { stream: 'events', url: redis.url }
     const target = redisPublisher(byType)
     onTestFinished(async () => target.close?.())
@@ -138,7 +138,7 @@ describe('what fails', () => {
     await expect(publishing).rejects.toThrow('lease lost')
   })
 
-  it('is refused at once when it is made wrongly, and the URL with its password is not repeated', () => {
+  it('refuses invalid options, and does not repeat the URL with its password', () => {
     expect(() => redisPublisher({})).toThrow('Give either url or client.')
     expect(() => publisher({ maxLength: 1.5 })).toThrow('maxLength')
     expect(() => publisher({ stream: '' })).toThrow('Give the name of a stream.')
@@ -148,8 +148,8 @@ describe('what fails', () => {
   })
 })
 
-describe('when the server is away', () => {
-  it('LIFE-18: the batch is given back without an attempt, and goes through once it is back', async () => {
+describe('when the server is unavailable', () => {
+  it('LIFE-18: the batch is released without an attempt, and is published once the server is back', async () => {
     const target = publisher()
     const events = outboxEvents(20)
     await target.publish(events.slice(0, 10), publishContext())
@@ -177,7 +177,7 @@ describe('when the server is away', () => {
     },
   )
 
-  it('a server that falls silent in the middle of a batch is as good as away', async () => {
+  it('a server that stops answering in the middle of a batch counts as unavailable', async () => {
     const target = publisher({ timeoutMs: 300 })
     await target.publish([outboxEvent()], publishContext())
     await redis.freeze()
@@ -188,8 +188,8 @@ describe('when the server is away', () => {
   })
 })
 
-describe('with a client that is yours', () => {
-  it('publishes over it, leaves it open, and sends nothing into its queue while it is away', async () => {
+describe('with the user’s own client', () => {
+  it('publishes over it, leaves it open, and puts nothing into its offline queue', async () => {
     const mine = createClient({ url: redis.url, socket: { reconnectStrategy: 50 } })
     mine.on('error', () => {})
     await mine.connect()
@@ -209,7 +209,7 @@ describe('with a client that is yours', () => {
     expect(ids).toEqual(events.map(({ eventId }) => eventId))
   })
 
-  it('nothing is handed to a client that is not ready: it would keep it, and send it later', async () => {
+  it('sends nothing through a client that is not ready, which would buffer it and send it later', async () => {
     const sent: string[] = []
     const away = { isReady: false, xAdd: async (key: string) => void sent.push(key) }
     const target = redisPublisher({ client: away, stream: 'events' })
@@ -217,7 +217,7 @@ describe('with a client that is yours', () => {
     expect(sent).toEqual([])
   })
 
-  it('LIFE-17: what was acknowledged before the connection broke is told apart', async () => {
+  it('LIFE-17: events that were acknowledged before the connection broke are done', async () => {
     const real = createClient({ url: redis.url })
     real.on('error', () => {})
     await real.connect()

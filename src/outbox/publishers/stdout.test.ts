@@ -38,7 +38,7 @@ it('LIFE-05: each event is a line of JSON, and done once it was written', async 
   })
 })
 
-it('RULE-020-042: waits for a reader that is slow, and nothing is done before it took the lines', async () => {
+it('RULE-020-042: waits for a slow reader, and no event is done before the reader has taken its line', async () => {
   let take = () => {}
   const slow = new Writable({
     highWaterMark: 1,
@@ -59,7 +59,7 @@ it('RULE-020-042: waits for a reader that is slow, and nothing is done before it
   expect(published).toBe(true)
 })
 
-it('LIFE-18: a reader that has gone gives the events back, and does not end the process', async () => {
+it('LIFE-18: a reader that closes its end releases the events, and does not end the process', async () => {
   const broken = new Writable({ write: (_chunk, _encoding, callback) => callback(new Error('EPIPE')) })
   const target = stdoutPublisher({ stream: broken })
   await expect(target.publish([outboxEvent()], publishContext())).rejects.toThrow('EPIPE')
@@ -78,7 +78,7 @@ it('a signal that fires ends the wait', async () => {
   await expect(publishing).rejects.toThrow('lease lost')
 })
 
-it('a line is a CloudEvent, or has its attributes beside the data', async () => {
+it('a line is a structured CloudEvent, or has its attributes as headers', async () => {
   const { stream, lines } = collected()
   const event = outboxEvent()
   const source = '/orders'

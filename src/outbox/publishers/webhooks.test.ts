@@ -41,7 +41,7 @@ async function publish(
 }
 
 describe('publishing', () => {
-  it('makes a delivery for each endpoint that wants the event: same id, same key, same trace', async () => {
+  it('creates a delivery for each subscribed endpoint, with the id, the key and the trace of the event', async () => {
     const ordered = await makeEndpoint(db, { ordered: true })
     await makeEndpoint(db, { eventTypes: ['order.*'] })
     await makeEndpoint(db, { eventTypes: ['user.*'] })
@@ -65,7 +65,7 @@ describe('publishing', () => {
     }
   })
 
-  it('once more writes nothing more', async () => {
+  it('an event twice adds no delivery', async () => {
     await makeEndpoint(db)
     const events = outboxEvents(20)
     expect(await publish(events)).toEqual(events.map(() => DONE))
@@ -75,7 +75,7 @@ describe('publishing', () => {
     expect(before.map(({ event_id }) => event_id)).toEqual(events.map(({ eventId }) => eventId))
   })
 
-  it('sends only the types it is told to, and to the tenant of the event', async () => {
+  it('sends only the selected types, to the tenant of the event', async () => {
     await makeEndpoint(db)
     const acme = await makeEndpoint(db, { tenant: 'acme' })
     const events = [
@@ -87,7 +87,7 @@ describe('publishing', () => {
     expect(await writtenDeliveries(db)).toMatchObject([{ endpoint_id: acme, event_type: 'order.paid' }])
   })
 
-  it('takes a pool of the user’s and leaves it open, or opens one and closes it', async () => {
+  it('uses the user’s pool and leaves it open, or opens one and closes it', async () => {
     await makeEndpoint(db)
     const pool = new Pool({ connectionString: url, max: 1 })
     try {
@@ -102,7 +102,7 @@ describe('publishing', () => {
 })
 
 describe('an event that cannot be sent', () => {
-  it('is dead by itself when the database will never take it; the others are sent', async () => {
+  it('is dead when the database will never accept it, and the others are sent', async () => {
     await makeEndpoint(db, { ordered: true })
     const events = outboxEvents(3, (n) => ({
       orderingKey: n === 1 ? randomBytes(6_000).toString('base64') : 'k',
@@ -117,7 +117,7 @@ describe('an event that cannot be sent', () => {
     ])
   })
 
-  it('is tried again when nobody can say whose it is', async () => {
+  it('is retried when its tenant cannot be determined', async () => {
     await makeEndpoint(db)
     const tenant = ({ payload }: OutboxEvent): string => {
       if (payload === 'throws') throw new Error('no such customer')
@@ -132,8 +132,8 @@ describe('an event that cannot be sent', () => {
   })
 })
 
-describe('a database in trouble', () => {
-  it('that is not there gives the events back, and the probe says so', async () => {
+describe('a database', () => {
+  it('that cannot be reached releases the events, and the probe rejects', async () => {
     const publisher = webhooksPublisher({
       connectionString: `postgresql://127.0.0.1:${await freePort()}/none`,
     })
@@ -142,7 +142,7 @@ describe('a database in trouble', () => {
     await publisher.close?.()
   })
 
-  it('without the tables gives the events back', async () => {
+  it('without the tables releases the events', async () => {
     const publisher = webhooksPublisher({ db, schema: 'nowhere' })
     const failing = publisher.publish([outboxEvent()], publishContext())
     await expect(failing).rejects.toThrow(SaturatedError)
@@ -152,7 +152,7 @@ describe('a database in trouble', () => {
     await expect(right.probe?.(new AbortController().signal)).resolves.toBeUndefined()
   })
 
-  it('that does not answer is waited for no longer than the time given, or until the relay stops', async () => {
+  it('that does not answer is waited for until the timeout, or until the relay stops', async () => {
     await makeEndpoint(db)
     await db.transaction(async (tx) => {
       await tx.query({ text: 'lock table leasehold.webhook_outbox in access exclusive mode' })
@@ -169,7 +169,7 @@ describe('a database in trouble', () => {
 })
 
 describe('through a relay', () => {
-  it('LIFE-15: what was published twice, because its relay did not come to settle it, is fanned out once', async () => {
+  it('LIFE-15: an event that is published twice, because its relay did not settle it, is fanned out once', async () => {
     await makeEndpoint(db)
     await makeEndpoint(db, { ordered: true })
     const publications: string[] = []
@@ -242,7 +242,7 @@ describe('through a relay', () => {
   })
 })
 
-describe('options that cannot be', () => {
+describe('invalid options', () => {
   it.each([
     [{}, /connectionString.*Give either connectionString or db/],
     [{ connectionString: 'mysql://u:s3cret@a/b' }, /begins with postgresql:/],

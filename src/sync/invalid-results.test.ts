@@ -24,7 +24,7 @@ it.each([
   [{ hash: () => '' }, "returned '', but must return a text"],
   [{ syncChunk: async () => Promise.resolve(7) }, 'syncChunk returned 7, but must return { rows }'],
   [{ syncChunk: async () => Promise.resolve({ rows: -1 }) }, 'brought -1 rows'],
-])('%o', async (broken, message) => {
+])('%o is refused, and the job fails with the reason', async (broken, message) => {
   const sync = createSync()
   const defined = sync.define('broken', { plan, syncChunk, retry: { maxAttempts: 1 }, ...broken } as never)
   const { events } = await start(sync.runner({ checkEveryMs: 20 }))
@@ -37,14 +37,14 @@ it.each([
   expect(rows[0]?.error_message).toContain(message)
 })
 
-it('a runner is refused that would look at its jobs never, or without a pause', () => {
+it('a runner whose checkEveryMs is 0 or no number is refused', () => {
   const sync = createSync()
   sync.define('numbers', { plan, syncChunk })
   expect(() => sync.runner({ checkEveryMs: '10s' as never })).toThrow('checkEveryMs of the runner is 10s')
   expect(() => sync.runner({ checkEveryMs: 0 })).toThrow('checkEveryMs of the runner is 0')
 })
 
-it('a source without room lets chunks wait without a lease, and without wasting its places', async () => {
+it('chunks wait for a source without room without a lease, and reserve no calls that they do not make', async () => {
   const sync = createSync()
   let done = 0
   const defined = sync.define<number>('slow', {
