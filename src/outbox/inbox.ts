@@ -4,7 +4,7 @@ import { checkEventId, checkText, isWhole } from '../messages/validate.ts'
 import { transactionOf, writerOf } from '../transactions/adapters.ts'
 import type { Writer } from '../transactions/writer.ts'
 
-/** What became of an effect: it ran, and returned something, or it had happened before. */
+/** Whether the effect ran and what it returned, or that it had run before. */
 export type Once<Result> =
   | { readonly ran: true; readonly result: Result }
   | { readonly ran: false; readonly result: undefined }
@@ -15,7 +15,7 @@ export interface InboxOptions {
 }
 
 /**
- * Runs an effect once for an event, however often that arrives, as long as everything the effect does is part of the
+ * Runs an effect once for an event, however often the event arrives, as long as everything the effect does is part of the
  * caller's transaction.
  *
  * ```ts
@@ -24,10 +24,10 @@ export interface InboxOptions {
  * })
  * ```
  *
- * A second consumer of the same name that gets the event at the same moment waits for the first one's transaction: when
- * that commits the effect does not run again; when it rolls back the effect runs here.
+ * A concurrent call for the same consumer and event waits for the first one's transaction. If that commits, the effect
+ * does not run a second time; if it rolls back, the effect runs here.
  *
- * @param consumer whose memory this is: each consumer sees each event once.
+ * @param consumer the name of the consumer: each consumer processes each event once.
  * @param eventId the event's id as it arrived (`leasehold-event-id`).
  * @param effect when it throws, the event is not remembered; let the error roll the transaction back.
  */
@@ -48,8 +48,8 @@ export async function once<Result>(
   try {
     return { ran: true, result: await effect() }
   } catch (error) {
-    // For a caller who catches the error and commits all the same. In a transaction that has failed this fails too, and
-    // then there is nothing to forget.
+    // For a caller that catches the error and commits all the same. In a failed transaction this statement fails too, and
+    // then the entry is rolled back anyway.
     await writer.query(forgetSql(schema), [consumer, eventId]).catch(() => undefined)
     throw error
   }
@@ -62,8 +62,8 @@ export interface ForgetOptions extends InboxOptions {
 }
 
 /**
- * Forgets what was processed so long ago that it will not arrive again, in batches, so that no transaction gets long.
- * Give it a pool or a database, not a transaction. Returns how many it forgot.
+ * Removes entries of events that were processed so long ago that they will not be delivered any more, in batches, so that
+ * no transaction gets long. Give it a pool or a database, not a transaction. Returns how many entries it removed.
  */
 export async function forgetInbox(
   db: Writer,
@@ -89,7 +89,7 @@ export async function forgetInbox(
   }
 }
 
-/** The unique index makes a second one wait for the transaction of the first. */
+/** The unique index makes a concurrent insert wait for the transaction of the first. */
 function rememberSql(schema: string): string {
   return `insert into ${quoteQualified(schema, 'inbox')} (consumer, event_id)
 values ($1::text, $2::text::uuid)
@@ -103,9 +103,9 @@ where consumer = $1::text and event_id = $2::text::uuid`
 }
 
 /**
- * Forgets the oldest entries; `$1` is their age in milliseconds and `$2` how many at most. Several may do so at once: each
- * takes rows that no other has. Removed by their position in the table, where the lock keeps them: a join by the primary
- * key would be planned as a read of the whole table.
+ * Removes the oldest entries; `$1` is their age in milliseconds and `$2` the maximum number. Concurrent calls skip each
+ * other's rows. Rows are deleted by ctid, which cannot change while they are locked: a join by the primary key would be
+ * planned as a sequential scan.
  */
 export function forgetOldSql(schema: string): string {
   const inbox = quoteQualified(schema, 'inbox')

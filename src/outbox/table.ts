@@ -5,11 +5,11 @@ import type { LeaseTable } from '../lease/table.ts'
 /**
  * What becomes of an ordering key when an event of it fails.
  *
- * - `block`: the key waits while its event is tried again; once that is published, or dead, the key goes on.
- * - `skip`: the event is dead at its first failure, and the key goes on.
+ * - `block`: the key waits while its event is retried; once that is published, or dead, the key continues.
+ * - `skip`: the event is dead at its first failure, and the key continues.
  * - `park`: the event is dead at its first failure, and the key waits until an operator unblocks it or replays the event.
  *
- * A failure is what the publisher says of the event. A relay that dies on it costs it an attempt, under each of them.
+ * A failure is what the publisher reports of the event. A relay that dies costs the event an attempt under each policy.
  */
 export type OnFailure = 'block' | 'skip' | 'park'
 
@@ -19,7 +19,7 @@ export interface OutboxTableOptions {
   readonly retry?: Partial<RetryPolicy> | undefined
 }
 
-/** The row as a relay sees it. */
+/** An event's row as a relay claims it. */
 export interface OutboxRow {
   readonly id: string
   readonly event_id: string
@@ -32,7 +32,7 @@ export interface OutboxRow {
   readonly created_at: Date
 }
 
-/** The outbox as a lease table: LIFE-03 and LIFE-05 to LIFE-08 are what it writes. */
+/** The outbox as a lease table. What it writes is required by LIFE-03 and LIFE-05 to LIFE-08. */
 export function outboxTable({
   schema = 'leasehold',
   onFailure = 'block',
