@@ -170,8 +170,8 @@ The columns may be null and have no default: adding them rewrites nothing, exist
 and programs that write to the table need not know of them.
 They hold ${
       lease.token === undefined
-        ? 'the id of a worker with a token, a moment and a count'
-        : 'the id of a worker, a moment, a token and a count'
+        ? 'the id of a worker with its token, a time and a count'
+        : 'the id of a worker, a time, a token and a count'
     }.`),
     '',
     comment(`While an ALTER TABLE waits for its lock, all reads and writes of the table wait as well. This one gives up

@@ -1,11 +1,11 @@
 -- A lease for the rows of app.payment_requests, so that several reconcilers can share them.
 --
--- The columns may be null and have no default: adding them rewrites nothing, rows that are there can be claimed at
--- once, and whoever writes to the table need not know of them.
--- They hold the id of a worker with a token, a moment and a count.
+-- The columns may be null and have no default: adding them rewrites nothing, existing rows can be claimed at once,
+-- and programs that write to the table need not know of them.
+-- They hold the id of a worker with its token, a time and a count.
 
--- Whoever reads or writes the table waits behind an ALTER TABLE that waits: this one gives up soon, and can be
--- run again.
+-- While an ALTER TABLE waits for its lock, all reads and writes of the table wait as well. This one gives up
+-- after 5 s, and can be repeated.
 SET lock_timeout = '5s';
 ALTER TABLE app.payment_requests
   ADD COLUMN IF NOT EXISTS reconcile_lease_owner text,
@@ -13,15 +13,15 @@ ALTER TABLE app.payment_requests
   ADD COLUMN IF NOT EXISTS reconcile_lease_expiries int;
 RESET lock_timeout;
 
--- By which open rows and expired leases are found. Built while the table is in use, and therefore outside
+-- Finds open rows and expired leases. Built while the table is in use, and therefore outside
 -- a transaction: psql does so unless told otherwise (--single-transaction), migration tools have a switch for it.
--- If it fails, it leaves an invalid index behind, which has to go before it is built again:
+-- If it fails, it leaves an invalid index, which has to be dropped before the next attempt:
 -- DROP INDEX CONCURRENTLY app.payment_requests_reconcile_lease;
 CREATE INDEX CONCURRENTLY IF NOT EXISTS payment_requests_reconcile_lease
   ON app.payment_requests (status, reconcile_lease_until, created_at, id);
 
--- The open rows in the order in which they are claimed, so that a claim does not sort them all; and those whose
--- lease has expired twice or more, of which a process claims one at a time.
+-- The open rows in the order in which they are claimed, so that a claim does not sort them all; and the open rows
+-- whose lease has expired twice or more, of which a process claims one at a time.
 CREATE INDEX CONCURRENTLY IF NOT EXISTS payment_requests_reconcile_lease_open
   ON app.payment_requests (created_at, id)
   WHERE status in ('pending', 'detected');
