@@ -7,9 +7,9 @@ export type PayloadText = { readonly text: string } | { readonly problem: string
 /** `JSON.stringify` that refuses what it would leave out or turn into null, and what PostgreSQL cannot store. */
 export function payloadText(payload: unknown, path: string): PayloadText {
   try {
-    const misfit = payload === undefined ? { keys: [], what: 'undefined' } : findNotJson(payload, [])
-    if (misfit !== undefined) {
-      return { problem: `${pathOf(path, misfit.keys)} is ${misfit.what}, which is not JSON` }
+    const finding = payload === undefined ? { keys: [], what: 'undefined' } : findNotJson(payload, [])
+    if (finding !== undefined) {
+      return { problem: `${pathOf(path, finding.keys)} is ${finding.what}, which is not JSON` }
     }
     const text: unknown = JSON.stringify(payload)
     // A toJSON() may have returned anything.
@@ -82,12 +82,12 @@ export function eventsText(texts: readonly string[], limit = MAX_CALL_CHARACTERS
 }
 
 /** Where in a payload something is wrong, its keys from the outside in, and what it is. */
-interface Misfit {
+interface Finding {
   readonly keys: PropertyKey[]
   readonly what: string
 }
 
-function findNotJson(value: unknown, ancestors: readonly object[]): Misfit | undefined {
+function findNotJson(value: unknown, ancestors: readonly object[]): Finding | undefined {
   if (typeof value === 'number') return Number.isFinite(value) ? undefined : { keys: [], what: String(value) }
   if (typeof value === 'function' || typeof value === 'symbol') return { keys: [], what: `a ${typeof value}` }
   // Some programs give BigInt a toJSON().
@@ -104,8 +104,8 @@ function findNotJson(value: unknown, ancestors: readonly object[]): Misfit | und
     ? value.map((item: unknown, index) => [index, item] as const)
     : Object.entries(value)
   for (const [key, item] of entries) {
-    const misfit = findNotJson(item, path)
-    if (misfit !== undefined) return { ...misfit, keys: [key, ...misfit.keys] }
+    const finding = findNotJson(item, path)
+    if (finding !== undefined) return { ...finding, keys: [key, ...finding.keys] }
   }
   return undefined
 }
@@ -113,12 +113,12 @@ function findNotJson(value: unknown, ancestors: readonly object[]): Misfit | und
 /** JSON.stringify escapes `\u0000` and lone surrogates. After an escaped backslash the same letters are plain text. */
 const ESCAPED = /(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f])/
 
-function findUnstorable(text: string): Misfit | undefined {
+function findUnstorable(text: string): Finding | undefined {
   if (!text.includes(String.raw`\u`) || !ESCAPED.test(text)) return undefined
   return unstorableInside(JSON.parse(text)) ?? { keys: [], what: String.raw`\u0000 or half a surrogate pair` }
 }
 
-function unstorableInside(value: unknown): Misfit | undefined {
+function unstorableInside(value: unknown): Finding | undefined {
   if (typeof value === 'string') {
     const what = unstorableText(value)
     return what === undefined ? undefined : { keys: [], what }
@@ -127,9 +127,9 @@ function unstorableInside(value: unknown): Misfit | undefined {
   for (const [key, item] of Object.entries(value)) {
     const inKey = unstorableText(key)
     if (inKey !== undefined) return { keys: [], what: `a key with ${inKey}` }
-    const misfit = unstorableInside(item)
-    if (misfit !== undefined)
-      return { ...misfit, keys: [Array.isArray(value) ? Number(key) : key, ...misfit.keys] }
+    const finding = unstorableInside(item)
+    if (finding !== undefined)
+      return { ...finding, keys: [Array.isArray(value) ? Number(key) : key, ...finding.keys] }
   }
   return undefined
 }

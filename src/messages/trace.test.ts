@@ -97,6 +97,12 @@ describe('enqueue', () => {
     expect(headers).toEqual({ traceparent: `00-${span.traceId}-${span.spanId}-01`, baggage: 'tenant=mine' })
   })
 
+  it('leaves the trace out if it would make the headers too large', async () => {
+    // The propagator limits baggage to 8 KiB, so the event needs large headers of its own.
+    const headers = { mine: 'x'.repeat(16_300) }
+    expect((await inSpan({ type: 'a', payload: 1, headers })).headers).toEqual(headers)
+  })
+
   it('adds nothing outside a span', async () => {
     expect(await headersOf(await enqueue(db, { type: 'a', payload: 1 }))).toEqual({})
   })

@@ -162,7 +162,7 @@ describe('the life of an event', () => {
     )
     await both
     const before = await records(db)
-    // The look that finds a new event would find these as well.
+    // The scan that finds a new event would find these as well.
     const third = settled(events, ['3'])
     await write(db, null)
     await third

@@ -1,4 +1,4 @@
-/** Observers as they are: slow, failing, deaf; and what bounds a cycle. */
+/** Observers that are slow, fail or ignore their signal; and the bounds of batch and concurrency. */
 import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
@@ -71,19 +71,19 @@ describe('REC-09: batch and concurrency bound the work of a reconciler', () => {
     const claims: number[] = []
     events.on('claimed', ({ count }) => void claims.push(count))
     const held = gate()
-    let [looking, most] = [0, 0]
+    let [observing, most] = [0, 0]
     const declared = declare({
       settings: { pollMs: 50, batch: 3, concurrency: 8 },
       observe: async () => {
-        looking += 1
-        most = Math.max(most, looking)
+        observing += 1
+        most = Math.max(most, observing)
         await held.passed
-        looking -= 1
+        observing -= 1
         return 'paid'
       },
     })
     await start([declared], { events })
-    await vi.waitFor(() => expect(looking).toBe(8), POLL)
+    await vi.waitFor(() => expect(observing).toBe(8), POLL)
     const leased = 'select count(owner)::int as count from public.payments'
     expect((await db.query<{ count: number }>({ text: leased })).rows[0]?.count).toBe(8)
     held.open()
@@ -95,12 +95,12 @@ describe('REC-09: batch and concurrency bound the work of a reconciler', () => {
 
   it('a lease ends after three times its length, and the row is observed by another claim', async () => {
     await insert(1)
-    let looks = 0
+    let observations = 0
     const declared = declare({
       settings: { pollMs: 50, leaseMs: 300, heartbeatMs: 90, reaperIntervalMs: 100, shutdownTimeoutMs: 100 },
       observe: async (_, { signal }) => {
-        looks += 1
-        if (looks > 1) return 'paid'
+        observations += 1
+        if (observations > 1) return 'paid'
         return new Promise((_resolve, reject) => {
           signal.addEventListener('abort', () => reject(signal.reason as Error))
         })
@@ -110,7 +110,7 @@ describe('REC-09: batch and concurrency bound the work of a reconciler', () => {
     const lost = events.next('lost')
     await events.next('settled', ({ outcome }) => outcome === 'pending->paid')
     expect((await lost).reason).toBe('tooLong')
-    expect(looks).toBe(2)
+    expect(observations).toBe(2)
   })
 })
 
@@ -132,14 +132,14 @@ describe('REC-08: an observer', () => {
   it('that does not answer within timeoutMs has failed, and its signal fires', async () => {
     await insert(1)
     const heard: unknown[] = []
-    let looks = 0
+    let observations = 0
     const { events } = await start([
       declare({
         timeoutMs: 50,
         settings: { pollMs: 50 },
         observe: async (_, { signal }) => {
-          looks += 1
-          if (looks > 1) return 'paid'
+          observations += 1
+          if (observations > 1) return 'paid'
           signal.addEventListener('abort', () => heard.push(signal.reason))
           return new Promise(() => undefined)
         },
@@ -153,13 +153,13 @@ describe('REC-08: an observer', () => {
 
   it('that throws a SaturatedError releases its row, and claiming pauses', async () => {
     await insert(1)
-    let looks = 0
+    let observations = 0
     const { events } = await start([
       declare({
         settings: { pollMs: 50 },
         observe: async () => {
-          looks += 1
-          if (looks === 1) throw new SaturatedError(100)
+          observations += 1
+          if (observations === 1) throw new SaturatedError(100)
           return 'paid'
         },
       }),
@@ -176,11 +176,11 @@ describe('REC-08: an observer', () => {
 
   it('that is slow has its lease renewed, and no other observes the row', async () => {
     await insert(1)
-    let looks = 0
+    let observations = 0
     const timing = { leaseMs: 1_000, heartbeatMs: 100, reaperIntervalMs: 300, shutdownTimeoutMs: 500 }
     const renewed = gate()
     const observe = async (): Promise<'paid'> => {
-      looks += 1
+      observations += 1
       await renewed.passed
       return 'paid'
     }
@@ -194,10 +194,10 @@ describe('REC-08: an observer', () => {
     // Renewed beyond the end of the first lease, if only just.
     const first = await until()
     await vi.waitFor(async () => expect(await until()).toBeGreaterThan(first + 900), POLL)
-    expect(looks).toBe(1)
+    expect(observations).toBe(1)
     renewed.open()
     await events.next('settled', ({ outcome }) => outcome === 'pending->paid')
-    expect(looks).toBe(1)
+    expect(observations).toBe(1)
   })
 })
 
@@ -212,7 +212,7 @@ describe('REC-04: a status that changes during an observation that outlasts a he
     const lines: Record<string, unknown>[] = []
     const note = (fields: object, msg: string): void => void lines.push({ ...fields, msg })
     const log = { debug: note, info: note, warn: note, error: note, child: () => log }
-    const looking = gate()
+    const observing = gate()
     const ended: unknown[] = []
     const { runtime } = await start(
       [
@@ -230,13 +230,13 @@ describe('REC-04: a status that changes during an observation that outlasts a he
                 ended.push(signal.reason)
                 reject(signal.reason as Error)
               })
-              looking.open()
+              observing.open()
             }),
         }),
       ],
       { log },
     )
-    await looking.passed
+    await observing.passed
     await db.query({ text: "update public.payments set status = 'paid'" })
     await vi.waitFor(() => expect(ended).toHaveLength(1), POLL)
     await runtime.stop()

@@ -1,4 +1,4 @@
-/** The reference example as a deployment has it: a reconciler process of its own, an API beside it. */
+/** The reference example as a deployment: a dedicated reconciler process and an API. */
 import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import {
@@ -103,7 +103,7 @@ describe('leasehold work --only reconcile', () => {
       0,
     ])
     expect(sum('errors')).toBeGreaterThan(0)
-    // Every look came to something: a transition or an error.
+    // Every observation ended with a transition or an error.
     expect(sum('scanned')).toBe(confirmed + expired + confirmed + sum('errors'))
     expect(sum('claimed')).toBeGreaterThanOrEqual(sum('scanned'))
   })

@@ -95,12 +95,12 @@ describe('a reconciler', () => {
 
   it('leaves a row open if there is nothing new, and observes it later', async () => {
     await insert(1)
-    let looks = 0
+    let observations = 0
     const { events } = await start([
-      declare({ observe: async () => ((looks += 1) < 3 ? undefined : 'expired') }),
+      declare({ observe: async () => ((observations += 1) < 3 ? undefined : 'expired') }),
     ])
     await events.next('settled', ({ outcome }) => outcome === 'pending->expired')
-    expect(looks).toBe(3)
+    expect(observations).toBe(3)
     expect(await rows()).toMatchObject([{ status: 'expired', owner: null }])
   })
 
@@ -120,12 +120,12 @@ describe('a reconciler', () => {
 
   it('REC-08: a failure of the observer leaves the row open', async () => {
     await insert(1)
-    let looks = 0
+    let observations = 0
     const { events } = await start([
       declare({
         observe: async () => {
-          looks += 1
-          if (looks === 1) throw new Error('no chain')
+          observations += 1
+          if (observations === 1) throw new Error('no chain')
           return 'detected'
         },
       }),
@@ -237,14 +237,14 @@ describe('an observer', () => {
 
   it('that throws after its timeout, outside a promise, does not end the process', async () => {
     await insert(1)
-    let looks = 0
+    let observations = 0
     const observe = (() => {
-      looks += 1
-      if (looks < 3) throw new Error('no chain')
+      observations += 1
+      if (observations < 3) throw new Error('no chain')
       return Promise.resolve('expired')
     }) as never
     const { events } = await start([declare({ observe, timeoutMs: 10, everyMs: 50 })])
     await events.next('settled', ({ outcome }) => outcome === 'pending->expired')
-    expect(looks).toBe(3)
+    expect(observations).toBe(3)
   })
 })

@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it, onTestFinished, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { type Observation, overlaps, readObservations } from '../../test/support/observations.ts'
 import {
   type Look,
   overlaps,
@@ -44,14 +45,14 @@ function start(file: string): TestProcess {
 }
 
 it('the test detects overlapping observations of a row, including one that ended with its process', () => {
-  const look = (by: string, begin: bigint, end?: bigint): Look => ({ row: 'r', by, begin, end })
-  expect(overlaps([look('a', 1n, 5n), look('b', 5n, 7n)])).toEqual([])
-  expect(overlaps([look('b', 4n, 7n), look('a', 1n, 5n)])).toEqual(['r: by a and b at once'])
-  expect(overlaps([look('a', 1n), look('b', 6n, 7n)], new Map([['a', 5n]]))).toEqual([])
-  expect(overlaps([look('a', 1n), look('b', 4n, 7n)], new Map([['a', 5n]]))).toEqual([
+  const observation = (by: string, begin: bigint, end?: bigint): Observation => ({ row: 'r', by, begin, end })
+  expect(overlaps([observation('a', 1n, 5n), observation('b', 5n, 7n)])).toEqual([])
+  expect(overlaps([observation('b', 4n, 7n), observation('a', 1n, 5n)])).toEqual(['r: by a and b at once'])
+  expect(overlaps([observation('a', 1n), observation('b', 6n, 7n)], new Map([['a', 5n]]))).toEqual([])
+  expect(overlaps([observation('a', 1n), observation('b', 4n, 7n)], new Map([['a', 5n]]))).toEqual([
     'r: by a and b at once',
   ])
-  expect(overlaps([look('a', 1n)])).toEqual(['r: a never ended its look, and nobody killed it'])
+  expect(overlaps([observation('a', 1n)])).toEqual(['r: a never ended its observation, and nobody killed it'])
 })
 
 /** The sums of what a process said its cycles came to. */
@@ -66,7 +67,7 @@ function summed(replicas: readonly TestProcess[]): Record<string, number> {
 it('REC-03 REC-06 REC-14: no row is observed by two replicas at once, and killing one loses nothing', async () => {
   const directory = await temporaryDirectory()
   onTestFinished(async () => removeDirectory(directory))
-  const file = join(directory, 'looks')
+  const file = join(directory, 'observations')
   await addRequests(db, ROWS)
   await db.query({ text: 'analyze app.payment_requests' })
   const replicas = [start(file), start(file), start(file)]
@@ -88,11 +89,11 @@ it('REC-03 REC-06 REC-14: no row is observed by two replicas at once, and killin
   expect(await decidedWrongly()).toEqual([])
   expect(await leased()).toBe(0)
 
-  const looks = await readLooks(file)
-  expect(overlaps(looks, new Map([[String(victim.pid), death]]))).toEqual([])
-  expect(new Set(looks.map(({ row }) => row)).size).toBe(ROWS)
-  expect(new Set(looks.map(({ by }) => by)).size).toBe(3)
-  expectTakenOver(held, looks, victim.pid)
+  const observations = await readObservations(file)
+  expect(overlaps(observations, new Map([[String(victim.pid), death]]))).toEqual([])
+  expect(new Set(observations.map(({ row }) => row)).size).toBe(ROWS)
+  expect(new Set(observations.map(({ by }) => by)).size).toBe(3)
+  expectTakenOver(held, observations, victim.pid)
 
   // Each step was told of once: the event is of the same transaction.
   expect(await events()).toEqual({
@@ -107,10 +108,17 @@ it('REC-03 REC-06 REC-14: no row is observed by two replicas at once, and killin
 }, 600_000)
 
 /** What the victim had in hand was looked at again, by another. */
-function expectTakenOver(held: readonly string[], looks: readonly Look[], victim: number): void {
-  const unfinished = looks.filter(({ by, end }) => by === String(victim) && end === undefined)
+function expectTakenOver(
+  held: readonly string[],
+  observations: readonly Observation[],
+  victim: number,
+): void {
+  const unfinished = observations.filter(({ by, end }) => by === String(victim) && end === undefined)
   expect(held.length).toBeGreaterThanOrEqual(unfinished.length)
-  const left = held.filter((row) => !looks.some((look) => look.row === row && look.by !== String(victim)))
+  const left = held.filter(
+    (row) =>
+      !observations.some((observation) => observation.row === row && observation.by !== String(victim)),
+  )
   expect(left).toEqual([])
 }
 

@@ -1,4 +1,4 @@
-/** What a job does again, and what it leaves as it is. */
+/** Which chunks a job syncs once more, and which it skips. */
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'

@@ -1,4 +1,4 @@
-/** What a definition written without types may answer: each is refused with a sentence, and costs nobody else anything. */
+/** Values that a definition written without types may return. Each is refused with a message. */
 import { afterAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'

@@ -1,4 +1,4 @@
-/** The statements of the runner by themselves: what a plan may write, and what an ended job leaves behind. */
+/** The statements of the runner on their own: what a plan may write, and which chunks an ended job leaves wanted. */
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { emptySync, syncChunks, syncJobs } from '../../test/support/sync-rows.ts'

@@ -26,7 +26,7 @@ beforeAll(async () => createTarget(db))
 beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())
 
-/** Whether the job has ended; nothing tells this process, so it looks again. */
+/** Whether the job has ended. No event reaches this process, so it polls. */
 async function ended(jobId: string): Promise<void> {
   const deadline = performance.now() + 60_000
   for (;;) {
