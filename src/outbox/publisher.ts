@@ -1,8 +1,7 @@
 /** The contract between the relay and a publisher, and the check that a publisher keeps to it. */
 import { inspect } from 'node:util'
 import type { HandlerLog } from '../worker/context.ts'
-import type { Outcome, SaturatedError } from '../worker/completion/outcome.ts'
-import { type Outcome, SaturatedError } from '../worker/outcome.ts'
+import { type Outcome, SaturatedError } from '../worker/completion/outcome.ts'
 import type { OutboxEvent } from './event.ts'
 
 export interface PublishContext {

@@ -3,11 +3,10 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it, onTestFinished, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
-import { type Observation, overlaps, readObservations } from '../../test/support/observations.ts'
 import {
-  type Look,
+  type Observation,
   overlaps,
-  readLooks,
+  readObservations,
   addRequests,
   logOf,
   openRequests,

@@ -1,7 +1,7 @@
 /** How what a plan yields becomes chunks: hashed, positioned and gathered into batches. */
 import { createHash } from 'node:crypto'
 import { inspect } from 'node:util'
-import { PermanentError } from '../worker/outcome.ts'
+import { PermanentError } from '../worker/completion/outcome.ts'
 import type { SyncDefinition } from './definition.ts'
 import type { PlannedChunk } from './sql.ts'
 

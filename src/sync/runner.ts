@@ -18,9 +18,9 @@ import {
   retry,
   SaturatedError,
   settleAs,
-} from '../worker/outcome.ts'
+} from '../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
-import { untilAborted } from '../worker/until-aborted.ts'
+import { untilAborted } from '../worker/waiting.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { type SyncRetention, syncUpkeep } from './admin/upkeep.ts'
 import {

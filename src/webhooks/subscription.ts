@@ -1,5 +1,5 @@
 /** Which events an endpoint receives: those of its tenant whose type it has subscribed to. */
-import { checkText, checkType, shown } from '../messages/validate-fields.ts'
+import { checkText, checkType, shown } from '../messages/validate.ts'
 
 const MAX_TENANT_BYTES = 255
 

@@ -86,7 +86,7 @@ export async function openRequests(db: Database): Promise<number> {
 }
 
 /** One observation of a row: by which process, and from when to when on the clock that all processes share. */
-export interface Look {
+export interface Observation {
   readonly row: string
   readonly by: string
   readonly begin: bigint
@@ -95,18 +95,18 @@ export interface Look {
 }
 
 /** Reads the journals of all processes: see `journal` in examples/payment-reconciler/observe.mjs. */
-export async function readLooks(path: string): Promise<Look[]> {
+export async function readObservations(path: string): Promise<Observation[]> {
   const folder = dirname(path)
   const files = (await readdir(folder)).filter((file) => file.startsWith(`${basename(path)}.`))
-  const looks = files.map(async (file) =>
-    looksOf(file.split('.').at(-1) ?? '', await readFile(join(folder, file), 'utf8')),
+  const observations = files.map(async (file) =>
+    observationsOf(file.split('.').at(-1) ?? '', await readFile(join(folder, file), 'utf8')),
   )
-  return (await Promise.all(looks)).flat()
+  return (await Promise.all(observations)).flat()
 }
 
-function looksOf(by: string, text: string): Look[] {
+function observationsOf(by: string, text: string): Observation[] {
   const running = new Map<string, bigint>()
-  const looks: Look[] = []
+  const observations: Observation[] = []
   for (const line of text.split('\n').filter(Boolean)) {
     const [what, row = '', at = '0'] = line.split(' ')
     if (what === 'begin') {
@@ -116,22 +116,29 @@ function looksOf(by: string, text: string): Look[] {
     const begin = running.get(row)
     if (begin === undefined) throw new Error(`${by} ended an observation of ${row} that it had not begun`)
     running.delete(row)
-    looks.push({ row, by, begin, end: BigInt(at) })
+    observations.push({ row, by, begin, end: BigInt(at) })
   }
-  return [...looks, ...[...running].map(([row, begin]) => ({ row, by, begin, end: undefined }))]
+  return [...observations, ...[...running].map(([row, begin]) => ({ row, by, begin, end: undefined }))]
 }
 
 /** Returns concurrent observations of the same row. An observation of a killed process lasted until its death. */
-export function overlaps(looks: readonly Look[], deaths: ReadonlyMap<string, bigint> = new Map()): string[] {
-  const byRow = new Map<string, Look[]>()
-  for (const look of looks) byRow.set(look.row, [...(byRow.get(look.row) ?? []), look])
+export function overlaps(
+  observations: readonly Observation[],
+  deaths: ReadonlyMap<string, bigint> = new Map(),
+): string[] {
+  const byRow = new Map<string, Observation[]>()
+  for (const observation of observations)
+    byRow.set(observation.row, [...(byRow.get(observation.row) ?? []), observation])
   return [...byRow].flatMap(([row, ofRow]) => {
     const inOrder = ofRow.toSorted((a, b) => (a.begin < b.begin ? -1 : 1))
-    return inOrder.flatMap((look, i) => {
+    return inOrder.flatMap((observation, i) => {
       const next = inOrder[i + 1]
-      const end = look.end ?? deaths.get(look.by)
-      if (end === undefined) return [`${row}: ${look.by} never ended its look, and nobody killed it`]
-      return next !== undefined && next.begin < end ? [`${row}: by ${look.by} and ${next.by} at once`] : []
+      const end = observation.end ?? deaths.get(observation.by)
+      if (end === undefined)
+        return [`${row}: ${observation.by} never ended its observation, and nobody killed it`]
+      return next !== undefined && next.begin < end
+        ? [`${row}: by ${observation.by} and ${next.by} at once`]
+        : []
     })
   })
 }

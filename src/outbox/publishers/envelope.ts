@@ -1,5 +1,5 @@
 /** How an event is encoded for a target: plain JSON or a CloudEvent, and the headers it travels with. */
-import { PermanentError } from '../../worker/outcome.ts'
+import { PermanentError } from '../../worker/completion/outcome.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'
 import { refuse } from './publishing.ts'
 

@@ -1,9 +1,8 @@
 /** Events to functions in this process, by their type. */
 import type { AnyPayloads, EventPayloads } from '../../messages/schemas.ts'
-import { dead, done, type Outcome, retry } from '../../worker/outcome.ts'
+import { dead, done, type Outcome, retry } from '../../worker/completion/outcome.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { Answer, PublishContext, Publisher } from '../publisher.ts'
-import { dead, type Outcome, retry } from '../../worker/completion/outcome.ts'
 import { answerFor, throwIfAllSaturated, wholeNumber } from './publishing.ts'
 
 type Result = Outcome | void

@@ -2,10 +2,9 @@
 import { Agent, type Dispatcher, request } from 'undici'
 
 import { within } from '../../postgres/deadline.ts'
-import { atATime } from '../../worker/waiting.ts'
+import { atATime, untilAborted } from '../../worker/waiting.ts'
 import { type Outcome, PermanentError } from '../../worker/completion/outcome.ts'
 import { outcomeOf, type WhenRefused } from '../../webhooks/network/answer.ts'
-import { untilAborted } from '../../worker/until-aborted.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { CLOSE_TIMEOUT_MS } from './connection.ts'

@@ -3,9 +3,8 @@
  * `@confluentinc/kafka-javascript`. Connecting it, and closing it, is yours.
  */
 import { within } from '../../postgres/deadline.ts'
-import { type Outcome, retry, SaturatedError } from '../../worker/completion/outcome.ts'
+import { done, type Outcome, PermanentError, retry, SaturatedError } from '../../worker/completion/outcome.ts'
 import { untilAborted } from '../../worker/waiting.ts'
-import { done, type Outcome, PermanentError, retry, SaturatedError } from '../../worker/outcome.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './envelope.ts'

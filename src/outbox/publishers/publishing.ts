@@ -3,8 +3,15 @@ import { inspect } from 'node:util'
 
 import { LeaseholdError } from '../../errors.ts'
 import { within } from '../../postgres/deadline.ts'
-import { dead, done, type Outcome, PermanentError, retry, SaturatedError } from '../../worker/outcome.ts'
-import { untilAborted } from '../../worker/until-aborted.ts'
+import {
+  dead,
+  done,
+  type Outcome,
+  PermanentError,
+  retry,
+  SaturatedError,
+} from '../../worker/completion/outcome.ts'
+import { untilAborted } from '../../worker/waiting.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { Answer } from '../publisher.ts'
 

@@ -1,7 +1,6 @@
 import type { Dispatcher } from 'undici'
 
-import { dead, type Outcome, retry } from '../../worker/completion/outcome.ts'
-import { dead, done, type Outcome, retry } from '../../worker/outcome.ts'
+import { dead, done, type Outcome, retry } from '../../worker/completion/outcome.ts'
 
 /** What a refusal for good (a 4xx that is neither 408 nor 429) makes of an event. */
 export type WhenRefused = 'dead' | 'retry'
