@@ -1,28 +1,29 @@
 // What an operator of webhooks does, from a program. docs/webhooks.md shows what is between the marks; a test compares
 // the two and runs this file.
 import type { Database } from 'leasehold'
-import { cancel, listDeliveries, recover, requeue, showDelivery } from 'leasehold/webhooks'
+import { cancel, listDeliveries, replay, showDelivery } from 'leasehold/webhooks'
 
 export async function bringBack(db: Database, endpoint: string, since: Date, principal: string) {
   // begin
   const { deliveries } = await listDeliveries(db, { status: 'failed', endpoint, error: 'timeout' })
   const reason = 'the receiver is back'
-  const first = await requeue(db, { ids: deliveries.slice(0, 1).map(({ id }) => id), principal, reason })
-  const { matched } = await recover(db, { since, endpoint, dryRun: true })
-  const rest = await recover(db, { since, endpoint, rate: 50, principal, reason })
+  const first = await replay(db, { ids: deliveries.slice(0, 1).map(({ id }) => id), principal, reason })
+  const filter = { failedSince: since, endpoint }
+  const { matched } = await replay(db, { filter, dryRun: true })
+  const rest = await replay(db, { filter, rate: 50, principal, reason })
   // end
   return { first, matched, rest }
 }
 
 export async function giveUp(db: Database, endpoint: string, principal: string) {
   // begin
-  const { cancelled, inFlight } = await cancel(db, {
+  const { changed, counts } = await cancel(db, {
     filter: { endpoint, type: 'order.test' },
     principal,
     reason: 'sent by mistake',
   })
   // end
-  return { cancelled, inFlight }
+  return { changed, counts }
 }
 
 export async function whatHappened(db: Database, id: string) {

@@ -1,7 +1,7 @@
 // Sync from a program: invoices of an account, month by month, from somebody's API into a table. docs/sync.md shows what
 // is between the marks, README.md the first of it; test/sync-examples.test.ts runs it. examples/sync is a whole program
 // to start and to kill.
-import { cancelJob, type Defined, progress, retryFailed } from 'leasehold/sync'
+import { cancel, type Defined, progress, replay } from 'leasehold/sync'
 import type { ClientBase } from 'pg'
 
 // begin
@@ -66,10 +66,10 @@ export async function howFar(db: Database, jobId: string) {
   return { phase, chunks, rows, rowsPerSecond, timeLeftMs, working, failures }
 }
 
-export async function cancelAndRetry(db: Database, jobId: string, principal: string) {
+export async function cancelAndReplay(db: Database, jobId: string, principal: string) {
   // begin
-  const { dropped, inFlight } = await cancelJob(db, { jobId, principal, reason: 'the API is in trouble' })
-  const { failed, dropped: wantedAgain } = await retryFailed(db, { jobId, principal, reason: 'it is well' })
+  const cancelled = await cancel(db, { ids: [jobId], principal, reason: 'the API is in trouble' })
+  const replayed = await replay(db, { ids: [jobId], principal, reason: 'it is well' })
   // end
-  return { dropped, inFlight, failed, wantedAgain }
+  return { cancelled: cancelled.counts, replayed: replayed.counts }
 }

@@ -1,8 +1,8 @@
 import { Events, openDatabase } from 'leasehold'
 import { Client } from 'pg'
 import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest'
-import { askFor, type Billing, billingSync, cancelAndRetry, howFar, startSync } from '../examples/sync.ts'
 import { loadSettings } from '../src/config/load.ts'
+import { askFor, type Billing, billingSync, cancelAndReplay, howFar, startSync } from '../examples/sync.ts'
 import { useDatabase } from './support/database.ts'
 import { marked, projectFile, snippets } from './support/project-files.ts'
 import { emptySync, syncJobs, watchJobs } from './support/sync-rows.ts'
@@ -87,11 +87,9 @@ it('in the sync example a job requested in a transaction completes, with every i
 it('the operator example cancels a job and resumes it', async () => {
   const { invoices } = billingSync(db, someBilling())
   const { jobId } = await invoices.enqueue(db, { matrixId: 'acme' })
-  expect(await cancelAndRetry(db, jobId, 'ada')).toEqual({
-    dropped: 0,
-    inFlight: 0,
-    failed: 0,
-    wantedAgain: 0,
+  expect(await cancelAndReplay(db, jobId, 'ada')).toEqual({
+    cancelled: { droppedChunks: 0, inFlight: 0 },
+    replayed: { conflicting: 0, failedChunks: 0, droppedChunks: 0, unplanned: 1 },
   })
   expect(await howFar(db, jobId)).toMatchObject({ phase: 'waiting' })
 })

@@ -127,8 +127,8 @@ it('the operator example replays failed deliveries and cancels pending ones', as
   })
   const since = new Date(Date.now() - 3_600_000)
   const { first, matched, rest } = await bringBack(db, endpoint.id, since, 'ada')
-  expect([first.requeued, matched, rest.requeued]).toEqual([1, 2, 2])
-  expect(await giveUp(db, endpoint.id, 'ada')).toEqual({ cancelled: 1, inFlight: 0 })
+  expect([first.changed, matched, rest.changed]).toEqual([1, 2, 2])
+  expect(await giveUp(db, endpoint.id, 'ada')).toEqual({ changed: 1, counts: { inFlight: 0 } })
   expect(await deliveries()).toMatchObject([
     { status: 'pending', attempts: 0 },
     { status: 'pending', attempts: 0 },

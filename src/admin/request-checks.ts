@@ -1,4 +1,4 @@
-/** What operators ask for is checked before the database is asked; a mistake names the field, the value and the remedy. */
+/** Checks of what an operator asks for, before the database is asked. An error names the field, the value and the remedy. */
 import { LeaseholdError } from '../errors.ts'
 
 export function invalid(field: string, value: unknown, remedy: string): LeaseholdError {
@@ -8,20 +8,21 @@ export function invalid(field: string, value: unknown, remedy: string): Leasehol
 }
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
-const GREATEST_ID = 9_223_372_036_854_775_807n
+const MAX_ROW_ID = 9_223_372_036_854_775_807n
 
 export function isUuid(id: string): boolean {
   return UUID.test(id)
 }
 
-/** A number that a row can have. */
+/** Whether a row can have this id: a number that fits into a bigint. */
 export function isRowId(id: string): boolean {
-  return /^\d{1,19}$/.test(id) && BigInt(id) <= GREATEST_ID
+  return /^\d{1,19}$/.test(id) && BigInt(id) <= MAX_ROW_ID
 }
 
 export function checkMoments(moments: Readonly<Record<string, Date | undefined>>): void {
   for (const [name, moment] of Object.entries(moments)) {
-    if (moment !== undefined && Number.isNaN(moment.getTime())) throw invalid(name, moment, 'Give a moment.')
+    if (moment !== undefined && Number.isNaN(moment.getTime()))
+      throw invalid(name, moment, 'Give a valid Date.')
   }
 }
 
@@ -31,42 +32,43 @@ export function checkPeriod(from: Date | undefined, to: Date | undefined): void 
   throw invalid('to', to.toISOString(), `It must be later than from, which is ${from.toISOString()}.`)
 }
 
-/** A text with a zero character cannot be in the table, and PostgreSQL would refuse it in its own words. */
+/** PostgreSQL cannot store a text with a zero character and would refuse it with an error of its own. */
 export function checkTexts(texts: Readonly<Record<string, string | undefined>>): void {
   for (const [name, text] of Object.entries(texts)) {
     if (text === '' || text?.includes('\0') === true)
-      throw invalid(name, text, 'Give a text, or leave it out.')
+      throw invalid(name, text, 'Give a text without zero characters, or leave it out.')
   }
 }
 
-/** The most per second that a rate can ask for: moments are told apart by the microsecond. */
-const HIGHEST_RATE = 1_000_000
+/** A timestamp has a resolution of one microsecond, so rows cannot be due more often than this. */
+const MAX_RATE_PER_SECOND = 1_000_000
 
-export function checkRate(rate: number | undefined, what: string): void {
-  if (rate === undefined || (rate > 0 && rate <= HIGHEST_RATE)) return
-  throw invalid('rate', rate, `Give the ${what} per second, above 0 and up to ${HIGHEST_RATE}.`)
+export function checkRate(rate: number | undefined, rows: string): void {
+  if (rate === undefined || (rate > 0 && rate <= MAX_RATE_PER_SECOND)) return
+  throw invalid('rate', rate, `Give the ${rows} per second, above 0 and up to ${MAX_RATE_PER_SECOND}.`)
 }
 
 export function checkLimit(limit: number | undefined): void {
   if (limit === undefined || (Number.isInteger(limit) && limit > 0)) return
-  throw invalid('limit', limit, 'Give a whole number above 0, or none.')
+  throw invalid('limit', limit, 'Give a whole number above 0, or leave it out.')
 }
 
-const LARGEST_PAGE = 1_000
+const MAX_PAGE_SIZE = 1_000
 
-export function checkPage(limit: number): void {
-  if (Number.isInteger(limit) && limit >= 1 && limit <= LARGEST_PAGE) return
-  throw invalid('limit', limit, `Give a whole number from 1 to ${LARGEST_PAGE}.`)
+export function checkPageSize(limit: number): void {
+  if (Number.isInteger(limit) && limit >= 1 && limit <= MAX_PAGE_SIZE) return
+  throw invalid('limit', limit, `Give a whole number from 1 to ${MAX_PAGE_SIZE}.`)
 }
 
 export function checkReason(given: string | undefined): string {
   const reason = given?.trim() ?? ''
-  if (reason === '') throw invalid('reason', given, 'Say why: the audit keeps it.')
+  if (reason === '') throw invalid('reason', given, 'Say why: it is recorded in the audit.')
   return reason
 }
 
 export function checkPrincipal(given: string | undefined, what: string): string {
   const name = given?.trim() ?? ''
-  if (name === '') throw invalid('principal', given, `Say who asks for the ${what}: the audit keeps it.`)
+  if (name === '')
+    throw invalid('principal', given, `Say who asks for the ${what}: it is recorded in the audit.`)
   return name
 }

@@ -135,7 +135,7 @@ it('shows deliveries by state, and the endpoints that receive nothing with the r
       /^https:\/\/shut.example\/ {2}disabled {2}1,000 or more {2}0 {7}disabled for \d+ s: answered 410$/,
     ),
     'https://well.example/  ok        2              4',
-    "To deliver what has failed once more: `leasehold webhooks recover --since … --reason '…'`.",
+    "To deliver what has failed once more: `leasehold webhooks replay --since … --reason '…'`.",
     '',
   ])
   expect(JSON.parse((await status(['--json'])).stdout)).toMatchObject({
@@ -168,10 +168,10 @@ it('shows sync jobs and chunks by state, and the progress of open jobs with the 
     'SYNC                 OPEN  COMPLETED  FAILED  CHUNKS WAITING  CHUNKS LEASED',
     'leasehold.sync_jobs  1     1          1       18              2',
     '',
-    'JOB  SYNC     MATRIX  PHASE    PROGRESS               ROWS   ROWS/S  LEFT  NOTE',
+    'JOB  SYNC     MATRIX  PHASE    PROGRESS               ROWS   ROWS/S  TIME LEFT  DETAILS',
     '1    numbers  m       syncing  █████░░░░░ 50 % of 40  6,000  100     60 s',
-    '2    numbers  o       failed   -                      0      -       -     no plan',
-    "To try what has failed once more: `leasehold sync retry <job> --reason '…'`.",
+    '2    numbers  o       failed   -                      0      -       -          no plan',
+    "To try what has failed once more: `leasehold sync replay <job> --reason '…'`.",
     '',
   ])
   expect(JSON.parse((await status(['--json'])).stdout)).toMatchObject({

@@ -43,9 +43,9 @@ export {
   type EventPage,
   type EventSummary,
 } from './admin/browse.ts'
-export { countByStatus, oldestPending, type StatusCounts } from './admin/browse-counts.ts'
-export type { EventFilter } from './admin/browse-filter.ts'
-export { keysHeldUp, type KeysHeldUp } from './admin/browse-keys.ts'
-export { replay, resumeReplay, type Replayed, type ReplayOptions } from './admin/replay.ts'
+export { countByStatus, oldestPending, type StatusCounts } from './admin/counts.ts'
+export type { EventFilter } from './admin/filter.ts'
+export { keysHeldUp, type KeysHeldUp } from './admin/held-up-keys.ts'
+export { replay, resumeReplay, type ReplayOptions, type ReplayResult } from './admin/replay.ts'
 export { applyRetention, type Retention } from './admin/retention.ts'
 export { unblock, type Unblocked, type UnblockRequest } from './admin/unblock.ts'

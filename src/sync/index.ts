@@ -24,4 +24,23 @@ export type { RunnerOptions } from './runner.ts'
 export { chunkHash } from './plan.ts'
 export { chunkTable, type ChunkRow, jobTable, type JobRow, type SyncTableOptions } from './table.ts'
 export { SYNC_STATES, type SyncState, TRANSITIONS } from './transitions.ts'
-export * from './admin/index.ts'
+export { cancel, resumeCancel, type CancelOptions, type CancelResult } from './admin/cancel.ts'
+export { replay, resumeReplay, type ReplayOptions, type ReplayResult } from './admin/replay.ts'
+export {
+  type JobFilter,
+  type JobPage,
+  type JobPhase,
+  type JobSummary,
+  type ListedJob,
+  listJobs,
+} from './admin/jobs.ts'
+export type { ChunkCounts } from './admin/chunk-counts.ts'
+export { type ChunkPage, type ChunkPageOptions, type ChunkSummary, listChunks } from './admin/chunks.ts'
+export {
+  type JobProgress,
+  progress,
+  progressOfAll,
+  type ProgressOfAll,
+  type ProgressOfAllOptions,
+} from './admin/progress.ts'
+export { applyRetention, type SyncRetention } from './admin/retention.ts'

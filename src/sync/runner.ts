@@ -22,7 +22,6 @@ import {
 import type { WorkerSettings } from '../worker/settings.ts'
 import { untilAborted } from '../worker/waiting.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
-import { type SyncRetention, syncUpkeep } from './admin/upkeep.ts'
 import {
   type ChunkContext,
   type PlanContext,
@@ -42,6 +41,7 @@ import {
   want,
   writeChunks,
 } from './sql.ts'
+import { applyRetention, type SyncRetention } from './admin/retention.ts'
 import { chunkTable, type ChunkRow, jobTable, type JobRow } from './table.ts'
 
 export interface RunnerOptions {
@@ -114,7 +114,7 @@ export function runner(
         : {
             maintenance: {
               everyMs: RETENTION_EVERY_MS,
-              run: async (db, stop) => syncUpkeep(db, { ...retention, schema }, stop),
+              run: async (db, signal) => applyRetention(db, { ...retention, schema, signal }),
             },
           }),
       open: async ({ db }) => run.open(db),

@@ -43,20 +43,21 @@ export { type DeliveryRow, webhookTable, type WebhookTableOptions } from './tabl
 export { DELIVERY_STATUSES, type DeliveryStatus, TRANSITIONS } from './transitions.ts'
 export {
   listDeliveries,
+  showDelivery,
+  type DeliveryAttempt,
+  type DeliveryDetails,
   type DeliveryPage,
-  type DeliveryPageOptions,
   type DeliverySummary,
 } from './admin/browse.ts'
-export { showDelivery, type DeliveryAttempt, type DeliveryDetails } from './admin/show.ts'
 export { countDeliveries, oldestPendingDelivery, type DeliveryCounts } from './admin/counts.ts'
 export { summariseEndpoints, type EndpointSummaries } from './admin/endpoint-summary.ts'
 export type { DeliveryFilter } from './admin/filter.ts'
-export { recover, requeue, type RecoverOptions, type Requeued, type RequeueOptions } from './admin/requeue.ts'
-export { cancel, type Cancelled, type CancelOptions } from './admin/cancel.ts'
-export { webhookUpkeep, type WebhookRetention } from './admin/upkeep.ts'
 export { LOOPBACK, type NetworkPolicyOptions } from './network/policy.ts'
 export type { PostLimits } from './network/post.ts'
 export { newSecret, publicKeyOf } from './signing/secret.ts'
+export { replay, resumeReplay, type ReplayOptions, type ReplayResult } from './admin/replay.ts'
+export { cancel, resumeCancel, type CancelOptions, type CancelResult } from './admin/cancel.ts'
+export { applyRetention, type WebhookRetention } from './admin/retention.ts'
 export {
   isWebhookInvalid,
   rememberIds,

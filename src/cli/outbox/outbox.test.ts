@@ -97,7 +97,7 @@ describe('list', () => {
     const { code, stdout } = await outbox(['list'])
     expect(code).toBe(0)
     expect(stdout.split('\n').map((line) => line.replaceAll(/ {2,}/g, ' | '))).toEqual([
-      'ID | STATUS | TYPE | KEY | FAILED | WRITTEN | NOTE',
+      'ID | STATUS | TYPE | KEY | FAILED | WRITTEN | DETAILS',
       expect.stringMatching(/^4 \| PENDING \| order\.sent \| - \| 0 \| \d+ s ago$/),
       expect.stringMatching(/^3 \| CLAIMED \| order\.paid \| customer 1 \| 0 \| \d+ s ago \| by test$/),
       '2 | PUBLISHED | order.paid | - | 0 | 3 min ago | published 3 min ago',
@@ -156,7 +156,10 @@ describe('list', () => {
   })
 
   it.each([
-    [['--status', 'dead,lost'], /--status is "dead,lost": the states are pending, claimed, published, dead/],
+    [
+      ['--status', 'dead,lost'],
+      /--status is "dead,lost": give one or more of pending, claimed, published, dead/,
+    ],
     [['--limit', '0'], /--limit is "0": give a whole number from 1 to 1000/],
     [['--limit', '2000'], /--limit is "2000"/],
     [['--before', 'x'], /--before is "x": give the id of an event/],

@@ -20,7 +20,7 @@ async function statuses(): Promise<Record<string, number>> {
 
 interface Entry {
   readonly principal: string
-  readonly details: Readonly<Record<string, unknown>> & { readonly replay: string; readonly replayed: number }
+  readonly details: Readonly<Record<string, unknown>> & { readonly change: string; readonly changed: number }
 }
 
 async function audit(): Promise<Entry[]> {
@@ -36,12 +36,12 @@ describe('by id', () => {
     await makeEvents(db, 1)
     const { code, stdout } = await replay(['1', '3', '99', ...REASON])
     expect(code).toBe(1)
-    expect(stdout).toMatch(/^Replayed 1 event\. In the audit it is [0-9a-f-]{36}\.\n/)
-    expect(stdout).toContain('\n3 was not replayed: it is PENDING, and on its way anyhow.\n')
+    expect(stdout).toMatch(/^Replayed 1 event\. The audit has it as [0-9a-f-]{36}\.\n/)
+    expect(stdout).toContain('\n3 was not replayed: it is PENDING, and will be published anyway.\n')
     expect(stdout).toContain('\n99 was not replayed: there is no such event.\n')
     expect(await statuses()).toEqual({ PENDING: 2, DEAD: 1 })
     expect(await audit()).toMatchObject([
-      { principal: 'the account', details: { reason: REASON[1], replayed: 1 } },
+      { principal: 'the account', details: { reason: REASON[1], changed: 1 } },
     ])
   })
 
@@ -52,16 +52,15 @@ describe('by id', () => {
     expect(JSON.parse(stdout)).toEqual({
       dryRun: false,
       matched: 1,
-      replayed: 1,
-      replayedBefore: 0,
-      published: 1,
-      dead: 0,
+      changed: 1,
+      changedBefore: 0,
+      counts: { published: 1, dead: 0 },
       finished: true,
-      replay: expect.stringMatching(/^[0-9a-f-]{36}$/),
+      change: expect.stringMatching(/^[0-9a-f-]{36}$/),
       firstId: '1',
       lastId: '1',
       lastDueAt: expect.stringMatching(/^\d{4}-/),
-      leftOut: [],
+      skipped: [],
     })
     expect(await audit()).toMatchObject([{ principal: 'ada' }])
   })
@@ -105,7 +104,7 @@ describe('by filter', () => {
       ...REASON,
     ])
     expect(code).toBe(0)
-    expect(stdout).toMatch(/^Replayed 10 events\. The last is due in \d+ s, at \d{4}-.*Z\. In the audit/)
+    expect(stdout).toMatch(/^Replayed 10 events\. The last is due in \d+ s, at \d{4}-.*Z\. The audit has it/)
     expect(await statuses()).toEqual({ DEAD: 1_490, PENDING: 10, PUBLISHED: 10 })
   })
 
@@ -120,15 +119,12 @@ it.each([
   [['--status', 'dead', '--yes'], /--reason is missing/],
   [['--status', 'dead', ...REASON], /--yes is missing: .*nobody is at this terminal/],
   [REASON, /say which events/],
-  [['12x', ...REASON], /"12x" is no event/],
+  [['12x', ...REASON], /"12x" is not an id: give the number of one of the events, or an event id/],
   [['--status', 'pending', '--yes', ...REASON], /status is "PENDING"\. Only PUBLISHED and DEAD/],
   [['1', '--rate', '0', ...REASON], /--rate is "0": give the events per second, above 0/],
   [['1', '--limit', '1.5', ...REASON], /--limit is "1\.5"/],
   [['1', '--reason', '  '], /--reason is " {2}"/],
-  [
-    ['1', '--resume', '0190b3a0-0000-7000-8000-000000000001'],
-    /--resume goes on with a replay as it was begun/,
-  ],
+  [['1', '--resume', '0190b3a0-0000-7000-8000-000000000001'], /--resume continues a replay as it was begun/],
 ])('%j is wrongly called', async (args, message) => {
   await makeEvents(db, 1, { status: 'DEAD' })
   const { code, stderr, stdout } = await replay(args)
@@ -154,7 +150,7 @@ describe('a replay that is ended half way', () => {
     await letGoOfKilled()
     expect(await statuses()).toEqual({ PENDING: 5_000, DEAD: 5_000 })
     expect((await audit()).at(-1)?.details).toMatchObject({
-      replayed: 5_000,
+      changed: 5_000,
       lastId: '5000',
       finishedAt: null,
     })
@@ -170,7 +166,7 @@ describe('a replay that is ended half way', () => {
     const again = await replay(args)
     expect(again.stdout).toMatch(/^Replayed 5,000 events\./)
     expect(await statuses()).toEqual({ PENDING: 9_900, PUBLISHED: 100 })
-    const replays = new Map((await audit()).map(({ details }) => [details.replay, details.replayed]))
+    const replays = new Map((await audit()).map(({ details }) => [details.change, details.changed]))
     expect([...replays.values()]).toEqual([5_000, 5_000])
   })
 
@@ -179,15 +175,13 @@ describe('a replay that is ended half way', () => {
     await process.kill('SIGKILL')
     await letGoOfKilled()
     const [first] = await audit()
-    const resumed = await replay(['--resume', first?.details.replay ?? ''])
+    const resumed = await replay(['--resume', first?.details.change ?? ''])
     expect(resumed.code).toBe(0)
-    expect(resumed.stdout).toMatch(
-      /^Replayed 8,000 events more, after 2,000 before\. The last is due in \d+ s/,
-    )
+    expect(resumed.stdout).toMatch(/^Replayed 8,000 events, after 2,000 before\. The last is due in \d+ s/)
     expect(await statuses()).toEqual({ PENDING: 10_000 })
-    expect(new Set((await audit()).map(({ details }) => details.replay)).size).toBe(1)
-    expect((await replay(['--resume', first?.details.replay ?? ''])).stderr).toMatch(/is finished since/)
-    expect((await replay(['--resume', 'x'])).stderr).toMatch(/No replay has the id "x"/)
+    expect(new Set((await audit()).map(({ details }) => details.change)).size).toBe(1)
+    expect((await replay(['--resume', first?.details.change ?? ''])).stderr).toMatch(/was finished at/)
+    expect((await replay(['--resume', 'x'])).stderr).toMatch(/resume is "x"\. No replay has this id/)
   })
 
   it('the database ends its session: what was committed stays, and the error says how to go on', async () => {
@@ -197,7 +191,7 @@ describe('a replay that is ended half way', () => {
     await letGo()
     const { stdout, stderr } = process.output()
     expect(stdout).toBe('')
-    expect(stderr).toContain('1,000 of 10,000 events were replayed, the rest is as it was.')
+    expect(stderr).toContain('1,000 of 10,000 events were replayed; the others are unchanged.')
     expect(stderr).toContain('DATABASE_UNAVAILABLE')
     const [, id = ''] = /outbox replay --resume (\S+)/.exec(stderr) ?? []
     expect((await replay(['--resume', id])).code).toBe(0)
@@ -211,9 +205,9 @@ describe('a replay that is ended half way', () => {
     await letGo()
     expect(await exit).toEqual({ code: 1, signal: null })
     const { stdout } = process.output()
-    expect(stdout).toMatch(/^Stopped\. .*4,000 of 10,000 events were replayed, the rest is as it was\./)
+    expect(stdout).toMatch(/^Stopped\. .*4,000 of 10,000 events were replayed; the others are unchanged\./)
     const [, id = ''] = /outbox replay --resume (\S+)\n$/.exec(stdout) ?? []
-    expect((await replay(['--resume', id])).stdout).toMatch(/^Replayed 6,000 events more, after 4,000 before/)
+    expect((await replay(['--resume', id])).stdout).toMatch(/^Replayed 6,000 events, after 4,000 before/)
     expect(await statuses()).toEqual({ PENDING: 10_000 })
   })
 })

@@ -1,15 +1,22 @@
 import type { Command } from 'commander'
 import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
-import { cancelCommand, retryCommand } from './change.ts'
-import { enqueueCommand } from './enqueue.ts'
-import { JSON_FLAG, STATES } from './flags.ts'
-import { listCommand } from './list.ts'
-import { showCommand } from './show.ts'
+import { addBulkChangeFlags } from '../bulk-change.ts'
+import {
+  addFilterFlags,
+  cancelCommand,
+  enqueueCommand,
+  listCommand,
+  replayCommand,
+  showCommand,
+  STATES,
+} from './jobs.ts'
 import { statusCommand } from './status.ts'
+
+const JSON_FLAG = ['--json', 'one JSON document instead of text, for scripts'] as const
 
 /** `leasehold sync …` */
 export function addSyncCommands(program: Command, define: Define): void {
-  const sync = program.command('sync').description('ask for, watch, cancel and retry sync jobs')
+  const sync = program.command('sync').description('enqueue, watch, cancel and replay sync jobs')
   const add = (
     usage: string,
     description: string,
@@ -17,18 +24,15 @@ export function addSyncCommands(program: Command, define: Define): void {
     addOptions: (command: Command) => void,
   ): void => define(sync, usage, description, DATABASE_SETTINGS, act, addOptions)
 
-  add('status [job]', 'show how far the open jobs, or one job, have come', statusCommand, (command) =>
+  add('status [job]', 'show how far the open jobs, or one job, are', statusCommand, (command) =>
     command
-      .option('--watch', 'keep it live until Ctrl-C, or until the one job has ended')
+      .option('--watch', 'update it until Ctrl-C, or until the one job has ended')
       .option('--every <time>', 'how often, with --watch (default: 1s at a terminal, 10s elsewhere)')
       .option('--json', 'one JSON document instead of text; with --watch one a line')
       .addHelpText('after', STATUS_HELP),
   )
   add('list', 'show jobs, newest first', listCommand, (command) =>
-    command
-      .option('--definition <name>', 'only jobs of this definition')
-      .option('--matrix <id>', 'only jobs of this matrix')
-      .option('--state <names>', `only these states, separated by commas: ${STATES}`)
+    addFilterFlags(command, STATES)
       .option('--limit <n>', 'at most so many (default: 50)')
       .option('--before <id>', 'only jobs with smaller ids: the next page')
       .option(...JSON_FLAG),
@@ -37,32 +41,35 @@ export function addSyncCommands(program: Command, define: Define): void {
     command
       .option('--state <names>', `only chunks in these states, separated by commas: ${STATES}`)
       .option('--limit <n>', 'at most so many chunks (default: 50)')
-      .option('--after <hash>', 'only chunks behind this one: the next page')
+      .option('--after <hash>', 'only chunks after this one: the next page')
       .option(...JSON_FLAG),
   )
-  add('enqueue <definition> <matrix>', 'ask for a job', enqueueCommand, (command) =>
+  add('enqueue <definition> <matrix>', 'enqueue a job', enqueueCommand, (command) =>
     command
-      .option('--params <json>', 'what the plan is told besides')
-      .option('--priority <n>', 'higher ones come first (default: 0)')
-      .option('--force', 'sync chunks again that were synced before')
-      .option(
-        '--fresh-for <time>',
-        'sync chunks again that were synced longer ago than this: 90s, 15m, 2h, 7d',
-      )
-      .option('--parallel', 'also beside another open job of the same matrix')
+      .option('--params <json>', 'parameters of the plan')
+      .option('--priority <n>', 'jobs with a higher priority come first (default: 0)')
+      .option('--force', 'sync all chunks, even those that were synced before')
+      .option('--fresh-for <time>', 'sync chunks that were synced longer ago than this: 90s, 15m, 2h, 7d')
+      .option('--parallel', 'even if another job of the same matrix is open')
       .option(...JSON_FLAG),
   )
-  add('cancel <job>', 'give up an open job; what it has synced stays', cancelCommand, (command) =>
-    addChangeFlags(command).addHelpText('after', CANCEL_HELP),
+  add(
+    'cancel [jobs...]',
+    'fail open jobs, by id or by filter; what they have synced stays',
+    cancelCommand,
+    (command) =>
+      addBulkChangeFlags(
+        addFilterFlags(command, 'available, running, expired (default: all of them)'),
+        'cancel',
+        'jobs',
+      ).addHelpText('after', CANCEL_HELP),
   )
-  add('retry <job>', 'open a failed job again, for its failed chunks only', retryCommand, addChangeFlags)
-}
-
-function addChangeFlags(command: Command): Command {
-  return command
-    .option('--reason <text>', 'why, for the audit; required')
-    .option('--principal <name>', 'who does it, for the audit (default: the account that runs this)')
-    .option(...JSON_FLAG)
+  add('replay [jobs...]', 'open failed jobs once more, by id or by filter', replayCommand, (command) =>
+    addBulkChangeFlags(addFilterFlags(command, 'failed (the default)'), 'replay', 'jobs').addHelpText(
+      'after',
+      REPLAY_HELP,
+    ),
+  )
 }
 
 const STATUS_HELP = `
@@ -72,7 +79,15 @@ Watching one job ends with it: the exit code is 0 when it is completed, and 1 wh
   leasehold sync status 4711 --watch`
 
 const CANCEL_HELP = `
-Chunks in flight are finished; the others are dropped, unless another job wants them. A retry takes
-the job up again where it was.
+Chunks in flight are finished; the others are dropped, unless another job wants them. A replay opens
+the job once more.
 
-  leasehold sync cancel 4711 --reason 'the wrong matrix'`
+  leasehold sync cancel 4711 --reason 'the wrong matrix'
+  leasehold sync cancel --definition invoices --dry-run`
+
+const REPLAY_HELP = `
+Only chunks that have failed or were dropped are synced. A job that had not been planned whole is
+planned once more. A job is not replayed while another job of its matrix is open.
+
+  leasehold sync replay 4711 --reason 'the source is back'
+  leasehold sync replay --since 2h --error 'HTTP 503' --rate 1 --reason 'the source is back'`

@@ -2,8 +2,7 @@ import { describe, expect, it } from 'vitest'
 import type { ChunkSummary } from '../../sync/admin/chunks.ts'
 import type { JobProgress } from '../../sync/admin/progress.ts'
 import { bar, fitted, jobsText, jobText, percent, rate } from './progress-text.ts'
-import { asText } from './status.ts'
-import { redrawing } from './watch.ts'
+import { asText, redrawing } from './status.ts'
 
 const NOW = new Date('2026-03-01T12:00:00Z')
 
@@ -82,7 +81,7 @@ const FAILED = {
 describe('one job', () => {
   it('a bar, the counts, the rows, the pace and the time left', () => {
     expect(jobText(JOB, NOW)).toBe(`Job 7: ins-tempo, POP105A
-syncing, asked for 10 min ago
+syncing, enqueued 10 min ago
 ███████████████░░░░░░░░░░░░░░░ 52 % 1,040 of 2,000 chunks
 940 synced · 100 skipped, fresh enough · 4 running · 950 waiting (2 after a failed attempt) · 6 failed
 1,234,567 rows · 1,250 rows/s · 68 chunks/min · about 14 min left`)
@@ -112,22 +111,22 @@ syncing, asked for 10 min ago
     [
       'waiting',
       { phase: 'waiting', attempts: 2, errorMessage: 'HTTP 503', nextLookAt: ago(-20_000), chunks: NONE },
-      'waiting to be planned, asked for 10 min ago; planning failed 2 times: HTTP 503, next try in 20 s',
+      'waiting to be planned, enqueued 10 min ago; planning failed 2 times: HTTP 503, next try in 20 s',
     ],
     [
       'planning',
       { phase: 'planning', lockedBy: 'host-1', chunks: NONE },
-      'being planned by host-1, asked for 10 min ago',
+      'being planned by host-1, enqueued 10 min ago',
     ],
     [
       'completed',
       { phase: 'completed', completedAt: ago(300_000), chunks: NONE },
-      'completed 5 min ago, 5 min after it was asked for',
+      'completed 5 min ago, 5 min after it was enqueued',
     ],
     [
       'failed',
       { phase: 'failed', failedAt: ago(300_000), errorMessage: 'cancelled by ada: no', chunks: NONE },
-      'failed 5 min ago, 5 min after it was asked for: cancelled by ada: no',
+      'failed 5 min ago, 5 min after it was enqueued: cancelled by ada: no',
     ],
   ])('that is %s', (_, more, line) => {
     expect(jobText({ ...JOB, ...more }, NOW)).toBe(`Job 7: ins-tempo, POP105A\n${line}`)
@@ -143,7 +142,7 @@ syncing, asked for 10 min ago
 
   it('one that failed says how to go on', () => {
     const text = jobText({ ...JOB, phase: 'failed', failedAt: NOW, failures: [FAILED] }, NOW)
-    expect(text).toContain("To try what failed once more: `leasehold sync retry 7 --reason '…'`.")
+    expect(text).toContain("To sync what failed once more: `leasehold sync replay 7 --reason '…'`.")
   })
 })
 
@@ -159,8 +158,8 @@ describe('several jobs', () => {
     } as const
     const unknown = { rowsPerSecond: undefined, timeLeftMs: undefined }
     expect(jobsText({ jobs: [JOB, { ...failed, ...unknown }], more: true })).toBe(
-      `JOB  SYNC       MATRIX   PHASE    PROGRESS                  ROWS       ROWS/S  LEFT    NOTE
-7    ins-tempo  POP105A  syncing  █████░░░░░ 52 % of 2,000  1,234,567  1,250   14 min  6 chunks failed, 2 tried again
+      `JOB  SYNC       MATRIX   PHASE    PROGRESS                  ROWS       ROWS/S  TIME LEFT  DETAILS
+7    ins-tempo  POP105A  syncing  █████░░░░░ 52 % of 2,000  1,234,567  1,250   14 min     6 chunks failed, 2 waiting for a retry
 6    ins-tempo  POP105A  failed   -                         0          -       -       no plan
 More jobs are open: \`leasehold sync list\`.`,
     )
@@ -174,7 +173,7 @@ More jobs are open: \`leasehold sync list\`.`,
 })
 
 it('says so when nobody works on what is open', () => {
-  const nobody = 'Nobody works on it: no runner is alive.'
+  const nobody = 'No runner is alive, so nothing is synced.'
   expect(asText({ job: JOB, runners: 0 }, NOW)).toContain(nobody)
   expect(asText({ job: JOB, runners: 1 }, NOW)).not.toContain(nobody)
   expect(asText({ job: { ...JOB, phase: 'completed' }, runners: 0 }, NOW)).not.toContain(nobody)

@@ -1,7 +1,7 @@
 /** Progress, as a person reads it. */
 import type { ChunkSummary } from '../../sync/admin/chunks.ts'
-import type { ChunkCounts } from '../../sync/admin/counts.ts'
-import type { JobPhase, JobSummary } from '../../sync/admin/job.ts'
+import type { ChunkCounts } from '../../sync/admin/chunk-counts.ts'
+import type { JobPhase, JobSummary } from '../../sync/admin/jobs.ts'
 import type { JobProgress, ProgressOfAll } from '../../sync/admin/progress.ts'
 import { columns, counted, duration, grouped, printable, relative } from '../output.ts'
 
@@ -21,7 +21,7 @@ export function percent({ total, done, skipped }: ChunkCounts): string {
 
 export interface TextOptions {
   readonly width?: number | undefined
-  /** No more chunks of a kind than this: what is redrawn has to fit onto the screen. */
+  /** How many chunks of a kind are shown at most: what is redrawn has to fit onto the screen. */
   readonly most?: number | undefined
 }
 
@@ -31,7 +31,7 @@ export function jobText(job: JobProgress, now: Date, options: TextOptions = {}):
   const { id, definition, matrixId, chunks } = job
   const parts = [
     `Job ${id}: ${definition}, ${matrixId}`,
-    standing(job, now),
+    phaseText(job, now),
     ...(chunks.total === 0 ? [] : [`${bar(chunks)}  ${percent(chunks)}  ${doneOf(job)}`, kinds(chunks)]),
     ...(chunks.total === 0 ? [] : [paceText(job)]),
   ]
@@ -42,13 +42,13 @@ export function jobText(job: JobProgress, now: Date, options: TextOptions = {}):
   ].join('\n\n')
 }
 
-/** Where it stands, and why it does not go on if it does not. */
-function standing(job: JobProgress, now: Date): string {
+/** How far the job is, and why it does not proceed if it does not. */
+function phaseText(job: JobProgress, now: Date): string {
   const { phase, attempts, errorMessage, nextLookAt, lockedBy, createdAt, completedAt, failedAt } = job
-  const since = `asked for ${relative(createdAt, now)}`
-  const again = nextLookAt > now ? `, next try ${relative(nextLookAt, now)}` : ''
+  const since = `enqueued ${relative(createdAt, now)}`
+  const nextTry = nextLookAt > now ? `, next try ${relative(nextLookAt, now)}` : ''
   const problem =
-    attempts > 0 ? `; planning failed ${counted(attempts, 'time')}${because(errorMessage)}${again}` : ''
+    attempts > 0 ? `; planning failed ${counted(attempts, 'time')}${because(errorMessage)}${nextTry}` : ''
   const texts: Readonly<Record<JobPhase, () => string>> = {
     waiting: () => `waiting to be planned, ${since}${problem}`,
     planning: () => `being planned by ${lockedBy ?? 'a runner'}, ${since}`,
@@ -61,7 +61,7 @@ function standing(job: JobProgress, now: Date): string {
 
 function ended(at: Date | null, createdAt: Date, now: Date): string {
   if (at === null) return ''
-  return `${relative(at, now)}, ${duration(at.getTime() - createdAt.getTime())} after it was asked for`
+  return `${relative(at, now)}, ${duration(at.getTime() - createdAt.getTime())} after it was enqueued`
 }
 
 function because(errorMessage: string | null): string {
@@ -132,7 +132,7 @@ function failuresText(job: JobProgress, now: Date, { width, most }: TextOptions)
   const table = columns([['FAILED CHUNK', 'ATTEMPTS', 'GIVEN UP', 'WHY'], ...lines], width)
   const rest = andMore(table, chunks.failed - shown.length, `leasehold sync show ${id} --state failed`)
   if (phase !== 'failed') return rest
-  return `${rest}\nTo try what failed once more: \`leasehold sync retry ${id} --reason '…'\`.`
+  return `${rest}\nTo sync what failed once more: \`leasehold sync replay ${id} --reason '…'\`.`
 }
 
 function andMore(table: string, count: number, command?: string): string {
@@ -140,7 +140,7 @@ function andMore(table: string, count: number, command?: string): string {
   return `${table}\nand ${grouped(count)} more${command === undefined ? '' : `: \`${command}\``}`
 }
 
-/** What is asked for says more than a hash. */
+/** The query says more than the hash. */
 export function chunkName({ query, hash }: Pick<ChunkSummary, 'query' | 'hash'>): string {
   const text = typeof query === 'string' ? query : JSON.stringify(query)
   return text === '' ? hash.slice(0, 12) : text
@@ -153,42 +153,42 @@ export function jobsText({ jobs, more }: ProgressOfAll, width?: number): string 
     job.definition,
     job.matrixId,
     job.phase,
-    shortly(job.chunks, width),
+    shortProgress(job.chunks, width),
     grouped(job.rows),
     job.rowsPerSecond === undefined ? '-' : rate(job.rowsPerSecond),
     job.timeLeftMs === undefined ? '-' : duration(job.timeLeftMs),
-    note(job),
+    jobDetails(job),
   ])
   const table = columns(
-    [['JOB', 'SYNC', 'MATRIX', 'PHASE', 'PROGRESS', 'ROWS', 'ROWS/S', 'LEFT', 'NOTE'], ...lines],
+    [['JOB', 'SYNC', 'MATRIX', 'PHASE', 'PROGRESS', 'ROWS', 'ROWS/S', 'TIME LEFT', 'DETAILS'], ...lines],
     width,
   )
   return more ? `${table}\nMore jobs are open: \`leasehold sync list\`.` : table
 }
 
-/** Where lines are shorter, the numbers alone have to do. */
-const ROOM_FOR_BARS = 110
+/** On a narrower terminal only the numbers are shown. */
+const MIN_WIDTH_FOR_BARS = 110
 
 /** `███░░░░░░░ 31 % of 2,000` */
-export function shortly(chunks: ChunkCounts, width = Infinity): string {
+export function shortProgress(chunks: ChunkCounts, width = Infinity): string {
   if (chunks.total === 0) return '-'
-  const drawn = width < ROOM_FOR_BARS ? '' : `${bar(chunks, SMALL_BAR)} `
+  const drawn = width < MIN_WIDTH_FOR_BARS ? '' : `${bar(chunks, SMALL_BAR)} `
   return `${drawn}${percent(chunks)} of ${grouped(chunks.total)}`
 }
 
-/** The one thing that matters about it. */
-export function note(job: JobSummary & { readonly chunks: ChunkCounts }): string {
+/** What matters most about a job. */
+export function jobDetails(job: JobSummary & { readonly chunks: ChunkCounts }): string {
   const { phase, chunks, attempts, errorMessage } = job
   if (phase === 'failed') return errorMessage ?? ''
   if (phase === 'waiting' && attempts > 0)
     return `planning failed ${counted(attempts, 'time')}${because(errorMessage)}`
   return [
     ...(chunks.failed > 0 ? [`${counted(chunks.failed, 'chunk')} failed`] : []),
-    ...(chunks.retrying > 0 ? [`${grouped(chunks.retrying)} tried again`] : []),
+    ...(chunks.retrying > 0 ? [`${grouped(chunks.retrying)} waiting for a retry`] : []),
   ].join(', ')
 }
 
-/** Every line within the width: one that wraps would be two. */
+/** Cuts every line to the width, because a line that wraps would be redrawn wrongly. */
 export function fitted(text: string, width: number | undefined): string {
   return text
     .split('\n')
@@ -198,4 +198,10 @@ export function fitted(text: string, width: number | undefined): string {
 
 function cutTo(text: string, width = Infinity): string {
   return text.length <= width ? text : `${text.slice(0, width - 1)}…`
+}
+
+/** What is unknown is null, so that every name is always there. */
+export function jobJson(job: JobProgress): object {
+  const { rowsPerSecond = null, chunksPerMinute = null, timeLeftMs = null } = job
+  return { ...job, rowsPerSecond, chunksPerMinute, timeLeftMs }
 }

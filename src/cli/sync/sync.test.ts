@@ -62,12 +62,12 @@ describe('status', () => {
     await makeChunks(db, jobId, 30, { state: 'done', rows: 20, agoMs: 20_000 })
     await makeChunks(db, jobId, 30, { from: 31 })
     expect((await sync(['status', jobId])).stdout).toBe(`Job 1: numbers, m
-syncing, asked for 10 min ago
+syncing, enqueued 10 min ago
 ███████████████░░░░░░░░░░░░░░░ 50 % 30 of 60 chunks
 30 synced · 30 waiting
 600 rows · 10 rows/s · 30 chunks/min · about 60 s left
 
-Nobody works on it: no runner is alive. Start one with \`leasehold work\`.
+No runner is alive, so nothing is synced. Start one with \`leasehold work\`.
 `)
     expect((await sync(['status'])).stdout).toMatch(
       /^1 +numbers +m +syncing +█{5}░{5} 50 % of 60 +600 +10 +60 s$/m,
@@ -140,7 +140,7 @@ describe('list', () => {
     const { code, stdout } = await sync(['list'])
     expect(code).toBe(0)
     expect(stdout.split('\n').map((line) => line.replaceAll(/ {2,}/g, ' | '))).toEqual([
-      'ID | STATE | SYNC | MATRIX | PRIORITY | CHUNKS | ASKED FOR | NOTE',
+      'ID | STATE | SYNC | MATRIX | PRIORITY | CHUNKS | ENQUEUED | DETAILS',
       expect.stringMatching(/^3 \| FAILED \| numbers \| c \| 3 \| - \| \d+ s ago \| no plan$/),
       '2 | COMPLETED | numbers | b | 0 | - | 10 min ago | completed 5 min ago',
       '1 | AVAILABLE | numbers | a | 0 | █████░░░░░ 50 % of 4 | 2 h ago | 2 chunks failed',
@@ -159,7 +159,10 @@ describe('list', () => {
   })
 
   it.each([
-    [['--state', 'lost'], /--state is "lost": the states are available, running, expired, completed, failed/],
+    [
+      ['--state', 'lost'],
+      /--state is "lost": give one or more of available, running, expired, completed, failed/,
+    ],
     [['--before', 'x'], /--before is "x"/],
     [['--limit', '0'], /--limit is "0"/],
   ])('%j is wrongly called', async (args, message) => {
@@ -193,7 +196,7 @@ describe('show', () => {
         .slice(-6)
         .map((line) => line.replaceAll(/ {2,}/g, ' | ')),
     ).toEqual([
-      'CHUNK | STATE | QUERY | FAILED | ROWS | NOTE',
+      'CHUNK | STATE | QUERY | FAILED | ROWS | DETAILS',
       'c1 | COMPLETED | {"n":1} | 0 | 1,234 | synced 3 min ago',
       'c2 | RUNNING | {"n":2} | 0 | - | by host-2',
       'c3 | FAILED | {"n":3} | 5 | - | given up 5 min ago: HTTP 500',
@@ -215,46 +218,90 @@ describe('show', () => {
   })
 })
 
-describe('cancel and retry', () => {
-  it('give up an open job, and take it up again, with who and why in the audit', async () => {
+describe('cancel and replay', () => {
+  it('fail an open job, and open it once more, with who and why in the audit', async () => {
     await makeJob(db)
     await makeChunks(db, '1', 2)
     await makeChunks(db, '1', 1, { state: 'running', from: 3 })
     await makeChunks(db, '1', 1, { state: 'failed', from: 4 })
     const cancelled = await sync(['cancel', '1', ...WHY])
     expect(cancelled).toMatchObject({ code: 0, stderr: '' })
-    expect(cancelled.stdout).toBe(
-      'Job 1 is cancelled. 3 chunks dropped, of which 1 is in flight and will be finished.\n',
+    expect(cancelled.stdout).toMatch(
+      /^Cancelled 1 job\. The audit has it as \S+\.\n3 chunks dropped, of which 1 is in flight and will be finished\.\n$/,
     )
     expect(await jobStates(db)).toMatchObject([{ state: 'FAILED', error: 'cancelled by ada: it is back' }])
-    const again = await sync(['cancel', '1', ...WHY])
-    expect(again).toMatchObject({
+    expect(await sync(['cancel', '1', '9', ...WHY])).toMatchObject({
       code: 1,
-      stderr: expect.stringMatching(/JOB_CONFLICT: .*has failed already/),
+      stdout:
+        'No job was cancelled: none matches.\n' +
+        '1 was not cancelled: it has failed already: cancelled by ada: it is back.\n' +
+        '9 was not cancelled: there is no such job.\n',
     })
-    const retried = await sync(['retry', '1', ...WHY])
-    expect(retried.stdout).toBe(
-      'Job 1 is open again: 1 failed chunk tried again, 3 chunks that were dropped wanted again.\n',
+    const replayed = await sync(['replay', '1', ...WHY])
+    expect(replayed.code).toBe(0)
+    expect(replayed.stdout).toMatch(
+      /^Replayed 1 job\. The audit has it as \S+\.\n1 failed chunk and 3 dropped chunks will be synced\.\n$/,
     )
     expect((await chunkStates(db)).every(({ wanted, state }) => wanted && state !== 'FAILED')).toBe(true)
     expect(
       (await auditEntries(db)).map(({ principal, action, target }) => [principal, action, target]),
     ).toEqual([
       ['ada', 'sync.cancel', '1'],
-      ['ada', 'sync.retry', '1'],
+      ['ada', 'sync.replay', '1'],
     ])
   })
 
-  it('as JSON', async () => {
+  it('--json is one document with the same names in every application', async () => {
     await makeJob(db, { planned: false })
-    expect(await json(['cancel', '1', ...WHY])).toEqual({ jobId: '1', dropped: 0, inFlight: 0 })
-    expect(await json(['retry', '1', ...WHY])).toEqual({ jobId: '1', failed: 0, dropped: 0, planned: true })
+    expect(await json(['cancel', '1', ...WHY])).toEqual({
+      change: expect.any(String),
+      dryRun: false,
+      matched: 1,
+      changed: 1,
+      changedBefore: 0,
+      counts: { droppedChunks: 0, inFlight: 0 },
+      firstId: '1',
+      lastId: '1',
+      lastDueAt: null,
+      finished: true,
+      skipped: [],
+    })
+    expect(await json(['replay', '1', ...WHY])).toMatchObject({
+      changed: 1,
+      counts: { failedChunks: 0, droppedChunks: 0, unplanned: 1, conflicting: 0 },
+    })
+  })
+
+  it('by filter they ask, with the number; a dry run counts, and a resumed one is refused when it is finished', async () => {
+    for (const matrix of ['a', 'b', 'c']) await makeJob(db, { matrix, state: 'failed', error: 'HTTP 503' })
+    await makeJob(db, { matrix: 'a', state: 'failed', error: 'HTTP 503' })
+    const chosen = ['--error', 'http 503', '--since', '1h']
+    expect((await sync(['replay', ...chosen, '--dry-run'])).stdout).toBe(
+      'Would replay 3 jobs. Nothing was changed.\n' +
+        '1 more matches, but another job of the same matrix is open or is replayed.\n',
+    )
+    const no = await sync(['replay', ...chosen, ...WHY], { answer: 'n' })
+    expect(no).toMatchObject({ code: 1, stdout: '', asked: ['Replay 3 jobs? [y/N] '] })
+    const yes = await sync(['replay', ...chosen, '--rate', '0.1', '--yes', ...WHY])
+    expect(yes.stdout).toMatch(
+      /^Replayed 3 jobs\. The last is due in (19|20) s, at \S+Z\. The audit has it as/,
+    )
+    const [, id = ''] = /The audit has it as ([0-9a-f-]{36})/.exec(yes.stdout) ?? []
+    expect((await sync(['replay', '--resume', id])).stderr).toMatch(/This replay was finished at/)
+    expect((await sync(['cancel', '--resume', id])).stderr).toMatch(/No cancel has this id/)
+    expect((await sync(['cancel', '--definition', 'numbers', '--yes', ...WHY])).stdout).toMatch(
+      /^Cancelled 3 jobs\./,
+    )
   })
 
   it.each([
     [['cancel', '1'], /--reason is missing/],
-    [['cancel', 'x', ...WHY], /<job> is "x"/],
-    [['retry', '1'], /--reason is missing/],
+    [['cancel', 'x', ...WHY], /"x" is not an id: give the number of one of the jobs/],
+    [['cancel', ...WHY], /say which jobs: by their ids, or with --definition/],
+    [['cancel', '--definition', 'numbers', ...WHY], /--yes is missing/],
+    [['cancel', '--state', 'failed', '--yes', ...WHY], /states is "FAILED".*Only open jobs/],
+    [['replay', '1'], /--reason is missing/],
+    [['replay', '1', '--rate', '0', ...WHY], /--rate is "0": give the jobs per second/],
   ])('%j is wrongly called, and changes nothing', async (args, message) => {
     await makeJob(db)
     const { code, stderr } = await sync(args)

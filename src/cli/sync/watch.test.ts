@@ -32,7 +32,7 @@ describe('--watch where stdout is no terminal', () => {
       expect(await process.kill(signal)).toEqual({ code: 0, signal: null })
       const { stdout, stderr } = process.output()
       expect(stdout).not.toContain('\u001b')
-      expect(stdout).toMatch(/is alive\. Start one with `leasehold work`\.\n\nJob 1: numbers, m\n/)
+      expect(stdout).toMatch(/nothing is synced\. Start one with `leasehold work`\.\n\nJob 1: numbers, m\n/)
       expect(stderr).toBe('')
     },
   )
@@ -57,7 +57,7 @@ describe('--watch where stdout is no terminal', () => {
     const { stdout } = process.output()
     expect(stdout).toMatch(/^WORKER +CHUNK +ATTEMPT +LEASE ENDS\n\S+ +2 +1 +in \d+ s$/m)
     expect(stdout).toMatch(/100 % 3 of 3 chunks\n3 synced\n6 rows\n\n$/)
-    expect(stdout).not.toContain('Nobody works')
+    expect(stdout).not.toContain('No runner is alive')
   })
 
   it('ends with 1 when the job it follows has failed', async () => {

@@ -18,46 +18,46 @@ async function statuses(): Promise<string[]> {
   return (await deliveryStates(db)).map((row) => row.delivery_status)
 }
 
-describe('requeue', () => {
+describe('replay', () => {
   it('brings back one by its id, and says who and why in the audit', async () => {
     await makeDeliveries(db, endpoint, 2, FAILED)
-    const { code, stdout } = await webhooks(['requeue', '1', ...WHY])
+    const { code, stdout } = await webhooks(['replay', '1', ...WHY])
     expect(code).toBe(0)
-    expect(stdout).toMatch(/^Requeued 1 delivery\. In the audit it is [0-9a-f-]{36}\.\n$/)
+    expect(stdout).toMatch(/^Replayed 1 delivery\. The audit has it as [0-9a-f-]{36}\.\n$/)
     expect(await statuses()).toEqual(['pending', 'failed'])
     expect(await auditEntries(db)).toMatchObject([
-      { principal: 'ada', action: 'webhooks.requeue', target: '1', details: { reason: 'it is back' } },
+      { principal: 'ada', action: 'webhooks.replay', target: '1', details: { reason: 'it is back' } },
     ])
   })
 
-  it('says of each that was named and not requeued why, with exit code 1', async () => {
+  it('says of each that was named and not replayed why, with exit code 1', async () => {
     await makeDeliveries(db, endpoint, 1)
     await makeDeliveries(db, endpoint, 1, { status: 'delivered' })
     const deleted = await makeEndpoint(db)
     await makeDeliveries(db, deleted, 1, FAILED)
     await db.query({ text: 'delete from leasehold.webhook_endpoints where id = $1', values: [deleted] })
     await makeDeliveries(db, endpoint, 1, FAILED)
-    const { code, stdout } = await webhooks(['requeue', '1', '2', '3', '4', '5', ...WHY])
+    const { code, stdout } = await webhooks(['replay', '1', '2', '3', '4', '5', ...WHY])
     expect(code).toBe(1)
     expect(stdout.split('\n').slice(1)).toEqual([
-      '1 delivery stays as it is: its endpoint was deleted.',
-      '1 was not requeued: it is pending, and on its way anyhow.',
-      '2 was not requeued: it was delivered; --status delivered sends it once more.',
-      '3 was not requeued: its endpoint was deleted.',
-      '5 was not requeued: there is no such delivery.',
+      '1 delivery cannot be replayed, because the endpoint was deleted.',
+      '1 was not replayed: it is pending, and will be attempted anyway.',
+      '2 was not replayed: it was delivered; name the status delivered to send it once more.',
+      '3 was not replayed: its endpoint was deleted.',
+      '5 was not replayed: there is no such delivery.',
       '',
     ])
     expect(await statuses()).toEqual(['pending', 'delivered', 'failed', 'pending'])
-    expect((await webhooks(['requeue', '2', '--status', 'delivered', ...WHY])).code).toBe(0)
+    expect((await webhooks(['replay', '2', '--status', 'delivered', ...WHY])).code).toBe(0)
     expect(await statuses()).toEqual(['pending', 'pending', 'failed', 'pending'])
   })
 
   it('by filter it asks the person at the terminal, with the number; only yes means yes', async () => {
     await makeDeliveries(db, endpoint, 3, FAILED)
-    const args = ['requeue', '--status', 'failed', ...WHY]
+    const args = ['replay', '--status', 'failed', ...WHY]
     const no = await webhooks(args, { answer: 'perhaps' })
     expect(no).toMatchObject({ code: 1, stdout: '', stderr: 'Nothing was changed.\n' })
-    expect(no.asked).toEqual(['Requeue 3 deliveries? [y/N] '])
+    expect(no.asked).toEqual(['Replay 3 deliveries? [y/N] '])
     expect(await statuses()).toEqual(['failed', 'failed', 'failed'])
     expect(await webhooks(args, { answer: 'yes' })).toMatchObject({ code: 0 })
     expect(await statuses()).toEqual(['pending', 'pending', 'pending'])
@@ -65,19 +65,21 @@ describe('requeue', () => {
 
   it('a dry run counts, needs no reason, and changes nothing', async () => {
     await makeDeliveries(db, endpoint, 3, FAILED)
-    expect((await webhooks(['requeue', '--status', 'failed', '--dry-run'])).stdout).toBe(
-      'Would requeue 3 deliveries. Nothing was changed.\n',
+    expect((await webhooks(['replay', '--status', 'failed', '--dry-run'])).stdout).toBe(
+      'Would replay 3 deliveries. Nothing was changed.\n',
     )
-    expect(await json(['requeue', '--status', 'failed', '--dry-run'])).toEqual({
+    expect(await json(['replay', '--status', 'failed', '--dry-run'])).toEqual({
       dryRun: true,
       matched: 3,
-      requeued: 0,
-      endpointGone: 0,
-      endpointDisabled: 0,
+      changed: 0,
+      changedBefore: 0,
+      counts: { endpointDeleted: 0, endpointDisabled: 0 },
       finished: true,
-      requeue: null,
+      change: null,
+      firstId: null,
+      lastId: null,
       lastDueAt: null,
-      leftOut: [],
+      skipped: [],
     })
     expect(await statuses()).toEqual(['failed', 'failed', 'failed'])
     expect(await auditEntries(db)).toEqual([])
@@ -86,61 +88,60 @@ describe('requeue', () => {
   it('--rate and --limit are kept; what waits for a disabled endpoint is told', async () => {
     const disabled = await makeEndpoint(db, { disabledReason: 'answered 410' })
     await makeDeliveries(db, disabled, 100, FAILED)
-    const args = ['requeue', '--status', 'failed', '--rate', '2', '--limit', '50', '--yes', ...WHY]
+    const args = ['replay', '--status', 'failed', '--rate', '2', '--limit', '50', '--yes', ...WHY]
     const { code, stdout } = await webhooks(args)
     expect(code).toBe(0)
-    expect(stdout).toMatch(/^Requeued 50 deliveries\. The last is due in 2\d s, at \d{4}-/)
+    expect(stdout).toMatch(/^Replayed 50 deliveries\. The last is due in 2\d s, at \d{4}-/)
     expect(stdout).toContain('go to a disabled endpoint, and wait until it is enabled.\n')
   })
 
   it.each([
     [
       [],
-      /say which deliveries: by their ids, or with --endpoint.*`--status failed` means all that has failed/,
+      /say which deliveries: by their ids, or with --endpoint.*`--status failed` means all failed deliveries/,
     ],
-    [['x', ...WHY], /"x" is no delivery/],
+    [['x', ...WHY], /"x" is not an id: give the number of one of the deliveries/],
     [['1'], /--reason is missing/],
     [['--status', 'failed', ...WHY], /--yes is missing/],
     [['--status', 'pending', '--yes', ...WHY], /status is "pending"/],
     [['1', '--rate', '0', ...WHY], /--rate is "0": give the deliveries per second/],
-    [['1', '--event', '0190b3a0-0000-7000-8000-000000000001', ...WHY], /--event and ids do not go together/],
+    [['1', '--event', '0190b3a0-0000-7000-8000-000000000001', ...WHY], /--event and ids exclude each other/],
   ])('%j is wrongly called, and changes nothing', async (args, message) => {
     await makeDeliveries(db, endpoint, 1, FAILED)
-    const { code, stderr, stdout } = await webhooks(['requeue', ...args])
+    const { code, stderr, stdout } = await webhooks(['replay', ...args])
     expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
     expect(stderr).toMatch(message)
     expect(await statuses()).toEqual(['failed'])
   })
 })
 
-describe('recover', () => {
+describe('replay --since', () => {
   it('brings back all that failed since, of one endpoint or of all', async () => {
     const other = await makeEndpoint(db)
     await makeDeliveries(db, endpoint, 1, { ...FAILED, agoMs: 7_200_000 })
     await makeDeliveries(db, endpoint, 2, FAILED)
     await makeDeliveries(db, other, 2, FAILED)
-    const args = ['recover', '--since', '1h', '--yes', ...WHY]
+    const args = ['replay', '--since', '1h', '--yes', ...WHY]
     expect(await json([...args, '--endpoint', other])).toMatchObject({
       matched: 2,
-      requeued: 2,
+      changed: 2,
       finished: true,
     })
-    expect((await webhooks(args)).stdout).toMatch(/^Requeued 2 deliveries\./)
+    expect((await webhooks(args)).stdout).toMatch(/^Replayed 2 deliveries\./)
     expect(await statuses()).toEqual(['failed', 'pending', 'pending', 'pending', 'pending'])
-    expect((await webhooks(args)).stdout).toBe('Nothing was requeued: no delivery matches.\n')
+    expect((await webhooks(args)).stdout).toBe('No delivery was replayed: none matches.\n')
     expect((await auditEntries(db)).map(({ action, target }) => [action, target])).toEqual([
-      ['webhooks.recover', other],
-      ['webhooks.recover', null],
+      ['webhooks.replay', other],
+      ['webhooks.replay', null],
     ])
   })
 
   it.each([
-    [[...WHY, '--yes'], /--since is missing: say since when/],
     [['--since', 'x', ...WHY, '--yes'], /--since is "x"/],
     [['--since', '1h', ...WHY], /--yes is missing/],
     [['--since', '1h', '--yes'], /--reason is missing/],
   ])('%j is wrongly called', async (args, message) => {
-    const { code, stderr } = await webhooks(['recover', ...args])
+    const { code, stderr } = await webhooks(['replay', ...args])
     expect(code).toBe(2)
     expect(stderr).toMatch(message)
   })
@@ -154,8 +155,8 @@ describe('cancel', () => {
     const { code, stdout } = await webhooks(['cancel', '1', '2', '3', '4', ...WHY])
     expect(code).toBe(1)
     expect(stdout.split('\n')).toEqual([
-      expect.stringMatching(/^Cancelled 1 delivery\. In the audit it is [0-9a-f-]{36}\.$/),
-      '1 delivery in flight: left alone.',
+      expect.stringMatching(/^Cancelled 1 delivery\. The audit has it as [0-9a-f-]{36}\.$/),
+      '1 more is in flight, and not cancelled.',
       '2 was not cancelled: it is in flight: host:1 delivers it at this moment.',
       '3 was not cancelled: it is delivered already.',
       '4 was not cancelled: there is no such delivery.',
@@ -172,11 +173,15 @@ describe('cancel', () => {
     expect(await json(['cancel', '--endpoint', endpoint, '--dry-run'])).toEqual({
       dryRun: true,
       matched: 3,
-      inFlight: 0,
-      cancelled: 0,
-      cancel: null,
+      changed: 0,
+      changedBefore: 0,
+      counts: { inFlight: 0 },
       finished: true,
-      leftOut: [],
+      change: null,
+      firstId: null,
+      lastId: null,
+      lastDueAt: null,
+      skipped: [],
     })
     const { asked, code } = await webhooks(['cancel', '--endpoint', endpoint, ...WHY], { answer: 'y' })
     expect(asked).toEqual(['Cancel 3 deliveries? [y/N] '])

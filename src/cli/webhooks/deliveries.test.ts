@@ -28,7 +28,7 @@ describe('list', () => {
     const { code, stdout } = await webhooks(['list'])
     expect(code).toBe(0)
     expect(stdout.split('\n').map((line) => line.replaceAll(/ {2,}/g, ' | '))).toEqual([
-      'ID | STATUS | TYPE | ENDPOINT | FAILED | SENT | NOTE',
+      'ID | STATUS | TYPE | ENDPOINT | FAILED | SENT | DETAILS',
       `4 | pending | order.sent | ${deleted} (deleted) | 0 | 0 s ago | due in 10 min`,
       expect.stringMatching(
         /^3 \| pending \| order\.paid \| https:\/\/one\.example\/hook \| 0 \| \d+ s ago \| in flight, by host:1$/,
@@ -69,8 +69,8 @@ describe('list', () => {
     expect(await found('--type', 'b')).toEqual(['2'])
     expect(await found('--event', first?.event_id ?? '')).toEqual(['1'])
     expect(await found('--from', '5m', '--to', '30s')).toEqual(['3'])
-    expect(await found('--failed-since', '3h')).toEqual(['1'])
-    expect(await found('--failed-since', '1h')).toEqual([])
+    expect(await found('--since', '3h')).toEqual(['1'])
+    expect(await found('--since', '1h')).toEqual([])
     expect(await found('--error', 'timeout')).toEqual(['1'])
     expect((await webhooks(['list', '--type', 'nothing'])).stdout).toBe('No such deliveries.\n')
   })
@@ -81,14 +81,17 @@ describe('list', () => {
   })
 
   it.each([
-    [['--status', 'failed,lost'], /--status is "failed,lost": the states are pending, delivered, failed/],
+    [
+      ['--status', 'failed,lost'],
+      /--status is "failed,lost": give one or more of pending, delivered, failed/,
+    ],
     [['--endpoint', 'x'], /--endpoint is "x": give the id of an endpoint, a uuid/],
     [['--event', '17'], /--event is "17": give an event id/],
     [['--limit', '0'], /--limit is "0": give a whole number from 1 to 1000/],
     [['--before', 'x'], /--before is "x": give the id of a delivery/],
-    [['--failed-since', 'yesterday'], /--failed-since is "yesterday"/],
+    [['--since', 'yesterday'], /--since is "yesterday"/],
     [['--from', '1h', '--to', '2h'], /--to is "2h": it must be later than --from/],
-    [['--status', 'pending', '--failed-since', '1h'], /failedSince is /],
+    [['--status', 'pending', '--since', '1h'], /failedSince is /],
   ])('%j is wrongly called', async (args, message) => {
     const { code, stderr, stdout } = await webhooks(['list', ...args])
     expect({ code, stdout }).toEqual({ code: 2, stdout: '' })

@@ -4,7 +4,7 @@ import { LOOPBACK } from '../../webhooks/network/policy.ts'
 
 /**
  * Where webhooks may go: the same for those who create endpoints and those who deliver to them. With the embedded
- * server this is somebody's own machine, and loopback is where their receiver is.
+ * server everything runs on one machine, and the receiver is on loopback.
  */
 export function webhookNetwork({
   webhookAllow,

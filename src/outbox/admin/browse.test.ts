@@ -3,10 +3,10 @@ import { Client } from 'pg'
 import { useDatabase } from '../../../test/support/database.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { countByStatus, oldestPending } from './browse-counts.ts'
-import { keysHeldUp } from './browse-keys.ts'
+import { countByStatus, oldestPending } from './counts.ts'
+import { keysHeldUp } from './held-up-keys.ts'
 import { listEvents, showEvent } from './browse.ts'
-import type { EventFilter } from './browse-filter.ts'
+import type { EventFilter } from './filter.ts'
 
 const database = useDatabase()
 const db = openDatabase({ url: database.url })
@@ -37,7 +37,7 @@ describe('listEvents', () => {
     expect(seen).toEqual(Array.from({ length: 300 }, (_, n) => String(300 - n)))
   })
 
-  it('what takes too long is given up, and the error says what to do', async () => {
+  it('a query that takes too long is stopped, and the error says what to do', async () => {
     await makeEvents(db, 1)
     const client = new Client({ connectionString: database.url })
     await client.connect()
@@ -45,7 +45,7 @@ describe('listEvents', () => {
     await client.query('begin')
     await client.query('lock table leasehold.outbox in access exclusive mode')
     await expect(listEvents(db, {}, { timeoutMs: 200 })).rejects.toThrow(
-      /After 200 ms listing the events was given up.*Choose fewer/,
+      /Listing the events was stopped after 200 ms.*Choose fewer/,
     )
     await client.query('rollback')
   })

@@ -1,12 +1,19 @@
-/** What the outbox holds, for those who operate it: lists, one event with all there is to know, one page at a time. */
+/** What operators read of the outbox: pages of events, and one event with everything that is known of it. */
+import { type BrowseOptions, listNewestFirst, type PageOptions, readOnly } from '../../admin/browse.ts'
 import { LeaseholdError } from '../../errors.ts'
-import { type BrowseOptions, looking as lookingFor } from '../../admin/looking.ts'
-import { checkPage, invalid } from '../../admin/request-checks.ts'
-import { values } from '../../admin/statement-values.ts'
+import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
+import { positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { bucketsOf, outboxOf, UNFINISHED } from './browse-buckets.ts'
-import { checkFilter, checkId, type EventFilter, filterSql, statusesOf } from './browse-filter.ts'
+import {
+  checkFilter,
+  checkId,
+  type EventFilter,
+  filterSql,
+  outboxOf,
+  statusesOf,
+  UNFINISHED,
+} from './filter.ts'
 import type { Status } from '../transitions.ts'
 
 /** An event without its payload, as lists show it. */
@@ -42,13 +49,6 @@ export interface EventDetails extends EventSummary {
 
 export type WaitedFor = Pick<EventSummary, 'id' | 'status' | 'parked' | 'attempts' | 'lastError'>
 
-export interface PageOptions extends BrowseOptions {
-  /** Default 50, at most 1,000. */
-  readonly limit?: number | undefined
-  /** Only events with smaller ids: where the page before ended. */
-  readonly before?: string | undefined
-}
-
 export interface EventPage {
   /** Newest first. */
   readonly events: readonly EventSummary[]
@@ -56,41 +56,36 @@ export interface EventPage {
   readonly next: string | null
 }
 
-/** One page of events, newest first: by the number they got, which is nearly the order in which they were written. */
+/** One page of events, newest first. */
 export async function listEvents(
   db: Database,
   filter: EventFilter = {},
   options: PageOptions = {},
 ): Promise<EventPage> {
-  const { limit = 50, before, schema } = options
   checkFilter(filter)
-  if (before !== undefined) checkBefore(before)
-  checkPage(limit)
-  return looking(db, options, 'listing the events', async (tx) => {
-    const found: EventSummary[] = []
-    for (const bucket of await bucketsOf(tx, schema)) {
-      const value = values()
-      const fewIds = await unfinishedIds(tx, schema, bucket, statusesOf(filter))
-      const conditions = [
-        `bucket = ${value(bucket, 'smallint')}`,
-        ...(before === undefined ? [] : [`id < ${value(before, 'bigint')}`]),
-        ...(fewIds === undefined ? [] : [`id = any (${value(fewIds, 'bigint[]')})`]),
-        filterSql(filter, statusesOf(filter), value).whole,
+  const { schema } = options
+  const statuses = statusesOf(filter)
+  const { rows, next } = await listNewestFirst<SummaryRow>(db, options, {
+    table: outboxOf(schema),
+    bucketed: true,
+    row: 'an event',
+    where: async (parameter, tx, bucket) => {
+      const fewIds = await unfinishedIds(tx, schema, bucket, statuses)
+      return [
+        ...(fewIds === undefined ? [] : [`id = any (${parameter(fewIds, 'bigint[]')})`]),
+        filterSql(filter, statuses, parameter),
       ]
-      // By o.id, the number: "id" would be the text that is selected. One more than the page has: whether there is another.
-      const { rows } = await tx.query<SummaryRow>({
-        text: `select ${SUMMARY} from ${outboxOf(schema)} as o where ${conditions.join(' and ')}
-order by o.id desc limit ${value(limit + 1, 'int')}`,
-        values: value.all,
-      })
-      found.push(...rows.map(summary))
-    }
-    // Each bucket brought its newest, so the newest of all are among them.
-    const newest = found.sort((a, b) => (BigInt(a.id) > BigInt(b.id) ? -1 : 1))
-    const events = newest.slice(0, limit)
-    return { events, next: newest.length > limit ? (events.at(-1)?.id ?? null) : null }
+    },
+    columns: SUMMARY,
+    what: 'Listing the events',
+    remedy: TOO_MANY,
   })
+  return { events: rows.map(summary), next }
 }
+
+/** The advice when a query takes too long. */
+export const TOO_MANY =
+  'Choose fewer events: by status dead, by ids, or with `before` a later page; or allow more time.'
 
 /** One event by its number or its event id, with its payload and what it waits for. */
 export async function showEvent(
@@ -100,13 +95,13 @@ export async function showEvent(
 ): Promise<EventDetails> {
   checkId(id)
   const { schema } = options
-  return looking(db, options, 'looking for the event', async (tx) => {
-    for (const bucket of await bucketsOf(tx, schema)) {
-      const value = values()
+  return readOnly(db, options, { what: 'Finding the event', remedy: TOO_MANY }, async (tx) => {
+    for (const bucket of await bucketsIn(tx, outboxOf(schema))) {
+      const parameter = positionalParameters()
       const { rows } = await tx.query<SummaryRow & Pick<EventDetails, 'payload' | 'headers'>>({
-        text: `select ${SUMMARY}, payload, headers from ${outboxOf(schema)}
-where bucket = ${value(bucket, 'smallint')} and ${filterSql({ ids: [id] }, statusesOf({}), value).whole}`,
-        values: value.all,
+        text: `select ${SUMMARY}, payload, headers from ${outboxOf(schema)} as r
+where bucket = ${parameter(bucket, 'smallint')} and ${filterSql({ ids: [id] }, statusesOf({}), parameter)}`,
+        values: parameter.values,
       })
       const [row] = rows
       if (row === undefined) continue
@@ -119,17 +114,17 @@ where bucket = ${value(bucket, 'smallint')} and ${filterSql({ ids: [id] }, statu
   })
 }
 
-/** More than these are not collected; then a page is found along the primary key, from the newest event on. */
+/** With more unfinished events than this, a page is found along the primary key, from the newest event on. */
 const MAX_UNFINISHED = 10_000
 
 /**
- * The few unfinished events among many finished ones, along their indexes: from the newest event on, PostgreSQL would
- * read all that was published since. Undefined: there are many, or other states are wanted as well.
+ * The ids of unfinished events, along their indexes. Where few events are unfinished, a scan from the newest event on
+ * would read everything that was published since. Undefined: there are many, or finished events are asked for as well.
  */
 async function unfinishedIds(
   tx: Queryable,
   schema: string | undefined,
-  bucket: number,
+  bucket: number | undefined,
   statuses: readonly Status[],
 ): Promise<string[] | undefined> {
   if (!statuses.every((status) => status === 'PENDING' || status === 'CLAIMED')) return undefined
@@ -150,7 +145,7 @@ async function unfinishedIds(
   return rows.length > MAX_UNFINISHED ? undefined : rows.map(({ id }) => id)
 }
 
-/** The event of its key that is in flight or else the head of the key, if that is another event. */
+/** The event of its key that is in flight, or else the head of the key, if that is another event. */
 async function waitedFor(
   tx: Queryable,
   schema: string | undefined,
@@ -175,30 +170,13 @@ where o.bucket = $1::smallint and o.id = (select id from first)`,
   return first === undefined || first.id === id ? null : first
 }
 
-/** Looks in one read-only transaction, for a bounded time. */
-export async function looking<Found>(
-  db: Database,
-  options: BrowseOptions,
-  what: string,
-  look: (tx: Queryable) => Promise<Found>,
-): Promise<Found> {
-  const remedy =
-    'Choose fewer: by status dead, by ids, or with `before` a page further down; or allow more time.'
-  return lookingFor(db, options, { what, remedy }, look)
-}
-
 type SummaryRow = Omit<EventSummary, 'token'> & { readonly token: string }
 
-const SUMMARY = `id::text as id, event_id as "eventId", event_type as type, ordering_key as "orderingKey", status,
+const SUMMARY = `r.id::text as id, event_id as "eventId", event_type as type, ordering_key as "orderingKey", status,
   attempts, max_attempts as "maxAttempts", expiries, created_at as "createdAt", available_at as "availableAt",
   claimed_at as "claimedAt", claimed_by as "claimedBy", locked_until as "lockedUntil", lock_token::text as token,
   published_at as "publishedAt", dead_at as "deadAt", last_error as "lastError", parked`
 
 function summary(row: SummaryRow): EventSummary {
   return { ...row, token: BigInt(row.token) }
-}
-
-function checkBefore(before: string): void {
-  if (/^\d{1,18}$/.test(before)) return
-  throw invalid('before', before, 'Give the number of an event: `next` of the page before.')
 }

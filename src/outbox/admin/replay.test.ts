@@ -48,9 +48,8 @@ describe('what is replayed', () => {
     const before = await rows()
     expect(await replay(db, { ids: [published, dead], ...WHO })).toMatchObject({
       matched: 2,
-      replayed: 2,
-      published: 1,
-      dead: 1,
+      changed: 2,
+      counts: { published: 1, dead: 1 },
       finished: true,
       firstId: published,
       lastId: dead,
@@ -73,11 +72,11 @@ describe('what is replayed', () => {
     const [pending = ''] = await makeEvents(db, 1)
     const [claimed = ''] = await makeEvents(db, 1, { status: 'CLAIMED' })
     const before = await rows()
-    expect(await replay(db, { ids: [pending, claimed], ...WHO })).toMatchObject({ matched: 0, replayed: 0 })
+    expect(await replay(db, { ids: [pending, claimed], ...WHO })).toMatchObject({ matched: 0, changed: 0 })
     expect(await rows()).toEqual(before)
     expect(await audit()).toEqual([])
     await expect(replay(db, { filter: { status: 'PENDING' }, ...WHO })).rejects.toThrow(
-      /status is "PENDING".*under way/,
+      /status is "PENDING".*unfinished/,
     )
   })
 
@@ -87,8 +86,8 @@ describe('what is replayed', () => {
       text: 'select event_id from leasehold.outbox where id = 2',
     })
     const named = [ids[0] ?? '', found[0]?.event_id ?? '']
-    expect(await replay(db, { ids: named, filter: { type: 'other' }, ...WHO })).toMatchObject({ replayed: 0 })
-    expect(await replay(db, { ids: named, ...WHO })).toMatchObject({ replayed: 2 })
+    expect(await replay(db, { ids: named, filter: { type: 'other' }, ...WHO })).toMatchObject({ changed: 0 })
+    expect(await replay(db, { ids: named, ...WHO })).toMatchObject({ changed: 2 })
     expect((await rows()).map(({ status }) => status)).toEqual(['PENDING', 'PENDING', 'DEAD'])
   })
 
@@ -104,10 +103,10 @@ describe('what is replayed', () => {
     await makeEvents(db, 1, { status: 'PUBLISHED' })
     await makeEvents(db, 2, { status: 'DEAD', type: 'order.sent', key: `'b'`, error: 'lost 1000 of it' })
     const options = { filter, dryRun: true } satisfies ReplayOptions
-    expect(await replay(db, options)).toMatchObject({ matched: expected, replayed: 0 })
+    expect(await replay(db, options)).toMatchObject({ matched: expected, changed: 0 })
     expect(await replay(db, { filter, ...WHO })).toMatchObject({
       matched: expected,
-      replayed: expected,
+      changed: expected,
     })
     expect(await countOf('PENDING')).toBe(expected)
   })
@@ -116,7 +115,7 @@ describe('what is replayed', () => {
     await makeEvents(db, 5, DEAD)
     expect(await replay(db, { filter: DEAD, limit: 2, ...WHO })).toMatchObject({
       matched: 2,
-      replayed: 2,
+      changed: 2,
       lastId: '2',
     })
     expect(await audit()).toHaveLength(1)
@@ -137,7 +136,7 @@ describe('what is replayed', () => {
 it('told to stop before it begins, it changes nothing', async () => {
   await makeEvents(db, 1, DEAD)
   const signal = AbortSignal.abort()
-  expect(await replay(db, { filter: DEAD, ...WHO, signal })).toMatchObject({ finished: false, replayed: 0 })
+  expect(await replay(db, { filter: DEAD, ...WHO, signal })).toMatchObject({ finished: false, changed: 0 })
   expect(await countOf('DEAD')).toBe(1)
 })
 
@@ -156,7 +155,7 @@ it('an event that is published again while the replay runs is not replayed again
   // Written before, and published for the first time only after the replay has begun: it was not finished then.
   await makeEvents(db, 10)
   const done = await replay(db, { filter: { status: 'PUBLISHED' }, ...WHO, onProgress: republish })
-  expect(done).toMatchObject({ matched: 2_500, replayed: 2_500 })
+  expect(done).toMatchObject({ matched: 2_500, changed: 2_500 })
   expect((await rows()).map(({ lock_token }) => lock_token)).toEqual([
     ...Array.from({ length: 2_500 }, () => '2'),
     ...Array.from({ length: 10 }, () => '1'),
@@ -167,8 +166,11 @@ it('a rare match far down a large table is found, by statements that each look a
   await makeEvents(db, 55_000, { status: 'PUBLISHED' })
   const [rare = ''] = await makeEvents(db, 1, { status: 'PUBLISHED', type: 'rare' })
   const options = { filter: { type: 'rare' }, ...WHO }
-  expect(await replay(db, { ...options, dryRun: true })).toMatchObject({ matched: 1, published: 1 })
-  expect(await replay(db, options)).toMatchObject({ replayed: 1, firstId: rare, lastId: rare })
+  expect(await replay(db, { ...options, dryRun: true })).toMatchObject({
+    matched: 1,
+    counts: { published: 1 },
+  })
+  expect(await replay(db, options)).toMatchObject({ changed: 1, firstId: rare, lastId: rare })
 })
 
 it('events in every bucket are replayed', async () => {
@@ -176,7 +178,7 @@ it('events in every bucket are replayed', async () => {
   await db.query({ text: 'update leasehold.outbox set bucket = id % 3' })
   expect(await replay(db, { filter: DEAD, ...WHO })).toMatchObject({
     matched: 4,
-    replayed: 4,
+    changed: 4,
     finished: true,
   })
   expect(await countOf('PENDING')).toBe(4)

@@ -1,18 +1,19 @@
 import { audit } from '../../admin/audit.ts'
 import { LeaseholdError } from '../../errors.ts'
+import { bucketsIn } from '../../lease/backlog.ts'
 import { isUniqueViolation } from '../../lease/data-errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { bucketsOf, outboxOf, UNFINISHED } from './browse-buckets.ts'
-import { RESET } from './replay-sql.ts'
+import { outboxOf, UNFINISHED } from './filter.ts'
+import { RESET } from './replay.ts'
 
 export interface UnblockRequest {
   readonly schema?: string | undefined
   readonly orderingKey: string
   /** Publish the event that holds the key up, now and before those that wait for it. Default: they go on without it. */
   readonly replay?: boolean | undefined
-  /** Who decided so, and why: both are kept in the audit. */
+  /** Who decided so, and why: both are recorded in the audit. */
   readonly principal: string
   readonly reason: string
 }
@@ -37,8 +38,8 @@ export async function unblock(db: Database, request: UnblockRequest): Promise<Un
   const { schema = 'leasehold', orderingKey, principal, reason } = request
   refuseMissing({ orderingKey, principal, reason })
   const unblocked = { parked: 0, failing: 0 }
-  for (const bucket of await bucketsOf(db, schema)) {
-    const { parked, failing } = await repeated(async () =>
+  for (const bucket of await bucketsIn(db, outboxOf(schema))) {
+    const { parked, failing } = await retryRaces(async () =>
       db.transaction(async (tx) => unblockIn(tx, { ...request, schema, bucket })),
     )
     unblocked.parked += parked
@@ -47,7 +48,7 @@ export async function unblock(db: Database, request: UnblockRequest): Promise<Un
   return unblocked
 }
 
-async function repeated(attempt: () => Promise<Unblocked>): Promise<Unblocked> {
+async function retryRaces(attempt: () => Promise<Unblocked>): Promise<Unblocked> {
   for (let races = 0; ; races += 1) {
     try {
       return await attempt()

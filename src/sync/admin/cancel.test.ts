@@ -15,8 +15,7 @@ import { openLeaseStore } from '../../lease/store.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { createSync } from '../sync.ts'
 import { chunkTable, jobTable } from '../table.ts'
-import { cancelJob } from './cancel.ts'
-import type { JobChange } from './change.ts'
+import { cancel, type CancelOptions, resumeCancel } from './cancel.ts'
 import { writeChunks } from '../sql.ts'
 
 const database = useDatabase()
@@ -34,7 +33,13 @@ it('an open job has failed, with who and why, and its chunks are wanted no longe
   await makeChunks(db, jobId, 1, { from: 6, state: 'failed', error: 'HTTP 500' })
   await makeChunks(db, jobId, 1, { from: 7, state: 'running', owner: 'x' })
   const before = await chunkStates(db)
-  expect(await cancelJob(db, { jobId, ...WHO })).toEqual({ jobId, dropped: 4, inFlight: 1 })
+  expect(await cancel(db, { ids: [jobId], ...WHO })).toMatchObject({
+    matched: 1,
+    changed: 1,
+    counts: { droppedChunks: 4, inFlight: 1 },
+    finished: true,
+    skipped: [],
+  })
   expect(await jobStates(db)).toEqual([
     { id: jobId, state: 'FAILED', error: 'cancelled by ada: the wrong matrix', owner: null, attempts: 0 },
   ])
@@ -48,7 +53,7 @@ it('an open job has failed, with who and why, and its chunks are wanted no longe
       principal: 'ada',
       action: 'sync.cancel',
       target: jobId,
-      details: { reason: 'the wrong matrix', matrixId: 'm', dropped: 4, inFlight: 1 },
+      details: { reason: 'the wrong matrix', changed: 1, counts: { droppedChunks: 4, inFlight: 1 } },
     },
   ])
 })
@@ -59,7 +64,7 @@ it('a chunk in flight can be settled after the cancel; dropped ones are claimed 
   const store = await openLeaseStore(db, chunkTable(), { owner: 'w' })
   const groups = [{ group: 'numbers', room: 1 }]
   const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups })
-  await cancelJob(db, { jobId, ...WHO })
+  await cancel(db, { ids: [jobId], ...WHO })
   expect((await store.claim({ limit: 10, leaseMs: 60_000, groups })).claimed).toEqual([])
   const leases = claimed.map(({ lease }) => lease)
   expect((await store.settle('done', leases, { args: [{ rows: 7 }] })).fencedOff).toEqual([])
@@ -74,7 +79,7 @@ describe('a job that somebody holds', () => {
     const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups })
     const leases = claimed.map(({ lease }) => lease)
     expect(leases).toHaveLength(1)
-    await cancelJob(db, { jobId, ...WHO })
+    await cancel(db, { ids: [jobId], ...WHO })
     const cancelled = await jobStates(db)
     expect((await store.renew(leases, 60_000)).lost).toEqual(leases)
     expect((await store.settle('planned', leases)).fencedOff).toEqual(leases)
@@ -88,7 +93,7 @@ describe('a job that somebody holds', () => {
     const held = { id: jobId, owner: 'w', token: 1n }
     const chunk = (n: number) => ({ hash: `c${n}`, query: '{}', position: n })
     await db.query(writeChunks('leasehold', held, [chunk(1)]))
-    await cancelJob(db, { jobId, ...WHO })
+    await cancel(db, { ids: [jobId], ...WHO })
     await db.query(writeChunks('leasehold', held, [chunk(2)]))
     expect(await chunkStates(db)).toMatchObject([{ hash: 'c1', wanted: false }])
   })
@@ -112,7 +117,7 @@ describe('a job that somebody holds', () => {
     const fencedOff = events.next('fencedOff', ({ table }) => table.endsWith('sync_jobs'))
     const { jobId } = await numbers.enqueue(db, { matrixId: 'm' })
     await planned
-    await cancelJob(db, { jobId, ...WHO })
+    await cancel(db, { ids: [jobId], ...WHO })
     goOn(true)
     await fencedOff
     expect(await jobStates(db)).toMatchObject([
@@ -130,7 +135,7 @@ describe('another open job that wants the same chunks', () => {
     const jobId = await makeJob(db)
     await makeChunks(db, jobId, 2)
     await shareChunks(db, await makeJob(db, { parallel: true }), jobId)
-    expect(await cancelJob(db, { jobId, ...WHO })).toMatchObject({ dropped: 0 })
+    expect(await cancel(db, { ids: [jobId], ...WHO })).toMatchObject({ counts: { droppedChunks: 0 } })
     expect((await chunkStates(db)).map(({ wanted }) => wanted)).toEqual([true, true])
   })
 
@@ -145,10 +150,10 @@ describe('another open job that wants the same chunks', () => {
     const { text, values = [] } = writeChunks('leasehold', { id: other, owner: 'w', token: 1n }, [chunk])
     await client.query('begin')
     await client.query(text, [...values])
-    const cancelling = cancelJob(db, { jobId, ...WHO })
+    const cancelling = cancel(db, { ids: [jobId], ...WHO })
     await expect.poll(async () => waitingForLocks(), { timeout: 20_000 }).toBe(1)
     await client.query('commit')
-    expect(await cancelling).toMatchObject({ dropped: 1 })
+    expect(await cancelling).toMatchObject({ counts: { droppedChunks: 1 } })
     expect((await chunkStates(db)).map(({ hash, wanted }) => [hash, wanted])).toEqual([
       ['c1', false],
       ['c2', true],
@@ -174,43 +179,107 @@ it('against a worker that settles the same chunks in another order it succeeds, 
     )
   await client.query('begin')
   await touch('c2')
-  const cancelling = cancelJob(db, { jobId, ...WHO })
+  const cancelling = cancel(db, { ids: [jobId], ...WHO })
   await expect.poll(async () => waitingForLocks(), { timeout: 20_000 }).toBe(1)
   // PostgreSQL ends one of the two: either is fine, and the cancel is made in the end.
   await touch('c1').catch(() => undefined)
   await client.query('commit')
-  expect(await cancelling).toMatchObject({ dropped: 2 })
+  expect(await cancelling).toMatchObject({ counts: { droppedChunks: 2 } })
 })
 
-describe('a cancel is refused, and changes nothing,', () => {
+describe('a cancel changes nothing, and says why,', () => {
   it.each([
-    ['of a completed job', { state: 'completed' }, /has completed already/],
-    [
-      'of a failed job',
-      { state: 'failed', error: 'no way' },
-      /has failed already: no way.*Only a job that is open/,
-    ],
-  ] as const)('%s', async (_, made, message) => {
+    ['of a completed job', { state: 'completed' }, 'it has completed already'],
+    ['of a failed job', { state: 'failed', error: 'no way' }, 'it has failed already: no way'],
+  ] as const)('%s', async (_, made, why) => {
     const jobId = await makeJob(db, made)
     const before = await jobStates(db)
-    const refused = cancelJob(db, { jobId, ...WHO })
-    await expect(refused).rejects.toMatchObject({
-      code: 'JOB_CONFLICT',
-      message: expect.stringMatching(message),
+    expect(await cancel(db, { ids: [jobId, '99'], ...WHO })).toMatchObject({
+      matched: 0,
+      changed: 0,
+      skipped: [
+        { id: jobId, why },
+        { id: '99', why: 'there is no such job' },
+      ],
     })
     expect(await jobStates(db)).toEqual(before)
     expect(await auditEntries(db)).toEqual([])
   })
 
-  it.each<[string, Partial<JobChange>, string, RegExp]>([
-    ['of an unknown job', { jobId: '99' }, 'JOB_NOT_FOUND', /No sync job has the id 99/],
-    ['of what is no job', { jobId: 'x' }, 'REQUEST_INVALID', /jobId is "x"/],
-    ['without a reason', { reason: ' ' }, 'REQUEST_INVALID', /reason is " "/],
-    ['without a principal', { principal: '' }, 'REQUEST_INVALID', /principal is "".*Say who/],
-  ])('%s', async (_, wrong, code, message) => {
+  it.each<[string, CancelOptions, RegExp]>([
+    ['of what is no job', { ids: ['x'] }, /id is "x"/],
+    ['without a reason', { reason: ' ' }, /reason is " "/],
+    ['without a principal', { principal: '' }, /principal is "".*Say who/],
+    ['of all jobs at once', { ids: undefined }, /filter is \{\}.*Give ids/],
+    ['of failed jobs', { filter: { states: ['FAILED'] } }, /states is "FAILED".*Only open jobs/],
+    [
+      'of jobs that failed since',
+      { filter: { failedSince: new Date() } },
+      /failedSince is .*Only open|only open/,
+    ],
+  ])('%s', async (_, wrong, message) => {
     const jobId = await makeJob(db)
-    const refused = cancelJob(db, { jobId, ...WHO, ...wrong })
-    await expect(refused).rejects.toMatchObject({ code, message: expect.stringMatching(message) })
+    const refused = cancel(db, { ids: [jobId], ...WHO, ...wrong })
+    await expect(refused).rejects.toMatchObject({
+      code: 'REQUEST_INVALID',
+      message: expect.stringMatching(message),
+    })
     expect(await jobStates(db)).toMatchObject([{ state: 'AVAILABLE' }])
+  })
+})
+
+describe('many jobs by filter', () => {
+  beforeEach(async () => {
+    for (const matrix of ['a', 'b', 'c', 'd']) {
+      const jobId = await makeJob(db, { matrix })
+      await makeChunks(db, jobId, 2, { matrix })
+    }
+    await makeJob(db, { matrix: 'other', definition: 'letters' })
+  })
+  const filter = { definition: 'numbers' }
+
+  it('a dry run counts them and changes nothing; each cancelled job has its entry in the audit', async () => {
+    expect(await cancel(db, { filter, dryRun: true })).toMatchObject({ matched: 4, changed: 0 })
+    expect((await jobStates(db)).every(({ state }) => state === 'AVAILABLE')).toBe(true)
+    expect(await cancel(db, { filter, ...WHO })).toMatchObject({
+      matched: 4,
+      changed: 4,
+      counts: { droppedChunks: 8, inFlight: 0 },
+    })
+    expect((await jobStates(db)).map(({ state }) => state)).toEqual([
+      'FAILED',
+      'FAILED',
+      'FAILED',
+      'FAILED',
+      'AVAILABLE',
+    ])
+    expect((await auditEntries(db)).map(({ details }) => details['changed'])).toEqual([1, 2, 3, 4, 4])
+  })
+
+  it('a cancel that is stopped can be resumed: the rest is cancelled, at the same rate and for the same reason', async () => {
+    const controller = new AbortController()
+    const stopped = await cancel(db, {
+      filter,
+      rate: 1_000,
+      ...WHO,
+      signal: controller.signal,
+      onProgress: ({ changed }) => {
+        if (changed === 2) controller.abort()
+      },
+    })
+    expect(stopped).toMatchObject({ changed: 2, finished: false })
+    expect(await resumeCancel(db, stopped.change ?? '', { principal: 'grace' })).toMatchObject({
+      changed: 2,
+      changedBefore: 2,
+      counts: { droppedChunks: 8 },
+      finished: true,
+    })
+    expect((await jobStates(db)).map(({ error }) => error)).toEqual([
+      'cancelled by ada: the wrong matrix',
+      'cancelled by ada: the wrong matrix',
+      'cancelled by grace: the wrong matrix',
+      'cancelled by grace: the wrong matrix',
+      null,
+    ])
   })
 })

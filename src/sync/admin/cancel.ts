@@ -1,67 +1,99 @@
 /**
- * Cancel: an open job has failed, with who and why. What it has synced stays, and a retry takes it up again.
+ * Cancel: open jobs fail, with who and why. What they have synced stays, and a replay opens them once more.
  *
- * - Whoever plans it, or looks at it, is fenced off: the lease is taken from the row, so that no write under it counts,
- *   and a plan in the making adds no more chunks.
- * - Its chunks are wanted no longer, unless another open job wants them too. Those in flight are finished: what they
- *   have brought is as good as ever.
+ * - A worker that plans a job, or checks its chunks, is fenced off: the lease is taken from the row, so that no write under
+ *   it counts and the plan adds no more chunks. This is the one bulk change that takes a lease, because a plan may run for
+ *   hours; the token stays, and a later claim makes it grow.
+ * - Its chunks are no longer wanted, unless another open job wants them too. Those in flight keep their lease and are
+ *   finished.
+ * - Each job is a transaction of its own, because it may have very many chunks.
  */
-import { audit } from '../../admin/audit.ts'
-import { LeaseholdError } from '../../errors.ts'
+import {
+  type BulkChange,
+  type BulkChangeOptions,
+  type BulkChangeResult,
+  type ChangedBatch,
+  resumeBulkChange,
+  type ResumeOptions,
+  runBulkChange,
+} from '../../admin/bulk-change.ts'
+import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { unwant } from '../sql.ts'
-import { change, checkChange, type CheckedChange, holdChunks, type JobChange } from './change.ts'
-import { findJob } from './job.ts'
-import { tablesOf } from './tables.ts'
+import { countUnwantedInFlight, lockChunks } from './chunks.ts'
+import { checkFilter, FILTER_DATES, filterSql, type JobFilter, listJobs, narrowSql } from './jobs.ts'
 
-export interface CancelledJob {
-  readonly jobId: string
-  /** How many chunks nobody waits for any more. */
-  readonly dropped: number
-  /** How many of these are in flight: they are finished. */
-  readonly inFlight: number
-}
+export type CancelOptions = BulkChangeOptions<JobFilter>
 
-export const CANCEL_ACTION = 'sync.cancel'
+/** `droppedChunks`: how many chunks no job waits for any more. `inFlight`: how many of these are in flight, and finished. */
+export type CancelResult = BulkChangeResult<CancelCount>
 
-export async function cancelJob(db: Database, options: JobChange): Promise<CancelledJob> {
-  const checked = checkChange(options, 'cancel')
-  return change(db, async (tx) => cancelIn(tx, checked))
-}
+type CancelCount = 'droppedChunks' | 'inFlight'
 
-async function cancelIn(
-  tx: Queryable,
-  { schema, jobId, principal, reason }: CheckedChange,
-): Promise<CancelledJob> {
-  const job = await findJob(tx, schema, jobId, { hold: true })
-  if (job.phase === 'completed' || job.phase === 'failed') {
-    const why = job.errorMessage === null ? '' : `: ${job.errorMessage}`
-    throw new LeaseholdError('JOB_CONFLICT', `The sync job ${jobId} has ${job.phase} already${why}.`, {
-      remedy: 'Only a job that is open can be cancelled.',
+const OPEN = 'completed_at is null and failed_at is null'
+
+const CANCEL: BulkChange<JobFilter, CancelCount> = {
+  action: 'sync.cancel',
+  rows: 'jobs',
+  table: 'sync_jobs',
+  bucketed: false,
+  batch: 1,
+  checkFilter(filter) {
+    checkFilter(filter)
+    const ended = filter.states?.find((state) => state === 'COMPLETED' || state === 'FAILED')
+    if (ended !== undefined) throw invalid('states', ended, 'Only open jobs can be cancelled.')
+    if (filter.failedSince === undefined) return
+    throw invalid('failedSince', filter.failedSince, 'Leave it out: only open jobs can be cancelled.')
+  },
+  dates: FILTER_DATES,
+  scans: () => [
+    {
+      narrow: (filter, parameter) => `${OPEN} and ${narrowSql(filter, parameter)}`,
+      where: (filter, parameter, schema) => `${OPEN} and ${filterSql(filter, parameter, schema)}`,
+    },
+  ],
+  guard: () => OPEN,
+  counts: () => ({ droppedChunks: null, inFlight: null }),
+  set: ({ principal, reason }, parameter) =>
+    `failed_at = now(), error_message = ${parameter(`cancelled by ${principal}: ${reason}`, 'text')}, locked_by = null,
+    locked_until = null`,
+  afterBatch: dropChunks,
+  wakes: [],
+  explainSkipped: async (db, schema, { ids }) => {
+    const { jobs } = await listJobs(db, { ids }, { schema, limit: ids.length })
+    return ids.flatMap((id) => {
+      const job = jobs.find((found) => found.id === String(BigInt(id)))
+      if (job === undefined) return [{ id, why: 'there is no such job' }]
+      if (job.phase !== 'completed' && job.phase !== 'failed') return []
+      return [
+        { id, why: `it has ${job.phase} already${job.errorMessage === null ? '' : `: ${job.errorMessage}`}` },
+      ]
     })
-  }
-  await tx.query({
-    text: `update ${tablesOf(schema).jobs} set failed_at = now(), error_message = $2::text, locked_by = null, locked_until = null
-where id = $1::bigint`,
-    values: [jobId, `cancelled by ${principal}: ${reason}`],
-  })
-  await holdChunks(tx, schema, jobId)
-  const { rowCount } = await tx.query(unwant(schema, jobId))
-  const dropped = rowCount ?? 0
-  const inFlight = dropped === 0 ? 0 : await countInFlight(tx, schema, jobId)
-  const details = { reason, definition: job.definition, matrixId: job.matrixId, dropped, inFlight }
-  await audit(tx, schema, { principal, action: CANCEL_ACTION, target: jobId, details })
-  return { jobId, dropped, inFlight }
+  },
 }
 
-async function countInFlight(tx: Queryable, schema: string, jobId: string): Promise<number> {
-  const { checkpoints, links } = tablesOf(schema)
-  const { rows } = await tx.query<{ count: number }>({
-    text: `select count(*)::int as count from ${checkpoints} as c
-join ${links} as l on l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
-where l.job_id = $1::bigint and c.locked_by is not null and c.locked_until > now() and not c.wanted`,
-    values: [jobId],
-  })
-  return rows[0]?.count ?? 0
+/** Cancels open jobs by their ids or by a filter. */
+export async function cancel(db: Database, options: CancelOptions): Promise<CancelResult> {
+  return runBulkChange(db, CANCEL, options)
+}
+
+/** Continues a cancel that was stopped or killed. */
+export async function resumeCancel(
+  db: Database,
+  change: string,
+  options: ResumeOptions,
+): Promise<CancelResult> {
+  return resumeBulkChange(db, CANCEL, change, options)
+}
+
+async function dropChunks(
+  tx: Queryable,
+  { schema, ids }: ChangedBatch,
+): Promise<Readonly<Record<CancelCount, number>>> {
+  await lockChunks(tx, schema, ids)
+  let droppedChunks = 0
+  for (const id of ids) droppedChunks += (await tx.query(unwant(schema, id))).rowCount ?? 0
+  const inFlight = droppedChunks === 0 ? 0 : await countUnwantedInFlight(tx, schema, ids)
+  return { droppedChunks, inFlight }
 }

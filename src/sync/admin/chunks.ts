@@ -1,20 +1,19 @@
-/** The chunks of a job, one page at a time, in the order of the plan. */
-import { type BrowseOptions, looking } from '../../admin/looking.ts'
-import { checkPage, checkTexts } from '../../admin/request-checks.ts'
-import { type Values, values } from '../../admin/statement-values.ts'
+/** The chunks of a job: pages of them in the order of the plan, and their locks while an operator changes the job. */
+import { type BrowseOptions, cutPage, DEFAULT_PAGE_SIZE, readOnly } from '../../admin/browse.ts'
+import { checkPageSize, checkTexts } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
+import { type PositionalParameters, positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import type { SyncState } from '../transitions.ts'
-import { checkStates } from './states.ts'
-import { findJob, type JobSummary } from './job.ts'
-import { stateSql, tablesOf } from './tables.ts'
+import { findJob, type JobSummary } from './jobs.ts'
+import { checkStates, stateSql, tablesOf } from './tables.ts'
 
 export interface ChunkSummary {
   readonly hash: string
   readonly query: unknown
   readonly position: number
   readonly state: SyncState
-  /** Some job waits for it, or has waited. */
+  /** A job waits for it. */
   readonly wanted: boolean
   /** It was fresh enough when the job was planned. */
   readonly skipped: boolean
@@ -28,7 +27,7 @@ export interface ChunkSummary {
   readonly failedAt: Date | null
   /** Why the last attempt failed. */
   readonly errorMessage: string | null
-  /** The worker that does it at this moment. */
+  /** The worker that syncs it now. */
   readonly lockedBy: string | null
   readonly lockedUntil: Date | null
   readonly token: bigint
@@ -39,7 +38,7 @@ export interface ChunkPageOptions extends BrowseOptions {
   readonly states?: readonly SyncState[] | undefined
   /** Default 50, at most 1,000. */
   readonly limit?: number | undefined
-  /** Only what the plan has behind the chunk with this hash: where the page before ended. */
+  /** Only chunks that come after the chunk with this hash in the plan: `next` of the page before. */
   readonly after?: string | undefined
 }
 
@@ -54,40 +53,40 @@ export async function listChunks(
   jobId: string,
   options: ChunkPageOptions = {},
 ): Promise<ChunkPage> {
-  const { schema, states, limit = 50, after } = options
+  const { schema, states, limit = DEFAULT_PAGE_SIZE, after } = options
   checkStates(states)
-  checkPage(limit)
+  checkPageSize(limit)
   checkTexts({ after })
-  const remedy = 'Choose fewer, or allow more time.'
-  return looking(db, options, { what: 'listing the chunks', remedy }, async (tx) => {
+  const remedy = 'Choose fewer chunks, by state; or allow more time.'
+  return readOnly(db, options, { what: 'Listing the chunks', remedy }, async (tx) => {
     const job = await findJob(tx, schema, jobId)
     const { checkpoints } = tablesOf(schema)
     const found = await findChunks(tx, schema, job, {
-      // One more than the page has: whether there is another.
+      // One more than the page has shows whether there is another page.
       limit: limit + 1,
       order: 'c.position, c.chunk_hash',
-      where: (value) => [
-        ...(states === undefined ? [] : [`${stateSql(schema, 'c')} = any (${value(states, 'text[]')})`]),
+      where: (parameter) => [
+        ...(states === undefined ? [] : [`${stateSql(schema, 'c')} = any (${parameter(states, 'text[]')})`]),
         ...(after === undefined
           ? []
           : [
               `(c.position, c.chunk_hash) > (select a.position, a.chunk_hash from ${checkpoints} as a
-    where a.matrix_id = ${value(job.matrixId, 'text')} and a.chunk_hash = ${value(after, 'text')})`,
+    where a.matrix_id = ${parameter(job.matrixId, 'text')} and a.chunk_hash = ${parameter(after, 'text')})`,
             ]),
       ],
     })
-    const chunks = found.slice(0, limit)
-    return { chunks, next: found.length > limit ? (chunks.at(-1)?.hash ?? null) : null }
+    const { rows, next } = cutPage(found, limit, ({ hash }) => hash)
+    return { chunks: rows, next }
   })
 }
 
 export interface ChunkChoice {
-  readonly where: (value: Values) => readonly string[]
+  readonly where: (parameter: PositionalParameters) => readonly string[]
   readonly order: string
   readonly limit: number
 }
 
-/** Of chunks c and their links l. */
+/** Finds chunks c of a job, with their links l. */
 export async function findChunks(
   tx: Queryable,
   schema: string | undefined,
@@ -95,11 +94,11 @@ export async function findChunks(
   { where, order, limit }: ChunkChoice,
 ): Promise<ChunkSummary[]> {
   const { checkpoints, links } = tablesOf(schema)
-  const value = values()
-  const matrix = value(matrixId, 'text')
+  const parameter = positionalParameters()
+  const matrix = parameter(matrixId, 'text')
   const conditions = [
-    `l.job_id = ${value(id, 'bigint')} and l.matrix_id = ${matrix} and c.matrix_id = ${matrix}`,
-    ...where(value),
+    `l.job_id = ${parameter(id, 'bigint')} and l.matrix_id = ${matrix} and c.matrix_id = ${matrix}`,
+    ...where(parameter),
   ]
   const { rows } = await tx.query<Omit<ChunkSummary, 'token'> & { readonly token: string }>({
     text: `select c.chunk_hash as hash, c.chunk_query as query, c.position, ${stateSql(schema, 'c')} as state, c.wanted,
@@ -110,8 +109,43 @@ export async function findChunks(
 from ${links} as l
 join ${checkpoints} as c on c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
 where ${conditions.join(' and ')}
-order by ${order} limit ${value(limit, 'int')}`,
-    values: value.all,
+order by ${order} limit ${parameter(limit, 'int')}`,
+    values: parameter.values,
   })
   return rows.map((row) => ({ ...row, token: BigInt(row.token) }))
+}
+
+/**
+ * Locks every unfinished chunk of the jobs. The plan of another job that is being written has a foreign key to the chunks
+ * it shares, which makes this wait for it: the next statement sees which jobs want a chunk. Where the plan comes later, the
+ * check of its job finds the chunks that are not wanted.
+ */
+export async function lockChunks(tx: Queryable, schema: string, jobIds: readonly string[]): Promise<void> {
+  const { checkpoints, links } = tablesOf(schema)
+  await tx.query({
+    text: `with locked as materialized (
+  select from ${checkpoints} as c
+  join ${links} as l on l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
+  where l.job_id = any ($1::bigint[]) and c.completed_at is null
+  order by c.matrix_id, c.chunk_hash
+  for update of c
+)
+select count(*) from locked`,
+    values: [jobIds],
+  })
+}
+
+export async function countUnwantedInFlight(
+  tx: Queryable,
+  schema: string,
+  jobIds: readonly string[],
+): Promise<number> {
+  const { checkpoints, links } = tablesOf(schema)
+  const { rows } = await tx.query<{ count: number }>({
+    text: `select count(*)::int as count from ${checkpoints} as c
+join ${links} as l on l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
+where l.job_id = any ($1::bigint[]) and c.locked_by is not null and c.locked_until > now() and not c.wanted`,
+    values: [jobIds],
+  })
+  return rows[0]?.count ?? 0
 }

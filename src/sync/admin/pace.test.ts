@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
-import { paceOf, type RecentSyncs, timeLeft, WINDOWS_MS } from './pace.ts'
+import { type RecentSyncs, WINDOWS_MS } from './chunk-counts.ts'
+import { paceOf, timeLeft } from './progress.ts'
 
 /** Chunks and rows within a minute, a quarter of an hour and a day. */
 function recent(

@@ -2,8 +2,8 @@ import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { emptySync, makeChunks, makeJob, shareChunks } from '../../../test/support/sync-rows.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { listJobs } from './browse.ts'
 import { listChunks } from './chunks.ts'
+import { listJobs } from './jobs.ts'
 import { progress, progressOfAll } from './progress.ts'
 
 const { url } = useDatabase()

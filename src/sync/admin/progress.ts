@@ -1,11 +1,10 @@
-/** How far a job has come, how quickly it goes on, who works on what, and what has failed. */
-import { type BrowseOptions, looking } from '../../admin/looking.ts'
+/** How far a job is, how fast it proceeds, who works on what, and what has failed. */
+import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { type ChunkCounts, countChunks, type RecentSyncs } from './chunk-counts.ts'
 import { type ChunkSummary, findChunks } from './chunks.ts'
-import { type ChunkCounts, countChunks } from './counts.ts'
-import { findJob, jobColumns, type JobRow, jobSummary, type JobSummary } from './job.ts'
-import { paceOf, timeLeft } from './pace.ts'
+import { findJob, jobColumns, type JobRow, jobSummary, type JobSummary } from './jobs.ts'
 import { tablesOf } from './tables.ts'
 
 export interface JobProgress extends JobSummary {
@@ -23,8 +22,8 @@ export interface JobProgress extends JobSummary {
   readonly failures: readonly ChunkSummary[]
 }
 
-const MOST_WORKING = 20
-const MOST_FAILURES = 10
+const MAX_WORKING_SHOWN = 20
+const MAX_FAILURES_SHOWN = 10
 
 export async function progress(
   db: Database,
@@ -32,7 +31,7 @@ export async function progress(
   options: BrowseOptions = {},
 ): Promise<JobProgress> {
   const { schema } = options
-  return looking(db, options, COUNTING, async (tx) =>
+  return readOnly(db, options, COUNTING, async (tx) =>
     progressOf(tx, schema, await findJob(tx, schema, jobId)),
   )
 }
@@ -52,24 +51,24 @@ export interface ProgressOfAllOptions extends BrowseOptions {
 }
 
 const DAY_MS = 86_400_000
-const MOST_FAILED = 5
+const MAX_FAILED_JOBS_SHOWN = 5
 
 export async function progressOfAll(
   db: Database,
   options: ProgressOfAllOptions = {},
 ): Promise<ProgressOfAll> {
   const { schema, limit = 20, failedWithinMs = DAY_MS } = options
-  return looking(db, options, COUNTING, async (tx) => {
+  return readOnly(db, options, COUNTING, async (tx) => {
     const { jobs } = tablesOf(schema)
     const open = await tx.query<JobRow>({
-      text: `select ${jobColumns(schema)} from ${jobs} as j where completed_at is null and failed_at is null
-order by priority desc, created_at, j.id limit $1::int`,
+      text: `select ${jobColumns(schema)} from ${jobs} as r where completed_at is null and failed_at is null
+order by priority desc, created_at, r.id limit $1::int`,
       values: [limit + 1],
     })
     const failed = await tx.query<JobRow>({
-      text: `select ${jobColumns(schema)} from ${jobs} as j where failed_at > now() - $1::float8 * interval '1 millisecond'
-order by failed_at desc, j.id desc limit $2::int`,
-      values: [failedWithinMs, MOST_FAILED],
+      text: `select ${jobColumns(schema)} from ${jobs} as r where failed_at > now() - $1::float8 * interval '1 millisecond'
+order by failed_at desc, r.id desc limit $2::int`,
+      values: [failedWithinMs, MAX_FAILED_JOBS_SHOWN],
     })
     const found: JobProgress[] = []
     for (const row of [...open.rows.slice(0, limit), ...failed.rows]) {
@@ -79,7 +78,7 @@ order by failed_at desc, j.id desc limit $2::int`,
   })
 }
 
-const COUNTING = { what: 'counting the chunks', remedy: 'Allow more time.' }
+const COUNTING = { what: 'Counting the chunks', remedy: 'Allow more time.' }
 
 async function progressOf(tx: Queryable, schema: string | undefined, job: JobSummary): Promise<JobProgress> {
   const { chunks, rows, ...recent } = await countChunks(tx, schema, job)
@@ -102,7 +101,7 @@ async function working(tx: Queryable, schema: string | undefined, job: JobSummar
   return findChunks(tx, schema, job, {
     where: () => ['c.locked_by is not null and c.locked_until > now()'],
     order: 'c.locked_by, c.position, c.chunk_hash',
-    limit: MOST_WORKING,
+    limit: MAX_WORKING_SHOWN,
   })
 }
 
@@ -110,6 +109,33 @@ async function failures(tx: Queryable, schema: string | undefined, job: JobSumma
   return findChunks(tx, schema, job, {
     where: () => ['c.failed_at is not null'],
     order: 'c.failed_at, c.position, c.chunk_hash',
-    limit: MOST_FAILURES,
+    limit: MAX_FAILURES_SHOWN,
   })
+}
+
+export interface Pace {
+  readonly rowsPerSecond: number
+  readonly chunksPerMinute: number
+}
+
+/** With fewer chunks than this, the next longer window is used. */
+const MIN_CHUNKS_FOR_PACE = 10
+/** A pace over a shorter time than this would mean nothing. */
+const MIN_ELAPSED_MS = 1_000
+
+/** Undefined when nothing was synced yet, or only just now. */
+export function paceOf({ windows, ageMs, plannedAgoMs }: RecentSyncs): Pace | undefined {
+  const window = windows.find(({ chunks }) => chunks >= MIN_CHUNKS_FOR_PACE) ?? windows.at(-1)
+  if (window === undefined || window.chunks === 0) return undefined
+  const { ms, chunks, rows, firstAgoMs } = window
+  // A job may wait long before it is planned, so the time counts from the plan, unless chunks were synced before it was complete.
+  const workedMs = plannedAgoMs !== null && plannedAgoMs >= (firstAgoMs ?? 0) ? plannedAgoMs : ageMs
+  const elapsedMs = Math.min(ms, workedMs)
+  if (elapsedMs < MIN_ELAPSED_MS) return undefined
+  return { rowsPerSecond: (rows / elapsedMs) * 1_000, chunksPerMinute: (chunks / elapsedMs) * 60_000 }
+}
+
+/** How long so many chunks take at this pace. */
+export function timeLeft(pace: Pace | undefined, open: number): number | undefined {
+  return pace === undefined ? undefined : (open / pace.chunksPerMinute) * 60_000
 }

@@ -1,4 +1,7 @@
+/** The tables of sync, and the state of their rows, as statements name them. */
+import { invalid } from '../../admin/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
+import { SYNC_STATES, type SyncState } from '../transitions.ts'
 
 export interface SyncTables {
   readonly jobs: string
@@ -7,6 +10,7 @@ export interface SyncTables {
   readonly links: string
 }
 
+/** The tables of a schema, as statements name them. */
 export function tablesOf(schema = 'leasehold'): SyncTables {
   return {
     jobs: quoteQualified(schema, 'sync_jobs'),
@@ -15,8 +19,16 @@ export function tablesOf(schema = 'leasehold'): SyncTables {
   }
 }
 
-/** The state of a job or a chunk, by the columns of the table that is named. */
-export function stateSql(schema: string | undefined, table: string): string {
-  const state = quoteQualified(schema ?? 'leasehold', 'sync_state')
-  return `${state}(${table}.locked_until, ${table}.completed_at, ${table}.failed_at)`
+/** The state of a job or a chunk, from the columns of the named table. */
+export function stateSql(schema: string | undefined, table?: string): string {
+  const columns = ['locked_until', 'completed_at', 'failed_at'].map((column) =>
+    table === undefined ? column : `${table}.${column}`,
+  )
+  return `${quoteQualified(schema ?? 'leasehold', 'sync_state')}(${columns.join(', ')})`
+}
+
+export function checkStates(states: readonly SyncState[] | undefined): void {
+  const all: readonly unknown[] = SYNC_STATES
+  if (states === undefined || (states.length > 0 && states.every((state) => all.includes(state)))) return
+  throw invalid('states', states, `Give one or more of ${SYNC_STATES.join(', ')}.`)
 }

@@ -6,11 +6,10 @@ import type { Lease } from '../../lease/lease.ts'
 import { openLeaseStore } from '../../lease/store.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { webhookTable } from '../table.ts'
-import { listDeliveries } from './browse.ts'
+import { listDeliveries, showDelivery } from './browse.ts'
 import { countDeliveries, oldestPendingDelivery } from './counts.ts'
 import { summariseEndpoints } from './endpoint-summary.ts'
 import type { DeliveryFilter } from './filter.ts'
-import { showDelivery } from './show.ts'
 
 const database = useDatabase()
 const db = openDatabase({ url: database.url })
@@ -94,10 +93,10 @@ describe('list', () => {
     await expect(listDeliveries(db, filter, options)).rejects.toThrow(message)
   })
 
-  it('a look that takes too long is given up, and says what to do', async () => {
+  it('a query that takes too long is stopped, and the error says what to do', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 150_000)
     await expect(listDeliveries(db, { error: 'never there' }, { timeoutMs: 1 })).rejects.toThrow(
-      /After 1 ms listing the deliveries was given up.*Choose fewer/,
+      /Listing the deliveries was stopped after 1 ms.*Choose fewer/,
     )
   })
 })

@@ -1,11 +1,24 @@
-/** Which deliveries there are, for those who operate them: one page at a time, newest first. */
-import { type BrowseOptions, looking } from '../../admin/looking.ts'
-import { checkPage, invalid, isRowId } from '../../admin/request-checks.ts'
-import { values } from '../../admin/statement-values.ts'
+/** What operators read of deliveries: pages of them, and one delivery with its body, its attempts and what it waits for. */
+import { type BrowseOptions, listNewestFirst, type PageOptions, readOnly } from '../../admin/browse.ts'
+import type { Skipped } from '../../admin/bulk-change.ts'
+import { isUuid } from '../../admin/request-checks.ts'
+import { LeaseholdError } from '../../errors.ts'
+import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
+import { positionalParameters } from '../../postgres/parameters.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import type { DeliveryStatus } from '../transitions.ts'
-import { checkFilter, type DeliveryFilter, filterSql, statusesOf } from './filter.ts'
-import { bucketsOf, deliveriesOf, endpointsOf } from './tables.ts'
+import {
+  attemptsOf,
+  checkFilter,
+  checkId,
+  deliveriesOf,
+  type DeliveryFilter,
+  endpointsOf,
+  filterSql,
+  narrowSql,
+  statusesOf,
+} from './filter.ts'
 
 /** A delivery without its body, as lists show it. */
 export interface DeliverySummary {
@@ -38,13 +51,6 @@ export interface DeliverySummary {
   readonly lastError: string | null
 }
 
-export interface DeliveryPageOptions extends BrowseOptions {
-  /** Default 50, at most 1,000. */
-  readonly limit?: number | undefined
-  /** Only deliveries with smaller ids: where the page before ended. */
-  readonly before?: string | undefined
-}
-
 export interface DeliveryPage {
   /** Newest first. */
   readonly deliveries: readonly DeliverySummary[]
@@ -52,59 +58,195 @@ export interface DeliveryPage {
   readonly next: string | null
 }
 
-/** One page of deliveries, newest first: by their number, which is nearly the order in which they were sent. */
+/** One page of deliveries, newest first. */
 export async function listDeliveries(
   db: Database,
   filter: DeliveryFilter = {},
-  options: DeliveryPageOptions = {},
+  options: PageOptions = {},
 ): Promise<DeliveryPage> {
-  const { limit = 50, before, schema } = options
   checkFilter(filter)
-  checkPage(limit)
-  if (before !== undefined && !isRowId(before)) {
-    throw invalid('before', before, 'Give the number of a delivery: `next` of the page before.')
-  }
-  return looking(db, options, { what: 'listing the deliveries', remedy: TOO_MANY }, async (tx) => {
-    const found: DeliverySummary[] = []
-    for (const bucket of await bucketsOf(tx, schema)) {
-      const value = values()
-      const conditions = [
-        `bucket = ${value(bucket, 'smallint')}`,
-        ...(before === undefined ? [] : [`d.id < ${value(before, 'bigint')}`]),
-        filterSql(filter, statusesOf(filter), value, schema),
-      ]
-      // The page first, then its endpoints: a join before the limit would be planned as one of the whole table.
-      // One more than the page has: whether there is another.
-      const { rows } = await tx.query<SummaryRow>({
-        text: `with page as materialized (
-  select * from ${deliveriesOf(schema)} as d where ${conditions.join(' and ')}
-  order by d.id desc limit ${value(limit + 1, 'int')}
-)
-select ${SUMMARY} from page as d left join ${endpointsOf(schema)} as e on e.id = d.endpoint_id order by d.id desc`,
-        values: value.all,
-      })
-      found.push(...rows.map(summary))
-    }
-    // Each bucket brought its newest, so the newest of all are among them.
-    const newest = found.sort((a, b) => (BigInt(a.id) > BigInt(b.id) ? -1 : 1))
-    const deliveries = newest.slice(0, limit)
-    return { deliveries, next: newest.length > limit ? (deliveries.at(-1)?.id ?? null) : null }
+  const { schema } = options
+  const { rows, next } = await listNewestFirst<SummaryRow>(db, options, {
+    table: deliveriesOf(schema),
+    bucketed: true,
+    row: 'a delivery',
+    where: (parameter) => [filterSql(filter, statusesOf(filter), parameter, schema)],
+    columns: SUMMARY,
+    joins: `left join ${endpointsOf(schema)} as e on e.id = r.endpoint_id`,
+    what: 'Listing the deliveries',
+    remedy:
+      'Choose fewer deliveries: by status failed and failedSince, by ids, or with `before` a later page; or allow more time.',
+  })
+  return { deliveries: rows.map(summary), next }
+}
+
+const MAX_EXPLAINED = 1_000
+
+/** Why deliveries that an operator names are not changed. Of an event, one delivery that is changed is enough. */
+export async function explainSkipped(
+  db: Database,
+  schema: string,
+  ids: readonly string[],
+  whyNot: (delivery: DeliverySummary) => string | undefined,
+): Promise<Skipped[]> {
+  const { deliveries } = await listDeliveries(db, { ids }, { schema, limit: MAX_EXPLAINED })
+  return ids.flatMap((id) => {
+    const reasons = deliveries
+      .filter((delivery) =>
+        isUuid(id) ? delivery.eventId === id.toLowerCase() : delivery.id === String(BigInt(id)),
+      )
+      .map(whyNot)
+    return reasons.includes(undefined) ? [] : [{ id, why: reasons[0] ?? 'there is no such delivery' }]
   })
 }
 
-const TOO_MANY =
-  'Choose fewer: by status failed and failedSince, by ids, or with `before` a page further down; or allow more time.'
+type SummaryRow = Omit<DeliverySummary, 'token'> & { readonly token: string }
 
-export type SummaryRow = Omit<DeliverySummary, 'token'> & { readonly token: string }
+/** Of a delivery r and its endpoint e. */
+const SUMMARY = `r.id::text as id, r.event_id as "eventId", r.endpoint_id as "endpointId", e.url as "endpointUrl",
+  e.tenant, r.event_type as type, r.ordering_key as "orderingKey", r.delivery_status as status, r.attempts, r.expiries,
+  r.created_at as "createdAt", r.next_attempt_at as "nextAttemptAt", r.lease_owner as "leaseOwner",
+  r.lease_until as "leaseUntil", r.lease_token::text as token, r.delivered_at as "deliveredAt",
+  r.failed_at as "failedAt", r.last_attempt_at as "lastAttemptAt", r.last_duration_ms as "lastDurationMs",
+  r.last_status as "lastStatus", r.last_error_code as "lastErrorCode", r.last_error as "lastError"`
 
-/** Of a delivery d and its endpoint e. */
-export const SUMMARY = `d.id::text as id, d.event_id as "eventId", d.endpoint_id as "endpointId", e.url as "endpointUrl",
-  e.tenant, d.event_type as type, d.ordering_key as "orderingKey", d.delivery_status as status, d.attempts, d.expiries,
-  d.created_at as "createdAt", d.next_attempt_at as "nextAttemptAt", d.lease_owner as "leaseOwner",
-  d.lease_until as "leaseUntil", d.lease_token::text as token, d.delivered_at as "deliveredAt",
-  d.failed_at as "failedAt", d.last_attempt_at as "lastAttemptAt", d.last_duration_ms as "lastDurationMs",
-  d.last_status as "lastStatus", d.last_error_code as "lastErrorCode", d.last_error as "lastError"`
-
-export function summary(row: SummaryRow): DeliverySummary {
+function summary(row: SummaryRow): DeliverySummary {
   return { ...row, token: BigInt(row.token) }
+}
+
+export interface DeliveryAttempt {
+  /** 1 for the first since the delivery was sent, or replayed. */
+  readonly attempt: number
+  readonly token: bigint
+  /** Null: its dispatcher died, and nobody knows. */
+  readonly startedAt: Date | null
+  readonly durationMs: number | null
+  readonly status: number | null
+  /** Null: it succeeded. */
+  readonly errorCode: string | null
+  readonly error: string | null
+  /** The beginning of the answer. */
+  readonly response: string | null
+  readonly recordedAt: Date
+}
+
+export interface DeliveryDetails extends DeliverySummary {
+  /** Byte for byte as it is signed and sent. */
+  readonly body: string
+  readonly headers: Readonly<Record<string, string>>
+  /** Newest last; of more than 100, the newest 100. */
+  readonly history: readonly DeliveryAttempt[]
+  /** The delivery of its ordering key that has to be finished first. */
+  readonly waitsFor: DeliveryWaitedFor | null
+}
+
+export type DeliveryWaitedFor = Pick<DeliverySummary, 'id' | 'attempts' | 'lastError'> & {
+  readonly inFlight: boolean
+}
+
+const MAX_ATTEMPTS_SHOWN = 100
+
+/** By its number; an event id will do where the event went to one endpoint only. */
+export async function showDelivery(
+  db: Database,
+  id: string,
+  options: BrowseOptions = {},
+): Promise<DeliveryDetails> {
+  checkId(id)
+  const { schema } = options
+  return readOnly(db, options, { what: 'Finding the delivery', remedy: 'Allow more time.' }, async (tx) => {
+    const found: (Found & { readonly bucket: number })[] = []
+    for (const bucket of await bucketsIn(tx, deliveriesOf(schema))) {
+      found.push(...(await findIn(tx, schema, bucket, id)).map((row) => ({ ...row, bucket })))
+    }
+    const [row, another] = found
+    if (row === undefined) throw notFound(id)
+    if (another !== undefined) throw several(id, found)
+    const { bucket, body, headers, ...rest } = row
+    return {
+      ...summary(rest),
+      body,
+      headers,
+      history: await attemptsAt(tx, schema, bucket, rest.id),
+      waitsFor: rest.status === 'pending' ? await waitedFor(tx, schema, bucket, rest) : null,
+    }
+  })
+}
+
+type Found = SummaryRow & Pick<DeliveryDetails, 'body' | 'headers'>
+
+async function findIn(
+  tx: Queryable,
+  schema: string | undefined,
+  bucket: number,
+  id: string,
+): Promise<Found[]> {
+  const parameter = positionalParameters()
+  const { rows } = await tx.query<Found>({
+    text: `with found as materialized (
+  select * from ${deliveriesOf(schema)}
+  where bucket = ${parameter(bucket, 'smallint')} and ${narrowSql({ ids: [id] }, statusesOf({}), parameter)}
+)
+select ${SUMMARY}, r.body, r.headers
+from found as r left join ${endpointsOf(schema)} as e on e.id = r.endpoint_id
+order by r.id`,
+    values: parameter.values,
+  })
+  return rows
+}
+
+async function attemptsAt(
+  tx: Queryable,
+  schema: string | undefined,
+  bucket: number,
+  delivery: string,
+): Promise<DeliveryAttempt[]> {
+  const { rows } = await tx.query<Omit<DeliveryAttempt, 'token'> & { readonly token: string }>({
+    text: `select attempt, lease_token::text as token, started_at as "startedAt", duration_ms as "durationMs", status,
+  error_code as "errorCode", error, response, recorded_at as "recordedAt"
+from ${attemptsOf(schema)}
+where bucket = $1::smallint and delivery_id = $2::bigint
+order by id desc limit ${MAX_ATTEMPTS_SHOWN}`,
+    values: [bucket, delivery],
+  })
+  return rows.map((row) => ({ ...row, token: BigInt(row.token) })).toReversed()
+}
+
+/** What claims wait for: the delivery of its key that is in flight, else the head. Each is one probe of an index. */
+async function waitedFor(
+  tx: Queryable,
+  schema: string | undefined,
+  bucket: number,
+  { id, endpointId, orderingKey }: Pick<SummaryRow, 'id' | 'endpointId' | 'orderingKey'>,
+): Promise<DeliveryWaitedFor | null> {
+  if (orderingKey === null) return null
+  const ofKey = `select d.id, attempts, last_error, lease_owner is not null as in_flight from ${deliveriesOf(schema)} as d
+  where bucket = $1::smallint and endpoint_id = $2::uuid and ordering_key = $3::text`
+  const { rows } = await tx.query<DeliveryWaitedFor>({
+    text: `select d.id::text as id, attempts, last_error as "lastError", in_flight as "inFlight"
+from (
+  (${ofKey} and lease_owner is not null)
+  union all
+  (${ofKey} and delivery_status = 'pending' order by d.id limit 1)
+) as d
+order by in_flight desc, d.id limit 1`,
+    values: [bucket, endpointId, orderingKey],
+  })
+  const [first] = rows
+  return first === undefined || first.id === id ? null : first
+}
+
+function notFound(id: string): LeaseholdError {
+  return new LeaseholdError('DELIVERY_NOT_FOUND', `No delivery has the id ${id}.`, {
+    remedy: '`leasehold webhooks list` shows what is there; retention may have removed it.',
+  })
+}
+
+function several(id: string, found: readonly Found[]): LeaseholdError {
+  const numbers = found.map((row) => row.id).join(', ')
+  return new LeaseholdError(
+    'REQUEST_INVALID',
+    `id is ${JSON.stringify(id)}, an event that was sent to ${found.length} endpoints.`,
+    { remedy: `Give the number of one of its deliveries: ${numbers}.` },
+  )
 }

@@ -7,7 +7,7 @@ import { type LeaseStore, openLeaseStore } from '../../lease/store.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { webhookTable } from '../table.ts'
 import { cancel, type CancelOptions } from './cancel.ts'
-import { requeue } from './requeue.ts'
+import { replay } from './replay.ts'
 
 const database = useDatabase()
 const db = openDatabase({ url: database.url, maxConnections: 4 })
@@ -43,8 +43,8 @@ it('a pending delivery has failed, with the code cancelled, and who and why; not
   const [before, other] = await rows()
   expect(await cancel(db, { ids: ids.slice(0, 1), ...WHO })).toMatchObject({
     matched: 1,
-    cancelled: 1,
-    inFlight: 0,
+    changed: 1,
+    counts: { inFlight: 0 },
     finished: true,
   })
   expect(await rows()).toEqual([
@@ -62,7 +62,7 @@ it('a pending delivery has failed, with the code cancelled, and who and why; not
       principal: 'ada',
       action: 'webhooks.cancel',
       target: '1',
-      details: { reason: 'sent by mistake', cancelled: 1, batch: { firstId: '1', lastId: '1' } },
+      details: { reason: 'sent by mistake', changed: 1, batch: { firstId: '1', lastId: '1' } },
     },
   ])
   const { rows: attempts } = await db.query({ text: 'select from leasehold.webhook_attempts' })
@@ -80,8 +80,8 @@ it('what is in flight is left alone and counted; what is finished is not meant',
   const before = await rows()
   expect(await cancel(db, { filter: { endpoint }, ...WHO })).toMatchObject({
     matched: 1,
-    cancelled: 1,
-    inFlight: 2,
+    changed: 1,
+    counts: { inFlight: 2 },
   })
   const after = await rows()
   expect(after.slice(0, 4)).toEqual(before.slice(0, 4))
@@ -94,7 +94,7 @@ it('one whose lease is over is cancelled, and its former dispatcher is fenced of
   const store = await dispatching()
   const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000, groups: [{ group: endpoint, room: 1 }] })
   await db.query({ text: "update leasehold.webhook_outbox set lease_until = now() - interval '1 second'" })
-  expect(await cancel(db, { ids: ['1'], ...WHO })).toMatchObject({ cancelled: 1 })
+  expect(await cancel(db, { ids: ['1'], ...WHO })).toMatchObject({ changed: 1 })
   const leases = claimed.map(({ lease }) => lease)
   expect((await store.release(leases)).fencedOff).toEqual(leases)
   expect((await rows())[0]).toMatchObject({ delivery_status: 'failed', lease_owner: null })
@@ -112,7 +112,7 @@ where id = 1`,
   const cancelling = cancel(db, { filter: PENDING, ...WHO })
   await expect.poll(async () => waitingForLocks(), { timeout: 20_000 }).toBe(1)
   await client.query('commit')
-  expect(await cancelling).toMatchObject({ matched: 2, cancelled: 1 })
+  expect(await cancelling).toMatchObject({ matched: 2, changed: 1 })
   expect((await rows()).map((row) => [row.delivery_status, row.lease_owner])).toEqual([
     ['pending', 'x'],
     ['failed', null],
@@ -133,7 +133,7 @@ describe('an ordering key goes on', () => {
     })
     expect(claimed.map(({ row }) => row.id)).toEqual(['1'])
     await store.release(claimed.map(({ lease }) => lease))
-    expect(await cancel(db, { ids: ['1'], ...WHO })).toMatchObject({ cancelled: 1 })
+    expect(await cancel(db, { ids: ['1'], ...WHO })).toMatchObject({ changed: 1 })
     expect(await claim(store, endpoint)).toEqual(['2'])
   })
 
@@ -157,11 +157,11 @@ describe('an ordering key goes on', () => {
     expect(await claim(store, endpoint)).toEqual(['3'])
   })
 
-  it('with a requeued delivery first: the later ones wait for it', async () => {
+  it('with a replayed delivery first: the later ones wait for it', async () => {
     const endpoint = await makeEndpoint(db, { ordered: true })
     await makeDeliveries(db, endpoint, 3, { key })
     await cancel(db, { ids: ['1'], ...WHO })
-    await requeue(db, { ids: ['1'], ...WHO })
+    await replay(db, { ids: ['1'], ...WHO })
     expect(await claim(await dispatching(), endpoint)).toEqual(['1'])
   })
 })
@@ -171,14 +171,14 @@ it('by filter in batches, of which each has its entry; a dry run counts and chan
   await makeDeliveries(db, endpoint, 2_500)
   await makeDeliveries(db, endpoint, 300, { type: 'order.sent' })
   const filter = { type: 'order.paid' }
-  expect(await cancel(db, { filter, dryRun: true })).toMatchObject({ matched: 2_500, cancelled: 0 })
+  expect(await cancel(db, { filter, dryRun: true })).toMatchObject({ matched: 2_500, changed: 0 })
   expect((await rows()).every((row) => row.delivery_status === 'pending')).toBe(true)
-  expect(await cancel(db, { filter, ...WHO })).toMatchObject({ matched: 2_500, cancelled: 2_500 })
-  expect((await auditEntries(db)).map(({ details }) => details['cancelled'])).toEqual([1_000, 2_000, 2_500])
+  expect(await cancel(db, { filter, ...WHO })).toMatchObject({ matched: 2_500, changed: 2_500 })
+  expect((await auditEntries(db)).map(({ details }) => details['changed'])).toEqual([1_000, 2_000, 2_500])
   expect((await rows()).filter((row) => row.delivery_status === 'pending')).toHaveLength(300)
   expect(await cancel(db, { filter: PENDING, limit: 100, ...WHO })).toMatchObject({
     matched: 100,
-    cancelled: 100,
+    changed: 100,
   })
 })
 
@@ -187,14 +187,14 @@ it('stopped, it leaves the rest as it was', async () => {
   const controller = new AbortController()
   const onProgress = (): void => controller.abort()
   const done = await cancel(db, { filter: PENDING, ...WHO, signal: controller.signal, onProgress })
-  expect(done).toMatchObject({ cancelled: 1_000, finished: false })
+  expect(done).toMatchObject({ changed: 1_000, finished: false })
   expect((await rows()).filter((row) => row.delivery_status === 'pending')).toHaveLength(1_500)
 })
 
 it('in every bucket', async () => {
   await makeDeliveries(db, await makeEndpoint(db), 6)
   await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
-  expect(await cancel(db, { filter: PENDING, ...WHO })).toMatchObject({ matched: 6, cancelled: 6 })
+  expect(await cancel(db, { filter: PENDING, ...WHO })).toMatchObject({ matched: 6, changed: 6 })
 })
 
 describe('a cancel is refused, and changes nothing,', () => {

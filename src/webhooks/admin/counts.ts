@@ -1,9 +1,10 @@
-/** How much is in each state, and how long the oldest delivery has waited: asked often, so never by a scan of the table. */
-import { type Count, countRest, countUpTo, sum } from '../../admin/counting.ts'
-import { type BrowseOptions, looking } from '../../admin/looking.ts'
+/** How many deliveries are in each state, and how long the oldest has waited. Asked often, so never by a scan of the table. */
+import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
+import { type Count, countRemaining, countUpTo, sumCounts } from '../../admin/count.ts'
+import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { bucketsOf, deliveriesOf } from './tables.ts'
+import { deliveriesOf } from './filter.ts'
 
 export interface DeliveryCounts {
   /** Waiting for an attempt, those in flight not among them. */
@@ -35,18 +36,18 @@ const IN_FLIGHT = 'lease_owner is not null order by bucket, endpoint_id, orderin
 /** The most ordering keys whose heads one statement reads: about 0.2 s. */
 const MAX_KEYS = 10_000
 
-/** What a query that takes too long is called. */
-export const COUNTING = { what: 'counting the deliveries', remedy: 'Allow more time.' }
+/** The name of the query, and the advice when it takes too long. */
+export const COUNTING = { what: 'Counting the deliveries', remedy: 'Allow more time.' }
 
 export async function countDeliveries(db: Database, options: BrowseOptions = {}): Promise<DeliveryCounts> {
   const table = deliveriesOf(options.schema)
-  return looking(db, options, COUNTING, async (tx) => {
+  return readOnly(db, options, COUNTING, async (tx) => {
     const parts: Count[] = []
     for (const part of Object.values(PENDING)) parts.push(await countUpTo(tx, table, part))
-    const unfinished = sum(parts)
+    const unfinished = sumCounts(parts)
     const inFlight = await countUpTo(tx, table, IN_FLIGHT)
     const failed = await countUpTo(tx, table, "delivery_status = 'failed'")
-    const delivered = await countRest(tx, table, "delivery_status = 'delivered'", [unfinished, failed])
+    const delivered = await countRemaining(tx, table, "delivery_status = 'delivered'", [unfinished, failed])
     const count = Math.max(0, unfinished.count - inFlight.count)
     return { pending: { count, exact: unfinished.exact && inFlight.exact }, inFlight, delivered, failed }
   })
@@ -61,10 +62,11 @@ export async function oldestPendingDelivery(
   options: BrowseOptions = {},
 ): Promise<OldestPendingDelivery | undefined> {
   const { schema } = options
-  const what = 'looking for the oldest pending delivery'
-  return looking(db, options, { ...COUNTING, what }, async (tx) => {
+  const what = 'Finding the oldest pending delivery'
+  return readOnly(db, options, { ...COUNTING, what }, async (tx) => {
     const found: OldestPendingDelivery[] = []
-    for (const bucket of await bucketsOf(tx, schema)) found.push(...(await oldestIn(tx, schema, bucket)))
+    for (const bucket of await bucketsIn(tx, deliveriesOf(schema)))
+      found.push(...(await oldestIn(tx, schema, bucket)))
     return found.sort((a, b) => b.waitingMs - a.waitingMs)[0]
   })
 }

@@ -1,9 +1,10 @@
 /** Which endpoints have something waiting or failed, or get nothing at all, and why. */
-import { type BrowseOptions, looking } from '../../admin/looking.ts'
+import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
+import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { COUNTING, PENDING, pendingEndpointsSql } from './counts.ts'
-import { bucketsOf, deliveriesOf, endpointsOf } from './tables.ts'
+import { deliveriesOf, endpointsOf } from './filter.ts'
 
 /** Worst first. `open`: nothing is attempted; `probing`: the next delivery shows whether it is back. */
 const STATES = ['deleted', 'disabled', 'open', 'probing', 'ok'] as const
@@ -20,7 +21,7 @@ export interface EndpointSummary {
   readonly since: Date | null
   /** Nothing is attempted before. */
   readonly openUntil: Date | null
-  /** Counted up to `MOST_PENDING`. */
+  /** Counted up to `MAX_PENDING_COUNTED`. */
   readonly pending: number
   /** Among the newest 100,000 that have failed. */
   readonly failed: number
@@ -38,37 +39,37 @@ export interface EndpointSummaryOptions extends BrowseOptions {
   readonly limit?: number | undefined
 }
 
-/** From this on nobody counts further. */
-export const MOST_PENDING = 1_000
+/** How many pending deliveries of an endpoint are counted at most. */
+export const MAX_PENDING_COUNTED = 1_000
 
-/** The most endpoints that are read, of those that get nothing and of those for which something waits. */
+/** How many endpoints are read at most, of those that get nothing and of those with pending deliveries. */
 const MAX_ENDPOINTS = 1_000
 
-/** The most failed deliveries that are counted. */
-const MAX_FAILED = 100_000
+/** How many failed deliveries are counted at most. */
+const MAX_FAILED_COUNTED = 100_000
 
 export async function summariseEndpoints(
   db: Database,
   options: EndpointSummaryOptions = {},
 ): Promise<EndpointSummaries> {
   const { schema, limit = 20 } = options
-  return looking(db, options, { ...COUNTING, what: 'counting by endpoint' }, async (tx) => {
+  return readOnly(db, options, { ...COUNTING, what: 'Counting by endpoint' }, async (tx) => {
     const pending = new Map<string, number>()
     const failed = new Map<string, number>()
-    for (const bucket of await bucketsOf(tx, schema)) {
+    for (const bucket of await bucketsIn(tx, deliveriesOf(schema))) {
       add(pending, await pendingIn(tx, schema, bucket))
       add(failed, await failedIn(tx, schema, bucket))
     }
     const known = await endpoints(tx, schema, [...new Set([...pending.keys(), ...failed.keys()])])
     const summaries = [...known.values()].map((endpoint) => ({
       ...endpoint,
-      pending: Math.min(MOST_PENDING, pending.get(endpoint.id) ?? 0),
+      pending: Math.min(MAX_PENDING_COUNTED, pending.get(endpoint.id) ?? 0),
       failed: failed.get(endpoint.id) ?? 0,
     }))
     const deleted = [...pending].flatMap(([id, count]) =>
       known.has(id)
         ? []
-        : [{ ...DELETED, id, pending: Math.min(MOST_PENDING, count), failed: failed.get(id) ?? 0 }],
+        : [{ ...DELETED, id, pending: Math.min(MAX_PENDING_COUNTED, count), failed: failed.get(id) ?? 0 }],
     )
     const all = [...summaries, ...deleted].sort(worstFirst)
     return { endpoints: all.slice(0, limit), more: all.length > limit }
@@ -106,7 +107,7 @@ async function pendingIn(tx: Queryable, schema: string | undefined, bucket: numb
   select count(*)::int from (
     select from ${table} as d
     where d.bucket = $1::smallint and d.endpoint_id = waiting.endpoint_id and ${part}
-    limit ${MOST_PENDING}
+    limit ${MAX_PENDING_COUNTED}
   ) as found
 )`,
   )
@@ -123,7 +124,7 @@ async function failedIn(tx: Queryable, schema: string | undefined, bucket: numbe
   const { rows } = await tx.query<Counted>({
     text: `select endpoint_id as "endpointId", count(*)::int as count from (
   select endpoint_id from ${deliveriesOf(schema)} where bucket = $1::smallint and delivery_status = 'failed'
-  order by failed_at desc limit ${MAX_FAILED}
+  order by failed_at desc limit ${MAX_FAILED_COUNTED}
 ) as found group by endpoint_id`,
     values: [bucket],
   })

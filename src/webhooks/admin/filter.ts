@@ -1,4 +1,4 @@
-/** What an operator chooses deliveries by. One place turns it into SQL, for listing, requeueing and cancelling alike. */
+/** What an operator chooses deliveries by. One place turns it into SQL, for listing, replaying and cancelling alike. */
 import {
   checkMoments,
   checkPeriod,
@@ -7,9 +7,9 @@ import {
   isRowId,
   isUuid,
 } from '../../admin/request-checks.ts'
-import type { Values } from '../../admin/statement-values.ts'
+import { quoteQualified } from '../../postgres/identifiers.ts'
+import type { PositionalParameters } from '../../postgres/parameters.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../transitions.ts'
-import { endpointsOf } from './tables.ts'
 
 export interface DeliveryFilter {
   /** The id of an endpoint. */
@@ -18,55 +18,76 @@ export interface DeliveryFilter {
   readonly tenant?: string | undefined
   readonly type?: string | undefined
   readonly status?: DeliveryStatus | readonly DeliveryStatus[] | undefined
-  /** Sent at this moment or later. */
+  /** Sent at this time or later. */
   readonly from?: Date | undefined
-  /** Sent before this moment. */
+  /** Sent before this time. */
   readonly to?: Date | undefined
-  /** Failed at this moment or later: means the failed ones only. */
+  /** Failed at this time or later: means failed deliveries only. */
   readonly failedSince?: Date | undefined
-  /** The last error contains this text, in whatever case, or has this code. */
+  /** The last error contains this text, in upper or lower case, or has this code. */
   readonly error?: string | undefined
-  /** Numbers of deliveries and event ids, mixed as they come. An event id means all deliveries of the event. */
+  /** Numbers of deliveries and event ids, in any order. An event id means all deliveries of the event. */
   readonly ids?: readonly string[] | undefined
 }
 
-/** What an index answers, for finding out cheaply how far a statement may look. */
+/** The fields that are dates. */
+export const FILTER_DATES = ['from', 'to', 'failedSince'] as const
+
+/** The tables of a schema, as statements name them. */
+export function deliveriesOf(schema = 'leasehold'): string {
+  return quoteQualified(schema, 'webhook_outbox')
+}
+
+export function endpointsOf(schema = 'leasehold'): string {
+  return quoteQualified(schema, 'webhook_endpoints')
+}
+
+export function attemptsOf(schema = 'leasehold'): string {
+  return quoteQualified(schema, 'webhook_attempts')
+}
+
+/** No dispatcher delivers it now: one whose lease has expired has stopped, and is fenced off. */
+export const NOT_IN_FLIGHT = '(lease_owner is null or lease_until <= now())'
+
+/** The conditions that an index answers. */
 export function narrowSql(
   filter: DeliveryFilter,
   statuses: readonly DeliveryStatus[],
-  value: Values,
+  parameter: PositionalParameters,
 ): string {
   const { ids, failedSince } = filter
   return [
     statusSql(statuses),
-    ...(ids === undefined ? [] : [idsSql(ids, value)]),
-    ...(failedSince === undefined ? [] : [`failed_at >= ${value(failedSince, 'timestamptz')}`]),
+    ...(ids === undefined ? [] : [idsSql(ids, parameter)]),
+    ...(failedSince === undefined ? [] : [`failed_at >= ${parameter(failedSince, 'timestamptz')}`]),
   ].join(' and ')
 }
 
-/** The whole condition, the narrow part included; every value of the filter is a parameter. */
+/** All conditions; every value of the filter is a parameter. */
 export function filterSql(
   filter: DeliveryFilter,
   statuses: readonly DeliveryStatus[],
-  value: Values,
+  parameter: PositionalParameters,
   schema: string | undefined,
 ): string {
   const { endpoint, tenant, type, from, to, error } = filter
   return [
-    narrowSql(filter, statuses, value),
-    ...(endpoint === undefined ? [] : [`endpoint_id = ${value(endpoint, 'uuid')}`]),
+    narrowSql(filter, statuses, parameter),
+    ...(endpoint === undefined ? [] : [`endpoint_id = ${parameter(endpoint, 'uuid')}`]),
     ...(tenant === undefined
       ? []
       : [
-          `endpoint_id = any (array(select e.id from ${endpointsOf(schema)} as e where e.tenant = ${value(tenant, 'text')}))`,
+          `endpoint_id = any (array(select e.id from ${endpointsOf(schema)} as e where e.tenant = ${parameter(tenant, 'text')}))`,
         ]),
-    ...(type === undefined ? [] : [`event_type = ${value(type, 'text')}`]),
-    ...(from === undefined ? [] : [`created_at >= ${value(from, 'timestamptz')}`]),
-    ...(to === undefined ? [] : [`created_at < ${value(to, 'timestamptz')}`]),
-    // Not LIKE: the text is a text, whatever signs are in it.
+    ...(type === undefined ? [] : [`event_type = ${parameter(type, 'text')}`]),
+    ...(from === undefined ? [] : [`created_at >= ${parameter(from, 'timestamptz')}`]),
+    ...(to === undefined ? [] : [`created_at < ${parameter(to, 'timestamptz')}`]),
+    // Not LIKE: the text may contain any character.
     ...(error === undefined
       ? []
-      : [`strpos(lower(concat_ws(' ', last_error_code, last_error)), lower(${value(error, 'text')})) > 0`]),
+      : [
+          `strpos(lower(concat_ws(' ', last_error_code, last_error)), lower(${parameter(error, 'text')})) > 0`,
+        ]),
   ].join(' and ')
 }
 
@@ -89,7 +110,7 @@ export function checkFilter(filter: DeliveryFilter): void {
     throw invalid(
       'failedSince',
       failedSince,
-      `Leave it out, or the status ${other}: only failed ones have failed.`,
+      `Leave out failedSince, or the status ${other}: only failed deliveries have a time of failure.`,
     )
   }
   for (const id of ids ?? []) checkId(id)
@@ -105,32 +126,26 @@ export function checkFilter(filter: DeliveryFilter): void {
   checkTexts({ type, error, ...(tenant === '' ? {} : { tenant }) })
 }
 
-/** Whether the filter chooses at all: an empty one means every delivery there is. */
-export function isEmptyFilter(filter: DeliveryFilter): boolean {
-  const { endpoint, tenant, type, status, from, to, failedSince, error, ids } = filter
-  return [endpoint, tenant, type, status, from, to, failedSince, error, ids].every(
-    (part) => part === undefined,
-  )
-}
-
 export function checkId(id: string): void {
   if (isUuid(id) || isRowId(id)) return
   throw invalid('id', id, 'Give the number of a delivery, or an event id, which is a uuid.')
 }
 
-/** As literals, because only then does PostgreSQL see that a partial index will do; they are words of our own. */
+/** As literals, because only then does PostgreSQL see that a partial index will do. */
 function statusSql(statuses: readonly DeliveryStatus[]): string {
   if (DELIVERY_STATUSES.every((status) => statuses.includes(status))) return 'true'
-  const words = statuses.map((status) => `'${status}'`)
-  return words.length === 1 ? `delivery_status = ${words[0]}` : `delivery_status in (${words.join(', ')})`
+  const literals = statuses.map((status) => `'${status}'`)
+  return literals.length === 1
+    ? `delivery_status = ${literals[0]}`
+    : `delivery_status in (${literals.join(', ')})`
 }
 
-function idsSql(ids: readonly string[], value: Values): string {
+function idsSql(ids: readonly string[], parameter: PositionalParameters): string {
   const numbers = ids.filter((id) => !isUuid(id))
   const uuids = ids.filter(isUuid)
   const either = [
-    ...(numbers.length > 0 || uuids.length === 0 ? [`d.id = any (${value(numbers, 'bigint[]')})`] : []),
-    ...(uuids.length > 0 ? [`event_id = any (${value(uuids, 'uuid[]')})`] : []),
+    ...(numbers.length > 0 || uuids.length === 0 ? [`id = any (${parameter(numbers, 'bigint[]')})`] : []),
+    ...(uuids.length > 0 ? [`event_id = any (${parameter(uuids, 'uuid[]')})`] : []),
   ]
   return `(${either.join(' or ')})`
 }

@@ -7,7 +7,6 @@ import { createLoop, type HastenableLoop } from '../../worker/loop.ts'
 import { type Outcome, settleAs } from '../../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../../worker/settings.ts'
 import type { Surroundings, WorkDeclaration } from '../../worker/work-declaration.ts'
-import { webhookUpkeep, type WebhookRetention } from '../admin/upkeep.ts'
 import { MAX_TIMEOUT_MS } from '../endpoints/check.ts'
 import { readSecretKeys, requireSecretKeys } from '../endpoints/secrets.ts'
 import type { Dial, TlsOptions } from '../network/connect.ts'
@@ -18,6 +17,7 @@ import { validateSchedule } from '../schedule.ts'
 import { TRACE_HEADERS } from '../send/fan-out.ts'
 import type { SecretKeys } from '../signing/encryption.ts'
 import { webhookHeaders } from '../signing/sign.ts'
+import { applyRetention, type WebhookRetention } from '../admin/retention.ts'
 import { type DeliveryRow, webhookTable } from '../table.ts'
 import { type CircuitBreakerSettings, circuitBreakerSettings, type CircuitChange } from './circuit-breaker.ts'
 import { type CachedEndpoint, EndpointCache } from './endpoint-cache.ts'
@@ -90,7 +90,7 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
       : {
           maintenance: {
             everyMs: UPKEEP_INTERVAL_MS,
-            run: async (db, stop) => webhookUpkeep(db, { ...retention, schema }, stop),
+            run: async (db, signal) => applyRetention(db, { ...retention, schema, signal }),
           },
         }),
     open: async (surroundings) => running.open(surroundings),

@@ -5,7 +5,7 @@ import { type Receiver, useReceivers } from '../../../test/support/receiver.ts'
 import { deliveryStatuses, useDispatchers } from '../../../test/support/running-dispatcher.ts'
 import { addEndpoint, forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { recover } from '../admin/requeue.ts'
+import { replay } from '../admin/replay.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -111,7 +111,10 @@ describe('without a circuit breaker', () => {
     expect(ms).toBeGreaterThanOrEqual(90)
 
     down.answer(() => 204)
-    expect(await recover(db, { since, ...BY })).toMatchObject({ matched: EVENTS, requeued: EVENTS })
+    expect(await replay(db, { filter: { failedSince: since }, ...BY })).toMatchObject({
+      matched: EVENTS,
+      changed: EVENTS,
+    })
     await expect.poll(async () => deliveryStatuses(db), BOUND).toEqual({ delivered: 2 * EVENTS })
     expect(down.received).toHaveLength(3 * EVENTS)
     expect(idsOf(down)).toEqual(idsOf(healthy))

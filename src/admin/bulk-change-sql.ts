@@ -1,0 +1,264 @@
+/** The statements of a bulk change. Each reads a bounded number of rows, however few of them match. */
+import { bucketsIn } from '../lease/backlog.ts'
+import { quoteQualified } from '../postgres/identifiers.ts'
+import { type PositionalParameters, positionalParameters } from '../postgres/parameters.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import type { BulkChange, ChangedBy, RowFilter, Scan } from './bulk-change.ts'
+
+/** The most rows one statement reads: 20 to 60 ms, so that no lock and no snapshot is held for longer. */
+const MAX_SCANNED_ROWS = 50_000
+
+/** Everything up to here was scanned. */
+export interface ScanPosition {
+  /** The value of the column that the scan is ordered by, to the microsecond; without such a column, -infinity. */
+  readonly at: string
+  readonly id: string
+}
+
+/** The last id of each bucket; a table without buckets has one end. */
+export type Ends = readonly { readonly bucket: number | null; readonly upTo: string }[]
+
+/** Which rows a statement concerns: of one scan and one bucket, as they were when the change began. */
+export interface ScanPart<Filter> {
+  readonly schema: string
+  readonly filter: Filter
+  readonly scan: Scan<Filter>
+  readonly bucket: number | null
+  readonly upTo: string
+  /** Seconds since 1970 by the clock of the database. */
+  readonly startedAt: number
+}
+
+type Change<Filter extends RowFilter> = Pick<
+  BulkChange<Filter, string>,
+  'action' | 'table' | 'bucketed' | 'guard' | 'counts' | 'countMatched' | 'set' | 'dueColumn'
+>
+
+/** The present in seconds since 1970, by the clock of the database. */
+export async function readClock(db: Queryable): Promise<number> {
+  const { rows } = await db.query<{ now: number }>({
+    text: 'select extract(epoch from now())::float8 as now',
+  })
+  return rows[0]?.now ?? 0
+}
+
+export async function findEnds(
+  db: Queryable,
+  { table, bucketed }: Pick<BulkChange<RowFilter>, 'table' | 'bucketed'>,
+  schema: string,
+): Promise<Ends> {
+  const target = quoteQualified(schema, table)
+  const ends: { bucket: number | null; upTo: string }[] = []
+  for (const bucket of bucketed ? await bucketsIn(db, target) : [null]) {
+    const { rows } = await db.query<{ upTo: string | null }>({
+      text: `select max(id)::text as "upTo" from ${target}${bucket === null ? '' : ' where bucket = $1::smallint'}`,
+      values: bucket === null ? [] : [bucket],
+    })
+    const upTo = rows[0]?.upTo ?? null
+    if (upTo !== null) ends.push({ bucket, upTo })
+  }
+  return ends
+}
+
+export interface CountedBatch {
+  readonly matched: number
+  readonly counts: Readonly<Record<string, number>>
+  readonly next: ScanPosition | undefined
+}
+
+/** Counts the rows that match as far as one statement scans, and changes nothing. */
+export async function countBatch<Filter extends RowFilter>(
+  db: Queryable,
+  change: Change<Filter>,
+  part: ScanPart<Filter>,
+  after: ScanPosition,
+): Promise<CountedBatch> {
+  const { schema } = part
+  const parameter = positionalParameters()
+  const matched = change.countMatched?.(schema) ?? 'count(*)'
+  const counts = Object.entries(change.counts(schema)).flatMap(([name, aggregate]) =>
+    aggregate === null ? [] : [`'${name}', ${aggregate}`],
+  )
+  const { rows } = await db.query<Scanned & Omit<CountedBatch, 'next'>>({
+    text: `/* leasehold:${change.action} count */
+with ${scannedSql(change, part, after, parameter)}
+select ${SCANNED}, (${matched} filter (where ${change.guard(schema)}))::int as matched,
+  jsonb_build_object(${counts.join(', ')}) as counts
+from ${quoteQualified(schema, change.table)} as r
+where ${matchSql(part, after, parameter)}`,
+    values: parameter.values,
+  })
+  const [row] = rows
+  if (row === undefined) return { matched: 0, counts: {}, next: undefined }
+  return { matched: row.matched, counts: row.counts, next: endOfScan(row) }
+}
+
+export interface BatchRequest {
+  readonly after: ScanPosition
+  /** How many rows to change at most. */
+  readonly room: number
+  readonly by: ChangedBy
+  /** Rows per second; null: without a limit. */
+  readonly rate: number | null
+  /** The first time that is still free under the rate, in seconds since 1970. */
+  readonly nextDue: number
+}
+
+export interface ChangedRows {
+  /** The rows that were changed, in the order of the scan. */
+  readonly ids: readonly string[]
+  /** When the last of them is due, and the time of the transaction; seconds since 1970. */
+  readonly lastDue: number | null
+  readonly now: number
+  readonly next: ScanPosition | undefined
+}
+
+/**
+ * Changes the next rows of the scan.
+ *
+ * Not SKIP LOCKED: whoever holds one of the rows is another operator, retention, or a worker that claims it at this
+ * moment. Waiting tells whether the row still matches, where skipping would leave it out. All bulk changes lock in the
+ * same order.
+ *
+ * With a rate and a due column each row is due at a time of its own: not before that of its predecessor in any earlier
+ * batch, and not before the present.
+ */
+export async function changeBatch<Filter extends RowFilter>(
+  tx: Queryable,
+  change: Change<Filter>,
+  part: ScanPart<Filter>,
+  { after, room, by, rate, nextDue }: BatchRequest,
+): Promise<ChangedRows> {
+  const { schema, bucket, scan } = part
+  const parameter = positionalParameters()
+  const table = quoteQualified(schema, change.table)
+  const { dueColumn } = change
+  const assignments = [
+    change.set(by, parameter),
+    ...(dueColumn === undefined ? [] : [`${dueColumn} = ${dueSql(rate, nextDue, parameter)}`]),
+  ]
+  const { rows } = await tx.query<ChangeAnswer>({
+    text: `/* leasehold:${change.action} */
+with ${scannedSql(change, part, after, parameter)},
+picked as materialized (
+  select id, ${orderColumn(scan)} as at from ${table} as r
+  where ${matchSql(part, after, parameter)}
+    and ${change.guard(schema)}
+  order by ${orderOf(scan)} limit ${parameter(room, 'int')}
+  for update of r
+),
+-- The rows are updated by their ids from an array, and numbered by their place in it. Without statistics, a join with
+-- the numbered rows was planned as a nested loop, which took ten times as long.
+picked_ids as materialized (select array_agg(id order by at, id) as ids from picked),
+changed as (
+  update ${table} as r
+  set ${assignments.join(', ')}
+  where ${bucket === null ? '' : `r.bucket = ${parameter(bucket, 'smallint')} and `}r.id = any ((select ids from picked_ids)::bigint[])
+  returning ${dueColumn === undefined ? 'null::timestamptz' : `r.${dueColumn}`} as due
+)
+select ${SCANNED}, extract(epoch from now())::float8 as now,
+  coalesce((select ids::text[] from picked_ids), '{}') as ids,
+  extract(epoch from max(due))::float8 as "lastDue",
+  (select at::text from picked order by at desc, id desc limit 1) as "pickedAt"
+from changed`,
+    values: parameter.values,
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('an aggregate returned no row')
+  const { ids, lastDue, now } = row
+  return { ids, lastDue, now, next: nextAfter(row, room) }
+}
+
+function dueSql(rate: number | null, nextDue: number, parameter: PositionalParameters): string {
+  if (rate === null) return 'now()'
+  const position = '(array_position((select ids from picked_ids), r.id) - 1)'
+  return `greatest(now(), to_timestamp(${parameter(nextDue, 'float8')}))
+    + make_interval(secs => ${position} / ${parameter(rate, 'float8')})`
+}
+
+interface Scanned {
+  readonly scannedAt: string | null
+  readonly scannedId: string | null
+  readonly isFull: boolean
+}
+
+interface ChangeAnswer extends Scanned {
+  readonly ids: readonly string[]
+  readonly lastDue: number | null
+  readonly now: number
+  readonly pickedAt: string | null
+}
+
+/** A full batch ends before its scan does, unless its last row is also the last one that was scanned. */
+function nextAfter(row: ChangeAnswer, room: number): ScanPosition | undefined {
+  const id = row.ids.at(-1)
+  const isFullBatch = row.ids.length === room && id !== undefined && row.pickedAt !== null
+  if (!isFullBatch || id === row.scannedId) return endOfScan(row)
+  return { at: row.pickedAt, id }
+}
+
+/** Where the next scan starts; undefined: there is nothing more to scan. */
+function endOfScan({ scannedAt, scannedId, isFull }: Scanned): ScanPosition | undefined {
+  return isFull && scannedAt !== null && scannedId !== null ? { at: scannedAt, id: scannedId } : undefined
+}
+
+const SCANNED = `(select at::text from edge) as "scannedAt", (select id::text from edge) as "scannedId",
+  (select count(*) from scanned) = ${MAX_SCANNED_ROWS} as "isFull"`
+
+/** `scanned` is how far this statement reads, and `edge` its last row; a filter that matches rarely reads no further. */
+function scannedSql<Filter extends RowFilter>(
+  { table }: Change<Filter>,
+  part: ScanPart<Filter>,
+  after: ScanPosition,
+  parameter: PositionalParameters,
+): string {
+  const { schema, scan, filter } = part
+  return `scanned as materialized (
+  select ${orderColumn(scan)} as at, id from ${quoteQualified(schema, table)} as r
+  where ${rangeSql(part, after, parameter)} and ${scan.narrow(filter, parameter)}
+  order by ${orderOf(scan)} limit ${MAX_SCANNED_ROWS}
+),
+edge as materialized (select at, id from scanned order by at desc, id desc limit 1)`
+}
+
+/** The rows that match, as far as the statement scans. */
+function matchSql<Filter extends RowFilter>(
+  part: ScanPart<Filter>,
+  after: ScanPosition,
+  parameter: PositionalParameters,
+): string {
+  const { schema, scan, filter, startedAt } = part
+  const edge =
+    scan.orderedBy === undefined
+      ? 'id <= (select id from edge)'
+      : `(${scan.orderedBy}, id) <= ((select at from edge), (select id from edge))`
+  const finished =
+    scan.finishedAt === undefined
+      ? ''
+      : `\n    and ${scan.finishedAt} < to_timestamp(${parameter(startedAt, 'float8')})`
+  return `${rangeSql(part, after, parameter)} and ${edge}
+    and ${scan.where(filter, parameter, schema)}${finished}`
+}
+
+/** From the position on, up to where the bucket and the scan ended when the change began. */
+function rangeSql<Filter extends RowFilter>(
+  { scan, bucket, upTo, startedAt }: ScanPart<Filter>,
+  { at, id }: ScanPosition,
+  parameter: PositionalParameters,
+): string {
+  const inBucket = bucket === null ? '' : `bucket = ${parameter(bucket, 'smallint')} and `
+  const range =
+    scan.orderedBy === undefined
+      ? `id > ${parameter(id, 'bigint')}`
+      : `(${scan.orderedBy}, id) > (${parameter(at, 'timestamptz')}, ${parameter(id, 'bigint')})
+    and ${scan.orderedBy} < to_timestamp(${parameter(startedAt, 'float8')})`
+  return `${inBucket}${range} and id <= ${parameter(upTo, 'bigint')}`
+}
+
+function orderColumn({ orderedBy }: Scan<never>): string {
+  return orderedBy ?? "'-infinity'::timestamptz"
+}
+
+function orderOf({ orderedBy }: Scan<never>): string {
+  return orderedBy === undefined ? 'id' : `${orderedBy}, id`
+}

@@ -1,0 +1,167 @@
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
+import { auditEntries, makeEvents, outboxStates } from '../../test/support/outbox-rows.ts'
+import { openSession } from '../../test/support/session.ts'
+import { deliveryStates, makeDeliveries } from '../../test/support/webhook-rows.ts'
+import { forgetWebhooks, makeEndpoint } from '../../test/support/webhook-endpoints.ts'
+import { replay as replayEvents, resumeReplay as resumeEvents } from '../outbox/admin/replay.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { cancel, resumeCancel } from '../webhooks/admin/cancel.ts'
+import { replay as replayDeliveries } from '../webhooks/admin/replay.ts'
+
+const database = useDatabase()
+const db = openDatabase({ url: database.url, maxConnections: 4 })
+afterAll(async () => db.close())
+beforeEach(async () => {
+  await forgetWebhooks(db)
+  await db.query({ text: 'truncate leasehold.outbox, leasehold.audit restart identity' })
+})
+
+const WHO = { principal: 'ada', reason: 'a test' }
+const PENDING = { status: 'pending' } as const
+
+async function countIn(status: string): Promise<number> {
+  return (await deliveryStates(db)).filter((row) => row.delivery_status === status).length
+}
+
+describe('a change without a due column is paced by waiting between its batches', () => {
+  it('it holds no lock while it waits', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 6)
+    const client = await openSession(database.url)
+    const controller = new AbortController()
+    let heard: (value: unknown) => void = () => undefined
+    const firstBatch = new Promise((resolve) => (heard = resolve))
+    // One row in 1,000 seconds: after the first batch the change waits until it is stopped.
+    const cancelling = cancel(db, {
+      filter: PENDING,
+      rate: 0.001,
+      ...WHO,
+      signal: controller.signal,
+      onProgress: () => heard(true),
+    })
+    await firstBatch
+    // NOWAIT fails if any of the rows is locked.
+    const { rows } = await client.query('select id from leasehold.webhook_outbox for update nowait')
+    expect(rows).toHaveLength(6)
+    const { rows: open } = await client.query(
+      `select from pg_stat_activity where datname = current_database() and state like 'idle in transaction%'
+  and pid <> pg_backend_pid()`,
+    )
+    expect(open).toEqual([])
+    controller.abort()
+    expect(await cancelling).toMatchObject({ changed: 1, finished: false })
+    expect(await countIn('failed')).toBe(1)
+  })
+
+  it('a batch is what the rate allows in a second', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 700)
+    const controller = new AbortController()
+    const done = await cancel(db, {
+      filter: PENDING,
+      rate: 300,
+      ...WHO,
+      signal: controller.signal,
+      onProgress: () => controller.abort(),
+    })
+    expect(done).toMatchObject({ changed: 300, finished: false })
+  })
+
+  it('a cancel that was stopped is resumed where it was, and no row is cancelled twice', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 2_500)
+    const controller = new AbortController()
+    const stopped = await cancel(db, {
+      filter: PENDING,
+      ...WHO,
+      signal: controller.signal,
+      onProgress: () => controller.abort(),
+    })
+    expect(stopped).toMatchObject({ changed: 1_000, finished: false })
+    // One that was cancelled is replayed in between: the cancel has passed it.
+    await replayDeliveries(db, { ids: ['5'], ...WHO })
+    expect(await resumeCancel(db, stopped.change ?? '', { principal: 'grace' })).toMatchObject({
+      changed: 1_500,
+      changedBefore: 1_000,
+      finished: true,
+    })
+    expect(await countIn('pending')).toBe(1)
+  })
+})
+
+describe('a row in flight is never touched', () => {
+  it('neither by a replay nor by a cancel, and its lease stays as it is', async () => {
+    const endpoint = await makeEndpoint(db)
+    const [delivery = ''] = await makeDeliveries(db, endpoint, 1, { owner: 'a dispatcher' })
+    const [event = ''] = await makeEvents(db, 1, { status: 'CLAIMED' })
+    const before = [await deliveryStates(db), await outboxStates(db)]
+    expect(await cancel(db, { ids: [delivery], ...WHO })).toMatchObject({ changed: 0 })
+    expect(await replayDeliveries(db, { ids: [delivery], ...WHO })).toMatchObject({ changed: 0 })
+    expect(await replayEvents(db, { ids: [event], ...WHO })).toMatchObject({ changed: 0 })
+    expect([await deliveryStates(db), await outboxStates(db)]).toEqual(before)
+    expect(await auditEntries(db)).toEqual([])
+  })
+})
+
+describe('a token never goes down', () => {
+  it('a replay and a cancel leave it as it is', async () => {
+    const endpoint = await makeEndpoint(db)
+    await makeDeliveries(db, endpoint, 1, { status: 'failed' })
+    await makeEvents(db, 1, { status: 'DEAD' })
+    await replayDeliveries(db, { ids: ['1'], ...WHO })
+    await cancel(db, { ids: ['1'], ...WHO })
+    await replayEvents(db, { ids: ['1'], ...WHO })
+    expect((await deliveryStates(db)).map((row) => row.lease_token)).toEqual(['1'])
+    expect((await outboxStates(db)).map((row) => row.lock_token)).toEqual(['1'])
+  })
+})
+
+describe('the audit', () => {
+  it('has one entry of a change that is one batch, complete by itself', async () => {
+    await makeEvents(db, 3, { status: 'DEAD' })
+    const { change } = await replayEvents(db, { ids: ['1', '3'], ...WHO })
+    expect(await auditEntries(db)).toMatchObject([
+      {
+        principal: 'ada',
+        action: 'outbox.replay',
+        target: null,
+        details: {
+          change,
+          reason: 'a test',
+          filter: { ids: ['1', '3'] },
+          matched: 2,
+          changed: 2,
+          counts: { dead: 2, published: 0 },
+          batch: { count: 2, firstId: '1', lastId: '3' },
+          finishedAt: expect.any(String),
+        },
+      },
+    ])
+  })
+
+  it('names the dates of the filter, which a resumed change reads back', async () => {
+    await makeEvents(db, 2_500, { status: 'DEAD', agoMs: 60_000 })
+    await makeEvents(db, 1, { status: 'DEAD', agoMs: 7_200_000 })
+    const controller = new AbortController()
+    const stopped = await replayEvents(db, {
+      filter: { from: new Date(Date.now() - 3_600_000) },
+      ...WHO,
+      signal: controller.signal,
+      onProgress: () => controller.abort(),
+    })
+    expect(stopped).toMatchObject({ matched: 2_500, changed: 1_000 })
+    expect(await resumeEvents(db, stopped.change ?? '', { principal: 'grace' })).toMatchObject({
+      changed: 1_500,
+      finished: true,
+    })
+    expect((await outboxStates(db)).filter(({ status }) => status === 'DEAD')).toHaveLength(1)
+  })
+
+  it('is asked for the change that is resumed: an id it does not have is refused, and one of another action', async () => {
+    await makeDeliveries(db, await makeEndpoint(db), 1)
+    const { change = '' } = await cancel(db, { ids: ['1'], ...WHO })
+    const by = { principal: 'ada' }
+    await expect(resumeEvents(db, 'x', by)).rejects.toThrow(/resume is "x".*No replay has this id/)
+    await expect(resumeEvents(db, change, by)).rejects.toThrow(/No replay has this id/)
+    await expect(resumeCancel(db, change, by)).rejects.toThrow(/This cancel was finished at/)
+    await expect(resumeCancel(db, change, { principal: '' })).rejects.toThrow(/principal is ""/)
+  })
+})

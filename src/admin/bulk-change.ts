@@ -1,0 +1,569 @@
+/**
+ * One engine for what operators do to many rows: replay, cancel. README.md beside this file has the rules.
+ *
+ * A change goes through the table along an index, batch after batch. Each batch is one short transaction: it locks the
+ * next rows that match, writes to them, and adds an entry to the audit with everything that is needed to continue from
+ * there. The entry and the change are therefore there together or not at all, and a change that is killed is resumed after
+ * exactly the last row it has changed.
+ */
+import { randomUUID } from 'node:crypto'
+import { setTimeout as delay } from 'node:timers/promises'
+import { isUniqueViolation } from '../lease/data-errors.ts'
+import type { Database } from '../postgres/database.ts'
+import { isLockConflict } from '../postgres/failures.ts'
+import { quoteQualified } from '../postgres/identifiers.ts'
+import type { PositionalParameters } from '../postgres/parameters.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import { audit } from './audit.ts'
+import {
+  changeBatch,
+  countBatch,
+  type Ends,
+  findEnds,
+  readClock,
+  type ScanPosition,
+} from './bulk-change-sql.ts'
+import { checkLimit, checkPrincipal, checkRate, checkReason, invalid, isUuid } from './request-checks.ts'
+
+/** What an application declares of a change. `Filter` is what rows are chosen by, `Count` what is counted besides. */
+export interface BulkChange<Filter extends RowFilter, Count extends string = never> {
+  /** As in the audit: `outbox.replay`. The part after the dot is the verb in messages. */
+  readonly action: string
+  /** What the rows are called in messages: `events`. */
+  readonly rows: string
+  /** The table, without its schema. It has an `id bigint`, in the order of which rows were written. */
+  readonly table: string
+  /** Whether the table has a bucket column: then every statement names one bucket. */
+  readonly bucketed: boolean
+  /** How many rows one transaction changes at most. Default 1,000. */
+  readonly batch?: number
+  /** Refuses a filter that can only be a mistake, or that names rows which this change may not touch. */
+  readonly checkFilter: (filter: Filter) => void
+  /** The fields of the filter that are dates: in the audit they are texts. */
+  readonly dates: readonly (keyof Filter)[]
+  /** The indexes that lead to the rows, one after the other. */
+  readonly scans: (filter: Filter) => readonly Scan<Filter>[]
+  /**
+   * Which of the rows that match may be changed. It is evaluated once more when the row is locked, so that a row which
+   * a worker claims at the same moment is left alone.
+   */
+  readonly guard: (schema: string) => string
+  /** What is counted of the rows that match, before anything is changed: SQL aggregates. Null: `afterBatch` counts it. */
+  readonly counts: (schema: string) => Readonly<Record<Count, string | null>>
+  /** How the rows that match and may be changed are counted, where changing one row rules out another. */
+  readonly countMatched?: (schema: string) => string
+  /** The assignments of the UPDATE. Never the token: whoever holds an earlier lease stays fenced off. */
+  readonly set: (by: ChangedBy, parameter: PositionalParameters) => string
+  /** The column that says when a row is due. With a rate, each row is due at a time of its own. */
+  readonly dueColumn?: string
+  /** What else is written in the transaction of a batch; what it returns is added to the counts. */
+  readonly afterBatch?: (
+    tx: Queryable,
+    batch: ChangedBatch,
+  ) => Promise<Readonly<Partial<Record<Count, number>>>>
+  /** The object of the audit entry, where the change concerns one object that is not a row: an endpoint. */
+  readonly target?: (filter: Filter) => string | undefined
+  /** Which workers are woken after each batch. */
+  readonly wakes: readonly string[]
+  /** Why rows that are named by their ids will not be changed. */
+  readonly explainSkipped: (
+    db: Database,
+    schema: string,
+    filter: FilterWithIds<Filter>,
+  ) => Promise<readonly Skipped[]>
+}
+
+/** What every filter has. */
+export interface RowFilter {
+  readonly ids?: readonly string[] | undefined
+}
+
+export type FilterWithIds<Filter> = Filter & { readonly ids: readonly string[] }
+
+export interface Scan<Filter> {
+  /**
+   * The column with the time at which rows were finished, if an index on (bucket, column, id) is scanned. Without it the
+   * rows are scanned in the order of their ids.
+   */
+  readonly orderedBy?: string
+  /** The part of the filter that the index answers: it bounds how many rows a statement reads. */
+  readonly narrow: (filter: Filter, parameter: PositionalParameters) => string
+  /** The whole filter. */
+  readonly where: (filter: Filter, parameter: PositionalParameters, schema: string) => string
+  /** When a row was finished, in a scan by id. Rows that were finished after the change began do not match. */
+  readonly finishedAt?: string
+}
+
+export interface ChangedBy {
+  readonly principal: string
+  readonly reason: string
+}
+
+export interface ChangedBatch {
+  readonly schema: string
+  readonly ids: readonly string[]
+  /** When the last of them is due, in seconds since 1970. Null: the change has no due column. */
+  readonly due: number | null
+}
+
+export interface Skipped {
+  readonly id: string
+  /** Why, as the end of a sentence: `it is PENDING`. */
+  readonly why: string
+}
+
+/** For callers that follow a change, or stop it. */
+export interface FollowOptions {
+  readonly schema?: string | undefined
+  /** Stops the change after the batch that is being written. */
+  readonly signal?: AbortSignal | undefined
+  /** Called after each batch; the next one waits for it. */
+  readonly onProgress?: ((progress: ChangeProgress) => void | Promise<void>) | undefined
+}
+
+export interface BulkChangeOptions<Filter> extends FollowOptions {
+  /** The ids of rows. With a filter as well, rows that satisfy both. */
+  readonly ids?: readonly string[] | undefined
+  readonly filter?: Filter | undefined
+  /** Counts the rows, and changes nothing. */
+  readonly dryRun?: boolean | undefined
+  /** Rows per second. Default: without a limit. Two changes at the same time have a rate each. */
+  readonly rate?: number | undefined
+  /** Change at most so many rows, the oldest first. */
+  readonly limit?: number | undefined
+  /** Who asks for the change, and why. A dry run needs neither. */
+  readonly principal?: string | undefined
+  readonly reason?: string | undefined
+}
+
+export interface ResumeOptions extends FollowOptions {
+  readonly principal: string
+}
+
+export interface ChangeProgress {
+  /** The id of the change, by which it can be resumed. */
+  readonly change: string
+  readonly matched: number
+  /** How many rows were changed so far, in earlier runs too. */
+  readonly changed: number
+}
+
+export interface BulkChangeResult<Count extends string = never> {
+  /** The id of the change in the audit, by which it can be resumed; undefined when nothing was changed. */
+  readonly change: string | undefined
+  readonly dryRun: boolean
+  /** How many rows matched and could be changed when the change began; with a limit, at most that many. */
+  readonly matched: number
+  /** How many rows this call changed. */
+  readonly changed: number
+  /** How many rows were changed before it was resumed. */
+  readonly changedBefore: number
+  readonly counts: Readonly<Record<Count, number>>
+  readonly firstId: string | undefined
+  readonly lastId: string | undefined
+  /** When the last of the rows is due. */
+  readonly lastDueAt: Date | undefined
+  /** False: the change was stopped. */
+  readonly finished: boolean
+  /** Rows that were named by their ids and could not be changed when the change began. Of more than 1,000 ids, none. */
+  readonly skipped: readonly Skipped[]
+}
+
+const DEFAULT_BATCH = 1_000
+const MAX_EXPLAINED_IDS = 1_000
+
+/** How often a batch is tried that deadlocks with workers, or meets a row that is inserted at the same moment. */
+const MAX_TRIES = 5
+
+/** Changes rows by their ids or by a filter. */
+export async function runBulkChange<Filter extends RowFilter, Count extends string>(
+  db: Database,
+  change: BulkChange<Filter, Count>,
+  options: BulkChangeOptions<Filter>,
+): Promise<BulkChangeResult<Count>> {
+  const { filter, principal, reason } = checkOptions(change, options)
+  const { schema = 'leasehold', rate, limit, dryRun = false, signal } = options
+  const skipped = await explainSkipped(db, change, schema, filter)
+  const startedAt = await readClock(db)
+  const ends = await findEnds(db, change, schema)
+  const counted = await countMatching(db, change, { schema, filter, startedAt, ends }, signal)
+  const matched = Math.min(counted?.matched ?? 0, limit ?? Infinity)
+  const begun: ChangeRecord<Filter> = {
+    change: randomUUID(),
+    reason,
+    filter,
+    rate: rate ?? null,
+    limit: limit ?? null,
+    matched,
+    changed: 0,
+    counts: counted?.counts ?? {},
+    batch: null,
+    firstId: null,
+    lastId: null,
+    startedAt,
+    ends,
+    position: null,
+    nextDue: startedAt,
+    lastDue: null,
+    finishedAt: null,
+  }
+  const stopped = counted === undefined
+  if (dryRun || matched === 0 || stopped) {
+    return { ...resultOf(change, schema, begun, begun, !stopped), dryRun, skipped }
+  }
+  return { ...(await runBatches(db, change, begun, { ...options, schema, principal })), skipped }
+}
+
+/** Continues a change that was stopped or killed: the same rows at the same rate, for the same reason. */
+export async function resumeBulkChange<Filter extends RowFilter, Count extends string>(
+  db: Database,
+  change: BulkChange<Filter, Count>,
+  id: string,
+  options: ResumeOptions,
+): Promise<BulkChangeResult<Count>> {
+  const { schema = 'leasehold' } = options
+  const principal = checkPrincipal(options.principal, verbOf(change))
+  const record = await readRecord(db, change, schema, id)
+  return runBatches(db, change, record, { ...options, schema, principal })
+}
+
+/** What an entry in the audit holds. The last entry of a change says how far it is, and whether it is finished. */
+interface ChangeRecord<Filter> {
+  /** The id of the change: the same in all of its entries. */
+  readonly change: string
+  readonly reason: string
+  readonly filter: Filter
+  readonly rate: number | null
+  readonly limit: number | null
+  readonly matched: number
+  /** How many rows were changed so far, this batch included. */
+  readonly changed: number
+  readonly counts: Readonly<Record<string, number>>
+  /** The rows of this entry's own batch; null where the entry only says that the change is finished. */
+  readonly batch: { readonly count: number; readonly firstId: string; readonly lastId: string } | null
+  /** The smallest and the largest id so far. */
+  readonly firstId: string | null
+  readonly lastId: string | null
+  /** Seconds since 1970 by the clock of the database: rows that were finished later do not match. */
+  readonly startedAt: number
+  /** Where each bucket ended when the change began: rows that were written later do not match. */
+  readonly ends: Ends
+  /** Everything up to here is done; null before the first batch. */
+  readonly position: Position | null
+  /** The next time that is free under the rate, and the last one that was given to a row; seconds since 1970. */
+  readonly nextDue: number
+  readonly lastDue: number | null
+  readonly finishedAt: string | null
+}
+
+/** `part` counts the pairs of a scan and a bucket, which are worked off one after the other. */
+interface Position extends ScanPosition {
+  readonly part: number
+}
+
+interface RunOptions extends FollowOptions {
+  readonly schema: string
+  readonly principal: string
+}
+
+async function runBatches<Filter extends RowFilter, Count extends string>(
+  db: Database,
+  change: BulkChange<Filter, Count>,
+  begun: ChangeRecord<Filter>,
+  options: RunOptions,
+): Promise<BulkChangeResult<Count>> {
+  const { signal, onProgress, schema } = options
+  let record = begun
+  while (record.finishedAt === null && signal?.aborted !== true) {
+    const { after, waitMs } = await retryConflicts(async () =>
+      db.transaction(async (tx) => runBatch(tx, change, record, options)),
+    )
+    const { changed, matched } = after
+    const madeProgress = changed > record.changed
+    record = after
+    if (madeProgress) await onProgress?.({ change: record.change, matched, changed })
+    // No transaction is open here: a change that waits for its rate holds no lock.
+    if (waitMs > 0 && record.finishedAt === null) await pause(waitMs, signal)
+  }
+  return resultOf(change, schema, record, begun, record.finishedAt !== null)
+}
+
+/** One transaction: the next rows, their audit entry, and the wake-up of the workers. */
+async function runBatch<Filter extends RowFilter, Count extends string>(
+  tx: Queryable,
+  change: BulkChange<Filter, Count>,
+  record: ChangeRecord<Filter>,
+  { schema, principal }: RunOptions,
+): Promise<{ readonly after: ChangeRecord<Filter>; readonly waitMs: number }> {
+  const { filter, rate, limit, reason, startedAt, ends, nextDue } = record
+  const parts = partsOf(change, filter, ends)
+  const position = record.position ?? { part: 0, ...BEFORE_FIRST }
+  const part = parts[position.part]
+  if (part === undefined) return { after: { ...record, finishedAt: new Date().toISOString() }, waitMs: 0 }
+  const room = Math.min(batchSize(change, rate), limit === null ? Infinity : limit - record.changed)
+  const batch = await changeBatch(
+    tx,
+    change,
+    { schema, filter, startedAt, ...part },
+    { after: position, room, by: { principal, reason }, rate, nextDue },
+  )
+  const { ids } = batch
+  const changed = record.changed + ids.length
+  const effects = ids.length === 0 ? {} : await change.afterBatch?.(tx, { schema, ids, due: batch.lastDue })
+  const next = nextPosition(position, batch.next, parts.length)
+  const isFinished = changed === limit || next === undefined
+  const sorted = ids.toSorted(byNumber)
+  const [first, last] = [sorted[0], sorted.at(-1)]
+  const paced = paceAfter(change, record, { ...batch, count: ids.length })
+  const after: ChangeRecord<Filter> = {
+    ...record,
+    ...paced,
+    changed,
+    counts: addCounts(record.counts, effects ?? {}),
+    batch:
+      first === undefined || last === undefined ? null : { count: ids.length, firstId: first, lastId: last },
+    firstId: smallest(record.firstId, first),
+    lastId: largest(record.lastId, last),
+    position: next ?? position,
+    finishedAt: isFinished ? new Date().toISOString() : null,
+  }
+  // A scan without a match is not recorded, unless it is the end of a change that has changed something.
+  if (ids.length > 0 || (isFinished && changed > 0)) {
+    const target = (filter.ids?.length === 1 ? filter.ids[0] : change.target?.(filter)) ?? null
+    await audit(tx, schema, { principal, action: change.action, target, details: after })
+  }
+  if (ids.length > 0) await wake(tx, schema, change.wakes)
+  const waitMs = change.dueColumn === undefined ? Math.max(0, (paced.nextDue - batch.now) * 1_000) : 0
+  return { after, waitMs: ids.length === 0 ? 0 : waitMs }
+}
+
+const BEFORE_FIRST: ScanPosition = { at: '-infinity', id: '-9223372036854775808' }
+
+interface Part<Filter> {
+  readonly scan: Scan<Filter>
+  readonly bucket: number | null
+  readonly upTo: string
+}
+
+function partsOf<Filter extends RowFilter>(
+  change: Pick<BulkChange<Filter>, 'scans'>,
+  filter: Filter,
+  ends: Ends,
+): readonly Part<Filter>[] {
+  return change.scans(filter).flatMap((scan) => ends.map((end) => ({ scan, ...end })))
+}
+
+function nextPosition(
+  { part }: Position,
+  next: ScanPosition | undefined,
+  parts: number,
+): Position | undefined {
+  if (next !== undefined) return { part, ...next }
+  return part + 1 < parts ? { part: part + 1, ...BEFORE_FIRST } : undefined
+}
+
+/** Rows without a due time are paced by waiting between batches: then a batch is what the rate allows in a second. */
+function batchSize({ batch = DEFAULT_BATCH, dueColumn }: BatchShape, rate: number | null): number {
+  return rate === null || dueColumn !== undefined ? batch : Math.max(1, Math.min(batch, Math.floor(rate)))
+}
+
+type BatchShape = { readonly batch?: number; readonly dueColumn?: string }
+
+/** A change that was delayed does not catch up in a burst: times in the past are not given to rows. */
+function paceAfter(
+  { dueColumn }: BatchShape,
+  { rate, nextDue, lastDue }: Pick<ChangeRecord<unknown>, 'rate' | 'nextDue' | 'lastDue'>,
+  batch: { readonly count: number; readonly now: number; readonly lastDue: number | null },
+): { readonly nextDue: number; readonly lastDue: number | null } {
+  if (batch.count === 0) return { nextDue, lastDue }
+  if (dueColumn === undefined) {
+    return {
+      nextDue: rate === null ? nextDue : Math.max(nextDue, batch.now) + batch.count / rate,
+      lastDue: null,
+    }
+  }
+  const due = batch.lastDue ?? nextDue
+  return { nextDue: rate === null ? nextDue : due + 1 / rate, lastDue: Math.max(due, lastDue ?? due) }
+}
+
+interface Chosen<Filter> {
+  readonly schema: string
+  readonly filter: Filter
+  readonly startedAt: number
+  readonly ends: Ends
+}
+
+/** Counts all rows that match; undefined when it was stopped. */
+async function countMatching<Filter extends RowFilter, Count extends string>(
+  db: Database,
+  change: BulkChange<Filter, Count>,
+  { schema, filter, startedAt, ends }: Chosen<Filter>,
+  signal: AbortSignal | undefined,
+): Promise<{ readonly matched: number; readonly counts: Readonly<Record<string, number>> } | undefined> {
+  let matched = 0
+  let counts: Readonly<Record<string, number>> = {}
+  for (const part of partsOf(change, filter, ends)) {
+    let after: ScanPosition | undefined = BEFORE_FIRST
+    while (after !== undefined) {
+      if (signal?.aborted === true) return undefined
+      const counted: Awaited<ReturnType<typeof countBatch>> = await countBatch(
+        db,
+        change,
+        { schema, filter, startedAt, ...part },
+        after,
+      )
+      matched += counted.matched
+      counts = addCounts(counts, counted.counts)
+      after = counted.next
+    }
+  }
+  return { matched, counts }
+}
+
+function resultOf<Filter extends RowFilter, Count extends string>(
+  change: BulkChange<Filter, Count>,
+  schema: string,
+  record: ChangeRecord<Filter>,
+  begun: ChangeRecord<Filter>,
+  finished: boolean,
+): BulkChangeResult<Count> {
+  const none = Object.fromEntries(Object.keys(change.counts(schema)).map((name) => [name, 0]))
+  const changed = record.changed - begun.changed
+  return {
+    change: record.changed === 0 ? undefined : record.change,
+    dryRun: false,
+    matched: record.matched,
+    changed,
+    changedBefore: begun.changed,
+    // The names are those that the application declares.
+    counts: { ...none, ...record.counts } as Record<Count, number>,
+    firstId: record.firstId ?? undefined,
+    lastId: record.lastId ?? undefined,
+    lastDueAt: changed === 0 || record.lastDue === null ? undefined : new Date(record.lastDue * 1_000),
+    finished,
+    skipped: [],
+  }
+}
+
+function checkOptions<Filter extends RowFilter, Count extends string>(
+  change: BulkChange<Filter, Count>,
+  options: BulkChangeOptions<Filter>,
+): ChangedBy & { readonly filter: Filter } {
+  const { ids, rate, limit, dryRun = false } = options
+  // A filter has no required fields.
+  const filter = { ...options.filter, ...(ids === undefined ? {} : { ids }) } as Filter
+  if (isEmptyFilter(filter)) {
+    throw invalid(
+      'filter',
+      filter,
+      `Give ids, or at least one condition that the ${change.rows} have to satisfy.`,
+    )
+  }
+  change.checkFilter(filter)
+  checkRate(rate, change.rows)
+  checkLimit(limit)
+  if (dryRun) return { filter, principal: '', reason: '' }
+  const reason = checkReason(options.reason)
+  return { filter, reason, principal: checkPrincipal(options.principal, verbOf(change)) }
+}
+
+/** Whether a filter has no condition: such a filter would mean every row. */
+export function isEmptyFilter(filter: RowFilter): boolean {
+  return Object.values(filter).every((value) => value === undefined)
+}
+
+function verbOf({ action }: { readonly action: string }): string {
+  return action.split('.').at(-1) ?? action
+}
+
+async function explainSkipped<Filter extends RowFilter, Count extends string>(
+  db: Database,
+  change: BulkChange<Filter, Count>,
+  schema: string,
+  filter: Filter,
+): Promise<readonly Skipped[]> {
+  const { ids } = filter
+  if (ids === undefined || ids.length === 0 || ids.length > MAX_EXPLAINED_IDS) return []
+  return change.explainSkipped(db, schema, { ...filter, ids })
+}
+
+/** The last entry of a change in the audit. */
+async function readRecord<Filter extends RowFilter, Count extends string>(
+  db: Queryable,
+  { action, dates }: BulkChange<Filter, Count>,
+  schema: string,
+  id: string,
+): Promise<ChangeRecord<Filter>> {
+  const verb = verbOf({ action })
+  const { rows } = isUuid(id)
+    ? await db.query<{ details: ChangeRecord<Filter> }>({
+        text: `select details from ${quoteQualified(schema, 'audit')}
+where action = $1 and details ->> 'change' = $2 order by id desc limit 1`,
+        values: [action, id.toLowerCase()],
+      })
+    : { rows: [] }
+  const record = rows[0]?.details
+  if (record === undefined) {
+    const remedy = `No ${verb} has this id. The audit has them: select at, principal, details from ${schema}.audit where action = '${action}'.`
+    throw invalid('resume', id, remedy)
+  }
+  if (record.finishedAt !== null) {
+    throw invalid('resume', id, `This ${verb} was finished at ${record.finishedAt}; start a new one.`)
+  }
+  const filter = Object.entries(record.filter).map(([name, value]: [string, unknown]) => [
+    name,
+    dates.some((date) => date === name) && typeof value === 'string' ? new Date(value) : value,
+  ])
+  // The same fields as were written, with their dates revived.
+  return { ...record, filter: Object.fromEntries(filter) as Filter }
+}
+
+/**
+ * Repeats a batch of which nothing remains. Workers settle rows in the order in which they finish them, against which a
+ * batch can deadlock; and a row that a unique index forbids may be inserted at the same moment, which the next try sees.
+ */
+async function retryConflicts<Done>(attempt: () => Promise<Done>): Promise<Done> {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await attempt()
+    } catch (error) {
+      if (!(isLockConflict(error) || isUniqueViolation(error)) || tries === MAX_TRIES) throw error
+    }
+  }
+}
+
+async function wake(tx: Queryable, schema: string, workers: readonly string[]): Promise<void> {
+  if (workers.length === 0) return
+  const calls = workers.map((worker) => `${quoteQualified(schema, 'wake')}('${worker}')`)
+  await tx.query({ text: `select ${calls.join(', ')}` })
+}
+
+async function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  await delay(ms, undefined, signal === undefined ? {} : { signal }).catch(() => undefined)
+}
+
+function addCounts(
+  counts: Readonly<Record<string, number>>,
+  more: Readonly<Record<string, number | undefined>>,
+): Readonly<Record<string, number>> {
+  const sum: Record<string, number> = { ...counts }
+  for (const [name, count = 0] of Object.entries(more)) sum[name] = (sum[name] ?? 0) + count
+  return sum
+}
+
+function byNumber(a: string, b: string): number {
+  return BigInt(a) < BigInt(b) ? -1 : 1
+}
+
+function smallest(a: string | null, b: string | undefined): string | null {
+  return [a, b].flatMap((id) => id ?? []).toSorted(byNumber)[0] ?? null
+}
+
+function largest(a: string | null, b: string | undefined): string | null {
+  return (
+    [a, b]
+      .flatMap((id) => id ?? [])
+      .toSorted(byNumber)
+      .at(-1) ?? null
+  )
+}

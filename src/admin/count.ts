@@ -1,0 +1,61 @@
+/** How many rows there are of a kind, without reading the table. */
+import type { Queryable } from '../postgres/queryable.ts'
+
+export interface Count {
+  readonly count: number
+  /** False: an estimate from the statistics of PostgreSQL; say "about". */
+  readonly exact: boolean
+}
+
+/** Up to so many rows are counted, which takes about 20 ms along an index; beyond that the planner's estimate is used. */
+const MAX_COUNTED_ROWS = 100_000
+
+/**
+ * Counts the rows that satisfy a condition, which is written in the words of a partial index. With the order of that
+ * index as well, no estimate makes PostgreSQL read the table instead.
+ */
+export async function countUpTo(tx: Queryable, table: string, where: string, order?: string): Promise<Count> {
+  const ordered = order === undefined ? '' : ` order by ${order}`
+  const { rows } = await tx.query<{ count: number }>({
+    text: `select count(*)::int as count from (select from ${table} where ${where}${ordered} limit $1::int) as found`,
+    values: [MAX_COUNTED_ROWS],
+  })
+  const count = rows[0]?.count ?? 0
+  if (count < MAX_COUNTED_ROWS) return { count, exact: true }
+  return { count: Math.max(MAX_COUNTED_ROWS, await estimateRows(tx, table, where)), exact: false }
+}
+
+/**
+ * Counts rows of a kind that no index holds. In a small table they are counted; in a large one they are the estimated
+ * number of rows minus the others.
+ */
+export async function countRemaining(
+  tx: Queryable,
+  table: string,
+  where: string,
+  others: readonly Count[],
+): Promise<Count> {
+  const all = await estimateRows(tx, table, 'true')
+  if (all < MAX_COUNTED_ROWS) {
+    const { rows } = await tx.query<{ count: number }>({
+      text: `select count(*)::int as count from ${table} where ${where}`,
+    })
+    return { count: rows[0]?.count ?? 0, exact: true }
+  }
+  return { count: Math.max(0, all - sumCounts(others).count), exact: false }
+}
+
+export function sumCounts(counts: readonly Count[]): Count {
+  return {
+    count: counts.reduce((sum, { count }) => sum + count, 0),
+    exact: counts.every(({ exact }) => exact),
+  }
+}
+
+/** The planner's estimate: it knows the size of the table as it is now, also before the first ANALYZE. */
+async function estimateRows(tx: Queryable, table: string, where: string): Promise<number> {
+  const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: { 'Plan Rows': number } }] }>({
+    text: `explain (format json) select from ${table} where ${where}`,
+  })
+  return rows[0]?.['QUERY PLAN'][0].Plan['Plan Rows'] ?? 0
+}

@@ -1,0 +1,267 @@
+/** What replay and cancel have in common on the command line, whatever rows they change: flags, questions, reports. */
+import type { Command } from 'commander'
+import {
+  type BulkChangeOptions,
+  type BulkChangeResult,
+  type ChangeProgress,
+  isEmptyFilter,
+  type ResumeOptions,
+  type RowFilter,
+} from '../admin/bulk-change.ts'
+import { isRowId, isUuid } from '../admin/request-checks.ts'
+import type { Database } from '../postgres/index.ts'
+import { isSet, pastFlag, positiveFlag, textFlag, wholeFlag, wrong } from './flag-values.ts'
+import { following } from './following.ts'
+import { principalOf, reasonOf } from './principal.ts'
+import { type Run, UsageError } from './run.ts'
+import { counted, grouped, printableJson, relative } from './text-columns.ts'
+
+export interface BulkCommand<Filter extends RowFilter, Count extends string> {
+  /** The command without `leasehold`: `outbox replay`. */
+  readonly name: string
+  readonly verb: 'replay' | 'cancel'
+  /** The rows in the singular and the plural. */
+  readonly row: readonly [one: string, many: string]
+  /** The flags that choose rows, and an example that chooses many, for the error when there are none. */
+  readonly choices: string
+  /** Whether rows have event ids besides their numbers. */
+  readonly hasEventIds: boolean
+  readonly readFilter: (flags: Run['flags'], now: Date) => Filter
+  readonly change: (db: Database, options: BulkChangeOptions<Filter>) => Promise<BulkChangeResult<Count>>
+  readonly resume: (db: Database, id: string, options: ResumeOptions) => Promise<BulkChangeResult<Count>>
+  readonly withTables: (run: Run, act: (db: Database) => Promise<number>) => Promise<number>
+  /** What matched, where the number alone says too little: `10 events (7 dead, 3 published)`. */
+  readonly describe?: (result: BulkChangeResult<Count>) => string
+  /** Further sentences about the result. */
+  readonly remarks?: (result: BulkChangeResult<Count>) => readonly string[]
+}
+
+/** The flags of every bulk change. */
+export function addBulkChangeFlags(
+  command: Command,
+  verb: BulkCommand<never, never>['verb'],
+  rows: string,
+): Command {
+  return command
+    .option('--dry-run', `count the ${rows}, and change nothing`)
+    .option('--rate <n>', `at most so many ${rows} per second`)
+    .option('--limit <n>', `at most so many ${rows}, the oldest first`)
+    .option('--reason <text>', 'why, for the audit; required unless it is a dry run')
+    .option('--principal <name>', 'who does it, for the audit (default: the account that runs this)')
+    .option('--yes', `do not ask before a ${verb} by filter`)
+    .option('--resume <id>', `continue a ${verb} that was stopped or killed`)
+    .option('--json', 'one JSON document instead of text, for scripts')
+}
+
+/** The period of `--from` and `--to`. */
+export function readPeriod(flags: Run['flags'], now: Date): { readonly from?: Date; readonly to?: Date } {
+  const from = pastFlag(flags, 'from', now)
+  const to = pastFlag(flags, 'to', now)
+  if (from !== undefined && to !== undefined && from >= to) {
+    const given = textFlag(flags, 'to') ?? ''
+    throw wrong('to', given, `it must be later than --from, which is ${from.toISOString()}.`)
+  }
+  return { ...(from === undefined ? {} : { from }), ...(to === undefined ? {} : { to }) }
+}
+
+/** The names of a flag such as `--status dead,published`. */
+export function readNames<Name extends string>(
+  flags: Run['flags'],
+  flag: string,
+  names: readonly Name[],
+): Name[] | undefined {
+  const given = textFlag(flags, flag)
+  return given?.split(',').map((part) => {
+    const found = names.find((name) => name.toLowerCase() === part.trim().toLowerCase())
+    if (found !== undefined) return found
+    throw wrong(flag, given, `give one or more of ${names.join(', ').toLowerCase()}.`)
+  })
+}
+
+/** Runs the change; the exit code is 1 when it was stopped, or a row that was named was not changed. */
+export async function runBulkCommand<Filter extends RowFilter, Count extends string>(
+  run: Run,
+  command: BulkCommand<Filter, Count>,
+): Promise<number> {
+  const act =
+    textFlag(run.flags, 'resume') === undefined ? prepareChange(run, command) : prepareResume(run, command)
+  const texts = { line: progressLine, halfWay: (progress: ChangeProgress) => howToResume(command, progress) }
+  return following<ChangeProgress>(run, texts, async (follow) =>
+    command.withTables(run, async (db) => act(db, follow)),
+  )
+}
+
+type Follow = Required<Pick<ResumeOptions, 'signal' | 'onProgress'>>
+type Act = (db: Database, follow: Follow) => Promise<number>
+
+/** Everything that is wrong with the call is found before the database is reached. */
+function prepareChange<Filter extends RowFilter, Count extends string>(
+  run: Run,
+  command: BulkCommand<Filter, Count>,
+): Act {
+  const { flags, args: ids, loaded } = run
+  const dryRun = isSet(flags, 'dryRun')
+  const filter = command.readFilter(flags, new Date())
+  checkChoice(command, ids, filter)
+  const options: BulkChangeOptions<Filter> = {
+    schema: loaded.settings.schema,
+    filter,
+    rate: positiveFlag(flags, 'rate', `give the ${command.row[1]} per second, above 0.`),
+    limit: wholeFlag(flags, 'limit', Number.MAX_SAFE_INTEGER),
+    ...(dryRun ? {} : { reason: reasonOf(flags), principal: principalOf(run) }),
+    ...(ids.length === 0 ? {} : { ids }),
+  }
+  const confirm =
+    dryRun || ids.length > 0 || isSet(flags, 'yes') ? undefined : confirmation(run, command.verb)
+  return async (db, follow) => {
+    if (confirm !== undefined) {
+      const found = await command.change(db, { ...options, dryRun: true, signal: follow.signal })
+      if (found.matched > 0 && !(await confirm(`${capitalized(command.verb)} ${described(command, found)}?`)))
+        return 1
+    }
+    return report(run, command, await command.change(db, { ...options, dryRun, ...follow }))
+  }
+}
+
+function prepareResume<Filter extends RowFilter, Count extends string>(
+  run: Run,
+  command: BulkCommand<Filter, Count>,
+): Act {
+  const { flags, args, loaded } = run
+  const id = textFlag(flags, 'resume') ?? ''
+  const isChosen = args.length > 0 || !isEmptyFilter(command.readFilter(flags, new Date()))
+  if (isChosen || isSet(flags, 'dryRun')) {
+    throw new UsageError(
+      `--resume continues a ${command.verb} as it was begun: leave out ids, filters and --dry-run.`,
+    )
+  }
+  const principal = principalOf(run)
+  const { schema } = loaded.settings
+  return async (db, follow) =>
+    report(run, command, await command.resume(db, id, { schema, principal, ...follow }))
+}
+
+function checkChoice<Filter extends RowFilter>(
+  {
+    row: [one, many],
+    hasEventIds,
+    choices,
+  }: Pick<BulkCommand<Filter, never>, 'row' | 'hasEventIds' | 'choices'>,
+  ids: readonly string[],
+  filter: Filter,
+): void {
+  for (const id of ids) {
+    if (isRowId(id) || (hasEventIds && isUuid(id))) continue
+    const orEventId = hasEventIds ? ', or an event id, which is a uuid' : ''
+    throw new UsageError(
+      `${JSON.stringify(id)} is not an id: give the number of one of the ${many}${orEventId}.`,
+    )
+  }
+  if (ids.length > 0 && filter.ids !== undefined) {
+    throw new UsageError('--event and ids exclude each other: give the event id among the ids.')
+  }
+  if (ids.length === 0 && isEmptyFilter(filter)) {
+    throw new UsageError(`say which ${many}: by their ids, or with ${choices}`)
+  }
+}
+
+/** Asks the person at the terminal before a change by filter. */
+function confirmation({ terminal }: Run, verb: string): (question: string) => Promise<boolean> {
+  const { ask } = terminal
+  if (ask === undefined) {
+    throw new UsageError(
+      `--yes is missing: a ${verb} by filter asks before it changes anything, and nobody is at this terminal. ` +
+        'Count with --dry-run, then add --yes.',
+    )
+  }
+  return async (question) => {
+    const isConfirmed = /^y(es)?$/i.test((await ask(`${question} [y/N] `)).trim())
+    if (!isConfirmed) terminal.err('Nothing was changed.\n')
+    return isConfirmed
+  }
+}
+
+function report<Filter extends RowFilter, Count extends string>(
+  { flags, print }: Run,
+  command: BulkCommand<Filter, Count>,
+  result: BulkChangeResult<Count>,
+): number {
+  print(`${isSet(flags, 'json') ? asJson(result) : asText(command, result, new Date())}\n`)
+  return result.finished && result.skipped.length === 0 ? 0 : 1
+}
+
+/** What is unknown is null, so that every name is always there. */
+function asJson({ change, firstId, lastId, lastDueAt, ...rest }: BulkChangeResult<string>): string {
+  return printableJson({
+    ...rest,
+    change: change ?? null,
+    firstId: firstId ?? null,
+    lastId: lastId ?? null,
+    lastDueAt: lastDueAt ?? null,
+  })
+}
+
+function asText<Filter extends RowFilter, Count extends string>(
+  command: BulkCommand<Filter, Count>,
+  result: BulkChangeResult<Count>,
+  now: Date,
+): string {
+  return [
+    summary(command, result, now),
+    ...(command.remarks?.(result) ?? []),
+    ...result.skipped.map(({ id, why }) => `${id} was not ${DONE[command.verb]}: ${why}.`),
+  ].join('\n')
+}
+
+const DONE = { replay: 'replayed', cancel: 'cancelled' } as const
+
+function summary<Filter extends RowFilter, Count extends string>(
+  command: BulkCommand<Filter, Count>,
+  result: BulkChangeResult<Count>,
+  now: Date,
+): string {
+  const { verb, row } = command
+  const { dryRun, matched, changed, changedBefore, change, lastDueAt, finished } = result
+  const done = DONE[verb]
+  if (!finished && change === undefined) return 'Stopped before anything was changed.'
+  if (matched === 0)
+    return dryRun ? `No ${row[0]} would be ${done}.` : `No ${row[0]} was ${done}: none matches.`
+  if (dryRun) return `Would ${verb} ${described(command, result)}. Nothing was changed.`
+  if (change === undefined)
+    return `No ${row[0]} was ${done}: in the meantime others have changed what matched.`
+  const all = changed + changedBefore
+  const due =
+    lastDueAt !== undefined && lastDueAt.getTime() - now.getTime() > 1_000
+      ? ` The last is due ${relative(lastDueAt, now)}, at ${lastDueAt.toISOString()}.`
+      : ''
+  if (!finished) return `Stopped.${due} ${howToResume(command, { change, matched, changed: all })}`
+  const before = changedBefore > 0 ? `, after ${grouped(changedBefore)} before` : ''
+  const others =
+    matched > all
+      ? ` In the meantime others have changed ${grouped(matched - all)} of those that matched.`
+      : ''
+  return `${capitalized(done)} ${counted(changed, ...row)}${before}.${others}${due} The audit has it as ${change}.`
+}
+
+/** What a change that did not come to its end has done, and how to continue it. */
+function howToResume(
+  { name, verb, row }: Pick<BulkCommand<never, never>, 'name' | 'verb' | 'row'>,
+  { change, matched, changed }: ChangeProgress,
+): string {
+  return `${grouped(changed)} of ${counted(matched, ...row)} were ${DONE[verb]}; the others are unchanged. Continue with: leasehold ${name} --resume ${change}`
+}
+
+function described<Filter extends RowFilter, Count extends string>(
+  { describe, row }: BulkCommand<Filter, Count>,
+  result: BulkChangeResult<Count>,
+): string {
+  return describe?.(result) ?? counted(result.matched, ...row)
+}
+
+function progressLine({ matched, changed }: ChangeProgress): string {
+  return `\r${grouped(changed)} of ${grouped(matched)}${changed >= matched ? '\n' : ''}`
+}
+
+function capitalized(word: string): string {
+  return `${word.charAt(0).toUpperCase()}${word.slice(1)}`
+}

@@ -1,0 +1,213 @@
+/** The commands of `leasehold outbox`: what they read from flags, and what they print. */
+import type { Command } from 'commander'
+import {
+  type EventDetails,
+  type EventSummary,
+  listEvents,
+  showEvent,
+  type WaitedFor,
+} from '../../outbox/admin/browse.ts'
+import type { EventFilter } from '../../outbox/admin/filter.ts'
+import { replay, type ReplayResult, resumeReplay } from '../../outbox/admin/replay.ts'
+import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
+import { createOutbox, type NewEvent } from '../../outbox/index.ts'
+import { STATUSES, type Status } from '../../outbox/transitions.ts'
+import { readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
+import { isSet, momentFlag, textFlag, textsFlag, wrong } from '../flag-values.ts'
+import { headersOf } from '../header-flags.ts'
+import { jsonArgument } from '../json-argument.ts'
+import { beforeFlag, limitFlag, printList } from '../listing.ts'
+import { principalOf, reasonOf } from '../principal.ts'
+import type { Run } from '../run.ts'
+import { counted, duration, grouped, printable, printableJson, relative } from '../text-columns.ts'
+import { withOutbox } from '../with-tables.ts'
+
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
+
+/** `leasehold outbox enqueue <type> [payload]` */
+export async function enqueueCommand(run: Run): Promise<number> {
+  const { print, flags, args, terminal } = run
+  const [type = '', given = '{}'] = args
+  if (type.trim() === '') throw wrong('<type>', type, 'say what happened, for example order.paid.')
+  const eventId = textFlag(flags, 'eventId')
+  if (eventId !== undefined && !UUID.test(eventId)) throw wrong('eventId', eventId, 'give a uuid.')
+  const payload = jsonArgument(given === '-' ? await terminal.input() : given)
+  const written: NewEvent = {
+    type,
+    payload,
+    eventId,
+    orderingKey: textFlag(flags, 'key'),
+    headers: headersOf(textsFlag(flags, 'header')),
+    availableAt: momentFlag(flags, 'availableAt'),
+  }
+  const event = await withOutbox(run, async (db, schema) => createOutbox({ schema }).enqueue(db, written))
+  if (isSet(flags, 'json')) print(`${printableJson(event)}\n`)
+  else if (event.written)
+    print(`Written: event ${event.id}, ${printable(type)}, with the event id ${event.eventId}.\n`)
+  else print(`Nothing written: event ${event.id} has the event id ${event.eventId} already.\n`)
+  return 0
+}
+
+/** The flags by which list and replay choose events. */
+export function addFilterFlags(command: Command, statuses: string): Command {
+  return command
+    .option('--status <names>', `only these states, separated by commas: ${statuses}`)
+    .option('--type <type>', 'only events of this type')
+    .option('--key <key>', 'only events of this ordering key')
+    .option('--from <time>', 'written at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago')
+    .option('--to <time>', 'written before this time')
+    .option('--error <text>', 'only events whose last error contains this text')
+}
+
+function readFilter(flags: Run['flags'], now: Date): EventFilter {
+  const status = readNames(flags, 'status', STATUSES)
+  const type = textFlag(flags, 'type')
+  const orderingKey = textFlag(flags, 'key')
+  const error = textFlag(flags, 'error')
+  return {
+    ...(status === undefined ? {} : { status }),
+    ...(type === undefined ? {} : { type }),
+    ...(orderingKey === undefined ? {} : { orderingKey }),
+    ...readPeriod(flags, now),
+    ...(error === undefined ? {} : { error }),
+  }
+}
+
+/** `leasehold outbox list` */
+export async function listCommand(run: Run): Promise<number> {
+  const { flags } = run
+  const now = new Date()
+  const filter = readFilter(flags, now)
+  const limit = limitFlag(flags)
+  const before = beforeFlag(flags, 'the id of an event')
+  const { events, next } = await withOutbox(run, async (db, schema) =>
+    listEvents(db, filter, { schema, limit, before }),
+  )
+  return printList(run, {
+    what: 'events',
+    items: events,
+    next,
+    nextFlag: '--before',
+    chosenBy: { ...filter, before },
+    none: 'The outbox is empty.',
+    headings: ['ID', 'STATUS', 'TYPE', 'KEY', 'FAILED', 'WRITTEN', 'DETAILS'],
+    line: (event) => [
+      event.id,
+      event.status,
+      event.type,
+      event.orderingKey ?? '-',
+      String(event.attempts),
+      `${duration(now.getTime() - event.createdAt.getTime())} ago`,
+      details(event, now),
+    ],
+  })
+}
+
+/** What matters most about an event in its state. */
+function details(event: EventSummary, now: Date): string {
+  const { status, availableAt, claimedBy, publishedAt, lastError, parked, attempts } = event
+  const due = availableAt > now ? `due ${relative(availableAt, now)}` : undefined
+  const parts: Readonly<Record<Status, readonly (string | null | undefined)[]>> = {
+    PENDING: [due, attempts > 0 ? lastError : null],
+    CLAIMED: [`by ${claimedBy}`],
+    PUBLISHED: [publishedAt === null ? null : `published ${relative(publishedAt, now)}`],
+    DEAD: [parked ? 'parked' : null, lastError],
+  }
+  return parts[status].filter(Boolean).join(': ')
+}
+
+/** `leasehold outbox show <id>` */
+export async function showCommand(run: Run): Promise<number> {
+  const { print, flags, args } = run
+  const [id = ''] = args
+  const event = await withOutbox(run, async (db, schema) => showEvent(db, id, { schema }))
+  print(isSet(flags, 'json') ? `${printableJson(event)}\n` : `${described(event, new Date())}\n`)
+  return 0
+}
+
+function described(event: EventDetails, now: Date): string {
+  const at = (moment: Date | null): string | undefined =>
+    moment === null ? undefined : `${moment.toISOString()} (${relative(moment, now)})`
+  const { maxAttempts, attempts, claimedBy, waitsFor } = event
+  const lines: readonly (readonly [string, string | undefined])[] = [
+    ['Event', event.id],
+    ['Event id', event.eventId],
+    ['Type', event.type],
+    ['Key', event.orderingKey ?? 'none'],
+    ['Status', event.parked ? `${event.status}, parked: its key waits for an operator` : event.status],
+    ['Waits for', waitsFor === null ? undefined : waiting(waitsFor)],
+    ['Failed', `${attempts} of ${maxAttempts ?? 'any number of'} attempts`],
+    ['Last error', event.lastError ?? undefined],
+    ['Written', at(event.createdAt)],
+    ['Expired leases', event.expiries === 0 ? undefined : String(event.expiries)],
+    ['Due', event.status === 'PENDING' ? at(event.availableAt) : undefined],
+    ['Claimed', event.claimedAt === null ? undefined : `${at(event.claimedAt)} by ${claimedBy}`],
+    ['Leased until', at(event.lockedUntil)],
+    ['Published', at(event.publishedAt)],
+    ['Dead', at(event.deadAt)],
+    ['Token', String(event.token)],
+  ]
+  const facts = lines.flatMap(([name, text]) =>
+    text === undefined ? [] : [`${name.padEnd(13)} ${printable(text)}`],
+  )
+  const headers = Object.keys(event.headers).length === 0 ? '' : `\nHeaders\n${indented(event.headers)}\n`
+  return `${facts.join('\n')}\n${headers}\nPayload\n${indented(event.payload)}`
+}
+
+function waiting({ id, status, parked, lastError }: WaitedFor): string {
+  const why = lastError === null ? '' : `: ${lastError}`
+  return `event ${id} of the same key, which is ${parked ? 'parked' : status}${why}`
+}
+
+function indented(value: unknown): string {
+  return printableJson(value).replaceAll(/^/gm, '  ')
+}
+
+/** `leasehold outbox replay` */
+export async function replayCommand(run: Run): Promise<number> {
+  return runBulkCommand(run, {
+    name: 'outbox replay',
+    verb: 'replay',
+    row: ['event', 'events'],
+    choices: '--status, --type, --key, --from, --to or --error. `--status dead` means all dead events.',
+    hasEventIds: true,
+    readFilter,
+    change: replay,
+    resume: resumeReplay,
+    withTables: withOutbox,
+    describe: byState,
+  })
+}
+
+/** `12,000 dead events`, `12,000 events (11,990 dead, 10 published)`. */
+function byState({ matched, counts: { dead, published } }: ReplayResult): string {
+  const all = dead + published
+  // The states are those of all events that match, of which a limit takes only some.
+  const of = matched < all ? `the oldest ${grouped(matched)} of ` : ''
+  if (published === 0) return `${of}${counted(all, 'dead event')}`
+  if (dead === 0) return `${of}${counted(all, 'published event')}`
+  return `${of}${counted(all, 'event')} (${grouped(dead)} dead, ${grouped(published)} published)`
+}
+
+/** `leasehold outbox unblock <key>`; the exit code is 1 when nothing held the key up. */
+export async function unblockCommand(run: Run): Promise<number> {
+  const { print, flags, args } = run
+  const [orderingKey = ''] = args
+  const replay = isSet(flags, 'replay')
+  const request = { orderingKey, replay, reason: reasonOf(flags), principal: principalOf(run) }
+  const unblocked = await withOutbox(run, async (db, schema) => unblock(db, { schema, ...request }))
+  if (isSet(flags, 'json')) print(`${printableJson({ orderingKey, replay, ...unblocked })}\n`)
+  else print(`${unblockedText(printable(orderingKey), unblocked, replay)}\n`)
+  return unblocked.parked + unblocked.failing === 0 ? 1 : 0
+}
+
+function unblockedText(key: string, { parked, failing }: Unblocked, replay: boolean): string {
+  if (parked + failing === 0) {
+    return `No event holds up the key ${key}. \`leasehold status\` shows the keys that are held up, and why.`
+  }
+  const events = parked > 0 ? counted(parked, 'parked event') : 'event that kept failing'
+  const fate = parked > 1 ? 'They stay dead' : parked === 1 ? 'It stays dead' : 'It is dead now'
+  return replay
+    ? `The key ${key} goes on, with its ${events} first.`
+    : `The key ${key} goes on without its ${events}. ${fate}; \`leasehold outbox replay\` brings back what is dead.`
+}

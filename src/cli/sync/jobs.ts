@@ -1,0 +1,307 @@
+/** The commands of `leasehold sync` for jobs: what they read from flags, and what they print. */
+import type { Command } from 'commander'
+import { isRowId } from '../../admin/request-checks.ts'
+import { cancel, type CancelResult, resumeCancel } from '../../sync/admin/cancel.ts'
+import { type ChunkPage, type ChunkSummary, listChunks } from '../../sync/admin/chunks.ts'
+import { type JobFilter, type ListedJob, listJobs } from '../../sync/admin/jobs.ts'
+import { type JobProgress, progress } from '../../sync/admin/progress.ts'
+import { replay, type ReplayResult, resumeReplay } from '../../sync/admin/replay.ts'
+import { createSync } from '../../sync/index.ts'
+import { SYNC_STATES } from '../../sync/transitions.ts'
+import { readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
+import { isSet, pastFlag, textFlag, wrong } from '../flag-values.ts'
+import { beforeFlag, limitFlag, printList } from '../listing.ts'
+import type { Run } from '../run.ts'
+import { columns, counted, duration, grouped, printable, printableJson, relative } from '../text-columns.ts'
+import { withSync } from '../with-tables.ts'
+import { chunkName, jobDetails, jobJson, percent, shortProgress } from './progress-text.ts'
+
+export const STATES = SYNC_STATES.join(', ').toLowerCase()
+
+/** The job that a command names. */
+export function jobArgument(args: readonly string[]): string {
+  const [jobId = ''] = args
+  if (!isRowId(jobId))
+    throw wrong('<job>', jobId, 'give the number of a job; `leasehold sync list` has them.')
+  return jobId
+}
+
+const UNITS: ReadonlyMap<string, number> = new Map([
+  ['ms', 1],
+  ['s', 1_000],
+  ['m', 60_000],
+  ['h', 3_600_000],
+  ['d', 86_400_000],
+])
+
+/** How long, in milliseconds. */
+export function durationFlag(flags: Run['flags'], name: string): number | undefined {
+  const value = textFlag(flags, name)
+  if (value === undefined) return undefined
+  const [, number, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(value) ?? []
+  const ms = UNITS.get(unit)
+  if (number === undefined || ms === undefined) throw wrong(name, value, 'say how long: 90s, 15m, 2h or 7d.')
+  return Number(number) * ms
+}
+
+/** `leasehold sync enqueue <definition> <matrix>` */
+export async function enqueueCommand(run: Run): Promise<number> {
+  const { print, flags, args } = run
+  const [definition = '', matrixId = ''] = args
+  if (definition.trim() === '') throw wrong('<definition>', definition, 'give the name of a definition.')
+  if (matrixId.trim() === '') throw wrong('<matrix>', matrixId, 'say what is to be synced.')
+  const priority = priorityFlag(flags)
+  const freshForMs = durationFlag(flags, 'freshFor')
+  const job = {
+    matrixId,
+    force: isSet(flags, 'force'),
+    parallel: isSet(flags, 'parallel'),
+    ...(priority === undefined ? {} : { priority }),
+    ...(freshForMs === undefined ? {} : { freshForMs }),
+    ...paramsFlag(flags),
+  }
+  const enqueued = await withSync(run, async (db, schema) =>
+    createSync({ schema }).enqueue(db, definition, job),
+  )
+  const { jobId, created } = enqueued
+  const what = `${printable(definition)}, ${printable(matrixId)}`
+  if (isSet(flags, 'json')) print(`${printableJson(enqueued)}\n`)
+  else if (created)
+    print(`Written: job ${jobId}, ${what}. \`leasehold sync status ${jobId} --watch\` follows it.\n`)
+  else print(`Nothing written: job ${jobId} of ${what} is open already; --parallel adds another one.\n`)
+  return 0
+}
+
+function priorityFlag(flags: Run['flags']): number | undefined {
+  const given = textFlag(flags, 'priority')
+  if (given === undefined || /^-?\d{1,9}$/.test(given)) return given === undefined ? undefined : Number(given)
+  throw wrong('priority', given, 'give a whole number; higher ones come first.')
+}
+
+function paramsFlag(flags: Run['flags']): { readonly params?: unknown } {
+  const given = textFlag(flags, 'params')
+  if (given === undefined) return {}
+  try {
+    return { params: JSON.parse(given) as unknown }
+  } catch {
+    throw wrong('params', given, `give JSON, for example '{"year": 2024}'.`)
+  }
+}
+
+/** The flags by which list, replay and cancel choose jobs. */
+export function addFilterFlags(command: Command, states: string): Command {
+  return command
+    .option('--definition <name>', 'only jobs of this definition')
+    .option('--matrix <id>', 'only jobs of this matrix')
+    .option('--state <names>', `only these states, separated by commas: ${states}`)
+    .option('--from <time>', 'enqueued at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago')
+    .option('--to <time>', 'enqueued before this time')
+    .option('--since <time>', 'failed at this time or later')
+    .option('--error <text>', 'only jobs whose error contains this text')
+}
+
+function readFilter(flags: Run['flags'], now: Date): JobFilter {
+  const definition = textFlag(flags, 'definition')
+  const matrixId = textFlag(flags, 'matrix')
+  const states = readNames(flags, 'state', SYNC_STATES)
+  const failedSince = pastFlag(flags, 'since', now)
+  const error = textFlag(flags, 'error')
+  return {
+    ...(definition === undefined ? {} : { definition }),
+    ...(matrixId === undefined ? {} : { matrixId }),
+    ...(states === undefined ? {} : { states }),
+    ...readPeriod(flags, now),
+    ...(failedSince === undefined ? {} : { failedSince }),
+    ...(error === undefined ? {} : { error }),
+  }
+}
+
+/** `leasehold sync list` */
+export async function listCommand(run: Run): Promise<number> {
+  const { flags, terminal } = run
+  const now = new Date()
+  const filter = readFilter(flags, now)
+  const limit = limitFlag(flags)
+  const before = beforeFlag(flags, 'the number of a job')
+  const { jobs, next } = await withSync(run, async (db, schema) =>
+    listJobs(db, filter, { schema, limit, before }),
+  )
+  return printList(run, {
+    what: 'jobs',
+    items: jobs,
+    next,
+    nextFlag: '--before',
+    chosenBy: { ...filter, before },
+    none: 'There are no sync jobs.',
+    headings: ['ID', 'STATE', 'SYNC', 'MATRIX', 'PRIORITY', 'CHUNKS', 'ENQUEUED', 'DETAILS'],
+    line: (job) => columnsOf(job, now, terminal.width),
+  })
+}
+
+function columnsOf(job: ListedJob, now: Date, width: number | undefined): string[] {
+  const { id, state, definition, matrixId, priority, chunks, createdAt, completedAt } = job
+  const completed = completedAt === null ? [] : [`completed ${relative(completedAt, now)}`]
+  const more = jobDetails(job)
+  return [
+    id,
+    state,
+    definition,
+    matrixId,
+    String(priority),
+    shortProgress(chunks, width),
+    relative(createdAt, now),
+    [...completed, ...(more === '' ? [] : [more])].join(', '),
+  ]
+}
+
+/** `leasehold sync show <job>` */
+export async function showCommand(run: Run): Promise<number> {
+  const { print, flags, args, terminal } = run
+  const jobId = jobArgument(args)
+  const states = readNames(flags, 'state', SYNC_STATES)
+  const limit = limitFlag(flags)
+  const after = textFlag(flags, 'after')
+  const { job, page } = await withSync(run, async (db, schema) => ({
+    job: await progress(db, jobId, { schema }),
+    page: await listChunks(db, jobId, { schema, states, limit, after }),
+  }))
+  if (isSet(flags, 'json')) {
+    // The page lists the chunks, so the two short lists are left out.
+    print(
+      `${printableJson({ job: jobJson({ ...job, working: [], failures: [] }), chunks: page.chunks, next: page.next })}\n`,
+    )
+    return 0
+  }
+  const now = new Date()
+  print(`${facts(job, now)}\n\n${chunksText(page, now, terminal.width)}\n`)
+  return 0
+}
+
+function facts(job: JobProgress, now: Date): string {
+  const at = (moment: Date | null): string | undefined =>
+    moment === null ? undefined : `${moment.toISOString()} (${relative(moment, now)})`
+  const { chunks, freshForMs, lockedBy, attempts } = job
+  const open = job.phase !== 'completed' && job.phase !== 'failed'
+  const lines: readonly (readonly [string, string | undefined])[] = [
+    ['Job', job.id],
+    ['Sync', job.definition],
+    ['Matrix', job.matrixId],
+    ['State', `${job.state}, ${job.phase}`],
+    ['Reason', job.errorMessage ?? undefined],
+    ['Params', printableJson(job.params, 0)],
+    ['Priority', String(job.priority)],
+    ['Resyncs', resynced(job.force, freshForMs)],
+    ['Parallel', job.parallel ? 'it may run at the same time as other jobs of its matrix' : undefined],
+    [
+      'Chunks',
+      `${grouped(chunks.done + chunks.skipped)} of ${grouped(chunks.total)} done, ${percent(chunks)}`,
+    ],
+    ['Rows', grouped(job.rows)],
+    ['Plan failed', attempts === 0 ? undefined : counted(attempts, 'time')],
+    ['Enqueued', at(job.createdAt)],
+    ['Planned', at(job.plannedAt)],
+    ['Next check', open ? at(job.nextLookAt) : undefined],
+    ['Leased until', lockedBy === null ? undefined : `${at(job.lockedUntil)} by ${lockedBy}`],
+    ['Completed', at(job.completedAt)],
+    ['Failed', at(job.failedAt)],
+    ['Token', String(job.token)],
+  ]
+  return lines
+    .flatMap(([name, text]) => (text === undefined ? [] : [`${name.padEnd(13)} ${printable(text)}`]))
+    .join('\n')
+}
+
+function resynced(force: boolean, freshForMs: number | null): string {
+  if (force) return 'every chunk'
+  return freshForMs === null ? 'no chunk' : `chunks synced longer ago than ${duration(freshForMs)}`
+}
+
+function chunksText({ chunks, next }: ChunkPage, now: Date, width: number | undefined): string {
+  if (chunks.length === 0) return 'No such chunks.'
+  const lines = chunks.map((chunk) => [
+    chunk.hash.slice(0, 12),
+    chunk.state,
+    chunkName(chunk),
+    String(chunk.attempts),
+    chunk.rowCount === null ? '-' : grouped(chunk.rowCount),
+    chunkDetails(chunk, now),
+  ])
+  const table = columns([['CHUNK', 'STATE', 'QUERY', 'FAILED', 'ROWS', 'DETAILS'], ...lines], width)
+  return next === null ? table : `${table}\nThere are more: --after ${printable(next)} shows the next ones.`
+}
+
+/** What matters most about a chunk in its state. */
+function chunkDetails(chunk: ChunkSummary, now: Date): string {
+  const { skipped, wanted, attempts, nextAttemptAt, completedAt, failedAt, errorMessage, lockedBy } = chunk
+  const due = nextAttemptAt > now ? `due ${relative(nextAttemptAt, now)}` : undefined
+  const parts: Readonly<Record<(typeof SYNC_STATES)[number], readonly (string | null | undefined)[]>> = {
+    AVAILABLE: [wanted ? due : 'dropped', attempts > 0 ? errorMessage : null],
+    RUNNING: [`by ${lockedBy}`],
+    EXPIRED: [`was held by ${lockedBy}`],
+    COMPLETED: [
+      `${skipped ? 'skipped, synced' : 'synced'} ${completedAt === null ? '' : relative(completedAt, now)}`,
+    ],
+    FAILED: [failedAt === null ? null : `given up ${relative(failedAt, now)}`, errorMessage],
+  }
+  return parts[chunk.state].filter(Boolean).join(': ')
+}
+
+const ROW = ['job', 'jobs'] as const
+
+const CHOICES = '--definition, --matrix, --state, --from, --to, --since or --error.'
+
+/** `leasehold sync replay` */
+export async function replayCommand(run: Run): Promise<number> {
+  return runBulkCommand(run, {
+    name: 'sync replay',
+    verb: 'replay',
+    row: ROW,
+    choices: `${CHOICES} \`--state failed\` means all failed jobs.`,
+    hasEventIds: false,
+    readFilter,
+    change: replay,
+    resume: resumeReplay,
+    withTables: withSync,
+    remarks: replayRemarks,
+  })
+}
+
+/** `leasehold sync cancel` */
+export async function cancelCommand(run: Run): Promise<number> {
+  return runBulkCommand(run, {
+    name: 'sync cancel',
+    verb: 'cancel',
+    row: ROW,
+    choices: `${CHOICES} \`--definition <name>\` means all open jobs of a definition.`,
+    hasEventIds: false,
+    readFilter,
+    change: cancel,
+    resume: resumeCancel,
+    withTables: withSync,
+    remarks: cancelRemarks,
+  })
+}
+
+function replayRemarks({ counts }: ReplayResult): string[] {
+  const { failedChunks, droppedChunks, unplanned, conflicting } = counts
+  const chunks = [
+    ...(failedChunks > 0 ? [counted(failedChunks, 'failed chunk')] : []),
+    ...(droppedChunks > 0 ? [counted(droppedChunks, 'dropped chunk')] : []),
+  ]
+  return [
+    ...(chunks.length > 0 ? [`${chunks.join(' and ')} will be synced.`] : []),
+    ...(unplanned > 0 ? [`${counted(unplanned, ...ROW)} will be planned once more.`] : []),
+    ...(conflicting > 0
+      ? [
+          `${counted(conflicting, 'more matches', 'more match')}, but another job of the same matrix is open or is replayed.`,
+        ]
+      : []),
+  ]
+}
+
+function cancelRemarks({ counts: { droppedChunks, inFlight } }: CancelResult): string[] {
+  if (droppedChunks === 0) return []
+  const finishing =
+    inFlight === 0 ? '' : `, of which ${counted(inFlight, 'is', 'are')} in flight and will be finished`
+  return [`${counted(droppedChunks, 'chunk')} dropped${finishing}.`]
+}

@@ -1,0 +1,14 @@
+/** Collects the values of one statement; each call returns the placeholder that stands for its value. */
+export interface PositionalParameters {
+  (value: unknown, type: string): string
+  readonly values: readonly unknown[]
+}
+
+/**
+ * For statements whose conditions depend on the request. Statements of a fixed shape, which are prepared once, use the
+ * named `parameters()` of src/lease.
+ */
+export function positionalParameters(): PositionalParameters {
+  const values: unknown[] = []
+  return Object.assign((value: unknown, type: string) => `$${values.push(value)}::${type}`, { values })
+}
