@@ -520,7 +520,7 @@ begin
   raise exception 'delivery % cannot go from % to %', old.id, old.delivery_status, new.delivery_status
     using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'delivery_status',
       detail = 'Legal are pending → delivered, pending → failed, delivered → pending, failed → pending.',
-      hint = 'A finished delivery returns to pending by leasehold webhooks requeue only.';
+      hint = 'A finished delivery returns to pending by leasehold webhooks replay only.';
 end
 $function$;
 
@@ -979,7 +979,7 @@ comment on column leasehold.sync_sources.next_at is 'When the next call may be m
 
 comment on column leasehold.sync_sources.source is 'The name of the remote system.';
 
-comment on column leasehold.webhook_attempts.attempt is 'Number of the attempt since the delivery was sent or last requeued, from 1.';
+comment on column leasehold.webhook_attempts.attempt is 'Number of the attempt since the delivery was sent or last replayed, from 1.';
 
 comment on column leasehold.webhook_attempts.bucket is 'The bucket of the delivery.';
 

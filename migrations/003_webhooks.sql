@@ -191,7 +191,7 @@ comment on column webhook_attempts.id is 'Number of the attempt within the histo
 comment on column webhook_attempts.bucket is 'The bucket of the delivery.';
 comment on column webhook_attempts.delivery_id is 'The delivery that was attempted.';
 comment on column webhook_attempts.endpoint_id is 'The endpoint of the delivery.';
-comment on column webhook_attempts.attempt is 'Number of the attempt since the delivery was sent or last requeued, from 1.';
+comment on column webhook_attempts.attempt is 'Number of the attempt since the delivery was sent or last replayed, from 1.';
 comment on column webhook_attempts.lease_token is 'The fencing token under which the attempt was made.';
 comment on column webhook_attempts.started_at is 'When the attempt started. Null: the lease expired, and it is not known whether an attempt was made.';
 comment on column webhook_attempts.duration_ms is 'How many milliseconds the attempt took.';
@@ -214,7 +214,7 @@ begin
   raise exception 'delivery % cannot go from % to %', old.id, old.delivery_status, new.delivery_status
     using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'delivery_status',
       detail = 'Legal are pending → delivered, pending → failed, delivered → pending, failed → pending.',
-      hint = 'A finished delivery returns to pending by leasehold webhooks requeue only.';
+      hint = 'A finished delivery returns to pending by leasehold webhooks replay only.';
 end
 $$;
 

@@ -27,7 +27,6 @@ export const ERROR_CODES = [
   'ENDPOINT_NOT_FOUND',
   'DELIVERY_NOT_FOUND',
   'JOB_NOT_FOUND',
-  'JOB_CONFLICT',
 ] as const
 
 export type ErrorCode = (typeof ERROR_CODES)[number]

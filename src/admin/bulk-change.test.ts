@@ -25,7 +25,7 @@ async function countIn(status: string): Promise<number> {
 }
 
 describe('a change without a due column is paced by waiting between its batches', () => {
-  it('it holds no lock while it waits', async () => {
+  it('holds no lock while it waits', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 6)
     const client = await openSession(database.url)
     const controller = new AbortController()

@@ -272,9 +272,9 @@ async function runBatches<Filter extends RowFilter, Count extends string>(
   begun: ChangeRecord<Filter>,
   options: RunOptions,
 ): Promise<BulkChangeResult<Count>> {
-  const { signal, onProgress, schema } = options
+  const { onProgress, schema } = options
   let record = begun
-  while (record.finishedAt === null && signal?.aborted !== true) {
+  while (record.finishedAt === null && options.signal?.aborted !== true) {
     const { after, waitMs } = await retryConflicts(async () =>
       db.transaction(async (tx) => runBatch(tx, change, record, options)),
     )
@@ -283,7 +283,7 @@ async function runBatches<Filter extends RowFilter, Count extends string>(
     record = after
     if (madeProgress) await onProgress?.({ change: record.change, matched, changed })
     // No transaction is open here: a change that waits for its rate holds no lock.
-    if (waitMs > 0 && record.finishedAt === null) await pause(waitMs, signal)
+    if (waitMs > 0 && record.finishedAt === null) await pause(waitMs, options.signal)
   }
   return resultOf(change, schema, record, begun, record.finishedAt !== null)
 }

@@ -47,11 +47,12 @@ export function startRetention(
 
 /** Repeats a batch until it reports that there is no more, and returns how many rows were changed in all. */
 export async function inBatches(
-  { signal, pauseMs }: RetentionRun,
+  run: RetentionRun,
   runBatch: () => Promise<{ readonly changed: number; readonly more: boolean }>,
 ): Promise<number> {
+  const { signal, pauseMs } = run
   let sum = 0
-  while (signal?.aborted !== true) {
+  while (run.signal?.aborted !== true) {
     const { changed, more } = await runBatch()
     sum += changed
     if (!more) break

@@ -142,11 +142,7 @@ function prepareResume<Filter extends RowFilter, Count extends string>(
 }
 
 function checkChoice<Filter extends RowFilter>(
-  {
-    row: [one, many],
-    hasEventIds,
-    choices,
-  }: Pick<BulkCommand<Filter, never>, 'row' | 'hasEventIds' | 'choices'>,
+  { row, hasEventIds, choices }: Pick<BulkCommand<Filter, never>, 'row' | 'hasEventIds' | 'choices'>,
   ids: readonly string[],
   filter: Filter,
 ): void {
@@ -154,14 +150,14 @@ function checkChoice<Filter extends RowFilter>(
     if (isRowId(id) || (hasEventIds && isUuid(id))) continue
     const orEventId = hasEventIds ? ', or an event id, which is a uuid' : ''
     throw new UsageError(
-      `${JSON.stringify(id)} is not an id: give the number of one of the ${many}${orEventId}.`,
+      `${JSON.stringify(id)} is not an id: give the number of one of the ${row[1]}${orEventId}.`,
     )
   }
   if (ids.length > 0 && filter.ids !== undefined) {
     throw new UsageError('--event and ids exclude each other: give the event id among the ids.')
   }
   if (ids.length === 0 && isEmptyFilter(filter)) {
-    throw new UsageError(`say which ${many}: by their ids, or with ${choices}`)
+    throw new UsageError(`say which ${row[1]}: by their ids, or with ${choices}`)
   }
 }
 

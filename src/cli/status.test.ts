@@ -168,9 +168,9 @@ it('shows sync jobs and chunks by state, and the progress of open jobs with the 
     'SYNC                 OPEN  COMPLETED  FAILED  CHUNKS WAITING  CHUNKS LEASED',
     'leasehold.sync_jobs  1     1          1       18              2',
     '',
-    'JOB  SYNC     MATRIX  PHASE    PROGRESS               ROWS   ROWS/S  TIME LEFT  DETAILS',
+    'JOB  SYNC     MATRIX  PHASE    PROGRESS               ROWS   ROWS/S  ETA   DETAILS',
     '1    numbers  m       syncing  █████░░░░░ 50 % of 40  6,000  100     60 s',
-    '2    numbers  o       failed   -                      0      -       -          no plan',
+    '2    numbers  o       failed   -                      0      -       -     no plan',
     "To try what has failed once more: `leasehold sync replay <job> --reason '…'`.",
     '',
   ])

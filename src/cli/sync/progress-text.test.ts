@@ -158,8 +158,8 @@ describe('several jobs', () => {
     } as const
     const unknown = { rowsPerSecond: undefined, timeLeftMs: undefined }
     expect(jobsText({ jobs: [JOB, { ...failed, ...unknown }], more: true })).toBe(
-      `JOB  SYNC       MATRIX   PHASE    PROGRESS                  ROWS       ROWS/S  TIME LEFT  DETAILS
-7    ins-tempo  POP105A  syncing  █████░░░░░ 52 % of 2,000  1,234,567  1,250   14 min     6 chunks failed, 2 waiting for a retry
+      `JOB  SYNC       MATRIX   PHASE    PROGRESS                  ROWS       ROWS/S  ETA     DETAILS
+7    ins-tempo  POP105A  syncing  █████░░░░░ 52 % of 2,000  1,234,567  1,250   14 min  6 chunks failed, 2 waiting for a retry
 6    ins-tempo  POP105A  failed   -                         0          -       -       no plan
 More jobs are open: \`leasehold sync list\`.`,
     )

@@ -160,7 +160,7 @@ export function jobsText({ jobs, more }: ProgressOfAll, width?: number): string 
     jobDetails(job),
   ])
   const table = columns(
-    [['JOB', 'SYNC', 'MATRIX', 'PHASE', 'PROGRESS', 'ROWS', 'ROWS/S', 'TIME LEFT', 'DETAILS'], ...lines],
+    [['JOB', 'SYNC', 'MATRIX', 'PHASE', 'PROGRESS', 'ROWS', 'ROWS/S', 'ETA', 'DETAILS'], ...lines],
     width,
   )
   return more ? `${table}\nMore jobs are open: \`leasehold sync list\`.` : table

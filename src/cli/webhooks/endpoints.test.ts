@@ -130,7 +130,7 @@ describe('create', () => {
     [['create', HOOKS, '--signing', 'v2'], '--signing is "v2"'],
     [['create', HOOKS, '--header', 'nothing'], '--header is "nothing": give it as name=value.'],
     [['create', 'ftp://a.example', '--concurrency', '0'], 'concurrency is 0'],
-    [['rotate', 'x', '--keep-old-for', 'long'], '--keep-old-for is "long": give a time such as'],
+    [['rotate', 'x', '--keep-old-for', 'long'], '--keep-old-for is "long": give a duration such as'],
     [['list', '--state', 'on'], '--state is "on": give enabled or disabled.'],
     [['show', 'x'], "id is 'x', but must be the id of an endpoint"],
   ])('%j is refused', async (args, message) => {
@@ -211,16 +211,18 @@ describe('changes', () => {
     expect((await endpoints(['update', id, '--ordered'])).stdout).toBe(`Changed: endpoint ${id}.\n`)
   })
 
-  it('rotate shows the new secret, and says how long the old one signs along', async () => {
+  it('rotate shows the new secret, and says until when the old one is used too', async () => {
     const { endpoint, secret } = await json(['create', HOOKS])
     const { stdout } = await endpoints(['rotate', endpoint.id, '--keep-old-for', '2h'])
-    expect(stdout).toMatch(/has a new secret\. The old secret signs along until \S+\.\n\nSecret {2}whsec_/)
+    expect(stdout).toMatch(
+      /has a new secret\. Deliveries are signed with the old secret too until \S+\.\n\nSecret {2}whsec_/,
+    )
     expect(stdout).not.toContain(secret)
     expect((await endpoints(['show', endpoint.id])).stdout).toMatch(
-      /Old secret +signs along until \S+ \(in 2 h\)/,
+      /Old secret +signs too until \S+ \(in 2 h\)/,
     )
     expect((await endpoints(['rotate', endpoint.id, '--keep-old-for', '0'])).stdout).toContain(
-      'The old secret signs nothing any more.',
+      'The old secret is no longer used.',
     )
     const windows = (await auditEntries(db)).slice(1).map(({ details }) => details['keepOldForMs'])
     expect(windows).toEqual([7_200_000, 0])
@@ -228,7 +230,7 @@ describe('changes', () => {
 
   it('encrypt says how many secrets it has encrypted anew', async () => {
     await create()
-    expect((await endpoints(['encrypt'])).stdout).toMatch(/^0 secrets encrypted anew\./)
+    expect((await endpoints(['encrypt'])).stdout).toMatch(/^0 secrets encrypted with the newest key\./)
     const newer = await temporaryDirectory()
     const key = Buffer.alloc(32, 8).toString('hex')
     await writeFile(join(newer, 'leasehold.config.mjs'), `export default { secretKey: '${key},${KEY}' }`)
@@ -241,7 +243,7 @@ describe('changes', () => {
     const id = await create()
     expect((await endpoints(['disable', id, '--reason', 'too slow'])).stdout).toContain('gets no more events')
     expect((await endpoints(['show', id])).stdout).toContain('State         disabled: too slow')
-    expect((await endpoints(['enable', id])).stdout).toContain('gets events again')
+    expect((await endpoints(['enable', id])).stdout).toContain('gets events; its circuit is closed')
     expect((await endpoints(['show', id])).stdout).toContain('State         enabled')
   })
 
@@ -273,7 +275,7 @@ describe('send', () => {
     expect(JSON.parse(written?.body ?? '')).toMatchObject({ type: 'order.paid', data: { id: 7 } })
     const again = await webhooks([...args, '--json'], { input: '{"id": 7}' })
     expect(JSON.parse(again.stdout)).toEqual({ eventId, deliveries: 0 })
-    expect((await webhooks(['send', 'order.paid'])).stdout).toContain('Sent to nobody')
+    expect((await webhooks(['send', 'order.paid'])).stdout).toContain('Nothing sent')
   })
 
   it.each([

@@ -89,7 +89,7 @@ async function explainSkipped(
 ): Promise<Skipped[]> {
   const { ids } = filter
   const { events } = await listEvents(db, { ids }, { schema, limit: ids.length })
-  const statuses = new Map(
+  const statuses = new Map<string, Status>(
     events.flatMap(({ id, eventId, status }) => [
       [id, status],
       [eventId, status],
@@ -102,6 +102,6 @@ async function explainSkipped(
   })
 }
 
-function isUnfinished(status: Status | string): boolean {
-  return !REPLAYABLE.some((replayable) => replayable === status)
+function isUnfinished(status: Status): boolean {
+  return !REPLAYABLE.includes(status)
 }
