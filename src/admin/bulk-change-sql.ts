@@ -147,7 +147,7 @@ picked as materialized (
   order by ${orderOf(scan)} limit ${parameter(room, 'int')}
   for update of r
 ),
--- The rows are updated by their ids from an array, and numbered by their place in it. Without statistics, a join with
+-- The rows are updated by their ids from an array, and numbered by their position in it. Without statistics, a join with
 -- the numbered rows was planned as a nested loop, which took ten times as long.
 picked_ids as materialized (select array_agg(id order by at, id) as ids from picked),
 changed as (

@@ -1,5 +1,5 @@
 /**
- * One engine for what operators do to many rows: replay, cancel. README.md beside this file has the rules.
+ * One engine for what operators do to many rows: replay, cancel. README.md in this folder has the rules.
  *
  * A change goes through the table along an index, batch after batch. Each batch is one short transaction: it locks the
  * next rows that match, writes to them, and adds an entry to the audit with everything that is needed to continue from
@@ -25,7 +25,7 @@ import {
 } from './bulk-change-sql.ts'
 import { checkLimit, checkPrincipal, checkRate, checkReason, invalid, isUuid } from './request-checks.ts'
 
-/** What an application declares of a change. `Filter` is what rows are chosen by, `Count` what is counted besides. */
+/** What an application declares of a change. `Filter` is what rows are chosen by, `Count` names what else is counted. */
 export interface BulkChange<Filter extends RowFilter, Count extends string = never> {
   /** As in the audit: `outbox.replay`. The part after the dot is the verb in messages. */
   readonly action: string

@@ -24,7 +24,7 @@ export interface BulkCommand<Filter extends RowFilter, Count extends string> {
   readonly row: readonly [one: string, many: string]
   /** The flags that choose rows, and an example that chooses many, for the error when there are none. */
   readonly choices: string
-  /** Whether rows have event ids besides their numbers. */
+  /** Whether rows have event ids as well as numbers. */
   readonly hasEventIds: boolean
   readonly readFilter: (flags: Run['flags'], now: Date) => Filter
   readonly change: (db: Database, options: BulkChangeOptions<Filter>) => Promise<BulkChangeResult<Count>>

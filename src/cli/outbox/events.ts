@@ -205,7 +205,7 @@ function unblockedText(key: string, { parked, failing }: Unblocked, replay: bool
   if (parked + failing === 0) {
     return `No event holds up the key ${key}. \`leasehold status\` shows the keys that are held up, and why.`
   }
-  const events = parked > 0 ? counted(parked, 'parked event') : 'event that kept failing'
+  const events = parked > 0 ? counted(parked, 'parked event') : 'failing event'
   const fate = parked > 1 ? 'They stay dead' : parked === 1 ? 'It stays dead' : 'It is dead now'
   return replay
     ? `The key ${key} goes on, with its ${events} first.`

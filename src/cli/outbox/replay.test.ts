@@ -92,7 +92,7 @@ describe('by filter', () => {
     expect(await statuses()).toEqual({ PENDING: 1_500, PUBLISHED: 10 })
   })
 
-  it('--rate and --limit are kept, and the end is told', async () => {
+  it('--rate and --limit are observed, and the time of the last event is printed', async () => {
     const { code, stdout } = await replay([
       '--error',
       'TIMEOUT',
@@ -144,7 +144,7 @@ describe('a replay that is ended half way', () => {
     await makeEvents(db, 10_000, { status: 'DEAD', key: `'key ' || n % 50` })
   })
 
-  it('killed: what was committed stays, with its audit; run again, nothing is replayed twice or left out', async () => {
+  it('killed: what was committed stays, with its audit entries; a second replay changes the rest, and nothing twice', async () => {
     const { process, letGoOfKilled } = await halted(5_500)
     expect(await process.kill('SIGKILL')).toEqual({ code: null, signal: 'SIGKILL' })
     await letGoOfKilled()
@@ -154,7 +154,7 @@ describe('a replay that is ended half way', () => {
       lastId: '5000',
       finishedAt: null,
     })
-    // A relay has published what was replayed, before the replay is run again.
+    // A relay has published what was replayed, before the second replay.
     await db.query({
       text: `update leasehold.outbox set status = 'CLAIMED', claimed_at = now(), claimed_by = 'x',
   locked_until = now(), lock_token = lock_token + 1, ordering_key = null where id <= 100`,
@@ -163,14 +163,14 @@ describe('a replay that is ended half way', () => {
       text: `update leasehold.outbox set status = 'PUBLISHED', published_at = now(), claimed_at = null,
   claimed_by = null, locked_until = null where id <= 100`,
     })
-    const again = await replay(args)
-    expect(again.stdout).toMatch(/^Replayed 5,000 events\./)
+    const second = await replay(args)
+    expect(second.stdout).toMatch(/^Replayed 5,000 events\./)
     expect(await statuses()).toEqual({ PENDING: 9_900, PUBLISHED: 100 })
     const replays = new Map((await audit()).map(({ details }) => [details.change, details.changed]))
     expect([...replays.values()]).toEqual([5_000, 5_000])
   })
 
-  it('killed and gone on with: the same replay, also where the filter would match again', async () => {
+  it('killed and resumed: it is the same replay, and no event is replayed twice', async () => {
     const { process, letGoOfKilled } = await halted(2_500)
     await process.kill('SIGKILL')
     await letGoOfKilled()
@@ -184,7 +184,7 @@ describe('a replay that is ended half way', () => {
     expect((await replay(['--resume', 'x'])).stderr).toMatch(/resume is "x"\. No replay has this id/)
   })
 
-  it('the database ends its session: what was committed stays, and the error says how to go on', async () => {
+  it('the database ends its session: what was committed stays, and the error says how to continue', async () => {
     const { process, letGo, endSession } = await halted(1_500)
     await endSession()
     expect(await process.exited).toEqual({ code: 1, signal: null })
@@ -198,7 +198,7 @@ describe('a replay that is ended half way', () => {
     expect(await statuses()).toEqual({ PENDING: 10_000 })
   })
 
-  it('told to stop: it finishes its batch and says how to go on', async () => {
+  it('told to stop: it finishes its batch and says how to continue', async () => {
     const { process, letGo } = await halted(3_500)
     const exit = process.kill('SIGINT')
     // The batch that waits for the lock is the one that is finished: it needs several more answers of the database.

@@ -132,7 +132,7 @@ syncing, enqueued 10 min ago
     expect(jobText({ ...JOB, ...more }, NOW)).toBe(`Job 7: ins-tempo, POP105A\n${line}`)
   })
 
-  it('while it is planned, the number of its chunks is not the last word, and nobody knows the time left', () => {
+  it('while it is planned, the number of its chunks may grow, and the time left is unknown', () => {
     const chunks = { ...NONE, total: 10, done: 5, waiting: 5 }
     const text = jobText({ ...JOB, phase: 'planning', chunks, timeLeftMs: undefined }, NOW)
     expect(text).toContain('5 of 10 chunks known so far')

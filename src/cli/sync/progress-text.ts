@@ -93,11 +93,11 @@ function paceText(job: JobProgress): string {
     counted(rows, 'row'),
     ...(rowsPerSecond === undefined ? [] : [`${rate(rowsPerSecond)} rows/s`]),
     ...(chunksPerMinute === undefined ? [] : [`${rate(chunksPerMinute)} chunks/min`]),
-    ...(open ? [left(job)] : []),
+    ...(open ? [timeLeftText(job)] : []),
   ].join(' · ')
 }
 
-function left({ timeLeftMs }: JobProgress): string {
+function timeLeftText({ timeLeftMs }: JobProgress): string {
   return timeLeftMs === undefined ? 'time left unknown yet' : `about ${duration(timeLeftMs)} left`
 }
 

@@ -95,9 +95,9 @@ describe('--watch at a terminal', () => {
       owner: 'a-worker-with-a-name-that-is-too-long-for-it',
     })
     const written: string[] = []
-    let look: () => void = () => undefined
+    let checkWritten: () => void = () => undefined
     const twice = new Promise<void>((resolve) => {
-      look = () => (written.length >= 2 ? resolve() : undefined)
+      checkWritten = () => (written.length >= 2 ? resolve() : undefined)
     })
     const code = runProgram(['sync', 'status', jobId, '--watch', '--every', '20ms'], {
       environment: { DATABASE_URL: url },
@@ -105,7 +105,7 @@ describe('--watch at a terminal', () => {
       isTerminal: true,
       out: (text) => {
         written.push(text)
-        look()
+        checkWritten()
       },
       err: () => undefined,
       width: 60,

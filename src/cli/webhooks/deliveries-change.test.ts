@@ -85,7 +85,7 @@ describe('replay', () => {
     expect(await auditEntries(db)).toEqual([])
   })
 
-  it('--rate and --limit are kept; what waits for a disabled endpoint is told', async () => {
+  it('--rate and --limit are observed; deliveries that wait for a disabled endpoint are reported', async () => {
     const disabled = await makeEndpoint(db, { disabledReason: 'answered 410' })
     await makeDeliveries(db, disabled, 100, FAILED)
     const args = ['replay', '--status', 'failed', '--rate', '2', '--limit', '50', '--yes', ...WHY]

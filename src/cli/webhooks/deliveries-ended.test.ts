@@ -29,14 +29,14 @@ describe('a replay of ten thousand deliveries that is ended half way', () => {
     return haltedAt(['webhooks', 'replay', ...ARGS], id)
   }
 
-  it('killed: what was committed stays, with its audit; run again, none is left out or replayed twice', async () => {
+  it('killed: what was committed stays, with its audit entries; a second replay changes the rest, and none twice', async () => {
     const { process, letGoOfKilled } = await halted(5_500)
     expect(await process.kill('SIGKILL')).toEqual({ code: null, signal: 'SIGKILL' })
     await letGoOfKilled()
     expect(await statuses()).toEqual({ pending: 5_000, failed: 5_000 })
     expect((await auditEntries(db)).at(-1)?.details).toMatchObject({ changed: 5_000, matched: 10_000 })
-    const again = await call(ARGS)
-    expect(again.stdout).toMatch(/^Replayed 5,000 deliveries\./)
+    const second = await call(ARGS)
+    expect(second.stdout).toMatch(/^Replayed 5,000 deliveries\./)
     expect(await statuses()).toEqual({ pending: 10_000 })
   })
 

@@ -27,9 +27,9 @@ async function endpoints(args: readonly string[], options: Partial<CallOptions> 
   return webhooks(['endpoints', ...args], options)
 }
 
-/** The document that `--json` prints: exactly one, and nothing beside it. */
+/** The document that `--json` prints: exactly one, and nothing else. */
 async function json(args: readonly string[], options: Partial<CallOptions> = {}): Promise<Printed> {
-  // What is printed is looked at by the test that asked for it.
+  // Each test checks the fields that it needs.
   return JSON.parse((await endpoints([...args, '--json'], options)).stdout) as Printed
 }
 
@@ -228,7 +228,7 @@ describe('changes', () => {
     expect(windows).toEqual([7_200_000, 0])
   })
 
-  it('encrypt says how many secrets it has encrypted anew', async () => {
+  it('encrypt says how many secrets it has encrypted with the newest key', async () => {
     await create()
     expect((await endpoints(['encrypt'])).stdout).toMatch(/^0 secrets encrypted with the newest key\./)
     const newer = await temporaryDirectory()
@@ -273,8 +273,8 @@ describe('send', () => {
     const [written] = await writtenDeliveries(db)
     expect(written).toMatchObject({ event_id: eventId, ordering_key: 'c 1' })
     expect(JSON.parse(written?.body ?? '')).toMatchObject({ type: 'order.paid', data: { id: 7 } })
-    const again = await webhooks([...args, '--json'], { input: '{"id": 7}' })
-    expect(JSON.parse(again.stdout)).toEqual({ eventId, deliveries: 0 })
+    const second = await webhooks([...args, '--json'], { input: '{"id": 7}' })
+    expect(JSON.parse(second.stdout)).toEqual({ eventId, deliveries: 0 })
     expect((await webhooks(['send', 'order.paid'])).stdout).toContain('Nothing sent')
   })
 

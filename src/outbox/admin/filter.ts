@@ -1,4 +1,4 @@
-/** What an operator chooses events by. One place turns it into SQL, for listing, counting and replaying alike. */
+/** What an operator chooses events by. This file alone turns it into SQL, for listing, counting and replaying alike. */
 import { checkPeriod, checkTexts, invalid, isRowId, isUuid } from '../../admin/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { PositionalParameters } from '../../postgres/parameters.ts'

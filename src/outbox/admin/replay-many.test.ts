@@ -36,7 +36,7 @@ describe('ten thousand dead events by filter', () => {
   const filter = { ...DEAD, type: 'order.paid', error: 'broker' }
   const made = {
     status: 'DEAD',
-    error: 'the broker was gone',
+    error: 'the broker was away',
     key: `'key ' || n % 100`,
     attempts: 25,
   } as const
@@ -98,7 +98,7 @@ describe('ten thousand dead events by filter', () => {
     expect(done.lastDueAt?.getTime()).toBeCloseTo(last * 1_000, -1)
   })
 
-  it('what claims find follows the rate: at any moment only so many are due', async () => {
+  it('at any moment only as many events are due as the rate allows', async () => {
     await replay(db, { filter, rate: 1_000, ...WHO })
     const { rows: due } = await db.query<{ seconds: number; count: number }>({
       text: `with start as (select min(available_at) as at from leasehold.outbox where status = 'PENDING')
@@ -152,7 +152,7 @@ from start, generate_series(1, 9) as seconds order by seconds`,
     expect([...last.values()].reduce<number>((sum, changed) => sum + Number(changed), 0)).toBe(10_000)
   })
 
-  it('stopped half way it leaves the rest as it was; going on replays the rest at the same rate, and no more', async () => {
+  it('a replay that is stopped leaves the rest unchanged; resumed, it replays the rest at the same rate, and no event twice', async () => {
     const controller = new AbortController()
     const stopped = await replay(db, {
       filter,
@@ -165,7 +165,7 @@ from start, generate_series(1, 9) as seconds order by seconds`,
     })
     expect(stopped).toMatchObject({ changed: 3_000, finished: false })
     expect(await countOf('DEAD')).toBe(8_000)
-    // What was replayed dies once more before the replay goes on: it is not meant again.
+    // What was replayed dies once more before the replay is resumed: it does not match any more.
     await db.query({
       text: `update leasehold.outbox set status = 'CLAIMED', claimed_at = now(), claimed_by = 'x',
   locked_until = now(), lock_token = lock_token + 1 where id in (7, 8)`,

@@ -35,7 +35,7 @@ async function countOf(status: string): Promise<number> {
 }
 
 describe('what is replayed', () => {
-  it('LIFE-09: a published and a dead event become PENDING again; attempts are reset, the token never', async () => {
+  it('LIFE-09: a published and a dead event become PENDING; attempts are reset, the token never', async () => {
     const [published = ''] = await makeEvents(db, 1, { status: 'PUBLISHED', attempts: 3, agoMs: 60_000 })
     const [dead = ''] = await makeEvents(db, 1, {
       status: 'DEAD',
@@ -68,7 +68,7 @@ describe('what is replayed', () => {
     }
   })
 
-  it('LIFE-10: what is under way is left alone, whoever names it', async () => {
+  it('LIFE-10: PENDING and CLAIMED events are not replayed, even when they are named', async () => {
     const [pending = ''] = await makeEvents(db, 1)
     const [claimed = ''] = await makeEvents(db, 1, { status: 'CLAIMED' })
     const before = await rows()
@@ -133,14 +133,14 @@ describe('what is replayed', () => {
   })
 })
 
-it('told to stop before it begins, it changes nothing', async () => {
+it('a replay that is stopped before it begins changes nothing', async () => {
   await makeEvents(db, 1, DEAD)
   const signal = AbortSignal.abort()
   expect(await replay(db, { filter: DEAD, ...WHO, signal })).toMatchObject({ finished: false, changed: 0 })
   expect(await countOf('DEAD')).toBe(1)
 })
 
-it('an event that is published again while the replay runs is not replayed again', async () => {
+it('an event that is published once more while the replay runs is not replayed a second time', async () => {
   await makeEvents(db, 2_500, { status: 'PUBLISHED' })
   const republish = async (): Promise<void> => {
     await db.query({
@@ -162,7 +162,7 @@ it('an event that is published again while the replay runs is not replayed again
   ])
 })
 
-it('a rare match far down a large table is found, by statements that each look at a bounded stretch', async () => {
+it('a rare match far down a large table is found by statements that each read a bounded number of rows', async () => {
   await makeEvents(db, 55_000, { status: 'PUBLISHED' })
   const [rare = ''] = await makeEvents(db, 1, { status: 'PUBLISHED', type: 'rare' })
   const options = { filter: { type: 'rare' }, ...WHO }

@@ -29,7 +29,7 @@ export type ReplayOptions = BulkChangeOptions<EventFilter>
 /** `published` and `dead`: how many of each matched. */
 export type ReplayResult = BulkChangeResult<'published' | 'dead'>
 
-/** What a replay resets, besides when the event is due. */
+/** What a replay resets; it also sets when the event is due. */
 export const RESET = `status = 'PENDING', attempts = 0, expiries = 0, last_error = null, published_at = null,
     dead_at = null, parked = false`
 

@@ -15,7 +15,7 @@ beforeEach(async () => {
 const DAY_MS = 86_400_000
 const QUICK = { pauseMs: 0 }
 
-async function left(): Promise<string[]> {
+async function remainingIds(): Promise<string[]> {
   const text = 'select id::text as id from leasehold.outbox as o order by o.id'
   return (await db.query<{ id: string }>({ text })).rows.map(({ id }) => id)
 }
@@ -33,7 +33,7 @@ describe('by default', () => {
     const old = { agoMs: 1_000 * DAY_MS }
     await makeEvents(db, 3, { ...old, status: 'PUBLISHED', finishedAgoMs: 7 * DAY_MS + 60_000 })
     await makeEvents(db, 2, { ...old, status: 'DEAD', finishedAgoMs: 90 * DAY_MS + 60_000 })
-    const kept = [
+    const retained = [
       ...(await makeEvents(db, 2, { ...old, status: 'PUBLISHED', finishedAgoMs: 7 * DAY_MS - 60_000 })),
       ...(await makeEvents(db, 2, { ...old, status: 'DEAD', finishedAgoMs: 90 * DAY_MS - 60_000 })),
       ...(await makeEvents(db, 2, old)),
@@ -41,7 +41,7 @@ describe('by default', () => {
       ...(await makeEvents(db, 2, { ...old, status: 'DEAD', parked: true, key: `'key ' || n` })),
     ]
     expect(await applyRetention(db, QUICK)).toEqual({ published: 3, dead: 2, inbox: 0 })
-    expect(await left()).toEqual(kept)
+    expect(await remainingIds()).toEqual(retained)
     expect(await applyRetention(db, QUICK)).toEqual({ published: 0, dead: 0, inbox: 0 })
   })
 
@@ -74,24 +74,24 @@ it('a round ends where all events of a batch are too young; older ones after the
   await makeEvents(db, 10, { status: 'PUBLISHED', agoMs: 10_000 })
   await makeEvents(db, 10, { status: 'PUBLISHED' })
   await makeEvents(db, 1, { status: 'PUBLISHED', agoMs: 10_000 })
-  // It looks at two at a time, and ends at the first two young ones.
+  // It reads two rows at a time, and ends at the first two young ones.
   expect(await applyRetention(db, { ...QUICK, batch: 2, publishedMs: 5_000 })).toMatchObject({
     published: 10,
   })
-  expect(await left()).toHaveLength(11)
+  expect(await remainingIds()).toHaveLength(11)
   expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 1 })
 })
 
-it('kept rows in between are passed, and every batch goes on where the last one ended', async () => {
-  const kept = await makeEvents(db, 40, { agoMs: 10_000 })
+it('retained rows in between are passed, and every batch starts where the last one ended', async () => {
+  const retained = await makeEvents(db, 40, { agoMs: 10_000 })
   await makeEvents(db, 35, { status: 'PUBLISHED', agoMs: 10_000 })
   expect(await applyRetention(db, { ...QUICK, batch: 3, publishedMs: 5_000 })).toMatchObject({
     published: 35,
   })
-  expect(await left()).toEqual(kept)
+  expect(await remainingIds()).toEqual(retained)
 })
 
-it('a row that somebody holds is stepped over, without waiting, and goes in the next round', async () => {
+it('a locked row is skipped without waiting, and deleted by the next run', async () => {
   const [first = ''] = await makeEvents(db, 3, { status: 'PUBLISHED', agoMs: 10_000 })
   const client = new Client({ connectionString: database.url })
   await client.connect()
@@ -99,7 +99,7 @@ it('a row that somebody holds is stepped over, without waiting, and goes in the 
   await client.query('begin')
   await client.query('select from leasehold.outbox where id = 1 for update')
   expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 2 })
-  expect(await left()).toEqual([first])
+  expect(await remainingIds()).toEqual([first])
   await client.query('rollback')
   expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 1 })
 })

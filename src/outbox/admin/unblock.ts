@@ -21,7 +21,7 @@ export interface UnblockRequest {
 export interface Unblocked {
   /** Dead events that had held the key up. */
   readonly parked: number
-  /** Events that kept failing: dead now by the operator's decision (LIFE-08), or due at once with `replay`. */
+  /** Events that failed repeatedly: dead now by the operator's decision (LIFE-08), or due at once with `replay`. */
   readonly failing: number
 }
 

@@ -125,7 +125,7 @@ describe('a job that somebody holds', () => {
     ])
     expect(await chunkStates(db)).toEqual([])
     expect(done).toEqual([])
-    // The matrix is free again.
+    // Another job of the matrix can be enqueued.
     expect(await numbers.enqueue(db, { matrixId: 'm' })).toMatchObject({ created: true })
   })
 })

@@ -26,7 +26,7 @@ it('the last minute counts where enough was done in it', () => {
   expect(paceOf(busy)).toEqual({ chunksPerMinute: 120, rowsPerSecond: 100 })
 })
 
-it('slow chunks are looked at for longer', () => {
+it('the pace of slow chunks is taken over a longer window', () => {
   const slow = recent([
     [2, 20],
     [15, 900],

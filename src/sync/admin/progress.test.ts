@@ -92,7 +92,7 @@ describe('progress', () => {
     })
   })
 
-  it('nobody knows the time left while chunks are still being planned', async () => {
+  it('the time left is unknown while chunks are being planned', async () => {
     const jobId = await makeJob(db, { planned: false, owner: 'w', agoMs: 60_000 })
     await makeChunks(db, jobId, 20, { state: 'done', agoMs: 1_000 })
     await makeChunks(db, jobId, 20, { from: 21 })

@@ -18,7 +18,7 @@ beforeEach(async () => emptySync(db))
 
 const WHO = { principal: 'ada', reason: 'the source is back' }
 
-it('only what has failed or was dropped is done once more, as if it had never been tried; the job is open', async () => {
+it('only chunks that failed or were dropped are synced once more, as if they had never been tried; the job is open', async () => {
   const jobId = await makeJob(db, { state: 'failed', error: '2 chunks failed' })
   await makeChunks(db, jobId, 2, { state: 'done' })
   await makeChunks(db, jobId, 2, { from: 3, state: 'failed', error: 'HTTP 500', attempts: 5 })
@@ -100,7 +100,7 @@ it('a running runner hears of it, does the failed chunks, none of the others, an
   })
 })
 
-it('a cancelled job goes on where it was', async () => {
+it('a cancelled job continues where it was', async () => {
   const jobId = await makeJob(db)
   await makeChunks(db, jobId, 3)
   await cancel(db, { ids: [jobId], ...WHO })
@@ -110,7 +110,7 @@ it('a cancelled job goes on where it was', async () => {
   expect(await progress(db, jobId)).toMatchObject({ phase: 'syncing', chunks: { waiting: 3, dropped: 0 } })
 })
 
-it('one that failed before its chunks were known is planned again', async () => {
+it('a job that failed before its chunks were known is planned once more', async () => {
   const jobId = await makeJob(db, { planned: false, state: 'failed', error: 'no plan' })
   await db.query({ text: 'update leasehold.sync_jobs set attempts = 10' })
   expect(await replay(db, { ids: [jobId], ...WHO })).toMatchObject({

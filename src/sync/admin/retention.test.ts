@@ -37,15 +37,15 @@ it('D11: jobs that ended more than 30 days ago go, however long ago they were cr
   const completed = await makeJob(db, { ...OLD, state: 'completed' })
   await makeChunks(db, completed, 3, { state: 'done' })
   await makeJob(db, { ...OLD, state: 'failed' })
-  const kept = [
+  const retained = [
     await makeJob(db, { state: 'completed', endedAgoMs: 30 * DAY_MS - 60_000, agoMs: 40 * DAY_MS }),
     await makeJob(db, { state: 'failed', endedAgoMs: 30 * DAY_MS - 60_000, agoMs: 40 * DAY_MS }),
     await makeJob(db, { agoMs: 400 * DAY_MS }),
   ]
-  await shareChunks(db, kept[2] ?? '', completed)
+  await shareChunks(db, retained[2] ?? '', completed)
   const before = await chunkStates(db)
   expect(await applyRetention(db, QUICK)).toMatchObject({ jobs: 2 })
-  expect(await ids()).toEqual(kept)
+  expect(await ids()).toEqual(retained)
   expect(await chunkStates(db)).toEqual(before)
   expect(await links()).toBe(3)
   expect(await applyRetention(db, QUICK)).toMatchObject({ jobs: 0 })
@@ -83,12 +83,12 @@ it('in batches by the number of chunks; a job goes whole, however large', async 
   expect(await applyRetention(counting, { ...QUICK, batch: 10, signal: stop.signal })).toMatchObject({
     jobs: 4,
   })
-  // The first looks for chunks that nobody wants any more, the last one for failed jobs.
+  // The first statement finds chunks that no job wants any more, the last one failed jobs.
   expect(sizes).toEqual([0, 1, 1, 2, 0, 0])
   expect(await links()).toBe(0)
 })
 
-it('told to stop it stops; one that somebody holds is stepped over', async () => {
+it('a run that is told to stop stops; a locked job is skipped', async () => {
   const held = await makeJob(db, { ...OLD, state: 'failed' })
   await makeJob(db, { ...OLD, state: 'failed' })
   expect(await applyRetention(db, { ...QUICK, signal: AbortSignal.abort() })).toMatchObject({ jobs: 0 })
@@ -110,7 +110,7 @@ it.each([
   await expect(applyRetention(db, options)).rejects.toThrow(message)
 })
 
-it('a runner does it, unless it is told to keep everything', async () => {
+it('a runner applies retention, unless it is switched off', async () => {
   const sync = createSync()
   sync.define('numbers', { plan: () => [], syncChunk: async () => Promise.resolve() })
   const jobId = await makeJob(db, { ...OLD, state: 'completed' })

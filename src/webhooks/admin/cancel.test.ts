@@ -69,7 +69,7 @@ it('a pending delivery has failed, with the code cancelled, and who and why; not
   expect(attempts).toEqual([])
 })
 
-it('what is in flight is left alone and counted; what is finished is not meant', async () => {
+it('deliveries in flight are not cancelled, and counted; finished ones do not match', async () => {
   const endpoint = await makeEndpoint(db)
   await makeDeliveries(db, endpoint, 1, { status: 'delivered' })
   await makeDeliveries(db, endpoint, 1, { status: 'failed', error: 'HTTP 500' })
@@ -182,7 +182,7 @@ it('by filter in batches, of which each has its entry; a dry run counts and chan
   })
 })
 
-it('stopped, it leaves the rest as it was', async () => {
+it('a cancel that is stopped leaves the rest unchanged', async () => {
   await makeDeliveries(db, await makeEndpoint(db), 2_500)
   const controller = new AbortController()
   const onProgress = (): void => controller.abort()
@@ -191,7 +191,7 @@ it('stopped, it leaves the rest as it was', async () => {
   expect((await rows()).filter((row) => row.delivery_status === 'pending')).toHaveLength(1_500)
 })
 
-it('in every bucket', async () => {
+it('deliveries in every bucket are cancelled', async () => {
   await makeDeliveries(db, await makeEndpoint(db), 6)
   await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
   expect(await cancel(db, { filter: PENDING, ...WHO })).toMatchObject({ matched: 6, changed: 6 })

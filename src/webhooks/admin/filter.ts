@@ -1,4 +1,4 @@
-/** What an operator chooses deliveries by. One place turns it into SQL, for listing, replaying and cancelling alike. */
+/** What an operator chooses deliveries by. This file alone turns it into SQL, for listing, replaying and cancelling alike. */
 import {
   checkMoments,
   checkPeriod,

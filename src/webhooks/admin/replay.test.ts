@@ -17,7 +17,7 @@ const FAILED = { status: 'failed' } as const
 const BOTH = ['failed', 'delivered'] as const
 
 describe('what is replayed', () => {
-  it('a failed delivery is pending again: attempts and errors are reset, event id and token never', async () => {
+  it('a failed delivery becomes pending: attempts and errors are reset, event id and token never', async () => {
     const endpoint = await makeEndpoint(db)
     const [id = ''] = await makeDeliveries(db, endpoint, 1, {
       status: 'failed',
@@ -50,7 +50,7 @@ describe('what is replayed', () => {
     expect(attempts).toEqual([])
   })
 
-  it('what is pending or in flight is left alone, whoever names it, and delivered ones unless asked for', async () => {
+  it('pending deliveries and those in flight are not replayed, and delivered ones only on request', async () => {
     const endpoint = await makeEndpoint(db)
     const ids = [
       ...(await makeDeliveries(db, endpoint, 1)),
@@ -140,21 +140,23 @@ returning event_id`,
   })
 })
 
-it('a delivery that fails again while the replay runs is not replayed a second time', async () => {
+it('a delivery that fails once more while the replay runs is not replayed a second time', async () => {
   const endpoint = await makeEndpoint(db)
   await makeDeliveries(db, endpoint, 2_500, FAILED)
-  const failAgain = async (): Promise<void> => {
+  const failOnceMore = async (): Promise<void> => {
     await db.query({
-      text: `update leasehold.webhook_outbox set delivery_status = 'failed', failed_at = now(), last_error = 'again'
+      text: `update leasehold.webhook_outbox set delivery_status = 'failed', failed_at = now(), last_error = 'once more'
 where delivery_status = 'pending'`,
     })
   }
-  const done = await replay(db, { filter: FAILED, ...WHO, onProgress: failAgain })
+  const done = await replay(db, { filter: FAILED, ...WHO, onProgress: failOnceMore })
   expect(done).toMatchObject({ matched: 2_500, changed: 2_500, finished: true })
-  expect((await deliveryStates(db)).filter(({ last_error }) => last_error === 'again')).toHaveLength(2_500)
+  expect((await deliveryStates(db)).filter(({ last_error }) => last_error === 'once more')).toHaveLength(
+    2_500,
+  )
 })
 
-it('a rare match far down a large table is found, by statements that each look at a bounded stretch', async () => {
+it('a rare match far down a large table is found by statements that each read a bounded number of rows', async () => {
   const endpoint = await makeEndpoint(db)
   await makeDeliveries(db, endpoint, 55_000, { status: 'delivered' })
   const [rare = ''] = await makeDeliveries(db, endpoint, 1, { status: 'delivered', type: 'rare' })
@@ -164,7 +166,7 @@ it('a rare match far down a large table is found, by statements that each look a
   expect(await idsIn(db, 'pending')).toEqual([rare])
 })
 
-it('told to stop before it begins, it changes nothing', async () => {
+it('a replay that is stopped before it begins changes nothing', async () => {
   await makeDeliveries(db, await makeEndpoint(db), 1, FAILED)
   const signal = AbortSignal.abort()
   expect(await replay(db, { filter: FAILED, ...WHO, signal })).toMatchObject({

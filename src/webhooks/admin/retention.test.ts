@@ -24,13 +24,13 @@ describe('retention', () => {
     const endpoint = await makeEndpoint(db)
     await makeDeliveries(db, endpoint, 3, { status: 'delivered', agoMs: 7 * DAY_MS + 60_000 })
     await makeDeliveries(db, endpoint, 2, { status: 'failed', agoMs: 90 * DAY_MS + 60_000 })
-    const kept = [
+    const retained = [
       ...(await makeDeliveries(db, endpoint, 2, { status: 'delivered', agoMs: 7 * DAY_MS - 60_000 })),
       ...(await makeDeliveries(db, endpoint, 2, { status: 'failed', agoMs: 90 * DAY_MS - 60_000 })),
       ...(await makeDeliveries(db, endpoint, 2, { agoMs: 4 * DAY_MS - 60_000 })),
     ]
     expect(await applyRetention(db, QUICK)).toEqual({ ...NOTHING, delivered: 3, failed: 2 })
-    expect((await rows()).map(({ id }) => id)).toEqual(kept)
+    expect((await rows()).map(({ id }) => id)).toEqual(retained)
     expect(await applyRetention(db, QUICK)).toEqual(NOTHING)
   })
 
@@ -99,8 +99,8 @@ describe('retention', () => {
 })
 
 describe('what has been due for too long', () => {
-  it('has failed, with the code expired, unless it is in flight; what is not due is left', async () => {
-    const endpoint = await makeEndpoint(db, { disabledReason: 'gone' })
+  it('has failed, with the code expired, unless it is in flight; what is not due stays pending', async () => {
+    const endpoint = await makeEndpoint(db, { disabledReason: 'answered 410' })
     const agoMs = 4 * DAY_MS + 60_000
     await makeDeliveries(db, endpoint, 2, { agoMs })
     await makeDeliveries(db, endpoint, 1, { agoMs, owner: 'a dispatcher' })
@@ -155,13 +155,13 @@ describe('what has been due for too long', () => {
     expect(await applyRetention(db, { ...QUICK, batch: 3 })).toEqual({ ...NOTHING, expired: 64 })
   })
 
-  it('any number of rounds may run at once: each delivery is given up once', async () => {
+  it('any number of runs may happen at once: each delivery is given up once', async () => {
     const endpoint = await makeEndpoint(db, { ordered: true })
     const agoMs = 4 * DAY_MS + 60_000
     await makeDeliveries(db, endpoint, 300, { key: `'key ' || n % 30`, agoMs })
     const rounds = await Promise.all([1, 2, 3].map(async () => applyRetention(db, { ...QUICK, batch: 20 })))
-    const again = await applyRetention(db, QUICK)
-    expect([...rounds, again].reduce((sum, { expired }) => sum + expired, 0)).toBe(300)
+    const last = await applyRetention(db, QUICK)
+    expect([...rounds, last].reduce((sum, { expired }) => sum + expired, 0)).toBe(300)
   })
 })
 
@@ -198,12 +198,12 @@ where id = $1`,
 
   it('are forgotten when their window is over', async () => {
     await rotated('-1 second')
-    const kept = await rotated('1 hour')
+    const retained = await rotated('1 hour')
     expect(await applyRetention(db, QUICK)).toEqual({ ...NOTHING, secrets: 1 })
-    const { rows: left } = await db.query({
+    const { rows: remaining } = await db.query({
       text: 'select id from leasehold.webhook_endpoints where previous_secret is not null',
     })
-    expect(left).toEqual([{ id: kept }])
+    expect(remaining).toEqual([{ id: retained }])
   })
 
   it('where there are none no dispatcher is woken', async () => {
@@ -219,7 +219,7 @@ where id = $1`,
   })
 })
 
-it('every bucket is looked after', async () => {
+it('retention applies to every bucket', async () => {
   await makeDeliveries(db, await makeEndpoint(db), 9, { status: 'delivered', agoMs: 10_000 })
   await makeDeliveries(db, await makeEndpoint(db), 9, { agoMs: 10_000 })
   await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
@@ -228,7 +228,7 @@ it('every bucket is looked after', async () => {
 })
 
 it('never reads the whole table of deliveries', async () => {
-  const endpoint = await makeEndpoint(db, { disabledReason: 'gone' })
+  const endpoint = await makeEndpoint(db, { disabledReason: 'answered 410' })
   await makeDeliveries(db, endpoint, 15_000, { status: 'delivered', agoMs: 10_000 })
   await makeDeliveries(db, endpoint, 5_000, { status: 'failed', agoMs: 10_000 })
   await makeDeliveries(db, endpoint, 3_000, { agoMs: 10_000 })
