@@ -5,7 +5,7 @@ import { openSession } from '../../test/support/session.ts'
 import { deliveryStates, makeDeliveries } from '../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../test/support/webhook-endpoints.ts'
 import { replay as replayEvents, resumeReplay as resumeEvents } from '../outbox/admin/replay.ts'
-import { openDatabase } from '../postgres/database.ts'
+import { type Database, openDatabase } from '../postgres/database.ts'
 import { cancel, resumeCancel } from '../webhooks/admin/cancel.ts'
 import { replay as replayDeliveries } from '../webhooks/admin/replay.ts'
 
@@ -85,6 +85,36 @@ describe('a change without a due column is paced by waiting between its batches'
     })
     expect(await countIn('pending')).toBe(1)
   })
+})
+
+it('a resumed change waits for its rate before its first batch', async () => {
+  await makeDeliveries(db, await makeEndpoint(db), 3)
+  const first = new AbortController()
+  const stopped = await cancel(db, {
+    filter: PENDING,
+    rate: 0.001,
+    ...WHO,
+    signal: first.signal,
+    onProgress: () => first.abort(),
+  })
+  // The rate allows the next row in a quarter of an hour. It is stopped as soon as it knows how long to wait.
+  const second = new AbortController()
+  let batches = 0
+  const watched: Database = {
+    ...db,
+    query: async (statement) => {
+      if (statement.text.includes('extract(epoch from now())')) setImmediate(() => second.abort())
+      return db.query(statement)
+    },
+    transaction: async (work, choice) => {
+      batches += 1
+      return db.transaction(work, choice)
+    },
+  }
+  const resumed = resumeCancel(watched, stopped.change ?? '', { principal: 'ada', signal: second.signal })
+  expect(await resumed).toMatchObject({ changed: 0, changedBefore: 1, finished: false })
+  expect(batches).toBe(0)
+  expect(await countIn('pending')).toBe(2)
 })
 
 describe('a row in flight is never touched', () => {

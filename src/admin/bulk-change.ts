@@ -23,7 +23,8 @@ import {
   readClock,
   type ScanPosition,
 } from './bulk-change-sql.ts'
-import { checkLimit, checkPrincipal, checkRate, checkReason, invalid, isUuid } from './request-checks.ts'
+import { type ChangeRecord, type Position, readRecord, verbOf } from './change-record.ts'
+import { checkLimit, checkPrincipal, checkRate, checkReason, invalid } from './request-checks.ts'
 
 /** What an application declares of a change. `Filter` is what rows are chosen by, `Count` names what else is counted. */
 export interface BulkChange<Filter extends RowFilter, Count extends string = never> {
@@ -224,41 +225,11 @@ export async function resumeBulkChange<Filter extends RowFilter, Count extends s
   const { schema = 'leasehold' } = options
   const principal = checkPrincipal(options.principal, verbOf(change))
   const record = await readRecord(db, change, schema, id)
+  if (change.dueColumn === undefined) {
+    // The wait after the last batch may have been cut short.
+    await pause((record.nextDue - (await readClock(db))) * 1_000, options.signal)
+  }
   return runBatches(db, change, record, { ...options, schema, principal })
-}
-
-/** What an entry in the audit holds. The last entry of a change says how far it is, and whether it is finished. */
-interface ChangeRecord<Filter> {
-  /** The id of the change: the same in all of its entries. */
-  readonly change: string
-  readonly reason: string
-  readonly filter: Filter
-  readonly rate: number | null
-  readonly limit: number | null
-  readonly matched: number
-  /** How many rows were changed so far, this batch included. */
-  readonly changed: number
-  readonly counts: Readonly<Record<string, number>>
-  /** The rows of this entry's own batch; null where the entry only says that the change is finished. */
-  readonly batch: { readonly count: number; readonly firstId: string; readonly lastId: string } | null
-  /** The smallest and the largest id so far. */
-  readonly firstId: string | null
-  readonly lastId: string | null
-  /** Seconds since 1970 by the clock of the database: rows that were finished later do not match. */
-  readonly startedAt: number
-  /** Where each bucket ended when the change began: rows that were written later do not match. */
-  readonly ends: Ends
-  /** Everything up to here is done; null before the first batch. */
-  readonly position: Position | null
-  /** The next time that is free under the rate, and the last one that was given to a row; seconds since 1970. */
-  readonly nextDue: number
-  readonly lastDue: number | null
-  readonly finishedAt: string | null
-}
-
-/** `part` counts the pairs of a scan and a bucket, which are worked off one after the other. */
-interface Position extends ScanPosition {
-  readonly part: number
 }
 
 interface RunOptions extends FollowOptions {
@@ -283,7 +254,7 @@ async function runBatches<Filter extends RowFilter, Count extends string>(
     record = after
     if (madeProgress) await onProgress?.({ change: record.change, matched, changed })
     // No transaction is open here: a change that waits for its rate holds no lock.
-    if (waitMs > 0 && record.finishedAt === null) await pause(waitMs, options.signal)
+    if (record.finishedAt === null) await pause(waitMs, options.signal)
   }
   return resultOf(change, schema, record, begun, record.finishedAt !== null)
 }
@@ -472,10 +443,6 @@ export function isEmptyFilter(filter: RowFilter): boolean {
   return Object.values(filter).every((value) => value === undefined)
 }
 
-function verbOf({ action }: { readonly action: string }): string {
-  return action.split('.').at(-1) ?? action
-}
-
 async function explainSkipped<Filter extends RowFilter, Count extends string>(
   db: Database,
   change: BulkChange<Filter, Count>,
@@ -485,37 +452,6 @@ async function explainSkipped<Filter extends RowFilter, Count extends string>(
   const { ids } = filter
   if (ids === undefined || ids.length === 0 || ids.length > MAX_EXPLAINED_IDS) return []
   return change.explainSkipped(db, schema, { ...filter, ids })
-}
-
-/** The last entry of a change in the audit. */
-async function readRecord<Filter extends RowFilter, Count extends string>(
-  db: Queryable,
-  { action, dates }: BulkChange<Filter, Count>,
-  schema: string,
-  id: string,
-): Promise<ChangeRecord<Filter>> {
-  const verb = verbOf({ action })
-  const { rows } = isUuid(id)
-    ? await db.query<{ details: ChangeRecord<Filter> }>({
-        text: `select details from ${quoteQualified(schema, 'audit')}
-where action = $1 and details ->> 'change' = $2 order by id desc limit 1`,
-        values: [action, id.toLowerCase()],
-      })
-    : { rows: [] }
-  const record = rows[0]?.details
-  if (record === undefined) {
-    const remedy = `No ${verb} has this id. The audit has them: select at, principal, details from ${schema}.audit where action = '${action}'.`
-    throw invalid('resume', id, remedy)
-  }
-  if (record.finishedAt !== null) {
-    throw invalid('resume', id, `This ${verb} was finished at ${record.finishedAt}; start a new one.`)
-  }
-  const filter = Object.entries(record.filter).map(([name, value]: [string, unknown]) => [
-    name,
-    dates.some((date) => date === name) && typeof value === 'string' ? new Date(value) : value,
-  ])
-  // The same fields as were written, with their dates revived.
-  return { ...record, filter: Object.fromEntries(filter) as Filter }
 }
 
 /**
@@ -538,8 +474,14 @@ async function wake(tx: Queryable, schema: string, workers: readonly string[]): 
   await tx.query({ text: `select ${calls.join(', ')}` })
 }
 
+/** The longest time that a timer of Node.js can wait: 24 days. */
+const MAX_TIMER_MS = 2_147_483_647
+
 async function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
-  await delay(ms, undefined, signal === undefined ? {} : { signal }).catch(() => undefined)
+  if (ms <= 0) return
+  // The signal ends the wait; the loop over the batches sees it.
+  const options = signal === undefined ? {} : { signal }
+  await delay(Math.min(ms, MAX_TIMER_MS), undefined, options).catch(() => undefined)
 }
 
 function addCounts(
