@@ -1,7 +1,7 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { auditEntries, makeEvents, outboxStates } from '../../test/support/outbox-rows.ts'
-import { openSession } from '../../test/support/session.ts'
+import { openSession } from '../../test/support/database.ts'
 import { deliveryStates, makeDeliveries } from '../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../test/support/webhook-endpoints.ts'
 import { replay as replayEvents, resumeReplay as resumeEvents } from '../outbox/admin/replay.ts'

@@ -10,11 +10,19 @@ import {
 } from '../admin/bulk-change.ts'
 import { isRowId, isUuid } from '../admin/request-checks.ts'
 import type { Database } from '../postgres/index.ts'
-import { isSet, pastFlag, positiveFlag, textFlag, wholeFlag, wrong } from './flag-values.ts'
-import { following } from './following.ts'
-import { principalOf, reasonOf } from './principal.ts'
-import { type Run, UsageError } from './run.ts'
-import { counted, grouped, printableJson, relative } from './text-columns.ts'
+import { type Run, UsageError } from './command.ts'
+import {
+  invalidArgument,
+  isSet,
+  pastFlag,
+  positiveFlag,
+  principalOf,
+  reasonOf,
+  textFlag,
+  wholeFlag,
+} from './flags.ts'
+import { counted, grouped, printableJson, relative } from './output.ts'
+import { withProgress } from './process.ts'
 
 export interface BulkCommand<Filter extends RowFilter, Count extends string> {
   /** The command without `leasehold`: `outbox replay`. */
@@ -59,7 +67,7 @@ export function readPeriod(flags: Run['flags'], now: Date): { readonly from?: Da
   const to = pastFlag(flags, 'to', now)
   if (from !== undefined && to !== undefined && from >= to) {
     const given = textFlag(flags, 'to') ?? ''
-    throw wrong('to', given, `it must be later than --from, which is ${from.toISOString()}.`)
+    throw invalidArgument('to', given, `it must be later than --from, which is ${from.toISOString()}.`)
   }
   return { ...(from === undefined ? {} : { from }), ...(to === undefined ? {} : { to }) }
 }
@@ -74,7 +82,7 @@ export function readNames<Name extends string>(
   return given?.split(',').map((part) => {
     const found = names.find((name) => name.toLowerCase() === part.trim().toLowerCase())
     if (found !== undefined) return found
-    throw wrong(flag, given, `give one or more of ${names.join(', ').toLowerCase()}.`)
+    throw invalidArgument(flag, given, `give one or more of ${names.join(', ').toLowerCase()}.`)
   })
 }
 
@@ -86,7 +94,7 @@ export async function runBulkCommand<Filter extends RowFilter, Count extends str
   const act =
     textFlag(run.flags, 'resume') === undefined ? prepareChange(run, command) : prepareResume(run, command)
   const texts = { line: progressLine, halfWay: (progress: ChangeProgress) => howToResume(command, progress) }
-  return following<ChangeProgress>(run, texts, async (follow) =>
+  return withProgress<ChangeProgress>(run, texts, async (follow) =>
     command.withTables(run, async (db) => act(db, follow)),
   )
 }
@@ -94,7 +102,7 @@ export async function runBulkCommand<Filter extends RowFilter, Count extends str
 type Follow = Required<Pick<ResumeOptions, 'signal' | 'onProgress'>>
 type Act = (db: Database, follow: Follow) => Promise<number>
 
-/** Everything that is wrong with the call is found before the database is reached. */
+/** Everything that is invalidArgument with the call is found before the database is reached. */
 function prepareChange<Filter extends RowFilter, Count extends string>(
   run: Run,
   command: BulkCommand<Filter, Count>,

@@ -1,7 +1,7 @@
 /** `leasehold up --demo`: a small shop that writes events into an outbox, and a summary of what becomes of them. */
 import { LeaseholdError } from '../errors.ts'
 import type { Logger } from '../observe/log.ts'
-import { countByStatus } from '../outbox/admin/browse-counts.ts'
+import { countByStatus } from '../outbox/admin/counts.ts'
 import { createOutbox, type NewEvent, type Publisher } from '../outbox/index.ts'
 import { handlers } from '../outbox/publishers/handlers.ts'
 import { OUTBOX, relay } from '../outbox/relay.ts'

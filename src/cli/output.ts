@@ -1,5 +1,5 @@
 /** How results are written: tables, lists, JSON, durations and counts. */
-import type { Count } from '../admin/counting.ts'
+import type { Count } from '../admin/count.ts'
 import type { Run } from './command.ts'
 
 /** No column is cut to fewer characters than this, or than its heading has. */

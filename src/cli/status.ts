@@ -6,17 +6,17 @@ import {
   oldestPending,
   type OldestPending,
   type StatusCounts,
-} from '../outbox/admin/browse-counts.ts'
+} from '../outbox/admin/counts.ts'
 import {
   type HeldUpKey,
   keysHeldUp,
   type KeysHeldUp,
   MAX_KEYS,
   MAX_WAITING,
-} from '../outbox/admin/browse-keys.ts'
+} from '../outbox/admin/held-up-keys.ts'
 import { isMissingTable } from '../postgres/failures.ts'
 import type { Database } from '../postgres/index.ts'
-import { countSync, type SyncCounts } from '../sync/admin/count-all.ts'
+import { countSync, type SyncCounts } from '../sync/admin/counts.ts'
 import { progressOfAll, type ProgressOfAll } from '../sync/admin/progress.ts'
 import {
   countDeliveries,
@@ -27,7 +27,7 @@ import {
 import {
   type EndpointSummaries,
   type EndpointSummary,
-  MOST_PENDING,
+  MAX_PENDING_COUNTED,
   summariseEndpoints,
 } from '../webhooks/admin/endpoint-summary.ts'
 import { listWorkers, type WorkDeclaration, type WorkerRow } from '../worker/index.ts'
@@ -35,8 +35,7 @@ import type { Run } from './command.ts'
 import { withRegistry } from './database.ts'
 import { isSet } from './flags.ts'
 import { columns, countText, duration, grouped, printableJson, relative } from './output.ts'
-import { jobsText } from './sync/progress-text.ts'
-import { jobJson } from './sync/status.ts'
+import { jobJson, jobsText } from './sync/progress-text.ts'
 
 /** A table whose rows cannot be counted within this time is shown without numbers. */
 const COUNT_TIMEOUT_MS = 5_000
@@ -241,14 +240,14 @@ function endpointsText({ endpoints, more }: EndpointSummaries, now: Date, width:
   const rows = endpoints.map((endpoint) => [
     endpoint.url ?? endpoint.id,
     endpoint.state,
-    atMost(endpoint.pending, MOST_PENDING),
+    atMost(endpoint.pending, MAX_PENDING_COUNTED),
     grouped(endpoint.failed),
     endpointDetail(endpoint, now),
   ])
   const remarks = [
     ...(more ? ['There are more.'] : []),
     ...(endpoints.some(({ failed }) => failed > 0)
-      ? ["To deliver what has failed once more: `leasehold webhooks recover --since … --reason '…'`."]
+      ? ["To deliver what has failed once more: `leasehold webhooks replay --since … --reason '…'`."]
       : []),
   ]
   const headings = ['ENDPOINT', 'STATE', 'PENDING', 'FAILED', 'DETAIL']
@@ -293,7 +292,7 @@ function syncText(read: Read<SyncStatus>, schema: string, width: number | undefi
   ])
   if (progress.jobs.length === 0) return table
   const remark = progress.jobs.some(({ phase }) => phase === 'failed')
-    ? "\nTo try what has failed once more: `leasehold sync retry <job> --reason '…'`."
+    ? "\nTo try what has failed once more: `leasehold sync replay <job> --reason '…'`."
     : ''
   return `${table}\n\n${jobsText(progress, width)}${remark}`
 }

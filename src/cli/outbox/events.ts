@@ -13,14 +13,22 @@ import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
 import { readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
-import { isSet, momentFlag, textFlag, textsFlag, wrong } from '../flag-values.ts'
-import { headersOf } from '../header-flags.ts'
-import { jsonArgument } from '../json-argument.ts'
-import { beforeFlag, limitFlag, printList } from '../listing.ts'
-import { principalOf, reasonOf } from '../principal.ts'
-import type { Run } from '../run.ts'
-import { counted, duration, grouped, printable, printableJson, relative } from '../text-columns.ts'
-import { withOutbox } from '../with-tables.ts'
+import type { Run } from '../command.ts'
+import { withOutbox } from '../database.ts'
+import {
+  beforeFlag,
+  headersOf,
+  invalidArgument,
+  isSet,
+  jsonArgument,
+  limitFlag,
+  momentFlag,
+  principalOf,
+  reasonOf,
+  textFlag,
+  textsFlag,
+} from '../flags.ts'
+import { counted, duration, grouped, printable, printableJson, printList, relative } from '../output.ts'
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 
@@ -28,9 +36,9 @@ const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 export async function enqueueCommand(run: Run): Promise<number> {
   const { print, flags, args, terminal } = run
   const [type = '', given = '{}'] = args
-  if (type.trim() === '') throw wrong('<type>', type, 'say what happened, for example order.paid.')
+  if (type.trim() === '') throw invalidArgument('<type>', type, 'say what happened, for example order.paid.')
   const eventId = textFlag(flags, 'eventId')
-  if (eventId !== undefined && !UUID.test(eventId)) throw wrong('eventId', eventId, 'give a uuid.')
+  if (eventId !== undefined && !UUID.test(eventId)) throw invalidArgument('eventId', eventId, 'give a uuid.')
   const payload = jsonArgument(given === '-' ? await terminal.input() : given)
   const written: NewEvent = {
     type,
@@ -42,7 +50,7 @@ export async function enqueueCommand(run: Run): Promise<number> {
   }
   const event = await withOutbox(run, async (db, schema) => createOutbox({ schema }).enqueue(db, written))
   if (isSet(flags, 'json')) print(`${printableJson(event)}\n`)
-  else if (event.written)
+  else if (!event.duplicate)
     print(`Written: event ${event.id}, ${printable(type)}, with the event id ${event.eventId}.\n`)
   else print(`Nothing written: event ${event.id} has the event id ${event.eventId} already.\n`)
   return 0

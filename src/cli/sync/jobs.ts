@@ -9,11 +9,19 @@ import { replay, type ReplayResult, resumeReplay } from '../../sync/admin/replay
 import { createSync } from '../../sync/index.ts'
 import { SYNC_STATES } from '../../sync/transitions.ts'
 import { readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
-import { isSet, pastFlag, textFlag, wrong } from '../flag-values.ts'
-import { beforeFlag, limitFlag, printList } from '../listing.ts'
-import type { Run } from '../run.ts'
-import { columns, counted, duration, grouped, printable, printableJson, relative } from '../text-columns.ts'
-import { withSync } from '../with-tables.ts'
+import type { Run } from '../command.ts'
+import { withSync } from '../database.ts'
+import { beforeFlag, invalidArgument, isSet, limitFlag, pastFlag, textFlag } from '../flags.ts'
+import {
+  columns,
+  counted,
+  duration,
+  grouped,
+  printable,
+  printableJson,
+  printList,
+  relative,
+} from '../output.ts'
 import { chunkName, jobDetails, jobJson, percent, shortProgress } from './progress-text.ts'
 
 export const STATES = SYNC_STATES.join(', ').toLowerCase()
@@ -22,7 +30,7 @@ export const STATES = SYNC_STATES.join(', ').toLowerCase()
 export function jobArgument(args: readonly string[]): string {
   const [jobId = ''] = args
   if (!isRowId(jobId))
-    throw wrong('<job>', jobId, 'give the number of a job; `leasehold sync list` has them.')
+    throw invalidArgument('<job>', jobId, 'give the number of a job; `leasehold sync list` has them.')
   return jobId
 }
 
@@ -40,7 +48,8 @@ export function durationFlag(flags: Run['flags'], name: string): number | undefi
   if (value === undefined) return undefined
   const [, number, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(value) ?? []
   const ms = UNITS.get(unit)
-  if (number === undefined || ms === undefined) throw wrong(name, value, 'say how long: 90s, 15m, 2h or 7d.')
+  if (number === undefined || ms === undefined)
+    throw invalidArgument(name, value, 'say how long: 90s, 15m, 2h or 7d.')
   return Number(number) * ms
 }
 
@@ -48,8 +57,9 @@ export function durationFlag(flags: Run['flags'], name: string): number | undefi
 export async function enqueueCommand(run: Run): Promise<number> {
   const { print, flags, args } = run
   const [definition = '', matrixId = ''] = args
-  if (definition.trim() === '') throw wrong('<definition>', definition, 'give the name of a definition.')
-  if (matrixId.trim() === '') throw wrong('<matrix>', matrixId, 'say what is to be synced.')
+  if (definition.trim() === '')
+    throw invalidArgument('<definition>', definition, 'give the name of a definition.')
+  if (matrixId.trim() === '') throw invalidArgument('<matrix>', matrixId, 'say what is to be synced.')
   const priority = priorityFlag(flags)
   const freshForMs = durationFlag(flags, 'freshFor')
   const job = {
@@ -75,7 +85,7 @@ export async function enqueueCommand(run: Run): Promise<number> {
 function priorityFlag(flags: Run['flags']): number | undefined {
   const given = textFlag(flags, 'priority')
   if (given === undefined || /^-?\d{1,9}$/.test(given)) return given === undefined ? undefined : Number(given)
-  throw wrong('priority', given, 'give a whole number; higher ones come first.')
+  throw invalidArgument('priority', given, 'give a whole number; higher ones come first.')
 }
 
 function paramsFlag(flags: Run['flags']): { readonly params?: unknown } {
@@ -84,7 +94,7 @@ function paramsFlag(flags: Run['flags']): { readonly params?: unknown } {
   try {
     return { params: JSON.parse(given) as unknown }
   } catch {
-    throw wrong('params', given, `give JSON, for example '{"year": 2024}'.`)
+    throw invalidArgument('params', given, `give JSON, for example '{"year": 2024}'.`)
   }
 }
 
@@ -200,7 +210,7 @@ function facts(job: JobProgress, now: Date): string {
     ['Plan failed', attempts === 0 ? undefined : counted(attempts, 'time')],
     ['Enqueued', at(job.createdAt)],
     ['Planned', at(job.plannedAt)],
-    ['Next check', open ? at(job.nextLookAt) : undefined],
+    ['Next check', open ? at(job.nextCheckAt) : undefined],
     ['Leased until', lockedBy === null ? undefined : `${at(job.lockedUntil)} by ${lockedBy}`],
     ['Completed', at(job.completedAt)],
     ['Failed', at(job.failedAt)],

@@ -44,7 +44,7 @@ const JOB: JobProgress = {
   phase: 'syncing',
   createdAt: ago(600_000),
   plannedAt: ago(590_000),
-  nextLookAt: ago(0),
+  nextCheckAt: ago(0),
   attempts: 0,
   completedAt: null,
   failedAt: null,
@@ -110,7 +110,7 @@ syncing, enqueued 10 min ago
   it.each<[string, Partial<JobProgress>, string]>([
     [
       'waiting',
-      { phase: 'waiting', attempts: 2, errorMessage: 'HTTP 503', nextLookAt: ago(-20_000), chunks: NONE },
+      { phase: 'waiting', attempts: 2, errorMessage: 'HTTP 503', nextCheckAt: ago(-20_000), chunks: NONE },
       'waiting to be planned, enqueued 10 min ago; planning failed 2 times: HTTP 503, next try in 20 s',
     ],
     [

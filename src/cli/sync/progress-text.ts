@@ -44,9 +44,9 @@ export function jobText(job: JobProgress, now: Date, options: TextOptions = {}):
 
 /** How far the job is, and why it does not proceed if it does not. */
 function phaseText(job: JobProgress, now: Date): string {
-  const { phase, attempts, errorMessage, nextLookAt, lockedBy, createdAt, completedAt, failedAt } = job
+  const { phase, attempts, errorMessage, nextCheckAt, lockedBy, createdAt, completedAt, failedAt } = job
   const since = `enqueued ${relative(createdAt, now)}`
-  const nextTry = nextLookAt > now ? `, next try ${relative(nextLookAt, now)}` : ''
+  const nextTry = nextCheckAt > now ? `, next try ${relative(nextCheckAt, now)}` : ''
   const problem =
     attempts > 0 ? `; planning failed ${counted(attempts, 'time')}${because(errorMessage)}${nextTry}` : ''
   const texts: Readonly<Record<JobPhase, () => string>> = {

@@ -8,7 +8,7 @@ import { withSync } from '../database.ts'
 import { invalidArgument, isSet, textFlag } from '../flags.ts'
 import { printableJson } from '../output.ts'
 import { type Database, isUnavailable } from '../../postgres/index.ts'
-import { ended, watchEnding } from '../ending.ts'
+import { listenForStop, stopReason } from '../process.ts'
 import { durationFlag, jobArgument } from './jobs.ts'
 import { fitted, jobJson, jobsText, jobText, type TextOptions } from './progress-text.ts'
 
@@ -97,10 +97,7 @@ const OTHER_INTERVAL_MS = 10_000
 async function watch(run: Run, { read, shown, everyMs, redraws, end }: Watched): Promise<number> {
   const { log, print } = run
   const pauseMs = everyMs ?? (redraws ? TERMINAL_INTERVAL_MS : OTHER_INTERVAL_MS)
-  const ending = watchEnding({
-    exitNow: (code) => process.exit(code),
-    onLateError: (error) => log.error({ err: error }, 'an error while stopping'),
-  })
+  const ending = listenForStop(log)
   const write = redraws ? redrawing(print) : (text: string): void => print(`${text}${end}`)
   try {
     while (!ending.signal.aborted) {
@@ -112,7 +109,7 @@ async function watch(run: Run, { read, shown, everyMs, redraws, end }: Watched):
       }
       await delay(pauseMs, undefined, { signal: ending.signal }).catch(() => undefined)
     }
-    const reason = await ended(ending)
+    const reason = await stopReason(ending)
     if ('error' in reason) throw reason.error
     return 0
   } finally {

@@ -1,7 +1,6 @@
 import type { Command } from 'commander'
-import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
-import { DATABASE_SETTINGS, type Define, WEBHOOK_SETTINGS } from '../define.ts'
+import { DATABASE_SETTINGS, type Define, type Run, WEBHOOK_SETTINGS } from '../command.ts'
 import {
   addFilterFlags,
   cancelCommand,

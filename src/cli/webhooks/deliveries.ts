@@ -11,15 +11,31 @@ import {
 import { cancel, type CancelResult, resumeCancel } from '../../webhooks/admin/cancel.ts'
 import type { DeliveryFilter } from '../../webhooks/admin/filter.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../webhooks/admin/replay.ts'
-import { createWebhooks } from '../../webhooks/send/index.ts'
+import { createWebhooks } from '../../webhooks/send/send.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitions.ts'
 import { readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
-import { isSet, momentFlag, pastFlag, textFlag, wrong } from '../flag-values.ts'
-import { jsonArgument } from '../json-argument.ts'
-import { beforeFlag, limitFlag, printList } from '../listing.ts'
-import type { Run } from '../run.ts'
-import { columns, counted, duration, grouped, printable, printableJson, relative } from '../text-columns.ts'
-import { withWebhooks } from '../with-tables.ts'
+import type { Run } from '../command.ts'
+import { withWebhooks } from '../database.ts'
+import {
+  beforeFlag,
+  invalidArgument,
+  isSet,
+  jsonArgument,
+  limitFlag,
+  momentFlag,
+  pastFlag,
+  textFlag,
+} from '../flags.ts'
+import {
+  columns,
+  counted,
+  duration,
+  grouped,
+  printable,
+  printableJson,
+  printList,
+  relative,
+} from '../output.ts'
 
 /** The flags by which list, replay and cancel choose deliveries. */
 export function addFilterFlags(command: Command, statuses: string): Command {
@@ -38,7 +54,7 @@ export function addFilterFlags(command: Command, statuses: string): Command {
 function readFilter(flags: Run['flags'], now: Date): DeliveryFilter {
   const endpoint = textFlag(flags, 'endpoint')
   if (endpoint !== undefined && !isUuid(endpoint)) {
-    throw wrong('endpoint', endpoint, 'give the id of an endpoint, a uuid.')
+    throw invalidArgument('endpoint', endpoint, 'give the id of an endpoint, a uuid.')
   }
   // An empty tenant is one too: endpoints that belong to no tenant in particular have it.
   const { tenant } = flags
@@ -46,7 +62,8 @@ function readFilter(flags: Run['flags'], now: Date): DeliveryFilter {
   const type = textFlag(flags, 'type')
   const error = textFlag(flags, 'error')
   const event = textFlag(flags, 'event')
-  if (event !== undefined && !isUuid(event)) throw wrong('event', event, 'give an event id, a uuid.')
+  if (event !== undefined && !isUuid(event))
+    throw invalidArgument('event', event, 'give an event id, a uuid.')
   const failedSince = pastFlag(flags, 'since', now)
   return {
     ...(endpoint === undefined ? {} : { endpoint }),

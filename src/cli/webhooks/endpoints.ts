@@ -1,22 +1,26 @@
 /** The commands of `leasehold webhooks endpoints`: what they read from flags, and what they print. */
 import type { Command } from 'commander'
+import type {
+  By,
+  Endpoint,
+  EndpointChanges,
+  EndpointDetails,
+  ShownSecret,
+} from '../../webhooks/endpoints/endpoint.ts'
+import { endpoints, type Endpoints } from '../../webhooks/endpoints/endpoints.ts'
+import { type Run, UsageError } from '../command.ts'
+import { secretKeyOf, withWebhooks } from '../database.ts'
 import {
-  type By,
-  type Endpoint,
-  type EndpointChanges,
-  type EndpointDetails,
-  endpoints,
-  type Endpoints,
-  type ShownSecret,
-} from '../../webhooks/endpoints/index.ts'
-import { isSet, textFlag, textsFlag, wrong } from '../flag-values.ts'
-import { collect, headersOf } from '../header-flags.ts'
-import { limitFlag, printList } from '../listing.ts'
-import { principalOf } from '../principal.ts'
-import { type Run, UsageError } from '../run.ts'
-import { secretKeyOf } from '../secret-key.ts'
-import { counted, printable, printableJson, relative } from '../text-columns.ts'
-import { withWebhooks } from '../with-tables.ts'
+  collect,
+  headersOf,
+  invalidArgument,
+  isSet,
+  limitFlag,
+  principalOf,
+  textFlag,
+  textsFlag,
+} from '../flags.ts'
+import { counted, printable, printableJson, printList, relative } from '../output.ts'
 import { webhookNetwork } from './network.ts'
 
 async function withEndpoints<Result>(
@@ -78,7 +82,7 @@ function enabledFlag(flags: Run['flags']): boolean | undefined {
   const value = textFlag(flags, 'state')
   if (value === undefined) return undefined
   if (value === 'enabled' || value === 'disabled') return value === 'enabled'
-  throw wrong('state', value, 'give enabled or disabled.')
+  throw invalidArgument('state', value, 'give enabled or disabled.')
 }
 
 /** `leasehold webhooks endpoints show <id>` */
@@ -184,7 +188,7 @@ export async function rotateSecretCommand(run: Run): Promise<number> {
 /** `leasehold webhooks endpoints encrypt` */
 export async function encryptSecretsCommand(run: Run): Promise<number> {
   const { flags, print } = run
-  const changed = await withEndpoints(run, async (managed) => managed.encryptAnew(by(run)))
+  const changed = await withEndpoints(run, async (managed) => managed.reencryptSecrets(by(run)))
   print(
     isSet(flags, 'json')
       ? `${printableJson({ changed })}\n`
@@ -267,7 +271,7 @@ function secretLines({ secret, publicKey }: Partial<ShownSecret>): readonly stri
 function signingFlag(flags: Run['flags']): 'v1' | 'v1a' | undefined {
   const value = textFlag(flags, 'signing')
   if (value === undefined || value === 'v1' || value === 'v1a') return value
-  throw wrong('signing', value, 'give v1 (a shared secret) or v1a (ed25519).')
+  throw invalidArgument('signing', value, 'give v1 (a shared secret) or v1a (ed25519).')
 }
 
 /** From stdin, because everybody on the machine can read a command line. */
@@ -319,7 +323,7 @@ function windowFlag(flags: Run['flags'], name: string): number | undefined {
   if (value === undefined) return undefined
   if (value === '0') return 0
   const [, count, unit] = /^(\d{1,6})([smhd])$/.exec(value) ?? []
-  if (count === undefined) throw wrong(name, value, 'give a duration such as 30m, 24h or 7d, or 0.')
+  if (count === undefined) throw invalidArgument(name, value, 'give a duration such as 30m, 24h or 7d, or 0.')
   // The pattern lets no other unit through.
   return Number(count) * UNITS[unit as keyof typeof UNITS]
 }
@@ -338,5 +342,5 @@ function numberFlag(flags: Run['flags'], name: string): number | undefined {
   const value = textFlag(flags, name)
   if (value === undefined) return undefined
   if (/^\d{1,12}(\.\d{1,6})?$/.test(value)) return Number(value)
-  throw wrong(name, value, 'give a number.')
+  throw invalidArgument(name, value, 'give a number.')
 }

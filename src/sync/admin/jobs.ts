@@ -25,7 +25,7 @@ export interface JobSummary {
   readonly createdAt: Date
   /** When all of its chunks were known. */
   readonly plannedAt: Date | null
-  readonly nextLookAt: Date
+  readonly nextCheckAt: Date
   /** How often planning it has failed in a row. */
   readonly attempts: number
   readonly completedAt: Date | null
@@ -50,7 +50,7 @@ export type JobRow = Omit<JobSummary, 'token' | 'phase'> & { readonly token: str
 export function jobColumns(schema: string | undefined): string {
   return `r.id::text as id, r.definition, r.matrix_id as "matrixId", r.params, r.priority, r.force,
   (extract(epoch from r.fresh_for) * 1000)::float8 as "freshForMs", r.parallel, ${stateSql(schema, 'r')} as state,
-  r.created_at as "createdAt", r.planned_at as "plannedAt", r.next_look_at as "nextLookAt", r.attempts,
+  r.created_at as "createdAt", r.planned_at as "plannedAt", r.next_check_at as "nextCheckAt", r.attempts,
   r.completed_at as "completedAt", r.failed_at as "failedAt", r.error_message as "errorMessage",
   r.locked_by as "lockedBy", r.locked_until as "lockedUntil", r.lock_token::text as token`
 }

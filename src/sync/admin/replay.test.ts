@@ -222,10 +222,10 @@ describe('many failed jobs by filter', () => {
   it('a rate gives each job and its chunks a time of their own', async () => {
     await replay(db, { filter, rate: 0.1, ...WHO })
     const { rows } = await db.query<{ apart: boolean; together: boolean }>({
-      text: `select bool_and(j.next_look_at >= first.at + (j.id - 1) * interval '10 seconds') as apart,
-  bool_and(c.next_attempt_at = j.next_look_at) as together
+      text: `select bool_and(j.next_check_at >= first.at + (j.id - 1) * interval '10 seconds') as apart,
+  bool_and(c.next_attempt_at = j.next_check_at) as together
 from leasehold.sync_jobs as j join leasehold.sync_checkpoints as c using (matrix_id),
-  (select min(next_look_at) as at from leasehold.sync_jobs where failed_at is null) as first
+  (select min(next_check_at) as at from leasehold.sync_jobs where failed_at is null) as first
 where j.failed_at is null`,
     })
     expect(rows).toEqual([{ apart: true, together: true }])

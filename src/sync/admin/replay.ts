@@ -66,7 +66,7 @@ const REPLAY: BulkChange<JobFilter, ReplayCount> = {
     unplanned: null,
   }),
   set: () => 'failed_at = null, error_message = null, attempts = 0, expiries = 0',
-  dueColumn: 'next_look_at',
+  dueColumn: 'next_check_at',
   afterBatch: wantChunks,
   wakes: ['sync-jobs', 'sync'],
   explainSkipped: async (db, schema, { ids }) => {
