@@ -3,6 +3,7 @@
  * and stopped in reverse order. The first signal stops the parts; a second one exits at once.
  */
 import { setFlagsFromString } from 'node:v8'
+import { within } from '../timeout.ts'
 import type { Logger } from '../observe/log.ts'
 import type { Run } from './command.ts'
 
@@ -95,16 +96,9 @@ export function abandonParts(parts: readonly Part[], log: Logger): void {
 }
 
 async function stopInTime(part: Part): Promise<{ readonly clean: boolean } | undefined> {
-  let timer: NodeJS.Timeout | undefined
-  const timedOut = new Promise<never>((_, reject) => {
-    const message = `${part.name} did not stop within ${part.stopWithinMs} ms`
-    timer = setTimeout(() => reject(new Error(message)), part.stopWithinMs)
-  })
-  try {
-    return (await Promise.race([part.stop(), timedOut])) ?? undefined
-  } finally {
-    clearTimeout(timer)
-  }
+  const stopped = part.stop()
+  if (await within(part.stopWithinMs, stopped)) return (await stopped) ?? undefined
+  throw new Error(`${part.name} did not stop within ${part.stopWithinMs} ms`)
 }
 
 const SIGNAL_EXIT_CODES = { SIGHUP: 129, SIGINT: 130, SIGTERM: 143 } as const

@@ -3,6 +3,7 @@ import type { Database } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import { MIGRATIONS_DIRECTORY, readLedger, readMigrations, type LedgerRow } from '../postgres/migrate.ts'
 import type { Queryable } from '../postgres/queryable.ts'
+import { within } from '../timeout.ts'
 import { reaperAlive } from '../worker/registry/registry.ts'
 
 /** One thing that must be true for this process to do its work. */
@@ -44,16 +45,9 @@ export function createHealth(checks: readonly Check[], timeoutMs = CHECK_TIMEOUT
   }
 
   async function examineOne(check: Check): Promise<CheckResult> {
-    let timer: NodeJS.Timeout | undefined
-    const timedOut = new Promise<CheckResult>((resolve) => {
-      const detail = `no answer within ${timeoutMs} ms`
-      timer = setTimeout(() => resolve({ name: check.name, ok: false, detail }), timeoutMs)
-    })
-    try {
-      return await Promise.race([runOrJoin(check), timedOut])
-    } finally {
-      clearTimeout(timer)
-    }
+    const result = runOrJoin(check)
+    if (await within(timeoutMs, result)) return result
+    return { name: check.name, ok: false, detail: `no answer within ${timeoutMs} ms` }
   }
 
   return { examine: async () => Promise.all(checks.map(examineOne)) }

@@ -5,7 +5,7 @@
  * and its help text. Then add its row to docs/metrics.md; a test compares the page with this table.
  */
 import { type Clock, systemClock } from '../clock.ts'
-import { within } from '../postgres/deadline.ts'
+import { within } from '../timeout.ts'
 import type { EventOf, Events, EventType } from '../worker/events.ts'
 
 export const METRICS = {

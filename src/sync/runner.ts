@@ -20,7 +20,7 @@ import {
   settleAs,
 } from '../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
-import { untilAborted } from '../worker/waiting.ts'
+import { untilAborted } from '../timeout.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import {
   type ChunkContext,

@@ -1,22 +1,4 @@
-/** Ways to wait: for an abort signal, for a notification, for a free turn. */
-
-/** Waits for the work, but rejects as soon as the signal fires; what the work comes to after that is ignored. */
-export async function untilAborted<Result>(
-  signal: AbortSignal,
-  work: () => Promise<Result>,
-): Promise<Result> {
-  signal.throwIfAborted()
-  let stop = () => {}
-  const aborted = new Promise<never>((_resolve, reject) => {
-    stop = () => reject(signal.reason)
-    signal.addEventListener('abort', stop, { once: true })
-  })
-  try {
-    return await Promise.race([work(), aborted])
-  } finally {
-    signal.removeEventListener('abort', stop)
-  }
-}
+/** Ways to wait: for a notification, for a free turn. Time limits are in `src/timeout.ts`. */
 
 /** Lets several loops wait for a notification, each with a time limit of its own. */
 export class Signal {

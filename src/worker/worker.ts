@@ -1,7 +1,7 @@
 import type { Clock } from '../clock.ts'
 import type { LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
-import { within } from '../postgres/deadline.ts'
+import { within } from '../timeout.ts'
 import type { Groups } from './claiming/groups.ts'
 import { type PauseChange, PauseGate } from './claiming/pausing.ts'
 import type { SuspectSlot } from './claiming/suspect-slot.ts'

@@ -1,6 +1,6 @@
 /** Connections to brokers: loading the client, connecting when needed, and closing within a bound. */
 import { LeaseholdError } from '../../errors.ts'
-import { within } from '../../postgres/deadline.ts'
+import { within } from '../../timeout.ts'
 
 /** One connection to a target, while it lasts. */
 export interface Dialled<Client> {

@@ -1,8 +1,8 @@
 /** Events to a URL, by POST: one request for each, or one for a batch. */
 import { Agent, type Dispatcher, request } from 'undici'
 
-import { within } from '../../postgres/deadline.ts'
-import { atATime, untilAborted } from '../../worker/waiting.ts'
+import { untilAborted, within } from '../../timeout.ts'
+import { atATime } from '../../worker/waiting.ts'
 import { type Outcome, PermanentError } from '../../worker/completion/outcome.ts'
 import { outcomeOf, type WhenRefused } from '../../webhooks/network/answer.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'

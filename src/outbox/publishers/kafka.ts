@@ -2,9 +2,8 @@
  * Events to topics of Kafka, through a producer you have: one of `kafkajs`, or of the KafkaJS face of
  * `@confluentinc/kafka-javascript`. Connecting it, and closing it, is yours.
  */
-import { within } from '../../postgres/deadline.ts'
+import { untilAborted, within } from '../../timeout.ts'
 import { done, type Outcome, PermanentError, retry, SaturatedError } from '../../worker/completion/outcome.ts'
-import { untilAborted } from '../../worker/waiting.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './envelope.ts'

@@ -4,9 +4,8 @@
 import type { JetStreamClient, JetStreamManager } from '@nats-io/jetstream'
 import type { MsgHdrs, NatsConnection, NodeConnectionOptions } from '@nats-io/transport-node'
 
-import { within } from '../../postgres/deadline.ts'
+import { untilAborted, within } from '../../timeout.ts'
 import { PermanentError } from '../../worker/completion/outcome.ts'
-import { untilAborted } from '../../worker/waiting.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { type Connection, dialledConnection, givenConnection, loadClient } from './connection.ts'

@@ -2,7 +2,7 @@
 import { inspect } from 'node:util'
 
 import { LeaseholdError } from '../../errors.ts'
-import { within } from '../../postgres/deadline.ts'
+import { untilAborted, within } from '../../timeout.ts'
 import {
   dead,
   done,
@@ -11,7 +11,6 @@ import {
   retry,
   SaturatedError,
 } from '../../worker/completion/outcome.ts'
-import { untilAborted } from '../../worker/waiting.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { Answer } from '../publisher.ts'
 

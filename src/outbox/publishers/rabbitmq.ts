@@ -2,7 +2,7 @@
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { PermanentError, type SaturatedError } from '../../worker/completion/outcome.ts'
-import { untilAborted } from '../../worker/waiting.ts'
+import { untilAborted } from '../../timeout.ts'
 
 import type { ChannelModel, ConfirmChannel, Message } from 'amqplib'
 import type { Duplex } from 'node:stream'

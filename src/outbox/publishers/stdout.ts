@@ -2,7 +2,7 @@
 import type { Writable } from 'node:stream'
 
 import type { PublishContext, Publisher } from '../publisher.ts'
-import { untilAborted } from '../../worker/waiting.ts'
+import { untilAborted } from '../../timeout.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'
 import { BINDINGS, cloudEvent, encode, type Envelope, usableEnvelope } from './envelope.ts'
 import { unavailable, wholeNumber } from './publishing.ts'

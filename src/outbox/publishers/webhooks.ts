@@ -1,12 +1,11 @@
 /** Events to subscribed webhook endpoints: each event becomes deliveries, which dispatchers send. */
 import { openDatabase } from '../../postgres/database.ts'
-import { within } from '../../postgres/deadline.ts'
+import { untilAborted, within } from '../../timeout.ts'
 import { isServerError } from '../../postgres/failures.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { fanOut, fanOutSql, type Outgoing, webhookBody } from '../../webhooks/send/fan-out.ts'
 import { checkEventType, checkTenant, isWanted } from '../../webhooks/subscription.ts'
 import { done, PermanentError } from '../../worker/completion/outcome.ts'
-import { untilAborted } from '../../worker/waiting.ts'
 import { writerOf } from '../../transactions/adapters.ts'
 import type { Writer } from '../../transactions/writer.ts'
 import type { OutboxEvent } from '../event.ts'

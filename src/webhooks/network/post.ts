@@ -6,10 +6,15 @@ import { Agent, type Dispatcher, request } from 'undici'
 
 import { type Clock, systemClock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
-import { deadline, within } from '../../postgres/deadline.ts'
-import { untilAborted } from '../../worker/waiting.ts'
-import { createConnector, type Dial, openDirectly, openThroughProxy, parseProxyUrl } from './connect.ts'
-import type { TlsOptions } from './connect.ts'
+import { deadline, untilAborted, within } from '../../timeout.ts'
+import {
+  createConnector,
+  type Dial,
+  openDirectly,
+  openThroughProxy,
+  parseProxyUrl,
+  type TlsOptions,
+} from './connect.ts'
 import { type FailureCode, failureOf, NetworkFailure } from './failure.ts'
 import { checkTarget, type NetworkPolicy } from './policy.ts'
 import { createResolver, type Resolve } from './resolve.ts'

@@ -1,6 +1,6 @@
 /** Pausing: claiming and starting stop for a reason, and what was not started is released. */
 import { type Clock, systemClock } from '../../clock.ts'
-import { within } from '../../postgres/deadline.ts'
+import { within } from '../../timeout.ts'
 import type { PauseReason } from '../events.ts'
 import { createLoop, type Loop } from '../loop.ts'
 import { timerMs } from '../completion/outcome.ts'
