@@ -274,7 +274,7 @@ describe('a table that does not fit its declaration', () => {
       () => undefined,
       (error: unknown) => error,
     )
-    expect(refusal).toMatchObject({ code: 'LEASE_TABLE_MISFIT' })
+    expect(refusal).toMatchObject({ code: 'LEASE_TABLE_MISMATCH' })
     for (const part of parts) expect(String(refusal)).toContain(part)
   })
 

@@ -116,7 +116,7 @@ export function schemaMismatch(
   cause?: unknown,
 ): LeaseholdError {
   return new LeaseholdError(
-    'LEASE_TABLE_MISFIT',
+    'LEASE_TABLE_MISMATCH',
     `The lease table ${tableName(table)} does not fit: ${what}.`,
     cause === undefined ? { remedy } : { remedy, cause },
   )

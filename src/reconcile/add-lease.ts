@@ -132,7 +132,7 @@ async function names(db: Queryable, text: string, values: readonly unknown[]): P
 
 function refused(table: Named, what: string, remedy: string): LeaseholdError {
   return new LeaseholdError(
-    'LEASE_TABLE_MISFIT',
+    'LEASE_TABLE_MISMATCH',
     `The table ${tableName(table)} cannot be given a lease: ${what}.`,
     { remedy },
   )

@@ -253,7 +253,7 @@ describe('addLease', () => {
   ])('refuses a table that %s', async (_, sql, options, message) => {
     await db.query({ text: `${PAYMENTS}; ${sql}` })
     const adding = addLease(db, { table: 'app.payments', status: 'status', ...options })
-    await expect(adding).rejects.toMatchObject({ code: 'LEASE_TABLE_MISFIT' })
+    await expect(adding).rejects.toMatchObject({ code: 'LEASE_TABLE_MISMATCH' })
     await expect(adding).rejects.toThrow(message)
   })
 })

@@ -32,7 +32,7 @@ it.each(['thread', 'inline'] as const)(
         id,
         workers: [{ name: 'jobs', table, handle }],
       }),
-    ).rejects.toMatchObject({ code: 'LEASE_TABLE_MISFIT' })
+    ).rejects.toMatchObject({ code: 'LEASE_TABLE_MISMATCH' })
     const text = "select from pg_stat_activity where application_name like 'leasehold%' || $1"
     expect((await db.query({ text, values: [id] })).rowCount).toBe(0)
     const registered = (await listWorkers(db, 'leasehold')).filter((worker) => worker.id === id)
