@@ -52,13 +52,16 @@ export function addBulkChangeFlags(
 ): Command {
   return command
     .option('--dry-run', `count the ${rows}, and change nothing`)
-    .option('--rate <n>', `at most so many ${rows} per second`)
-    .option('--limit <n>', `at most so many ${rows}, the oldest first`)
-    .option('--reason <text>', 'why, for the audit; required unless it is a dry run')
-    .option('--principal <name>', 'who does it, for the audit (default: the account that runs this)')
-    .option('--yes', `do not ask before a ${verb} by filter`)
+    .option('--rate <n>', `at most this many ${rows} per second`)
+    .option('--limit <n>', `at most this many ${rows}, the oldest first`)
+    .option('--reason <text>', 'reason for the change, for the audit; required unless --dry-run is given')
+    .option(
+      '--principal <name>',
+      'who makes the change, for the audit (default: the account that runs the command)',
+    )
+    .option('--yes', `do not ask for confirmation before a ${verb} by filter`)
     .option('--resume <id>', `continue a ${verb} that was stopped or killed`)
-    .option('--json', 'one JSON document instead of text, for scripts')
+    .option('--json', 'print one JSON document instead of text, for scripts')
 }
 
 /** The period of `--from` and `--to`. */

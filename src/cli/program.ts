@@ -32,7 +32,7 @@ The options under "Settings" can also be set in the environment (--port as LEASE
 --database-url as DATABASE_URL) or in leasehold.config.js, .mjs or .ts (as port, databaseUrl).
 Options take precedence over the environment, and the environment over the file.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage.`
+Exit codes: 0 success, 1 failure, 2 usage error.`
 
 /** Runs one command line and returns its exit code. */
 export async function runProgram(args: readonly string[], terminal: Terminal): Promise<number> {
@@ -75,7 +75,7 @@ function addCommands(program: Command, define: Define): void {
   define(
     program,
     'up',
-    'run everything in one process; without a database URL, on an embedded PostgreSQL',
+    'run all workers and the HTTP server in one process; without a database URL, start an embedded PostgreSQL',
     PROCESS_SETTINGS,
     up,
     (command) => command.option('--demo', 'add sample producers, and print a summary every two seconds'),
@@ -83,19 +83,28 @@ function addCommands(program: Command, define: Define): void {
   define(
     program,
     'work',
-    'run the workers of leasehold.config and the reaper, for production',
+    'run the workers declared in leasehold.config and the reaper, for production',
     PROCESS_SETTINGS,
     work,
     (command) =>
       command
-        .option('--only <names>', 'run only these workers, separated by commas; "reaper" is the reaper')
+        .option(
+          '--only <names>',
+          'run only the workers with these names, separated by commas; "reaper" is the reaper',
+        )
         .option('--no-http', 'do not serve /livez, /readyz and /metrics'),
   )
-  define(program, 'migrate', 'bring the schema to the version of this release', DATABASE_SETTINGS, runMigrate)
+  define(
+    program,
+    'migrate',
+    'create the schema, or migrate it to the version of this release',
+    DATABASE_SETTINGS,
+    runMigrate,
+  )
   define(
     program,
     'status',
-    'show which workers run, and what is waiting in each table',
+    'show the running workers and the backlog of each table',
     DATABASE_SETTINGS,
     status,
     (command) => command.option('--json', 'print one JSON document instead of text, for scripts'),

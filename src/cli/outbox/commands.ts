@@ -11,10 +11,10 @@ import {
   unblockCommand,
 } from './events.ts'
 
-const JSON_FLAG = ['--json', 'one JSON document instead of text, for scripts'] as const
+const JSON_FLAG = ['--json', 'print one JSON document instead of text, for scripts'] as const
 const PRINCIPAL = [
   '--principal <name>',
-  'who does it, for the audit (default: the account that runs this)',
+  'who makes the change, for the audit (default: the account that runs the command)',
 ] as const
 
 /** `leasehold outbox …` */
@@ -29,34 +29,38 @@ export function addOutboxCommands(program: Command, define: Define): void {
 
   add(
     'enqueue <type> [payload]',
-    'write one event; - reads its payload from stdin',
+    'write one event; with - as the payload, read it from stdin',
     enqueueCommand,
     (command) =>
       command
-        .option('--key <key>', 'its ordering key')
-        .option('--header <name=value>', 'sent along with the payload; can be repeated', collect)
-        .option('--available-at <time>', 'not published before this time: 2026-03-01T12:00:00Z')
+        .option('--key <key>', 'ordering key of the event')
+        .option('--header <name=value>', 'header to publish with the payload; can be repeated', collect)
+        .option('--available-at <time>', 'do not publish before this time, such as 2026-03-01T12:00:00Z')
         .option(
           '--event-id <uuid>',
-          'what consumers recognise it by; an id that exists already writes nothing',
+          'event id (default: a new one); if an event has this id already, nothing is written',
         )
         .option(...JSON_FLAG),
   )
   add('list', 'show events, newest first', listCommand, (command) =>
     addFilterFlags(command, 'pending, claimed, published, dead')
-      .option('--limit <n>', 'at most so many (default: 50)')
-      .option('--before <id>', 'only events with smaller ids: the next page')
+      .option('--limit <n>', 'show at most this many (default: 50)')
+      .option('--before <id>', 'only events with ids smaller than this, for the next page')
       .option(...JSON_FLAG),
   )
   add('show <id>', 'show one event, by its id or its event id', showCommand, (command) =>
     command.option(...JSON_FLAG),
   )
-  add('replay [ids...]', 'publish finished events once more, by id or by filter', replayCommand, (command) =>
-    addBulkChangeFlags(
-      addFilterFlags(command, 'published, dead (default: both)'),
-      'replay',
-      'events',
-    ).addHelpText('after', REPLAY_HELP),
+  add(
+    'replay [ids...]',
+    'publish finished events a second time, by id or by filter',
+    replayCommand,
+    (command) =>
+      addBulkChangeFlags(
+        addFilterFlags(command, 'published, dead (default: both)'),
+        'replay',
+        'events',
+      ).addHelpText('after', REPLAY_HELP),
   )
   add(
     'unblock <key>',
@@ -64,16 +68,17 @@ export function addOutboxCommands(program: Command, define: Define): void {
     unblockCommand,
     (command) =>
       command
-        .option('--replay', 'publish that event first, now, instead of continuing without it')
-        .option('--reason <text>', 'why, for the audit; required')
+        .option('--replay', 'publish that event first, instead of continuing without it')
+        .option('--reason <text>', 'reason for the change, for the audit; required')
         .option(...PRINCIPAL)
         .option(...JSON_FLAG),
   )
 }
 
 const REPLAY_HELP = `
-The status, the attempts, the expiries and the last error are reset. The event id, the token and the
-time of writing stay. Events of a key are published in their order, and later ones wait for them.
+A replay resets the status, the attempts, the expiries and the last error. It does not change the event
+id, the token and the time of writing. Events of a key are published in order, and later events of the
+key wait for the replayed ones.
 
   leasehold outbox replay 4711 --reason 'the receiver lost it'
   leasehold outbox replay --status dead --error timeout --dry-run

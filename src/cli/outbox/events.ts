@@ -59,11 +59,14 @@ export async function enqueueCommand(run: Run): Promise<number> {
 /** The flags by which list and replay choose events. */
 export function addFilterFlags(command: Command, statuses: string): Command {
   return command
-    .option('--status <names>', `only these states, separated by commas: ${statuses}`)
+    .option('--status <names>', `only events in these states, separated by commas: ${statuses}`)
     .option('--type <type>', 'only events of this type')
     .option('--key <key>', 'only events of this ordering key')
-    .option('--from <time>', 'written at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago')
-    .option('--to <time>', 'written before this time')
+    .option(
+      '--from <time>',
+      'only events written at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago',
+    )
+    .option('--to <time>', 'only events written before this time')
     .option('--error <text>', 'only events whose last error contains this text')
 }
 

@@ -12,7 +12,7 @@ import {
 } from './jobs.ts'
 import { statusCommand } from './status.ts'
 
-const JSON_FLAG = ['--json', 'one JSON document instead of text, for scripts'] as const
+const JSON_FLAG = ['--json', 'print one JSON document instead of text, for scripts'] as const
 
 /** `leasehold sync …` */
 export function addSyncCommands(program: Command, define: Define): void {
@@ -24,33 +24,39 @@ export function addSyncCommands(program: Command, define: Define): void {
     addOptions: (command: Command) => void,
   ): void => define(sync, usage, description, DATABASE_SETTINGS, act, addOptions)
 
-  add('status [job]', 'show how far the open jobs, or one job, are', statusCommand, (command) =>
+  add('status [job]', 'show the progress of the open jobs, or of one job', statusCommand, (command) =>
     command
-      .option('--watch', 'update it until Ctrl-C, or until the one job has ended')
-      .option('--every <time>', 'how often, with --watch (default: 1s at a terminal, 10s elsewhere)')
-      .option('--json', 'one JSON document instead of text; with --watch one a line')
+      .option('--watch', 'keep updating until Ctrl-C, or until the given job has ended')
+      .option(
+        '--every <time>',
+        'interval between updates with --watch (default: 1s on a terminal, otherwise 10s)',
+      )
+      .option('--json', 'print one JSON document instead of text; with --watch, one per line')
       .addHelpText('after', STATUS_HELP),
   )
   add('list', 'show jobs, newest first', listCommand, (command) =>
     addFilterFlags(command, STATES)
-      .option('--limit <n>', 'at most so many (default: 50)')
-      .option('--before <id>', 'only jobs with smaller ids: the next page')
+      .option('--limit <n>', 'show at most this many (default: 50)')
+      .option('--before <id>', 'only jobs with ids smaller than this, for the next page')
       .option(...JSON_FLAG),
   )
   add('show <job>', 'show one job with its chunks, in the order of the plan', showCommand, (command) =>
     command
       .option('--state <names>', `only chunks in these states, separated by commas: ${STATES}`)
-      .option('--limit <n>', 'at most so many chunks (default: 50)')
-      .option('--after <hash>', 'only chunks after this one: the next page')
+      .option('--limit <n>', 'show at most this many chunks (default: 50)')
+      .option('--after <hash>', 'only chunks after this one, for the next page')
       .option(...JSON_FLAG),
   )
-  add('enqueue <definition> <matrix>', 'enqueue a job', enqueueCommand, (command) =>
+  add('enqueue <definition> <matrix>', 'enqueue a job that syncs a matrix', enqueueCommand, (command) =>
     command
-      .option('--params <json>', 'parameters of the plan')
+      .option('--params <json>', 'parameters for the plan, as JSON')
       .option('--priority <n>', 'jobs with a higher priority come first (default: 0)')
       .option('--force', 'sync all chunks, even those that were synced before')
-      .option('--fresh-for <time>', 'sync chunks that were synced longer ago than this: 90s, 15m, 2h, 7d')
-      .option('--parallel', 'even if another job of the same matrix is open')
+      .option(
+        '--fresh-for <time>',
+        'also sync chunks that were synced longer ago than this: 90s, 15m, 2h, 7d',
+      )
+      .option('--parallel', 'create the job even if another job of the same matrix is open')
       .option(...JSON_FLAG),
   )
   add(
@@ -64,7 +70,7 @@ export function addSyncCommands(program: Command, define: Define): void {
         'jobs',
       ).addHelpText('after', CANCEL_HELP),
   )
-  add('replay [jobs...]', 'open failed jobs once more, by id or by filter', replayCommand, (command) =>
+  add('replay [jobs...]', 'reopen failed jobs, by id or by filter', replayCommand, (command) =>
     addBulkChangeFlags(addFilterFlags(command, 'failed (the default)'), 'replay', 'jobs').addHelpText(
       'after',
       REPLAY_HELP,
@@ -73,21 +79,22 @@ export function addSyncCommands(program: Command, define: Define): void {
 }
 
 const STATUS_HELP = `
-Watching one job ends with it: the exit code is 0 when it is completed, and 1 when it has failed.
+With --watch and a job, the command ends when the job does: with exit code 0 if the job is completed, and
+with 1 if it has failed.
 
   leasehold sync status
   leasehold sync status 4711 --watch`
 
 const CANCEL_HELP = `
-Chunks in flight are finished; the others are dropped, unless another job wants them. A replay opens
-the job once more.
+Chunks in flight are finished. The others are dropped, unless another job needs them. A replay reopens
+the job.
 
   leasehold sync cancel 4711 --reason 'the wrong matrix'
   leasehold sync cancel --definition invoices --dry-run`
 
 const REPLAY_HELP = `
-Only chunks that have failed or were dropped are synced. A job that had not been planned whole is
-planned once more. A job is not replayed while another job of its matrix is open.
+Only chunks that have failed or were dropped are synced. A job whose plan was not complete is planned
+from the beginning. A job is not replayed while another job of its matrix is open.
 
   leasehold sync replay 4711 --reason 'the source is back'
   leasehold sync replay --since 2h --error 'HTTP 503' --rate 1 --reason 'the source is back'`

@@ -103,10 +103,13 @@ export function addFilterFlags(command: Command, states: string): Command {
   return command
     .option('--definition <name>', 'only jobs of this definition')
     .option('--matrix <id>', 'only jobs of this matrix')
-    .option('--state <names>', `only these states, separated by commas: ${states}`)
-    .option('--from <time>', 'enqueued at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago')
-    .option('--to <time>', 'enqueued before this time')
-    .option('--since <time>', 'failed at this time or later')
+    .option('--state <names>', `only jobs in these states, separated by commas: ${states}`)
+    .option(
+      '--from <time>',
+      'only jobs enqueued at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago',
+    )
+    .option('--to <time>', 'only jobs enqueued before this time')
+    .option('--since <time>', 'only jobs that failed at this time or later')
     .option('--error <text>', 'only jobs whose error contains this text')
 }
 

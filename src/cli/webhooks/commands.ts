@@ -23,8 +23,8 @@ import {
   updateEndpointCommand,
 } from './endpoints.ts'
 
-const JSON_FLAG = ['--json', 'one JSON document instead of text, for scripts'] as const
-const SECRET_STDIN = ['--secret-stdin', 'read the secret from stdin (default: one is generated)'] as const
+const JSON_FLAG = ['--json', 'print one JSON document instead of text, for scripts'] as const
+const SECRET_STDIN = ['--secret-stdin', 'read the secret from stdin (default: generate a new one)'] as const
 
 /** `leasehold webhooks …` */
 export function addWebhookCommands(program: Command, define: Define): void {
@@ -41,16 +41,16 @@ export function addWebhookCommands(program: Command, define: Define): void {
 
   add('list', 'show deliveries, newest first', listCommand, (command) =>
     addFilterFlags(command, 'pending, delivered, failed')
-      .option('--limit <n>', 'at most so many (default: 50)')
-      .option('--before <id>', 'only deliveries with smaller ids: the next page')
+      .option('--limit <n>', 'show at most this many (default: 50)')
+      .option('--before <id>', 'only deliveries with ids smaller than this, for the next page')
       .option(...JSON_FLAG),
   )
-  add('show <id>', 'show one delivery with every attempt at it', showCommand, (command) =>
+  add('show <id>', 'show one delivery and all its attempts', showCommand, (command) =>
     command.option(...JSON_FLAG),
   )
   add(
     'replay [ids...]',
-    'deliver finished deliveries once more, by id or by filter',
+    'attempt finished deliveries a second time, by id or by filter',
     replayCommand,
     (command) =>
       addBulkChangeFlags(
@@ -88,69 +88,80 @@ function addEndpointCommands(webhooks: Command, define: Define): void {
 
   add('list', 'show endpoints, oldest first', listEndpointsCommand, (command) =>
     command
-      .option('--tenant <name>', 'only those of this tenant')
-      .option('--state <state>', 'only those that are enabled, or disabled')
-      .option('--type <type>', 'only those that get events of this type')
-      .option('--limit <n>', 'at most so many (default: 50)')
-      .option('--after <id>', 'only those after this one: the next page'),
+      .option('--tenant <name>', 'only endpoints of this tenant')
+      .option('--state <state>', 'only endpoints in this state: enabled or disabled')
+      .option('--type <type>', 'only endpoints that receive events of this type')
+      .option('--limit <n>', 'show at most this many (default: 50)')
+      .option('--after <id>', 'only endpoints after this one, for the next page'),
   )
   add('show <id>', 'show one endpoint', showEndpointCommand, (command) => command)
   add('create <url>', 'create an endpoint; its secret is shown once', createEndpointCommand, (command) =>
     addBy(
       addEndpointFlags(command)
-        .option('--tenant <name>', 'whose it is (default: of nobody in particular)')
-        .option('--signing <kind>', 'v1, a shared secret, or v1a, ed25519 (default: v1)')
+        .option('--tenant <name>', 'tenant of the endpoint (default: the default tenant)')
+        .option('--signing <kind>', 'v1 for a shared secret, v1a for an ed25519 key pair (default: v1)')
         .option(...SECRET_STDIN),
     ).addHelpText('after', CREATE_HELP),
   )
-  add('update <id>', 'change an endpoint in what is named', updateEndpointCommand, (command) =>
+  add('update <id>', 'change the given fields of an endpoint', updateEndpointCommand, (command) =>
     addBy(addRemovingFlags(addEndpointFlags(command))),
   )
-  add('rotate <id>', 'give it a new secret, which is shown once', rotateSecretCommand, (command) =>
+  add('rotate <id>', 'give an endpoint a new secret, which is shown once', rotateSecretCommand, (command) =>
     addBy(
       command
         .option(
           '--keep-old-for <time>',
-          'how long deliveries are signed with the old one too: 24h, 7d, 0 (default: 24h)',
+          'how long deliveries are also signed with the old secret: 24h, 7d, 0 (default: 24h)',
         )
         .option(...SECRET_STDIN),
     ),
   )
   add(
     'encrypt',
-    'encrypt all secrets with the newest key, after it was put in front of the old one',
+    'encrypt all secrets with the newest key, the first one in LEASEHOLD_SECRET_KEY',
     encryptSecretsCommand,
     addBy,
   )
-  add('enable <id>', 'let events be sent to it', enableEndpointCommand, addBy)
-  add('disable <id>', 'let no events be sent to it', disableEndpointCommand, addBy)
-  add('delete <id>', 'delete it; its pending deliveries are given up', deleteEndpointCommand, (command) =>
-    addBy(command.option('--yes', 'do not ask')),
+  add('enable <id>', 'enable an endpoint: it receives events', enableEndpointCommand, addBy)
+  add(
+    'disable <id>',
+    'disable an endpoint: it receives no events, and its pending deliveries wait',
+    disableEndpointCommand,
+    addBy,
+  )
+  add('delete <id>', 'delete an endpoint; its pending deliveries fail', deleteEndpointCommand, (command) =>
+    addBy(command.option('--yes', 'do not ask for confirmation')),
   )
   add(
     'send <type> [payload]',
-    'send one event; - reads its payload from stdin',
+    'send one event; with - as the payload, read it from stdin',
     sendCommand,
     (command) =>
       command
-        .option('--tenant <name>', 'whose event it is (default: of nobody in particular)')
-        .option('--key <key>', 'its ordering key')
-        .option('--event-id <uuid>', 'the webhook-id; an endpoint gets the same one once')
-        .option('--available-at <time>', 'not delivered before this time: 2026-03-01T12:00:00Z'),
+        .option('--tenant <name>', 'tenant of the event (default: the default tenant)')
+        .option('--key <key>', 'ordering key of the event')
+        .option(
+          '--event-id <uuid>',
+          'event id, sent as the webhook-id (default: a new one); an endpoint gets each id once',
+        )
+        .option('--available-at <time>', 'do not deliver before this time, such as 2026-03-01T12:00:00Z'),
     webhooks,
   )
 }
 
 function addBy(command: Command): Command {
   return command
-    .option('--reason <text>', 'why, for the audit')
-    .option('--principal <name>', 'who does it, for the audit (default: the account that runs this)')
+    .option('--reason <text>', 'reason for the change, for the audit')
+    .option(
+      '--principal <name>',
+      'who makes the change, for the audit (default: the account that runs the command)',
+    )
 }
 
 const REPLAY_HELP = `
-The status, the attempts and the last error are reset. The event id stays, so that receivers recognise
-what they have had; so do the token and the history of attempts. An event id means all deliveries of
-the event.
+A replay resets the status, the attempts and the last error. It does not change the token, the history
+of attempts and the event id, by which receivers recognise events that they have already received. An
+event id selects all deliveries of the event.
 
   leasehold webhooks replay 4711 --reason 'the receiver lost it'
   leasehold webhooks replay --since 2h --endpoint 0190b3a0-… --rate 50 --reason 'it is back'
@@ -158,7 +169,7 @@ the event.
   leasehold webhooks replay --status delivered --event 0190b3a0-… --reason 'they asked for it'`
 
 const CANCEL_HELP = `
-A cancelled delivery has failed, with the error code cancelled; a replay brings it back. Deliveries in
+A cancelled delivery is failed, with the error code cancelled; a replay brings it back. Deliveries in
 flight are not cancelled.
 
   leasehold webhooks cancel 4711 --reason 'sent by mistake'
@@ -166,8 +177,8 @@ flight are not cancelled.
 
 const CREATE_HELP = `
 Secrets are stored encrypted with LEASEHOLD_SECRET_KEY (or secretKey in leasehold.config), 32 bytes from
-\`openssl rand -base64 32\`; the embedded PostgreSQL has a key of its own. What --webhook-allow
-opens here, the dispatcher has to be allowed as well.
+\`openssl rand -base64 32\`. The embedded PostgreSQL has its own key. Networks given with --webhook-allow
+must be allowed for the dispatcher as well.
 
   leasehold webhooks endpoints create https://shop.example/hooks --types 'order.*' --tenant acme
   leasehold webhooks endpoints create http://127.0.0.1:3000/hooks --webhook-allow 127.0.0.0/8`

@@ -42,13 +42,16 @@ export function addFilterFlags(command: Command, statuses: string): Command {
   return command
     .option('--endpoint <id>', 'only deliveries to this endpoint')
     .option('--tenant <name>', 'only deliveries to endpoints of this tenant')
-    .option('--status <names>', `only these states, separated by commas: ${statuses}`)
-    .option('--type <type>', 'only events of this type')
+    .option('--status <names>', `only deliveries in these states, separated by commas: ${statuses}`)
+    .option('--type <type>', 'only deliveries of events of this type')
     .option('--event <id>', 'only deliveries of this event, by its event id')
-    .option('--from <time>', 'sent at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago')
-    .option('--to <time>', 'sent before this time')
-    .option('--since <time>', 'failed at this time or later')
-    .option('--error <text>', 'only those whose last error contains this text, or has this code')
+    .option(
+      '--from <time>',
+      'only events sent at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago',
+    )
+    .option('--to <time>', 'only events sent before this time')
+    .option('--since <time>', 'only deliveries that failed at this time or later')
+    .option('--error <text>', 'only deliveries whose last error contains this text or has this code')
 }
 
 function readFilter(flags: Run['flags'], now: Date): DeliveryFilter {

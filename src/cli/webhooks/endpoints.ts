@@ -112,7 +112,10 @@ function described(endpoint: EndpointDetails, now: Date): string {
     ['Next probe', at(endpoint.openUntil)],
     ['Types', eventTypes.length === 0 ? 'all' : eventTypes.join(', ')],
     ['Order', ordered ? 'one at a time for each ordering key' : 'none'],
-    ['Rate', ratePerSecond === null ? 'no limit' : `${ratePerSecond} per second`],
+    [
+      'Rate',
+      ratePerSecond === null ? 'do not limit the deliveries per second' : `${ratePerSecond} per second`,
+    ],
     ['Concurrency', String(endpoint.concurrency)],
     ['Timeout', `${endpoint.timeoutMs} ms`],
     ['Headers', Object.keys(headers).length === 0 ? undefined : Object.keys(headers).join(', ')],
@@ -282,23 +285,26 @@ async function givenSecret({ flags, terminal }: Run): Promise<string | undefined
 /** The flags that create and update have in common. */
 export function addEndpointFlags(command: Command): Command {
   return command
-    .option('--description <text>', 'for people')
-    .option('--types <list>', 'which events it gets, separated by commas: order.paid, user.* (default: all)')
-    .option('--header <name=value>', 'sent with every delivery; can be repeated', collect)
-    .option('--rate <n>', 'at most so many deliveries per second (default: no limit)')
-    .option('--concurrency <n>', 'at most so many deliveries at once (default: 10)')
-    .option('--timeout-ms <n>', 'how long a delivery may take (default: 15000)')
-    .option('--ordered', 'events of one ordering key one at a time, in order')
+    .option('--description <text>', 'description for people')
+    .option(
+      '--types <list>',
+      'event types to receive, separated by commas: order.paid, user.* (default: all)',
+    )
+    .option('--header <name=value>', 'header to send with every delivery; can be repeated', collect)
+    .option('--rate <n>', 'at most this many deliveries per second (default: no limit)')
+    .option('--concurrency <n>', 'at most this many deliveries at once (default: 10)')
+    .option('--timeout-ms <n>', 'how long one attempt may take (default: 15000)')
+    .option('--ordered', 'deliver events of an ordering key one at a time, in order')
 }
 
 /** The flags of update that remove something. */
 export function addRemovingFlags(command: Command): Command {
   return command
-    .option('--url <url>', 'where deliveries are POSTed to')
-    .option('--no-types', 'it gets all events')
-    .option('--no-header', 'no headers of its own')
-    .option('--no-rate', 'no limit')
-    .option('--no-ordered', 'in no order')
+    .option('--url <url>', 'URL to which deliveries are POSTed')
+    .option('--no-types', 'receive events of all types')
+    .option('--no-header', 'send no additional headers')
+    .option('--no-rate', 'do not limit the deliveries per second')
+    .option('--no-ordered', 'deliver events of an ordering key in any order')
 }
 
 /** What the flags say. The endpoints check it. */
