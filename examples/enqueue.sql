@@ -1,4 +1,4 @@
--- The function: by position or by name; it returns the id of the row.
+-- The function takes its arguments by position or by name, and returns the id of the row.
 select leasehold.enqueue('order.paid', '{"order": 7}');
 select leasehold.enqueue(
   event_type => 'order.shipped',
@@ -9,6 +9,6 @@ select leasehold.enqueue(
   event_id => '0197a1c2-7d00-7000-8000-000000000007'
 );
 
--- A plain INSERT does as well; other columns keep their defaults.
+-- A plain INSERT works as well; the other columns have defaults.
 insert into leasehold.outbox (event_type, payload, ordering_key)
 select 'order.closed', jsonb_build_object('order', n), 'order-' || n from generate_series(1, 3) as n;

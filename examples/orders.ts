@@ -20,7 +20,7 @@ export async function pay(tx: ClientBase, order: string, total: number) {
   await outbox.enqueue(tx, { type: 'order.paid', payload: { order, total }, orderingKey: order })
 }
 
-/** In as many processes as you like: publishes what was committed, the events of one order one after the other. */
+/** In any number of processes: publishes committed events, those of one order one at a time. */
 export async function startRelay(databaseUrl: string, on: EventHandlers<ShopEvents>, events: Events) {
   const workers = [relay({ publisher: handlers<ShopEvents>(on) })]
   return startRuntime({ databaseUrl, migrate: true, workers, events })

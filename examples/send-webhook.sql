@@ -1,4 +1,4 @@
--- By position or by name; it returns to how many endpoints the event goes.
+-- Arguments are given by position or by name. The result is the number of endpoints that get the event.
 select leasehold.send_webhook('order.paid', '{"order": 7}');
 select leasehold.send_webhook(
   event_type => 'order.shipped',

@@ -1,4 +1,4 @@
--- How far each open job is.
+-- The progress of each open job.
 select j.id, j.matrix_id, j.planned_at is not null as planned, count(c) as chunks,
   count(c) filter (where c.state = 'COMPLETED') as completed,
   count(c) filter (where c.state = 'RUNNING') as running,

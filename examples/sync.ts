@@ -18,7 +18,7 @@ export function billingSync(db: Database, billing: Billing) {
   const sync = createSync()
   const invoices = sync.define<{ month: string }>('invoices', {
     async *plan({ matrixId: account }, { signal, call }) {
-      await call() // one is reserved for each chunk; those of a plan are asked for
+      await call() // one call is reserved for each chunk; a plan reserves its own
       for await (const month of billing.monthsOf(account, signal)) yield { month }
     },
     async syncChunk({ matrixId: account, query: { month } }, { signal, settleIn }) {
@@ -38,7 +38,7 @@ export function billingSync(db: Database, billing: Billing) {
   return { sync, invoices }
 }
 
-/** In as many processes as you like: together they do each chunk once, and call no more often than 10 times a second. */
+/** In any number of processes: together they sync each chunk once, with at most 10 calls per second. */
 export async function startSync(databaseUrl: string, db: Database, billing: Billing, events: Events) {
   const workers = billingSync(db, billing).sync.runner()
   return startRuntime({ databaseUrl, migrate: true, workers, events })

@@ -19,13 +19,13 @@ import type { ClientBase } from 'pg'
 
 const webhooks = createWebhooks<{ 'order.paid': { order: string; total: number } }>()
 
-/** In your transaction: the order is paid, and every endpoint of the tenant that wants to know will hear of it; or neither. */
+/** In your transaction: the order is paid and the deliveries to the tenant's endpoints are written, or neither. */
 export async function pay(tx: ClientBase, tenant: string, order: string, total: number) {
   await tx.query('update shop.orders set paid = $2 where id = $1', [order, total])
   return webhooks.send(tx, { type: 'order.paid', payload: { order, total }, tenant, orderingKey: order })
 }
 
-/** In as many processes as you like: signs and delivers what was committed. */
+/** In any number of processes: signs and delivers what was committed. */
 export async function startDispatcher(databaseUrl: string, options: DispatcherOptions, events: Events) {
   return startRuntime({ databaseUrl, migrate: true, workers: [dispatcher(options)], events })
 }
@@ -49,13 +49,13 @@ export async function addEndpoint(db: Database, secretKey: string, url: string, 
 }
 
 // begin
-/** A listener for a server of node:http. `handle` sees what was sent by who holds the secret, whole and fresh. */
+/** A request listener for node:http. `handle` gets only recent requests that were signed with the secret. */
 export function receiver(secret: string, handle: (id: string, payload: unknown) => Promise<void>) {
   const check = verifier(secret, { seen: rememberIds() })
   return async (request: IncomingMessage, response: ServerResponse) => {
     try {
       const { id, payload } = await check({ headers: request.headers, body: await buffer(request) })
-      await handle(id, payload) // the same id can come again: write it down with the effect
+      await handle(id, payload) // the same id can arrive twice: store it with the effect
       response.writeHead(204).end()
     } catch (error) {
       response.writeHead(isWebhookInvalid(error) ? 400 : 500).end()

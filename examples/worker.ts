@@ -36,7 +36,7 @@ export function emailWork(send: Send): WorkDeclaration<Email> {
   }
 }
 
-/** Works until it is stopped. Any number of processes may do this at the same time. */
+/** Runs until it is stopped. Any number of processes may do this at the same time. */
 export async function sendEmails(databaseUrl: string, send: Send, events: Events) {
   return startRuntime({ databaseUrl, migrate: true, workers: [emailWork(send)], events })
 }

@@ -5,7 +5,7 @@ import { createChain } from './chain.mjs'
 import { journal, observer } from './observe.mjs'
 import { numberOf } from './settings.mjs'
 
-/** As migrations/002_reconcile_lease.sql says it. */
+/** As declared at the end of migrations/002_reconcile_lease.sql. */
 const table = leaseTable({
   table: 'app.payment_requests',
   id: 'id',
@@ -18,7 +18,7 @@ const table = leaseTable({
 
 const outbox = createOutbox()
 
-/** Watches every open request until it is confirmed or has expired, and tells of each step in the same transaction. */
+/** Observes every open request until it is confirmed or expired, and writes an event for each step in its transaction. */
 export function reconcilePayments(chain = createChain()) {
   return reconciler({
     table,
