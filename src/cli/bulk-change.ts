@@ -247,7 +247,7 @@ function summary<Filter extends RowFilter, Count extends string>(
     matched > all
       ? ` In the meantime others have changed ${grouped(matched - all)} of those that matched.`
       : ''
-  return `${capitalized(done)} ${counted(changed, ...row)}${before}.${others}${due} The audit has it as ${change}.`
+  return `${capitalized(done)} ${counted(changed, ...row)}${before}.${others}${due} It is recorded in the audit as ${change}.`
 }
 
 /** What a change that did not come to its end has done, and how to continue it. */

@@ -130,12 +130,12 @@ it('shows deliveries by state, and the endpoints that receive nothing with the r
     'WEBHOOKS                  PENDING  LEASED  DELIVERED  FAILED  OLDEST PENDING',
     'leasehold.webhook_outbox  1,500    2       3          4       5 min',
     '',
-    'ENDPOINT               STATE     PENDING        FAILED  DETAIL',
+    'ENDPOINT               STATE     PENDING        FAILED  DETAILS',
     expect.stringMatching(
       /^https:\/\/shut.example\/ {2}disabled {2}1,000 or more {2}0 {7}disabled for \d+ s: answered 410$/,
     ),
     'https://well.example/  ok        2              4',
-    "To deliver what has failed once more: `leasehold webhooks replay --since … --reason '…'`.",
+    "To replay failed deliveries: `leasehold webhooks replay --since … --reason '…'`.",
     '',
   ])
   expect(JSON.parse((await status(['--json'])).stdout)).toMatchObject({

@@ -247,10 +247,10 @@ function endpointsText({ endpoints, more }: EndpointSummaries, now: Date, width:
   const remarks = [
     ...(more ? ['There are more.'] : []),
     ...(endpoints.some(({ failed }) => failed > 0)
-      ? ["To deliver what has failed once more: `leasehold webhooks replay --since … --reason '…'`."]
+      ? ["To replay failed deliveries: `leasehold webhooks replay --since … --reason '…'`."]
       : []),
   ]
-  const headings = ['ENDPOINT', 'STATE', 'PENDING', 'FAILED', 'DETAIL']
+  const headings = ['ENDPOINT', 'STATE', 'PENDING', 'FAILED', 'DETAILS']
   return [columns([headings, ...rows], width), ...remarks].join('\n')
 }
 

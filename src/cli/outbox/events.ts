@@ -219,6 +219,6 @@ function unblockedText(key: string, { parked, failing }: Unblocked, replay: bool
   const events = parked > 0 ? counted(parked, 'parked event') : 'failing event'
   const fate = parked > 1 ? 'They stay dead' : parked === 1 ? 'It stays dead' : 'It is dead now'
   return replay
-    ? `The key ${key} goes on, with its ${events} first.`
-    : `The key ${key} goes on without its ${events}. ${fate}; \`leasehold outbox replay\` brings back what is dead.`
+    ? `The key ${key} continues, with its ${events} first.`
+    : `The key ${key} continues without its ${events}. ${fate}; \`leasehold outbox replay\` brings back dead events.`
 }

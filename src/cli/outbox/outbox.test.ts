@@ -230,7 +230,7 @@ describe('unblock', () => {
     await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k 2'` })
     const without = await outbox(['unblock', 'k 1', '--reason', 'it is broken', '--principal', 'ada'])
     expect(without).toMatchObject({ code: 0, stderr: '' })
-    expect(without.stdout).toMatch(/^The key k 1 goes on without its 1 parked event\. It stays dead/)
+    expect(without.stdout).toMatch(/^The key k 1 continues without its 1 parked event\. It stays dead/)
     expect(await json(['unblock', 'k 2', '--replay', '--reason', 'it is mended'])).toEqual({
       orderingKey: 'k 2',
       replay: true,

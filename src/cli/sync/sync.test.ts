@@ -227,7 +227,7 @@ describe('cancel and replay', () => {
     const cancelled = await sync(['cancel', '1', ...WHY])
     expect(cancelled).toMatchObject({ code: 0, stderr: '' })
     expect(cancelled.stdout).toMatch(
-      /^Cancelled 1 job\. The audit has it as \S+\.\n3 chunks dropped, of which 1 is in flight and will be finished\.\n$/,
+      /^Cancelled 1 job\. It is recorded in the audit as \S+\.\n3 chunks dropped, of which 1 is in flight and will be finished\.\n$/,
     )
     expect(await jobStates(db)).toMatchObject([{ state: 'FAILED', error: 'cancelled by ada: it is back' }])
     expect(await sync(['cancel', '1', '9', ...WHY])).toMatchObject({
@@ -240,7 +240,7 @@ describe('cancel and replay', () => {
     const replayed = await sync(['replay', '1', ...WHY])
     expect(replayed.code).toBe(0)
     expect(replayed.stdout).toMatch(
-      /^Replayed 1 job\. The audit has it as \S+\.\n1 failed chunk and 3 dropped chunks will be synced\.\n$/,
+      /^Replayed 1 job\. It is recorded in the audit as \S+\.\n1 failed chunk and 3 dropped chunks will be synced\.\n$/,
     )
     expect((await chunkStates(db)).every(({ wanted, state }) => wanted && state !== 'FAILED')).toBe(true)
     expect(
@@ -284,9 +284,9 @@ describe('cancel and replay', () => {
     expect(no).toMatchObject({ code: 1, stdout: '', asked: ['Replay 3 jobs? [y/N] '] })
     const yes = await sync(['replay', ...chosen, '--rate', '0.1', '--yes', ...WHY])
     expect(yes.stdout).toMatch(
-      /^Replayed 3 jobs\. The last is due in (19|20) s, at \S+Z\. The audit has it as/,
+      /^Replayed 3 jobs\. The last is due in (19|20) s, at \S+Z\. It is recorded in the audit as/,
     )
-    const [, id = ''] = /The audit has it as ([0-9a-f-]{36})/.exec(yes.stdout) ?? []
+    const [, id = ''] = /It is recorded in the audit as ([0-9a-f-]{36})/.exec(yes.stdout) ?? []
     expect((await sync(['replay', '--resume', id])).stderr).toMatch(/This replay was finished at/)
     expect((await sync(['cancel', '--resume', id])).stderr).toMatch(/No cancel has this id/)
     expect((await sync(['cancel', '--definition', 'numbers', '--yes', ...WHY])).stdout).toMatch(

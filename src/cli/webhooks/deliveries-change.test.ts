@@ -23,7 +23,7 @@ describe('replay', () => {
     await makeDeliveries(db, endpoint, 2, FAILED)
     const { code, stdout } = await webhooks(['replay', '1', ...WHY])
     expect(code).toBe(0)
-    expect(stdout).toMatch(/^Replayed 1 delivery\. The audit has it as [0-9a-f-]{36}\.\n$/)
+    expect(stdout).toMatch(/^Replayed 1 delivery\. It is recorded in the audit as [0-9a-f-]{36}\.\n$/)
     expect(await statuses()).toEqual(['pending', 'failed'])
     expect(await auditEntries(db)).toMatchObject([
       { principal: 'ada', action: 'webhooks.replay', target: '1', details: { reason: 'it is back' } },
@@ -155,7 +155,7 @@ describe('cancel', () => {
     const { code, stdout } = await webhooks(['cancel', '1', '2', '3', '4', ...WHY])
     expect(code).toBe(1)
     expect(stdout.split('\n')).toEqual([
-      expect.stringMatching(/^Cancelled 1 delivery\. The audit has it as [0-9a-f-]{36}\.$/),
+      expect.stringMatching(/^Cancelled 1 delivery\. It is recorded in the audit as [0-9a-f-]{36}\.$/),
       '1 more is in flight, and not cancelled.',
       '2 was not cancelled: it is in flight: host:1 delivers it at this moment.',
       '3 was not cancelled: it is delivered already.',

@@ -59,7 +59,7 @@ describe('create', () => {
     expect(code).toBe(0)
     const [, id, secret = ''] =
       /^Created: endpoint (\S+) for \S+\.\n\nSecret {2}(whsec_\S+)\n/.exec(stdout) ?? []
-    expect(stdout).toContain('shown this once')
+    expect(stdout).toContain('shown only once')
     expect(await auditEntries(db)).toMatchObject([
       { principal: 'ada', action: 'webhooks.endpoint.create', target: id, details: { reason: 'a customer' } },
     ])

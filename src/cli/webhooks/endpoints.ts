@@ -265,10 +265,10 @@ function secretLines({ secret, publicKey }: Partial<ShownSecret>): readonly stri
       `Public key  ${publicKey}`,
       `Secret      ${secret}`,
       '',
-      'Give the public key to the receiver. The secret is shown this once; nobody needs it to verify.',
+      'Give the public key to the receiver. The secret is shown only once; receivers do not need it.',
     ]
   }
-  return ['', `Secret  ${secret}`, '', 'It is shown this once: give it to the receiver now.']
+  return ['', `Secret  ${secret}`, '', 'It is shown only once. Give it to the receiver now.']
 }
 
 function signingFlag(flags: Run['flags']): 'v1' | 'v1a' | undefined {
