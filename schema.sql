@@ -967,7 +967,7 @@ comment on column leasehold.sync_jobs.matrix_id is 'What is synced: a table, a d
 
 comment on column leasehold.sync_jobs.next_check_at is 'The job is not claimed before this time. It is claimed to be planned, and to check whether its chunks are finished.';
 
-comment on column leasehold.sync_jobs.parallel is 'The job may run beside another job of the same matrix.';
+comment on column leasehold.sync_jobs.parallel is 'The job may run at the same time as another job of the same matrix.';
 
 comment on column leasehold.sync_jobs.params is 'Further parameters of the definition.';
 

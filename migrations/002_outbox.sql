@@ -35,7 +35,7 @@ create table outbox (
   bucket smallint not null default 0,
   event_id uuid not null default new_event_id(),
   event_type text not null,
-  -- Claims walk from key to key: bytes compare fast, and alike after an upgrade of the operating system.
+  -- Claims walk from key to key. Byte order is fast to compare and does not change when the operating system is upgraded.
   ordering_key text collate "C",
   payload jsonb not null,
   headers jsonb not null default '{}',
@@ -68,11 +68,11 @@ create table outbox (
 ) with (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_analyze_scale_factor = 0.05,
-  -- Truncating a table takes an ACCESS EXCLUSIVE lock; and a table that shrinks to nothing gets plans for an empty table.
+  -- Truncating a table takes an ACCESS EXCLUSIVE lock, and a table that shrinks to 0 pages gets plans for an empty table.
   vacuum_truncate = off
 );
 
--- Uncompressed, so that pg_column_size(payload) is the real size without reading the payload: claims have a byte budget.
+-- Claims have a byte budget. Uncompressed, pg_column_size(payload) is the real size and does not read the payload.
 alter table outbox alter column payload set storage external, alter column headers set storage external;
 
 -- The column order matters: an index that begins with bucket would tempt the planner to read the whole bucket for
@@ -285,7 +285,7 @@ begin
     from (values
       ('leasehold_producer', 'execute on function new_event_id(), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
       ('leasehold_producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
-      -- What ON CONFLICT and RETURNING id need.
+      -- Needed by ON CONFLICT and RETURNING id.
       ('leasehold_producer', 'select (bucket, id, event_id) on outbox'),
       ('leasehold_worker', 'select, update, delete on outbox'),
       ('leasehold_worker', 'select, insert, update, delete on inbox'),

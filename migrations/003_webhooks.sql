@@ -79,7 +79,7 @@ create table webhook_outbox (
   event_id uuid not null default new_event_id(),
   endpoint_id uuid not null,
   event_type text not null,
-  -- Claims walk from key to key: bytes compare fast, and alike after an upgrade of the operating system.
+  -- Claims walk from key to key. Byte order is fast to compare and does not change when the operating system is upgraded.
   ordering_key text collate "C",
   body text not null,
   headers jsonb not null default '{}',
@@ -120,7 +120,7 @@ create table webhook_outbox (
   vacuum_truncate = off
 );
 
--- Uncompressed, so that pg_column_size(body) is the real size without reading the body: claims have a byte budget.
+-- Claims have a byte budget. Uncompressed, pg_column_size(body) is the real size and does not read the body.
 alter table webhook_outbox alter column body set storage external, alter column headers set storage external;
 
 create index webhook_outbox_pending on webhook_outbox (bucket, endpoint_id, next_attempt_at, id)
@@ -370,13 +370,13 @@ begin
       ('leasehold_producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
       ('leasehold_producer', 'select (id, tenant, enabled, event_types, ordered) on webhook_endpoints'),
       ('leasehold_producer', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),
-      -- What ON CONFLICT and RETURNING event_id need.
+      -- Needed by ON CONFLICT and RETURNING event_id.
       ('leasehold_producer', 'select (bucket, event_id, endpoint_id) on webhook_outbox'),
-      -- A relay can publish to webhooks, so that a worker inserts deliveries.
+      -- A relay can publish to webhooks, so a worker must be able to insert deliveries.
       ('leasehold_worker', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
       ('leasehold_worker', 'select, insert, update, delete on webhook_outbox'),
       ('leasehold_worker', 'select on webhook_endpoints, webhook_attempts'),
-      -- The circuit breaker, and an endpoint that answers 410.
+      -- For the circuit breaker, and for an endpoint that answers 410.
       ('leasehold_worker', 'update (enabled, disabled_reason, disabled_at, failures, failing_since, open_until, updated_at) on webhook_endpoints'),
       ('leasehold_reader', 'select on webhook_outbox, webhook_attempts'),
       -- All but headers, secret and previous_secret.

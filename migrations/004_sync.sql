@@ -70,7 +70,7 @@ comment on column sync_jobs.params is 'Further parameters of the definition.';
 comment on column sync_jobs.priority is 'Jobs with a higher priority are claimed first.';
 comment on column sync_jobs.force is 'All chunks are synced, even those that were synced before the job was created.';
 comment on column sync_jobs.fresh_for is 'Chunks that were synced longer than this before the job was created are synced once more. Null: chunks that were synced before are not.';
-comment on column sync_jobs.parallel is 'The job may run beside another job of the same matrix.';
+comment on column sync_jobs.parallel is 'The job may run at the same time as another job of the same matrix.';
 comment on column sync_jobs.created_at is 'When the job was created.';
 comment on column sync_jobs.planned_at is 'When all chunks of the job were planned.';
 comment on column sync_jobs.next_check_at is 'The job is not claimed before this time. It is claimed to be planned, and to check whether its chunks are finished.';
@@ -222,7 +222,7 @@ begin
     select role, privilege
     from (values
       ('leasehold_producer', 'insert (definition, matrix_id, params, priority, force, fresh_for, parallel) on sync_jobs'),
-      -- What ON CONFLICT, RETURNING id and the search for the unfinished job of a matrix need.
+      -- Needed by ON CONFLICT, RETURNING id and the search for the unfinished job of a matrix.
       ('leasehold_producer', 'select (id, definition, matrix_id, parallel, completed_at, failed_at) on sync_jobs'),
       ('leasehold_worker', 'execute on function sync_state(timestamptz, timestamptz, timestamptz), sync_reserve(text, int, float8, int, float8)'),
       ('leasehold_worker', 'select, insert, update, delete on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources'),
