@@ -171,7 +171,7 @@ it('shows sync jobs and chunks by state, and the progress of open jobs with the 
     'JOB  SYNC     MATRIX  PHASE    PROGRESS               ROWS   ROWS/S  ETA   DETAILS',
     '1    numbers  m       syncing  █████░░░░░ 50 % of 40  6,000  100     60 s',
     '2    numbers  o       failed   -                      0      -       -     no plan',
-    "To try what has failed once more: `leasehold sync replay <job> --reason '…'`.",
+    "To replay failed jobs: `leasehold sync replay <job> --reason '…'`.",
     '',
   ])
   expect(JSON.parse((await status(['--json'])).stdout)).toMatchObject({

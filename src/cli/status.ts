@@ -292,7 +292,7 @@ function syncText(read: Read<SyncStatus>, schema: string, width: number | undefi
   ])
   if (progress.jobs.length === 0) return table
   const remark = progress.jobs.some(({ phase }) => phase === 'failed')
-    ? "\nTo try what has failed once more: `leasehold sync replay <job> --reason '…'`."
+    ? "\nTo replay failed jobs: `leasehold sync replay <job> --reason '…'`."
     : ''
   return `${table}\n\n${jobsText(progress, width)}${remark}`
 }

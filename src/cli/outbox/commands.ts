@@ -51,16 +51,12 @@ export function addOutboxCommands(program: Command, define: Define): void {
   add('show <id>', 'show one event, by its id or its event id', showCommand, (command) =>
     command.option(...JSON_FLAG),
   )
-  add(
-    'replay [ids...]',
-    'publish finished events a second time, by id or by filter',
-    replayCommand,
-    (command) =>
-      addBulkChangeFlags(
-        addFilterFlags(command, 'published, dead (default: both)'),
-        'replay',
-        'events',
-      ).addHelpText('after', REPLAY_HELP),
+  add('replay [ids...]', 'publish finished events again, by id or by filter', replayCommand, (command) =>
+    addBulkChangeFlags(
+      addFilterFlags(command, 'published, dead (default: both)'),
+      'replay',
+      'events',
+    ).addHelpText('after', REPLAY_HELP),
   )
   add(
     'unblock <key>',
@@ -77,7 +73,7 @@ export function addOutboxCommands(program: Command, define: Define): void {
 
 const REPLAY_HELP = `
 A replay resets the status, the attempts, the expiries and the last error. It does not change the event
-id, the token and the time of writing. Events of a key are published in order, and later events of the
+id, the token or the time of writing. Events of a key are published in order, and later events of the
 key wait for the replayed ones.
 
   leasehold outbox replay 4711 --reason 'the receiver lost it'

@@ -104,7 +104,9 @@ describe('by filter', () => {
       ...REASON,
     ])
     expect(code).toBe(0)
-    expect(stdout).toMatch(/^Replayed 10 events\. The last is due in \d+ s, at \d{4}-.*Z\. The audit has it/)
+    expect(stdout).toMatch(
+      /^Replayed 10 events\. The last is due in \d+ s, at \d{4}-.*Z\. It is recorded in the audit/,
+    )
     expect(await statuses()).toEqual({ DEAD: 1_490, PENDING: 10, PUBLISHED: 10 })
   })
 

@@ -303,7 +303,7 @@ function replayRemarks({ counts }: ReplayResult): string[] {
   ]
   return [
     ...(chunks.length > 0 ? [`${chunks.join(' and ')} will be synced.`] : []),
-    ...(unplanned > 0 ? [`${counted(unplanned, ...ROW)} will be planned once more.`] : []),
+    ...(unplanned > 0 ? [`${counted(unplanned, ...ROW)} will be planned from the beginning.`] : []),
     ...(conflicting > 0
       ? [
           `${counted(conflicting, 'more matches', 'more match')}, but another job of the same matrix is open or is replayed.`,

@@ -142,7 +142,7 @@ syncing, enqueued 10 min ago
 
   it('one that failed says how to go on', () => {
     const text = jobText({ ...JOB, phase: 'failed', failedAt: NOW, failures: [FAILED] }, NOW)
-    expect(text).toContain("To sync what failed once more: `leasehold sync replay 7 --reason '…'`.")
+    expect(text).toContain("To sync the failed chunks again: `leasehold sync replay 7 --reason '…'`.")
   })
 })
 

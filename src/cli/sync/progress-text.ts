@@ -132,7 +132,7 @@ function failuresText(job: JobProgress, now: Date, { width, most }: TextOptions)
   const table = columns([['FAILED CHUNK', 'ATTEMPTS', 'GIVEN UP', 'WHY'], ...lines], width)
   const rest = andMore(table, chunks.failed - shown.length, `leasehold sync show ${id} --state failed`)
   if (phase !== 'failed') return rest
-  return `${rest}\nTo sync what failed once more: \`leasehold sync replay ${id} --reason '…'\`.`
+  return `${rest}\nTo sync the failed chunks again: \`leasehold sync replay ${id} --reason '…'\`.`
 }
 
 function andMore(table: string, count: number, command?: string): string {

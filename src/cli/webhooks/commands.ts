@@ -48,16 +48,12 @@ export function addWebhookCommands(program: Command, define: Define): void {
   add('show <id>', 'show one delivery and all its attempts', showCommand, (command) =>
     command.option(...JSON_FLAG),
   )
-  add(
-    'replay [ids...]',
-    'attempt finished deliveries a second time, by id or by filter',
-    replayCommand,
-    (command) =>
-      addBulkChangeFlags(
-        addFilterFlags(command, 'failed, delivered (default: failed)'),
-        'replay',
-        'deliveries',
-      ).addHelpText('after', REPLAY_HELP),
+  add('replay [ids...]', 'attempt finished deliveries again, by id or by filter', replayCommand, (command) =>
+    addBulkChangeFlags(
+      addFilterFlags(command, 'failed, delivered (default: failed)'),
+      'replay',
+      'deliveries',
+    ).addHelpText('after', REPLAY_HELP),
   )
   add(
     'cancel [ids...]',
@@ -160,7 +156,7 @@ function addBy(command: Command): Command {
 
 const REPLAY_HELP = `
 A replay resets the status, the attempts and the last error. It does not change the token, the history
-of attempts and the event id, by which receivers recognise events that they have already received. An
+of attempts or the event id, by which receivers recognise events that they have already received. An
 event id selects all deliveries of the event.
 
   leasehold webhooks replay 4711 --reason 'the receiver lost it'
@@ -169,7 +165,7 @@ event id selects all deliveries of the event.
   leasehold webhooks replay --status delivered --event 0190b3a0-… --reason 'they asked for it'`
 
 const CANCEL_HELP = `
-A cancelled delivery is failed, with the error code cancelled; a replay brings it back. Deliveries in
+A cancelled delivery is failed and has the error code cancelled. A replay brings it back. Deliveries in
 flight are not cancelled.
 
   leasehold webhooks cancel 4711 --reason 'sent by mistake'

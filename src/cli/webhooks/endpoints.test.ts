@@ -201,6 +201,7 @@ describe('changes', () => {
       ordered: true,
     })
     const less = await json(['update', id, '--no-types', '--no-rate', '--no-header', '--no-ordered'])
+    expect((await endpoints(['show', id])).stdout).toMatch(/Rate +no limit\n/)
     expect(less.endpoint).toMatchObject({
       url: `${HOOKS}/2`,
       headers: {},
@@ -219,7 +220,7 @@ describe('changes', () => {
     )
     expect(stdout).not.toContain(secret)
     expect((await endpoints(['show', endpoint.id])).stdout).toMatch(
-      /Old secret +signs too until \S+ \(in 2 h\)/,
+      /Old secret +also signs until \S+ \(in (2 h|120 min)\)/,
     )
     expect((await endpoints(['rotate', endpoint.id, '--keep-old-for', '0'])).stdout).toContain(
       'The old secret is no longer used.',

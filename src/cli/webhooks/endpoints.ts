@@ -112,16 +112,13 @@ function described(endpoint: EndpointDetails, now: Date): string {
     ['Next probe', at(endpoint.openUntil)],
     ['Types', eventTypes.length === 0 ? 'all' : eventTypes.join(', ')],
     ['Order', ordered ? 'one at a time for each ordering key' : 'none'],
-    [
-      'Rate',
-      ratePerSecond === null ? 'do not limit the deliveries per second' : `${ratePerSecond} per second`,
-    ],
+    ['Rate', ratePerSecond === null ? 'no limit' : `${ratePerSecond} per second`],
     ['Concurrency', String(endpoint.concurrency)],
     ['Timeout', `${endpoint.timeoutMs} ms`],
     ['Headers', Object.keys(headers).length === 0 ? undefined : Object.keys(headers).join(', ')],
     ['Signing', endpoint.signing],
     ['Public key', publicKey ?? undefined],
-    ['Old secret', at(endpoint.previousSecretUntil)?.replace(/^/, 'signs too until ')],
+    ['Old secret', at(endpoint.previousSecretUntil)?.replace(/^/, 'also signs until ')],
     ['Created', at(endpoint.createdAt)],
     ['Changed', at(endpoint.updatedAt)],
   ]
