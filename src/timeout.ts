@@ -5,6 +5,11 @@
  * have arrived long ago and still lose to its own time limit. Therefore every time limit here gives the network one
  * more turn of the event loop before it fires.
  */
+
+/** The longest delay of a timer, 24 days: Node.js fires a timer with a longer one at once. */
+export const MAX_TIMER_MS = 2_147_483_647
+
+/** Calls back once the time is over, unless it is cancelled before. */
 export function deadline(ms: number, onExpired: () => void): { cancel(): void } {
   let lastTurn: NodeJS.Immediate | undefined
   const timer = setTimeout(() => {

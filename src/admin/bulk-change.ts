@@ -14,6 +14,7 @@ import { isLockConflict } from '../postgres/failures.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { PositionalParameters } from '../postgres/parameters.ts'
 import type { Queryable } from '../postgres/queryable.ts'
+import { MAX_TIMER_MS } from '../timeout.ts'
 import { audit } from './audit.ts'
 import {
   changeBatch,
@@ -473,9 +474,6 @@ async function wake(tx: Queryable, schema: string, workers: readonly string[]): 
   const calls = workers.map((worker) => `${quoteQualified(schema, 'wake')}('${worker}')`)
   await tx.query({ text: `select ${calls.join(', ')}` })
 }
-
-/** The longest time that a timer of Node.js can wait: 24 days. */
-const MAX_TIMER_MS = 2_147_483_647
 
 async function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
   if (ms <= 0) return

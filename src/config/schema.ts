@@ -2,6 +2,7 @@
 import { inspect } from 'node:util'
 import { z } from 'zod'
 import { isLeaseholdError } from '../errors.ts'
+import { MAX_TIMER_MS } from '../timeout.ts'
 import { networkPolicy } from '../webhooks/network/policy.ts'
 import { parseProxyUrl } from '../webhooks/network/connect.ts'
 import { secretKeys } from '../webhooks/signing/encryption.ts'
@@ -9,8 +10,6 @@ import { secretKeys } from '../webhooks/signing/encryption.ts'
 /** Where HTTP may listen: only this machine reaches these. */
 export const LOOPBACK_HOSTS: readonly string[] = ['127.0.0.1', 'localhost', '::1']
 
-/** Node fires a timer with a longer delay at once. */
-const MAX_TIMER_MS = 2_147_483_647
 const SCHEMA_NAME = /^(?!pg_)[a-z_][a-z0-9_]{0,62}$/
 
 /** Flags and the environment give text; the config file gives numbers. */

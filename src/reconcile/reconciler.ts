@@ -8,7 +8,7 @@ import { atATime } from '../worker/waiting.ts'
 import { createLoop, type Loop } from '../worker/loop.ts'
 import { type Outcome, SaturatedError, settleAs } from '../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
-import { untilAborted } from '../timeout.ts'
+import { MAX_TIMER_MS, untilAborted } from '../timeout.ts'
 import type { Surroundings, WorkDeclaration } from '../worker/work-declaration.ts'
 import { Summary } from './summary.ts'
 import { argumentOf, OPEN, reconciledTable, SKIPPED } from './table.ts'
@@ -64,7 +64,6 @@ const SETTINGS = { pollMs: 5_000, batch: 100, concurrency: 10, prefetch: 0, clai
 /** Transactions with `onApplied` at once: fewer than the pool has connections. */
 const MAX_TRANSACTIONS = 5
 const DEFAULT_EVERY_MS = 10_000
-const MAX_TIMER_MS = 2_147_483_647
 
 /** The worker of a table of yours: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
 export function reconciler<Row extends object, const Status extends string>(

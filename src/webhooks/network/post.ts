@@ -6,7 +6,7 @@ import { Agent, type Dispatcher, request } from 'undici'
 
 import { type Clock, systemClock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
-import { deadline, untilAborted, within } from '../../timeout.ts'
+import { deadline, MAX_TIMER_MS, untilAborted, within } from '../../timeout.ts'
 import {
   createConnector,
   type Dial,
@@ -105,7 +105,6 @@ export interface Poster {
 
 const CLOSE_TIMEOUT_MS = 5_000
 const MAX_RETRY_AFTER_CHARACTERS = 64
-const MAX_TIMER_MS = 2_147_483_647
 
 type Answered = Omit<Extract<Reply, { kind: 'answered' }>, 'durationMs'>
 

@@ -9,6 +9,7 @@
 import { inspect } from 'node:util'
 import { isSchedule, type RetryPolicy, retryDelay } from '../../lease/retry-policy.ts'
 import type { LeaseTable } from '../../lease/table.ts'
+import { MAX_TIMER_MS } from '../../timeout.ts'
 
 /** What became of a row, as the handler says it. Every outcome names one of the table's declared outcomes. */
 export interface Outcome {
@@ -64,7 +65,6 @@ export class SaturatedError extends Error {
 }
 
 const DEFAULT_SATURATED_MS = 1_000
-const MAX_TIMER_MS = 2_147_483_647
 
 /** A time that a timer accepts: without a `Retry-After` to go by, a handler may have computed NaN. */
 export function timerMs(ms: number): number {
