@@ -3,8 +3,8 @@ import { Agent, type Dispatcher, request } from 'undici'
 
 import { untilAborted, within } from '../../timeout.ts'
 import { atATime } from '../../worker/waiting.ts'
-import { type Outcome, PermanentError } from '../../worker/completion/outcome.ts'
-import { outcomeOf, type WhenRefused } from '../../webhooks/network/answer.ts'
+import { dead, done, type Outcome, PermanentError, retry } from '../../worker/completion/outcome.ts'
+import { retryAfterMs } from '../../webhooks/network/retry-after.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { CLOSE_TIMEOUT_MS } from './connection.ts'
@@ -37,7 +37,7 @@ export interface HttpPublisherOptions {
   /** All events of a call in one request, as a JSON array. Default false: a request for each. */
   readonly batch?: boolean
   /** What a 4xx other than 408, 425 and 429 makes of an event. Default 'dead'. */
-  readonly whenRefused?: WhenRefused
+  readonly whenRefused?: 'dead' | 'retry'
   readonly envelope?: Envelope
   /** Requests at the same time. Default 10. */
   readonly concurrency?: number
@@ -187,6 +187,23 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
       if (!(await within(CLOSE_TIMEOUT_MS, agent.close()))) await agent.destroy()
     },
   }
+}
+
+/** Answers of the 4xx range that ask for another attempt. Every other 4xx refuses the event. */
+const RETRIABLE_STATUSES = new Set([408, 425, 429])
+
+/** 2xx is an acknowledgement. A redirect is not followed, because nobody configured where it leads. */
+function outcomeOf(
+  { statusCode, headers }: Pick<Dispatcher.ResponseData, 'statusCode' | 'headers'>,
+  whenRefused: 'dead' | 'retry',
+): Outcome {
+  if (statusCode >= 200 && statusCode < 300) return done()
+  const isRedirect = statusCode >= 300 && statusCode < 400
+  const error = new Error(`HTTP ${statusCode}${isRedirect ? ', not followed' : ''}`)
+  const isRefused = statusCode >= 400 && statusCode < 500 && !RETRIABLE_STATUSES.has(statusCode)
+  if (isRefused && whenRefused === 'dead') return dead(error)
+  const delayMs = retryAfterMs(headers['retry-after'], Date.now())
+  return retry(delayMs === undefined ? { error } : { error, delayMs })
 }
 
 /** Header names are case-insensitive: without this one could be sent twice. */

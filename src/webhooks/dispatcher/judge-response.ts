@@ -1,6 +1,6 @@
 /** Decides what a response, or the lack of one, means for the delivery and for its endpoint. */
 import { type Outcome, settleAs } from '../../worker/completion/outcome.ts'
-import { retryAfterMs } from '../network/answer.ts'
+import { retryAfterMs } from '../network/retry-after.ts'
 import type { Reply } from '../network/post.ts'
 import { retryDelayMs } from '../schedule.ts'
 

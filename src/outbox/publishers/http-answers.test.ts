@@ -3,10 +3,10 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { useReceivers } from '../../../test/support/receiver.ts'
-import type { Answer, Publisher } from '../../outbox/publisher.ts'
+import { retryAfterMs } from '../../webhooks/network/retry-after.ts'
 import { SaturatedError } from '../../worker/completion/outcome.ts'
-import { retryAfterMs } from './answer.ts'
-import { httpPublisher, type HttpPublisherOptions } from '../../outbox/publishers/http.ts'
+import type { Answer, Publisher } from '../publisher.ts'
+import { httpPublisher, type HttpPublisherOptions } from './http.ts'
 
 useQuietProcess()
 
