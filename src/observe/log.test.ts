@@ -152,6 +152,19 @@ describe('events in the log', () => {
     ])
   })
 
+  it('a dead row is an error, whoever made it dead, and rows that maintenance gave up are a warning', () => {
+    const { events, entries } = follow('warn')
+    const of = { worker: 'w1', table: 'public.emails' }
+    events.emit('failed', { ...row, attempt: 5, outcome: 'exhausted', error: new Error('given up') })
+    events.emit('reaped', { ...row, owner: 'w2', staleMs: 1, evicted: false, outcome: 'dead' })
+    events.emit('maintenanceRan', { ...of, done: { overdue: 3 }, dead: 3, durationMs: 1 })
+    expect(entries).toMatchObject([
+      { level: 'error', event: 'failed' },
+      { level: 'error', event: 'reaped', outcome: 'dead' },
+      { level: 'warn', event: 'maintenanceRan', dead: 3, done: { overdue: 3 } },
+    ])
+  })
+
   it('WH-NFR-003: no entry contains the values of a row that a database error quotes', () => {
     const { events, entries } = follow('trace')
     const error = Object.assign(new Error('duplicate key'), {

@@ -2,7 +2,7 @@
 import { inspect } from 'node:util'
 import { type Logger, pino } from 'pino'
 import { LeaseholdError } from '../errors.ts'
-import type { EventOf, Events, EventType } from '../worker/events.ts'
+import { type EventOf, type Events, type EventType, isDeadOutcome } from '../worker/events.ts'
 
 export type { Logger } from 'pino'
 
@@ -85,10 +85,10 @@ interface Entry<Type extends EventType> {
  * of work is `debug` or `trace`; what an operator may have to act upon is a warning or an error.
  */
 const ENTRIES: { readonly [Type in EventType]: Entry<Type> } = {
-  claimed: { level: ({ count }) => (count === 0 ? 'trace' : 'debug'), message: 'claimed' },
+  claimed: { level: 'debug', message: 'claimed' },
   started: { level: 'trace', message: 'started' },
   failed: {
-    level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
+    level: ({ outcome }) => (isDeadOutcome(outcome) ? 'error' : 'warn'),
     message: 'the handler failed',
   },
   settled: { level: 'debug', message: 'settled' },
@@ -103,7 +103,10 @@ const ENTRIES: { readonly [Type in EventType]: Entry<Type> } = {
     message: 'claiming is paused',
   },
   resumed: { level: 'info', message: 'claiming has resumed' },
-  reaped: { level: 'warn', message: 'took back a lease' },
+  reaped: {
+    level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
+    message: 'took back a lease',
+  },
   dataError: { level: 'error', message: 'a data error: the row was left out of the statement' },
   reaperRan: { level: ({ recovered }) => (recovered === 0 ? 'debug' : 'info'), message: 'the reaper ran' },
   reaperFailed: { level: 'error', message: 'the reaper failed' },
@@ -120,7 +123,7 @@ const ENTRIES: { readonly [Type in EventType]: Entry<Type> } = {
   databaseBack: { level: 'info', message: 'the database is available' },
   listening: { level: 'debug', message: 'listening for wake-ups' },
   notListening: { level: 'warn', message: 'not listening for wake-ups: work continues by polling' },
-  maintenanceRan: { level: 'debug', message: 'maintained a table' },
+  maintenanceRan: { level: ({ dead }) => (dead > 0 ? 'warn' : 'debug'), message: 'maintained a table' },
   trouble: { level: 'error', message: 'an unexpected error' },
 }
 

@@ -20,7 +20,7 @@ function samples(text: string): Record<string, number> {
 it('RULE-020-023: the reaper reports how many rows it recovered, how stale they were and how often it ran', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
-  const reaped = { ...row, owner: 'w2', evicted: false, exhausted: false }
+  const reaped = { ...row, owner: 'w2', evicted: false, outcome: 'retry' } as const
   events.emit('reaped', { ...reaped, staleMs: 400 })
   events.emit('reaped', { ...reaped, staleMs: 7_000 })
   events.emit('reaped', { ...reaped, staleMs: 4_000_000 })
@@ -31,7 +31,7 @@ it('RULE-020-023: the reaper reports how many rows it recovered, how stale they 
   expect(text).toContain('# TYPE leasehold_reap_delay_seconds histogram\n')
   expect(text).toContain('# TYPE leasehold_reaper_runs_total counter\n')
   expect(samples(text)).toMatchObject({
-    'leasehold_reaped_rows_total{table="public.emails"}': 4,
+    'leasehold_reaped_rows_total{table="public.emails",outcome="retry"}': 4,
     leasehold_reaper_runs_total: 1,
     'leasehold_reap_delay_seconds_bucket{table="public.emails",le="0.1"}': 1,
     'leasehold_reap_delay_seconds_bucket{table="public.emails",le="0.5"}': 2,
@@ -48,7 +48,6 @@ it('claims, settled rows by outcome, lost leases by reason, heartbeats and pause
   const events = new Events()
   const metrics = createMetrics(events)
   events.emit('claimed', { ...of, count: 10, full: true, durationMs: 2 })
-  events.emit('claimed', { ...of, count: 0, full: false, durationMs: 2 })
   events.emit('settled', { ...of, outcome: 'sent', ids: ['1', '2', '3'], durationMs: 2 })
   events.emit('settled', { ...of, outcome: 'dead', ids: ['4'], durationMs: 2 })
   events.emit('lost', { ...row, reason: 'tooLong' })
@@ -58,7 +57,7 @@ it('claims, settled rows by outcome, lost leases by reason, heartbeats and pause
   events.emit('paused', { ...of, reason: 'operator', forMs: undefined })
   events.emit('resumed', { ...of, reason: 'saturated' })
   expect(samples(await metrics.render())).toMatchObject({
-    'leasehold_claims_total{table="public.emails"}': 2,
+    'leasehold_claims_total{table="public.emails"}': 1,
     'leasehold_claimed_rows_total{table="public.emails"}': 10,
     'leasehold_settled_rows_total{table="public.emails",outcome="sent"}': 3,
     'leasehold_settled_rows_total{table="public.emails",outcome="dead"}': 1,
@@ -68,6 +67,24 @@ it('claims, settled rows by outcome, lost leases by reason, heartbeats and pause
     'leasehold_claiming_paused{table="public.emails",reason="saturated"}': 0,
     'leasehold_claiming_paused{table="public.emails",reason="operator"}': 1,
   })
+})
+
+it('every dead row is counted: settled so, reaped at its last attempt, or given up by maintenance', async () => {
+  const events = new Events()
+  const metrics = createMetrics(events)
+  const dead = async () => samples(await metrics.render())['leasehold_dead_rows_total{table="public.emails"}']
+  events.emit('settled', { ...of, outcome: 'done', ids: ['1', '2'], durationMs: 2 })
+  // The series starts at 0: otherwise an alert on its increase would not see the first dead row.
+  expect(await dead()).toBe(0)
+  events.emit('settled', { ...of, outcome: 'dead', ids: ['3', '4'], durationMs: 2 })
+  events.emit('settled', { ...of, outcome: 'exhausted', ids: ['5'], durationMs: 2 })
+  expect(await dead()).toBe(3)
+  const reaped = { ...row, owner: 'w2', staleMs: 1, evicted: false }
+  events.emit('reaped', { ...reaped, outcome: 'retry' })
+  events.emit('reaped', { ...reaped, outcome: 'dead' })
+  expect(await dead()).toBe(4)
+  events.emit('maintenanceRan', { ...of, done: { removed: 9, overdue: 5 }, dead: 5, durationMs: 2 })
+  expect(await dead()).toBe(9)
 })
 
 it('data errors are counted per table and verb, each time the row is tried', async () => {

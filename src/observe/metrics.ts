@@ -6,7 +6,13 @@
  */
 import { type Clock, systemClock } from '../clock.ts'
 import { within } from '../timeout.ts'
-import type { EventOf, Events, EventType } from '../worker/events.ts'
+import { type EventOf, type Events, type EventType, isDeadOutcome } from '../worker/events.ts'
+
+const DEAD_ROWS = {
+  name: 'leasehold_dead_rows_total',
+  labels: ['table'],
+  help: 'Rows that are dead: settled so, reaped at their last attempt, or given up by maintenance.',
+} as const
 
 export const METRICS = {
   claims: counter('claimed', {
@@ -26,6 +32,14 @@ export const METRICS = {
     help: 'Rows settled, by outcome.',
     amount: ({ ids }) => ids.length,
   }),
+  deadRows: sumOf(
+    counter('settled', {
+      ...DEAD_ROWS,
+      amount: ({ outcome, ids }) => (isDeadOutcome(outcome) ? ids.length : 0),
+    }),
+    counter('reaped', { ...DEAD_ROWS, amount: ({ outcome }) => (outcome === 'dead' ? 1 : 0) }),
+    counter('maintenanceRan', { ...DEAD_ROWS, amount: ({ dead }) => dead }),
+  ),
   releasedRows: counter('released', {
     name: 'leasehold_released_rows_total',
     labels: ['table'],
@@ -66,8 +80,8 @@ export const METRICS = {
     name: 'leasehold_reaped_rows_total',
     // RULE-020-023 prescribes the names of the three instruments of the reaper.
     instrument: 'reaper.recovered.count',
-    labels: ['table'],
-    help: 'Rows the reaper took back from expired leases and dead worker processes.',
+    labels: ['table', 'outcome'],
+    help: 'Rows the reaper took back from expired leases and dead worker processes, by outcome: retry or dead.',
   }),
   reapDelay: histogram('reaped', {
     name: 'leasehold_reap_delay_seconds',
@@ -192,6 +206,19 @@ function counter<Type extends EventType>(
     ...described('counter', description),
     follow: (events, record) =>
       events.on(type, (event) => record(labelsFrom<Type>(event, labels), amount(event))),
+  }
+}
+
+/** A counter that events of several types increase. An event that adds 0 makes its series start at 0. */
+function sumOf(first: Metric, ...others: readonly Metric[]): Metric {
+  return {
+    ...first,
+    follow(events, record) {
+      const ends = [first, ...others].map((part) => part.follow?.(events, record))
+      return () => {
+        for (const end of ends) end?.()
+      }
+    },
   }
 }
 

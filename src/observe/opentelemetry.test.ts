@@ -58,11 +58,11 @@ it('RULE-020-023: the reaper has the instruments reaper.recovered.count, reaper.
     owner: 'w2',
     staleMs: 1_500,
     evicted: false,
-    exhausted: false,
+    outcome: 'retry',
   })
   events.emit('reaperRan', { worker: 'w1', recovered: 1, durationMs: 1 })
   expect(written).toEqual([
-    'reaper.recovered.count 1 {"table":"public.emails"}',
+    'reaper.recovered.count 1 {"table":"public.emails","outcome":"retry"}',
     'reaper.stale.duration 1.5 {"table":"public.emails"}',
     'reaper.runs.total 1 {}',
   ])

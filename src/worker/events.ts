@@ -64,8 +64,8 @@ export interface EventMap {
     readonly staleMs: number
     /** The owner was declared dead before its lease had ended. */
     readonly evicted: boolean
-    /** Its attempts are used up. */
-    readonly exhausted: boolean
+    /** `dead`: its attempts are used up. `retry`: it can be claimed once more. */
+    readonly outcome: 'retry' | 'dead'
   }
   /** A row stops a statement with a data error. Emitted each time it is tried. */
   dataError: OfTable & {
@@ -95,9 +95,19 @@ export interface EventMap {
   listening: OfWorker
   notListening: OfWorker & { readonly error: unknown }
   /** The periodic work on a table was done: old rows removed, say. */
-  maintenanceRan: OfTable & { readonly done: Readonly<Record<string, number>>; readonly durationMs: number }
+  maintenanceRan: OfTable & {
+    readonly done: Readonly<Record<string, number>>
+    /** How many rows it made dead: deliveries that could not be attempted for too long, say. */
+    readonly dead: number
+    readonly durationMs: number
+  }
   /** Something that should not happen and is not allowed to end the process. */
   trouble: OfWorker & { readonly what: string; readonly error: unknown }
+}
+
+/** Whether a row that was settled so is dead. A chunk of sync is `exhausted` when it is given up without another attempt. */
+export function isDeadOutcome(outcome: string): boolean {
+  return outcome === 'dead' || outcome === 'exhausted'
 }
 
 export type EventType = keyof EventMap

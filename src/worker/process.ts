@@ -225,7 +225,9 @@ export class Runtime {
     const of = { worker: this.id, table: tableName(store.table), evicted: true }
     for (;;) {
       const reaped = await store.reap({ ownedBy: this.id })
-      for (const row of reaped) this.events.emit('reaped', { ...of, ...row })
+      for (const { exhausted, ...row } of reaped) {
+        this.events.emit('reaped', { ...of, ...row, outcome: exhausted ? 'dead' : 'retry' })
+      }
       if (reaped.length === 0) return
     }
   }

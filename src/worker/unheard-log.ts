@@ -1,7 +1,7 @@
 /** Errors and warnings that nobody listens for still reach somebody: the given log, or stderr. */
 import { inspect } from 'node:util'
 import type { LogSource } from './context.ts'
-import type { AnyEvent, EventOf, Events, EventType } from './events.ts'
+import { type AnyEvent, type EventOf, type Events, type EventType, isDeadOutcome } from './events.ts'
 
 type Level = 'warn' | 'error'
 
@@ -14,7 +14,7 @@ interface Entry<Type extends EventType> {
 /** The events that an operator may have to act upon. */
 const ENTRIES: { readonly [Type in EventType]?: Entry<Type> } = {
   failed: {
-    level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
+    level: ({ outcome }) => (isDeadOutcome(outcome) ? 'error' : 'warn'),
     message: 'the handler failed',
   },
   renewalFailed: { level: 'warn', message: 'the heartbeat failed' },
@@ -25,7 +25,10 @@ const ENTRIES: { readonly [Type in EventType]?: Entry<Type> } = {
     level: ({ reason }) => (reason === 'saturated' || reason === 'unhealthy' ? 'warn' : undefined),
     message: 'claiming is paused',
   },
-  reaped: { level: 'warn', message: 'an expired lease was taken back' },
+  reaped: {
+    level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
+    message: 'an expired lease was taken back',
+  },
   dataError: { level: 'error', message: 'a data error stopped a row' },
   reaperFailed: { level: 'error', message: 'the reaper failed' },
   workerStopped: {
@@ -37,6 +40,10 @@ const ENTRIES: { readonly [Type in EventType]?: Entry<Type> } = {
   settingsRefused: { level: 'error', message: 'stored settings were refused' },
   databaseLost: { level: 'warn', message: 'the database cannot be reached' },
   notListening: { level: 'warn', message: 'not listening for wake-ups: polling instead' },
+  maintenanceRan: {
+    level: ({ dead }) => (dead > 0 ? 'warn' : undefined),
+    message: 'maintenance of the table gave up rows: they are dead',
+  },
   trouble: { level: 'error', message: 'an unexpected error' },
 }
 

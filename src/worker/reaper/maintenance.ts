@@ -8,6 +8,8 @@ export interface Maintenance {
   readonly everyMs: number
   /** Does the work in small batches, and returns counts of what it did. Any number of processes may run it at once. */
   run(db: Database, stop: AbortSignal): Promise<Readonly<Record<string, number>>>
+  /** Which of the counts are rows that it made dead: they are logged as a warning. Default: none. */
+  readonly deadCounts?: readonly string[]
 }
 
 export interface MaintenanceOptions {
@@ -33,7 +35,9 @@ export function createMaintenance({
     work: async (stop) => {
       const startedAt = clock.monotonicNow()
       const done = await maintenance.run(db, stop)
-      events.emit('maintenanceRan', { worker, table, done, durationMs: clock.monotonicNow() - startedAt })
+      const dead = (maintenance.deadCounts ?? []).reduce((sum, name) => sum + (done[name] ?? 0), 0)
+      const durationMs = clock.monotonicNow() - startedAt
+      events.emit('maintenanceRan', { worker, table, done, dead, durationMs })
     },
     pauseMs: () => maintenance.everyMs,
     onError: (error) => events.emit('trouble', { worker, what: `maintaining ${table}`, error }),

@@ -158,7 +158,7 @@ describe('expired leases', () => {
       await expire(poison)
       const running = reaperOver([store])
       expect(await run(running)).toMatchObject({ recovered: 1 })
-      expect(running.reaped).toMatchObject([{ exhausted: status === 'DEAD' }])
+      expect(running.reaped).toMatchObject([{ outcome: status === 'DEAD' ? 'dead' : 'retry' }])
       expect(await rowsOf(poison)).toMatchObject([
         { attempts, expiries: attempts, status, owner: null, until: null },
       ])

@@ -148,6 +148,7 @@ async function reapTable(
   function reapedEvent({ id, token, owner, staleMs, exhausted }: Reaped) {
     const evicted = ownedBy !== undefined
     // A lease that was taken back before it expired was never stale.
-    return { worker, table, id, token, owner, staleMs: Math.max(0, staleMs), evicted, exhausted }
+    const outcome = exhausted ? ('dead' as const) : ('retry' as const)
+    return { worker, table, id, token, owner, staleMs: Math.max(0, staleMs), evicted, outcome }
   }
 }
