@@ -27,15 +27,15 @@ const MAX_BATCH = 10_000
 /** Smaller than every id. */
 export const BEFORE_FIRST_ID = '-9223372036854775808'
 
-/** Checks the settings of a run. `keepMs` has how long each kind of row is retained; null means for ever. */
+/** Checks the settings of a run. `keepMs` has how long each kind of row is retained; null means for ever, undefined the default. */
 export function startRetention(
   options: BatchPacing & { readonly schema?: string | undefined },
-  keepMs: Readonly<Record<string, number | null>>,
+  keepMs: Readonly<Record<string, number | null | undefined>>,
   signal: AbortSignal | undefined,
 ): RetentionRun {
   const { schema = 'leasehold', batch = 1_000, pauseMs = 20 } = options
   for (const [name, value] of Object.entries(keepMs)) {
-    if (value === null || isDuration(value)) continue
+    if (value === undefined || value === null || isDuration(value)) continue
     throw invalid(name, value, 'Give a number of milliseconds, 0 or more, or null to retain them for ever.')
   }
   if (!isDuration(pauseMs)) throw invalid('pauseMs', pauseMs, 'Give a number of milliseconds, 0 or more.')

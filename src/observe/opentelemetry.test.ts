@@ -62,6 +62,7 @@ it('RULE-020-023: the reaper has the instruments reaper.recovered.count, reaper.
   })
   events.emit('reaperRan', { worker: 'w1', recovered: 1, durationMs: 1 })
   expect(written).toEqual([
+    'leasehold.dead.rows 0 {"table":"public.emails"}',
     'reaper.recovered.count 1 {"table":"public.emails","outcome":"retry"}',
     'reaper.stale.duration 1.5 {"table":"public.emails"}',
     'reaper.runs.total 1 {}',

@@ -58,6 +58,7 @@ export { newSecret, publicKeyOf } from './signing/secret.ts'
 export { replay, resumeReplay, type ReplayOptions, type ReplayResult } from './admin/replay.ts'
 export { cancel, resumeCancel, type CancelOptions, type CancelResult } from './admin/cancel.ts'
 export { applyRetention, type WebhookRetention } from './admin/retention.ts'
+export { maintain, type WebhookMaintenance } from './admin/maintenance.ts'
 export {
   isWebhookInvalid,
   rememberIds,

@@ -3,8 +3,7 @@ import { useDatabase, openSession } from '../../../test/support/database.ts'
 import { type DeliveryState, deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
 import { type Database, openDatabase } from '../../postgres/database.ts'
-import { replay } from './replay.ts'
-import { applyRetention, type WebhookRetentionOptions } from './retention.ts'
+import { applyRetention } from './retention.ts'
 
 const database = useDatabase()
 const db = openDatabase({ url: database.url })
@@ -13,7 +12,7 @@ beforeEach(async () => forgetWebhooks(db))
 
 const DAY_MS = 86_400_000
 const QUICK = { pauseMs: 0 }
-const NOTHING = { delivered: 0, failed: 0, expired: 0, endpointDeleted: 0, secrets: 0 }
+const NOTHING = { delivered: 0, failed: 0 }
 
 async function rows(): Promise<DeliveryState[]> {
   return deliveryStates(db)
@@ -58,7 +57,7 @@ describe('retention', () => {
     await makeDeliveries(db, endpoint, 40, { agoMs: 10_000 })
     await makeDeliveries(db, endpoint, 35, { status: 'delivered', agoMs: 10_000 })
     await makeDeliveries(db, endpoint, 10, { status: 'failed', agoMs: 10_000 })
-    const forEver = { deliveredMs: null, failedMs: null, maxAgeMs: null }
+    const forEver = { deliveredMs: null, failedMs: null }
     expect(await applyRetention(db, { ...QUICK, ...forEver })).toEqual(NOTHING)
     expect(await applyRetention(db, { ...QUICK, batch: 3, deliveredMs: 5_000, failedMs: 5_000 })).toEqual({
       ...NOTHING,
@@ -96,171 +95,4 @@ describe('retention', () => {
       delivered: 10,
     })
   })
-})
-
-describe('what has been due for too long', () => {
-  it('has failed, with the code expired, unless it is in flight; what is not due stays pending', async () => {
-    const endpoint = await makeEndpoint(db, { disabledReason: 'answered 410' })
-    const agoMs = 4 * DAY_MS + 60_000
-    await makeDeliveries(db, endpoint, 2, { agoMs })
-    await makeDeliveries(db, endpoint, 1, { agoMs, owner: 'a dispatcher' })
-    await makeDeliveries(db, endpoint, 1, { agoMs: 4 * DAY_MS - 60_000 })
-    expect(await applyRetention(db, QUICK)).toEqual({ ...NOTHING, expired: 2 })
-    expect((await rows()).map((row) => [row.delivery_status, row.last_error_code])).toEqual([
-      ['failed', 'expired'],
-      ['failed', 'expired'],
-      ['pending', null],
-      ['pending', null],
-    ])
-    expect((await rows())[0]?.last_error).toMatch(/^it was due for more than 345600 s/)
-  })
-
-  it('what an operator replays after a week is attempted, not given up at once', async () => {
-    const endpoint = await makeEndpoint(db)
-    await makeDeliveries(db, endpoint, 1, { status: 'failed', agoMs: 8 * DAY_MS })
-    // Next to one that is given up.
-    await makeDeliveries(db, endpoint, 1, { agoMs: 5 * DAY_MS })
-    await replay(db, { ids: ['1'], principal: 'ada', reason: 'it is back' })
-    expect(await applyRetention(db, QUICK)).toEqual({ ...NOTHING, expired: 1 })
-    expect((await rows()).map((row) => row.delivery_status)).toEqual(['pending', 'failed'])
-  })
-
-  it('an ordering key is given up as far as it is too old, in batches, and the rest of it goes on', async () => {
-    const endpoint = await makeEndpoint(db, { ordered: true })
-    await makeDeliveries(db, endpoint, 31, { key: `'k'`, agoMs: 4 * DAY_MS + 60_000 })
-    await makeDeliveries(db, endpoint, 2, { key: `'k'` })
-    expect(await applyRetention(db, { ...QUICK, batch: 4 })).toEqual({ ...NOTHING, expired: 31 })
-    const pending = (await rows()).filter((row) => row.delivery_status === 'pending')
-    expect(pending.map(({ id }) => id)).toEqual(['32', '33'])
-  })
-
-  it('what waits for a head that is attempted, or in flight, is not given up, however old it is', async () => {
-    const endpoint = await makeEndpoint(db, { ordered: true })
-    const agoMs = 5 * DAY_MS
-    await makeDeliveries(db, endpoint, 1, { key: `'retried'` })
-    await makeDeliveries(db, endpoint, 5, { key: `'retried'`, agoMs })
-    await makeDeliveries(db, endpoint, 1, { key: `'in flight'`, agoMs, owner: 'a dispatcher' })
-    await makeDeliveries(db, endpoint, 5, { key: `'in flight'`, agoMs })
-    expect(await applyRetention(db, QUICK)).toEqual(NOTHING)
-  })
-
-  it('suspects and ordering keys are found in any number of keys and endpoints', async () => {
-    const agoMs = 5 * DAY_MS
-    for (const ordered of [true, false]) {
-      const endpoint = await makeEndpoint(db, { ordered })
-      await makeDeliveries(db, endpoint, 50, { key: `'young ' || n` })
-      await makeDeliveries(db, endpoint, 25, { key: `'old ' || n % 10`, agoMs })
-      await makeDeliveries(db, endpoint, 7, { expiries: 2, agoMs })
-    }
-    expect(await applyRetention(db, { ...QUICK, batch: 3 })).toEqual({ ...NOTHING, expired: 64 })
-  })
-
-  it('any number of runs may happen at once: each delivery is given up once', async () => {
-    const endpoint = await makeEndpoint(db, { ordered: true })
-    const agoMs = 4 * DAY_MS + 60_000
-    await makeDeliveries(db, endpoint, 300, { key: `'key ' || n % 30`, agoMs })
-    const rounds = await Promise.all([1, 2, 3].map(async () => applyRetention(db, { ...QUICK, batch: 20 })))
-    const last = await applyRetention(db, QUICK)
-    expect([...rounds, last].reduce((sum, { expired }) => sum + expired, 0)).toBe(300)
-  })
-})
-
-describe('deliveries to an endpoint that was deleted', () => {
-  it('have failed, with the code endpointDeleted, however young, with and without ordering keys; those of others stay', async () => {
-    const other = await makeEndpoint(db)
-    const deleted = await makeEndpoint(db, { ordered: true })
-    await makeDeliveries(db, other, 2)
-    await makeDeliveries(db, deleted, 3)
-    await makeDeliveries(db, deleted, 10, { key: `'k'` })
-    await makeDeliveries(db, deleted, 1, { owner: 'a dispatcher' })
-    await db.query({ text: 'delete from leasehold.webhook_endpoints where id = $1', values: [deleted] })
-    expect(await applyRetention(db, { ...QUICK, batch: 2 })).toEqual({ ...NOTHING, endpointDeleted: 13 })
-    const states = await rows()
-    expect(states.filter((row) => row.last_error_code === 'endpointDeleted')).toHaveLength(13)
-    expect(states.filter((row) => row.delivery_status === 'pending').map(({ id }) => id)).toEqual([
-      '1',
-      '2',
-      '16',
-    ])
-  })
-})
-
-describe('former secrets', () => {
-  async function rotated(until: string): Promise<string> {
-    const endpoint = await makeEndpoint(db)
-    await db.query({
-      text: `update leasehold.webhook_endpoints set previous_secret = 'old', previous_secret_until = now() + $2::interval
-where id = $1`,
-      values: [endpoint, until],
-    })
-    return endpoint
-  }
-
-  it('are forgotten when their window is over', async () => {
-    await rotated('-1 second')
-    const retained = await rotated('1 hour')
-    expect(await applyRetention(db, QUICK)).toEqual({ ...NOTHING, secrets: 1 })
-    const { rows: remaining } = await db.query({
-      text: 'select id from leasehold.webhook_endpoints where previous_secret is not null',
-    })
-    expect(remaining).toEqual([{ id: retained }])
-  })
-
-  it('where there are none no dispatcher is woken', async () => {
-    await rotated('1 hour')
-    const client = await openSession(database.url)
-    const heard: unknown[] = []
-    client.on('notification', ({ payload }) => heard.push(payload))
-    await client.query('listen leasehold_wake')
-    await applyRetention(db, QUICK)
-    // Notifications come in the order of commits: had there been another, it would have come before this one.
-    await db.query({ text: `select pg_notify('leasehold_wake', 'the end')` })
-    await expect.poll(() => heard, { timeout: 20_000 }).toEqual(['the end'])
-  })
-})
-
-it('retention applies to every bucket', async () => {
-  await makeDeliveries(db, await makeEndpoint(db), 9, { status: 'delivered', agoMs: 10_000 })
-  await makeDeliveries(db, await makeEndpoint(db), 9, { agoMs: 10_000 })
-  await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
-  const options = { ...QUICK, deliveredMs: 5_000, maxAgeMs: 5_000 }
-  expect(await applyRetention(db, options)).toMatchObject({ delivered: 9, expired: 9 })
-})
-
-it('never reads the whole table of deliveries', async () => {
-  const endpoint = await makeEndpoint(db, { disabledReason: 'answered 410' })
-  await makeDeliveries(db, endpoint, 15_000, { status: 'delivered', agoMs: 10_000 })
-  await makeDeliveries(db, endpoint, 5_000, { status: 'failed', agoMs: 10_000 })
-  await makeDeliveries(db, endpoint, 3_000, { agoMs: 10_000 })
-  await makeDeliveries(db, endpoint, 3_000, { agoMs: 10_000, key: `'key ' || n % 300` })
-  await makeDeliveries(db, endpoint, 20_000)
-  await db.query({ text: 'vacuum analyze leasehold.webhook_outbox' })
-  const before = await sequentialScans()
-  const own = openDatabase({ url: database.url })
-  const done = await applyRetention(own, { ...QUICK, deliveredMs: 5_000, failedMs: 5_000, maxAgeMs: 5_000 })
-  // A session hands in its statistics at the latest when it ends.
-  await own.close()
-  expect(done).toEqual({ ...NOTHING, delivered: 15_000, failed: 5_000, expired: 6_000 })
-  // What was done to prepare this may be handed in late, once or twice; each kind of removal takes three statements or more.
-  expect((await sequentialScans()) - before).toBeLessThanOrEqual(2)
-})
-
-async function sequentialScans(): Promise<number> {
-  return db.transaction(async (tx) => {
-    await tx.query({ text: 'select pg_stat_force_next_flush()' })
-    const { rows } = await tx.query<{ scans: number }>({
-      text: `select sum(seq_scan)::int as scans from pg_stat_user_tables
-where schemaname = 'leasehold' and relname = 'webhook_outbox'`,
-    })
-    return rows[0]?.scans ?? 0
-  })
-}
-
-it.each<[WebhookRetentionOptions, RegExp]>([
-  [{ deliveredMs: -1 }, /deliveredMs is -1\..*milliseconds/],
-  [{ maxAgeMs: Number.NaN }, /maxAgeMs is null\./],
-  [{ batch: 0 }, /batch is 0\..*1 to 10000/],
-  [{ pauseMs: -1 }, /pauseMs is -1/],
-])('%j is refused', async (options, message) => {
-  await expect(applyRetention(db, options)).rejects.toThrow(message)
 })

@@ -17,7 +17,7 @@ import { validateSchedule } from '../schedule.ts'
 import { TRACE_HEADERS } from '../send/fan-out.ts'
 import type { SecretKeys } from '../signing/encryption.ts'
 import { webhookHeaders } from '../signing/sign.ts'
-import { applyRetention, type WebhookRetention } from '../admin/retention.ts'
+import { maintain, type WebhookMaintenance } from '../admin/maintenance.ts'
 import { type DeliveryRow, webhookTable } from '../table.ts'
 import { type CircuitBreakerSettings, circuitBreakerSettings, type CircuitChange } from './circuit-breaker.ts'
 import { type CachedEndpoint, EndpointCache } from './endpoint-cache.ts'
@@ -44,7 +44,7 @@ export interface DispatcherOptions {
   readonly circuitBreaker?: Partial<CircuitBreakerSettings>
   readonly settings?: Partial<WorkerSettings>
   /** How long finished deliveries are retained, and when a delivery that cannot be attempted fails; `false`: forever. */
-  readonly retention?: WebhookRetention | false
+  readonly retention?: WebhookMaintenance | false
   readonly bucket?: number
   /** For tests: how names are resolved, and how connections are made. */
   readonly resolve?: Resolve
@@ -68,7 +68,7 @@ const MIN_REFRESH_INTERVAL_MS = 1_000
 const JOIN_DELAY_MS = REFRESH_INTERVAL_MS + 1_000
 /** How long a delivery is postponed whose endpoint was disabled or deleted after the claim. */
 const POSTPONE_MS = 5_000
-const UPKEEP_INTERVAL_MS = 60_000
+const MAINTENANCE_INTERVAL_MS = 60_000
 const GONE_REASON = 'answered with HTTP 410 Gone'
 
 /** The worker of webhooks: give it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
@@ -89,8 +89,9 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
       ? {}
       : {
           maintenance: {
-            everyMs: UPKEEP_INTERVAL_MS,
-            run: async (db, signal) => applyRetention(db, { ...retention, schema, signal }),
+            everyMs: MAINTENANCE_INTERVAL_MS,
+            run: async (db, signal) => maintain(db, { ...retention, schema, signal }),
+            deadCounts: ['overdue', 'endpointDeleted'],
           },
         }),
     open: async (surroundings) => running.open(surroundings),
