@@ -15,49 +15,53 @@ export interface ScanPosition {
   readonly id: string
 }
 
-/** The last id of each bucket; a table without buckets has one end. */
-export type Ends = readonly { readonly bucket: number | null; readonly upTo: string }[]
+/** The last id of each bucket; a table without buckets has one. */
+export type LastIds = readonly { readonly bucket: number | null; readonly upTo: string }[]
 
-/** Which rows a statement concerns: of one scan and one bucket, as they were when the change began. */
-export interface ScanPart<Filter> {
-  readonly schema: string
-  readonly filter: Filter
+/** One scan over one bucket, up to its last id. */
+export interface BucketScan<Filter> {
   readonly scan: Scan<Filter>
   readonly bucket: number | null
   readonly upTo: string
-  /** Seconds since 1970 by the clock of the database. */
-  readonly startedAt: number
 }
 
-type Change<Filter extends RowFilter> = Pick<
+/** Which rows a statement concerns: those of one bucket scan, as they were when the change began. */
+export interface ScanScope<Filter> extends BucketScan<Filter> {
+  readonly schema: string
+  readonly filter: Filter
+  /** Seconds since 1970 by the clock of the database. */
+  readonly startedAtSeconds: number
+}
+
+type Declaration<Filter extends RowFilter> = Pick<
   BulkChange<Filter, string>,
   'action' | 'table' | 'bucketed' | 'guard' | 'counts' | 'countMatched' | 'set' | 'dueColumn'
 >
 
 /** The present in seconds since 1970, by the clock of the database. */
 export async function readClock(db: Queryable): Promise<number> {
-  const { rows } = await db.query<{ now: number }>({
-    text: 'select extract(epoch from now())::float8 as now',
+  const { rows } = await db.query<{ nowSeconds: number }>({
+    text: 'select extract(epoch from now())::float8 as "nowSeconds"',
   })
-  return rows[0]?.now ?? 0
+  return rows[0]?.nowSeconds ?? 0
 }
 
-export async function findEnds(
+export async function findLastIds(
   db: Queryable,
   { table, bucketed }: Pick<BulkChange<RowFilter>, 'table' | 'bucketed'>,
   schema: string,
-): Promise<Ends> {
+): Promise<LastIds> {
   const target = quoteQualified(schema, table)
-  const ends: { bucket: number | null; upTo: string }[] = []
+  const lastIds: { bucket: number | null; upTo: string }[] = []
   for (const bucket of bucketed ? await bucketsIn(db, target) : [null]) {
     const { rows } = await db.query<{ upTo: string | null }>({
       text: `select max(id)::text as "upTo" from ${target}${bucket === null ? '' : ' where bucket = $1::smallint'}`,
       values: bucket === null ? [] : [bucket],
     })
     const upTo = rows[0]?.upTo ?? null
-    if (upTo !== null) ends.push({ bucket, upTo })
+    if (upTo !== null) lastIds.push({ bucket, upTo })
   }
-  return ends
+  return lastIds
 }
 
 export interface CountedBatch {
@@ -69,23 +73,23 @@ export interface CountedBatch {
 /** Counts the rows that match as far as one statement scans, and changes nothing. */
 export async function countBatch<Filter extends RowFilter>(
   db: Queryable,
-  change: Change<Filter>,
-  part: ScanPart<Filter>,
+  declaration: Declaration<Filter>,
+  scope: ScanScope<Filter>,
   after: ScanPosition,
 ): Promise<CountedBatch> {
-  const { schema } = part
+  const { schema } = scope
   const parameter = positionalParameters()
-  const matched = change.countMatched?.(schema) ?? 'count(*)'
-  const counts = Object.entries(change.counts(schema)).flatMap(([name, aggregate]) =>
+  const matched = declaration.countMatched?.(schema) ?? 'count(*)'
+  const counts = Object.entries(declaration.counts(schema)).flatMap(([name, aggregate]) =>
     aggregate === null ? [] : [`'${name}', ${aggregate}`],
   )
   const { rows } = await db.query<Scanned & Omit<CountedBatch, 'next'>>({
-    text: `/* leasehold:${change.action} count */
-with ${scannedSql(change, part, after, parameter)}
-select ${SCANNED}, (${matched} filter (where ${change.guard(schema)}))::int as matched,
+    text: `/* leasehold:${declaration.action} count */
+with ${scannedSql(declaration, scope, after, parameter)}
+select ${SCANNED}, (${matched} filter (where ${declaration.guard(schema)}))::int as matched,
   jsonb_build_object(${counts.join(', ')}) as counts
-from ${quoteQualified(schema, change.table)} as r
-where ${matchSql(part, after, parameter)}`,
+from ${quoteQualified(schema, declaration.table)} as r
+where ${matchSql(scope, after, parameter)}`,
     values: parameter.values,
   })
   const [row] = rows
@@ -101,15 +105,15 @@ export interface BatchRequest {
   /** Rows per second; null: without a limit. */
   readonly rate: number | null
   /** The first time that is still free under the rate, in seconds since 1970. */
-  readonly nextDue: number
+  readonly nextDueSeconds: number
 }
 
 export interface ChangedRows {
   /** The rows that were changed, in the order of the scan. */
   readonly ids: readonly string[]
   /** When the last of them is due, and the time of the transaction; seconds since 1970. */
-  readonly lastDue: number | null
-  readonly now: number
+  readonly lastDueSeconds: number | null
+  readonly nowSeconds: number
   readonly next: ScanPosition | undefined
 }
 
@@ -125,25 +129,25 @@ export interface ChangedRows {
  */
 export async function changeBatch<Filter extends RowFilter>(
   tx: Queryable,
-  change: Change<Filter>,
-  part: ScanPart<Filter>,
-  { after, room, by, rate, nextDue }: BatchRequest,
+  declaration: Declaration<Filter>,
+  scope: ScanScope<Filter>,
+  { after, room, by, rate, nextDueSeconds }: BatchRequest,
 ): Promise<ChangedRows> {
-  const { schema, bucket, scan } = part
+  const { schema, bucket, scan } = scope
   const parameter = positionalParameters()
-  const table = quoteQualified(schema, change.table)
-  const { dueColumn } = change
+  const table = quoteQualified(schema, declaration.table)
+  const { dueColumn } = declaration
   const assignments = [
-    change.set(by, parameter),
-    ...(dueColumn === undefined ? [] : [`${dueColumn} = ${dueSql(rate, nextDue, parameter)}`]),
+    declaration.set(by, parameter),
+    ...(dueColumn === undefined ? [] : [`${dueColumn} = ${dueSql(rate, nextDueSeconds, parameter)}`]),
   ]
   const { rows } = await tx.query<ChangeAnswer>({
-    text: `/* leasehold:${change.action} */
-with ${scannedSql(change, part, after, parameter)},
+    text: `/* leasehold:${declaration.action} */
+with ${scannedSql(declaration, scope, after, parameter)},
 picked as materialized (
   select id, ${orderColumn(scan)} as at from ${table} as r
-  where ${matchSql(part, after, parameter)}
-    and ${change.guard(schema)}
+  where ${matchSql(scope, after, parameter)}
+    and ${declaration.guard(schema)}
   order by ${orderOf(scan)} limit ${parameter(room, 'int')}
   for update of r
 ),
@@ -156,23 +160,23 @@ changed as (
   where ${bucket === null ? '' : `r.bucket = ${parameter(bucket, 'smallint')} and `}r.id = any ((select ids from picked_ids)::bigint[])
   returning ${dueColumn === undefined ? 'null::timestamptz' : `r.${dueColumn}`} as due
 )
-select ${SCANNED}, extract(epoch from now())::float8 as now,
+select ${SCANNED}, extract(epoch from now())::float8 as "nowSeconds",
   coalesce((select ids::text[] from picked_ids), '{}') as ids,
-  extract(epoch from max(due))::float8 as "lastDue",
+  extract(epoch from max(due))::float8 as "lastDueSeconds",
   (select at::text from picked order by at desc, id desc limit 1) as "pickedAt"
 from changed`,
     values: parameter.values,
   })
   const [row] = rows
   if (row === undefined) throw new Error('an aggregate returned no row')
-  const { ids, lastDue, now } = row
-  return { ids, lastDue, now, next: nextAfter(row, room) }
+  const { ids, lastDueSeconds, nowSeconds } = row
+  return { ids, lastDueSeconds, nowSeconds, next: nextAfter(row, room) }
 }
 
-function dueSql(rate: number | null, nextDue: number, parameter: PositionalParameters): string {
+function dueSql(rate: number | null, nextDueSeconds: number, parameter: PositionalParameters): string {
   if (rate === null) return 'now()'
   const position = '(array_position((select ids from picked_ids), r.id) - 1)'
-  return `greatest(now(), to_timestamp(${parameter(nextDue, 'float8')}))
+  return `greatest(now(), to_timestamp(${parameter(nextDueSeconds, 'float8')}))
     + make_interval(secs => ${position} / ${parameter(rate, 'float8')})`
 }
 
@@ -184,8 +188,8 @@ interface Scanned {
 
 interface ChangeAnswer extends Scanned {
   readonly ids: readonly string[]
-  readonly lastDue: number | null
-  readonly now: number
+  readonly lastDueSeconds: number | null
+  readonly nowSeconds: number
   readonly pickedAt: string | null
 }
 
@@ -207,15 +211,15 @@ const SCANNED = `(select at::text from edge) as "scannedAt", (select id::text fr
 
 /** `scanned` is how far this statement reads, and `edge` its last row; a filter that matches rarely reads no further. */
 function scannedSql<Filter extends RowFilter>(
-  { table }: Change<Filter>,
-  part: ScanPart<Filter>,
+  { table }: Declaration<Filter>,
+  scope: ScanScope<Filter>,
   after: ScanPosition,
   parameter: PositionalParameters,
 ): string {
-  const { schema, scan, filter } = part
+  const { schema, scan, filter } = scope
   return `scanned as materialized (
   select ${orderColumn(scan)} as at, id from ${quoteQualified(schema, table)} as r
-  where ${rangeSql(part, after, parameter)} and ${scan.narrow(filter, parameter)}
+  where ${rangeSql(scope, after, parameter)} and ${scan.narrow(filter, parameter)}
   order by ${orderOf(scan)} limit ${MAX_SCANNED_ROWS}
 ),
 edge as materialized (select at, id from scanned order by at desc, id desc limit 1)`
@@ -223,11 +227,11 @@ edge as materialized (select at, id from scanned order by at desc, id desc limit
 
 /** The rows that match, as far as the statement scans. */
 function matchSql<Filter extends RowFilter>(
-  part: ScanPart<Filter>,
+  scope: ScanScope<Filter>,
   after: ScanPosition,
   parameter: PositionalParameters,
 ): string {
-  const { schema, scan, filter, startedAt } = part
+  const { schema, scan, filter, startedAtSeconds } = scope
   const edge =
     scan.orderedBy === undefined
       ? 'id <= (select id from edge)'
@@ -235,14 +239,14 @@ function matchSql<Filter extends RowFilter>(
   const finished =
     scan.finishedAt === undefined
       ? ''
-      : `\n    and ${scan.finishedAt} < to_timestamp(${parameter(startedAt, 'float8')})`
-  return `${rangeSql(part, after, parameter)} and ${edge}
+      : `\n    and ${scan.finishedAt} < to_timestamp(${parameter(startedAtSeconds, 'float8')})`
+  return `${rangeSql(scope, after, parameter)} and ${edge}
     and ${scan.where(filter, parameter, schema)}${finished}`
 }
 
 /** From the position on, up to where the bucket and the scan ended when the change began. */
 function rangeSql<Filter extends RowFilter>(
-  { scan, bucket, upTo, startedAt }: ScanPart<Filter>,
+  { scan, bucket, upTo, startedAtSeconds }: ScanScope<Filter>,
   { at, id }: ScanPosition,
   parameter: PositionalParameters,
 ): string {
@@ -251,7 +255,7 @@ function rangeSql<Filter extends RowFilter>(
     scan.orderedBy === undefined
       ? `id > ${parameter(id, 'bigint')}`
       : `(${scan.orderedBy}, id) > (${parameter(at, 'timestamptz')}, ${parameter(id, 'bigint')})
-    and ${scan.orderedBy} < to_timestamp(${parameter(startedAt, 'float8')})`
+    and ${scan.orderedBy} < to_timestamp(${parameter(startedAtSeconds, 'float8')})`
   return `${inBucket}${range} and id <= ${parameter(upTo, 'bigint')}`
 }
 

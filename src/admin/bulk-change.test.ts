@@ -78,7 +78,7 @@ describe('a change without a due column is paced by waiting between its batches'
     expect(stopped).toMatchObject({ changed: 1_000, finished: false })
     // One that was cancelled is replayed in between: the cancel has passed it.
     await replayDeliveries(db, { ids: ['5'], ...WHO })
-    expect(await resumeCancel(db, stopped.change ?? '', { principal: 'grace' })).toMatchObject({
+    expect(await resumeCancel(db, stopped.changeId ?? '', { principal: 'grace' })).toMatchObject({
       changed: 1_500,
       changedBefore: 1_000,
       finished: true,
@@ -111,7 +111,7 @@ it('a resumed change waits for its rate before its first batch', async () => {
       return db.transaction(work, choice)
     },
   }
-  const resumed = resumeCancel(watched, stopped.change ?? '', { principal: 'ada', signal: second.signal })
+  const resumed = resumeCancel(watched, stopped.changeId ?? '', { principal: 'ada', signal: second.signal })
   expect(await resumed).toMatchObject({ changed: 0, changedBefore: 1, finished: false })
   expect(batches).toBe(0)
   expect(await countIn('pending')).toBe(2)
@@ -147,21 +147,21 @@ describe('a token never goes down', () => {
 describe('the audit', () => {
   it('has one entry of a change that is one batch, complete by itself', async () => {
     await makeEvents(db, 3, { status: 'DEAD' })
-    const { change } = await replayEvents(db, { ids: ['1', '3'], ...WHO })
+    const { changeId } = await replayEvents(db, { ids: ['1', '3'], ...WHO })
     expect(await auditEntries(db)).toMatchObject([
       {
         principal: 'ada',
         action: 'outbox.replay',
         target: null,
         details: {
-          change,
+          changeId,
           reason: 'a test',
           filter: { ids: ['1', '3'] },
           matched: 2,
           changed: 2,
           counts: { dead: 2, published: 0 },
-          batch: { count: 2, firstId: '1', lastId: '3' },
-          finishedAt: expect.any(String),
+          lastBatch: { count: 2, firstId: '1', lastId: '3' },
+          finishedAtSeconds: expect.any(Number),
         },
       },
     ])
@@ -178,7 +178,7 @@ describe('the audit', () => {
       onProgress: () => controller.abort(),
     })
     expect(stopped).toMatchObject({ matched: 2_500, changed: 1_000 })
-    expect(await resumeEvents(db, stopped.change ?? '', { principal: 'grace' })).toMatchObject({
+    expect(await resumeEvents(db, stopped.changeId ?? '', { principal: 'grace' })).toMatchObject({
       changed: 1_500,
       finished: true,
     })
@@ -187,11 +187,11 @@ describe('the audit', () => {
 
   it('is asked for the change that is resumed: an id it does not have is refused, and one of another action', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 1)
-    const { change = '' } = await cancel(db, { ids: ['1'], ...WHO })
+    const { changeId = '' } = await cancel(db, { ids: ['1'], ...WHO })
     const by = { principal: 'ada' }
     await expect(resumeEvents(db, 'x', by)).rejects.toThrow(/resume is "x".*No replay has this id/)
-    await expect(resumeEvents(db, change, by)).rejects.toThrow(/No replay has this id/)
-    await expect(resumeCancel(db, change, by)).rejects.toThrow(/This cancel was finished at/)
-    await expect(resumeCancel(db, change, { principal: '' })).rejects.toThrow(/principal is ""/)
+    await expect(resumeEvents(db, changeId, by)).rejects.toThrow(/No replay has this id/)
+    await expect(resumeCancel(db, changeId, by)).rejects.toThrow(/This cancel was finished at/)
+    await expect(resumeCancel(db, changeId, { principal: '' })).rejects.toThrow(/principal is ""/)
   })
 })

@@ -17,10 +17,12 @@ import type { Queryable } from '../postgres/queryable.ts'
 import { MAX_TIMER_MS } from '../timeout.ts'
 import { audit } from './audit.ts'
 import {
+  type BucketScan,
   changeBatch,
+  type ChangedRows,
   countBatch,
-  type Ends,
-  findEnds,
+  type LastIds,
+  findLastIds,
   readClock,
   type ScanPosition,
 } from './bulk-change-sql.ts'
@@ -38,7 +40,7 @@ export interface BulkChange<Filter extends RowFilter, Count extends string = nev
   /** Whether the table has a bucket column: then every statement names one bucket. */
   readonly bucketed: boolean
   /** How many rows one transaction changes at most. Default 1,000. */
-  readonly batch?: number
+  readonly batchSize?: number
   /** Refuses a filter that can only be a mistake, or that names rows which this change may not touch. */
   readonly checkFilter: (filter: Filter) => void
   /** The fields of the filter that are dates: in the audit they are texts. */
@@ -105,7 +107,7 @@ export interface ChangedBatch {
   readonly schema: string
   readonly ids: readonly string[]
   /** When the last of them is due, in seconds since 1970. Null: the change has no due column. */
-  readonly due: number | null
+  readonly lastDueSeconds: number | null
 }
 
 export interface Skipped {
@@ -143,16 +145,16 @@ export interface ResumeOptions extends FollowOptions {
 }
 
 export interface ChangeProgress {
-  /** The id of the change, by which it can be resumed. */
-  readonly change: string
+  /** The id by which it can be resumed. */
+  readonly changeId: string
   readonly matched: number
   /** How many rows were changed so far, in earlier runs too. */
   readonly changed: number
 }
 
 export interface BulkChangeResult<Count extends string = never> {
-  /** The id of the change in the audit, by which it can be resumed; undefined when nothing was changed. */
-  readonly change: string | undefined
+  /** The id by which it is found in the audit and can be resumed; undefined when nothing was changed. */
+  readonly changeId: string | undefined
   readonly dryRun: boolean
   /** How many rows matched and could be changed when the change began; with a limit, at most that many. */
   readonly matched: number
@@ -171,7 +173,7 @@ export interface BulkChangeResult<Count extends string = never> {
   readonly skipped: readonly Skipped[]
 }
 
-const DEFAULT_BATCH = 1_000
+const DEFAULT_BATCH_SIZE = 1_000
 const MAX_EXPLAINED_IDS = 1_000
 
 /** How often a batch is tried that deadlocks with workers, or meets a row that is inserted at the same moment. */
@@ -180,18 +182,18 @@ const MAX_TRIES = 5
 /** Changes rows by their ids or by a filter. */
 export async function runBulkChange<Filter extends RowFilter, Count extends string>(
   db: Database,
-  change: BulkChange<Filter, Count>,
+  declaration: BulkChange<Filter, Count>,
   options: BulkChangeOptions<Filter>,
 ): Promise<BulkChangeResult<Count>> {
-  const { filter, principal, reason } = checkOptions(change, options)
+  const { filter, principal, reason } = checkOptions(declaration, options)
   const { schema = 'leasehold', rate, limit, dryRun = false, signal } = options
-  const skipped = await explainSkipped(db, change, schema, filter)
-  const startedAt = await readClock(db)
-  const ends = await findEnds(db, change, schema)
-  const counted = await countMatching(db, change, { schema, filter, startedAt, ends }, signal)
+  const skipped = await explainSkipped(db, declaration, schema, filter)
+  const startedAtSeconds = await readClock(db)
+  const lastIds = await findLastIds(db, declaration, schema)
+  const counted = await countMatching(db, declaration, { schema, filter, startedAtSeconds, lastIds }, signal)
   const matched = Math.min(counted?.matched ?? 0, limit ?? Infinity)
-  const begun: ChangeRecord<Filter> = {
-    change: randomUUID(),
+  const atStart: ChangeRecord<Filter> = {
+    changeId: randomUUID(),
     reason,
     filter,
     rate: rate ?? null,
@@ -199,38 +201,38 @@ export async function runBulkChange<Filter extends RowFilter, Count extends stri
     matched,
     changed: 0,
     counts: counted?.counts ?? {},
-    batch: null,
+    lastBatch: null,
     firstId: null,
     lastId: null,
-    startedAt,
-    ends,
+    startedAtSeconds,
+    lastIds,
     position: null,
-    nextDue: startedAt,
-    lastDue: null,
-    finishedAt: null,
+    nextDueSeconds: startedAtSeconds,
+    lastDueSeconds: null,
+    finishedAtSeconds: null,
   }
   const stopped = counted === undefined
   if (dryRun || matched === 0 || stopped) {
-    return { ...resultOf(change, schema, begun, begun, !stopped), dryRun, skipped }
+    return { ...resultOf(declaration, schema, atStart, atStart, !stopped), dryRun, skipped }
   }
-  return { ...(await runBatches(db, change, begun, { ...options, schema, principal })), skipped }
+  return { ...(await runBatches(db, declaration, atStart, { ...options, schema, principal })), skipped }
 }
 
 /** Continues a change that was stopped or killed: the same rows at the same rate, for the same reason. */
 export async function resumeBulkChange<Filter extends RowFilter, Count extends string>(
   db: Database,
-  change: BulkChange<Filter, Count>,
-  id: string,
+  declaration: BulkChange<Filter, Count>,
+  changeId: string,
   options: ResumeOptions,
 ): Promise<BulkChangeResult<Count>> {
   const { schema = 'leasehold' } = options
-  const principal = checkPrincipal(options.principal, verbOf(change))
-  const record = await readRecord(db, change, schema, id)
-  if (change.dueColumn === undefined) {
+  const principal = checkPrincipal(options.principal, verbOf(declaration))
+  const record = await readRecord(db, declaration, schema, changeId)
+  if (declaration.dueColumn === undefined) {
     // The wait after the last batch may have been cut short.
-    await pause((record.nextDue - (await readClock(db))) * 1_000, options.signal)
+    await pause((record.nextDueSeconds - (await readClock(db))) * 1_000, options.signal)
   }
-  return runBatches(db, change, record, { ...options, schema, principal })
+  return runBatches(db, declaration, record, { ...options, schema, principal })
 }
 
 interface RunOptions extends FollowOptions {
@@ -240,148 +242,157 @@ interface RunOptions extends FollowOptions {
 
 async function runBatches<Filter extends RowFilter, Count extends string>(
   db: Database,
-  change: BulkChange<Filter, Count>,
-  begun: ChangeRecord<Filter>,
+  declaration: BulkChange<Filter, Count>,
+  atStart: ChangeRecord<Filter>,
   options: RunOptions,
 ): Promise<BulkChangeResult<Count>> {
   const { onProgress, schema } = options
-  let record = begun
-  while (record.finishedAt === null && options.signal?.aborted !== true) {
+  let record = atStart
+  while (record.finishedAtSeconds === null && options.signal?.aborted !== true) {
     const { after, waitMs } = await retryConflicts(async () =>
-      db.transaction(async (tx) => runBatch(tx, change, record, options)),
+      db.transaction(async (tx) => runBatch(tx, declaration, record, options)),
     )
     const { changed, matched } = after
     const madeProgress = changed > record.changed
     record = after
-    if (madeProgress) await onProgress?.({ change: record.change, matched, changed })
+    if (madeProgress) await onProgress?.({ changeId: record.changeId, matched, changed })
     // No transaction is open here: a change that waits for its rate holds no lock.
-    if (record.finishedAt === null) await pause(waitMs, options.signal)
+    if (record.finishedAtSeconds === null) await pause(waitMs, options.signal)
   }
-  return resultOf(change, schema, record, begun, record.finishedAt !== null)
+  return resultOf(declaration, schema, record, atStart, record.finishedAtSeconds !== null)
 }
 
 /** One transaction: the next rows, their audit entry, and the wake-up of the workers. */
 async function runBatch<Filter extends RowFilter, Count extends string>(
   tx: Queryable,
-  change: BulkChange<Filter, Count>,
+  declaration: BulkChange<Filter, Count>,
   record: ChangeRecord<Filter>,
   { schema, principal }: RunOptions,
 ): Promise<{ readonly after: ChangeRecord<Filter>; readonly waitMs: number }> {
-  const { filter, rate, limit, reason, startedAt, ends, nextDue } = record
-  const parts = partsOf(change, filter, ends)
-  const position = record.position ?? { part: 0, ...BEFORE_FIRST }
-  const part = parts[position.part]
-  if (part === undefined) return { after: { ...record, finishedAt: new Date().toISOString() }, waitMs: 0 }
-  const room = Math.min(batchSize(change, rate), limit === null ? Infinity : limit - record.changed)
-  const batch = await changeBatch(
+  const { filter, rate, limit, reason, startedAtSeconds, lastIds, nextDueSeconds } = record
+  const bucketScans = bucketScansOf(declaration, filter, lastIds)
+  const position = record.position ?? { bucketScan: 0, ...BEFORE_FIRST }
+  const bucketScan = bucketScans[position.bucketScan]
+  if (bucketScan === undefined) {
+    return { after: { ...record, finishedAtSeconds: await readClock(tx) }, waitMs: 0 }
+  }
+  const room = Math.min(rowsPerBatch(declaration, rate), limit === null ? Infinity : limit - record.changed)
+  const rows = await changeBatch(
     tx,
-    change,
-    { schema, filter, startedAt, ...part },
-    { after: position, room, by: { principal, reason }, rate, nextDue },
+    declaration,
+    { schema, filter, startedAtSeconds, ...bucketScan },
+    { after: position, room, by: { principal, reason }, rate, nextDueSeconds },
   )
-  const { ids } = batch
+  const { ids } = rows
   const changed = record.changed + ids.length
-  const effects = ids.length === 0 ? {} : await change.afterBatch?.(tx, { schema, ids, due: batch.lastDue })
-  const next = nextPosition(position, batch.next, parts.length)
+  const extraCounts =
+    ids.length === 0
+      ? {}
+      : await declaration.afterBatch?.(tx, { schema, ids, lastDueSeconds: rows.lastDueSeconds })
+  const next = nextPosition(position, rows.next, bucketScans.length)
   const isFinished = changed === limit || next === undefined
   const sorted = ids.toSorted(byNumber)
   const [first, last] = [sorted[0], sorted.at(-1)]
-  const paced = paceAfter(change, record, { ...batch, count: ids.length })
+  const paced = paceAfter(declaration, record, rows)
   const after: ChangeRecord<Filter> = {
     ...record,
     ...paced,
     changed,
-    counts: addCounts(record.counts, effects ?? {}),
-    batch:
+    counts: addCounts(record.counts, extraCounts ?? {}),
+    lastBatch:
       first === undefined || last === undefined ? null : { count: ids.length, firstId: first, lastId: last },
     firstId: smallest(record.firstId, first),
     lastId: largest(record.lastId, last),
     position: next ?? position,
-    finishedAt: isFinished ? new Date().toISOString() : null,
+    finishedAtSeconds: isFinished ? rows.nowSeconds : null,
   }
   // A scan without a match is not recorded, unless it is the end of a change that has changed something.
   if (ids.length > 0 || (isFinished && changed > 0)) {
-    const target = (filter.ids?.length === 1 ? filter.ids[0] : change.target?.(filter)) ?? null
-    await audit(tx, schema, { principal, action: change.action, target, details: after })
+    const target = (filter.ids?.length === 1 ? filter.ids[0] : declaration.target?.(filter)) ?? null
+    await audit(tx, schema, { principal, action: declaration.action, target, details: after })
   }
-  if (ids.length > 0) await wake(tx, schema, change.wakes)
-  const waitMs = change.dueColumn === undefined ? Math.max(0, (paced.nextDue - batch.now) * 1_000) : 0
+  if (ids.length > 0) await wake(tx, schema, declaration.wakes)
+  const waitMs =
+    declaration.dueColumn === undefined ? Math.max(0, (paced.nextDueSeconds - rows.nowSeconds) * 1_000) : 0
   return { after, waitMs: ids.length === 0 ? 0 : waitMs }
 }
 
 const BEFORE_FIRST: ScanPosition = { at: '-infinity', id: '-9223372036854775808' }
 
-interface Part<Filter> {
-  readonly scan: Scan<Filter>
-  readonly bucket: number | null
-  readonly upTo: string
-}
-
-function partsOf<Filter extends RowFilter>(
-  change: Pick<BulkChange<Filter>, 'scans'>,
+function bucketScansOf<Filter extends RowFilter>(
+  declaration: Pick<BulkChange<Filter>, 'scans'>,
   filter: Filter,
-  ends: Ends,
-): readonly Part<Filter>[] {
-  return change.scans(filter).flatMap((scan) => ends.map((end) => ({ scan, ...end })))
+  lastIds: LastIds,
+): readonly BucketScan<Filter>[] {
+  return declaration.scans(filter).flatMap((scan) => lastIds.map((lastId) => ({ scan, ...lastId })))
 }
 
 function nextPosition(
-  { part }: Position,
+  { bucketScan }: Position,
   next: ScanPosition | undefined,
-  parts: number,
+  bucketScans: number,
 ): Position | undefined {
-  if (next !== undefined) return { part, ...next }
-  return part + 1 < parts ? { part: part + 1, ...BEFORE_FIRST } : undefined
+  if (next !== undefined) return { bucketScan, ...next }
+  return bucketScan + 1 < bucketScans ? { bucketScan: bucketScan + 1, ...BEFORE_FIRST } : undefined
 }
 
 /** Rows without a due time are paced by waiting between batches: then a batch is what the rate allows in a second. */
-function batchSize({ batch = DEFAULT_BATCH, dueColumn }: BatchShape, rate: number | null): number {
-  return rate === null || dueColumn !== undefined ? batch : Math.max(1, Math.min(batch, Math.floor(rate)))
+function rowsPerBatch({ batchSize = DEFAULT_BATCH_SIZE, dueColumn }: Pacing, rate: number | null): number {
+  if (rate === null || dueColumn !== undefined) return batchSize
+  return Math.max(1, Math.min(batchSize, Math.floor(rate)))
 }
 
-type BatchShape = { readonly batch?: number; readonly dueColumn?: string }
+type Pacing = { readonly batchSize?: number; readonly dueColumn?: string }
 
 /** A change that was delayed does not catch up in a burst: times in the past are not given to rows. */
 function paceAfter(
-  { dueColumn }: BatchShape,
-  { rate, nextDue, lastDue }: Pick<ChangeRecord<unknown>, 'rate' | 'nextDue' | 'lastDue'>,
-  batch: { readonly count: number; readonly now: number; readonly lastDue: number | null },
-): { readonly nextDue: number; readonly lastDue: number | null } {
-  if (batch.count === 0) return { nextDue, lastDue }
+  { dueColumn }: Pacing,
+  {
+    rate,
+    nextDueSeconds,
+    lastDueSeconds,
+  }: Pick<ChangeRecord<unknown>, 'rate' | 'nextDueSeconds' | 'lastDueSeconds'>,
+  rows: Pick<ChangedRows, 'ids' | 'nowSeconds' | 'lastDueSeconds'>,
+): { readonly nextDueSeconds: number; readonly lastDueSeconds: number | null } {
+  if (rows.ids.length === 0) return { nextDueSeconds, lastDueSeconds }
   if (dueColumn === undefined) {
     return {
-      nextDue: rate === null ? nextDue : Math.max(nextDue, batch.now) + batch.count / rate,
-      lastDue: null,
+      nextDueSeconds:
+        rate === null ? nextDueSeconds : Math.max(nextDueSeconds, rows.nowSeconds) + rows.ids.length / rate,
+      lastDueSeconds: null,
     }
   }
-  const due = batch.lastDue ?? nextDue
-  return { nextDue: rate === null ? nextDue : due + 1 / rate, lastDue: Math.max(due, lastDue ?? due) }
+  const due = rows.lastDueSeconds ?? nextDueSeconds
+  return {
+    nextDueSeconds: rate === null ? nextDueSeconds : due + 1 / rate,
+    lastDueSeconds: Math.max(due, lastDueSeconds ?? due),
+  }
 }
 
 interface Chosen<Filter> {
   readonly schema: string
   readonly filter: Filter
-  readonly startedAt: number
-  readonly ends: Ends
+  readonly startedAtSeconds: number
+  readonly lastIds: LastIds
 }
 
 /** Counts all rows that match; undefined when it was stopped. */
 async function countMatching<Filter extends RowFilter, Count extends string>(
   db: Database,
-  change: BulkChange<Filter, Count>,
-  { schema, filter, startedAt, ends }: Chosen<Filter>,
+  declaration: BulkChange<Filter, Count>,
+  { schema, filter, startedAtSeconds, lastIds }: Chosen<Filter>,
   signal: AbortSignal | undefined,
 ): Promise<{ readonly matched: number; readonly counts: Readonly<Record<string, number>> } | undefined> {
   let matched = 0
   let counts: Readonly<Record<string, number>> = {}
-  for (const part of partsOf(change, filter, ends)) {
+  for (const bucketScan of bucketScansOf(declaration, filter, lastIds)) {
     let after: ScanPosition | undefined = BEFORE_FIRST
     while (after !== undefined) {
       if (signal?.aborted === true) return undefined
       const counted: Awaited<ReturnType<typeof countBatch>> = await countBatch(
         db,
-        change,
-        { schema, filter, startedAt, ...part },
+        declaration,
+        { schema, filter, startedAtSeconds, ...bucketScan },
         after,
       )
       matched += counted.matched
@@ -393,32 +404,33 @@ async function countMatching<Filter extends RowFilter, Count extends string>(
 }
 
 function resultOf<Filter extends RowFilter, Count extends string>(
-  change: BulkChange<Filter, Count>,
+  declaration: BulkChange<Filter, Count>,
   schema: string,
   record: ChangeRecord<Filter>,
-  begun: ChangeRecord<Filter>,
+  atStart: ChangeRecord<Filter>,
   finished: boolean,
 ): BulkChangeResult<Count> {
-  const none = Object.fromEntries(Object.keys(change.counts(schema)).map((name) => [name, 0]))
-  const changed = record.changed - begun.changed
+  const none = Object.fromEntries(Object.keys(declaration.counts(schema)).map((name) => [name, 0]))
+  const changed = record.changed - atStart.changed
   return {
-    change: record.changed === 0 ? undefined : record.change,
+    changeId: record.changed === 0 ? undefined : record.changeId,
     dryRun: false,
     matched: record.matched,
     changed,
-    changedBefore: begun.changed,
+    changedBefore: atStart.changed,
     // The names are those that the application declares.
     counts: { ...none, ...record.counts } as Record<Count, number>,
     firstId: record.firstId ?? undefined,
     lastId: record.lastId ?? undefined,
-    lastDueAt: changed === 0 || record.lastDue === null ? undefined : new Date(record.lastDue * 1_000),
+    lastDueAt:
+      changed === 0 || record.lastDueSeconds === null ? undefined : new Date(record.lastDueSeconds * 1_000),
     finished,
     skipped: [],
   }
 }
 
 function checkOptions<Filter extends RowFilter, Count extends string>(
-  change: BulkChange<Filter, Count>,
+  declaration: BulkChange<Filter, Count>,
   options: BulkChangeOptions<Filter>,
 ): ChangedBy & { readonly filter: Filter } {
   const { ids, rate, limit, dryRun = false } = options
@@ -428,15 +440,15 @@ function checkOptions<Filter extends RowFilter, Count extends string>(
     throw invalid(
       'filter',
       filter,
-      `Give ids, or at least one condition that the ${change.rows} have to satisfy.`,
+      `Give ids, or at least one condition that the ${declaration.rows} have to satisfy.`,
     )
   }
-  change.checkFilter(filter)
-  checkRate(rate, change.rows)
+  declaration.checkFilter(filter)
+  checkRate(rate, declaration.rows)
   checkLimit(limit)
   if (dryRun) return { filter, principal: '', reason: '' }
   const reason = checkReason(options.reason)
-  return { filter, reason, principal: checkPrincipal(options.principal, verbOf(change)) }
+  return { filter, reason, principal: checkPrincipal(options.principal, verbOf(declaration)) }
 }
 
 /** Whether a filter has no condition: such a filter would mean every row. */
@@ -446,17 +458,17 @@ export function isEmptyFilter(filter: RowFilter): boolean {
 
 async function explainSkipped<Filter extends RowFilter, Count extends string>(
   db: Database,
-  change: BulkChange<Filter, Count>,
+  declaration: BulkChange<Filter, Count>,
   schema: string,
   filter: Filter,
 ): Promise<readonly Skipped[]> {
   const { ids } = filter
   if (ids === undefined || ids.length === 0 || ids.length > MAX_EXPLAINED_IDS) return []
-  return change.explainSkipped(db, schema, { ...filter, ids })
+  return declaration.explainSkipped(db, schema, { ...filter, ids })
 }
 
 /**
- * Repeats a batch of which nothing remains. Workers settle rows in the order in which they finish them, against which a
+ * Repeats a batch that was rolled back. Workers settle rows in the order in which they finish them, against which a
  * batch can deadlock; and a row that a unique index forbids may be inserted at the same moment, which the next try sees.
  */
 async function retryConflicts<Done>(attempt: () => Promise<Done>): Promise<Done> {

@@ -6,13 +6,13 @@
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import type { BulkChange, RowFilter } from './bulk-change.ts'
-import type { Ends, ScanPosition } from './bulk-change-sql.ts'
+import type { LastIds, ScanPosition } from './bulk-change-sql.ts'
 import { invalid, isUuid } from './request-checks.ts'
 
 /** What an entry in the audit holds. The last entry of a change says how far it is, and whether it is finished. */
 export interface ChangeRecord<Filter> {
-  /** The id of the change: the same in all of its entries. */
-  readonly change: string
+  /** The same in all entries of the change. */
+  readonly changeId: string
   readonly reason: string
   readonly filter: Filter
   readonly rate: number | null
@@ -22,25 +22,25 @@ export interface ChangeRecord<Filter> {
   readonly changed: number
   readonly counts: Readonly<Record<string, number>>
   /** The rows of this entry's own batch; null where the entry only says that the change is finished. */
-  readonly batch: { readonly count: number; readonly firstId: string; readonly lastId: string } | null
+  readonly lastBatch: { readonly count: number; readonly firstId: string; readonly lastId: string } | null
   /** The smallest and the largest id so far. */
   readonly firstId: string | null
   readonly lastId: string | null
-  /** Seconds since 1970 by the clock of the database: rows that were finished later do not match. */
-  readonly startedAt: number
-  /** Where each bucket ended when the change began: rows that were written later do not match. */
-  readonly ends: Ends
+  /** All times are seconds since 1970 by the clock of the database. Rows that were finished later than this do not match. */
+  readonly startedAtSeconds: number
+  /** The last id of each bucket when the change began: rows that were written later do not match. */
+  readonly lastIds: LastIds
   /** Everything up to here is done; null before the first batch. */
   readonly position: Position | null
-  /** The next time that is free under the rate, and the last one that was given to a row; seconds since 1970. */
-  readonly nextDue: number
-  readonly lastDue: number | null
-  readonly finishedAt: string | null
+  /** The next time that is free under the rate, and the last one that was given to a row. */
+  readonly nextDueSeconds: number
+  readonly lastDueSeconds: number | null
+  readonly finishedAtSeconds: number | null
 }
 
-/** `part` counts the pairs of a scan and a bucket, which are worked off one after the other. */
+/** `bucketScan` counts the pairs of a scan and a bucket, which are worked off one after the other. */
 export interface Position extends ScanPosition {
-  readonly part: number
+  readonly bucketScan: number
 }
 
 /** The last entry of a change in the audit. */
@@ -48,23 +48,24 @@ export async function readRecord<Filter extends RowFilter, Count extends string>
   db: Queryable,
   { action, dates }: BulkChange<Filter, Count>,
   schema: string,
-  id: string,
+  changeId: string,
 ): Promise<ChangeRecord<Filter>> {
   const verb = verbOf({ action })
-  const { rows } = isUuid(id)
+  const { rows } = isUuid(changeId)
     ? await db.query<{ details: ChangeRecord<Filter> }>({
         text: `select details from ${quoteQualified(schema, 'audit')}
-where action = $1 and details ->> 'change' = $2 order by id desc limit 1`,
-        values: [action, id.toLowerCase()],
+where action = $1 and details ->> 'changeId' = $2 order by id desc limit 1`,
+        values: [action, changeId.toLowerCase()],
       })
     : { rows: [] }
   const record = rows[0]?.details
   if (record === undefined) {
     const remedy = `No ${verb} has this id. The audit has them: select at, principal, details from ${schema}.audit where action = '${action}'.`
-    throw invalid('resume', id, remedy)
+    throw invalid('resume', changeId, remedy)
   }
-  if (record.finishedAt !== null) {
-    throw invalid('resume', id, `This ${verb} was finished at ${record.finishedAt}; start a new one.`)
+  if (record.finishedAtSeconds !== null) {
+    const finishedAt = new Date(record.finishedAtSeconds * 1_000).toISOString()
+    throw invalid('resume', changeId, `This ${verb} was finished at ${finishedAt}; start a new one.`)
   }
   const filter = Object.entries(record.filter).map(([name, value]: [string, unknown]) => [
     name,

@@ -36,7 +36,11 @@ export interface BulkCommand<Filter extends RowFilter, Count extends string> {
   readonly hasEventIds: boolean
   readonly readFilter: (flags: Run['flags'], now: Date) => Filter
   readonly change: (db: Database, options: BulkChangeOptions<Filter>) => Promise<BulkChangeResult<Count>>
-  readonly resume: (db: Database, id: string, options: ResumeOptions) => Promise<BulkChangeResult<Count>>
+  readonly resume: (
+    db: Database,
+    changeId: string,
+    options: ResumeOptions,
+  ) => Promise<BulkChangeResult<Count>>
   readonly withTables: (run: Run, act: (db: Database) => Promise<number>) => Promise<number>
   /** What matched, where the number alone says too little: `10 events (7 dead, 3 published)`. */
   readonly describe?: (result: BulkChangeResult<Count>) => string
@@ -105,7 +109,7 @@ export async function runBulkCommand<Filter extends RowFilter, Count extends str
 type Follow = Required<Pick<ResumeOptions, 'signal' | 'onProgress'>>
 type Act = (db: Database, follow: Follow) => Promise<number>
 
-/** Everything that is invalidArgument with the call is found before the database is reached. */
+/** Every mistake in the call is found before the database is reached. */
 function prepareChange<Filter extends RowFilter, Count extends string>(
   run: Run,
   command: BulkCommand<Filter, Count>,
@@ -139,7 +143,7 @@ function prepareResume<Filter extends RowFilter, Count extends string>(
   command: BulkCommand<Filter, Count>,
 ): Act {
   const { flags, args, loaded } = run
-  const id = textFlag(flags, 'resume') ?? ''
+  const changeId = textFlag(flags, 'resume') ?? ''
   const isChosen = args.length > 0 || !isEmptyFilter(command.readFilter(flags, new Date()))
   if (isChosen || isSet(flags, 'dryRun')) {
     throw new UsageError(
@@ -149,7 +153,7 @@ function prepareResume<Filter extends RowFilter, Count extends string>(
   const principal = principalOf(run)
   const { schema } = loaded.settings
   return async (db, follow) =>
-    report(run, command, await command.resume(db, id, { schema, principal, ...follow }))
+    report(run, command, await command.resume(db, changeId, { schema, principal, ...follow }))
 }
 
 function checkChoice<Filter extends RowFilter>(
@@ -198,10 +202,10 @@ function report<Filter extends RowFilter, Count extends string>(
 }
 
 /** What is unknown is null, so that every name is always there. */
-function asJson({ change, firstId, lastId, lastDueAt, ...rest }: BulkChangeResult<string>): string {
+function asJson({ changeId, firstId, lastId, lastDueAt, ...rest }: BulkChangeResult<string>): string {
   return printableJson({
     ...rest,
-    change: change ?? null,
+    changeId: changeId ?? null,
     firstId: firstId ?? null,
     lastId: lastId ?? null,
     lastDueAt: lastDueAt ?? null,
@@ -228,34 +232,34 @@ function summary<Filter extends RowFilter, Count extends string>(
   now: Date,
 ): string {
   const { verb, row } = command
-  const { dryRun, matched, changed, changedBefore, change, lastDueAt, finished } = result
+  const { dryRun, matched, changed, changedBefore, changeId, lastDueAt, finished } = result
   const done = DONE[verb]
-  if (!finished && change === undefined) return 'Stopped before anything was changed.'
+  if (!finished && changeId === undefined) return 'Stopped before anything was changed.'
   if (matched === 0)
     return dryRun ? `No ${row[0]} would be ${done}.` : `No ${row[0]} was ${done}: none matches.`
   if (dryRun) return `Would ${verb} ${described(command, result)}. Nothing was changed.`
-  if (change === undefined)
+  if (changeId === undefined)
     return `No ${row[0]} was ${done}: in the meantime others have changed what matched.`
   const all = changed + changedBefore
   const due =
     lastDueAt !== undefined && lastDueAt.getTime() - now.getTime() > 1_000
       ? ` The last is due ${relative(lastDueAt, now)}, at ${lastDueAt.toISOString()}.`
       : ''
-  if (!finished) return `Stopped.${due} ${howToResume(command, { change, matched, changed: all })}`
+  if (!finished) return `Stopped.${due} ${howToResume(command, { changeId, matched, changed: all })}`
   const before = changedBefore > 0 ? `, after ${grouped(changedBefore)} before` : ''
   const others =
     matched > all
       ? ` In the meantime others have changed ${grouped(matched - all)} of those that matched.`
       : ''
-  return `${capitalized(done)} ${counted(changed, ...row)}${before}.${others}${due} It is recorded in the audit as ${change}.`
+  return `${capitalized(done)} ${counted(changed, ...row)}${before}.${others}${due} It is recorded in the audit as ${changeId}.`
 }
 
 /** What a change that did not come to its end has done, and how to continue it. */
 function howToResume(
   { name, verb, row }: Pick<BulkCommand<never, never>, 'name' | 'verb' | 'row'>,
-  { change, matched, changed }: ChangeProgress,
+  { changeId, matched, changed }: ChangeProgress,
 ): string {
-  return `${grouped(changed)} of ${counted(matched, ...row)} were ${DONE[verb]}; the others are unchanged. Continue with: leasehold ${name} --resume ${change}`
+  return `${grouped(changed)} of ${counted(matched, ...row)} were ${DONE[verb]}; the others are unchanged. Continue with: leasehold ${name} --resume ${changeId}`
 }
 
 function described<Filter extends RowFilter, Count extends string>(

@@ -20,7 +20,10 @@ async function statuses(): Promise<Record<string, number>> {
 
 interface Entry {
   readonly principal: string
-  readonly details: Readonly<Record<string, unknown>> & { readonly change: string; readonly changed: number }
+  readonly details: Readonly<Record<string, unknown>> & {
+    readonly changeId: string
+    readonly changed: number
+  }
 }
 
 async function audit(): Promise<Entry[]> {
@@ -56,7 +59,7 @@ describe('by id', () => {
       changedBefore: 0,
       counts: { published: 1, dead: 0 },
       finished: true,
-      change: expect.stringMatching(/^[0-9a-f-]{36}$/),
+      changeId: expect.stringMatching(/^[0-9a-f-]{36}$/),
       firstId: '1',
       lastId: '1',
       lastDueAt: expect.stringMatching(/^\d{4}-/),
@@ -154,7 +157,7 @@ describe('a replay that is ended half way', () => {
     expect((await audit()).at(-1)?.details).toMatchObject({
       changed: 5_000,
       lastId: '5000',
-      finishedAt: null,
+      finishedAtSeconds: null,
     })
     // A relay has published what was replayed, before the second replay.
     await db.query({
@@ -168,7 +171,7 @@ describe('a replay that is ended half way', () => {
     const second = await replay(args)
     expect(second.stdout).toMatch(/^Replayed 5,000 events\./)
     expect(await statuses()).toEqual({ PENDING: 9_900, PUBLISHED: 100 })
-    const replays = new Map((await audit()).map(({ details }) => [details.change, details.changed]))
+    const replays = new Map((await audit()).map(({ details }) => [details.changeId, details.changed]))
     expect([...replays.values()]).toEqual([5_000, 5_000])
   })
 
@@ -177,12 +180,12 @@ describe('a replay that is ended half way', () => {
     await process.kill('SIGKILL')
     await letGoOfKilled()
     const [first] = await audit()
-    const resumed = await replay(['--resume', first?.details.change ?? ''])
+    const resumed = await replay(['--resume', first?.details.changeId ?? ''])
     expect(resumed.code).toBe(0)
     expect(resumed.stdout).toMatch(/^Replayed 8,000 events, after 2,000 before\. The last is due in \d+ s/)
     expect(await statuses()).toEqual({ PENDING: 10_000 })
-    expect(new Set((await audit()).map(({ details }) => details.change)).size).toBe(1)
-    expect((await replay(['--resume', first?.details.change ?? ''])).stderr).toMatch(/was finished at/)
+    expect(new Set((await audit()).map(({ details }) => details.changeId)).size).toBe(1)
+    expect((await replay(['--resume', first?.details.changeId ?? ''])).stderr).toMatch(/was finished at/)
     expect((await replay(['--resume', 'x'])).stderr).toMatch(/resume is "x"\. No replay has this id/)
   })
 

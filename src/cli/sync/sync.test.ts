@@ -254,7 +254,7 @@ describe('cancel and replay', () => {
   it('--json is one document with the same names in every application', async () => {
     await makeJob(db, { planned: false })
     expect(await json(['cancel', '1', ...WHY])).toEqual({
-      change: expect.any(String),
+      changeId: expect.any(String),
       dryRun: false,
       matched: 1,
       changed: 1,

@@ -48,12 +48,12 @@ describe('a replay of ten thousand deliveries that is ended half way', () => {
       text: `update leasehold.webhook_outbox set delivery_status = 'failed', failed_at = now(), last_error = 'once more'
 where id <= 100`,
     })
-    const id = String((await auditEntries(db))[0]?.details['change'])
+    const id = String((await auditEntries(db))[0]?.details['changeId'])
     const resumed = await call(['--resume', id])
     expect(resumed).toMatchObject({ code: 0 })
     expect(resumed.stdout).toMatch(/^Replayed 8,000 deliveries, after 2,000 before\./)
     expect(await statuses()).toEqual({ pending: 9_900, failed: 100 })
-    expect(new Set((await auditEntries(db)).map(({ details }) => details['change']))).toEqual(new Set([id]))
+    expect(new Set((await auditEntries(db)).map(({ details }) => details['changeId']))).toEqual(new Set([id]))
   })
 
   it('told to stop: it finishes its batch and says how to continue', async () => {

@@ -127,16 +127,16 @@ from start, generate_series(1, 9) as seconds order by seconds`,
         target: null,
       })
       expect(details).toMatchObject({
-        change: done.change,
+        changeId: done.changeId,
         reason: WHO.reason,
         filter,
         matched: 10_000,
         rate: 5_000,
         firstId: '1',
-        startedAt: expect.any(Number),
+        startedAtSeconds: expect.any(Number),
       })
     }
-    const finished = entries.map(({ details }) => details['finishedAt'] !== null)
+    const finished = entries.map(({ details }) => details['finishedAtSeconds'] !== null)
     expect(finished.indexOf(true)).toBe(entries.length - 1)
     expect(entries.at(-1)?.details).toMatchObject({ lastId: '10000', changed: 10_000 })
   })
@@ -174,7 +174,7 @@ from start, generate_series(1, 9) as seconds order by seconds`,
       text: `update leasehold.outbox set status = 'DEAD', dead_at = now(), last_error = 'broker', claimed_at = null, claimed_by = null,
   locked_until = null where id in (7, 8)`,
     })
-    const resumed = await resumeReplay(db, stopped.change ?? '', { principal: 'grace' })
+    const resumed = await resumeReplay(db, stopped.changeId ?? '', { principal: 'grace' })
     expect(resumed).toMatchObject({ changed: 7_000, changedBefore: 3_000, matched: 10_000, finished: true })
     expect(
       (await rows())
@@ -188,7 +188,7 @@ from start, generate_series(1, 9) as seconds order by seconds`,
       principal: 'grace',
       details: { changed: 10_000, reason: WHO.reason, rate: 500 },
     })
-    await expect(resumeReplay(db, stopped.change ?? '', { principal: 'grace' })).rejects.toThrow(
+    await expect(resumeReplay(db, stopped.changeId ?? '', { principal: 'grace' })).rejects.toThrow(
       /was finished at/,
     )
   })

@@ -76,10 +76,10 @@ export async function replay(db: Database, options: ReplayOptions): Promise<Repl
 /** Continues a replay that was stopped or killed: the same events at the same rate, for the same reason. */
 export async function resumeReplay(
   db: Database,
-  change: string,
+  changeId: string,
   options: ResumeOptions,
 ): Promise<ReplayResult> {
-  return resumeBulkChange(db, REPLAY, change, options)
+  return resumeBulkChange(db, REPLAY, changeId, options)
 }
 
 async function explainSkipped(

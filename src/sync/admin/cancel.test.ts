@@ -268,7 +268,7 @@ describe('many jobs by filter', () => {
       },
     })
     expect(stopped).toMatchObject({ changed: 2, finished: false })
-    expect(await resumeCancel(db, stopped.change ?? '', { principal: 'grace' })).toMatchObject({
+    expect(await resumeCancel(db, stopped.changeId ?? '', { principal: 'grace' })).toMatchObject({
       changed: 2,
       changedBefore: 2,
       counts: { droppedChunks: 8 },

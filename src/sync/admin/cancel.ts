@@ -38,7 +38,7 @@ const CANCEL: BulkChange<JobFilter, CancelCount> = {
   rows: 'jobs',
   table: 'sync_jobs',
   bucketed: false,
-  batch: 1,
+  batchSize: 1,
   checkFilter(filter) {
     checkFilter(filter)
     const ended = filter.states?.find((state) => state === 'COMPLETED' || state === 'FAILED')
@@ -81,10 +81,10 @@ export async function cancel(db: Database, options: CancelOptions): Promise<Canc
 /** Continues a cancel that was stopped or killed. */
 export async function resumeCancel(
   db: Database,
-  change: string,
+  changeId: string,
   options: ResumeOptions,
 ): Promise<CancelResult> {
-  return resumeBulkChange(db, CANCEL, change, options)
+  return resumeBulkChange(db, CANCEL, changeId, options)
 }
 
 async function dropChunks(

@@ -155,7 +155,7 @@ describe('a replay changes nothing, and says why,', () => {
       "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     await expect.poll(async () => (await db.query({ text: waiting })).rowCount, { timeout: 20_000 }).toBe(1)
     await client.query('commit')
-    expect(await replaying).toMatchObject({ matched: 1, changed: 0, change: undefined })
+    expect(await replaying).toMatchObject({ matched: 1, changed: 0, changeId: undefined })
     expect(await jobStates(db)).toMatchObject([{ state: 'FAILED' }, { state: 'AVAILABLE' }])
     expect(await auditEntries(db)).toEqual([])
   })
@@ -245,7 +245,7 @@ where j.failed_at is null`,
     // What was replayed fails once more in between; no other job of its matrix has failed.
     await db.query({ text: 'delete from leasehold.sync_jobs where id = 5' })
     await db.query({ text: 'update leasehold.sync_jobs set failed_at = now() where failed_at is null' })
-    expect(await resumeReplay(db, stopped.change ?? '', { principal: 'grace' })).toMatchObject({
+    expect(await resumeReplay(db, stopped.changeId ?? '', { principal: 'grace' })).toMatchObject({
       changed: 2,
       changedBefore: 2,
       finished: true,
@@ -259,7 +259,7 @@ where j.failed_at is null`,
     ])
     expect((await auditEntries(db)).at(-1)).toMatchObject({
       principal: 'grace',
-      details: { changed: 4, reason: WHO.reason, finishedAt: expect.any(String) },
+      details: { changed: 4, reason: WHO.reason, finishedAtSeconds: expect.any(Number) },
     })
   })
 })

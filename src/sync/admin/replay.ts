@@ -41,7 +41,7 @@ const REPLAY: BulkChange<JobFilter, ReplayCount> = {
   rows: 'jobs',
   table: 'sync_jobs',
   bucketed: false,
-  batch: 1,
+  batchSize: 1,
   checkFilter(filter) {
     checkFilter(filter)
     const other = filter.states?.find((state) => state !== 'FAILED')
@@ -100,10 +100,10 @@ export async function replay(db: Database, options: ReplayOptions): Promise<Repl
 /** Continues a replay that was stopped or killed: the same jobs at the same rate, for the same reason. */
 export async function resumeReplay(
   db: Database,
-  change: string,
+  changeId: string,
   options: ResumeOptions,
 ): Promise<ReplayResult> {
-  return resumeBulkChange(db, REPLAY, change, options)
+  return resumeBulkChange(db, REPLAY, changeId, options)
 }
 
 /** Two open jobs of a matrix are one too many; a unique index refuses the second. */
@@ -134,14 +134,14 @@ where r.id = any ($1::bigint[]) and other.id <> r.id
 
 async function wantChunks(
   tx: Queryable,
-  { schema, ids, due }: ChangedBatch,
+  { schema, ids, lastDueSeconds }: ChangedBatch,
 ): Promise<Readonly<Partial<Record<ReplayCount, number>>>> {
   const { jobs, checkpoints, links } = tablesOf(schema)
   await lockChunks(tx, schema, ids)
   const ofJobs = `from ${links} as l
 where l.job_id = any ($1::bigint[]) and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
   and c.completed_at is null`
-  const values = [ids, due]
+  const values = [ids, lastDueSeconds]
   // The dropped ones first: afterwards the failed ones could not be told from them.
   const dropped = await tx.query({
     text: `update ${checkpoints} as c set wanted = true, next_attempt_at = greatest(c.next_attempt_at, to_timestamp($2::float8))

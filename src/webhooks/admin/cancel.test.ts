@@ -62,7 +62,7 @@ it('a pending delivery has failed, with the code cancelled, and who and why; not
       principal: 'ada',
       action: 'webhooks.cancel',
       target: '1',
-      details: { reason: 'sent by mistake', changed: 1, batch: { firstId: '1', lastId: '1' } },
+      details: { reason: 'sent by mistake', changed: 1, lastBatch: { firstId: '1', lastId: '1' } },
     },
   ])
   const { rows: attempts } = await db.query({ text: 'select from leasehold.webhook_attempts' })

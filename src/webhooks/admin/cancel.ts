@@ -77,8 +77,8 @@ export async function cancel(db: Database, options: CancelOptions): Promise<Canc
 /** Continues a cancel that was stopped or killed. */
 export async function resumeCancel(
   db: Database,
-  change: string,
+  changeId: string,
   options: ResumeOptions,
 ): Promise<CancelResult> {
-  return resumeBulkChange(db, CANCEL, change, options)
+  return resumeBulkChange(db, CANCEL, changeId, options)
 }

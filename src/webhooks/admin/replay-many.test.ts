@@ -43,11 +43,11 @@ describe('ten thousand that have failed', () => {
     for (const { principal, action, details } of entries) {
       expect({ principal, action }).toEqual({ principal: 'ada', action: 'webhooks.replay' })
       expect(details).toMatchObject({
-        change: done.change,
+        changeId: done.changeId,
         reason: WHO.reason,
         matched: 10_000,
         filter: { failedSince: expect.stringMatching(/^\d{4}-/) },
-        batch: { count: 1_000 },
+        lastBatch: { count: 1_000 },
       })
     }
   })
@@ -103,7 +103,7 @@ describe('ten thousand that have failed', () => {
     await db.query({
       text: `update leasehold.webhook_outbox set delivery_status = 'failed', failed_at = now() where id in (7, 8)`,
     })
-    const resumed = await resumeReplay(db, stopped.change ?? '', { principal: 'grace' })
+    const resumed = await resumeReplay(db, stopped.changeId ?? '', { principal: 'grace' })
     expect(resumed).toMatchObject({ changed: 7_000, changedBefore: 3_000, matched: 10_000, finished: true })
     expect(await idsIn(db, 'pending')).toHaveLength(9_998)
     const due = (await deliveryStates(db))
