@@ -56,7 +56,7 @@ describe('ten thousand dead events by filter', () => {
       matched: 10_000,
       counts: { published: 0, dead: 10_000 },
       changed: 0,
-      change: undefined,
+      changeId: undefined,
     })
     expect(await rows()).toEqual(before)
     expect(await audit()).toEqual([])

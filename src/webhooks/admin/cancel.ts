@@ -13,6 +13,7 @@ import {
   type ResumeOptions,
   runBulkChange,
 } from '../../admin/bulk-change.ts'
+import { readClock } from '../../admin/bulk-change-sql.ts'
 import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import { explainSkipped } from './browse.ts'
@@ -61,12 +62,14 @@ const CANCEL: BulkChange<DeliveryFilter, 'inFlight'> = {
   target: ({ endpoint }) => endpoint,
   // The next deliveries of their ordering keys may be due.
   wakes: ['webhooks'],
-  explainSkipped: async (db, schema, { ids }) =>
-    explainSkipped(db, schema, ids, ({ status, leaseUntil, leaseOwner }) => {
+  explainSkipped: async (db, schema, { ids }) => {
+    const now = new Date((await readClock(db)) * 1_000)
+    return explainSkipped(db, schema, ids, ({ status, leaseUntil, leaseOwner }) => {
       if (status !== 'pending') return `it is ${status} already`
-      if (leaseUntil === null || leaseUntil <= new Date()) return undefined
+      if (leaseUntil === null || leaseUntil <= now) return undefined
       return `it is in flight: ${leaseOwner ?? 'a dispatcher'} delivers it at this moment`
-    }),
+    })
+  },
 }
 
 /** Cancels pending deliveries by their ids or by a filter. */
