@@ -14,7 +14,7 @@ import { LeaseWatch } from './heartbeat/lease-watch.ts'
 import type { RowToRenew } from './heartbeat/messages.ts'
 import { RowsInFlight } from './rows-in-flight.ts'
 import type { WorkerSettings } from './settings.ts'
-import { SettleAndClaim } from './settle-and-claim.ts'
+import { WorkerLoop } from './worker-loop.ts'
 import type { Limits } from './slots/limits.ts'
 import { Slots } from './slots/slots.ts'
 
@@ -47,7 +47,7 @@ export interface WorkerOptions<Row extends object> {
 const LAST_SETTLEMENTS_MS = 1_000
 
 /**
- * Works off one table: claim → run → settle. `SettleAndClaim` sends the statements, the slots run the handlers,
+ * Works off one table: claim → run → settle. `WorkerLoop` sends the statements, the slots run the handlers,
  * `Completion` decides what becomes of each row. The rows in flight are bounded from claim to confirmed settlement:
  * slots plus prefetch.
  */
@@ -57,7 +57,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   readonly #options: WorkerOptions<Row>
   readonly #gate: PauseGate
   readonly #inFlight: RowsInFlight<Row>
-  readonly #statements: SettleAndClaim<Row>
+  readonly #loop: WorkerLoop<Row>
   readonly #slots: Slots<Row>
   readonly #watch: LeaseWatch<Row>
   #settings: WorkerSettings
@@ -70,10 +70,10 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const settings = (): WorkerSettings => this.#settings
     const gate = new PauseGate((change) => this.#pauseChanged(change), options.clock)
     const inFlight = new RowsInFlight<Row>(options)
-    const statements = new SettleAndClaim<Row>({ ...options, settings, gate, inFlight })
-    const completion = new Completion<Row>({ ...options, inFlight, statements, gate })
+    const loop = new WorkerLoop<Row>({ ...options, settings, gate, inFlight })
+    const completion = new Completion<Row>({ ...options, inFlight, loop, gate })
     const context = { ...options, inFlight }
-    const shared = { ...options, table: this.table, settings, gate, inFlight, statements }
+    const shared = { ...options, table: this.table, settings, gate, inFlight, loop }
     this.#slots = new Slots<Row>({
       ...shared,
       limits: options.limits,
@@ -84,12 +84,12 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#watch = new LeaseWatch<Row>({ ...shared, slots: this.#slots })
     this.#gate = gate
     this.#inFlight = inFlight
-    this.#statements = statements
+    this.#loop = loop
   }
 
   /** The number of rows in flight. */
   get inFlight(): number {
-    return this.#slots.running + this.#slots.ready + this.#statements.size
+    return this.#slots.running + this.#slots.ready + this.#loop.size
   }
 
   get settings(): WorkerSettings {
@@ -98,7 +98,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   start(): void {
     if (this.#settings.paused) this.#gate.shut('operator')
-    this.#statements.start(this.#slots)
+    this.#loop.start(this.#slots)
     this.#watch.start()
   }
 
@@ -114,7 +114,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   /** Something may have become claimable. */
   wake(): void {
     this.#options.groups?.wake?.()
-    this.#statements.wake()
+    this.#loop.wake()
   }
 
   /** Applies settings that have been checked as a whole. */
@@ -125,7 +125,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
     if (settings.paused && !wasPaused) this.#gate.shut('operator')
     if (!settings.paused && wasPaused) this.#gate.openFor('operator')
     this.#slots.fill()
-    this.#statements.notify()
+    this.#loop.notify()
   }
 
   /** All rows whose leases are to be renewed, for a heartbeat that starts anew. */
@@ -144,22 +144,22 @@ export class Worker<Row extends object = Record<string, unknown>> {
    */
   async stop(): Promise<{ readonly clean: boolean }> {
     this.#gate.shut('stopping')
-    this.#statements.hurry()
+    this.#loop.hurry()
     const deadline = this.#now() + this.#settings.shutdownTimeoutMs
     await this.#until(() => this.#slots.running === 0, deadline)
     this.#watch.abortAll('stopping')
-    const isEmpty = (): boolean => this.inFlight === 0 && !this.#statements.isClaiming
+    const isEmpty = (): boolean => this.inFlight === 0 && !this.#loop.isClaiming
     await this.#until(isEmpty, Math.max(deadline, this.#now()) + LAST_SETTLEMENTS_MS)
     this.#watch.close()
     this.#slots.close()
     this.#gate.close()
     // A statement that is not answered is given up by the pool, not waited for here.
-    await within(LAST_SETTLEMENTS_MS, this.#statements.stop())
+    await within(LAST_SETTLEMENTS_MS, this.#loop.stop())
     return { clean: isEmpty() && this.#slots.abandoned === 0 }
   }
 
   async #until(isReached: () => boolean, deadline: number): Promise<void> {
-    while (!isReached() && this.#now() < deadline) await this.#statements.change(deadline - this.#now())
+    while (!isReached() && this.#now() < deadline) await this.#loop.change(deadline - this.#now())
   }
 
   #pauseChanged({ reason, paused, forMs, ...cause }: PauseChange): void {
@@ -167,11 +167,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const of = { worker: store.owner, table: this.table }
     if (paused) {
       events.emit('paused', { ...of, reason, forMs, ...cause })
-      this.#statements.release(this.#slots.takeReady())
+      this.#loop.release(this.#slots.takeReady())
     } else {
       events.emit('resumed', { ...of, reason })
       this.#slots.fill()
-      this.#statements.wake()
+      this.#loop.wake()
     }
   }
 

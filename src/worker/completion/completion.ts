@@ -4,7 +4,7 @@ import type { Clock } from '../../clock.ts'
 import type { PauseGate } from '../claiming/pausing.ts'
 import type { Events } from '../events.ts'
 import { refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
-import type { SettleAndClaim } from '../settle-and-claim.ts'
+import type { WorkerLoop } from '../worker-loop.ts'
 import {
   agrees,
   attemptOf,
@@ -25,7 +25,7 @@ export interface CompletionOptions<Row extends object> {
   readonly random: () => number
   readonly events: Events
   readonly inFlight: RowsInFlight<Row>
-  readonly statements: SettleAndClaim<Row>
+  readonly loop: WorkerLoop<Row>
   readonly gate: PauseGate
 }
 
@@ -40,12 +40,12 @@ export class Completion<Row extends object> {
   }
 
   handlerEnded(row: RowInFlight<Row>, result: HandlerResult): void {
-    const { inFlight, statements } = this.#options
+    const { inFlight, loop } = this.#options
     inFlight.leaveGroup(row)
     if (row.settledAs !== undefined && agrees(result, row.settledAs)) {
       this.#settledByHandler(row, row.settledAs)
     } else this.#carryOut(row, result, this.#verdictOn(row, result))
-    statements.notify()
+    loop.notify()
   }
 
   /** An error in our own code at the end of a handler must not end the process; the reaper recovers the row. */
@@ -71,14 +71,14 @@ export class Completion<Row extends object> {
   }
 
   #carryOut(row: RowInFlight<Row>, result: HandlerResult, verdict: Verdict): void {
-    const { clock, inFlight, statements } = this.#options
+    const { clock, inFlight, loop } = this.#options
     const now = clock.monotonicNow()
     if (row.lost !== undefined || !inFlight.isTrusted(row, now)) {
       inFlight.drop(row, verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release')
     } else if (verdict.verdict === 'settle') {
       if (verdict.failure !== undefined) this.#tellFailed(row, verdict)
       inFlight.finish(row)
-      statements.settle(row, verdict.outcome, now)
+      loop.settle(row, verdict.outcome, now)
     } else {
       this.#release(row, verdict.saturatedForMs, result)
     }
@@ -86,10 +86,10 @@ export class Completion<Row extends object> {
 
   /** In a transaction of the handler's own. */
   #settledByHandler(row: RowInFlight<Row>, { outcome }: Outcome): void {
-    const { store, events, inFlight, statements } = this.#options
+    const { store, events, inFlight, loop } = this.#options
     inFlight.drop(row)
     // The next row of its key can be claimed now.
-    if (store.table.ordering !== undefined) statements.claimSoon()
+    if (store.table.ordering !== undefined) loop.claimSoon()
     const ids = [row.lease.id]
     events.emit('settled', { worker: store.owner, table: this.#table, outcome, ids, durationMs: 0 })
   }
@@ -101,8 +101,8 @@ export class Completion<Row extends object> {
 
   /** Downstream has no room: the row goes back without counting an attempt (D9). */
   #release(row: RowInFlight<Row>, saturatedForMs: number, result: HandlerResult): void {
-    const { gate, statements } = this.#options
+    const { gate, loop } = this.#options
     gate.shut('saturated', saturatedForMs, result.ended === 'threw' ? result.error : undefined)
-    statements.release([row], saturatedForMs)
+    loop.release([row], saturatedForMs)
   }
 }

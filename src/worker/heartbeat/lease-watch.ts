@@ -3,7 +3,7 @@ import type { LeaseStore } from '../../lease/store.ts'
 import type { PauseGate } from '../claiming/pausing.ts'
 import type { Events, LossReason } from '../events.ts'
 import { abort, type AbortReason, refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
-import type { SettleAndClaim } from '../settle-and-claim.ts'
+import type { WorkerLoop } from '../worker-loop.ts'
 import type { WorkerSettings } from '../settings.ts'
 import type { Slots } from '../slots/slots.ts'
 import type { HeldRow } from './held-rows.ts'
@@ -18,7 +18,7 @@ export interface LeaseWatchOptions<Row extends object> {
   readonly gate: PauseGate
   readonly inFlight: RowsInFlight<Row>
   readonly slots: Slots<Row>
-  readonly statements: SettleAndClaim<Row>
+  readonly loop: WorkerLoop<Row>
 }
 
 /** How often leases are checked for trust that has run out; more often for a short lease. */
@@ -56,7 +56,7 @@ export class LeaseWatch<Row extends object> {
 
   /** Finds leases whose time of trust has run out, for whatever reason they were not renewed. */
   #check(): void {
-    const { clock, inFlight, slots, statements, settings } = this.#options
+    const { clock, inFlight, slots, loop, settings } = this.#options
     const now = clock.monotonicNow()
     const { leaseMs } = settings()
     for (const row of slots) {
@@ -67,29 +67,29 @@ export class LeaseWatch<Row extends object> {
     }
     // Another worker could have taken the rows that still wait, and waiting must not cost them an attempt. This comes
     // after the check: for a lease that can no longer be trusted nothing is written, not even a release.
-    statements.release(slots.takeReadyBefore(now - leaseMs / 2))
+    loop.release(slots.takeReadyBefore(now - leaseMs / 2))
   }
 
   #lose(row: RowInFlight<Row>, reason: LossReason): void {
     if (row.lost !== undefined) return
     // The handler's own transaction ended the lease; whether that commits is up to the handler.
     if (row.settledAs !== undefined && (reason === 'taken' || reason === 'untrusted')) return
-    const { inFlight, slots, statements, gate } = this.#options
+    const { inFlight, slots, loop, gate } = this.#options
     inFlight.lose(row, reason)
     if (slots.abandon(row)) this.#abort(row, reason)
     else inFlight.drop(row)
     if (gate.open && slots.isClogged) this.#releaseClogged()
     slots.fill()
-    statements.notify()
+    loop.notify()
   }
 
   /** Handlers that ignore their signal occupy all slots. Rows that wait for a slot are better off elsewhere. */
   #releaseClogged(): void {
-    const { table, store, events, slots, statements } = this.#options
+    const { table, store, events, slots, loop } = this.#options
     const error = new Error(`${slots.abandoned} handlers did not stop when their leases were lost`)
     const what = `claiming rows of ${table}, which pauses until handlers return`
     events.emit('trouble', { worker: store.owner, what, error })
-    statements.release(slots.takeReady())
+    loop.release(slots.takeReady())
   }
 
   #abort(row: RowInFlight<Row>, reason: AbortReason): void {

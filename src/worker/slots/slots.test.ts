@@ -41,7 +41,7 @@ function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
       }),
     gate: { open: true },
     inFlight: { isTrusted: ({ lease }) => !given.untrusted.has(lease.id) },
-    statements: {
+    loop: {
       isStalled: false,
       releaseFor: (rows, forMs) => released.push({ ids: rows.map(({ lease }) => lease.id), forMs }),
     },

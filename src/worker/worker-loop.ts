@@ -18,7 +18,7 @@ import type { WorkerSettings } from './settings.ts'
 import type { Slots } from './slots/slots.ts'
 import { Signal } from './waiting.ts'
 
-export interface SettleAndClaimOptions<Row extends object> {
+export interface WorkerLoopOptions<Row extends object> {
   readonly store: LeaseStore<Row>
   readonly clock: Clock
   readonly random: () => number
@@ -61,8 +61,8 @@ const STALLED_MS = 1_000
  * The worker loop: `claimLoops` concurrent loops that take turns at settling finished rows and claiming the next ones,
  * both in one statement where both are due and the outcome is `done`.
  */
-export class SettleAndClaim<Row extends object> {
-  readonly #options: SettleAndClaimOptions<Row>
+export class WorkerLoop<Row extends object> {
+  readonly #options: WorkerLoopOptions<Row>
   readonly #queue: SettlementQueue<Row>
   readonly #settler: Settler<Row>
   readonly #cursor: ClaimCursor<Row>
@@ -88,7 +88,7 @@ export class SettleAndClaim<Row extends object> {
   #skippedSuspects = false
   readonly #claimSuspect = (): void => this.claimSoon()
 
-  constructor(options: SettleAndClaimOptions<Row>) {
+  constructor(options: WorkerLoopOptions<Row>) {
     const { store, clock, random } = options
     this.#options = options
     this.#queue = new SettlementQueue(store.table)
