@@ -44,15 +44,18 @@ interface Turn<Row> {
   /** Claim only the next rows of the keys that are settled. */
   readonly continueOnly: boolean
   /** How often `claimSoon` had been called when this turn was taken. */
-  readonly asked: number
+  readonly claimsRequested: number
 }
 
-type Plan<Row> = Omit<Turn<Row>, 'bytes' | 'asked'>
+type Plan<Row> = Omit<Turn<Row>, 'bytes' | 'claimsRequested'>
 
 type Answer<Row> = Partial<Ended> & Partial<Claim<Row> & Scanned>
 
-/** Every so many settlements that have room for the next rows of their own keys only, other rows are claimed first. */
-const TURNS_BETWEEN_OTHER_KEYS = 4
+/**
+ * When there is room only for the followers of the settled rows, busy keys would keep all slots. So every fourth such
+ * settlement claims nothing, and the freed room goes to what the next scan finds: other keys, and rows without one.
+ */
+const YIELD_EVERY = 4
 
 /** A settlement that takes longer than this is stalled: no further handler is started until it is answered. */
 const STALLED_MS = 1_000
@@ -68,18 +71,19 @@ export class WorkerLoop<Row extends object> {
   readonly #cursor: ClaimCursor<Row>
   readonly #timing: ClaimTiming
   readonly #signal = new Signal()
-  readonly #of: { readonly worker: string; readonly table: string }
+  readonly #source: { readonly worker: string; readonly table: string }
   #loops: Promise<void>[] = []
   #isHurried = false
   #isOver = false
-  #tightTurns = 0
+  #settlementsWithoutSpareRoom = 0
   /** Rows in statements that settle them. */
   #settling = 0
   /** The room that the statements on their way take up: what they settle or what they claim, whichever is more. */
   #reserved = 0
   /** The bytes that claims on their way may take. */
   #reservedBytes = 0
-  #asked = 0
+  /** How often `claimSoon` was called. */
+  #claimsRequested = 0
   /** The settlements that are not answered yet, in the order in which they were sent. */
   readonly #unanswered = new Set<{ readonly sentAt: number }>()
   /** The last settlement that was answered has failed. */
@@ -94,7 +98,7 @@ export class WorkerLoop<Row extends object> {
     this.#queue = new SettlementQueue(store.table)
     this.#cursor = new ClaimCursor(store, clock)
     this.#timing = new ClaimTiming(random)
-    this.#of = { worker: store.owner, table: tableName(store.table) }
+    this.#source = { worker: store.owner, table: tableName(store.table) }
     this.#settler = new Settler<Row>({
       ...options,
       queue: this.#queue,
@@ -104,7 +108,7 @@ export class WorkerLoop<Row extends object> {
   }
 
   /** Rows that are finished or being released, but still leased. */
-  get size(): number {
+  get unsettled(): number {
     return this.#queue.size + this.#settling + this.#settler.pending
   }
 
@@ -118,7 +122,7 @@ export class WorkerLoop<Row extends object> {
    * processed twice (RULE-020-012).
    */
   get isStalled(): boolean {
-    if (this.#timing.isFailing || (this.#settlementFailed && this.size > 0)) return true
+    if (this.#timing.isFailing || (this.#settlementFailed && this.unsettled > 0)) return true
     const [oldest] = this.#unanswered
     return oldest !== undefined && this.#now() - oldest.sentAt > STALLED_MS
   }
@@ -169,7 +173,7 @@ export class WorkerLoop<Row extends object> {
 
   /** The next claim is due at once, also when the answer of one that was sent before says otherwise. */
   claimSoon(): void {
-    this.#asked += 1
+    this.#claimsRequested += 1
     this.#claimNow()
     this.#signal.notify()
   }
@@ -185,7 +189,7 @@ export class WorkerLoop<Row extends object> {
   }
 
   /** Resolves when something has changed, or after this time. */
-  async change(ms: number): Promise<void> {
+  async waitForChange(ms: number): Promise<void> {
     await this.#signal.wait(ms)
   }
 
@@ -215,7 +219,7 @@ export class WorkerLoop<Row extends object> {
     const plan =
       batch === undefined ? this.#claimTurn(wanted, now) : this.#settleTurn(batch, wanted, claimable)
     if (plan === undefined) return undefined
-    const turn = { ...plan, bytes: this.#shareOf(bytes, plan.limit), asked: this.#asked }
+    const turn = { ...plan, bytes: this.#shareOf(bytes, plan.limit), claimsRequested: this.#claimsRequested }
     const settling = batch?.rows.length ?? 0
     this.#settling += settling
     this.#reserved += Math.max(settling, turn.limit)
@@ -248,11 +252,10 @@ export class WorkerLoop<Row extends object> {
   #settleTurn(batch: SettlementBatch<Row>, wanted: number, claimable: number): Plan<Row> {
     const canShare = this.#options.store.canSettleAndClaim && batch.outcome === SUCCESS
     const followers = batch.way === 'key' ? Math.min(claimable, batch.rows.length) : 0
-    // Where there is room for followers only, busy keys would take all of it: now and then others come first.
-    const isTight = batch.way === 'key' && claimable <= batch.rows.length
-    this.#tightTurns += isTight ? 1 : 0
-    const isTurnOfOthers = isTight && this.#tightTurns % TURNS_BETWEEN_OTHER_KEYS === 0
-    const limit = canShare && !isTurnOfOthers ? Math.max(wanted, followers) : 0
+    const hasSpareRoom = batch.way !== 'key' || claimable > batch.rows.length
+    if (!hasSpareRoom) this.#settlementsWithoutSpareRoom += 1
+    const isYielding = !hasSpareRoom && this.#settlementsWithoutSpareRoom % YIELD_EVERY === 0
+    const limit = canShare && !isYielding ? Math.max(wanted, followers) : 0
     return { batch, limit, groups: undefined, continueOnly: wanted === 0 }
   }
 
@@ -284,10 +287,10 @@ export class WorkerLoop<Row extends object> {
     const sent = { sentAt: this.#now() }
     if (batch !== undefined) this.#unanswered.add(sent)
     try {
-      const answer = await this.#ask(turn)
+      const answer = await this.#sendAndAccount(turn)
       this.#unanswered.delete(sent)
       if (batch !== undefined) this.#settlementFailed = false
-      if (this.#timing.succeeded()) this.#options.events.emit('databaseBack', { worker: this.#of.worker })
+      if (this.#timing.succeeded()) this.#options.events.emit('databaseBack', { worker: this.#source.worker })
       // What was claimed does not wait for what is still to be found out about the batch.
       this.#claimAnswered(turn, answer, slots, sent.sentAt)
       await this.#settlementAnswered(turn, answer, sent.sentAt)
@@ -308,18 +311,18 @@ export class WorkerLoop<Row extends object> {
   }
 
   /** Sends the statement, and tells suspect slot and groups what was claimed of the room they had given. */
-  async #ask(turn: Turn<Row>): Promise<Answer<Row>> {
+  async #sendAndAccount(turn: Turn<Row>): Promise<Answer<Row>> {
     const { groups } = turn
-    const maySuspect = this.#takeSuspectSlot(turn)
+    const hasSuspectSlot = this.#takeSuspectSlot(turn)
     let answer: Answer<Row> | undefined
     try {
-      answer = await this.#send(turn, maySuspect)
+      answer = await this.#send(turn, hasSuspectSlot)
       return answer
     } finally {
       const { claimed = [], suspect, more = true, drained } = answer ?? {}
       // A suspect that was claimed frees the slot when it is no longer in flight. There may be others.
       if (claimed.some(({ lease }) => lease.id === suspect)) this.#skippedSuspects = true
-      else if (maySuspect) this.#options.suspects.free()
+      else if (hasSuspectSlot) this.#options.suspects.free()
       if (drained === true) this.#claimSkippedSuspects()
       if (groups !== undefined)
         this.#options.groups?.claimed(
@@ -345,12 +348,12 @@ export class WorkerLoop<Row extends object> {
     this.#options.suspects.whenFree(this.#claimSuspect)
   }
 
-  async #send(turn: Turn<Row>, maySuspect: boolean): Promise<Answer<Row>> {
+  async #send(turn: Turn<Row>, hasSuspectSlot: boolean): Promise<Answer<Row>> {
     const { batch, limit, groups, continueOnly } = turn
     if (batch !== undefined && limit === 0) return this.#settler.send(batch)
     const { leaseMs } = this.#options.settings()
     const bytes = Number.isFinite(turn.bytes) ? turn.bytes : undefined
-    const request = { limit, leaseMs, groups, bytes, suspects: maySuspect ? 1 : 0 } as const
+    const request = { limit, leaseMs, groups, bytes, suspects: hasSuspectSlot ? 1 : 0 } as const
     if (batch === undefined) return this.#cursor.claim(request)
     const { way } = batch
     const settlement = settlementOf(batch)
@@ -366,10 +369,10 @@ export class WorkerLoop<Row extends object> {
     if (!turn.continueOnly)
       this.#timing.scanned({ more, drained }, this.#now(), { ms: settings().pollMs, woken: isWoken() })
     // It was sent before something became claimable, and need not have seen it.
-    if (turn.asked !== this.#asked) this.#claimNow()
+    if (turn.claimsRequested !== this.#claimsRequested) this.#claimNow()
     if (claimed.length > 0) {
       const durationMs = this.#now() - sentAt
-      events.emit('claimed', { ...this.#of, count: claimed.length, full: more, durationMs })
+      events.emit('claimed', { ...this.#source, count: claimed.length, full: more, durationMs })
     }
     if (more) slots.sawBacklog()
     if (claimed.length === 0) return
@@ -409,12 +412,12 @@ export class WorkerLoop<Row extends object> {
       if (isUnanswered) for (const row of batch.rows) row.isSettlementUnanswered = true
       this.#queue.putBack(batch, now)
     }
-    if (isAway) this.#options.events.emit('databaseLost', { worker: this.#of.worker, error, retryInMs })
-    else this.#trouble(`claiming or settling rows of ${this.#of.table}`, error)
+    if (isAway) this.#options.events.emit('databaseLost', { worker: this.#source.worker, error, retryInMs })
+    else this.#trouble(`claiming or settling rows of ${this.#source.table}`, error)
   }
 
   #trouble(what: string, error: unknown): void {
-    this.#options.events.emit('trouble', { ...this.#of, what, error })
+    this.#options.events.emit('trouble', { ...this.#source, what, error })
   }
 
   #now(): number {

@@ -89,7 +89,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
 
   /** The number of rows in flight. */
   get inFlight(): number {
-    return this.#slots.running + this.#slots.ready + this.#loop.size
+    return this.#slots.running + this.#slots.ready + this.#loop.unsettled
   }
 
   get settings(): WorkerSettings {
@@ -159,7 +159,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   }
 
   async #until(isReached: () => boolean, deadline: number): Promise<void> {
-    while (!isReached() && this.#now() < deadline) await this.#loop.change(deadline - this.#now())
+    while (!isReached() && this.#now() < deadline) await this.#loop.waitForChange(deadline - this.#now())
   }
 
   #pauseChanged({ reason, paused, forMs, ...cause }: PauseChange): void {

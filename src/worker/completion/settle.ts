@@ -28,12 +28,12 @@ export interface SettlerOptions<Row extends object> {
 /** Settles and releases rows, and decides what happens to each by the answer of the database. */
 export class Settler<Row extends object> {
   readonly #options: SettlerOptions<Row>
-  readonly #of: { readonly worker: string; readonly table: string }
+  readonly #source: { readonly worker: string; readonly table: string }
   #pending = 0
 
   constructor(options: SettlerOptions<Row>) {
     this.#options = options
-    this.#of = { worker: options.store.owner, table: tableName(options.store.table) }
+    this.#source = { worker: options.store.owner, table: tableName(options.store.table) }
   }
 
   /** Rows that are being released, or wait because another session has locked them. */
@@ -92,7 +92,7 @@ export class Settler<Row extends object> {
       if (answer.ended.length > 0) this.#tellSettled(otherwise, answer.ended, sentAt)
       return answer
     } catch (error) {
-      this.#trouble(`settling rows of ${this.#of.table} as ${otherwise}`, error)
+      this.#trouble(`settling rows of ${this.#source.table} as ${otherwise}`, error)
       return { fencedOff: [], busy: fencedOff }
     }
   }
@@ -109,7 +109,7 @@ export class Settler<Row extends object> {
     try {
       if (await this.#options.wasDeclaredDead(claimedAt)) return []
     } catch (error) {
-      this.#trouble(`finding out whether rows of ${this.#of.table} were settled`, error)
+      this.#trouble(`finding out whether rows of ${this.#source.table} were settled`, error)
       return []
     }
     return unanswered.map(({ lease }) => lease)
@@ -148,11 +148,11 @@ export class Settler<Row extends object> {
       const leases = rows.map(({ lease }) => lease)
       const { ended, busy, refused } = await store.release(leases, delayMs)
       this.#tellRefused('release', refused)
-      if (ended.length > 0) events.emit('released', { ...this.#of, ids: ended.map(({ id }) => id) })
+      if (ended.length > 0) events.emit('released', { ...this.#source, ids: ended.map(({ id }) => id) })
       const now = this.#now()
       return new Set(rows.filter((row) => busy.includes(row.lease) && inFlight.isTrusted(row, now)))
     } catch (error) {
-      this.#trouble(`releasing rows of ${this.#of.table}`, error)
+      this.#trouble(`releasing rows of ${this.#source.table}`, error)
       return new Set()
     }
   }
@@ -170,7 +170,7 @@ export class Settler<Row extends object> {
   /** Their leases expire, and an attempt is counted then. */
   #tellRefused(verb: 'settle' | 'release', refused: Ended['refused']): void {
     for (const { lease, error } of refused)
-      this.#options.events.emit('dataError', { ...this.#of, verb, id: lease.id, error })
+      this.#options.events.emit('dataError', { ...this.#source, verb, id: lease.id, error })
   }
 
   /** A row that is to be retried after a while is claimed then, and not at the next poll. */
@@ -184,11 +184,11 @@ export class Settler<Row extends object> {
     const { events } = this.#options
     if (!events.wanted('settled')) return
     const ids = ended.map(({ id }) => id)
-    events.emit('settled', { ...this.#of, outcome, ids, durationMs: this.#now() - sentAt })
+    events.emit('settled', { ...this.#source, outcome, ids, durationMs: this.#now() - sentAt })
   }
 
   #trouble(what: string, error: unknown): void {
-    this.#options.events.emit('trouble', { ...this.#of, what, error })
+    this.#options.events.emit('trouble', { ...this.#source, what, error })
   }
 
   #now(): number {
