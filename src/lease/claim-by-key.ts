@@ -9,7 +9,7 @@ import {
   statement,
   wrapped,
 } from './statement.ts'
-import type { Outcome } from './table.ts'
+import type { OutcomeSql } from './table.ts'
 import {
   among,
   answer,
@@ -36,7 +36,7 @@ import {
  * Two claims whose snapshots differ (a late commit, a replay) may pick two rows of one key. The unique index on rows in
  * flight refuses the second, and that claim is repeated.
  */
-export function claimByKey(t: TableSql, settled?: Outcome): LeaseStatement {
+export function claimByKey(t: TableSql, settled?: OutcomeSql): LeaseStatement {
   const $ = parameters()
   const { key, id } = orderingOf(t)
   const [limit, steps] = [$('limit', 'int'), $('steps', 'int')]

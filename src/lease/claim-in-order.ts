@@ -1,7 +1,7 @@
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { settledFact, settleHeld } from './settle.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
-import type { Outcome } from './table.ts'
+import type { OutcomeSql } from './table.ts'
 import {
   answer,
   bytesBefore,
@@ -25,7 +25,7 @@ import {
  * Claims the next rows along the claim index, starting at the cursor. In a table with an ordering key these are the
  * rows that have none. With an outcome it settles a batch of finished rows too: half the round trips of a busy worker.
  */
-export function claimInOrder(t: TableSql, settled?: Outcome): LeaseStatement {
+export function claimInOrder(t: TableSql, settled?: OutcomeSql): LeaseStatement {
   const $ = parameters()
   const limit = $('limit', 'int')
   const found =

@@ -10,7 +10,7 @@ import {
   type LeaseTable,
   type OrderBy,
   type Ordering,
-  type Outcome,
+  type OutcomeSql,
   type Sql,
 } from './table.ts'
 
@@ -235,8 +235,8 @@ function isFullForm(outcome: unknown): outcome is OutcomeDeclaration {
 function outcomesOf(
   declared: NonNullable<LeaseTableDeclaration['outcomes']>,
   table: LeaseTable,
-): Record<string, Outcome> {
-  const outcomes: Record<string, Outcome> = {}
+): Record<string, OutcomeSql> {
+  const outcomes: Record<string, OutcomeSql> = {}
   for (const [outcome, given] of Object.entries(declared))
     outcomes[outcome] = outcomeOf(outcome, isFullForm(given) ? given : { set: given }, table)
   if (!('retry' in declared) && (table.attempts !== undefined || table.availableAt !== undefined))
@@ -254,7 +254,7 @@ const KNOWN_ARGS: Readonly<Record<string, Readonly<Record<string, Sql>>>> = {
   dead: { error: 'text' },
 }
 
-function outcomeOf(outcome: string, declared: OutcomeDeclaration, table: LeaseTable): Outcome {
+function outcomeOf(outcome: string, declared: OutcomeDeclaration, table: LeaseTable): OutcomeSql {
   const { when, otherwise, rest } = declared
   const set = { ...written(outcome, table), ...declared.set }
   const used = new Set([...Object.values(set), when ?? '', rest ?? ''].flatMap(argumentsIn))

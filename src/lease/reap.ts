@@ -8,7 +8,7 @@ import {
   statement,
   wrapped,
 } from './statement.ts'
-import { type Outcome, replaceArguments, type Sql } from './table.ts'
+import { type OutcomeSql, replaceArguments, type Sql } from './table.ts'
 import {
   among,
   idArrays,
@@ -82,7 +82,7 @@ function leased(t: TableSql, $: Parameters, which: 'expired' | 'owned by'): stri
  */
 function expire(t: TableSql, $: Parameters): string[] {
   const { table, exhausted, expiries, attempts } = t
-  const outcomes: Readonly<Record<string, Outcome | undefined>> = table.outcomes
+  const outcomes: Readonly<Record<string, OutcomeSql | undefined>> = table.outcomes
   const { retry, dead } = outcomes
   // Without an outcome of its own an expired lease ends as if it had been released.
   const onRetry = retry?.set ?? table.writes.release
@@ -95,7 +95,7 @@ function expire(t: TableSql, $: Parameters): string[] {
     return `(case when ${expiries} = 0 then 0 else coalesce(${step}, 0) end)`
   }
   const argument =
-    (outcome: Outcome | undefined) =>
+    (outcome: OutcomeSql | undefined) =>
     (name: string): Sql =>
       name === 'delay_ms' ? delay() : (table.expired[name] ?? `null::${outcome?.args[name] ?? 'text'}`)
 

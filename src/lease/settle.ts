@@ -1,13 +1,13 @@
 import { quoteIdentifier as quote, quoteLiteral } from '../postgres/identifiers.ts'
 import { and, type LeaseStatement, type Parameters, parameters, statement, wrapped } from './statement.ts'
-import { type Outcome, replaceArguments, type Sql } from './table.ts'
+import { type OutcomeSql, replaceArguments, type Sql } from './table.ts'
 import { among, changedAndBusy, idNames, inBucket, lockHeld, rowIdSql, type TableSql } from './table-sql.ts'
 
 /**
  * Writes the outcome and ends the lease, for the rows that are still ours. A row that is ours and not what the outcome asks
  * for (`when`) is neither settled nor busy: its caller settles it otherwise.
  */
-export function settle(t: TableSql, name: string, outcome: Outcome): LeaseStatement {
+export function settle(t: TableSql, name: string, outcome: OutcomeSql): LeaseStatement {
   const $ = parameters()
   return statement(
     t.table,
@@ -33,27 +33,27 @@ ${changedAndBusy(t, $, 'settled', [])}`,
 }
 
 /** The CTEs `held` and `ours` (see `lockHeld`), and `settled`: the rows whose lease was ended. */
-export function settleHeld(t: TableSql, $: Parameters, outcome: Outcome): string {
+export function settleHeld(t: TableSql, $: Parameters, outcome: OutcomeSql): string {
   return endHeld(t, $, outcome, argumentsOf(t, $, outcome))
 }
 
 type ArgumentSql = (name: string) => Sql
 
 /** One JSON object for the batch, read by row: a join for the sake of the arguments could turn quadratic. */
-function argumentsOf(t: TableSql, $: Parameters, { args }: Outcome): ArgumentSql {
+function argumentsOf(t: TableSql, $: Parameters, { args }: OutcomeSql): ArgumentSql {
   const id = rowIdSql(t, 't.')
   return (name) => `(${$('args', 'jsonb')} -> ${id} ->> ${quoteLiteral(name)})::${args[name] ?? 'text'}`
 }
 
 /** What the outcome asks of the row besides that it is ours. */
-function stillTrue({ when }: Partial<Outcome>, argument: ArgumentSql): Sql {
+function stillTrue({ when }: Partial<OutcomeSql>, argument: ArgumentSql): Sql {
   return when === undefined ? '' : `(${replaceArguments(when, argument)}) is true`
 }
 
 function endHeld(
   t: TableSql,
   $: Parameters,
-  outcome: Pick<Outcome, 'set'> & Partial<Outcome>,
+  outcome: Pick<OutcomeSql, 'set'> & Partial<OutcomeSql>,
   argument: ArgumentSql,
 ): string {
   const { set, rest } = outcome

@@ -20,7 +20,7 @@ import { findExpired, reap } from './reap.ts'
 import { renew } from './renew.ts'
 import { release, settle } from './settle.ts'
 import type { LeaseStatement } from './statement.ts'
-import type { LeaseTable, Outcome } from './table.ts'
+import type { LeaseTable, OutcomeSql } from './table.ts'
 import { tableSql } from './table-sql.ts'
 
 /** How a claim finds rows: along the claim index, by ordering key, or by group. */
@@ -50,7 +50,7 @@ export const SUCCESS = 'done'
 
 export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStatements {
   const t = tableSql(table, shape)
-  const outcomes: Readonly<Record<string, Outcome>> = table.outcomes
+  const outcomes: Readonly<Record<string, OutcomeSql>> = table.outcomes
   const done = outcomes[SUCCESS]
   const success = done?.when === undefined ? done : undefined
   const ways = new Map<Way, ClaimStatements>()

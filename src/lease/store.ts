@@ -71,14 +71,17 @@ export interface Settlement {
 }
 
 /** The five verbs over one table, for one owner (and one bucket). Nothing else changes a lease. */
-export interface LeaseStore<Row extends object = Record<string, unknown>, Outcome extends string = string> {
-  readonly table: LeaseTable<Outcome>
+export interface LeaseStore<
+  Row extends object = Record<string, unknown>,
+  OutcomeName extends string = string,
+> {
+  readonly table: LeaseTable<OutcomeName>
   readonly owner: string
   /** How claims of this table find rows. */
   readonly ways: readonly Way[]
   claim(request: ClaimRequest): Promise<Claim<Row>>
   renew(leases: readonly Lease[], leaseMs: number): Promise<Renewal>
-  settle(outcome: Outcome, leases: readonly Lease[], options?: SettleOptions): Promise<Ended>
+  settle(outcome: OutcomeName, leases: readonly Lease[], options?: SettleOptions): Promise<Ended>
   /** Whether rows settled as `done` and the next claim can share a statement. */
   readonly canSettleAndClaim: boolean
   /** Settles a batch as `done` and claims the next one, in one round trip. */
@@ -100,19 +103,23 @@ export interface StoreOptions {
 /** Checks the real table, refuses one that does not fit its declaration, and prepares its statements. */
 export async function openLeaseStore<
   Row extends object = Record<string, unknown>,
-  Outcome extends string = string,
->(db: Database, table: LeaseTable<Outcome>, options: StoreOptions): Promise<LeaseStore<Row, Outcome>> {
+  OutcomeName extends string = string,
+>(
+  db: Database,
+  table: LeaseTable<OutcomeName>,
+  options: StoreOptions,
+): Promise<LeaseStore<Row, OutcomeName>> {
   checkOptions(options)
   return leaseStore(db, table, await checkTable(db, table), options)
 }
 
 /** The store over a table that has been checked already. */
-export function leaseStore<Row extends object = Record<string, unknown>, Outcome extends string = string>(
+export function leaseStore<Row extends object = Record<string, unknown>, OutcomeName extends string = string>(
   db: Queryable,
-  table: LeaseTable<Outcome>,
+  table: LeaseTable<OutcomeName>,
   shape: TableShape,
   options: StoreOptions,
-): LeaseStore<Row, Outcome> {
+): LeaseStore<Row, OutcomeName> {
   const { owner, bucket = 0, clock = systemClock, onDataError = () => undefined } = options
   const runner = new StatementRunner(db, table, shape, owner, bucket)
   const { statements } = runner
@@ -151,7 +158,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
 
   /** The arguments of an outcome, for the part of a batch that a statement settles. */
   function argsFor(
-    outcome: Outcome,
+    outcome: OutcomeName,
     leases: readonly Lease[],
     args: readonly OutcomeArgs[] = [],
   ): (part: readonly Lease[]) => Values {
@@ -179,7 +186,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       claims.check(request)
       const way = request.way ?? (table.ordering === undefined ? 'order' : 'key')
       // The types say that a table that can settle and claim has this outcome.
-      const outcome = SUCCESS as Outcome
+      const outcome = SUCCESS as OutcomeName
       const valuesOf = argsFor(outcome, leases, args)
       const current = newestOfEachRow(leases)
       const asked = [...current.values()]

@@ -8,7 +8,7 @@ export type Sql = string
 export type Assignments = Readonly<Record<string, Sql>>
 
 /** One way a row can be settled. */
-export interface Outcome {
+export interface OutcomeSql {
   /** What is written besides the end of the lease. */
   readonly set: Assignments
   /** The SQL types of its arguments. */
@@ -67,7 +67,7 @@ export interface LeaseTable<Name extends string = string> {
   readonly bytes: Sql | undefined
   readonly writes: { readonly claim: Assignments; readonly release: Assignments }
   /** `retry` and `dead` with what the kernel itself writes in them. */
-  readonly outcomes: Readonly<Record<Name, Outcome>>
+  readonly outcomes: Readonly<Record<Name, OutcomeSql>>
   readonly expired: Readonly<Record<string, Sql>>
   readonly columns: readonly string[] | undefined
 }
@@ -82,7 +82,7 @@ export function leasedCondition(table: LeaseTable): Sql | undefined {
 
 /** Whether a row can be told to rest: then the end of a lease means something without an owner, too. */
 export function canRest(table: LeaseTable): boolean {
-  return Object.values<Outcome>(table.outcomes).some(({ rest }) => rest !== undefined)
+  return Object.values<OutcomeSql>(table.outcomes).some(({ rest }) => rest !== undefined)
 }
 
 /** The name a person would write. */

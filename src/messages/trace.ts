@@ -197,14 +197,12 @@ async function endSpansAfter<Result>(spans: readonly Span[], work: () => Promise
 /** Why an outcome is not a success. Anything that is not an outcome or an error counts as a success. */
 function failureOf(result: unknown): string | undefined {
   if (result instanceof Error) return result.message
-  if (typeof result !== 'object' || result === null || !('outcome' in result)) return undefined
-  const { outcome } = result
-  if (typeof outcome !== 'string' || outcome === 'done') return undefined
-  const error =
-    'args' in result && typeof result.args === 'object' && result.args !== null && 'error' in result.args
-      ? result.args.error
-      : undefined
-  return typeof error === 'string' ? `${outcome}: ${error}` : outcome
+  if (typeof result !== 'object' || result === null || !('name' in result) || !('args' in result))
+    return undefined
+  const { name, args } = result
+  if (typeof name !== 'string' || name === 'done') return undefined
+  const error = typeof args === 'object' && args !== null && 'error' in args ? args.error : undefined
+  return typeof error === 'string' ? `${name}: ${error}` : name
 }
 
 /** Propagators read lower-case names, and a producer may have written `Traceparent`. */

@@ -67,8 +67,8 @@ const OUTCOMES = new Set<unknown>(['done', 'retry', 'dead'])
 
 function isAnswer(value: unknown): boolean {
   if (value instanceof SaturatedError) return true
-  if (typeof value !== 'object' || value === null || !('outcome' in value) || !('args' in value)) return false
-  return OUTCOMES.has(value.outcome) && typeof value.args === 'object' && value.args !== null
+  if (typeof value !== 'object' || value === null || !('name' in value) || !('args' in value)) return false
+  return OUTCOMES.has(value.name) && typeof value.args === 'object' && value.args !== null
 }
 
 function shown(value: unknown): string {

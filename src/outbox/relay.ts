@@ -112,7 +112,7 @@ function limitRetries(
   outcome: Outcome | void,
   context: HandlerContext<OutboxRow>,
 ): Outcome | void {
-  if (outcome === undefined || outcome.outcome !== 'retry') return outcome
+  if (outcome === undefined || outcome.name !== 'retry') return outcome
   // The relay has to stop, or has lost the lease. That is no failure of the event; the worker decides what follows.
   if (context.signal.aborted) throw context.signal.reason
   const error = outcome.args['error'] ?? 'the publisher gave no reason'

@@ -1,4 +1,10 @@
-import { type Assignments, leasedCondition, type LeaseTable, type Outcome, type Sql } from '../lease/table.ts'
+import {
+  type Assignments,
+  leasedCondition,
+  type LeaseTable,
+  type OutcomeSql,
+  type Sql,
+} from '../lease/table.ts'
 import { quoteIdentifier, quoteLiteral } from '../postgres/identifiers.ts'
 import type { Transition } from './transitions.ts'
 
@@ -33,7 +39,7 @@ export function reconciledTable(
     Object.keys(values).map((name) => [name, `coalesce($${argumentOf(name)}, ${quoteIdentifier(name)})`]),
   )
   const resetExpiries = expiriesReset(table)
-  const changes = transitions.map(({ from, to, outcome }): [string, Outcome] => [
+  const changes = transitions.map(({ from, to, outcome }): [string, OutcomeSql] => [
     outcome,
     {
       when: `${column} = ${quoteLiteral(from)}`,
@@ -46,7 +52,7 @@ export function reconciledTable(
   ])
   const waited = waiting(table)
   const retry = { ...waited, set: { ...waited.set, ...resetExpiries } }
-  const unleased: Outcome = { ...NO_CONDITION, set: {}, args: {}, rest: undefined }
+  const unleased: OutcomeSql = { ...NO_CONDITION, set: {}, args: {}, rest: undefined }
   return {
     ...table,
     leased: leasedIn(table),
@@ -86,7 +92,7 @@ function expiriesReset({ attempts }: LeaseTable): Assignments {
 const NO_CONDITION = { when: undefined, otherwise: undefined }
 
 /** An open row waits for its next claim: by its own column for that, or else by a lease end without an owner. */
-function waiting({ availableAt }: LeaseTable): Outcome {
+function waiting({ availableAt }: LeaseTable): OutcomeSql {
   const args = { delay_ms: 'float8' }
   // A wait of 0 leaves no lease end in the row.
   if (availableAt === undefined)

@@ -175,7 +175,7 @@ class Runner {
     } catch (error) {
       if (error instanceof NoRoomAtSource) return settleAs('waiting', { delay_ms: error.delayMs })
       const outcome = this.#outcomeOfError(row.definition, context, error)
-      return outcome.outcome === 'dead' ? this.#giveUp(row, outcome) : outcome
+      return outcome.name === 'dead' ? this.#giveUp(row, outcome) : outcome
     }
   }
 

@@ -19,8 +19,8 @@ export interface ConformanceCase {
  *
  * The cases use the same table, so they must run one after the other.
  */
-export function leaseConformance<Outcome extends string>(
-  subject: LeaseSubject<Outcome>,
+export function leaseConformance<OutcomeName extends string>(
+  subject: LeaseSubject<OutcomeName>,
 ): readonly ConformanceCase[] {
   const cases = Object.entries({ ...claimCases, ...renewCases, ...settleCases, ...reapCases })
   return cases.map(([name, check]) => ({

@@ -7,9 +7,9 @@ import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifier
 import type { Queryable } from '../postgres/queryable.ts'
 
 /** A table to be tested, and how to fill it. The suite deletes all its rows, so use a table made for tests. */
-export interface LeaseSubject<Outcome extends string = string> {
+export interface LeaseSubject<OutcomeName extends string = string> {
   readonly db: Database
-  readonly table: LeaseTable<Outcome>
+  readonly table: LeaseTable<OutcomeName>
   /** Required if the table has a bucket column: the bucket that `insert` fills. */
   readonly bucket?: number
   /** Required if the table has groups: those that `insert` fills, in the order of the rows. */
@@ -22,7 +22,7 @@ export interface LeaseSubject<Outcome extends string = string> {
    */
   readonly insert: (count: number) => Promise<readonly string[]>
   /** An outcome after which the row is not claimable, with its arguments. */
-  readonly final: { readonly outcome: Outcome; readonly args?: Readonly<Record<string, unknown>> }
+  readonly final: { readonly outcome: OutcomeName; readonly args?: Readonly<Record<string, unknown>> }
 }
 
 /** Lets the cases read and change rows without using the kernel. */

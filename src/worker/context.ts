@@ -115,7 +115,7 @@ export class RowContext<Row extends object> implements HandlerContext<Row> {
     const settledAs = withAllArgs(decided, store.table)
     for (;;) {
       if (!inFlight.isTrusted(this.#row, clock.monotonicNow())) throw this.#fencedOff()
-      const { ended, busy } = await store.settle(settledAs.outcome, [lease], { args: [settledAs.args], tx })
+      const { ended, busy } = await store.settle(settledAs.name, [lease], { args: [settledAs.args], tx })
       if (ended.length > 0) break
       if (busy.length === 0) throw this.#fencedOff()
       // A renewal, or another session, has locked the row at this moment.

@@ -30,7 +30,7 @@ export function recording(
       batches.push(events)
       published.push(...events)
       const outcomes: Outcome[] = []
-      for (const event of events) outcomes.push((await answer(event)) ?? { outcome: 'done', args: {} })
+      for (const event of events) outcomes.push((await answer(event)) ?? { name: 'done', args: {} })
       return outcomes
     },
   }

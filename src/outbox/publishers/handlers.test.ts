@@ -38,7 +38,7 @@ describe('handlers', () => {
       outboxEvent({ type: 'order.sent' }),
       outboxEvent({ payload: { id: 'b' } }),
     ]
-    const allDone = events.map(() => ({ outcome: 'done', args: {} }))
+    const allDone = events.map(() => ({ name: 'done', args: {} }))
     expect(await target.publish(events, publishContext())).toEqual(allDone)
     expect(paid).toEqual(['a', 'b'])
     expect(await target.publish(events.slice(0, 1), publishContext())).toBeUndefined()
@@ -70,14 +70,14 @@ describe('handlers', () => {
     }
     const events = Object.keys(results).map((type) => outboxEvent({ type }))
     expect(await handlers(results).publish(events, publishContext())).toEqual([
-      { outcome: 'done', args: {} },
-      { outcome: 'retry', args: { error: 'Error: not today' } },
-      { outcome: 'dead', args: { error: 'PermanentError: never' } },
-      { outcome: 'retry', args: { delay_ms: 5, error: 'later' } },
-      { outcome: 'dead', args: { error: 'no' } },
-      { outcome: 'done', args: {} },
-      { outcome: 'done', args: {} },
-      { outcome: 'elsewhere', args: {} },
+      { name: 'done', args: {} },
+      { name: 'retry', args: { error: 'Error: not today' } },
+      { name: 'dead', args: { error: 'PermanentError: never' } },
+      { name: 'retry', args: { delay_ms: 5, error: 'later' } },
+      { name: 'dead', args: { error: 'no' } },
+      { name: 'done', args: {} },
+      { name: 'done', args: {} },
+      { name: 'elsewhere', args: {} },
     ])
   })
 
@@ -92,7 +92,7 @@ describe('handlers', () => {
       PermanentError,
     )
     expect(await target.publish([outboxEvent({ type: 'b' })], publishContext())).toEqual([
-      { outcome: 'retry', args: { error: 'later' } },
+      { name: 'retry', args: { error: 'later' } },
     ])
   })
 
@@ -109,7 +109,7 @@ describe('handlers', () => {
       [outboxEvent({ type: 'a' }), outboxEvent({ type: 'b' })],
       publishContext(),
     )
-    expect(both).toMatchObject([{ outcome: 'done' }, { name: 'SaturatedError', forMs: 250 }])
+    expect(both).toMatchObject([{ name: 'done' }, { name: 'SaturatedError', forMs: 250 }])
   })
 
   it('run at the same time', async () => {
@@ -131,8 +131,8 @@ describe('handlers', () => {
     const target = handlers({ a: async () => 42 as never, b: () => null as never })
     const events = [outboxEvent({ type: 'a' }), outboxEvent({ type: 'b' })]
     expect(await target.publish(events, publishContext())).toMatchObject([
-      { outcome: 'retry', args: { error: expect.stringContaining('no outcome') } },
-      { outcome: 'retry', args: { error: expect.stringContaining('no outcome') } },
+      { name: 'retry', args: { error: expect.stringContaining('no outcome') } },
+      { name: 'retry', args: { error: expect.stringContaining('no outcome') } },
     ])
   })
 })
@@ -142,16 +142,16 @@ describe('an event without a handler', () => {
 
   it('LIFE-08: is dead, and the reason names its type', async () => {
     expect(await handlers<Events>({}).publish(unknown, publishContext())).toMatchObject([
-      { outcome: 'dead', args: { error: "no handler for events of type 'order.lost'" } },
-      { outcome: 'dead', args: { error: "no handler for events of type 'constructor'" } },
+      { name: 'dead', args: { error: "no handler for events of type 'order.lost'" } },
+      { name: 'dead', args: { error: "no handler for events of type 'constructor'" } },
     ])
   })
 
   it('is done, or passed to another function, where `otherwise` says so', async () => {
     const ignoring = handlers({}, { otherwise: 'done' })
     expect(await ignoring.publish(unknown, publishContext())).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'done' },
+      { name: 'done' },
+      { name: 'done' },
     ])
     const seen: string[] = []
     const target = handlers({}, { otherwise: async ({ type }) => void seen.push(type) })

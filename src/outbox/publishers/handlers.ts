@@ -86,6 +86,6 @@ const refuse: EventHandler = ({ type }) => dead(`no handler for events of type '
 /** A handler written without types may return anything. */
 function checked(result: Outcome): Outcome {
   const value: unknown = result
-  if (typeof value === 'object' && value !== null && 'outcome' in value && 'args' in value) return result
+  if (typeof value === 'object' && value !== null && 'name' in value && 'args' in value) return result
   return retry({ error: new TypeError('the handler returned something that is no outcome') })
 }

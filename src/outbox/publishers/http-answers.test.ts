@@ -20,7 +20,7 @@ function publisher(url: string, options: Partial<HttpPublisherOptions> = {}): Pu
 
 function shown(answer: Answer): string {
   if (answer instanceof SaturatedError) return answer.message
-  return [answer.outcome, answer.args['error']].join(' ').trim()
+  return [answer.name, answer.args['error']].join(' ').trim()
 }
 
 describe('what the answer means', () => {
@@ -46,7 +46,7 @@ describe('what the answer means', () => {
   it('a refusal can be a retry, if one says so', async () => {
     const server = await startServer(() => 422)
     const target = publisher(server.url, { whenRefused: 'retry' })
-    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'retry' }])
+    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ name: 'retry' }])
   })
 
   it('a redirect is never followed', async () => {
@@ -63,7 +63,7 @@ describe('what the answer means', () => {
       response.writeHead(429, { 'retry-after': '7' }).end()
     })
     expect(await publisher(server.url).publish([outboxEvent()], publishContext())).toMatchObject([
-      { outcome: 'retry', args: { delay_ms: 7_000 } },
+      { name: 'retry', args: { delay_ms: 7_000 } },
     ])
     const now = Date.parse('2026-03-01T12:00:00Z')
     expect(retryAfterMs('Sun, 01 Mar 2026 12:00:30 GMT', now)).toBe(30_000)
@@ -79,7 +79,7 @@ describe('what the answer means', () => {
     const server = await startServer(() => {})
     const target = publisher(server.url, { timeoutMs: 200 })
     expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([
-      { outcome: 'retry', args: { error: expect.stringContaining('no complete answer within 200 ms') } },
+      { name: 'retry', args: { error: expect.stringContaining('no complete answer within 200 ms') } },
     ])
   })
 
@@ -91,14 +91,14 @@ describe('what the answer means', () => {
       more()
     })
     expect(await publisher(server.url).publish([outboxEvent()], publishContext())).toMatchObject([
-      { outcome: 'done' },
+      { name: 'done' },
     ])
   })
 
   it('a connection that breaks over an event is a retry: the event may be why', async () => {
     const server = await startServer((_request, response) => void response.destroy())
     expect(await publisher(server.url).publish([outboxEvent()], publishContext())).toMatchObject([
-      { outcome: 'retry' },
+      { name: 'retry' },
     ])
   })
 

@@ -24,7 +24,7 @@ describe('what arrives', () => {
     const server = await startServer()
     const event = outboxEvent()
     const target = publisher(server.url, { headers: { Authorization: 'Bearer x' } })
-    expect(await target.publish([event], publishContext())).toEqual([{ outcome: 'done', args: {} }])
+    expect(await target.publish([event], publishContext())).toEqual([{ name: 'done', args: {} }])
     const [request] = server.received
     expect(JSON.parse(request?.body ?? '')).toEqual(event.payload)
     expect(request?.headers).toMatchObject({
@@ -50,7 +50,7 @@ describe('what arrives', () => {
       },
     })
     const target = publisher(server.url, { headers: { authorization: 'Bearer x' } })
-    expect(await target.publish([event], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([event], publishContext())).toMatchObject([{ name: 'done' }])
     const headers = server.received[0]?.headers
     expect(headers?.host).toBe(new URL(server.url).host)
     expect(headers?.authorization).toBe('Bearer x')
@@ -62,8 +62,8 @@ describe('what arrives', () => {
     const server = await startServer()
     const events = [outboxEvent({ headers: { 'a b': 'c' } }), outboxEvent()]
     expect(await publisher(server.url).publish(events, publishContext())).toMatchObject([
-      { outcome: 'dead', args: { error: expect.stringContaining('"a b"') } },
-      { outcome: 'done' },
+      { name: 'dead', args: { error: expect.stringContaining('"a b"') } },
+      { name: 'done' },
     ])
   })
 
@@ -107,7 +107,7 @@ describe('in batches', () => {
     const events = outboxEvents(3)
     const target = publisher(server.url, { batch: true })
     expect(await target.publish(events, publishContext())).toEqual(
-      events.map(() => ({ outcome: 'done', args: {} })),
+      events.map(() => ({ name: 'done', args: {} })),
     )
     expect(server.received).toHaveLength(1)
     const items: unknown = JSON.parse(server.received[0]?.body ?? '')
@@ -125,9 +125,9 @@ describe('in batches', () => {
     const server = await startServer(({ body }) => (body.includes('poison') ? 400 : 200))
     const target = publisher(server.url, { batch: true })
     expect(await target.publish([outboxEvent(), poison, outboxEvent()], publishContext())).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'dead' },
-      { outcome: 'done' },
+      { name: 'done' },
+      { name: 'dead' },
+      { name: 'done' },
     ])
   })
 
@@ -166,7 +166,7 @@ describe('when the server is unavailable', () => {
     })
     const target = publisher(server.url, { concurrency: 1 })
     expect(await target.publish(outboxEvents(3), publishContext())).toMatchObject([
-      { outcome: 'done' },
+      { name: 'done' },
       { name: 'SaturatedError' },
       { name: 'SaturatedError' },
     ])
@@ -202,6 +202,6 @@ describe('its options', () => {
     await target.publish([outboxEvent()], publishContext())
     await target.close?.()
     expect(mine.closed).toBe(false)
-    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ name: 'done' }])
   })
 })

@@ -177,7 +177,7 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
         }),
       )
       // A refusal of the batch may be due to one event, so each is sent alone.
-      const refused = 'outcome' in answer && answer.outcome === 'dead'
+      const refused = 'args' in answer && answer.name === 'dead'
       if (refused && events.length > 1) return sendEach(events, signal, (event) => batchRequest([event]))
       return throwIfAllSaturated(events.map(() => answer))
     },

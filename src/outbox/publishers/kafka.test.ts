@@ -84,7 +84,7 @@ describe('the shape of kafkajs', () => {
     const { producer, written, calls } = kafkaJsProducer()
     const events = [outboxEvent(), outboxEvent({ orderingKey: undefined, type: 'order.sent' })]
     const outcomes = await kafkaPublisher({ producer }).publish(events, publishContext())
-    expect(outcomes).toMatchObject([{ outcome: 'done' }, { outcome: 'done' }])
+    expect(outcomes).toMatchObject([{ name: 'done' }, { name: 'done' }])
     expect(calls).toEqual(['sendBatch'])
     expect(written).toMatchObject([
       {
@@ -110,11 +110,11 @@ describe('the shape of kafkajs', () => {
     })
     const events = ['a', 'large', 'b', 'unwelcome', 'c'].map((payload) => outboxEvent({ payload }))
     expect(await kafkaPublisher({ producer, topic: 'all' }).publish(events, publishContext())).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'dead' },
-      { outcome: 'done' },
-      { outcome: 'retry', args: { error: expect.stringContaining('Not authorized') } },
-      { outcome: 'done' },
+      { name: 'done' },
+      { name: 'dead' },
+      { name: 'done' },
+      { name: 'retry', args: { error: expect.stringContaining('Not authorized') } },
+      { name: 'done' },
     ])
     expect(written.map(({ value }) => value)).toEqual(['"a"', '"b"', '"c"'])
   })
@@ -130,8 +130,8 @@ describe('the shape of kafkajs', () => {
     }
     const events = [outboxEvent({ type: 'a' }), outboxEvent({ type: 'b' })]
     expect(await kafkaPublisher({ producer: doubtful }).publish(events, publishContext())).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'retry', args: { error: expect.stringContaining("topic 'b'") } },
+      { name: 'done' },
+      { name: 'retry', args: { error: expect.stringContaining("topic 'b'") } },
     ])
   })
 
@@ -184,9 +184,9 @@ describe('the shape of @confluentinc/kafka-javascript', () => {
     })
     const events = ['a', 'large', 'b'].map((payload) => outboxEvent({ payload }))
     expect(await kafkaPublisher({ producer }).publish(events, publishContext())).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'dead' },
-      { outcome: 'done' },
+      { name: 'done' },
+      { name: 'dead' },
+      { name: 'done' },
     ])
   })
 

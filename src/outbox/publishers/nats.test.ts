@@ -63,7 +63,7 @@ it('LIFE-08: an event whose type would address the API of the server, or end its
     types.map((type) => outboxEvent({ type })),
     publishContext(),
   )
-  expect(outcomes?.map((answer) => ('outcome' in answer ? answer.outcome : answer.message))).toEqual(
+  expect(outcomes?.map((answer) => ('args' in answer ? answer.name : answer.message))).toEqual(
     types.map(() => 'dead'),
   )
 })
@@ -71,7 +71,7 @@ it('LIFE-08: an event whose type would address the API of the server, or end its
 describe('what arrives', () => {
   it('LIFE-05: an event that is done is in the stream: body, subject, id, token and the producer’s headers', async () => {
     const event = outboxEvent()
-    expect(await publisher().publish([event], publishContext())).toEqual([{ outcome: 'done', args: {} }])
+    expect(await publisher().publish([event], publishContext())).toEqual([{ name: 'done', args: {} }])
     const [message] = await stored()
     expect(message?.subject).toBe('events.order.paid')
     expect(message?.json()).toEqual(event.payload)
@@ -90,7 +90,7 @@ describe('what arrives', () => {
     const target = publisher()
     await target.publish([event], publishContext())
     const again = await target.publish([{ ...event, attempt: 3, token: event.token + 1n }], publishContext())
-    expect(again).toEqual([{ outcome: 'done', args: {} }])
+    expect(again).toEqual([{ name: 'done', args: {} }])
     expect(await stored()).toHaveLength(1)
   })
 
@@ -107,7 +107,7 @@ describe('what arrives', () => {
     const target = publisher()
     await target.publish(outboxEvents(2), publishContext())
     const steering = outboxEvent({ headers: { 'Nats-Rollup': 'all', 'nats-expected-stream': 'OTHER' } })
-    expect(await target.publish([steering], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([steering], publishContext())).toMatchObject([{ name: 'done' }])
     expect(await stored()).toHaveLength(3)
   })
 
@@ -151,11 +151,11 @@ describe('what fails', () => {
     }))
     const outcomes = await target.publish(events, publishContext())
     expect(outcomes).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'retry', args: { error: expect.stringContaining("subject 'nobody.listens'") } },
-      { outcome: 'done' },
-      { outcome: 'dead', args: { error: expect.stringContaining('"not a subject" is no subject') } },
-      { outcome: 'done' },
+      { name: 'done' },
+      { name: 'retry', args: { error: expect.stringContaining("subject 'nobody.listens'") } },
+      { name: 'done' },
+      { name: 'dead', args: { error: expect.stringContaining('"not a subject" is no subject') } },
+      { name: 'done' },
     ])
     expect((await stored()).map(({ subject }) => subject)).toEqual(['events.a', 'events.b', 'events.c'])
   })
@@ -163,7 +163,7 @@ describe('what fails', () => {
   it('an event that is too large for the server is dead', async () => {
     const large = outboxEvent({ payload: 'x'.repeat(2_000_000) })
     const outcomes = await publisher().publish([large, outboxEvent()], publishContext())
-    expect(outcomes).toMatchObject([{ outcome: 'dead' }, { outcome: 'done' }])
+    expect(outcomes).toMatchObject([{ name: 'dead' }, { name: 'done' }])
   })
 
   it('RULE-020-042: a full stream saturates, and events that it accepted before are done', async () => {
@@ -172,8 +172,8 @@ describe('what fails', () => {
     )
     const target = publisher()
     expect(await target.publish(outboxEvents(3), publishContext())).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'done' },
+      { name: 'done' },
+      { name: 'done' },
       { name: 'SaturatedError', forMs: 1_000, message: expect.stringContaining('maximum messages') },
     ])
     await expect(target.publish(outboxEvents(2), publishContext())).rejects.toBeInstanceOf(SaturatedError)
@@ -185,8 +185,8 @@ describe('what fails', () => {
     const target = publisher({ subject: ({ type }) => type, timeoutMs: 300 })
     const events = [outboxEvent({ type: 'silent' }), outboxEvent({ type: 'events.a' })]
     expect(await target.publish(events, publishContext())).toMatchObject([
-      { outcome: 'retry', args: { error: expect.stringContaining('no_ack') } },
-      { outcome: 'done' },
+      { name: 'retry', args: { error: expect.stringContaining('no_ack') } },
+      { name: 'done' },
     ])
   })
 
@@ -249,7 +249,7 @@ describe('when the server is unavailable', () => {
     await expect(target.publish([outboxEvent()], publishContext())).rejects.toThrow('no answer within 300 ms')
     nats.thaw()
     const event = outboxEvent()
-    expect(await target.publish([event], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([event], publishContext())).toMatchObject([{ name: 'done' }])
   })
 })
 
@@ -258,7 +258,7 @@ describe('with the user’s own connection', () => {
     const mine = await connect({ servers: nats.url, reconnectTimeWait: 50, maxReconnectAttempts: -1 })
     onTestFinished(async () => mine.close())
     const target = natsPublisher({ connection: mine, prefix: 'events.' })
-    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ name: 'done' }])
     await nats.stop('kill')
     await eventually(async () =>
       expect(target.publish([outboxEvent()], publishContext())).rejects.toThrow('lost its connection'),
@@ -266,7 +266,7 @@ describe('with the user’s own connection', () => {
     await nats.start()
     const event = outboxEvent()
     await eventually(async () => target.probe?.(AbortSignal.timeout(1_000)))
-    expect(await target.publish([event], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([event], publishContext())).toMatchObject([{ name: 'done' }])
     await target.close?.()
     expect(mine.isClosed()).toBe(false)
     expect((await jetstream(mine).publish('events.mine', 'x')).stream).toBe('EVENTS')

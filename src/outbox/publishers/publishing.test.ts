@@ -42,9 +42,9 @@ describe('publishEach', () => {
       },
     )
     expect(await publishEach(outboxEvents(3), sending(send))).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'retry' },
-      { outcome: 'dead' },
+      { name: 'done' },
+      { name: 'retry' },
+      { name: 'dead' },
     ])
   })
 
@@ -54,12 +54,12 @@ describe('publishEach', () => {
     }
     const partly = await publishEach(outboxEvents(3), sending(byNumber(ok, away, ok)))
     expect(partly).toMatchObject([
-      { outcome: 'done' },
+      { name: 'done' },
       { name: 'SaturatedError', message: 'The test publisher lost its connection' },
-      { outcome: 'done' },
+      { name: 'done' },
     ])
     const first = await publishEach(outboxEvents(2), sending(byNumber(away, ok)))
-    expect(first).toMatchObject([{ name: 'SaturatedError' }, { outcome: 'done' }])
+    expect(first).toMatchObject([{ name: 'SaturatedError' }, { name: 'done' }])
     const wholly = publishEach(outboxEvents(2), sending(byNumber(away, away)))
     await expect(wholly).rejects.toBeInstanceOf(SaturatedError)
   })
@@ -68,8 +68,8 @@ describe('publishEach', () => {
     const events = outboxEvents(2)
     const given = { timeoutMs: 20, unansweredError: async () => new Error('too slow') }
     expect(await publishEach(events, sending(byNumber(never, ok), given))).toMatchObject([
-      { outcome: 'retry', args: { error: 'Error: too slow' } },
-      { outcome: 'done' },
+      { name: 'retry', args: { error: 'Error: too slow' } },
+      { name: 'done' },
     ])
   })
 
@@ -87,7 +87,7 @@ describe('publishEach', () => {
       return unavailable('test', 'had no answer')
     }
     const answers = await publishEach(outboxEvents(2), sending(send, { timeoutMs: 20, unansweredError }))
-    expect(answers).toMatchObject([{ outcome: 'done' }, { name: 'SaturatedError' }])
+    expect(answers).toMatchObject([{ name: 'done' }, { name: 'SaturatedError' }])
   })
 
   it('a signal that fires, or has fired, ends the wait with its reason', async () => {

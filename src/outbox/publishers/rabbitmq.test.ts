@@ -69,7 +69,7 @@ afterAll(async () => rabbit.stop('kill'))
 describe('what arrives', () => {
   it('LIFE-05: an event that is done is in the queue: body, id, token and the producer’s headers, persistent', async () => {
     const event = outboxEvent()
-    expect(await publisher().publish([event], publishContext())).toEqual([{ outcome: 'done', args: {} }])
+    expect(await publisher().publish([event], publishContext())).toEqual([{ name: 'done', args: {} }])
     const [message] = await messages()
     expect(JSON.parse(message?.content.toString() ?? '')).toEqual(event.payload)
     expect(message?.fields).toMatchObject({ exchange: 'events', routingKey: 'order.paid' })
@@ -129,13 +129,13 @@ describe('what fails', () => {
       type: ['order.paid', 'nobody.listens', 'order.sent', 'x'.repeat(300)][index] ?? '',
     }))
     expect(await publisher().publish(events, publishContext())).toMatchObject([
-      { outcome: 'done' },
+      { name: 'done' },
       {
-        outcome: 'retry',
+        name: 'retry',
         args: { error: expect.stringMatching(/exchange 'events'.*'nobody.listens'.*NO_ROUTE/) },
       },
-      { outcome: 'done' },
-      { outcome: 'dead', args: { error: expect.stringContaining('routing key is longer') } },
+      { name: 'done' },
+      { name: 'dead', args: { error: expect.stringContaining('routing key is longer') } },
     ])
     expect(await messages()).toHaveLength(2)
   })
@@ -151,16 +151,16 @@ describe('what fails', () => {
     })
     const outcomes = await publisher().publish(outboxEvents(3), publishContext())
     expect(outcomes).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'done' },
-      { outcome: 'retry', args: { error: expect.stringContaining('nack') } },
+      { name: 'done' },
+      { name: 'done' },
+      { name: 'retry', args: { error: expect.stringContaining('nack') } },
     ])
     expect(await messages()).toHaveLength(2)
   })
 
   it('headers that RabbitMQ would read as routing keys are left out', async () => {
     const event = outboxEvent({ headers: { CC: 'order.other', BCC: 'order.other', kept: 'yes' } })
-    expect(await publisher().publish([event], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await publisher().publish([event], publishContext())).toMatchObject([{ name: 'done' }])
     const [message] = await messages()
     expect(message?.properties.headers).toMatchObject({ kept: 'yes' })
     expect(message?.properties.headers).not.toHaveProperty('CC')
@@ -170,9 +170,9 @@ describe('what fails', () => {
     const large = outboxEvent({ headers: { large: 'x'.repeat(100_000) } })
     const long = outboxEvent({ headers: { [`n${'n'.repeat(300)}`]: 'x' } })
     expect(await publisher().publish([large, outboxEvent(), long], publishContext())).toMatchObject([
-      { outcome: 'dead' },
-      { outcome: 'done' },
-      { outcome: 'dead' },
+      { name: 'dead' },
+      { name: 'done' },
+      { name: 'dead' },
     ])
   })
 
@@ -186,7 +186,7 @@ describe('what fails', () => {
       await channel.assertExchange('later', 'fanout')
       await channel.bindQueue('orders', 'later', '')
     })
-    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ name: 'done' }])
   })
 
   it('an exchange that is deleted while events are in flight releases them', async () => {
@@ -212,7 +212,7 @@ describe('what fails', () => {
     await expect(target.probe?.(AbortSignal.timeout(5_000))).rejects.toThrow('blocked by the server')
     await rabbit.control('set_vm_memory_high_watermark', '0.9')
     await eventually(async () => target.probe?.(AbortSignal.timeout(5_000)))
-    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ name: 'done' }])
   })
 
   it('a signal that fires ends the wait, and nothing is reported as done', async () => {
@@ -282,7 +282,7 @@ describe('when the server is unavailable', () => {
       'no confirm within 300 ms',
     )
     rabbit.thaw()
-    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ name: 'done' }])
   })
 
   it('close() is bounded, whatever the state of the server', async () => {
@@ -317,7 +317,7 @@ describe('with the user’s own connection', () => {
     await writtenDown()
     await rabbit.restart('kill')
     await eventually(async () =>
-      expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }]),
+      expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ name: 'done' }]),
     )
     await target.close?.()
     expect(await messages()).not.toHaveLength(0)

@@ -57,7 +57,7 @@ afterAll(() => reader?.destroy())
 describe('what arrives', () => {
   it('LIFE-05: an event that is done is in the stream: payload, id, token and the producer’s headers', async () => {
     const event = outboxEvent()
-    expect(await publisher().publish([event], publishContext())).toEqual([{ outcome: 'done', args: {} }])
+    expect(await publisher().publish([event], publishContext())).toEqual([{ name: 'done', args: {} }])
     const [entry] = await entries()
     const { payload, ...fields } = entry?.message ?? {}
     expect(JSON.parse(String(payload))).toEqual(event.payload)
@@ -110,9 +110,9 @@ describe('what fails', () => {
     const target = publisher({ stream: ({ type }) => type })
     const events = outboxEvents(3, (index) => ({ type: index === 1 ? 'taken' : 'events' }))
     expect(await target.publish(events, publishContext())).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'retry', args: { error: expect.stringMatching(/stream 'taken' .*WRONGTYPE/) } },
-      { outcome: 'done' },
+      { name: 'done' },
+      { name: 'retry', args: { error: expect.stringMatching(/stream 'taken' .*WRONGTYPE/) } },
+      { name: 'done' },
     ])
     const ids = (await entries()).map(({ message }) => message['leasehold-event-id'])
     expect(ids).toEqual([events[0]?.eventId, events[2]?.eventId])
@@ -184,7 +184,7 @@ describe('when the server is unavailable', () => {
     onTestFinished(() => redis.thaw())
     await expect(target.publish([outboxEvent()], publishContext())).rejects.toThrow('no reply within 300 ms')
     redis.thaw()
-    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish([outboxEvent()], publishContext())).toMatchObject([{ name: 'done' }])
   })
 })
 
@@ -196,13 +196,13 @@ describe('with the user’s own client', () => {
     onTestFinished(() => mine.destroy())
     const target = redisPublisher({ client: mine, stream: 'events' })
     const events = outboxEvents(2)
-    expect(await target.publish(events.slice(0, 1), publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish(events.slice(0, 1), publishContext())).toMatchObject([{ name: 'done' }])
     await redis.stop('kill')
     await eventually(async () => expect(mine.isReady).toBe(false))
     await expect(target.publish([outboxEvent()], publishContext())).rejects.toThrow('lost its connection')
     await redis.start()
     await eventually(async () => target.probe?.(AbortSignal.timeout(1_000)))
-    expect(await target.publish(events.slice(1), publishContext())).toMatchObject([{ outcome: 'done' }])
+    expect(await target.publish(events.slice(1), publishContext())).toMatchObject([{ name: 'done' }])
     await target.close?.()
     expect(await mine.ping()).toBe('PONG')
     const ids = (await entries()).map(({ message }) => message['leasehold-event-id'])
@@ -232,8 +232,8 @@ describe('with the user’s own client', () => {
     }
     const target = redisPublisher({ client: breaking, stream: 'events' })
     expect(await target.publish(outboxEvents(3), publishContext())).toMatchObject([
-      { outcome: 'done' },
-      { outcome: 'done' },
+      { name: 'done' },
+      { name: 'done' },
       { name: 'SaturatedError' },
     ])
     expect(await entries()).toHaveLength(2)

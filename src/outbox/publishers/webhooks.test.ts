@@ -108,9 +108,9 @@ describe('an event that cannot be sent', () => {
       orderingKey: n === 1 ? randomBytes(6_000).toString('base64') : 'k',
     }))
     const answers = await publish(events)
-    expect(answers).toMatchObject([DONE, { outcome: 'dead' }, DONE])
+    expect(answers).toMatchObject([DONE, { name: 'dead' }, DONE])
     expect(JSON.stringify(answers)).toContain('it cannot be sent')
-    expect(await publish(events.slice(1, 2))).toMatchObject([{ outcome: 'dead' }])
+    expect(await publish(events.slice(1, 2))).toMatchObject([{ name: 'dead' }])
     expect((await writtenDeliveries(db)).map(({ event_id }) => event_id)).toEqual([
       events[0]?.eventId,
       events[2]?.eventId,
@@ -126,7 +126,7 @@ describe('an event that cannot be sent', () => {
     }
     const events = ['throws', 'nothing', 'fine'].map((payload) => outboxEvent({ payload }))
     const answers = await publish(events, { db, tenant })
-    expect(answers).toMatchObject([{ outcome: 'retry' }, { outcome: 'retry' }, DONE])
+    expect(answers).toMatchObject([{ name: 'retry' }, { name: 'retry' }, DONE])
     expect(JSON.stringify(answers)).toMatch(/no such customer.*tenant is undefined/)
     expect(await writtenDeliveries(db)).toHaveLength(1)
   })

@@ -17,13 +17,13 @@ function answered(status: number, retryAfter?: string): Reply {
 describe('responses', () => {
   it.each([200, 201, 204, 299])('a response with %i is a success', (status) => {
     const { outcome, endpoint } = judgeResponse(answered(status), first)
-    expect([outcome.outcome, endpoint]).toEqual(['done', 'healthy'])
+    expect([outcome.name, endpoint]).toEqual(['done', 'healthy'])
     expect(outcome.args).toEqual({ duration_ms: 12, status, code: null, error: null, response: 'so' })
   })
 
   it.each([301, 302, 307, 308])('a response with %i is a failure and is not followed', (status) => {
     const { outcome, endpoint } = judgeResponse(answered(status), first)
-    expect([outcome.outcome, endpoint]).toEqual(['retry', 'failing'])
+    expect([outcome.name, endpoint]).toEqual(['retry', 'failing'])
     expect(outcome.args['error']).toBe(`answered with HTTP ${status}; redirects are not followed`)
   })
 
@@ -31,7 +31,7 @@ describe('responses', () => {
     'after a response with %i the delivery is retried, and the endpoint counts as failing',
     (status) => {
       const { outcome, endpoint } = judgeResponse(answered(status), first)
-      expect([outcome.outcome, outcome.args['delay_ms'], endpoint]).toEqual(['retry', 1_000, 'failing'])
+      expect([outcome.name, outcome.args['delay_ms'], endpoint]).toEqual(['retry', 1_000, 'failing'])
     },
   )
 
@@ -39,17 +39,17 @@ describe('responses', () => {
     'after a response with %i the delivery is retried, and the endpoint counts as healthy',
     (status) => {
       const { outcome, endpoint } = judgeResponse(answered(status), first)
-      expect([outcome.outcome, endpoint]).toEqual(['retry', 'healthy'])
+      expect([outcome.name, endpoint]).toEqual(['retry', 'healthy'])
     },
   )
 
   it('after a response with 410 the delivery is dead and the endpoint is disabled', () => {
     const { outcome, endpoint } = judgeResponse(answered(410), first)
-    expect([outcome.outcome, endpoint]).toEqual(['dead', 'disable'])
+    expect([outcome.name, endpoint]).toEqual(['dead', 'disable'])
   })
 
   it('a failure of the last attempt makes the delivery dead', () => {
-    expect(judgeResponse(answered(500), { ...first, attempt: 2 }).outcome.outcome).toBe('dead')
+    expect(judgeResponse(answered(500), { ...first, attempt: 2 }).outcome.name).toBe('dead')
   })
 
   it.each([
@@ -83,7 +83,7 @@ describe('responses', () => {
 it('without a response the delivery is retried, and the code and message of the failure are recorded', () => {
   const reply: Reply = { kind: 'failed', code: 'timeout', message: 'no answer within 5 ms', durationMs: 5 }
   const { outcome, endpoint } = judgeResponse(reply, first)
-  expect([outcome.outcome, endpoint]).toEqual(['retry', 'failing'])
+  expect([outcome.name, endpoint]).toEqual(['retry', 'failing'])
   expect(outcome.args).toMatchObject({
     status: null,
     code: 'timeout',

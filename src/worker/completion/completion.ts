@@ -74,7 +74,7 @@ export class Completion<Row extends object> {
     const { clock, inFlight, loop } = this.#options
     const now = clock.monotonicNow()
     if (row.lost !== undefined || !inFlight.isTrusted(row, now)) {
-      inFlight.drop(row, verdict.verdict === 'settle' ? verdict.outcome.outcome : 'release')
+      inFlight.drop(row, verdict.verdict === 'settle' ? verdict.outcome.name : 'release')
     } else if (verdict.verdict === 'settle') {
       if (verdict.failure !== undefined) this.#tellFailed(row, verdict)
       inFlight.finish(row)
@@ -85,7 +85,7 @@ export class Completion<Row extends object> {
   }
 
   /** In a transaction of the handler's own. */
-  #settledByHandler(row: RowInFlight<Row>, { outcome }: Outcome): void {
+  #settledByHandler(row: RowInFlight<Row>, { name: outcome }: Outcome): void {
     const { store, events, inFlight, loop } = this.#options
     inFlight.drop(row)
     // The next row of its key can be claimed now.
@@ -94,7 +94,7 @@ export class Completion<Row extends object> {
     events.emit('settled', { worker: store.owner, table: this.#table, outcome, ids, durationMs: 0 })
   }
 
-  #tellFailed(row: RowInFlight<Row>, { outcome: { outcome }, failure: error }: Settle): void {
+  #tellFailed(row: RowInFlight<Row>, { outcome: { name: outcome }, failure: error }: Settle): void {
     const { events } = this.#options
     events.emit('failed', { ...refTo(row, this.#table), attempt: row.attempt, outcome, error })
   }

@@ -43,7 +43,7 @@ it('a handler that returns nothing settles as done, and an outcome of the tableâ
 
 it('a retry waits for the delay it names, or for the one of the policy', () => {
   expect(returned(retry({ delayMs: 7, error: 'busy' }))).toMatchObject({
-    outcome: { outcome: 'retry', args: { delay_ms: 7, error: 'busy' } },
+    outcome: { name: 'retry', args: { delay_ms: 7, error: 'busy' } },
     failure: 'busy',
   })
   expect(returned(retry(), { attempt: 2 })).toMatchObject({ outcome: { args: { delay_ms: 2_000 } } })
@@ -60,27 +60,27 @@ it('a thrown value of any kind is a retry by the policy', () => {
   const error = new TypeError('no such field')
   expect(threw(error)).toEqual({
     verdict: 'settle',
-    outcome: { outcome: 'retry', args: { delay_ms: 1_000, error: 'TypeError: no such field' } },
+    outcome: { name: 'retry', args: { delay_ms: 1_000, error: 'TypeError: no such field' } },
     failure: error,
   })
-  expect(threw('text')).toMatchObject({ outcome: { outcome: 'retry', args: { error: 'text' } } })
-  expect(threw(undefined)).toMatchObject({ outcome: { outcome: 'retry', args: { error: null } } })
+  expect(threw('text')).toMatchObject({ outcome: { name: 'retry', args: { error: 'text' } } })
+  expect(threw(undefined)).toMatchObject({ outcome: { name: 'retry', args: { error: null } } })
 })
 
 it('LIFE-08: a row is dead when its last attempt fails, whether the retry names a delay or not, and not before', () => {
-  expect(threw(new Error('no'), { attempt: 2 })).toMatchObject({ outcome: { outcome: 'retry' } })
-  const last = { outcome: { outcome: 'dead', args: { error: 'Error: no' } } }
+  expect(threw(new Error('no'), { attempt: 2 })).toMatchObject({ outcome: { name: 'retry' } })
+  const last = { outcome: { name: 'dead', args: { error: 'Error: no' } } }
   expect(threw(new Error('no'), { attempt: 3 })).toMatchObject(last)
   expect(returned(retry({ delayMs: 5, error: new Error('no') }), { attempt: 3 })).toMatchObject(last)
   expect(threw(new Error('no'), { attempt: 99, maxAttempts: undefined })).toMatchObject({
-    outcome: { outcome: 'retry' },
+    outcome: { name: 'retry' },
   })
   expect(returned(done(), { attempt: 99 })).toMatchObject({ outcome: done() })
 })
 
 it('LIFE-08: a PermanentError and a returned dead() make a row dead at once', () => {
   expect(threw(new PermanentError('gone'))).toMatchObject({
-    outcome: { outcome: 'dead', args: { error: 'PermanentError: gone' } },
+    outcome: { name: 'dead', args: { error: 'PermanentError: gone' } },
   })
   expect(returned(dead('gone'))).toMatchObject({ outcome: dead('gone'), failure: 'gone' })
 })
@@ -92,7 +92,7 @@ it('RULE-020-042: a SaturatedError releases the row and says for how long claimi
 it('RULE-020-030, D9: an error of a handler that was told to stop counts an attempt, does not make the row dead, and lets it be claimed at once', () => {
   expect(threw(new Error('aborted'), { attempt: 3 }, true)).toMatchObject({
     verdict: 'settle',
-    outcome: { outcome: 'retry', args: { delay_ms: 0, error: 'Error: aborted' } },
+    outcome: { name: 'retry', args: { delay_ms: 0, error: 'Error: aborted' } },
   })
   expect(returned(done(), {}, true)).toMatchObject({ verdict: 'settle', outcome: done() })
 })

@@ -13,15 +13,15 @@ import { MAX_TIMER_MS } from '../../timeout.ts'
 
 /** What became of a row, as the handler says it. Every outcome names one of the table's declared outcomes. */
 export interface Outcome {
-  readonly outcome: string
+  readonly name: string
   readonly args: Readonly<Record<string, unknown>>
 }
 
-const DONE: Outcome = Object.freeze({ outcome: 'done', args: Object.freeze({}) })
+const DONE: Outcome = Object.freeze({ name: 'done', args: Object.freeze({}) })
 
 /** The row is finished. */
 export function done(args?: Readonly<Record<string, unknown>>): Outcome {
-  return args === undefined ? DONE : { outcome: 'done', args }
+  return args === undefined ? DONE : { name: 'done', args }
 }
 
 /** The row is to be retried, after the given time or as the retry policy of its table says. */
@@ -30,19 +30,19 @@ export function retry(options: { readonly delayMs?: number; readonly error?: unk
   // A delay that is no number (computed from a missing header, say) counts as absent: the policy decides.
   const delayMs = Number.isFinite(options.delayMs) ? options.delayMs : undefined
   return {
-    outcome: 'retry',
+    name: 'retry',
     args: { ...(delayMs === undefined ? {} : { delay_ms: delayMs }), error: errorText(error) },
   }
 }
 
 /** The row has failed for good; only a replay brings it back. */
 export function dead(reason: unknown): Outcome {
-  return { outcome: 'dead', args: { error: errorText(reason) } }
+  return { name: 'dead', args: { error: errorText(reason) } }
 }
 
 /** An outcome that only this table has. */
-export function settleAs(outcome: string, args: Readonly<Record<string, unknown>> = {}): Outcome {
-  return { outcome, args }
+export function settleAs(name: string, args: Readonly<Record<string, unknown>> = {}): Outcome {
+  return { name, args }
 }
 
 /** Thrown by a handler: a retry would be pointless, the row is dead. */
@@ -157,28 +157,28 @@ export function verdictOn(result: HandlerResult, attempt: Attempt, cutShort = fa
 
 /** A retry after the last attempt is dead; one that names no delay gets the policy's. Other outcomes stay as they are. */
 export function retryOrDead(outcome: Outcome, { attempt, maxAttempts, policy, random }: Attempt): Outcome {
-  if (outcome.outcome !== 'retry') return outcome
+  if (outcome.name !== 'retry') return outcome
   if (maxAttempts !== undefined && attempt >= maxAttempts) {
-    return { outcome: 'dead', args: { error: outcome.args['error'] ?? null } }
+    return { name: 'dead', args: { error: outcome.args['error'] ?? null } }
   }
   if (outcome.args['delay_ms'] !== undefined) return outcome
   const delayMs = isSchedule(policy)
     ? (policy[Math.min(attempt, policy.length) - 1] ?? 0)
     : retryDelay(attempt, policy, random)
-  return { outcome: 'retry', args: { ...outcome.args, delay_ms: delayMs } }
+  return { name: 'retry', args: { ...outcome.args, delay_ms: delayMs } }
 }
 
 /** A handler written without types may return anything. */
 function isOutcome(value: unknown): boolean {
   if (value === undefined) return true
-  if (typeof value !== 'object' || value === null || !('outcome' in value) || !('args' in value)) return false
-  return typeof value.outcome === 'string' && typeof value.args === 'object' && value.args !== null
+  if (typeof value !== 'object' || value === null || !('name' in value) || !('args' in value)) return false
+  return typeof value.name === 'string' && typeof value.args === 'object' && value.args !== null
 }
 
 /** Whether the handler returned what it had settled in its own transaction, or nothing beyond it. */
 export function agrees(result: HandlerResult, settledAs: Outcome): boolean {
   if (result.ended === 'threw') return false
-  return result.outcome === undefined || result.outcome.outcome === settledAs.outcome
+  return result.outcome === undefined || result.outcome.name === settledAs.name
 }
 
 /** Outcomes that the worker gives a row by itself; the table may declare arguments of which the worker knows nothing. */
@@ -186,28 +186,28 @@ const OWN_OUTCOMES = new Set(['retry', 'dead'])
 
 /** What is wrong with an outcome that a handler returned. It would stop the statement that settles a whole batch. */
 export function problemWith(
-  { outcome, args }: Outcome,
+  { name, args }: Outcome,
   { outcomes }: Pick<LeaseTable, 'outcomes'>,
 ): string | undefined {
-  const declared = outcomes[outcome]
+  const declared = outcomes[name]
   if (declared === undefined)
-    return `the handler returned the outcome ${outcome}, which the table does not declare: it has ${Object.keys(outcomes).join(', ')}`
-  const missing = OWN_OUTCOMES.has(outcome)
+    return `the handler returned the outcome ${name}, which the table does not declare: it has ${Object.keys(outcomes).join(', ')}`
+  const missing = OWN_OUTCOMES.has(name)
     ? undefined
-    : Object.keys(declared.args).find((name) => !Object.hasOwn(args, name))
+    : Object.keys(declared.args).find((argument) => !Object.hasOwn(args, argument))
   return missing === undefined
     ? undefined
-    : `the handler returned the outcome ${outcome} without its argument ${missing}; null is one`
+    : `the handler returned the outcome ${name} without its argument ${missing}; null is one`
 }
 
 /** Arguments that a retry, or a dead row, was not given are null. */
 export function withAllArgs(outcome: Outcome, { outcomes }: Pick<LeaseTable, 'outcomes'>): Outcome {
-  const missing = Object.keys(outcomes[outcome.outcome]?.args ?? {}).filter(
+  const missing = Object.keys(outcomes[outcome.name]?.args ?? {}).filter(
     (name) => !Object.hasOwn(outcome.args, name),
   )
   if (missing.length === 0) return outcome
   return {
-    outcome: outcome.outcome,
+    name: outcome.name,
     args: { ...Object.fromEntries(missing.map((name) => [name, null])), ...outcome.args },
   }
 }

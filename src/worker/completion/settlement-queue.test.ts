@@ -102,7 +102,7 @@ it('LIFE-18: whatever is added, taken and put back, no row is lost, duplicated o
         batch.rows.forEach(({ row }, i) => {
           if (putBack) return
           expect(settled.has(row.n)).toBe(false)
-          settled.set(row.n, { outcome: batch.outcome, args: batch.args?.[i] ?? {} })
+          settled.set(row.n, { name: batch.outcome, args: batch.args?.[i] ?? {} })
         })
         return true
       }

@@ -60,8 +60,8 @@ export class SettlementQueue<Row extends object> {
     return this.#size >= batch || now - this.#oldestAt >= settleDelayMs
   }
 
-  add(row: RowInFlight<Row>, { outcome, args }: Outcome, now: number): void {
-    const waiting = this.#batchFor(row, outcome, now)
+  add(row: RowInFlight<Row>, { name, args }: Outcome, now: number): void {
+    const waiting = this.#batchFor(row, name, now)
     if (waiting.args === undefined && args !== NO_ARGS) waiting.args = waiting.rows.map(() => NO_ARGS)
     waiting.rows.push(row)
     waiting.args?.push(args)
@@ -109,7 +109,7 @@ export class SettlementQueue<Row extends object> {
   /** The statement did not reach the database, or found rows locked. */
   putBack(batch: SettlementBatch<Row>, now: number): void {
     batch.rows.forEach((row, i) =>
-      this.add(row, { outcome: batch.outcome, args: batch.args?.[i] ?? NO_ARGS }, now),
+      this.add(row, { name: batch.outcome, args: batch.args?.[i] ?? NO_ARGS }, now),
     )
   }
 }

@@ -69,7 +69,7 @@ async function answersFor(publisher: Publisher, batch: readonly OutboxEvent[]): 
 }
 
 function isDone(answer: unknown): boolean {
-  return typeof answer === 'object' && answer !== null && 'outcome' in answer && answer.outcome === 'done'
+  return typeof answer === 'object' && answer !== null && 'name' in answer && answer.name === 'done'
 }
 
 const [EVENTS, AT_ONCE, KEYS] = [50_000, 10_000, 1_000]
