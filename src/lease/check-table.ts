@@ -188,8 +188,8 @@ function checkRoom(table: LeaseTable, shape: TableShape): void {
 
 /** What the statements call their own columns; an id, order or group column of that name would be ambiguous. */
 const RESERVED = new Set(
-  `held_token held_owner held_until suspect suspects bytes bytes_before ready alone step found room head_due_at nth nth_of_all
-  exhausted`.split(/\s+/),
+  `held_token held_owner held_until suspect suspects bytes bytes_before claimable key_is_free ready step found room row_due_at
+  nth nth_of_all exhausted`.split(/\s+/),
 )
 
 function checkNames(table: LeaseTable): void {

@@ -1,3 +1,7 @@
+/**
+ * Claims by group. They are easiest to read as they are sent: `claim-by-group.sql` and `find-by-group.sql`, in
+ * `docs/sql/sync_jobs` without ordering keys and in `docs/sql/webhook_outbox` with them.
+ */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { head, queued } from './claim-by-key.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
@@ -181,11 +185,11 @@ function nextDue(t: TableSql, $: Parameters): string {
     `(select ${at} from ${t.target}
         where ${and([...where, which, `${at} > now()`], '          ')} order by ${at} limit 1)`
   const moments = t.expiries === undefined ? [''] : [suspects(t, false), suspects(t, true)]
-  const walked = t.orderingKey === undefined ? '' : '\n      union all select head_due_at from walk'
+  const walked = t.orderingKey === undefined ? '' : '\n      union all select row_due_at from walk'
   return millisecondsUntil(
-    'head_due_at',
+    'row_due_at',
     `(
-      select least(${moments.map(first).join(',\n        ')}) as head_due_at from groups${walked}
+      select least(${moments.map(first).join(',\n        ')}) as row_due_at from groups${walked}
     ) as due`,
   )
 }

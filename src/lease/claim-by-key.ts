@@ -1,3 +1,7 @@
+/**
+ * Claims by ordering key. They are easiest to read as they are sent: `claim-by-key.sql`, `settle-and-claim-by-key.sql` and
+ * `find-by-key.sql` in `docs/sql/outbox`.
+ */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { settledFact, settleHeld } from './settle.ts'
 import {
@@ -36,7 +40,7 @@ import {
  * Two claims whose snapshots differ (a late commit, a replay) may pick two rows of one key. The unique index on rows in
  * flight refuses the second, and that claim is repeated.
  */
-export function claimByKey(t: TableSql, settled?: OutcomeSql): LeaseStatement {
+export function claimByKey(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
   const $ = parameters()
   const { key, id } = orderingOf(t)
   const [limit, steps] = [$('limit', 'int'), $('steps', 'int')]
@@ -45,17 +49,25 @@ export function claimByKey(t: TableSql, settled?: OutcomeSql): LeaseStatement {
     `(not suspect or suspects <= ${$('suspects', 'int')})`,
     withinBytes(t, $),
   ]
+  const settling = settleAs !== undefined && {
+    settled: `${settleHeld(t, $, settleAs)},`,
+    continued: `${continueKeys(t)},`,
+    heads: 'union all select *, 0 as step, 0 as found from continued where ready',
+    facts: settledFact(t),
+  }
   return statement(
     t.table,
-    settled === undefined ? 'claim by key' : 'settle and claim by key',
+    settling ? 'settle and claim by key' : 'claim by key',
     $,
     `
-with recursive ${settled === undefined ? '' : `${settleHeld(t, $, settled)},\n`}${queued(t, $)},
-${settled === undefined ? '' : `${continueKeys(t)},`}
+with recursive
+${settling ? settling.settled : ''}
+${queued(t, $)},
+${settling ? settling.continued : ''}
 ${walkKeys(t, $)},
 heads as (
   select * from walk where ready
-  ${settled === undefined ? '' : 'union all select *, 0 as step, 0 as found from continued where ready'}
+  ${settling ? settling.heads : ''}
 ),
 chosen as materialized (
   select *
@@ -75,14 +87,15 @@ taken as materialized (
 ),
 ${claimTaken(t, $)}
 ${answer(t, $, {
-  cursor: `(select ${key}::text from walk where step >= ${steps} or found >= ${limit})`,
+  cursor: `(select ${key}::text             -- at most one row: the walk ends at it
+    from walk where step >= ${steps} or found >= ${limit})`,
   more: '(select count(*) from heads) > (select count(*) from chosen)',
-  dueInMs: t.table.availableAt === undefined ? 'null' : millisecondsUntil('head_due_at', 'walk'),
+  dueInMs: t.table.availableAt === undefined ? 'null' : millisecondsUntil('row_due_at', 'walk'),
   ...(t.table.bytes === undefined
     ? {}
     : { bytes: `(select sum(bytes) from chosen where (${id} in (select ${id} from taken)) is true)` }),
   suspect: `(select ${rowIdSql(t)} from taken where suspect)`,
-  ...(settled === undefined ? {} : settledFact(t)),
+  ...(settling ? settling.facts : {}),
 })}`,
   )
 }
@@ -131,15 +144,16 @@ function continueKeys(t: TableSql): string {
   return `continued as materialized (
   select head.*
   from settled cross join lateral (    -- the next row of each key that was settled
-    select ${list([...headColumns(t), 'ready'])}
+    -- its key is free: its only row in flight is the one being settled
+    select ${list(headColumns(t))}, claimable as ready
     from queued where queued.${key} = settled.${key} and queued.${id} <> settled.${id} order by ${id} limit 1
   ) as head
 )`
 }
 
 /**
- * The CTE `queued`: the unfinished rows of ordering keys, whether each could be claimed if it was the head, and whether
- * another row of its key is in flight. It stands for its text: PostgreSQL plans each use as if it were written there.
+ * The CTE `queued`: the unfinished rows of ordering keys. `claimable`: the row could be claimed if it were the head of its
+ * key. `key_is_free`: no other row of its key is in flight. Not materialized: PostgreSQL inlines it into each use.
  */
 export function queued(t: TableSql, $: Parameters): string {
   const { key, id } = orderingOf(t)
@@ -151,26 +165,26 @@ export function queued(t: TableSql, $: Parameters): string {
       ...(t.group === undefined ? [] : [t.group.name, ...t.order.map(({ name }) => name)]),
     ]),
     `${isSuspect(t)} as suspect`,
-    ...(availableAt === undefined ? [] : [`${quote(availableAt)} as head_due_at`]),
+    ...(availableAt === undefined ? [] : [`${quote(availableAt)} as row_due_at`]),
     ...bytesColumn(t),
   ]
-  const ready = [...claimableNow(t), notExcluded(t, $)]
-  if (t.expiries !== undefined) ready.push(`(not ${isSuspect(t)} or ${$('suspects', 'int')} > 0)`)
+  const claimable = [...claimableNow(t), notExcluded(t, $)]
+  if (t.expiries !== undefined) claimable.push(`(not ${isSuspect(t)} or ${$('suspects', 'int')} > 0)`)
   const where = [inBucket(t, $), `${key} is not null`, `(${ordering?.unfinished ?? 'true'})`]
   // A condition that comes out as null is not true, and must not end the walk.
   return `queued as not materialized (         -- the unfinished rows of ordering keys
   select ${wrapped(columns, ', ', '    ')},
-    (${and(ready, '      ')}) is true as ready,
-    ${noneInFlight(t, $, 't')} as alone
+    (${and(claimable, '      ')}) is true as claimable,
+    ${noneInFlight(t, $, 't')} as key_is_free
   from ${t.target} as t
   where ${and(where, '    ')}
 )`
 }
 
-/** The first row of `queued` that fits the condition: the head of its key. */
+/** The first row of `queued` that fits the condition: the head of its key, and whether it is `ready` to be claimed. */
 export function head(t: TableSql, which: string): string {
   const { key, id } = orderingOf(t)
-  return `select ${list(headColumns(t))}, ready and alone as ready
+  return `select ${list(headColumns(t))}, claimable and key_is_free as ready
     from queued where ${which} order by ${key}, ${id} limit 1`
 }
 
@@ -180,7 +194,7 @@ function headColumns(t: TableSql): string[] {
   return [
     ...new Set([id, key, ...ofGroup]),
     'suspect',
-    ...(t.table.availableAt === undefined ? [] : ['head_due_at']),
+    ...(t.table.availableAt === undefined ? [] : ['row_due_at']),
     ...(t.table.bytes === undefined ? [] : ['bytes']),
   ]
 }

@@ -1,3 +1,7 @@
+/**
+ * Claims in order. They are easiest to read as they are sent: `claim-in-order.sql`, `settle-and-claim-in-order.sql` and
+ * `find-in-order.sql` in `docs/sql/outbox`.
+ */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { settledFact, settleHeld } from './settle.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
@@ -25,18 +29,25 @@ import {
  * Claims the next rows along the claim index, starting at the cursor. In a table with an ordering key these are the
  * rows that have none. With an outcome it settles a batch of finished rows too: half the round trips of a busy worker.
  */
-export function claimInOrder(t: TableSql, settled?: OutcomeSql): LeaseStatement {
+export function claimInOrder(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
   const $ = parameters()
   const limit = $('limit', 'int')
   const found =
     t.expiries === undefined ? 'next' : '(select * from next union all select * from suspect) as found'
   const within = withinBytes(t, $)
+  const settling = settleAs !== undefined && {
+    settled: `${settleHeld(t, $, settleAs)},`,
+    notSettled: notHeld(t),
+    facts: settledFact(t),
+  }
   return statement(
     t.table,
-    settled === undefined ? 'claim in order' : 'settle and claim in order',
+    settling ? 'settle and claim in order' : 'claim in order',
     $,
     `
-with ${settled === undefined ? '' : `${settleHeld(t, $, settled)},\n`}${scan(t, $, settled === undefined ? '' : notHeld(t))},
+with
+${settling ? settling.settled : ''}
+${scan(t, $, settling ? settling.notSettled : '')},
 taken as materialized (
   select *
   from (select *${bytesBefore(t, orderBy(t))} from ${found}) as found
@@ -52,7 +63,7 @@ ${answer(t, $, {
   dueInMs: nextDue(t, $),
   ...(t.table.bytes === undefined ? {} : { bytes: '(select sum(bytes) from taken)' }),
   suspect: t.expiries === undefined ? 'null' : `(select ${rowIdSql(t)} from taken where suspect)`,
-  ...(settled === undefined ? {} : settledFact(t)),
+  ...(settling ? settling.facts : {}),
 })}`,
   )
 }

@@ -1,3 +1,4 @@
+/** Claims of named rows. As they are sent: `claim-rows.sql` in each folder of `docs/sql`. */
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
 import {
   among,

@@ -1,6 +1,7 @@
 -- $1 limit, $2 bytes, $3 bucket, $4 excluded1, $5 cursor1, $6 cursor2, $7 suspects, $8 owner, $9 leaseMs
 /* leasehold:claim in order outbox */
-with next as materialized (
+with
+next as materialized (
   select id, available_at, coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes, false as suspect
   from leasehold.outbox
   where bucket = $3::smallint and ordering_key is null and (status = 'PENDING') and available_at <= now()

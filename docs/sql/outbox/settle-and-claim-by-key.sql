@@ -1,7 +1,8 @@
 -- $1 limit, $2 steps, $3 suspects, $4 bytes, $5 id1, $6 tokens, $7 owner, $8 bucket, $9 excluded1, $10 keyCursor, $11 leaseMs
 /* leasehold:settle and claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
-with recursive held as materialized (
+with recursive
+held as materialized (
   select * from unnest($5::bigint[], $6::bigint[]) as held (id, held_token)
 ),
 ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
@@ -18,34 +19,35 @@ settled as (
   returning t.id, t.ordering_key
 ),
 queued as not materialized (         -- the unfinished rows of ordering keys
-  select id, ordering_key, expiries >= 2 as suspect, available_at as head_due_at,
+  select id, ordering_key, expiries >= 2 as suspect, available_at as row_due_at,
     coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
     ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)
-      and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready,
+      and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as claimable,
     (select f.id from leasehold.outbox as f
-      where f.bucket = $8::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as alone
+      where f.bucket = $8::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as key_is_free
   from leasehold.outbox as t
   where bucket = $8::smallint and ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)
 ),
 continued as materialized (
   select head.*
   from settled cross join lateral (    -- the next row of each key that was settled
-    select id, ordering_key, suspect, head_due_at, bytes, ready
+    -- its key is free: its only row in flight is the one being settled
+    select id, ordering_key, suspect, row_due_at, bytes, claimable as ready
     from queued where queued.ordering_key = settled.ordering_key and queued.id <> settled.id order by id limit 1
   ) as head
 ),
 walk as (
   select head.*, 1 as step, head.ready::int as found
   from (                            -- the first key from the cursor on
-    select id, ordering_key, suspect, head_due_at, bytes, ready and alone as ready
+    select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
     from queued where ordering_key >= $10::text order by ordering_key, id limit 1
   ) as head
   where $2::int > 0                -- 0: only the keys that were settled go on
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
   from walk cross join lateral (    -- the next key
-    select id, ordering_key, suspect, head_due_at, bytes, ready and alone as ready
+    select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
     from queued where queued.ordering_key > walk.ordering_key order by ordering_key, id limit 1
   ) as head
   where walk.step < $2::int and walk.found < $1::int
@@ -85,10 +87,11 @@ select facts.*, claimed.*                 -- one row of facts, then the claimed 
 from (select json_build_object(
   'until', extract(epoch from now() + $11::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),
-  'cursor', (select ordering_key::text from walk where step >= $2::int or found >= $1::int),
+  'cursor', (select ordering_key::text             -- at most one row: the walk ends at it
+    from walk where step >= $2::int or found >= $1::int),
   'more', (select count(*) from heads) > (select count(*) from chosen),
-  'dueInMs', (select extract(epoch from min(head_due_at) - now())::float8 * 1000
-     from walk where head_due_at > now() and isfinite(head_due_at)),
+  'dueInMs', (select extract(epoch from min(row_due_at) - now())::float8 * 1000
+     from walk where row_due_at > now() and isfinite(row_due_at)),
   'bytes', (select sum(bytes) from chosen where (id in (select id from taken)) is true),
   'suspect', (select id::text from taken where suspect),
   'settled', case when (select count(*) from settled) < (select count(*) from held)

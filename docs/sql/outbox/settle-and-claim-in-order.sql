@@ -1,7 +1,8 @@
 -- $1 limit, $2 bytes, $3 id1, $4 tokens, $5 owner, $6 bucket, $7 excluded1, $8 cursor1, $9 cursor2, $10 suspects, $11 leaseMs
 /* leasehold:settle and claim in order outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
-with held as materialized (
+with
+held as materialized (
   select * from unnest($3::bigint[], $4::bigint[]) as held (id, held_token)
 ),
 ours as materialized (              -- a row that another session has locked is skipped, and reported as busy

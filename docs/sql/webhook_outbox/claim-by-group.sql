@@ -33,27 +33,27 @@ suspect as materialized (          -- at most one, and none while the process ru
   limit (select $3::int)
 ),
 queued as not materialized (         -- the unfinished rows of ordering keys
-  select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at,
+  select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as row_due_at,
     coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
     ((delivery_status = 'pending') and next_attempt_at <= now()
       and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
-      and id <> all ((select $8::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as ready,
+      and id <> all ((select $8::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as claimable,
     (select f.id from leasehold.webhook_outbox as f
       where f.bucket = $7::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
-        and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1) is null as alone
+        and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1) is null as key_is_free
   from leasehold.webhook_outbox as t
   where bucket = $7::smallint and ordering_key is not null and (delivery_status = 'pending')
 ),
 walk as (
   select head.*, groups.room, 1 as step, head.ready::int as found
   from groups cross join lateral (  -- the first key from the cursor on
-    select id, ordering_key, endpoint_id, next_attempt_at, suspect, head_due_at, bytes, ready and alone as ready
+    select id, ordering_key, endpoint_id, next_attempt_at, suspect, row_due_at, bytes, claimable and key_is_free as ready
     from queued where endpoint_id = groups.name and ordering_key >= groups.key_cursor order by ordering_key, id limit 1
   ) as head
   union all
   select head.*, walk.room, walk.step + 1, walk.found + head.ready::int
   from walk cross join lateral (    -- the next key
-    select id, ordering_key, endpoint_id, next_attempt_at, suspect, head_due_at, bytes, ready and alone as ready
+    select id, ordering_key, endpoint_id, next_attempt_at, suspect, row_due_at, bytes, claimable and key_is_free as ready
     from queued where queued.endpoint_id = walk.endpoint_id and queued.ordering_key > walk.ordering_key order by ordering_key, id limit 1
   ) as head
   where walk.step < $9::int and walk.found < walk.room
@@ -100,16 +100,16 @@ from (select json_build_object(
   'until', extract(epoch from now() + $11::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from chosen),
   'more', (select count(*) from found) > (select count(*) from chosen),
-  'dueInMs', (select extract(epoch from min(head_due_at) - now())::float8 * 1000
+  'dueInMs', (select extract(epoch from min(row_due_at) - now())::float8 * 1000
      from (
       select least((select next_attempt_at from leasehold.webhook_outbox
         where bucket = $7::smallint and endpoint_id = groups.name and ordering_key is null
           and (delivery_status = 'pending') and expiries < 2 and next_attempt_at > now() order by next_attempt_at limit 1),
         (select next_attempt_at from leasehold.webhook_outbox
         where bucket = $7::smallint and endpoint_id = groups.name and ordering_key is null
-          and (delivery_status = 'pending') and expiries >= 2 and next_attempt_at > now() order by next_attempt_at limit 1)) as head_due_at from groups
-      union all select head_due_at from walk
-    ) as due where head_due_at > now() and isfinite(head_due_at)),
+          and (delivery_status = 'pending') and expiries >= 2 and next_attempt_at > now() order by next_attempt_at limit 1)) as row_due_at from groups
+      union all select row_due_at from walk
+    ) as due where row_due_at > now() and isfinite(row_due_at)),
   'bytes', (select sum(bytes) from chosen where ((id) in (select id from taken)) is true),
   'suspect', (select id::text from taken where suspect),
   'groupCursors', (select json_object_agg(endpoint_id, ordering_key::text)

@@ -33,27 +33,27 @@ suspect as materialized (          -- at most one, and none while the process ru
   limit (select $7::int)
 ),
 queued as not materialized (         -- the unfinished rows of ordering keys
-  select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as head_due_at,
+  select id, ordering_key, endpoint_id, next_attempt_at, expiries >= 2 as suspect, next_attempt_at as row_due_at,
     coalesce(octet_length(body) + pg_column_size(headers), 0) as bytes,
     ((delivery_status = 'pending') and next_attempt_at <= now()
       and coalesce(lease_owner is null or lease_until is null or (lease_until <= now() and expiries = 0 and coalesce(attempts >= 9, false) is false), true)
-      and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $7::int > 0)) is true as ready,
+      and id <> all ((select $6::bigint[])::bigint[]) and (not expiries >= 2 or $7::int > 0)) is true as claimable,
     (select f.id from leasehold.webhook_outbox as f
       where f.bucket = $5::smallint and f.endpoint_id = t.endpoint_id and f.ordering_key = t.ordering_key
-        and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1) is null as alone
+        and (delivery_status = 'pending' and lease_owner is not null) and f.id <> t.id limit 1) is null as key_is_free
   from leasehold.webhook_outbox as t
   where bucket = $5::smallint and ordering_key is not null and (delivery_status = 'pending')
 ),
 walk as (
   select head.*, groups.room, 1 as step, head.ready::int as found
   from groups cross join lateral (  -- the first key from the cursor on
-    select id, ordering_key, endpoint_id, next_attempt_at, suspect, head_due_at, bytes, ready and alone as ready
+    select id, ordering_key, endpoint_id, next_attempt_at, suspect, row_due_at, bytes, claimable and key_is_free as ready
     from queued where endpoint_id = groups.name and ordering_key >= groups.key_cursor order by ordering_key, id limit 1
   ) as head
   union all
   select head.*, walk.room, walk.step + 1, walk.found + head.ready::int
   from walk cross join lateral (    -- the next key
-    select id, ordering_key, endpoint_id, next_attempt_at, suspect, head_due_at, bytes, ready and alone as ready
+    select id, ordering_key, endpoint_id, next_attempt_at, suspect, row_due_at, bytes, claimable and key_is_free as ready
     from queued where queued.endpoint_id = walk.endpoint_id and queued.ordering_key > walk.ordering_key order by ordering_key, id limit 1
   ) as head
   where walk.step < $8::int and walk.found < walk.room
