@@ -4,7 +4,14 @@ import { LeaseholdError } from '../errors.ts'
 import type { LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { attemptOf, done, type Outcome, problemWith, retryOrDead, withAllArgs } from './completion/outcome.ts'
+import {
+  retryRulesFor,
+  done,
+  type Outcome,
+  problemWith,
+  retryOrDead,
+  withAllArgs,
+} from './completion/outcome.ts'
 import { type RowInFlight, type RowsInFlight, signalOf } from './rows-in-flight.ts'
 
 /** What a handler writes log entries to; a `pino` logger fits. */
@@ -111,7 +118,7 @@ export class RowContext<Row extends object> implements HandlerContext<Row> {
     const { lease } = this.#row
     const problem = problemWith(outcome, store.table)
     if (problem !== undefined) throw new TypeError(problem)
-    const decided = retryOrDead(outcome, attemptOf(this.#row, store.table, random))
+    const decided = retryOrDead(outcome, retryRulesFor(this.#row, store.table, random))
     const settledAs = withAllArgs(decided, store.table)
     for (;;) {
       if (!inFlight.isTrusted(this.#row, clock.monotonicNow())) throw this.#fencedOff()

@@ -278,7 +278,7 @@ export class WorkerLoop<Row extends object> {
 
   #idleFor(now: number): number {
     if (this.#timing.isBackingOff(now)) return Math.max(1, this.#timing.nextAt(now) - now)
-    const settleAt = this.#queue.oldestAt + this.#options.settings().settleDelayMs
+    const settleAt = this.#queue.waitsSince + this.#options.settings().settleDelayMs
     return Math.max(1, Math.min(this.#timing.nextAt(now), settleAt) - now)
   }
 

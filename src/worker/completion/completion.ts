@@ -7,10 +7,10 @@ import { refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts
 import type { WorkerLoop } from '../worker-loop.ts'
 import {
   agrees,
-  attemptOf,
   type HandlerResult,
   type Outcome,
   problemWith,
+  retryRulesFor,
   RETURNED_NOTHING,
   type Settle,
   SETTLE_AS_DONE,
@@ -49,7 +49,7 @@ export class Completion<Row extends object> {
   }
 
   /** An error in our own code at the end of a handler must not end the process; the reaper recovers the row. */
-  failed(row: RowInFlight<Row>, error: unknown): void {
+  endedUnexpectedly(row: RowInFlight<Row>, error: unknown): void {
     const { store, events, inFlight } = this.#options
     events.emit('trouble', { worker: store.owner, what: `row ${row.lease.id} of ${this.#table}`, error })
     inFlight.drop(row)
@@ -58,13 +58,13 @@ export class Completion<Row extends object> {
   #verdictOn(row: RowInFlight<Row>, result: HandlerResult): Verdict {
     if (result === RETURNED_NOTHING) return SETTLE_AS_DONE
     const { store, random, gate } = this.#options
-    const cutShort = gate.isShutFor('stopping') && row.abort?.signal.aborted === true
-    const attempt = attemptOf(row, store.table, random)
-    const verdict = verdictOn(result, attempt, cutShort)
+    const isStopping = gate.isShutFor('stopping') && row.abort?.signal.aborted === true
+    const rules = retryRulesFor(row, store.table, random)
+    const verdict = verdictOn(result, rules, { isStopping })
     if (verdict.verdict !== 'settle') return verdict
     const problem = problemWith(verdict.outcome, store.table)
     if (problem === undefined) return { ...verdict, outcome: withAllArgs(verdict.outcome, store.table) }
-    const failed = verdictOn({ ended: 'threw', error: new TypeError(problem) }, attempt, cutShort)
+    const failed = verdictOn({ ended: 'threw', error: new TypeError(problem) }, rules, { isStopping })
     return failed.verdict === 'settle'
       ? { ...failed, outcome: withAllArgs(failed.outcome, store.table) }
       : failed

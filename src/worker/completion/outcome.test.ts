@@ -2,21 +2,21 @@ import { expect, it } from 'vitest'
 import { leaseTable } from '../../lease/index.ts'
 import { DEFAULT_RETRY } from '../../lease/retry-policy.ts'
 import {
-  type Attempt,
-  attemptOf,
   dead,
   done,
   type Outcome,
   PermanentError,
   problemWith,
   retry,
+  retryRulesFor,
+  type RetryRules,
   SaturatedError,
   settleAs,
   verdictOn,
   withAllArgs,
 } from './outcome.ts'
 
-const FIRST_OF_THREE: Attempt = { attempt: 1, maxAttempts: 3, policy: DEFAULT_RETRY, random: () => 0 }
+const FIRST_OF_THREE: RetryRules = { attempt: 1, maxAttempts: 3, policy: DEFAULT_RETRY, random: () => 0 }
 
 const TABLE = {
   table: 'jobs',
@@ -27,12 +27,12 @@ const TABLE = {
   onExpiry: 'claimable',
 } as const
 
-function returned(outcome: Outcome | undefined, attempt: Partial<Attempt> = {}, cutShort = false) {
-  return verdictOn({ ended: 'returned', outcome }, { ...FIRST_OF_THREE, ...attempt }, cutShort)
+function returned(outcome: Outcome | undefined, rules: Partial<RetryRules> = {}, isStopping = false) {
+  return verdictOn({ ended: 'returned', outcome }, { ...FIRST_OF_THREE, ...rules }, { isStopping })
 }
 
-function threw(error: unknown, attempt: Partial<Attempt> = {}, cutShort = false) {
-  return verdictOn({ ended: 'threw', error }, { ...FIRST_OF_THREE, ...attempt }, cutShort)
+function threw(error: unknown, rules: Partial<RetryRules> = {}, isStopping = false) {
+  return verdictOn({ ended: 'threw', error }, { ...FIRST_OF_THREE, ...rules }, { isStopping })
 }
 
 it('a handler that returns nothing settles as done, and an outcome of the table’s own is passed on', () => {
@@ -121,7 +121,7 @@ it('an outcome that the table does not declare, or that lacks a declared argumen
 it('LIFE-08: the maximum of attempts is a number of the declaration or a column of the row, and may be absent', () => {
   const maxOf = (max: number | string | undefined, row: object = { max_attempts: 4 }) => {
     const attempts = { column: 'attempts', max, expiries: undefined, error: undefined }
-    return attemptOf({ row, attempt: 2 }, { attempts, retry: DEFAULT_RETRY }, Math.random).maxAttempts
+    return retryRulesFor({ row, attempt: 2 }, { attempts, retry: DEFAULT_RETRY }, Math.random).maxAttempts
   }
   expect(maxOf(7)).toBe(7)
   expect(maxOf('max_attempts')).toBe(4)

@@ -109,7 +109,7 @@ export type Verdict =
 export const SETTLE_AS_DONE: Settle = { verdict: 'settle', outcome: DONE, failure: undefined }
 
 /** What decides between a retry and the end of a row. */
-export interface Attempt {
+export interface RetryRules {
   /** 1 for the first. */
   readonly attempt: number
   /** After this many failed attempts the row is dead. */
@@ -120,11 +120,11 @@ export interface Attempt {
 }
 
 /** Reads the rules from the table's declaration; the maximum may be a column of the row. */
-export function attemptOf(
+export function retryRulesFor(
   { row, attempt }: { readonly row: object; readonly attempt: number },
   { attempts, retry: policy }: Pick<LeaseTable, 'attempts' | 'retry'>,
   random: () => number,
-): Attempt {
+): RetryRules {
   const max = attempts?.max
   const stored: unknown = typeof max === 'string' ? Reflect.get(row, max) : max
   const maxAttempts = stored === undefined || stored === null ? undefined : Number(stored)
@@ -133,30 +133,34 @@ export function attemptOf(
 
 /**
  * A thrown error is a retry by policy, a `PermanentError` is dead, and a `SaturatedError` is not the row's fault.
- * `cutShort`: the handler was told to stop because the worker stops, so what it threw is not the row's fault either. The
+ * `isStopping`: the handler was told to stop because the worker stops, so what it threw is not the row's fault either. The
  * row had an attempt (D9), but does not die of it, and another worker may claim it at once.
  */
-export function verdictOn(result: HandlerResult, attempt: Attempt, cutShort = false): Verdict {
+export function verdictOn(
+  result: HandlerResult,
+  rules: RetryRules,
+  { isStopping }: { readonly isStopping: boolean },
+): Verdict {
   if (result.ended === 'returned') {
     if (!isOutcome(result.outcome)) {
       const error = new TypeError(
         'the handler returned something that is no outcome: return done(), retry(), dead() or nothing',
       )
-      return verdictOn({ ended: 'threw', error }, attempt, cutShort)
+      return verdictOn({ ended: 'threw', error }, rules, { isStopping })
     }
     const outcome = result.outcome ?? DONE
     const failure = outcome.args['error'] ?? undefined
-    return { verdict: 'settle', outcome: retryOrDead(outcome, attempt), failure }
+    return { verdict: 'settle', outcome: retryOrDead(outcome, rules), failure }
   }
   const { error } = result
   if (error instanceof SaturatedError) return { verdict: 'release', saturatedForMs: error.forMs }
   if (error instanceof PermanentError) return { verdict: 'settle', outcome: dead(error), failure: error }
-  const outcome = cutShort ? retry({ error, delayMs: 0 }) : retryOrDead(retry({ error }), attempt)
+  const outcome = isStopping ? retry({ error, delayMs: 0 }) : retryOrDead(retry({ error }), rules)
   return { verdict: 'settle', outcome, failure: error }
 }
 
 /** A retry after the last attempt is dead; one that names no delay gets the policy's. Other outcomes stay as they are. */
-export function retryOrDead(outcome: Outcome, { attempt, maxAttempts, policy, random }: Attempt): Outcome {
+export function retryOrDead(outcome: Outcome, { attempt, maxAttempts, policy, random }: RetryRules): Outcome {
   if (outcome.name !== 'retry') return outcome
   if (maxAttempts !== undefined && attempt >= maxAttempts) {
     return { name: 'dead', args: { error: outcome.args['error'] ?? null } }

@@ -7,10 +7,13 @@ import type { ClaimTiming } from '../claiming/claim-timing.ts'
 import type { Events } from '../events.ts'
 import type { RowInFlight, RowsInFlight } from '../rows-in-flight.ts'
 import type { Signal } from '../waiting.ts'
-import { only, type SettlementBatch, settlementOf, type SettlementQueue } from './settlement-queue.ts'
+import { filterBatch, type SettlementBatch, settlementOf, type SettlementQueue } from './settlement-queue.ts'
 
 /** A row that another session has locked is settled or released after this time, if it is free by then. */
 const LOCKED_ROW_RETRY_MS = 200
+
+/** What became of a row that was sent to be settled. `refused`: a data error stops it; its lease will expire. */
+type Fate = 'settled' | 'settledOtherwise' | 'fencedOff' | 'locked' | 'refused'
 
 export interface SettlerOptions<Row extends object> {
   readonly store: LeaseStore<Row>
@@ -46,7 +49,7 @@ export class Settler<Row extends object> {
     const { inFlight } = this.#options
     if (batch === undefined || batch.rows.every((row) => inFlight.isTrusted(row, now))) return batch
     for (const row of batch.rows) if (!inFlight.isTrusted(row, now)) inFlight.drop(row, batch.outcome)
-    const trusted = only(batch, (row) => inFlight.isTrusted(row, now))
+    const trusted = filterBatch(batch, (row) => inFlight.isTrusted(row, now))
     return trusted.rows.length === 0 ? undefined : trusted
   }
 
@@ -55,20 +58,21 @@ export class Settler<Row extends object> {
     return this.#options.store.settle(batch.outcome, leases, args)
   }
 
-  /** Each row of the batch was settled, fenced off, locked by another session, or stopped by a data error. */
+  /** Carries out what the answer of the database means for each row of the batch. */
   async answered(batch: SettlementBatch<Row>, answer: Ended, sentAt: number): Promise<void> {
     const { inFlight } = this.#options
-    const busy = new Set(answer.busy)
+    const fates = fatesIn(answer)
     this.#tellRefused('settle', answer.refused)
-    const otherwise = await this.#settleOtherwise(batch, answer.fencedOff)
-    for (const lease of otherwise.busy) busy.add(lease)
-    if (busy.size > 0) this.#retryLocked(only(batch, ({ lease }) => busy.has(lease)))
-    const written = await this.#writtenBefore(batch, otherwise.fencedOff)
-    const fencedOff = new Set(otherwise.fencedOff.filter((lease) => !written.includes(lease)))
+    await this.#settleOtherwise(batch, fates)
+    await this.#recognizeWritten(batch, fates)
+    const settled: Lease[] = []
     for (const row of batch.rows) {
-      if (!busy.has(row.lease)) inFlight.drop(row, fencedOff.has(row.lease) ? batch.outcome : undefined)
+      const fate = fates.get(row.lease)
+      if (fate === 'settled') settled.push(row.lease)
+      if (fate !== 'locked') inFlight.drop(row, fate === 'fencedOff' ? batch.outcome : undefined)
     }
-    const settled = written.length === 0 ? answer.ended : [...answer.ended, ...written]
+    const locked = filterBatch(batch, ({ lease }) => fates.get(lease) === 'locked')
+    if (locked.rows.length > 0) this.#retryLocked(locked)
     if (settled.length === 0) return
     this.#expectRetries(batch)
     this.#tellSettled(batch.outcome, settled, sentAt)
@@ -76,43 +80,45 @@ export class Settler<Row extends object> {
 
   /**
    * Rows that were not settled may still be ours: the condition of the outcome (`when`) no longer holds. Those get the
-   * outcome that it names for this case. Returns the leases that are really fenced off, and those to be tried later.
+   * outcome that it names for this case. What is still fenced off after that really is.
    */
-  async #settleOtherwise(
-    batch: SettlementBatch<Row>,
-    fencedOff: readonly Lease[],
-  ): Promise<Pick<Ended, 'fencedOff' | 'busy'>> {
+  async #settleOtherwise(batch: SettlementBatch<Row>, fates: Map<Lease, Fate>): Promise<void> {
     const { store } = this.#options
     const otherwise = store.table.outcomes[batch.outcome]?.otherwise
-    if (otherwise === undefined || fencedOff.length === 0) return { fencedOff, busy: [] }
+    if (otherwise === undefined) return
+    const fencedOff = leasesWith('fencedOff', fates)
+    if (fencedOff.length === 0) return
     const sentAt = this.#now()
     try {
       const answer = await store.settle(otherwise, fencedOff)
+      for (const [lease, fate] of fatesIn(answer))
+        fates.set(lease, fate === 'settled' ? 'settledOtherwise' : fate)
       this.#tellRefused('settle', answer.refused)
       if (answer.ended.length > 0) this.#tellSettled(otherwise, answer.ended, sentAt)
-      return answer
     } catch (error) {
+      for (const lease of fencedOff) fates.set(lease, 'locked')
       this.#trouble(`settling rows of ${this.#source.table} as ${otherwise}`, error)
-      return { fencedOff: [], busy: fencedOff }
     }
   }
 
   /**
-   * The leases among those fenced off that an earlier settlement has ended, whose answer was lost on the way: sent once
-   * more, it finds that the lease is over. While a lease is trusted it cannot have expired, so only a reaper that took
-   * this process for dead could have ended it instead.
+   * Some of the leases that seem fenced off were ended by an earlier settlement whose answer was lost on the way: sent
+   * once more, it finds that the lease is over. While a lease is trusted it cannot have expired, so only a reaper that
+   * took this process for dead could have ended it instead.
    */
-  async #writtenBefore(batch: SettlementBatch<Row>, fencedOff: readonly Lease[]): Promise<readonly Lease[]> {
-    const unanswered = batch.rows.filter((row) => row.isSettlementUnanswered && fencedOff.includes(row.lease))
-    if (unanswered.length === 0) return []
+  async #recognizeWritten(batch: SettlementBatch<Row>, fates: Map<Lease, Fate>): Promise<void> {
+    const unanswered = batch.rows.filter(
+      (row) => row.isSettlementUnanswered && fates.get(row.lease) === 'fencedOff',
+    )
+    if (unanswered.length === 0) return
     const claimedAt = Math.min(...unanswered.map((row) => row.claimedAt))
     try {
-      if (await this.#options.wasDeclaredDead(claimedAt)) return []
+      if (await this.#options.wasDeclaredDead(claimedAt)) return
     } catch (error) {
       this.#trouble(`finding out whether rows of ${this.#source.table} were settled`, error)
-      return []
+      return
     }
-    return unanswered.map(({ lease }) => lease)
+    for (const { lease } of unanswered) fates.set(lease, 'settled')
   }
 
   /** Rows go back untouched. If the release does not reach the database, the reaper finds them. */
@@ -194,4 +200,17 @@ export class Settler<Row extends object> {
   #now(): number {
     return this.#options.clock.monotonicNow()
   }
+}
+
+function fatesIn({ ended, fencedOff, busy, refused }: Ended): Map<Lease, Fate> {
+  const fates = new Map<Lease, Fate>()
+  for (const lease of ended) fates.set(lease, 'settled')
+  for (const lease of fencedOff) fates.set(lease, 'fencedOff')
+  for (const lease of busy) fates.set(lease, 'locked')
+  for (const { lease } of refused) fates.set(lease, 'refused')
+  return fates
+}
+
+function leasesWith(wanted: Fate, fates: ReadonlyMap<Lease, Fate>): Lease[] {
+  return [...fates].flatMap(([lease, fate]) => (fate === wanted ? [lease] : []))
 }

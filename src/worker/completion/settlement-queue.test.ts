@@ -69,14 +69,14 @@ describe('a batch of settlements', () => {
 
 it('the queue knows since when its oldest row is waiting, and that none is', () => {
   const queue = new SettlementQueue<Row>(UNORDERED)
-  expect(queue.oldestAt).toBe(Number.POSITIVE_INFINITY)
+  expect(queue.waitsSince).toBe(Number.POSITIVE_INFINITY)
   queue.add(row(1), done(), 5)
   queue.add(row(2), dead('x'), 9)
-  expect(queue.oldestAt).toBe(5)
+  expect(queue.waitsSince).toBe(5)
   queue.take(1, 12)
-  expect(queue.oldestAt).toBe(12)
+  expect(queue.waitsSince).toBe(12)
   queue.take(1, 12)
-  expect(queue.oldestAt).toBe(Number.POSITIVE_INFINITY)
+  expect(queue.waitsSince).toBe(Number.POSITIVE_INFINITY)
 })
 
 it('LIFE-18: whatever is added, taken and put back, no row is lost, duplicated or given another outcome', () => {

@@ -35,7 +35,7 @@ export class SettlementQueue<Row extends object> {
   readonly #orderingKey: string | undefined
   readonly #batches = new Map<string, WaitingBatch<Row>>()
   #size = 0
-  #oldestAt = Number.POSITIVE_INFINITY
+  #waitsSince = Number.POSITIVE_INFINITY
 
   constructor({ ordering }: Pick<LeaseTable, 'ordering'>) {
     this.#orderingKey = ordering?.key
@@ -50,14 +50,17 @@ export class SettlementQueue<Row extends object> {
     return this.#next(now)?.rows.length ?? 0
   }
 
-  /** Since when the row that has waited longest is waiting. */
-  get oldestAt(): number {
-    return this.#oldestAt
+  /** When the current wait for others began; a statement that is sent starts it anew for all that remain. */
+  get waitsSince(): number {
+    return this.#waitsSince
   }
 
-  /** They fill a statement, or have waited for others as long as they may. */
+  /**
+   * There are as many rows as fit into a statement, or they have waited for others as long as they may. A statement
+   * settles one outcome, so of several outcomes the first may not fill it: most rows have the same.
+   */
   isDue(now: number, { batch, settleDelayMs }: Pick<WorkerSettings, 'batch' | 'settleDelayMs'>): boolean {
-    return this.#size >= batch || now - this.#oldestAt >= settleDelayMs
+    return this.#size >= batch || now - this.#waitsSince >= settleDelayMs
   }
 
   add(row: RowInFlight<Row>, { name, args }: Outcome, now: number): void {
@@ -66,7 +69,7 @@ export class SettlementQueue<Row extends object> {
     waiting.rows.push(row)
     waiting.args?.push(args)
     this.#size += 1
-    this.#oldestAt = Math.min(this.#oldestAt, now)
+    this.#waitsSince = Math.min(this.#waitsSince, now)
   }
 
   #batchFor({ row }: RowInFlight<Row>, outcome: string, now: number): WaitingBatch<Row> {
@@ -101,7 +104,7 @@ export class SettlementQueue<Row extends object> {
     this.#batches.delete(name)
     if (waiting.rows.length > 0) this.#batches.set(name, { ...waiting, since: now })
     this.#size -= rows.length
-    this.#oldestAt = this.#size === 0 ? Number.POSITIVE_INFINITY : now
+    this.#waitsSince = this.#size === 0 ? Number.POSITIVE_INFINITY : now
     const hasArgs = args?.some((one) => Object.keys(one).length > 0) === true
     return { outcome, way, rows, args: hasArgs ? args : undefined }
   }
@@ -126,8 +129,8 @@ export function settlementOf({ rows, args }: SettlementBatch<unknown>): {
   return { leases: rows.map(({ lease }) => lease), ...(args === undefined ? {} : { args }) }
 }
 
-/** The rows of a batch that fit. */
-export function only<Row>(
+/** The batch with those of its rows that fit. */
+export function filterBatch<Row>(
   batch: SettlementBatch<Row>,
   fits: (row: RowInFlight<Row>) => boolean,
 ): SettlementBatch<Row> {

@@ -47,7 +47,7 @@ function slots(concurrency: number, limits?: Omit<Limits<Row>, 'key'>) {
     },
     completion: {
       handlerEnded: ({ lease }) => ended.push(lease.id),
-      failed: (_, error) => {
+      endedUnexpectedly: (_, error) => {
         throw error
       },
     },

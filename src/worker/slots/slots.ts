@@ -20,7 +20,7 @@ export interface SlotsOptions<Row extends object> {
   readonly gate: Pick<PauseGate, 'open'>
   readonly inFlight: Pick<RowsInFlight<Row>, 'isTrusted'>
   readonly loop: Pick<WorkerLoop<Row>, 'isStalled' | 'releaseFor'>
-  readonly completion: Pick<Completion<Row>, 'handlerEnded' | 'failed'>
+  readonly completion: Pick<Completion<Row>, 'handlerEnded' | 'endedUnexpectedly'>
 }
 
 /** How long rows whose key is busy are released for, when the limiter names no time. */
@@ -274,7 +274,7 @@ export class Slots<Row extends object> {
         this.fill()
       }
     } catch (error) {
-      completion.failed(row, error)
+      completion.endedUnexpectedly(row, error)
     }
   }
 
