@@ -47,6 +47,12 @@ interface Turn<Row> {
   readonly claimsRequested: number
 }
 
+/** What there is room for. The bytes are infinite where the table does not declare how large a row is. */
+interface Room {
+  readonly rows: number
+  readonly bytes: number
+}
+
 type Plan<Row> = Omit<Turn<Row>, 'bytes' | 'claimsRequested'>
 
 type Answer<Row> = Partial<Ended> & Partial<Claim<Row> & Scanned>
@@ -196,37 +202,56 @@ export class WorkerLoop<Row extends object> {
   async #takeTurns(slots: Slots<Row>): Promise<void> {
     while (!this.#isOver) {
       const now = this.#now()
-      const turn = this.#nextTurn(slots, now)
-      if (turn === undefined) await this.#signal.wait(this.#idleFor(now))
-      else await this.#take(turn, slots).catch((error: unknown) => this.#trouble('taking a turn', error))
+      const turn = this.#timing.isBackingOff(now) ? undefined : this.#planTurn(slots, now)
+      if (turn === undefined) {
+        await this.#signal.wait(this.#idleFor(now))
+      } else {
+        this.#reserve(turn, now)
+        await this.#take(turn, slots).catch((error: unknown) => this.#trouble('taking a turn', error))
+      }
     }
   }
 
-  #nextTurn(slots: Slots<Row>, now: number): Turn<Row> | undefined {
-    if (this.#timing.isBackingOff(now)) return undefined
+  /** How many rows the next statement may claim, and how many bytes; with none left, no rows either. */
+  #roomFor(slots: Slots<Row>, now: number): Room {
     const { gate, settings, store } = this.#options
     const { batch: most } = settings()
+    const bytes = this.#freeBytes()
+    if (!gate.open || bytes <= 0) return { rows: 0, bytes }
     // What is settled in the same statement makes room at the same moment; what has to wait takes it up.
     const shared = store.canSettleAndClaim ? Math.min(most, this.#queue.nextSize(now)) : 0
     const taken = this.#reserved + this.#settler.pending + this.#queue.size - shared
-    const room = (gate.open ? slots.room : 0) - taken
-    const bytes = this.#freeBytes()
-    const claimable = bytes <= 0 ? 0 : Math.max(0, Math.min(most, room))
-    const wanted = this.#timing.mayClaim(now) ? claimable : 0
+    return { rows: Math.max(0, Math.min(most, slots.room - taken)), bytes }
+  }
+
+  /** Takes what is due to be settled out of the queue, and drops those of its rows whose lease is no longer trusted. */
+  #planTurn(slots: Slots<Row>, now: number): Turn<Row> | undefined {
+    const room = this.#roomFor(slots, now)
+    const wanted = this.#timing.mayClaim(now) ? room.rows : 0
     const batch = this.#isSettlementDue(slots, now, wanted > 0)
-      ? this.#settler.trusted(this.#queue.take(most, now), now)
+      ? this.#settler.trusted(this.#queue.take(this.#options.settings().batch, now), now)
       : undefined
     const plan =
-      batch === undefined ? this.#claimTurn(wanted, now) : this.#settleTurn(batch, wanted, claimable)
+      batch === undefined ? this.#claimTurn(wanted, now) : this.#settleTurn(batch, wanted, room.rows)
     if (plan === undefined) return undefined
-    const turn = { ...plan, bytes: this.#shareOf(bytes, plan.limit), claimsRequested: this.#claimsRequested }
+    return { ...plan, bytes: this.#shareOf(room.bytes, plan.limit), claimsRequested: this.#claimsRequested }
+  }
+
+  #reserve({ batch, limit, bytes }: Turn<Row>, now: number): void {
     const settling = batch?.rows.length ?? 0
     this.#settling += settling
-    this.#reserved += Math.max(settling, turn.limit)
-    if (Number.isFinite(turn.bytes)) this.#reservedBytes += turn.bytes
+    this.#reserved += Math.max(settling, limit)
+    if (Number.isFinite(bytes)) this.#reservedBytes += bytes
     // The row that is due now may be one that the next way in turn does not find.
-    if (turn.limit > 0 && this.#timing.claimSent(now)) this.#cursor.wake()
-    return turn
+    if (limit > 0 && this.#timing.claimSent(now)) this.#cursor.wake()
+  }
+
+  #unreserve({ batch, limit, bytes }: Turn<Row>): void {
+    const settling = batch?.rows.length ?? 0
+    this.#settling -= settling
+    this.#reserved -= Math.max(settling, limit)
+    if (Number.isFinite(bytes)) this.#reservedBytes -= bytes
+    if (limit > 0) this.#timing.claimReturned()
   }
 
   /** Infinite where the table does not declare how large a row is. */
@@ -283,7 +308,7 @@ export class WorkerLoop<Row extends object> {
   }
 
   async #take(turn: Turn<Row>, slots: Slots<Row>): Promise<void> {
-    const { batch, limit, bytes } = turn
+    const { batch } = turn
     const sent = { sentAt: this.#now() }
     if (batch !== undefined) this.#unanswered.add(sent)
     try {
@@ -299,11 +324,7 @@ export class WorkerLoop<Row extends object> {
       this.#failed(error, batch)
     } finally {
       this.#unanswered.delete(sent)
-      const settling = batch?.rows.length ?? 0
-      this.#settling -= settling
-      this.#reserved -= Math.max(settling, limit)
-      if (Number.isFinite(bytes)) this.#reservedBytes -= bytes
-      if (limit > 0) this.#timing.claimReturned()
+      this.#unreserve(turn)
       // Whether handlers may be started can have changed.
       slots.fill()
       this.#signal.notify()
