@@ -56,6 +56,9 @@ const PURPOSES = [
   ['find owned by', 'The same for the leases of one worker.', 'in_flight'],
 ]
 
+/** What `reap expired` does where the table declares no maximum of attempts. */
+const REAP_AS_RETRY = 'Takes back expired leases as a retry: the table declares no maximum of attempts.'
+
 /** The indexes of each table by their role. */
 const INDEXES = {
   outbox: {
@@ -106,7 +109,10 @@ export function sqlFiles(statements) {
       const legend = parameters.map((name, i) => `$${i + 1} ${name}`).join(', ')
       files.set(file, `-- ${legend}\n${text}\n`)
       const [, does] = PURPOSES.find(([name]) => name === purpose) ?? []
-      const what = does ?? `Ends leases with the outcome \`${purpose.replace('settle ', '')}\`.`
+      const isRetryOnly = purpose === 'reap expired' && text.includes('false as exhausted')
+      const what = isRetryOnly
+        ? REAP_AS_RETRY
+        : (does ?? `Ends leases with the outcome \`${purpose.replace('settle ', '')}\`.`)
       const indexes = indexesOf(table, purpose).map((index) => `\`${index}\``)
       return `| [${purpose}](${file}) | ${text.split('\n').length} | ${what} | ${indexes.join(', ')} |`
     })
