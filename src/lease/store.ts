@@ -70,7 +70,10 @@ export interface Settlement {
   readonly args?: readonly OutcomeArgs[] | undefined
 }
 
-/** The five verbs over one table, for one owner (and one bucket). Nothing else changes a lease. */
+/**
+ * The five verbs over one table, for one owner (and one bucket). No worker changes a lease by anything else. Four operator
+ * functions of our own applications can end one: `README.md`, "Who may write what".
+ */
 export interface LeaseStore<
   Row extends object = Record<string, unknown>,
   OutcomeName extends string = string,

@@ -2,9 +2,10 @@
  * What a handler may return or throw, and what becomes of its row: settled as done, retry, dead or an outcome of the
  * table's own, or released.
  *
- * **Whether a row is dead** is decided here, in `verdictOn` and `retryOrDead`, whenever a handler has returned. The one
- * other place is the kernel's reap statement (`src/lease/reap.ts`), for rows whose lease expired: nobody returned, so
- * the database applies the same declaration (`attempts.max`, `retry`) in SQL.
+ * **Whether a row is dead**: `verdictOn` decides it for what a handler throws, and `retryOrDead` for a retry after the last
+ * attempt that the table declares. A handler may also decide by itself and return `dead`, as those of our applications do.
+ * Without a handler a row becomes dead by the reap statement, by an operator or by maintenance. The complete table:
+ * `docs/architecture.md`, "Where a row becomes dead".
  */
 import { inspect } from 'node:util'
 import { isSchedule, type RetryPolicy, retryDelay } from '../../lease/retry-policy.ts'
