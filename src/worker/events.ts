@@ -44,7 +44,7 @@ export interface EventMap {
   released: OfTable & { readonly ids: readonly string[] }
   renewed: OfTable & { readonly count: number; readonly busy: number; readonly durationMs: number }
   renewalFailed: OfTable & { readonly ids: readonly string[]; readonly error: unknown }
-  /** The lease of a row in processing is no longer ours, or no longer known to be. */
+  /** The lease of a row that waits for a slot or is running is no longer ours, or no longer known to be. */
   lost: OfRow & { readonly reason: LossReason }
   /** The handler's signal was fired. */
   aborted: OfRow & { readonly reason: LossReason | 'stopping' }

@@ -32,8 +32,11 @@ export class RowInFlight<Row> implements RowToRenew {
   hasSuspectSlot: boolean
   /** Its share of the bytes that were claimed with it. */
   readonly bytes: number
-  /** `running`: its handler has not returned yet. `abandoned`: the same, and the lease was lost meanwhile. */
-  state: 'idle' | 'running' | 'abandoned' = 'idle'
+  /**
+   * `waiting`: for a slot. `running`: its handler has not returned yet. `abandoned`: the same, and the lease was lost
+   * meanwhile. `ended`: its handler has returned.
+   */
+  state: 'waiting' | 'running' | 'abandoned' | 'ended' = 'waiting'
   /** The key whose limits it counts towards, once it was started. */
   limitedBy: string | undefined = undefined
   /** Made when somebody asks for the signal, or when there is a reason to fire it. */
@@ -151,7 +154,7 @@ export class RowsInFlight<Row extends object> {
     }
     this.#freeSuspectSlot(row)
     // A row that was lost while its handler runs still takes up room in its group.
-    if (row.state === 'idle') this.leaveGroup(row)
+    if (row.state === 'waiting' || row.state === 'ended') this.leaveGroup(row)
     if (fencedOffAs !== undefined)
       this.#options.events.emit('fencedOff', { ...refTo(row, this.#table), outcome: fencedOffAs })
   }
@@ -194,11 +197,15 @@ export function signalOf(row: RowInFlight<unknown>): AbortSignal {
   return row.abort.signal
 }
 
-/** Fires the handler's signal; what it writes from now on for this row is fenced off. */
+/**
+ * Fires the handler's signal. After a loss, what the handler returns is not written. `stopping` is no loss: the lease is
+ * still good, and the row is settled if the handler returns in time.
+ */
 export function abort(row: RowInFlight<unknown>, reason: AbortReason): void {
   row.abort ??= new AbortController()
   const { id, token } = row.lease
-  const message = `The lease on row ${id} (token ${token}) is over: ${EXPLANATIONS[reason]}.`
+  const what = reason === 'stopping' ? 'has to end' : 'is over'
+  const message = `The lease on row ${id} (token ${token}) ${what}: ${EXPLANATIONS[reason]}.`
   row.abort.abort(
     new LeaseholdError('LEASE_LOST', message, { remedy: 'Stop working on the row.', cause: reason }),
   )

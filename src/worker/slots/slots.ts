@@ -283,7 +283,7 @@ export class Slots<Row extends object> {
     this.#free.push(slot)
     if (row.state === 'running') this.#running -= 1
     else this.#abandoned -= 1
-    row.state = 'idle'
+    row.state = 'ended'
     if (row.limitedBy !== undefined) this.#limits?.limiter.ended(row.limitedBy)
   }
 }
