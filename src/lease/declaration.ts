@@ -305,6 +305,42 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
   }
   refuseUnknownArguments(declaration, table)
   refuseUnknownAlternatives(declaration, table)
+  refuseStranding(declaration, table)
+  refuseUnusedDelay(declaration, table)
+}
+
+/** What a claim changes about being claimable, a release and a retry have to change back: else the row is stranded. */
+function refuseStranding(
+  declaration: LeaseTableDeclaration,
+  { claimable, writes, outcomes }: LeaseTable,
+): void {
+  const decisive = Object.keys(writes.claim).filter((column) => mentions(claimable, column))
+  const writers: readonly [string, Assignments | undefined][] = [
+    ['writes.release', writes.release],
+    ['outcomes.retry', outcomes['retry']?.set],
+  ]
+  for (const [where, set] of writers) {
+    const column = decisive.find((each) => set !== undefined && !(each in set))
+    if (column !== undefined)
+      throw invalid(
+        declaration,
+        `\`writes.claim\` changes ${column}, on which \`claimable\` depends, and \`${where}\` does not change it back: the row could never be claimed again. Assign ${column} in \`writes.release\`${where === 'writes.release' ? '' : ' and in `outcomes.retry`'}`,
+      )
+  }
+}
+
+function mentions(condition: Sql, column: string): boolean {
+  return new RegExp(`(?<![\\w$])${column.replaceAll(/[^\w]/g, '\\$&')}(?![\\w$])`).test(condition)
+}
+
+/** A retry policy that nothing applies would be ignored in silence. */
+function refuseUnusedDelay(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+  const { retry } = table.outcomes
+  if (declaration.retry === undefined || retry === undefined || 'delay_ms' in retry.args) return
+  throw invalid(
+    declaration,
+    '`retry` says how long a failed row waits, and nothing makes it wait: declare `availableAt`, or use `$delay_ms` in `outcomes.retry` (in `set` or `rest`)',
+  )
 }
 
 /** The order of a key is that of one id, and which row is in flight must be visible in the row. */

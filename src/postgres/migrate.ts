@@ -76,9 +76,39 @@ interface Plan {
 }
 
 /**
+ * Refuses a schema that `migrate` has not brought to this release, without changing anything. A database that is ahead
+ * passes: during a rolling deployment the older release continues to work.
+ */
+export async function requireMigrations(db: Queryable, schema: string): Promise<void> {
+  const files = await readMigrations(MIGRATIONS_DIRECTORY)
+  const ledger = await readLedger(db, schema)
+  assertUnchanged(files, ledger)
+  const applied = new Set(ledger.map(({ version }) => version))
+  const missing = files.filter(({ version }) => !applied.has(version)).map(({ file }) => file)
+  if (missing.length === 0) return
+  // Where another tool runs the migrations there is no ledger. The checks of the tables then say what is missing.
+  if (ledger.length === 0 && (await hasTables(db, schema))) return
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    ledger.length === 0
+      ? `The schema ${schema} has no tables of Leasehold.`
+      : `The schema ${schema} is not up to date: ${missing.join(', ')} ${missing.length === 1 ? 'has' : 'have'} not been applied.`,
+    { remedy: 'Run `leasehold migrate`, start with `migrate: true`, or name another schema.' },
+  )
+}
+
+/**
  * A statement that waits for a table lock blocks every later statement that needs the table. Therefore each attempt
  * waits only briefly, and workers can proceed between two attempts.
  */
+async function hasTables(db: Queryable, schema: string): Promise<boolean> {
+  const { rows } = await db.query<{ present: boolean }>({
+    text: 'select to_regclass($1) is not null as present',
+    values: [quoteQualified(schema, 'workers')],
+  })
+  return rows[0]?.present === true
+}
+
 async function applyWithRetries(db: Database, plan: Plan, options: MigrateOptions): Promise<boolean> {
   const attempts = options.attempts ?? 30
   for (let attempt = 1; ; attempt += 1) {

@@ -6,7 +6,7 @@ import { leaseStore, type LeaseStore } from '../lease/store.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { within } from '../timeout.ts'
-import { migrate } from '../postgres/migrate.ts'
+import { migrate, requireMigrations } from '../postgres/migrate.ts'
 import { createSinkProbe } from './claiming/pausing.ts'
 import { SuspectSlot } from './claiming/suspect-slot.ts'
 import { type LogSource, SILENT_LOG } from './context.ts'
@@ -18,7 +18,7 @@ import { createLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
 import { createReaper } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
-import { describeWorker, isDeclaredDead, requireRegistry } from './registry/registry.ts'
+import { describeWorker, isDeclaredDead } from './registry/registry.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
 import { logUnheard, STDERR_LOG } from './unheard-log.ts'
@@ -108,7 +108,7 @@ export class Runtime {
     refuseUnservable(workers)
     this.#stopLogging = logUnheard(this.events, this.id, this.#log)
     if (this.#options.migrate === true) await migrate(this.#db, { schema: this.#schema })
-    else await requireRegistry(this.#db, this.#schema)
+    else await requireMigrations(this.#db, this.#schema)
     // A thread takes longer to start than the tables to check, so both are done at once.
     const heartbeat = this.#startHeartbeat(roles)
     const registered = this.#registered()

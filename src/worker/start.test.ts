@@ -3,6 +3,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { leaseTable } from '../lease/index.ts'
+import { migrate } from '../postgres/migrate.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Events } from './events.ts'
 import { listWorkers } from './registry/registry.ts'
@@ -111,5 +112,28 @@ it('a process migrates the schema only if it is asked to, and says what to do ab
   expect((await db.query(schemas)).rowCount).toBe(0)
   const runtime = await startRuntime({ ...options, migrate: true })
   expect((await db.query(schemas)).rowCount).toBe(1)
+  await runtime.stop()
+})
+
+it('a process refuses a schema that is not up to date, and starts on one that another tool has migrated', async () => {
+  const schema = 'behind'
+  await migrate(db, { schema })
+  const options = {
+    databaseUrl: url,
+    schema,
+    log: false,
+    workers: [{ name: 'jobs', table: leaseTable(WORK_TABLE), handle }],
+  } as const
+  await db.query({ text: `delete from ${schema}.migrations where version = 4` })
+  await expect(startRuntime(options)).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+    message: expect.stringMatching(
+      /not up to date: 004_sync\.sql has not been applied\. Run `leasehold migrate`/,
+    ),
+  })
+  await db.query({ text: `update ${schema}.migrations set checksum = 'another' where version = 1` })
+  await expect(startRuntime(options)).rejects.toMatchObject({ code: 'MIGRATION_CHANGED' })
+  await db.query({ text: `drop table ${schema}.migrations` })
+  const runtime = await startRuntime(options)
   await runtime.stop()
 })

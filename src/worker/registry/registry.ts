@@ -47,18 +47,6 @@ export function describeWorker(roles: readonly string[], options: { readonly id?
   return { id, host, pid: process.pid, version: packageVersion(), roles }
 }
 
-/** Refuses a schema without Leasehold's own tables, before anything is started. */
-export async function requireRegistry(db: Queryable, schema: string): Promise<void> {
-  const { rows } = await db.query<{ exists: boolean }>({
-    text: 'select to_regclass($1) is not null as exists',
-    values: [quoteQualified(schema, 'workers')],
-  })
-  if (rows[0]?.exists === true) return
-  throw new LeaseholdError('SETTING_INVALID', `The schema ${schema} has no table "workers" of Leasehold.`, {
-    remedy: 'Run `leasehold migrate`, start with `migrate: true`, or name another schema.',
-  })
-}
-
 /** A process without a visible session is missing after this time: six intervals of its presence. */
 const MISSING_AFTER = '30 seconds'
 
