@@ -8,9 +8,9 @@ export default defineConfig({
     include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
     globalSetup: ['test/support/cluster.ts'],
     // Tests wait for events; this only bounds a hang.
-    testTimeout: 120_000,
+    testTimeout: 180_000,
     hookTimeout: 120_000,
-    expect: { poll: { timeout: 60_000, interval: 20 } },
+    expect: { poll: { timeout: 120_000, interval: 20 } },
     pool: 'forks',
     maxWorkers: 4,
     reporters: ['default', ...(onGitHub ? ['github-actions'] : []), new SlowestFiles()],

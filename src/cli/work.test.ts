@@ -50,7 +50,7 @@ async function directoryWith(handle: string): Promise<string> {
   return directory
 }
 
-const POLL = { timeout: 30_000, interval: 50 }
+const POLL = { timeout: 120_000, interval: 50 }
 const SENDS = `say('sent to ' + row.recipient)`
 const HANGS = `say('working on ' + row.recipient); await new Promise(() => {})`
 

@@ -15,7 +15,7 @@ import { openDatabase } from '../postgres/database.ts'
 const { url } = useDatabase()
 const processes = useProcesses()
 const db = openDatabase({ url })
-const [KEYS, EVENTS, KILL_EVERY_MS] = [10_000, 20, 2_000]
+const [KEYS, EVENTS, KILL_EVERY_MS] = [10_000, 10, 2_000]
 
 beforeAll(async () => {
   await createSink(db)

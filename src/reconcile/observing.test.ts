@@ -10,7 +10,7 @@ import { reconciler, type ReconcilerOptions } from './reconciler.ts'
 const { url } = useDatabase()
 const db = openDatabase({ url })
 const start = useRuntimes(url)
-const POLL = { timeout: 30_000, interval: 20 }
+const POLL = { timeout: 120_000, interval: 20 }
 
 const TRANSITIONS = { pending: ['paid'], paid: [] } as const
 type Status = keyof typeof TRANSITIONS
@@ -97,7 +97,7 @@ describe('REC-09: batch and concurrency bound the work of a reconciler', () => {
     await insert(1)
     let observations = 0
     const declared = declare({
-      settings: { pollMs: 50, leaseMs: 300, heartbeatMs: 90, reaperIntervalMs: 100, shutdownTimeoutMs: 100 },
+      settings: { pollMs: 50, leaseMs: 2_500, heartbeatMs: 100, reaperIntervalMs: 100, shutdownTimeoutMs: 100 },
       observe: async (_, { signal }) => {
         observations += 1
         if (observations > 1) return 'paid'
@@ -177,7 +177,7 @@ describe('REC-08: an observer', () => {
   it('that is slow has its lease renewed, and no other observes the row', async () => {
     await insert(1)
     let observations = 0
-    const timing = { leaseMs: 1_000, heartbeatMs: 100, reaperIntervalMs: 300, shutdownTimeoutMs: 500 }
+    const timing = { leaseMs: 4_000, heartbeatMs: 200, reaperIntervalMs: 300, shutdownTimeoutMs: 500 }
     const renewed = gate()
     const observe = async (): Promise<'paid'> => {
       observations += 1
@@ -191,9 +191,9 @@ describe('REC-08: an observer', () => {
     await start([declared()], { events })
     await start([declared()], { events })
     await claim
-    // Renewed beyond the end of the first lease, if only just.
+    // Renewed when the first lease would have expired.
     const first = await until()
-    await vi.waitFor(async () => expect(await until()).toBeGreaterThan(first + 900), POLL)
+    await vi.waitFor(async () => expect(await until()).toBeGreaterThan(first + timing.leaseMs), POLL)
     expect(observations).toBe(1)
     renewed.open()
     await events.next('settled', ({ outcome }) => outcome === 'pending->paid')
@@ -219,7 +219,7 @@ describe('REC-04: a status that changes during an observation that outlasts a he
         declare({
           settings: {
             pollMs: 50,
-            leaseMs: 1_000,
+            leaseMs: 6_000,
             heartbeatMs: 50,
             reaperIntervalMs: 300,
             shutdownTimeoutMs: 500,

@@ -15,7 +15,7 @@ import { openDatabase } from '../postgres/database.ts'
 const { url } = useDatabase()
 const example = paymentExample(useProcesses(), url)
 const db = openDatabase({ url })
-const POLL = { timeout: 60_000, interval: 50 }
+const POLL = { timeout: 120_000, interval: 50 }
 
 beforeAll(async () => example.migrate())
 beforeEach(async () =>

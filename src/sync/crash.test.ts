@@ -18,7 +18,7 @@ const { url } = useDatabase()
 const source = useMatrixSource()
 const processes = useProcesses()
 const db = openDatabase({ url })
-const SHORT = { leaseMs: 1_500, heartbeatMs: 400, pollMs: 100, reaperIntervalMs: 300 }
+const SHORT = { leaseMs: 5_000, heartbeatMs: 500, pollMs: 100, reaperIntervalMs: 300 }
 const CHUNKS = 40
 
 beforeAll(async () => createTarget(db))

@@ -19,9 +19,11 @@ const { url } = useDatabase()
 const source = useMatrixSource()
 const processes = useProcesses()
 const db = openDatabase({ url })
-const SHORT = { leaseMs: 1_500, heartbeatMs: 400, pollMs: 100, reaperIntervalMs: 300 }
-/** How long the bad release is restarted; issue 13 asks for ten minutes: LEASEHOLD_CRASH_LOOP_SECONDS=600. */
-const CRASH_LOOP_MS = Number(process.env['LEASEHOLD_CRASH_LOOP_SECONDS'] ?? '25') * 1_000
+const SHORT = { leaseMs: 5_000, heartbeatMs: 500, pollMs: 100, reaperIntervalMs: 300 }
+/** How long the bad release is restarted at least. For ten minutes: LEASEHOLD_CRASH_LOOP_SECONDS=600. */
+const CRASH_LOOP_MS = Number(process.env['LEASEHOLD_CRASH_LOOP_SECONDS'] ?? '0') * 1_000
+/** It is restarted at least until some row has lost so many attempts: two of them with a delay. */
+const MIN_ATTEMPTS = 4
 /** A definition's own attempts, unless it says otherwise. */
 const MAX_ATTEMPTS = 25
 
@@ -108,31 +110,35 @@ it('D10: a release that crashes at the start of every handler makes no chunk fai
   await before.kill('SIGTERM')
   const unplanned = await sync.enqueue(db, 'matrix', { matrixId: 'unplanned' })
 
-  const until = performance.now() + CRASH_LOOP_MS
+  const beganAt = performance.now()
+  const elapsedMs = (): number => performance.now() - beganAt
+  const mostAttempts = async (): Promise<number> =>
+    Math.max(...[...(await syncJobs(db)), ...(await syncChunks(db))].map((row) => row.attempts))
   let crashes = 0
-  while (performance.now() < until) {
+  while (elapsedMs() < CRASH_LOOP_MS || (await mostAttempts()) < MIN_ATTEMPTS) {
     const bad = start({ crashes: true })
-    // It has nothing to do while everything waits for its backoff, and is ended then, as a rollout would end it.
-    const late = new AbortController()
-    const end = await Promise.race([
-      bad.exited,
-      delay(Math.max(0, until - performance.now()), undefined, { signal: late.signal }).catch(
-        () => undefined,
-      ),
-    ])
-    late.abort()
+    const stop = new AbortController()
+    // In a long loop, everything may wait for its backoff at the end; the process is ended then, as a rollout would.
+    const timeout =
+      CRASH_LOOP_MS === 0
+        ? new Promise<never>(() => undefined)
+        : delay(Math.max(0, CRASH_LOOP_MS - elapsedMs()), undefined, { signal: stop.signal }).catch(
+            () => undefined,
+          )
+    const end = await Promise.race([bad.exited, timeout])
+    stop.abort()
     if (end === undefined) await bad.kill('SIGKILL')
     else crashes += 1
   }
+  const tookMs = elapsedMs()
   const [jobs, chunks] = [await syncJobs(db), await syncChunks(db)]
   expect(jobs.map(({ state }) => state)).not.toContain('FAILED')
   expect(chunks.map(({ state }) => state)).not.toContain('FAILED')
   // Each second expiry doubles the wait, so that the attempts grow with the logarithm of the time.
   const attempts = [...jobs, ...chunks].map((row) => row.attempts)
-  const most = Math.ceil(Math.log2(CRASH_LOOP_MS / 1_000)) + 2
+  const most = Math.ceil(Math.log2(tookMs / 1_000)) + 2
   expect(most).toBeLessThan(MAX_ATTEMPTS)
   expect(Math.max(...attempts)).toBeLessThanOrEqual(most)
-  expect(Math.max(...attempts)).toBeGreaterThanOrEqual(3)
 
   const good = start()
   for (const { jobId } of [planned, unplanned]) await ended(good, jobId, 'done')
@@ -140,7 +146,7 @@ it('D10: a release that crashes at the start of every handler makes no chunk fai
   expect(statesOf(await syncChunks(db))).toEqual({ COMPLETED: 8 })
   for (const matrix of ['planned', 'unplanned']) await expectEffects(matrix, numbers(4))
   process.stdout.write(
-    `${crashes} crashes in ${CRASH_LOOP_MS} ms: at most ${Math.max(...attempts)} attempts used up\n`,
+    `${crashes} crashes in ${Math.round(tookMs)} ms: at most ${Math.max(...attempts)} attempts used up\n`,
   )
 }, 1_800_000)
 

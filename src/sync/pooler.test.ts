@@ -20,7 +20,7 @@ const source = useMatrixSource()
 const processes = useProcesses()
 const db = openDatabase({ url })
 const CHUNKS = 60
-const SHORT = { leaseMs: 1_500, heartbeatMs: 400, pollMs: 100, reaperIntervalMs: 300 }
+const SHORT = { leaseMs: 5_000, heartbeatMs: 500, pollMs: 100, reaperIntervalMs: 300 }
 
 beforeAll(async () => createTarget(db))
 beforeEach(async () => emptySync(db))
@@ -28,7 +28,7 @@ afterAll(async () => db.close())
 
 /** Whether the job has ended. No event reaches this process, so it polls. */
 async function ended(jobId: string): Promise<void> {
-  const deadline = performance.now() + 60_000
+  const deadline = performance.now() + 110_000
   for (;;) {
     const job = (await syncJobs(db)).find(({ id }) => id === jobId)
     if (job?.state === 'COMPLETED') return

@@ -18,8 +18,8 @@ const { url } = useDatabase()
 const source = useMatrixSource()
 const processes = useProcesses()
 const db = openDatabase({ url })
-const [CHUNKS, RUNNERS, KILL_EVERY_MS, LEASE_MS, ANSWER_MS] = [200, 3, 3_000, 1_500, 350]
-const SETTINGS = { leaseMs: LEASE_MS, heartbeatMs: 400, pollMs: 200, reaperIntervalMs: 300 }
+const [CHUNKS, RUNNERS, KILL_EVERY_MS, LEASE_MS, ANSWER_MS] = [200, 3, 3_000, 5_000, 350]
+const SETTINGS = { leaseMs: LEASE_MS, heartbeatMs: 500, pollMs: 200, reaperIntervalMs: 300 }
 
 beforeAll(async () => {
   await createTarget(db)

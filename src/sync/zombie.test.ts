@@ -24,7 +24,7 @@ const { url } = useDatabase()
 const source = useMatrixSource()
 const processes = useProcesses()
 const db = openDatabase({ url })
-const SHORT = { leaseMs: 1_500, heartbeatMs: 400, pollMs: 100, reaperIntervalMs: 300, shutdownTimeoutMs: 500 }
+const SHORT = { leaseMs: 6_000, heartbeatMs: 500, pollMs: 100, reaperIntervalMs: 300, shutdownTimeoutMs: 500 }
 
 beforeAll(async () => createTarget(db))
 beforeEach(async () => emptySync(db))

@@ -189,12 +189,13 @@ describe('limits per key', () => {
     },
   )
 
-  it('a rate limits how many rows start in any span of time, and does not slow down rows without a key', async () => {
+  it('a rate limits how many rows have started at any time, and does not slow down rows without a key', async () => {
     const events = new Events()
     const [perSecond, burst] = [20, 2]
     await insertJobs(db, 22, 'slow')
     const quick = await insertJobs(db, 100, 'quick')
     const startedAt: number[] = []
+    const beganAt = performance.now()
     let lastSlow = false
     const quickOver = settled(events, quick).then(() => lastSlow)
     const over = settled(events, 122)
@@ -211,11 +212,9 @@ describe('limits per key', () => {
     )
     expect(await quickOver).toBe(false)
     await over
-    startedAt.forEach((from, i) =>
-      startedAt.slice(i).forEach((to, further) => {
-        // One more than the rate says at most, because the limiter and this test read the clock at different moments.
-        expect(further + 1).toBeLessThanOrEqual(burst + ((to - from) * perSecond) / 1_000 + 1)
-      }),
+    // That this holds for any span of time is shown with a clock of its own in slots/limits.test.ts.
+    startedAt.forEach((at, i) =>
+      expect(i + 1).toBeLessThanOrEqual(burst + ((at - beganAt) * perSecond) / 1_000 + 0.1),
     )
   })
 })

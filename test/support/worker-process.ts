@@ -17,7 +17,10 @@ export interface WorkerConfig {
   /** It writes every run of the handler into public.runs. */
   readonly record?: boolean
   readonly heedsSignal?: boolean
+  /** How long a handler of the kind `block` blocks the event loop. */
   readonly blockMs?: number
+  /** Instead: it blocks until this file exists. */
+  readonly blockUntil?: string
   readonly shortMs?: number
   readonly wake?: boolean
   /** It prints a line `progress` after this many settled rows. */

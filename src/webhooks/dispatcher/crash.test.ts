@@ -12,7 +12,7 @@ const { url } = useDatabase()
 const db = openDatabase({ url })
 const processes = useProcesses()
 const receiver = useReceivers()
-const BOUND = { timeout: 60_000, interval: 50 }
+const BOUND = { timeout: 120_000, interval: 50 }
 const EVENTS = 8
 const config = { databaseUrl: url, tell: ['reaped', 'workerDied', 'settled', 'fencedOff', 'lost'] }
 
@@ -73,7 +73,7 @@ it('WH-FR-004-AC1, WH-FR-004-AC3: deliveries in flight in a killed dispatcher ar
     expect({ failed, token, owner }).toEqual({ failed: 1, token: '2', owner: null })
   }
   await other.kill('SIGTERM')
-}, 120_000)
+}, 240_000)
 
 it('WH-FR-004-AC2: without any reaper, deliveries with expired leases are claimed by another dispatcher', async () => {
   const target = await receiver()
@@ -83,7 +83,7 @@ it('WH-FR-004-AC2: without any reaper, deliveries with expired leases are claime
   // Without a reaper, a second expiry would be final. The lease is long enough for a loaded machine to renew it.
   const alone = {
     ...config,
-    settings: { leaseMs: 5_000, pollMs: 50 },
+    settings: { leaseMs: 8_000, heartbeatMs: 500, pollMs: 50 },
     runtime: { reaper: false, eviction: false },
   }
   const dying = startDispatcherProcess(processes, alone)
@@ -100,14 +100,14 @@ it('WH-FR-004-AC2: without any reaper, deliveries with expired leases are claime
     { attempt: 2, status: 204, count: EVENTS },
   ])
   await other.kill('SIGTERM')
-}, 120_000)
+}, 240_000)
 
 it('WH-FR-002-AC3, WH-FR-004-AC3: a dispatcher that was stopped until its leases expired changes nothing when it continues', async () => {
   const target = await receiver()
   const answers = hold(target)
   await addEndpoint(db, target.url)
   await sendAll(db, ...Array.from({ length: EVENTS }, () => null))
-  const settings = { leaseMs: 2_000, reaperIntervalMs: 200, pollMs: 50 }
+  const settings = { leaseMs: 6_000, heartbeatMs: 500, reaperIntervalMs: 200, pollMs: 50 }
   const stopped = startDispatcherProcess(processes, { ...config, settings, runtime: { reaper: false } })
   await target.reached(EVENTS)
   process.kill(stopped.pid, 'SIGSTOP')
@@ -124,4 +124,4 @@ it('WH-FR-002-AC3, WH-FR-004-AC3: a dispatcher that was stopped until its leases
   expect(stopped.all('settled')).toEqual([])
   expect(deduplicated(target.received).size).toBe(EVENTS)
   await Promise.all([other.kill('SIGTERM'), stopped.kill('SIGTERM')])
-}, 120_000)
+}, 240_000)

@@ -18,7 +18,7 @@ const { url } = useDatabase()
 const db = openDatabase({ url })
 const startDispatcher = useDispatchers(url)
 const receiver = useReceivers()
-const BOUND = { timeout: 20_000, interval: 20 }
+const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeEach(async () => forgetWebhooks(db))
 afterAll(async () => db.close())

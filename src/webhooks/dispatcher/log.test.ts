@@ -16,8 +16,8 @@ const db = openDatabase({ url })
 const startDispatcher = useDispatchers(url)
 const receiver = useReceivers()
 const proxies: Proxy[] = []
-const settings = { leaseMs: 2_000, reaperIntervalMs: 100, shutdownTimeoutMs: 100 }
-const BOUND = { timeout: 20_000, interval: 20 }
+const settings = { leaseMs: 6_000, heartbeatMs: 400, reaperIntervalMs: 100, shutdownTimeoutMs: 100 }
+const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeEach(async () =>
   db.query({

@@ -25,7 +25,7 @@ const CRASHES = 12
 const EVENTS = 40
 /** Shorter delays than the default ones, so that a crash loop of seconds reaches several of them. */
 const SCHEDULE = [1, 2, 4, 8, 60, 300, 1_800, 7_200].map((seconds) => seconds * 1_000)
-const BOUND = { timeout: 60_000, interval: 50 }
+const BOUND = { timeout: 120_000, interval: 50 }
 
 it('D10: 12 crashes of a dispatcher cost its deliveries two attempts and fail none; they are then attempted one at a time', async () => {
   const target = await receiver(async () => new Promise<never>(() => undefined))

@@ -17,7 +17,7 @@ const startDispatcher = useDispatchers(url)
 const receiver = useReceivers()
 const managed = endpoints(db, { secretKey: SECRET_KEY, network: { allow: LOOPBACK } })
 const BY = { principal: 'the test', reason: 'a rotation' }
-const BOUND = { timeout: 60_000, interval: 20 }
+const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeEach(async () => forgetWebhooks(db))
 afterAll(async () => db.close())

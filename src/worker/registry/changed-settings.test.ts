@@ -32,28 +32,26 @@ async function writeByHand(value: object): Promise<void> {
   })
 }
 
-/** By events, until all looks that follow a start or a wake-up are over: the next one is a poll. */
+/** Resolves when all claims that follow a start or a wake-up are over: the next one is a poll. */
 async function idle(events: Events): Promise<void> {
   await collect(events, 'reaperRan', (all) => all.length === 3)
 }
 
 describe('RULE-020-002: settings that change while it runs', () => {
   it.each([
-    ['told by NOTIFY', true],
-    ['looked for, where nobody listens', false],
+    ['which NOTIFY reports', true],
+    ['which it reads from time to time without LISTEN', false],
   ])('a running worker applies what is stored in the settings table, %s', async (_, listen) => {
     const events = new Events()
     const listening = events.next('listening')
     const { runtime } = await run({ handle: async () => undefined }, { events, listen })
     if (listen) await listening
     const changed = events.next('settingsChanged')
-    const askedAt = performance.now()
     await change({ leaseMs: 60_000, concurrency: 17 })
     expect(await changed).toMatchObject({
       table: 'public.jobs',
       settings: { leaseMs: 60_000, heartbeatMs: 18_000, concurrency: 17, pollMs: 50 },
     })
-    expect(performance.now() - askedAt).toBeLessThan(3_000)
     expect(runtime.worker('jobs').settings).toMatchObject({ leaseMs: 60_000, concurrency: 17 })
   })
 
@@ -147,7 +145,7 @@ describe('RULE-020-002: settings that change while it runs', () => {
         { events, heartbeat },
       )
       await idle(events)
-      runtime.change('jobs', { leaseMs: 1_200, shutdownTimeoutMs: 500 })
+      runtime.change('jobs', { leaseMs: 4_000, shutdownTimeoutMs: 500 })
       const over = Promise.race([settled(events, 1), events.next('fencedOff')])
       await insertJobs(db, 1)
       await over

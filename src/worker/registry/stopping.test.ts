@@ -10,7 +10,7 @@ useQuietProcess()
 const { url } = useDatabase()
 const run = useWorkers(url)
 const db = openDatabase({ url })
-const BOUND = { timeout: 20_000, interval: 20 }
+const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeAll(async () => {
   await db.query({ text: WORK_DDL })

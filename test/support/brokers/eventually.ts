@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 
-const TIMEOUT_MS = 60_000
+const TIMEOUT_MS = 120_000
 const POLL_MS = 25
 
 /** Repeats the attempt until it succeeds, for changes in a server that have no event. Throws the last error on timeout. */
