@@ -25,7 +25,7 @@ async function countIn(status: string): Promise<number> {
 }
 
 describe('a change without a due column is paced by waiting between its batches', () => {
-  it('holds no lock while it waits', async () => {
+  it('a paced change holds no lock while it waits', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 6)
     const client = await openSession(database.url)
     const controller = new AbortController()
@@ -145,7 +145,7 @@ describe('a token never goes down', () => {
 })
 
 describe('the audit', () => {
-  it('has one entry of a change that is one batch, complete by itself', async () => {
+  it('the audit has one complete entry for a change of one batch', async () => {
     await makeEvents(db, 3, { status: 'DEAD' })
     const { changeId } = await replayEvents(db, { ids: ['1', '3'], ...WHO })
     expect(await auditEntries(db)).toMatchObject([
@@ -167,7 +167,7 @@ describe('the audit', () => {
     ])
   })
 
-  it('names the dates of the filter, which a resumed change reads back', async () => {
+  it('the audit has the dates of the filter, which a resumed change reads', async () => {
     await makeEvents(db, 2_500, { status: 'DEAD', agoMs: 60_000 })
     await makeEvents(db, 1, { status: 'DEAD', agoMs: 7_200_000 })
     const controller = new AbortController()
@@ -185,7 +185,7 @@ describe('the audit', () => {
     expect((await outboxStates(db)).filter(({ status }) => status === 'DEAD')).toHaveLength(1)
   })
 
-  it('is asked for the change that is resumed: an id it does not have is refused, and one of another action', async () => {
+  it('resuming is refused with an id that the audit does not have, or that is of another action', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 1)
     const { changeId = '' } = await cancel(db, { ids: ['1'], ...WHO })
     const by = { principal: 'ada' }

@@ -19,7 +19,7 @@ import {
 const now = new Date('2026-03-01T12:00:00Z')
 
 describe('a flag that is not given', () => {
-  it('has no value', () => {
+  it('a flag that is not given has no value', () => {
     expect(textFlag({}, 'key')).toBeUndefined()
     expect(textsFlag({}, 'header')).toEqual([])
     expect(isSet({}, 'json')).toBe(false)

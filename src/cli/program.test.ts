@@ -7,7 +7,7 @@ async function leasehold(...args: readonly string[]): Promise<Called> {
 }
 
 describe('the help', () => {
-  it('is shown on stderr, with exit code 2, when no command is given', async () => {
+  it('the help is printed on stderr, with exit code 2, when no command is given', async () => {
     const { code, stdout, stderr } = await leasehold()
     expect([code, stdout]).toEqual([2, ''])
     for (const command of ['up', 'work', 'migrate', 'status', 'outbox', 'webhooks', 'sync', 'reconcile']) {
@@ -17,14 +17,14 @@ describe('the help', () => {
     expect(stderr).toContain('Exit codes')
   })
 
-  it('is shown on stdout, with exit code 0, when it is asked for', async () => {
+  it('the help is printed on stdout, with exit code 0, when it is asked for', async () => {
     const { code, stdout, stderr } = await leasehold('work', '--help')
     expect([code, stderr]).toEqual([0, ''])
     expect(stdout).toContain('--only <names>')
     expect(stdout).toMatch(/Settings:\n +--database-url <value>/)
   })
 
-  it('of a group lists its commands when none of them is given', async () => {
+  it('the help of a group lists its commands when none of them is given', async () => {
     const { code, stderr } = await leasehold('reconcile')
     expect(code).toBe(2)
     expect(stderr).toMatch(/^ {2}add-lease /m)

@@ -12,7 +12,7 @@ beforeEach(async () => {
   await emptySync(db)
 })
 
-it('shows zeros when there are no workers and no rows', async () => {
+it('status prints zeros when there are no workers and no rows', async () => {
   expect((await status()).stdout).toBe(`No workers.
 
 OUTBOX            PENDING  LEASED  PUBLISHED  DEAD  OLDEST PENDING
@@ -26,7 +26,7 @@ leasehold.sync_jobs  0     0          0       0               0
 `)
 })
 
-it('shows events by state, the age of the oldest pending event, and held-up keys with the remedy', async () => {
+it('status prints events by state, the age of the oldest pending event, and held-up keys with the remedy', async () => {
   await makeEvents(db, 1, {
     status: 'DEAD',
     parked: true,
@@ -58,7 +58,7 @@ it('shows events by state, the age of the oldest pending event, and held-up keys
   ])
 })
 
-it('--json prints one document with stable names', async () => {
+it('status --json prints one document with stable names', async () => {
   await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k'`, attempts: 1, error: 'x' })
   await makeEvents(db, 1)
   const { stdout } = await status(['--json'])
@@ -118,7 +118,7 @@ it('--json prints one document with stable names', async () => {
   })
 })
 
-it('shows deliveries by state, and the endpoints that receive nothing with the remedy', async () => {
+it('status prints deliveries by state, and the endpoints that receive nothing with the remedy', async () => {
   const disabled = await makeEndpoint(db, { url: 'https://shut.example/', disabledReason: 'answered\n410' })
   const well = await makeEndpoint(db, { url: 'https://well.example/' })
   await makeDeliveries(db, disabled, 1_500, { agoMs: 300_000 })
@@ -156,7 +156,7 @@ it('shows deliveries by state, and the endpoints that receive nothing with the r
   })
 })
 
-it('shows sync jobs and chunks by state, and the progress of open jobs with the remedy', async () => {
+it('status prints sync jobs and chunks by state, and the progress of open jobs with the remedy', async () => {
   const syncing = await makeJob(db, { agoMs: 600_000 })
   await makeChunks(db, syncing, 20, { state: 'done', rows: 300, agoMs: 5_000 })
   await makeChunks(db, syncing, 2, { state: 'running', from: 21 })
@@ -186,7 +186,7 @@ it('shows sync jobs and chunks by state, and the progress of open jobs with the 
   })
 })
 
-it('for a schema without the applications, shows the workers and what to do', async () => {
+it('status of a schema without the applications prints the workers and what to do', async () => {
   await db.query({ text: 'create schema earlier' })
   await db.query({ text: 'create table earlier.workers (like leasehold.workers)' })
   const { code, stdout } = await status(['--schema', 'earlier'])
@@ -196,7 +196,7 @@ it('for a schema without the applications, shows the workers and what to do', as
   )
 })
 
-it('for a schema that does not exist, is an error that says what to do', async () => {
+it('status of a schema that does not exist is an error that says what to do', async () => {
   const { code, stdout, stderr } = await status(['--schema', 'nowhere'])
   expect([code, stdout]).toEqual([1, ''])
   expect(stderr).toBe(

@@ -185,7 +185,7 @@ describe('leasehold work --only', () => {
     }
   })
 
-  it('reaper: takes back expired leases of the declared tables, counts them, and processes no rows', async () => {
+  it('work --only reaper takes back expired leases of the declared tables, counts them, and processes no rows', async () => {
     await db.query({
       text: `insert into public.emails (recipient, lease_owner, lease_until, lease_token)
         values ('a@x', 'w2', now() - interval '1 minute', 5), ('b@x', null, null, 0)`,
@@ -226,7 +226,7 @@ describe('leasehold work does not start', () => {
     expect(await refusal(directory, [])).toContain('no workers are declared')
   })
 
-  it('on a schema that is not migrated', async () => {
+  it('work does not start on a schema that is not migrated', async () => {
     expect(await refusal(await directoryWith(SENDS), ['--schema', 'nowhere'])).toContain('leasehold migrate')
   })
 })

@@ -92,7 +92,7 @@ describe('enqueue', () => {
     },
   )
 
-  it('headers of the producer take precedence', async () => {
+  it('the headers of the producer take precedence', async () => {
     const { headers, span } = await inSpan({ type: 'a', payload: 1, headers: { baggage: 'tenant=mine' } })
     expect(headers).toEqual({ traceparent: `00-${span.traceId}-${span.spanId}-01`, baggage: 'tenant=mine' })
   })

@@ -52,7 +52,7 @@ describe.each(producers)('$name', ({ transaction, root }) => {
     expect(await remembered()).toEqual([])
   })
 
-  it('is refused outside a transaction', async () => {
+  it('once is refused outside a transaction', async () => {
     const effect = vi.fn<() => Promise<void>>(async () => undefined)
     await expect(once(root, 'billing', randomUUID(), effect)).rejects.toMatchObject({
       code: 'WRITER_INVALID',
@@ -134,7 +134,7 @@ it.each([
   })
 })
 
-it('remembers events in the given schema', async () => {
+it('once remembers events in the given schema', async () => {
   await migrate(db, { schema: 'elsewhere' })
   const eventId = randomUUID()
   await db.transaction(async (tx) => once(tx, 'billing', eventId, () => 1, { schema: 'elsewhere' }))

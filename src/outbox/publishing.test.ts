@@ -234,7 +234,7 @@ describe('publishing', () => {
     expect(closed).toBe(true)
   })
 
-  it('refuses invalid options, naming them', () => {
+  it('a relay refuses invalid options, and names them', () => {
     expect(() => relay({ publisher: recording(), onFailure: 'wait' as never })).toThrow('onFailure is "wait"')
     expect(() => relay({ publisher: {} as never })).toThrow('has no publisher')
     expect(() => relay({ publisher: { ...recording(), maxBatch: 0 } })).toThrow(

@@ -199,32 +199,35 @@ describe.skipIf(programs === undefined)('LIFE-18: after pg_dump and pg_restore',
     ['of the whole database', [], false],
     // What the migrations wrote is there already.
     ['--data-only into a migrated database', ['--data-only', '--exclude-table=leasehold.migrations'], true],
-  ])('%s, every state is as it was, and what was not published is', async (_, args, migrated) => {
-    server = await startServer({ binaries })
-    const source = await open('source')
-    await migrate(source)
-    await writeAllStates(source)
-    const before = await outboxStates(source)
-    const target = await open('target')
-    if (migrated) await migrate(target)
-    const dump = await runClientProgram(pgDump, [
-      '--format=custom',
-      ...args,
-      `--dbname=${withDatabase(server.url, 'source')}`,
-    ])
-    await runClientProgram(
-      pgRestore,
-      ['--exit-on-error', `--dbname=${withDatabase(server.url, 'target')}`],
-      dump,
-    )
-    expect(await outboxStates(target)).toEqual(before)
-    await target.query({ text: `select leasehold.enqueue('new', '{}', 'k')` })
-    expect(await publishRestored(target, withDatabase(server.url, 'target'))).toEqual({
-      ...AFTER_RESTORE,
-      k: [...AFTER_RESTORE.k, 'new'],
-    })
-    expect(await statuses(target)).toEqual({ PENDING: 1, DEAD: 3, PUBLISHED: 8 })
-  })
+  ])(
+    'after a dump and restore %s, every state is as it was, and unpublished events are published',
+    async (_, args, migrated) => {
+      server = await startServer({ binaries })
+      const source = await open('source')
+      await migrate(source)
+      await writeAllStates(source)
+      const before = await outboxStates(source)
+      const target = await open('target')
+      if (migrated) await migrate(target)
+      const dump = await runClientProgram(pgDump, [
+        '--format=custom',
+        ...args,
+        `--dbname=${withDatabase(server.url, 'source')}`,
+      ])
+      await runClientProgram(
+        pgRestore,
+        ['--exit-on-error', `--dbname=${withDatabase(server.url, 'target')}`],
+        dump,
+      )
+      expect(await outboxStates(target)).toEqual(before)
+      await target.query({ text: `select leasehold.enqueue('new', '{}', 'k')` })
+      expect(await publishRestored(target, withDatabase(server.url, 'target'))).toEqual({
+        ...AFTER_RESTORE,
+        k: [...AFTER_RESTORE.k, 'new'],
+      })
+      expect(await statuses(target)).toEqual({ PENDING: 1, DEAD: 3, PUBLISHED: 8 })
+    },
+  )
 })
 
 describe('LIFE-18: after logical replication to a second server', () => {
@@ -244,7 +247,7 @@ describe('LIFE-18: after logical replication to a second server', () => {
     return { server, db }
   }
 
-  it('which takes over when the first one dies, everything that was not published is published there, in order', async () => {
+  it('a second server that takes over when the first one dies publishes every unpublished event, in order', async () => {
     const [first, second] = await Promise.all([migratedServer(), migratedServer()])
     await writeAllStates(first.db)
     await first.db.query({ text: 'create publication leasehold for table leasehold.outbox' })

@@ -97,7 +97,13 @@ describe('REC-09: batch and concurrency bound the work of a reconciler', () => {
     await insert(1)
     let observations = 0
     const declared = declare({
-      settings: { pollMs: 50, leaseMs: 2_500, heartbeatMs: 100, reaperIntervalMs: 100, shutdownTimeoutMs: 100 },
+      settings: {
+        pollMs: 50,
+        leaseMs: 2_500,
+        heartbeatMs: 100,
+        reaperIntervalMs: 100,
+        shutdownTimeoutMs: 100,
+      },
       observe: async (_, { signal }) => {
         observations += 1
         if (observations > 1) return 'paid'
@@ -115,7 +121,7 @@ describe('REC-09: batch and concurrency bound the work of a reconciler', () => {
 })
 
 describe('REC-08: an observer', () => {
-  it('that throws leaves the row open and without a lease, and the row waits for its next observation', async () => {
+  it('an observer that throws leaves the row open and without a lease, and the row waits for its next observation', async () => {
     await insert(1)
     const { events } = await start([
       declare({
@@ -129,7 +135,7 @@ describe('REC-08: an observer', () => {
     expect(await payment()).toEqual({ status: 'pending', owner: null, rests: true, token: '1' })
   })
 
-  it('that does not answer within timeoutMs has failed, and its signal fires', async () => {
+  it('an observer that does not answer within timeoutMs has failed, and its signal fires', async () => {
     await insert(1)
     const heard: unknown[] = []
     let observations = 0
@@ -151,7 +157,7 @@ describe('REC-08: an observer', () => {
     expect(heard).toHaveLength(1)
   })
 
-  it('that throws a SaturatedError releases its row, and claiming pauses', async () => {
+  it('an observer that throws a SaturatedError releases its row, and claiming pauses', async () => {
     await insert(1)
     let observations = 0
     const { events } = await start([
@@ -174,7 +180,7 @@ describe('REC-08: an observer', () => {
     expect(failures).toEqual([])
   })
 
-  it('that is slow has its lease renewed, and no other observes the row', async () => {
+  it('the lease of a slow observer is renewed, and no other observes the row', async () => {
     await insert(1)
     let observations = 0
     const timing = { leaseMs: 4_000, heartbeatMs: 200, reaperIntervalMs: 300, shutdownTimeoutMs: 500 }
@@ -207,7 +213,7 @@ async function until(): Promise<number> {
 }
 
 describe('REC-04: a status that changes during an observation that outlasts a heartbeat', () => {
-  it('ends the observation, is not overwritten, and counts as skipped', async () => {
+  it('a status that changes during an observation ends it, is not overwritten, and counts as skipped', async () => {
     await insert(1)
     const lines: Record<string, unknown>[] = []
     const note = (fields: object, msg: string): void => void lines.push({ ...fields, msg })

@@ -214,7 +214,7 @@ describe('an observer', () => {
       },
     ],
     ['never comes back', async () => new Promise<never>(() => undefined)],
-  ])('that %s costs its row one observation, and no slot', async (_, misbehave) => {
+  ])('an observer that %s costs its row one observation, and no slot', async (_, misbehave) => {
     await insert(6)
     let bad = 3
     const declared = declare({
@@ -235,7 +235,7 @@ describe('an observer', () => {
     expect(String((await failed).error)).toMatch(/no chain|nothing was observed within 100 ms/)
   })
 
-  it('that throws after its timeout, outside a promise, does not end the process', async () => {
+  it('an observer that throws after its timeout, outside a promise, does not end the process', async () => {
     await insert(1)
     let observations = 0
     const observe = (() => {

@@ -351,7 +351,7 @@ describe('D10: an expired lease of a reconciled row', () => {
     expect(claimedEarly.every((count) => count === 0)).toBe(true)
   })
 
-  it('is claimed directly the first time, even without a reaper', async () => {
+  it('a row is claimed directly after its first expiry, even without a reaper', async () => {
     const table = await declared(ONE)
     const [dead, heir] = [await openStore('dead', table), await openStore('heir', table)]
     await dead.claim({ limit: 1, leaseMs: 60_000 })
@@ -360,7 +360,7 @@ describe('D10: an expired lease of a reconciled row', () => {
     expect(await payment()).toMatchObject({ owner: 'heir', expiries: 1 })
   })
 
-  it('twice makes the row a suspect, of which a claim takes one at a time, until an observation of it has ended', async () => {
+  it('two expiries make a row a suspect, of which a claim takes one at a time, until an observation of it has ended', async () => {
     const table = await declared(
       "insert into app.payments (status) select 'pending' from generate_series(1, 3)",
     )

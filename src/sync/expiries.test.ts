@@ -19,7 +19,9 @@ const { url } = useDatabase()
 const source = useMatrixSource()
 const processes = useProcesses()
 const db = openDatabase({ url })
-const SHORT = { leaseMs: 5_000, heartbeatMs: 500, pollMs: 100, reaperIntervalMs: 300 }
+const SHORT = { leaseMs: 3_000, heartbeatMs: 400, pollMs: 100, reaperIntervalMs: 300 }
+/** For runners that live for a second: nobody lives long enough to find them dead, so that their leases must expire. */
+const SHORTEST = { ...SHORT, leaseMs: 1_500 }
 /** How long the bad release is restarted at least. For ten minutes: LEASEHOLD_CRASH_LOOP_SECONDS=600. */
 const CRASH_LOOP_MS = Number(process.env['LEASEHOLD_CRASH_LOOP_SECONDS'] ?? '0') * 1_000
 /** It is restarted at least until some row has lost so many attempts: two of them with a delay. */
@@ -81,7 +83,7 @@ it('SYNC-11, D10: a job of 60 chunks is completed although its only runner is ki
   const { jobId } = await createSync().enqueue(db, 'matrix', { matrixId: 'killed' })
   let kills = 0
   while ((await endOf(jobId)) === undefined) {
-    const runner = start()
+    const runner = start({ jobs: SHORTEST, chunks: SHORTEST })
     await runner.heard('up')
     // The rhythm of the kills is the scenario; nothing is asserted about it.
     await delay(1_000)

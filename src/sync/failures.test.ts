@@ -29,7 +29,7 @@ async function run(definition: SyncDefinition<number>): Promise<'done' | 'dead'>
 }
 
 describe('a chunk that fails', () => {
-  it('is retried, and the job is completed when it succeeds', async () => {
+  it('a failed chunk is retried, and the job is completed when it succeeds', async () => {
     const attempts: number[] = []
     const end = await run({
       plan: () => [1, 2],
@@ -47,7 +47,7 @@ describe('a chunk that fails', () => {
     ])
   })
 
-  it('waits longer after each failure, as its policy defines', async () => {
+  it('a chunk waits longer after each failure, as its policy defines', async () => {
     const sync = createSync()
     const failing = sync.define<number>('patient', {
       plan: () => [1],
@@ -78,7 +78,7 @@ describe('a chunk that fails', () => {
     ])
   })
 
-  it('for good does not stop the others; the job fails at the end, with the reason', async () => {
+  it('a chunk that fails for good does not stop the others; the job fails at the end, with the reason', async () => {
     const end = await run({
       plan: () => [1, 2, 3, 4],
       syncChunk: async ({ query }) => {
@@ -105,7 +105,7 @@ describe('a chunk that fails', () => {
     ])
   })
 
-  it('for good fails the job at once where its definition says stop, and synced chunks stay synced', async () => {
+  it('a chunk that fails for good fails the job at once where its definition says stop, and synced chunks stay synced', async () => {
     const held = gate()
     const sync = createSync()
     const started: number[] = []
@@ -156,7 +156,7 @@ describe('a chunk that fails', () => {
     expect([end, calls]).toEqual(['dead', 1])
   })
 
-  it('because its source has no room is released without counting an attempt', async () => {
+  it('a chunk whose source has no room is released without counting an attempt', async () => {
     const attempts: number[] = []
     const end = await run({
       plan: () => [1],
@@ -187,7 +187,7 @@ describe('a chunk that fails', () => {
     expect(await syncChunks(db)).toMatchObject([{ state: 'COMPLETED', lock_token: '2', row_count: '1' }])
   })
 
-  it.each([-1, 1.5, Number.NaN])('and returned %s rows fails for good', async (rows) => {
+  it.each([-1, 1.5, Number.NaN])('a chunk that returned %s rows fails for good', async (rows) => {
     const end = await run({ plan: () => [1], syncChunk: async () => Promise.resolve({ rows }) })
     expect(end).toBe('dead')
     expect((await syncChunks(db))[0]?.error_message).toContain('a whole number from 0')
@@ -195,7 +195,7 @@ describe('a chunk that fails', () => {
 })
 
 describe('a plan that throws', () => {
-  it('is retried, and chunks that it had yielded are not synced twice', async () => {
+  it('a plan that throws is retried, and chunks that it had yielded are not synced twice', async () => {
     const done: number[] = []
     let plans = 0
     const end = await run({
@@ -215,7 +215,7 @@ describe('a plan that throws', () => {
     expect(await syncJobs(db)).toMatchObject([{ attempts: 0, error_message: null }])
   })
 
-  it('for good leaves none of its chunks wanted', async () => {
+  it('a plan that fails for good leaves none of its chunks wanted', async () => {
     const firstDone = async (): Promise<void> =>
       vi.waitFor(async () => expect(await syncChunks(db)).toMatchObject([{ state: 'COMPLETED' }, {}, {}]), {
         timeout: 30_000,
@@ -238,7 +238,7 @@ describe('a plan that throws', () => {
     )
   })
 
-  it('too often fails the job, with its error', async () => {
+  it('a plan that throws too often fails the job, with its error', async () => {
     let plans = 0
     const end = await run({
       plan: () => {

@@ -96,14 +96,14 @@ describe('a chunk that was synced before', () => {
     expect(done).toEqual([1, 2, 3, 2])
   })
 
-  it('is another chunk in another matrix', async () => {
+  it('the same query in another matrix is another chunk', async () => {
     const { done, run } = await numbers()
     await run()
     expect(await skipped(await run({ matrixId: 'other' }))).toBe(0)
     expect(done).toHaveLength(6)
   })
 
-  it('and has failed is retried by the next job', async () => {
+  it('a chunk that has failed is retried by the next job', async () => {
     const { done, run } = await numbers()
     await run()
     await db.query({

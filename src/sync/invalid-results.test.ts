@@ -24,7 +24,7 @@ it.each([
   [{ hash: () => '' }, "returned '', but must return a text"],
   [{ syncChunk: async () => Promise.resolve(7) }, 'syncChunk returned 7, but must return { rows }'],
   [{ syncChunk: async () => Promise.resolve({ rows: -1 }) }, 'brought -1 rows'],
-])('%o is refused, and the job fails with the reason', async (broken, message) => {
+])('the result %o is refused, and the job fails with the reason', async (broken, message) => {
   const sync = createSync()
   const defined = sync.define('broken', { plan, syncChunk, retry: { maxAttempts: 1 }, ...broken } as never)
   const { events } = await start(sync.runner({ checkEveryMs: 20 }))

@@ -18,7 +18,7 @@ beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())
 
 describe('a plan', () => {
-  it('that is a stream has its first chunks synced before it ends', async () => {
+  it('the first chunks of a plan that is a stream are synced before it ends', async () => {
     const sync = createSync()
     const firstDone = gate()
     const streamed = sync.define<number>('streamed', {
@@ -40,7 +40,7 @@ describe('a plan', () => {
     expect(statesOf(await syncChunks(db))).toEqual({ COMPLETED: 2 })
   })
 
-  it('of thousands of chunks is written whole, and each chunk is synced once', async () => {
+  it('a plan of thousands of chunks is written whole, and each chunk is synced once', async () => {
     const sync = createSync()
     const done: number[] = []
     const many = sync.define<{ n: number }>('many', {

@@ -95,7 +95,7 @@ describe('a process', () => {
     ])
   })
 
-  it('that was told to have no log writes nothing', async () => {
+  it('a process that was told to have no log writes nothing', async () => {
     await failOnce({ log: false })
     expect(written).toEqual([])
   })

@@ -20,7 +20,7 @@ async function audit(): Promise<Record<string, unknown>[]> {
 }
 
 describe('enqueue', () => {
-  it('writes an event with everything that can be given', async () => {
+  it('enqueue writes an event with every field that can be given', async () => {
     const given = [
       '--key',
       'c 1',
@@ -60,7 +60,7 @@ describe('enqueue', () => {
     )
   })
 
-  it('- reads the payload from stdin, and a payload can be any JSON', async () => {
+  it('enqueue - reads the payload from stdin, and a payload can be any JSON', async () => {
     expect((await outbox(['enqueue', 'a', '-'], { input: '[1, "two"]\n' })).code).toBe(0)
     expect((await outbox(['enqueue', 'a', 'null'])).code).toBe(0)
     expect(await row(1)).toMatchObject({ payload: [1, 'two'] })
@@ -75,7 +75,7 @@ describe('enqueue', () => {
     [['a', '--event-id', '17'], /--event-id is "17": give a uuid/],
     [[' '], /<type> is " "/],
     [[], /missing required argument 'type'/],
-  ])('%j is wrongly called', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage', async (args, message) => {
     const { code, stderr, stdout } = await outbox(['enqueue', ...args])
     expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
     expect(stderr).toMatch(message)
@@ -84,7 +84,7 @@ describe('enqueue', () => {
 })
 
 describe('list', () => {
-  it('shows a table, newest first, with what matters in each state', async () => {
+  it('list prints a table, newest first, with what matters in each state', async () => {
     await makeEvents(db, 1, {
       status: 'DEAD',
       error: 'first line\nsecond \u001b[31mline',
@@ -106,7 +106,7 @@ describe('list', () => {
     ])
   })
 
-  it('is cut to the width of the terminal', async () => {
+  it('the list is cut to the width of the terminal', async () => {
     await makeEvents(db, 2, { status: 'DEAD', error: 'x'.repeat(300), key: `repeat('k', 100)` })
     const { stdout } = await outbox(['list'], { width: 90 })
     const lines = stdout.trimEnd().split('\n')
@@ -114,7 +114,7 @@ describe('list', () => {
     expect(lines[1]).toMatch(/k… .*x…$/)
   })
 
-  it('goes on page by page, and every event is on one of them', async () => {
+  it('the list continues page by page, and every event is on one page', async () => {
     const ids = await makeEvents(db, 12)
     const seen: string[] = []
     let before: string | null = null
@@ -131,7 +131,7 @@ describe('list', () => {
     )
   })
 
-  it('chooses by state, type, key, time and error', async () => {
+  it('list filters by state, type, key, time and error', async () => {
     await makeEvents(db, 1, { status: 'DEAD', error: 'Timeout', key: `'a'`, agoMs: 7_200_000 })
     await makeEvents(db, 1, { status: 'PUBLISHED', type: 'b' })
     await makeEvents(db, 1, { agoMs: 60_000 })
@@ -167,7 +167,7 @@ describe('list', () => {
     [['--from', '1h', '--to', '2h'], /--to is "2h": it must be later than --from/],
     [['--type', ''], /--type is ""/],
     [['--unknown'], /unknown option '--unknown'/],
-  ])('%j is wrongly called', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage', async (args, message) => {
     const { code, stderr, stdout } = await outbox(['list', ...args])
     expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
     expect(stderr).toMatch(message)
@@ -175,7 +175,7 @@ describe('list', () => {
 })
 
 describe('show', () => {
-  it('shows all there is to know, by id and by event id', async () => {
+  it('show prints everything about an event, by id and by event id', async () => {
     await outbox([
       'enqueue',
       'order.paid',
@@ -207,7 +207,7 @@ describe('show', () => {
     })
   })
 
-  it('says what an event waits for', async () => {
+  it('show prints what an event waits for', async () => {
     await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k'`, error: 'no such receiver' })
     await makeEvents(db, 2, { key: `'k'` })
     expect((await outbox(['show', '3'])).stdout).toContain(
@@ -225,7 +225,7 @@ describe('show', () => {
 })
 
 describe('unblock', () => {
-  it('lets a parked key go on without its event, or with it first', async () => {
+  it('unblock lets a parked key continue without its event, or with it first', async () => {
     await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k 1'` })
     await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k 2'` })
     const without = await outbox(['unblock', 'k 1', '--reason', 'it is broken', '--principal', 'ada'])
@@ -251,7 +251,7 @@ describe('unblock', () => {
     expect(stdout).toContain('No event holds up the key k.')
   })
 
-  it('needs a reason', async () => {
+  it('unblock needs a reason', async () => {
     const { code, stderr } = await outbox(['unblock', 'k'])
     expect(code).toBe(2)
     expect(stderr).toContain('--reason is missing')

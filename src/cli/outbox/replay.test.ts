@@ -34,7 +34,7 @@ async function audit(): Promise<Entry[]> {
 const REASON = ['--reason', 'the broker is back']
 
 describe('by id', () => {
-  it('replays without asking, and says which were not replayed and why', async () => {
+  it('a replay by id does not ask, and says which events were not replayed and why', async () => {
     await makeEvents(db, 2, { status: 'DEAD' })
     await makeEvents(db, 1)
     const { code, stdout } = await replay(['1', '3', '99', ...REASON])
@@ -48,7 +48,7 @@ describe('by id', () => {
     ])
   })
 
-  it('--json is one document with stable names', async () => {
+  it('--json prints one document with stable names', async () => {
     await makeEvents(db, 1, { status: 'PUBLISHED' })
     const { code, stdout } = await replay(['1', '--json', '--principal', 'ada', ...REASON])
     expect(code).toBe(0)
@@ -82,7 +82,7 @@ describe('by filter', () => {
     expect(await statuses()).toEqual({ DEAD: 1_500, PUBLISHED: 10 })
   })
 
-  it('asks the person at the terminal, with the number; only yes means yes', async () => {
+  it('a replay by filter asks the person at the terminal, with the number; only yes means yes', async () => {
     const args = ['--status', 'dead', ...REASON]
     const no = await replay(args, { answer: '' })
     expect(no).toMatchObject({ code: 1, stdout: '', stderr: 'Nothing was changed.\n' })
@@ -130,7 +130,7 @@ it.each([
   [['1', '--limit', '1.5', ...REASON], /--limit is "1\.5"/],
   [['1', '--reason', '  '], /--reason is " {2}"/],
   [['1', '--resume', '0190b3a0-0000-7000-8000-000000000001'], /--resume continues a replay as it was begun/],
-])('%j is wrongly called', async (args, message) => {
+])('the arguments %j are refused as wrong usage', async (args, message) => {
   await makeEvents(db, 1, { status: 'DEAD' })
   const { code, stderr, stdout } = await replay(args)
   expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
@@ -149,7 +149,7 @@ describe('a replay that is ended half way', () => {
     await makeEvents(db, 10_000, { status: 'DEAD', key: `'key ' || n % 50` })
   })
 
-  it('killed: what was committed stays, with its audit entries; a second replay changes the rest, and nothing twice', async () => {
+  it('after a kill, what was committed stays, with its audit entries; a second replay changes the rest, and nothing twice', async () => {
     const { process, letGoOfKilled } = await halted(5_500)
     expect(await process.kill('SIGKILL')).toEqual({ code: null, signal: 'SIGKILL' })
     await letGoOfKilled()
@@ -175,7 +175,7 @@ describe('a replay that is ended half way', () => {
     expect([...replays.values()]).toEqual([5_000, 5_000])
   })
 
-  it('killed and resumed: it is the same replay, and no event is replayed twice', async () => {
+  it('a replay that is killed and resumed is the same replay, and no event is replayed twice', async () => {
     const { process, letGoOfKilled } = await halted(2_500)
     await process.kill('SIGKILL')
     await letGoOfKilled()
@@ -203,7 +203,7 @@ describe('a replay that is ended half way', () => {
     expect(await statuses()).toEqual({ PENDING: 10_000 })
   })
 
-  it('told to stop: it finishes its batch and says how to continue', async () => {
+  it('a replay that is told to stop finishes its batch and says how to continue', async () => {
     const { process, letGo } = await halted(3_500)
     const exit = process.kill('SIGINT')
     // The batch that waits for the lock is the one that is finished: it needs several more answers of the database.

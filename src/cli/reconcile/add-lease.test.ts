@@ -20,7 +20,7 @@ const OF_EXAMPLE = '--table app.payment_requests --status status --open pending,
 )
 
 describe('leasehold reconcile add-lease', () => {
-  it('REC-07: writes the migration of the example to stdout, word for word, and touches nothing', async () => {
+  it('REC-07: add-lease writes the migration of the example to stdout, word for word, and changes nothing', async () => {
     const { code, stdout } = await addLease(...OF_EXAMPLE)
     expect(code).toBe(0)
     expect(stdout).toBe(await projectFile('examples/payment-reconciler/migrations/002_reconcile_lease.sql'))
@@ -29,7 +29,7 @@ describe('leasehold reconcile add-lease', () => {
     expect((await db.query<{ count: number }>({ text })).rows).toEqual([{ count: 0 }])
   })
 
-  it('REC-07: adds nullable columns and the index of the requirement to a table with rows, and can be run twice', async () => {
+  it('REC-07: the migration adds nullable columns and the required index to a table with rows, and can be run twice', async () => {
     await db.query({ text: 'insert into app.payment_requests (amount) values (1), (2)' })
     const { stdout } = await addLease('--table', 'app.payment_requests', '--status', 'status')
     await apply(db, stdout)
@@ -46,7 +46,7 @@ describe('leasehold reconcile add-lease', () => {
     expect(index.rows[0]?.def).toMatch(/\(status, reconcile_lease_until, created_at, id\)$/)
   })
 
-  it('writes to a new file, with another column prefix, and never overwrites a file', async () => {
+  it('add-lease writes to a new file, with another column prefix, and never overwrites a file', async () => {
     const args = ['--table', 'app.payment_requests', '--status', 'status', '--columns', 'watch']
     const { code, stdout } = await addLease(...args, '--out', '042_lease.sql')
     expect([code, stdout]).toEqual([
@@ -69,13 +69,13 @@ describe('leasehold reconcile add-lease', () => {
     [['--status', 'status'], 2, "'--table <name>' not specified"],
     [[...OF_EXAMPLE, '--open', 'pending,,paid'], 2, '--open is "pending,,paid"'],
     [[...OF_EXAMPLE, '--out', 'nowhere/x.sql'], 2, '--out is "nowhere/x.sql"'],
-  ])('%j exits with %d', async (args, expected, message) => {
+  ])('add-lease with the arguments %j exits with %d', async (args, expected, message) => {
     const { code, stdout, stderr } = await addLease(...args)
     expect([code, stdout]).toEqual([expected, ''])
     expect(stderr).toContain(message)
   })
 
-  it('refuses a table that already has the columns', async () => {
+  it('add-lease refuses a table that already has the columns', async () => {
     await apply(db, (await addLease(...OF_EXAMPLE)).stdout)
     const { code, stderr } = await addLease(...OF_EXAMPLE)
     expect(code).toBe(1)

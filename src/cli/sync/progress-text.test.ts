@@ -79,7 +79,7 @@ const FAILED = {
 }
 
 describe('one job', () => {
-  it('a bar, the counts, the rows, the pace and the time left', () => {
+  it('a job has a bar, the counts, the rows, the pace and the remaining time', () => {
     expect(jobText(JOB, NOW)).toBe(`Job 7: ins-tempo, POP105A
 syncing, enqueued 10 min ago
 ███████████████░░░░░░░░░░░░░░░ 52 % 1,040 of 2,000 chunks
@@ -87,7 +87,7 @@ syncing, enqueued 10 min ago
 1,234,567 rows · 1,250 rows/s · 68 chunks/min · about 14 min left`)
   })
 
-  it('who works on what, and why chunks failed; nothing in it moves the cursor', () => {
+  it('the text has who works on what, and why chunks failed, without control characters', () => {
     const text = jobText({ ...JOB, working: [CHUNK], failures: [FAILED] }, NOW)
     expect(text.split('\n').slice(5)).toEqual([
       '',
@@ -101,7 +101,7 @@ syncing, enqueued 10 min ago
     ])
   })
 
-  it('no more than is wanted of a kind', () => {
+  it('the text has at most the wanted number of entries of each kind', () => {
     const text = jobText({ ...JOB, working: [CHUNK, CHUNK, CHUNK] }, NOW, { most: 2 })
     expect(text.match(/host-1/g)).toHaveLength(2)
     expect(text).toContain('and 2 more')
@@ -132,7 +132,7 @@ syncing, enqueued 10 min ago
     expect(jobText({ ...JOB, ...more }, NOW)).toBe(`Job 7: ins-tempo, POP105A\n${line}`)
   })
 
-  it('while it is planned, the number of its chunks may grow, and the time left is unknown', () => {
+  it('while a job is planned, the number of its chunks may grow, and the remaining time is unknown', () => {
     const chunks = { ...NONE, total: 10, done: 5, waiting: 5 }
     const text = jobText({ ...JOB, phase: 'planning', chunks, timeLeftMs: undefined }, NOW)
     expect(text).toContain('5 of 10 chunks known so far')
@@ -140,14 +140,14 @@ syncing, enqueued 10 min ago
     expect(jobText({ ...JOB, timeLeftMs: undefined }, NOW)).toContain('time left unknown yet')
   })
 
-  it('one that failed says how to go on', () => {
+  it('the text of a failed job says how to continue', () => {
     const text = jobText({ ...JOB, phase: 'failed', failedAt: NOW, failures: [FAILED] }, NOW)
     expect(text).toContain("To sync the failed chunks again: `leasehold sync replay 7 --reason '…'`.")
   })
 })
 
 describe('several jobs', () => {
-  it('one line each, with what matters', () => {
+  it('each of several jobs has one line, with what matters', () => {
     const failed = {
       ...JOB,
       id: '6',
@@ -165,14 +165,14 @@ More jobs are open: \`leasehold sync list\`.`,
     )
   })
 
-  it('at a narrow terminal without bars, and within its width', () => {
+  it('at a narrow terminal several jobs have no bars, and fit its width', () => {
     const text = jobsText({ jobs: [JOB], more: false }, 90)
     expect(text).toContain('52 % of 2,000')
     expect(Math.max(...text.split('\n').map(({ length }) => length))).toBeLessThanOrEqual(90)
   })
 })
 
-it('says so when nobody works on what is open', () => {
+it('the text says when nobody works on an open job', () => {
   const nobody = 'No runner is alive, so nothing is synced.'
   expect(asText({ job: JOB, runners: 0 }, NOW)).toContain(nobody)
   expect(asText({ job: JOB, runners: 1 }, NOW)).not.toContain(nobody)
@@ -180,7 +180,7 @@ it('says so when nobody works on what is open', () => {
   expect(asText({ all: { jobs: [JOB], more: false }, runners: 0 }, NOW)).toContain(nobody)
 })
 
-it('is full only when everything is done', () => {
+it('the bar is full only when everything is done', () => {
   const chunks = { ...NONE, total: 1_000, done: 999 }
   expect([bar(chunks, 10), percent(chunks)]).toEqual(['█████████░', '99 %'])
   expect(percent({ ...chunks, skipped: 1 })).toBe('100 %')

@@ -9,7 +9,7 @@ beforeEach(async () => emptySync(db))
 const WHY = ['--reason', 'it is back', '--principal', 'ada']
 
 describe('enqueue', () => {
-  it('asks for a job, and says how to follow it', async () => {
+  it('enqueue creates a job, and says how to follow it', async () => {
     const { code, stdout } = await sync(['enqueue', 'ins-tempo', 'POP105A'])
     expect(code).toBe(0)
     expect(stdout).toBe('Written: job 1, ins-tempo, POP105A. `leasehold sync status 1 --watch` follows it.\n')
@@ -47,7 +47,7 @@ describe('enqueue', () => {
     [['enqueue', 'a', 'm', '--params', '{'], /--params is "\{": give JSON/],
     [['enqueue', 'a', 'm', '--priority', 'high'], /--priority is "high"/],
     [['enqueue', 'a', 'm', '--fresh-for', '2'], /--fresh-for is "2": say how long/],
-  ])('%j is wrongly called, and writes nothing', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage, and nothing is written', async (args, message) => {
     const { code, stderr } = await sync(args)
     expect(code).toBe(2)
     expect(stderr).toMatch(message)
@@ -56,7 +56,7 @@ describe('enqueue', () => {
 })
 
 describe('status', () => {
-  it('of one job, of all, and of none', async () => {
+  it('status prints one job, all jobs, or that there are none', async () => {
     expect((await sync(['status'])).stdout).toBe('No job is open, and none has failed within a day.\n')
     const jobId = await makeJob(db, { agoMs: 600_000 })
     await makeChunks(db, jobId, 30, { state: 'done', rows: 20, agoMs: 20_000 })
@@ -94,7 +94,7 @@ No runner is alive, so nothing is synced. Start one with \`leasehold work\`.
   it.each([
     [{ state: 'completed' }, 0],
     [{ state: 'failed', error: 'x' }, 1],
-  ] as const)('--watch of a job that is %j ends at once, with exit code %d', async (made, code) => {
+  ] as const)('status --watch of a job that is %j ends at once, with exit code %d', async (made, code) => {
     await makeJob(db, made)
     const called = await sync(['status', '1', '--watch'])
     expect(called.code).toBe(code)
@@ -104,7 +104,7 @@ No runner is alive, so nothing is synced. Start one with \`leasehold work\`.
     expect(JSON.parse(lines[0] ?? '')).toMatchObject({ id: '1' })
   })
 
-  it('--watch of one that is not there, or goes away, is an error', async () => {
+  it('status --watch of a job that does not exist, or is deleted, is an error', async () => {
     expect(await sync(['status', '9', '--watch'])).toMatchObject({
       code: 1,
       stderr: expect.stringMatching(/JOB_NOT_FOUND: No sync job has the id 9/),
@@ -116,7 +116,7 @@ No runner is alive, so nothing is synced. Start one with \`leasehold work\`.
     [['status', '1', '--every', '1s'], /--every goes with --watch/],
     [['status', '--watch', '--every', '0s'], /--every is "0s"/],
     [['status', '--watch', '--every', '100d'], /--every is "100d"/],
-  ])('%j is wrongly called', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage', async (args, message) => {
     const { code, stderr, stdout } = await sync(args)
     expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
     expect(stderr).toMatch(message)
@@ -124,7 +124,7 @@ No runner is alive, so nothing is synced. Start one with \`leasehold work\`.
 })
 
 describe('list', () => {
-  it('shows a table, newest first, and goes on page by page', async () => {
+  it('list prints a table, newest first, page by page', async () => {
     const first = await makeJob(db, { matrix: 'a', agoMs: 7_200_000 })
     await makeChunks(db, first, 2, { matrix: 'a', state: 'failed' })
     await makeChunks(db, first, 2, { matrix: 'a', state: 'done', from: 3 })
@@ -154,7 +154,7 @@ describe('list', () => {
     expect((await sync(['list', '--definition', 'x'])).stdout).toBe('No such jobs.\n')
   })
 
-  it('none are none', async () => {
+  it('list says when there is nothing', async () => {
     expect((await sync(['list'])).stdout).toBe('There are no sync jobs.\n')
   })
 
@@ -165,7 +165,7 @@ describe('list', () => {
     ],
     [['--before', 'x'], /--before is "x"/],
     [['--limit', '0'], /--limit is "0"/],
-  ])('%j is wrongly called', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage', async (args, message) => {
     const { code, stderr } = await sync(['list', ...args])
     expect(code).toBe(2)
     expect(stderr).toMatch(message)
@@ -219,7 +219,7 @@ describe('show', () => {
 })
 
 describe('cancel and replay', () => {
-  it('fail an open job, and open it once more, with who and why in the audit', async () => {
+  it('cancel fails an open job and replay reopens it, with who and why in the audit', async () => {
     await makeJob(db)
     await makeChunks(db, '1', 2)
     await makeChunks(db, '1', 1, { state: 'running', from: 3 })
@@ -251,7 +251,7 @@ describe('cancel and replay', () => {
     ])
   })
 
-  it('--json is one document with the same names in every application', async () => {
+  it('--json prints one document with the same names in every application', async () => {
     await makeJob(db, { planned: false })
     expect(await json(['cancel', '1', ...WHY])).toEqual({
       changeId: expect.any(String),
@@ -272,7 +272,7 @@ describe('cancel and replay', () => {
     })
   })
 
-  it('by filter they ask, with the number; a dry run counts, and a resumed one is refused when it is finished', async () => {
+  it('by filter both ask, with the number; a dry run counts, and resuming a finished change is refused', async () => {
     for (const matrix of ['a', 'b', 'c']) await makeJob(db, { matrix, state: 'failed', error: 'HTTP 503' })
     await makeJob(db, { matrix: 'a', state: 'failed', error: 'HTTP 503' })
     const chosen = ['--error', 'http 503', '--since', '1h']
@@ -302,7 +302,7 @@ describe('cancel and replay', () => {
     [['cancel', '--state', 'failed', '--yes', ...WHY], /states is "FAILED".*Only open jobs/],
     [['replay', '1'], /--reason is missing/],
     [['replay', '1', '--rate', '0', ...WHY], /--rate is "0": give the jobs per second/],
-  ])('%j is wrongly called, and changes nothing', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage, and nothing is changed', async (args, message) => {
     await makeJob(db)
     const { code, stderr } = await sync(args)
     expect(code).toBe(2)

@@ -21,7 +21,7 @@ function watching(...args: string[]): TestProcess {
 
 describe('--watch where stdout is no terminal', () => {
   it.each(['SIGINT', 'SIGTERM'] as const)(
-    'shows a block after the other, and ends on %s with 0',
+    'without a terminal, --watch prints one block after the other, and ends on %s with 0',
     async (signal) => {
       const jobId = await makeJob(db)
       await makeChunks(db, jobId, 4)
@@ -37,7 +37,7 @@ describe('--watch where stdout is no terminal', () => {
     },
   )
 
-  it('follows a job of a real runner, and ends with it', async () => {
+  it('without a terminal, --watch follows a job of a real runner, and ends with it', async () => {
     const sync = createSync()
     let goOn: (value: unknown) => void = () => undefined
     const shown = new Promise((resolve) => (goOn = resolve))
@@ -60,7 +60,7 @@ describe('--watch where stdout is no terminal', () => {
     expect(stdout).not.toContain('No runner is alive')
   })
 
-  it('ends with 1 when the job it follows has failed', async () => {
+  it('--watch ends with 1 when the job it follows has failed', async () => {
     const jobId = await makeJob(db)
     const process = watching(jobId, '--json')
     await process.line((line) => line.includes('"phase":"syncing"'))
@@ -74,7 +74,7 @@ describe('--watch where stdout is no terminal', () => {
     })
   })
 
-  it('of all jobs it goes on when all have ended', async () => {
+  it('--watch of all jobs continues when all have ended', async () => {
     const jobId = await makeJob(db)
     const process = watching()
     await process.line((line) => line.includes('syncing'))
@@ -88,7 +88,7 @@ describe('--watch where stdout is no terminal', () => {
 })
 
 describe('--watch at a terminal', () => {
-  it('redraws in place, within the width, until the job has ended', async () => {
+  it('at a terminal, --watch redraws in place, within the width, until the job has ended', async () => {
     const jobId = await makeJob(db)
     await makeChunks(db, jobId, 9, {
       state: 'running',

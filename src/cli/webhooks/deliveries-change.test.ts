@@ -19,7 +19,7 @@ async function statuses(): Promise<string[]> {
 }
 
 describe('replay', () => {
-  it('brings back one by its id, and says who and why in the audit', async () => {
+  it('replay of one delivery by its id brings it back, with who and why in the audit', async () => {
     await makeDeliveries(db, endpoint, 2, FAILED)
     const { code, stdout } = await webhooks(['replay', '1', ...WHY])
     expect(code).toBe(0)
@@ -30,7 +30,7 @@ describe('replay', () => {
     ])
   })
 
-  it('says of each that was named and not replayed why, with exit code 1', async () => {
+  it('replay says why a named delivery was not replayed, with exit code 1', async () => {
     await makeDeliveries(db, endpoint, 1)
     await makeDeliveries(db, endpoint, 1, { status: 'delivered' })
     const deleted = await makeEndpoint(db)
@@ -52,7 +52,7 @@ describe('replay', () => {
     expect(await statuses()).toEqual(['pending', 'pending', 'failed', 'pending'])
   })
 
-  it('by filter it asks the person at the terminal, with the number; only yes means yes', async () => {
+  it('replay by filter asks the person at the terminal, with the number; only yes means yes', async () => {
     await makeDeliveries(db, endpoint, 3, FAILED)
     const args = ['replay', '--status', 'failed', ...WHY]
     const no = await webhooks(args, { answer: 'perhaps' })
@@ -106,7 +106,7 @@ describe('replay', () => {
     [['--status', 'pending', '--yes', ...WHY], /status is "pending"/],
     [['1', '--rate', '0', ...WHY], /--rate is "0": give the deliveries per second/],
     [['1', '--event', '0190b3a0-0000-7000-8000-000000000001', ...WHY], /--event and ids exclude each other/],
-  ])('%j is wrongly called, and changes nothing', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage, and nothing is changed', async (args, message) => {
     await makeDeliveries(db, endpoint, 1, FAILED)
     const { code, stderr, stdout } = await webhooks(['replay', ...args])
     expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
@@ -116,7 +116,7 @@ describe('replay', () => {
 })
 
 describe('replay --since', () => {
-  it('brings back all that failed since, of one endpoint or of all', async () => {
+  it('replay --since brings back all deliveries that failed since then, of one endpoint or of all', async () => {
     const other = await makeEndpoint(db)
     await makeDeliveries(db, endpoint, 1, { ...FAILED, agoMs: 7_200_000 })
     await makeDeliveries(db, endpoint, 2, FAILED)
@@ -140,7 +140,7 @@ describe('replay --since', () => {
     [['--since', 'x', ...WHY, '--yes'], /--since is "x"/],
     [['--since', '1h', ...WHY], /--yes is missing/],
     [['--since', '1h', '--yes'], /--reason is missing/],
-  ])('%j is wrongly called', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage', async (args, message) => {
     const { code, stderr } = await webhooks(['replay', ...args])
     expect(code).toBe(2)
     expect(stderr).toMatch(message)
@@ -148,7 +148,7 @@ describe('replay --since', () => {
 })
 
 describe('cancel', () => {
-  it('gives up pending ones; what is in flight, finished or unknown is told, with exit code 1', async () => {
+  it('cancel gives up pending deliveries; those in flight, finished or unknown are reported, with exit code 1', async () => {
     await makeDeliveries(db, endpoint, 1)
     await makeDeliveries(db, endpoint, 1, { owner: 'host:1' })
     await makeDeliveries(db, endpoint, 1, { status: 'delivered' })
@@ -168,7 +168,7 @@ describe('cancel', () => {
     )
   })
 
-  it('by filter it asks; a dry run counts', async () => {
+  it('cancel by filter asks, and a dry run counts', async () => {
     await makeDeliveries(db, endpoint, 3)
     expect(await json(['cancel', '--endpoint', endpoint, '--dry-run'])).toEqual({
       dryRun: true,
@@ -193,7 +193,7 @@ describe('cancel', () => {
     [[], /say which deliveries/],
     [['--status', 'failed', '--yes', ...WHY], /status is "failed".*Only pending/],
     [['1'], /--reason is missing/],
-  ])('%j is wrongly called', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage', async (args, message) => {
     const { code, stderr } = await webhooks(['cancel', ...args])
     expect(code).toBe(2)
     expect(stderr).toMatch(message)

@@ -29,7 +29,7 @@ describe('a replay of ten thousand deliveries that is ended half way', () => {
     return haltedAt(['webhooks', 'replay', ...ARGS], id)
   }
 
-  it('killed: what was committed stays, with its audit entries; a second replay changes the rest, and none twice', async () => {
+  it('after a kill, what was committed stays, with its audit entries; a second replay changes the rest, and none twice', async () => {
     const { process, letGoOfKilled } = await halted(5_500)
     expect(await process.kill('SIGKILL')).toEqual({ code: null, signal: 'SIGKILL' })
     await letGoOfKilled()
@@ -40,7 +40,7 @@ describe('a replay of ten thousand deliveries that is ended half way', () => {
     expect(await statuses()).toEqual({ pending: 10_000 })
   })
 
-  it('killed and resumed: each delivery is replayed once, also one that has failed once more in between', async () => {
+  it('of a replay that is killed and resumed, each delivery is replayed once, also one that has failed once more in between', async () => {
     const { process, letGoOfKilled } = await halted(2_500)
     await process.kill('SIGKILL')
     await letGoOfKilled()
@@ -56,7 +56,7 @@ where id <= 100`,
     expect(new Set((await auditEntries(db)).map(({ details }) => details['changeId']))).toEqual(new Set([id]))
   })
 
-  it('told to stop: it finishes its batch and says how to continue', async () => {
+  it('a replay that is told to stop finishes its batch and says how to continue', async () => {
     const { process, letGo } = await halted(3_500)
     const exit = process.kill('SIGINT')
     // The batch that waits for the lock is the one that is finished.

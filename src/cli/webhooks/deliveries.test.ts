@@ -13,7 +13,7 @@ beforeEach(async () => {
 const FAILED = { status: 'failed' } as const
 
 describe('list', () => {
-  it('shows a table, newest first, with what matters in each state', async () => {
+  it('list prints a table, newest first, with what matters in each state', async () => {
     await makeDeliveries(db, endpoint, 1, {
       ...FAILED,
       error: 'first line\nsecond \u001b[31mline',
@@ -39,7 +39,7 @@ describe('list', () => {
     ])
   })
 
-  it('is cut to the width of the terminal, and goes on page by page', async () => {
+  it('the list is cut to the width of the terminal, and continues page by page', async () => {
     await makeDeliveries(db, endpoint, 12, { ...FAILED, error: 'x'.repeat(300) })
     const { stdout } = await webhooks(['list', '--limit', '5'], { width: 90 })
     const lines = stdout.trimEnd().split('\n')
@@ -51,7 +51,7 @@ describe('list', () => {
     })
   })
 
-  it('chooses by endpoint, tenant, state, type, event, time and error', async () => {
+  it('list filters by endpoint, tenant, state, type, event, time and error', async () => {
     const acme = await makeEndpoint(db, { tenant: 'acme' })
     await makeDeliveries(db, endpoint, 1, { ...FAILED, code: 'timeout', agoMs: 7_200_000 })
     await makeDeliveries(db, acme, 1, { status: 'delivered', type: 'b' })
@@ -75,7 +75,7 @@ describe('list', () => {
     expect((await webhooks(['list', '--type', 'nothing'])).stdout).toBe('No such deliveries.\n')
   })
 
-  it('none are none', async () => {
+  it('list says when there is nothing', async () => {
     expect((await webhooks(['list'])).stdout).toBe('There are no deliveries.\n')
     expect(await json(['list'])).toEqual({ deliveries: [], next: null })
   })
@@ -92,7 +92,7 @@ describe('list', () => {
     [['--since', 'yesterday'], /--since is "yesterday"/],
     [['--from', '1h', '--to', '2h'], /--to is "2h": it must be later than --from/],
     [['--status', 'pending', '--since', '1h'], /failedSince is /],
-  ])('%j is wrongly called', async (args, message) => {
+  ])('the arguments %j are refused as wrong usage', async (args, message) => {
     const { code, stderr, stdout } = await webhooks(['list', ...args])
     expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
     expect(stderr).toMatch(message)
@@ -100,7 +100,7 @@ describe('list', () => {
 })
 
 describe('show', () => {
-  it('shows everything about a delivery, each attempt in a row of its own', async () => {
+  it('show prints everything about a delivery, each attempt in a row of its own', async () => {
     await makeDeliveries(db, endpoint, 1)
     await db.query({
       text: `update leasehold.webhook_outbox set attempts = 1, last_attempt_at = now(), last_duration_ms = 12,

@@ -47,7 +47,7 @@ async function create(...more: readonly string[]): Promise<string> {
 }
 
 describe('create', () => {
-  it('makes an endpoint, shows its secret once, and the audit says who', async () => {
+  it('create makes an endpoint and prints its secret once, and the audit says who', async () => {
     const { code, stdout } = await endpoints([
       'create',
       HOOKS,
@@ -67,7 +67,7 @@ describe('create', () => {
     for (const called of later) expect(called.stdout).not.toContain(secret.slice(6))
   })
 
-  it('takes everything that an endpoint can be', async () => {
+  it('create accepts every field of an endpoint', async () => {
     const given = ['--tenant', 'acme', '--description', 'their shop', '--types', 'order.*, user.gone']
     const limits = ['--rate', '2.5', '--concurrency', '3', '--timeout-ms', '2000', '--ordered']
     const headers = ['--header', 'Authorization=Bearer t0ken=', '--header', 'x-a=1']
@@ -97,14 +97,14 @@ describe('create', () => {
     )
   })
 
-  it('takes a secret from stdin', async () => {
+  it('create reads a secret from stdin', async () => {
     const secret = `whsec_${Buffer.alloc(32, 3).toString('base64')}`
     expect(await json(['create', HOOKS, '--secret-stdin'], { input: `${secret}\n` })).toMatchObject({
       secret,
     })
   })
 
-  it('leads into the development network only where that is allowed', async () => {
+  it('create accepts an address of the development network only where that is allowed', async () => {
     const local = 'http://127.0.0.1:3000/hooks'
     const { code, stderr } = await endpoints(['create', local])
     expect(code).toBe(2)
@@ -133,7 +133,7 @@ describe('create', () => {
     [['rotate', 'x', '--keep-old-for', 'long'], '--keep-old-for is "long": give a duration such as'],
     [['list', '--state', 'on'], '--state is "on": give enabled or disabled.'],
     [['show', 'x'], "id is 'x', but must be the id of an endpoint"],
-  ])('%j is refused', async (args, message) => {
+  ])('the arguments %j are refused', async (args, message) => {
     const { code, stderr } = await endpoints(args)
     expect(code).toBe(2)
     expect(stderr).toContain(message)
@@ -142,7 +142,7 @@ describe('create', () => {
 })
 
 describe('list and show', () => {
-  it('lists what there is by tenant, state and type, page by page', async () => {
+  it('list filters by tenant, state and type, page by page', async () => {
     expect((await endpoints(['list'])).stdout).toContain('There are no endpoints yet')
     const [one, two] = [await create('--types', 'order.*', '--tenant', 'acme'), await create()]
     await endpoints(['disable', two, '--reason', 'asked for'])
@@ -160,7 +160,7 @@ describe('list and show', () => {
     expect(await ids('--after', one)).toEqual([two])
   })
 
-  it('shows one, with the names of its headers and not their values', async () => {
+  it('show prints an endpoint with the names of its headers and not their values', async () => {
     const id = await create('--header', 'authorization=t0ken', '--rate', '5')
     const { stdout } = await endpoints(['show', id])
     expect(stdout).toMatch(/^Endpoint +\S+\nUrl +https:\/\/receiver\.example\/hooks\nTenant +none\n/)
@@ -179,7 +179,7 @@ describe('list and show', () => {
 })
 
 describe('changes', () => {
-  it('update changes what is named, and takes away what is taken away', async () => {
+  it('update changes the named fields, and removes those that are to be removed', async () => {
     const id = await create('--types', 'a', '--rate', '1', '--header', 'x-a=1', '--ordered')
     expect((await endpoints(['update', id])).stderr).toContain('there is nothing to change')
     const changed = await json([
@@ -212,7 +212,7 @@ describe('changes', () => {
     expect((await endpoints(['update', id, '--ordered'])).stdout).toBe(`Changed: endpoint ${id}.\n`)
   })
 
-  it('rotate shows the new secret, and says until when the old one is used too', async () => {
+  it('rotate prints the new secret, and until when the old one is used too', async () => {
     const { endpoint, secret } = await json(['create', HOOKS])
     const { stdout } = await endpoints(['rotate', endpoint.id, '--keep-old-for', '2h'])
     expect(stdout).toMatch(
@@ -240,7 +240,7 @@ describe('changes', () => {
     expect({ code, printed: JSON.parse(stdout) as unknown }).toEqual({ code: 0, printed: { changed: 1 } })
   })
 
-  it('disable and enable', async () => {
+  it('disable stops deliveries to an endpoint, and enable resumes them', async () => {
     const id = await create()
     expect((await endpoints(['disable', id, '--reason', 'too slow'])).stdout).toContain('gets no more events')
     expect((await endpoints(['show', id])).stdout).toContain('State         disabled: too slow')
@@ -248,7 +248,7 @@ describe('changes', () => {
     expect((await endpoints(['show', id])).stdout).toContain('State         enabled')
   })
 
-  it('delete asks first, and nobody at the terminal has to say --yes', async () => {
+  it('delete asks first, and without a terminal it needs --yes', async () => {
     const id = await create()
     expect(await endpoints(['delete', id])).toMatchObject({ code: 2 })
     const refused = await endpoints(['delete', id], { answer: 'n' })
@@ -262,7 +262,7 @@ describe('changes', () => {
 })
 
 describe('send', () => {
-  it('sends an event to those who want it, and says to how many', async () => {
+  it('send writes an event for the subscribed endpoints, and says to how many', async () => {
     await create('--tenant', 'acme', '--ordered')
     await create('--tenant', 'acme', '--types', 'user.*')
     const eventId = '0190b3a0-0000-7000-8000-00000000000a'
@@ -284,7 +284,7 @@ describe('send', () => {
     [['send', '', '1'], 'event.type is', 1],
     [['send', 'a', '1', '--event-id', 'one'], "event.eventId is 'one'", 1],
     [['send', 'a', '1', '--available-at', 'soon'], '--available-at is "soon"', 2],
-  ])('%j is refused', async (args, message, code) => {
+  ])('the arguments %j are refused', async (args, message, code) => {
     const called = await webhooks(args)
     expect(called.stderr).toContain(message)
     expect(called.code).toBe(code)

@@ -114,7 +114,7 @@ describe('showEvent', () => {
 })
 
 describe('countByStatus', () => {
-  it('counts exactly what there is in each state: keyed events and suspects too', async () => {
+  it('countByStatus counts exactly the events in each state, also keyed events and suspects', async () => {
     await makeEvents(db, 5, { key: `'k'` })
     await makeEvents(db, 3)
     await makeEvents(db, 1, { expiries: 2 })
@@ -154,7 +154,7 @@ where schemaname = 'leasehold' and relname = 'outbox'`,
 })
 
 describe('oldestPending', () => {
-  it('is the one that could have been claimed for the longest time', async () => {
+  it('the oldest pending event is the one that could have been claimed for the longest time', async () => {
     expect(await oldestPending(db)).toBeUndefined()
     await makeEvents(db, 3)
     await sql(`update leasehold.outbox set available_at = now() - interval '1 hour' where id = 2`)
@@ -169,7 +169,7 @@ describe('oldestPending', () => {
 })
 
 describe('keysHeldUp', () => {
-  it('are parked keys, and keys whose head has failed while others wait; a key that only waits its turn is not', async () => {
+  it('held up are parked keys, and keys whose head has failed while others wait, but not a key that only waits its turn', async () => {
     await makeEvents(db, 1, {
       status: 'DEAD',
       parked: true,

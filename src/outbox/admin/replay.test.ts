@@ -80,7 +80,7 @@ describe('what is replayed', () => {
     )
   })
 
-  it('by event id as by number, and only what the filter means as well', async () => {
+  it('events are named by event id or by number, and only those that also match the filter are replayed', async () => {
     const ids = await makeEvents(db, 3, { status: 'DEAD' })
     const { rows: found } = await db.query<{ event_id: string }>({
       text: 'select event_id from leasehold.outbox where id = 2',
@@ -98,7 +98,7 @@ describe('what is replayed', () => {
     ['time range', { from: new Date(Date.now() - 5_000_000), to: new Date(Date.now() - 1_000_000) }, 3],
     ['error text, in any case and with any sign', { error: '100% OF_' }, 3],
     ['all of them together', { type: 'order.paid', orderingKey: 'a', error: 'lost 1000' }, 0],
-  ])('by %s', async (_, filter, expected) => {
+  ])('a filter by %s replays the matching events and no others', async (_, filter, expected) => {
     await makeEvents(db, 3, { status: 'DEAD', key: `'a'`, error: 'lost 100% of_it', agoMs: 3_600_000 })
     await makeEvents(db, 1, { status: 'PUBLISHED' })
     await makeEvents(db, 2, { status: 'DEAD', type: 'order.sent', key: `'b'`, error: 'lost 1000 of it' })
@@ -111,7 +111,7 @@ describe('what is replayed', () => {
     expect(await countOf('PENDING')).toBe(expected)
   })
 
-  it('at most the limit, the oldest first', async () => {
+  it('at most the limit is replayed, the oldest first', async () => {
     await makeEvents(db, 5, DEAD)
     expect(await replay(db, { filter: DEAD, limit: 2, ...WHO })).toMatchObject({
       matched: 2,
@@ -121,7 +121,7 @@ describe('what is replayed', () => {
     expect(await audit()).toHaveLength(1)
   })
 
-  it('relays are woken', async () => {
+  it('a replay wakes the relays', async () => {
     await makeEvents(db, 1, DEAD)
     const client = new Client({ connectionString: database.url })
     await client.connect()

@@ -45,7 +45,7 @@ describe('by default', () => {
     expect(await applyRetention(db, QUICK)).toEqual({ published: 0, dead: 0, inbox: 0 })
   })
 
-  it('consumers remember for as long as a dead event could be replayed', async () => {
+  it('the inbox remembers an event for as long as it could be replayed when dead', async () => {
     await remember(2_500, 91 * DAY_MS)
     await remember(5, 89 * DAY_MS)
     expect(await applyRetention(db, QUICK)).toEqual({ published: 0, dead: 0, inbox: 2_500 })
@@ -104,7 +104,7 @@ it('a locked row is skipped without waiting, and deleted by the next run', async
   expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 1 })
 })
 
-it('stops after the batch in which it is told to', async () => {
+it('a run that is told to stop ends after its batch', async () => {
   await makeEvents(db, 30, { status: 'PUBLISHED', agoMs: 10_000 })
   const controller = new AbortController()
   const stopping = {
@@ -124,7 +124,7 @@ it('events of every bucket are removed', async () => {
   expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 9 })
 })
 
-it('never reads a whole table: no sequential scan of the outbox or the inbox', async () => {
+it('a run never scans the whole outbox or the whole inbox', async () => {
   await makeEvents(db, 20_000, { status: 'PUBLISHED', agoMs: 10_000 })
   await makeEvents(db, 5_000, { status: 'DEAD', agoMs: 10_000 })
   await makeEvents(db, 20_000)
@@ -157,6 +157,6 @@ it.each([
   [{ deadMs: Number.NaN }, /deadMs is null\./],
   [{ batch: 0 }, /batch is 0\..*1 to 10000/],
   [{ pauseMs: -1 }, /pauseMs is -1/],
-])('%j is refused', async (options, message) => {
+])('the retention %j is refused', async (options, message) => {
   await expect(applyRetention(db, options)).rejects.toThrow(message)
 })

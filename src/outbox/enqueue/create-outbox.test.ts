@@ -65,7 +65,7 @@ describe('maxAttempts', () => {
   })
 })
 
-it('writes to the given schema', async () => {
+it('an outbox writes to the given schema', async () => {
   await migrate(db, { schema: 'other "place"' })
   await createOutbox({ schema: 'other "place"' }).enqueue(db, [
     { type: 'a', payload: 1, orderingKey: 'k' },

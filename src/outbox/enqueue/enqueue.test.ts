@@ -273,7 +273,7 @@ describe('an event that a concurrent transaction writes as well', () => {
   })
 })
 
-it('writes 10,000 events in one statement', async () => {
+it('10,000 events are written in one statement', async () => {
   const sent: string[] = []
   const counting = {
     query: async (text: string, values: unknown[]) => {

@@ -93,7 +93,7 @@ describe('what arrives', () => {
     expect(JSON.parse(structured?.body ?? '')).toMatchObject({ id: event.eventId, data: event.payload })
   })
 
-  it('RULE-020-041: opens no more connections than `concurrency`', async () => {
+  it('RULE-020-041: the publisher opens no more connections than `concurrency`', async () => {
     const server = await startServer()
     await publisher(server.url, { concurrency: 3 }).publish(outboxEvents(50), publishContext())
     expect(server.received).toHaveLength(50)
@@ -184,17 +184,17 @@ describe('its options', () => {
     ['ftp://127.0.0.1/', 'http:// or https://'],
     ['nonsense', 'http:// or https://'],
     ['http://user:secret@127.0.0.1/', 'Leave credentials out'],
-  ])('refuses %s', (url, remedy) => {
+  ])('the publisher refuses %s', (url, remedy) => {
     expect(() => httpPublisher({ url })).toThrow(remedy)
     expect(() => httpPublisher({ url })).not.toThrow('secret')
   })
 
-  it('refuses a batch of binary CloudEvents: a request has one set of headers', () => {
+  it('the publisher refuses a batch of binary CloudEvents: a request has one set of headers', () => {
     const envelope = { cloudevents: 'binary', source: '/orders' } as const
     expect(() => httpPublisher({ url: 'http://127.0.0.1/', batch: true, envelope })).toThrow('structured')
   })
 
-  it('leaves the user’s agent open', async () => {
+  it('the publisher leaves the user’s agent open', async () => {
     const server = await startServer()
     const mine = new Agent()
     onTestFinished(async () => mine.close())

@@ -201,7 +201,7 @@ describe('what fails', () => {
     await expect(publishing).rejects.toThrow('lease lost')
   })
 
-  it('refuses invalid options', () => {
+  it('the publisher refuses invalid options', () => {
     expect(() => natsPublisher({})).toThrow('Give either connect or connection.')
     expect(() => publisher({ timeoutMs: 0 })).toThrow('timeoutMs')
     expect(() => publisher({ envelope: { cloudevents: 'binary', source: 'no uri' } })).toThrow(
@@ -254,7 +254,7 @@ describe('when the server is unavailable', () => {
 })
 
 describe('with the user’s own connection', () => {
-  it('publishes over it, leaves it open, and follows its reconnects', async () => {
+  it('the publisher uses the user’s connection, leaves it open, and follows its reconnects', async () => {
     const mine = await connect({ servers: nats.url, reconnectTimeWait: 50, maxReconnectAttempts: -1 })
     onTestFinished(async () => mine.close())
     const target = natsPublisher({ connection: mine, prefix: 'events.' })

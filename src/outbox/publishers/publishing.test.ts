@@ -48,7 +48,7 @@ describe('publishEach', () => {
     ])
   })
 
-  it('of an interrupted batch only unanswered events are released; if none was answered, it throws one error', async () => {
+  it('only unanswered events of an interrupted batch are released; if none was answered, publishEach throws one error', async () => {
     const away = async (): Promise<void> => {
       throw unavailable('test', 'lost its connection')
     }

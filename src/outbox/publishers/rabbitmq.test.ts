@@ -226,7 +226,7 @@ describe('what fails', () => {
     await expect(publishing).rejects.toThrow('lease lost')
   })
 
-  it('refuses invalid options, and does not repeat the URL with its password', () => {
+  it('the publisher refuses invalid options, and does not repeat the URL with its password', () => {
     expect(() => rabbitPublisher({ exchange: 'x' })).toThrow('Give either url or connection.')
     const refused = () => publisher({ url: 'http://user:secret@127.0.0.1' })
     expect(refused).toThrow('amqp:// or amqps://')
@@ -296,7 +296,7 @@ describe('when the server is unavailable', () => {
 })
 
 describe('with the user’s own connection', () => {
-  it('publishes over a channel of its own and leaves the connection open', async () => {
+  it('the publisher opens a channel on the user’s connection and leaves the connection open', async () => {
     const mine = await connect(rabbit.url)
     mine.on('error', () => {})
     onTestFinished(async () => mine.close())
@@ -308,7 +308,7 @@ describe('with the user’s own connection', () => {
     expect(mine.listenerCount('blocked')).toBe(0)
   })
 
-  it('follows a connection that reconnects by itself', async () => {
+  it('the publisher follows a connection that reconnects by itself', async () => {
     const mine = await connect(rabbit.url, { recovery: { initialDelay: 50, maxDelay: 200 } })
     mine.on('error', () => {})
     onTestFinished(async () => mine.close())

@@ -72,7 +72,7 @@ describe('what arrives', () => {
     })
   })
 
-  it('goes to the stream of its type, or to the chosen stream', async () => {
+  it('an event goes to the stream of its type, or to the chosen stream', async () => {
     const { stream: _fixed, ...byType } = { stream: 'events', url: redis.url }
     const target = redisPublisher(byType)
     onTestFinished(async () => target.close?.())
@@ -138,7 +138,7 @@ describe('what fails', () => {
     await expect(publishing).rejects.toThrow('lease lost')
   })
 
-  it('refuses invalid options, and does not repeat the URL with its password', () => {
+  it('the publisher refuses invalid options, and does not repeat the URL with its password', () => {
     expect(() => redisPublisher({})).toThrow('Give either url or client.')
     expect(() => publisher({ maxLength: 1.5 })).toThrow('maxLength')
     expect(() => publisher({ stream: '' })).toThrow('Give the name of a stream.')
@@ -189,7 +189,7 @@ describe('when the server is unavailable', () => {
 })
 
 describe('with the user’s own client', () => {
-  it('publishes over it, leaves it open, and puts nothing into its offline queue', async () => {
+  it('the publisher uses the user’s client, leaves it open, and puts nothing into its offline queue', async () => {
     const mine = createClient({ url: redis.url, socket: { reconnectStrategy: 50 } })
     mine.on('error', () => {})
     await mine.connect()
@@ -209,7 +209,7 @@ describe('with the user’s own client', () => {
     expect(ids).toEqual(events.map(({ eventId }) => eventId))
   })
 
-  it('sends nothing through a client that is not ready, which would buffer it and send it later', async () => {
+  it('the publisher sends nothing through a client that is not ready, which would buffer it and send it later', async () => {
     const sent: string[] = []
     const away = { isReady: false, xAdd: async (key: string) => void sent.push(key) }
     const target = redisPublisher({ client: away, stream: 'events' })

@@ -38,7 +38,7 @@ it('LIFE-05: each event is a line of JSON, and done once it was written', async 
   })
 })
 
-it('RULE-020-042: waits for a slow reader, and no event is done before the reader has taken its line', async () => {
+it('RULE-020-042: the publisher waits for a slow reader, and no event is done before the reader has taken its line', async () => {
   let take = () => {}
   const slow = new Writable({
     highWaterMark: 1,

@@ -249,8 +249,11 @@ describe('invalid options', () => {
     [{ db, types: ['order*'] }, /types\[0\] is 'order\*'/],
     [{ db, maxBatch: 0 }, /maxBatch.*cannot be 0/],
     [{ db, schema: '' }, /schema/],
-  ] satisfies [WebhooksPublisherOptions, RegExp][])('%#', (options, message) => {
-    expect(() => webhooksPublisher(options)).toThrow(message)
-    expect(() => webhooksPublisher(options)).not.toThrow('s3cret')
-  })
+  ] satisfies [WebhooksPublisherOptions, RegExp][])(
+    'invalid options are refused: case %#',
+    (options, message) => {
+      expect(() => webhooksPublisher(options)).toThrow(message)
+      expect(() => webhooksPublisher(options)).not.toThrow('s3cret')
+    },
+  )
 })

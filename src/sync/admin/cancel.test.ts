@@ -72,7 +72,7 @@ it('a chunk in flight can be settled after the cancel; dropped ones are claimed 
 })
 
 describe('a job that somebody holds', () => {
-  it('is cancelled too, and its holder can neither settle, release nor renew', async () => {
+  it('a job in flight is cancelled too, and its holder can neither settle, release nor renew', async () => {
     const jobId = await makeJob(db, { planned: false })
     const store = await openLeaseStore(db, jobTable(), { owner: 'w' })
     const groups = [{ group: 'numbers', room: 1 }]
@@ -88,7 +88,7 @@ describe('a job that somebody holds', () => {
     expect(cancelled).toMatchObject([{ state: 'FAILED', owner: null }])
   })
 
-  it('gets no more chunks from the plan in the making', async () => {
+  it('a cancelled job gets no more chunks from the plan that is being written', async () => {
     const jobId = await makeJob(db, { planned: false, owner: 'w' })
     const held = { id: jobId, owner: 'w', token: 1n }
     const chunk = (n: number) => ({ hash: `c${n}`, query: '{}', position: n })
@@ -131,7 +131,7 @@ describe('a job that somebody holds', () => {
 })
 
 describe('another open job that wants the same chunks', () => {
-  it('keeps them', async () => {
+  it('another open job that wants the same chunks retains them', async () => {
     const jobId = await makeJob(db)
     await makeChunks(db, jobId, 2)
     await shareChunks(db, await makeJob(db, { parallel: true }), jobId)
@@ -139,7 +139,7 @@ describe('another open job that wants the same chunks', () => {
     expect((await chunkStates(db)).map(({ wanted }) => wanted)).toEqual([true, true])
   })
 
-  it('keeps them also when its plan is being written at this moment', async () => {
+  it('another open job retains its chunks also when its plan is being written at this moment', async () => {
     const jobId = await makeJob(db)
     await makeChunks(db, jobId, 2)
     const other = await makeJob(db, { parallel: true, planned: false, owner: 'w' })
@@ -166,7 +166,7 @@ async function waitingForLocks(): Promise<number | null> {
   return (await db.query({ text })).rowCount
 }
 
-it('against a worker that settles the same chunks in another order it succeeds, whoever has to give way', async () => {
+it('a cancel succeeds against a worker that settles the same chunks in another order', async () => {
   const jobId = await makeJob(db)
   await makeChunks(db, jobId, 2, { state: 'running' })
   const client = new Client({ connectionString: database.url })

@@ -54,7 +54,7 @@ it('a young job is as old as its plan, not as the time it waited to be planned',
   expect(paceOf(streamed)).toEqual({ chunksPerMinute: 60, rowsPerSecond: 10 })
 })
 
-it('is unknown while nothing was done, or only just now', () => {
+it('the pace is unknown while nothing was done, or only just now', () => {
   expect(paceOf(recent([]))).toBeUndefined()
   expect(
     paceOf(
@@ -70,7 +70,7 @@ it('is unknown while nothing was done, or only just now', () => {
   ).toBeUndefined()
 })
 
-it('what is open takes as long as it takes at this pace', () => {
+it('the remaining time is that of the open chunks at this pace', () => {
   expect(timeLeft({ chunksPerMinute: 30, rowsPerSecond: 0 }, 15)).toBe(30_000)
   expect(timeLeft(undefined, 15)).toBeUndefined()
 })

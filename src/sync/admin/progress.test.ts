@@ -38,7 +38,7 @@ async function mixed(): Promise<string> {
 }
 
 describe('progress', () => {
-  it('counts every chunk once, adds up the rows, and tells the pace, the time left, who works on what and what failed', async () => {
+  it('progress counts every chunk once, adds up the rows, and has the pace, the remaining time, who works on what and what failed', async () => {
     const jobId = await mixed()
     const found = await progress(db, jobId)
     expect(found).toMatchObject({
@@ -132,7 +132,7 @@ describe('progress', () => {
     await expect(progress(db, 'x')).rejects.toMatchObject({ code: 'REQUEST_INVALID' })
   })
 
-  it('of all: open jobs in the order of their turn, then what failed lately', async () => {
+  it('progress of all jobs has open jobs in the order of their turn, then those that failed lately', async () => {
     const low = await makeJob(db, { matrix: 'a', priority: -1, agoMs: 5_000 })
     const later = await makeJob(db, { matrix: 'b', agoMs: 1_000 })
     const sooner = await makeJob(db, { matrix: 'c', agoMs: 2_000 })
@@ -150,7 +150,7 @@ describe('progress', () => {
 })
 
 describe('listJobs', () => {
-  it('newest first with their chunks, page by page', async () => {
+  it('listJobs returns the newest jobs first, with their chunks, page by page', async () => {
     const ids = [
       await mixed(),
       await makeJob(db, { matrix: 'n', state: 'completed' }),
@@ -168,7 +168,7 @@ describe('listJobs', () => {
     })
   })
 
-  it('by definition, matrix and state', async () => {
+  it('listJobs filters by definition, matrix and state', async () => {
     await makeJob(db, { definition: 'a', matrix: 'x' })
     await makeJob(db, { definition: 'b', matrix: 'x', owner: 'w' })
     await makeJob(db, { definition: 'b', matrix: 'y', state: 'failed' })
@@ -186,7 +186,7 @@ describe('listJobs', () => {
     [{ definition: '' }, {}, /definition is ""/],
     [{}, { limit: 0 }, /limit is 0/],
     [{}, { before: 'x' }, /before is "x"/],
-  ])('%j, %j is refused', async (filter, options, message) => {
+  ])('listJobs refuses %j, %j', async (filter, options, message) => {
     await expect(listJobs(db, filter, options)).rejects.toThrow(message)
   })
 })
@@ -218,7 +218,7 @@ describe('listChunks', () => {
     expect((await listChunks(db, jobId)).chunks).toHaveLength(50)
   })
 
-  it('of an unknown job is an error', async () => {
+  it('listChunks of an unknown job is an error', async () => {
     await expect(listChunks(db, '99')).rejects.toMatchObject({ code: 'JOB_NOT_FOUND' })
   })
 })

@@ -231,7 +231,7 @@ where j.failed_at is null`,
     expect(rows).toEqual([{ apart: true, together: true }])
   })
 
-  it('stopped, it leaves the rest as it was; resumed, it replays the rest and no job twice', async () => {
+  it('a stopped replay leaves the rest as it was; resumed, it replays the rest and no job twice', async () => {
     const controller = new AbortController()
     const stopped = await replay(db, {
       filter,

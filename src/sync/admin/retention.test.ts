@@ -51,7 +51,7 @@ it('D11: jobs that ended more than 30 days ago go, however long ago they were cr
   expect(await applyRetention(db, QUICK)).toMatchObject({ jobs: 0 })
 })
 
-it('how long can be chosen for each end, and null is for ever', async () => {
+it('the time can be chosen for completed and for failed jobs, and null means for ever', async () => {
   const made = { endedAgoMs: 10_000, agoMs: 20_000 }
   await makeJob(db, { ...made, state: 'completed' })
   await makeJob(db, { ...made, state: 'failed' })
@@ -65,7 +65,7 @@ it('how long can be chosen for each end, and null is for ever', async () => {
   })
 })
 
-it('in batches by the number of chunks; a job goes whole, however large', async () => {
+it('jobs are removed in batches by the number of chunks, and each job whole, however large', async () => {
   for (const matrix of ['a', 'b', 'c', 'd']) {
     const jobId = await makeJob(db, { ...OLD, matrix, state: 'completed' })
     await makeChunks(db, jobId, matrix === 'b' ? 30 : 3, { matrix, state: 'done' })
@@ -106,7 +106,7 @@ it.each([
   [{ completedMs: -1 }, /completedMs is -1/],
   [{ failedMs: Number.NaN }, /failedMs is null/],
   [{ batch: 0 }, /batch is 0/],
-])('%j is refused', async (options, message) => {
+])('the retention %j is refused', async (options, message) => {
   await expect(applyRetention(db, options)).rejects.toThrow(message)
 })
 

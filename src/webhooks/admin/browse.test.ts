@@ -21,7 +21,7 @@ async function found(filter: DeliveryFilter): Promise<string[]> {
 }
 
 describe('list', () => {
-  it('shows the newest first, page after page, each delivery on one of them, also from several buckets', async () => {
+  it('list returns the newest first, page by page, each delivery on one page, also from several buckets', async () => {
     const ids = await makeDeliveries(db, await makeEndpoint(db), 25)
     await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
     const seen: string[] = []
@@ -34,7 +34,7 @@ describe('list', () => {
     expect(seen).toEqual(ids.toReversed())
   })
 
-  it('chooses by endpoint, tenant, type, state, event, time and error', async () => {
+  it('list filters by endpoint, tenant, type, state, event, time and error', async () => {
     const one = await makeEndpoint(db)
     const acme = await makeEndpoint(db, { tenant: 'acme' })
     await makeDeliveries(db, one, 1, {
@@ -62,7 +62,7 @@ describe('list', () => {
     expect(await found({ status: 'failed', tenant: 'acme', error: 'timeout' })).toEqual([])
   })
 
-  it('says where each goes, also when the endpoint is no more', async () => {
+  it('list says where each delivery goes, also when the endpoint was deleted', async () => {
     const one = await makeEndpoint(db, { url: 'https://one.example/', tenant: 'acme' })
     await makeDeliveries(db, one, 1, { owner: 'a dispatcher' })
     expect((await listDeliveries(db)).deliveries).toMatchObject([
@@ -102,7 +102,7 @@ describe('list', () => {
 })
 
 describe('show', () => {
-  it('has the body byte for byte, and every attempt, the newest last', async () => {
+  it('show returns the body byte for byte, and every attempt, the newest last', async () => {
     const endpoint = await makeEndpoint(db)
     const [id = ''] = await makeDeliveries(db, endpoint, 1)
     const store = await openLeaseStore(db, webhookTable(), { owner: 'x' })
@@ -145,7 +145,7 @@ describe('show', () => {
     })
   })
 
-  it('says which delivery of the same ordering key has to be finished first', async () => {
+  it('show says which delivery of the same ordering key has to be finished first', async () => {
     const endpoint = await makeEndpoint(db, { ordered: true })
     await makeDeliveries(db, endpoint, 2, { key: `'k'`, attempts: 2 })
     expect((await showDelivery(db, '2')).waitsFor).toMatchObject({ id: '1', attempts: 2, inFlight: false })
@@ -156,7 +156,7 @@ describe('show', () => {
     expect((await showDelivery(db, '1')).waitsFor).toMatchObject({ id: '3', inFlight: true })
   })
 
-  it('by event id, where it went to one endpoint; of several it names their numbers', async () => {
+  it('show finds a delivery by event id if there is one, and names the numbers of several', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 1)
     const { eventId } = await showDelivery(db, '1')
     expect(await showDelivery(db, eventId.toUpperCase())).toMatchObject({ id: '1' })
@@ -172,7 +172,7 @@ describe('show', () => {
 })
 
 describe('counts', () => {
-  it('by state, those in flight for themselves, and the one that has been due for the longest time', async () => {
+  it('the counts are by state, with those in flight apart, and the one that has been due for the longest time', async () => {
     const one = await makeEndpoint(db)
     const other = await makeEndpoint(db, { ordered: true })
     await makeDeliveries(db, one, 3, { owner: 'x', agoMs: 900_000 })
@@ -203,7 +203,7 @@ describe('counts', () => {
 })
 
 describe('endpoints at a glance', () => {
-  it('those that get nothing first, and why; quiet ones not at all', async () => {
+  it('endpoints that receive nothing come first, with the reason, and quiet ones are left out', async () => {
     await makeEndpoint(db, { url: 'https://quiet.example/' })
     const busy = await makeEndpoint(db, { url: 'https://busy.example/', ordered: true })
     const disabled = await makeEndpoint(db, {

@@ -166,7 +166,7 @@ describe('an ordering key goes on', () => {
   })
 })
 
-it('by filter in batches, of which each has its entry; a dry run counts and changes nothing', async () => {
+it('a cancel by filter runs in batches, each with its audit entry; a dry run counts and changes nothing', async () => {
   const endpoint = await makeEndpoint(db)
   await makeDeliveries(db, endpoint, 2_500)
   await makeDeliveries(db, endpoint, 300, { type: 'order.sent' })

@@ -52,7 +52,7 @@ describe('ten thousand that have failed', () => {
     }
   })
 
-  it('of one endpoint only, if one is named', async () => {
+  it('a replay that names an endpoint replays only deliveries of that endpoint', async () => {
     const { rows: found } = await db.query<{ endpoint_id: string }>({
       text: 'select endpoint_id from leasehold.webhook_outbox where id = 1',
     })
@@ -86,7 +86,7 @@ describe('ten thousand that have failed', () => {
     expect(await idsIn(db, 'pending')).toHaveLength(10_000)
   })
 
-  it('stopped, it leaves the rest as it was; resumed, it replays the rest at the same rate, and none twice', async () => {
+  it('a stopped replay leaves the rest as it was; resumed, it replays the rest at the same rate, and none twice', async () => {
     const controller = new AbortController()
     const stopped = await replay(db, {
       filter: { failedSince: since() },
@@ -116,7 +116,7 @@ describe('ten thousand that have failed', () => {
     })
   })
 
-  it('killed in the middle of a batch, it loses no row: the batch is undone, with its entry in the audit', async () => {
+  it('a replay that is killed in the middle of a batch loses no row: the batch is undone, with its entry in the audit', async () => {
     const holder = await openSession(database.url)
     const own = openDatabase({ url: database.url, maxConnections: 1 })
     onTestFinished(async () => own.close())

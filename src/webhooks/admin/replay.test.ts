@@ -80,7 +80,7 @@ returning event_id`,
     expect(await idsIn(db, 'pending')).toEqual(['2'])
   })
 
-  it('those whose endpoint was deleted stay, and are counted; those of a disabled one wait', async () => {
+  it('deliveries whose endpoint was deleted stay, and are counted; those of a disabled one wait', async () => {
     const disabled = await makeEndpoint(db, { disabledReason: 'answered 410' })
     const deleted = await makeEndpoint(db)
     await makeDeliveries(db, deleted, 3, FAILED)
@@ -104,7 +104,7 @@ returning event_id`,
     ['error text, in any case and with any sign', { error: '100% OF_' }, ['1', '2', '3']],
     ['error code', { error: 'timeout' }, ['4', '5']],
     ['both states', { status: BOTH }, ['1', '2', '3', '4', '5', '6']],
-  ])('by %s', async (_, filter, expected) => {
+  ])('a filter by %s replays the matching deliveries and no others', async (_, filter, expected) => {
     const one = await makeEndpoint(db)
     const acme = await makeEndpoint(db, { tenant: 'acme' })
     await makeDeliveries(db, one, 3, { ...FAILED, error: 'lost 100% of_it', agoMs: 3_600_000 })
@@ -115,7 +115,7 @@ returning event_id`,
     expect(await idsIn(db, 'pending')).toEqual(expected)
   })
 
-  it('at most the limit, those that failed first at first', async () => {
+  it('at most the limit is replayed, those that failed first come first', async () => {
     const endpoint = await makeEndpoint(db)
     await makeDeliveries(db, endpoint, 2, FAILED)
     await makeDeliveries(db, endpoint, 2, { ...FAILED, agoMs: 60_000 })
@@ -123,7 +123,7 @@ returning event_id`,
     expect(await idsIn(db, 'pending')).toEqual(['1', '3', '4'])
   })
 
-  it('dispatchers are woken', async () => {
+  it('a replay wakes the dispatchers', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 1, FAILED)
     const client = await openSession(database.url)
     await client.query('listen leasehold_wake')

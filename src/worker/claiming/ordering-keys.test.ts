@@ -201,7 +201,7 @@ describe('LIFE-13: the next row of an ordering key is claimed without waiting fo
     for (const own of watched.started.values()) expect(own).toEqual(ascending(own))
   })
 
-  it('where there is room for only one row at a time', async () => {
+  it('the next row of a key is claimed at once where there is room for only one row at a time', async () => {
     const ids = await insert(10)
     const events = new Events()
     const over = settled(events, ids)

@@ -48,7 +48,7 @@ async function effects(): Promise<object[]> {
 }
 
 describe('settleIn', () => {
-  it('LIFE-12: commits with the transaction of the handler', async () => {
+  it('LIFE-12: settleIn commits with the transaction of the handler', async () => {
     const events = new Events()
     const over = settled(events, 1)
     await insertJobs(db, 1)
@@ -63,7 +63,7 @@ describe('settleIn', () => {
     expect(await effects()).toEqual([{ job: '1', token: '1' }])
   })
 
-  it('rolls back with that transaction, and the error of the handler counts', async () => {
+  it('settleIn rolls back with that transaction, and the error of the handler counts', async () => {
     const events = new Events()
     const over = settled(events, 1)
     await insertJobs(db, 1)
@@ -79,7 +79,7 @@ describe('settleIn', () => {
     expect(await effects()).toEqual([])
   })
 
-  it('settles as any outcome; a retry without a delay gets the one of the policy', async () => {
+  it('settleIn settles as any outcome; a retry without a delay gets the one of the policy', async () => {
     const events = new Events()
     const over = settled(events, 1)
     await insertJobs(db, 1)
@@ -91,7 +91,7 @@ describe('settleIn', () => {
     expect(await dueIn()).toBeGreaterThan(0)
   })
 
-  it('RULE-020-003: throws FENCED_OFF when the lease was taken, so that the effects of that run are rolled back', async () => {
+  it('RULE-020-003: settleIn throws FENCED_OFF when the lease was taken, so that the effects of that run are rolled back', async () => {
     const events = new Events()
     const over = settled(events, 1)
     const fencedOff = events.next('fencedOff')
@@ -118,7 +118,7 @@ describe('settleIn', () => {
     expect(await effects()).toEqual([{ job: '1', token: '2' }])
   })
 
-  it('WH-FR-001-AC3: does not count as a loss for a handler that continues afterwards', async () => {
+  it('WH-FR-001-AC3: settleIn does not count as a loss for a handler that continues afterwards', async () => {
     const events = new Events()
     const over = Promise.race([settled(events, 1), events.next('fencedOff')])
     const losses: string[] = []

@@ -23,7 +23,7 @@ const UNORDERED = { ordering: undefined }
 const BY_KEY = { ordering: { key: 'key', unfinished: 'true' } }
 
 describe('a batch of settlements', () => {
-  it('has rows of one outcome, in the order in which they finished, each with its own arguments; the largest comes first', () => {
+  it('a batch has rows of one outcome, in the order in which they finished, each with its own arguments; the largest comes first', () => {
     const queue = new SettlementQueue<Row>(UNORDERED)
     queue.add(row(1), done(), 0)
     queue.add(row(2), retry({ delayMs: 2 }), 0)
@@ -37,14 +37,14 @@ describe('a batch of settlements', () => {
     expect(queue.size).toBe(2)
   })
 
-  it('has no arguments when none of its rows has any', () => {
+  it('a batch has no arguments when none of its rows has any', () => {
     const queue = new SettlementQueue<Row>(UNORDERED)
     queue.add(row(1), done(), 0)
     expect(queue.take(10, 0)?.args).toBeUndefined()
     expect(queue.take(10, 0)).toBeUndefined()
   })
 
-  it('that has waited for 100 ms comes before a larger one, so that a rare outcome is settled under load too', () => {
+  it('a batch that has waited for 100 ms comes before a larger one, so that a rare outcome is settled under load too', () => {
     const queue = new SettlementQueue<Row>(UNORDERED)
     queue.add(row(1), retry({ delayMs: 1 }), 0)
     queue.add(row(2), done(), 90)
@@ -54,7 +54,7 @@ describe('a batch of settlements', () => {
     expect(queue.take(10, 100)).toMatchObject({ outcome: 'retry' })
   })
 
-  it('LIFE-13: has only rows with an ordering key, whose next rows can be claimed, or only rows without', () => {
+  it('LIFE-13: a batch has only rows with an ordering key, whose next rows can be claimed, or only rows without', () => {
     const queue = new SettlementQueue<Row>(BY_KEY)
     queue.add(row(1, 'a'), done(), 0)
     queue.add(row(2, null), done(), 0)

@@ -85,7 +85,7 @@ async function allDone(events: Events, count: number): Promise<void> {
 }
 
 describe('RULE-020-012: while settlements cannot be written', () => {
-  it('because the server is read-only, no further handler is started, and finished rows are settled afterwards without being run twice', async () => {
+  it('while the server is read-only, no further handler is started, and finished rows are settled afterwards without being run twice', async () => {
     const count = 1_000
     const slots = 4
     await insertJobs(db, count)
@@ -157,7 +157,7 @@ describe('RULE-020-012: while settlements cannot be written', () => {
     expect(ran.total() - count).toBeLessThanOrEqual(slots)
   })
 
-  it('because the connection is lost, no further handler is started until the database answers', async () => {
+  it('while the connection is lost, no further handler is started until the database answers', async () => {
     const count = 500
     await insertJobs(db, count)
     const proxy = await startProxy(server.url)
@@ -186,7 +186,7 @@ describe('RULE-020-012: while settlements cannot be written', () => {
     await proxy.close()
   })
 
-  it('because the table is locked, no further handler is started once a settlement has waited for a second', async () => {
+  it('while the table is locked, no further handler is started once a settlement has waited for a second', async () => {
     const ids = await insertJobs(db, 4)
     const [quick, endless, slow] = ids
     const events = new Events()

@@ -73,7 +73,7 @@ describe('rows as columns', () => {
     expect(columnsOf([take(held, 1, 9), take(held, 2, 5)])).toMatchObject({ ids: '1\u00002', claimedAt: 5 })
   })
 
-  it('may be none at all', () => {
+  it('rows as columns may be none at all', () => {
     const rows = new RowsInRenewal(new HeldRows())
     rows.add(columnsOf([]))
     expect(rows.current()).toEqual([])

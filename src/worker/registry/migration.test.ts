@@ -134,13 +134,13 @@ describe('settings', () => {
     ['an update', `${insert}; update leasehold.settings set value = '{"batch": 2}'`, ['outbox']],
     ['a delete', `${insert}; delete from leasehold.settings`, ['outbox']],
     ['a new name', `${insert}; update leasehold.settings set name = 'sync'`, ['outbox', 'sync']],
-  ])('%s is announced, once for each name', async (_, statements, names) => {
+  ])('%s in the settings table is announced, once for each name', async (_, statements, names) => {
     await db.query({ text: statements })
     expect(await allHeard()).toEqual(names.map((name) => `leasehold_settings:${name}`))
   })
 
   it.each(['delete from leasehold.settings', `update leasehold.settings set value = '{"batch": 2}'`])(
-    'on its own as well: %s',
+    'the statement on its own is announced as well: %s',
     async (text) => {
       await db.query({ text: insert })
       await db.query({ text })
@@ -148,7 +148,7 @@ describe('settings', () => {
     },
   )
 
-  it.each(['[]', '"fast"', '1', 'null'])('%s is no settings', async (value) => {
+  it.each(['[]', '"fast"', '1', 'null'])('the settings table refuses the value %s', async (value) => {
     const outcome = db.query({
       text: `insert into leasehold.settings (name, value, changed_by) values ('outbox', $1, 'somebody')`,
       values: [value],

@@ -189,7 +189,7 @@ describe('states', () => {
     ['dead', 'missing_since = now(), died_at = now()'],
     ['stopped', 'stopped_at = now()'],
     ['stopped', 'stopped_at = now(), died_at = now()'],
-  ])('%s when %s', async (state, set) => {
+  ])('a worker is %s when %s', async (state, set) => {
     const worker = describeWorker(['sync'])
     await appear(worker)
     await change(set, worker.id)
@@ -238,7 +238,7 @@ it('RULE-020-003: a process can find out that it is declared dead, until its nex
 })
 
 describe('RULE-020-020: whether a reaper is alive anywhere', () => {
-  it('without any process: false', async () => {
+  it('without any process no reaper is alive', async () => {
     expect(await reaperAlive(db, 'leasehold', 60_000)).toBe(false)
   })
 
@@ -248,7 +248,7 @@ describe('RULE-020-020: whether a reaper is alive anywhere', () => {
     ['a reaper that stopped', false, ['reaper'], 'stopped_at = now()'],
     ['a reaper that died', false, ['reaper'], 'died_at = now()'],
     ['one not seen within the time', false, ['reaper'], `last_seen_at = now() - interval '61 seconds'`],
-  ])('%s: %s', async (_, alive, roles, set) => {
+  ])('for %s the answer is %s', async (_, alive, roles, set) => {
     const worker = describeWorker(roles)
     await appear(worker)
     await change(set, worker.id)
