@@ -7,9 +7,12 @@ export default defineConfig({
   test: {
     include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
     globalSetup: ['test/support/cluster.ts'],
-    // Tests wait for events; this only bounds a hang.
-    testTimeout: 180_000,
-    hookTimeout: 120_000,
+    // Tests wait for events; these only bound a hang, also on a machine under a load of 15 for each core.
+    testTimeout: 300_000,
+    hookTimeout: 300_000,
+    // The global teardown stops PostgreSQL with a checkpoint. After the default of 10 s Vitest would end the process
+    // before that, with "close timed out".
+    teardownTimeout: 120_000,
     expect: { poll: { timeout: 120_000, interval: 20 } },
     pool: 'forks',
     maxWorkers: 4,

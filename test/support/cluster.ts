@@ -33,6 +33,8 @@ const FAST_SETTINGS = {
 
 interface Cluster {
   readonly url: string
+  /** Started for this run. */
+  readonly isOwn: boolean
   stop(): Promise<void>
 }
 
@@ -56,7 +58,8 @@ export default async function setup(project: TestProject): Promise<() => Promise
 
 async function close(cluster: Cluster, prefix: string): Promise<void> {
   try {
-    await dropDatabases(cluster.url, prefix)
+    // The files of a server of our own are deleted anyway.
+    if (!cluster.isOwn) await dropDatabases(cluster.url, prefix)
   } finally {
     await cluster.stop()
   }
@@ -64,13 +67,14 @@ async function close(cluster: Cluster, prefix: string): Promise<void> {
 
 async function openCluster(): Promise<Cluster> {
   const given = process.env['LEASEHOLD_TEST_DATABASE_URL']
-  if (given !== undefined && given !== '') return { url: given, stop: async () => {} }
+  if (given !== undefined && given !== '') return { url: given, isOwn: false, stop: async () => {} }
   const directory = await temporaryDirectory()
   const watchdog = startWatchdog(directory)
   try {
     const server = await startEmbedded({ directory, settings: FAST_SETTINGS })
     return {
       url: server.url,
+      isOwn: true,
       async stop() {
         await server.stop()
         await removeDirectory(directory)
