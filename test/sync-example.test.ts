@@ -49,4 +49,4 @@ it('SYNC-11: the sync example continues where it was killed, and its result is t
   expect(await forced.kill('SIGINT')).toEqual({ code: 0, signal: null })
   expect(forced.output().stdout).toContain('Start it again, and it goes on.')
   expect(await serversOf(directory)).toEqual([])
-}, 240_000)
+})

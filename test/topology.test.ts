@@ -16,7 +16,7 @@ const { spawnNode } = useProcesses()
 const database = useDatabase()
 const db = openDatabase({ url: database.url })
 const compose = await composeServices()
-const POLL = { timeout: 100_000, interval: 100 }
+const POLL = { timeout: 120_000, interval: 100 }
 const PATIENCE = 300_000
 afterAll(async () => db.close())
 

@@ -140,7 +140,7 @@ it.each(['SIGINT', 'SIGTERM', 'SIGHUP'] as const)(
 it('a signal during initdb leaves no process running, and the next run works', async () => {
   const directory = await emptyDirectory()
   const process = leasehold(directory, ['up', '--port', '0'])
-  await vi.waitFor(() => expect(process.output().stderr).toContain('initialising'), { timeout: 60_000 })
+  await vi.waitFor(() => expect(process.output().stderr).toContain('initialising'), { timeout: 120_000 })
   expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   expect(process.output().stdout).toBe('')
   expect(await serversOf(directory)).toEqual([])
@@ -161,7 +161,7 @@ it('a second signal exits at once, and the server is stopped', async () => {
   await stopping
   await process.kill('SIGINT')
   expect(await exit).toEqual({ code: 130, signal: null })
-  await vi.waitFor(async () => expect(await serversOf(directory)).toEqual([]), { timeout: 30_000 })
+  await vi.waitFor(async () => expect(await serversOf(directory)).toEqual([]), { timeout: 120_000 })
 })
 
 it('an uncaught error is printed with its stack, and all processes are ended', async () => {
@@ -184,7 +184,7 @@ it('a signal ends the wait for a database that does not answer', async () => {
   await proxy.close()
   const process = leasehold(await emptyDirectory(), ['up'], { DATABASE_URL: proxy.url })
   await vi.waitFor(() => expect(process.output().stderr).toContain('does not answer yet'), {
-    timeout: 60_000,
+    timeout: 120_000,
   })
   expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
 })

@@ -88,7 +88,7 @@ it('a starting process waits for the session of a killed owner to end, and then 
   const starting = startEmbedded({ directory })
   const newcomer = `select 1 as here from pg_stat_activity
     where application_name ~ '^leasehold-owner:${process.pid}:' and query ~ 'pg_locks'`
-  await expect.poll(() => query(url, newcomer), { timeout: 60_000 }).toEqual([{ here: 1 }])
+  await expect.poll(() => query(url, newcomer), { timeout: 120_000 }).toEqual([{ here: 1 }])
   await remnant.end()
   const next = await starting
   expect(next.origin).toBe('adopted')

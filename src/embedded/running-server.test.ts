@@ -71,7 +71,7 @@ it.skipIf(process.platform !== 'linux')(
     })
     const [line] = await once(parent.stdout.setEncoding('utf8'), 'data')
     const pid = Number(line)
-    await expect.poll(() => isZombie(pid), { timeout: 60_000 }).toBe(true)
+    await expect.poll(() => isZombie(pid), { timeout: 120_000 }).toBe(true)
     await writePidFile(pid)
     expect(await examine(data, 'secret')).toMatchObject({
       state: 'stale',

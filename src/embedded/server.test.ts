@@ -52,7 +52,7 @@ async function crashOwnerBackend(server: EmbeddedServer): Promise<void> {
   const owner = `select pid from pg_stat_activity where application_name ~ '^leasehold-owner:'`
   const [backend] = await query(server, owner)
   process.kill(Number(backend?.['pid']), 'SIGKILL')
-  await expect.poll(() => query(server, owner).catch(() => 'recovering'), { timeout: 60_000 }).toEqual([])
+  await expect.poll(() => query(server, owner).catch(() => 'recovering'), { timeout: 120_000 }).toEqual([])
 }
 
 async function notInstalled(): Promise<string> {

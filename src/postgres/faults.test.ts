@@ -102,7 +102,7 @@ describe('a statement that takes too long', () => {
               text: "select 1 from pg_stat_activity where application_name = 'to be cancelled' and datname = current_database()",
             })
           ).rowCount,
-        { timeout: 30_000 },
+        { timeout: 120_000 },
       )
       .toBe(0)
   })

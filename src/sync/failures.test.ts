@@ -218,7 +218,7 @@ describe('a plan that throws', () => {
   it('a plan that fails for good leaves none of its chunks wanted', async () => {
     const firstDone = async (): Promise<void> =>
       vi.waitFor(async () => expect(await syncChunks(db)).toMatchObject([{ state: 'COMPLETED' }, {}, {}]), {
-        timeout: 30_000,
+        timeout: 120_000,
         interval: 20,
       })
     const end = await run({

@@ -64,7 +64,7 @@ it('an idle worker sends at most one statement per poll interval, and none for h
   async function statements(count: number): Promise<void> {
     const from = proxy.roundTrips
     await vi.waitFor(() => expect(proxy.roundTrips - from).toBeGreaterThanOrEqual(count), {
-      timeout: 60_000,
+      timeout: 120_000,
       interval: 5,
     })
   }

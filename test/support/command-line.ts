@@ -82,7 +82,7 @@ export function useCommandLine(...command: readonly string[]): CommandLine {
   }
 }
 
-const POLLING = { timeout: 30_000, interval: 20 }
+const POLLING = { timeout: 120_000, interval: 20 }
 
 /** A command that changes many rows and waits for one of them, because another session has locked it. */
 export interface HaltedCommand {

@@ -16,7 +16,7 @@ it('serversOf() returns one process per running server, even while a client is c
   const silent = connect(server.port, '127.0.0.1')
   onTestFinished(() => void silent.destroy())
   await once(silent, 'connect')
-  await expect.poll(async () => processesOn(directory), { timeout: 30_000 }).toHaveLength(2)
+  await expect.poll(async () => processesOn(directory), { timeout: 120_000 }).toHaveLength(2)
   expect(await serversOf(directory)).toEqual([postmaster])
   silent.destroy()
   await server.stop()

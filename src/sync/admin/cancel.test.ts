@@ -151,7 +151,7 @@ describe('another open job that wants the same chunks', () => {
     await client.query('begin')
     await client.query(text, [...values])
     const cancelling = cancel(db, { ids: [jobId], ...WHO })
-    await expect.poll(async () => waitingForLocks(), { timeout: 20_000 }).toBe(1)
+    await expect.poll(async () => waitingForLocks(), { timeout: 120_000 }).toBe(1)
     await client.query('commit')
     expect(await cancelling).toMatchObject({ counts: { droppedChunks: 1 } })
     expect((await chunkStates(db)).map(({ hash, wanted }) => [hash, wanted])).toEqual([
@@ -180,7 +180,7 @@ it('a cancel succeeds against a worker that settles the same chunks in another o
   await client.query('begin')
   await touch('c2')
   const cancelling = cancel(db, { ids: [jobId], ...WHO })
-  await expect.poll(async () => waitingForLocks(), { timeout: 20_000 }).toBe(1)
+  await expect.poll(async () => waitingForLocks(), { timeout: 120_000 }).toBe(1)
   // PostgreSQL ends one of the two: either is fine, and the cancel is made in the end.
   await touch('c1').catch(() => undefined)
   await client.query('commit')

@@ -153,7 +153,7 @@ describe('a replay changes nothing, and says why,', () => {
     const replaying = replay(db, { ids: [jobId], ...WHO })
     const waiting =
       "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-    await expect.poll(async () => (await db.query({ text: waiting })).rowCount, { timeout: 20_000 }).toBe(1)
+    await expect.poll(async () => (await db.query({ text: waiting })).rowCount, { timeout: 120_000 }).toBe(1)
     await client.query('commit')
     expect(await replaying).toMatchObject({ matched: 1, changed: 0, changeId: undefined })
     expect(await jobStates(db)).toMatchObject([{ state: 'FAILED' }, { state: 'AVAILABLE' }])

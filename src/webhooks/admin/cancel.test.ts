@@ -110,7 +110,7 @@ it('one that a dispatcher claims at this moment is not cancelled', async () => {
 where id = 1`,
   )
   const cancelling = cancel(db, { filter: PENDING, ...WHO })
-  await expect.poll(async () => waitingForLocks(), { timeout: 20_000 }).toBe(1)
+  await expect.poll(async () => waitingForLocks(), { timeout: 120_000 }).toBe(1)
   await client.query('commit')
   expect(await cancelling).toMatchObject({ matched: 2, changed: 1 })
   expect((await rows()).map((row) => [row.delivery_status, row.lease_owner])).toEqual([

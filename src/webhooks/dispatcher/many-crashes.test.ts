@@ -68,7 +68,7 @@ it('D10: 12 crashes of a dispatcher cost its deliveries two attempts and fail no
   expect(open.most).toBe(1)
   expect((await deliveries(db)).every(({ attempts }) => attempts === 2)).toBe(true)
   await good.kill('SIGTERM')
-}, 240_000)
+})
 
 it('D10: a dispatcher that crashes with every request fails no delivery, and a working one delivers them all', async () => {
   let dying: WorkerProcess | undefined
