@@ -1,4 +1,4 @@
-/** The reference example over 20,000 rows: three replicas, as processes of their own, one of which is killed on the way. */
+/** The reference example over 10,000 rows: three replicas, as processes of their own, one of which is killed on the way. */
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, it, onTestFinished, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
@@ -21,8 +21,8 @@ const { url } = useDatabase()
 const processes = useProcesses()
 const example = paymentExample(processes, url)
 const db = openDatabase({ url })
-const ROWS = 20_000
-const LEASE_MS = 3_000
+const ROWS = 10_000
+const LEASE_MS = 6_000
 const LONG = { timeout: 580_000, interval: 250 }
 
 beforeAll(async () => example.migrate())
