@@ -29,14 +29,17 @@ export interface SignedEndpoint {
   readonly secret: string
 }
 
-/** Inserts an endpoint with a secret, and with these other columns. */
+/**
+ * Inserts an endpoint with a secret, and with these other columns. Its timeout is the longest: a request that a test holds
+ * back must not fail because the machine is slow.
+ */
 export async function addEndpoint(db: Database, url: string, columns: Columns = {}): Promise<SignedEndpoint> {
   // The id of the endpoint is needed to encrypt its secret.
   const { rows } = await db.query<{ id: string }>({ text: 'select leasehold.new_event_id() as id' })
   const id = rows[0]?.id ?? ''
   const secret = newSecret('v1')
   const encrypted = encrypt(secretKey(SECRET_KEY), secret, id)
-  await insertEndpoint(db, { id, url, secret: encrypted, ...columns })
+  await insertEndpoint(db, { id, url, secret: encrypted, timeout_ms: 300_000, ...columns })
   return { id, secret }
 }
 

@@ -18,11 +18,12 @@ const { url } = useDatabase()
 const db = openDatabase({ url })
 const startDispatcher = useDispatchers(url)
 const receiver = useReceivers()
+const settings = { leaseMs: 60_000, heartbeatMs: 400, reaperIntervalMs: 100 }
 /**
- * A loaded machine renews such a lease in time. It may be held for three times its length (RULE-020-051), so the tests
- * have two leases to spare.
+ * For tests that wait until the lease would have expired. A loaded machine renews it in time. It may be held for three
+ * times its length (RULE-020-051), so the tests have two leases to spare.
  */
-const settings = { leaseMs: 6_000, heartbeatMs: 400, reaperIntervalMs: 100 }
+const shortLease = { ...settings, leaseMs: 8_000 }
 const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeEach(async () => forgetWebhooks(db))
@@ -65,7 +66,7 @@ describe('slow deliveries', () => {
     const all = record(new Events())
     const events = [new Events(), new Events()]
     for (const own of events) own.onAny((event) => all.push(event))
-    for (const own of events) await startDispatcher({ settings }, { events: own })
+    for (const own of events) await startDispatcher({ settings: shortLease }, { events: own })
     await sendAll(db, null)
     await slow.reached(1)
 
@@ -99,7 +100,7 @@ describe('slow deliveries', () => {
     const all = record(events)
     await startDispatcher(
       {
-        settings,
+        settings: shortLease,
         resolve: async () => {
           await found.opened
           return ['127.0.0.1']
@@ -195,10 +196,10 @@ describe('WH-FR-001-AC3: renewal ends with the settlement', () => {
     target.letGo()
     await settled
     const settledAt = all.length
-    // Ten runs of the reaper take longer than the interval of the heartbeat.
-    for (let run = 0; run < 10; run += 1) await events.next('reaperRan')
+    // Twenty runs of the reaper take longer than several heartbeats. One of these may have begun before the settlement.
+    for (let run = 0; run < 20; run += 1) await events.next('reaperRan')
     await runtime.stop()
-    expect(all.slice(settledAt).filter(({ type }) => type === 'renewed')).toEqual([])
+    expect(all.slice(settledAt).filter(({ type }) => type === 'renewed').length).toBeLessThanOrEqual(1)
   })
 })
 

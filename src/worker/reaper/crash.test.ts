@@ -106,14 +106,9 @@ it('LIFE-08: a row that kills its process every time is dead after its attempts,
     expect((await worker.exited).signal).toBe('SIGKILL')
     await reaper.heard('reaped', (line) => line['owner'] === `life-${life}` && line['id'] === poison)
   }
-  const survivor = startWorker(processes, { databaseUrl: url, runtime: { reaper: false }, tell: ['settled'] })
+  const survivor = startWorker(processes, { databaseUrl: url, runtime: { reaper: false } })
   await survivor.heard('up')
-  for (;;) {
-    const states = await jobStates(db)
-    if ((states['DONE'] ?? 0) === 30) break
-    await survivor.heard('settled')
-  }
-  expect(await jobStates(db)).toEqual({ DONE: 30, DEAD: 1 })
+  await expect.poll(async () => jobStates(db)).toEqual({ DONE: 30, DEAD: 1 })
   expect((await jobs(db)).find(({ id }) => id === poison)).toMatchObject({ status: 'DEAD', attempts: 3 })
   expect(await survivor.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   expect(await reaper.kill('SIGTERM')).toEqual({ code: 0, signal: null })
