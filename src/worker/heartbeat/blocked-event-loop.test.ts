@@ -5,7 +5,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { useProcesses } from '../../../test/support/processes.ts'
 import { emptyDirectory } from '../../../test/support/server.ts'
 import { insertJobs, jobs, WORK_DDL } from '../../../test/support/work-table.ts'
-import { startWorker } from '../../../test/support/worker-process.ts'
+import { startWorker, type WorkerConfig, type WorkerProcess } from '../../../test/support/worker-process.ts'
 import { openDatabase } from '../../postgres/database.ts'
 
 const { url } = useDatabase()
@@ -33,33 +33,53 @@ afterAll(async () => db.close())
 const LEASE_MS = 4_000
 const SETTINGS = { leaseMs: LEASE_MS, heartbeatMs: LEASE_MS / 8, reaperIntervalMs: 200, pollMs: 50 }
 
-it('RULE-020-010, WH-FR-001-N: while a handler blocks the event loop for longer than two leases, neither its row nor other rows of the process are lost', async () => {
-  const neighbours = await insertJobs(db, 5, 'hold')
-  const [blocker] = await insertJobs(db, 1, 'block')
+/**
+ * Starts the process that will be blocked, and returns when it has renewed a lease: on a loaded machine the heartbeat can
+ * take longer than such a lease to load its code and to connect.
+ */
+async function startBlocked(more: Partial<WorkerConfig>): Promise<WorkerProcess> {
   const blocked = startWorker(processes, {
     databaseUrl: url,
     settings: SETTINGS,
     runtime: { id: 'blocked', reaper: false },
-    blockMs: 2.1 * LEASE_MS,
-    tell: ['started', 'lost', 'fencedOff', 'settled'],
+    shortMs: LEASE_MS / 2,
+    tell: ['lost', 'fencedOff', 'settled', 'renewed'],
+    ...more,
   })
-  for (const id of neighbours) await blocked.heard('holding', (line) => line['id'] === id)
-  await blocked.heard('blocking')
-  // It takes whatever is free for a moment.
+  while (!blocked.all('renewed').some(({ count }) => Number(count) > 0)) {
+    const [id] = await insertJobs(db, 1, 'short')
+    const settled = blocked.heard('settled', (line) => (line['ids'] as unknown[]).includes(id))
+    await Promise.race([settled, blocked.heard('lost', (line) => line['id'] === id)])
+  }
+  // A row that was lost may still be held by its handler; it is none of those that the test is about.
+  await db.query({ text: 'truncate public.jobs, public.runs' })
+  return blocked
+}
+
+it('RULE-020-010, WH-FR-001-N: while a handler blocks the event loop for longer than two leases, neither its row nor other rows of the process are lost', async () => {
+  const blocked = await startBlocked({ blockMs: 2.1 * LEASE_MS })
+  // Its reaper takes back what is not renewed, and its worker then claims that at once. It claims nothing else: after
+  // these runs of the reaper the claims of its start are over, and its next poll is an hour away.
   const other = startWorker(processes, {
     databaseUrl: url,
-    settings: SETTINGS,
+    settings: { ...SETTINGS, pollMs: 3_600_000 },
     runtime: { id: 'other' },
-    tell: ['claimed', 'reaped'],
+    tell: ['claimed', 'reaped', 'reaperRan'],
   })
-  await other.heard('up')
+  await other.heard('reaperRan', () => other.all('reaperRan').length >= 5)
+  const neighbours = await insertJobs(db, 5, 'hold')
+  for (const id of neighbours) await blocked.heard('holding', (line) => line['id'] === id)
+  const [blocker] = await insertJobs(db, 1, 'block')
+  const ids: readonly unknown[] = [...neighbours, blocker]
+  await blocked.heard('blocking')
   await blocked.heard('unblocked')
   blocked.send('finish')
   for (const id of [...neighbours, blocker])
     await blocked.heard('settled', (line) => (line['ids'] as unknown[]).includes(id))
   expect(await blocked.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   expect(await other.kill('SIGTERM')).toEqual({ code: 0, signal: null })
-  expect([...blocked.all('lost'), ...blocked.all('fencedOff'), ...other.all('reaped')]).toEqual([])
+  const losses = [...blocked.all('lost'), ...blocked.all('fencedOff'), ...other.all('reaped')]
+  expect(losses.filter(({ id }) => ids.includes(id))).toEqual([])
   expect(other.all('claimed')).toEqual([])
   expect(await jobs(db)).toMatchObject(
     Array.from({ length: 6 }, () => ({ status: 'DONE', attempts: 0, lock_token: '1' })),
@@ -67,15 +87,9 @@ it('RULE-020-010, WH-FR-001-N: while a handler blocks the event loop for longer 
 })
 
 it('RULE-020-051: a handler that blocks for longer than three leases loses its row after the third, and what it returns is not written', async () => {
-  const [blocker] = await insertJobs(db, 1, 'block')
   const unblocked = join(await emptyDirectory(), 'unblocked')
-  const blocked = startWorker(processes, {
-    databaseUrl: url,
-    settings: SETTINGS,
-    runtime: { id: 'blocked', reaper: false },
-    blockUntil: unblocked,
-    tell: ['fencedOff', 'settled'],
-  })
+  const blocked = await startBlocked({ blockUntil: unblocked })
+  const [blocker] = await insertJobs(db, 1, 'block')
   await blocked.heard('blocking')
   const heir = startWorker(processes, {
     databaseUrl: url,
@@ -88,10 +102,13 @@ it('RULE-020-051: a handler that blocks for longer than three leases loses its r
   // The row was taken from a handler that was still running.
   expect(blocked.all('unblocked')).toEqual([])
   await writeFile(unblocked, '')
-  expect(await blocked.heard('fencedOff')).toMatchObject({ id: blocker, token: '1', outcome: 'done' })
+  expect(await blocked.heard('fencedOff', ({ id }) => id === blocker)).toMatchObject({
+    token: '1',
+    outcome: 'done',
+  })
   expect(await blocked.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   expect(await heir.kill('SIGTERM')).toEqual({ code: 0, signal: null })
-  expect(blocked.all('settled')).toEqual([])
+  expect(blocked.all('settled').flatMap(({ ids }) => ids as unknown[])).not.toContain(blocker)
   expect(await jobs(db)).toMatchObject([{ status: 'DONE', attempts: 1, lock_token: '2' }])
 
   const { rows } = await db.query<{ worker: string; token: string; leases: number }>({
