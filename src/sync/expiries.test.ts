@@ -79,7 +79,7 @@ function numbers(count: number): number[] {
 
 it('SYNC-11, D10: a job of 60 chunks is completed although its only runner is killed a second after its first settlement, every time', async () => {
   plan('killed', 60)
-  source.answerMs = 300
+  source.answerMs = 150
   const { jobId } = await createSync().enqueue(db, 'matrix', { matrixId: 'killed' })
   let kills = 0
   while ((await endOf(jobId)) === undefined) {
