@@ -65,3 +65,13 @@ export function hasCode(error: unknown, ...codes: readonly string[]): boolean {
     codes.includes(error.code)
   )
 }
+
+/** The message of an error; of any other value that was thrown, its text. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}
+
+/** An error message of a library may quote a connection URL; its password must not be logged (WH-NFR-003). */
+export function withoutUrlPasswords(text: string): string {
+  return text.replaceAll(/(\w:\/\/[^\s:@/"?#]*):[^\s"/?#]+@/g, '$1:***@')
+}

@@ -2,8 +2,8 @@
 import { Command, CommanderError, Option } from 'commander'
 import { loadSettings } from '../config/load.ts'
 import { DESCRIPTIONS, flagOf, TIMING_NAMES } from '../config/schema.ts'
-import { isLeaseholdError, LeaseholdError } from '../errors.ts'
-import { createLog, withoutUrlPasswords } from '../observe/log.ts'
+import { isLeaseholdError, LeaseholdError, withoutUrlPasswords } from '../errors.ts'
+import { createLog } from '../observe/log.ts'
 import { packageVersion } from '../version.ts'
 import {
   DATABASE_SETTINGS,

@@ -1,8 +1,10 @@
 /** The log: how entries are written, what must never be in one, and how events become entries. */
 import { inspect } from 'node:util'
 import { type Logger, pino } from 'pino'
-import { LeaseholdError } from '../errors.ts'
 import { type EventOf, type Events, type EventType, isDeadOutcome } from '../worker/events.ts'
+import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
+import { EVENT_TYPES, eventMessage, fixedLevelOf, levelOf, logFields } from '../worker/event-messages.ts'
+import type { Events, EventType } from '../worker/events.ts'
 
 export type { Logger } from 'pino'
 
@@ -15,9 +17,6 @@ export interface LogOptions {
 
 /** Fields that are never written, in whichever entry they are (WH-NFR-003). */
 const SECRET_FIELDS = ['password', 'secret', 'signature', 'authorization', 'databaseUrl']
-
-/** `postgresql://user:password@host`: an error message of a library may quote a URL. */
-const URL_PASSWORD = /(\w:\/\/[^\s:@/"?#]*):[^\s"/?#]+@/g
 
 export function createLog({ level, format, write }: LogOptions): Logger {
   const formatLine = format === 'pretty' ? prettyLine : (json: string): string => json
@@ -33,10 +32,6 @@ export function createLog({ level, format, write }: LogOptions): Logger {
     },
     { write: (json) => write(withoutUrlPasswords(formatLine(json))) },
   )
-}
-
-export function withoutUrlPasswords(text: string): string {
-  return text.replaceAll(URL_PASSWORD, '$1:***@')
 }
 
 /**
@@ -73,95 +68,22 @@ function prettyError(error: unknown): string {
   return stack === undefined ? `: ${prettyValue(message)}` : `\n${prettyValue(stack)}`
 }
 
-type Level = 'trace' | 'debug' | 'info' | 'warn' | 'error'
-
-interface Entry<Type extends EventType> {
-  readonly level: Level | ((event: EventOf<Type>) => Level)
-  readonly message: string
-}
-
-/**
- * How each event is logged; an event without an entry does not compile. What happens to single rows in the normal course
- * of work is `debug` or `trace`; what an operator may have to act upon is a warning or an error.
- */
-const ENTRIES: { readonly [Type in EventType]: Entry<Type> } = {
-  claimed: { level: 'debug', message: 'claimed' },
-  started: { level: 'trace', message: 'started' },
-  failed: {
-    level: ({ outcome }) => (isDeadOutcome(outcome) ? 'error' : 'warn'),
-    message: 'the handler failed',
-  },
-  settled: { level: 'debug', message: 'settled' },
-  released: { level: 'debug', message: 'released' },
-  renewed: { level: 'trace', message: 'renewed' },
-  renewalFailed: { level: 'warn', message: 'a renewal failed' },
-  lost: { level: 'warn', message: 'lost a lease' },
-  aborted: { level: 'warn', message: "the handler's signal was fired" },
-  fencedOff: { level: 'warn', message: 'fenced off: the outcome was not written' },
-  paused: {
-    level: ({ reason }) => (reason === 'operator' || reason === 'stopping' ? 'info' : 'warn'),
-    message: 'claiming is paused',
-  },
-  resumed: { level: 'info', message: 'claiming has resumed' },
-  reaped: {
-    level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
-    message: 'took back a lease',
-  },
-  dataError: { level: 'error', message: 'a data error: the row was left out of the statement' },
-  reaperRan: { level: ({ recovered }) => (recovered === 0 ? 'debug' : 'info'), message: 'the reaper ran' },
-  reaperFailed: { level: 'error', message: 'the reaper failed' },
-  workerStarted: { level: 'info', message: 'the worker process has started' },
-  workerStopped: {
-    level: ({ clean }) => (clean ? 'info' : 'warn'),
-    message: 'the worker process has stopped',
-  },
-  workerDied: { level: 'error', message: 'a worker process has died' },
-  workerReturned: { level: 'warn', message: 'this worker process had been declared dead, but is alive' },
-  settingsChanged: { level: 'info', message: 'the settings have changed' },
-  settingsRefused: { level: 'error', message: 'the new settings are invalid: the old ones stay in force' },
-  databaseLost: { level: 'warn', message: 'the database is unavailable' },
-  databaseBack: { level: 'info', message: 'the database is available' },
-  listening: { level: 'debug', message: 'listening for wake-ups' },
-  notListening: { level: 'warn', message: 'not listening for wake-ups: work continues by polling' },
-  maintenanceRan: { level: ({ dead }) => (dead > 0 ? 'warn' : 'debug'), message: 'maintained a table' },
-  trouble: { level: 'error', message: 'an unexpected error' },
-}
-
-// Object.keys forgets which keys it was given.
-const EVENT_TYPES = Object.keys(ENTRIES) as readonly EventType[]
-
 /**
  * Writes every event into the log. An event whose level is off is not listened to, so that a busy worker does not build
  * events that nobody reads. Returns what ends it.
  */
 export function logEvents(events: Events, log: Logger): () => void {
-  const ends = EVENT_TYPES.map((type) => logEventsOfType(events, log, type, ENTRIES))
+  const ends = EVENT_TYPES.map((type) => logEventsOfType(events, log, type))
   return () => {
     for (const end of ends) end()
   }
 }
 
-function logEventsOfType<Type extends EventType>(
-  events: Events,
-  log: Logger,
-  type: Type,
-  entries: { readonly [Each in Type]: Entry<Each> },
-): () => void {
-  const { level, message }: Entry<Type> = entries[type]
-  if (typeof level === 'string' && !log.isLevelEnabled(level)) return () => {}
+function logEventsOfType(events: Events, log: Logger, type: EventType): () => void {
+  const fixedLevel = fixedLevelOf(type)
+  if (fixedLevel !== undefined && !log.isLevelEnabled(fixedLevel)) return () => {}
   return events.on(type, (event) => {
-    const at = typeof level === 'string' ? level : level(event)
-    if (log.isLevelEnabled(at)) log[at](fieldsOf(event), message)
+    const level = levelOf(event)
+    if (log.isLevelEnabled(level)) log[level](logFields(event), eventMessage(event))
   })
-}
-
-/** Events hold ids and numbers and no values of rows (WH-NFR-003). An error is reduced by the serializer of `err`. */
-function fieldsOf({ type, ...event }: EventOf<EventType>): Record<string, unknown> {
-  const { error, ...rest }: Record<string, unknown> = event
-  const fields = Object.entries(rest).map(([name, value]) => [
-    name,
-    // JSON has no numbers of this size.
-    typeof value === 'bigint' ? value.toString() : value,
-  ])
-  return { event: type, ...Object.fromEntries(fields), ...(error === undefined ? {} : { err: error }) }
 }

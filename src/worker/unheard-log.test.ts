@@ -40,8 +40,8 @@ describe('warnings and errors that no listener was given for', () => {
     expect(written.length).toBeGreaterThan(10)
     for (const line of written)
       expect(line).toMatch(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (?:warn|error) leasehold: [^\n]+\n$/)
-    expect(written.map((line) => line.slice(25)).filter((line) => line.includes('heartbeat'))).toEqual([
-      "warn leasehold: the heartbeat failed: connection refused at postgres://ada:***@db/shop (worker=w1, table=public.emails, ids=[ '7', '8' ])\n",
+    expect(written.map((line) => line.slice(25)).filter((line) => line.includes('renewal'))).toEqual([
+      "warn leasehold: a renewal failed: connection refused at postgres://ada:***@db/shop (worker=w1, table=public.emails, ids=[ '7', '8' ])\n",
     ])
     expect(written.join('')).not.toMatch(/secret|claimed|settled as/)
   })
