@@ -66,9 +66,15 @@ export function hasCode(error: unknown, ...codes: readonly string[]): boolean {
   )
 }
 
-/** The message of an error; of any other value that was thrown, its text. */
+/**
+ * The message of an error; of any other value that was thrown, its text. A refused connection to a name with several
+ * addresses is an AggregateError without a message of its own.
+ */
 export function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
+  if (!(error instanceof Error)) return String(error)
+  if (error.message !== '') return error.message
+  if (error instanceof AggregateError) return error.errors.map((each) => messageOf(each)).join('; ')
+  return error.name
 }
 
 /** An error message of a library may quote a connection URL; its password must not be logged (WH-NFR-003). */

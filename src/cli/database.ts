@@ -9,7 +9,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { LoadedSettings, Settings } from '../config/load.ts'
 import { withoutPassword } from '../config/schema.ts'
 import { embeddedSecretKey, type EmbeddedServer, findEmbedded, startEmbedded } from '../embedded/index.ts'
-import { LeaseholdError } from '../errors.ts'
+import { LeaseholdError, messageOf } from '../errors.ts'
 import type { Logger } from '../observe/log.ts'
 import { isMissingTable } from '../postgres/failures.ts'
 import {
@@ -177,7 +177,7 @@ function unreachable(error: unknown, { shownUrl, source, waitMs }: ReachOptions)
 function reasonOf(error: unknown): string {
   if (error instanceof LeaseholdError && error.cause !== undefined) return reasonOf(error.cause)
   if (error instanceof AggregateError) return error.errors.map(reasonOf).join('; ')
-  return error instanceof Error ? error.message : String(error)
+  return messageOf(error)
 }
 
 /**

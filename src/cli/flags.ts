@@ -1,4 +1,5 @@
 /** Flags and arguments as values. An error names the flag, the value it was given, and what it accepts. */
+import { messageOf } from '../errors.ts'
 import { isRowId } from '../admin/request-checks.ts'
 import { type Run, UsageError } from './command.ts'
 import { printable } from './output.ts'
@@ -114,7 +115,7 @@ export function jsonArgument(text: string): unknown {
     return JSON.parse(text)
   } catch (error) {
     const start = printable(text.length > 60 ? `${text.slice(0, 60)}…` : text)
-    const problem = error instanceof Error ? printable(error.message) : String(error)
+    const problem = printable(messageOf(error))
     throw new UsageError(
       `the payload is not JSON: ${start}\n  ${problem}\n  Give an object as '{"id": 1}', a string as '"text"', or - to read the payload from stdin.`,
     )

@@ -1,4 +1,5 @@
 /** `leasehold status`: which worker processes run, and how much is waiting in each table. */
+import { messageOf } from '../errors.ts'
 import { tableName } from '../lease/index.ts'
 import { pendingAge, pendingCount } from '../lease/backlog.ts'
 import {
@@ -96,10 +97,6 @@ async function readOrProblem<Status>(
       return { problem: `the schema ${schema} has no ${application} yet: run \`leasehold migrate\`` }
     return { problem: messageOf(error) }
   }
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
 }
 
 // The worker processes.

@@ -2,7 +2,7 @@
 import type { LoadedSettings, Settings } from '../config/load.ts'
 import { withoutPassword } from '../config/schema.ts'
 import { REAPER } from '../config/work-declarations.ts'
-import { LeaseholdError } from '../errors.ts'
+import { LeaseholdError, messageOf } from '../errors.ts'
 import { nearest } from '../nearest.ts'
 import { migrationsCurrent } from '../observe/health.ts'
 import type { Database } from '../postgres/index.ts'
@@ -44,7 +44,7 @@ async function refuseOutdated(db: Database, schema: string): Promise<void> {
   try {
     await migrationsCurrent(db, schema).run()
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error)
+    const reason = messageOf(error)
     throw new LeaseholdError('SETTING_INVALID', `The database is not ready for this release: ${reason}.`, {
       cause: error,
     })

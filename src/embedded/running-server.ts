@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 
 import { Client } from 'pg'
 
-import { hasCode, LeaseholdError } from '../errors.ts'
+import { hasCode, LeaseholdError, messageOf } from '../errors.ts'
 import { SUPERUSER } from './directory.ts'
 import { examineProcess, identifyProcess, isRunning, isZombie, type ProcessIdentity } from './processes.ts'
 
@@ -108,7 +108,7 @@ export async function proveIdentity(data: string, port: number, password: string
   try {
     answer = await askServer(port, password)
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error)
+    const reason = messageOf(error)
     // 28P01, 28000: a PostgreSQL server that does not accept our password.
     return { outcome: hasCode(error, '28P01', '28000', '3D000') ? 'other' : 'silent', reason }
   }

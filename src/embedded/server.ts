@@ -1,6 +1,6 @@
 import { unlink } from 'node:fs/promises'
 
-import { hasCode, LeaseholdError } from '../errors.ts'
+import { hasCode, LeaseholdError, messageOf } from '../errors.ts'
 import { serverAccount, type Account } from './account.ts'
 import { locatePackage, prepareBinaries, type Binaries, type LocatePackage } from './binaries.ts'
 import {
@@ -291,7 +291,7 @@ function passwordLost(files: ServerFiles): LeaseholdError {
 /** Every other failure, from a full disk to a server that was killed during the start, gets an error code too. */
 function explain(error: unknown, files: ServerFiles): LeaseholdError {
   if (error instanceof LeaseholdError) return error
-  const message = error instanceof Error ? error.message : String(error)
+  const message = messageOf(error)
   const remedy = hasCode(error, 'EACCES', 'EPERM', 'EROFS')
     ? 'Start it as the user who created the directory, or choose another directory.'
     : `Read ${files.log}, and start again.`

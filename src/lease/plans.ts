@@ -1,4 +1,4 @@
-import { LeaseholdError } from '../errors.ts'
+import { LeaseholdError, messageOf } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -125,7 +125,7 @@ async function withRemedy<Result>(
         error,
       )
     }
-    const reason = error instanceof Error ? error.message : String(error)
+    const reason = messageOf(error)
     throw schemaMismatch(
       table,
       `PostgreSQL refuses the statement \`${statement.name}\` generated from it (${reason})`,

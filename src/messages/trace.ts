@@ -5,6 +5,7 @@
  * `@opentelemetry/api` is an optional peer. It is loaded when an SDK for traces has been registered, and not before. If it
  * is missing or broken, events are written and published with their headers unchanged.
  */
+import { messageOf } from '../errors.ts'
 import { storedBytes } from './json.ts'
 import { MAX_HEADERS_BYTES } from './validate.ts'
 
@@ -186,7 +187,7 @@ async function endSpansAfter<Result>(spans: readonly Span[], work: () => Promise
     }
     return result
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error)
+    const message = messageOf(error)
     for (const span of spans) span.setStatus({ code: SPAN_STATUS_ERROR, message })
     throw error
   } finally {

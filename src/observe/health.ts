@@ -1,4 +1,5 @@
 /** Whether this process can do its work: the checks that `/readyz` runs, and how they are run. */
+import { messageOf } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import { MIGRATIONS_DIRECTORY, readLedger, readMigrations, type LedgerRow } from '../postgres/migrate.ts'
@@ -57,7 +58,7 @@ async function resultOf(check: Check): Promise<CheckResult> {
   try {
     return { name: check.name, ok: true, detail: await check.run() }
   } catch (error) {
-    return { name: check.name, ok: false, detail: error instanceof Error ? error.message : String(error) }
+    return { name: check.name, ok: false, detail: messageOf(error) }
   }
 }
 

@@ -1,5 +1,5 @@
 import type { DatabaseError } from 'pg'
-import { LeaseholdError, isLeaseholdError } from '../errors.ts'
+import { LeaseholdError, isLeaseholdError, messageOf } from '../errors.ts'
 
 /** SQLSTATEs of a server that is shutting down, starting up, or out of connections. */
 const UNAVAILABLE_STATES: ReadonlySet<string> = new Set([
@@ -124,17 +124,15 @@ export function isServerError(error: unknown): error is DatabaseError {
 /** The same failure as a `LeaseholdError`. An error that already is one is returned unchanged. */
 export function unavailable(error: unknown, message?: string): LeaseholdError {
   if (isLeaseholdError(error, 'DATABASE_UNAVAILABLE')) return error
-  const text = error instanceof Error && error.message !== '' ? error.message : describe(error)
-  return new LeaseholdError('DATABASE_UNAVAILABLE', message ?? `The database cannot be reached: ${text}.`, {
-    remedy:
-      'Check that PostgreSQL runs and that the host and port of the database URL lead to it; the connection returns by itself.',
-    cause: error,
-  })
-}
-
-/** An AggregateError has no message of its own. */
-function describe(error: unknown): string {
-  return error instanceof AggregateError ? error.errors.map(String).join('; ') : String(error)
+  return new LeaseholdError(
+    'DATABASE_UNAVAILABLE',
+    message ?? `The database cannot be reached: ${messageOf(error)}.`,
+    {
+      remedy:
+        'Check that PostgreSQL runs and that the host and port of the database URL lead to it; the connection returns by itself.',
+      cause: error,
+    },
+  )
 }
 
 export interface BackOff {

@@ -2,6 +2,7 @@
 import { writeFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Command } from 'commander'
+import { messageOf } from '../../errors.ts'
 import { addLease } from '../../reconcile/add-lease.ts'
 import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { withRunningDatabase } from '../database.ts'
@@ -67,7 +68,7 @@ async function writeNewFile(path: string, shown: string, sql: string): Promise<v
   try {
     await writeFile(path, sql, { flag: 'wx' })
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error)
+    const reason = messageOf(error)
     const exists = error instanceof Error && 'code' in error && error.code === 'EEXIST'
     throw invalidArgument('out', shown, exists ? 'that file already exists; name another.' : `${reason}.`)
   }

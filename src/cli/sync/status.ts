@@ -1,5 +1,6 @@
 /** `leasehold sync status`: how far jobs are, once or until they end. */
 import { setTimeout as delay } from 'node:timers/promises'
+import { messageOf } from '../../errors.ts'
 import { listWorkers } from '../../worker/index.ts'
 import { SYNC } from '../../sync/runner.ts'
 import { type JobProgress, progress, progressOfAll, type ProgressOfAll } from '../../sync/admin/progress.ts'
@@ -123,10 +124,7 @@ async function answered(read: () => Promise<SyncStatus>, { log }: Run): Promise<
     return await read()
   } catch (error) {
     if (!isUnavailable(error)) throw error
-    log.warn(
-      { reason: error instanceof Error ? error.message : String(error) },
-      'the database does not answer',
-    )
+    log.warn({ reason: messageOf(error) }, 'the database does not answer')
     return undefined
   }
 }

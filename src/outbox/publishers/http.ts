@@ -1,6 +1,7 @@
 /** Events to a URL, by POST: one request for each, or one for a batch. */
 import { Agent, type Dispatcher, request } from 'undici'
 
+import { messageOf } from '../../errors.ts'
 import { untilAborted, within } from '../../timeout.ts'
 import { atATime } from '../../worker/waiting.ts'
 import { dead, done, type Outcome, PermanentError, retry } from '../../worker/completion/outcome.ts'
@@ -20,7 +21,6 @@ import {
 } from './envelope.ts'
 import {
   answerFor,
-  messageOf,
   publishEach,
   refuse,
   throwIfAllSaturated,

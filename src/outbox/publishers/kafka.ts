@@ -58,7 +58,7 @@ export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
   const acks = isLibrdkafka ? {} : { acks: ALL_REPLICAS }
 
   // Built for each call: producers modify the messages they get.
-  function messageOf(event: OutboxEvent): KafkaMessage {
+  function kafkaMessage(event: OutboxEvent): KafkaMessage {
     const { headers, contentType, body } = encode(event, envelope, BINDINGS.kafka)
     return {
       key: event.orderingKey ?? event.eventId,
@@ -70,7 +70,7 @@ export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
 
   async function sendOne(event: OutboxEvent): Promise<Outcome> {
     try {
-      const record = { topic: topicOf(event), messages: [messageOf(event)], ...acks }
+      const record = { topic: topicOf(event), messages: [kafkaMessage(event)], ...acks }
       return refusals(await producer.send(record)).get(record.topic) ?? done()
     } catch (error) {
       throw classified(error)
@@ -100,7 +100,7 @@ export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
     }
     const topicMessages = [...byTopic].map(([name, group]) => ({
       topic: name,
-      messages: group.map((event) => messageOf(event)),
+      messages: group.map((event) => kafkaMessage(event)),
     }))
     try {
       const refused = refusals(await producer.sendBatch({ topicMessages, ...acks }))

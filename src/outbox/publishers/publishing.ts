@@ -1,7 +1,7 @@
 /** What all publishers share: checking options, sending a batch, and telling an event's failure from the target's. */
 import { inspect } from 'node:util'
 
-import { LeaseholdError } from '../../errors.ts'
+import { LeaseholdError, messageOf } from '../../errors.ts'
 import { untilAborted, within } from '../../timeout.ts'
 import {
   dead,
@@ -78,14 +78,6 @@ export function unavailable(publisher: string, what: string, cause?: unknown): S
   const error = new SaturatedError(UNAVAILABLE_PAUSE_MS, `The ${publisher} publisher ${what}${why}`)
   if (cause !== undefined) error.cause = cause
   return error
-}
-
-/** A refused connection to a name with several addresses is an AggregateError without a message. */
-export function messageOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error)
-  if (error.message !== '') return error.message
-  if (error instanceof AggregateError) return error.errors.map((each) => messageOf(each)).join('; ')
-  return error.name
 }
 
 /** Refuses an option, naming it, its value and what to give instead. */

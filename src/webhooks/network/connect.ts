@@ -8,10 +8,10 @@ import type { TLSSocket } from 'node:tls'
 
 import { buildConnector, Client } from 'undici'
 
-import { LeaseholdError } from '../../errors.ts'
+import { LeaseholdError, messageOf } from '../../errors.ts'
 import { deadline, untilAborted } from '../../timeout.ts'
 import { parseAddress } from './address.ts'
-import { messageOf, NetworkFailure } from './failure.ts'
+import { NetworkFailure } from './failure.ts'
 import { type NetworkPolicy, type Protocol, reasonRefused } from './policy.ts'
 import type { Resolve } from './resolve.ts'
 

@@ -1,5 +1,6 @@
 /** Why no response came. `post` returns a failure as a value; inside this folder it is thrown as an error. */
 import { errors } from 'undici'
+import { messageOf } from '../../errors.ts'
 
 export type FailureCode =
   /** The URL cannot be called: its form, scheme or port. */
@@ -53,10 +54,4 @@ export function failureOf(error: unknown): { readonly code: FailureCode; readonl
   const message = messageOf(error)
   if (message === 'bad upgrade') return { code: 'protocol', message: 'the answer changes the protocol' }
   return { code: 'reset', message: `the connection ended before the answer: ${message}` }
-}
-
-/** The message of an error. Node gives an empty one for several failures at once, such as one for each address. */
-export function messageOf(error: unknown): string {
-  if (error instanceof AggregateError && error.message === '') return messageOf(error.errors[0])
-  return error instanceof Error ? error.message : String(error)
 }
