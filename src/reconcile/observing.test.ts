@@ -4,8 +4,10 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import { openDatabase } from '../postgres/database.ts'
+import { SILENT_LOG } from '../worker/context.ts'
 import { Events, SaturatedError } from '../worker/index.ts'
 import { reconciler, type ReconcilerOptions } from './reconciler.ts'
+import { Summary } from './summary.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -250,6 +252,20 @@ describe('REC-04: a status that changes during an observation that outlasts a he
     const skipped = lines.filter(({ msg }) => msg === 'reconcile summary').map((line) => line['skipped'])
     expect(skipped.reduce<number>((sum, count) => sum + Number(count), 0)).toBe(1)
   })
+})
+
+it('an outcome that was fenced off is counted in the summary, and still reported if nobody else listens', () => {
+  const events = new Events()
+  const unheard: string[] = []
+  const summaries: object[] = []
+  events.onUnheard(({ type }) => void unheard.push(type))
+  const log = { ...SILENT_LOG, info: (fields: object) => void summaries.push(fields) }
+  const summary = new Summary({ table: payments, transitions: [], events, worker: 'w1', log })
+  const row = { worker: 'w1', table: 'public.payments', id: '7', token: 1n }
+  events.emit('fencedOff', { ...row, outcome: 'open' })
+  summary.close()
+  expect(unheard).toEqual(['fencedOff'])
+  expect(summaries).toMatchObject([{ skipped: 1 }])
 })
 
 it('REC-06: rows of a reconciler that died can be claimed when their leases have expired, and not before', async () => {

@@ -27,14 +27,17 @@ export class Summary {
     const table = tableName(options.table)
     const isOurs = (event: { readonly worker: string; readonly table: string }): boolean =>
       event.worker === worker && event.table === table
+    // Internal listeners: what is counted here must still reach the log if nobody else listens.
     const unsubscribes = [
-      events.on('claimed', (event) => (isOurs(event) ? this.count('claimed', event.count) : undefined)),
-      events.on('settled', (event) => {
+      events.onInternal('claimed', (event) =>
+        isOurs(event) ? this.count('claimed', event.count) : undefined,
+      ),
+      events.onInternal('settled', (event) => {
         const as = event.outcome === SKIPPED ? SKIPPED : this.#statusOf.get(event.outcome)
         if (as !== undefined && isOurs(event)) this.count(as, event.ids.length)
       }),
       // A row whose status changes during an observation that outlasts a heartbeat is no longer renewed: it is fenced off.
-      events.on('fencedOff', (event) => (isOurs(event) ? this.count(SKIPPED) : undefined)),
+      events.onInternal('fencedOff', (event) => (isOurs(event) ? this.count(SKIPPED) : undefined)),
     ]
     this.#unsubscribe = () => unsubscribes.forEach((unsubscribe) => unsubscribe())
   }
