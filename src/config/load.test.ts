@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { LeaseholdError } from '../errors.ts'
-import { loadSettings, type Surroundings } from './load.ts'
+import { loadSettings, type SettingsInput } from './load.ts'
 
 const root = { path: '' }
 let files = 0
@@ -24,18 +24,18 @@ async function directoryWith(text: string, name = 'leasehold.config.mjs'): Promi
   return directory
 }
 
-async function load(surroundings: Partial<Surroundings> = {}) {
+async function load(input: Partial<SettingsInput> = {}) {
   return loadSettings({
     flags: {},
     environment: {},
     workingDirectory: root.path,
     terminal: false,
-    ...surroundings,
+    ...input,
   })
 }
 
-async function refusal(surroundings: Partial<Surroundings>): Promise<string> {
-  const error: unknown = await load(surroundings).then(
+async function refusal(input: Partial<SettingsInput>): Promise<string> {
+  const error: unknown = await load(input).then(
     () => undefined,
     (reason: unknown) => reason,
   )

@@ -57,7 +57,7 @@ export interface LoadedSettings {
   readonly sources: Readonly<Record<SettingName, Source>>
 }
 
-export interface Surroundings {
+export interface SettingsInput {
   readonly flags: Readonly<Record<string, unknown>>
   readonly environment: Readonly<Record<string, string | undefined>>
   /** The directory of the config file; relative paths are relative to it. */
@@ -75,9 +75,9 @@ interface Given {
   readonly source: Source
 }
 
-export async function loadSettings(surroundings: Surroundings): Promise<LoadedSettings> {
-  const file = await readConfigFile(surroundings.workingDirectory)
-  const given = collect(surroundings, file)
+export async function loadSettings(input: SettingsInput): Promise<LoadedSettings> {
+  const file = await readConfigFile(input.workingDirectory)
+  const given = collect(input, file)
   const set = SETTING_NAMES.filter((name) => given[name].value !== undefined)
   const values = Object.fromEntries(set.map((name) => [name, given[name].value]))
   const parsed = settingsSchema.safeParse(values)
@@ -95,7 +95,7 @@ export async function loadSettings(surroundings: Surroundings): Promise<LoadedSe
 
   return {
     settings: {
-      ...complete(parsed.data, surroundings),
+      ...complete(parsed.data, input),
       timing: times.timing,
       givenTiming,
       workers: work.workers,
@@ -106,7 +106,7 @@ export async function loadSettings(surroundings: Surroundings): Promise<LoadedSe
 
 function complete(
   parsed: ParsedSettings,
-  { workingDirectory, terminal }: Surroundings,
+  { workingDirectory, terminal }: SettingsInput,
 ): Omit<Settings, 'timing' | 'givenTiming' | 'workers'> {
   const { databaseUrl, directory, schema, host, port, logLevel, secretKey, databaseWaitMs } = parsed
   return {
@@ -125,7 +125,7 @@ function complete(
 }
 
 function collect(
-  { flags, environment }: Surroundings,
+  { flags, environment }: SettingsInput,
   file: ConfigFile | undefined,
 ): Readonly<Record<SettingName, Given>> {
   return eachSetting((name): Given => {

@@ -1,7 +1,7 @@
 /** Checks the workers that the config file declares. */
-import { inspect } from 'node:util'
 import { isLeaseholdError } from '../errors.ts'
 import type { Timing } from '../lease/timing.ts'
+import { describeValue } from '../messages/validate.ts'
 import { nearest } from '../nearest.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
 import { workerSettings } from '../worker/settings.ts'
@@ -90,7 +90,7 @@ export interface ReadWork {
 export function readWorkDeclarations(value: unknown, file: string, timing: Partial<Timing>): ReadWork {
   if (value === undefined) return { workers: [], problems: [] }
   if (!Array.isArray(value)) {
-    const problem = `workers (${file}) is ${shown(value)}, but must be a list of { name, table, handle }`
+    const problem = `workers (${file}) is ${describeValue(value)}, but must be a list of { name, table, handle }`
     return { workers: [], problems: [problem] }
   }
   const entries: readonly unknown[] = value
@@ -103,7 +103,8 @@ export function readWorkDeclarations(value: unknown, file: string, timing: Parti
 }
 
 function problemsOf(entry: unknown, label: string, timing: Partial<Timing>): string[] {
-  if (!isRecord(entry)) return [`${label} is ${shown(entry)}, but must be an object { name, table, handle }`]
+  if (!isRecord(entry))
+    return [`${label} is ${describeValue(entry)}, but must be an object { name, table, handle }`]
   const unknown = Object.keys(entry).filter((name) => !FIELDS.some((field) => field === name))
   const broken = FIELDS.filter((field) => {
     const { required, holds } = RULES[field]
@@ -112,7 +113,8 @@ function problemsOf(entry: unknown, label: string, timing: Partial<Timing>): str
   return [
     ...unknown.map((name) => `${label} has the unknown field ${name}: ${hint(name)}`),
     ...broken.map(
-      (field) => `${label} has ${field} = ${shown(entry[field])}, but it must be ${ruleFor(field, entry)}`,
+      (field) =>
+        `${label} has ${field} = ${describeValue(entry[field])}, but it must be ${ruleFor(field, entry)}`,
     ),
     ...(broken.includes('settings')
       ? []
@@ -155,13 +157,14 @@ function repeatedNames(entries: readonly unknown[], file: string): string[] {
   const names = entries.flatMap((entry) => (isRecord(entry) ? [entry['name']] : []))
   const repeated = new Set(names.filter((name, i) => typeof name === 'string' && names.indexOf(name) !== i))
   return [...repeated].map(
-    (name) => `workers (${file}) has the name ${shown(name)} twice, but each worker needs a name of its own`,
+    (name) =>
+      `workers (${file}) has the name ${describeValue(name)} twice, but each worker needs a name of its own`,
   )
 }
 
 function labelOf(entry: unknown, index: number): string {
   const name = isRecord(entry) ? entry['name'] : undefined
-  return typeof name === 'string' ? `workers[${index}] ${shown(name)}` : `workers[${index}]`
+  return typeof name === 'string' ? `workers[${index}] ${describeValue(name)}` : `workers[${index}]`
 }
 
 function hint(name: string): string {
@@ -171,8 +174,4 @@ function hint(name: string): string {
 
 function asRecord(value: unknown): Readonly<Record<string, unknown>> {
   return isRecord(value) ? value : {}
-}
-
-function shown(value: unknown): string {
-  return inspect(value, { depth: 0, breakLength: Infinity })
 }

@@ -310,8 +310,8 @@ export function checkDelay(delayMs: number): void {
 }
 
 export function invalidSetting(name: string, value: unknown, remedy: string): LeaseholdError {
-  const shown = typeof value === 'number' ? String(value) : JSON.stringify(value)
-  return new LeaseholdError('SETTING_INVALID', `${name} is ${shown}.`, { remedy })
+  const text = typeof value === 'number' ? String(value) : JSON.stringify(value)
+  return new LeaseholdError('SETTING_INVALID', `${name} is ${text}.`, { remedy })
 }
 
 /** A row as PostgreSQL returns it: values by position, because objects would be built twice. */

@@ -405,6 +405,6 @@ function refuseUnknownAlternatives(declaration: LeaseTableDeclaration, { outcome
 
 function invalid(declaration: LeaseTableDeclaration, what: string): LeaseholdError {
   const declared: unknown = declaration?.table
-  const shown = typeof declared === 'string' ? declared : JSON.stringify(declared)
-  return new LeaseholdError('LEASE_TABLE_INVALID', `The lease table ${shown} is declared wrongly: ${what}.`)
+  const name = typeof declared === 'string' ? declared : JSON.stringify(declared)
+  return new LeaseholdError('LEASE_TABLE_INVALID', `The lease table ${name} is declared wrongly: ${what}.`)
 }

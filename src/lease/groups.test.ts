@@ -35,7 +35,7 @@ function rooms(open: Readonly<Record<string, number>>): { groups: Group[] } {
   return { groups: Object.entries(open).map(([group, room]) => ({ group, room })) }
 }
 
-function shown({ claimed }: Claim<Job>): string[] {
+function describeValue({ claimed }: Claim<Job>): string[] {
   return claimed.map(
     ({ row }) => `${row.endpoint}${row.customer === null ? '' : `/${row.customer}`} ${row.id}`,
   )
@@ -50,10 +50,10 @@ describe('a claim by group', () => {
     await insert('a', 'a', 'a', 'b', 'c', 'a')
     const store = await openStore()
     const first = await store.claim({ limit: 10, ...LEASE, ...rooms({ b: 5, a: 2 }) })
-    expect(shown(first)).toEqual(['a 1', 'a 2', 'b 4'])
+    expect(describeValue(first)).toEqual(['a 1', 'a 2', 'b 4'])
     const second = await store.claim({ limit: 1, ...LEASE, ...rooms({ a: 2, c: 2 }) })
-    expect([shown(second), second.more]).toEqual([['a 3'], true])
-    expect(shown(await store.claim({ limit: 10, ...LEASE, ...rooms({}) }))).toEqual([])
+    expect([describeValue(second), second.more]).toEqual([['a 3'], true])
+    expect(describeValue(await store.claim({ limit: 10, ...LEASE, ...rooms({}) }))).toEqual([])
   })
 
   it('a claim says when the next row of its groups will be due, and nothing of other groups', async () => {
@@ -124,19 +124,19 @@ describe('ordering keys within groups', () => {
     const store = await openStore()
     const open = rooms({ a: 9, b: 9 })
     const first = await store.claim({ limit: 10, ...LEASE, ...open })
-    expect(shown(first)).toEqual(['a/k 1', 'b/k 3', 'a 4', 'a/l 5'])
-    expect(shown(await store.claim({ limit: 10, ...LEASE, ...open }))).toEqual([])
+    expect(describeValue(first)).toEqual(['a/k 1', 'b/k 3', 'a 4', 'a/l 5'])
+    expect(describeValue(await store.claim({ limit: 10, ...LEASE, ...open }))).toEqual([])
     await store.settle(
       'done',
       first.claimed.map(({ lease }) => lease),
     )
-    expect(shown(await store.claim({ limit: 10, ...LEASE, ...open }))).toEqual(['a/k 2'])
+    expect(describeValue(await store.claim({ limit: 10, ...LEASE, ...open }))).toEqual(['a/k 2'])
   })
 
   it('a group has room for rows with and without a key together', async () => {
     await insert('a/k', 'a', 'a/l', 'a')
     const store = await openStore()
-    expect(shown(await store.claim({ limit: 10, ...LEASE, ...rooms({ a: 3 }) }))).toEqual([
+    expect(describeValue(await store.claim({ limit: 10, ...LEASE, ...rooms({ a: 3 }) }))).toEqual([
       'a/k 1',
       'a 2',
       'a/l 3',
@@ -164,10 +164,10 @@ describe('ordering keys within groups', () => {
     const [dead, alive] = [await openStore('dead'), await openStore('alive')]
     const open = rooms({ a: 9 })
     const { claimed } = await dead.claim({ limit: 10, ...LEASE, ...open })
-    expect(shown(await alive.claim({ limit: 10, ...LEASE, ...open }))).toEqual([])
+    expect(describeValue(await alive.claim({ limit: 10, ...LEASE, ...open }))).toEqual([])
     await change("until = now() - interval '1 second'", 'owner is not null')
     const second = await alive.claim({ limit: 10, ...LEASE, ...open })
-    expect(shown(second)).toEqual(['a/k 1'])
+    expect(describeValue(second)).toEqual(['a/k 1'])
     const late = await dead.settle(
       'done',
       claimed.map(({ lease }) => lease),
@@ -177,6 +177,6 @@ describe('ordering keys within groups', () => {
       'done',
       second.claimed.map(({ lease }) => lease),
     )
-    expect(shown(await dead.claim({ limit: 10, ...LEASE, ...open }))).toEqual(['a/k 2'])
+    expect(describeValue(await dead.claim({ limit: 10, ...LEASE, ...open }))).toEqual(['a/k 2'])
   })
 })

@@ -114,7 +114,9 @@ async function checkEvent<Own extends object>(
   checkOwn: CheckOwn<Own>,
 ): Promise<Check<Own>> {
   if (typeof given !== 'object' || given === null) {
-    return { problems: [`${label} is ${shown(given)}, but must be an object such as { type, payload }`] }
+    return {
+      problems: [`${label} is ${describeValue(given)}, but must be an object such as { type, payload }`],
+    }
   }
   // The fields have unknown types until each has been checked.
   const event = given as Readonly<Record<string, unknown>>
@@ -155,7 +157,7 @@ function unknownType(label: string, type: unknown, { schemas = {}, target }: Eve
   // An empty or missing type is reported by checkType.
   if (typeof type !== 'string' || type === '') return []
   return [
-    `${label}.type is ${shown(type)}, but the types of ${target} are ${Object.keys(schemas).join(', ')}`,
+    `${label}.type is ${describeValue(type)}, but the types of ${target} are ${Object.keys(schemas).join(', ')}`,
   ]
 }
 
@@ -197,7 +199,7 @@ const UUID = /^[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}$/i
 export function checkEventId(path: string, value: unknown): string[] {
   return typeof value === 'string' && UUID.test(value)
     ? []
-    : [`${path} is ${shown(value)}, but must be a uuid`]
+    : [`${path} is ${describeValue(value)}, but must be a uuid`]
 }
 
 export function checkType(path: string, value: unknown): string[] {
@@ -210,7 +212,8 @@ export function checkType(path: string, value: unknown): string[] {
 }
 
 export function checkText(path: string, value: unknown, what: string): string[] {
-  if (typeof value !== 'string' || value === '') return [`${path} is ${shown(value)}, but must be ${what}`]
+  if (typeof value !== 'string' || value === '')
+    return [`${path} is ${describeValue(value)}, but must be ${what}`]
   const unstorable = unstorableText(value)
   return unstorable === undefined ? [] : [`${path} contains ${unstorable}, which PostgreSQL cannot store`]
 }
@@ -233,13 +236,13 @@ const CONTROL_EXCEPT_TAB = /[\u0000-\u0008\u000a-\u001f\u007f]/
  */
 function checkHeaders(path: string, headers: unknown): string[] {
   if (typeof headers !== 'object' || headers === null || Symbol.iterator in headers) {
-    return [`${path} is ${shown(headers)}, but must be a plain object of texts`]
+    return [`${path} is ${describeValue(headers)}, but must be a plain object of texts`]
   }
   const problems = Object.entries(headers).flatMap(([name, value]: [string, unknown]) => {
     const at = pathOf(path, [name])
     if (name === '') return [`${path} has a header without a name`]
     if (CONTROL.test(name) || !name.isWellFormed())
-      return [`${path} has a control character in the name ${shown(name)}`]
+      return [`${path} has a control character in the name ${describeValue(name)}`]
     if (typeof value !== 'string')
       return [`${at} is of type ${value === null ? 'null' : typeof value}, but must be a text`]
     if (CONTROL_EXCEPT_TAB.test(value))
@@ -253,18 +256,18 @@ function checkHeaders(path: string, headers: unknown): string[] {
 }
 
 function checkDate(path: string, value: unknown): string[] {
-  if (!(value instanceof Date)) return [`${path} is ${shown(value)}, but must be a Date`]
+  if (!(value instanceof Date)) return [`${path} is ${describeValue(value)}, but must be a Date`]
   const year = value.getUTCFullYear()
   return year >= 1 && year <= 9999
     ? []
-    : [`${path} is ${shown(value)}, but must be a valid Date up to the year 9999`]
+    : [`${path} is ${describeValue(value)}, but must be a valid Date up to the year 9999`]
 }
 
 export function isWhole(value: unknown, from: number, to: number): boolean {
   return typeof value === 'number' && Number.isInteger(value) && value >= from && value <= to
 }
 
-/** A value as a message shows it. */
-export function shown(value: unknown): string {
+/** A value as it appears in an error message. */
+export function describeValue(value: unknown): string {
   return inspect(value, { depth: 0, breakLength: Infinity, maxStringLength: 100 })
 }

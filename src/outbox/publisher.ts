@@ -1,5 +1,5 @@
 /** The contract between the relay and a publisher, and the check that a publisher keeps to it. */
-import { inspect } from 'node:util'
+import { describeValue } from '../messages/validate.ts'
 import type { HandlerLog } from '../worker/context.ts'
 import { type Outcome, SaturatedError } from '../worker/completion/outcome.ts'
 import type { OutboxEvent } from './event.ts'
@@ -45,7 +45,7 @@ export function checkedAnswers(answers: unknown, count: number): readonly Answer
   if (answers === undefined) return undefined
   if (!Array.isArray(answers)) {
     throw new TypeError(
-      `the publisher returned ${shown(answers)}: return an array with an outcome for each event, or nothing`,
+      `the publisher returned ${describeValue(answers)}: return an array with an outcome for each event, or nothing`,
     )
   }
   if (answers.length !== count) {
@@ -56,7 +56,7 @@ export function checkedAnswers(answers: unknown, count: number): readonly Answer
   const invalid = answers.findIndex((answer) => !isAnswer(answer))
   if (invalid !== -1) {
     throw new TypeError(
-      `the publisher returned ${shown(answers[invalid])} for an event: return done(), retry() or dead()`,
+      `the publisher returned ${describeValue(answers[invalid])} for an event: return done(), retry() or dead()`,
     )
   }
   // Each of them has been checked.
@@ -69,8 +69,4 @@ function isAnswer(value: unknown): boolean {
   if (value instanceof SaturatedError) return true
   if (typeof value !== 'object' || value === null || !('name' in value) || !('args' in value)) return false
   return OUTCOMES.has(value.name) && typeof value.args === 'object' && value.args !== null
-}
-
-function shown(value: unknown): string {
-  return inspect(value, { depth: 0, breakLength: Infinity }).slice(0, 100)
 }

@@ -9,7 +9,7 @@ import { createLoop, type Loop } from '../worker/loop.ts'
 import { type Outcome, SaturatedError, settleAs } from '../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import { MAX_TIMER_MS, untilAborted } from '../timeout.ts'
-import type { Surroundings, WorkDeclaration } from '../worker/work-declaration.ts'
+import type { WorkDeclaration, WorkerEnvironment } from '../worker/work-declaration.ts'
 import { Summary } from './summary.ts'
 import { argumentOf, OPEN, reconciledTable, SKIPPED } from './table.ts'
 import { allowedTransitions, type Transition, type Transitions } from './transitions.ts'
@@ -81,7 +81,7 @@ export function reconciler<Row extends object, const Status extends string>(
     handle: async (context) => work.reconcile(context),
     settings: { ...SETTINGS, ...settings },
     ...(bucket === undefined ? {} : { bucket }),
-    open: async (surroundings) => work.open(surroundings),
+    open: async (environment) => work.open(environment),
     close: async () => work.close(),
   }
 }
@@ -108,7 +108,7 @@ class Reconciliation<Row extends object, Status extends string> {
     this.#table = table
   }
 
-  async open({ db, worker, events, log }: Surroundings): Promise<void> {
+  async open({ db, worker, events, log }: WorkerEnvironment): Promise<void> {
     const summary = new Summary({
       table: this.#table,
       transitions: this.#transitions,

@@ -20,9 +20,9 @@ export function allowedTransitions(transitions: Transitions): readonly Transitio
 }
 
 function refuseInvalid(transitions: unknown): void {
-  const shown = inspect(transitions, { depth: 1, breakLength: Infinity })
+  const text = inspect(transitions, { depth: 1, breakLength: Infinity })
   if (typeof transitions !== 'object' || transitions === null || Array.isArray(transitions)) {
-    throw invalid(`transitions is ${shown}`)
+    throw invalid(`transitions is ${text}`)
   }
   const entries: readonly [string, unknown][] = Object.entries(transitions)
   const problems = entries.flatMap(([from, targets]) => {

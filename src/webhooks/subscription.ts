@@ -1,12 +1,13 @@
 /** Which events an endpoint receives: those of its tenant whose type it has subscribed to. */
-import { checkText, checkType, shown } from '../messages/validate.ts'
+import { checkText, checkType, describeValue } from '../messages/validate.ts'
 
 const MAX_TENANT_BYTES = 255
 
 /** A tenant is any text. The empty text is the default tenant. */
 export function checkTenant(path: string, tenant: unknown): string[] {
   if (tenant === '') return []
-  if (typeof tenant !== 'string') return [`${path} is ${shown(tenant)}, but must be a text, or left out`]
+  if (typeof tenant !== 'string')
+    return [`${path} is ${describeValue(tenant)}, but must be a text, or left out`]
   const size = Buffer.byteLength(tenant)
   if (size > MAX_TENANT_BYTES)
     return [`${path} has ${size} bytes, and at most ${MAX_TENANT_BYTES} are allowed`]
@@ -19,7 +20,7 @@ export function checkEventType(path: string, value: unknown): string[] {
   if (problems.length > 0 || typeof value !== 'string' || !value.includes('*')) return problems
   if (value === '*' || /^[^*]+\.\*$/.test(value)) return []
   return [
-    `${path} is ${shown(value)}, but * may only follow a dot at the end, as in order.*, or stand alone for all types`,
+    `${path} is ${describeValue(value)}, but * may only follow a dot at the end, as in order.*, or stand alone for all types`,
   ]
 }
 

@@ -30,13 +30,13 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   /** Periodic work on the table; done by the processes that reap it. */
   readonly maintenance?: Maintenance
   /** Called before the worker starts, to open what the handler needs. */
-  readonly open?: (surroundings: Surroundings) => Promise<void>
+  readonly open?: (environment: WorkerEnvironment) => Promise<void>
   /** Called once the worker has stopped, to close what was opened. */
   readonly close?: () => Promise<void>
 }
 
-/** Where a worker runs. */
-export interface Surroundings {
+/** What a worker may use of its process. */
+export interface WorkerEnvironment {
   readonly db: Database
   /** The id of the process. */
   readonly worker: string

@@ -64,12 +64,12 @@ function openStatuses(value: string | undefined): readonly string[] | undefined 
 }
 
 /** An existing migration is never overwritten: it may have been run, or edited. */
-async function writeNewFile(path: string, shown: string, sql: string): Promise<void> {
+async function writeNewFile(path: string, given: string, sql: string): Promise<void> {
   try {
     await writeFile(path, sql, { flag: 'wx' })
   } catch (error) {
     const reason = messageOf(error)
     const exists = error instanceof Error && 'code' in error && error.code === 'EEXIST'
-    throw invalidArgument('out', shown, exists ? 'that file already exists; name another.' : `${reason}.`)
+    throw invalidArgument('out', given, exists ? 'that file already exists; name another.' : `${reason}.`)
   }
 }

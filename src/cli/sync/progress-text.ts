@@ -109,28 +109,28 @@ export function rate(perTime: number): string {
 }
 
 function workingText({ working, chunks }: JobProgress, now: Date, { width, most }: TextOptions): string {
-  const shown = working.slice(0, most)
-  const lines = shown.map((chunk) => [
+  const listed = working.slice(0, most)
+  const lines = listed.map((chunk) => [
     chunk.lockedBy ?? '',
     chunkName(chunk),
     String(chunk.attempts + 1),
     chunk.lockedUntil === null ? '' : relative(chunk.lockedUntil, now),
   ])
   const table = columns([['WORKER', 'CHUNK', 'ATTEMPT', 'LEASE ENDS'], ...lines], width)
-  return andMore(table, chunks.running - shown.length)
+  return andMore(table, chunks.running - listed.length)
 }
 
 function failuresText(job: JobProgress, now: Date, { width, most }: TextOptions): string {
   const { id, failures, chunks, phase } = job
-  const shown = failures.slice(0, most)
-  const lines = shown.map((chunk) => [
+  const listed = failures.slice(0, most)
+  const lines = listed.map((chunk) => [
     chunkName(chunk),
     String(chunk.attempts),
     chunk.failedAt === null ? '' : relative(chunk.failedAt, now),
     chunk.errorMessage ?? '',
   ])
   const table = columns([['FAILED CHUNK', 'ATTEMPTS', 'GIVEN UP', 'WHY'], ...lines], width)
-  const rest = andMore(table, chunks.failed - shown.length, `leasehold sync show ${id} --state failed`)
+  const rest = andMore(table, chunks.failed - listed.length, `leasehold sync show ${id} --state failed`)
   if (phase !== 'failed') return rest
   return `${rest}\nTo sync the failed chunks again: \`leasehold sync replay ${id} --reason '…'\`.`
 }
@@ -166,7 +166,7 @@ export function jobsText({ jobs, more }: ProgressOfAll, width?: number): string 
   return more ? `${table}\nMore jobs are open: \`leasehold sync list\`.` : table
 }
 
-/** On a narrower terminal only the numbers are shown. */
+/** On a narrower terminal only the numbers are listed. */
 const MIN_WIDTH_FOR_BARS = 110
 
 /** `███░░░░░░░ 31 % of 2,000` */

@@ -37,7 +37,7 @@ export async function statusCommand(run: Run): Promise<number> {
   const { width } = terminal
   const json = isSet(flags, 'json')
   const redraws = watches && width !== undefined && !json
-  const shown = (found: SyncStatus): string => {
+  const format = (found: SyncStatus): string => {
     if (json) return printableJson(asJson(found), watches ? 0 : undefined)
     if (!redraws) return asText(found, new Date(), { width })
     return fitted(asText(found, new Date(), { width, most: REDRAWN.most }), width)
@@ -45,8 +45,8 @@ export async function statusCommand(run: Run): Promise<number> {
   return withSync(run, async (db, schema) => {
     const limit = redraws ? REDRAWN.jobs : undefined
     const read = async (): Promise<SyncStatus> => readStatus(db, schema, jobId, limit)
-    if (watches) return watch(run, { read, shown, everyMs, redraws, end: json ? '\n' : '\n\n' })
-    print(`${shown(await read())}\n`)
+    if (watches) return watch(run, { read, format, everyMs, redraws, end: json ? '\n' : '\n\n' })
+    print(`${format(await read())}\n`)
     return 0
   })
 }
@@ -84,7 +84,7 @@ function asJson(found: SyncStatus): unknown {
 
 interface Watched {
   readonly read: () => Promise<SyncStatus>
-  readonly shown: (found: SyncStatus) => string
+  readonly format: (found: SyncStatus) => string
   /** Default: every second at a terminal, every ten elsewhere. */
   readonly everyMs: number | undefined
   /** Whether what was shown before is replaced. Otherwise the new text follows, after `end`. */
@@ -95,7 +95,7 @@ interface Watched {
 const TERMINAL_INTERVAL_MS = 1_000
 const OTHER_INTERVAL_MS = 10_000
 
-async function watch(run: Run, { read, shown, everyMs, redraws, end }: Watched): Promise<number> {
+async function watch(run: Run, { read, format, everyMs, redraws, end }: Watched): Promise<number> {
   const { log, print } = run
   const pauseMs = everyMs ?? (redraws ? TERMINAL_INTERVAL_MS : OTHER_INTERVAL_MS)
   const ending = listenForStop(log)
@@ -104,7 +104,7 @@ async function watch(run: Run, { read, shown, everyMs, redraws, end }: Watched):
     while (!ending.signal.aborted) {
       const found = await answered(read, run)
       if (found !== undefined) {
-        write(shown(found))
+        write(format(found))
         const code = codeAtEnd(found)
         if (code !== undefined) return code
       }

@@ -17,7 +17,7 @@ import {
   isWhole,
   type ProducerOptions,
   producerRules,
-  shown,
+  describeValue,
 } from '../../messages/validate.ts'
 import { transactionOf, writerOf } from '../../transactions/adapters.ts'
 import type { AdaptedWriter, Writer, WriterRow } from '../../transactions/writer.ts'
@@ -160,7 +160,9 @@ export const enqueue: Enqueue = createOutbox().enqueue
 
 function checkMaxAttempts(path: string, value: unknown): string[] {
   if (value === null || isWhole(value, 1, MAX_INT)) return []
-  return [`${path} is ${shown(value)}, but must be a whole number from 1 to ${MAX_INT}, or null for no limit`]
+  return [
+    `${path} is ${describeValue(value)}, but must be a whole number from 1 to ${MAX_INT}, or null for no limit`,
+  ]
 }
 
 /** Array.isArray does not narrow a readonly array in a union. */

@@ -82,10 +82,10 @@ export function unavailable(publisher: string, what: string, cause?: unknown): S
 
 /** Refuses an option, naming it, its value and what to give instead. */
 export function refuse(publisher: string, option: string, value: unknown, remedy: string): never {
-  const shown = value === undefined ? 'what was given' : inspect(value, { depth: 1 })
+  const text = value === undefined ? 'what was given' : inspect(value, { depth: 1 })
   throw new LeaseholdError(
     'SETTING_INVALID',
-    `The option ${option} of the ${publisher} publisher cannot be ${shown}.`,
+    `The option ${option} of the ${publisher} publisher cannot be ${text}.`,
     { remedy },
   )
 }

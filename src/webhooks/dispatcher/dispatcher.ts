@@ -6,7 +6,7 @@ import type { HandlerContext } from '../../worker/context.ts'
 import { createLoop, type HastenableLoop } from '../../worker/loop.ts'
 import { type Outcome, settleAs } from '../../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../../worker/settings.ts'
-import type { Surroundings, WorkDeclaration } from '../../worker/work-declaration.ts'
+import type { WorkDeclaration, WorkerEnvironment } from '../../worker/work-declaration.ts'
 import { MAX_TIMEOUT_MS } from '../endpoints/check.ts'
 import { readSecretKeys, requireSecretKeys } from '../endpoints/secrets.ts'
 import type { Dial, TlsOptions } from '../network/connect.ts'
@@ -94,7 +94,7 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
             deadCounts: ['overdue', 'endpointDeleted'],
           },
         }),
-    open: async (surroundings) => running.open(surroundings),
+    open: async (environment) => running.open(environment),
     close: async () => running.close(),
   }
 }
@@ -113,7 +113,7 @@ class RunningDispatcher {
   readonly #keys: SecretKeys | undefined
   readonly #userAgent = `leasehold/${packageVersion()}`
   #opened:
-    | { readonly poster: Poster; readonly endpoints: EndpointCache; readonly around: Surroundings }
+    | { readonly poster: Poster; readonly endpoints: EndpointCache; readonly environment: WorkerEnvironment }
     | undefined
   #refreshLoop: HastenableLoop | undefined
   /** Endpoints may have changed since they were last read. */
@@ -131,7 +131,7 @@ class RunningDispatcher {
     this.groups = new EndpointGroups(options.clock, options.circuitBreaker, () => this.#refreshSoon())
   }
 
-  async open(around: Surroundings): Promise<void> {
+  async open(environment: WorkerEnvironment): Promise<void> {
     const { schema, clock, limits, proxy, tls, resolve, dial } = this.#options
     const poster = createPoster({
       policy: this.#policy,
@@ -144,18 +144,18 @@ class RunningDispatcher {
       clock,
     })
     const endpoints = new EndpointCache({
-      db: around.db,
+      db: environment.db,
       schema,
       // A dispatcher without endpoints needs no key.
       keys: () => requireSecretKeys(this.#keys),
       clock,
       onUnusable: (id, error) => this.#reportTrouble(`using webhook endpoint ${id}`, error),
     })
-    this.#opened = { poster, endpoints, around }
+    this.#opened = { poster, endpoints, environment }
     const joinsAt = clock.monotonicNow() + JOIN_DELAY_MS
     this.#refreshLoop = createLoop({
       name: 'webhook endpoints',
-      work: async () => this.#refresh(endpoints, around, joinsAt),
+      work: async () => this.#refresh(endpoints, environment, joinsAt),
       pauseMs: () => (this.#isStale ? this.#msUntilRefresh() : this.#refreshIntervalMs(joinsAt)),
       onError: (error) => {
         this.#isRefreshing = false
@@ -214,22 +214,23 @@ class RunningDispatcher {
   }
 
   #storeCircuit(id: string, change: CircuitChange | undefined): void {
-    const around = this.#opened?.around
-    if (change === undefined || around === undefined) return
+    const environment = this.#opened?.environment
+    if (change === undefined || environment === undefined) return
     if (change.to === 'open')
-      around.log.warn(
+      environment.log.warn(
         { endpoint: id, failures: change.failures, forMs: change.openMs },
         'webhook circuit opened',
       )
-    else around.log.info({ endpoint: id }, 'webhook circuit closed')
-    this.#writeInBackground(around.db.query(storeCircuit(this.#options.schema, id, change)))
+    else environment.log.info({ endpoint: id }, 'webhook circuit closed')
+    this.#writeInBackground(environment.db.query(storeCircuit(this.#options.schema, id, change)))
   }
 
   async #disable(id: string): Promise<void> {
-    const around = this.#opened?.around
-    if (around === undefined) return
-    const { rows } = await around.db.query(disableEndpoint(this.#options.schema, id, GONE_REASON))
-    if (rows.length > 0) around.log.warn({ endpoint: id, reason: GONE_REASON }, 'webhook endpoint disabled')
+    const environment = this.#opened?.environment
+    if (environment === undefined) return
+    const { rows } = await environment.db.query(disableEndpoint(this.#options.schema, id, GONE_REASON))
+    if (rows.length > 0)
+      environment.log.warn({ endpoint: id, reason: GONE_REASON }, 'webhook endpoint disabled')
     this.#refreshSoon()
   }
 
@@ -243,15 +244,15 @@ class RunningDispatcher {
   }
 
   /** Reads the endpoints and the registry, and updates the room of every endpoint. */
-  async #refresh(endpoints: EndpointCache, around: Surroundings, joinsAt: number): Promise<void> {
+  async #refresh(endpoints: EndpointCache, environment: WorkerEnvironment, joinsAt: number): Promise<void> {
     const { schema, clock } = this.#options
     this.#isStale = false
     this.#isRefreshing = true
     this.#refreshedAt = clock.monotonicNow()
     const states = await endpoints.refresh()
-    const { rows } = await around.db.query<{ id: string }>(readDispatchers(schema, WEBHOOKS))
+    const { rows } = await environment.db.query<{ id: string }>(readDispatchers(schema, WEBHOOKS))
     const position = positionAmong(
-      around.worker,
+      environment.worker,
       rows.map(({ id }) => id),
     )
     // Until their next refresh, the other dispatchers do not know of this one and use the whole limits.
@@ -282,8 +283,8 @@ class RunningDispatcher {
   }
 
   #reportTrouble(what: string, error: unknown): void {
-    const around = this.#opened?.around
-    around?.events.emit('trouble', { worker: around.worker, what, error })
+    const environment = this.#opened?.environment
+    environment?.events.emit('trouble', { worker: environment.worker, what, error })
   }
 }
 

@@ -2,7 +2,7 @@
 import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
 import { checkTarget, type NetworkPolicy, type TargetOptions } from '../network/policy.ts'
 import { endpointHeaders } from '../network/post.ts'
-import { checkText, isWhole, shown } from '../../messages/validate.ts'
+import { checkText, isWhole, describeValue } from '../../messages/validate.ts'
 import { signingKey } from '../signing/secret.ts'
 import { checkEventType, checkTenant } from '../subscription.ts'
 import type { By } from './endpoint.ts'
@@ -48,7 +48,7 @@ const CHANGEABLE: Readonly<Record<string, Field>> = {
         value === null || (typeof value === 'number' && value > 0 && value <= MAX_RATE_PER_SECOND)
           ? []
           : [
-              `ratePerSecond is ${shown(value)}, but must be above 0 and at most ${MAX_RATE_PER_SECOND}, or null`,
+              `ratePerSecond is ${describeValue(value)}, but must be above 0 and at most ${MAX_RATE_PER_SECOND}, or null`,
             ],
       ),
   },
@@ -62,7 +62,7 @@ const CHANGEABLE: Readonly<Record<string, Field>> = {
     check: (value) =>
       fieldCheck(
         value,
-        typeof value === 'boolean' ? [] : [`ordered is ${shown(value)}, but must be true or false`],
+        typeof value === 'boolean' ? [] : [`ordered is ${describeValue(value)}, but must be true or false`],
       ),
   },
 }
@@ -76,7 +76,9 @@ const ALL_FIELDS: Readonly<Record<string, Field>> = {
     check: (value) =>
       fieldCheck(
         value,
-        value === 'v1' || value === 'v1a' ? [] : [`signing is ${shown(value)}, but must be 'v1' or 'v1a'`],
+        value === 'v1' || value === 'v1a'
+          ? []
+          : [`signing is ${describeValue(value)}, but must be 'v1' or 'v1a'`],
       ),
   },
 }
@@ -118,7 +120,7 @@ export function checkBy(by: Partial<By> | undefined): string[] {
   return [
     ...(typeof principal === 'string' && principal.trim() !== ''
       ? checkText('principal', principal, 'a name')
-      : [`principal is ${shown(principal)}, but must be who changes it; the audit records it`]),
+      : [`principal is ${describeValue(principal)}, but must be who changes it; the audit records it`]),
     ...(reason === undefined ? [] : checkText('reason', reason, 'why it is changed, or left out')),
   ]
 }
@@ -133,7 +135,7 @@ export function refuse(problems: readonly string[]): void {
 
 function record(given: unknown): Readonly<Record<string, unknown>> {
   if (typeof given === 'object' && given !== null && !Array.isArray(given)) return { ...given }
-  refuse([`the endpoint is ${shown(given)}, but must be an object such as { url }`])
+  refuse([`the endpoint is ${describeValue(given)}, but must be an object such as { url }`])
   return {}
 }
 
@@ -162,7 +164,8 @@ function checkFields(
 
 /** The normalized URL is stored, so that it is the URL that will be called. */
 function checkUrl(value: unknown, { policy, ...options }: TargetRules): FieldCheck {
-  if (typeof value !== 'string') return { problems: [`url is ${shown(value)}, but must be a URL as a text`] }
+  if (typeof value !== 'string')
+    return { problems: [`url is ${describeValue(value)}, but must be a URL as a text`] }
   const check = checkTarget(value, policy, options)
   if (!check.permitted) return { problems: [`url: ${check.message} ${check.remedy}`.replace(/\.$/, '')] }
   const { href } = check.url
@@ -183,7 +186,9 @@ function checkDescription(path: string, value: unknown): string[] {
 function checkEventTypes(value: unknown): FieldCheck {
   if (!Array.isArray(value)) {
     return {
-      problems: [`eventTypes is ${shown(value)}, but must be a list such as ['order.paid', 'user.*']`],
+      problems: [
+        `eventTypes is ${describeValue(value)}, but must be a list such as ['order.paid', 'user.*']`,
+      ],
     }
   }
   if (value.length > MAX_EVENT_TYPES) {
@@ -198,7 +203,7 @@ function checkEventTypes(value: unknown): FieldCheck {
 
 function checkHeaders(value: unknown): FieldCheck {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    return { problems: [`headers is ${shown(value)}, but must be a plain object of texts`] }
+    return { problems: [`headers is ${describeValue(value)}, but must be a plain object of texts`] }
   }
   // endpointHeaders checks every name and value.
   const headers = value as Readonly<Record<string, string>>
@@ -211,7 +216,7 @@ function wholeNumber(name: string, value: unknown, most: number): FieldCheck {
     value,
     isWhole(value, 1, most)
       ? []
-      : [`${name} is ${shown(value)}, but must be a whole number from 1 to ${most}`],
+      : [`${name} is ${describeValue(value)}, but must be a whole number from 1 to ${most}`],
   )
 }
 

@@ -8,7 +8,7 @@ import { newEventIds } from '../../messages/event-ids.ts'
 import { networkPolicy, type NetworkPolicyOptions } from '../network/policy.ts'
 import type { SecretKind } from '../signing/secret.ts'
 import { checkBy, checkChanges, checkNew, checkSecret, type Column, refuse } from './check.ts'
-import { isWhole, shown } from '../../messages/validate.ts'
+import { isWhole, describeValue } from '../../messages/validate.ts'
 import {
   type By,
   type Endpoint,
@@ -204,7 +204,7 @@ returning ${ENDPOINT_COLUMNS}`,
         ...(isWhole(keepOldForMs, 0, MAX_ROTATION_WINDOW_MS)
           ? []
           : [
-              `keepOldForMs is ${shown(keepOldForMs)}, but must be a whole number from 0 to ${MAX_ROTATION_WINDOW_MS}`,
+              `keepOldForMs is ${describeValue(keepOldForMs)}, but must be a whole number from 0 to ${MAX_ROTATION_WINDOW_MS}`,
             ]),
       ])
       const required = requireSecretKeys(keys)
@@ -289,10 +289,10 @@ async function listEndpoints(db: Queryable, schema: string, filter: EndpointFilt
     ...textProblem('eventType', eventType),
     ...(enabled === undefined || typeof enabled === 'boolean'
       ? []
-      : [`enabled is ${shown(enabled)}, but must be true or false`]),
+      : [`enabled is ${describeValue(enabled)}, but must be true or false`]),
     ...(isWhole(limit, 1, MAX_PAGE_SIZE)
       ? []
-      : [`limit is ${shown(limit)}, but must be a whole number from 1 to ${MAX_PAGE_SIZE}`]),
+      : [`limit is ${describeValue(limit)}, but must be a whole number from 1 to ${MAX_PAGE_SIZE}`]),
     ...(after === undefined ? [] : idProblem('after', after)),
   ])
   const values: unknown[] = []
@@ -319,12 +319,12 @@ ${conditions.length === 0 ? '' : `where ${conditions.join(' and ')}`} order by e
 function idProblem(name: string, value: unknown): string[] {
   return typeof value === 'string' && UUID.test(value)
     ? []
-    : [`${name} is ${shown(value)}, but must be the id of an endpoint, a uuid`]
+    : [`${name} is ${describeValue(value)}, but must be the id of an endpoint, a uuid`]
 }
 
 /** PostgreSQL cannot store a text with a NUL character; this gives a better message than its own. */
 function textProblem(name: string, value: unknown): string[] {
   if (value === undefined || (typeof value === 'string' && !value.includes('\0') && value.isWellFormed()))
     return []
-  return [`${name} is ${shown(value)}, but must be a text, or left out`]
+  return [`${name} is ${describeValue(value)}, but must be a text, or left out`]
 }

@@ -330,13 +330,13 @@ export function endpointHeaders(headers: Readonly<Record<string, string>>): Reco
 function headerProblem(headers: Readonly<Record<string, string>>, reserved: RegExp): string | undefined {
   const seen = new Set<string>()
   for (const [name, value] of Object.entries(headers)) {
-    const shown = JSON.stringify(name.slice(0, 100))
+    const quoted = JSON.stringify(name.slice(0, 100))
     const lower = name.toLowerCase()
-    if (!HEADER_NAME.test(name)) return `${shown} is not the name of a header`
-    if (reserved.test(lower)) return `the header ${shown} is set by Leasehold`
-    if (seen.has(lower)) return `the header ${shown} is given twice`
+    if (!HEADER_NAME.test(name)) return `${quoted} is not the name of a header`
+    if (reserved.test(lower)) return `the header ${quoted} is set by Leasehold`
+    if (seen.has(lower)) return `the header ${quoted} is given twice`
     if (typeof value !== 'string' || !HEADER_VALUE.test(value)) {
-      return `the value of the header ${shown} has characters that are not printable ASCII`
+      return `the value of the header ${quoted} has characters that are not printable ASCII`
     }
     seen.add(lower)
   }

@@ -10,7 +10,7 @@ import {
   producerRules,
   checkEvents,
   type CheckOwn,
-  shown,
+  describeValue,
 } from '../../messages/validate.ts'
 import { withTraceHeaders } from '../../messages/trace.ts'
 import type { Writer } from '../../transactions/writer.ts'
@@ -142,7 +142,7 @@ function checkTraceHeaders(path: string, headers: unknown): string[] {
     .filter((name) => !allowed.includes(name.toLowerCase()))
     .map(
       (name) =>
-        `${path} has ${shown(name)}, but only ${allowed.join(' and ')} are sent with an event; set other headers at the endpoint`,
+        `${path} has ${describeValue(name)}, but only ${allowed.join(' and ')} are sent with an event; set other headers at the endpoint`,
     )
 }
 

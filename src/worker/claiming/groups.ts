@@ -77,8 +77,8 @@ export function fixedGroups<Row>(options: {
       take(groupOf(row), -1)
       if (contended || mayHaveMore.has(groupOf(row))) listener()
     },
-    onRoom(told) {
-      listener = told
+    onRoom(notify) {
+      listener = notify
     },
   }
 }

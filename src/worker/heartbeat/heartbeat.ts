@@ -18,7 +18,7 @@ const SETTINGS_CHANNEL = 'leasehold_settings'
 export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, FromHeartbeat>): void {
   const { schema } = config
   let { worker } = config
-  const tell = (message: FromHeartbeat): void => port.post(message)
+  const send = (message: FromHeartbeat): void => port.post(message)
   let inFlight = 0
   /** The registry may know of this process. */
   let isRegistered = false
@@ -38,9 +38,9 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
     probe: sayPresent,
     onProbe: (rows) => tellPresent(rows),
     onNotification: (channel, name) =>
-      tell(channel === WAKE_CHANNEL ? { type: 'woken', name } : { type: 'settingsChanged', name }),
+      send(channel === WAKE_CHANNEL ? { type: 'woken', name } : { type: 'settingsChanged', name }),
     onEvent: (event) =>
-      tell(event.type === 'listening' ? { type: 'listening' } : { type: 'notListening', error: event.error }),
+      send(event.type === 'listening' ? { type: 'listening' } : { type: 'notListening', error: event.error }),
   })
   const presenceLoop = createLoop({
     name: 'presence',
@@ -49,13 +49,13 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
       tellPresent((await db.query(sayPresent(undefined))).rows)
     },
     pauseMs: () => config.presenceMs,
-    onError: (error) => tell({ type: 'trouble', what: 'updating the registry', error }),
+    onError: (error) => send({ type: 'trouble', what: 'updating the registry', error }),
   })
   const alive: Pick<Loop, 'start' | 'stop'> = config.listen ? listener : presenceLoop
 
   async function load(): Promise<Renewals> {
     const part = await import('./renewal.ts')
-    return new part.Renewals(config, tell)
+    return new part.Renewals(config, send)
   }
 
   function loaded(): Promise<Renewals> {
@@ -67,18 +67,18 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
   function renewals(what: string, work: (renewals: Renewals) => Promise<void> | void): void {
     loaded()
       .then(work)
-      .catch((error: unknown) => tell({ type: 'trouble', what, error }))
+      .catch((error: unknown) => send({ type: 'trouble', what, error }))
   }
 
   function tellPresent(rows: readonly object[]): void {
-    tell({ type: 'present' })
+    send({ type: 'present' })
     // These are the columns that the statement of `presence` returns.
     if ((rows as readonly PresenceRow[]).some(({ had_died }) => had_died)) returned()
   }
 
   /** Declared dead: other workers may hold the rows by now, and the handlers are to be told at once. */
   function returned(): void {
-    tell({ type: 'returned' })
+    send({ type: 'returned' })
     renewals('hastening renewals', (all) => all.hasten())
   }
 
@@ -89,10 +89,10 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
       // A process that never registered has nothing to update, and may not reach the database at all.
       if (isRegistered) await all.db.query(stopped(schema, worker.id))
     } catch (error) {
-      tell({ type: 'trouble', what: 'registering that this process has stopped', error })
+      send({ type: 'trouble', what: 'registering that this process has stopped', error })
     }
     await all.db.close()
-    tell({ type: 'stopped' })
+    send({ type: 'stopped' })
   }
 
   port.onMessage((message) => {
@@ -118,5 +118,5 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
     }
   })
   alive.start()
-  tell({ type: 'ready' })
+  send({ type: 'ready' })
 }

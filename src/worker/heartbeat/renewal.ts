@@ -33,12 +33,12 @@ export interface RenewalOptions {
   readonly held: HeldRows
   readonly timing: RenewalTiming
   readonly clock: Clock
-  readonly tell: (message: FromHeartbeat) => void
+  readonly send: (message: FromHeartbeat) => void
 }
 
 /** Renews the leases of one worker: one timer, one statement per heartbeat, nothing while no row is held. */
 export function createRenewal(options: RenewalOptions): Renewal {
-  const { name, store, held, clock, tell } = options
+  const { name, store, held, clock, send } = options
   let { timing } = options
   let beganAt = clock.monotonicNow()
   /** The first heartbeat comes one interval after the start: what is held before that was just claimed or renewed. */
@@ -88,8 +88,8 @@ export function createRenewal(options: RenewalOptions): Renewal {
         // All of them are lost before any loss is reported: the slot of the first must not be given to the next.
         // What is finished may still be settled for as long as its lease is trusted: the database decides by the token.
         const lost = still.filter((row) => !held.isFinished(row) && held.lose(row))
-        tell({ type: 'renewalFailed', name, ids: still.map(({ id }) => id), error })
-        for (const row of lost) tell({ type: 'lost', name, row, reason: 'heartbeatFailed' })
+        send({ type: 'renewalFailed', name, ids: still.map(({ id }) => id), error })
+        for (const row of lost) send({ type: 'lost', name, row, reason: 'heartbeatFailed' })
       }
     }
   }
@@ -106,10 +106,10 @@ export function createRenewal(options: RenewalOptions): Renewal {
     for (const lease of renewal.lost) {
       const row = byLease.get(lease)
       // A row that was settled meanwhile is no longer held, and not lost.
-      if (row !== undefined && held.lose(row)) tell({ type: 'lost', name, row, reason: 'taken' })
+      if (row !== undefined && held.lose(row)) send({ type: 'lost', name, row, reason: 'taken' })
     }
     const durationMs = clock.monotonicNow() - startedAt
-    tell({ type: 'renewed', name, count: renewal.renewed.length, busy: renewal.busy.length, durationMs })
+    send({ type: 'renewed', name, count: renewal.renewed.length, busy: renewal.busy.length, durationMs })
   }
 
   function leaseOf({ id, token }: RowToRenew): Lease {
@@ -121,7 +121,7 @@ export function createRenewal(options: RenewalOptions): Renewal {
     work: beat,
     // From start to start, not from the end of one to the start of the next: a slow statement must not stretch it.
     pauseMs: () => Math.max(0, beganAt + timing.heartbeatMs - clock.monotonicNow()),
-    onError: (error) => tell({ type: 'trouble', what: `the renewal of ${name}`, error }),
+    onError: (error) => send({ type: 'trouble', what: `the renewal of ${name}`, error }),
   })
 
   return {
@@ -146,12 +146,12 @@ type OfType<Type extends ToHeartbeat['type']> = Extract<ToHeartbeat, { readonly 
 export class Renewals {
   readonly db: Database
   readonly #owner: string
-  readonly #tell: (message: FromHeartbeat) => void
+  readonly #send: (message: FromHeartbeat) => void
   readonly #byName = new Map<string, Renewal>()
 
-  constructor({ databaseUrl, worker }: HeartbeatConfig, tell: (message: FromHeartbeat) => void) {
+  constructor({ databaseUrl, worker }: HeartbeatConfig, send: (message: FromHeartbeat) => void) {
     this.#owner = worker.id
-    this.#tell = tell
+    this.#send = send
     this.db = openDatabase({
       url: databaseUrl,
       applicationName: `leasehold heartbeat ${worker.id}`.slice(0, 63),
@@ -167,12 +167,12 @@ export class Renewals {
       store: leaseStore(this.db, table, shape, {
         owner: this.#owner,
         bucket,
-        onDataError: (report) => this.#tell({ type: 'dataError', name, ...report }),
+        onDataError: (report) => this.#send({ type: 'dataError', name, ...report }),
       }),
       held: new HeldRows(held),
       timing,
       clock: systemClock,
-      tell: this.#tell,
+      send: this.#send,
     })
     this.#byName.set(name, renewal)
     renewal.loop.start()
