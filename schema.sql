@@ -77,7 +77,7 @@ create table leasehold.sync_checkpoints (
   chunk_hash text not null,
   definition text not null,
   chunk_query jsonb not null,
-  wanted boolean default true not null,
+  needed boolean default true not null,
   priority integer default 0 not null,
   "position" integer default 0 not null,
   created_at timestamp with time zone default now() not null,
@@ -253,9 +253,9 @@ CREATE INDEX outbox_suspects ON leasehold.outbox USING btree (bucket, available_
 
 CREATE INDEX sync_checkpoints_leased ON leasehold.sync_checkpoints USING btree (matrix_id, chunk_hash) WHERE (locked_by IS NOT NULL);
 
-CREATE INDEX sync_checkpoints_open ON leasehold.sync_checkpoints USING btree (definition, priority DESC, "position", matrix_id, chunk_hash) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND wanted);
+CREATE INDEX sync_checkpoints_open ON leasehold.sync_checkpoints USING btree (definition, priority DESC, "position", matrix_id, chunk_hash) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND needed);
 
-CREATE INDEX sync_checkpoints_suspects ON leasehold.sync_checkpoints USING btree (definition, priority DESC, "position", matrix_id, chunk_hash) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND wanted AND (expiries >= 2));
+CREATE INDEX sync_checkpoints_suspects ON leasehold.sync_checkpoints USING btree (definition, priority DESC, "position", matrix_id, chunk_hash) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND needed AND (expiries >= 2));
 
 CREATE INDEX sync_job_chunks_of_checkpoint ON leasehold.sync_job_chunks USING btree (matrix_id, chunk_hash);
 
@@ -297,7 +297,7 @@ create view leasehold.sync_checkpoint_states with (security_invoker=true) as
     chunk_hash,
     definition,
     chunk_query,
-    wanted,
+    needed,
     priority,
     "position",
     created_at,
@@ -921,13 +921,13 @@ comment on column leasehold.sync_checkpoints.locked_until is 'When the lease exp
 
 comment on column leasehold.sync_checkpoints.matrix_id is 'The matrix that the chunk is a part of.';
 
+comment on column leasehold.sync_checkpoints.needed is 'A job waits for the chunk.';
+
 comment on column leasehold.sync_checkpoints.next_attempt_at is 'The chunk is not claimed before this time.';
 
 comment on column leasehold.sync_checkpoints.priority is 'The priority of that job.';
 
 comment on column leasehold.sync_checkpoints.row_count is 'How many rows the last sync of the chunk brought.';
-
-comment on column leasehold.sync_checkpoints.wanted is 'A job waits for the chunk.';
 
 comment on column leasehold.sync_job_chunks.chunk_hash is 'The chunk.';
 

@@ -88,7 +88,7 @@ create table sync_checkpoints (
   chunk_hash text not null,
   definition text not null,
   chunk_query jsonb not null,
-  wanted boolean not null default true,
+  needed boolean not null default true,
   priority int not null default 0,
   position int not null default 0,
   created_at timestamptz not null default now(),
@@ -114,9 +114,9 @@ create table sync_checkpoints (
 );
 
 create index sync_checkpoints_open on sync_checkpoints (definition, priority desc, position, matrix_id, chunk_hash)
-  where completed_at is null and failed_at is null and wanted;
+  where completed_at is null and failed_at is null and needed;
 create index sync_checkpoints_suspects on sync_checkpoints (definition, priority desc, position, matrix_id, chunk_hash)
-  where completed_at is null and failed_at is null and wanted and expiries >= 2;
+  where completed_at is null and failed_at is null and needed and expiries >= 2;
 create index sync_checkpoints_leased on sync_checkpoints (matrix_id, chunk_hash) where locked_by is not null;
 
 comment on index sync_checkpoints_open is 'Unfinished chunks that a job waits for, for each definition in the order in which they are claimed.';
@@ -128,7 +128,7 @@ comment on column sync_checkpoints.matrix_id is 'The matrix that the chunk is a 
 comment on column sync_checkpoints.chunk_hash is 'Identifies the chunk within its matrix. By default a hash of chunk_query.';
 comment on column sync_checkpoints.definition is 'The definition that syncs the chunk.';
 comment on column sync_checkpoints.chunk_query is 'The query to the remote system.';
-comment on column sync_checkpoints.wanted is 'A job waits for the chunk.';
+comment on column sync_checkpoints.needed is 'A job waits for the chunk.';
 comment on column sync_checkpoints.priority is 'The priority of that job.';
 comment on column sync_checkpoints.position is 'The position of the chunk in the plan.';
 comment on column sync_checkpoints.created_at is 'When the chunk was first planned.';

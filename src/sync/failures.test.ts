@@ -136,7 +136,7 @@ describe('a chunk that fails', () => {
     held.open()
     await Promise.all(finished)
     const chunks = await syncChunks(db)
-    expect(chunks.filter(({ wanted }) => !wanted).length).toBeGreaterThanOrEqual(25)
+    expect(chunks.filter(({ needed }) => !needed).length).toBeGreaterThanOrEqual(25)
     expect(started.length).toBeLessThanOrEqual(5)
     expect(chunks.filter(({ chunk_hash: hash }) => hashes.includes(hash))).toMatchObject(
       hashes.map(() => ({ state: 'COMPLETED' })),
@@ -215,7 +215,7 @@ describe('a plan that throws', () => {
     expect(await syncJobs(db)).toMatchObject([{ attempts: 0, error_message: null }])
   })
 
-  it('a plan that fails for good leaves none of its chunks wanted', async () => {
+  it('a plan that fails for good leaves none of its chunks needed', async () => {
     const firstDone = async (): Promise<void> =>
       vi.waitFor(async () => expect(await syncChunks(db)).toMatchObject([{ state: 'COMPLETED' }, {}, {}]), {
         timeout: 120_000,
@@ -234,7 +234,7 @@ describe('a plan that throws', () => {
     })
     expect(end).toBe('dead')
     expect((await syncChunks(db)).filter(({ state }) => state !== 'COMPLETED')).toMatchObject(
-      [2, 3].map((query) => ({ chunk_query: query, wanted: false })),
+      [2, 3].map((query) => ({ chunk_query: query, needed: false })),
     )
   })
 

@@ -1,9 +1,9 @@
-/** The statements of the runner on their own: what a plan may write, and which chunks an ended job leaves wanted. */
+/** The statements of the runner on their own: what a plan may write, and which chunks an ended job leaves needed. */
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { emptySync, syncChunks, syncJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { type HeldJob, type PlannedChunk, unwant, want, writeChunks } from './sql.ts'
+import { type HeldJob, type PlannedChunk, unmarkNeeded, markNeeded, writeChunks } from './sql.ts'
 import { createSync } from './sync.ts'
 
 const { url } = useDatabase()
@@ -81,15 +81,15 @@ describe('a plan', () => {
     await db.query(writeChunks('leasehold', first, CHUNKS))
     await changeChunk(
       'a',
-      "locked_by = 'w', locked_until = now() + interval '1 minute', lock_token = 1, wanted = false",
+      "locked_by = 'w', locked_until = now() + interval '1 minute', lock_token = 1, needed = false",
     )
     const second = await heldJob({ force: true })
     await db.query(writeChunks('leasehold', second, CHUNKS))
-    expect((await syncChunks(db))[0]).toMatchObject({ state: 'RUNNING', wanted: true, lock_token: '1' })
+    expect((await syncChunks(db))[0]).toMatchObject({ state: 'RUNNING', needed: true, lock_token: '1' })
     expect(await links()).toHaveLength(4)
   })
 
-  it('of a job with a higher priority raises the priority of chunks that are marked as wanted anew', async () => {
+  it('of a job with a higher priority raises the priority of chunks that are marked as needed anew', async () => {
     const first = await heldJob()
     await db.query(writeChunks('leasehold', first, CHUNKS))
     await changeChunk('a', COMPLETED)
@@ -107,21 +107,21 @@ describe('a plan', () => {
   })
 })
 
-it('chunks of an ended job are no longer wanted, except those that another job waits for', async () => {
+it('chunks of an ended job are no longer needed, except those that another job waits for', async () => {
   const [ending, other] = [await heldJob(), await heldJob()]
   await db.query(writeChunks('leasehold', ending, CHUNKS))
   await db.query(writeChunks('leasehold', other, CHUNKS.slice(0, 1)))
-  await db.query(unwant('leasehold', ending.id))
-  expect((await syncChunks(db)).map(({ chunk_hash: hash, wanted }) => [hash, wanted])).toEqual([
+  await db.query(unmarkNeeded('leasehold', ending.id))
+  expect((await syncChunks(db)).map(({ chunk_hash: hash, needed }) => [hash, needed])).toEqual([
     ['a', true],
     ['b', false],
   ])
-  await db.query(unwant('leasehold', other.id))
-  expect((await syncChunks(db)).map(({ wanted }) => wanted)).toEqual([true, false])
+  await db.query(unmarkNeeded('leasehold', other.id))
+  expect((await syncChunks(db)).map(({ needed }) => needed)).toEqual([true, false])
   await change(ending.id, 'failed_at = now(), locked_by = null, locked_until = null')
-  await db.query(unwant('leasehold', other.id))
-  expect((await syncChunks(db)).map(({ wanted }) => wanted)).toEqual([false, false])
+  await db.query(unmarkNeeded('leasehold', other.id))
+  expect((await syncChunks(db)).map(({ needed }) => needed)).toEqual([false, false])
   // A job that still waits for them says so again.
-  await db.query(want('leasehold', other.id))
-  expect((await syncChunks(db)).map(({ wanted }) => wanted)).toEqual([true, false])
+  await db.query(markNeeded('leasehold', other.id))
+  expect((await syncChunks(db)).map(({ needed }) => needed)).toEqual([true, false])
 })

@@ -122,7 +122,7 @@ it('a job has its chunks synced even if another job that ended has unmarked them
   // Planned by somebody, and given up by another in the same moment.
   await db.query({
     text: `with planned as (update leasehold.sync_jobs set planned_at = now()), chunks as (
-        insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query, wanted)
+        insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query, needed)
         select 'm', 'h' || n, 'patient', to_jsonb(n), false from generate_series(1, 2) as n returning chunk_hash)
       insert into leasehold.sync_job_chunks (job_id, matrix_id, chunk_hash) select $1, 'm', chunk_hash from chunks`,
     values: [jobId],

@@ -36,9 +36,9 @@ import {
   countOpen,
   type PlannedChunk,
   reserve,
-  unwant,
+  unmarkNeeded,
   wakeChunks,
-  want,
+  markNeeded,
   writeChunks,
 } from './sql.ts'
 import { applyRetention, type SyncRetention } from './admin/retention.ts'
@@ -246,14 +246,14 @@ class Runner {
     const { open, failed, orphaned, first_error: firstError } = rows[0] ?? NO_CHUNKS
     const stops = this.#definition(row.definition).onChunkFailure === 'stop'
     if (failed > 0 && (open === 0 || stops)) {
-      if (open > 0) await this.#database.query(unwant(schema, row.id))
+      if (open > 0) await this.#database.query(unmarkNeeded(schema, row.id))
       return dead(
         `${failed} ${failed === 1 ? 'chunk' : 'chunks'} failed; the first: ${firstError ?? 'without a reason'}`,
       )
     }
     if (open === 0) return done()
     if (orphaned > 0) {
-      await this.#database.query(want(schema, row.id))
+      await this.#database.query(markNeeded(schema, row.id))
       await this.#database.query(wakeChunks(schema))
     }
     return settleAs('waiting', { delay_ms: checkEveryMs })
@@ -261,7 +261,7 @@ class Runner {
 
   /** Ends a job whose plan is incomplete. No job waits for the chunks that were planned. */
   async #giveUp({ id }: JobRow, outcome: Outcome): Promise<Outcome> {
-    await this.#database.query(unwant(this.#settings.schema, id))
+    await this.#database.query(unmarkNeeded(this.#settings.schema, id))
     return outcome
   }
 

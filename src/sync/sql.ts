@@ -46,13 +46,13 @@ planned as materialized (
 shared as materialized (                      -- waiting or in flight already, for another job
   select p.matrix_id, p.hash from planned as p
   join ${checkpoints} as c on c.matrix_id = p.matrix_id and c.chunk_hash = p.hash
-  where c.completed_at is null and c.failed_at is null and (c.wanted or c.locked_by is not null)
+  where c.completed_at is null and c.failed_at is null and (c.needed or c.locked_by is not null)
 ),
 raised as (
-  update ${checkpoints} as c set wanted = true, priority = greatest(c.priority, p.priority)
+  update ${checkpoints} as c set needed = true, priority = greatest(c.priority, p.priority)
   from planned as p
   where c.matrix_id = p.matrix_id and c.chunk_hash = p.hash and (p.matrix_id, p.hash) in (select * from shared)
-    and c.completed_at is null and c.failed_at is null and (not c.wanted or c.priority < p.priority)
+    and c.completed_at is null and c.failed_at is null and (not c.needed or c.priority < p.priority)
 ),
 written as (                                   -- new, or synced once more because it is not fresh enough
   insert into ${checkpoints} as c (matrix_id, chunk_hash, definition, chunk_query, priority, position)
@@ -64,7 +64,7 @@ written as (                                   -- new, or synced once more becau
     chunk_query = excluded.chunk_query,
     priority = excluded.priority,
     position = excluded.position,
-    wanted = true,
+    needed = true,
     completed_at = null,
     failed_at = null,
     error_message = null,
@@ -73,7 +73,7 @@ written as (                                   -- new, or synced once more becau
     next_attempt_at = now()
   where c.locked_by is null
     and (c.completed_at is null or c.definition <> excluded.definition or c.last_synced_at < (select stale_before from job))
-    and not (c.wanted and c.completed_at is null and c.failed_at is null)
+    and not (c.needed and c.completed_at is null and c.failed_at is null)
   returning matrix_id, chunk_hash
 ),
 fresh as materialized (                       -- synced before, and recently enough: the job skips it
@@ -100,7 +100,7 @@ returning 1`,
 export interface ChunkCounts {
   readonly open: number
   readonly failed: number
-  /** Open, but not wanted by any job, so that no runner would claim them. */
+  /** Open, but not needed by any job, so that no runner would claim them. */
   readonly orphaned: number
   readonly first_error: string | null
 }
@@ -112,7 +112,7 @@ export function countOpen(schema: string, jobId: string): Statement {
     text: `/* leasehold:check sync_jobs */
 select count(*) filter (where c.completed_at is null and c.failed_at is null)::int as open,
   count(*) filter (where c.failed_at is not null)::int as failed,
-  count(*) filter (where c.completed_at is null and c.failed_at is null and not c.wanted)::int as orphaned,
+  count(*) filter (where c.completed_at is null and c.failed_at is null and not c.needed)::int as orphaned,
   (array_agg(c.error_message order by c.failed_at) filter (where c.failed_at is not null))[1] as first_error
 from ${quoteQualified(schema, 'sync_job_chunks')} as l
 join ${quoteQualified(schema, 'sync_checkpoints')} as c using (matrix_id, chunk_hash)
@@ -122,28 +122,28 @@ where l.job_id = $1`,
 }
 
 /**
- * Marks the open chunks of a job as wanted. A job that ends while another is planned can unmark a chunk that the other waits
+ * Marks the open chunks of a job as needed. A job that ends while another is planned can unmark a chunk that the other waits
  * for; the next check of that other job finds it and calls this.
  */
-export function want(schema: string, jobId: string): Statement {
+export function markNeeded(schema: string, jobId: string): Statement {
   return {
-    text: `/* leasehold:want sync_checkpoints */
-update ${quoteQualified(schema, 'sync_checkpoints')} as c set wanted = true
+    text: `/* leasehold:mark needed sync_checkpoints */
+update ${quoteQualified(schema, 'sync_checkpoints')} as c set needed = true
 from ${quoteQualified(schema, 'sync_job_chunks')} as l
 where l.job_id = $1 and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
-  and c.completed_at is null and c.failed_at is null and not c.wanted`,
+  and c.completed_at is null and c.failed_at is null and not c.needed`,
     values: [jobId],
   }
 }
 
 /** Unmarks the open chunks of a job, except those that another open job waits for. Chunks in flight are still finished. */
-export function unwant(schema: string, jobId: string): Statement {
+export function unmarkNeeded(schema: string, jobId: string): Statement {
   return {
-    text: `/* leasehold:unwant sync_checkpoints */
-update ${quoteQualified(schema, 'sync_checkpoints')} as c set wanted = false
+    text: `/* leasehold:unmark needed sync_checkpoints */
+update ${quoteQualified(schema, 'sync_checkpoints')} as c set needed = false
 from ${quoteQualified(schema, 'sync_job_chunks')} as l
 where l.job_id = $1 and c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
-  and c.completed_at is null and c.failed_at is null and c.wanted
+  and c.completed_at is null and c.failed_at is null and c.needed
   and not exists (
     select from ${quoteQualified(schema, 'sync_job_chunks')} as o
     join ${quoteQualified(schema, 'sync_jobs')} as j on j.id = o.job_id

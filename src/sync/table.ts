@@ -91,7 +91,7 @@ export function chunkTable({ schema = 'leasehold' }: SyncTableOptions = {}): Lea
     table: { schema, name: 'sync_checkpoints' },
     id: ['matrix_id', 'chunk_hash'],
     lease: LEASE,
-    claimable: `${OPEN} and wanted`,
+    claimable: `${OPEN} and needed`,
     availableAt: 'next_attempt_at',
     order: ['priority desc', 'position', 'matrix_id', 'chunk_hash'],
     leased: `${OPEN} and locked_by is not null`,

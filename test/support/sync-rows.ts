@@ -28,7 +28,7 @@ export interface ChunkRecord {
   readonly state: SyncState
   readonly definition: string
   readonly chunk_query: unknown
-  readonly wanted: boolean
+  readonly needed: boolean
   readonly priority: number
   readonly attempts: number
   readonly expiries: number
@@ -213,7 +213,7 @@ export async function makeChunks(
   const leased = state === 'running' || state === 'expired'
   await db.query({
     text: `with written as (
-  insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query, wanted, position, attempts,
+  insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query, needed, position, attempts,
     last_synced_at, row_count, completed_at, failed_at, error_message, locked_by, locked_until, lock_token)
   select $2::text, 'c' || n, $3::text, jsonb_build_object('n', n), ${state !== 'dropped'}, n, $4::int,
     ${done ? moment : 'null'}, ${done ? (made.rows ?? 1) : 'null'}, ${done ? moment : 'null'},
@@ -240,7 +240,7 @@ select $1, matrix_id, chunk_hash, false from leasehold.sync_job_chunks where job
 export interface ChunkState {
   readonly hash: string
   readonly state: string
-  readonly wanted: boolean
+  readonly needed: boolean
   readonly attempts: number
   readonly error: string | null
   readonly owner: string | null
@@ -249,7 +249,7 @@ export interface ChunkState {
 
 export async function chunkStates(db: Database): Promise<ChunkState[]> {
   const { rows } = await db.query<ChunkState>({
-    text: `select chunk_hash as hash, state, wanted, attempts, error_message as error, locked_by as owner, lock_token::text as token
+    text: `select chunk_hash as hash, state, needed, attempts, error_message as error, locked_by as owner, lock_token::text as token
 from leasehold.sync_checkpoint_states order by position, chunk_hash`,
   })
   return rows

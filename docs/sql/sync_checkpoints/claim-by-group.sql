@@ -10,7 +10,7 @@ next as materialized (
   from groups cross join lateral (
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
-    where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and wanted)
+    where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and ((matrix_id, chunk_hash) in (select * from unnest($5::text[], $6::text[]))) is not true
@@ -23,7 +23,7 @@ suspect as materialized (          -- at most one, and none while the process ru
   from groups cross join lateral (
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
-    where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and wanted)
+    where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and ((matrix_id, chunk_hash) in (select * from unnest($5::text[], $6::text[]))) is not true
@@ -53,7 +53,7 @@ taken as materialized (
   where t.matrix_id = any (array(select matrix_id from chosen))
     and t.chunk_hash = any (array(select chunk_hash from chosen))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from chosen)) is true
-    and ((completed_at is null and failed_at is null and wanted) and next_attempt_at <= now()
+    and ((completed_at is null and failed_at is null and needed) and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
   for update skip locked
 ),

@@ -10,7 +10,7 @@ taken as materialized (
   where t.matrix_id = any (array(select matrix_id from wanted))
     and t.chunk_hash = any (array(select chunk_hash from wanted))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from wanted)) is true
-    and ((completed_at is null and failed_at is null and wanted) and next_attempt_at <= now()
+    and ((completed_at is null and failed_at is null and needed) and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)) is true
   order by priority desc, "position", matrix_id, chunk_hash
   for update skip locked

@@ -9,7 +9,7 @@ next as materialized (
   from groups cross join lateral (
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
-    where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and wanted)
+    where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and ((matrix_id, chunk_hash) in (select * from unnest($4::text[], $5::text[]))) is not true
@@ -22,7 +22,7 @@ suspect as materialized (          -- at most one, and none while the process ru
   from groups cross join lateral (
     select definition, matrix_id, chunk_hash, priority, "position", expiries >= 2 as suspect
     from leasehold.sync_checkpoints
-    where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and wanted)
+    where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
       and ((matrix_id, chunk_hash) in (select * from unnest($4::text[], $5::text[]))) is not true

@@ -245,10 +245,10 @@ function chunksText({ chunks, next }: ChunkPage, now: Date, width: number | unde
 
 /** What matters most about a chunk in its state. */
 function chunkDetails(chunk: ChunkSummary, now: Date): string {
-  const { skipped, wanted, attempts, nextAttemptAt, completedAt, failedAt, errorMessage, lockedBy } = chunk
+  const { skipped, needed, attempts, nextAttemptAt, completedAt, failedAt, errorMessage, lockedBy } = chunk
   const due = nextAttemptAt > now ? `due ${relative(nextAttemptAt, now)}` : undefined
   const parts: Readonly<Record<(typeof SYNC_STATES)[number], readonly (string | null | undefined)[]>> = {
-    AVAILABLE: [wanted ? due : 'dropped', attempts > 0 ? errorMessage : null],
+    AVAILABLE: [needed ? due : 'dropped', attempts > 0 ? errorMessage : null],
     RUNNING: [`by ${lockedBy}`],
     EXPIRED: [`was held by ${lockedBy}`],
     COMPLETED: [

@@ -17,7 +17,7 @@ const CHUNK: ChunkSummary = {
   query: { year: 2001 },
   position: 1,
   state: 'RUNNING',
-  wanted: true,
+  needed: true,
   skipped: false,
   attempts: 0,
   nextAttemptAt: ago(0),

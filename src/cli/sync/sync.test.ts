@@ -242,7 +242,7 @@ describe('cancel and replay', () => {
     expect(replayed.stdout).toMatch(
       /^Replayed 1 job\. It is recorded in the audit as \S+\.\n1 failed chunk and 3 dropped chunks will be synced\.\n$/,
     )
-    expect((await chunkStates(db)).every(({ wanted, state }) => wanted && state !== 'FAILED')).toBe(true)
+    expect((await chunkStates(db)).every(({ needed, state }) => needed && state !== 'FAILED')).toBe(true)
     expect(
       (await auditEntries(db)).map(({ principal, action, target }) => [principal, action, target]),
     ).toEqual([

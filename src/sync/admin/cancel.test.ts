@@ -26,7 +26,7 @@ beforeEach(async () => emptySync(db))
 
 const WHO = { principal: 'ada', reason: 'the wrong matrix' }
 
-it('an open job has failed, with who and why, and its chunks are wanted no longer; what was synced stays', async () => {
+it('an open job has failed, with who and why, and its chunks are no longer needed; what was synced stays', async () => {
   const jobId = await makeJob(db)
   await makeChunks(db, jobId, 2, { state: 'done' })
   await makeChunks(db, jobId, 3, { from: 3 })
@@ -46,7 +46,7 @@ it('an open job has failed, with who and why, and its chunks are wanted no longe
   const open = new Set(['c3', 'c4', 'c5', 'c7'])
   // The one in flight keeps its lease: it is finished.
   expect(await chunkStates(db)).toEqual(
-    before.map((chunk) => (open.has(chunk.hash) ? { ...chunk, wanted: false } : chunk)),
+    before.map((chunk) => (open.has(chunk.hash) ? { ...chunk, needed: false } : chunk)),
   )
   expect(await auditEntries(db)).toMatchObject([
     {
@@ -95,7 +95,7 @@ describe('a job that somebody holds', () => {
     await db.query(writeChunks('leasehold', held, [chunk(1)]))
     await cancel(db, { ids: [jobId], ...WHO })
     await db.query(writeChunks('leasehold', held, [chunk(2)]))
-    expect(await chunkStates(db)).toMatchObject([{ hash: 'c1', wanted: false }])
+    expect(await chunkStates(db)).toMatchObject([{ hash: 'c1', needed: false }])
   })
 
   it('in a running runner: the planner is fenced off, and none of what it planned is done', async () => {
@@ -136,7 +136,7 @@ describe('another open job that wants the same chunks', () => {
     await makeChunks(db, jobId, 2)
     await shareChunks(db, await makeJob(db, { parallel: true }), jobId)
     expect(await cancel(db, { ids: [jobId], ...WHO })).toMatchObject({ counts: { droppedChunks: 0 } })
-    expect((await chunkStates(db)).map(({ wanted }) => wanted)).toEqual([true, true])
+    expect((await chunkStates(db)).map(({ needed }) => needed)).toEqual([true, true])
   })
 
   it('another open job retains its chunks also when its plan is being written at this moment', async () => {
@@ -154,7 +154,7 @@ describe('another open job that wants the same chunks', () => {
     await expect.poll(async () => waitingForLocks(), { timeout: 120_000 }).toBe(1)
     await client.query('commit')
     expect(await cancelling).toMatchObject({ counts: { droppedChunks: 1 } })
-    expect((await chunkStates(db)).map(({ hash, wanted }) => [hash, wanted])).toEqual([
+    expect((await chunkStates(db)).map(({ hash, needed }) => [hash, needed])).toEqual([
       ['c1', false],
       ['c2', true],
     ])

@@ -4,7 +4,7 @@
  * - A worker that plans a job, or checks its chunks, is fenced off: the lease is taken from the row, so that no write under
  *   it counts and the plan adds no more chunks. This is the one bulk change that takes a lease, because a plan may run for
  *   hours; the token stays, and a later claim makes it grow.
- * - Its chunks are no longer wanted, unless another open job wants them too. Those in flight keep their lease and are
+ * - Its chunks are no longer needed, unless another open job needs them too. Those in flight keep their lease and are
  *   finished.
  * - Each job is a transaction of its own, because it may have very many chunks.
  */
@@ -20,7 +20,7 @@ import {
 import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { unwant } from '../sql.ts'
+import { unmarkNeeded } from '../sql.ts'
 import { countUnwantedInFlight, lockChunks } from './chunks.ts'
 import { checkFilter, FILTER_DATES, filterSql, type JobFilter, listJobs, narrowSql } from './jobs.ts'
 
@@ -93,7 +93,7 @@ async function dropChunks(
 ): Promise<Readonly<Record<CancelCount, number>>> {
   await lockChunks(tx, schema, ids)
   let droppedChunks = 0
-  for (const id of ids) droppedChunks += (await tx.query(unwant(schema, id))).rowCount ?? 0
+  for (const id of ids) droppedChunks += (await tx.query(unmarkNeeded(schema, id))).rowCount ?? 0
   const inFlight = droppedChunks === 0 ? 0 : await countUnwantedInFlight(tx, schema, ids)
   return { droppedChunks, inFlight }
 }

@@ -39,7 +39,7 @@ export interface ChunkCounts {
   readonly retrying: number
   /** Given up. */
   readonly failed: number
-  /** Neither done nor wanted: their job was cancelled, or stopped at a failure. */
+  /** Neither done nor needed: their job was cancelled, or stopped at a failure. */
   readonly dropped: number
 }
 
@@ -54,7 +54,7 @@ const KIND = `case
     when c.completed_at is not null then case when l.skipped then 'skipped' else 'done' end
     when c.failed_at is not null then 'failed'
     when c.locked_until > now() then 'running'
-    when not c.wanted then 'dropped'
+    when not c.needed then 'dropped'
     when c.attempts > 0 then 'retrying'
     else 'waiting'
   end`

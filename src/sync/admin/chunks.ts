@@ -14,10 +14,10 @@ export interface ChunkSummary {
   readonly position: number
   readonly state: SyncState
   /** A job waits for it. */
-  readonly wanted: boolean
+  readonly needed: boolean
   /** It was fresh enough when the job was planned. */
   readonly skipped: boolean
-  /** How many attempts have failed since it was last wanted. */
+  /** How many attempts have failed since it was last needed. */
   readonly attempts: number
   readonly nextAttemptAt: Date
   readonly lastSyncedAt: Date | null
@@ -101,7 +101,7 @@ export async function findChunks(
     ...where(parameter),
   ]
   const { rows } = await tx.query<Omit<ChunkSummary, 'token'> & { readonly token: string }>({
-    text: `select c.chunk_hash as hash, c.chunk_query as query, c.position, ${stateSql(schema, 'c')} as state, c.wanted,
+    text: `select c.chunk_hash as hash, c.chunk_query as query, c.position, ${stateSql(schema, 'c')} as state, c.needed,
   l.skipped, c.attempts, c.next_attempt_at as "nextAttemptAt", c.last_synced_at as "lastSyncedAt",
   c.row_count::float8 as "rowCount", c.completed_at as "completedAt", c.failed_at as "failedAt",
   c.error_message as "errorMessage", c.locked_by as "lockedBy", c.locked_until as "lockedUntil",
@@ -117,8 +117,8 @@ order by ${order} limit ${parameter(limit, 'int')}`,
 
 /**
  * Locks every unfinished chunk of the jobs. The plan of another job that is being written has a foreign key to the chunks
- * it shares, which makes this wait for it: the next statement sees which jobs want a chunk. Where the plan comes later, the
- * check of its job finds the chunks that are not wanted.
+ * it shares, which makes this wait for it: the next statement sees which jobs need a chunk. Where the plan comes later, the
+ * check of its job finds the chunks that are not needed.
  */
 export async function lockChunks(tx: Queryable, schema: string, jobIds: readonly string[]): Promise<void> {
   const { checkpoints, links } = tablesOf(schema)
@@ -144,7 +144,7 @@ export async function countUnwantedInFlight(
   const { rows } = await tx.query<{ count: number }>({
     text: `select count(*)::int as count from ${checkpoints} as c
 join ${links} as l on l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
-where l.job_id = any ($1::bigint[]) and c.locked_by is not null and c.locked_until > now() and not c.wanted`,
+where l.job_id = any ($1::bigint[]) and c.locked_by is not null and c.locked_until > now() and not c.needed`,
     values: [jobIds],
   })
   return rows[0]?.count ?? 0

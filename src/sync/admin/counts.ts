@@ -8,7 +8,7 @@ export interface SyncCounts {
   readonly open: Count
   readonly completed: Count
   readonly failed: Count
-  /** Chunks that are wanted and not in flight. */
+  /** Chunks that are needed and not in flight. */
   readonly chunksWaiting: Count
   readonly chunksLeased: Count
 }
@@ -22,7 +22,7 @@ export async function countSync(db: Database, options: BrowseOptions = {}): Prom
     const failed = await countUpTo(tx, jobs, 'failed_at is not null')
     const completed = await countRemaining(tx, jobs, 'completed_at is not null', [open, failed])
     const leased = await countUpTo(tx, checkpoints, 'locked_by is not null')
-    const chunksWaiting = await countUpTo(tx, checkpoints, `${OPEN} and wanted and locked_by is null`)
+    const chunksWaiting = await countUpTo(tx, checkpoints, `${OPEN} and needed and locked_by is null`)
     return { open, completed, failed, chunksWaiting, chunksLeased: leased }
   })
 }

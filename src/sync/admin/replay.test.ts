@@ -39,7 +39,7 @@ it('only chunks that failed or were dropped are synced once more, as if they had
   expect(await chunkStates(db)).toEqual(
     before.map((chunk) => {
       if (chunk.state === 'FAILED') return { ...chunk, state: 'AVAILABLE', attempts: 0, error: null }
-      return chunk.hash === 'c5' ? { ...chunk, wanted: true } : chunk
+      return chunk.hash === 'c5' ? { ...chunk, needed: true } : chunk
     }),
   )
   const { rows } = await db.query({

@@ -2,7 +2,7 @@
  * Replay: failed jobs are open once more, and only what has failed of them is synced.
  *
  * - Failed chunks are as if they had never been tried. Chunks that were dropped, because the job was cancelled or stopped
- *   at a failure, are wanted once more. What was synced is not fetched once more.
+ *   at a failure, are needed once more. What was synced is not fetched once more.
  * - A job that failed before all of its chunks were known is planned once more.
  * - A job is not replayed while another job of its matrix is open, unless it may run in parallel. Of several failed jobs of
  *   a matrix, the one that failed first is replayed.
@@ -144,12 +144,12 @@ where l.job_id = any ($1::bigint[]) and c.matrix_id = l.matrix_id and c.chunk_ha
   const values = [ids, lastDueSeconds]
   // The dropped ones first: afterwards the failed ones could not be told from them.
   const dropped = await tx.query({
-    text: `update ${checkpoints} as c set wanted = true, next_attempt_at = greatest(c.next_attempt_at, to_timestamp($2::float8))
-${ofJobs} and c.failed_at is null and not c.wanted`,
+    text: `update ${checkpoints} as c set needed = true, next_attempt_at = greatest(c.next_attempt_at, to_timestamp($2::float8))
+${ofJobs} and c.failed_at is null and not c.needed`,
     values,
   })
   const failed = await tx.query({
-    text: `update ${checkpoints} as c set wanted = true, failed_at = null, error_message = null, attempts = 0, expiries = 0,
+    text: `update ${checkpoints} as c set needed = true, failed_at = null, error_message = null, attempts = 0, expiries = 0,
   next_attempt_at = to_timestamp($2::float8)
 ${ofJobs} and c.failed_at is not null`,
     values,

@@ -124,7 +124,7 @@ it('a runner applies retention, unless it is switched off', async () => {
   expect(await ids()).toEqual([])
 })
 
-it('chunks that no open job consists of are no longer wanted; those of an open job are', async () => {
+it('chunks that no open job consists of are no longer needed; those of an open job are', async () => {
   const [dead, open] = [await makeJob(db, { matrix: 'dead' }), await makeJob(db, { matrix: 'open' })]
   await makeChunks(db, dead, 3, { matrix: 'dead' })
   await makeChunks(db, open, 2, { matrix: 'open' })
@@ -134,7 +134,7 @@ it('chunks that no open job consists of are no longer wanted; those of an open j
   })
   expect(await applyRetention(db, { batch: 2 })).toMatchObject({ unwanted: 3 })
   const { rows } = await db.query({
-    text: 'select matrix_id, count(*)::int as n from leasehold.sync_checkpoints where wanted group by 1',
+    text: 'select matrix_id, count(*)::int as n from leasehold.sync_checkpoints where needed group by 1',
   })
   expect(rows).toEqual([{ matrix_id: 'open', n: 2 }])
 })

@@ -25,7 +25,7 @@ export interface SyncRetentionOptions extends SyncRetention {
 export type SyncRetentionResult = {
   /** How many jobs were deleted. */
   readonly jobs: number
-  /** How many chunks were no longer wanted: two jobs that ended at the same time each took the other for open. */
+  /** How many chunks were no longer needed: two jobs that ended at the same time each took the other for open. */
   readonly unwanted: number
 }
 
@@ -60,7 +60,7 @@ function unwantOrphaned({ schema, batch }: RetentionRun): Statement {
     text: `with orphaned as materialized (
   select c.matrix_id, c.chunk_hash
   from ${checkpoints} as c
-  where c.completed_at is null and c.failed_at is null and c.wanted
+  where c.completed_at is null and c.failed_at is null and c.needed
     and not exists (
       select from ${links} as l join ${jobs} as j on j.id = l.job_id
       where l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
@@ -69,7 +69,7 @@ function unwantOrphaned({ schema, batch }: RetentionRun): Statement {
   limit $1::int
   for update of c skip locked
 )
-update ${checkpoints} as c set wanted = false
+update ${checkpoints} as c set needed = false
 from orphaned as o
 where c.matrix_id = o.matrix_id and c.chunk_hash = o.chunk_hash`,
     values: [batch],
