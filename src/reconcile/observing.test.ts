@@ -268,6 +268,18 @@ it('an outcome that was fenced off is counted in the summary, and still reported
   expect(summaries).toMatchObject([{ skipped: 1 }])
 })
 
+it('the interval of the summary follows the settings in force, also while the reconciler runs', async () => {
+  await insert(1)
+  const summaries = vi.fn<(fields: object, message: string) => void>()
+  const log = { ...SILENT_LOG, info: summaries, child: () => SILENT_LOG }
+  const observe = async (): Promise<undefined> => Promise.resolve(undefined)
+  const hour = 3_600_000
+  const { runtime } = await start([declare({ observe, everyMs: 10, settings: { pollMs: hour } })], { log })
+  expect(summaries).not.toHaveBeenCalled()
+  runtime.change('reconcile', { pollMs: 20 })
+  await vi.waitFor(() => expect(summaries.mock.calls.length).toBeGreaterThanOrEqual(3), POLL)
+})
+
 it('REC-06: rows of a reconciler that died can be claimed when their leases have expired, and not before', async () => {
   await insert(2)
   await db.query({

@@ -1,11 +1,11 @@
 import { inspect } from 'node:util'
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
-import type { LeaseTable, Sql } from '../lease/table.ts'
+import { type LeaseTable, type Sql, tableName } from '../lease/table.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import type { HandlerContext, HandlerLog } from '../worker/context.ts'
 import { atATime } from '../worker/waiting.ts'
-import { createLoop, type Loop } from '../worker/loop.ts'
+import { createLoop } from '../worker/loop.ts'
 import { type Outcome, SaturatedError, settleAs } from '../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import { MAX_TIMER_MS, untilAborted } from '../timeout.ts'
@@ -94,7 +94,7 @@ class Reconciliation<Row extends object, Status extends string> {
   readonly #transaction = atATime(MAX_TRANSACTIONS)
   #db: Database | undefined
   #summary: Summary | undefined
-  #loop: Loop | undefined
+  #stopSummaries: () => Promise<void> = async () => Promise.resolve()
 
   constructor(
     options: ReconcilerOptions<Row, Status>,
@@ -108,7 +108,7 @@ class Reconciliation<Row extends object, Status extends string> {
     this.#table = table
   }
 
-  async open({ db, worker, events, log }: WorkerEnvironment): Promise<void> {
+  async open({ db, worker, events, log, settings }: WorkerEnvironment): Promise<void> {
     const summary = new Summary({
       table: this.#table,
       transitions: this.#transitions,
@@ -118,19 +118,27 @@ class Reconciliation<Row extends object, Status extends string> {
     })
     this.#db = db
     this.#summary = summary
-    this.#loop = createLoop({
+    const loop = createLoop({
       name: 'reconcile summary',
       work: async () => Promise.resolve(summary.log()),
-      pauseMs: () => this.#options.settings?.pollMs ?? SETTINGS.pollMs,
+      pauseMs: () => settings().pollMs,
       onError: (error) => events.emit('trouble', { worker, what: 'logging the reconcile summary', error }),
     })
-    this.#loop.start()
+    loop.start()
+    // The current pause has the length of the old interval.
+    const unsubscribe = events.onInternal('settingsChanged', (changed) => {
+      if (changed.worker === worker && changed.table === tableName(this.#table)) loop.hasten()
+    })
+    this.#stopSummaries = async () => {
+      unsubscribe()
+      await loop.stop()
+      summary.close()
+    }
     return Promise.resolve()
   }
 
   async close(): Promise<void> {
-    await this.#loop?.stop()
-    this.#summary?.close()
+    await this.#stopSummaries()
   }
 
   async reconcile(context: HandlerContext<Row>): Promise<Outcome | undefined> {

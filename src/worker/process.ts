@@ -193,10 +193,17 @@ export class Runtime {
     const { name, table, bucket = 0 } = declaration
     // A given id may have belonged to a process that died; no reaper would find this one missing.
     if (this.#options.id !== undefined) await this.#takeBackOwn(store)
-    await declaration.open?.({ db: this.#db, worker: this.id, events: this.events, log: this.#log })
     const held = new HeldRows()
     const layers = new SettingsLayers(this.#options.settings, declaration.settings)
     const settings = await this.#served.firstSettings(name, tableName(table), layers)
+    let started: Worker | undefined
+    await declaration.open?.({
+      db: this.#db,
+      worker: this.id,
+      events: this.events,
+      log: this.#log,
+      settings: () => started?.settings ?? settings,
+    })
     heartbeat.post({ type: 'serve', name, table, shape, bucket, held: held.buffer, timing: settings })
     const worker = new Worker({
       name,
@@ -216,6 +223,7 @@ export class Runtime {
       wasDeclaredDead: async (since) => this.#wasDeclaredDead(since),
     })
     this.#served.add({ declaration, worker, layers })
+    started = worker
     worker.start()
     if (declaration.probe !== undefined) this.#loops.push(createSinkProbe(declaration.probe, worker))
     this.#stores.push(store)

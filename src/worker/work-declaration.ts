@@ -42,6 +42,8 @@ export interface WorkerEnvironment {
   readonly worker: string
   readonly events: Events
   readonly log: LogSource
+  /** The settings in force, which may change while the worker runs. */
+  readonly settings: () => WorkerSettings
 }
 
 export interface RuntimeOptions {
