@@ -6,6 +6,7 @@ import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, gate, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { PermanentError, SaturatedError } from '../worker/completion/outcome.ts'
+import { Events } from '../worker/events.ts'
 import type { SyncDefinition } from './definition.ts'
 import { createSync } from './sync.ts'
 
@@ -192,6 +193,25 @@ describe('a chunk that fails', () => {
     expect(end).toBe('dead')
     expect((await syncChunks(db))[0]?.error_message).toContain('a whole number from 0')
   })
+})
+
+it('a job whose leases have expired too often is not planned, and its error names the attempts allowed', async () => {
+  const sync = createSync()
+  const plan = vi.fn<() => number[]>(() => [1])
+  const defined = sync.define<number>('expiring', {
+    plan,
+    syncChunk: async () => Promise.resolve({ rows: 1 }),
+    retry: { ...QUICK, maxAttempts: 4 },
+  })
+  const { jobId } = await defined.enqueue(db, { matrixId: 'm' })
+  // The leases of four attempts have expired, and that of a runner that was about to give the job up.
+  await db.query({ text: 'update leasehold.sync_jobs set attempts = 5, expiries = 5' })
+  const events = new Events()
+  const jobs = watchJobs(events)
+  await start(sync.runner({ checkEveryMs: 20 }), { events })
+  expect(await jobs.ended(jobId)).toBe('dead')
+  expect(plan).not.toHaveBeenCalled()
+  expect((await syncJobs(db))[0]?.error_message).toMatch(/^given up after 4 attempts: its workers died/)
 })
 
 describe('a plan that throws', () => {

@@ -280,7 +280,8 @@ class Runner {
   #exhausted({ definition, attempts }: JobRow | ChunkRow): string | undefined {
     const { maxAttempts } = this.#policy(definition)
     if (attempts < maxAttempts) return undefined
-    return `given up after ${attempts} of ${maxAttempts} attempts: its workers died, lost the database, took longer than three leases, or had to stop`
+    // The counter may be higher: a lease that expires while its row is being given up is counted, but was no attempt.
+    return `given up after ${maxAttempts} ${maxAttempts === 1 ? 'attempt' : 'attempts'}: its workers died, lost the database, took longer than three leases, or had to stop`
   }
 
   #policy(name: string): SyncRetry {
