@@ -43,6 +43,10 @@ describe('wrong usage', () => {
       "unknown option '--prot'\n(Did you mean --port?)\nRun `leasehold up --help` for the arguments and options.",
     ],
     [['up', 'now'], 'Run `leasehold up --help` for the arguments and options.'],
+    [
+      ['work', '--directory', '.leasehold'],
+      "unknown option '--directory'\nRun `leasehold work --help` for the arguments and options.",
+    ],
     [['migrate', '--schema'], "option '--schema <value>' argument missing\nRun `leasehold migrate --help`"],
   ])('%j is an error that names the mistake and the help to read', async (args, message) => {
     const { code, stdout, stderr } = await leasehold(...args)

@@ -26,6 +26,8 @@ const EXIT_FAILED = 1
 const EXIT_USAGE_ERROR = 2
 
 const PROCESS_SETTINGS = [...DATABASE_SETTINGS, 'host', 'port', ...TIMING_NAMES, ...WEBHOOK_SETTINGS] as const
+/** `work` needs a given database, so the directory of an embedded one would have no effect. */
+const WORK_SETTINGS = PROCESS_SETTINGS.filter((name) => name !== 'directory')
 
 const HELP = `
 The options under "Settings" can also be set in the environment (--port as LEASEHOLD_PORT,
@@ -84,7 +86,7 @@ function addCommands(program: Command, define: Define): void {
     program,
     'work',
     'run the workers declared in leasehold.config and the reaper, for production',
-    PROCESS_SETTINGS,
+    WORK_SETTINGS,
     work,
     (command) =>
       command
