@@ -1,6 +1,7 @@
 /** The worker of webhooks: signs and sends deliveries, judges the responses, and stores the circuits of endpoints. */
 import { type Clock, systemClock } from '../../clock.ts'
 import { LEASE_MS } from '../../lease/timing.ts'
+import { isUnavailable } from '../../postgres/failures.ts'
 import { packageVersion } from '../../version.ts'
 import type { HandlerContext } from '../../worker/context.ts'
 import { createLoop, type HastenableLoop } from '../../worker/loop.ts'
@@ -118,7 +119,6 @@ class RunningDispatcher {
   #refreshLoop: HastenableLoop | undefined
   /** Endpoints may have changed since they were last read. */
   #isStale = false
-  #isRefreshing = false
   #refreshedAt = Number.NEGATIVE_INFINITY
   #refreshTimer: NodeJS.Timeout | undefined
   /** Writes to endpoints that no delivery waits for. */
@@ -157,11 +157,7 @@ class RunningDispatcher {
       name: 'webhook endpoints',
       work: async () => this.#refresh(endpoints, environment, joinsAt),
       pauseMs: () => (this.#isStale ? this.#msUntilRefresh() : this.#refreshIntervalMs(joinsAt)),
-      onError: (error) => {
-        this.#isRefreshing = false
-        this.groups.resume()
-        this.#reportTrouble('reading the webhook endpoints', error)
-      },
+      onError: (error) => this.#reportTrouble('reading the webhook endpoints', error),
     })
     this.#refreshLoop.start()
   }
@@ -177,8 +173,8 @@ class RunningDispatcher {
   async deliver(context: HandlerContext<DeliveryRow>): Promise<Outcome> {
     const { row, attempt } = context
     const { schedule, random = Math.random } = this.#options
-    const endpoint = this.#opened?.endpoints.get(row.endpoint_id)
-    // The endpoint was disabled or deleted after the claim.
+    const endpoint = await this.#currentEndpoint(row.endpoint_id)
+    // The endpoint was disabled or deleted after the claim, or cannot be read at the moment.
     if (this.#opened === undefined || endpoint === undefined)
       return settleAs('postponed', { delay_ms: POSTPONE_MS })
     const reply = await this.#post(this.#opened.poster, endpoint, context)
@@ -189,6 +185,16 @@ class RunningDispatcher {
       this.#storeCircuit(endpoint.id, this.groups.recordSuccess(endpoint.id))
     else this.#storeCircuit(endpoint.id, this.groups.recordFailure(endpoint.id))
     return judgement.outcome
+  }
+
+  async #currentEndpoint(id: string): Promise<CachedEndpoint | undefined> {
+    try {
+      return await this.#opened?.endpoints.current(id)
+    } catch (error) {
+      // The claims report a database that is unavailable, once for all rows.
+      if (!isUnavailable(error)) this.#reportTrouble(`reading webhook endpoint ${id}`, error)
+      return undefined
+    }
   }
 
   async #post(
@@ -247,7 +253,6 @@ class RunningDispatcher {
   async #refresh(endpoints: EndpointCache, environment: WorkerEnvironment, joinsAt: number): Promise<void> {
     const { schema, clock } = this.#options
     this.#isStale = false
-    this.#isRefreshing = true
     this.#refreshedAt = clock.monotonicNow()
     const states = await endpoints.refresh()
     const { rows } = await environment.db.query<{ id: string }>(readDispatchers(schema, WEBHOOKS))
@@ -258,8 +263,6 @@ class RunningDispatcher {
     // Until their next refresh, the other dispatchers do not know of this one and use the whole limits.
     const isJoining = position.count > 1 && clock.monotonicNow() < joinsAt
     this.groups.update(isJoining ? [] : states, position)
-    this.#isRefreshing = false
-    this.groups.resume()
   }
 
   /** Called when endpoints may have changed. A refresh that is running may have been too early to see the change. */
@@ -267,8 +270,6 @@ class RunningDispatcher {
     if (this.#isStale) return
     this.#isStale = true
     const inMs = this.#msUntilRefresh()
-    // Events that are sent after a rotation must be signed with both secrets, so nothing is claimed before the refresh.
-    if (inMs === 0 && !this.#isRefreshing) this.groups.suspend()
     this.#refreshTimer = setTimeout(() => this.#refreshLoop?.hasten(), inMs)
   }
 

@@ -46,6 +46,17 @@ order by id`,
   }
 }
 
+export function readVersions(schema: string, ids: readonly string[]): Statement {
+  return {
+    name: 'leasehold_webhooks_endpoint_versions',
+    text: `/* leasehold:endpoint versions webhooks */
+select id, ${VERSION}
+from ${quoteQualified(schema, 'webhook_endpoints')}
+where id = any ($1::uuid[]) and enabled`,
+    values: [ids],
+  }
+}
+
 export function readDispatchers(schema: string, role: string): Statement {
   return {
     name: 'leasehold_webhooks_dispatchers',

@@ -10,6 +10,7 @@ import {
   type EndpointStateRow,
   readEndpoints,
   readEndpointStates,
+  readVersions,
 } from './endpoint-cache-sql.ts'
 
 export interface CachedEndpoint {
@@ -33,6 +34,11 @@ interface Entry {
   readonly endpoint: CachedEndpoint | undefined
 }
 
+interface Check {
+  readonly ids: Set<string>
+  readonly entries: Promise<ReadonlyMap<string, Entry>>
+}
+
 export interface EndpointCacheOptions {
   readonly db: Queryable
   readonly schema: string
@@ -45,13 +51,52 @@ export interface EndpointCacheOptions {
 export class EndpointCache {
   readonly #options: EndpointCacheOptions
   #entries: ReadonlyMap<string, Entry> = new Map()
+  /** The check that has not been sent yet. */
+  #nextCheck: Check | undefined
+  /** Resolves when the check that was sent last has ended. */
+  #lastCheck: Promise<unknown> = Promise.resolve()
 
   constructor(options: EndpointCacheOptions) {
     this.#options = options
   }
 
-  get(id: string): CachedEndpoint | undefined {
-    return this.#entries.get(id)?.endpoint
+  /**
+   * The endpoint as it is now, which may be newer than the last refresh; undefined if it is disabled, deleted or unusable.
+   * A delivery that was sent after a rotation has committed must be signed with the new secret, and a refresh may come too
+   * late for it. One statement checks the versions of all endpoints that were asked for while the one before it ran.
+   */
+  async current(id: string): Promise<CachedEndpoint | undefined> {
+    this.#nextCheck ??= this.#newCheck()
+    this.#nextCheck.ids.add(id)
+    const entries = await this.#nextCheck.entries
+    return entries.get(id)?.endpoint
+  }
+
+  #newCheck(): Check {
+    const ids = new Set<string>()
+    const entries = this.#lastCheck.then(async () => {
+      // Whoever asks from now on may know of a later change, and waits for another check.
+      this.#nextCheck = undefined
+      return this.#check([...ids])
+    })
+    this.#lastCheck = entries.catch(() => undefined)
+    return { ids, entries }
+  }
+
+  async #check(ids: readonly string[]): Promise<ReadonlyMap<string, Entry>> {
+    const { db, schema } = this.#options
+    const { rows } = await db.query<Pick<EndpointRow, 'id' | 'version'>>(readVersions(schema, ids))
+    const known = new Map(
+      rows.flatMap(({ id, version }) => {
+        const entry = this.#entries.get(id)
+        return entry?.version === version ? [[id, entry]] : []
+      }),
+    )
+    const changed = rows.map(({ id }) => id).filter((id) => !known.has(id))
+    if (changed.length === 0) return known
+    const read = await this.#read(changed)
+    this.#entries = new Map([...this.#entries, ...read])
+    return new Map([...known, ...read])
   }
 
   /** Reads the state of all enabled endpoints, and the rest of those that have changed. */
@@ -66,7 +111,7 @@ export class EndpointCache {
         return entry === undefined ? [] : [[id, entry]]
       }),
     )
-    return rows.map((row) => ({ ...row, endpoint: this.get(row.id) }))
+    return rows.map((row) => ({ ...row, endpoint: this.#entries.get(row.id)?.endpoint }))
   }
 
   async #read(ids: readonly string[]): Promise<ReadonlyMap<string, Entry>> {

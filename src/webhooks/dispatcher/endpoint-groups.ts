@@ -85,7 +85,6 @@ export class EndpointGroups implements Groups<DeliveryRow> {
   #first = 0
   /** Whether an endpoint could use more room than it was offered, once other deliveries have ended. */
   #contended = false
-  #suspended = false
   #notifyRoom: () => void = () => undefined
 
   constructor(clock: Clock, settings: CircuitBreakerSettings, onWake: () => void) {
@@ -117,19 +116,7 @@ export class EndpointGroups implements Groups<DeliveryRow> {
     if (hasMoreRoom) this.#notifyRoom()
   }
 
-  /** Suspends claims while endpoints that have just changed are being read. */
-  suspend(): void {
-    this.#suspended = true
-  }
-
-  resume(): void {
-    if (!this.#suspended) return
-    this.#suspended = false
-    this.#notifyRoom()
-  }
-
   open(freeSlots: number): OpenGroups {
-    if (this.#suspended) return { groups: [], recheckInMs: Number.POSITIVE_INFINITY }
     const now = this.#clock.monotonicNow()
     const all = this.#rotated().map((group) => ({ group, ...this.#allowance(group, now) }))
     const inFlight = all.reduce((sum, { group }) => sum + group.inFlight, 0)

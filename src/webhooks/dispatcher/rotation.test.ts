@@ -106,6 +106,21 @@ describe.each<SecretKind>(['v1', 'v1a'])('rotation of a %s secret under load', (
   })
 })
 
+it('an event that is sent after a rotation is signed with the new secret, however soon', async () => {
+  const target = await receiver()
+  const { endpoint } = await managed.create({ url: target.url }, BY)
+  await startDispatcher()
+  const sent = "select leasehold.send_webhook('test.happened', '{}')"
+  await db.query({ text: sent })
+  await target.reached(1)
+  for (let i = 0; i < 5; i += 1) {
+    const rotated = await managed.rotateSecret(endpoint.id, BY, { keepOldForMs: i % 2 === 0 ? 0 : 60_000 })
+    await db.query({ text: sent })
+    await target.reached(i + 2)
+    expect(await accepts(keyOf(rotated), target.received.at(-1) ?? never())).toBe(true)
+  }
+})
+
 it('a retry within the window is signed with both secrets, whatever signed the first attempt', async () => {
   const target = await receiver(() => 500)
   const made = await managed.create({ url: target.url }, BY)
