@@ -68,6 +68,16 @@ export function addBulkChangeFlags(
     .option('--json', 'print one JSON document instead of text, for scripts')
 }
 
+/** The flags `--from` and `--to`. `happened`: what the rows did at that time, such as `sent`. */
+export function addPeriodFlags(command: Command, happened: string): Command {
+  return command
+    .option(
+      '--from <time>',
+      `${happened} at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago`,
+    )
+    .option('--to <time>', `${happened} before this time`)
+}
+
 /** The period of `--from` and `--to`. */
 export function readPeriod(flags: Run['flags'], now: Date): { readonly from?: Date; readonly to?: Date } {
   const from = pastFlag(flags, 'from', now)

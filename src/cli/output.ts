@@ -99,6 +99,21 @@ export interface Listing<Item> {
   readonly json?: (item: Item) => unknown
 }
 
+/** A fact about something that is shown: its name, and its text; undefined: it does not apply. */
+export type Fact = readonly [name: string, text: string | undefined]
+
+/** One line for each fact that applies. */
+export function factLines(facts: readonly Fact[]): string {
+  return facts
+    .flatMap(([name, text]) => (text === undefined ? [] : [`${name.padEnd(13)} ${printable(text)}`]))
+    .join('\n')
+}
+
+/** A moment as a fact: `2026-01-31T08:15:02.125Z (2 h ago)`. */
+export function momentFact(moment: Date | null, now: Date): string | undefined {
+  return moment === null ? undefined : `${moment.toISOString()} (${relative(moment, now)})`
+}
+
 /** Prints a page of items as a table, or as JSON, and returns the exit code. */
 export function printList<Item>({ print, flags, terminal }: Run, listing: Listing<Item>): number {
   const { what, items, next, nextFlag, chosenBy, none, headings, line, json } = listing

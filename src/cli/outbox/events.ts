@@ -12,7 +12,7 @@ import { replay, type ReplayResult, resumeReplay } from '../../outbox/admin/repl
 import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
-import { readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
+import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withOutbox } from '../database.ts'
 import {
@@ -28,7 +28,18 @@ import {
   textFlag,
   textsFlag,
 } from '../flags.ts'
-import { counted, duration, grouped, printable, printableJson, printList, relative } from '../output.ts'
+import {
+  counted,
+  duration,
+  type Fact,
+  factLines,
+  grouped,
+  momentFact,
+  printable,
+  printableJson,
+  printList,
+  relative,
+} from '../output.ts'
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 
@@ -58,16 +69,14 @@ export async function enqueueCommand(run: Run): Promise<number> {
 
 /** The flags by which list and replay choose events. */
 export function addFilterFlags(command: Command, statuses: string): Command {
-  return command
+  command
     .option('--status <names>', `only events in these states, separated by commas: ${statuses}`)
     .option('--type <type>', 'only events of this type')
     .option('--key <key>', 'only events of this ordering key')
-    .option(
-      '--from <time>',
-      'only events written at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago',
-    )
-    .option('--to <time>', 'only events written before this time')
-    .option('--error <text>', 'only events whose last error contains this text')
+  return addPeriodFlags(command, 'events written').option(
+    '--error <text>',
+    'only events whose last error contains this text',
+  )
 }
 
 function readFilter(flags: Run['flags'], now: Date): EventFilter {
@@ -76,11 +85,11 @@ function readFilter(flags: Run['flags'], now: Date): EventFilter {
   const orderingKey = textFlag(flags, 'key')
   const error = textFlag(flags, 'error')
   return {
-    ...(status === undefined ? {} : { status }),
-    ...(type === undefined ? {} : { type }),
-    ...(orderingKey === undefined ? {} : { orderingKey }),
+    status,
+    type,
+    orderingKey,
     ...readPeriod(flags, now),
-    ...(error === undefined ? {} : { error }),
+    error,
   }
 }
 
@@ -137,10 +146,9 @@ export async function showCommand(run: Run): Promise<number> {
 }
 
 function described(event: EventDetails, now: Date): string {
-  const at = (moment: Date | null): string | undefined =>
-    moment === null ? undefined : `${moment.toISOString()} (${relative(moment, now)})`
+  const at = (moment: Date | null): string | undefined => momentFact(moment, now)
   const { maxAttempts, attempts, claimedBy, waitsFor } = event
-  const lines: readonly (readonly [string, string | undefined])[] = [
+  const facts: readonly Fact[] = [
     ['Event', event.id],
     ['Event id', event.eventId],
     ['Type', event.type],
@@ -158,11 +166,8 @@ function described(event: EventDetails, now: Date): string {
     ['Dead', at(event.deadAt)],
     ['Token', String(event.token)],
   ]
-  const facts = lines.flatMap(([name, text]) =>
-    text === undefined ? [] : [`${name.padEnd(13)} ${printable(text)}`],
-  )
   const headers = Object.keys(event.headers).length === 0 ? '' : `\nHeaders\n${indented(event.headers)}\n`
-  return `${facts.join('\n')}\n${headers}\nPayload\n${indented(event.payload)}`
+  return `${factLines(facts)}\n${headers}\nPayload\n${indented(event.payload)}`
 }
 
 function waiting({ id, status, parked, lastError }: WaitedFor): string {

@@ -8,7 +8,7 @@ import { type JobProgress, progress } from '../../sync/admin/progress.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../sync/admin/replay.ts'
 import { createSync } from '../../sync/index.ts'
 import { SYNC_STATES } from '../../sync/transitions.ts'
-import { readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
+import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withSync } from '../database.ts'
 import { beforeFlag, invalidArgument, isSet, limitFlag, pastFlag, textFlag } from '../flags.ts'
@@ -16,7 +16,10 @@ import {
   columns,
   counted,
   duration,
+  type Fact,
+  factLines,
   grouped,
+  momentFact,
   printable,
   printableJson,
   printList,
@@ -100,15 +103,11 @@ function paramsFlag(flags: Run['flags']): { readonly params?: unknown } {
 
 /** The flags by which list, replay and cancel choose jobs. */
 export function addFilterFlags(command: Command, states: string): Command {
-  return command
+  command
     .option('--definition <name>', 'only jobs of this definition')
     .option('--matrix <id>', 'only jobs of this matrix')
     .option('--state <names>', `only jobs in these states, separated by commas: ${states}`)
-    .option(
-      '--from <time>',
-      'only jobs enqueued at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago',
-    )
-    .option('--to <time>', 'only jobs enqueued before this time')
+  return addPeriodFlags(command, 'jobs enqueued')
     .option('--since <time>', 'only jobs that failed at this time or later')
     .option('--error <text>', 'only jobs whose error contains this text')
 }
@@ -120,12 +119,12 @@ function readFilter(flags: Run['flags'], now: Date): JobFilter {
   const failedSince = pastFlag(flags, 'since', now)
   const error = textFlag(flags, 'error')
   return {
-    ...(definition === undefined ? {} : { definition }),
-    ...(matrixId === undefined ? {} : { matrixId }),
-    ...(states === undefined ? {} : { states }),
+    definition,
+    matrixId,
+    states,
     ...readPeriod(flags, now),
-    ...(failedSince === undefined ? {} : { failedSince }),
-    ...(error === undefined ? {} : { error }),
+    failedSince,
+    error,
   }
 }
 
@@ -186,16 +185,15 @@ export async function showCommand(run: Run): Promise<number> {
     return 0
   }
   const now = new Date()
-  print(`${facts(job, now)}\n\n${chunksText(page, now, terminal.width)}\n`)
+  print(`${described(job, now)}\n\n${chunksText(page, now, terminal.width)}\n`)
   return 0
 }
 
-function facts(job: JobProgress, now: Date): string {
-  const at = (moment: Date | null): string | undefined =>
-    moment === null ? undefined : `${moment.toISOString()} (${relative(moment, now)})`
+function described(job: JobProgress, now: Date): string {
+  const at = (moment: Date | null): string | undefined => momentFact(moment, now)
   const { chunks, freshForMs, lockedBy, attempts } = job
   const open = job.phase !== 'completed' && job.phase !== 'failed'
-  const lines: readonly (readonly [string, string | undefined])[] = [
+  const facts: readonly Fact[] = [
     ['Job', job.id],
     ['Sync', job.definition],
     ['Matrix', job.matrixId],
@@ -219,9 +217,7 @@ function facts(job: JobProgress, now: Date): string {
     ['Failed', at(job.failedAt)],
     ['Token', String(job.token)],
   ]
-  return lines
-    .flatMap(([name, text]) => (text === undefined ? [] : [`${name.padEnd(13)} ${printable(text)}`]))
-    .join('\n')
+  return factLines(facts)
 }
 
 function resynced(force: boolean, freshForMs: number | null): string {

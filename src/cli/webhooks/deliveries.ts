@@ -13,7 +13,7 @@ import type { DeliveryFilter } from '../../webhooks/admin/filter.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../webhooks/admin/replay.ts'
 import { createWebhooks } from '../../webhooks/send/send.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitions.ts'
-import { readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
+import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withWebhooks } from '../database.ts'
 import {
@@ -30,7 +30,10 @@ import {
   columns,
   counted,
   duration,
+  type Fact,
+  factLines,
   grouped,
+  momentFact,
   printable,
   printableJson,
   printList,
@@ -39,17 +42,13 @@ import {
 
 /** The flags by which list, replay and cancel choose deliveries. */
 export function addFilterFlags(command: Command, statuses: string): Command {
-  return command
+  command
     .option('--endpoint <id>', 'only deliveries to this endpoint')
     .option('--tenant <name>', 'only deliveries to endpoints of this tenant')
     .option('--status <names>', `only deliveries in these states, separated by commas: ${statuses}`)
     .option('--type <type>', 'only deliveries of events of this type')
     .option('--event <id>', 'only deliveries of this event, by its event id')
-    .option(
-      '--from <time>',
-      'only events sent at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago',
-    )
-    .option('--to <time>', 'only events sent before this time')
+  return addPeriodFlags(command, 'events sent')
     .option('--since <time>', 'only deliveries that failed at this time or later')
     .option('--error <text>', 'only deliveries whose last error contains this text or has this code')
 }
@@ -69,14 +68,14 @@ function readFilter(flags: Run['flags'], now: Date): DeliveryFilter {
     throw invalidArgument('event', event, 'give an event id, a uuid.')
   const failedSince = pastFlag(flags, 'since', now)
   return {
-    ...(endpoint === undefined ? {} : { endpoint }),
+    endpoint,
     ...(typeof tenant === 'string' ? { tenant } : {}),
-    ...(status === undefined ? {} : { status }),
-    ...(type === undefined ? {} : { type }),
+    status,
+    type,
     ...(event === undefined ? {} : { ids: [event] }),
     ...readPeriod(flags, now),
-    ...(failedSince === undefined ? {} : { failedSince }),
-    ...(error === undefined ? {} : { error }),
+    failedSince,
+    error,
   }
 }
 
@@ -173,10 +172,9 @@ export async function showCommand(run: Run): Promise<number> {
 }
 
 function described(delivery: DeliveryDetails, now: Date, width: number | undefined): string {
-  const at = (moment: Date | null): string | undefined =>
-    moment === null ? undefined : `${moment.toISOString()} (${relative(moment, now)})`
+  const at = (moment: Date | null): string | undefined => momentFact(moment, now)
   const { status, lastError, lastErrorCode, tenant, leaseOwner, waitsFor, headers, body, history } = delivery
-  const lines: readonly (readonly [string, string | undefined])[] = [
+  const facts: readonly Fact[] = [
     ['Delivery', delivery.id],
     ['Event id', delivery.eventId],
     ['Type', delivery.type],
@@ -194,13 +192,10 @@ function described(delivery: DeliveryDetails, now: Date, width: number | undefin
     ['Given up', at(delivery.failedAt)],
     ['Token', String(delivery.token)],
   ]
-  const facts = lines.flatMap(([name, text]) =>
-    text === undefined ? [] : [`${name.padEnd(13)} ${printable(text)}`],
-  )
   const headerText =
     Object.keys(headers).length === 0 ? '' : `\nHeaders\n${indented(printableJson(headers))}\n`
   const attempts = history.length === 0 ? '' : `\n${attemptsText(history, now, width)}\n`
-  return `${facts.join('\n')}\n${attempts}${headerText}\nBody\n${indented(bodyText(body))}`
+  return `${factLines(facts)}\n${attempts}${headerText}\nBody\n${indented(bodyText(body))}`
 }
 
 function failures({ attempts, expiries }: DeliveryDetails): string {

@@ -20,7 +20,16 @@ import {
   textFlag,
   textsFlag,
 } from '../flags.ts'
-import { counted, printable, printableJson, printList, relative } from '../output.ts'
+import {
+  counted,
+  type Fact,
+  factLines,
+  momentFact,
+  printable,
+  printableJson,
+  printList,
+  relative,
+} from '../output.ts'
 import { webhookNetwork } from './network.ts'
 
 async function withEndpoints<Result>(
@@ -99,10 +108,9 @@ export async function showEndpointCommand(run: Run): Promise<number> {
 }
 
 function described(endpoint: EndpointDetails, now: Date): string {
-  const at = (moment: Date | null): string | undefined =>
-    moment === null ? undefined : `${moment.toISOString()} (${relative(moment, now)})`
+  const at = (moment: Date | null): string | undefined => momentFact(moment, now)
   const { eventTypes, headers, ratePerSecond, ordered, publicKey } = endpoint
-  const lines: readonly (readonly [string, string | undefined])[] = [
+  const facts: readonly Fact[] = [
     ['Endpoint', endpoint.id],
     ['Url', endpoint.url],
     ['Tenant', endpoint.tenant === '' ? 'none' : endpoint.tenant],
@@ -122,9 +130,7 @@ function described(endpoint: EndpointDetails, now: Date): string {
     ['Created', at(endpoint.createdAt)],
     ['Changed', at(endpoint.updatedAt)],
   ]
-  return lines
-    .flatMap(([name, text]) => (text === undefined ? [] : [`${name.padEnd(13)} ${printable(text)}`]))
-    .join('\n')
+  return factLines(facts)
 }
 
 /** Whether the endpoint gets events, and if not, why. */
