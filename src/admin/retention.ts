@@ -14,6 +14,15 @@ export interface BatchPacing {
   readonly pauseMs?: number | undefined
 }
 
+/** What every call of a retention may say besides how long rows are retained. */
+export interface RetentionCall {
+  readonly schema?: string | undefined
+  /** Ends the run after the batch that is being written. */
+  readonly signal?: AbortSignal | undefined
+}
+
+export const DAY_MS = 86_400_000
+
 /** One run over the tables of an application. */
 export interface RetentionRun {
   readonly schema: string
@@ -29,11 +38,10 @@ export const BEFORE_FIRST_ID = '-9223372036854775808'
 
 /** Checks the settings of a run. `keepMs` has how long each kind of row is retained; null means for ever, undefined the default. */
 export function startRetention(
-  options: BatchPacing & { readonly schema?: string | undefined },
+  options: BatchPacing & RetentionCall,
   keepMs: Readonly<Record<string, number | null | undefined>>,
-  signal: AbortSignal | undefined,
 ): RetentionRun {
-  const { schema = 'leasehold', batch = 1_000, pauseMs = 20 } = options
+  const { schema = 'leasehold', batch = 1_000, pauseMs = 20, signal } = options
   for (const [name, value] of Object.entries(keepMs)) {
     if (value === undefined || value === null || isDuration(value)) continue
     throw invalid(name, value, 'Give a number of milliseconds, 0 or more, or null to retain them for ever.')

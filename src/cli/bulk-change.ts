@@ -73,9 +73,9 @@ export function addPeriodFlags(command: Command, happened: string): Command {
   return command
     .option(
       '--from <time>',
-      `${happened} at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago`,
+      `only ${happened} at this time or later: 2026-03-01T12:00:00Z, or 2h for two hours ago`,
     )
-    .option('--to <time>', `${happened} before this time`)
+    .option('--to <time>', `only ${happened} before this time`)
 }
 
 /** The period of `--from` and `--to`. */

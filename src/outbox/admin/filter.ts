@@ -1,4 +1,5 @@
 /** What an operator chooses events by. This file alone turns it into SQL, for listing, counting and replaying alike. */
+import { idsSql, statusSql } from '../../admin/filter-sql.ts'
 import { checkPeriod, checkTexts, invalid, isRowId, isUuid } from '../../admin/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { PositionalParameters } from '../../postgres/parameters.ts'
@@ -32,7 +33,10 @@ export function narrowSql(
   statuses: readonly Status[],
   parameter: PositionalParameters,
 ): string {
-  return [statusSql(statuses), ...(ids === undefined ? [] : [idsSql(ids, parameter)])].join(' and ')
+  return [
+    statusSql('status', statuses, STATUSES),
+    ...(ids === undefined ? [] : [idsSql(ids, parameter)]),
+  ].join(' and ')
 }
 
 /** All conditions; every value of the filter is a parameter. */
@@ -75,21 +79,4 @@ export function checkFilter(filter: EventFilter): void {
 export function checkId(id: string): void {
   if (isUuid(id) || isRowId(id)) return
   throw invalid('id', id, 'Give the number of an event, or its event id, which is a uuid.')
-}
-
-/** As literals, because only then does PostgreSQL see that a partial index will do. */
-function statusSql(statuses: readonly Status[]): string {
-  if (statuses.length === STATUSES.length) return 'true'
-  const literals = statuses.map((status) => `'${status}'`)
-  return literals.length === 1 ? `status = ${literals[0]}` : `status in (${literals.join(', ')})`
-}
-
-function idsSql(ids: readonly string[], parameter: PositionalParameters): string {
-  const numbers = ids.filter((id) => !isUuid(id))
-  const uuids = ids.filter(isUuid)
-  const either = [
-    ...(numbers.length > 0 || uuids.length === 0 ? [`id = any (${parameter(numbers, 'bigint[]')})`] : []),
-    ...(uuids.length > 0 ? [`event_id = any (${parameter(uuids, 'uuid[]')})`] : []),
-  ]
-  return `(${either.join(' or ')})`
 }

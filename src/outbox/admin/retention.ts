@@ -9,8 +9,10 @@
  */
 import {
   type BatchPacing,
+  DAY_MS,
   deleteAlongIds,
   inBatches,
+  type RetentionCall,
   type RetentionRun,
   startRetention,
 } from '../../admin/retention.ts'
@@ -27,11 +29,7 @@ export interface Retention extends BatchPacing {
   readonly deadMs?: number | null | undefined
 }
 
-export interface RetentionOptions extends Retention {
-  readonly schema?: string | undefined
-  /** Ends the run after the batch that is being deleted. */
-  readonly signal?: AbortSignal | undefined
-}
+export interface RetentionOptions extends Retention, RetentionCall {}
 
 /** How many rows were deleted. */
 export type Removed = {
@@ -41,12 +39,10 @@ export type Removed = {
   readonly inbox: number
 }
 
-const DAY_MS = 86_400_000
-
 /** Deletes what is old enough now. */
 export async function applyRetention(db: Queryable, options: RetentionOptions = {}): Promise<Removed> {
-  const { signal, publishedMs = 7 * DAY_MS, deadMs = 90 * DAY_MS } = options
-  const run = startRetention(options, { publishedMs, deadMs }, signal)
+  const { publishedMs = 7 * DAY_MS, deadMs = 90 * DAY_MS } = options
+  const run = startRetention(options, { publishedMs, deadMs })
   const table = outboxOf(run.schema)
   const published = { table, finished: "status = 'PUBLISHED'", finishedAt: 'published_at' }
   const dead = {

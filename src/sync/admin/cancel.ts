@@ -21,8 +21,8 @@ import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { unmarkNeeded } from '../sql.ts'
-import { countUnwantedInFlight, lockChunks } from './chunks.ts'
-import { checkFilter, FILTER_DATES, filterSql, type JobFilter, listJobs, narrowSql } from './jobs.ts'
+import { countUnneededInFlight, lockChunks } from './chunks.ts'
+import { checkFilter, explainSkipped, FILTER_DATES, filterSql, type JobFilter, narrowSql } from './jobs.ts'
 
 export type CancelOptions = BulkChangeOptions<JobFilter>
 
@@ -60,17 +60,11 @@ const CANCEL: BulkChange<JobFilter, CancelCount> = {
     locked_until = null`,
   afterBatch: dropChunks,
   wakes: [],
-  explainSkipped: async (db, schema, { ids }) => {
-    const { jobs } = await listJobs(db, { ids }, { schema, limit: ids.length })
-    return ids.flatMap((id) => {
-      const job = jobs.find((found) => found.id === String(BigInt(id)))
-      if (job === undefined) return [{ id, why: 'there is no such job' }]
-      if (job.phase !== 'completed' && job.phase !== 'failed') return []
-      return [
-        { id, why: `it has ${job.phase} already${job.errorMessage === null ? '' : `: ${job.errorMessage}`}` },
-      ]
-    })
-  },
+  explainSkipped: async (db, schema, { ids }) =>
+    explainSkipped(db, schema, ids, ({ phase, errorMessage }) => {
+      if (phase !== 'completed' && phase !== 'failed') return undefined
+      return `it has ${phase} already${errorMessage === null ? '' : `: ${errorMessage}`}`
+    }),
 }
 
 /** Cancels open jobs by their ids or by a filter. */
@@ -94,6 +88,6 @@ async function dropChunks(
   await lockChunks(tx, schema, ids)
   let droppedChunks = 0
   for (const id of ids) droppedChunks += (await tx.query(unmarkNeeded(schema, id))).rowCount ?? 0
-  const inFlight = droppedChunks === 0 ? 0 : await countUnwantedInFlight(tx, schema, ids)
+  const inFlight = droppedChunks === 0 ? 0 : await countUnneededInFlight(tx, schema, ids)
   return { droppedChunks, inFlight }
 }

@@ -135,7 +135,7 @@ select count(*) from locked`,
   })
 }
 
-export async function countUnwantedInFlight(
+export async function countUnneededInFlight(
   tx: Queryable,
   schema: string,
   jobIds: readonly string[],

@@ -1,5 +1,6 @@
 /** What operators read of jobs: pages of them, and one job. */
 import { listNewestFirst, type PageOptions } from '../../admin/browse.ts'
+import type { Skipped } from '../../admin/bulk-change.ts'
 import { checkMoments, checkPeriod, checkTexts, invalid, isRowId } from '../../admin/request-checks.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -82,6 +83,21 @@ export async function findJob(tx: Queryable, schema: string | undefined, jobId: 
 
 export function checkJobId(jobId: string): void {
   if (!isRowId(jobId)) throw invalid('jobId', jobId, 'Give the number of a sync job.')
+}
+
+/** Why jobs that were named are not changed: `whyNot` says so for one that exists. */
+export async function explainSkipped(
+  db: Database,
+  schema: string,
+  ids: readonly string[],
+  whyNot: (job: ListedJob) => string | undefined,
+): Promise<Skipped[]> {
+  const { jobs } = await listJobs(db, { ids }, { schema, limit: ids.length })
+  return ids.flatMap((id) => {
+    const job = jobs.find((found) => found.id === String(BigInt(id)))
+    const why = job === undefined ? 'there is no such job' : whyNot(job)
+    return why === undefined ? [] : [{ id, why }]
+  })
 }
 
 /** What an operator chooses jobs by, for listing, replaying and cancelling alike. */

@@ -21,7 +21,7 @@ import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { lockChunks } from './chunks.ts'
-import { checkFilter, FILTER_DATES, filterSql, type JobFilter, listJobs, narrowSql } from './jobs.ts'
+import { checkFilter, explainSkipped, FILTER_DATES, filterSql, type JobFilter, narrowSql } from './jobs.ts'
 import { tablesOf } from './tables.ts'
 
 export type ReplayOptions = BulkChangeOptions<JobFilter>
@@ -67,27 +67,18 @@ const REPLAY: BulkChange<JobFilter, ReplayCount> = {
   }),
   set: () => 'failed_at = null, error_message = null, attempts = 0, expiries = 0',
   dueColumn: 'next_check_at',
-  afterBatch: wantChunks,
+  afterBatch: reopenChunks,
   wakes: ['sync-jobs', 'sync'],
   explainSkipped: async (db, schema, { ids }) => {
-    const { jobs } = await listJobs(db, { ids }, { schema, limit: ids.length })
     const open = await openJobs(db, schema, ids)
-    return ids.flatMap((id) => {
-      const job = jobs.find((found) => found.id === String(BigInt(id)))
-      if (job === undefined) return [{ id, why: 'there is no such job' }]
-      if (job.phase === 'completed') {
-        return [{ id, why: 'it is completed; to sync its matrix once more, enqueue a job with force' }]
-      }
-      if (job.phase !== 'failed') return [{ id, why: `it is open (${job.phase}), and has not failed` }]
-      const other = open.get(job.id)
-      return other === undefined || job.parallel
-        ? []
-        : [
-            {
-              id,
-              why: `job ${other} of the same matrix, ${job.matrixId}, is open; wait for its end, or cancel it`,
-            },
-          ]
+    return explainSkipped(db, schema, ids, ({ id, phase, parallel, matrixId }) => {
+      if (phase === 'completed')
+        return 'it is completed; to sync its matrix once more, enqueue a job with force'
+      if (phase !== 'failed') return `it is open (${phase}), and has not failed`
+      const other = open.get(id)
+      return other === undefined || parallel
+        ? undefined
+        : `job ${other} of the same matrix, ${matrixId}, is open; wait for its end, or cancel it`
     })
   },
 }
@@ -132,7 +123,7 @@ where r.id = any ($1::bigint[]) and other.id <> r.id
   return new Map(rows.map(({ id, other }) => [id, other]))
 }
 
-async function wantChunks(
+async function reopenChunks(
   tx: Queryable,
   { schema, ids, lastDueSeconds }: ChangedBatch,
 ): Promise<Readonly<Partial<Record<ReplayCount, number>>>> {

@@ -132,7 +132,7 @@ it('chunks that no open job consists of are no longer needed; those of an open j
     text: 'update leasehold.sync_jobs set failed_at = now(), locked_by = null, locked_until = null where id = $1',
     values: [dead],
   })
-  expect(await applyRetention(db, { batch: 2 })).toMatchObject({ unwanted: 3 })
+  expect(await applyRetention(db, { batch: 2 })).toMatchObject({ unneeded: 3 })
   const { rows } = await db.query({
     text: 'select matrix_id, count(*)::int as n from leasehold.sync_checkpoints where needed group by 1',
   })

@@ -3,7 +3,14 @@
  *
  * Any number of processes may do this at once: each statement is short, and skips what somebody else has locked.
  */
-import { type BatchPacing, inBatches, type RetentionRun, startRetention } from '../../admin/retention.ts'
+import {
+  type BatchPacing,
+  DAY_MS,
+  inBatches,
+  type RetentionCall,
+  type RetentionRun,
+  startRetention,
+} from '../../admin/retention.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Statement } from '../../postgres/queryable.ts'
 import { tablesOf } from './tables.ts'
@@ -16,20 +23,14 @@ export interface SyncRetention extends BatchPacing {
   readonly failedMs?: number | null | undefined
 }
 
-export interface SyncRetentionOptions extends SyncRetention {
-  readonly schema?: string | undefined
-  /** Ends the run after the batch that is being written. */
-  readonly signal?: AbortSignal | undefined
-}
+export interface SyncRetentionOptions extends SyncRetention, RetentionCall {}
 
 export type SyncRetentionResult = {
   /** How many jobs were deleted. */
   readonly jobs: number
   /** How many chunks were no longer needed: two jobs that ended at the same time each took the other for open. */
-  readonly unwanted: number
+  readonly unneeded: number
 }
-
-const DAY_MS = 86_400_000
 
 /** Deletes what is old enough now. */
 export async function applyRetention(
@@ -37,9 +38,9 @@ export async function applyRetention(
   options: SyncRetentionOptions = {},
 ): Promise<SyncRetentionResult> {
   const { completedMs = 30 * DAY_MS, failedMs = 30 * DAY_MS } = options
-  const run = startRetention(options, { completedMs, failedMs }, options.signal)
-  const unwanted = await inBatches(run, async () => {
-    const changed = (await db.query(unwantOrphaned(run))).rowCount ?? 0
+  const run = startRetention(options, { completedMs, failedMs })
+  const unneeded = await inBatches(run, async () => {
+    const changed = (await db.query(unmarkOrphaned(run))).rowCount ?? 0
     return { changed, more: changed === run.batch }
   })
   const deleteEnded = async (end: 'completed_at' | 'failed_at', keepMs: number | null): Promise<number> => {
@@ -50,11 +51,11 @@ export async function applyRetention(
     })
   }
   const completed = await deleteEnded('completed_at', completedMs)
-  return { jobs: completed + (await deleteEnded('failed_at', failedMs)), unwanted }
+  return { jobs: completed + (await deleteEnded('failed_at', failedMs)), unneeded }
 }
 
 /** Open chunks that belong to no open job. Those in flight are finished. */
-function unwantOrphaned({ schema, batch }: RetentionRun): Statement {
+function unmarkOrphaned({ schema, batch }: RetentionRun): Statement {
   const { jobs, links, checkpoints } = tablesOf(schema)
   return {
     text: `with orphaned as materialized (

@@ -1,4 +1,5 @@
 /** What an operator chooses deliveries by. This file alone turns it into SQL, for listing, replaying and cancelling alike. */
+import { idsSql, statusSql } from '../../admin/filter-sql.ts'
 import {
   checkMoments,
   checkPeriod,
@@ -57,7 +58,7 @@ export function narrowSql(
 ): string {
   const { ids, failedSince } = filter
   return [
-    statusSql(statuses),
+    statusSql('delivery_status', statuses, DELIVERY_STATUSES),
     ...(ids === undefined ? [] : [idsSql(ids, parameter)]),
     ...(failedSince === undefined ? [] : [`failed_at >= ${parameter(failedSince, 'timestamptz')}`]),
   ].join(' and ')
@@ -129,23 +130,4 @@ export function checkFilter(filter: DeliveryFilter): void {
 export function checkId(id: string): void {
   if (isUuid(id) || isRowId(id)) return
   throw invalid('id', id, 'Give the number of a delivery, or an event id, which is a uuid.')
-}
-
-/** As literals, because only then does PostgreSQL see that a partial index will do. */
-function statusSql(statuses: readonly DeliveryStatus[]): string {
-  if (DELIVERY_STATUSES.every((status) => statuses.includes(status))) return 'true'
-  const literals = statuses.map((status) => `'${status}'`)
-  return literals.length === 1
-    ? `delivery_status = ${literals[0]}`
-    : `delivery_status in (${literals.join(', ')})`
-}
-
-function idsSql(ids: readonly string[], parameter: PositionalParameters): string {
-  const numbers = ids.filter((id) => !isUuid(id))
-  const uuids = ids.filter(isUuid)
-  const either = [
-    ...(numbers.length > 0 || uuids.length === 0 ? [`id = any (${parameter(numbers, 'bigint[]')})`] : []),
-    ...(uuids.length > 0 ? [`event_id = any (${parameter(uuids, 'uuid[]')})`] : []),
-  ]
-  return `(${either.join(' or ')})`
 }

@@ -37,7 +37,7 @@ export async function maintain(
 ): Promise<WebhookMaintenanceResult> {
   const { deliveredMs, failedMs, maxAgeMs = DEFAULT_MAX_AGE_MS } = options
   // Everything is checked before anything is changed.
-  const run = startRetention(options, { deliveredMs, failedMs, maxAgeMs }, options.signal)
+  const run = startRetention(options, { deliveredMs, failedMs, maxAgeMs })
   const secrets = await eraseFormerSecrets(db, run)
   const givenUp = await giveUpStuck(db, run, maxAgeMs)
   return { ...(await applyRetention(db, options)), ...givenUp, secrets }

@@ -1,8 +1,10 @@
 /** Retention of deliveries: they are deleted some time after they were delivered or have failed, by the clock of the database (D11). */
 import {
   type BatchPacing,
+  DAY_MS,
   deleteAlongFinishTime,
   deleteAlongIds,
+  type RetentionCall,
   startRetention,
 } from '../../admin/retention.ts'
 import { bucketsIn } from '../../lease/backlog.ts'
@@ -17,11 +19,7 @@ export interface WebhookRetention extends BatchPacing {
   readonly failedMs?: number | null | undefined
 }
 
-export interface WebhookRetentionOptions extends WebhookRetention {
-  readonly schema?: string | undefined
-  /** Ends the run after the batch that is being written. */
-  readonly signal?: AbortSignal | undefined
-}
+export interface WebhookRetentionOptions extends WebhookRetention, RetentionCall {}
 
 export type Deleted = {
   /** How many delivered ones were deleted. */
@@ -30,12 +28,10 @@ export type Deleted = {
   readonly failed: number
 }
 
-const DAY_MS = 86_400_000
-
 /** Deletes what is old enough now. */
 export async function applyRetention(db: Database, options: WebhookRetentionOptions = {}): Promise<Deleted> {
   const { deliveredMs = 7 * DAY_MS, failedMs = 90 * DAY_MS } = options
-  const run = startRetention(options, { deliveredMs, failedMs }, options.signal)
+  const run = startRetention(options, { deliveredMs, failedMs })
   const table = deliveriesOf(run.schema)
   const delivered = { table, finished: "delivery_status = 'delivered'", finishedAt: 'delivered_at' }
   const failed = { table, finished: "delivery_status = 'failed'", finishedAt: 'failed_at' }
