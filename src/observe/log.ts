@@ -1,7 +1,6 @@
 /** The log: how entries are written, what must never be in one, and how events become entries. */
 import { inspect } from 'node:util'
 import { type Logger, pino } from 'pino'
-import { type EventOf, type Events, type EventType, isDeadOutcome } from '../worker/events.ts'
 import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
 import { EVENT_TYPES, eventMessage, fixedLevelOf, levelOf, logFields } from '../worker/event-messages.ts'
 import type { Events, EventType } from '../worker/events.ts'

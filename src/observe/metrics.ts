@@ -205,7 +205,7 @@ function counter<Type extends EventType>(
   return {
     ...described('counter', description),
     follow: (events, record) =>
-      events.on(type, (event) => record(labelsFrom<Type>(event, labels), amount(event))),
+      events.onInternal(type, (event) => record(labelsFrom<Type>(event, labels), amount(event))),
   }
 }
 
@@ -235,7 +235,7 @@ function histogram<Type extends EventType>(
     ...described('histogram', description),
     buckets,
     follow: (events, record) =>
-      events.on(type, (event) => record(labelsFrom<Type>(event, labels), seconds(event))),
+      events.onInternal(type, (event) => record(labelsFrom<Type>(event, labels), seconds(event))),
   }
 }
 
@@ -250,8 +250,8 @@ function stateGauge<On extends EventType, Off extends EventType>(
     ...described('gauge', description),
     follow(events, record) {
       const ends = [
-        events.on(on, (event) => record(labelsFrom<On>(event, labels), 1)),
-        events.on(off, (event) => record(labelsFrom<Off>(event, labels), 0)),
+        events.onInternal(on, (event) => record(labelsFrom<On>(event, labels), 1)),
+        events.onInternal(off, (event) => record(labelsFrom<Off>(event, labels), 0)),
       ]
       return () => {
         for (const end of ends) end()

@@ -1,5 +1,5 @@
 /** How each event is logged: its level, its message and its fields. Used by the log and by `unheard-log.ts`. */
-import type { EventOf, EventType } from './events.ts'
+import { type EventOf, type EventType, isDeadOutcome } from './events.ts'
 
 export type Level = 'trace' | 'debug' | 'info' | 'warn' | 'error'
 
@@ -13,10 +13,10 @@ interface EventMessage<Type extends EventType> {
  * `trace`; what an operator may have to act upon is a warning or an error.
  */
 const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
-  claimed: { level: ({ count }) => (count === 0 ? 'trace' : 'debug'), message: 'claimed' },
+  claimed: { level: 'debug', message: 'claimed' },
   started: { level: 'trace', message: 'started' },
   failed: {
-    level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
+    level: ({ outcome }) => (isDeadOutcome(outcome) ? 'error' : 'warn'),
     message: 'the handler failed',
   },
   settled: { level: 'debug', message: 'settled' },
@@ -31,7 +31,10 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
     message: 'claiming is paused',
   },
   resumed: { level: 'info', message: 'claiming has resumed' },
-  reaped: { level: 'warn', message: 'took back a lease' },
+  reaped: {
+    level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
+    message: ({ outcome }) => `took back a lease${outcome === 'dead' ? ': the row is dead' : ''}`,
+  },
   dataError: { level: 'error', message: 'a data error: the row was left out of the statement' },
   reaperRan: { level: ({ recovered }) => (recovered === 0 ? 'debug' : 'info'), message: 'the reaper ran' },
   reaperFailed: { level: 'error', message: 'the reaper failed' },
@@ -48,7 +51,10 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
   databaseBack: { level: 'info', message: 'the database is available' },
   listening: { level: 'debug', message: 'listening for wake-ups' },
   notListening: { level: 'warn', message: 'not listening for wake-ups: work continues by polling' },
-  maintenanceRan: { level: 'debug', message: 'maintained a table' },
+  maintenanceRan: {
+    level: ({ dead }) => (dead > 0 ? 'warn' : 'debug'),
+    message: ({ dead }) => (dead > 0 ? 'maintenance gave up rows: they are dead' : 'maintained a table'),
+  },
   trouble: { level: 'error', message: 'an unexpected error' },
 }
 
