@@ -283,3 +283,14 @@ describe('a gauge that is read from the database', () => {
     expect(await source.read()).toEqual(alive(1))
   })
 })
+
+it('an event that only metrics follow still counts as unheard, so that an error reaches stderr', () => {
+  const events = new Events()
+  const unheard: string[] = []
+  events.onUnheard(({ type }) => unheard.push(type))
+  createMetrics(events)
+  events.emit('trouble', { worker: 'w1', what: 'a bug', error: new Error('no') })
+  events.on('trouble', () => undefined)
+  events.emit('trouble', { worker: 'w1', what: 'a bug', error: new Error('no') })
+  expect(unheard).toEqual(['trouble'])
+})
