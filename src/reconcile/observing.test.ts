@@ -262,7 +262,7 @@ it('an outcome that was fenced off is counted in the summary, and still reported
   const log = { ...SILENT_LOG, info: (fields: object) => void summaries.push(fields) }
   const summary = new Summary({ table: payments, transitions: [], events, worker: 'w1', log })
   const row = { worker: 'w1', table: 'public.payments', id: '7', token: 1n }
-  events.emit('fencedOff', { ...row, outcome: 'open' })
+  events.emit('fencedOff', { ...row, outcome: 'open', isUncertain: false })
   summary.close()
   expect(unheard).toEqual(['fencedOff'])
   expect(summaries).toMatchObject([{ skipped: 1 }])

@@ -25,7 +25,13 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
   renewalFailed: { level: 'warn', message: 'a renewal failed' },
   lost: { level: 'warn', message: 'lost a lease' },
   aborted: { level: 'warn', message: "the handler's signal was fired" },
-  fencedOff: { level: 'warn', message: 'fenced off: the outcome was not written' },
+  fencedOff: {
+    level: 'warn',
+    message: ({ isUncertain }) =>
+      isUncertain
+        ? 'fenced off: the outcome was written by an earlier statement that got no answer, or not at all'
+        : 'fenced off: the outcome was not written',
+  },
   paused: {
     level: ({ reason }) => (reason === 'operator' || reason === 'stopping' ? 'info' : 'warn'),
     message: 'claiming is paused',

@@ -48,8 +48,11 @@ export interface EventMap {
   lost: OfRow & { readonly reason: LossReason }
   /** The handler's signal was fired. */
   aborted: OfRow & { readonly reason: LossReason | 'stopping' }
-  /** An outcome that was not written: the lease was no longer current, or could no longer be trusted. */
-  fencedOff: OfRow & { readonly outcome: string }
+  /**
+   * An outcome that was not written: the lease was no longer current, or could no longer be trusted. `isUncertain`: an
+   * earlier statement with the same outcome got no answer, and may have written it.
+   */
+  fencedOff: OfRow & { readonly outcome: string; readonly isUncertain: boolean }
   /** With the error that caused it, where there is one. */
   paused: OfTable & {
     readonly reason: PauseReason

@@ -18,7 +18,7 @@ import { createLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
 import { createReaper } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
-import { describeWorker, isDeclaredDead } from './registry/registry.ts'
+import { describeWorker } from './registry/registry.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
 import { logUnheard, STDERR_LOG } from './unheard-log.ts'
@@ -58,8 +58,6 @@ export class Runtime {
   #isListening = false
   #wakeOthers: WakeOthers | undefined
   #onRegistered: () => void = () => undefined
-  /** When this process last heard that it had been declared dead. */
-  #declaredDeadAt = Number.NEGATIVE_INFINITY
   #stopped: Promise<{ readonly clean: boolean }> | undefined
 
   constructor(options: RuntimeOptions, id: string) {
@@ -220,7 +218,6 @@ export class Runtime {
       held,
       hold: (rows: readonly RowToRenew[]) => heartbeat.post({ type: 'hold', name, rows: columnsOf(rows) }),
       isWoken: () => declaration.wake === true && this.#isListening,
-      wasDeclaredDead: async (since) => this.#wasDeclaredDead(since),
     })
     this.#served.add({ declaration, worker, layers })
     started = worker
@@ -238,10 +235,6 @@ export class Runtime {
       }
       if (reaped.length === 0) return
     }
-  }
-
-  async #wasDeclaredDead(since: number): Promise<boolean> {
-    return (await isDeclaredDead(this.#db, this.#schema, this.id)) || this.#declaredDeadAt >= since
   }
 
   async #openReapedTables(): Promise<void> {
@@ -323,7 +316,6 @@ export class Runtime {
         this.#onRegistered()
         break
       case 'returned':
-        this.#declaredDeadAt = systemClock.monotonicNow()
         events.emit('workerReturned', { worker })
         break
       case 'trouble':

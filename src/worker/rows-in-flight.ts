@@ -156,7 +156,11 @@ export class RowsInFlight<Row extends object> {
     // A row that was lost while its handler runs still takes up room in its group.
     if (row.state === 'waiting' || row.state === 'ended') this.leaveGroup(row)
     if (fencedOffAs !== undefined)
-      this.#options.events.emit('fencedOff', { ...refTo(row, this.#table), outcome: fencedOffAs })
+      this.#options.events.emit('fencedOff', {
+        ...refTo(row, this.#table),
+        outcome: fencedOffAs,
+        isUncertain: row.isSettlementUnanswered,
+      })
   }
 
   /** Called when the handler has returned, or when the row was never started; the group hears of it once. */

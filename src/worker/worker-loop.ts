@@ -31,7 +31,6 @@ export interface WorkerLoopOptions<Row extends object> {
   readonly suspects: SuspectSlot
   /** Wake-ups arrive: an idle worker need not poll as often. */
   readonly isWoken: () => boolean
-  readonly wasDeclaredDead: (since: number) => Promise<boolean>
 }
 
 /** What one loop does next: settle a batch, claim up to a limit, or both in one statement. */

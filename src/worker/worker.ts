@@ -39,8 +39,6 @@ export interface WorkerOptions<Row extends object> {
   readonly hold: (rows: readonly RowToRenew[]) => void
   /** Wake-ups arrive: an idle worker need not poll as often. */
   readonly isWoken: () => boolean
-  /** Whether a reaper declared this process dead after this moment, and may have taken its leases back. */
-  readonly wasDeclaredDead: (since: number) => Promise<boolean>
 }
 
 /** How long handlers that were told to stop may take to return, and their rows to be settled. */

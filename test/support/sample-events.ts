@@ -14,7 +14,7 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
     renewalFailed: { ...of, ids: ['7', '8'], error },
     lost: { ...row, reason: 'taken' },
     aborted: { ...row, reason: 'taken' },
-    fencedOff: { ...row, outcome: 'done' },
+    fencedOff: { ...row, outcome: 'done', isUncertain: false },
     paused: { ...of, reason: 'saturated', forMs: 1 },
     resumed: { ...of, reason: 'saturated' },
     reaped: { ...row, owner: 'w2', staleMs: 1, evicted: false, outcome: 'retry' },

@@ -24,8 +24,6 @@ export interface SettlerOptions<Row extends object> {
   readonly timing: ClaimTiming
   /** Notified when rows are no longer in flight, or are back in the queue. */
   readonly signal: Signal
-  /** Whether a reaper declared this process dead after this moment, and may have taken its leases back. */
-  readonly wasDeclaredDead: (since: number) => Promise<boolean>
 }
 
 /** Settles and releases rows, and decides what happens to each by the answer of the database. */
@@ -64,7 +62,6 @@ export class Settler<Row extends object> {
     const fates = fatesIn(answer)
     this.#tellRefused('settle', answer.refused)
     await this.#settleOtherwise(batch, fates)
-    await this.#recognizeWritten(batch, fates)
     const settled: Lease[] = []
     for (const row of batch.rows) {
       const fate = fates.get(row.lease)
@@ -99,26 +96,6 @@ export class Settler<Row extends object> {
       for (const lease of fencedOff) fates.set(lease, 'locked')
       this.#trouble(`settling rows of ${this.#source.table} as ${otherwise}`, error)
     }
-  }
-
-  /**
-   * Some of the leases that seem fenced off were ended by an earlier settlement whose answer was lost on the way: sent
-   * once more, it finds that the lease is over. While a lease is trusted it cannot have expired, so only a reaper that
-   * took this process for dead could have ended it instead.
-   */
-  async #recognizeWritten(batch: SettlementBatch<Row>, fates: Map<Lease, Fate>): Promise<void> {
-    const unanswered = batch.rows.filter(
-      (row) => row.isSettlementUnanswered && fates.get(row.lease) === 'fencedOff',
-    )
-    if (unanswered.length === 0) return
-    const claimedAt = Math.min(...unanswered.map((row) => row.claimedAt))
-    try {
-      if (await this.#options.wasDeclaredDead(claimedAt)) return
-    } catch (error) {
-      this.#trouble(`finding out whether rows of ${this.#source.table} were settled`, error)
-      return
-    }
-    for (const { lease } of unanswered) fates.set(lease, 'settled')
   }
 
   /** Rows go back untouched. If the release does not reach the database, the reaper finds them. */

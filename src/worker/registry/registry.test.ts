@@ -7,7 +7,6 @@ import type { Queryable } from '../../postgres/queryable.ts'
 import {
   describeWorker,
   forgetWorkers,
-  isDeclaredDead,
   listWorkers,
   presence,
   reaperAlive,
@@ -224,17 +223,6 @@ describe('states', () => {
     expect(await forgetWorkers(db, 'leasehold')).toBe(3)
     expect((await listWorkers(db, 'leasehold')).map(({ id }) => id).toSorted()).toEqual(kept.toSorted())
   })
-})
-
-it('RULE-020-003: a process can find out that it is declared dead, until its next presence takes that back', async () => {
-  const worker = describeWorker(['sync'])
-  expect(await isDeclaredDead(db, 'leasehold', worker.id)).toBe(false)
-  await appear(worker)
-  expect(await isDeclaredDead(db, 'leasehold', worker.id)).toBe(false)
-  await change('died_at = now()', worker.id)
-  expect(await isDeclaredDead(db, 'leasehold', worker.id)).toBe(true)
-  expect(await appear(worker)).toBe(true)
-  expect(await isDeclaredDead(db, 'leasehold', worker.id)).toBe(false)
 })
 
 describe('RULE-020-020: whether a reaper is alive anywhere', () => {

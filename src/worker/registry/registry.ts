@@ -102,15 +102,6 @@ where id = any (array(
   return rowCount ?? 0
 }
 
-/** Whether this process is declared dead at this moment; its next presence would take that back. */
-export async function isDeclaredDead(db: Queryable, schema: string, id: string): Promise<boolean> {
-  const { rows } = await db.query<{ dead: boolean }>({
-    text: `select died_at is not null as dead from ${quoteQualified(schema, 'workers')} where id = $1`,
-    values: [id],
-  })
-  return rows[0]?.dead === true
-}
-
 /** What `presence` answers. */
 export interface PresenceRow {
   /** This worker had been declared dead, and is not. */
