@@ -117,6 +117,28 @@ it('a resumed change waits for its rate before its first batch', async () => {
   expect(await countIn('pending')).toBe(2)
 })
 
+it('a change that is resumed while another process runs it stays within its limit: one of the two stops', async () => {
+  await makeEvents(db, 6_000, { status: 'PUBLISHED', agoMs: 1_000 })
+  let resumed: Promise<unknown> | undefined
+  const original = replayEvents(db, {
+    filter: { status: 'PUBLISHED' },
+    limit: 4_000,
+    ...WHO,
+    onProgress: async ({ changeId }) => {
+      // After the first batch another process resumes it, and is finished before the original goes on.
+      resumed ??= resumeEvents(db, changeId, { principal: 'grace' })
+      await resumed
+    },
+  })
+  await expect(original).rejects.toMatchObject({
+    code: 'REQUEST_INVALID',
+    message: expect.stringContaining('Another process continues this replay'),
+  })
+  expect(await resumed).toMatchObject({ changed: 3_000, changedBefore: 1_000, finished: true })
+  const states = await outboxStates(db)
+  expect(states.filter(({ status }) => status === 'PENDING')).toHaveLength(4_000)
+})
+
 describe('a row in flight is never touched', () => {
   it('neither by a replay nor by a cancel, and its lease stays as it is', async () => {
     const endpoint = await makeEndpoint(db)

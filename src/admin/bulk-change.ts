@@ -26,7 +26,7 @@ import {
   readClock,
   type ScanPosition,
 } from './bulk-change-sql.ts'
-import { type ChangeRecord, type Position, readRecord, verbOf } from './change-record.ts'
+import { type ChangeRecord, type Position, readRecord, requireLatest, verbOf } from './change-record.ts'
 import { checkLimit, checkPrincipal, checkRate, checkReason, invalid } from './request-checks.ts'
 
 /** What an application declares of a change. `Filter` is what rows are chosen by, `Count` names what else is counted. */
@@ -276,6 +276,7 @@ async function runBatch<Filter extends RowFilter, Count extends string>(
   if (bucketScan === undefined) {
     return { after: { ...record, finishedAtSeconds: await readClock(tx) }, waitMs: 0 }
   }
+  await requireLatest(tx, declaration, schema, record)
   const room = Math.min(rowsPerBatch(declaration, rate), limit === null ? Infinity : limit - record.changed)
   const rows = await changeBatch(
     tx,

@@ -75,6 +75,33 @@ where action = $1 and details ->> 'changeId' = $2 order by id desc limit 1`,
   return { ...record, filter: Object.fromEntries(filter) as Filter }
 }
 
+/**
+ * Lets one process at a time continue a change, and refuses one that another process has continued meanwhile: it would
+ * exceed the limit and the rate. The lock ends with the transaction. It is an advisory lock because an operator may add
+ * entries to the audit, but not lock them.
+ */
+export async function requireLatest<Filter extends RowFilter, Count extends string>(
+  tx: Queryable,
+  { action }: BulkChange<Filter, Count>,
+  schema: string,
+  { changeId, changed }: Pick<ChangeRecord<unknown>, 'changeId' | 'changed'>,
+): Promise<void> {
+  // Until its first entry is written nobody else knows the id.
+  if (changed === 0) return
+  await tx.query({
+    text: 'select pg_advisory_xact_lock(hashtextextended($1, 0))',
+    values: [`leasehold ${action} ${changeId}`],
+  })
+  const { rows } = await tx.query<{ changed: number }>({
+    text: `select (details ->> 'changed')::int as changed from ${quoteQualified(schema, 'audit')}
+where action = $1 and details ->> 'changeId' = $2 order by id desc limit 1`,
+    values: [action, changeId],
+  })
+  if (rows[0]?.changed === changed) return
+  const verb = verbOf({ action })
+  throw invalid('changeId', changeId, `Another process continues this ${verb}. This one has stopped.`)
+}
+
 /** `outbox.replay` → `replay`, for messages. */
 export function verbOf({ action }: { readonly action: string }): string {
   return action.split('.').at(-1) ?? action
