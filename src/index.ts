@@ -42,6 +42,7 @@ export {
 // Logs and metrics
 export { logEvents } from './observe/log.ts'
 export { createMetrics } from './observe/prometheus.ts'
+export { workerGauges } from './observe/worker-gauges.ts'
 export { observeWithOpenTelemetry } from './observe/opentelemetry.ts'
 
 // PostgreSQL

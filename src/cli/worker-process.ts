@@ -2,7 +2,6 @@
 import type { LoadedSettings } from '../config/load.ts'
 import { REAPER } from '../config/work-declarations.ts'
 import type { EmbeddedServer } from '../embedded/index.ts'
-import { pendingAge } from '../lease/backlog.ts'
 import { tableName } from '../lease/index.ts'
 import {
   createHealth,
@@ -15,12 +14,12 @@ import {
   workersRun,
 } from '../observe/health.ts'
 import { type Logger, logEvents } from '../observe/log.ts'
-import { databaseGauge, gauge, type GaugeSource } from '../observe/metrics.ts'
+import { workerGauges } from '../observe/worker-gauges.ts'
 import { loadOpenTelemetry, observeWithOpenTelemetry } from '../observe/opentelemetry.ts'
 import { createMetrics, type Metrics } from '../observe/prometheus.ts'
-import type { Database, Queryable } from '../postgres/index.ts'
+import type { Database } from '../postgres/index.ts'
 import { startServer } from '../server/server.ts'
-import { Events, listWorkers, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
+import { Events, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
 import type { Part, Startup } from './process.ts'
 
 /** What one process works on. */
@@ -61,9 +60,6 @@ const HTTP_STOP_WITHIN_MS = 5_000
 /** The workers stop within their shutdown timeout. After this much longer the process does not wait for them. */
 const SHUTDOWN_GRACE_MS = 10_000
 
-/** As long as a scrape waits, so that a query that the database does not answer ends on both sides. */
-const GAUGE_QUERY_TIMEOUT_MS = 2_000
-
 /**
  * Starts HTTP first and then the workers, so that they are stopped in the other order: while the workers finish, the
  * process still answers that it is alive, and that it is not ready any more.
@@ -102,36 +98,19 @@ async function observe(
   options: WorkerProcessOptions,
   inFlight: () => number,
 ): Promise<{ readonly events: Events; readonly metrics: Metrics }> {
-  const { version, log } = options
+  const { version, log, db, loaded, work } = options
   const events = new Events()
-  const gauges = gaugesOf(options, inFlight)
+  const gauges = workerGauges({
+    db,
+    schema: loaded.settings.schema,
+    tables: work.declared.map(({ table }) => table),
+    inFlight,
+  })
   logEvents(events, log)
   const metrics = createMetrics(events, { gauges })
   const api = await loadOpenTelemetry()
   if (api !== undefined) observeWithOpenTelemetry(events, api, { version, gauges })
   return { events, metrics }
-}
-
-function gaugesOf({ db, loaded, work }: WorkerProcessOptions, inFlight: () => number): GaugeSource[] {
-  const query = async <Value>(read: (tx: Queryable) => Promise<Value>): Promise<Value> =>
-    db.transaction(read, { queryTimeoutMs: GAUGE_QUERY_TIMEOUT_MS })
-  const ages = new Map(work.declared.map(({ table }) => [tableName(table), pendingAge(table)]))
-  return [
-    gauge('inFlightRows', () => [{ labels: {}, value: inFlight() }]),
-    databaseGauge('workerProcesses', async () => {
-      const processes = await query(async (tx) => listWorkers(tx, loaded.settings.schema))
-      return ['alive', 'missing', 'dead'].map((state) => ({
-        labels: { state },
-        value: processes.filter((each) => each.state === state).length,
-      }))
-    }),
-    ...[...ages].map(([table, age]) =>
-      databaseGauge('oldestPendingAge', async () => {
-        const value = await query(age)
-        return value === undefined ? [] : [{ labels: { table }, value }]
-      }),
-    ),
-  ]
 }
 
 async function startHttp(

@@ -1,0 +1,47 @@
+import { pendingAge } from '../lease/backlog.ts'
+import { type LeaseTable, tableName } from '../lease/table.ts'
+import type { Database } from '../postgres/database.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import { listWorkers } from '../worker/registry/registry.ts'
+import { databaseGauge, gauge, type GaugeSource } from './metrics.ts'
+
+export interface WorkerGaugesOptions {
+  /** Where the gauges are read from. */
+  readonly db: Database
+  readonly schema?: string | undefined
+  /** The tables whose oldest pending row is measured. */
+  readonly tables: readonly LeaseTable[]
+  /** How many rows this process has in flight, such as `() => runtime.inFlight`. */
+  readonly inFlight: () => number
+}
+
+/** As long as a scrape waits, so that a query that the database does not answer ends on both sides. */
+const QUERY_TIMEOUT_MS = 2_000
+
+/** The gauges that events cannot tell: rows in flight, worker processes by state, and the age of the oldest pending rows. */
+export function workerGauges({
+  db,
+  schema = 'leasehold',
+  tables,
+  inFlight,
+}: WorkerGaugesOptions): GaugeSource[] {
+  const query = async <Value>(read: (tx: Queryable) => Promise<Value>): Promise<Value> =>
+    db.transaction(read, { queryTimeoutMs: QUERY_TIMEOUT_MS })
+  const ages = new Map(tables.map((table) => [tableName(table), pendingAge(table)]))
+  return [
+    gauge('inFlightRows', () => [{ labels: {}, value: inFlight() }]),
+    databaseGauge('workerProcesses', async () => {
+      const processes = await query(async (tx) => listWorkers(tx, schema))
+      return ['alive', 'missing', 'dead'].map((state) => ({
+        labels: { state },
+        value: processes.filter((each) => each.state === state).length,
+      }))
+    }),
+    ...[...ages].map(([table, age]) =>
+      databaseGauge('oldestPendingAge', async () => {
+        const value = await query(age)
+        return value === undefined ? [] : [{ labels: { table }, value }]
+      }),
+    ),
+  ]
+}
