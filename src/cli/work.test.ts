@@ -191,7 +191,7 @@ describe('leasehold work --only', () => {
         values ('a@x', 'w2', now() - interval '1 minute', 5), ('b@x', null, null, 0)`,
     })
     const { process, http } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
-    await scraped(http, 'leasehold_reaped_rows_total{table="public.emails"} 1')
+    await scraped(http, 'leasehold_reaped_rows_total{table="public.emails",outcome="retry"} 1')
     await scraped(http, 'leasehold_reap_delay_seconds_count{table="public.emails"} 1')
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     expect(await leased()).toBe(0)

@@ -66,12 +66,15 @@ it('a live process in the data directory that may be a server is not touched, an
 it.skipIf(process.platform !== 'linux')(
   'a pid file is stale if its process is a zombie (made with /bin/sh, Linux only)',
   async () => {
-    const parent = spawn('/bin/sh', ['-c', 'sleep 0 & echo $!; exec sleep 600'], {
-      stdio: ['ignore', 'pipe', 'inherit'],
+    // The child ends when its input does, after the shell has become `sleep`, which does not wait for children.
+    const parent = spawn('/bin/sh', ['-c', 'cat <&3 & echo $!; exec sleep 600'], {
+      stdio: ['ignore', 'pipe', 'inherit', 'pipe'],
     })
-    const [line] = await once(parent.stdout.setEncoding('utf8'), 'data')
+    const [line] = await once(parent.stdout!.setEncoding('utf8'), 'data')
     const pid = Number(line)
-    await expect.poll(() => isZombie(pid), { timeout: 120_000 }).toBe(true)
+    await expect.poll(async () => readFile(`/proc/${parent.pid}/comm`, 'utf8')).toBe('sleep\n')
+    parent.stdio[3]?.destroy()
+    await expect.poll(() => isZombie(pid)).toBe(true)
     await writePidFile(pid)
     expect(await examine(data, 'secret')).toMatchObject({
       state: 'stale',
