@@ -70,7 +70,7 @@ it.skipIf(process.platform !== 'linux')(
     const parent = spawn('/bin/sh', ['-c', 'cat <&3 & echo $!; exec sleep 600'], {
       stdio: ['ignore', 'pipe', 'inherit', 'pipe'],
     })
-    const [line] = await once(parent.stdout!.setEncoding('utf8'), 'data')
+    const [line] = await once(parent.stdout?.setEncoding('utf8') ?? parent, 'data')
     const pid = Number(line)
     await expect.poll(async () => readFile(`/proc/${parent.pid}/comm`, 'utf8')).toBe('sleep\n')
     parent.stdio[3]?.destroy()
