@@ -55,7 +55,7 @@ describe('--watch where stdout is no terminal', () => {
     goOn(true)
     expect(await process.exited).toEqual({ code: 0, signal: null })
     const { stdout } = process.output()
-    expect(stdout).toMatch(/^WORKER +CHUNK +ATTEMPT +LEASE ENDS\n\S+ +2 +1 +in \d+ s$/m)
+    expect(stdout).toMatch(/^WORKER +CHUNK +ATTEMPT +LEASE ENDS\n\S+ +2 +1 +in (?:\d+ s|2 min)$/m)
     expect(stdout).toMatch(/100 % 3 of 3 chunks\n3 synced\n6 rows\n\n$/)
     expect(stdout).not.toContain('No runner is alive')
   })
