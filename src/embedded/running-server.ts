@@ -217,9 +217,10 @@ export async function examineUntilSettled(
   for (;;) {
     const found = await examine(data, password)
     if (found.state !== 'silent' && found.state !== 'unproved') return found
-    if (found.state === 'unproved' || performance.now() > deadline) throw unproved(data, found.reason)
+    if (found.state === 'unproved') throw unproved(data, found.reason)
     if (!isReported) onWait(found.reason)
     isReported = true
+    if (performance.now() > deadline) throw unproved(data, found.reason)
     await delay(SILENT_SERVER_POLL_MS)
   }
 }
