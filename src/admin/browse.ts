@@ -4,7 +4,7 @@ import { bucketsIn } from '../lease/backlog.ts'
 import type { Database } from '../postgres/database.ts'
 import { type PositionalParameters, positionalParameters } from '../postgres/parameters.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { checkPageSize, invalid, isRowId } from './request-checks.ts'
+import { checkPageSize, invalid, isRowId, MAX_PAGE_SIZE } from './request-checks.ts'
 
 export interface BrowseOptions {
   readonly schema?: string | undefined
@@ -48,6 +48,20 @@ export async function readOnly<Found>(
     const message = `${what} was stopped after ${timeoutMs} ms: too many rows had to be read.`
     throw new LeaseholdError('QUERY_TIMEOUT', message, { remedy, cause: error })
   }
+}
+
+/** Reads page after page until there is no other, for callers that must not miss a row. */
+export async function readAllPages<Row>(
+  readPage: (page: Required<Pick<PageOptions, 'limit'>> & Pick<PageOptions, 'before'>) => Promise<Page<Row>>,
+): Promise<Row[]> {
+  const rows: Row[] = []
+  let before: string | undefined
+  do {
+    const page: Page<Row> = await readPage({ limit: MAX_PAGE_SIZE, before })
+    rows.push(...page.rows)
+    before = page.next ?? undefined
+  } while (before !== undefined)
+  return rows
 }
 
 export interface Listing {

@@ -35,7 +35,7 @@ export interface ScanScope<Filter> extends BucketScan<Filter> {
 
 type Declaration<Filter extends RowFilter> = Pick<
   BulkChange<Filter, string>,
-  'action' | 'table' | 'bucketed' | 'guard' | 'counts' | 'countMatched' | 'set' | 'dueColumn'
+  'action' | 'table' | 'bucketed' | 'guard' | 'counts' | 'onePer' | 'set' | 'dueColumn'
 >
 
 /** The present in seconds since 1970, by the clock of the database. */
@@ -79,7 +79,8 @@ export async function countBatch<Filter extends RowFilter>(
 ): Promise<CountedBatch> {
   const { schema } = scope
   const parameter = positionalParameters()
-  const matched = declaration.countMatched?.(schema) ?? 'count(*)'
+  const { onePer } = declaration
+  const matched = onePer === undefined ? 'count(*)' : `count(distinct ${onePer.value})`
   const counts = Object.entries(declaration.counts(schema)).flatMap(([name, aggregate]) =>
     aggregate === null ? [] : [`'${name}', ${aggregate}`],
   )
@@ -95,6 +96,43 @@ where ${matchSql(scope, after, parameter)}`,
   const [row] = rows
   if (row === undefined) return { matched: 0, counts: {}, next: undefined }
   return { matched: row.matched, counts: row.counts, next: endOfScan(row) }
+}
+
+export interface MatchingRows {
+  /** In the order of the scan. */
+  readonly ids: readonly string[]
+  /** Rows that an earlier one of the same statement rules out. */
+  readonly ruledOut: readonly string[]
+  readonly next: ScanPosition | undefined
+}
+
+/** The rows that would be changed as far as one statement scans. */
+export async function findMatching<Filter extends RowFilter>(
+  db: Queryable,
+  declaration: Declaration<Filter>,
+  scope: ScanScope<Filter>,
+  after: ScanPosition,
+): Promise<MatchingRows> {
+  const { schema, scan } = scope
+  const parameter = positionalParameters()
+  const partition = declaration.onePer?.value ?? 'id'
+  const idsWhere = (condition: string): string =>
+    `coalesce((select array_agg(id::text order by at, id) from matching where ${condition}), '{}')`
+  const { rows } = await db.query<Scanned & Omit<MatchingRows, 'next'>>({
+    text: `/* leasehold:${declaration.action} find */
+with ${scannedSql(declaration, scope, after, parameter)},
+matching as materialized (
+  select id, ${orderColumn(scan)} as at, row_number() over (partition by ${partition} order by ${orderOf(scan)}) = 1 as is_first
+  from ${quoteQualified(schema, declaration.table)} as r
+  where ${matchSql(scope, after, parameter)}
+    and ${declaration.guard(schema)}
+)
+select ${SCANNED}, ${idsWhere('is_first')} as ids, ${idsWhere('not is_first')} as "ruledOut"`,
+    values: parameter.values,
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('an aggregate returned no row')
+  return { ids: row.ids, ruledOut: row.ruledOut, next: endOfScan(row) }
 }
 
 export interface BatchRequest {

@@ -166,7 +166,88 @@ describe('a token never goes down', () => {
   })
 })
 
+describe('rows that are named by their ids', () => {
+  it('those that were not changed are reported: beyond the limit, or because of the filter', async () => {
+    await makeEvents(db, 3, { status: 'DEAD' })
+    await makeEvents(db, 1, { status: 'DEAD', type: 'other' })
+    const ids = ['1', '2', '3', '4']
+    const filter = { type: 'order.paid' }
+    const skipped = [
+      { id: '3', why: 'the limit of 2 was reached' },
+      { id: '4', why: 'it does not satisfy the other conditions' },
+    ]
+    expect(await replayEvents(db, { ids, filter, limit: 2, dryRun: true })).toMatchObject({
+      matched: 2,
+      skipped,
+    })
+    expect(await replayEvents(db, { ids, filter, limit: 2, ...WHO })).toMatchObject({ changed: 2, skipped })
+  })
+
+  it('one that somebody else changes at the same moment is reported', async () => {
+    await makeEvents(db, 2_000, { status: 'DEAD' })
+    const ids = Array.from({ length: 2_000 }, (_, n) => String(n + 1))
+    const done = await replayEvents(db, {
+      ids,
+      ...WHO,
+      onProgress: async () => {
+        await db.query({
+          text: "update leasehold.outbox set dead_at = now() where id = 2000 and status = 'DEAD'",
+        })
+      },
+    })
+    expect(done).toMatchObject({
+      changed: 1_999,
+      skipped: [{ id: '2000', why: 'somebody else has changed it in the meantime' }],
+    })
+  })
+
+  it('an id that is named twice, or in two ways, is reported once', async () => {
+    await makeEvents(db, 1)
+    expect(await replayEvents(db, { ids: ['1', '1', '001'], ...WHO })).toMatchObject({
+      skipped: [{ id: '1' }],
+    })
+  })
+})
+
 describe('the audit', () => {
+  it('the ids that were named are in the first entry only, and each entry has the ids of its own batch', async () => {
+    const ids = await makeEvents(db, 5_000, { status: 'DEAD' })
+    const { changeId } = await replayEvents(db, { ids, ...WHO })
+    const entries = (await auditEntries(db)).map(({ details }) => details)
+    expect(entries).toHaveLength(5)
+    expect(entries.map(({ filter }) => filter)).toEqual([{ ids }, {}, {}, {}, {}])
+    expect(entries.map(({ namedIds }) => namedIds)).toEqual(Array.from({ length: 5 }, () => 5_000))
+    expect(entries.map(({ lastBatch }) => lastBatch)).toEqual(
+      [0, 1, 2, 3, 4].map((n) => {
+        const batch = ids.slice(n * 1_000, (n + 1) * 1_000)
+        return { count: 1_000, firstId: batch[0], lastId: batch.at(-1), ids: batch }
+      }),
+    )
+    expect(entries.every((entry) => entry['changeId'] === changeId)).toBe(true)
+  })
+
+  it('a change of named rows is resumed with the ids of its first entry', async () => {
+    const ids = await makeEvents(db, 3_500, { status: 'DEAD' })
+    const controller = new AbortController()
+    const stopped = await replayEvents(db, {
+      ids: [...ids, '99999'],
+      ...WHO,
+      signal: controller.signal,
+      onProgress: ({ changed }) => {
+        if (changed === 2_000) controller.abort()
+      },
+    })
+    expect(stopped).toMatchObject({ changed: 2_000, finished: false })
+    // Named ones that were replayed before are not reported as unchanged.
+    expect(await resumeEvents(db, stopped.changeId ?? '', { principal: 'grace' })).toMatchObject({
+      changed: 1_500,
+      changedBefore: 2_000,
+      finished: true,
+      skipped: [{ id: '99999', why: 'there is no such event' }],
+    })
+    expect((await outboxStates(db)).every(({ status }) => status === 'PENDING')).toBe(true)
+  })
+
   it('the audit has one complete entry for a change of one batch', async () => {
     await makeEvents(db, 3, { status: 'DEAD' })
     const { changeId } = await replayEvents(db, { ids: ['1', '3'], ...WHO })

@@ -21,19 +21,29 @@ import {
   changeBatch,
   type ChangedRows,
   countBatch,
-  type LastIds,
   findLastIds,
+  findMatching,
+  type LastIds,
   readClock,
   type ScanPosition,
 } from './bulk-change-sql.ts'
-import { type ChangeRecord, type Position, readRecord, requireLatest, verbOf } from './change-record.ts'
+import {
+  auditDetails,
+  type ChangeRecord,
+  type Position,
+  readRecord,
+  requireLatest,
+  verbOf,
+} from './change-record.ts'
+import { explainUnchanged, type NamedRow, normaliseIds, type Skipped } from './named-rows.ts'
 import { checkLimit, checkPrincipal, checkRate, checkReason, invalid } from './request-checks.ts'
 
 /** What an application declares of a change. `Filter` is what rows are chosen by, `Count` names what else is counted. */
 export interface BulkChange<Filter extends RowFilter, Count extends string = never> {
   /** As in the audit: `outbox.replay`. The part after the dot is the verb in messages. */
   readonly action: string
-  /** What the rows are called in messages: `events`. */
+  /** What one row, and several, are called in messages. */
+  readonly row: string
   readonly rows: string
   /** The table, without its schema. It has an `id bigint`, in the order of which rows were written. */
   readonly table: string
@@ -54,8 +64,14 @@ export interface BulkChange<Filter extends RowFilter, Count extends string = nev
   readonly guard: (schema: string) => string
   /** What is counted of the rows that match, before anything is changed: SQL aggregates. Null: `afterBatch` counts it. */
   readonly counts: (schema: string) => Readonly<Record<Count, string | null>>
-  /** How the rows that match and may be changed are counted, where changing one row rules out another. */
-  readonly countMatched?: (schema: string) => string
+  /** Of the rows that have the same value here, changing one rules out the others; `why` says so of one of these. */
+  readonly onePer?: { readonly value: string; readonly why: string }
+  /** What `afterBatch` would count if these rows were changed, for the dry run. */
+  readonly previewCounts?: (
+    db: Queryable,
+    schema: string,
+    ids: readonly string[],
+  ) => Promise<Readonly<Partial<Record<Count, number>>>>
   /** The assignments of the UPDATE. Never the token: whoever holds an earlier lease stays fenced off. */
   readonly set: (by: ChangedBy, parameter: PositionalParameters) => string
   /** The column that says when a row is due. With a rate, each row is due at a time of its own. */
@@ -69,12 +85,12 @@ export interface BulkChange<Filter extends RowFilter, Count extends string = nev
   readonly target?: (filter: Filter) => string | undefined
   /** Which workers are woken after each batch. */
   readonly wakes: readonly string[]
-  /** Why rows that are named by their ids will not be changed. */
-  readonly explainSkipped: (
+  /** Finds all rows that the ids of the filter name, whatever its other conditions, and says why one is not changed. */
+  readonly findNamed: (
     db: Database,
     schema: string,
     filter: FilterWithIds<Filter>,
-  ) => Promise<readonly Skipped[]>
+  ) => Promise<readonly NamedRow[]>
 }
 
 /** What every filter has. */
@@ -108,12 +124,6 @@ export interface ChangedBatch {
   readonly ids: readonly string[]
   /** When the last of them is due, in seconds since 1970. Null: the change has no due column. */
   readonly lastDueSeconds: number | null
-}
-
-export interface Skipped {
-  readonly id: string
-  /** Why, as the end of a sentence: `it is PENDING`. */
-  readonly why: string
 }
 
 /** For callers that follow a change, or stop it. */
@@ -169,12 +179,11 @@ export interface BulkChangeResult<Count extends string = never> {
   readonly lastDueAt: Date | undefined
   /** False: the change was stopped. */
   readonly finished: boolean
-  /** Rows that were named by their ids and could not be changed when the change began. Of more than 1,000 ids, none. */
+  /** The ids that were named and of which no row was changed, or in a dry run would be. */
   readonly skipped: readonly Skipped[]
 }
 
 const DEFAULT_BATCH_SIZE = 1_000
-const MAX_EXPLAINED_IDS = 1_000
 
 /** How often a batch is tried that deadlocks with workers, or meets a row that is inserted at the same moment. */
 const MAX_TRIES = 5
@@ -187,15 +196,16 @@ export async function runBulkChange<Filter extends RowFilter, Count extends stri
 ): Promise<BulkChangeResult<Count>> {
   const { filter, principal, reason } = checkOptions(declaration, options)
   const { schema = 'leasehold', rate, limit, dryRun = false, signal } = options
-  const skipped = await explainSkipped(db, declaration, schema, filter)
   const startedAtSeconds = await readClock(db)
   const lastIds = await findLastIds(db, declaration, schema)
-  const counted = await countMatching(db, declaration, { schema, filter, startedAtSeconds, lastIds }, signal)
+  const scope = { schema, filter, startedAtSeconds, lastIds }
+  const counted = await countMatching(db, declaration, scope, signal)
   const matched = Math.min(counted?.matched ?? 0, limit ?? Infinity)
   const atStart: ChangeRecord<Filter> = {
     changeId: randomUUID(),
     reason,
     filter,
+    namedIds: filter.ids?.length ?? null,
     rate: rate ?? null,
     limit: limit ?? null,
     matched,
@@ -211,11 +221,34 @@ export async function runBulkChange<Filter extends RowFilter, Count extends stri
     lastDueSeconds: null,
     finishedAtSeconds: null,
   }
-  const stopped = counted === undefined
-  if (dryRun || matched === 0 || stopped) {
-    return { ...resultOf(declaration, schema, atStart, atStart, !stopped), dryRun, skipped }
+  const unchanged = resultOf(declaration, schema, atStart, atStart, counted !== undefined)
+  if (counted === undefined) return { ...unchanged, dryRun }
+  if (dryRun) return previewOf(db, declaration, scope, atStart, unchanged)
+  const changed = new Set<string>()
+  if (matched > 0) return runBatches(db, declaration, atStart, changed, { ...options, schema, principal })
+  return { ...unchanged, skipped: await explainSkipped(db, declaration, scope, atStart, { changed }) }
+}
+
+/** What a dry run adds to the counts: what would be changed of other tables, and which of the named rows would not be changed. */
+async function previewOf<Filter extends RowFilter, Count extends string>(
+  db: Database,
+  declaration: BulkChange<Filter, Count>,
+  scope: Chosen<Filter>,
+  record: ChangeRecord<Filter>,
+  counted: BulkChangeResult<Count>,
+): Promise<BulkChangeResult<Count>> {
+  const { previewCounts } = declaration
+  const dryRun = true
+  if (previewCounts === undefined && record.namedIds === null) return { ...counted, dryRun }
+  const matching = await findAllMatching(db, declaration, scope)
+  const ids = matching.ids.slice(0, record.limit ?? undefined)
+  const preview = await previewCounts?.(db, scope.schema, ids)
+  return {
+    ...counted,
+    dryRun,
+    counts: { ...counted.counts, ...preview },
+    skipped: await explainSkipped(db, declaration, scope, record, { changed: new Set(ids), matching }),
   }
-  return { ...(await runBatches(db, declaration, atStart, { ...options, schema, principal })), skipped }
 }
 
 /** Continues a change that was stopped or killed: the same rows at the same rate, for the same reason. */
@@ -227,12 +260,12 @@ export async function resumeBulkChange<Filter extends RowFilter, Count extends s
 ): Promise<BulkChangeResult<Count>> {
   const { schema = 'leasehold' } = options
   const principal = checkPrincipal(options.principal, verbOf(declaration))
-  const record = await readRecord(db, declaration, schema, changeId)
+  const { record, changedIds } = await readRecord(db, declaration, schema, changeId)
   if (declaration.dueColumn === undefined) {
     // The wait after the last batch may have been cut short.
     await pause((record.nextDueSeconds - (await readClock(db))) * 1_000, options.signal)
   }
-  return runBatches(db, declaration, record, { ...options, schema, principal })
+  return runBatches(db, declaration, record, new Set(changedIds), { ...options, schema, principal })
 }
 
 interface RunOptions extends FollowOptions {
@@ -240,10 +273,12 @@ interface RunOptions extends FollowOptions {
   readonly principal: string
 }
 
+/** `changedIds`: which of the rows that were named by their ids were changed before; those of each batch are added. */
 async function runBatches<Filter extends RowFilter, Count extends string>(
   db: Database,
   declaration: BulkChange<Filter, Count>,
   atStart: ChangeRecord<Filter>,
+  changedIds: Set<string>,
   options: RunOptions,
 ): Promise<BulkChangeResult<Count>> {
   const { onProgress, schema } = options
@@ -255,11 +290,25 @@ async function runBatches<Filter extends RowFilter, Count extends string>(
     const { changed, matched } = after
     const madeProgress = changed > record.changed
     record = after
+    for (const id of after.lastBatch?.ids ?? []) changedIds.add(id)
     if (madeProgress) await onProgress?.({ changeId: record.changeId, matched, changed })
     // No transaction is open here: a change that waits for its rate holds no lock.
     if (record.finishedAtSeconds === null) await pause(waitMs, options.signal)
   }
-  return resultOf(declaration, schema, record, atStart, record.finishedAtSeconds !== null)
+  const finished = record.finishedAtSeconds !== null
+  const { filter, startedAtSeconds, lastIds, limit } = record
+  const scope = { schema, filter, startedAtSeconds, lastIds }
+  // Beyond the limit there may be rows that match; without one, all that match were changed.
+  const beyondLimit = record.namedIds !== null && record.changed === limit
+  const matching = beyondLimit ? await findAllMatching(db, declaration, scope) : undefined
+  return {
+    ...resultOf(declaration, schema, record, atStart, finished),
+    skipped: await explainSkipped(db, declaration, scope, record, {
+      changed: changedIds,
+      matching,
+      finished,
+    }),
+  }
 }
 
 /** One transaction: the next rows, their audit entry, and the wake-up of the workers. */
@@ -301,7 +350,14 @@ async function runBatch<Filter extends RowFilter, Count extends string>(
     changed,
     counts: addCounts(record.counts, extraCounts ?? {}),
     lastBatch:
-      first === undefined || last === undefined ? null : { count: ids.length, firstId: first, lastId: last },
+      first === undefined || last === undefined
+        ? null
+        : {
+            count: ids.length,
+            firstId: first,
+            lastId: last,
+            ...(record.namedIds === null ? {} : { ids: sorted }),
+          },
     firstId: smallest(record.firstId, first),
     lastId: largest(record.lastId, last),
     position: next ?? position,
@@ -310,7 +366,8 @@ async function runBatch<Filter extends RowFilter, Count extends string>(
   // A scan without a match is not recorded, unless it is the end of a change that has changed something.
   if (ids.length > 0 || (isFinished && changed > 0)) {
     const target = (filter.ids?.length === 1 ? filter.ids[0] : declaration.target?.(filter)) ?? null
-    await audit(tx, schema, { principal, action: declaration.action, target, details: after })
+    const details = auditDetails(after, { isFirst: record.changed === 0 })
+    await audit(tx, schema, { principal, action: declaration.action, target, details })
   }
   if (ids.length > 0) await wake(tx, schema, declaration.wakes)
   const waitMs =
@@ -436,15 +493,16 @@ function checkOptions<Filter extends RowFilter, Count extends string>(
 ): ChangedBy & { readonly filter: Filter } {
   const { ids, rate, limit, dryRun = false } = options
   // A filter has no required fields.
-  const filter = { ...options.filter, ...(ids === undefined ? {} : { ids }) } as Filter
-  if (isEmptyFilter(filter)) {
+  const given = { ...options.filter, ...(ids === undefined ? {} : { ids }) } as Filter
+  if (isEmptyFilter(given)) {
     throw invalid(
       'filter',
-      filter,
+      given,
       `Give ids, or at least one condition that the ${declaration.rows} have to satisfy.`,
     )
   }
-  declaration.checkFilter(filter)
+  declaration.checkFilter(given)
+  const filter = given.ids === undefined ? given : { ...given, ids: normaliseIds(given.ids) }
   checkRate(rate, declaration.rows)
   checkLimit(limit)
   if (dryRun) return { filter, principal: '', reason: '' }
@@ -457,15 +515,72 @@ export function isEmptyFilter(filter: RowFilter): boolean {
   return Object.values(filter).every((value) => value === undefined)
 }
 
+interface Matching {
+  /** The rows that match and would be changed without a limit, in the order of the change. */
+  readonly ids: readonly string[]
+  /** Those that match, but are ruled out by one of the others. */
+  readonly ruledOut: readonly string[]
+}
+
+async function findAllMatching<Filter extends RowFilter, Count extends string>(
+  db: Database,
+  declaration: BulkChange<Filter, Count>,
+  { schema, filter, startedAtSeconds, lastIds }: Chosen<Filter>,
+): Promise<Matching> {
+  const ids: string[] = []
+  const ruledOut: string[] = []
+  for (const bucketScan of bucketScansOf(declaration, filter, lastIds)) {
+    let after: ScanPosition | undefined = BEFORE_FIRST
+    while (after !== undefined) {
+      const scope = { schema, filter, startedAtSeconds, ...bucketScan }
+      const found: Awaited<ReturnType<typeof findMatching>> = await findMatching(
+        db,
+        declaration,
+        scope,
+        after,
+      )
+      ids.push(...found.ids)
+      ruledOut.push(...found.ruledOut)
+      after = found.next
+    }
+  }
+  return { ids, ruledOut }
+}
+
+interface WhatWasDone {
+  readonly changed: ReadonlySet<string>
+  /** Undefined: everything that matched was changed. */
+  readonly matching?: Matching | undefined
+  /** False: what was not reached will be changed when the change is resumed. */
+  readonly finished?: boolean
+}
+
+/** Why rows that were named by their ids were not changed. */
 async function explainSkipped<Filter extends RowFilter, Count extends string>(
   db: Database,
   declaration: BulkChange<Filter, Count>,
-  schema: string,
-  filter: Filter,
+  { schema, filter }: Chosen<Filter>,
+  { limit }: ChangeRecord<Filter>,
+  { changed, matching, finished = true }: WhatWasDone,
 ): Promise<readonly Skipped[]> {
-  const { ids } = filter
-  if (ids === undefined || ids.length === 0 || ids.length > MAX_EXPLAINED_IDS) return []
-  return declaration.explainSkipped(db, schema, { ...filter, ids })
+  const { ids: named, ...conditions } = filter
+  if (named === undefined) return []
+  const matches = new Set(matching?.ids)
+  const ruledOut = new Set(matching?.ruledOut)
+  return explainUnchanged({
+    ids: named,
+    changed,
+    row: declaration.row,
+    find: async (ids) => declaration.findNamed(db, schema, { ...filter, ids }),
+    otherwise: (id) => {
+      if (!finished) return undefined
+      if (ruledOut.has(id)) return declaration.onePer?.why
+      if (matches.has(id)) return `the limit of ${limit} was reached`
+      return isEmptyFilter(conditions)
+        ? 'somebody else has changed it in the meantime'
+        : 'it does not satisfy the other conditions'
+    },
+  })
 }
 
 /**

@@ -14,7 +14,10 @@ export interface ChangeRecord<Filter> {
   /** The same in all entries of the change. */
   readonly changeId: string
   readonly reason: string
+  /** The ids that were named are only in the first entry: there may be very many. */
   readonly filter: Filter
+  /** How many ids were named; null: the rows were chosen by the other conditions alone. */
+  readonly namedIds: number | null
   readonly rate: number | null
   readonly limit: number | null
   readonly matched: number
@@ -22,7 +25,13 @@ export interface ChangeRecord<Filter> {
   readonly changed: number
   readonly counts: Readonly<Record<string, number>>
   /** The rows of this entry's own batch; null where the entry only says that the change is finished. */
-  readonly lastBatch: { readonly count: number; readonly firstId: string; readonly lastId: string } | null
+  readonly lastBatch: {
+    readonly count: number
+    readonly firstId: string
+    readonly lastId: string
+    /** All of them, where they were named by their ids. */
+    readonly ids?: readonly string[]
+  } | null
   /** The smallest and the largest id so far. */
   readonly firstId: string | null
   readonly lastId: string | null
@@ -43,13 +52,28 @@ export interface Position extends ScanPosition {
   readonly bucketScan: number
 }
 
-/** The last entry of a change in the audit. */
+/** What the entry of a batch holds. With the ids that were named in every entry, the audit would grow with their square. */
+export function auditDetails<Filter extends RowFilter>(
+  record: ChangeRecord<Filter>,
+  { isFirst }: { readonly isFirst: boolean },
+): object {
+  if (isFirst || record.namedIds === null) return record
+  return { ...record, filter: { ...record.filter, ids: undefined } }
+}
+
+/** A change that is to be resumed, and which rows it has changed, where they were named by their ids. */
+export interface RecordToResume<Filter> {
+  readonly record: ChangeRecord<Filter>
+  readonly changedIds: readonly string[]
+}
+
+/** The state of a change, from its last entry in the audit; what it named, from its first. */
 export async function readRecord<Filter extends RowFilter, Count extends string>(
   db: Queryable,
   { action, dates }: BulkChange<Filter, Count>,
   schema: string,
   changeId: string,
-): Promise<ChangeRecord<Filter>> {
+): Promise<RecordToResume<Filter>> {
   const verb = verbOf({ action })
   const { rows } = isUuid(changeId)
     ? await db.query<{ details: ChangeRecord<Filter> }>({
@@ -67,12 +91,37 @@ where action = $1 and details ->> 'changeId' = $2 order by id desc limit 1`,
     const finishedAt = new Date(record.finishedAtSeconds * 1_000).toISOString()
     throw invalid('resume', changeId, `This ${verb} was finished at ${finishedAt}; start a new one.`)
   }
+  const { ids, changedIds } =
+    record.namedIds === null
+      ? { ids: undefined, changedIds: [] }
+      : await readNamedIds(db, schema, { action, changeId: record.changeId })
   const filter = Object.entries(record.filter).map(([name, value]: [string, unknown]) => [
     name,
     dates.some((date) => date === name) && typeof value === 'string' ? new Date(value) : value,
   ])
   // The same fields as were written, with their dates revived.
-  return { ...record, filter: Object.fromEntries(filter) as Filter }
+  const revived = { ...Object.fromEntries(filter), ...(ids === undefined ? {} : { ids }) } as Filter
+  return { record: { ...record, filter: revived }, changedIds }
+}
+
+/** The ids that a change named, and those of the rows that it has changed, from all of its entries. */
+async function readNamedIds(
+  db: Queryable,
+  schema: string,
+  { action, changeId }: { readonly action: string; readonly changeId: string },
+): Promise<{ readonly ids: readonly string[]; readonly changedIds: readonly string[] }> {
+  const { rows } = await db.query<{ named: readonly string[] | null; changed: readonly string[] | null }>({
+    text: `select details -> 'filter' -> 'ids' as named, details -> 'lastBatch' -> 'ids' as changed
+from ${quoteQualified(schema, 'audit')} where action = $1 and details ->> 'changeId' = $2 order by id`,
+    values: [action, changeId],
+  })
+  const ids = rows[0]?.named
+  if (ids === undefined || ids === null) {
+    const verb = verbOf({ action })
+    const remedy = `Its first entry, which has the ids that were named, is no longer in the audit; start a new ${verb}.`
+    throw invalid('resume', changeId, remedy)
+  }
+  return { ids, changedIds: rows.flatMap(({ changed }) => changed ?? []) }
 }
 
 /**

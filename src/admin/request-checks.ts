@@ -53,7 +53,7 @@ export function checkLimit(limit: number | undefined): void {
   throw invalid('limit', limit, 'Give a whole number above 0, or leave it out.')
 }
 
-const MAX_PAGE_SIZE = 1_000
+export const MAX_PAGE_SIZE = 1_000
 
 export function checkPageSize(limit: number): void {
   if (Number.isInteger(limit) && limit >= 1 && limit <= MAX_PAGE_SIZE) return

@@ -227,10 +227,11 @@ function asText<Filter extends RowFilter, Count extends string>(
   result: BulkChangeResult<Count>,
   now: Date,
 ): string {
+  const not = result.dryRun ? 'would not be' : 'was not'
   return [
     summary(command, result, now),
     ...(command.remarks?.(result) ?? []),
-    ...result.skipped.map(({ id, why }) => `${id} was not ${DONE[command.verb]}: ${why}.`),
+    ...result.skipped.map(({ id, why }) => `${id} ${not} ${DONE[command.verb]}: ${why}.`),
   ].join('\n')
 }
 

@@ -291,15 +291,16 @@ export async function cancelCommand(run: Run): Promise<number> {
   })
 }
 
-function replayRemarks({ counts }: ReplayResult): string[] {
+function replayRemarks({ counts, dryRun }: ReplayResult): string[] {
   const { failedChunks, droppedChunks, unplanned, conflicting } = counts
   const chunks = [
     ...(failedChunks > 0 ? [counted(failedChunks, 'failed chunk')] : []),
     ...(droppedChunks > 0 ? [counted(droppedChunks, 'dropped chunk')] : []),
   ]
+  const will = dryRun ? 'would' : 'will'
   return [
-    ...(chunks.length > 0 ? [`${chunks.join(' and ')} will be synced.`] : []),
-    ...(unplanned > 0 ? [`${counted(unplanned, ...ROW)} will be planned from the beginning.`] : []),
+    ...(chunks.length > 0 ? [`${chunks.join(' and ')} ${will} be synced.`] : []),
+    ...(unplanned > 0 ? [`${counted(unplanned, ...ROW)} ${will} be planned from the beginning.`] : []),
     ...(conflicting > 0
       ? [
           `${counted(conflicting, 'more matches', 'more match')}, but another job of the same matrix is open or is replayed.`,
@@ -308,9 +309,9 @@ function replayRemarks({ counts }: ReplayResult): string[] {
   ]
 }
 
-function cancelRemarks({ counts: { droppedChunks, inFlight } }: CancelResult): string[] {
+function cancelRemarks({ counts: { droppedChunks, inFlight }, dryRun }: CancelResult): string[] {
   if (droppedChunks === 0) return []
   const finishing =
     inFlight === 0 ? '' : `, of which ${counted(inFlight, 'is', 'are')} in flight and will be finished`
-  return [`${counted(droppedChunks, 'chunk')} dropped${finishing}.`]
+  return [`${counted(droppedChunks, 'chunk')} ${dryRun ? 'would be dropped' : 'dropped'}${finishing}.`]
 }

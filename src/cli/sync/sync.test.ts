@@ -251,6 +251,34 @@ describe('cancel and replay', () => {
     ])
   })
 
+  it('a replay of named jobs of one matrix says which were not replayed and why, with exit code 1', async () => {
+    for (const endedAgoMs of [30_000, 20_000, 10_000]) await makeJob(db, { state: 'failed', endedAgoMs })
+    const { code, stdout } = await sync(['replay', '1', '2', '3', ...WHY])
+    expect(code).toBe(1)
+    expect(stdout).toMatch(/^Replayed 1 job\./)
+    for (const id of ['2', '3'])
+      expect(stdout).toContain(`\n${id} was not replayed: job 1 of the same matrix, m, is open;`)
+  })
+
+  it('a dry run says how many chunks would be synced or dropped', async () => {
+    await makeChunks(db, await makeJob(db, { state: 'failed' }), 3, { state: 'failed' })
+    await makeChunks(db, await makeJob(db, { matrix: 'open' }), 2, { matrix: 'open' })
+    expect((await sync(['replay', '--state', 'failed', '--dry-run'])).stdout).toBe(
+      'Would replay 1 job. Nothing was changed.\n3 failed chunks would be synced.\n',
+    )
+    expect((await sync(['cancel', '--matrix', 'open', '--dry-run'])).stdout).toBe(
+      'Would cancel 1 job. Nothing was changed.\n2 chunks would be dropped.\n',
+    )
+  })
+
+  it('cancel has no --since: an open job has no time of failure', async () => {
+    const { code, stderr } = await sync(['cancel', '--since', '2h', ...WHY])
+    expect(code).toBe(2)
+    expect(stderr).toContain("unknown option '--since'")
+    expect((await sync(['cancel', '--help'])).stdout).not.toContain('--since')
+    expect((await sync(['replay', '--help'])).stdout).toContain('--since')
+  })
+
   it('--json prints one document with the same names in every application', async () => {
     await makeJob(db, { planned: false })
     expect(await json(['cancel', '1', ...WHY])).toEqual({

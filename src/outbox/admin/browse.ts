@@ -1,5 +1,12 @@
 /** What operators read of the outbox: pages of events, and one event with everything that is known of it. */
-import { type BrowseOptions, listNewestFirst, type PageOptions, readOnly } from '../../admin/browse.ts'
+import {
+  type BrowseOptions,
+  listNewestFirst,
+  type PageOptions,
+  readAllPages,
+  readOnly,
+} from '../../admin/browse.ts'
+import type { NamedRow } from '../../admin/named-rows.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -86,6 +93,20 @@ export async function listEvents(
 /** The advice when a query takes too long. */
 export const TOO_MANY =
   'Choose fewer events: by status dead, by ids, or with `before` a later page; or allow more time.'
+
+/** The events that an operator names, and why each is not changed. */
+export async function findNamed(
+  db: Database,
+  schema: string,
+  ids: readonly string[],
+  whyNot: (event: EventSummary) => string | undefined,
+): Promise<NamedRow[]> {
+  const events = await readAllPages(async (page) => {
+    const { events: rows, next } = await listEvents(db, { ids }, { schema, ...page })
+    return { rows, next }
+  })
+  return events.map((event) => ({ id: event.id, eventId: event.eventId, whyNot: whyNot(event) }))
+}
 
 /** One event by its number or its event id, with its payload and what it waits for. */
 export async function showEvent(

@@ -9,7 +9,7 @@ import {
   type OutboxState,
   outboxStates,
 } from '../../../test/support/outbox-rows.ts'
-import { openDatabase } from '../../postgres/database.ts'
+import { type Database, openDatabase } from '../../postgres/database.ts'
 import { replay, type ReplayOptions } from './replay.ts'
 
 const database = useDatabase()
@@ -172,6 +172,29 @@ it('a rare match far down a large table is found by statements that each read a 
   })
   expect(await replay(db, options)).toMatchObject({ changed: 1, firstId: rare, lastId: rare })
 })
+
+it.each([
+  ['published or dead ones', { type: 'rare' }],
+  ['published ones', { type: 'rare', status: 'PUBLISHED' as const }],
+])(
+  'among many pending events, a replay of %s reads a bounded number of rows in each statement',
+  async (_, filter) => {
+    await makeEvents(db, 55_000)
+    await makeEvents(db, 1, { status: 'PUBLISHED', type: 'rare' })
+    let counts = 0
+    const watched: Database = {
+      ...db,
+      query: async (statement) => {
+        if (statement.text.includes('leasehold:outbox.replay count')) counts += 1
+        return db.query(statement)
+      },
+    }
+    expect(await replay(watched, { filter, dryRun: true })).toMatchObject({ matched: 1 })
+    // One statement reads 50,000 rows at most.
+    expect(counts).toBe(2)
+    expect(await replay(db, { filter, ...WHO })).toMatchObject({ changed: 1 })
+  },
+)
 
 it('events in every bucket are replayed', async () => {
   await makeEvents(db, 4, DEAD)

@@ -16,12 +16,11 @@ import {
   resumeBulkChange,
   type ResumeOptions,
   runBulkChange,
-  type Skipped,
 } from '../../admin/bulk-change.ts'
-import { invalid, isUuid } from '../../admin/request-checks.ts'
+import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
-import type { Status } from '../transitions.ts'
-import { listEvents } from './browse.ts'
+import { STATUSES, type Status } from '../transitions.ts'
+import { findNamed } from './browse.ts'
 import { checkFilter, type EventFilter, filterSql, narrowSql, statusesOf } from './filter.ts'
 
 export type ReplayOptions = BulkChangeOptions<EventFilter>
@@ -37,6 +36,7 @@ const REPLAYABLE: readonly Status[] = ['PUBLISHED', 'DEAD']
 
 const REPLAY: BulkChange<EventFilter, 'published' | 'dead'> = {
   action: 'outbox.replay',
+  row: 'event',
   rows: 'events',
   table: 'outbox',
   bucketed: true,
@@ -49,9 +49,11 @@ const REPLAY: BulkChange<EventFilter, 'published' | 'dead'> = {
   dates: ['from', 'to'],
   scans: (filter) => {
     const statuses = filter.status === undefined ? REPLAYABLE : statusesOf(filter)
+    const isDeadOnly = statuses.every((status) => status === 'DEAD')
     return [
       {
-        narrow: (given, parameter) => narrowSql(given, statuses, parameter),
+        // Dead events have an index. Otherwise every row counts, whatever its status, because only then is the scan bounded.
+        narrow: (given, parameter) => narrowSql(given, isDeadOnly ? statuses : STATUSES, parameter),
         where: (given, parameter) => filterSql(given, statuses, parameter),
         finishedAt: 'coalesce(published_at, dead_at)',
       },
@@ -65,7 +67,10 @@ const REPLAY: BulkChange<EventFilter, 'published' | 'dead'> = {
   set: () => RESET,
   dueColumn: 'available_at',
   wakes: ['outbox'],
-  explainSkipped,
+  findNamed: async (db, schema, { ids }) =>
+    findNamed(db, schema, ids, ({ status }) =>
+      isUnfinished(status) ? `it is ${status}, and will be published anyway` : undefined,
+    ),
 }
 
 /** Replays events by their ids or by a filter. */
@@ -80,26 +85,6 @@ export async function resumeReplay(
   options: ResumeOptions,
 ): Promise<ReplayResult> {
   return resumeBulkChange(db, REPLAY, changeId, options)
-}
-
-async function explainSkipped(
-  db: Database,
-  schema: string,
-  filter: EventFilter & { readonly ids: readonly string[] },
-): Promise<Skipped[]> {
-  const { ids } = filter
-  const { events } = await listEvents(db, { ids }, { schema, limit: ids.length })
-  const statuses = new Map<string, Status>(
-    events.flatMap(({ id, eventId, status }) => [
-      [id, status],
-      [eventId, status],
-    ]),
-  )
-  return ids.flatMap((id) => {
-    const status = statuses.get(isUuid(id) ? id.toLowerCase() : String(BigInt(id)))
-    if (status === undefined) return [{ id, why: 'there is no such event' }]
-    return isUnfinished(status) ? [{ id, why: `it is ${status}, and will be published anyway` }] : []
-  })
 }
 
 function isUnfinished(status: Status): boolean {

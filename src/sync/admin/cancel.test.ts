@@ -256,6 +256,17 @@ describe('many jobs by filter', () => {
     expect((await auditEntries(db)).map(({ details }) => details['changed'])).toEqual([1, 2, 3, 4, 4])
   })
 
+  it('a dry run counts the chunks that would be dropped, and those of them in flight', async () => {
+    await makeChunks(db, '1', 1, { matrix: 'a', from: 3, state: 'running' })
+    // A job that is not cancelled needs the chunks of one that is; two that are cancelled share theirs.
+    await shareChunks(db, await makeJob(db, { matrix: 'b', definition: 'letters' }), '2')
+    await shareChunks(db, await makeJob(db, { matrix: 'c', parallel: true }), '3')
+    const dry = await cancel(db, { filter, dryRun: true })
+    const done = await cancel(db, { filter, ...WHO })
+    expect(done).toMatchObject({ changed: 5, counts: { droppedChunks: 7, inFlight: 1 } })
+    expect(dry.counts).toEqual(done.counts)
+  })
+
   it('a cancel that is stopped can be resumed: the rest is cancelled, at the same rate and for the same reason', async () => {
     const controller = new AbortController()
     const stopped = await cancel(db, {

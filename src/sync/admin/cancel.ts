@@ -21,8 +21,8 @@ import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { unmarkNeeded } from '../sql.ts'
-import { countUnneededInFlight, lockChunks } from './chunks.ts'
-import { checkFilter, explainSkipped, FILTER_DATES, filterSql, type JobFilter, narrowSql } from './jobs.ts'
+import { countDroppable, countUnneededInFlight, lockChunks } from './chunks.ts'
+import { checkFilter, FILTER_DATES, filterSql, findNamed, type JobFilter, narrowSql } from './jobs.ts'
 
 export type CancelOptions = BulkChangeOptions<JobFilter>
 
@@ -35,6 +35,7 @@ const OPEN = 'completed_at is null and failed_at is null'
 
 const CANCEL: BulkChange<JobFilter, CancelCount> = {
   action: 'sync.cancel',
+  row: 'job',
   rows: 'jobs',
   table: 'sync_jobs',
   bucketed: false,
@@ -55,13 +56,14 @@ const CANCEL: BulkChange<JobFilter, CancelCount> = {
   ],
   guard: () => OPEN,
   counts: () => ({ droppedChunks: null, inFlight: null }),
+  previewCounts: countDroppable,
   set: ({ principal, reason }, parameter) =>
     `failed_at = now(), error_message = ${parameter(`cancelled by ${principal}: ${reason}`, 'text')}, locked_by = null,
     locked_until = null`,
   afterBatch: dropChunks,
   wakes: [],
-  explainSkipped: async (db, schema, { ids }) =>
-    explainSkipped(db, schema, ids, ({ phase, errorMessage }) => {
+  findNamed: async (db, schema, { ids }) =>
+    findNamed(db, schema, ids, ({ phase, errorMessage }) => {
       if (phase !== 'completed' && phase !== 'failed') return undefined
       return `it has ${phase} already${errorMessage === null ? '' : `: ${errorMessage}`}`
     }),

@@ -135,6 +135,31 @@ select count(*) from locked`,
   })
 }
 
+/** How many chunks would be dropped if all of these jobs were cancelled: those that no other open job needs. */
+export async function countDroppable(
+  db: Queryable,
+  schema: string,
+  jobIds: readonly string[],
+): Promise<{ readonly droppedChunks: number; readonly inFlight: number }> {
+  const { jobs, checkpoints, links } = tablesOf(schema)
+  const { rows } = await db.query<{ droppedChunks: number; inFlight: number }>({
+    text: `with droppable as materialized (
+  select distinct c.matrix_id, c.chunk_hash, c.locked_by is not null and c.locked_until > now() as in_flight
+  from ${links} as l
+  join ${checkpoints} as c on c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
+  where l.job_id = any ($1::bigint[]) and c.completed_at is null and c.failed_at is null and c.needed
+    and not exists (
+      select from ${links} as o join ${jobs} as j on j.id = o.job_id
+      where o.matrix_id = c.matrix_id and o.chunk_hash = c.chunk_hash and not j.id = any ($1::bigint[])
+        and j.completed_at is null and j.failed_at is null
+    )
+)
+select count(*)::int as "droppedChunks", (count(*) filter (where in_flight))::int as "inFlight" from droppable`,
+    values: [jobIds],
+  })
+  return rows[0] ?? { droppedChunks: 0, inFlight: 0 }
+}
+
 export async function countUnneededInFlight(
   tx: Queryable,
   schema: string,

@@ -1,6 +1,6 @@
 /** What operators read of jobs: pages of them, and one job. */
 import { listNewestFirst, type PageOptions } from '../../admin/browse.ts'
-import type { Skipped } from '../../admin/bulk-change.ts'
+import type { NamedRow } from '../../admin/named-rows.ts'
 import { checkMoments, checkPeriod, checkTexts, invalid, isRowId } from '../../admin/request-checks.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -85,19 +85,18 @@ export function checkJobId(jobId: string): void {
   if (!isRowId(jobId)) throw invalid('jobId', jobId, 'Give the number of a sync job.')
 }
 
-/** Why jobs that were named are not changed: `whyNot` says so for one that exists. */
-export async function explainSkipped(
-  db: Database,
+/** The jobs that an operator names, and why each is not changed. Their chunks, which `listJobs` counts, are not read. */
+export async function findNamed(
+  db: Queryable,
   schema: string,
   ids: readonly string[],
-  whyNot: (job: ListedJob) => string | undefined,
-): Promise<Skipped[]> {
-  const { jobs } = await listJobs(db, { ids }, { schema, limit: ids.length })
-  return ids.flatMap((id) => {
-    const job = jobs.find((found) => found.id === String(BigInt(id)))
-    const why = job === undefined ? 'there is no such job' : whyNot(job)
-    return why === undefined ? [] : [{ id, why }]
+  whyNot: (job: JobSummary) => string | undefined,
+): Promise<NamedRow[]> {
+  const { rows } = await db.query<JobRow>({
+    text: `select ${jobColumns(schema)} from ${tablesOf(schema).jobs} as r where r.id = any ($1::bigint[])`,
+    values: [ids],
   })
+  return rows.map((row) => ({ id: row.id, whyNot: whyNot(jobSummary(row)) }))
 }
 
 /** What an operator chooses jobs by, for listing, replaying and cancelling alike. */

@@ -182,6 +182,99 @@ describe('a replay changes nothing, and says why,', () => {
   })
 })
 
+describe('of named jobs that rule each other out,', () => {
+  const named = ['1', '2', '3', '4']
+  beforeEach(async () => {
+    for (const agoMs of [30_000, 60_000, 10_000]) {
+      const jobId = await makeJob(db, { state: 'failed', endedAgoMs: agoMs })
+      await makeChunks(db, jobId, 2, { from: Number(jobId) * 10, state: 'failed' })
+    }
+    await makeJob(db, { matrix: 'another', state: 'failed' })
+  })
+
+  it('a replay names those that were not replayed, and why', async () => {
+    const why = expect.stringMatching(
+      /^job 2 of the same matrix, m, is open; wait for its end, or cancel it$/,
+    )
+    expect(await replay(db, { ids: named, ...WHO })).toMatchObject({
+      matched: 2,
+      changed: 2,
+      counts: { conflicting: 2 },
+      skipped: [
+        { id: '1', why },
+        { id: '3', why },
+      ],
+    })
+    expect((await jobStates(db)).map(({ state }) => state)).toEqual([
+      'FAILED',
+      'AVAILABLE',
+      'FAILED',
+      'AVAILABLE',
+    ])
+  })
+
+  it('a dry run names those that would not be replayed', async () => {
+    const why = 'another job of the same matrix is replayed'
+    expect(await replay(db, { ids: named, dryRun: true })).toMatchObject({
+      matched: 2,
+      skipped: [
+        { id: '1', why },
+        { id: '3', why },
+      ],
+    })
+  })
+
+  it('a replay that is resumed names them too, and none that was replayed before', async () => {
+    const controller = new AbortController()
+    const stopped = await replay(db, {
+      ids: named,
+      ...WHO,
+      signal: controller.signal,
+      onProgress: () => controller.abort(),
+    })
+    // What was not reached yet is not reported: it is replayed when the change is resumed.
+    expect(stopped).toMatchObject({ changed: 1, finished: false, skipped: [{ id: '1' }, { id: '3' }] })
+    const resumed = await resumeReplay(db, stopped.changeId ?? '', { principal: 'grace' })
+    expect(resumed).toMatchObject({ changed: 1, finished: true, skipped: [{ id: '1' }, { id: '3' }] })
+  })
+})
+
+describe('a dry run reports the chunks that would be synced', () => {
+  beforeEach(async () => {
+    for (const matrix of ['a', 'b']) {
+      const jobId = await makeJob(db, {
+        matrix,
+        state: 'failed',
+        endedAgoMs: matrix === 'a' ? 60_000 : 30_000,
+      })
+      await makeChunks(db, jobId, 3, { matrix, state: 'failed' })
+      await makeChunks(db, jobId, 2, { matrix, from: 4, state: 'dropped' })
+      await makeChunks(db, jobId, 1, { matrix, from: 6, state: 'done' })
+    }
+    // Not replayed, because another job of its matrix is: its chunks do not count.
+    const conflicting = await makeJob(db, { matrix: 'a', state: 'failed' })
+    await makeChunks(db, conflicting, 7, { matrix: 'a', from: 10, state: 'failed' })
+    await makeJob(db, { matrix: 'c', state: 'failed', planned: false })
+  })
+
+  it.each([
+    ['all that match', {}],
+    ['as many as the limit allows', { limit: 1 }],
+  ])('of %s, exactly as the replay then does', async (_, options) => {
+    const filter = { states: ['FAILED'] } as const
+    const before = [await jobStates(db), await chunkStates(db)]
+    const dry = await replay(db, { filter, dryRun: true, ...options })
+    expect([await jobStates(db), await chunkStates(db)]).toEqual(before)
+    const done = await replay(db, { filter, ...WHO, ...options })
+    expect(done.counts).toMatchObject(
+      'limit' in options
+        ? { failedChunks: 3, droppedChunks: 2, unplanned: 0 }
+        : { failedChunks: 6, droppedChunks: 4, unplanned: 1 },
+    )
+    expect(dry.counts).toEqual(done.counts)
+  })
+})
+
 describe('many failed jobs by filter', () => {
   beforeEach(async () => {
     for (const matrix of ['a', 'b', 'c', 'd']) {

@@ -21,7 +21,7 @@ import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { lockChunks } from './chunks.ts'
-import { checkFilter, explainSkipped, FILTER_DATES, filterSql, type JobFilter, narrowSql } from './jobs.ts'
+import { checkFilter, FILTER_DATES, filterSql, findNamed, type JobFilter, narrowSql } from './jobs.ts'
 import { tablesOf } from './tables.ts'
 
 export type ReplayOptions = BulkChangeOptions<JobFilter>
@@ -38,6 +38,7 @@ const FAILED = 'failed_at is not null'
 
 const REPLAY: BulkChange<JobFilter, ReplayCount> = {
   action: 'sync.replay',
+  row: 'job',
   rows: 'jobs',
   table: 'sync_jobs',
   bucketed: false,
@@ -56,8 +57,10 @@ const REPLAY: BulkChange<JobFilter, ReplayCount> = {
     },
   ],
   guard: (schema) => `${FAILED} and (r.parallel or ${noOpenJob(schema)})`,
-  countMatched: () =>
-    'count(distinct case when parallel then id::text else definition || chr(1) || matrix_id end)',
+  onePer: {
+    value: 'case when parallel then id::text else definition || chr(1) || matrix_id end',
+    why: 'another job of the same matrix is replayed',
+  },
   counts: (schema) => ({
     conflicting: `count(*) filter (where not parallel)
     - count(distinct definition || chr(1) || matrix_id) filter (where not parallel and ${noOpenJob(schema)})`,
@@ -65,13 +68,14 @@ const REPLAY: BulkChange<JobFilter, ReplayCount> = {
     droppedChunks: null,
     unplanned: null,
   }),
+  previewCounts: countReopened,
   set: () => 'failed_at = null, error_message = null, attempts = 0, expiries = 0',
   dueColumn: 'next_check_at',
   afterBatch: reopenChunks,
   wakes: ['sync-jobs', 'sync'],
-  explainSkipped: async (db, schema, { ids }) => {
+  findNamed: async (db, schema, { ids }) => {
     const open = await openJobs(db, schema, ids)
-    return explainSkipped(db, schema, ids, ({ id, phase, parallel, matrixId }) => {
+    return findNamed(db, schema, ids, ({ id, phase, parallel, matrixId }) => {
       if (phase === 'completed')
         return 'it is completed; to sync its matrix once more, enqueue a job with force'
       if (phase !== 'failed') return `it is open (${phase}), and has not failed`
@@ -121,6 +125,27 @@ where r.id = any ($1::bigint[]) and other.id <> r.id
     values: [ids],
   })
   return new Map(rows.map(({ id, other }) => [id, other]))
+}
+
+/** What `reopenChunks` would count if all of these jobs were replayed. Jobs may share chunks. */
+async function countReopened(
+  db: Queryable,
+  schema: string,
+  ids: readonly string[],
+): Promise<Readonly<Partial<Record<ReplayCount, number>>>> {
+  const { jobs, checkpoints, links } = tablesOf(schema)
+  const { rows } = await db.query<Record<'failedChunks' | 'droppedChunks' | 'unplanned', number>>({
+    text: `with reopened as materialized (
+  select distinct c.matrix_id, c.chunk_hash, c.failed_at is not null as failed
+  from ${links} as l join ${checkpoints} as c on c.matrix_id = l.matrix_id and c.chunk_hash = l.chunk_hash
+  where l.job_id = any ($1::bigint[]) and c.completed_at is null and (c.failed_at is not null or not c.needed)
+)
+select (count(*) filter (where failed))::int as "failedChunks", (count(*) filter (where not failed))::int as "droppedChunks",
+  (select count(*)::int from ${jobs} where id = any ($1::bigint[]) and planned_at is null) as unplanned
+from reopened`,
+    values: [ids],
+  })
+  return rows[0] ?? {}
 }
 
 async function reopenChunks(

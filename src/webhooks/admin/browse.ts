@@ -1,7 +1,12 @@
 /** What operators read of deliveries: pages of them, and one delivery with its body, its attempts and what it waits for. */
-import { type BrowseOptions, listNewestFirst, type PageOptions, readOnly } from '../../admin/browse.ts'
-import type { Skipped } from '../../admin/bulk-change.ts'
-import { isUuid } from '../../admin/request-checks.ts'
+import {
+  type BrowseOptions,
+  listNewestFirst,
+  type PageOptions,
+  readAllPages,
+  readOnly,
+} from '../../admin/browse.ts'
+import type { NamedRow } from '../../admin/named-rows.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -80,24 +85,22 @@ export async function listDeliveries(
   return { deliveries: rows.map(summary), next }
 }
 
-const MAX_EXPLAINED = 1_000
-
-/** Why deliveries that an operator names are not changed. Of an event, one delivery that is changed is enough. */
-export async function explainSkipped(
+/** The deliveries that an operator names, and why each is not changed. An event may have any number of them. */
+export async function findNamed(
   db: Database,
   schema: string,
   ids: readonly string[],
   whyNot: (delivery: DeliverySummary) => string | undefined,
-): Promise<Skipped[]> {
-  const { deliveries } = await listDeliveries(db, { ids }, { schema, limit: MAX_EXPLAINED })
-  return ids.flatMap((id) => {
-    const reasons = deliveries
-      .filter((delivery) =>
-        isUuid(id) ? delivery.eventId === id.toLowerCase() : delivery.id === String(BigInt(id)),
-      )
-      .map(whyNot)
-    return reasons.includes(undefined) ? [] : [{ id, why: reasons[0] ?? 'there is no such delivery' }]
+): Promise<NamedRow[]> {
+  const deliveries = await readAllPages(async (page) => {
+    const { deliveries: rows, next } = await listDeliveries(db, { ids }, { schema, ...page })
+    return { rows, next }
   })
+  return deliveries.map((delivery) => ({
+    id: delivery.id,
+    eventId: delivery.eventId,
+    whyNot: whyNot(delivery),
+  }))
 }
 
 type SummaryRow = Omit<DeliverySummary, 'token'> & { readonly token: string }

@@ -16,7 +16,7 @@ import {
 import { readClock } from '../../admin/bulk-change-sql.ts'
 import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
-import { explainSkipped } from './browse.ts'
+import { findNamed } from './browse.ts'
 import {
   checkFilter,
   type DeliveryFilter,
@@ -34,6 +34,7 @@ export type CancelResult = BulkChangeResult<'inFlight'>
 
 const CANCEL: BulkChange<DeliveryFilter, 'inFlight'> = {
   action: 'webhooks.cancel',
+  row: 'delivery',
   rows: 'deliveries',
   table: 'webhook_outbox',
   bucketed: true,
@@ -62,9 +63,9 @@ const CANCEL: BulkChange<DeliveryFilter, 'inFlight'> = {
   target: ({ endpoint }) => endpoint,
   // The next deliveries of their ordering keys may be due.
   wakes: ['webhooks'],
-  explainSkipped: async (db, schema, { ids }) => {
+  findNamed: async (db, schema, { ids }) => {
     const now = new Date((await readClock(db)) * 1_000)
-    return explainSkipped(db, schema, ids, ({ status, leaseUntil, leaseOwner }) => {
+    return findNamed(db, schema, ids, ({ status, leaseUntil, leaseOwner }) => {
       if (status !== 'pending') return `it is ${status} already`
       if (leaseUntil === null || leaseUntil <= now) return undefined
       return `it is in flight: ${leaseOwner ?? 'a dispatcher'} delivers it at this moment`

@@ -16,6 +16,38 @@ const WHO = { principal: 'ada', reason: 'it is back' }
 const FAILED = { status: 'failed' } as const
 const BOTH = ['failed', 'delivered'] as const
 
+it('an event with more deliveries than a page has is found, and so are the deliveries named with it', async () => {
+  const endpoint = await makeEndpoint(db)
+  const [first = ''] = await makeDeliveries(db, endpoint, 1, { status: 'delivered' })
+  const { rows } = await db.query<{ eventId: string }>({
+    text: `with event as (select leasehold.new_event_id() as id),
+  endpoints as (
+    insert into leasehold.webhook_endpoints (url, secret)
+    select 'https://' || n || '.example/', 'x' from generate_series(1, 1_200) as n returning id
+  )
+insert into leasehold.webhook_outbox (endpoint_id, event_id, event_type, body)
+select endpoints.id, event.id, 'order.paid', '{}' from endpoints, event returning event_id as "eventId"`,
+  })
+  const event = rows[0]?.eventId ?? ''
+  const named = [first, event, '99999']
+  const skipped = [
+    { id: first, why: 'it was delivered; name the status delivered to send it once more' },
+    { id: event, why: 'it is pending, and will be attempted anyway' },
+    { id: '99999', why: 'there is no such delivery' },
+  ]
+  expect(await replay(db, { ids: named, ...WHO })).toMatchObject({ changed: 0, skipped })
+  // Of an event, one delivery that is replayed is enough: here the one with the smallest id.
+  await db.query({
+    text: `update leasehold.webhook_outbox set delivery_status = 'failed', failed_at = now()
+where id = (select min(id) from leasehold.webhook_outbox where event_id = $1)`,
+    values: [event],
+  })
+  expect(await replay(db, { ids: named, ...WHO })).toMatchObject({
+    changed: 1,
+    skipped: [{ id: first }, { id: '99999' }],
+  })
+})
+
 describe('what is replayed', () => {
   it('a failed delivery becomes pending: attempts and errors are reset, event id and token never', async () => {
     const endpoint = await makeEndpoint(db)

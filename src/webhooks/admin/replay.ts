@@ -20,7 +20,7 @@ import {
 import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { DeliveryStatus } from '../transitions.ts'
-import { explainSkipped } from './browse.ts'
+import { findNamed } from './browse.ts'
 import {
   checkFilter,
   type DeliveryFilter,
@@ -41,6 +41,7 @@ export type ReplayResult = BulkChangeResult<'endpointDisabled' | 'endpointDelete
 
 const REPLAY: BulkChange<DeliveryFilter, 'endpointDisabled' | 'endpointDeleted'> = {
   action: 'webhooks.replay',
+  row: 'delivery',
   rows: 'deliveries',
   table: 'webhook_outbox',
   bucketed: true,
@@ -66,8 +67,8 @@ const REPLAY: BulkChange<DeliveryFilter, 'endpointDisabled' | 'endpointDeleted'>
   dueColumn: 'next_attempt_at',
   target: ({ endpoint }) => endpoint,
   wakes: ['webhooks'],
-  explainSkipped: async (db, schema, filter) =>
-    explainSkipped(db, schema, filter.ids, ({ status, endpointUrl }) => {
+  findNamed: async (db, schema, filter) =>
+    findNamed(db, schema, filter.ids, ({ status, endpointUrl }) => {
       if (status === 'pending') return 'it is pending, and will be attempted anyway'
       if (endpointUrl === null) return 'its endpoint was deleted'
       if (statusesToReplay(filter).includes(status)) return undefined
