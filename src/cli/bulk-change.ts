@@ -14,8 +14,10 @@ import { type Run, UsageError } from './command.ts'
 import {
   invalidArgument,
   isSet,
+  JSON_FLAG,
   pastFlag,
   positiveFlag,
+  PRINCIPAL_FLAG,
   principalOf,
   reasonOf,
   textFlag,
@@ -59,13 +61,10 @@ export function addBulkChangeFlags(
     .option('--rate <n>', `at most this many ${rows} per second`)
     .option('--limit <n>', `at most this many ${rows}, the oldest first`)
     .option('--reason <text>', 'reason for the change, for the audit; required unless --dry-run is given')
-    .option(
-      '--principal <name>',
-      'who makes the change, for the audit (default: the account that runs the command)',
-    )
+    .option(...PRINCIPAL_FLAG)
     .option('--yes', `do not ask for confirmation before a ${verb} by filter`)
     .option('--resume <id>', `continue a ${verb} that was stopped or killed`)
-    .option('--json', 'print one JSON document instead of text, for scripts')
+    .option(...JSON_FLAG)
 }
 
 /** The flags `--from` and `--to`. `happened`: what the rows did at that time, such as `sent`. */

@@ -8,6 +8,13 @@ type Flags = Run['flags']
 
 const MAX_PAGE_ROWS = 1_000
 
+/** For commander: flags that several commands have. */
+export const JSON_FLAG = ['--json', 'print one JSON document instead of text, for scripts'] as const
+export const PRINCIPAL_FLAG = [
+  '--principal <name>',
+  'who makes the change, for the audit (default: the account that runs the command)',
+] as const
+
 /** For a flag by its name in camel case, or an argument written as `<id>`. */
 export function invalidArgument(name: string, value: string, rule: string): UsageError {
   return new UsageError(

@@ -1,6 +1,7 @@
 import type { Command } from 'commander'
 import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
-import { collect } from '../flags.ts'
+import { collect, JSON_FLAG, PRINCIPAL_FLAG } from '../flags.ts'
+import { addListFlags } from '../list.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
 import {
   addFilterFlags,
@@ -10,12 +11,6 @@ import {
   showCommand,
   unblockCommand,
 } from './events.ts'
-
-const JSON_FLAG = ['--json', 'print one JSON document instead of text, for scripts'] as const
-const PRINCIPAL = [
-  '--principal <name>',
-  'who makes the change, for the audit (default: the account that runs the command)',
-] as const
 
 /** `leasehold outbox …` */
 export function addOutboxCommands(program: Command, define: Define): void {
@@ -43,10 +38,7 @@ export function addOutboxCommands(program: Command, define: Define): void {
         .option(...JSON_FLAG),
   )
   add('list', 'show events, newest first', listCommand, (command) =>
-    addFilterFlags(command, 'pending, claimed, published, dead')
-      .option('--limit <n>', 'show at most this many (default: 50)')
-      .option('--before <id>', 'only events with ids smaller than this, for the next page')
-      .option(...JSON_FLAG),
+    addListFlags(addFilterFlags(command, 'pending, claimed, published, dead'), 'events'),
   )
   add('show <id>', 'show one event, by its id or its event id', showCommand, (command) =>
     command.option(...JSON_FLAG),
@@ -66,7 +58,7 @@ export function addOutboxCommands(program: Command, define: Define): void {
       command
         .option('--replay', 'publish that event first, instead of continuing without it')
         .option('--reason <text>', 'reason for the change, for the audit; required')
-        .option(...PRINCIPAL)
+        .option(...PRINCIPAL_FLAG)
         .option(...JSON_FLAG),
   )
 }

@@ -16,18 +16,17 @@ import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-c
 import type { Run } from '../command.ts'
 import { withOutbox } from '../database.ts'
 import {
-  beforeFlag,
   headersOf,
   invalidArgument,
   isSet,
   jsonArgument,
-  limitFlag,
   momentFlag,
   principalOf,
   reasonOf,
   textFlag,
   textsFlag,
 } from '../flags.ts'
+import { runListCommand } from '../list.ts'
 import {
   counted,
   duration,
@@ -37,7 +36,6 @@ import {
   momentFact,
   printable,
   printableJson,
-  printList,
   relative,
 } from '../output.ts'
 
@@ -95,23 +93,15 @@ function readFilter(flags: Run['flags'], now: Date): EventFilter {
 
 /** `leasehold outbox list` */
 export async function listCommand(run: Run): Promise<number> {
-  const { flags } = run
-  const now = new Date()
-  const filter = readFilter(flags, now)
-  const limit = limitFlag(flags)
-  const before = beforeFlag(flags, 'the id of an event')
-  const { events, next } = await withOutbox(run, async (db, schema) =>
-    listEvents(db, filter, { schema, limit, before }),
-  )
-  return printList(run, {
+  return runListCommand(run, {
     what: 'events',
-    items: events,
-    next,
-    nextFlag: '--before',
-    chosenBy: { ...filter, before },
+    before: 'the id of an event',
+    readFilter,
+    list: listEvents,
+    withTables: withOutbox,
     none: 'The outbox is empty.',
     headings: ['ID', 'STATUS', 'TYPE', 'KEY', 'FAILED', 'WRITTEN', 'DETAILS'],
-    line: (event) => [
+    line: (event: EventSummary, now) => [
       event.id,
       event.status,
       event.type,

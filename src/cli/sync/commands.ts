@@ -1,7 +1,10 @@
 import type { Command } from 'commander'
 import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
+import { JSON_FLAG } from '../flags.ts'
+import { addListFlags } from '../list.ts'
 import {
+  addFailedSinceFlag,
   addFilterFlags,
   cancelCommand,
   enqueueCommand,
@@ -11,8 +14,6 @@ import {
   STATES,
 } from './jobs.ts'
 import { statusCommand } from './status.ts'
-
-const JSON_FLAG = ['--json', 'print one JSON document instead of text, for scripts'] as const
 
 /** `leasehold sync …` */
 export function addSyncCommands(program: Command, define: Define): void {
@@ -35,10 +36,7 @@ export function addSyncCommands(program: Command, define: Define): void {
       .addHelpText('after', STATUS_HELP),
   )
   add('list', 'show jobs, newest first', listCommand, (command) =>
-    addFilterFlags(command, STATES)
-      .option('--limit <n>', 'show at most this many (default: 50)')
-      .option('--before <id>', 'only jobs with ids smaller than this, for the next page')
-      .option(...JSON_FLAG),
+    addListFlags(addFailedSinceFlag(addFilterFlags(command, STATES)), 'jobs'),
   )
   add('show <job>', 'show one job with its chunks, in the order of the plan', showCommand, (command) =>
     command
@@ -71,10 +69,11 @@ export function addSyncCommands(program: Command, define: Define): void {
       ).addHelpText('after', CANCEL_HELP),
   )
   add('replay [jobs...]', 'reopen failed jobs, by id or by filter', replayCommand, (command) =>
-    addBulkChangeFlags(addFilterFlags(command, 'failed (the default)'), 'replay', 'jobs').addHelpText(
-      'after',
-      REPLAY_HELP,
-    ),
+    addBulkChangeFlags(
+      addFailedSinceFlag(addFilterFlags(command, 'failed (the default)')),
+      'replay',
+      'jobs',
+    ).addHelpText('after', REPLAY_HELP),
   )
 }
 

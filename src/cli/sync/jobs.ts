@@ -11,7 +11,8 @@ import { SYNC_STATES } from '../../sync/transitions.ts'
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withSync } from '../database.ts'
-import { beforeFlag, invalidArgument, isSet, limitFlag, pastFlag, textFlag } from '../flags.ts'
+import { invalidArgument, isSet, limitFlag, pastFlag, textFlag } from '../flags.ts'
+import { runListCommand } from '../list.ts'
 import {
   columns,
   counted,
@@ -22,7 +23,6 @@ import {
   momentFact,
   printable,
   printableJson,
-  printList,
   relative,
 } from '../output.ts'
 import { chunkName, jobDetails, jobJson, percent, shortProgress } from './progress-text.ts'
@@ -107,9 +107,15 @@ export function addFilterFlags(command: Command, states: string): Command {
     .option('--definition <name>', 'only jobs of this definition')
     .option('--matrix <id>', 'only jobs of this matrix')
     .option('--state <names>', `only jobs in these states, separated by commas: ${states}`)
-  return addPeriodFlags(command, 'jobs enqueued')
-    .option('--since <time>', 'only jobs that failed at this time or later')
-    .option('--error <text>', 'only jobs whose error contains this text')
+  return addPeriodFlags(command, 'jobs enqueued').option(
+    '--error <text>',
+    'only jobs whose error contains this text',
+  )
+}
+
+/** For list and replay: open jobs have no time of failure. */
+export function addFailedSinceFlag(command: Command): Command {
+  return command.option('--since <time>', 'only jobs that failed at this time or later')
 }
 
 function readFilter(flags: Run['flags'], now: Date): JobFilter {
@@ -130,23 +136,15 @@ function readFilter(flags: Run['flags'], now: Date): JobFilter {
 
 /** `leasehold sync list` */
 export async function listCommand(run: Run): Promise<number> {
-  const { flags, terminal } = run
-  const now = new Date()
-  const filter = readFilter(flags, now)
-  const limit = limitFlag(flags)
-  const before = beforeFlag(flags, 'the number of a job')
-  const { jobs, next } = await withSync(run, async (db, schema) =>
-    listJobs(db, filter, { schema, limit, before }),
-  )
-  return printList(run, {
+  return runListCommand(run, {
     what: 'jobs',
-    items: jobs,
-    next,
-    nextFlag: '--before',
-    chosenBy: { ...filter, before },
+    before: 'the number of a job',
+    readFilter,
+    list: listJobs,
+    withTables: withSync,
     none: 'There are no sync jobs.',
     headings: ['ID', 'STATE', 'SYNC', 'MATRIX', 'PRIORITY', 'CHUNKS', 'ENQUEUED', 'DETAILS'],
-    line: (job) => columnsOf(job, now, terminal.width),
+    line: columnsOf,
   })
 }
 
@@ -257,15 +255,14 @@ function chunkDetails(chunk: ChunkSummary, now: Date): string {
 
 const ROW = ['job', 'jobs'] as const
 
-const CHOICES = '--definition, --matrix, --state, --from, --to, --since or --error.'
-
 /** `leasehold sync replay` */
 export async function replayCommand(run: Run): Promise<number> {
   return runBulkCommand(run, {
     name: 'sync replay',
     verb: 'replay',
     row: ROW,
-    choices: `${CHOICES} \`--state failed\` means all failed jobs.`,
+    choices:
+      '--definition, --matrix, --state, --from, --to, --since or --error. `--state failed` means all failed jobs.',
     hasEventIds: false,
     readFilter,
     change: replay,
@@ -281,7 +278,8 @@ export async function cancelCommand(run: Run): Promise<number> {
     name: 'sync cancel',
     verb: 'cancel',
     row: ROW,
-    choices: `${CHOICES} \`--definition <name>\` means all open jobs of a definition.`,
+    choices:
+      '--definition, --matrix, --state, --from, --to or --error. `--definition <name>` means all open jobs of a definition.',
     hasEventIds: false,
     readFilter,
     change: cancel,

@@ -1,7 +1,10 @@
 import type { Command } from 'commander'
 import { addBulkChangeFlags } from '../bulk-change.ts'
 import { DATABASE_SETTINGS, type Define, type Run, WEBHOOK_SETTINGS } from '../command.ts'
+import { JSON_FLAG, PRINCIPAL_FLAG } from '../flags.ts'
+import { addListFlags } from '../list.ts'
 import {
+  addFailedSinceFlag,
   addFilterFlags,
   cancelCommand,
   listCommand,
@@ -23,7 +26,6 @@ import {
   updateEndpointCommand,
 } from './endpoints.ts'
 
-const JSON_FLAG = ['--json', 'print one JSON document instead of text, for scripts'] as const
 const SECRET_STDIN = ['--secret-stdin', 'read the secret from stdin (default: generate a new one)'] as const
 
 /** `leasehold webhooks …` */
@@ -40,17 +42,14 @@ export function addWebhookCommands(program: Command, define: Define): void {
   ): void => define(webhooks, usage, description, DATABASE_SETTINGS, act, addOptions)
 
   add('list', 'show deliveries, newest first', listCommand, (command) =>
-    addFilterFlags(command, 'pending, delivered, failed')
-      .option('--limit <n>', 'show at most this many (default: 50)')
-      .option('--before <id>', 'only deliveries with ids smaller than this, for the next page')
-      .option(...JSON_FLAG),
+    addListFlags(addFailedSinceFlag(addFilterFlags(command, 'pending, delivered, failed')), 'deliveries'),
   )
   add('show <id>', 'show one delivery and all its attempts', showCommand, (command) =>
     command.option(...JSON_FLAG),
   )
   add('replay [ids...]', 'attempt finished deliveries again, by id or by filter', replayCommand, (command) =>
     addBulkChangeFlags(
-      addFilterFlags(command, 'failed, delivered (default: failed)'),
+      addFailedSinceFlag(addFilterFlags(command, 'failed, delivered (default: failed)')),
       'replay',
       'deliveries',
     ).addHelpText('after', REPLAY_HELP),
@@ -146,12 +145,7 @@ function addEndpointCommands(webhooks: Command, define: Define): void {
 }
 
 function addBy(command: Command): Command {
-  return command
-    .option('--reason <text>', 'reason for the change, for the audit')
-    .option(
-      '--principal <name>',
-      'who makes the change, for the audit (default: the account that runs the command)',
-    )
+  return command.option('--reason <text>', 'reason for the change, for the audit').option(...PRINCIPAL_FLAG)
 }
 
 const REPLAY_HELP = `

@@ -168,6 +168,14 @@ describe('cancel', () => {
     )
   })
 
+  it('cancel has no --since: a pending delivery has no time of failure', async () => {
+    const { code, stderr } = await webhooks(['cancel', '--since', '2h', ...WHY])
+    expect(code).toBe(2)
+    expect(stderr).toContain("unknown option '--since'")
+    expect((await webhooks(['cancel', '--help'])).stdout).not.toContain('--since')
+    expect((await webhooks(['replay', '--help'])).stdout).toContain('--since')
+  })
+
   it('cancel by filter asks, and a dry run counts', async () => {
     await makeDeliveries(db, endpoint, 3)
     expect(await json(['cancel', '--endpoint', endpoint, '--dry-run'])).toEqual({

@@ -16,16 +16,8 @@ import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitio
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withWebhooks } from '../database.ts'
-import {
-  beforeFlag,
-  invalidArgument,
-  isSet,
-  jsonArgument,
-  limitFlag,
-  momentFlag,
-  pastFlag,
-  textFlag,
-} from '../flags.ts'
+import { invalidArgument, isSet, jsonArgument, momentFlag, pastFlag, textFlag } from '../flags.ts'
+import { runListCommand } from '../list.ts'
 import {
   columns,
   counted,
@@ -36,7 +28,6 @@ import {
   momentFact,
   printable,
   printableJson,
-  printList,
   relative,
 } from '../output.ts'
 
@@ -48,9 +39,15 @@ export function addFilterFlags(command: Command, statuses: string): Command {
     .option('--status <names>', `only deliveries in these states, separated by commas: ${statuses}`)
     .option('--type <type>', 'only deliveries of events of this type')
     .option('--event <id>', 'only deliveries of this event, by its event id')
-  return addPeriodFlags(command, 'events sent')
-    .option('--since <time>', 'only deliveries that failed at this time or later')
-    .option('--error <text>', 'only deliveries whose last error contains this text or has this code')
+  return addPeriodFlags(command, 'events sent').option(
+    '--error <text>',
+    'only deliveries whose last error contains this text or has this code',
+  )
+}
+
+/** For list and replay: pending deliveries have no time of failure. */
+export function addFailedSinceFlag(command: Command): Command {
+  return command.option('--since <time>', 'only deliveries that failed at this time or later')
 }
 
 function readFilter(flags: Run['flags'], now: Date): DeliveryFilter {
@@ -106,23 +103,15 @@ export async function sendCommand(run: Run): Promise<number> {
 
 /** `leasehold webhooks list` */
 export async function listCommand(run: Run): Promise<number> {
-  const { flags } = run
-  const now = new Date()
-  const filter = readFilter(flags, now)
-  const limit = limitFlag(flags)
-  const before = beforeFlag(flags, 'the id of a delivery')
-  const { deliveries, next } = await withWebhooks(run, async (db, schema) =>
-    listDeliveries(db, filter, { schema, limit, before }),
-  )
-  return printList(run, {
+  return runListCommand(run, {
     what: 'deliveries',
-    items: deliveries,
-    next,
-    nextFlag: '--before',
-    chosenBy: { ...filter, before },
+    before: 'the id of a delivery',
+    readFilter,
+    list: listDeliveries,
+    withTables: withWebhooks,
     none: 'There are no deliveries.',
     headings: ['ID', 'STATUS', 'TYPE', 'ENDPOINT', 'FAILED', 'SENT', 'DETAILS'],
-    line: (delivery) => columnsOf(delivery, now),
+    line: columnsOf,
   })
 }
 
@@ -238,7 +227,7 @@ function attemptsText(attempts: readonly DeliveryAttempt[], now: Date, width: nu
 
 const ROW = ['delivery', 'deliveries'] as const
 
-const CHOICES = '--endpoint, --tenant, --status, --type, --event, --from, --to, --since or --error.'
+const CHOICES = '--endpoint, --tenant, --type, --event, --from, --to, --error'
 
 /** `leasehold webhooks replay` */
 export async function replayCommand(run: Run): Promise<number> {
@@ -246,7 +235,7 @@ export async function replayCommand(run: Run): Promise<number> {
     name: 'webhooks replay',
     verb: 'replay',
     row: ROW,
-    choices: `${CHOICES} \`--status failed\` means all failed deliveries.`,
+    choices: `${CHOICES}, --status or --since. \`--status failed\` means all failed deliveries.`,
     hasEventIds: true,
     readFilter,
     change: replay,
@@ -262,7 +251,7 @@ export async function cancelCommand(run: Run): Promise<number> {
     name: 'webhooks cancel',
     verb: 'cancel',
     row: ROW,
-    choices: `${CHOICES} \`--status pending\` means all pending deliveries.`,
+    choices: `${CHOICES} or --status. \`--status pending\` means all pending deliveries.`,
     hasEventIds: true,
     readFilter,
     change: cancel,
