@@ -29,7 +29,7 @@ import { withProgress } from './process.ts'
 export interface BulkCommand<Filter extends RowFilter, Count extends string> {
   /** The command without `leasehold`: `outbox replay`. */
   readonly name: string
-  readonly verb: 'replay' | 'cancel'
+  readonly verb: 'replay' | 'cancel' | 'retry'
   /** The rows in the singular and the plural. */
   readonly row: readonly [one: string, many: string]
   /** The flags that choose rows, and an example that chooses many, for the error when there are none. */
@@ -234,7 +234,7 @@ function asText<Filter extends RowFilter, Count extends string>(
   ].join('\n')
 }
 
-const DONE = { replay: 'replayed', cancel: 'cancelled' } as const
+const DONE = { replay: 'replayed', cancel: 'cancelled', retry: 'retried' } as const
 
 function summary<Filter extends RowFilter, Count extends string>(
   command: BulkCommand<Filter, Count>,

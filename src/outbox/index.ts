@@ -47,5 +47,6 @@ export { countByStatus, oldestPending, type StatusCounts } from './admin/counts.
 export type { EventFilter } from './admin/filter.ts'
 export { keysHeldUp, type KeysHeldUp } from './admin/held-up-keys.ts'
 export { replay, resumeReplay, type ReplayOptions, type ReplayResult } from './admin/replay.ts'
+export { resumeRetryNow, retryNow, type RetryNowOptions, type RetryNowResult } from './admin/retry-now.ts'
 export { applyRetention, type Retention } from './admin/retention.ts'
 export { unblock, type Unblocked, type UnblockRequest } from './admin/unblock.ts'

@@ -57,6 +57,7 @@ export type { PostLimits } from './network/post.ts'
 export { newSecret, publicKeyOf } from './signing/secret.ts'
 export { replay, resumeReplay, type ReplayOptions, type ReplayResult } from './admin/replay.ts'
 export { cancel, resumeCancel, type CancelOptions, type CancelResult } from './admin/cancel.ts'
+export { resumeRetryNow, retryNow, type RetryNowOptions, type RetryNowResult } from './admin/retry-now.ts'
 export { applyRetention, type WebhookRetention } from './admin/retention.ts'
 export { maintain, type WebhookMaintenance } from './admin/maintenance.ts'
 export {

@@ -8,13 +8,14 @@ import {
   enqueueCommand,
   listCommand,
   replayCommand,
+  retryCommand,
   showCommand,
   unblockCommand,
 } from './events.ts'
 
 /** `leasehold outbox …` */
 export function addOutboxCommands(program: Command, define: Define): void {
-  const outbox = program.command('outbox').description('write, list, show, replay and unblock events')
+  const outbox = program.command('outbox').description('write, list, show, retry, replay and unblock events')
   const add = (
     usage: string,
     description: string,
@@ -43,6 +44,12 @@ export function addOutboxCommands(program: Command, define: Define): void {
   add('show <id>', 'show one event, by its id or its event id', showCommand, (command) =>
     command.option(...JSON_FLAG),
   )
+  add('retry [ids...]', 'publish pending events now, by id or by filter', retryCommand, (command) =>
+    addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'retry', 'events').addHelpText(
+      'after',
+      RETRY_HELP,
+    ),
+  )
   add('replay [ids...]', 'publish finished events again, by id or by filter', replayCommand, (command) =>
     addBulkChangeFlags(
       addFilterFlags(command, 'published, dead (default: both)'),
@@ -62,6 +69,13 @@ export function addOutboxCommands(program: Command, define: Define): void {
         .option(...JSON_FLAG),
   )
 }
+
+const RETRY_HELP = `
+An event that waits for its next attempt is due now. Its attempts count on. By filter, only events at
+which an attempt has failed are chosen; an event that was written for a later time is named by its id.
+
+  leasehold outbox retry 4711 --reason 'the broker is back'
+  leasehold outbox retry --error timeout --rate 100 --reason 'the broker is back'`
 
 const REPLAY_HELP = `
 A replay resets the status, the attempts, the expiries and the last error. It does not change the event

@@ -9,6 +9,7 @@ import {
 } from '../../outbox/admin/browse.ts'
 import type { EventFilter } from '../../outbox/admin/filter.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../outbox/admin/replay.ts'
+import { resumeRetryNow, retryNow } from '../../outbox/admin/retry-now.ts'
 import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
@@ -169,12 +170,14 @@ function indented(value: unknown): string {
   return printableJson(value).replaceAll(/^/gm, '  ')
 }
 
+const ROW = ['event', 'events'] as const
+
 /** `leasehold outbox replay` */
 export async function replayCommand(run: Run): Promise<number> {
   return runBulkCommand(run, {
     name: 'outbox replay',
     verb: 'replay',
-    row: ['event', 'events'],
+    row: ROW,
     choices: '--status, --type, --key, --from, --to or --error. `--status dead` means all dead events.',
     hasEventIds: true,
     readFilter,
@@ -182,6 +185,22 @@ export async function replayCommand(run: Run): Promise<number> {
     resume: resumeReplay,
     withTables: withOutbox,
     describe: byState,
+  })
+}
+
+/** `leasehold outbox retry` */
+export async function retryCommand(run: Run): Promise<number> {
+  return runBulkCommand(run, {
+    name: 'outbox retry',
+    verb: 'retry',
+    row: ROW,
+    choices:
+      '--status, --type, --key, --from, --to or --error. `--status pending` means all that wait for a retry.',
+    hasEventIds: true,
+    readFilter,
+    change: retryNow,
+    resume: resumeRetryNow,
+    withTables: withOutbox,
   })
 }
 

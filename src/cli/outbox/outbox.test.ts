@@ -225,6 +225,19 @@ describe('show', () => {
 })
 
 describe('unblock', () => {
+  it('retry makes a pending event due now, and says why another was not retried, with exit code 1', async () => {
+    await outbox(['enqueue', 'order.paid', '--available-at', '2100-01-01T00:00:00Z'])
+    await outbox(['enqueue', 'order.paid'])
+    const { code, stdout } = await outbox(['retry', '1', '2', '--reason', 'now, please'])
+    expect(code).toBe(1)
+    expect(stdout).toMatch(/^Retried 1 event\. It is recorded in the audit as [0-9a-f-]{36}\.\n/)
+    expect(stdout).toContain(
+      '2 was not retried: it is due already; `leasehold outbox show 2` shows what it waits for.\n',
+    )
+    expect((await outbox(['show', '1'])).stdout).toMatch(/Due .* \(\d+ s ago\)/)
+    expect(await audit()).toMatchObject([{ action: 'outbox.retry', target: null }])
+  })
+
   it('unblock lets a parked key continue without its event, or with it first', async () => {
     await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k 1'` })
     await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `'k 2'` })

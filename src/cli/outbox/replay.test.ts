@@ -40,7 +40,9 @@ describe('by id', () => {
     const { code, stdout } = await replay(['1', '3', '99', ...REASON])
     expect(code).toBe(1)
     expect(stdout).toMatch(/^Replayed 1 event\. It is recorded in the audit as [0-9a-f-]{36}\.\n/)
-    expect(stdout).toContain('\n3 was not replayed: it is PENDING, and will be published anyway.\n')
+    expect(stdout).toContain(
+      '\n3 was not replayed: it is PENDING, and will be published anyway; `leasehold outbox retry` publishes it now.\n',
+    )
     expect(stdout).toContain('\n99 was not replayed: there is no such event.\n')
     expect(await statuses()).toEqual({ PENDING: 2, DEAD: 1 })
     expect(await audit()).toMatchObject([

@@ -9,6 +9,7 @@ import {
   cancelCommand,
   listCommand,
   replayCommand,
+  retryCommand,
   sendCommand,
   showCommand,
 } from './deliveries.ts'
@@ -32,7 +33,7 @@ const SECRET_STDIN = ['--secret-stdin', 'read the secret from stdin (default: ge
 export function addWebhookCommands(program: Command, define: Define): void {
   const webhooks = program
     .command('webhooks')
-    .description('manage endpoints; send, list, show, replay and cancel deliveries')
+    .description('manage endpoints; send, list, show, retry, replay and cancel deliveries')
   addEndpointCommands(webhooks, define)
   const add = (
     usage: string,
@@ -46,6 +47,12 @@ export function addWebhookCommands(program: Command, define: Define): void {
   )
   add('show <id>', 'show one delivery and all its attempts', showCommand, (command) =>
     command.option(...JSON_FLAG),
+  )
+  add('retry [ids...]', 'attempt pending deliveries now, by id or by filter', retryCommand, (command) =>
+    addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'retry', 'deliveries').addHelpText(
+      'after',
+      RETRY_HELP,
+    ),
   )
   add('replay [ids...]', 'attempt finished deliveries again, by id or by filter', replayCommand, (command) =>
     addBulkChangeFlags(
@@ -147,6 +154,14 @@ function addEndpointCommands(webhooks: Command, define: Define): void {
 function addBy(command: Command): Command {
   return command.option('--reason <text>', 'reason for the change, for the audit').option(...PRINCIPAL_FLAG)
 }
+
+const RETRY_HELP = `
+A delivery that waits for its next attempt is due now. Its attempts count on. By filter, only deliveries
+at which an attempt has failed are chosen; one that was sent for a later time is named by its id, or by
+its event id. A disabled endpoint, or one whose circuit is open, gets nothing before.
+
+  leasehold webhooks retry 4711 --reason 'the receiver is back'
+  leasehold webhooks retry --endpoint 0190b3a0-… --rate 50 --reason 'the receiver is back'`
 
 const REPLAY_HELP = `
 A replay resets the status, the attempts and the last error. It does not change the token, the history

@@ -41,7 +41,7 @@ describe('replay', () => {
     expect(code).toBe(1)
     expect(stdout.split('\n').slice(1)).toEqual([
       '1 delivery cannot be replayed, because the endpoint was deleted.',
-      '1 was not replayed: it is pending, and will be attempted anyway.',
+      '1 was not replayed: it is pending, and will be attempted anyway; `leasehold webhooks retry` attempts it now.',
       '2 was not replayed: it was delivered; name the status delivered to send it once more.',
       '3 was not replayed: its endpoint was deleted.',
       '5 was not replayed: there is no such delivery.',
@@ -144,6 +144,37 @@ describe('replay --since', () => {
     const { code, stderr } = await webhooks(['replay', ...args])
     expect(code).toBe(2)
     expect(stderr).toMatch(message)
+  })
+})
+
+describe('retry', () => {
+  it('retry makes a pending delivery due now; one that is finished is reported, with exit code 1', async () => {
+    await makeDeliveries(db, endpoint, 1, { attempts: 2 })
+    await makeDeliveries(db, endpoint, 1, { status: 'failed' })
+    await db.query({
+      text: "update leasehold.webhook_outbox set next_attempt_at = now() + interval '5 hours' where id = 1",
+    })
+    expect((await webhooks(['list', '--status', 'pending'])).stdout).toContain('due in 5 h')
+    const { code, stdout } = await webhooks(['retry', '1', '2', ...WHY])
+    expect(code).toBe(1)
+    expect(stdout.split('\n')).toEqual([
+      expect.stringMatching(/^Retried 1 delivery\. It is recorded in the audit as [0-9a-f-]{36}\.$/),
+      '2 was not retried: it is failed; a replay sends it once more.',
+      '',
+    ])
+    expect((await webhooks(['list', '--status', 'pending'])).stdout).not.toContain('due in')
+  })
+
+  it('retry by filter asks, and a dry run counts', async () => {
+    await makeDeliveries(db, endpoint, 2, { attempts: 1 })
+    await db.query({
+      text: "update leasehold.webhook_outbox set next_attempt_at = now() + interval '5 hours'",
+    })
+    expect((await webhooks(['retry', '--endpoint', endpoint, '--dry-run'])).stdout).toBe(
+      'Would retry 2 deliveries. Nothing was changed.\n',
+    )
+    const { asked, code } = await webhooks(['retry', '--endpoint', endpoint, ...WHY], { answer: 'y' })
+    expect({ asked, code }).toEqual({ asked: ['Retry 2 deliveries? [y/N] '], code: 0 })
   })
 })
 

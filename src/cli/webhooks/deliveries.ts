@@ -11,6 +11,7 @@ import {
 import { cancel, type CancelResult, resumeCancel } from '../../webhooks/admin/cancel.ts'
 import type { DeliveryFilter } from '../../webhooks/admin/filter.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../webhooks/admin/replay.ts'
+import { resumeRetryNow, retryNow, type RetryNowResult } from '../../webhooks/admin/retry-now.ts'
 import { createWebhooks } from '../../webhooks/send/send.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitions.ts'
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
@@ -262,15 +263,36 @@ export async function cancelCommand(run: Run): Promise<number> {
   })
 }
 
+/** `leasehold webhooks retry` */
+export async function retryCommand(run: Run): Promise<number> {
+  return runBulkCommand(run, {
+    name: 'webhooks retry',
+    verb: 'retry',
+    row: ROW,
+    choices: `${CHOICES} or --status. \`--status pending\` means all that wait for a retry.`,
+    hasEventIds: true,
+    readFilter,
+    change: retryNow,
+    resume: resumeRetryNow,
+    withTables: withWebhooks,
+    remarks: ({ counts: { endpointDisabled, circuitOpen } }: RetryNowResult) => [
+      ...(endpointDisabled > 0 ? [waitingAt(endpointDisabled, 'disabled', 'until it is enabled')] : []),
+      ...(circuitOpen > 0 ? [waitingAt(circuitOpen, 'failing', 'for its next probe')] : []),
+    ],
+  })
+}
+
+function waitingAt(count: number, endpoint: string, until: string): string {
+  return count === 1
+    ? `1 of those that match goes to a ${endpoint} endpoint, and waits ${until}.`
+    : `${grouped(count)} of those that match go to a ${endpoint} endpoint, and wait ${until}.`
+}
+
 /** With a limit, of all deliveries that match. */
 function endpointRemarks({ matched, counts: { endpointDisabled, endpointDeleted } }: ReplayResult): string[] {
   return [
     ...(endpointDisabled > 0 && matched > 0
-      ? [
-          endpointDisabled === 1
-            ? '1 of those that match goes to a disabled endpoint, and waits until it is enabled.'
-            : `${grouped(endpointDisabled)} of those that match go to a disabled endpoint, and wait until it is enabled.`,
-        ]
+      ? [waitingAt(endpointDisabled, 'disabled', 'until it is enabled')]
       : []),
     ...(endpointDeleted > 0
       ? [`${counted(endpointDeleted, ...ROW)} cannot be replayed, because the endpoint was deleted.`]

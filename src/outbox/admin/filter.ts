@@ -19,6 +19,9 @@ export interface EventFilter {
   readonly ids?: readonly string[] | undefined
 }
 
+/** The fields that are dates. */
+export const FILTER_DATES = ['from', 'to'] as const
+
 /** The outbox of a schema, as statements name it. */
 export function outboxOf(schema = 'leasehold'): string {
   return quoteQualified(schema, 'outbox')

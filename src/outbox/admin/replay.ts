@@ -21,7 +21,7 @@ import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import { STATUSES, type Status } from '../transitions.ts'
 import { findNamed } from './browse.ts'
-import { checkFilter, type EventFilter, filterSql, narrowSql, statusesOf } from './filter.ts'
+import { checkFilter, type EventFilter, FILTER_DATES, filterSql, narrowSql, statusesOf } from './filter.ts'
 
 export type ReplayOptions = BulkChangeOptions<EventFilter>
 
@@ -46,7 +46,7 @@ const REPLAY: BulkChange<EventFilter, 'published' | 'dead'> = {
     if (other === undefined) return
     throw invalid('status', other, 'Only PUBLISHED and DEAD events are replayed; the others are unfinished.')
   },
-  dates: ['from', 'to'],
+  dates: FILTER_DATES,
   scans: (filter) => {
     const statuses = filter.status === undefined ? REPLAYABLE : statusesOf(filter)
     const isDeadOnly = statuses.every((status) => status === 'DEAD')
@@ -68,9 +68,11 @@ const REPLAY: BulkChange<EventFilter, 'published' | 'dead'> = {
   dueColumn: 'available_at',
   wakes: ['outbox'],
   findNamed: async (db, schema, { ids }) =>
-    findNamed(db, schema, ids, ({ status }) =>
-      isUnfinished(status) ? `it is ${status}, and will be published anyway` : undefined,
-    ),
+    findNamed(db, schema, ids, ({ status }) => {
+      if (!isUnfinished(status)) return undefined
+      const sooner = status === 'PENDING' ? '; `leasehold outbox retry` publishes it now' : ''
+      return `it is ${status}, and will be published anyway${sooner}`
+    }),
 }
 
 /** Replays events by their ids or by a filter. */

@@ -69,7 +69,8 @@ const REPLAY: BulkChange<DeliveryFilter, 'endpointDisabled' | 'endpointDeleted'>
   wakes: ['webhooks'],
   findNamed: async (db, schema, filter) =>
     findNamed(db, schema, filter.ids, ({ status, endpointUrl }) => {
-      if (status === 'pending') return 'it is pending, and will be attempted anyway'
+      if (status === 'pending')
+        return 'it is pending, and will be attempted anyway; `leasehold webhooks retry` attempts it now'
       if (endpointUrl === null) return 'its endpoint was deleted'
       if (statusesToReplay(filter).includes(status)) return undefined
       return status === 'delivered'
