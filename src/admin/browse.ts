@@ -4,7 +4,7 @@ import { bucketsIn } from '../lease/backlog.ts'
 import type { Database } from '../postgres/database.ts'
 import { type PositionalParameters, positionalParameters } from '../postgres/parameters.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { checkPageSize, invalid, isRowId, MAX_PAGE_SIZE } from './request-checks.ts'
+import { checkPageSize, checkTimeout, invalid, isRowId, MAX_PAGE_SIZE } from './request-checks.ts'
 
 export interface BrowseOptions {
   readonly schema?: string | undefined
@@ -35,6 +35,7 @@ export async function readOnly<Found>(
   { what, remedy }: { readonly what: string; readonly remedy: string },
   read: (tx: Queryable) => Promise<Found>,
 ): Promise<Found> {
+  checkTimeout(timeoutMs)
   try {
     return await db.transaction(
       async (tx) => {

@@ -36,7 +36,7 @@ import {
   verbOf,
 } from './change-record.ts'
 import { explainUnchanged, type NamedRow, normaliseIds, type Skipped } from './named-rows.ts'
-import { checkLimit, checkPrincipal, checkRate, checkReason, invalid } from './request-checks.ts'
+import { checkFields, checkLimit, checkPrincipal, checkRate, checkReason, invalid } from './request-checks.ts'
 
 /** What an application declares of a change. `Filter` is what rows are chosen by, `Count` names what else is counted. */
 export interface BulkChange<Filter extends RowFilter, Count extends string = never> {
@@ -487,10 +487,24 @@ function resultOf<Filter extends RowFilter, Count extends string>(
   }
 }
 
+const OPTIONS = [
+  'ids',
+  'filter',
+  'dryRun',
+  'rate',
+  'limit',
+  'principal',
+  'reason',
+  'schema',
+  'signal',
+  'onProgress',
+] as const satisfies readonly (keyof BulkChangeOptions<RowFilter>)[]
+
 function checkOptions<Filter extends RowFilter, Count extends string>(
   declaration: BulkChange<Filter, Count>,
   options: BulkChangeOptions<Filter>,
 ): ChangedBy & { readonly filter: Filter } {
+  checkFields(options, OPTIONS)
   const { ids, rate, limit, dryRun = false } = options
   // A filter has no required fields.
   const given = { ...options.filter, ...(ids === undefined ? {} : { ids }) } as Filter

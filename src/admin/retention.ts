@@ -5,7 +5,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Queryable } from '../postgres/queryable.ts'
-import { invalid } from './request-checks.ts'
+import { checkDuration, invalid } from './request-checks.ts'
 
 export interface BatchPacing {
   /** How many rows one statement reads and deletes at most. Default 1,000. */
@@ -43,10 +43,9 @@ export function startRetention(
 ): RetentionRun {
   const { schema = 'leasehold', batch = 1_000, pauseMs = 20, signal } = options
   for (const [name, value] of Object.entries(keepMs)) {
-    if (value === undefined || value === null || isDuration(value)) continue
-    throw invalid(name, value, 'Give a number of milliseconds, 0 or more, or null to retain them for ever.')
+    if (value !== undefined && value !== null) checkDuration(name, value, ', or null to retain them for ever')
   }
-  if (!isDuration(pauseMs)) throw invalid('pauseMs', pauseMs, 'Give a number of milliseconds, 0 or more.')
+  checkDuration('pauseMs', pauseMs)
   if (!Number.isInteger(batch) || batch < 1 || batch > MAX_BATCH) {
     throw invalid('batch', batch, `Give a whole number from 1 to ${MAX_BATCH}.`)
   }
@@ -150,8 +149,4 @@ delete from ${table} where bucket = $1::smallint and id = any (array(select id f
     const { rowCount } = await db.query({ text, values: [bucket, keepMs, run.batch] })
     return { changed: rowCount ?? 0, more: rowCount === run.batch }
   })
-}
-
-function isDuration(ms: number): boolean {
-  return ms >= 0 && Number.isFinite(ms)
 }

@@ -57,6 +57,13 @@ it.each([
     () => momentFlag({ availableAt: 'soon' }, 'availableAt'),
     '--available-at is "soon": give a moment such as',
   ],
+  [() => pastFlag({ since: '99999d' }, 'since', now), '--since is "99999d": give a moment such as'],
+  [() => pastFlag({ since: `${'9'.repeat(400)}d` }, 'since', now), 'd": give a moment such as'],
+  [
+    () => textFlag({ type: 'a\0b' }, 'type'),
+    String.raw`--type is "a\u0000b": give a text without the character \u0000, which PostgreSQL cannot store.`,
+  ],
+  [() => textFlag({ type: 'a\ud800' }, 'type'), 'give a text without half a surrogate pair'],
   [() => pastFlag({ since: '7w' }, 'since', now), '--since is "7w": give a moment such as'],
   [() => beforeFlag({ before: 'x' }, 'the id of an event'), '--before is "x": give the id of an event.'],
   [() => headersOf(['=x']), '--header is "=x": give it as name=value.'],

@@ -1,6 +1,7 @@
 /** Flags and arguments as values. An error names the flag, the value it was given, and what it accepts. */
 import { messageOf } from '../errors.ts'
 import { isRowId } from '../admin/request-checks.ts'
+import { unstorableText } from '../messages/json.ts'
 import { type Run, UsageError } from './command.ts'
 import { printable } from './output.ts'
 
@@ -35,6 +36,9 @@ export function textFlag(flags: Flags, name: string): string | undefined {
   const value = flags[name]
   if (typeof value !== 'string') return undefined
   if (value.trim() === '') throw invalidArgument(name, value, 'give it a value, or leave the flag out.')
+  const unstorable = unstorableText(value)
+  if (unstorable !== undefined)
+    throw invalidArgument(name, value, `give a text without ${unstorable}, which PostgreSQL cannot store.`)
   return value
 }
 
@@ -67,6 +71,8 @@ export function positiveFlag(flags: Flags, name: string, rule: string): number |
 
 const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const
 const ISO = /^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?$/
+/** Earlier than every row. */
+const FIRST_MOMENT = new Date(0)
 const TIME_RULE =
   'a moment such as 2026-03-01T12:00:00Z (without an offset, in the time zone of this machine)'
 
@@ -81,8 +87,11 @@ export function pastFlag(flags: Flags, name: string, now: Date): Date | undefine
   if (value === undefined) return undefined
   const ago = /^(\d+)([smhd])$/.exec(value)
   // The pattern allows no other unit.
-  if (ago !== null)
-    return new Date(now.getTime() - Number(ago[1]) * UNITS_MS[ago[2] as keyof typeof UNITS_MS])
+  const time =
+    ago === null
+      ? undefined
+      : new Date(now.getTime() - Number(ago[1]) * UNITS_MS[ago[2] as keyof typeof UNITS_MS])
+  if (time !== undefined && time >= FIRST_MOMENT) return time
   return parseTime(name, value, `give ${TIME_RULE}, or how long ago it was: 90s, 15m, 2h, 7d.`)
 }
 

@@ -1,5 +1,6 @@
 /** The commands of `leasehold outbox`: what they read from flags, and what they print. */
 import type { Command } from 'commander'
+import { isUuid } from '../../admin/request-checks.ts'
 import {
   type EventDetails,
   type EventSummary,
@@ -40,15 +41,13 @@ import {
   relative,
 } from '../output.ts'
 
-const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
-
 /** `leasehold outbox enqueue <type> [payload]` */
 export async function enqueueCommand(run: Run): Promise<number> {
   const { print, flags, args, terminal } = run
   const [type = '', given = '{}'] = args
   if (type.trim() === '') throw invalidArgument('<type>', type, 'say what happened, for example order.paid.')
   const eventId = textFlag(flags, 'eventId')
-  if (eventId !== undefined && !UUID.test(eventId)) throw invalidArgument('eventId', eventId, 'give a uuid.')
+  if (eventId !== undefined && !isUuid(eventId)) throw invalidArgument('eventId', eventId, 'give a uuid.')
   const payload = jsonArgument(given === '-' ? await terminal.input() : given)
   const written: NewEvent = {
     type,

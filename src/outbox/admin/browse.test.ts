@@ -55,7 +55,7 @@ describe('listEvents', () => {
     [{}, { before: '-1' }, /before is "-1"/],
     [{ ids: ['x'] }, {}, /id is "x"/],
     [{ type: 'a\0b' }, {}, /type is "a\\u0000b"/],
-    [{ from: new Date(Number.NaN) }, {}, /from is null/],
+    [{ from: new Date(Number.NaN) }, {}, /from is Invalid Date/],
   ])('%j with %j is refused before the database is asked', async (filter, page, message) => {
     await expect(listEvents(db, filter, page)).rejects.toThrow(message)
   })

@@ -1,20 +1,14 @@
 /** What an operator chooses events by. This file alone turns it into SQL, for listing, counting and replaying alike. */
-import { idsSql, statusSql } from '../../admin/filter-sql.ts'
-import { checkPeriod, checkTexts, invalid, isRowId, isUuid } from '../../admin/request-checks.ts'
+import { checkCommonFilter, type CommonFilter, commonSql, idsSql, statusSql } from '../../admin/filter-sql.ts'
+import { checkNames, checkTexts, invalid, isRowId, isUuid } from '../../admin/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { PositionalParameters } from '../../postgres/parameters.ts'
 import { STATUSES, type Status } from '../transitions.ts'
 
-export interface EventFilter {
+export interface EventFilter extends CommonFilter {
   readonly type?: string | undefined
   readonly orderingKey?: string | undefined
   readonly status?: Status | readonly Status[] | undefined
-  /** Written at this time or later. */
-  readonly from?: Date | undefined
-  /** Written before this time. */
-  readonly to?: Date | undefined
-  /** The last error contains this text, in upper or lower case. */
-  readonly error?: string | undefined
   /** Row ids and event ids, in any order. */
   readonly ids?: readonly string[] | undefined
 }
@@ -48,15 +42,12 @@ export function filterSql(
   statuses: readonly Status[],
   parameter: PositionalParameters,
 ): string {
-  const { type, orderingKey, from, to, error } = filter
+  const { type, orderingKey } = filter
   return [
     narrowSql(filter, statuses, parameter),
     ...(type === undefined ? [] : [`event_type = ${parameter(type, 'text')}`]),
     ...(orderingKey === undefined ? [] : [`ordering_key = ${parameter(orderingKey, 'text')}`]),
-    ...(from === undefined ? [] : [`created_at >= ${parameter(from, 'timestamptz')}`]),
-    ...(to === undefined ? [] : [`created_at < ${parameter(to, 'timestamptz')}`]),
-    // Not LIKE: the text may contain any character.
-    ...(error === undefined ? [] : [`strpos(lower(last_error), lower(${parameter(error, 'text')})) > 0`]),
+    ...commonSql(filter, 'last_error', parameter),
   ].join(' and ')
 }
 
@@ -68,16 +59,21 @@ export function statusesOf({ status }: EventFilter): readonly Status[] {
 
 /** Refuses what can only be a mistake, before the database is asked. */
 export function checkFilter(filter: EventFilter): void {
-  const statuses = statusesOf(filter)
-  const unknown = statuses.find((status) => !STATUSES.includes(status))
-  if (unknown !== undefined || statuses.length === 0) {
-    throw invalid('status', unknown ?? [], `Give one or more of ${STATUSES.join(', ')}.`)
-  }
-  for (const id of filter.ids ?? []) checkId(id)
-  checkPeriod(filter.from, filter.to)
-  const { type, orderingKey, error } = filter
-  checkTexts({ type, orderingKey, error })
+  checkCommonFilter(filter, FIELDS, checkId)
+  checkNames('status', statusesOf(filter), STATUSES)
+  const { type, orderingKey } = filter
+  checkTexts({ type, orderingKey })
 }
+
+const FIELDS = [
+  'type',
+  'orderingKey',
+  'status',
+  'from',
+  'to',
+  'error',
+  'ids',
+] as const satisfies readonly (keyof EventFilter)[]
 
 export function checkId(id: string): void {
   if (isUuid(id) || isRowId(id)) return

@@ -1,5 +1,6 @@
 /** Which ordering keys are held up by an event that failed, and why. */
 import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
+import { checkPageSize } from '../../admin/request-checks.ts'
 import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -43,6 +44,7 @@ export const MAX_KEYS = 100_000
 
 export async function keysHeldUp(db: Database, options: KeysOptions = {}): Promise<KeysHeldUp> {
   const { schema, limit = 20 } = options
+  checkPageSize(limit)
   return readOnly(db, options, { what: 'Finding keys that are held up', remedy: TOO_MANY }, async (tx) => {
     const keys: HeldUpKey[] = []
     let partial = false

@@ -154,7 +154,7 @@ where schemaname = 'leasehold' and relname in ('outbox', 'inbox') order by 1`,
 
 it.each([
   [{ publishedMs: -1 }, /publishedMs is -1\..*milliseconds/],
-  [{ deadMs: Number.NaN }, /deadMs is null\./],
+  [{ deadMs: Number.NaN }, /deadMs is NaN\./],
   [{ batch: 0 }, /batch is 0\..*1 to 10000/],
   [{ pauseMs: -1 }, /pauseMs is -1/],
 ])('the retention %j is refused', async (options, message) => {

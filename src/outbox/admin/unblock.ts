@@ -1,5 +1,5 @@
 import { audit } from '../../admin/audit.ts'
-import { LeaseholdError } from '../../errors.ts'
+import { checkPrincipal, checkReason, checkTexts, invalid } from '../../admin/request-checks.ts'
 import { bucketsIn } from '../../lease/backlog.ts'
 import { isUniqueViolation } from '../../lease/data-errors.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -35,12 +35,12 @@ const MAX_RACES = 3
  * failed. Where nothing does, nothing changes.
  */
 export async function unblock(db: Database, request: UnblockRequest): Promise<Unblocked> {
-  const { schema = 'leasehold', orderingKey, principal, reason } = request
-  refuseMissing({ orderingKey, principal, reason })
+  const { schema = 'leasehold' } = request
+  const checked = { ...request, schema, ...checkRequest(request) }
   const unblocked = { parked: 0, failing: 0 }
   for (const bucket of await bucketsIn(db, outboxOf(schema))) {
     const { parked, failing } = await retryRaces(async () =>
-      db.transaction(async (tx) => unblockIn(tx, { ...request, schema, bucket })),
+      db.transaction(async (tx) => unblockIn(tx, { ...checked, bucket })),
     )
     unblocked.parked += parked
     unblocked.failing += failing
@@ -127,11 +127,13 @@ async function changed(tx: Queryable, statement: { text: string; values: unknown
   return rows.map((row) => row.event_id)
 }
 
-function refuseMissing(given: Readonly<Record<string, string>>): void {
-  for (const [name, value] of Object.entries(given)) {
-    if (typeof value === 'string' && value.trim() !== '') continue
-    throw new LeaseholdError('REQUEST_INVALID', `${name} is ${JSON.stringify(value)}.`, {
-      remedy: 'Give the ordering key, who unblocks it, and why.',
-    })
-  }
+function checkRequest({
+  orderingKey,
+  principal,
+  reason,
+}: UnblockRequest): Pick<UnblockRequest, 'principal' | 'reason'> {
+  if (typeof orderingKey !== 'string' || orderingKey.trim() === '')
+    throw invalid('orderingKey', orderingKey, 'Give the ordering key that is held up.')
+  checkTexts({ orderingKey })
+  return { reason: checkReason(reason), principal: checkPrincipal(principal, 'change') }
 }

@@ -1,7 +1,8 @@
 /** What operators read of jobs: pages of them, and one job. */
 import { listNewestFirst, type PageOptions } from '../../admin/browse.ts'
 import type { NamedRow } from '../../admin/named-rows.ts'
-import { checkMoments, checkPeriod, checkTexts, invalid, isRowId } from '../../admin/request-checks.ts'
+import { checkCommonFilter, type CommonFilter, commonSql } from '../../admin/filter-sql.ts'
+import { checkMoments, checkTexts, invalid, isRowId } from '../../admin/request-checks.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { PositionalParameters } from '../../postgres/parameters.ts'
@@ -81,8 +82,8 @@ export async function findJob(tx: Queryable, schema: string | undefined, jobId: 
   })
 }
 
-export function checkJobId(jobId: string): void {
-  if (!isRowId(jobId)) throw invalid('jobId', jobId, 'Give the number of a sync job.')
+export function checkJobId(jobId: string, field = 'jobId'): void {
+  if (!isRowId(jobId)) throw invalid(field, jobId, 'Give the number of a sync job.')
 }
 
 /** The jobs that an operator names, and why each is not changed. Their chunks, which `listJobs` counts, are not read. */
@@ -100,19 +101,12 @@ export async function findNamed(
 }
 
 /** What an operator chooses jobs by, for listing, replaying and cancelling alike. */
-export interface JobFilter {
+export interface JobFilter extends CommonFilter {
   readonly definition?: string | undefined
   readonly matrixId?: string | undefined
   readonly states?: readonly SyncState[] | undefined
-  /** Enqueued at this time or later. */
-  readonly from?: Date | undefined
-  /** Enqueued before this time. */
-  readonly to?: Date | undefined
   /** Failed at this time or later: means failed jobs only. */
   readonly failedSince?: Date | undefined
-  /** The error message contains this text, in upper or lower case. */
-  readonly error?: string | undefined
-  readonly ids?: readonly string[] | undefined
 }
 
 /** The fields that are dates. */
@@ -120,15 +114,23 @@ export const FILTER_DATES = ['from', 'to', 'failedSince'] as const
 
 /** Refuses what can only be a mistake, before the database is asked. */
 export function checkFilter(filter: JobFilter): void {
-  const { definition, matrixId, states, from, to, failedSince, error, ids } = filter
-  checkTexts({ definition, matrixId, error })
+  checkCommonFilter(filter, FIELDS, (id) => checkJobId(id, 'id'))
+  const { definition, matrixId, states, failedSince } = filter
+  checkTexts({ definition, matrixId })
   checkStates(states)
-  checkPeriod(from, to)
   checkMoments({ failedSince })
-  for (const id of ids ?? []) {
-    if (!isRowId(id)) throw invalid('id', id, 'Give the number of a sync job.')
-  }
 }
+
+const FIELDS = [
+  'definition',
+  'matrixId',
+  'states',
+  'from',
+  'to',
+  'failedSince',
+  'error',
+  'ids',
+] as const satisfies readonly (keyof JobFilter)[]
 
 /** The conditions that an index answers. */
 export function narrowSql({ ids, failedSince }: JobFilter, parameter: PositionalParameters): string {
@@ -145,16 +147,13 @@ export function filterSql(
   parameter: PositionalParameters,
   schema: string | undefined,
 ): string {
-  const { definition, matrixId, states, from, to, error } = filter
+  const { definition, matrixId, states } = filter
   return [
     narrowSql(filter, parameter),
     ...(definition === undefined ? [] : [`definition = ${parameter(definition, 'text')}`]),
     ...(matrixId === undefined ? [] : [`matrix_id = ${parameter(matrixId, 'text')}`]),
     ...(states === undefined ? [] : [`${stateSql(schema)} = any (${parameter(states, 'text[]')})`]),
-    ...(from === undefined ? [] : [`created_at >= ${parameter(from, 'timestamptz')}`]),
-    ...(to === undefined ? [] : [`created_at < ${parameter(to, 'timestamptz')}`]),
-    // Not LIKE: the text may contain any character.
-    ...(error === undefined ? [] : [`strpos(lower(error_message), lower(${parameter(error, 'text')})) > 0`]),
+    ...commonSql(filter, 'error_message', parameter),
   ].join(' and ')
 }
 

@@ -1,5 +1,6 @@
 /** How far a job is, how fast it proceeds, who works on what, and what has failed. */
 import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
+import { checkDuration, checkPageSize } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { type ChunkCounts, countChunks, type RecentSyncs } from './chunk-counts.ts'
@@ -58,6 +59,8 @@ export async function progressOfAll(
   options: ProgressOfAllOptions = {},
 ): Promise<ProgressOfAll> {
   const { schema, limit = 20, failedWithinMs = DAY_MS } = options
+  checkPageSize(limit)
+  checkDuration('failedWithinMs', failedWithinMs)
   return readOnly(db, options, COUNTING, async (tx) => {
     const { jobs } = tablesOf(schema)
     const open = await tx.query<JobRow>({

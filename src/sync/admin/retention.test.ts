@@ -104,7 +104,7 @@ it('a run that is told to stop stops; a locked job is skipped', async () => {
 
 it.each([
   [{ completedMs: -1 }, /completedMs is -1/],
-  [{ failedMs: Number.NaN }, /failedMs is null/],
+  [{ failedMs: Number.NaN }, /failedMs is NaN/],
   [{ batch: 0 }, /batch is 0/],
 ])('the retention %j is refused', async (options, message) => {
   await expect(applyRetention(db, options)).rejects.toThrow(message)

@@ -1,5 +1,5 @@
 /** The tables of sync, and the state of their rows, as statements name them. */
-import { invalid } from '../../admin/request-checks.ts'
+import { checkNames } from '../../admin/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { SYNC_STATES, type SyncState } from '../transitions.ts'
 
@@ -28,7 +28,5 @@ export function stateSql(schema: string | undefined, table?: string): string {
 }
 
 export function checkStates(states: readonly SyncState[] | undefined): void {
-  const all: readonly unknown[] = SYNC_STATES
-  if (states === undefined || (states.length > 0 && states.every((state) => all.includes(state)))) return
-  throw invalid('states', states, `Give one or more of ${SYNC_STATES.join(', ')}.`)
+  if (states !== undefined) checkNames('states', states, SYNC_STATES)
 }

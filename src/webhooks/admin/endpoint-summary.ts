@@ -1,5 +1,6 @@
 /** Which endpoints have something waiting or failed, or get nothing at all, and why. */
 import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
+import { checkPageSize } from '../../admin/request-checks.ts'
 import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -53,6 +54,7 @@ export async function summariseEndpoints(
   options: EndpointSummaryOptions = {},
 ): Promise<EndpointSummaries> {
   const { schema, limit = 20 } = options
+  checkPageSize(limit)
   return readOnly(db, options, { ...COUNTING, what: 'Counting by endpoint' }, async (tx) => {
     const pending = new Map<string, number>()
     const failed = new Map<string, number>()

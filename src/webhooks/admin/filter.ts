@@ -1,28 +1,17 @@
 /** What an operator chooses deliveries by. This file alone turns it into SQL, for listing, replaying and cancelling alike. */
-import { idsSql, statusSql } from '../../admin/filter-sql.ts'
-import {
-  checkMoments,
-  checkPeriod,
-  checkTexts,
-  invalid,
-  isRowId,
-  isUuid,
-} from '../../admin/request-checks.ts'
+import { checkCommonFilter, type CommonFilter, commonSql, idsSql, statusSql } from '../../admin/filter-sql.ts'
+import { checkMoments, checkNames, checkTexts, invalid, isRowId, isUuid } from '../../admin/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { PositionalParameters } from '../../postgres/parameters.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../transitions.ts'
 
-export interface DeliveryFilter {
+export interface DeliveryFilter extends CommonFilter {
   /** The id of an endpoint. */
   readonly endpoint?: string | undefined
   /** Of the endpoints of this tenant; '' means those of nobody in particular. */
   readonly tenant?: string | undefined
   readonly type?: string | undefined
   readonly status?: DeliveryStatus | readonly DeliveryStatus[] | undefined
-  /** Sent at this time or later. */
-  readonly from?: Date | undefined
-  /** Sent before this time. */
-  readonly to?: Date | undefined
   /** Failed at this time or later: means failed deliveries only. */
   readonly failedSince?: Date | undefined
   /** The last error contains this text, in upper or lower case, or has this code. */
@@ -71,7 +60,7 @@ export function filterSql(
   parameter: PositionalParameters,
   schema: string | undefined,
 ): string {
-  const { endpoint, tenant, type, from, to, error } = filter
+  const { endpoint, tenant, type } = filter
   return [
     narrowSql(filter, statuses, parameter),
     ...(endpoint === undefined ? [] : [`endpoint_id = ${parameter(endpoint, 'uuid')}`]),
@@ -81,14 +70,7 @@ export function filterSql(
           `endpoint_id = any (array(select e.id from ${endpointsOf(schema)} as e where e.tenant = ${parameter(tenant, 'text')}))`,
         ]),
     ...(type === undefined ? [] : [`event_type = ${parameter(type, 'text')}`]),
-    ...(from === undefined ? [] : [`created_at >= ${parameter(from, 'timestamptz')}`]),
-    ...(to === undefined ? [] : [`created_at < ${parameter(to, 'timestamptz')}`]),
-    // Not LIKE: the text may contain any character.
-    ...(error === undefined
-      ? []
-      : [
-          `strpos(lower(concat_ws(' ', last_error_code, last_error)), lower(${parameter(error, 'text')})) > 0`,
-        ]),
+    ...commonSql(filter, "concat_ws(' ', last_error_code, last_error)", parameter),
   ].join(' and ')
 }
 
@@ -100,12 +82,10 @@ export function statusesOf({ status, failedSince }: DeliveryFilter): readonly De
 
 /** Refuses what can only be a mistake, before the database is asked. */
 export function checkFilter(filter: DeliveryFilter): void {
-  const { endpoint, tenant, type, from, to, failedSince, error, ids } = filter
+  checkCommonFilter(filter, FIELDS, checkId)
+  const { endpoint, tenant, type, failedSince } = filter
   const statuses = statusesOf(filter)
-  const unknown = statuses.find((status) => !DELIVERY_STATUSES.includes(status))
-  if (unknown !== undefined || statuses.length === 0) {
-    throw invalid('status', unknown ?? [], `Give one or more of ${DELIVERY_STATUSES.join(', ')}.`)
-  }
+  checkNames('status', statuses, DELIVERY_STATUSES)
   const other = statuses.find((status) => status !== 'failed')
   if (failedSince !== undefined && other !== undefined) {
     throw invalid(
@@ -114,7 +94,6 @@ export function checkFilter(filter: DeliveryFilter): void {
       `Leave out failedSince, or the status ${other}: only failed deliveries have a time of failure.`,
     )
   }
-  for (const id of ids ?? []) checkId(id)
   if (endpoint !== undefined && !isUuid(endpoint)) {
     throw invalid(
       'endpoint',
@@ -122,10 +101,21 @@ export function checkFilter(filter: DeliveryFilter): void {
       'Give the id of an endpoint, a uuid: `leasehold webhooks endpoints list` shows them.',
     )
   }
-  checkPeriod(from, to)
   checkMoments({ failedSince })
-  checkTexts({ type, error, ...(tenant === '' ? {} : { tenant }) })
+  checkTexts({ type, ...(tenant === '' ? {} : { tenant }) })
 }
+
+const FIELDS = [
+  'endpoint',
+  'tenant',
+  'type',
+  'status',
+  'from',
+  'to',
+  'failedSince',
+  'error',
+  'ids',
+] as const satisfies readonly (keyof DeliveryFilter)[]
 
 export function checkId(id: string): void {
   if (isUuid(id) || isRowId(id)) return

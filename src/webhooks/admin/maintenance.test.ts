@@ -183,7 +183,7 @@ it('maintenance applies to every bucket', async () => {
 
 it.each<[WebhookMaintenanceOptions, RegExp]>([
   [{ deliveredMs: -1 }, /deliveredMs is -1\..*milliseconds/],
-  [{ maxAgeMs: Number.NaN }, /maxAgeMs is null\./],
+  [{ maxAgeMs: Number.NaN }, /maxAgeMs is NaN\./],
   [{ batch: 0 }, /batch is 0\..*1 to 10000/],
   [{ pauseMs: -1 }, /pauseMs is -1/],
 ])('%j is refused', async (options, message) => {

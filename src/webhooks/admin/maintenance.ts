@@ -3,7 +3,7 @@
  * its window is over, deliveries that cannot be attempted fail, and finished deliveries are deleted. Any number of
  * processes may do this at once.
  */
-import { type RetentionRun, startRetention } from '../../admin/retention.ts'
+import { DAY_MS, type RetentionCall, type RetentionRun, startRetention } from '../../admin/retention.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { endpointsOf } from './filter.ts'
@@ -16,11 +16,7 @@ export interface WebhookMaintenance extends WebhookRetention {
   readonly maxAgeMs?: number | null | undefined
 }
 
-export interface WebhookMaintenanceOptions extends WebhookMaintenance {
-  readonly schema?: string | undefined
-  /** Ends the run after the batch that is being written. */
-  readonly signal?: AbortSignal | undefined
-}
+export interface WebhookMaintenanceOptions extends WebhookMaintenance, RetentionCall {}
 
 export type WebhookMaintenanceResult = GivenUp &
   Deleted & {
@@ -28,7 +24,7 @@ export type WebhookMaintenanceResult = GivenUp &
     readonly secrets: number
   }
 
-const DEFAULT_MAX_AGE_MS = 4 * 86_400_000
+const DEFAULT_MAX_AGE_MS = 4 * DAY_MS
 
 /** Erases, fails and deletes what is old enough now. */
 export async function maintain(
