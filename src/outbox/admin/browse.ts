@@ -6,6 +6,7 @@ import {
   readAllPages,
   readOnly,
 } from '../../admin/browse.ts'
+import { readClock } from '../../admin/bulk-change-sql.ts'
 import type { NamedRow } from '../../admin/named-rows.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { bucketsIn } from '../../lease/backlog.ts'
@@ -99,13 +100,14 @@ export async function findNamed(
   db: Database,
   schema: string,
   ids: readonly string[],
-  whyNot: (event: EventSummary) => string | undefined,
+  whyNot: (event: EventSummary, now: Date) => string | undefined,
 ): Promise<NamedRow[]> {
+  const now = new Date((await readClock(db)) * 1_000)
   const events = await readAllPages(async (page) => {
     const { events: rows, next } = await listEvents(db, { ids }, { schema, ...page })
     return { rows, next }
   })
-  return events.map((event) => ({ id: event.id, eventId: event.eventId, whyNot: whyNot(event) }))
+  return events.map((event) => ({ id: event.id, eventId: event.eventId, whyNot: whyNot(event, now) }))
 }
 
 /** One event by its number or its event id, with its payload and what it waits for. */

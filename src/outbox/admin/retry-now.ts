@@ -5,7 +5,7 @@
  *   wrote for a later time is due earlier only if it is named by its id.
  * - Only the time changes. The attempts count on, so that after another failure the delay is as long as it would have been.
  * - What is in flight or finished is left alone; a replay brings back finished events.
- * - Of an ordering key the head alone can be claimed: an event behind it waits for it as before.
+ * - Of an ordering key the head alone can be claimed: later events of the key wait for it as before.
  */
 import {
   type BulkChange,
@@ -15,7 +15,6 @@ import {
   type ResumeOptions,
   runBulkChange,
 } from '../../admin/bulk-change.ts'
-import { readClock } from '../../admin/bulk-change-sql.ts'
 import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import { STATUSES } from '../transitions.ts'
@@ -51,15 +50,13 @@ const RETRY_NOW: BulkChange<EventFilter> = {
   counts: () => ({}),
   set: () => 'available_at = now()',
   wakes: ['outbox'],
-  findNamed: async (db, schema, { ids }) => {
-    const now = new Date((await readClock(db)) * 1_000)
-    return findNamed(db, schema, ids, ({ id, status, claimedBy, availableAt }) => {
+  findNamed: async (db, schema, { ids }) =>
+    findNamed(db, schema, ids, ({ id, status, claimedBy, availableAt }, now) => {
       if (status === 'CLAIMED') return `it is in flight: ${claimedBy} publishes it at this moment`
       if (status !== 'PENDING') return `it is ${status}; a replay publishes it once more`
       if (availableAt > now) return undefined
       return `it is due already; \`leasehold outbox show ${id}\` shows what it waits for`
-    })
-  },
+    }),
 }
 
 /** Makes pending events due at once, by their ids or by a filter. */

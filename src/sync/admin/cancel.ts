@@ -23,6 +23,7 @@ import type { Queryable } from '../../postgres/queryable.ts'
 import { unmarkNeeded } from '../sql.ts'
 import { countDroppable, countUnneededInFlight, lockChunks } from './chunks.ts'
 import { checkFilter, FILTER_DATES, filterSql, findNamed, type JobFilter, narrowSql } from './jobs.ts'
+import { OPEN } from './tables.ts'
 
 export type CancelOptions = BulkChangeOptions<JobFilter>
 
@@ -30,8 +31,6 @@ export type CancelOptions = BulkChangeOptions<JobFilter>
 export type CancelResult = BulkChangeResult<CancelCount>
 
 type CancelCount = 'droppedChunks' | 'inFlight'
-
-const OPEN = 'completed_at is null and failed_at is null'
 
 const CANCEL: BulkChange<JobFilter, CancelCount> = {
   action: 'sync.cancel',

@@ -2,7 +2,7 @@
 import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
 import { type Count, countRemaining, countUpTo } from '../../admin/count.ts'
 import type { Database } from '../../postgres/database.ts'
-import { tablesOf } from './tables.ts'
+import { OPEN, tablesOf } from './tables.ts'
 
 export interface SyncCounts {
   readonly open: Count
@@ -12,8 +12,6 @@ export interface SyncCounts {
   readonly chunksWaiting: Count
   readonly chunksLeased: Count
 }
-
-const OPEN = 'completed_at is null and failed_at is null'
 
 export async function countSync(db: Database, options: BrowseOptions = {}): Promise<SyncCounts> {
   const { jobs, checkpoints } = tablesOf(options.schema)

@@ -1,6 +1,7 @@
 /** How far a job is, how fast it proceeds, who works on what, and what has failed. */
 import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
 import { checkDuration, checkPageSize } from '../../admin/request-checks.ts'
+import { DAY_MS } from '../../admin/retention.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { type ChunkCounts, countChunks, type RecentSyncs } from './chunk-counts.ts'
@@ -51,7 +52,6 @@ export interface ProgressOfAllOptions extends BrowseOptions {
   readonly failedWithinMs?: number | undefined
 }
 
-const DAY_MS = 86_400_000
 const MAX_FAILED_JOBS_SHOWN = 5
 
 export async function progressOfAll(

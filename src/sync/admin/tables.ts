@@ -3,6 +3,9 @@ import { checkNames } from '../../admin/request-checks.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import { SYNC_STATES, type SyncState } from '../transitions.ts'
 
+/** A job, or a chunk, that has not ended; in the words of the partial indexes. */
+export const OPEN = 'completed_at is null and failed_at is null'
+
 export interface SyncTables {
   readonly jobs: string
   readonly checkpoints: string

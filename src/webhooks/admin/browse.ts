@@ -6,6 +6,7 @@ import {
   readAllPages,
   readOnly,
 } from '../../admin/browse.ts'
+import { readClock } from '../../admin/bulk-change-sql.ts'
 import type { NamedRow } from '../../admin/named-rows.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { bucketsIn } from '../../lease/backlog.ts'
@@ -90,8 +91,9 @@ export async function findNamed(
   db: Database,
   schema: string,
   ids: readonly string[],
-  whyNot: (delivery: DeliverySummary) => string | undefined,
+  whyNot: (delivery: DeliverySummary, now: Date) => string | undefined,
 ): Promise<NamedRow[]> {
+  const now = new Date((await readClock(db)) * 1_000)
   const deliveries = await readAllPages(async (page) => {
     const { deliveries: rows, next } = await listDeliveries(db, { ids }, { schema, ...page })
     return { rows, next }
@@ -99,8 +101,14 @@ export async function findNamed(
   return deliveries.map((delivery) => ({
     id: delivery.id,
     eventId: delivery.eventId,
-    whyNot: whyNot(delivery),
+    whyNot: whyNot(delivery, now),
   }))
+}
+
+/** Why a delivery that a dispatcher delivers now is left alone. Undefined: none does. */
+export function whyInFlight({ leaseOwner, leaseUntil }: DeliverySummary, now: Date): string | undefined {
+  if (leaseUntil === null || leaseUntil <= now) return undefined
+  return `it is in flight: ${leaseOwner ?? 'a dispatcher'} delivers it at this moment`
 }
 
 type SummaryRow = Omit<DeliverySummary, 'token'> & { readonly token: string }

@@ -13,10 +13,9 @@ import {
   type ResumeOptions,
   runBulkChange,
 } from '../../admin/bulk-change.ts'
-import { readClock } from '../../admin/bulk-change-sql.ts'
 import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
-import { findNamed } from './browse.ts'
+import { findNamed, whyInFlight } from './browse.ts'
 import {
   checkFilter,
   type DeliveryFilter,
@@ -63,14 +62,10 @@ const CANCEL: BulkChange<DeliveryFilter, 'inFlight'> = {
   target: ({ endpoint }) => endpoint,
   // The next deliveries of their ordering keys may be due.
   wakes: ['webhooks'],
-  findNamed: async (db, schema, { ids }) => {
-    const now = new Date((await readClock(db)) * 1_000)
-    return findNamed(db, schema, ids, ({ status, leaseUntil, leaseOwner }) => {
-      if (status !== 'pending') return `it is ${status} already`
-      if (leaseUntil === null || leaseUntil <= now) return undefined
-      return `it is in flight: ${leaseOwner ?? 'a dispatcher'} delivers it at this moment`
-    })
-  },
+  findNamed: async (db, schema, { ids }) =>
+    findNamed(db, schema, ids, (delivery, now) =>
+      delivery.status === 'pending' ? whyInFlight(delivery, now) : `it is ${delivery.status} already`,
+    ),
 }
 
 /** Cancels pending deliveries by their ids or by a filter. */

@@ -16,11 +16,10 @@ import {
   type ResumeOptions,
   runBulkChange,
 } from '../../admin/bulk-change.ts'
-import { readClock } from '../../admin/bulk-change-sql.ts'
 import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import { DELIVERY_STATUSES } from '../transitions.ts'
-import { findNamed } from './browse.ts'
+import { findNamed, whyInFlight } from './browse.ts'
 import {
   checkFilter,
   type DeliveryFilter,
@@ -71,16 +70,14 @@ const RETRY_NOW: BulkChange<DeliveryFilter, RetryNowCount> = {
   set: () => 'next_attempt_at = now()',
   target: ({ endpoint }) => endpoint,
   wakes: ['webhooks'],
-  findNamed: async (db, schema, { ids }) => {
-    const now = new Date((await readClock(db)) * 1_000)
-    return findNamed(db, schema, ids, ({ id, status, leaseOwner, leaseUntil, nextAttemptAt }) => {
+  findNamed: async (db, schema, { ids }) =>
+    findNamed(db, schema, ids, (delivery, now) => {
+      const { id, status, nextAttemptAt } = delivery
       if (status !== 'pending') return `it is ${status}; a replay sends it once more`
-      if (leaseUntil !== null && leaseUntil > now)
-        return `it is in flight: ${leaseOwner ?? 'a dispatcher'} delivers it at this moment`
-      if (nextAttemptAt > now) return undefined
+      const inFlight = whyInFlight(delivery, now)
+      if (inFlight !== undefined || nextAttemptAt > now) return inFlight
       return `it is due already; \`leasehold webhooks show ${id}\` and \`leasehold status\` show what it waits for`
-    })
-  },
+    }),
 }
 
 /** Of the deliveries that can be retried, those to endpoints of this kind. */
