@@ -1,7 +1,7 @@
 // What an operator does, from a program. docs/outbox.md shows what is between the marks; a test compares the two and
 // runs this file.
 import type { Database } from 'leasehold'
-import { replay, unblock } from 'leasehold/outbox'
+import { replay, retryNow, unblock } from 'leasehold/outbox'
 
 export async function replayTimeouts(db: Database, principal: string) {
   // begin
@@ -10,6 +10,13 @@ export async function replayTimeouts(db: Database, principal: string) {
   const done = await replay(db, { filter, rate: 100, principal, reason: 'the receiver is back' })
   // end
   return { matched, done }
+}
+
+export async function publishNow(db: Database, id: string, principal: string) {
+  // begin
+  const { changed } = await retryNow(db, { ids: [id], principal, reason: 'the broker is back' })
+  // end
+  return changed
 }
 
 export async function goOnWithout(db: Database, orderingKey: string, principal: string) {

@@ -7,7 +7,7 @@ import { handlers } from 'leasehold/publishers/handlers'
 import { Pool } from 'pg'
 import postgres from 'postgres'
 import { afterAll, beforeEach, expect, it } from 'vitest'
-import { goOnWithout, replayTimeouts } from '../examples/operate.ts'
+import { goOnWithout, publishNow, replayTimeouts } from '../examples/operate.ts'
 import { runShop } from '../examples/outbox.ts'
 import { gatewayPublisher } from '../examples/publisher.ts'
 import { type PrismaLike, writeChecked, writeMany, writeWithEach } from '../examples/writers.ts'
@@ -39,7 +39,7 @@ async function rows(): Promise<Row[]> {
 it('the code in the outbox guide is identical to that of the examples', async () => {
   const files = ['writers', 'publisher', 'outbox', 'operate'].map((name) => `examples/${name}.ts`)
   const regions = (await Promise.all(files.map(marked))).flat()
-  expect(regions).toHaveLength(7)
+  expect(regions).toHaveLength(8)
   expect((await snippets('docs/outbox.md', 'ts')).toSorted()).toEqual(regions.toSorted())
   expect(await snippets('docs/outbox.md', 'sql')).toEqual([
     (await projectFile('examples/enqueue.sql')).trim(),
@@ -171,6 +171,14 @@ it('the operator example counts, replays and unblocks events', async () => {
   await runtime.stop()
   expect(await replayTimeouts(db, 'ada')).toMatchObject({ matched: 1, done: { changed: 1, finished: true } })
   expect((await rows()).map(({ status }) => status)).toEqual(['PENDING', 'DEAD', 'PUBLISHED'])
+})
+
+it('the operator example makes an event due that waits for its retry', async () => {
+  await db.query({
+    text: `insert into leasehold.outbox (event_type, payload, available_at)
+      values ('order.paid', '{}', now() + interval '1 hour')`,
+  })
+  expect(await publishNow(db, '1', 'ada')).toBe(1)
 })
 
 it('the configuration in the README declares a valid relay without opening a connection', async () => {

@@ -1,8 +1,8 @@
 /** Checks of what an operator asks for, before the database is asked. An error names the field, the value and the remedy. */
 import { LeaseholdError } from '../errors.ts'
-import { unstorableText } from '../messages/json.ts'
 import { nearest } from '../nearest.ts'
 import { MAX_TIMER_MS } from '../timeout.ts'
+import { unstorableText } from '../unstorable-text.ts'
 
 export function invalid(field: string, value: unknown, remedy: string): LeaseholdError {
   return new LeaseholdError('REQUEST_INVALID', `${field} is ${shown(value)}.`, { remedy })

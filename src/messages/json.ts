@@ -1,5 +1,6 @@
 /** Payloads and events as JSON text that PostgreSQL can store unchanged. */
 import { LeaseholdError } from '../errors.ts'
+import { unstorableText } from '../unstorable-text.ts'
 
 /** A payload as the text that is sent, or why it cannot be. */
 export type PayloadText = { readonly text: string } | { readonly problem: string }
@@ -25,12 +26,6 @@ export function payloadText(payload: unknown, path: string): PayloadText {
       problem: `${path} cannot be written as JSON: ${error instanceof Error ? error.message : 'it threw'}`,
     }
   }
-}
-
-/** Names what PostgreSQL cannot store in a text, if the text contains it. */
-export function unstorableText(text: string): string | undefined {
-  if (text.includes('\0')) return String.raw`the character \u0000`
-  return text.isWellFormed() ? undefined : 'half a surrogate pair'
 }
 
 const PLAIN_KEY = /^[A-Za-z_$][\w$]*$/

@@ -5,7 +5,8 @@
  */
 import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
-import { pathOf, payloadText, storedBytes, unstorableText } from './json.ts'
+import { unstorableText } from '../unstorable-text.ts'
+import { pathOf, payloadText, storedBytes } from './json.ts'
 import { applySchema, type EventSchemas, isStandardSchema } from './schemas.ts'
 
 /** The limits of the tables. An index entry must fit into a third of a page: 2,704 bytes. */
