@@ -10,8 +10,8 @@ const SRC = fileURLToPath(new URL('../src', import.meta.url))
 export const LAYERS = [
   // The files that stand directly in src, apart from index.ts: errors, the clock.
   ['base'],
-  ['postgres', 'embedded'],
-  ['lease'],
+  ['postgres'],
+  ['lease', 'embedded'],
   ['worker', 'admin', 'transactions', 'messages'],
   ['webhooks'],
   ['outbox', 'sync', 'reconcile'],

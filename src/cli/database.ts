@@ -213,8 +213,8 @@ export async function startEmbeddedServer(
 function stopEmbeddedAtOnce(directory: string, server: EmbeddedServer | undefined): void {
   const file = join(directory, 'data', 'postmaster.pid')
   if (server?.origin === 'shared' || !existsSync(file)) return
-  const [pid = '', , , port] = readFileSync(file, 'utf8').split('\n')
-  const isOwn = server === undefined ? parentOf(pid) === process.pid : Number(port) === server.port
+  const [pid = ''] = readFileSync(file, 'utf8').split('\n')
+  const isOwn = server === undefined ? parentOf(pid) === process.pid : Number(pid) === server.processId
   if (isOwn && Number(pid) > 1) process.kill(Number(pid), 'SIGQUIT')
 }
 

@@ -1,9 +1,11 @@
 import { createHash, randomBytes } from 'node:crypto'
 import {
+  chmod,
   chown,
   link,
   lstat,
   mkdir,
+  mkdtemp,
   readFile,
   readdir,
   readlink,
@@ -12,9 +14,11 @@ import {
   symlink,
   writeFile,
 } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 
 import { hasCode, LeaseholdError } from '../errors.ts'
+import { SCRAM_ONLY_PREFIX } from '../postgres/client.ts'
 import { canReach, makeReachable, REACHABLE_ROOT, type Account } from './account.ts'
 import { runProgram, type Binaries } from './binaries.ts'
 
@@ -25,8 +29,6 @@ export interface ServerFiles {
   readonly data: string
   readonly password: string
   readonly log: string
-  /** Holds the port of the last run. */
-  readonly port: string
   readonly lock: string
 }
 
@@ -37,7 +39,6 @@ export function filesOf(directory: string): ServerFiles {
     data: join(absolute, 'data'),
     password: join(absolute, 'password'),
     log: join(absolute, 'postgres.log'),
-    port: join(absolute, 'port'),
     lock: join(absolute, 'starting.lock'),
   }
 }
@@ -109,7 +110,7 @@ export async function readPassword(files: ServerFiles): Promise<string | undefin
 
 /** The file is complete before initdb runs, so that there is never a data directory without its password. */
 export async function createPassword(files: ServerFiles): Promise<string> {
-  const password = randomBytes(24).toString('base64url')
+  const password = `${SCRAM_ONLY_PREFIX}${randomBytes(24).toString('base64url')}`
   const draft = `${files.password}.${randomBytes(4).toString('hex')}`
   await writeFile(draft, `${password}\n`, { mode: 0o600, flag: 'wx' })
   await rename(draft, files.password)
@@ -199,6 +200,44 @@ async function removeDrafts(directory: string): Promise<void> {
 /** The initdb of a killed process may still be writing into its draft for a moment, so this retries. */
 async function removeDraft(draft: string): Promise<void> {
   await rm(draft, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 })
+}
+
+/** The shortest limit of the supported systems, without the final zero: 104 bytes on macOS, 108 on Linux. */
+const MAX_SOCKET_PATH_BYTES = 103
+const SOCKET_NAME_BYTES = '/.s.PGSQL.65535'.length
+
+/**
+ * Returns a directory for the server's Unix socket that no other account can enter: the data directory itself. If its
+ * path is too long, it is a directory with a short path, always the same one, so that saved URLs remain valid.
+ */
+export async function socketDirectory(data: string, account: Account | undefined): Promise<string> {
+  if (canHoldSocket(data)) return data
+  const name = `leasehold-${createHash('sha256').update(data).digest('hex').slice(0, 12)}`
+  const path = [tmpdir(), '/tmp'].map((parent) => join(parent, name)).find(canHoldSocket)
+  if (path === undefined) throw new Error(`the path of ${tmpdir()} is too long for a Unix socket`)
+  return makePrivate(path, account)
+}
+
+/** For libpq a comma separates hosts. */
+function canHoldSocket(directory: string): boolean {
+  return Buffer.byteLength(directory) + SOCKET_NAME_BYTES <= MAX_SOCKET_PATH_BYTES && !directory.includes(',')
+}
+
+/** Anybody can create a directory of that name before us. Then another one is used. */
+async function makePrivate(path: string, account: Account | undefined): Promise<string> {
+  const uid = process.getuid?.() ?? 0
+  let directory = path
+  try {
+    await mkdir(path, { mode: 0o700 })
+  } catch (error) {
+    if (!hasCode(error, 'EEXIST')) throw error
+    const present = await lstat(path)
+    const isOurs = present.isDirectory() && (present.uid === uid || present.uid === account?.uid)
+    if (!isOurs) directory = await mkdtemp(`${path}-`)
+  }
+  await chmod(directory, 0o700)
+  if (account !== undefined) await chown(directory, account.uid, account.gid)
+  return directory
 }
 
 const KEY_BYTES = 32

@@ -79,7 +79,7 @@ it('a starting process waits for the session of a killed owner to end, and then 
   await killed.kill('SIGKILL')
   // Stands for the killed owner's backend, which lives until it reads the closed socket.
   const remnant = new Client({
-    connectionString: url.replace(/leasehold$/, 'postgres'),
+    connectionString: url.replace('/leasehold?', '/postgres?'),
     application_name: `leasehold-owner:${killed.pid}:ended`,
   })
   await remnant.connect()

@@ -7,7 +7,6 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { useProcesses } from '../../test/support/processes.ts'
-import { choosePort } from './launch.ts'
 import { identifyProcess, isZombie } from './processes.ts'
 import { examine, examineUntilSettled, pidFilePath } from './running-server.ts'
 
@@ -24,7 +23,7 @@ afterEach(async () => {
 })
 
 async function writePidFile(pid: number): Promise<string> {
-  const text = `${[pid, data, 1, await choosePort('/nowhere'), '', '127.0.0.1', '', 'ready'].join('\n')}\n`
+  const text = `${[pid, data, 1, 5432, data, '', '', 'ready'].join('\n')}\n`
   await writeFile(pidFilePath(data), text)
   return text
 }
@@ -55,7 +54,7 @@ it('a live process in the data directory that may be a server is not touched, an
   ).rejects.toMatchObject({
     code: 'EMBEDDED_FAILED',
     message: expect.stringMatching(
-      new RegExp(`process ${unclear.pid} .*echo.mjs.*ECONNREFUSED.*Nothing was changed`),
+      new RegExp(`process ${unclear.pid} .*echo.mjs.*ENOENT.*Nothing was changed`),
     ),
   })
   expect(waits).toHaveLength(1)

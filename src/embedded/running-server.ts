@@ -4,11 +4,18 @@ import { Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 
-import { Client } from 'pg'
+import type { Client } from 'pg'
 
 import { hasCode, LeaseholdError, messageOf } from '../errors.ts'
+import { DatabaseClient } from '../postgres/client.ts'
 import { SUPERUSER } from './directory.ts'
 import { examineProcess, identifyProcess, isRunning, isZombie, type ProcessIdentity } from './processes.ts'
+
+/** Where the server listens: the directory of its Unix socket, and the port, which is a part of the socket's name. */
+export interface ServerAddress {
+  readonly directory: string
+  readonly port: number
+}
 
 /** The contents of postmaster.pid. */
 export interface PidFile {
@@ -17,7 +24,7 @@ export interface PidFile {
   /** Seconds since the epoch. */
   readonly startedAt: number
   /** Absent while the server has only just started. */
-  readonly port: number | undefined
+  readonly address: ServerAddress | undefined
   /** The whole text, to detect whether the file was replaced. */
   readonly text: string
 }
@@ -34,29 +41,31 @@ export async function readPidFile(data: string): Promise<PidFile | undefined> {
     if (hasCode(error, 'ENOENT')) return undefined
     throw error
   }
-  const [pid = '', dataDirectory = '', startedAt = '', port = ''] = text.split('\n')
+  const [pid = '', dataDirectory = '', startedAt = '', port = '', directory = ''] = text.split('\n')
   return {
     pid: Number.parseInt(pid, 10),
     dataDirectory,
     startedAt: Number.parseInt(startedAt, 10),
-    port: /^\d+$/.test(port) ? Number(port) : undefined,
+    address: /^\d+$/.test(port) && directory !== '' ? { directory, port: Number(port) } : undefined,
     text,
   }
 }
 
 const CONNECT_TIMEOUT_MS = 5_000
 
-export function urlOf(port: number, password: string, database: string): string {
-  return `postgresql://${SUPERUSER}:${encodeURIComponent(password)}@127.0.0.1:${port}/${database}`
+/** In the form that `pg`, libpq and most other drivers understand: the parameter takes precedence over the host name. */
+export function urlOf({ directory, port }: ServerAddress, password: string, database: string): string {
+  const host = encodeURIComponent(directory).replaceAll('%2F', '/')
+  return `postgresql://${SUPERUSER}:${encodeURIComponent(password)}@localhost:${port}/${database}?host=${host}`
 }
 
 /** Runs `use` with a session on the maintenance database, and closes the session. */
 export async function withSession<Value>(
-  port: number,
+  address: ServerAddress,
   password: string,
   use: (client: Client) => Promise<Value>,
 ): Promise<Value> {
-  const client = await openSession(port, password, 'leasehold embedded')
+  const client = await openSession(address, password, 'leasehold embedded')
   try {
     return await use(client)
   } finally {
@@ -66,13 +75,13 @@ export async function withSession<Value>(
 
 /** Opens a session on the `postgres` database, because the application's own may not exist yet and may be dropped. */
 export async function openSession(
-  port: number,
+  address: ServerAddress,
   password: string,
   name: string,
   socket = new Socket(),
 ): Promise<Client> {
-  const client = new Client({
-    connectionString: urlOf(port, password, 'postgres'),
+  const client = new DatabaseClient({
+    connectionString: urlOf(address, password, 'postgres'),
     application_name: name,
     connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
     keepAlive: true,
@@ -100,17 +109,24 @@ export type Identity =
   | { readonly outcome: 'other'; readonly reason: string }
 
 /**
- * Checks that the server on `port` is the server of this data directory: it accepts our password and reports the system
+ * Checks that the server at this address is the server of this data directory: it accepts our password and reports the system
  * identifier, the path and the start time that are in the directory.
  */
-export async function proveIdentity(data: string, port: number, password: string): Promise<Identity> {
+export async function proveIdentity(
+  data: string,
+  address: ServerAddress,
+  password: string,
+): Promise<Identity> {
   let answer: ServerAnswer
   try {
-    answer = await askServer(port, password)
+    answer = await askServer(address, password)
   } catch (error) {
     const reason = messageOf(error)
-    // 28P01, 28000: a PostgreSQL server that does not accept our password.
-    return { outcome: hasCode(error, '28P01', '28000', '3D000') ? 'other' : 'silent', reason }
+    // EMBEDDED_FAILED: it does not know our password. 28P01, 28000: a PostgreSQL server that does not accept it.
+    return {
+      outcome: hasCode(error, 'EMBEDDED_FAILED', '28P01', '28000', '3D000') ? 'other' : 'silent',
+      reason,
+    }
   }
   const expected = await systemIdentifier(data)
   if (answer.systemIdentifier !== expected) {
@@ -138,8 +154,8 @@ interface ServerAnswer {
   readonly startedAt: number
 }
 
-async function askServer(port: number, password: string): Promise<ServerAnswer> {
-  return withSession(port, password, async (client) => {
+async function askServer(address: ServerAddress, password: string): Promise<ServerAnswer> {
+  return withSession(address, password, async (client) => {
     const { rows } = await client.query<ServerAnswer>(`
       select system_identifier::text as "systemIdentifier",
              current_setting('data_directory') as "dataDirectory",
@@ -165,12 +181,12 @@ async function systemIdentifier(data: string): Promise<string> {
 /** Long, because a crash recovery may take minutes. */
 const SILENT_SERVER_TIMEOUT_MS = 300_000
 const SILENT_SERVER_POLL_MS = 50
-const NO_PORT_YET: Identity = { outcome: 'silent', reason: 'it has not opened one yet' }
+const NO_ADDRESS_YET: Identity = { outcome: 'silent', reason: 'it does not listen yet' }
 
 /** What is known for certain about the server of a data directory. */
 export type Found =
   | { readonly state: 'absent' }
-  | { readonly state: 'running'; readonly port: number; readonly process: ProcessIdentity }
+  | { readonly state: 'running'; readonly address: ServerAddress; readonly process: ProcessIdentity }
   /** The pid file is stale: its process has ended, or is not a postmaster of this directory. */
   | { readonly state: 'stale'; readonly pidFile: PidFile; readonly reason: string }
   /** The process is alive but does not answer: it is starting, in crash recovery, or shutting down. */
@@ -190,14 +206,14 @@ export async function examine(data: string, password: string): Promise<Found> {
     return (await isZombie(pid)) ? { state: 'stale', pidFile, reason } : { state: 'absent' }
   }
 
-  const { port } = pidFile
-  const identity = port === undefined ? NO_PORT_YET : await proveIdentity(data, port, password)
-  if (port !== undefined && identity.outcome === 'ours') return { state: 'running', port, process }
+  const { address } = pidFile
+  const identity = address === undefined ? NO_ADDRESS_YET : await proveIdentity(data, address, password)
+  if (address !== undefined && identity.outcome === 'ours') return { state: 'running', address, process }
   const evidence = await examineProcess(pid, data)
   if (evidence.verdict === 'unrelated') {
     return { state: 'stale', pidFile, reason: `it names ${evidence.description}` }
   }
-  const reason = `${pidFilePath(data)} names ${evidence.description}, and on port ${port}: ${
+  const reason = `${pidFilePath(data)} names ${evidence.description}, and ${
     identity.outcome === 'ours' ? 'it answers' : identity.reason
   }`
   return { state: identity.outcome === 'silent' ? 'silent' : 'unproved', reason }
@@ -256,11 +272,11 @@ export type Ownership =
   | { readonly outcome: 'held' }
 
 /** Takes the ownership of a running server, unless a live process owns it. */
-export async function takeOwnership(port: number, password: string): Promise<Ownership> {
+export async function takeOwnership(address: ServerAddress, password: string): Promise<Ownership> {
   const self = await identifyProcess(process.pid)
   const socket = new Socket()
   const client = await openSession(
-    port,
+    address,
     password,
     `leasehold-owner:${process.pid}:${self?.startedAt}`,
     socket,

@@ -1,12 +1,11 @@
-import { once } from 'node:events'
-import { createServer } from 'node:net'
-import { lstat, mkdir, readFile, readdir, writeFile } from 'node:fs/promises'
+import { lstat, mkdir, readFile, readdir, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 
 import { Client } from 'pg'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { freePort } from '../../test/support/free-port.ts'
 import { findEmbedded, startEmbedded, type EmbeddedServer } from './index.ts'
 import { identifyProcess } from './processes.ts'
 import { pidFilePath, readPidFile } from './running-server.ts'
@@ -59,7 +58,7 @@ async function notInstalled(): Promise<string> {
   throw new Error('Cannot find module')
 }
 
-it('an empty directory becomes a server on loopback, with UTF-8 and its own password', async () => {
+it('an empty directory becomes a server on a Unix socket, with UTF-8 and its own password', async () => {
   const server = await startHere()
   expect(server.origin).toBe('initialised')
   expect(await query(server, 'select current_user as who, current_database() as what')).toEqual([
@@ -71,7 +70,14 @@ it('an empty directory becomes a server on loopback, with UTF-8 and its own pass
             current_setting('server_encoding') as encoding, lower('ÄÖ') as lower,
             (select count(*)::int from pg_hba_file_rules where auth_method <> 'scram-sha-256') as weaker`,
   )
-  expect(settings).toEqual({ addresses: '127.0.0.1', sockets: '', encoding: 'UTF8', lower: 'äö', weaker: 0 })
+  expect(settings).toEqual({
+    addresses: '',
+    sockets: `"${join(directory, 'data')}"`,
+    encoding: 'UTF8',
+    lower: 'äö',
+    weaker: 0,
+  })
+  expect((await lstat(join(directory, 'data'))).mode & 0o777).toBe(0o700)
   expect((await lstat(join(directory, 'password'))).mode & 0o777).toBe(0o600)
   const wrong = server.url.replace(/:[^:@]+@/, ':wrong@')
   await expect(query({ url: wrong }, 'select 1')).rejects.toMatchObject({ code: '28P01' })
@@ -91,26 +97,63 @@ it('a second start finds the data of the first, and stop() leaves no process', a
   expect(await query(second, 'select answer from facts')).toEqual([{ answer: 42 }])
 })
 
-it('a second start uses the port of the first, unless another process has bound it', async () => {
+it('a second start has the URL of the first', async () => {
   const first = await startHere()
-  const { url, port } = first
   await first.stop()
+  expect((await startHere()).url).toBe(first.url)
+})
+
+it('a directory whose path is too long for a Unix socket gets a private one with a short path', async () => {
+  directory = join(directory, 'x'.repeat(100))
+  const server = await startHere()
+  const [{ sockets } = {}] = await query(
+    server,
+    `select current_setting('unix_socket_directories') as sockets`,
+  )
+  const socketDirectory = String(sockets).replaceAll('"', '')
+  const { mode, uid } = await lstat(socketDirectory)
+  expect([mode & 0o777, uid]).toEqual([0o700, (await lstat(join(directory, 'data'))).uid])
+  expect(server.url).toContain(`?host=${socketDirectory}`)
+  expect(await findEmbedded(directory)).toEqual({ url: server.url })
+  await server.stop()
+  await rm(socketDirectory, { recursive: true })
+})
+
+it('a directory of another account, or a link, is not used for the Unix socket', async () => {
+  directory = join(directory, 'x'.repeat(100))
+  const first = await startHere()
+  await first.stop()
+  const taken = new URL(first.url).searchParams.get('host') ?? ''
+  await rm(taken, { recursive: true })
+  await symlink('/tmp', taken)
   const second = await startHere()
-  expect(second.url).toBe(url)
+  const used = new URL(second.url).searchParams.get('host') ?? ''
+  expect(used).not.toBe(taken)
+  expect((await lstat(used)).isDirectory()).toBe(true)
   await second.stop()
-  const stranger = createServer()
-  stranger.listen(port, '127.0.0.1')
-  await once(stranger, 'listening')
-  const third = await startHere()
-  expect(third.port).not.toBe(port)
-  stranger.close()
-  await once(stranger, 'close')
+  for (const path of [taken, used]) await rm(path, { recursive: true })
+})
+
+it('a path with blanks, quotes and other special characters leads to its server', async () => {
+  directory = join(directory, `it's "100%" +1 & more?#`)
+  const server = await startHere()
+  expect(await query(server, 'select 1 as one')).toEqual([{ one: 1 }])
+})
+
+it('a TCP port is open only if the settings say so', async () => {
+  const port = String(await freePort())
+  const server = await startEmbedded({ directory, settings: { listen_addresses: '127.0.0.1', port } })
+  running.push(server)
+  const { password } = new URL(server.url)
+  const tcp = { url: `postgresql://postgres:${password}@127.0.0.1:${port}/leasehold` }
+  expect(await query(tcp, 'select 1 as one')).toEqual([{ one: 1 }])
+  expect(await query(server, 'select 1 as one')).toEqual([{ one: 1 }])
 })
 
 it('findEmbedded() returns a running server and does not start one', async () => {
   expect(await findEmbedded(directory)).toBeUndefined()
   const server = await startHere()
-  expect(await findEmbedded(directory)).toEqual({ url: server.url, port: server.port })
+  expect(await findEmbedded(directory)).toEqual({ url: server.url })
   await server.stop()
   expect(await findEmbedded(directory)).toBeUndefined()
 })
@@ -166,7 +209,7 @@ it('a pid file whose process id now belongs to another process is deleted, and t
   const first = await startHere()
   await first.stop()
   const pidFile = pidFilePath(join(directory, 'data'))
-  const lines = [process.pid, join(directory, 'data'), 1, first.port, '', '127.0.0.1', '', 'ready']
+  const lines = [process.pid, join(directory, 'data'), 1, 5432, join(directory, 'data'), '', '', 'ready']
   await writeFile(pidFile, `${lines.join('\n')}\n`)
   const logged: string[] = []
   const second = await startHere((line) => logged.push(line))
@@ -209,7 +252,7 @@ it('if the server ends during its start, the error contains the end of its log',
   })
 })
 
-it.each(['port', 'listen_addresses', 'unix_socket_directories', 'data_directory', 'no such name'])(
+it.each(['unix_socket_directories', 'data_directory', 'no such name'])(
   'the PostgreSQL setting "%s" is refused',
   async (name) => {
     await expect(startEmbedded({ directory, settings: { [name]: '1' } })).rejects.toMatchObject({

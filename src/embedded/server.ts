@@ -26,6 +26,7 @@ import {
   withSession,
   type Ownership,
   type OwnerSession,
+  type ServerAddress,
   type Settled,
 } from './running-server.ts'
 import { acquireStartLock } from './start-lock.ts'
@@ -39,17 +40,23 @@ const RECOVERY_TIMEOUT_MS = 60_000
 export interface EmbeddedOptions {
   /** The directory of data, password and log. Default: `.leasehold` in the working directory. */
   readonly directory?: string
-  /** PostgreSQL settings, such as `{ fsync: 'off' }`. They do not change a server that is already running. */
+  /**
+   * PostgreSQL settings, such as `{ fsync: 'off' }`. They do not change a server that is already running. The server
+   * has only a Unix socket, unless these settings open a TCP port: `{ listen_addresses: 'localhost', port: '54320' }`.
+   */
   readonly settings?: Readonly<Record<string, string>>
   /** Is called with each step, as one line of text. The server's own log is `postgres.log` in the directory. */
   readonly onLog?: (line: string) => void
 }
 
 export interface EmbeddedServer {
-  /** The URL of a superuser: `postgresql://postgres:<password>@127.0.0.1:<port>/leasehold`. */
+  /**
+   * The URL of a superuser: `postgresql://postgres:<password>@localhost:5432/leasehold?host=<directory>`. It leads to
+   * a Unix socket that only this account can reach.
+   */
   readonly url: string
   readonly directory: string
-  readonly port: number
+  readonly processId: number
   /**
    * `initialised`: the data directory is new. `started`: it existed. `adopted`: the server was still running after its
    * owner had died. `shared`: another live process owns the server.
@@ -118,15 +125,16 @@ async function joinServer(
   password: string,
   found: Extract<Settled, { state: 'running' }>,
 ): Promise<EmbeddedServer> {
-  const running = { files, data, password, port: found.port }
-  const ownership = await takeOwnership(found.port, password)
+  const { address } = found
+  const running = { files, data, password, address, process: found.process }
+  const ownership = await takeOwnership(address, password)
   if (ownership.outcome === 'held') {
-    log(`sharing the server that another process runs on port ${found.port}`)
+    log(`sharing the server that another process runs (process ${found.process.pid})`)
     return sharedServer(running)
   }
-  log(`adopting the server without an owner on port ${found.port} (process ${found.process.pid})`)
-  await closeOnError(ownership.session, () => ensureDatabase(found.port, password))
-  return ownedServer(running, 'adopted', found.process, ownership.session)
+  log(`adopting the server without an owner (process ${found.process.pid})`)
+  await closeOnError(ownership.session, () => ensureDatabase(address, password))
+  return ownedServer(running, 'adopted', ownership.session)
 }
 
 async function launchOwned(
@@ -135,14 +143,14 @@ async function launchOwned(
   password: string,
   origin: 'initialised' | 'started',
 ): Promise<EmbeddedServer> {
-  const { process, port } = await launch({ ...start, data, password })
-  start.log(`PostgreSQL ${start.binaries.major} runs on port ${port} (process ${process.pid})`)
+  const { process, address } = await launch({ ...start, data, password })
+  start.log(`PostgreSQL ${start.binaries.major} runs (process ${process.pid})`)
   try {
-    const ownership = await takeOwnership(port, password)
+    const ownership = await takeOwnership(address, password)
     if (ownership.outcome === 'held')
       throw new LeaseholdError('EMBEDDED_FAILED', `Another process took over ${data}.`)
-    await closeOnError(ownership.session, () => ensureDatabase(port, password))
-    return ownedServer({ files: start.files, data, password, port }, origin, process, ownership.session)
+    await closeOnError(ownership.session, () => ensureDatabase(address, password))
+    return ownedServer({ files: start.files, data, password, address, process }, origin, ownership.session)
   } catch (error) {
     await terminate(process)
     throw error
@@ -159,8 +167,8 @@ async function closeOnError(session: OwnerSession, work: () => Promise<void>): P
 }
 
 /** Checked at every start, because the first one may have been killed between initdb and this step. */
-async function ensureDatabase(port: number, password: string): Promise<void> {
-  await withSession(port, password, async (client) => {
+async function ensureDatabase(address: ServerAddress, password: string): Promise<void> {
+  await withSession(address, password, async (client) => {
     const { rowCount } = await client.query('select from pg_database where datname = $1', [DATABASE])
     if (rowCount === 0) await client.query(`create database ${DATABASE}`)
   })
@@ -179,20 +187,21 @@ async function removeStalePidFile(
 /** Returns the running server of this directory, if it answers and is proved to be ours. Never starts one. */
 export async function findEmbedded(
   directory: string = DEFAULT_DIRECTORY,
-): Promise<{ url: string; port: number } | undefined> {
+): Promise<{ readonly url: string } | undefined> {
   const files = filesOf(directory)
   const password = await readPassword(files)
   if (password === undefined) return undefined
   const found = await examine(await dataDirectory(files), password)
   if (found.state !== 'running') return undefined
-  return { url: urlOf(found.port, password, DATABASE), port: found.port }
+  return { url: urlOf(found.address, password, DATABASE) }
 }
 
 interface Running {
   readonly files: ServerFiles
   readonly data: string
   readonly password: string
-  readonly port: number
+  readonly address: ServerAddress
+  readonly process: ServerProcess
 }
 
 function sharedServer(running: Running): EmbeddedServer {
@@ -202,7 +211,6 @@ function sharedServer(running: Running): EmbeddedServer {
 function ownedServer(
   running: Running,
   origin: 'initialised' | 'started' | 'adopted',
-  server: ServerProcess,
   session: OwnerSession,
 ): EmbeddedServer {
   let stopped: Promise<void> | undefined
@@ -210,14 +218,14 @@ function ownedServer(
     ...connectionOf(running),
     origin,
     async stop() {
-      stopped ??= stopOwned(running, server, session)
+      stopped ??= stopOwned(running, session)
       await stopped
     },
   }
 }
 
-function connectionOf({ files, port, password }: Running) {
-  return { url: urlOf(port, password, DATABASE), directory: files.directory, port }
+function connectionOf({ files, address, password, process }: Running) {
+  return { url: urlOf(address, password, DATABASE), directory: files.directory, processId: process.pid }
 }
 
 /**
@@ -225,27 +233,28 @@ function connectionOf({ files, port, password }: Running) {
  * that is about to stop. If the session was lost earlier (a backend crashed, or the server died), ownership is taken
  * once more; if another process has become the owner, the server is left to it.
  */
-async function stopOwned(running: Running, server: ServerProcess, session: OwnerSession): Promise<void> {
+async function stopOwned(running: Running, session: OwnerSession): Promise<void> {
+  const server = running.process
   if (session.isOpen()) {
     await terminate(server)
     await session.close()
     return
   }
-  const ownership = await retakeOwnership(running, server)
+  const ownership = await retakeOwnership(running)
   if (ownership === undefined || ownership.outcome === 'held') return
   await terminate(server)
   await ownership.session.close()
 }
 
-async function retakeOwnership(running: Running, server: ServerProcess): Promise<Ownership | undefined> {
+async function retakeOwnership(running: Running): Promise<Ownership | undefined> {
   const found = await examineUntilSettled(running.data, running.password, () => {}, RECOVERY_TIMEOUT_MS)
-  const isSameServer = found.state === 'running' && found.process.startedAt === server.startedAt
-  return isSameServer ? takeOwnership(found.port, running.password) : undefined
+  const isSameServer = found.state === 'running' && found.process.startedAt === running.process.startedAt
+  return isSameServer ? takeOwnership(found.address, running.password) : undefined
 }
 
-const RESERVED_SETTINGS = new Set(['port', 'listen_addresses', 'unix_socket_directories', 'data_directory'])
+const RESERVED_SETTINGS = new Set(['unix_socket_directories', 'data_directory'])
 
-/** Refuses settings that would change the address or the data directory of the server. */
+/** Refuses settings that would change the directories of the server. */
 function checkSettings(settings: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
   for (const [name, value] of Object.entries(settings)) {
     if (RESERVED_SETTINGS.has(name.toLowerCase())) {

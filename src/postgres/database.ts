@@ -1,6 +1,7 @@
 import { Client, Pool, type PoolClient } from 'pg'
 import { LeaseholdError } from '../errors.ts'
 import { within } from '../timeout.ts'
+import { DatabaseClient } from './client.ts'
 import { isNoFreeConnection, isUnavailable, unavailable } from './failures.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
@@ -158,6 +159,7 @@ function openPool(options: DatabaseOptions, settings: Settings): Pool {
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,
     types: valueTypes,
+    Client: DatabaseClient,
   }
   assertUsableUrl(options.url)
   return new Pool(config)

@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { Client } from 'pg'
+import type { Client } from 'pg'
 import { within } from '../timeout.ts'
+import { DatabaseClient } from './client.ts'
 import { assertUsableUrl } from './database.ts'
 import { isUnavailable, pauseAfter, unavailable } from './failures.ts'
 import { quoteIdentifier } from './identifiers.ts'
@@ -94,7 +95,7 @@ async function keepListening(options: ListenerOptions, stop: AbortSignal): Promi
 async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: () => void): Promise<void> {
   const connectTimeoutMs = options.connectTimeoutMs ?? 5_000
   const probeTimeoutMs = options.probeTimeoutMs ?? 3_000
-  const client = new Client({
+  const client = new DatabaseClient({
     connectionString: options.url,
     application_name: options.applicationName ?? 'leasehold listener',
     connectionTimeoutMillis: connectTimeoutMs,

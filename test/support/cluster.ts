@@ -8,6 +8,7 @@ import { quoteIdentifier } from '../../src/postgres/identifiers.ts'
 import { migrate } from '../../src/postgres/migrate.ts'
 import { withAdmin, withDatabase } from './admin.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
+import { freePort } from './free-port.ts'
 import { startWatchdog } from './watchdog.ts'
 
 declare module 'vitest' {
@@ -71,9 +72,13 @@ async function openCluster(): Promise<Cluster> {
   const directory = await temporaryDirectory()
   const watchdog = startWatchdog(directory)
   try {
-    const server = await startEmbedded({ directory, settings: FAST_SETTINGS })
+    // On TCP as well, because the proxies, the pooler and postgres.js of the tests do not use Unix sockets.
+    const port = String(await freePort())
+    const settings = { ...FAST_SETTINGS, listen_addresses: '127.0.0.1', port }
+    const server = await startEmbedded({ directory, settings })
+    const { password } = new URL(server.url)
     return {
-      url: server.url,
+      url: `postgresql://postgres:${password}@127.0.0.1:${port}/leasehold`,
       isOwn: true,
       async stop() {
         await server.stop()

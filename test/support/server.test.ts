@@ -13,7 +13,7 @@ it('serversOf() returns one process per running server, even while a client is c
   onTestFinished(async () => server.stop())
   const [postmaster] = await serversOf(directory)
   // A client that never sends its name leaves its backend with the command line of the server.
-  const silent = connect(server.port, '127.0.0.1')
+  const silent = connect(join(server.directory, 'data', '.s.PGSQL.5432'))
   onTestFinished(() => void silent.destroy())
   await once(silent, 'connect')
   await expect.poll(async () => processesOn(directory), { timeout: 120_000 }).toHaveLength(2)

@@ -10,7 +10,6 @@ import { onTestFinished } from 'vitest'
 import { type Account, serverAccount } from '../../src/embedded/account.ts'
 import { type Binaries, prepareBinaries, runProgram, spawnProgram } from '../../src/embedded/binaries.ts'
 import { initialise, SUPERUSER } from '../../src/embedded/directory.ts'
-import { urlOf } from '../../src/embedded/running-server.ts'
 import { freePort } from './brokers/broker.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
 import { startWatchdog } from './watchdog.ts'
@@ -93,7 +92,7 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
     throw error
   }
   return {
-    url: urlOf(port, PASSWORD, 'postgres'),
+    url: `postgresql://${SUPERUSER}:${PASSWORD}@127.0.0.1:${port}/postgres`,
     start,
     stop,
     async restart(mode) {

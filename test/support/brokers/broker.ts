@@ -2,11 +2,9 @@ import { execFile } from 'node:child_process'
 import { mkdir, writeFile, access, constants, realpath } from 'node:fs/promises'
 import { dirname, join, basename, delimiter } from 'node:path'
 import { promisify } from 'node:util'
-import { randomInt } from 'node:crypto'
-import { once } from 'node:events'
-import { createServer } from 'node:net'
 import { afterAll, beforeAll, beforeEach } from 'vitest'
 import { removeDirectory, temporaryDirectory } from '../directory.ts'
+import { freePort } from '../free-port.ts'
 import {
   type ProcessGroup,
   type ProgramCall,
@@ -14,6 +12,8 @@ import {
   type StopHow,
   watchGroups,
 } from './process-group.ts'
+
+export { freePort }
 
 /** A server of one test file, always on the same port, that can be stopped and restarted. */
 export interface TestBroker {
@@ -248,26 +248,4 @@ async function findProgram(name: string): Promise<string | undefined> {
 async function unwrapped(program: string): Promise<string> {
   const real = await realpath(program)
   return basename(real) === 'rabbitmq-script-wrapper' ? join(dirname(real), 'rabbitmq-server') : program
-}
-
-/**
- * Below the ephemeral ports of the operating system. While a server is stopped, the system must not give its port to
- * another program, or to a client that tries to connect to it.
- */
-const PORTS = { from: 15_000, to: 30_000 }
-
-export async function freePort(): Promise<number> {
-  for (;;) {
-    const port = randomInt(PORTS.from, PORTS.to)
-    const probe = createServer()
-    const free = once(probe, 'listening').then(
-      () => true,
-      () => false,
-    )
-    probe.listen(port, '127.0.0.1')
-    if (!(await free)) continue
-    probe.close()
-    await once(probe, 'close')
-    return port
-  }
 }

@@ -1,0 +1,136 @@
+import { once } from 'node:events'
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+
+import { Client } from 'pg'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+
+import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { Impostor, IMPOSTORS } from '../../test/support/impostor.ts'
+import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { startServer } from '../../test/support/server.ts'
+import { SCRAM_ONLY_PREFIX } from './client.ts'
+import { openDatabase } from './database.ts'
+import { Listener, type ListenerEvent } from './listener.ts'
+
+useQuietProcess()
+
+const PASSWORD = `${SCRAM_ONLY_PREFIX}only-for-this-test`
+const STATEMENT = 'select 7 as statement'
+
+let directory: string
+
+beforeEach(async () => {
+  directory = await temporaryDirectory()
+})
+
+afterEach(async () => {
+  await removeDirectory(directory)
+})
+
+/** Ours, or that of `pg` for a proof that is missing or wrong. */
+const REFUSED = /The password was not sent|SASL/
+
+describe.each(Object.entries(IMPOSTORS))('an impostor that %s', (_, answers) => {
+  let impostor: Impostor
+  let url: string
+
+  afterEach(async () => impostor.close())
+
+  async function take(on: 'Unix socket' | 'TCP'): Promise<void> {
+    impostor = new Impostor(answers)
+    const port = await impostor.listen(on === 'TCP' ? 0 : join(directory, '.s.PGSQL.5432'))
+    const user = `postgresql://postgres:${PASSWORD}`
+    url = on === 'TCP' ? `${user}@127.0.0.1:${port}/x` : `${user}@localhost:5432/x?host=${directory}`
+  }
+
+  it.each(['Unix socket', 'TCP'] as const)(
+    'gets neither the password nor a statement from a pool that tries repeatedly, over %s',
+    async (on) => {
+      await take(on)
+      const db = openDatabase({ url })
+      for (const attempt of [1, 2]) {
+        await expect(db.query({ text: STATEMENT })).rejects.toThrow(REFUSED)
+        expect(impostor.connections).toBe(attempt)
+      }
+      await db.close()
+      expect(impostor.hasReceived(PASSWORD)).toBe(false)
+      expect(impostor.text).not.toContain(STATEMENT)
+    },
+  )
+
+  it('gets neither the password nor a statement from a listener', async () => {
+    await take('Unix socket')
+    const events: ListenerEvent[] = []
+    const listener = new Listener({
+      url,
+      channels: ['channel'],
+      onNotification: () => {},
+      onEvent: (event) => events.push(event),
+    })
+    listener.start()
+    await expect.poll(() => events.length).toBeGreaterThan(1)
+    await listener.stop()
+    expect(events.every(({ type }) => type === 'disconnected')).toBe(true)
+    expect(impostor.hasReceived(PASSWORD)).toBe(false)
+    expect(impostor.text).not.toContain('channel')
+  })
+})
+
+it('a PostgreSQL that is configured to ask for the password in clear text or as MD5 does not get it', async () => {
+  const hbaFile = join(directory, 'pg_hba.conf')
+  await writeFile(
+    hbaFile,
+    [
+      'host all clear 127.0.0.1/32 password',
+      'host all hashed 127.0.0.1/32 md5',
+      'host all all 127.0.0.1/32 scram-sha-256',
+    ].join('\n'),
+  )
+  const server = await startServer({ settings: { hba_file: hbaFile } })
+  try {
+    const admin = openDatabase({ url: server.url })
+    await admin.query({ text: `create role clear login password '${PASSWORD}'` })
+    await admin.query({ text: `create role proved login password '${PASSWORD}'` })
+    await admin.query({
+      text: `set password_encryption = 'md5'; create role hashed login password '${PASSWORD}'`,
+    })
+    await admin.close()
+    const as = (user: string): string => {
+      const url = new URL(server.url)
+      url.username = user
+      url.password = PASSWORD
+      return url.href
+    }
+    for (const user of ['clear', 'hashed']) {
+      // As any other client it would have sent the password, and would be connected.
+      const other = new Client({ connectionString: as(user) })
+      await other.connect()
+      await other.end()
+      const db = openDatabase({ url: as(user) })
+      await expect(db.query({ text: STATEMENT })).rejects.toMatchObject({
+        code: 'EMBEDDED_FAILED',
+        message: expect.stringMatching(/The password was not sent/),
+      })
+      await db.close()
+    }
+    const db = openDatabase({ url: as('proved') })
+    expect((await db.query({ text: STATEMENT })).rows).toEqual([{ statement: 7 }])
+    await db.close()
+  } finally {
+    await server.remove()
+  }
+})
+
+it('a password without the prefix is sent in the way the server asks for, as other servers require', async () => {
+  const impostor = new Impostor(IMPOSTORS['asks for the password in clear text'])
+  const port = await impostor.listen(0)
+  const client = new Client({ connectionString: `postgresql://somebody:ordinary@127.0.0.1:${port}/x` })
+  client.on('error', () => {})
+  const connected = client.connect().catch(() => undefined)
+  await expect.poll(() => impostor.hasReceived('ordinary')).toBe(true)
+  const ended = once(client, 'end')
+  client.connection.stream.destroy()
+  await Promise.all([ended, connected])
+  await impostor.close()
+})

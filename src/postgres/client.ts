@@ -1,0 +1,78 @@
+import { Client, type ClientConfig } from 'pg'
+import { LeaseholdError } from '../errors.ts'
+
+/**
+ * A password with this prefix is only ever used for SCRAM. The passwords of embedded servers have it, so that every
+ * connection of every process follows the rule, whichever way it got the URL.
+ */
+export const SCRAM_ONLY_PREFIX = 'scram-only-'
+
+/**
+ * The client of every connection that Leasehold opens. With SCRAM a server that does not know the password learns
+ * nothing about it, and cannot pretend that it does. So whoever has taken the address of an embedded server gets
+ * neither the password nor the trust of the client.
+ */
+export class DatabaseClient extends Client {
+  constructor(config?: string | ClientConfig) {
+    super(config)
+    const { password } = this
+    if (typeof password === 'string' && password.startsWith(SCRAM_ONLY_PREFIX)) requireScram(this, password)
+  }
+}
+
+/** How far the server has come with its proof. `refused` is final. */
+type Progress = 'none' | 'scram' | 'proved' | 'refused'
+
+/** Hands the password out only while the last request of the server belongs to SCRAM, and insists on the server's proof. */
+function requireScram(client: Client, password: string): void {
+  const { connection } = client
+  let progress: Progress = 'none'
+
+  /** Messages that have already arrived are still read, so nothing may take the client for connected any more. */
+  function end(error?: Error): void {
+    progress = 'refused'
+    connection.removeAllListeners('readyForQuery')
+    connection.stream.destroy(error)
+  }
+
+  function refuse(what: string): LeaseholdError {
+    const error = new LeaseholdError(
+      'EMBEDDED_FAILED',
+      `Something else answers at the address of the embedded PostgreSQL (${addressOf(client)}): it ${what}. The password was not sent.`,
+      { remedy: 'Find out which process listens there, and start the embedded PostgreSQL again.' },
+    )
+    end(error)
+    return error
+  }
+
+  Object.defineProperty(client, 'password', {
+    configurable: true,
+    enumerable: false,
+    // `pg` calls a function to get the password, and reports its error as the reason why it could not connect.
+    get: () =>
+      progress === 'scram'
+        ? password
+        : (): never => {
+            throw refuse('asks for the password in clear text or as MD5')
+          },
+    set: () => {},
+  })
+
+  connection.on('authenticationSASL', () => {
+    if (progress === 'none') progress = 'scram'
+  })
+  connection.on('authenticationCleartextPassword', () => void refuse('asks for the password in clear text'))
+  connection.on('authenticationMD5Password', () => void refuse('asks for the password as MD5'))
+  // `pg` compares the signature in it, and reports an error on the connection if it is wrong.
+  connection.on('authenticationSASLFinal', () => {
+    if (progress === 'scram') progress = 'proved'
+  })
+  connection.on('authenticationOk', () => {
+    if (progress !== 'proved') refuse('does not prove that it knows the password')
+  })
+  connection.on('error', () => end())
+}
+
+function addressOf({ host, port }: Client): string {
+  return host.startsWith('/') ? `${host}/.s.PGSQL.${port}` : `${host}:${port}`
+}

@@ -1,0 +1,86 @@
+import { once } from 'node:events'
+import { createServer, type Server, type Socket } from 'node:net'
+
+/** The bytes of one message of the server: its type, its length and its contents. */
+function message(type: string, ...contents: (number | string | Buffer)[]): Buffer {
+  const body = Buffer.concat(
+    contents.map((part) => {
+      if (typeof part !== 'number') return Buffer.from(part)
+      const int = Buffer.alloc(4)
+      int.writeInt32BE(part)
+      return int
+    }),
+  )
+  const head = Buffer.alloc(5)
+  head.write(type)
+  head.writeInt32BE(body.length + 4, 1)
+  return Buffer.concat([head, body])
+}
+
+const ok = message('R', 0)
+const ready = message('Z', 'I')
+const scram = message('R', 10, 'SCRAM-SHA-256\0\0')
+
+/** What impostors answer to the client's first message, and to each later one. */
+export const IMPOSTORS = {
+  'asks for the password in clear text': [message('R', 3)],
+  'asks for the password as MD5': [message('R', 5, 'salt')],
+  'asks for nothing': [Buffer.concat([ok, ready])],
+  'begins with SCRAM and then asks for clear text': [scram, message('R', 3)],
+  'asks for clear text and for SCRAM at the same time': [Buffer.concat([message('R', 3), scram])],
+  'ends SCRAM without a proof': [scram, Buffer.concat([ok, ready])],
+  'ends SCRAM with a wrong proof': [
+    scram,
+    'challenge',
+    Buffer.concat([message('R', 12, `v=${Buffer.alloc(32).toString('base64')}`), ok, ready]),
+  ],
+} as const
+
+/** Whoever took the address of the server. Records everything that its clients send. */
+export class Impostor {
+  readonly received: Buffer[] = []
+  readonly #server: Server
+  connections = 0
+
+  constructor(answers: readonly (Buffer | 'challenge')[]) {
+    this.#server = createServer((client) => {
+      this.connections += 1
+      client.on('error', () => {})
+      this.#converse(client, answers)
+    })
+  }
+
+  #converse(client: Socket, answers: readonly (Buffer | 'challenge')[]): void {
+    let step = 0
+    client.on('data', (chunk) => {
+      this.received.push(chunk)
+      const answer = answers[step]
+      step += 1
+      if (answer === 'challenge') {
+        const nonce = /r=([^,]+)/.exec(chunk.toString('latin1'))?.[1]
+        client.write(message('R', 11, `r=${nonce}x,s=${Buffer.from('salt').toString('base64')},i=4096`))
+      } else if (answer !== undefined) client.write(answer)
+    })
+  }
+
+  async listen(at: string | number): Promise<number> {
+    this.#server.listen(typeof at === 'string' ? { path: at } : { port: at, host: '127.0.0.1' })
+    await once(this.#server, 'listening')
+    const address = this.#server.address()
+    return typeof address === 'object' && address !== null ? address.port : 0
+  }
+
+  get text(): string {
+    return Buffer.concat(this.received).toString('latin1')
+  }
+
+  /** Whether the password, or an answer to MD5, is among what was received. */
+  hasReceived(password: string): boolean {
+    return this.text.includes(password) || /md5[0-9a-f]{32}/.test(this.text)
+  }
+
+  async close(): Promise<void> {
+    this.#server.close()
+    await once(this.#server, 'close')
+  }
+}
