@@ -5,7 +5,7 @@ import { connect, createServer, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { afterAll, beforeAll, expect, it, onTestFinished, vi } from 'vitest'
-import { startEmbedded } from '../src/embedded/index.ts'
+import { findEmbedded, startEmbedded } from '../src/embedded/index.ts'
 import { useDatabase } from './support/database.ts'
 import { removeDirectory, temporaryDirectory } from './support/directory.ts'
 import { type TestProcess, useProcesses } from './support/processes.ts'
@@ -46,7 +46,12 @@ async function up(directory: string, args = ['--port', '0'], environment = {}): 
   await started.line((line) => line.includes('Ctrl-C'))
   const shown = async (name: string): Promise<string> =>
     (await started.line((line) => line.startsWith(`  ${name}`))).trim().split(/\s+/)[1] ?? ''
-  return { process: started, http: await shown('HTTP'), databaseUrl: await shown('Database') }
+  const embedded = await findEmbedded(join(directory, '.leasehold'))
+  return {
+    process: started,
+    http: await shown('HTTP'),
+    databaseUrl: embedded?.url ?? (await shown('Database')),
+  }
 }
 
 async function failed(process: TestProcess): Promise<{ code: number | null; error: string }> {
@@ -228,12 +233,12 @@ it('a database that does not answer at the start is an error that names it witho
 it('all invalid settings are refused together, before anything is started', async () => {
   const directory = await emptyDirectory()
   await writeFile(join(directory, 'leasehold.config.mjs'), 'export default { prot: 7400 }')
-  const process = leasehold(directory, ['up', '--lease-ms', '0'], { LEASEHOLD_HOST: '0.0.0.0' })
+  const process = leasehold(directory, ['up', '--lease-ms', '0'], { LEASEHOLD_HOST: 'http://0.0.0.0' })
   const { code, error } = await failed(process)
   expect(code).toBe(1)
   expect(error).toContain('SETTING_INVALID')
   expect(error).toContain('did you mean port?')
-  expect(error).toContain("host (LEASEHOLD_HOST) is '0.0.0.0'")
+  expect(error).toContain("host (LEASEHOLD_HOST) is 'http://0.0.0.0'")
   expect(error).toContain('leaseMs is 0')
   expect(existsSync(join(directory, '.leasehold'))).toBe(false)
 })
@@ -279,7 +284,7 @@ it('`migrate` uses the embedded server that runs in the directory, and without o
 
   const { code, error } = await failed(leasehold(directory, ['migrate']))
   expect(code).toBe(1)
-  expect(error).toContain('Set DATABASE_URL')
+  expect(error).toContain('set DATABASE_URL')
 })
 
 it.each([[['nonsense']], [['up', '--nonsense']], [['up', 'nonsense']], [['up', '--port']], [[]]])(

@@ -43,7 +43,7 @@ export interface BulkCommand<Filter extends RowFilter, Count extends string> {
     changeId: string,
     options: ResumeOptions,
   ) => Promise<BulkChangeResult<Count>>
-  readonly withTables: (run: Run, act: (db: Database) => Promise<number>) => Promise<number>
+  readonly withTables: (run: Run, act: (db: Database, schema: string) => Promise<number>) => Promise<number>
   /** What matched, where the number alone says too little: `10 events (7 dead, 3 published)`. */
   readonly describe?: (result: BulkChangeResult<Count>) => string
   /** Further sentences about the result. */
@@ -111,24 +111,23 @@ export async function runBulkCommand<Filter extends RowFilter, Count extends str
     textFlag(run.flags, 'resume') === undefined ? prepareChange(run, command) : prepareResume(run, command)
   const texts = { line: progressLine, halfWay: (progress: ChangeProgress) => howToResume(command, progress) }
   return withProgress<ChangeProgress>(run, texts, async (follow) =>
-    command.withTables(run, async (db) => act(db, follow)),
+    command.withTables(run, async (db, schema) => act(db, schema, follow)),
   )
 }
 
 type Follow = Required<Pick<ResumeOptions, 'signal' | 'onProgress'>>
-type Act = (db: Database, follow: Follow) => Promise<number>
+type Act = (db: Database, schema: string, follow: Follow) => Promise<number>
 
 /** Every mistake in the call is found before the database is reached. */
 function prepareChange<Filter extends RowFilter, Count extends string>(
   run: Run,
   command: BulkCommand<Filter, Count>,
 ): Act {
-  const { flags, args: ids, loaded } = run
+  const { flags, args: ids } = run
   const dryRun = isSet(flags, 'dryRun')
   const filter = command.readFilter(flags, new Date())
   checkChoice(command, ids, filter)
-  const options: BulkChangeOptions<Filter> = {
-    schema: loaded.settings.schema,
+  const chosen: Omit<BulkChangeOptions<Filter>, 'schema'> = {
     filter,
     rate: positiveFlag(flags, 'rate', `give the ${command.row[1]} per second, above 0.`),
     limit: wholeFlag(flags, 'limit', Number.MAX_SAFE_INTEGER),
@@ -137,7 +136,8 @@ function prepareChange<Filter extends RowFilter, Count extends string>(
   }
   const confirm =
     dryRun || ids.length > 0 || isSet(flags, 'yes') ? undefined : confirmation(run, command.verb)
-  return async (db, follow) => {
+  return async (db, schema, follow) => {
+    const options = { ...chosen, schema }
     if (confirm !== undefined) {
       const found = await command.change(db, { ...options, dryRun: true, signal: follow.signal })
       if (found.matched > 0 && !(await confirm(`${capitalized(command.verb)} ${described(command, found)}?`)))
@@ -151,7 +151,7 @@ function prepareResume<Filter extends RowFilter, Count extends string>(
   run: Run,
   command: BulkCommand<Filter, Count>,
 ): Act {
-  const { flags, args, loaded } = run
+  const { flags, args } = run
   const changeId = textFlag(flags, 'resume') ?? ''
   const isChosen = args.length > 0 || !isEmptyFilter(command.readFilter(flags, new Date()))
   if (isChosen || isSet(flags, 'dryRun')) {
@@ -160,8 +160,7 @@ function prepareResume<Filter extends RowFilter, Count extends string>(
     )
   }
   const principal = principalOf(run)
-  const { schema } = loaded.settings
-  return async (db, follow) =>
+  return async (db, schema, follow) =>
     report(run, command, await command.resume(db, changeId, { schema, principal, ...follow }))
 }
 

@@ -8,7 +8,13 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { LoadedSettings, Settings } from '../config/load.ts'
 import { withoutPassword } from '../config/schema.ts'
-import { embeddedSecretKey, type EmbeddedServer, findEmbedded, startEmbedded } from '../embedded/index.ts'
+import {
+  embeddedDirectoryOf,
+  embeddedSecretKey,
+  type EmbeddedServer,
+  findEmbedded,
+  startEmbedded,
+} from '../embedded/index.ts'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import type { Logger } from '../observe/log.ts'
 import { isMissingTable } from '../postgres/failures.ts'
@@ -19,7 +25,9 @@ import {
   openDatabase,
   type Queryable,
 } from '../postgres/index.ts'
+import { listWorkers } from '../worker/index.ts'
 import type { Run } from './command.ts'
+import { duration } from './output.ts'
 import type { Startup } from './process.ts'
 
 /** For the start, the checks and the metrics (RULE-020-041). The workers have connections of their own. */
@@ -33,13 +41,39 @@ const EMBEDDED_STOP_WITHIN_MS = 50_000
 const FIRST_RETRY_MS = 250
 const MAX_RETRY_MS = 5_000
 
+/**
+ * The settings with the URL of an embedded server replaced by its directory. Whoever copies that URL into DATABASE_URL
+ * means the same server, with its secret key, whether it runs at the moment or not.
+ */
+export async function recogniseEmbedded(loaded: LoadedSettings): Promise<LoadedSettings> {
+  const { settings } = loaded
+  if (settings.databaseUrl === undefined) return loaded
+  const directory = await embeddedDirectoryOf(settings.databaseUrl, settings.directory)
+  if (directory === undefined) return loaded
+  return { ...loaded, settings: { ...settings, directory, databaseUrl: undefined } }
+}
+
+/** `leasehold url`: prints the URL of the embedded server that runs in the directory. */
+export async function printUrl({ loaded, print }: Run): Promise<number> {
+  print(`${await runningEmbedded(loaded)}\n`)
+  return 0
+}
+
+/** The given database, or the embedded one that is given by its URL and runs. Never starts one. */
+export async function givenDatabase(loaded: LoadedSettings): Promise<string | undefined> {
+  const { settings, sources } = loaded
+  if (settings.databaseUrl !== undefined) return settings.databaseUrl
+  return sources.databaseUrl.kind === 'default' ? undefined : runningEmbedded(loaded)
+}
+
 /** Runs `act` with the given database, or with the embedded one that runs in the directory, once it answers. */
 export async function withRunningDatabase<Result>(
-  { settings, sources }: LoadedSettings,
+  loaded: LoadedSettings,
   log: Logger,
   act: (db: Database) => Promise<Result>,
 ): Promise<Result> {
-  const url = settings.databaseUrl ?? (await runningEmbedded(settings.directory))
+  const { settings, sources } = loaded
+  const url = settings.databaseUrl ?? (await runningEmbedded(loaded))
   const source = settings.databaseUrl === undefined ? settings.directory : sources.databaseUrl.name
   const db = openPool(url, log)
   try {
@@ -50,14 +84,17 @@ export async function withRunningDatabase<Result>(
   }
 }
 
-async function runningEmbedded(directory: string): Promise<string> {
+async function runningEmbedded({ settings: { directory }, sources }: LoadedSettings): Promise<string> {
   const found = await findEmbedded(directory)
   if (found !== undefined) return found.url
-  throw new LeaseholdError(
-    'SETTING_INVALID',
-    `databaseUrl is not set, and no embedded PostgreSQL runs in ${directory}.`,
-    { remedy: 'Set DATABASE_URL or --database-url, or start an embedded PostgreSQL with `leasehold up`.' },
-  )
+  const { kind, name } = sources.databaseUrl
+  const given =
+    kind === 'default'
+      ? `databaseUrl is not set, and no embedded PostgreSQL runs in ${directory}.`
+      : `databaseUrl (${name}) is that of the embedded PostgreSQL in ${directory}, which does not run.`
+  throw new LeaseholdError('SETTING_INVALID', given, {
+    remedy: 'Start it with `leasehold up`, or set DATABASE_URL or --database-url to a server of your own.',
+  })
 }
 
 export const withRegistry = withTablesOf('worker registry')
@@ -73,9 +110,12 @@ type WithTables = <Result>(
 /** As `withRunningDatabase`; where the tables of this part are missing, the error says what to do. */
 function withTablesOf(part: string): WithTables {
   return async ({ loaded, log }, act) => {
-    const { schema } = loaded.settings
+    let { schema } = loaded.settings
     try {
-      return await withRunningDatabase(loaded, log, async (db) => act(db, schema))
+      return await withRunningDatabase(loaded, log, async (db) => {
+        schema = await schemaInUse(db, loaded, log)
+        return act(db, schema)
+      })
     } catch (error) {
       if (!isMissingTable(error)) throw error
       throw new LeaseholdError('SETTING_INVALID', `The schema ${schema} has no ${part} yet.`, {
@@ -83,6 +123,35 @@ function withTablesOf(part: string): WithTables {
         cause: error,
       })
     }
+  }
+}
+
+/** The demo has its own schema, so that its events and those of the real outbox never mix. */
+export function demoSchema(schema: string): string {
+  return `${schema}_demo`.slice(0, 63)
+}
+
+/** The schema of the settings. If none was chosen, and only the demo runs here, its schema. */
+async function schemaInUse(
+  db: Database,
+  { settings: { schema }, sources }: LoadedSettings,
+  log: Logger,
+): Promise<string> {
+  if (sources.schema.kind !== 'default') return schema
+  const demo = demoSchema(schema)
+  if (!(await hasLiveWorkers(db, demo)) || (await hasLiveWorkers(db, schema))) return schema
+  log.info(
+    `using the schema ${demo}, because only the demo runs here; --schema ${schema} selects the other one`,
+  )
+  return demo
+}
+
+async function hasLiveWorkers(db: Database, schema: string): Promise<boolean> {
+  try {
+    return (await listWorkers(db, schema)).some(({ state }) => state === 'alive')
+  } catch (error) {
+    if (isMissingTable(error)) return false
+    throw error
   }
 }
 
@@ -147,7 +216,11 @@ export async function reachDatabase(options: ReachOptions): Promise<void> {
     } catch (error) {
       if (!isUnavailable(error)) throw refused(error, options)
       if (performance.now() + retryInMs > deadline) throw unreachable(error, options)
-      log.warn({ reason: reasonOf(error), retryInMs }, 'the database does not answer yet')
+      const leftMs = Math.round(deadline - performance.now())
+      log.warn(
+        { reason: reasonOf(error), retryInMs },
+        `the database does not answer yet: waiting up to ${duration(leftMs)} more`,
+      )
     }
     await delay(retryInMs, undefined, signal === undefined ? {} : { signal })
   }

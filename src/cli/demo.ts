@@ -135,13 +135,13 @@ function eventsOfOrder(order: number): NewEvent<ShopEvents>[] {
 }
 
 function introduction(schema: string): string {
-  return `A shop takes ten orders a second. Each order writes four events in its transaction, into the schema ${schema}.
+  return `A shop takes ten orders a second; each order writes four events into ${schema}.outbox.
 In another terminal, in this directory, try:
 
-  npx leasehold status --schema ${schema}
-  npx leasehold outbox list --limit 5 --schema ${schema}
-  npx leasehold outbox list --status DEAD --schema ${schema}
-  npx leasehold outbox replay --status DEAD --dry-run --schema ${schema}
+  npx leasehold status
+  npx leasehold outbox list --limit 5
+  npx leasehold outbox list --status DEAD
+  npx leasehold outbox replay --status DEAD --dry-run
 
 `
 }
@@ -154,6 +154,11 @@ interface Tally {
   readonly dead: number
 }
 
+function wide(count: number | string, width: number): string {
+  return String(count).padStart(width)
+}
+
+/** The columns of all lines have the same width, so that a change is seen at once. */
 export function summaryLine(
   { written, published, retried, dead }: Tally,
   now: {
@@ -165,12 +170,12 @@ export function summaryLine(
 ): string {
   const parts = [
     `${String(now.seconds).padStart(4)} s`,
-    `written ${written}`,
-    `published ${published} (${now.perSecond.toFixed(0)}/s)`,
-    `waiting ${now.waiting}`,
-    `in flight ${now.inFlight}`,
-    `retried ${retried}`,
-    `dead ${dead}`,
+    `written ${wide(written, 6)}`,
+    `published ${wide(published, 6)} (${wide(now.perSecond.toFixed(0), 3)}/s)`,
+    `waiting ${wide(now.waiting, 4)}`,
+    `in flight ${wide(now.inFlight, 3)}`,
+    `retried ${wide(retried, 4)}`,
+    `dead ${wide(dead, 4)}`,
   ]
   return parts.join('   ')
 }

@@ -5,11 +5,14 @@
 import { setFlagsFromString } from 'node:v8'
 import { within } from '../timeout.ts'
 import type { Logger } from '../observe/log.ts'
+import { stdoutCarriesEvents } from '../outbox/publishers/stdout.ts'
 import type { Run } from './command.ts'
 
 /** Something that runs until it is stopped, such as the database pool, the HTTP server or the workers. */
 export interface Part {
   readonly name: string
+  /** What stopping it waits for, and how long, for the person who pressed Ctrl-C. */
+  readonly stopText?: () => string
   /** After this time the next part is stopped without waiting any longer. */
   readonly stopWithinMs: number
   /** Not clean: it has stopped but could not finish everything, and has logged what. */
@@ -33,7 +36,7 @@ export interface Startup {
  * 1 when a part did not stop cleanly.
  */
 export async function runProcess(
-  { log, print }: Pick<Run, 'log' | 'print'>,
+  { log, terminal }: Pick<Run, 'log' | 'terminal'>,
   start: (startup: Startup) => Promise<string>,
 ): Promise<number> {
   const parts: Part[] = []
@@ -47,7 +50,10 @@ export async function runProcess(
 
   async function startAndWait(): Promise<StopReason> {
     try {
-      print(await start(startup))
+      const ready = await start(startup)
+      // Where events go to stdout, whoever reads them expects nothing else.
+      if (stdoutCarriesEvents()) terminal.err(ready)
+      else terminal.out(ready)
     } catch (error) {
       // Told to stop while starting: that the start failed does not matter any more.
       if (!signal.aborted) return { error }
@@ -57,7 +63,7 @@ export async function runProcess(
 
   try {
     const reason = await startAndWait()
-    if ('signal' in reason) log.info({ signal: reason.signal }, 'stopping')
+    if ('signal' in reason) log.info({ signal: reason.signal }, stopMessage(parts, reason.signal))
     const clean = await stopParts(parts, log)
     if ('error' in reason) throw reason.error
     log.info('stopped')
@@ -65,6 +71,12 @@ export async function runProcess(
   } finally {
     listener.close()
   }
+}
+
+function stopMessage(parts: readonly Part[], signal: Signal): string {
+  const waits = parts.flatMap(({ stopText }) => stopText?.() ?? [])
+  const again = signal === 'SIGINT' ? 'Ctrl-C' : signal
+  return `${['stopping', ...waits].join(': ')} (a second ${again} quits at once)`
 }
 
 /** Stops the parts, the last started first; true when all of them stopped cleanly. */

@@ -13,6 +13,7 @@ import {
   UsageError,
   WEBHOOK_SETTINGS,
 } from './command.ts'
+import { printUrl, recogniseEmbedded } from './database.ts'
 import { runMigrate } from './migrate.ts'
 import { addOutboxCommands } from './outbox/commands.ts'
 import { addReconcileCommands } from './reconcile/commands.ts'
@@ -111,6 +112,13 @@ function addCommands(program: Command, define: Define): void {
     status,
     (command) => command.option('--json', 'print one JSON document instead of text, for scripts'),
   )
+  define(
+    program,
+    'url',
+    'print the URL of the embedded PostgreSQL that runs in the directory, with its password, for psql and other clients',
+    ['directory'],
+    printUrl,
+  )
   addOutboxCommands(program, define)
   addWebhookCommands(program, define)
   addSyncCommands(program, define)
@@ -127,12 +135,13 @@ function pointToHelp(command: Command, path = command.name()): void {
 
 async function prepare(command: Command, version: string, terminal: Terminal): Promise<Run> {
   const flags: Record<string, unknown> = command.opts()
-  const loaded = await loadSettings({
+  const read = await loadSettings({
     flags,
     environment: terminal.environment,
     workingDirectory: terminal.workingDirectory,
     terminal: terminal.isTerminal,
   })
+  const loaded = await recogniseEmbedded(read)
   const { logLevel, logFormat } = loaded.settings
   const log = createLog({ level: logLevel, format: logFormat, write: terminal.err })
   return { loaded, log, version, print: terminal.out, flags, args: command.args, terminal }

@@ -1,9 +1,10 @@
 /** `leasehold up`: everything in one process, and without a database URL an embedded PostgreSQL as well. */
 import type { LoadedSettings } from '../config/load.ts'
 import { withoutPassword } from '../config/schema.ts'
+import { stdoutCarriesEvents } from '../outbox/publishers/stdout.ts'
 import { migrate } from '../postgres/index.ts'
-import type { Run } from './command.ts'
-import { startDatabase, startEmbeddedServer } from './database.ts'
+import type { Run, Terminal } from './command.ts'
+import { demoSchema, startDatabase, startEmbeddedServer } from './database.ts'
 import { demoRelay, startDemo } from './demo.ts'
 import { runProcess, type Startup } from './process.ts'
 import { declaredWork } from './work.ts'
@@ -16,15 +17,18 @@ export async function up(run: Run): Promise<number> {
   return runProcess(run, async (startup) => start({ ...run, loaded }, isDemo, startup))
 }
 
-/** The demo has its own schema, so that its events and those of the real outbox never mix. */
 function withDemoSchema(loaded: LoadedSettings): LoadedSettings {
   const { settings } = loaded
-  return { ...loaded, settings: { ...settings, schema: `${settings.schema}_demo`.slice(0, 63) } }
+  return { ...loaded, settings: { ...settings, schema: demoSchema(settings.schema) } }
+}
+
+function isPerson({ isTerminal, width }: Terminal): boolean {
+  return stdoutCarriesEvents() ? isTerminal : width !== undefined
 }
 
 /** Each part needs the ones before it, so they are stopped in the other order. */
 async function start(
-  { version, log, loaded, print }: Run,
+  { version, log, loaded, print, terminal }: Run,
   isDemo: boolean,
   startup: Startup,
 ): Promise<string> {
@@ -45,9 +49,12 @@ async function start(
   const workers = isDemo ? [...declared, demoRelay(schema, settings.workers)] : declared
   const work = { workers, reaper: workers.length > 0, declared: workers }
   const options = { loaded, version, log, db, databaseUrl, work, http: 'defaultPort' } as const
-  const running = await startWorkerProcess(options, startup)
+  // Its failures are part of the demo, and its summary counts them.
+  const notLogged = isDemo ? (['failed'] as const) : []
+  const running = await startWorkerProcess({ ...options, notLogged }, startup)
   if (isDemo) startup.add(startDemo({ db, schema, events: running.events, log, print }))
 
-  // Only this machine reaches the embedded server, and a person needs the password to connect to it.
-  return readyMessage(version, running, embedded?.url ?? withoutPassword(databaseUrl), embedded)
+  // A person needs the password of the embedded server to connect to it; a log file must not have it.
+  const shownUrl = embedded !== undefined && isPerson(terminal) ? databaseUrl : withoutPassword(databaseUrl)
+  return readyMessage(version, running, shownUrl, embedded)
 }

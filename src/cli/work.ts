@@ -1,5 +1,5 @@
 /** `leasehold work`: runs the declared workers on a given database, for production. */
-import type { LoadedSettings, Settings } from '../config/load.ts'
+import type { Settings } from '../config/load.ts'
 import { withoutPassword } from '../config/schema.ts'
 import { REAPER } from '../config/work-declarations.ts'
 import { LeaseholdError, messageOf } from '../errors.ts'
@@ -9,7 +9,7 @@ import type { Database } from '../postgres/index.ts'
 import { dispatcher, WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
 import type { Run } from './command.ts'
-import { secretKeyOf, startDatabase } from './database.ts'
+import { givenDatabase, secretKeyOf, startDatabase } from './database.ts'
 import { runProcess } from './process.ts'
 import { webhookNetwork } from './webhooks/network.ts'
 import { type ChosenWork, readyMessage, startWorkerProcess } from './worker-process.ts'
@@ -17,7 +17,7 @@ import { type ChosenWork, readyMessage, startWorkerProcess } from './worker-proc
 /** Runs until the process is told to stop. The exit code is 1 when rows were left to the reaper. */
 export async function work(run: Run): Promise<number> {
   const { loaded, log, version, flags } = run
-  const databaseUrl = givenDatabase(loaded)
+  const databaseUrl = (await givenDatabase(loaded)) ?? noDatabase()
   const only = typeof flags['only'] === 'string' ? flags['only'] : undefined
   const chosen = chooseWork(await declaredWork(loaded.settings), only)
   return runProcess(run, async (startup) => {
@@ -31,8 +31,7 @@ export async function work(run: Run): Promise<number> {
 }
 
 /** A worker for production does not start a database of its own: nobody else would see what it did there. */
-function givenDatabase({ settings }: LoadedSettings): string {
-  if (settings.databaseUrl !== undefined) return settings.databaseUrl
+function noDatabase(): never {
   throw new LeaseholdError('SETTING_INVALID', 'databaseUrl is not set.', {
     remedy:
       'Set DATABASE_URL or --database-url. To run workers on an embedded PostgreSQL, use `leasehold up`.',

@@ -19,7 +19,8 @@ import { loadOpenTelemetry, observeWithOpenTelemetry } from '../observe/opentele
 import { createMetrics, type Metrics } from '../observe/prometheus.ts'
 import type { Database } from '../postgres/index.ts'
 import { startServer } from '../server/server.ts'
-import { Events, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
+import { Events, type EventType, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
+import { counted, duration } from './output.ts'
 import type { Part, Startup } from './process.ts'
 
 /** What one process works on. */
@@ -40,6 +41,8 @@ export interface WorkerProcessOptions {
   readonly work: ChosenWork
   /** Where HTTP listens when no port is set: on 7400 if that is free, or on any free port. */
   readonly http: 'defaultPort' | 'anyFreePort' | 'off'
+  /** Events that are shown in another way. */
+  readonly notLogged?: readonly EventType[]
 }
 
 export interface WorkerProcess {
@@ -106,7 +109,7 @@ async function observe(
     tables: work.declared.map(({ table }) => table),
     inFlight,
   })
-  logEvents(events, log)
+  logEvents(events, log, options.notLogged)
   const metrics = createMetrics(events, { gauges })
   const api = await loadOpenTelemetry()
   if (api !== undefined) observeWithOpenTelemetry(events, api, { version, gauges })
@@ -183,6 +186,11 @@ function startWorkers(
     if (reaper) log.info({ worker: id, role: REAPER, intervalMs: timing.reaperIntervalMs }, message)
   }
 
+  function shutdownTimeoutMs(): number {
+    const timeouts = workers.map(({ name }) => runtime?.worker(name).settings.shutdownTimeoutMs ?? 0)
+    return Math.max(timing.shutdownTimeoutMs, ...timeouts)
+  }
+
   const started = start()
   return {
     started,
@@ -190,9 +198,13 @@ function startWorkers(
     inFlight: () => runtime?.inFlight ?? 0,
     part: {
       name: 'workers',
+      stopText() {
+        const inFlight = runtime?.inFlight ?? 0
+        if (inFlight === 0) return 'nothing is in flight'
+        return `${counted(inFlight, 'row')} in flight, whose handlers may take up to ${duration(shutdownTimeoutMs())} to finish`
+      },
       get stopWithinMs() {
-        const timeouts = workers.map(({ name }) => runtime?.worker(name).settings.shutdownTimeoutMs ?? 0)
-        return Math.max(timing.shutdownTimeoutMs, ...timeouts) + SHUTDOWN_GRACE_MS
+        return shutdownTimeoutMs() + SHUTDOWN_GRACE_MS
       },
       async stop() {
         state = 'stopping'

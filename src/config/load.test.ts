@@ -109,11 +109,14 @@ describe('invalid settings', () => {
     const message = await refusal({
       workingDirectory,
       flags: { port: '70000' },
-      environment: { LEASEHOLD_HOST: '0.0.0.0', LEASEHOLD_LEASE_MS: '1000', LEASEHOLD_HEARTBEAT_MS: '400' },
+      environment: {
+        LEASEHOLD_HOST: 'http://0.0.0.0',
+        LEASEHOLD_LEASE_MS: '1000',
+        LEASEHOLD_HEARTBEAT_MS: '400',
+      },
     })
     expect(message).toContain("port (--port) is '70000', but must be a whole number from 0 to 65535")
-    expect(message).toContain("host (LEASEHOLD_HOST) is '0.0.0.0'")
-    expect(message).toContain('API keys')
+    expect(message).toContain("host (LEASEHOLD_HOST) is 'http://0.0.0.0'")
     expect(message).toContain('logLevel (leasehold.config.mjs) is 7, but must be one of trace, debug')
     expect(message).toContain("schema (leasehold.config.mjs) is 'pg_mine'")
     expect(message).toContain('heartbeatMs is 400, but must be less than a third of leaseMs (1000 / 3')
@@ -130,8 +133,8 @@ describe('invalid settings', () => {
     ['schema', 'with space'],
     ['schema', 'Quoted'],
     ['schema', 'a'.repeat(64)],
-    ['host', '::'],
-    ['host', '127.0.0.1.example'],
+    ['host', 'my host'],
+    ['host', '127.0.0.1:7400/'],
     ['logFormat', 'xml'],
     ['directory', ''],
     ['leaseMs', 'soon'],

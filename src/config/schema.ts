@@ -7,8 +7,11 @@ import { networkPolicy } from '../webhooks/network/policy.ts'
 import { parseProxyUrl } from '../webhooks/network/connect.ts'
 import { secretKeys } from '../webhooks/signing/encryption.ts'
 
-/** Where HTTP may listen: only this machine reaches these. */
+/** Only this machine reaches these. */
 export const LOOPBACK_HOSTS: readonly string[] = ['127.0.0.1', 'localhost', '::1']
+
+/** An IPv4 or IPv6 address, or a name. Whether this machine has it is known once the server listens. */
+const HOST = /^[0-9a-z]([0-9a-z.-]*[0-9a-z])?$|^[0-9a-f:.]*:[0-9a-f:.]*(%\w+)?$/i
 
 const SCHEMA_NAME = /^(?!pg_)[a-z_][a-z0-9_]{0,62}$/
 
@@ -32,10 +35,7 @@ export const settingsSchema = z.strictObject({
     .regex(SCHEMA_NAME)
     .refine((name) => name !== 'information_schema')
     .default('leasehold'),
-  host: z
-    .string()
-    .refine((host) => LOOPBACK_HOSTS.includes(host))
-    .default('127.0.0.1'),
+  host: z.string().regex(HOST).default('127.0.0.1'),
   port: number.pipe(z.int().min(0).max(65_535)).default(7400),
   logLevel: z.enum(LOG_LEVELS).default('info'),
   logFormat: z.enum(LOG_FORMATS).optional(),
@@ -100,8 +100,9 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
     rule: 'a name of at most 63 characters from a to z, 0 to 9 and _, that does not begin with a digit or pg_ and is not information_schema',
   },
   host: {
-    purpose: 'address on which HTTP listens: 127.0.0.1, localhost or ::1 (default: 127.0.0.1)',
-    rule: '127.0.0.1, localhost or ::1; other addresses require API keys, which this version does not have yet',
+    purpose:
+      'address on which HTTP listens; beyond loopback, such as on 0.0.0.0, it only serves /livez, /readyz and /metrics (default: 127.0.0.1)',
+    rule: 'an address or the name of a host, such as 127.0.0.1, 0.0.0.0 or ::',
   },
   port: {
     purpose:

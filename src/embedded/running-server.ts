@@ -225,7 +225,7 @@ export type Settled = Exclude<Found, { state: 'silent' | 'unproved' }>
 export async function examineUntilSettled(
   data: string,
   password: string,
-  onWait: (reason: string) => void,
+  onWait: (reason: string, waitMs: number) => void,
   waitMs = SILENT_SERVER_TIMEOUT_MS,
 ): Promise<Settled> {
   const deadline = performance.now() + waitMs
@@ -234,7 +234,7 @@ export async function examineUntilSettled(
     const found = await examine(data, password)
     if (found.state !== 'silent' && found.state !== 'unproved') return found
     if (found.state === 'unproved') throw unproved(data, found.reason)
-    if (!isReported) onWait(found.reason)
+    if (!isReported) onWait(found.reason, waitMs)
     isReported = true
     if (performance.now() > deadline) throw unproved(data, found.reason)
     await delay(SILENT_SERVER_POLL_MS)

@@ -1,4 +1,5 @@
 import { unlink } from 'node:fs/promises'
+import { dirname } from 'node:path'
 
 import { hasCode, LeaseholdError, messageOf } from '../errors.ts'
 import { serverAccount, type Account } from './account.ts'
@@ -85,9 +86,10 @@ export async function start(
     const account = await serverAccount(await dataDirectory(files))
     const binaries = await prepareBinaries(account, locate)
     await makeDirectory(files)
-    const release = await acquireStartLock(files.lock)
+    const log = options.onLog ?? (() => {})
+    const release = await acquireStartLock(files.lock, log)
     try {
-      return await startLocked({ files, account, binaries, settings, log: options.onLog ?? (() => {}) })
+      return await startLocked({ files, account, binaries, settings, log })
     } finally {
       await release()
     }
@@ -103,15 +105,15 @@ async function startLocked(start: Start): Promise<EmbeddedServer> {
 
   if (!(await hasData(data, binaries))) {
     const password = (await readPassword(files)) ?? (await createPassword(files))
-    log(`initialising PostgreSQL ${binaries.major} in ${data}`)
+    log(`initialising PostgreSQL ${binaries.major} in ${data}, which is done once and takes some seconds`)
     await initialise(data, password, binaries, account, settings['fsync'] !== 'off')
     return launchOwned(start, data, password, 'initialised')
   }
 
   const password = await readPassword(files)
   if (password === undefined) throw passwordLost(files)
-  const found = await examineUntilSettled(data, password, (reason) =>
-    log(`waiting for the server: ${reason}`),
+  const found = await examineUntilSettled(data, password, (reason, waitMs) =>
+    log(`waiting up to ${waitMs / 1000} s for the server: ${reason}`),
   )
   if (found.state === 'running') return joinServer(start, data, password, found)
   if (found.state === 'stale') await removeStalePidFile(data, found, log)
@@ -194,6 +196,23 @@ export async function findEmbedded(
   const found = await examine(await dataDirectory(files), password)
   if (found.state !== 'running') return undefined
   return { url: urlOf(found.address, password, DATABASE) }
+}
+
+/**
+ * Returns the directory of the embedded server to which this URL belongs, whether it runs or not: `directory`, or the
+ * one in which the socket of the URL is.
+ */
+export async function embeddedDirectoryOf(url: string, directory: string): Promise<string | undefined> {
+  if (!URL.canParse(url)) return undefined
+  const { password, pathname, searchParams } = new URL(url)
+  const socket = searchParams.get('host')
+  if (socket === null || pathname !== `/${DATABASE}`) return undefined
+  for (const candidate of [directory, dirname(socket)]) {
+    // Another account's files cannot be read, and its URL is not ours.
+    const own = await readPassword(filesOf(candidate)).catch(() => undefined)
+    if (own !== undefined && own === decodeURIComponent(password)) return candidate
+  }
+  return undefined
 }
 
 interface Running {

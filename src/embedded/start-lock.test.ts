@@ -52,7 +52,7 @@ it('the lock of a process that has ended is broken once, however many processes 
 
 it('a process with the same id as the holder but another start time is not the holder', async () => {
   await writeLock({ pid: process.pid, startedAt: 'before this process' })
-  const release = await acquireStartLock(path, 0)
+  const release = await acquireStartLock(path, () => {}, 0)
   expect(await readFile(path, 'utf8')).toContain(`"pid":${process.pid},`)
   await release()
   expect(await readdir(directory)).toEqual([])
@@ -68,7 +68,7 @@ it('the files that killed processes left next to the lock are deleted', async ()
 
 it('a lock file without a readable holder is broken', async () => {
   await writeFile(path, '')
-  const release = await acquireStartLock(path, 0)
+  const release = await acquireStartLock(path, () => {}, 0)
   expect(await readFile(path, 'utf8')).toContain(`"pid":${process.pid},`)
   await release()
   expect(await readdir(directory)).toEqual([])
@@ -77,7 +77,7 @@ it('a lock file without a readable holder is broken', async () => {
 it('the lock of a live process is respected, and the error names the process', async () => {
   const self = await identifyProcess(process.pid)
   await writeLock({ pid: process.pid, startedAt: self?.startedAt ?? '' })
-  await expect(acquireStartLock(path, 0)).rejects.toMatchObject({
+  await expect(acquireStartLock(path, () => {}, 0)).rejects.toMatchObject({
     code: 'EMBEDDED_FAILED',
     message: expect.stringContaining(`Process ${process.pid} `),
   })

@@ -22,22 +22,27 @@ export type ReleaseStartLock = () => Promise<void>
  * killed process can be broken. Breaking it needs another lock, whose name contains the id of the acquisition to be
  * broken. Otherwise a process that has read a dead holder could delete the file of a live one that came in between.
  */
-export async function acquireStartLock(path: string, waitMs = WAIT_MS): Promise<ReleaseStartLock> {
-  const release = await acquire(path, waitMs)
+export async function acquireStartLock(
+  path: string,
+  log: (line: string) => void = () => {},
+  waitMs = WAIT_MS,
+): Promise<ReleaseStartLock> {
+  const release = await acquire(path, log, waitMs)
   await deleteLeftovers(path)
   return release
 }
 
-async function acquire(path: string, waitMs: number): Promise<ReleaseStartLock> {
+async function acquire(path: string, log: (line: string) => void, waitMs: number): Promise<ReleaseStartLock> {
   const self = await identifyProcess(process.pid)
   if (self === undefined) throw new Error(`process ${process.pid} cannot be identified`)
   const holder: Holder = { ...self, id: randomUUID() }
   const deadline = performance.now() + waitMs
+  let isReported = false
   while (!(await tryCreate(path, holder))) {
     const current = await readHolder(path)
     if (current === undefined) continue
     if (!(await isRunning(current))) {
-      await breakLock(path, current, waitMs)
+      await breakLock(path, current, log, waitMs)
       continue
     }
     if (performance.now() > deadline) {
@@ -49,6 +54,10 @@ async function acquire(path: string, waitMs: number): Promise<ReleaseStartLock> 
         },
       )
     }
+    if (!isReported) {
+      log(`waiting up to ${waitMs / 1000} s for process ${current.pid}, which is starting the server here`)
+    }
+    isReported = true
     await delay(POLL_MS)
   }
   return async () => {
@@ -83,8 +92,13 @@ async function tryCreate(path: string, holder: Holder): Promise<boolean> {
   }
 }
 
-async function breakLock(path: string, dead: Holder, waitMs: number): Promise<void> {
-  const release = await acquire(`${path}.${dead.id}`, waitMs)
+async function breakLock(
+  path: string,
+  dead: Holder,
+  log: (line: string) => void,
+  waitMs: number,
+): Promise<void> {
+  const release = await acquire(`${path}.${dead.id}`, log, waitMs)
   try {
     if ((await readHolder(path))?.id === dead.id) await removeIfPresent(path)
   } finally {

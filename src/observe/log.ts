@@ -68,11 +68,12 @@ function prettyError(error: unknown): string {
 }
 
 /**
- * Writes every event into the log. An event whose level is off is not listened to, so that a busy worker does not build
+ * Writes every event into the log, except those of the types in `except`. An event whose level is off is not listened to, so that a busy worker does not build
  * events that nobody reads. Returns what ends it.
  */
-export function logEvents(events: Events, log: Logger): () => void {
-  const ends = EVENT_TYPES.map((type) => logEventsOfType(events, log, type))
+export function logEvents(events: Events, log: Logger, except: readonly EventType[] = []): () => void {
+  const logged = EVENT_TYPES.filter((type) => !except.includes(type))
+  const ends = logged.map((type) => logEventsOfType(events, log, type))
   return () => {
     for (const end of ends) end()
   }

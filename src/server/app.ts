@@ -9,6 +9,8 @@ export interface AppOptions {
   readonly health: Health
   /** The text of `/metrics`; without it that address does not exist. */
   readonly metrics?: () => Promise<string>
+  /** Whether only this machine reaches the server. Otherwise it answers health checks and metrics, and nothing else. */
+  readonly isLoopback: boolean
   /** A function, because the port is known only once the server listens. */
   readonly port: () => number
   readonly onError: (error: Error) => void
@@ -21,19 +23,20 @@ const HEADERS = {
   'x-content-type-options': 'nosniff',
 }
 
-export function createApp({ version, health, metrics, port, onError }: AppOptions): Hono {
+export function createApp({ version, health, metrics, isLoopback, port, onError }: AppOptions): Hono {
   const app = new Hono()
 
   app.use(async (c, next) => {
     for (const [name, value] of Object.entries(HEADERS)) c.header(name, value)
     const host = c.req.header('host')
-    if (!isOwnHost(host, port())) {
+    // From elsewhere the server has names that it does not know. What it answers there is for everybody who reaches it.
+    if (isLoopback && !isOwnHost(host, port())) {
       return c.json({ error: `The Host header ${host ?? '(none)'} does not name this server.` }, 403)
     }
     return next()
   })
 
-  app.get('/', (c) => c.html(startPage(version, metrics !== undefined)))
+  if (isLoopback) app.get('/', (c) => c.html(startPage(version, metrics !== undefined)))
 
   // It does not ask the database: restarting this process would not repair that.
   app.get('/livez', (c) => c.json({ status: 'alive' }))

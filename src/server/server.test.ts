@@ -120,8 +120,33 @@ it('a request with another Host header is refused, against DNS rebinding', async
   }
 })
 
-it('the server refuses to listen beyond loopback', async () => {
-  await expect(start([], { host: '0.0.0.0' })).rejects.toMatchObject({ code: 'SETTING_INVALID' })
+it('beyond loopback the server answers health checks and metrics under any name, and nothing else', async () => {
+  const server = await start([], { host: '0.0.0.0', metrics: async () => 'rows 1' })
+  for (const path of ['/livez', '/readyz', '/metrics']) {
+    expect((await get(server, path, 'worker-3.internal:8080')).status).toBe(200)
+  }
+  expect((await get(server, '/', 'worker-3.internal:8080')).status).toBe(404)
+})
+
+it('an address that this machine does not have is refused', async () => {
+  await expect(start([], { host: '192.0.2.1' })).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+    message: expect.stringContaining('192.0.2.1'),
+  })
+})
+
+it('connections are limited: one too many is closed, and those that are open are answered', async () => {
+  const server = await start()
+  const open = Array.from({ length: 256 }, () => connect(server.port, '127.0.0.1'))
+  await Promise.all(open.map(async (socket) => once(socket, 'connect')))
+  for (const socket of open.slice(0, 1)) {
+    socket.write(`GET /livez HTTP/1.1\r\nHost: 127.0.0.1:${server.port}\r\n\r\n`)
+    expect(String((await once(socket, 'data'))[0])).toContain('200 OK')
+  }
+  const further = connect(server.port, '127.0.0.1')
+  further.on('error', () => {})
+  await once(further.resume(), 'close')
+  for (const socket of open) socket.destroy()
 })
 
 it('a port in use is refused with its number, or replaced by a free port', async () => {

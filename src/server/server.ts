@@ -1,5 +1,5 @@
 /**
- * The HTTP server, on loopback only: `/livez` answers while the process is alive, `/readyz` whether it can do its work,
+ * The HTTP server. Beyond loopback it serves only this: `/livez` answers while the process is alive, `/readyz` whether it can do its work,
  * `/metrics` what it has done.
  */
 import { once } from 'node:events'
@@ -32,19 +32,14 @@ export interface HttpServer {
 /** How long requests may take to finish when the server stops. */
 const CLOSE_GRACE_MS = 2_000
 
+/** Many times what probes and scrapes need. Further connections are closed at once, so that nobody uses up the file descriptors. */
+const MAX_CONNECTIONS = 256
+
 export async function startServer(options: ServerOptions): Promise<HttpServer> {
   const { host } = options
-  if (!LOOPBACK_HOSTS.includes(host)) {
-    throw new LeaseholdError(
-      'SETTING_INVALID',
-      `host is ${JSON.stringify(host)}, which is not a loopback address.`,
-      {
-        remedy: 'Use 127.0.0.1: other addresses require API keys, which this version does not have yet.',
-      },
-    )
-  }
   let port = 0
-  const app = createApp({ ...options, port: () => port })
+  const isLoopback = LOOPBACK_HOSTS.includes(host)
+  const app = createApp({ ...options, isLoopback, port: () => port })
   const answer = getRequestListener(app.fetch, {
     // For a request without a Host header, which is refused anyway.
     hostname: 'localhost',
@@ -54,6 +49,7 @@ export async function startServer(options: ServerOptions): Promise<HttpServer> {
   const server = createServer((request, response) => {
     answer(request, response).catch(options.onError)
   })
+  server.maxConnections = MAX_CONNECTIONS
   port = await listen(server, options)
   server.on('error', options.onError)
 
@@ -76,7 +72,8 @@ async function listen(server: Server, { host, port, whenTaken }: ServerOptions):
     if (code === 'EADDRINUSE' && whenTaken === 'anyPort') return listenOn(server, host, 0)
     if (code === 'EADDRINUSE') throw unusable(host, port, 'the port is in use', error)
     if (code === 'EACCES') throw unusable(host, port, 'this user is not allowed to listen on it', error)
-    if (code === 'EADDRNOTAVAIL') throw unusable(host, port, 'this machine does not have that address', error)
+    if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND' || code === 'EAI_AGAIN')
+      throw unusable(host, port, 'this machine does not have that address', error)
     throw error
   }
 }
@@ -90,7 +87,7 @@ async function listenOn(server: Server, host: string, port: number): Promise<num
 
 function unusable(host: string, port: number, why: string, cause: unknown): LeaseholdError {
   return new LeaseholdError('SETTING_INVALID', `HTTP cannot listen on ${hostInUrl(host)}:${port}: ${why}.`, {
-    remedy: 'Choose another port with --port or LEASEHOLD_PORT; 0 takes any free port.',
+    remedy: 'Choose another address with --host, or another port with --port; 0 takes any free port.',
     cause,
   })
 }

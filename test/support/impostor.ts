@@ -40,11 +40,13 @@ export const IMPOSTORS = {
 export class Impostor {
   readonly received: Buffer[] = []
   readonly #server: Server
+  readonly #clients = new Set<Socket>()
   connections = 0
 
   constructor(answers: readonly (Buffer | 'challenge')[]) {
     this.#server = createServer((client) => {
       this.connections += 1
+      this.#clients.add(client)
       client.on('error', () => {})
       this.#converse(client, answers)
     })
@@ -81,6 +83,7 @@ export class Impostor {
 
   async close(): Promise<void> {
     this.#server.close()
+    for (const client of this.#clients) client.destroy()
     await once(this.#server, 'close')
   }
 }

@@ -16,8 +16,16 @@ export interface StdoutPublisherOptions {
   readonly maxBatch?: number
 }
 
+let carriesEvents = false
+
+/** Whether a publisher of this process writes events to stdout, so that nothing else may be printed there. */
+export function stdoutCarriesEvents(): boolean {
+  return carriesEvents
+}
+
 export function stdoutPublisher(options: StdoutPublisherOptions = {}): Publisher {
   const { stream = process.stdout } = options
+  if (stream === process.stdout) carriesEvents = true
   const envelope = usableEnvelope('stdout', options.envelope)
   const maxBatch = wholeNumber('stdout', 'maxBatch', options.maxBatch ?? 100)
   // When the reader closes its end, the stream emits an error. Unhandled it would end the process; the write reports it too.
