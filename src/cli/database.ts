@@ -8,13 +8,8 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { LoadedSettings, Settings } from '../config/load.ts'
 import { withoutPassword } from '../config/schema.ts'
-import {
-  embeddedDirectoryOf,
-  embeddedSecretKey,
-  type EmbeddedServer,
-  findEmbedded,
-  startEmbedded,
-} from '../embedded/index.ts'
+import { embeddedSecretKey, type EmbeddedServer, findEmbedded, startEmbedded } from '../embedded/index.ts'
+import { embeddedDirectoryOf } from '../embedded/server.ts'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import type { Logger } from '../observe/log.ts'
 import { isMissingTable } from '../postgres/failures.ts'

@@ -5,7 +5,7 @@
 import { setFlagsFromString } from 'node:v8'
 import { within } from '../timeout.ts'
 import type { Logger } from '../observe/log.ts'
-import { stdoutCarriesEvents } from '../outbox/publishers/stdout.ts'
+import { stdoutCarriesEvents } from '../outbox/publishers/publishing.ts'
 import type { Run } from './command.ts'
 
 /** Something that runs until it is stopped, such as the database pool, the HTTP server or the workers. */

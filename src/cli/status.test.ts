@@ -15,13 +15,13 @@ beforeEach(async () => {
 it('status prints zeros when there are no workers and no rows', async () => {
   expect((await status()).stdout).toBe(`No workers.
 
-OUTBOX            PENDING  LEASED  PUBLISHED  DEAD  OLDEST PENDING
-leasehold.outbox  0        0       0          0     -
+OUTBOX            PENDING  IN FLIGHT  PUBLISHED  DEAD  OLDEST PENDING
+leasehold.outbox  0        0          0          0     -
 
-WEBHOOKS                  PENDING  LEASED  DELIVERED  FAILED  OLDEST PENDING
-leasehold.webhook_outbox  0        0       0          0       -
+WEBHOOKS                  PENDING  IN FLIGHT  DELIVERED  FAILED  OLDEST PENDING
+leasehold.webhook_outbox  0        0          0          0       -
 
-SYNC                 OPEN  COMPLETED  FAILED  CHUNKS WAITING  CHUNKS LEASED
+SYNC                 OPEN  COMPLETED  FAILED  CHUNKS WAITING  CHUNKS IN FLIGHT
 leasehold.sync_jobs  0     0          0       0               0
 `)
 })
@@ -47,8 +47,8 @@ it('status prints events by state, the age of the oldest pending event, and held
   const { code, stdout } = await status()
   expect(code).toBe(0)
   expect(stdout.split('\n').slice(2, 10)).toEqual([
-    'OUTBOX            PENDING  LEASED  PUBLISHED  DEAD  OLDEST PENDING',
-    'leasehold.outbox  8        3       1,234      1     5 min',
+    'OUTBOX            PENDING  IN FLIGHT  PUBLISHED  DEAD  OLDEST PENDING',
+    'leasehold.outbox  8        3          1,234      1     5 min',
     '',
     'KEY HELD UP  STATE    BY EVENT  FAILED  WAITING  NEXT TRY   LAST ERROR',
     'customer 1   parked   1         25      2        -          no receiver',
@@ -67,7 +67,7 @@ it('status --json prints one document with stable names', async () => {
     outbox: {
       counts: {
         pending: { count: 1, exact: true },
-        claimed: { count: 0, exact: true },
+        inFlight: { count: 0, exact: true },
         published: { count: 0, exact: true },
         dead: { count: 1, exact: true },
       },
@@ -109,7 +109,7 @@ it('status --json prints one document with stable names', async () => {
         completed: { count: 0, exact: true },
         failed: { count: 0, exact: true },
         chunksWaiting: { count: 0, exact: true },
-        chunksLeased: { count: 0, exact: true },
+        chunksInFlight: { count: 0, exact: true },
       },
       jobs: [],
       moreJobs: false,
@@ -127,8 +127,8 @@ it('status prints deliveries by state, and the endpoints that receive nothing wi
   await makeDeliveries(db, well, 4, { status: 'failed' })
   const { stdout } = await status()
   expect(stdout.split('\n').slice(5, 13)).toEqual([
-    'WEBHOOKS                  PENDING  LEASED  DELIVERED  FAILED  OLDEST PENDING',
-    'leasehold.webhook_outbox  1,500    2       3          4       5 min',
+    'WEBHOOKS                  PENDING  IN FLIGHT  DELIVERED  FAILED  OLDEST PENDING',
+    'leasehold.webhook_outbox  1,500    2          3          4       5 min',
     '',
     'ENDPOINT               STATE     PENDING        FAILED  DETAILS',
     expect.stringMatching(
@@ -165,7 +165,7 @@ it('status prints sync jobs and chunks by state, and the progress of open jobs w
   await makeJob(db, { matrix: 'p', state: 'completed' })
   const { stdout } = await status()
   expect(stdout.split('\n').slice(8)).toEqual([
-    'SYNC                 OPEN  COMPLETED  FAILED  CHUNKS WAITING  CHUNKS LEASED',
+    'SYNC                 OPEN  COMPLETED  FAILED  CHUNKS WAITING  CHUNKS IN FLIGHT',
     'leasehold.sync_jobs  1     1          1       18              2',
     '',
     'JOB  SYNC     MATRIX  PHASE    PROGRESS               ROWS   ROWS/S  ETA   DETAILS',
@@ -176,7 +176,7 @@ it('status prints sync jobs and chunks by state, and the progress of open jobs w
   ])
   expect(JSON.parse((await status(['--json'])).stdout)).toMatchObject({
     sync: {
-      counts: { open: { count: 1 }, chunksWaiting: { count: 18 }, chunksLeased: { count: 2 } },
+      counts: { open: { count: 1 }, chunksWaiting: { count: 18 }, chunksInFlight: { count: 2 } },
       jobs: [
         { id: '1', phase: 'syncing', chunks: { total: 40, done: 20 }, timeLeftMs: 60_000 },
         { id: '2', phase: 'failed', timeLeftMs: null },

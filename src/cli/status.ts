@@ -144,7 +144,7 @@ function outboxText(read: Read<OutboxStatus>, schema: string, now: Date, width: 
   const oldest = read.oldestPending === undefined ? '-' : duration(read.oldestPending.waitingMs)
   const states = [counts.PENDING, counts.CLAIMED, counts.PUBLISHED, counts.DEAD]
   const table = columns([
-    ['OUTBOX', 'PENDING', 'LEASED', 'PUBLISHED', 'DEAD', 'OLDEST PENDING'],
+    ['OUTBOX', 'PENDING', 'IN FLIGHT', 'PUBLISHED', 'DEAD', 'OLDEST PENDING'],
     [name, ...states.map(countText), oldest],
   ])
   return held.keys.length === 0 ? table : `${table}\n\n${keysText(held, now, width)}`
@@ -154,7 +154,7 @@ function outboxJson(read: Read<OutboxStatus>): unknown {
   if ('problem' in read) return read
   const { PENDING, CLAIMED, PUBLISHED, DEAD } = read.counts
   return {
-    counts: { pending: PENDING, claimed: CLAIMED, published: PUBLISHED, dead: DEAD },
+    counts: { pending: PENDING, inFlight: CLAIMED, published: PUBLISHED, dead: DEAD },
     oldestPending: read.oldestPending ?? null,
     keysHeldUp: read.keysHeldUp.keys,
     moreKeysHeldUp: read.keysHeldUp.more || read.keysHeldUp.partial,
@@ -217,7 +217,7 @@ function webhooksText(
   const oldest = read.oldestPending === undefined ? '-' : duration(read.oldestPending.waitingMs)
   const states = [counts.pending, counts.inFlight, counts.delivered, counts.failed]
   const table = columns([
-    ['WEBHOOKS', 'PENDING', 'LEASED', 'DELIVERED', 'FAILED', 'OLDEST PENDING'],
+    ['WEBHOOKS', 'PENDING', 'IN FLIGHT', 'DELIVERED', 'FAILED', 'OLDEST PENDING'],
     [name, ...states.map(countText), oldest],
   ])
   return endpoints.endpoints.length === 0 ? table : `${table}\n\n${endpointsText(endpoints, now, width)}`
@@ -284,7 +284,7 @@ function syncText(read: Read<SyncStatus>, schema: string, width: number | undefi
   const { counts, progress } = read
   const { open, completed, failed, chunksWaiting, chunksLeased } = counts
   const table = columns([
-    ['SYNC', 'OPEN', 'COMPLETED', 'FAILED', 'CHUNKS WAITING', 'CHUNKS LEASED'],
+    ['SYNC', 'OPEN', 'COMPLETED', 'FAILED', 'CHUNKS WAITING', 'CHUNKS IN FLIGHT'],
     [name, ...[open, completed, failed, chunksWaiting, chunksLeased].map(countText)],
   ])
   if (progress.jobs.length === 0) return table
@@ -297,14 +297,15 @@ function syncText(read: Read<SyncStatus>, schema: string, width: number | undefi
 function syncJson(read: Read<SyncStatus>): unknown {
   if ('problem' in read) return read
   const { jobs, more } = read.progress
-  return { counts: read.counts, jobs: jobs.map(jobJson), moreJobs: more }
+  const { chunksLeased: chunksInFlight, ...counts } = read.counts
+  return { counts: { ...counts, chunksInFlight }, jobs: jobs.map(jobJson), moreJobs: more }
 }
 
 // Other tables, which the config file declares workers for.
 
 type TableStatus = { readonly table: string } & Read<{
   readonly pending: number
-  readonly leased: number
+  readonly inFlight: number
   /** Rows are counted up to this number. */
   readonly most: number
   /** Null: the table has no timestamp that tells it. */
@@ -322,10 +323,10 @@ async function readTable(db: Database, table: WorkDeclaration['table']): Promise
   try {
     return await db.transaction(
       async (tx) => {
-        const counts = await pendingCount(tx, table)
+        const { leased: inFlight, ...counts } = await pendingCount(tx, table)
         const ageSeconds = await pendingAge(table)(tx)
         const oldestPendingMs = ageSeconds === undefined ? null : ageSeconds * 1_000
-        return { table: name, ...counts, oldestPendingMs }
+        return { table: name, ...counts, inFlight, oldestPendingMs }
       },
       { queryTimeoutMs: COUNT_TIMEOUT_MS },
     )
@@ -335,14 +336,14 @@ async function readTable(db: Database, table: WorkDeclaration['table']): Promise
 }
 
 function tablesText(tables: readonly TableStatus[]): string {
-  return columns([['TABLE', 'PENDING', 'LEASED', 'OLDEST PENDING'], ...tables.map(tableCells)])
+  return columns([['TABLE', 'PENDING', 'IN FLIGHT', 'OLDEST PENDING'], ...tables.map(tableCells)])
 }
 
 function tableCells(read: TableStatus): string[] {
   if ('problem' in read) return [read.table, '?', '?', read.problem]
-  const { table, pending, leased, most, oldestPendingMs } = read
+  const { table, pending, inFlight, most, oldestPendingMs } = read
   const oldest = oldestPendingMs === null ? 'unknown' : pending === 0 ? '-' : duration(oldestPendingMs)
-  return [table, atMost(pending, most), atMost(leased, most), oldest]
+  return [table, atMost(pending, most), atMost(inFlight, most), oldest]
 }
 
 /** `12`, or `1,000 or more` where nobody counted further. */

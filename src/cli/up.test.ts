@@ -96,3 +96,31 @@ it('a release of Node that is too old gets one line, before anything is imported
     stderr: `leasehold: needs Node 20.18 or later; this is Node 18.20.4. Install a newer one from https://nodejs.org.\n`,
   })
 })
+
+it('while the target of a publisher is down, /readyz?verbose and the log say that claiming is paused, and why', async () => {
+  const directory = await emptyDirectory()
+  await writeFile(
+    join(directory, 'leasehold.config.mjs'),
+    `import { relay } from ${JSON.stringify(new URL('dist/outbox/index.js', project).href)}
+    const probe = async () => { throw new Error('no answer from amqp://me:s3cret@broker') }
+    export default { workers: [relay({ publisher: { name: 'mine', publish: async () => {}, probe } })] }`,
+  )
+  const process = leasehold(directory, ['up', '--host', '0.0.0.0'], { DATABASE_URL: url })
+  const http = (await process.line((line) => line.startsWith('  HTTP'))).trim().split(/\s+/)[1]
+  const claiming = async (): Promise<unknown> => {
+    const response = await fetch(`${http}/readyz?verbose`)
+    return response.json()
+  }
+  await expect.poll(claiming, { timeout: 60_000 }).toMatchObject({
+    status: 'ready',
+    checks: expect.arrayContaining([
+      {
+        name: 'claiming',
+        ok: true,
+        detail: 'leasehold.outbox is paused (unhealthy: no answer from amqp://me:***@broker)',
+      },
+    ]),
+  })
+  expect(await process.kill('SIGINT')).toEqual({ code: 0, signal: null })
+  expect(process.output().stderr).toMatch(/claiming is paused.*unhealthy|unhealthy.*claiming is paused/)
+})

@@ -1,7 +1,7 @@
 /** `leasehold up`: everything in one process, and without a database URL an embedded PostgreSQL as well. */
 import type { LoadedSettings } from '../config/load.ts'
 import { withoutPassword } from '../config/schema.ts'
-import { stdoutCarriesEvents } from '../outbox/publishers/stdout.ts'
+import { stdoutCarriesEvents } from '../outbox/publishers/publishing.ts'
 import { migrate } from '../postgres/index.ts'
 import type { Run, Terminal } from './command.ts'
 import { demoSchema, startDatabase, startEmbeddedServer } from './database.ts'

@@ -4,6 +4,7 @@ import { REAPER } from '../config/work-declarations.ts'
 import type { EmbeddedServer } from '../embedded/index.ts'
 import { tableName } from '../lease/index.ts'
 import {
+  claimsRows,
   createHealth,
   databaseAnswers,
   type Health,
@@ -79,7 +80,11 @@ export async function startWorkerProcess(
 
   let http: Http | undefined
   if (options.http !== 'off') {
-    const workerChecks = [workersRun(() => workers?.state() ?? 'starting'), reaperRuns(db, schema)]
+    const workerChecks = [
+      workersRun(() => workers?.state() ?? 'starting'),
+      claimsRows(events),
+      reaperRuns(db, schema),
+    ]
     const checks = [
       databaseAnswers(db),
       migrationsCurrent(db, schema),

@@ -18,6 +18,6 @@ export async function startEmbedded(options: EmbeddedOptions = {}): Promise<Embe
   return start(options)
 }
 
-export { embeddedDirectoryOf, findEmbedded } from './server.ts'
+export { findEmbedded } from './server.ts'
 export { embeddedSecretKey } from './directory.ts'
 export type { EmbeddedOptions, EmbeddedServer }

@@ -107,3 +107,14 @@ export function usableUrl(publisher: string, value: string, protocols: readonly 
   if (!protocols.includes(url.protocol)) refuse(publisher, 'url', url.protocol, `${remedy}.`)
   return url
 }
+
+let isStdoutReserved = false
+
+/** From now on only events go to stdout. The command line prints everything else to stderr. */
+export function reserveStdout(): void {
+  isStdoutReserved = true
+}
+
+export function stdoutCarriesEvents(): boolean {
+  return isStdoutReserved
+}

@@ -5,7 +5,7 @@ import type { PublishContext, Publisher } from '../publisher.ts'
 import { untilAborted } from '../../timeout.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'
 import { BINDINGS, cloudEvent, encode, type Envelope, usableEnvelope } from './envelope.ts'
-import { unavailable, wholeNumber } from './publishing.ts'
+import { reserveStdout, unavailable, wholeNumber } from './publishing.ts'
 
 export interface StdoutPublisherOptions {
   /** Default `process.stdout`. It is never ended. */
@@ -16,16 +16,9 @@ export interface StdoutPublisherOptions {
   readonly maxBatch?: number
 }
 
-let carriesEvents = false
-
-/** Whether a publisher of this process writes events to stdout, so that nothing else may be printed there. */
-export function stdoutCarriesEvents(): boolean {
-  return carriesEvents
-}
-
 export function stdoutPublisher(options: StdoutPublisherOptions = {}): Publisher {
   const { stream = process.stdout } = options
-  if (stream === process.stdout) carriesEvents = true
+  if (stream === process.stdout) reserveStdout()
   const envelope = usableEnvelope('stdout', options.envelope)
   const maxBatch = wholeNumber('stdout', 'maxBatch', options.maxBatch ?? 100)
   // When the reader closes its end, the stream emits an error. Unhandled it would end the process; the write reports it too.
