@@ -77,6 +77,11 @@ export function messageOf(error: unknown): string {
   return error.name
 }
 
+/** A text that is quoted in a message, with exactly one mark at its end. */
+export function sentence(text: string): string {
+  return /[.?!…]$/.test(text) ? text : `${text}.`
+}
+
 /** An error message of a library may quote a connection URL; its password must not be logged (WH-NFR-003). */
 export function withoutUrlPasswords(text: string): string {
   return text.replaceAll(/(\w:\/\/[^\s:@/"?#]*):[^\s"/?#]+@/g, '$1:***@')

@@ -1,12 +1,25 @@
 /** `leasehold migrate`: applies the migrations to the given database, or to the embedded one that runs in the directory. */
+import type { LoadedSettings } from '../config/load.ts'
+import { LeaseholdError } from '../errors.ts'
 import { migrate, type Migrated } from '../postgres/index.ts'
 import type { Run } from './command.ts'
 import { withRunningDatabase } from './database.ts'
 
 export async function runMigrate({ loaded, log, print }: Run): Promise<number> {
   const { schema } = loaded.settings
+  refuseGuess(loaded)
   print(await withRunningDatabase(loaded, log, async (db) => report(await migrate(db, { schema }), schema)))
   return 0
+}
+
+/** The file that could not be read may name another schema, and this command would create the default one as well. */
+function refuseGuess({ settings, sources, ignoredFile }: LoadedSettings): void {
+  if (ignoredFile === undefined || sources.schema.kind !== 'default') return
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `schema is not given, and ${ignoredFile}, which may name one, cannot be read.`,
+    { remedy: `Correct the file, or name the schema: --schema ${settings.schema}.` },
+  )
 }
 
 function report({ applied, version, ahead }: Migrated, schema: string): string {

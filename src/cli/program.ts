@@ -30,9 +30,12 @@ const PROCESS_SETTINGS = [...DATABASE_SETTINGS, 'host', 'port', ...TIMING_NAMES,
 /** `work` needs a given database, so the directory of an embedded one would have no effect. */
 const WORK_SETTINGS = PROCESS_SETTINGS.filter((name) => name !== 'directory')
 
+/** Every other command can do without the workers of the config file, and so without a config file that is in order. */
+const RUNS_WORKERS = new Set(['up', 'work'])
+
 const HELP = `
 The options under "Settings" can also be set in the environment (--port as LEASEHOLD_PORT,
---database-url as DATABASE_URL) or in leasehold.config.js, .mjs or .ts (as port, databaseUrl).
+--database-url as DATABASE_URL) or in leasehold.config.js, .mjs, .cjs or .ts (as port, databaseUrl).
 Options take precedence over the environment, and the environment over the file.
 
 Exit codes: 0 success, 1 failure, 2 usage error.`
@@ -140,10 +143,12 @@ async function prepare(command: Command, version: string, terminal: Terminal): P
     environment: terminal.environment,
     workingDirectory: terminal.workingDirectory,
     terminal: terminal.isTerminal,
+    needsWorkers: RUNS_WORKERS.has(command.name()),
   })
   const loaded = await recogniseEmbedded(read)
   const { logLevel, logFormat } = loaded.settings
   const log = createLog({ level: logLevel, format: logFormat, write: terminal.err })
+  for (const warning of loaded.warnings) log.warn(warning)
   return { loaded, log, version, print: terminal.out, flags, args: command.args, terminal }
 }
 

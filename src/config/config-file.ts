@@ -1,15 +1,34 @@
-/** Finds and imports `leasehold.config.{js,mjs,ts}`. */
-import { stat } from 'node:fs/promises'
-import { join } from 'node:path'
-import { pathToFileURL } from 'node:url'
-import { LeaseholdError } from '../errors.ts'
+/** Finds, judges and imports `leasehold.config.{js,mjs,cjs,ts}`. Whoever can write the file can run code as its reader. */
+import { execFile } from 'node:child_process'
+import { readFile, realpath, stat } from 'node:fs/promises'
+import { basename, isAbsolute, join, relative, sep } from 'node:path'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+import { hasCode, LeaseholdError, messageOf, sentence } from '../errors.ts'
 
-export const CONFIG_FILES = ['leasehold.config.js', 'leasehold.config.mjs', 'leasehold.config.ts'] as const
+/** TypeScript only where Node itself removes the types: from 22.18 on. */
+export const CONFIG_FILES = [
+  'leasehold.config.js',
+  'leasehold.config.mjs',
+  'leasehold.config.cjs',
+  'leasehold.config.ts',
+] as const
 
 export interface ConfigFile {
   /** The file name, for messages. */
   readonly name: string
   readonly values: Readonly<Record<string, unknown>>
+  /** The file with the line of a setting, where exactly one line looks like it: `leasehold.config.mjs:3`. */
+  readonly positionOf: (setting: string) => string
+}
+
+/** The file is there and may be read, but importing it failed: for a command that can do without. */
+export class ConfigFileBroken extends LeaseholdError {
+  readonly file: string
+
+  constructor(file: string, message: string, remedy: string | undefined, cause: unknown) {
+    super('SETTING_INVALID', message, remedy === undefined ? { cause } : { remedy, cause })
+    this.file = file
+  }
 }
 
 /** Reads the config file of a directory. Two of them are refused, because it would be unclear which one applies. */
@@ -25,22 +44,55 @@ export async function readConfigFile(directory: string): Promise<ConfigFile | un
       `The directory ${directory} contains ${present.join(' and ')}.`,
       'Keep one of them and remove the others.',
     )
-  return { name, values: await defaultExport(directory, name) }
+  await refuseUntrusted(join(directory, name), name)
+  const values = await settingsIn(directory, name)
+  const text = await readFile(join(directory, name), 'utf8')
+  return { name, values, positionOf: (setting) => withLine(name, lineOfSetting(text, setting)) }
 }
 
-async function defaultExport(directory: string, name: string): Promise<Readonly<Record<string, unknown>>> {
-  let exported: unknown
-  let isNamed = false
+async function refuseUntrusted(path: string, name: string): Promise<void> {
+  // Windows has neither owners nor modes of this kind.
+  const user = process.geteuid?.()
+  if (user === undefined) return
+  const problem = distrust(await stat(path), user)
+  if (problem === undefined) return
+  throw invalid(
+    `${name} is not read, because it ${problem.what}: it is code that runs as this user.`,
+    `Check what is in it, and run: ${problem.command} '${path.replaceAll("'", String.raw`'\''`)}'`,
+  )
+}
+
+/** Why a file with this owner and mode may contain what somebody else wrote; `undefined` if it may not. */
+export function distrust(
+  { uid, gid, mode }: { readonly uid: number; readonly gid: number; readonly mode: number },
+  user: number,
+): { readonly what: string; readonly command: string } | undefined {
+  if (uid !== user && uid !== 0)
+    return { what: `belongs to the user ${uid}, not to this one (${user}) or root`, command: `chown ${user}` }
+  if ((mode & 0o002) !== 0) return { what: 'can be written by everybody', command: 'chmod go-w' }
+  // Where every user has a group of their own, which has the same number, editors and git create files that it can write.
+  const isPrivateGroup = gid === uid && uid !== 0
+  if ((mode & 0o020) !== 0 && !isPrivateGroup)
+    return { what: `can be written by the group ${gid}`, command: 'chmod go-w' }
+  return undefined
+}
+
+interface ConfigModule {
+  readonly default?: unknown
+  readonly workers?: unknown
+}
+
+async function settingsIn(directory: string, name: string): Promise<Readonly<Record<string, unknown>>> {
+  const path = join(directory, name)
+  let module: ConfigModule
   try {
-    const module: { default?: unknown; workers?: unknown } = await import(
-      pathToFileURL(join(directory, name)).href
-    )
-    exported = module.default
-    isNamed = module.workers !== undefined
+    module = await import(pathToFileURL(path).href)
   } catch (error) {
-    throw unreadable(name, error)
+    throw await broken(directory, name, error)
   }
-  if (isNamed) {
+  const exported = settingsOf(module)
+  // Node also offers what a CommonJS file exports under its names.
+  if (module.workers !== undefined && !(isRecord(exported) && exported['workers'] === module.workers)) {
     throw invalid(
       `${name} exports "workers" by name, but only its default export is read.`,
       'Put them into the default export: `export default { workers: [ … ] }`.',
@@ -49,21 +101,107 @@ async function defaultExport(directory: string, name: string): Promise<Readonly<
   if (isRecord(exported)) return exported
   throw invalid(
     `The default export of ${name} is ${exported === undefined ? 'missing' : `of type ${typeof exported}`}.`,
-    'Export an object of settings: `export default { port: 7400 }`.',
+    'Export an object of settings: `export default { port: 7400 }`, or in CommonJS `module.exports = { port: 7400 }`.',
   )
 }
 
-function unreadable(name: string, error: unknown): LeaseholdError {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined
-  if (code === 'ERR_UNKNOWN_FILE_EXTENSION') {
-    return invalid(
+/** `module.exports`, or where a compiler made CommonJS of an ES module, its `exports.default`. */
+function settingsOf({ default: exported }: ConfigModule): unknown {
+  const isCompiled = isRecord(exported) && exported['__esModule'] === true
+  return isCompiled ? exported['default'] : exported
+}
+
+async function broken(directory: string, name: string, error: unknown): Promise<ConfigFileBroken> {
+  if (hasCode(error, 'ERR_UNKNOWN_FILE_EXTENSION') && name.endsWith('.ts')) {
+    return new ConfigFileBroken(
+      name,
       `${name} cannot be imported, because Node ${process.versions.node} does not run TypeScript.`,
-      'Rename it to leasehold.config.mjs and write it as JavaScript, or use Node 22.18 or later.',
+      'Use Node 22.18 or later, or write the file as JavaScript and name it leasehold.config.mjs.',
       error,
     )
   }
-  const reason = error instanceof Error ? `${error.name}: ${error.message}` : String(error)
-  return invalid(`${name} cannot be imported: ${reason}.`, 'Correct the file, or remove it.', error)
+  const at = await whereItFailed(await realpath(directory), name, error)
+  const where = at === undefined ? '' : `, because of ${at}`
+  const remedy = error instanceof LeaseholdError ? undefined : 'Correct the file, or remove it.'
+  return new ConfigFileBroken(
+    name,
+    `${name} cannot be imported${where}: ${sentence(reasonOf(error))}`,
+    remedy,
+    error,
+  )
+}
+
+/** Our own errors say everything; of others the kind is worth knowing, and what caused them. */
+function reasonOf(error: unknown): string {
+  if (error instanceof LeaseholdError || !(error instanceof Error)) return messageOf(error)
+  const own = error.message === '' ? messageOf(error) : `${error.name}: ${error.message}`
+  return error.cause === undefined ? own : `${own.replace(/\.$/, '')}, caused by ${reasonOf(error.cause)}`
+}
+
+/** The file and line at which the import failed, as far as Node says so: `handlers/emails.mjs:12`. */
+async function whereItFailed(directory: string, name: string, error: unknown): Promise<string | undefined> {
+  if (!(error instanceof Error)) return undefined
+  const importer = / imported from (.+)$/.exec(error.message)?.[1]
+  if (hasCode(error, 'ERR_MODULE_NOT_FOUND') && importer !== undefined) {
+    const path = asPath(importer)
+    const missing = /^Cannot find \w+ '([^']+)'/.exec(error.message)?.[1] ?? ''
+    const line = await lineWith(path, basename(missing))
+    return withLine(shownPath(directory, path), line)
+  }
+  const { stack = '' } = error
+  const header = /^(.+):(\d+)$/m.exec(stack.split('\n', 1)[0] ?? '')
+  const first = header ?? framesOf(stack).find(([, file = '']) => isWithin(directory, asPath(file)))
+  if (first?.[1] !== undefined) return withLine(shownPath(directory, asPath(first[1])), Number(first[2]))
+  return error instanceof SyntaxError ? syntaxErrorIn(directory, name) : undefined
+}
+
+function framesOf(stack: string): RegExpExecArray[] {
+  return [...stack.matchAll(/^\s+at (?:.* \()?((?:file:|\/|[A-Za-z]:\\).+):(\d+):\d+\)?$/gm)]
+}
+
+/** Node 20 does not say where the syntax error in an imported ES module is; when it only checks the file, it does. */
+async function syntaxErrorIn(directory: string, name: string): Promise<string | undefined> {
+  const output = await new Promise<string>((resolve) => {
+    execFile(process.execPath, ['--check', name], { cwd: directory }, (_, _stdout, stderr) => resolve(stderr))
+  })
+  const line = /^(?:.+):(\d+)$/m.exec(output)?.[1]
+  return line === undefined ? undefined : withLine(name, Number(line))
+}
+
+async function lineWith(path: string, text: string): Promise<number | undefined> {
+  const lines = await readFile(path, 'utf8').then(
+    (content) => content.split('\n'),
+    () => [],
+  )
+  const index = lines.findIndex(
+    (line) => text !== '' && /import|require|from/.test(line) && line.includes(text),
+  )
+  return index < 0 ? undefined : index + 1
+}
+
+function lineOfSetting(text: string, setting: string): number | undefined {
+  const assigned = new RegExp(`(?<![\\w.$])['"]?${setting.replaceAll(/\W/g, String.raw`\$&`)}['"]?\\s*[:,]`)
+  const found = [...text.split('\n').entries()].filter(([, line]) => assigned.test(line))
+  const [only, ...others] = found
+  return only === undefined || others.length > 0 ? undefined : only[0] + 1
+}
+
+function withLine(file: string, line: number | undefined): string {
+  return line === undefined ? file : `${file}:${line}`
+}
+
+function asPath(file: string): string {
+  return file.startsWith('file:') ? fileURLToPath(file) : file
+}
+
+/** In the directory of the config file, and not in a package it uses. */
+function isWithin(directory: string, path: string): boolean {
+  const inside = relative(directory, path)
+  return !inside.startsWith('..') && !isAbsolute(inside) && !inside.split(sep).includes('node_modules')
+}
+
+function shownPath(directory: string, path: string): string {
+  return isWithin(directory, path) ? relative(directory, path) : path
 }
 
 export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
@@ -75,11 +213,11 @@ async function exists(path: string): Promise<boolean> {
     await stat(path)
     return true
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return false
+    if (hasCode(error, 'ENOENT')) return false
     throw error
   }
 }
 
-function invalid(message: string, remedy: string, cause?: unknown): LeaseholdError {
-  return new LeaseholdError('SETTING_INVALID', message, { remedy, cause })
+function invalid(message: string, remedy: string): LeaseholdError {
+  return new LeaseholdError('SETTING_INVALID', message, { remedy })
 }

@@ -1,9 +1,11 @@
-import { mkdir, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { LeaseholdError } from '../errors.ts'
+import { distrust } from './config-file.ts'
 import { loadSettings, type SettingsInput } from './load.ts'
+import { SETTING_NAMES, TEST_VARIABLES, variableOf } from './schema.ts'
 
 const root = { path: '' }
 let files = 0
@@ -22,6 +24,17 @@ async function directoryWith(text: string, name = 'leasehold.config.mjs'): Promi
   await mkdir(directory)
   await writeFile(join(directory, name), text)
   return directory
+}
+
+/** The text of all files of one of the project's folders. */
+async function sourcesIn(folder: string): Promise<string> {
+  const directory = new URL(`../../${folder}/`, import.meta.url)
+  const entries = await readdir(directory, { recursive: true, withFileTypes: true })
+  const paths = entries.filter((entry) => entry.isFile() && /\.m?[jt]s$/.test(entry.name))
+  const texts = await Promise.all(
+    paths.map(async (entry) => readFile(join(entry.parentPath, entry.name), 'utf8')),
+  )
+  return texts.join('\n')
 }
 
 async function load(input: Partial<SettingsInput> = {}) {
@@ -79,7 +92,7 @@ describe('the sources of settings', () => {
     expect(sources).toMatchObject({
       port: { kind: 'flag', name: '--port' },
       schema: { kind: 'environment', name: 'LEASEHOLD_SCHEMA' },
-      logLevel: { kind: 'file', name: 'leasehold.config.mjs' },
+      logLevel: { kind: 'file', name: 'leasehold.config.mjs:1' },
       leaseMs: { kind: 'default' },
     })
   })
@@ -117,8 +130,8 @@ describe('invalid settings', () => {
     })
     expect(message).toContain("port (--port) is '70000', but must be a whole number from 0 to 65535")
     expect(message).toContain("host (LEASEHOLD_HOST) is 'http://0.0.0.0'")
-    expect(message).toContain('logLevel (leasehold.config.mjs) is 7, but must be one of trace, debug')
-    expect(message).toContain("schema (leasehold.config.mjs) is 'pg_mine'")
+    expect(message).toContain('logLevel (leasehold.config.mjs:1) is 7, but must be one of trace, debug')
+    expect(message).toContain("schema (leasehold.config.mjs:1) is 'pg_mine'")
     expect(message).toContain('heartbeatMs is 400, but must be less than a third of leaseMs (1000 / 3')
     expect(message).toContain('heartbeatMs from LEASEHOLD_HEARTBEAT_MS')
     expect(message).toMatch(/^5 settings are invalid/)
@@ -193,24 +206,22 @@ describe('the config file', () => {
       'export default { prot: 1, lease_ms: 2, toString: 3, nothingLikeIt: 4 }',
     )
     const message = await refusal({ workingDirectory })
-    expect(message).toContain('prot (leasehold.config.mjs) is not a setting: did you mean port?')
-    expect(message).toContain('lease_ms (leasehold.config.mjs) is not a setting: did you mean leaseMs?')
-    expect(message).toContain('toString (leasehold.config.mjs) is not a setting')
+    expect(message).toContain('prot (leasehold.config.mjs:1) is not a setting: did you mean port?')
+    expect(message).toContain('lease_ms (leasehold.config.mjs:1) is not a setting: did you mean leaseMs?')
+    expect(message).toContain('toString (leasehold.config.mjs:1) is not a setting')
     expect(message).toContain(
-      'nothingLikeIt (leasehold.config.mjs) is not a setting: the settings are databaseUrl,',
+      'nothingLikeIt (leasehold.config.mjs:1) is not a setting: the settings are databaseUrl,',
     )
   })
 
   it('a single problem is one sentence', async () => {
     const workingDirectory = await directoryWith('export default { prot: 1 }')
     expect(await refusal({ workingDirectory })).toBe(
-      'prot (leasehold.config.mjs) is not a setting: did you mean port?',
+      'prot (leasehold.config.mjs:1) is not a setting: did you mean port?',
     )
   })
 
   it.each([
-    ['throws', 'throw new Error("no luck")', 'no luck'],
-    ['is not JavaScript', 'export default {', 'cannot be imported'],
     ['exports nothing', 'export const port = 1', 'is missing'],
     ['exports a list', 'export default [1]', 'Export an object'],
     [
@@ -225,9 +236,146 @@ describe('the config file', () => {
     expect(message).toContain(reason)
   })
 
+  it('a setting is found in the file by its line, where only one line looks like it', async () => {
+    const text =
+      "// port: below\nexport default {\n  host: 'example.org',\n  port: -1,\n  'schema': 'pg_x',\n}"
+    const message = await refusal({ workingDirectory: await directoryWith(text) })
+    expect(message).toContain("host (leasehold.config.mjs:3) is 'example.org'")
+    expect(message).toContain('port (leasehold.config.mjs) is -1')
+    expect(message).toContain("schema (leasehold.config.mjs:5) is 'pg_x'")
+  })
+
   it('two config files in one directory are refused', async () => {
     const workingDirectory = await directoryWith('export default {}')
     await writeFile(join(workingDirectory, 'leasehold.config.js'), 'export default {}')
     expect(await refusal({ workingDirectory })).toContain('leasehold.config.js and leasehold.config.mjs')
+  })
+})
+
+describe('a command that does not need the workers', () => {
+  const BROKEN = 'throw new Error("no luck")'
+
+  it('uses the settings of a file whose workers are invalid, and warns', async () => {
+    const workingDirectory = await directoryWith('export default { schema: "mine", workers: [{}] }')
+    const { settings, warnings, ignoredFile } = await load({ workingDirectory, needsWorkers: false })
+    expect(settings).toMatchObject({ schema: 'mine', workers: [] })
+    expect(warnings).toHaveLength(1)
+    expect(warnings[0]).toContain('The workers of leasehold.config.mjs are left out: ')
+    expect(ignoredFile).toBeUndefined()
+  })
+
+  it('goes on without a file that cannot be imported, and warns', async () => {
+    const workingDirectory = await directoryWith(BROKEN)
+    const { warnings, ignoredFile } = await load({ workingDirectory, needsWorkers: false })
+    expect(warnings).toEqual([
+      'The settings of leasehold.config.mjs do not apply: leasehold.config.mjs cannot be imported, because of leasehold.config.mjs:1: Error: no luck. Correct the file, or remove it.',
+    ])
+    expect(ignoredFile).toBe('leasehold.config.mjs')
+  })
+
+  it('still refuses a setting that is not valid, because it may be the one that it uses', async () => {
+    const workingDirectory = await directoryWith('export default { shcema: "mine" }')
+    expect(await refusal({ workingDirectory, needsWorkers: false })).toContain('did you mean schema?')
+  })
+})
+
+describe('a config file that somebody else may have written', () => {
+  const USER = 1000
+
+  it.each([
+    ['of this user', { uid: USER, gid: USER, mode: 0o100_644 }],
+    ['of root', { uid: 0, gid: 0, mode: 0o100_644 }],
+    ["that the user's own group can write", { uid: USER, gid: USER, mode: 0o100_664 }],
+  ])('a file %s is trusted', (_, file) => {
+    expect(distrust(file, USER)).toBeUndefined()
+  })
+
+  it.each([
+    [
+      'of another user',
+      { uid: 1001, gid: USER, mode: 0o100_600 },
+      'belongs to the user 1001, not to this one (1000) or root',
+      'chown 1000',
+    ],
+    [
+      'that everybody can write',
+      { uid: USER, gid: USER, mode: 0o100_646 },
+      'can be written by everybody',
+      'chmod go-w',
+    ],
+    [
+      'that a shared group can write',
+      { uid: USER, gid: 100, mode: 0o100_664 },
+      'can be written by the group 100',
+      'chmod go-w',
+    ],
+    [
+      "that root's group can write",
+      { uid: 0, gid: 0, mode: 0o100_664 },
+      'can be written by the group 0',
+      'chmod go-w',
+    ],
+  ])('a file %s is not', (_, file, what, command) => {
+    expect(distrust(file, USER)).toEqual({ what, command })
+  })
+
+  it.skipIf(process.platform === 'win32')(
+    'is refused by every command before it is run, with the command that mends it',
+    async () => {
+      const workingDirectory = await directoryWith('globalThis.wasRun = true; export default {}')
+      const path = join(workingDirectory, 'leasehold.config.mjs')
+      await chmod(path, 0o666)
+      for (const needsWorkers of [true, false]) {
+        expect(await refusal({ workingDirectory, needsWorkers })).toBe(
+          `leasehold.config.mjs is not read, because it can be written by everybody: it is code that runs as this user. Check what is in it, and run: chmod go-w '${path}'`,
+        )
+      }
+      expect(globalThis).not.toHaveProperty('wasRun')
+      await chmod(path, 0o644)
+      await expect(load({ workingDirectory })).resolves.toBeDefined()
+    },
+  )
+})
+
+describe('the environment', () => {
+  it('a variable that looks like a setting and is none is refused with the one that was meant', async () => {
+    const message = await refusal({
+      environment: { LEASEHOLD_PROT: '1', LEASEHOLD_DATABASE_URL: 'x', LEASEHOLD_LIFELINE: 'y' },
+    })
+    expect(message).toContain('LEASEHOLD_PROT (environment) is not a setting: did you mean LEASEHOLD_PORT?')
+    expect(message).toContain(
+      'LEASEHOLD_DATABASE_URL (environment) is not a setting: did you mean DATABASE_URL?',
+    )
+    expect(message).toContain(
+      'LEASEHOLD_LIFELINE (environment) is not a setting: the variables are DATABASE_URL, LEASEHOLD_DIRECTORY,',
+    )
+  })
+
+  it('an unknown variable that is empty counts as not set', async () => {
+    await expect(load({ environment: { LEASEHOLD_PROT: '' } })).resolves.toBeDefined()
+  })
+
+  it('the variables of the tests are known, and there are no others in the project', async () => {
+    const folders = ['src', 'test', 'examples', 'bench', 'scripts']
+    const texts = await Promise.all(folders.map(async (folder) => sourcesIn(folder)))
+    const read = texts.flatMap((text) => [...text.matchAll(/\b(?:env|environment)\['(LEASEHOLD_\w+)'\]/g)])
+    const names = new Set(read.map(([, name]) => name))
+    for (const setting of SETTING_NAMES) names.delete(variableOf(setting))
+    expect(names).toEqual(new Set(TEST_VARIABLES))
+    const environment = Object.fromEntries(TEST_VARIABLES.map((name) => [name, '1']))
+    await expect(load({ environment })).resolves.toBeDefined()
+  })
+
+  it('the variables that Kubernetes sets for a Service named leasehold are not taken for settings', async () => {
+    const { settings } = await load({
+      environment: {
+        LEASEHOLD_SERVICE_HOST: '10.0.0.1',
+        LEASEHOLD_SERVICE_PORT_HTTP: '7400',
+        LEASEHOLD_PORT: 'tcp://10.0.0.1:7400',
+        LEASEHOLD_PORT_7400_TCP_ADDR: '10.0.0.1',
+        LEASEHOLD_HTTP_PORT: 'tcp://10.0.0.1:7400',
+      },
+    })
+    expect(settings.port).toBe(7400)
   })
 })

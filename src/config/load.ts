@@ -4,14 +4,15 @@
  */
 import { resolve } from 'node:path'
 import type { z } from 'zod'
-import { isLeaseholdError, LeaseholdError } from '../errors.ts'
+import { isLeaseholdError, LeaseholdError, sentence } from '../errors.ts'
 import { timing, type Timing } from '../lease/timing.ts'
-import { nearest } from '../nearest.ts'
+import { suggestion } from '../nearest.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
-import { type ConfigFile, readConfigFile } from './config-file.ts'
+import { type ConfigFile, ConfigFileBroken, readConfigFile } from './config-file.ts'
 import {
   DESCRIPTIONS,
   flagOf,
+  isOfKubernetes,
   SECRET_SETTINGS,
   SETTING_NAMES,
   type ParsedSettings,
@@ -20,6 +21,7 @@ import {
   shownValue,
   TIMING_NAMES,
   timingSchema,
+  unknownVariables,
   variableOf,
 } from './schema.ts'
 import { readWorkDeclarations } from './work-declarations.ts'
@@ -48,13 +50,17 @@ export interface Settings {
 
 export interface Source {
   readonly kind: 'flag' | 'environment' | 'file' | 'default'
-  /** `--port`, `LEASEHOLD_PORT`, `leasehold.config.mjs`, or `default`. */
+  /** `--port`, `LEASEHOLD_PORT`, `leasehold.config.mjs:3`, or `default`. */
   readonly name: string
 }
 
 export interface LoadedSettings {
   readonly settings: Settings
   readonly sources: Readonly<Record<SettingName, Source>>
+  /** What was wrong with the config file, where the command can do without it or without its workers. */
+  readonly warnings: readonly string[]
+  /** The config file, if none of its settings apply because it could not be imported. */
+  readonly ignoredFile: string | undefined
 }
 
 export interface SettingsInput {
@@ -64,6 +70,8 @@ export interface SettingsInput {
   readonly workingDirectory: string
   /** Whether a person reads the log. */
   readonly terminal: boolean
+  /** Default true. Otherwise a file that cannot be imported, or whose workers are invalid, is only worth a warning. */
+  readonly needsWorkers?: boolean
 }
 
 /** Only the config file can declare workers, because their handlers are functions. */
@@ -76,13 +84,14 @@ interface Given {
 }
 
 export async function loadSettings(input: SettingsInput): Promise<LoadedSettings> {
-  const file = await readConfigFile(input.workingDirectory)
+  const { file, broken } = await fileFor(input)
   const given = collect(input, file)
   const set = SETTING_NAMES.filter((name) => given[name].value !== undefined)
   const values = Object.fromEntries(set.map((name) => [name, given[name].value]))
   const parsed = settingsSchema.safeParse(values)
 
   const problems = [
+    ...unknownVariables(input.environment),
     ...(file === undefined ? [] : unknownNames(file)),
     ...(parsed.success ? [] : brokenRules(parsed.error, given)),
   ]
@@ -90,7 +99,7 @@ export async function loadSettings(input: SettingsInput): Promise<LoadedSettings
   if (times.problem !== undefined) problems.push(times.problem)
   const givenTiming = times.given ?? {}
   const work = readWorkDeclarations(file?.values[WORKERS], file?.name ?? '', givenTiming)
-  problems.push(...work.problems)
+  if (input.needsWorkers !== false) problems.push(...work.problems)
   if (problems.length > 0 || !parsed.success || times.timing === undefined) throw refusal(problems)
 
   return {
@@ -101,6 +110,27 @@ export async function loadSettings(input: SettingsInput): Promise<LoadedSettings
       workers: work.workers,
     },
     sources: eachSetting((name) => given[name].source),
+    warnings: [
+      ...(broken === undefined ? [] : [`The settings of ${broken.file} do not apply: ${broken.message}`]),
+      ...(work.problems.length === 0
+        ? []
+        : [`The workers of ${file?.name} are left out: ${refusal(work.problems).message}`]),
+    ],
+    ignoredFile: broken?.file,
+  }
+}
+
+interface FileFor {
+  readonly file?: ConfigFile | undefined
+  readonly broken?: ConfigFileBroken
+}
+
+async function fileFor({ workingDirectory, needsWorkers = true }: SettingsInput): Promise<FileFor> {
+  try {
+    return { file: await readConfigFile(workingDirectory) }
+  } catch (error) {
+    if (needsWorkers || !(error instanceof ConfigFileBroken)) throw error
+    return { broken: error }
   }
 }
 
@@ -134,11 +164,11 @@ function collect(
     const variable = variableOf(name)
     const text = environment[variable]
     // `DATABASE_URL= leasehold up` is how a shell unsets a variable for one command.
-    if (text !== undefined && text !== '')
+    if (text !== undefined && text !== '' && !isOfKubernetes(variable, text))
       return { value: text, source: { kind: 'environment', name: variable } }
     const inFile = file?.values[name]
     if (file !== undefined && inFile !== undefined) {
-      return { value: inFile, source: { kind: 'file', name: file.name } }
+      return { value: inFile, source: { kind: 'file', name: file.positionOf(name) } }
     }
     return { value: undefined, source: { kind: 'default', name: 'default' } }
   })
@@ -149,15 +179,13 @@ function eachSetting<Value>(of: (name: SettingName) => Value): Readonly<Record<S
   return Object.fromEntries(SETTING_NAMES.map((name) => [name, of(name)])) as Record<SettingName, Value>
 }
 
-function unknownNames({ name: file, values }: ConfigFile): string[] {
+function unknownNames({ positionOf, values }: ConfigFile): string[] {
   return Object.keys(values)
     .filter((name) => !NAMES_IN_FILE.includes(name))
-    .map((name) => {
-      const meant = nearest(name, NAMES_IN_FILE)
-      const hint =
-        meant === undefined ? `the settings are ${NAMES_IN_FILE.join(', ')}` : `did you mean ${meant}?`
-      return `${name} (${file}) is not a setting: ${hint}`
-    })
+    .map(
+      (name) =>
+        `${name} (${positionOf(name)}) is not a setting: ${suggestion(name, NAMES_IN_FILE, 'settings')}`,
+    )
 }
 
 function brokenRules(error: z.ZodError, given: Readonly<Record<SettingName, Given>>): string[] {
@@ -193,8 +221,4 @@ function refusal(problems: readonly string[]): LeaseholdError {
       ? sentence(only)
       : `${problems.length} settings are invalid:\n${problems.map((problem) => `  - ${problem}`).join('\n')}`
   return new LeaseholdError('SETTING_INVALID', message)
-}
-
-function sentence(problem: string): string {
-  return problem.endsWith('?') ? problem : `${problem}.`
 }

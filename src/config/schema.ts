@@ -2,6 +2,7 @@
 import { inspect } from 'node:util'
 import { z } from 'zod'
 import { isLeaseholdError } from '../errors.ts'
+import { nearest } from '../nearest.ts'
 import { MAX_TIMER_MS } from '../timeout.ts'
 import { networkPolicy } from '../webhooks/network/policy.ts'
 import { parseProxyUrl } from '../webhooks/network/connect.ts'
@@ -151,6 +152,49 @@ export function flagOf(name: SettingName): string {
 export function variableOf(name: SettingName): string {
   if (name === 'databaseUrl') return 'DATABASE_URL'
   return ['LEASEHOLD', ...words(name)].join('_').toUpperCase()
+}
+
+/** Variables of this project's own tests (CONTRIBUTING.md). They are here because every other unknown name is refused. */
+export const TEST_VARIABLES = [
+  'LEASEHOLD_TEST_DATABASE_URL',
+  'LEASEHOLD_REQUIRE_BROKERS',
+  'LEASEHOLD_CRASH_LOOP_SECONDS',
+  'LEASEHOLD_SEED',
+  'LEASEHOLD_RUNS',
+] as const
+
+const PREFIX = 'LEASEHOLD_'
+
+/** What Kubernetes sets in every container for a Service whose name begins with `leasehold`. */
+const SERVICE_VARIABLE = /_SERVICE_(?:HOST|PORT)(?:_\w+)?$|_PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?$/
+const SERVICE_PORT = /^(?:tcp|udp|sctp):\/\//
+
+/** Whether Kubernetes has set the variable, and not a person: `LEASEHOLD_PORT=tcp://10.0.0.1:7400` is no port of ours. */
+export function isOfKubernetes(variable: string, value: string): boolean {
+  return SERVICE_VARIABLE.test(variable) || (variable.endsWith('_PORT') && SERVICE_PORT.test(value))
+}
+
+/** The problems with variables that look like ours and are not. An empty one counts as not set. */
+export function unknownVariables(environment: Readonly<Record<string, string | undefined>>): string[] {
+  const settings = SETTING_NAMES.map(variableOf)
+  const known = new Set<string>([...settings, ...TEST_VARIABLES])
+  const unknown = Object.entries(environment).filter(
+    ([name, value = '']) =>
+      name.startsWith(PREFIX) && value !== '' && !known.has(name) && !isOfKubernetes(name, value),
+  )
+  return unknown.map(([name]) => {
+    // Without the prefix, which all of them share and which would make any two names similar.
+    const meant = nearest(withoutPrefix(name), settings.map(withoutPrefix))
+    const hint =
+      meant === undefined
+        ? `the variables are ${settings.join(', ')}`
+        : `did you mean ${settings.find((variable) => withoutPrefix(variable) === meant)}?`
+    return `${name} (environment) is not a setting: ${hint}`
+  })
+}
+
+function withoutPrefix(variable: string): string {
+  return variable.startsWith(PREFIX) ? variable.slice(PREFIX.length) : variable
 }
 
 function words(name: SettingName): string[] {

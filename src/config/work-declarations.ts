@@ -2,7 +2,7 @@
 import { isLeaseholdError } from '../errors.ts'
 import type { Timing } from '../lease/timing.ts'
 import { describeValue } from '../messages/validate.ts'
-import { nearest } from '../nearest.ts'
+import { suggestion } from '../nearest.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
 import { workerSettings } from '../worker/settings.ts'
 import { isRecord } from './config-file.ts'
@@ -111,7 +111,7 @@ function problemsOf(entry: unknown, label: string, timing: Partial<Timing>): str
     return entry[field] === undefined ? required : !holds(entry[field])
   })
   return [
-    ...unknown.map((name) => `${label} has the unknown field ${name}: ${hint(name)}`),
+    ...unknown.map((name) => `${label} has the unknown field ${name}: ${suggestion(name, FIELDS, 'fields')}`),
     ...broken.map(
       (field) =>
         `${label} has ${field} = ${describeValue(entry[field])}, but it must be ${ruleFor(field, entry)}`,
@@ -165,11 +165,6 @@ function repeatedNames(entries: readonly unknown[], file: string): string[] {
 function labelOf(entry: unknown, index: number): string {
   const name = isRecord(entry) ? entry['name'] : undefined
   return typeof name === 'string' ? `workers[${index}] ${describeValue(name)}` : `workers[${index}]`
-}
-
-function hint(name: string): string {
-  const meant = nearest(name, FIELDS)
-  return meant === undefined ? `the fields are ${FIELDS.join(', ')}` : `did you mean ${meant}?`
 }
 
 function asRecord(value: unknown): Readonly<Record<string, unknown>> {
