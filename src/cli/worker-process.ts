@@ -1,6 +1,5 @@
 /** A worker process as `up` and `work` run it: the HTTP server, the metrics, the workers and the reaper. */
 import type { LoadedSettings } from '../config/load.ts'
-import { REAPER } from '../config/work-declarations.ts'
 import type { EmbeddedServer } from '../embedded/index.ts'
 import { tableName } from '../lease/index.ts'
 import {
@@ -21,6 +20,7 @@ import { createMetrics, type Metrics } from '../observe/prometheus.ts'
 import type { Database } from '../postgres/index.ts'
 import { startServer } from '../server/server.ts'
 import { Events, type EventType, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
+import { REAPER } from '../worker/work-declaration.ts'
 import { counted, duration } from './output.ts'
 import type { Part, Startup } from './process.ts'
 

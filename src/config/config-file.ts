@@ -4,6 +4,7 @@ import { readFile, realpath, stat } from 'node:fs/promises'
 import { basename, isAbsolute, join, relative, sep } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { hasCode, LeaseholdError, messageOf, sentence } from '../errors.ts'
+import { isRecord } from '../rules.ts'
 
 /** TypeScript only where Node itself removes the types: from 22.18 on. */
 export const CONFIG_FILES = [
@@ -202,10 +203,6 @@ function isWithin(directory: string, path: string): boolean {
 
 function shownPath(directory: string, path: string): string {
   return isWithin(directory, path) ? relative(directory, path) : path
-}
-
-export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 async function exists(path: string): Promise<boolean> {

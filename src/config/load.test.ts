@@ -229,7 +229,11 @@ describe('the config file', () => {
       'export const workers = []; export default {}',
       'Put them into the default export',
     ],
-    ['declares workers badly', 'export default { workers: [{ name: "a b" }] }', "name = 'a b'"],
+    [
+      'declares workers badly',
+      'export default { workers: [{ name: "a b" }] }',
+      "name (leasehold.config.mjs) is 'a b'",
+    ],
   ])('a file that %s is refused with its name', async (_, text, reason) => {
     const message = await refusal({ workingDirectory: await directoryWith(text) })
     expect(message).toContain('leasehold.config.mjs')

@@ -7,7 +7,9 @@ import type { z } from 'zod'
 import { isLeaseholdError, LeaseholdError, sentence } from '../errors.ts'
 import { timing, type Timing } from '../lease/timing.ts'
 import { suggestion } from '../nearest.ts'
+import { describeValue } from '../rules.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
+import { workProblems } from '../worker/work-declaration.ts'
 import { type ConfigFile, ConfigFileBroken, readConfigFile } from './config-file.ts'
 import {
   DESCRIPTIONS,
@@ -24,7 +26,6 @@ import {
   unknownVariables,
   variableOf,
 } from './schema.ts'
-import { readWorkDeclarations } from './work-declarations.ts'
 
 export interface Settings {
   readonly databaseUrl: string | undefined
@@ -98,7 +99,7 @@ export async function loadSettings(input: SettingsInput): Promise<LoadedSettings
   const times = checkTiming(values, given)
   if (times.problem !== undefined) problems.push(times.problem)
   const givenTiming = times.given ?? {}
-  const work = readWorkDeclarations(file?.values[WORKERS], file?.name ?? '', givenTiming)
+  const work = readWorkers(file, givenTiming)
   if (input.needsWorkers !== false) problems.push(...work.problems)
   if (problems.length > 0 || !parsed.success || times.timing === undefined) throw refusal(problems)
 
@@ -212,6 +213,22 @@ function checkTiming(
     const sources = set.map((name) => `${name} from ${given[name].source.name}`).join(', ')
     return { problem: `${error.message.replace(/\.$/, '')} (${sources})` }
   }
+}
+
+/** By the rules of `startRuntime`. `timing` holds the timings that apply to all workers. */
+function readWorkers(
+  file: ConfigFile | undefined,
+  timing: Partial<Timing>,
+): { readonly workers: readonly WorkDeclaration[]; readonly problems: readonly string[] } {
+  const value = file?.values[WORKERS]
+  if (file === undefined || value === undefined) return { workers: [], problems: [] }
+  if (!Array.isArray(value)) {
+    const problem = `workers (${file.positionOf(WORKERS)}) is ${describeValue(value)}, but must be a list of { name, table, handle }`
+    return { workers: [], problems: [problem] }
+  }
+  const problems = workProblems(value, timing, ` (${file.name})`)
+  // Every field of every entry has been checked.
+  return { workers: problems.length > 0 ? [] : (value as readonly WorkDeclaration[]), problems }
 }
 
 function refusal(problems: readonly string[]): LeaseholdError {

@@ -1,5 +1,6 @@
 /** A lease store: the five verbs over one table, for one owner. `README.md` has the protocol. */
 import { type Clock, systemClock } from '../clock.ts'
+import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { checkTable } from './check-table.ts'
@@ -103,6 +104,8 @@ export interface StoreOptions {
   readonly onDataError?: (report: DataErrorReport) => void
 }
 
+const OPTIONS = namesOf<StoreOptions>({ owner: true, bucket: true, clock: true, onDataError: true })
+
 /** Checks the real table, refuses one that does not fit its declaration, and prepares its statements. */
 export async function openLeaseStore<
   Row extends object = Record<string, unknown>,
@@ -112,6 +115,7 @@ export async function openLeaseStore<
   table: LeaseTable<OutcomeName>,
   options: StoreOptions,
 ): Promise<LeaseStore<Row, OutcomeName>> {
+  refuseUnknownOptions('openLeaseStore', options, OPTIONS)
   checkOptions(options)
   return leaseStore(db, table, await checkTable(db, table), options)
 }

@@ -3,11 +3,13 @@
  * are reported at once, by their paths. The tables enforce the same limits; checking here leaves the caller's transaction
  * usable.
  */
-import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
+import { describeValue } from '../rules.ts'
 import { unstorableText } from '../unstorable-text.ts'
 import { pathOf, payloadText, storedBytes } from './json.ts'
 import { applySchema, type EventSchemas, isStandardSchema } from './schemas.ts'
+
+export { describeValue } from '../rules.ts'
 
 /** The limits of the tables. An index entry must fit into a third of a page: 2,704 bytes. */
 const MAX_PAYLOAD_BYTES = 262_144
@@ -266,9 +268,4 @@ function checkDate(path: string, value: unknown): string[] {
 
 export function isWhole(value: unknown, from: number, to: number): boolean {
   return typeof value === 'number' && Number.isInteger(value) && value >= from && value <= to
-}
-
-/** A value as it appears in an error message. */
-export function describeValue(value: unknown): string {
-  return inspect(value, { depth: 0, breakLength: Infinity, maxStringLength: 100 })
 }

@@ -1,4 +1,5 @@
 /** The metrics as OpenTelemetry instruments. */
+import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Events } from '../worker/events.ts'
 import {
   ALL_METRICS,
@@ -43,8 +44,11 @@ export interface OpenTelemetryOptions {
 export function observeWithOpenTelemetry(
   events: Events,
   api: OpenTelemetryApi,
-  { version, gauges = [] }: OpenTelemetryOptions = {},
+  options: OpenTelemetryOptions = {},
 ): () => void {
+  const names = namesOf<OpenTelemetryOptions>({ version: true, gauges: true })
+  refuseUnknownOptions('observeWithOpenTelemetry', options, names)
+  const { version, gauges = [] } = options
   const meter = api.metrics.getMeter('leasehold', version)
   const recorders = new Map<Metric, (labels: Labels, value: number) => void>()
   const ends: (() => void)[] = []

@@ -1,4 +1,5 @@
 /** The metrics as Prometheus scrapes them: the text format, version 0.0.4. */
+import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Events } from '../worker/events.ts'
 import {
   ALL_METRICS,
@@ -33,7 +34,9 @@ interface Series {
 }
 
 /** Measures the events from now on. */
-export function createMetrics(events: Events, { gauges = [] }: MetricsOptions = {}): Metrics {
+export function createMetrics(events: Events, options: MetricsOptions = {}): Metrics {
+  refuseUnknownOptions('createMetrics', options, namesOf<MetricsOptions>({ gauges: true }))
+  const { gauges = [] } = options
   const seriesByMetric = new Map(ALL_METRICS.map((metric) => [metric, new Map<string, Series>()]))
   // Without labels a counter starts at 0, so that Prometheus sees its first increase as one.
   for (const metric of ALL_METRICS) {

@@ -1,5 +1,6 @@
 import { pendingAge } from '../lease/backlog.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
+import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { listWorkers } from '../worker/registry/registry.ts'
@@ -19,12 +20,10 @@ export interface WorkerGaugesOptions {
 const QUERY_TIMEOUT_MS = 2_000
 
 /** The gauges that events cannot tell: rows in flight, worker processes by state, and the age of the oldest pending rows. */
-export function workerGauges({
-  db,
-  schema = 'leasehold',
-  tables,
-  inFlight,
-}: WorkerGaugesOptions): GaugeSource[] {
+export function workerGauges(options: WorkerGaugesOptions): GaugeSource[] {
+  const names = namesOf<WorkerGaugesOptions>({ db: true, schema: true, tables: true, inFlight: true })
+  refuseUnknownOptions('workerGauges', options, names)
+  const { db, schema = 'leasehold', tables, inFlight } = options
   const query = async <Value>(read: (tx: Queryable) => Promise<Value>): Promise<Value> =>
     db.transaction(read, { queryTimeoutMs: QUERY_TIMEOUT_MS })
   const ages = new Map(tables.map((table) => [tableName(table), pendingAge(table)]))

@@ -1,5 +1,6 @@
 import { Client, Pool, type PoolClient } from 'pg'
 import { LeaseholdError } from '../errors.ts'
+import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import { within } from '../timeout.ts'
 import { DatabaseClient } from './client.ts'
 import { isNoFreeConnection, isUnavailable, unavailable } from './failures.ts'
@@ -25,6 +26,16 @@ export interface DatabaseOptions {
   readonly onEvent?: (event: DatabaseEvent) => void
 }
 
+const OPTIONS = namesOf<DatabaseOptions>({
+  url: true,
+  applicationName: true,
+  maxConnections: true,
+  connectTimeoutMs: true,
+  queryTimeoutMs: true,
+  prepare: true,
+  onEvent: true,
+})
+
 export interface TransactionOptions {
   /** Replaces the database's `queryTimeoutMs` for every statement of this transaction. */
   readonly queryTimeoutMs?: number
@@ -43,6 +54,7 @@ const LONGEST_TIMER_MS = 2_147_483_647
 
 /** Opens a pool of connections. The first connection is made by the first statement. */
 export function openDatabase(options: DatabaseOptions): Database {
+  refuseUnknownOptions('openDatabase', options, OPTIONS)
   const settings = {
     maxConnections: checked('maxConnections', options.maxConnections ?? 10),
     connectTimeoutMs: checked('connectTimeoutMs', options.connectTimeoutMs ?? 5_000),

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import { readFile, readdir } from 'node:fs/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { LeaseholdError } from '../errors.ts'
+import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from './database.ts'
 import { isLockConflict, isMissingTable, isServerError, pauseAfter } from './failures.ts'
 import { quoteIdentifier, quoteLiteral, quoteQualified } from './identifiers.ts'
@@ -18,6 +19,14 @@ export interface MigrateOptions {
   readonly attempts?: number
   readonly onEvent?: (event: MigrationEvent) => void
 }
+
+const OPTIONS = namesOf<MigrateOptions>({
+  schema: true,
+  directory: true,
+  lockTimeoutMs: true,
+  attempts: true,
+  onEvent: true,
+})
 
 export type MigrationEvent =
   | { readonly type: 'migrationApplied'; readonly file: string }
@@ -48,6 +57,7 @@ const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
  * apply, the call is one SELECT.
  */
 export async function migrate(db: Database, options: MigrateOptions = {}): Promise<Migrated> {
+  refuseUnknownOptions('migrate', options, OPTIONS)
   const schema = options.schema ?? 'leasehold'
   const files = await readMigrations(options.directory ?? MIGRATIONS_DIRECTORY)
   const ledger = await readLedger(db, schema)

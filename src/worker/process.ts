@@ -22,7 +22,12 @@ import { describeWorker } from './registry/registry.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
 import { logUnheard, STDERR_LOG } from './unheard-log.ts'
-import { refuseUnservable, type RuntimeOptions, type WorkDeclaration } from './work-declaration.ts'
+import {
+  REAPER,
+  refuseInvalidOptions,
+  type RuntimeOptions,
+  type WorkDeclaration,
+} from './work-declaration.ts'
 import { Worker } from './worker.ts'
 
 const PRESENCE_MS = 5_000
@@ -103,7 +108,6 @@ export class Runtime {
 
   async start(roles: readonly string[]): Promise<void> {
     const { workers = [], reapTables = [] } = this.#options
-    refuseUnservable(workers)
     this.#stopLogging = logUnheard(this.events, this.id, this.#log)
     if (this.#options.migrate === true) await migrate(this.#db, { schema: this.#schema })
     else await requireMigrations(this.#db, this.#schema)
@@ -342,8 +346,9 @@ export class Runtime {
 
 /** Starts a worker process and resolves once it runs; if it cannot start, what was started is stopped. */
 export async function startRuntime(options: RuntimeOptions): Promise<Runtime> {
+  refuseInvalidOptions(options)
   const { workers = [], reaper = true } = options
-  const roles = [...workers.map(({ name }) => name), ...(reaper ? ['reaper'] : [])]
+  const roles = [...workers.map(({ name }) => name), ...(reaper ? [REAPER] : [])]
   const { id } = describeWorker(roles, options.id === undefined ? {} : { id: options.id })
   const runtime = new Runtime(options, id)
   try {

@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { LeaseholdError } from '../errors.ts'
 import { MAX_BATCH } from '../lease/table-sql.ts'
 import { timing, type Timing } from '../lease/timing.ts'
+import { unknownNames } from '../nearest.ts'
 import { MAX_HELD } from './heartbeat/held-rows.ts'
 
 /** What can be changed while a worker runs. */
@@ -76,7 +77,8 @@ function refuseTooMany(settings: WorkerSettings): WorkerSettings {
 
 function problems(error: z.ZodError, given: object): string {
   return error.issues
-    .map((issue) => {
+    .flatMap((issue) => {
+      if (issue.code === 'unrecognized_keys') return unknownNames(given, Object.keys(schema.shape), 'setting')
       const [name] = issue.path
       if (name === undefined) return issue.message
       const value: unknown = Reflect.get(given, name)

@@ -1,12 +1,24 @@
-import { LeaseholdError } from '../errors.ts'
+/** What a worker process is asked to do, and the refusal of what cannot work. */
+import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
+import { refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
+import {
+  describeValue,
+  isFunction,
+  isRecord,
+  isText,
+  problemsWith,
+  type Rules,
+  TRUE_OR_FALSE,
+} from '../rules.ts'
+import { MAX_TIMER_MS } from '../timeout.ts'
 import type { Groups } from './claiming/groups.ts'
 import type { SinkProbe } from './claiming/pausing.ts'
 import type { LogSource } from './context.ts'
 import type { Events } from './events.ts'
 import type { Maintenance } from './reaper/maintenance.ts'
-import type { WorkerSettings } from './settings.ts'
+import { workerSettings, type WorkerSettings } from './settings.ts'
 import type { Limits } from './slots/limits.ts'
 import type { Handler } from './worker.ts'
 
@@ -87,26 +99,211 @@ export interface RuntimeOptions {
   readonly migrate?: boolean
 }
 
-const NEEDED_OUTCOMES = ['done', 'retry', 'dead'] as const
+/** The role of the reaper. It needs no declaration, so no declared worker may have its name. */
+export const REAPER = 'reaper'
 
-/** Refuses two workers of one name, and tables that lack an outcome for what a handler may return or throw. */
-export function refuseUnservable(declarations: readonly Pick<WorkDeclaration, 'name' | 'table'>[]): void {
-  const names = new Set<string>()
-  for (const { name, table } of declarations) {
-    refuseUnsettleable(table)
-    if (names.has(name)) {
-      throw new LeaseholdError('SETTING_INVALID', `There are two workers named ${name}.`)
-    }
-    names.add(name)
-  }
+/** Worker names are used on the command line (`--only`) and in the settings table. */
+const NAME = /^[A-Za-z0-9][\w.-]{0,62}$/
+
+const WORK_RULES: Rules<WorkDeclaration> = {
+  name: {
+    required: true,
+    holds: isName,
+    text: `a name of at most 63 letters, digits, ".", "_" and "-", and not ${REAPER}`,
+  },
+  role: { holds: isName, text: `a name like that of a worker, and not ${REAPER}` },
+  table: { required: true, holds: isLeaseTable, text: 'a lease table, made with leaseTable()' },
+  handle: {
+    required: true,
+    holds: isFunction,
+    text: 'a function that gets the row and returns a promise',
+  },
+  settings: { holds: isRecord, text: 'an object of settings such as { concurrency: 10 }' },
+  limits: {
+    holds: (value) => isRecord(value) && isFunction(value['key']),
+    text: 'an object such as { key: (row) => row.customer, concurrency: 2 }',
+  },
+  groups: {
+    holds: (value) => isRecord(value) && isFunction(value['open']),
+    text: 'an object that knows the groups of the table: { open, claimed, ended, onRoom }',
+  },
+  probe: {
+    holds: (value) => isRecord(value) && Number(value['everyMs']) > 0 && isFunction(value['check']),
+    text: 'an object such as { everyMs: 1000, check: async (signal) => {} }',
+  },
+  wake: TRUE_OR_FALSE,
+  bucket: {
+    holds: (value) => Number.isInteger(value) && Number(value) >= 0,
+    text: 'a whole number from 0',
+  },
+  maintenance: {
+    holds: (value) => isRecord(value) && Number(value['everyMs']) > 0 && isFunction(value['run']),
+    text: 'an object such as { everyMs: 60000, run: async (db, stop) => ({ removed: 0 }) }',
+  },
+  open: { holds: isFunction, text: 'a function that opens what the handler needs' },
+  close: { holds: isFunction, text: 'a function that closes what the handler has opened' },
 }
 
-function refuseUnsettleable(table: LeaseTable): void {
-  const missing = NEEDED_OUTCOMES.filter((outcome) => !(outcome in table.outcomes))
-  if (missing.length === 0) return
-  throw new LeaseholdError(
-    'LEASE_TABLE_INVALID',
-    `The lease table ${tableName(table)} cannot be worked off: it declares no outcome ${missing.join(', ')}.`,
-    { remedy: 'Declare done, retry (args: error text, delay_ms float8) and dead (args: error text).' },
+const OPTION_RULES: Rules<RuntimeOptions> = {
+  databaseUrl: {
+    required: true,
+    holds: isText,
+    text: 'a URL such as postgresql://user@host:5432/database',
+  },
+  workers: { holds: Array.isArray, text: 'a list of { name, table, handle }' },
+  schema: { holds: isText, text: "the name of Leasehold's own schema" },
+  id: { holds: isText, text: 'a text that no other process has' },
+  events: {
+    holds: (value) => isRecord(value) && isFunction(value['on']) && isFunction(value['emit']),
+    text: 'made with new Events()',
+  },
+  log: {
+    holds: (value) =>
+      value === false ||
+      (isRecord(value) &&
+        ['debug', 'info', 'warn', 'error', 'child'].every((name) => isFunction(value[name]))),
+    text: 'false, or a logger with debug, info, warn, error and child, such as one of pino',
+  },
+  settings: { holds: isRecord, text: 'an object of settings such as { concurrency: 10 }' },
+  reaper: TRUE_OR_FALSE,
+  reapTables: { holds: isListOfTables, text: 'a list of { table }' },
+  eviction: TRUE_OR_FALSE,
+  listen: TRUE_OR_FALSE,
+  listenUrl: { holds: isText, text: 'a URL such as postgresql://user@host:5432/database' },
+  heartbeat: { holds: (value) => value === 'thread' || value === 'inline', text: "'thread' or 'inline'" },
+  presenceMs: {
+    holds: (value) => typeof value === 'number' && value > 0 && value <= MAX_TIMER_MS,
+    text: 'a number of milliseconds above 0',
+  },
+  maxConnections: {
+    holds: (value) => Number.isInteger(value) && Number(value) >= 1,
+    text: 'a whole number from 1',
+  },
+  migrate: TRUE_OR_FALSE,
+}
+
+/** Refuses options that cannot work, with every problem, before anything is opened. */
+export function refuseInvalidOptions(given: unknown): void {
+  if (!isRecord(given)) return refuseUnknownOptions('startRuntime', given, Object.keys(OPTION_RULES))
+  const { workers, reapTables, reaper, settings } = given
+  const process = isRecord(settings) ? settings : {}
+  const isIdle = isEmpty(workers) && (isEmpty(reapTables) || reaper === false)
+  const problems = [
+    ...problemsWith(given, OPTION_RULES),
+    ...(Array.isArray(workers) ? workProblems(workers, process) : []),
+    ...(isIdle
+      ? [
+          `workers is ${describeValue(workers)}, so that there is nothing to do: give at least one { name, table, handle }, or \`reapTables\``,
+        ]
+      : []),
+    ...(isEmpty(workers) ? refusalOf('settings', () => workerSettings(process)) : []),
+  ]
+  if (problems.length === 0) return
+  throw new LeaseholdError('SETTING_INVALID', `The options of startRuntime: ${problems.join('; ')}.`, {
+    remedy: 'Correct the options named.',
+  })
+}
+
+/**
+ * Every problem with a list of declarations. `process` holds the settings that apply to all of them, and `source` says
+ * where they were declared, for messages: ` (leasehold.config.mjs)`.
+ */
+export function workProblems(
+  workers: readonly unknown[],
+  process: Partial<WorkerSettings>,
+  source = '',
+): string[] {
+  return [
+    ...workers.flatMap((entry, i) => problemsOf(entry, `workers[${i}]`, process, source)),
+    ...repeatedNames(workers, source),
+  ]
+}
+
+function problemsOf(
+  entry: unknown,
+  label: string,
+  process: Partial<WorkerSettings>,
+  source: string,
+): string[] {
+  if (!isRecord(entry)) {
+    const hint = Array.isArray(entry) ? '; to add the workers of a list, write ...list' : ''
+    return [
+      `${label}${source} is ${describeValue(entry)}, but must be an object { name, table, handle }${hint}`,
+    ]
+  }
+  const { table, settings } = entry
+  const isDeclaration = isRecord(table) && !isLeaseTable(table) && 'claimable' in table
+  const rules = isDeclaration
+    ? {
+        ...WORK_RULES,
+        table: {
+          ...WORK_RULES.table,
+          text: `${WORK_RULES.table.text}; this is only its declaration: wrap it in leaseTable(…)`,
+        },
+      }
+    : WORK_RULES
+  return [
+    ...problemsWith(entry, rules, { path: `${label}.`, source }),
+    ...(isLeaseTable(table) ? missingOutcomes(table, `${label}.table${source}`) : []),
+    ...(settings === undefined || isRecord(settings)
+      ? refusalOf(`${label}.settings${source}`, () => workerSettings({ ...process, ...settings }))
+      : []),
+  ]
+}
+
+function isName(value: unknown): boolean {
+  return typeof value === 'string' && NAME.test(value) && value !== REAPER
+}
+
+/** Not by identity, because the caller may have `leaseTable` from another copy of the package. */
+function isLeaseTable(value: unknown): value is LeaseTable {
+  return (
+    isRecord(value) &&
+    typeof value['schema'] === 'string' &&
+    typeof value['name'] === 'string' &&
+    Array.isArray(value['id']) &&
+    isRecord(value['lease']) &&
+    isRecord(value['writes']) &&
+    isRecord(value['outcomes'])
   )
+}
+
+function isListOfTables(value: unknown): boolean {
+  return Array.isArray(value) && value.every((entry) => isRecord(entry) && isLeaseTable(entry['table']))
+}
+
+function isEmpty(list: unknown): boolean {
+  return list === undefined || (Array.isArray(list) && list.length === 0)
+}
+
+/** What a handler may return or throw, and how a table gets the outcome for it. */
+const NEEDED_OUTCOMES = {
+  done: "declare it in `outcomes`, for example done: { finished_at: 'now()' }",
+  retry: 'declare `attempts: {}` or `availableAt`, and the table has it',
+  dead: "declare it in `outcomes`, for example dead: { failed_at: 'now()' }",
+} as const
+
+function missingOutcomes(table: LeaseTable, label: string): string[] {
+  return Object.entries(NEEDED_OUTCOMES)
+    .filter(([outcome]) => !(outcome in table.outcomes))
+    .map(([outcome, remedy]) => `${label} is ${tableName(table)}, which has no outcome ${outcome}: ${remedy}`)
+}
+
+function repeatedNames(workers: readonly unknown[], source: string): string[] {
+  const names = workers.flatMap((entry) => (isRecord(entry) ? [entry['name']] : []))
+  const repeated = new Set(names.filter((name, i) => typeof name === 'string' && names.indexOf(name) !== i))
+  return [...repeated].map(
+    (name) =>
+      `workers${source} has the name ${describeValue(name)} twice, but each worker needs a name of its own`,
+  )
+}
+
+function refusalOf(label: string, check: () => unknown): string[] {
+  try {
+    check()
+    return []
+  } catch (error) {
+    if (!isLeaseholdError(error, 'SETTING_INVALID')) throw error
+    return [`${label}: ${error.message.replace(/\.$/, '')}`]
+  }
 }

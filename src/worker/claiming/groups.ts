@@ -1,4 +1,5 @@
 import type { Group } from '../../lease/store.ts'
+import { refuseUnknownOptions } from '../../nearest.ts'
 
 /** The groups that a worker may claim from at this moment. */
 export interface OpenGroups {
@@ -34,6 +35,7 @@ export function fixedGroups<Row>(options: {
   readonly rooms: ReadonlyMap<string, number>
   readonly groupOf: (row: Row) => string
 }): Groups<Row> {
+  refuseUnknownOptions('fixedGroups', options, ['rooms', 'groupOf'])
   const { rooms, groupOf } = options
   const taken = new Map<string, number>()
   /** Groups in which more rows may wait than the last claim returned. */

@@ -10,6 +10,7 @@
 import { inspect } from 'node:util'
 import { isSchedule, type RetryPolicy, retryDelay } from '../../lease/retry-policy.ts'
 import type { LeaseTable } from '../../lease/table.ts'
+import { refuseUnknownOptions } from '../../nearest.ts'
 import { MAX_TIMER_MS } from '../../timeout.ts'
 
 /** What became of a row, as the handler says it. Every outcome names one of the table's declared outcomes. */
@@ -27,6 +28,7 @@ export function done(args?: Readonly<Record<string, unknown>>): Outcome {
 
 /** The row is to be retried, after the given time or as the retry policy of its table says. */
 export function retry(options: { readonly delayMs?: number; readonly error?: unknown } = {}): Outcome {
+  refuseUnknownOptions('retry', options, ['delayMs', 'error'])
   const { error } = options
   // A delay that is no number (computed from a missing header, say) counts as absent: the policy decides.
   const delayMs = Number.isFinite(options.delayMs) ? options.delayMs : undefined

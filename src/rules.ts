@@ -1,0 +1,56 @@
+/** The rules for the fields of an object that a caller gives, each with the words in which it is refused. */
+import { inspect } from 'node:util'
+import { unknownNames } from './nearest.ts'
+
+export interface Rule {
+  /** Otherwise the field may be left out. */
+  readonly required?: boolean
+  readonly holds: (value: unknown) => boolean
+  /** Completes the sentence "… but must be". */
+  readonly text: string
+}
+
+/** A rule for every field of an interface. The compiler refuses one that is missing, or one too many. */
+export type Rules<Options> = Readonly<Record<keyof Options & string, Rule>>
+
+/**
+ * Every problem with the fields of `given`: names that no rule knows, and values that break their rule. `path` is what
+ * stands before a field's name, and `source` where it was given: `workers[0].name (leasehold.config.mjs) is …`.
+ */
+export function problemsWith(
+  given: object,
+  rules: Readonly<Record<string, Rule>>,
+  { path = '', source = '' }: { readonly path?: string; readonly source?: string } = {},
+): string[] {
+  const values = given as Readonly<Record<string, unknown>> // Each field is unknown until its rule has been applied.
+  const broken = Object.entries(rules).filter(([field, { required = false, holds }]) =>
+    values[field] === undefined ? required : !holds(values[field]),
+  )
+  const owner = path === '' ? '' : `${path.replace(/\.$/, '')}${source}: `
+  return [
+    ...unknownNames(given, Object.keys(rules)).map((problem) => `${owner}${problem}`),
+    ...broken.map(
+      ([field, { text }]) =>
+        `${path}${field}${source} is ${describeValue(values[field])}, but must be ${text}`,
+    ),
+  ]
+}
+
+export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+/** A value as it appears in an error message. */
+export function describeValue(value: unknown): string {
+  return inspect(value, { depth: 0, breakLength: Infinity, maxStringLength: 100 })
+}
+
+export function isText(value: unknown): boolean {
+  return typeof value === 'string' && value.trim() !== ''
+}
+
+export function isFunction(value: unknown): boolean {
+  return typeof value === 'function'
+}
+
+export const TRUE_OR_FALSE: Rule = { holds: (value) => typeof value === 'boolean', text: 'true or false' }
