@@ -1,5 +1,6 @@
 /** The rules for the fields of an object that a caller gives, each with the words in which it is refused. */
 import { inspect } from 'node:util'
+import { sentence } from './errors.ts'
 import { unknownNames } from './nearest.ts'
 
 export interface Rule {
@@ -34,6 +35,14 @@ export function problemsWith(
         `${path}${field}${source} is ${describeValue(values[field])}, but must be ${text}`,
     ),
   ]
+}
+
+/** Problems as what follows a colon: one as the end of the sentence, several as a list of lines. */
+export function listed(problems: readonly string[]): string {
+  const [only = '', ...others] = problems
+  return others.length === 0
+    ? ` ${sentence(only)}`
+    : `\n${problems.map((problem) => `  - ${problem}`).join('\n')}`
 }
 
 export function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {

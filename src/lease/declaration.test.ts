@@ -1,5 +1,7 @@
+import { readFile } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
-import { leaseTable, type LeaseTableDeclaration } from './declaration.ts'
+import { messageOf } from '../errors.ts'
+import { leaseTable, type LeaseTableDeclaration, OPTION_TEXTS } from './declaration.ts'
 
 const declaration: LeaseTableDeclaration = {
   table: 'app.payment_requests',
@@ -170,7 +172,7 @@ describe('a wrong declaration is refused, and the message names the table and th
     [
       'a column with two roles',
       { lease: { owner: 'id', until: 'lease_until' } },
-      'the column id has two roles',
+      '`id` and `lease.owner` both name the column id: name another column in one of them',
     ],
     [
       'an outcome that writes the token',
@@ -209,7 +211,56 @@ describe('a wrong declaration is refused, and the message names the table and th
     [
       'a column that is group and ordering key',
       { leased: 'true', ordering: { key: 'customer', unfinished: 'true' }, groups: 'customer' },
-      'the column customer has two roles',
+      '`ordering.key` and `groups` both name the column customer',
+    ],
+    [
+      'attempts that are switched off',
+      { attempts: false },
+      'attempts is false, but must be an object such as {} or { max: 5 }, or left out to count nothing',
+    ],
+    [
+      'a due time in a column of the lease',
+      { availableAt: 'lease_until', lease: undefined },
+      '`lease.until` and `availableAt` both name the column lease_until (`lease.until` does by default): name another column in one of them',
+    ],
+    [
+      'one counter for attempts and expiries',
+      { attempts: { column: 'expiries' } },
+      '`attempts.column` and `attempts.expiries` both name the column expiries (`attempts.expiries` does by default): name another column in one of them',
+    ],
+    [
+      'a counter that is also the limit',
+      { attempts: { column: 'tries', max: 'tries' }, outcomes: { dead: {} } },
+      '`attempts.column` and `attempts.max` both name the column tries',
+    ],
+    ['an id that names a column twice', { id: ['id', 'id'] }, '`id` names the column id twice'],
+    ['a missing condition', { claimable: undefined }, 'claimable is undefined, but must be an SQL condition'],
+    ['a null', { availableAt: null }, 'availableAt is null, but must be the name of a column'],
+    [
+      'an option of an earlier name',
+      { lifeline: {} },
+      'unknown option lifeline (the options are table, claimable,',
+    ],
+    ['another one', { upkeep: {} }, 'unknown option upkeep'],
+    [
+      'a misspelt column of the lease',
+      { lease: { owner: 'a', untill: 'b' } },
+      'lease: unknown option untill (did you mean until?)',
+    ],
+    [
+      'an assignment that is no text',
+      { outcomes: { done: { sent: true } } },
+      "outcomes.done.sent is true, but must be SQL, such as 'now()' or \"'sent'\"",
+    ],
+    [
+      'an unknown field of an outcome',
+      { outcomes: { done: { set: {}, wen: 'true' } } },
+      'outcomes.done: unknown option wen (did you mean when?)',
+    ],
+    [
+      'a policy of retries that cannot work',
+      { availableAt: 'due_at', retry: { factor: 0 } },
+      'retry.factor is 0, but must be a number from 1',
     ],
     [
       'an argument without a type',
@@ -223,4 +274,69 @@ describe('a wrong declaration is refused, and the message names the table and th
     expect(() => leaseTable(given)).toThrow('app.payment_requests')
     expect(() => leaseTable(given)).toThrow(message)
   })
+
+  it('with all its problems at once, in our words and not those of a library', () => {
+    const wrong = {
+      table: 'jobs',
+      claimabel: 'true',
+      id: [],
+      attempts: { max: 0, colum: 'tries' },
+      outcomes: { done: { sent: 1 } },
+      order: 'id',
+    }
+    const message = refusalOf(wrong)
+    expect(message.split('\n')).toEqual([
+      'The lease table jobs is declared wrongly:',
+      '  - unknown option claimabel (did you mean claimable?)',
+      '  - claimable is undefined, but must be an SQL condition, such as "status = \'pending\'"',
+      '  - id is [], but must be the name of a column, or a list of them',
+      "  - order is 'id', but must be a list such as ['priority desc', 'created_at', 'id']",
+      '  - attempts: unknown option colum (did you mean column?)',
+      '  - attempts.max is 0, but must be a whole number from 1, or the name of the column that holds it',
+      "  - outcomes.done.sent is 1, but must be SQL, such as 'now()' or \"'sent'\"",
+    ])
+  })
+
+  it('with all its contradictions at once', () => {
+    const message = refusalOf({
+      ...declaration,
+      availableAt: 'id',
+      columns: ['id'],
+      attempts: { max: 3 },
+      outcomes: { done: { id: '1', note: '$why' } },
+    })
+    for (const part of [
+      '`attempts.max` needs an outcome `dead`',
+      '`columns` lacks attempts',
+      '`id` and `availableAt` both name the column id',
+      'outcomes.done writes id',
+      'outcomes.done uses $why',
+    ])
+      expect(message).toContain(`\n  - ${part}`)
+  })
+
+  it.each([undefined, null, 'jobs', []])('also when it is no object: %j', (given) => {
+    expect(refusalOf(given)).toBe(
+      "A lease table is declared wrongly: the declaration must be an object such as { table: 'jobs', claimable: 'not done' }.",
+    )
+  })
 })
+
+it('docs/worker.md has a table of all options, with the rules by which they are checked', async () => {
+  const page = await readFile(new URL('../../docs/worker.md', import.meta.url), 'utf8')
+  const section = /^## The declaration$.*?(?=^## )/ms.exec(page)?.[0] ?? ''
+  const rows = section.matchAll(/^\| `([\w.<>]+)` \| (.*?) \|/gm)
+  const documented = [...rows].map(([, option, rule]) => [option, rule])
+  expect(documented).toEqual([...OPTION_TEXTS])
+})
+
+function refusalOf(wrong: unknown): string {
+  try {
+    // Deliberately not what the type allows.
+    leaseTable(wrong as LeaseTableDeclaration)
+  } catch (error) {
+    expect(error).toMatchObject({ code: 'LEASE_TABLE_INVALID' })
+    return messageOf(error)
+  }
+  throw new Error('it was accepted')
+}

@@ -1,7 +1,7 @@
 /** How a lease table is declared: the fields, their defaults, and what is refused before anything is sent. */
-import { z } from 'zod'
-import { LeaseholdError } from '../errors.ts'
+import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
+import { describeValue, isRecord, isText, listed, problemsWith, type Rule, type Rules } from '../rules.ts'
 import { isSchedule, type RetryPolicy, retryPolicy } from './retry-policy.ts'
 import {
   argumentsIn,
@@ -107,62 +107,166 @@ const DEFAULT_LEASE: LeaseColumns = { owner: 'lease_owner', until: 'lease_until'
 /** What is written as the error of a row whose lease expired, unless the table says otherwise. */
 const EXPIRED = "'the lease expired: its worker died, or lost the database'"
 
-const name = z.string().min(1)
-const sql = z.string().trim().min(1)
-const assignments = z.record(name, sql)
-const columnOrNone = z.union([name, z.literal(false)], { error: 'expected the name of a column, or false' })
+const COLUMN: Rule = { holds: isText, text: 'the name of a column' }
+const COLUMN_OR_NONE: Rule = {
+  holds: (value) => value === false || isText(value),
+  text: 'the name of a column, or false if there is none',
+}
+const CONDITION: Rule = { holds: isText, text: 'an SQL condition, such as "status = \'pending\'"' }
+const ASSIGNMENTS: Rule = { holds: isRecord, text: "column → SQL, such as { sent_at: 'now()' }" }
+const EXPRESSION: Rule = { holds: isText, text: "SQL, such as 'now()' or \"'sent'\"" }
 
-const declarationSchema = z.strictObject({
-  table: z.union([name, z.strictObject({ schema: name, name })]),
-  id: z.union([name, z.array(name).nonempty()]).optional(),
-  bucket: name.optional(),
-  lease: z.strictObject({ owner: name, until: name, token: name.optional() }).optional(),
-  claimable: sql,
-  availableAt: name.optional(),
-  order: z
-    .array(z.union([name, z.strictObject({ column: name, direction: z.enum(['asc', 'desc']).optional() })]))
-    .nonempty()
-    .optional(),
-  onExpiry: z.enum(['reap', 'claimable']).optional(),
-  leased: sql.optional(),
-  attempts: z
-    .strictObject({
-      column: columnOrNone.optional(),
-      max: z.union([z.number().int().min(1), name]).optional(),
-      expiries: columnOrNone.optional(),
-      error: columnOrNone.optional(),
-    })
-    .optional(),
-  retry: z
-    .union([
-      z.array(z.number().min(0)),
-      z
-        .strictObject({ firstMs: z.number(), factor: z.number(), longestMs: z.number(), jitter: z.number() })
-        .partial(),
-    ])
-    .optional(),
-  ordering: z.strictObject({ key: name, unfinished: sql }).optional(),
-  groups: name.optional(),
-  bytes: sql.optional(),
-  writes: z.strictObject({ claim: assignments.optional(), release: assignments.optional() }).optional(),
-  outcomes: z
-    .record(
-      name,
-      z.preprocess(
-        (given) => (isFullForm(given) ? given : { set: given }),
-        z.strictObject({
-          set: assignments,
-          args: z.record(z.string().regex(/^[a-z_]\w*$/i), sql).optional(),
-          when: sql.optional(),
-          otherwise: name.optional(),
-          rest: sql.optional(),
-        }),
-      ),
-    )
-    .optional(),
-  expired: assignments.optional(),
-  columns: z.array(name).nonempty().optional(),
-})
+const FIELDS: Rules<LeaseTableDeclaration> = {
+  table: {
+    required: true,
+    holds: (value) => isText(value) || (isRecord(value) && isText(value['schema']) && isText(value['name'])),
+    text: "'schema.table', 'table' or { schema, name }",
+  },
+  claimable: { ...CONDITION, required: true },
+  id: {
+    holds: (value) => isText(value) || isListOf(isText, value),
+    text: 'the name of a column, or a list of them',
+  },
+  lease: { holds: isRecord, text: "{ owner: 'column', until: 'column', token: 'column' }" },
+  availableAt: COLUMN,
+  order: {
+    holds: (value) => isListOf(isOrder, value),
+    text: "a list such as ['priority desc', 'created_at', 'id']",
+  },
+  onExpiry: {
+    holds: (value) => value === 'claimable' || value === 'reap',
+    text: "'claimable' or 'reap'",
+  },
+  leased: CONDITION,
+  attempts: { holds: isRecord, text: 'an object such as {} or { max: 5 }, or left out to count nothing' },
+  retry: {
+    holds: (value) => isRecord(value) || (Array.isArray(value) && value.every(isDelay)),
+    text: 'a policy such as { firstMs: 1000, factor: 2 }, or a list of delays in milliseconds from 0',
+  },
+  outcomes: { holds: isRecord, text: "an object such as { done: { sent_at: 'now()' } }" },
+  ordering: { holds: isRecord, text: "{ key: 'column', unfinished: 'condition' }" },
+  groups: COLUMN,
+  bytes: { holds: isText, text: "SQL for a number of bytes, such as 'pg_column_size(payload)'" },
+  writes: { holds: isRecord, text: "{ claim: { column: 'SQL' }, release: { column: 'SQL' } }" },
+  columns: { holds: (value) => isListOf(isText, value), text: 'a list of the names of columns' },
+  expired: ASSIGNMENTS,
+  bucket: COLUMN,
+}
+
+const LEASE_FIELDS: Rules<LeaseColumns> = {
+  owner: { ...COLUMN, required: true },
+  until: { ...COLUMN, required: true },
+  token: COLUMN,
+}
+
+const ATTEMPTS_FIELDS: Rules<AttemptsDeclaration> = {
+  max: {
+    holds: (value) => isText(value) || (Number.isInteger(value) && Number(value) >= 1),
+    text: 'a whole number from 1, or the name of the column that holds it',
+  },
+  column: COLUMN_OR_NONE,
+  expiries: COLUMN_OR_NONE,
+  error: COLUMN_OR_NONE,
+}
+
+const NUMBER: Rule = { holds: (value) => typeof value === 'number', text: 'a number' }
+const RETRY_FIELDS: Rules<RetryPolicy> = {
+  firstMs: { ...NUMBER, text: 'a number of milliseconds from 0' },
+  factor: { ...NUMBER, text: 'a number from 1' },
+  longestMs: { ...NUMBER, text: 'a number of milliseconds, at least firstMs' },
+  jitter: { ...NUMBER, text: 'a number from 0 to 1' },
+}
+
+const ORDERING_FIELDS: Rules<Ordering> = {
+  key: { ...COLUMN, required: true },
+  unfinished: { ...CONDITION, required: true },
+}
+
+const WRITES_FIELDS: Rules<NonNullable<LeaseTableDeclaration['writes']>> = {
+  claim: ASSIGNMENTS,
+  release: ASSIGNMENTS,
+}
+
+const OUTCOME_FIELDS: Rules<OutcomeDeclaration> = {
+  set: { ...ASSIGNMENTS, required: true },
+  args: {
+    holds: (value) =>
+      isRecord(value) &&
+      Object.entries(value).every(([name, type]) => /^[a-z_]\w*$/i.test(name) && isText(type)),
+    text: "argument → SQL type, such as { reason: 'text' }",
+  },
+  when: CONDITION,
+  otherwise: { holds: isText, text: 'the name of an outcome without arguments' },
+  rest: { holds: isText, text: 'an SQL interval, such as "interval \'1 minute\'"' },
+}
+
+/** What each option must be, by its path. docs/worker.md has the same table, and a test compares them. */
+export const OPTION_TEXTS: ReadonlyMap<string, string> = new Map(
+  Object.entries({
+    '': FIELDS,
+    'lease.': LEASE_FIELDS,
+    'attempts.': ATTEMPTS_FIELDS,
+    'retry.': RETRY_FIELDS,
+    'outcomes.<name>.': OUTCOME_FIELDS,
+    'ordering.': ORDERING_FIELDS,
+    'writes.': WRITES_FIELDS,
+  }).flatMap(([path, rules]) => Object.entries(rules).map(([field, { text }]) => [`${path}${field}`, text])),
+)
+
+/** Every problem with the shape of a declaration, in words that name the option and its value. */
+function shapeProblems(given: Readonly<Record<string, unknown>>): string[] {
+  const { lease, attempts, retry, ordering, writes, outcomes, expired } = given
+  return [
+    ...problemsWith(given, FIELDS),
+    ...nested('lease', lease, LEASE_FIELDS),
+    ...nested('attempts', attempts, ATTEMPTS_FIELDS),
+    ...nested('retry', retry, RETRY_FIELDS),
+    ...nested('ordering', ordering, ORDERING_FIELDS),
+    ...nested('writes', writes, WRITES_FIELDS),
+    ...Object.entries(isRecord(writes) ? writes : {}).flatMap(([verb, set]) =>
+      assignmentProblems(`writes.${verb}`, set),
+    ),
+    ...Object.entries(isRecord(outcomes) ? outcomes : {}).flatMap(([outcome, value]) =>
+      outcomeProblems(`outcomes.${outcome}`, value),
+    ),
+    ...assignmentProblems('expired', expired),
+  ]
+}
+
+function nested(field: string, value: unknown, rules: Readonly<Record<string, Rule>>): string[] {
+  return isRecord(value) ? problemsWith(value, rules, { path: `${field}.` }) : []
+}
+
+function outcomeProblems(path: string, value: unknown): string[] {
+  if (!isRecord(value)) return [`${path} is ${describeValue(value)}, but must be ${ASSIGNMENTS.text}`]
+  if (!isFullForm(value)) return assignmentProblems(path, value)
+  return [
+    ...problemsWith(value, OUTCOME_FIELDS, { path: `${path}.` }),
+    ...assignmentProblems(`${path}.set`, value.set),
+  ]
+}
+
+function assignmentProblems(path: string, value: unknown): string[] {
+  if (!isRecord(value)) return []
+  const rules = Object.fromEntries(
+    Object.keys(value).map((column) => [column, { ...EXPRESSION, required: true }]),
+  )
+  return problemsWith(value, rules, { path: `${path}.` })
+}
+
+function isListOf(holds: (value: unknown) => boolean, value: unknown): boolean {
+  return Array.isArray(value) && value.length > 0 && value.every(holds)
+}
+
+function isOrder(value: unknown): boolean {
+  if (!isRecord(value)) return isText(value)
+  const { column, direction = 'asc', ...others } = value
+  return isText(column) && (direction === 'asc' || direction === 'desc') && Object.keys(others).length === 0
+}
+
+function isDelay(value: unknown): boolean {
+  return typeof value === 'number' && value >= 0 && Number.isFinite(value)
+}
 
 /** Declares a lease table. The table itself is checked when a store is opened on it. */
 export function leaseTable<const Name extends string>(
@@ -173,9 +277,7 @@ export function leaseTable<const Name extends string>(
   declaration: LeaseTableDeclaration<Name>,
 ): LeaseTable<Name>
 export function leaseTable(declaration: LeaseTableDeclaration): LeaseTable {
-  const parsed = declarationSchema.safeParse(declaration)
-  if (!parsed.success) throw invalid(declaration, z.prettifyError(parsed.error))
-
+  refuse(declaration, isRecord(declaration) ? shapeProblems(declaration) : [NO_DECLARATION])
   const { availableAt, retry, lease = DEFAULT_LEASE, id = 'id' } = declaration
   const idColumns = typeof id === 'string' ? [id] : id
   const order = declaration.order ?? [...(availableAt === undefined ? [] : [availableAt]), ...idColumns]
@@ -190,7 +292,7 @@ export function leaseTable(declaration: LeaseTableDeclaration): LeaseTable {
     onExpiry: declaration.onExpiry ?? 'claimable',
     leased: declaration.leased,
     attempts: attemptsOf(declaration.attempts),
-    retry: isSchedule(retry) ? retry : retryPolicy(retry),
+    retry: isSchedule(retry) ? retry : policyOf(declaration, retry),
     ordering: declaration.ordering,
     groups: declaration.groups,
     bytes: declaration.bytes,
@@ -200,8 +302,17 @@ export function leaseTable(declaration: LeaseTableDeclaration): LeaseTable {
     columns: declaration.columns,
   }
   const complete = { ...table, outcomes: outcomesOf(declaration.outcomes ?? {}, table) }
-  refuseContradictions(declaration, complete)
+  refuse(declaration, contradictions(declaration, complete))
   return complete
+}
+
+function policyOf(declaration: LeaseTableDeclaration, retry: Partial<RetryPolicy> | undefined): RetryPolicy {
+  try {
+    return retryPolicy(retry)
+  } catch (error) {
+    if (!isLeaseholdError(error, 'SETTING_INVALID')) throw error
+    throw invalid(declaration, [error.message.replaceAll(/^The retry policy cannot work: |\.$/g, '')])
+  }
 }
 
 /** The two parts of a table's name. */
@@ -280,17 +391,76 @@ function written(outcome: string, { attempts, availableAt }: LeaseTable): Assign
   }
 }
 
-/** A column has one writer: the lease's own columns belong to the kernel, the id to nobody. */
-function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTable): void {
-  const { owner, until, token } = table.lease
-  const optional = [table.bucket, token, table.ordering?.key, table.groups]
-  const reserved = [...table.id, owner, until, ...optional.filter((column) => column !== undefined)]
-  if (table.ordering !== undefined) refuseUnorderable(declaration, table)
-  if (table.attempts?.max !== undefined) refuseEndlessAttempts(declaration, table)
-  refuseMissingColumns(declaration, table)
-  const twice = reserved.find((column, index) => reserved.indexOf(column) !== index)
-  if (twice !== undefined) throw invalid(declaration, `the column ${twice} has two roles`)
+/** What each column of the table is for. A column has one purpose, and one writer. */
+function rolesOf({
+  id,
+  bucket,
+  lease,
+  ordering,
+  groups,
+  availableAt,
+  attempts,
+}: LeaseTable): [string, string][] {
+  const roles: [string, string | number | undefined][] = [
+    ...id.map((column): [string, string] => ['id', column]),
+    ['bucket', bucket],
+    ['lease.owner', lease.owner],
+    ['lease.until', lease.until],
+    ['lease.token', lease.token],
+    ['ordering.key', ordering?.key],
+    ['groups', groups],
+    ['availableAt', availableAt],
+    ['attempts.column', attempts?.column],
+    ['attempts.max', attempts?.max],
+    ['attempts.expiries', attempts?.expiries],
+    ['attempts.error', attempts?.error],
+  ]
+  return roles.filter((role): role is [string, string] => typeof role[1] === 'string')
+}
 
+/** The lease's own columns belong to the kernel, and those that identify and group a row to nobody. */
+const RESERVED_ROLES = ['id', 'bucket', 'lease.owner', 'lease.until', 'lease.token', 'ordering.key', 'groups']
+
+/** Every way in which the fields of a declaration contradict each other. */
+function contradictions(declaration: LeaseTableDeclaration, table: LeaseTable): string[] {
+  return [
+    ...unorderable(table),
+    ...endlessAttempts(table),
+    ...missingColumns(table),
+    ...sharedColumns(declaration, table),
+    ...reservedWrites(table),
+    ...unknownArguments(table),
+    ...unknownAlternatives(table),
+    ...stranding(table),
+    ...unusedDelay(declaration, table),
+  ]
+}
+
+function sharedColumns(declaration: LeaseTableDeclaration, table: LeaseTable): string[] {
+  const roles = rolesOf(table)
+  return roles.flatMap(([field, column], i) => {
+    const other = roles.slice(0, i).find(([, each]) => each === column)?.[0]
+    if (other === undefined) return []
+    if (other === field) return [`\`${field}\` names the column ${column} twice: name it once`]
+    const byDefault = [other, field].find((each) => !isGiven(declaration, each))
+    const note = byDefault === undefined ? '' : ` (\`${byDefault}\` does by default)`
+    return [
+      `\`${other}\` and \`${field}\` both name the column ${column}${note}: name another column in one of them`,
+    ]
+  })
+}
+
+/** Whether the declaration itself names the column of this role; otherwise it has its default name. */
+function isGiven(declaration: LeaseTableDeclaration, field: string): boolean {
+  const [first = '', second] = field.split('.')
+  const value: unknown = Reflect.get(declaration, first)
+  return second === undefined || !isRecord(value) ? value !== undefined : value[second] !== undefined
+}
+
+function reservedWrites(table: LeaseTable): string[] {
+  const reserved = new Map(
+    rolesOf(table).flatMap(([field, column]) => (RESERVED_ROLES.includes(field) ? [[column, field]] : [])),
+  )
   const sets: readonly [string, Assignments][] = [
     ...Object.entries(table.writes).map(([verb, set]): [string, Assignments] => [`writes.${verb}`, set]),
     ...Object.entries(table.outcomes).map(([outcome, { set }]): [string, Assignments] => [
@@ -298,35 +468,32 @@ function refuseContradictions(declaration: LeaseTableDeclaration, table: LeaseTa
       set,
     ]),
   ]
-  for (const [where, set] of sets) {
-    const column = Object.keys(set).find((each) => reserved.includes(each))
-    if (column !== undefined)
-      throw invalid(declaration, `${where} writes ${column}, which only the kernel writes or nobody may`)
-  }
-  refuseUnknownArguments(declaration, table)
-  refuseUnknownAlternatives(declaration, table)
-  refuseStranding(declaration, table)
-  refuseUnusedDelay(declaration, table)
+  return sets.flatMap(([where, set]) =>
+    Object.keys(set)
+      .filter((column) => reserved.has(column))
+      .map((column) =>
+        reserved.get(column)?.startsWith('lease.') === true
+          ? `${where} writes ${column}, which only the kernel writes (\`${reserved.get(column)}\`): remove it there`
+          : `${where} writes ${column}, which nobody may change while the row is leased (\`${reserved.get(column)}\`): remove it there`,
+      ),
+  )
 }
 
 /** What a claim changes about being claimable, a release and a retry have to change back: else the row is stranded. */
-function refuseStranding(
-  declaration: LeaseTableDeclaration,
-  { claimable, writes, outcomes }: LeaseTable,
-): void {
+function stranding({ claimable, writes, outcomes }: LeaseTable): string[] {
   const decisive = Object.keys(writes.claim).filter((column) => mentions(claimable, column))
   const writers: readonly [string, Assignments | undefined][] = [
     ['writes.release', writes.release],
     ['outcomes.retry', outcomes['retry']?.set],
   ]
-  for (const [where, set] of writers) {
-    const column = decisive.find((each) => set !== undefined && !(each in set))
-    if (column !== undefined)
-      throw invalid(
-        declaration,
-        `\`writes.claim\` changes ${column}, on which \`claimable\` depends, and \`${where}\` does not change it back: the row could never be claimed again. Assign ${column} in \`writes.release\`${where === 'writes.release' ? '' : ' and in `outcomes.retry`'}`,
-      )
-  }
+  return writers.flatMap(([where, set]) =>
+    decisive
+      .filter((column) => set !== undefined && !(column in set))
+      .map(
+        (column) =>
+          `\`writes.claim\` changes ${column}, on which \`claimable\` depends, and \`${where}\` does not change it back, so that the row could never be claimed again: assign ${column} in \`${where}\``,
+      ),
+  )
 }
 
 function mentions(condition: Sql, column: string): boolean {
@@ -334,40 +501,57 @@ function mentions(condition: Sql, column: string): boolean {
 }
 
 /** A retry policy that nothing applies would be ignored in silence. */
-function refuseUnusedDelay(declaration: LeaseTableDeclaration, table: LeaseTable): void {
-  const { retry } = table.outcomes
-  if (declaration.retry === undefined || retry === undefined || 'delay_ms' in retry.args) return
-  throw invalid(
-    declaration,
+function unusedDelay(declaration: LeaseTableDeclaration, { outcomes }: LeaseTable): string[] {
+  const { retry } = outcomes
+  if (declaration.retry === undefined || retry === undefined || 'delay_ms' in retry.args) return []
+  return [
     '`retry` says how long a failed row waits, and nothing makes it wait: declare `availableAt`, or use `$delay_ms` in `outcomes.retry` (in `set` or `rest`)',
-  )
+  ]
 }
 
 /** The order of a key is that of one id, and which row is in flight must be visible in the row. */
-function refuseUnorderable(declaration: LeaseTableDeclaration, table: LeaseTable): void {
-  if (table.id.length !== 1) throw invalid(declaration, '`ordering` needs an `id` of one column')
-  if (table.leased === undefined)
-    throw invalid(declaration, '`ordering` needs `leased`, the condition that is true of leased rows')
+function unorderable({ ordering, id, leased }: LeaseTable): string[] {
+  if (ordering === undefined) return []
+  return [
+    ...(id.length === 1
+      ? []
+      : ['`ordering` needs an `id` of one column, by which the rows of a key are ordered']),
+    ...(leased === undefined
+      ? [
+          '`ordering` needs `leased`, the condition that is true of leased rows, such as "status = \'CLAIMED\'"',
+        ]
+      : []),
+  ]
 }
 
 /** What a worker reads from a claimed row besides what the handler wants. */
-function refuseMissingColumns(declaration: LeaseTableDeclaration, table: LeaseTable): void {
-  const { columns, attempts, ordering, groups } = table
+function missingColumns({ columns, attempts, ordering, groups }: LeaseTable): string[] {
   const max = typeof attempts?.max === 'string' ? attempts.max : undefined
-  const needed = [attempts?.column, max, ordering?.key, groups]
-  const missing = needed.find((column) => column !== undefined && columns?.includes(column) === false)
-  if (missing === undefined) return
-  const remedy = missing === attempts?.column ? ': add it, or set `attempts.column` to false' : ''
-  throw invalid(declaration, `\`columns\` lacks ${missing}, which the worker reads from every row${remedy}`)
+  const needed = [attempts?.column, max, ordering?.key, groups].filter((column) => column !== undefined)
+  return needed
+    .filter((column) => columns?.includes(column) === false)
+    .map((column) => {
+      const or = column === attempts?.column ? ', or set `attempts.column` to false' : ''
+      return `\`columns\` lacks ${column}, which the worker reads from every row: add it${or}`
+    })
 }
 
 /** A limit needs a counter, and something that happens when it is reached. */
-function refuseEndlessAttempts(declaration: LeaseTableDeclaration, { attempts, outcomes }: LeaseTable): void {
-  if (attempts?.column === undefined) throw invalid(declaration, '`attempts.max` needs `attempts.column`')
-  if (!('dead' in outcomes)) throw invalid(declaration, '`attempts.max` needs an outcome `dead`')
+function endlessAttempts({ attempts, outcomes }: LeaseTable): string[] {
+  if (attempts?.max === undefined) return []
+  return [
+    ...(attempts.column === undefined
+      ? ['`attempts.max` needs `attempts.column`, which counts the attempts: name it there']
+      : []),
+    ...('dead' in outcomes
+      ? []
+      : [
+          "`attempts.max` needs an outcome `dead`, which the row has after the last attempt: declare `outcomes.dead`, such as { failed_at: 'now()' }",
+        ]),
+  ]
 }
 
-function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: LeaseTable): void {
+function unknownArguments(table: LeaseTable): string[] {
   const given: readonly [string, readonly Sql[], object][] = [
     ['writes.claim', Object.values(table.writes.claim), {}],
     ['writes.release', Object.values(table.writes.release), { delay_ms: 'float8' }],
@@ -379,32 +563,38 @@ function refuseUnknownArguments(declaration: LeaseTableDeclaration, table: Lease
       ],
     ),
   ]
-  for (const [where, expressions, args] of given) {
-    const unknown = expressions.flatMap(argumentsIn).find((argument) => !(argument in args))
-    if (unknown === undefined) continue
+  return given.flatMap(([where, expressions, args]) => {
+    const used = new Set(expressions.flatMap(argumentsIn))
     const known = Object.keys(args).join(', ') || 'none'
-    throw invalid(
-      declaration,
-      `${where} uses $${unknown}, but nothing gives it a type: the arguments are ${known}`,
-    )
-  }
+    return [...used]
+      .filter((argument) => !(argument in args))
+      .map((argument) => {
+        const remedy = where.startsWith('outcomes.') ? `: give it one in \`${where}.args\`` : ''
+        return `${where} uses $${argument}, but nothing gives it a type (the arguments are ${known})${remedy}`
+      })
+  })
 }
 
-function refuseUnknownAlternatives(declaration: LeaseTableDeclaration, { outcomes }: LeaseTable): void {
-  for (const [outcome, { when, otherwise }] of Object.entries(outcomes)) {
+function unknownAlternatives({ outcomes }: LeaseTable): string[] {
+  return Object.entries(outcomes).flatMap(([outcome, { when, otherwise }]) => {
     if ((when === undefined) !== (otherwise === undefined))
-      throw invalid(declaration, `outcomes.${outcome} needs both \`when\` and \`otherwise\`, or neither`)
+      return [`outcomes.${outcome} needs both \`when\` and \`otherwise\`, or neither`]
     const other = otherwise === undefined ? undefined : outcomes[otherwise]
-    if (otherwise !== undefined && (other === undefined || Object.keys(other.args).length > 0))
-      throw invalid(
-        declaration,
-        `outcomes.${outcome}.otherwise names ${otherwise}, which is no outcome without arguments`,
-      )
-  }
+    return otherwise !== undefined && (other === undefined || Object.keys(other.args).length > 0)
+      ? [`outcomes.${outcome}.otherwise names ${otherwise}, which is no outcome without arguments`]
+      : []
+  })
 }
 
-function invalid(declaration: LeaseTableDeclaration, what: string): LeaseholdError {
+const NO_DECLARATION = "the declaration must be an object such as { table: 'jobs', claimable: 'not done' }"
+
+function refuse(declaration: LeaseTableDeclaration, problems: readonly string[]): void {
+  if (problems.length > 0) throw invalid(declaration, problems)
+}
+
+function invalid(declaration: LeaseTableDeclaration, problems: readonly string[]): LeaseholdError {
   const declared: unknown = declaration?.table
   const name = typeof declared === 'string' ? declared : JSON.stringify(declared)
-  return new LeaseholdError('LEASE_TABLE_INVALID', `The lease table ${name} is declared wrongly: ${what}.`)
+  const subject = declared === undefined ? 'A lease table' : `The lease table ${name}`
+  return new LeaseholdError('LEASE_TABLE_INVALID', `${subject} is declared wrongly:${listed(problems)}`)
 }
