@@ -1,5 +1,6 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
+import { messageOf } from '../errors.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { openLeaseStore } from './store.ts'
 import { leaseTable, type LeaseTableDeclaration } from './declaration.ts'
@@ -66,14 +67,18 @@ describe('a table that does not fit its declaration', () => {
       [
         'lease_until',
         'is timestamp without time zone and must be timestamp with time zone',
-        'ALTER TABLE app.payments ALTER COLUMN lease_until TYPE timestamp with time zone;',
+        'ALTER TABLE app.payments ALTER COLUMN lease_until TYPE timestamp with time zone USING lease_until::timestamp with time zone;',
       ],
     ],
     [
       'has a token of the wrong type',
       'alter table app.payments alter column lease_token type uuid using null',
       {},
-      ['lease_token', 'is uuid and must be bigint'],
+      [
+        'lease_token',
+        'is uuid and must be bigint',
+        'DROP COLUMN lease_token, ADD COLUMN lease_token bigint;',
+      ],
     ],
     [
       'lacks an order column',
@@ -120,7 +125,7 @@ describe('a table that does not fit its declaration', () => {
       'has no unique key',
       'alter table app.payments drop constraint payments_pkey',
       {},
-      ['nothing keeps id unique', 'ADD PRIMARY KEY (id)'],
+      ['nothing keeps id unique', 'ADD UNIQUE (id)'],
     ],
     [
       'has only a partial unique key',
@@ -266,7 +271,17 @@ describe('a table that does not fit its declaration', () => {
       'is declared with an unknown column in a predicate',
       '',
       { claimable: "state = 'pending'" },
-      ['PostgreSQL refuses the statement', 'column "state" does not exist'],
+      [
+        'PostgreSQL refuses the statement',
+        'column "state" does not exist',
+        `A text in SQL has quotes of its own: { status: "'sent'" }.`,
+      ],
+    ],
+    [
+      'lacks a column of almost that name',
+      '',
+      { order: ['createdAt', 'id'] },
+      ['no column "createdAt", which `order` names', 'Correct `order`: did you mean created_at?'],
     ],
   ])('a table that %s is refused, with the remedy', async (_, change, declared, parts) => {
     if (change !== '') await db.query({ text: change })
@@ -278,23 +293,81 @@ describe('a table that does not fit its declaration', () => {
     for (const part of parts) expect(String(refusal)).toContain(part)
   })
 
-  it('the suggested statements mend a table that does not fit', async () => {
+  it('everything that does not fit is reported at once: first the columns, then the indexes', async () => {
     await db.query({
-      text: 'drop index app.payments_claim; alter table app.payments drop column lease_token, add column expiries int',
+      text: 'drop index app.payments_claim; alter table app.payments drop column lease_token, alter lease_owner type varchar(9)',
     })
-    const declared = { attempts: { column: false, error: false } } as const
-    for (let mended = 0; mended < 4; mended += 1) {
-      const refusal = await open(declared).then(
-        () => undefined,
-        (error: unknown) => String(error),
-      )
-      const statement = /Run: (.*);/.exec(refusal ?? '')?.[1]
-      expect(statement, refusal).toBeDefined()
-      await db.query({ text: statement ?? '' })
-    }
+    const declared = { attempts: { error: false }, availableAt: 'due_at' } as const
+    const columns = await refusalOf(declared)
+    expect(columns.match(/^  - .*?(?=\. Run: )/gm)).toEqual([
+      '  - it has no column lease_token, which `lease.token` names',
+      '  - it has no column due_at, which `availableAt` names',
+      '  - it has no column attempts, which `attempts.column` names',
+      '  - it has no column expiries, which `attempts.expiries` names',
+      '  - its column lease_owner holds 9 characters, which the id of a worker may exceed',
+    ])
+    await runSuggested(columns)
+    const indexes = await refusalOf(declared)
+    expect(indexes.match(/no index serves [\w ]+/g)).toEqual([
+      'no index serves the claim',
+      'no index serves the scan for suspects',
+      'no index serves the reaper',
+    ])
+    await runSuggested(indexes)
+    await expect(open(declared)).resolves.toBeDefined()
+  })
+
+  it('every wrong fragment of SQL is reported at once, each of them once', async () => {
+    const declared = { claimable: "state = 'pending'", outcomes: { done: { status: 'sent' } } }
+    const refusal = await refusalOf(declared)
+    expect(refusal.match(/column "\w+" does not exist/g)).toEqual([
+      'column "state" does not exist',
+      'column "sent" does not exist',
+    ])
+  })
+
+  it.each([
+    ['lease_token', 'uuid'],
+    ['lease_token', 'text'],
+    ['lease_token', 'integer'],
+    ['lease_token', 'boolean'],
+    ['lease_owner', 'uuid'],
+    ['lease_owner', 'bigint'],
+    ['lease_until', 'timestamp'],
+    ['lease_until', 'date'],
+    ['lease_until', 'text'],
+    ['lease_until', 'bigint'],
+    ['attempts', 'text'],
+    ['attempts', 'numeric'],
+    ['attempts', 'uuid'],
+  ])('the statement for a column %s of type %s can be pasted, and mends it', async (column, type) => {
+    const declared = { attempts: { expiries: false, error: false } } as const
+    await db.query({ text: 'alter table app.payments add column attempts int' })
+    await db.query({ text: `drop index app.payments_claim; alter table app.payments drop column ${column}` })
+    await db.query({
+      text: `alter table app.payments add column ${column} ${type};
+        create index on app.payments (created_at, id) where status in ('pending', 'detected');
+        create index on app.payments (id) where lease_owner is not null;
+        insert into app.payments default values`,
+    })
+    await runSuggested(await refusalOf(declared))
+    // Where the column was dropped, its index is, too.
+    const left = await open(declared).then(() => undefined, messageOf)
+    if (left !== undefined) await runSuggested(left)
     await expect(open(declared)).resolves.toBeDefined()
   })
 })
+
+async function refusalOf(declared: Partial<LeaseTableDeclaration>): Promise<string> {
+  return open(declared).then(() => 'it fits', messageOf)
+}
+
+/** Runs every statement that a refusal suggests, as a person would who pastes them. */
+async function runSuggested(refusal: string): Promise<void> {
+  const statements = [...refusal.matchAll(/Run: ([^;]*;)/g)].map(([, statement = '']) => statement)
+  expect(statements, refusal).not.toEqual([])
+  for (const text of statements) await db.query({ text })
+}
 
 it('an index over some of the claimed rows and no claimable ones serves the reaper', async () => {
   await db.query({

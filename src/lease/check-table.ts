@@ -1,7 +1,8 @@
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
-import { inspectTable, schemaMismatch, type TableShape } from './inspect.ts'
-import { normalized, refuseSlowPlans } from './plans.ts'
+import { suggestion } from '../nearest.ts'
+import { inspectTable, type Mismatch, schemaMismatch, type TableShape } from './inspect.ts'
+import { normalized, planMismatches } from './plans.ts'
 import type { LeaseTable } from './table.ts'
 
 const TEXT = ['text', 'character varying']
@@ -22,32 +23,39 @@ interface Expected {
 }
 
 /**
- * Checks a declaration against the real table and returns its shape.
- * What does not fit is refused here, at start, with the statement that would mend it, not at the first claim.
+ * Checks a declaration against the real table and returns its shape. What does not fit is refused here, at the start, all
+ * of it at once and with the statements that would mend it, not at the first claim.
  */
 export async function checkTable(db: Database, table: LeaseTable): Promise<TableShape> {
   const inspection = await inspectTable(db, table)
   if (inspection.found === 'nothing') {
-    throw schemaMismatch(
-      table,
-      'there is no such table',
-      'Create it (run its migrations), or correct `table`.',
-    )
+    throw schemaMismatch(table, [
+      {
+        what: 'there is no such table',
+        remedy: 'Create it (run its migrations), or correct `table`.',
+      },
+    ])
   }
   if (inspection.found === 'otherKind') {
-    throw schemaMismatch(
-      table,
-      `it is not a table (relkind ${inspection.kind})`,
-      'Lease the table underneath: only a table can lock its rows.',
-    )
+    throw schemaMismatch(table, [
+      {
+        what: `it is not a table (relkind ${inspection.kind})`,
+        remedy: 'Lease the table underneath: only a table can lock its rows.',
+      },
+    ])
   }
   const { shape } = inspection
-  for (const expected of expectedColumns(table)) checkColumn(table, shape, expected)
-  checkId(table, shape)
-  checkOneInFlight(table, shape)
-  checkNames(table)
-  checkRoom(table, shape)
-  await refuseSlowPlans(db, table, shape)
+  const columns = columnMismatches(table, shape)
+  const mismatches = [
+    ...columns,
+    ...idMismatches(table, shape),
+    ...inFlightMismatches(table, shape),
+    ...nameMismatches(table),
+    ...roomMismatches(table, shape),
+    // No statement can be planned over columns that are not there.
+    ...(columns.length === 0 ? await planMismatches(db, table, shape) : []),
+  ]
+  if (mismatches.length > 0) throw schemaMismatch(table, mismatches)
   return shape
 }
 
@@ -78,39 +86,69 @@ function expectedColumns(table: LeaseTable): Expected[] {
   ]
 }
 
-function checkColumn(table: LeaseTable, shape: TableShape, expected: Expected): void {
+/** At most one for each column, however many fields name it. */
+function columnMismatches(table: LeaseTable, shape: TableShape): Mismatch[] {
+  const found = new Map<string, Mismatch>()
+  for (const expected of expectedColumns(table)) {
+    const mismatch = found.has(expected.column) ? undefined : columnMismatch(table, shape, expected)
+    if (mismatch !== undefined) found.set(expected.column, mismatch)
+  }
+  return [...found.values()]
+}
+
+function columnMismatch(table: LeaseTable, shape: TableShape, expected: Expected): Mismatch | undefined {
   const { field, column, types, without } = expected
-  const target = quoteQualified(table.schema, table.name)
+  const target = `ALTER TABLE ${quoteQualified(table.schema, table.name)}`
   const real = shape.columns.get(column)
   if (real === undefined) {
-    throw schemaMismatch(
-      table,
-      `it has no column ${quote(column)}, which \`${field}\` names`,
-      types === undefined
-        ? `Correct \`${field}\`; the columns are ${[...shape.columns.keys()].map(quote).join(', ')}.`
-        : `Run: ALTER TABLE ${target} ADD COLUMN ${quote(column)} ${types === INTEGER ? 'integer' : types[0]};${without === undefined ? '' : ` Or ${without}.`}`,
-    )
+    const names = [...shape.columns.keys()]
+    return {
+      what: `it has no column ${quote(column)}, which \`${field}\` names`,
+      remedy:
+        types === undefined
+          ? `Correct \`${field}\`: ${suggestion(column, names.map(quote), 'columns')}`
+          : `Run: ${target} ADD COLUMN ${quote(column)} ${added(field, types)};${without === undefined ? '' : ` Or ${without}.`}`,
+    }
   }
-  if (types !== undefined && !types.includes(real.type)) {
-    throw schemaMismatch(
-      table,
-      `its column ${quote(column)}, which \`${field}\` names, is ${real.type} and must be ${types.join(' or ')}`,
-      `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(column)} TYPE ${types[0]};`,
-    )
+  if (types === undefined || types.includes(real.type)) return undefined
+  return {
+    what: `its column ${quote(column)}, which \`${field}\` names, is ${real.type} and must be ${types.join(' or ')}`,
+    remedy: `Run: ${target} ${converted(quote(column), real.type, preferred(types))}`,
   }
 }
 
+/** The type that a new column gets, and what the rows that are there get in it. */
+function added(field: string, types: readonly string[]): string {
+  // A row whose due time is null is never claimed, and a row without a bucket is in none.
+  if (field === 'availableAt') return `${preferred(types)} NOT NULL DEFAULT now()`
+  return field === 'bucket' ? `${preferred(types)} NOT NULL DEFAULT 0` : preferred(types)
+}
+
+function preferred(types: readonly string[]): string {
+  return types === INTEGER ? 'integer' : (types[0] ?? 'text')
+}
+
+/** The types that PostgreSQL can cast to another; text can be cast to all of them, and all of them to text. */
+const CASTS: Readonly<Record<string, readonly string[]>> = {
+  integer: ['numeric', 'real', 'double precision', 'boolean', 'jsonb'],
+  bigint: ['smallint', 'integer', 'numeric', 'real', 'double precision', 'jsonb'],
+  'timestamp with time zone': ['timestamp without time zone', 'date'],
+}
+
+function converted(column: string, from: string, to: string): string {
+  const isCast = to === 'text' || [...TEXT, 'bpchar', ...(CASTS[to] ?? [])].includes(from)
+  return isCast
+    ? `ALTER COLUMN ${column} TYPE ${to} USING ${column}::${to};`
+    : `DROP COLUMN ${column}, ADD COLUMN ${column} ${to}; (No ${from} can be turned into ${to}, so its values are lost.)`
+}
+
 /** An id that is null names no row; one that names two would lease both; one without an index would read the whole table on every write. */
-function checkId(table: LeaseTable, shape: TableShape): void {
+function idMismatches(table: LeaseTable, shape: TableShape): Mismatch[] {
   const identifying = [...(table.bucket === undefined ? [] : [table.bucket]), ...table.id]
-  const nullable = identifying.find((column) => shape.columns.get(column)?.notNull === false)
-  if (nullable !== undefined) {
-    throw schemaMismatch(
-      table,
-      `its column ${quote(nullable)} may be null, so that \`id\` does not identify every row`,
-      `Run: ALTER TABLE ${quoteQualified(table.schema, table.name)} ALTER COLUMN ${quote(nullable)} SET NOT NULL;`,
-    )
-  }
+  // A column that is not there has been reported as such.
+  if (identifying.some((column) => !shape.columns.has(column))) return []
+  const target = quoteQualified(table.schema, table.name)
+  const nullable = identifying.filter((column) => shape.columns.get(column)?.notNull === false)
   const unique = shape.indexes.some(
     (index) =>
       index.unique &&
@@ -118,23 +156,30 @@ function checkId(table: LeaseTable, shape: TableShape): void {
       index.predicate === undefined &&
       index.columns.every((column) => column !== undefined && identifying.includes(column)),
   )
-  if (!unique) {
-    const columns = identifying.map(quote).join(', ')
-    throw schemaMismatch(
-      table,
-      `nothing keeps ${columns} unique, which \`id\` says identifies a row`,
-      `Run: ALTER TABLE ${quoteQualified(table.schema, table.name)} ADD PRIMARY KEY (${columns}); or name the key in \`id\`.`,
-    )
-  }
+  const columns = identifying.map(quote).join(', ')
+  return [
+    ...nullable.map((column) => ({
+      what: `its column ${quote(column)} may be null, so that \`id\` does not identify every row`,
+      remedy: `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(column)} SET NOT NULL;`,
+    })),
+    ...(unique
+      ? []
+      : [
+          {
+            what: `nothing keeps ${columns} unique, which \`id\` says identifies a row`,
+            remedy: `Run: ALTER TABLE ${target} ADD UNIQUE (${columns}); Or name the key of the table in \`id\`.`,
+          },
+        ]),
+  ]
 }
 
 /**
  * That one row of an ordering key is in flight is a constraint: two claims with different snapshots may pick two rows of
  * a key, and only a unique index refuses the second.
  */
-function checkOneInFlight(table: LeaseTable, shape: TableShape): void {
+function inFlightMismatches(table: LeaseTable, shape: TableShape): Mismatch[] {
   const { ordering, groups, bucket, leased = '' } = table
-  if (ordering === undefined) return
+  if (ordering === undefined) return []
   const columns = [bucket, groups, ordering.key].filter((column) => column !== undefined)
   const isUnique = shape.indexes.some(
     (index) =>
@@ -144,13 +189,14 @@ function checkOneInFlight(table: LeaseTable, shape: TableShape): void {
       index.columns.includes(ordering.key) &&
       index.columns.every((column) => column !== undefined && columns.includes(column)),
   )
-  if (isUnique) return
+  if (isUnique) return []
   const concurrently = shape.partitioned ? '' : 'CONCURRENTLY '
-  throw schemaMismatch(
-    table,
-    'nothing keeps two rows of an ordering key from being in flight at once',
-    `Run: CREATE UNIQUE INDEX ${concurrently}${quote(`${table.name}_in_flight`.slice(0, 63))} ON ${quoteQualified(table.schema, table.name)} (${columns.map(quote).join(', ')}) WHERE ${leased};`,
-  )
+  return [
+    {
+      what: 'nothing keeps two rows of an ordering key from being in flight at once',
+      remedy: `Run: CREATE UNIQUE INDEX ${concurrently}${quote(`${table.name}_in_flight`.slice(0, 63))} ON ${quoteQualified(table.schema, table.name)} (${columns.map(quote).join(', ')}) WHERE ${leased};`,
+    },
+  ]
 }
 
 /** Every leased row is in the index: it has no predicate, or one that says no more than that a row is leased. */
@@ -165,25 +211,34 @@ function coversLeased({ leased = '', lease }: LeaseTable, predicate: string | un
 const SHORTEST_OWNER = 100
 const COARSEST_UNTIL = 3
 
-function checkRoom(table: LeaseTable, shape: TableShape): void {
+function roomMismatches(table: LeaseTable, shape: TableShape): Mismatch[] {
   const target = quoteQualified(table.schema, table.name)
   const { owner, until } = table.lease
-  const length = shape.columns.get(owner)?.modifier ?? SHORTEST_OWNER
-  if (length < SHORTEST_OWNER) {
-    throw schemaMismatch(
-      table,
-      `its column ${quote(owner)} holds ${length} characters, which the id of a worker may exceed`,
-      `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(owner)} TYPE text;`,
-    )
+  // Only of a column of the right type: the modifier of another means something else.
+  const modifierOf = (column: string, types: readonly string[], otherwise: number): number => {
+    const { type = '', modifier } = shape.columns.get(column) ?? {}
+    return types.includes(type) ? (modifier ?? otherwise) : otherwise
   }
-  const precision = shape.columns.get(until)?.modifier ?? COARSEST_UNTIL
-  if (precision < COARSEST_UNTIL) {
-    throw schemaMismatch(
-      table,
-      `its column ${quote(until)} keeps ${precision} digits of a second, so that a lease could end before it is over`,
-      `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(until)} TYPE timestamp with time zone;`,
-    )
-  }
+  const length = modifierOf(owner, TEXT, SHORTEST_OWNER)
+  const precision = modifierOf(until, INSTANT, COARSEST_UNTIL)
+  return [
+    ...(length >= SHORTEST_OWNER
+      ? []
+      : [
+          {
+            what: `its column ${quote(owner)} holds ${length} characters, which the id of a worker may exceed`,
+            remedy: `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(owner)} TYPE text;`,
+          },
+        ]),
+    ...(precision >= COARSEST_UNTIL
+      ? []
+      : [
+          {
+            what: `its column ${quote(until)} keeps ${precision} digits of a second, so that a lease could end before it is over`,
+            remedy: `Run: ALTER TABLE ${target} ALTER COLUMN ${quote(until)} TYPE timestamp with time zone;`,
+          },
+        ]),
+  ]
 }
 
 /** What the statements call their own columns; an id, order or group column of that name would be ambiguous. */
@@ -192,16 +247,13 @@ const RESERVED = new Set(
   nth nth_of_all exhausted`.split(/\s+/),
 )
 
-function checkNames(table: LeaseTable): void {
+function nameMismatches(table: LeaseTable): Mismatch[] {
   const used = [...table.id, ...table.order.map(({ column }) => column), table.groups, table.ordering?.key]
-  const reserved = used.find((column) => column !== undefined && RESERVED.has(column))
-  if (reserved !== undefined) {
-    throw schemaMismatch(
-      table,
-      `its column ${quote(reserved)} has a name that the kernel's statements use for themselves`,
-      'Rename it, or use another column for `id`, `order`, `groups` and `ordering.key`.',
-    )
-  }
+  const reserved = new Set(used.filter((column) => column !== undefined && RESERVED.has(column)))
+  return [...reserved].map((column = '') => ({
+    what: `its column ${quote(column)} has a name that the kernel's statements use for themselves`,
+    remedy: 'Rename it, or use another column for `id`, `order`, `groups` and `ordering.key`.',
+  }))
 }
 
 function named(

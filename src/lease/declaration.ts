@@ -419,7 +419,15 @@ function rolesOf({
 }
 
 /** The lease's own columns belong to the kernel, and those that identify and group a row to nobody. */
-const RESERVED_ROLES = ['id', 'bucket', 'lease.owner', 'lease.until', 'lease.token', 'ordering.key', 'groups']
+const RESERVED_ROLES = new Set([
+  'id',
+  'bucket',
+  'lease.owner',
+  'lease.until',
+  'lease.token',
+  'ordering.key',
+  'groups',
+])
 
 /** Every way in which the fields of a declaration contradict each other. */
 function contradictions(declaration: LeaseTableDeclaration, table: LeaseTable): string[] {
@@ -459,7 +467,7 @@ function isGiven(declaration: LeaseTableDeclaration, field: string): boolean {
 
 function reservedWrites(table: LeaseTable): string[] {
   const reserved = new Map(
-    rolesOf(table).flatMap(([field, column]) => (RESERVED_ROLES.includes(field) ? [[column, field]] : [])),
+    rolesOf(table).flatMap(([field, column]) => (RESERVED_ROLES.has(field) ? [[column, field]] : [])),
   )
   const sets: readonly [string, Assignments][] = [
     ...Object.entries(table.writes).map(([verb, set]): [string, Assignments] => [`writes.${verb}`, set]),

@@ -108,16 +108,22 @@ export async function inspectTable(
   }
 }
 
-/** The declaration and the real table disagree: what is wrong, and the statement or edit that mends it. */
-export function schemaMismatch(
-  table: LeaseTable,
-  what: string,
-  remedy: string,
-  cause?: unknown,
-): LeaseholdError {
-  return new LeaseholdError(
-    'LEASE_TABLE_MISMATCH',
-    `The lease table ${tableName(table)} does not fit: ${what}.`,
-    cause === undefined ? { remedy } : { remedy, cause },
-  )
+/** One thing in which the declaration and the real table disagree, and the statement or edit that mends it. */
+export interface Mismatch {
+  readonly what: string
+  readonly remedy: string
+  readonly cause?: unknown
+}
+
+/** The refusal of a table, with everything that does not fit. */
+export function schemaMismatch(table: LeaseTable, mismatches: readonly Mismatch[]): LeaseholdError {
+  const subject = `The lease table ${tableName(table)} does not fit:`
+  const [only, ...others] = mismatches
+  if (only === undefined || others.length > 0) {
+    const lines = mismatches.map(({ what, remedy }) => `\n  - ${what}. ${remedy}`)
+    const cause = mismatches.find((each) => each.cause !== undefined)?.cause
+    return new LeaseholdError('LEASE_TABLE_MISMATCH', `${subject}${lines.join('')}`, { cause })
+  }
+  const { what, remedy, cause } = only
+  return new LeaseholdError('LEASE_TABLE_MISMATCH', `${subject} ${what}.`, { remedy, cause })
 }

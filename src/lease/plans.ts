@@ -1,8 +1,9 @@
-import { LeaseholdError, messageOf } from '../errors.ts'
+import { hasCode, messageOf } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
+import { endsConnection, isServerError } from '../postgres/failures.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { schemaMismatch, type TableIndex, type TableShape } from './inspect.ts'
+import type { Mismatch, TableIndex, TableShape } from './inspect.ts'
 import { allStatements, leaseStatements } from './statements.ts'
 import type { LeaseStatement } from './statement.ts'
 import { type LeaseTable, type Sql, SUSPECT_EXPIRIES } from './table.ts'
@@ -24,64 +25,120 @@ export interface PlanNode {
  * Sequential scans are switched off meanwhile, so that an empty table is planned like a full one: if the planner still
  * reads the whole table, no index serves the statement.
  */
-export async function refuseSlowPlans(db: Database, table: LeaseTable, shape: TableShape): Promise<void> {
+export async function planMismatches(
+  db: Database,
+  table: LeaseTable,
+  shape: TableShape,
+): Promise<readonly Mismatch[]> {
   const statements = leaseStatements(table, shape)
-  await db.transaction(async (tx) => {
-    await refuseOtherIsolation(tx, table)
-    await tx.query({ text: 'set local enable_seqscan = off' })
-    for (const statement of allStatements(statements))
-      await withRemedy(table, statement, async () =>
-        tx.query({ text: `prepare leasehold_fit as ${statement.text}; deallocate leasehold_fit` }),
+  return db.transaction(async (tx) => {
+    const isolation = await otherIsolation(tx)
+    if (isolation !== undefined) return [isolation]
+    await tx.query({ text: `set local enable_seqscan = off; ${SAVEPOINT}` })
+    const refused = await refusedStatements(tx, table, allStatements(statements))
+    if (refused.length > 0) return refused
+    const plans = new Map<LeaseStatement, PlanNode>()
+    const { expired } = statements.reap
+    for (const statement of [...[...statements.ways.values()].map(({ claim }) => claim), expired]) {
+      // Parsing does not check privileges, and planning does.
+      const forbidden = await refusalOf(tx, table, statement, async () =>
+        plans.set(statement, await planOf(tx, statement)),
       )
+      if (forbidden !== undefined) return [forbidden]
+    }
+    const missing = new Map<string, string>()
     for (const [way, { claim }] of statements.ways) {
-      const plan = await planOf(tx, table, claim)
+      const plan = plans.get(claim)
       if (way !== 'key' && !isServed(shape, subplan(plan, 'CTE next'), narrowsClaim(table, shape)))
-        throw schemaMismatch(
-          table,
-          'no index serves the claim, which would read every row',
-          `Run: ${claimIndex(table, shape)}`,
-        )
+        missing.set('no index serves the claim, which would read every row', claimIndex(table, shape))
       if (!isServed(shape, subplan(plan, 'CTE walk'), walksKeys(table)))
-        throw schemaMismatch(
-          table,
+        missing.set(
           'no index serves the claim by ordering key, which would read every row',
-          `Run: ${keyIndex(table, shape)}`,
+          keyIndex(table, shape),
         )
     }
     if (!hasSuspectIndex(table, shape)) {
-      throw schemaMismatch(
-        table,
+      missing.set(
         'no index serves the scan for suspects, which every claim makes and which would read every row',
-        `Run: ${suspectIndex(table, shape)} Or set \`attempts.expiries\` to false to count no expiries.`,
+        `${suspectIndex(table, shape)} Or set \`attempts.expiries\` to false to count no expiries.`,
       )
     }
-    const expired = subplan(await planOf(tx, table, statements.reap.expired), 'CTE taken_back')
-    if (!(await servesReap(tx, table, shape, expired))) {
-      throw schemaMismatch(
-        table,
-        'no index serves the reaper, which would read every row',
-        `Run: ${reapIndex(table, shape)}`,
-      )
-    }
+    if (!(await servesReap(tx, table, shape, subplan(plans.get(expired), 'CTE taken_back'))))
+      missing.set('no index serves the reaper, which would read every row', reapIndex(table, shape))
+    return [...missing].map(([what, index]) => ({ what, remedy: `Run: ${index}` }))
   })
 }
 
 /** A claim that meets a concurrent commit continues with the next row in READ COMMITTED, and fails at any other level. */
-async function refuseOtherIsolation(tx: Queryable, table: LeaseTable): Promise<void> {
+async function otherIsolation(tx: Queryable): Promise<Mismatch | undefined> {
   const { rows } = await tx.query<{ level: string }>({
     text: "select current_setting('transaction_isolation') as level",
   })
   const level = rows[0]?.level ?? ''
-  if (level === 'read committed') return
-  throw schemaMismatch(
-    table,
-    `transactions of this role are ${level}, in which claims at the same time fail each other`,
-    "Run: ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'read committed';",
-  )
+  if (level === 'read committed') return undefined
+  return {
+    what: `transactions of this role are ${level}, in which claims at the same time fail each other`,
+    remedy: "Run: ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'read committed';",
+  }
 }
 
+/** What PostgreSQL says of the statements that it refuses. A wrong fragment is in many of them, and is reported once. */
+async function refusedStatements(
+  tx: Queryable,
+  table: LeaseTable,
+  statements: readonly LeaseStatement[],
+): Promise<Mismatch[]> {
+  const refused = new Map<string, Mismatch>()
+  for (const statement of statements) {
+    const prepare = `prepare leasehold_fit as ${statement.text}; deallocate leasehold_fit`
+    const mismatch = await refusalOf(tx, table, statement, async () => tx.query({ text: prepare }))
+    const reason = messageOf(mismatch?.cause)
+    if (mismatch !== undefined && !refused.has(reason)) refused.set(reason, mismatch)
+  }
+  return [...refused.values()]
+}
+
+/** To which the transaction returns after a statement that PostgreSQL refuses. */
+const SAVEPOINT = 'savepoint leasehold_fit'
+
+/** What PostgreSQL has against this work, if it refuses it; the transaction then goes on from the savepoint. */
+async function refusalOf(
+  tx: Queryable,
+  table: LeaseTable,
+  statement: LeaseStatement,
+  work: () => Promise<unknown>,
+): Promise<Mismatch | undefined> {
+  try {
+    await work()
+    return undefined
+  } catch (error) {
+    if (!isServerError(error) || endsConnection(error)) throw error
+    await tx.query({ text: `rollback to ${SAVEPOINT}` })
+    const reason = messageOf(error)
+    if (hasCode(error, PERMISSION_DENIED)) {
+      const target = quoteQualified(table.schema, table.name)
+      return {
+        what: `this role may not use it (${reason})`,
+        remedy: `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER; as its owner.`,
+        cause: error,
+      }
+    }
+    const quotes = hasCode(error, UNDEFINED_COLUMN)
+      ? ' A text in SQL has quotes of its own: { status: "\'sent\'" }.'
+      : ''
+    return {
+      what: `PostgreSQL refuses the statement \`${statement.name}\` generated from it (${reason})`,
+      remedy: `Correct the SQL fragment of the declaration that the message speaks of.${quotes}`,
+      cause: error,
+    }
+  }
+}
+
+const PERMISSION_DENIED = '42501'
+const UNDEFINED_COLUMN = '42703'
+
 /** The plan of a statement, with values that mean nothing. */
-async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatement): Promise<PlanNode> {
+async function planOf(tx: Queryable, statement: LeaseStatement): Promise<PlanNode> {
   const samples: Readonly<Record<string, unknown>> = {
     owner: '',
     leaseMs: 1,
@@ -95,48 +152,13 @@ async function planOf(tx: Queryable, table: LeaseTable, statement: LeaseStatemen
     rooms: [],
     groupCursors: [],
   }
-  return withRemedy(table, statement, async () => {
-    const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>({
-      text: `explain (format json) ${statement.text}`,
-      values: statement.parameters.map((parameter) => samples[parameter] ?? null),
-    })
-    const plan = rows[0]?.['QUERY PLAN'][0].Plan
-    if (plan === undefined) throw new Error('EXPLAIN returned no plan')
-    return plan
+  const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>({
+    text: `explain (format json) ${statement.text}`,
+    values: statement.parameters.map((parameter) => samples[parameter] ?? null),
   })
-}
-
-/** Turns an error of PostgreSQL into one that says what to do about it. */
-async function withRemedy<Result>(
-  table: LeaseTable,
-  statement: LeaseStatement,
-  work: () => Promise<Result>,
-): Promise<Result> {
-  try {
-    return await work()
-  } catch (error) {
-    if (error instanceof LeaseholdError) throw error
-    if (isPermissionDenied(error)) {
-      const target = quoteQualified(table.schema, table.name)
-      throw schemaMismatch(
-        table,
-        `this role may not use it (${(error as Error).message})`,
-        `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER; as its owner.`,
-        error,
-      )
-    }
-    const reason = messageOf(error)
-    throw schemaMismatch(
-      table,
-      `PostgreSQL refuses the statement \`${statement.name}\` generated from it (${reason})`,
-      'Correct the SQL fragment of the declaration that the message speaks of.',
-      error,
-    )
-  }
-}
-
-function isPermissionDenied(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && error.code === '42501'
+  const plan = rows[0]?.['QUERY PLAN'][0].Plan
+  if (plan === undefined) throw new Error('EXPLAIN returned no plan')
+  return plan
 }
 
 /** Whether every scan of this part of the plan goes through an index that leaves most rows out. */
@@ -243,8 +265,8 @@ export function nodesOf(plan: PlanNode): PlanNode[] {
   return [plan, ...(plan.Plans ?? []).flatMap(nodesOf)]
 }
 
-export function subplan(plan: PlanNode, name: string): PlanNode | undefined {
-  return nodesOf(plan).find((node) => node['Subplan Name'] === name)
+export function subplan(plan: PlanNode | undefined, name: string): PlanNode | undefined {
+  return (plan === undefined ? [] : nodesOf(plan)).find((node) => node['Subplan Name'] === name)
 }
 
 function claimIndex(table: LeaseTable, shape: TableShape): string {
