@@ -29,7 +29,7 @@ export interface Told {
   readonly booked: number
 }
 
-/** Sells three things, tells of it, and looks whether everything arrived as promised. */
+/** Sells three things, tells of it, and checks that everything arrived as promised. */
 export async function runShop(databaseUrl: string): Promise<Told> {
   const db = openDatabase({ url: databaseUrl })
   const pool = new Pool({ connectionString: databaseUrl, max: 4 })

@@ -78,7 +78,7 @@ export interface Told {
   readonly booked: readonly string[]
 }
 
-/** Sells two things, has a receiver told of it, and looks whether everything arrived as promised. */
+/** Sells two things, has a receiver told of it, and checks that everything arrived as promised. */
 export async function runWebhooks(databaseUrl: string): Promise<Told> {
   const db = openDatabase({ url: databaseUrl })
   const pool = new Pool({ connectionString: databaseUrl, max: 2 })
@@ -199,8 +199,8 @@ function recording(
 }
 
 async function post(url: string, { headers, body }: Arrival): Promise<number> {
-  const kept = Object.entries(headers).filter(([name]) => /^(?:webhook-|content-type)/.test(name))
-  const { status } = await fetch(url, { method: 'POST', headers: Object.fromEntries(kept), body })
+  const signed = Object.entries(headers).filter(([name]) => /^(?:webhook-|content-type)/.test(name))
+  const { status } = await fetch(url, { method: 'POST', headers: Object.fromEntries(signed), body })
   return status
 }
 

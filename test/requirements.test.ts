@@ -3,6 +3,8 @@ import { describe, expect, it } from 'vitest'
 import { idsIn, proofs, rowsOf, written } from '../scripts/conformance.mjs'
 import { projectFile } from './support/project-files.ts'
 
+const QUOTE = "'"
+
 const page = await projectFile('docs/conformance.md')
 const rows = rowsOf(page)
 const proved = await proofs()
@@ -35,7 +37,7 @@ describe('the table is written from the titles of tests', () => {
   it('an id counts in the title of a test, of a group and of a case, and nowhere else', () => {
     const source = [
       // Put together, so that this file does not count as a proof itself.
-      `${'it'}('REC-01: a row', () => {`,
+      `it(${QUOTE}REC-01: a row', () => {`,
       'describe.each([1])(\n  `LIFE-02 and D10`, () => {',
       "  'D3: a case': async (fixture) => {",
       '// SYNC-03 is a comment',

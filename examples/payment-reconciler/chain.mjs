@@ -25,7 +25,7 @@ export function createChain({
 } = {}) {
   return {
     /** What there is at an address, as text: whether it is JSON is for the caller to find out. */
-    async look(address, since, signal) {
+    async transfersTo(address, since, signal) {
       await delay(latencyMs * (0.5 + random()), undefined, { signal })
       if (random() < failures) throw new Error('the chain did not answer')
       if (random() < nonsense) return NONSENSE[Math.floor(random() * NONSENSE.length)]

@@ -1,4 +1,4 @@
-// What a container's health check runs: exits with 0 if the process beside it is alive and ready.
+// What a container's health check runs: exits with 0 if the process in the same container is alive and ready.
 const address = `http://127.0.0.1:${process.env.PORT || process.env.LEASEHOLD_PORT || 7400}`
 try {
   for (const page of ['/livez', '/readyz']) {

@@ -47,7 +47,7 @@ app.get('/payment-requests/:id{[0-9a-f-]{36}}', async (c) => {
   return found ? c.json(found) : c.json({ error: `there is no payment request ${id}` }, 404)
 })
 
-/** A write as the API has always made it. A reconciler that has just looked at the row finds it changed, and leaves it. */
+/** A write as the API has always made it. A reconciler that has just observed the row finds it changed, and leaves it. */
 app.post('/payment-requests/:id{[0-9a-f-]{36}}/cancel', async (c) => {
   const id = c.req.param('id')
   const text = `update app.payment_requests set status = 'expired'

@@ -451,9 +451,9 @@ function sharedColumns(declaration: LeaseTableDeclaration, table: LeaseTable): s
     if (other === undefined) return []
     if (other === field) return [`\`${field}\` names the column ${column} twice: name it once`]
     const byDefault = [other, field].find((each) => !isGiven(declaration, each))
-    const note = byDefault === undefined ? '' : ` (\`${byDefault}\` does by default)`
+    const origin = byDefault === undefined ? '' : ` (\`${byDefault}\` does by default)`
     return [
-      `\`${other}\` and \`${field}\` both name the column ${column}${note}: name another column in one of them`,
+      `\`${other}\` and \`${field}\` both name the column ${column}${origin}: name another column in one of them`,
     ]
   })
 }

@@ -40,6 +40,18 @@ function leaseEnd({ lease }: ModelRow): Expected {
   return lease.alive ? { atLeast: lease.untilAtLeast } : { moment: 'past' }
 }
 
+const LEASE = { owner: 'owner', until: 'until', token: 'token' } as const
+
+/** The columns of `LEASE`. The token is never reset, not by a reap, a release or a retry (D3). */
+function leaseOf(row: ModelRow): Record<string, Expected> {
+  return { owner: row.lease?.owner ?? null, until: leaseEnd(row), token: Number(row.lastToken) }
+}
+
+/** In a table that has a status for leased rows. */
+function statusOf({ lease, state }: ModelRow): string {
+  return lease === undefined ? { open: 'PENDING', done: 'DONE', dead: 'DEAD' }[state] : 'CLAIMED'
+}
+
 /** As the outbox has it: an expired lease waits for the reaper, a claim takes the row out of the claim's index. */
 export function reapedTable(name: string): ModelTable {
   const target = quoteQualified('public', name)
@@ -70,7 +82,7 @@ export function reapedTable(name: string): ModelTable {
     },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      lease: { owner: 'owner', until: 'until', token: 'token' },
+      lease: LEASE,
       claimable: 'available_at is not null',
       availableAt: 'available_at',
       onExpiry: 'reap',
@@ -87,16 +99,12 @@ export function reapedTable(name: string): ModelTable {
       },
     }),
     columns: (row) => ({
-      status:
-        row.lease === undefined ? { open: 'PENDING', done: 'DONE', dead: 'DEAD' }[row.state] : 'CLAIMED',
+      status: statusOf(row),
       attempts: row.attempts,
       last_error: row.lastError,
       available_at: row.state === 'open' && row.lease === undefined ? availability(row) : null,
       edits: row.edits,
-      owner: row.lease?.owner ?? null,
-      until: leaseEnd(row),
-      // Never reset, not by a reap, a release or a retry (D3).
-      token: Number(row.lastToken),
+      ...leaseOf(row),
     }),
   }
 }
@@ -237,7 +245,7 @@ export function orderedTable(name: string): ModelTable {
     },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      lease: { owner: 'owner', until: 'until', token: 'token' },
+      lease: LEASE,
       claimable: "status = 'PENDING'",
       availableAt: 'available_at',
       onExpiry: 'reap',
@@ -255,16 +263,13 @@ export function orderedTable(name: string): ModelTable {
       },
     }),
     columns: (row) => ({
-      status:
-        row.lease === undefined ? { open: 'PENDING', done: 'DONE', dead: 'DEAD' }[row.state] : 'CLAIMED',
+      status: statusOf(row),
       attempts: row.attempts,
       expiries: row.expiries,
       last_error: row.lastError,
       available_at: availability(row),
       edits: row.edits,
-      owner: row.lease?.owner ?? null,
-      until: leaseEnd(row),
-      token: Number(row.lastToken),
+      ...leaseOf(row),
     }),
   }
 }
@@ -306,7 +311,7 @@ export function groupedTable(name: string): ModelTable {
     },
     declaration: leaseTable({
       table: { schema: 'public', name },
-      lease: { owner: 'owner', until: 'until', token: 'token' },
+      lease: LEASE,
       claimable: "state = 'open'",
       availableAt: 'next_at',
       leased: 'owner is not null',
@@ -326,9 +331,7 @@ export function groupedTable(name: string): ModelTable {
       problem: row.lastError,
       next_at: availability(row),
       edits: row.edits,
-      owner: row.lease?.owner ?? null,
-      until: leaseEnd(row),
-      token: Number(row.lastToken),
+      ...leaseOf(row),
     }),
   }
 }
