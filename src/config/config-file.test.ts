@@ -31,10 +31,18 @@ function leasehold(directory: string, args: readonly string[], environment = {})
   return spawnNode('dist/cli/main.js', args, { cwd: directory, env })
 }
 
-async function refusalOf(directory: string): Promise<string> {
-  const process = leasehold(directory, ['work'])
-  expect((await process.exited).code).toBe(1)
-  return process.output().stderr
+/** One process loads all of them: a file is imported in it once. */
+const loader = spawnNode('test/fixtures/settings.mjs')
+afterAll(async () => {
+  await loader.kill()
+})
+
+async function refusalOf(workingDirectory: string): Promise<string> {
+  loader.send(workingDirectory)
+  const isAnswer = (line: string): boolean => line.startsWith(`{"workingDirectory":"${workingDirectory}",`)
+  // The fixture writes it.
+  const { refusal } = JSON.parse(await loader.line(isAnswer)) as { readonly refusal: string | null }
+  return refusal ?? 'it was accepted'
 }
 
 describe('a config file that cannot be imported', () => {
@@ -101,10 +109,7 @@ describe('a CommonJS config file', () => {
     ],
     ['leasehold.config.js', 'const workers = []; module.exports = { port: -7, workers }'],
   ])('%s is read: %s', async (name, text) => {
-    const workingDirectory = await directoryWith(text, name)
-    const process = leasehold(workingDirectory, ['work'])
-    expect((await process.exited).code).toBe(1)
-    expect(process.output().stderr).toContain(`port (${name}:1) is -7`)
+    expect(await refusalOf(await directoryWith(text, name))).toContain(`port (${name}:1) is -7`)
   })
 
   it('that is not JavaScript is refused with its line', async () => {
@@ -138,6 +143,8 @@ describe('with a config file that cannot be imported', () => {
   })
 
   it('the workers do not start', async () => {
-    expect(await refusalOf(await directoryWith(BROKEN))).toContain('Error: no luck. Correct the file')
+    const process = leasehold(await directoryWith(BROKEN), ['work'], { DATABASE_URL: database.url })
+    expect((await process.exited).code).toBe(1)
+    expect(process.output().stderr).toContain('Error: no luck. Correct the file')
   })
 })
