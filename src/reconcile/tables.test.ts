@@ -275,22 +275,14 @@ it('REC-13: a table without a usable index is refused at the start, with the CRE
     transitions: { pending: ['done'], done: [] },
     observe: async () => 'done',
   })
-  const refusals: string[] = []
-  for (;;) {
-    const refusal = await start([declared]).then(
-      () => undefined,
-      (error: unknown) => String(error),
-    )
-    if (refusal === undefined) break
-    refusals.push(refusal)
-    // What it says is what helps.
-    const [, statement = ''] = /Run: (CREATE INDEX .*;)$/.exec(refusal) ?? []
+  const refusal = await start([declared]).then(() => 'it was accepted', String)
+  expect(refusal).toContain(`The lease table ${tableName(table)} does not fit:`)
+  expect(refusal).toContain('no index serves the claim')
+  expect(refusal).toContain('no index serves the reaper')
+  // What it says is what helps.
+  for (const [, statement = ''] of refusal.matchAll(/Run: (CREATE INDEX [^;]*;)/g))
     await db.query({ text: statement })
-  }
-  expect(refusals).toEqual([
-    expect.stringContaining(`The lease table ${tableName(table)} does not fit: no index serves the claim`),
-    expect.stringContaining(`The lease table ${tableName(table)} does not fit: no index serves the reaper`),
-  ])
+  await expect(start([declared])).resolves.toBeDefined()
 })
 
 const COUNTED = { order: ['created_at', 'id'], onExpiry: 'claimable' } as const

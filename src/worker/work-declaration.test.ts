@@ -52,28 +52,37 @@ it.each<[readonly unknown[], string]>([
   [[{ ...emails, name: 'reaper' }], 'and not reaper'],
   [
     [{ ...emails, table: 'public.emails' }],
-    "table (leasehold.config.mjs) is 'public.emails', but must be a lease table",
+    "table of 'emails' (leasehold.config.mjs) is 'public.emails', but must be a lease table",
   ],
   [[{ ...emails, table: declaration }], 'wrap it in leaseTable(…)'],
-  [[{ ...emails, handle: 'send' }], "handle (leasehold.config.mjs) is 'send', but must be a function"],
+  [
+    [{ ...emails, handle: 'send' }],
+    "handle of 'emails' (leasehold.config.mjs) is 'send', but must be a function",
+  ],
   [
     [{ ...emails, handler: handle }],
-    'workers[0] (leasehold.config.mjs): unknown option handler (did you mean handle?)',
+    "workers[0] of 'emails' (leasehold.config.mjs): unknown option handler (did you mean handle?)",
   ],
   [
     [{ ...emails, lifeline: 1 }],
     'unknown option lifeline (the options are name, role, table, handle, settings,',
   ],
   [[{ ...emails, upkeep: {} }], 'unknown option upkeep'],
-  [[{ ...emails, settings: 5 }], 'settings (leasehold.config.mjs) is 5'],
-  [[{ ...emails, settings: { concurrency: 0 } }], 'workers[0].settings (leasehold.config.mjs): The settings'],
+  [[{ ...emails, settings: 5 }], "settings of 'emails' (leasehold.config.mjs) is 5"],
+  [
+    [{ ...emails, settings: { concurrency: 0 } }],
+    "workers[0].settings of 'emails' (leasehold.config.mjs): The settings",
+  ],
   [[{ ...emails, settings: { pollMS: 10 } }], 'unknown setting pollMS (did you mean pollMs?)'],
   [[{ ...emails, settings: { leaseMs: 1_000, heartbeatMs: 400 } }], 'heartbeatMs is 400'],
   [[{ ...emails, retry: { factor: 2 } }], 'unknown option retry'],
-  [[{ ...emails, limits: { concurrency: 1 } }], 'limits (leasehold.config.mjs) is {'],
-  [[{ ...emails, probe: { everyMs: 0, check: handle } }], 'probe (leasehold.config.mjs) is'],
-  [[{ ...emails, wake: 'yes' }], "wake (leasehold.config.mjs) is 'yes', but must be true or false"],
-  [[{ ...emails, bucket: -1 }], 'bucket (leasehold.config.mjs) is -1'],
+  [[{ ...emails, limits: { concurrency: 1 } }], "limits of 'emails' (leasehold.config.mjs) is {"],
+  [[{ ...emails, probe: { everyMs: 0, check: handle } }], "probe of 'emails' (leasehold.config.mjs) is"],
+  [
+    [{ ...emails, wake: 'yes' }],
+    "wake of 'emails' (leasehold.config.mjs) is 'yes', but must be true or false",
+  ],
+  [[{ ...emails, bucket: -1 }], "bucket of 'emails' (leasehold.config.mjs) is -1"],
   [[emails, emails], "workers (leasehold.config.mjs) has the name 'emails' twice"],
 ])('case %#: an invalid declaration is refused with the field, the value and the rule', (value, text) => {
   const found = problems(value)
@@ -88,9 +97,9 @@ it('all problems are reported at once', () => {
 it('a table that lacks an outcome is refused with what to declare, and that is enough', () => {
   const bare = { table: 'public.emails', claimable: 'sent_at is null' }
   expect(problems([{ ...emails, table: leaseTable(bare) }])).toEqual([
-    "workers[0].table (leasehold.config.mjs) is public.emails, which has no outcome done: declare it in `outcomes`, for example done: { finished_at: 'now()' }",
-    'workers[0].table (leasehold.config.mjs) is public.emails, which has no outcome retry: declare `attempts: {}` or `availableAt`, and the table has it',
-    "workers[0].table (leasehold.config.mjs) is public.emails, which has no outcome dead: declare it in `outcomes`, for example dead: { failed_at: 'now()' }",
+    "workers[0].table of 'emails' (leasehold.config.mjs) is public.emails, which has no outcome done: declare it in `outcomes`, for example done: { finished_at: 'now()' }",
+    "workers[0].table of 'emails' (leasehold.config.mjs) is public.emails, which has no outcome retry: declare `attempts: {}` or `availableAt`, and the table has it",
+    "workers[0].table of 'emails' (leasehold.config.mjs) is public.emails, which has no outcome dead: declare it in `outcomes`, for example dead: { failed_at: 'now()' }",
   ])
   const outcomes = { done: { finished_at: 'now()' }, dead: { failed_at: 'now()' } }
   for (const more of [{ attempts: {} }, { availableAt: 'due_at' }])
@@ -120,7 +129,10 @@ describe('startRuntime refuses options that cannot work, before it connects to a
     [{ databaseUrl, workers: [] }, 'workers is [], so that there is nothing to do'],
     [{ databaseUrl, reapTables: [{ table }], reaper: false }, 'there is nothing to do'],
     [{ ...options, workers: emails }, 'but must be a list of { name, table, handle }'],
-    [{ ...options, workers: [{ ...emails, lifeline: 1 }] }, 'workers[0]: unknown option lifeline'],
+    [
+      { ...options, workers: [{ ...emails, lifeline: 1 }] },
+      "workers[0] of 'emails': unknown option lifeline",
+    ],
     [{ ...options, workers: [emails, emails] }, "workers has the name 'emails' twice"],
     [{ ...options, settings: { concurency: 5 } }, 'unknown setting concurency (did you mean concurrency?)'],
     [{ databaseUrl, reapTables: [{ table }], settings: { leaseMs: 1 } }, 'leaseMs is 1'],

@@ -231,7 +231,8 @@ function problemsOf(
       `${label}${source} is ${describeValue(entry)}, but must be an object { name, table, handle }${hint}`,
     ]
   }
-  const { table, settings } = entry
+  const { name, table, settings } = entry
+  const from = `${isName(name) ? ` of ${describeValue(name)}` : ''}${source}`
   const isDeclaration = isRecord(table) && !isLeaseTable(table) && 'claimable' in table
   const rules = isDeclaration
     ? {
@@ -243,10 +244,10 @@ function problemsOf(
       }
     : WORK_RULES
   return [
-    ...problemsWith(entry, rules, { path: `${label}.`, source }),
-    ...(isLeaseTable(table) ? missingOutcomes(table, `${label}.table${source}`) : []),
+    ...problemsWith(entry, rules, { path: `${label}.`, source: from }),
+    ...(isLeaseTable(table) ? missingOutcomes(table, `${label}.table${from}`) : []),
     ...(settings === undefined || isRecord(settings)
-      ? refusalOf(`${label}.settings${source}`, () => workerSettings({ ...process, ...settings }))
+      ? refusalOf(`${label}.settings${from}`, () => workerSettings({ ...process, ...settings }))
       : []),
   ]
 }
