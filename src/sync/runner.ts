@@ -9,7 +9,7 @@ import { retryDelay } from '../lease/retry-policy.ts'
 import type { Database } from '../postgres/database.ts'
 import { isLockConflict } from '../postgres/failures.ts'
 import type { HandlerContext } from '../worker/context.ts'
-import { pause } from '../worker/loop.ts'
+import { createLoop, pause } from '../worker/loop.ts'
 import {
   dead,
   done,
@@ -21,7 +21,7 @@ import {
 } from '../worker/completion/outcome.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import { untilAborted } from '../timeout.ts'
-import type { WorkDeclaration } from '../worker/work-declaration.ts'
+import type { WorkDeclaration, WorkerEnvironment } from '../worker/work-declaration.ts'
 import {
   type ChunkContext,
   type PlanContext,
@@ -34,6 +34,7 @@ import { plannedChunks } from './plan.ts'
 import {
   type ChunkCounts,
   countOpen,
+  makeDue,
   type PlannedChunk,
   reserve,
   unmarkNeeded,
@@ -51,7 +52,7 @@ export interface RunnerOptions {
   readonly jobs?: Partial<WorkerSettings>
   /** Settings of the worker that syncs chunks. */
   readonly chunks?: Partial<WorkerSettings>
-  /** How often a job is checked while its chunks are being synced. Default 1000. */
+  /** How often the runner asks which jobs have no open chunk any more. Default 1000. */
   readonly checkEveryMs?: number
   /** How long ended jobs stay in the table; `false`: this runner removes none. Default 30 days. */
   readonly retention?: SyncRetention | false
@@ -70,6 +71,8 @@ const DEFAULT_CHUNKS_AT_ONCE = 4
 const JOBS_AT_ONCE = 4
 const RETENTION_EVERY_MS = 600_000
 const DEFAULT_CHECK_EVERY_MS = 1_000
+/** A job is counted at the latest after this time, even if nothing was found to have changed. */
+const MAX_UNCHECKED_MS = 3_600_000
 const MAX_CHECK_EVERY_MS = 3_600_000
 
 /** The two workers for the given definitions. */
@@ -117,7 +120,8 @@ export function runner(
               run: async (db, signal) => applyRetention(db, { ...retention, schema, signal }),
             },
           }),
-      open: async ({ db }) => run.open(db),
+      open: async (environment) => run.openJobs(environment),
+      close: async () => run.closeJobs(),
     },
     {
       name: SYNC,
@@ -152,6 +156,7 @@ class Runner {
   readonly #definitions: ReadonlyMap<string, SyncDefinition>
   readonly #settings: RunSettings
   #db: Database | undefined
+  #stopMakingDue: () => Promise<void> = async () => Promise.resolve()
 
   constructor(definitions: ReadonlyMap<string, SyncDefinition>, settings: RunSettings) {
     this.#definitions = definitions
@@ -163,7 +168,30 @@ class Runner {
     return Promise.resolve()
   }
 
-  /** A job is planned once, and then checked until its chunks are finished. */
+  async openJobs({ db, worker, events }: WorkerEnvironment): Promise<void> {
+    await this.open(db)
+    const { schema, checkEveryMs } = this.#settings
+    const stopping = [...this.#definitions].filter(([, { onChunkFailure }]) => onChunkFailure === 'stop')
+    const statement = makeDue(
+      schema,
+      [...this.#definitions.keys()],
+      stopping.map(([name]) => name),
+    )
+    const loop = createLoop({
+      name: 'sync jobs with finished chunks',
+      work: async () => void (await db.query(statement)),
+      pauseMs: () => checkEveryMs,
+      onError: (error) => events.emit('trouble', { worker, what: 'finding jobs that are finished', error }),
+    })
+    loop.start()
+    this.#stopMakingDue = async () => loop.stop()
+  }
+
+  async closeJobs(): Promise<void> {
+    await this.#stopMakingDue()
+  }
+
+  /** A job is planned once, and checked when its chunks are finished. */
   async planOrCheck(context: HandlerContext<JobRow>): Promise<Outcome> {
     const { row } = context
     if (row.planned_at !== null) return this.#check(context)
@@ -211,7 +239,8 @@ class Runner {
   async #plan(context: HandlerContext<JobRow>): Promise<Outcome> {
     const { row, signal } = context
     const definition = this.#definition(row.definition)
-    const { id, matrix_id: matrixId, params, force } = row
+    const { matrix_id: matrixId, params, force } = row
+    const { id } = context
     const planned = await definition.plan(
       { id, matrixId, params, force },
       this.#contextOf(definition, context),
@@ -241,7 +270,7 @@ class Runner {
   }
 
   async #check({ row }: HandlerContext<JobRow>): Promise<Outcome> {
-    const { schema, checkEveryMs } = this.#settings
+    const { schema } = this.#settings
     const { rows } = await this.#database.query<ChunkCounts>(countOpen(schema, row.id))
     const { open, failed, orphaned, first_error: firstError } = rows[0] ?? NO_CHUNKS
     const stops = this.#definition(row.definition).onChunkFailure === 'stop'
@@ -256,7 +285,8 @@ class Runner {
       await this.#database.query(markNeeded(schema, row.id))
       await this.#database.query(wakeChunks(schema))
     }
-    return settleAs('waiting', { delay_ms: checkEveryMs })
+    // `makeDue` finds the job when there is something to do.
+    return settleAs('waiting', { delay_ms: MAX_UNCHECKED_MS })
   }
 
   /** Ends a job whose plan is incomplete. No job waits for the chunks that were planned. */

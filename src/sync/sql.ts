@@ -169,5 +169,49 @@ export function reserve(
 }
 
 export function wakeChunks(schema: string): Statement {
-  return { text: `/* leasehold:wake sync */ select ${quoteQualified(schema, 'wake')}('sync')` }
+  return { text: `/* leasehold:wake sync */ select ${quoteQualified(schema, 'notify_runners')}('sync')` }
+}
+
+/**
+ * Makes the planned jobs due for which there is something to do: no chunk is open any more, an open one is orphaned, or one
+ * has failed and the definition stops at that. It reads one index entry of each job that waits, and counts nothing, so that
+ * it can be run every second for thousands of jobs.
+ */
+export function makeDue(
+  schema: string,
+  definitions: readonly string[],
+  stopping: readonly string[],
+): Statement {
+  const [jobs, checkpoints, links] = ['sync_jobs', 'sync_checkpoints', 'sync_job_chunks'].map((table) =>
+    quoteQualified(schema, table),
+  )
+  // A scalar subquery, unlike EXISTS, is always run for each job along the index.
+  const first = (condition: string): string => `(
+      select true from ${checkpoints} as c
+      join ${links} as l on l.job_id = j.id and l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
+      where c.matrix_id = j.matrix_id and c.completed_at is null and ${condition}
+      limit 1
+    )`
+  return {
+    name: 'leasehold_sync_due',
+    text: `/* leasehold:due sync_jobs */
+with changed as materialized (
+  select j.id from ${jobs} as j
+  where j.definition = any ($1::text[]) and j.completed_at is null and j.failed_at is null
+    and j.planned_at is not null and j.next_check_at > now() and j.locked_by is null
+    and (
+    -- no chunk is open
+    ${first('c.failed_at is null')} is null
+    -- an open chunk is needed by no job, so that no runner would claim it
+    or ${first('c.failed_at is null and not c.needed')}
+    or (j.definition = any ($2::text[]) and ${first('c.failed_at is not null')})
+    )
+  for update of j skip locked
+),
+due as (
+  update ${jobs} as j set next_check_at = now() from changed where j.id = changed.id returning j.id
+)
+select ${quoteQualified(schema, 'notify_runners')}('sync-jobs') where exists (select from due)`,
+    values: [definitions, stopping],
+  }
 }
