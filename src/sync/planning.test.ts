@@ -5,6 +5,7 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, gate, statesOf, syncChunks, syncJobs, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
+import { Events } from '../worker/index.ts'
 import { chunkHash, inBatches } from './plan.ts'
 import { createSync } from './sync.ts'
 
@@ -60,6 +61,36 @@ describe('a plan', () => {
     const { jobId } = await many.enqueue(db, { matrixId: 'm' })
     expect(await jobs.ended(jobId)).toBe('done')
     expect(done.toSorted((a, b) => a - b)).toEqual(Array.from({ length: 2_300 }, (_, n) => n))
+  })
+
+  it('SYNC-04: a runner with one slot plans the highest priority first, then the oldest job, across its definitions', async () => {
+    const sync = createSync()
+    const planned: string[] = []
+    const names = ['a', 'b', 'c']
+    for (const name of names)
+      sync.define<number>(name, {
+        plan: ({ matrixId }) => {
+          planned.push(matrixId)
+          return []
+        },
+        syncChunk: async () => undefined,
+      })
+    const jobIds: string[] = []
+    for (const [n, priority] of [0, 1, 2, 0, 1, 2, 2, 1, 0].entries()) {
+      const job = { matrixId: `${n} with ${priority}`, priority }
+      jobIds.push((await sync.enqueue(db, names[n % 3] ?? '', job)).jobId)
+    }
+    const events = new Events()
+    const jobs = watchJobs(events)
+    await start(sync.runner({ ...OPTIONS, jobs: { concurrency: 1 } }), { events })
+    for (const jobId of jobIds) expect(await jobs.ended(jobId)).toBe('done')
+    expect(planned).toEqual(
+      ['2 with 2', '5 with 2', '6 with 2', '1 with 1', '4 with 1', '7 with 1'].concat(
+        '0 with 0',
+        '3 with 0',
+        '8 with 0',
+      ),
+    )
   })
 
   it('without chunks completes its job', async () => {

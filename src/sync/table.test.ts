@@ -60,12 +60,12 @@ async function chunk(): Promise<ChunkRecord> {
 const OVER = "locked_until = now() - interval '1 second'"
 
 describe('SYNC-04: a claim of jobs', () => {
-  it('takes the highest priority first, and of one priority the oldest', async () => {
+  it('takes the highest priority first, and of one priority the oldest, whatever their definitions', async () => {
+    // 1 to 3 are of definition a, 4 to 6 of definition b.
     const ids = await insertJobs(6, {
       priority: 'n % 3',
       created_at: "now() - n * interval '1 minute'",
     })
-    await change('sync_jobs', "definition = 'a'")
     const store = await jobStore('w')
     const order: string[] = []
     for (let i = 0; i < ids.length; i += 1) order.push(...(await claim(store)).map(({ id }) => id))
@@ -88,6 +88,32 @@ describe('SYNC-04: a claim of jobs', () => {
       ['dead', 0],
       ['other', 0],
     ])
+  })
+
+  it('skips jobs that another session has locked, and does not wait for them', async () => {
+    const [first = '', second = ''] = await insertJobs(2)
+    await db.transaction(async (tx) => {
+      await tx.query({ text: 'select from leasehold.sync_jobs where id = $1 for update', values: [first] })
+      expect((await claim(await jobStore('w'), 2)).map(({ id }) => id)).toEqual([second])
+    })
+    expect((await claim(await jobStore('w'), 2)).map(({ id }) => id)).toEqual([first])
+  })
+
+  it('is atomic: of many concurrent claims each job is taken by one, which its row names', async () => {
+    const ids = await insertJobs(40)
+    const stores = await Promise.all(Array.from({ length: 8 }, async (_, n) => jobStore(`w${n}`)))
+    const taken: (readonly [string, string])[] = []
+    await Promise.all(
+      stores.map(async (store, n) => {
+        // A claim may find all rows locked by the others: only one that finds none left ends the loop.
+        while (taken.length < ids.length)
+          for (const { id } of await claim(store)) taken.push([id, `w${n}`])
+      }),
+    )
+    expect(taken.map(([id]) => id).toSorted()).toEqual(ids.toSorted())
+    expect(Object.fromEntries((await syncJobs(db)).map(({ id, locked_by: by }) => [id, by]))).toEqual(
+      Object.fromEntries(taken),
+    )
   })
 
   it('takes no job that is completed, failed or not due', async () => {

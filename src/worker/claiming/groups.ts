@@ -30,7 +30,10 @@ export function roomIn(groups: readonly Group[]): number {
   return groups.reduce((sum, { room }) => sum + room, 0)
 }
 
-/** Groups that are known from the start: how many rows of each may be processed at once. */
+/**
+ * Groups that are known from the start: how many rows of each may be processed at once. Where the worker has less room than
+ * the groups, the order of the table decides which rows come first, not the group.
+ */
 export function fixedGroups<Row>(options: {
   readonly rooms: ReadonlyMap<string, number>
   readonly groupOf: (row: Row) => string
@@ -50,18 +53,17 @@ export function fixedGroups<Row>(options: {
   return {
     open(free) {
       const groups: Group[] = []
-      let unassigned = free
       contended = false
-      // Each claim begins with another group, so that none is always last when there is room for few.
+      // Each claim begins with another group, because the suspect of the first one is tried.
       first = (first + 1) % Math.max(1, keys.length)
       for (const key of [...keys.slice(first), ...keys.slice(0, first)]) {
         const bound = (rooms.get(key) ?? 0) - (taken.get(key) ?? 0)
-        const room = Math.min(unassigned, bound)
-        contended ||= bound > unassigned && mayHaveMore.has(key)
+        // All groups are offered the same room; the claim takes no more than it in all.
+        const room = Math.min(free, bound)
+        contended ||= bound > free && mayHaveMore.has(key)
         if (room <= 0) continue
         groups.push({ group: key, room })
         take(key, room)
-        unassigned -= room
       }
       return { groups, recheckInMs: Number.POSITIVE_INFINITY }
     },
