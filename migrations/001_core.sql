@@ -94,6 +94,11 @@ language plpgsql set search_path from current
 as $$
 begin
   if lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0') then return; end if;
+  -- SYNC-12: sync does without advisory locks. There are few jobs, and one wake-up for each batch of chunks.
+  if name in ('sync', 'sync-jobs') then
+    perform pg_notify('leasehold_wake', name);
+    return;
+  end if;
   if pg_try_advisory_xact_lock(1279607123, hashtext(name)) then
     perform pg_notify('leasehold_wake', name);
   end if;

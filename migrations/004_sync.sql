@@ -334,22 +334,11 @@ $$;
 
 comment on function sync_reserve(text, int, float8, int, float8) is 'Reserves calls to a source and returns how many milliseconds to wait before making them. Null: the wait would be longer than within_ms, and nothing was reserved.';
 
--- SYNC-12: without the advisory lock with which wake() thins out notifications. There are few of these: one for each
--- statement that inserts jobs, and one for each batch of a plan.
-create function notify_runners(worker text) returns void
-language sql volatile
-as $$
-  select pg_notify('leasehold_wake', worker)
-  where coalesce(lower(current_setting('leasehold.notify', true)), '') not in ('off', 'false', 'no', '0')
-$$;
-
-comment on function notify_runners(text) is 'Tells the workers sync-jobs or sync, when the transaction commits, that there may be rows to claim.';
-
 create function wake_sync() returns trigger
 language plpgsql set search_path from current
 as $$
 begin
-  perform notify_runners('sync-jobs');
+  perform wake('sync-jobs');
   return null;
 end
 $$;
@@ -371,9 +360,6 @@ begin
       ('leasehold_producer', 'insert (definition, matrix_id, params, priority, force, fresh_for, parallel) on sync_jobs'),
       -- Needed by ON CONFLICT, RETURNING id and the search for the unfinished job of a matrix.
       ('leasehold_producer', 'select (id, definition, matrix_id, parallel, completed_at, failed_at) on sync_jobs'),
-      ('leasehold_producer', 'execute on function notify_runners(text)'),
-      ('leasehold_worker', 'execute on function notify_runners(text)'),
-      ('leasehold_operator', 'execute on function notify_runners(text)'),
       ('leasehold_worker', 'execute on function sync_state(timestamptz, timestamptz, timestamptz), sync_reserve(text, int, float8, int, float8)'),
       ('leasehold_worker', 'select, insert, update, delete on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources'),
       ('leasehold_worker', 'select on sync_job_states, sync_checkpoint_states'),

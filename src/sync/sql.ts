@@ -169,7 +169,7 @@ export function reserve(
 }
 
 export function wakeChunks(schema: string): Statement {
-  return { text: `/* leasehold:wake sync */ select ${quoteQualified(schema, 'notify_runners')}('sync')` }
+  return { text: `/* leasehold:wake sync */ select ${quoteQualified(schema, 'wake')}('sync')` }
 }
 
 /**
@@ -211,7 +211,7 @@ with changed as materialized (
 due as (
   update ${jobs} as j set next_check_at = now() from changed where j.id = changed.id returning j.id
 )
-select ${quoteQualified(schema, 'notify_runners')}('sync-jobs') where exists (select from due)`,
+select ${quoteQualified(schema, 'wake')}('sync-jobs') where exists (select from due)`,
     values: [definitions, stopping],
   }
 }

@@ -13,7 +13,6 @@ import {
 import { type Lease, rowId } from '../lease/lease.ts'
 import { openLeaseStore, type LeaseStore } from '../lease/store.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { runner } from './runner.ts'
 import { chunkTable, jobTable } from './table.ts'
 
 const { url } = useDatabase()
@@ -284,6 +283,30 @@ describe('SYNC-08, D7: a chunk is its matrix and its hash', () => {
     ])
   })
 
+  it('SYNC-08: of many concurrent claims of a given chunk one gets it, and after its lease has expired another one', async () => {
+    await insertChunks(2, ['m1', 'm2'])
+    const wanted = { ids: [rowId('m2', 'h1')], limit: 1, leaseMs: 60_000 }
+    const stores = await Promise.all(Array.from({ length: 8 }, async (_, n) => chunkStore(`w${n}`)))
+    const holders = async (): Promise<string[]> => {
+      const claims = await Promise.all(stores.map(async (store) => store.claim(wanted)))
+      return claims.flatMap(({ claimed }) => claimed.map(({ lease }) => `${lease.owner}, ${lease.token}`))
+    }
+    const heldBy = async (): Promise<string[]> =>
+      (await syncChunks(db))
+        .filter(({ locked_by: by }) => by !== null)
+        .map(({ matrix_id: matrix, chunk_hash: hash, locked_by: by, lock_token: token }) => {
+          expect([matrix, hash]).toEqual(['m2', 'h1'])
+          return `${by}, ${token}`
+        })
+    const first = await holders()
+    expect(first).toEqual([expect.stringMatching(/^w\d, 1$/)])
+    expect(await heldBy()).toEqual(first)
+    await db.query({ text: `update leasehold.sync_checkpoints set ${OVER} where locked_by is not null` })
+    const second = await holders()
+    expect(second).toEqual([expect.stringMatching(/^w\d, 2$/)])
+    expect(await heldBy()).toEqual(second)
+  })
+
   it('a matrix cannot have the same hash twice', async () => {
     await insertChunks(1)
     await expect(insertChunks(1)).rejects.toMatchObject({ constraint: 'sync_checkpoints_pkey' })
@@ -347,17 +370,4 @@ describe.each([
     const { claimed, suspect } = await store.claim({ limit: 10, ...LEASE })
     expect(claimed.map(({ lease }) => lease.id)).toEqual([suspect])
   })
-})
-
-it('SYNC-10: a job is leased for 5 minutes and renewed each minute, a chunk for 2 minutes and each 30 seconds', () => {
-  const definition = { plan: () => [], syncChunk: async () => Promise.resolve() }
-  const settings = runner(new Map([['a', definition]])).map(({ name, settings: set }) => [
-    name,
-    set?.leaseMs,
-    set?.heartbeatMs,
-  ])
-  expect(settings).toEqual([
-    ['sync-jobs', 5 * 60_000, 60_000],
-    ['sync', 2 * 60_000, 30_000],
-  ])
 })
