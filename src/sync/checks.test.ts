@@ -44,7 +44,10 @@ async function changeChunk(matrix: string, set: string): Promise<void> {
 }
 
 /** Counts how often a job was found unfinished, and waits until each of so many was. */
-function countChecks(events: Events): { readonly count: () => number; reached(count: number): Promise<void> } {
+function countChecks(events: Events): {
+  readonly count: () => number
+  reached(count: number): Promise<void>
+} {
   let count = 0
   const isWaiting = (event: { readonly table: string; readonly outcome: string }): boolean =>
     event.table.endsWith('sync_jobs') && event.outcome === 'waiting'

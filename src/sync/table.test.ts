@@ -105,8 +105,7 @@ describe('SYNC-04: a claim of jobs', () => {
     await Promise.all(
       stores.map(async (store, n) => {
         // A claim may find all rows locked by the others: only one that finds none left ends the loop.
-        while (taken.length < ids.length)
-          for (const { id } of await claim(store)) taken.push([id, `w${n}`])
+        while (taken.length < ids.length) for (const { id } of await claim(store)) taken.push([id, `w${n}`])
       }),
     )
     expect(taken.map(([id]) => id).toSorted()).toEqual(ids.toSorted())
