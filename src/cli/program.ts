@@ -26,7 +26,14 @@ import { work } from './work.ts'
 const EXIT_FAILED = 1
 const EXIT_USAGE_ERROR = 2
 
-const PROCESS_SETTINGS = [...DATABASE_SETTINGS, 'host', 'port', ...TIMING_NAMES, ...WEBHOOK_SETTINGS] as const
+const PROCESS_SETTINGS = [
+  ...DATABASE_SETTINGS,
+  'host',
+  'port',
+  'workerId',
+  ...TIMING_NAMES,
+  ...WEBHOOK_SETTINGS,
+] as const
 /** `work` needs a given database, so the directory of an embedded one would have no effect. */
 const WORK_SETTINGS = PROCESS_SETTINGS.filter((name) => name !== 'directory')
 

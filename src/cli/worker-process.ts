@@ -160,7 +160,7 @@ function startWorkers(
   events: Events,
 ): StartingWorkers {
   const { workers, reaper, declared } = work
-  const { schema, givenTiming, timing } = settings
+  const { schema, givenTiming, timing, workerId } = settings
   let state: RunState = 'starting'
   let runtime: Runtime | undefined
 
@@ -175,6 +175,7 @@ function startWorkers(
       events,
       log,
       migrate: false,
+      ...(workerId === undefined ? {} : { id: workerId }),
     })
     if (state === 'starting') state = 'running'
     logEachWorker(runtime, 'started')

@@ -42,6 +42,8 @@ export interface Settings {
   readonly webhookAllow: readonly string[]
   readonly webhookProxy: string | undefined
   readonly databaseWaitMs: number
+  /** Undefined: made from host, process id and a random part. */
+  readonly workerId: string | undefined
   readonly timing: Timing
   /** The timings that were set explicitly. A worker with its own lease duration derives the others from that. */
   readonly givenTiming: Partial<Timing>
@@ -152,6 +154,7 @@ function complete(
     webhookAllow: parsed.webhookAllow,
     webhookProxy: parsed.webhookProxy,
     databaseWaitMs,
+    workerId: parsed.workerId,
   }
 }
 

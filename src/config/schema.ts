@@ -16,6 +16,9 @@ const HOST = /^[0-9a-z]([0-9a-z.-]*[0-9a-z])?$|^[0-9a-f:.]*:[0-9a-f:.]*(%\w+)?$/
 
 const SCHEMA_NAME = /^(?!pg_)[a-z_][a-z0-9_]{0,62}$/
 
+/** It has to fit into the owner column of any lease table, with a # and the token after it. */
+const WORKER_ID = /^[\w.:@-]{1,64}$/
+
 /** Flags and the environment give text; the config file gives numbers. */
 const number = z.preprocess(
   (value) => (typeof value === 'string' && /^-?\d+(\.\d+)?$/.test(value) ? Number(value) : value),
@@ -53,6 +56,7 @@ export const settingsSchema = z.strictObject({
     .refine((url) => isAccepted(() => parseProxyUrl(url)))
     .exactOptional(),
   databaseWaitMs: number.pipe(z.number().min(0).max(MAX_TIMER_MS)).default(30_000),
+  workerId: z.string().regex(WORKER_ID).exactOptional(),
   leaseMs: milliseconds,
   heartbeatMs: milliseconds,
   reaperIntervalMs: milliseconds,
@@ -133,6 +137,11 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   databaseWaitMs: {
     purpose: 'how long to wait at the start for a database that does not answer (default: 30000)',
     rule: `${duration}; 0 means a single attempt`,
+  },
+  workerId: {
+    purpose:
+      'id of this process in leases, logs and metrics; no two may have the same (default: host, process id and a random part)',
+    rule: 'at most 64 letters, digits and the characters . _ : @ -',
   },
   leaseMs: { purpose: 'how long a lease lasts (default: 30000)', rule: duration },
   heartbeatMs: { purpose: 'interval between the renewals of a lease (default: 0.3 x lease)', rule: duration },

@@ -1,4 +1,5 @@
 /** The reference example as a deployment: a dedicated reconciler process and an API. */
+import { hostname } from 'node:os'
 import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import {
@@ -80,6 +81,48 @@ describe('leasehold work --only reconcile', () => {
       { ...of, msg: 'started' },
       { ...of, msg: 'stopped' },
     ])
+  })
+
+  it.each([
+    [
+      'a flag',
+      { LEASEHOLD_WORKER_ID: 'from-environment' },
+      ['--worker-id', 'payments.1@fra:a'],
+      'payments.1@fra:a',
+    ],
+    ['the environment', { LEASEHOLD_WORKER_ID: 'payments-2' }, [], 'payments-2'],
+  ])(
+    'REC-16: the worker id is set by %s: leases, the registry and the log have it',
+    async (_, env, args, id) => {
+      await addRequests(db, 5)
+      // They are observed until the chain has an answer, which it has not for an hour.
+      const reconciler = untilEnd(example.work('reconcile', { ...env, CHAIN_LATENCY_MS: '3600000' }, args))
+      const owners = `select distinct split_part(reconcile_lease_owner, '#', 1) as owner from app.payment_requests`
+      await vi.waitFor(
+        async () => expect((await db.query({ text: owners })).rows).toEqual([{ owner: id }]),
+        POLL,
+      )
+      expect(await shown(reconciler, 'Worker id')).toBe(id)
+      expect((await db.query({ text: 'select id from leasehold.workers' })).rows).toEqual([{ id }])
+      expect(logOf(reconciler).find(({ msg }) => msg === 'started')).toMatchObject({ worker: id })
+      await reconciler.kill('SIGKILL')
+    },
+  )
+
+  it('REC-16: without a setting the worker id is the host, the process id and a random part', async () => {
+    const reconciler = untilEnd(example.work('reconcile'))
+    const id = await shown(reconciler, 'Worker id')
+    expect(id.startsWith(`${hostname()}-${reconciler.pid}-`)).toBe(true)
+    expect(id.slice(`${hostname()}-${reconciler.pid}-`.length)).toMatch(/^[0-9a-f]{12}$/)
+    await end(reconciler)
+  })
+
+  it('REC-16, REC-13: a worker id that cannot be an owner ends the process at its start with the setting and the rule', async () => {
+    const reconciler = untilEnd(example.work('reconcile', { LEASEHOLD_WORKER_ID: 'a#1' }))
+    expect(await reconciler.exited).toMatchObject({ code: 1 })
+    expect(reconciler.output().stderr).toContain(
+      "workerId (LEASEHOLD_WORKER_ID) is 'a#1', but must be at most 64 letters, digits and the characters . _ : @ -",
+    )
   })
 
   it('REC-12: logs summaries with counts of claimed, scanned, each status, skipped and errors', async () => {

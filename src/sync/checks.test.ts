@@ -48,17 +48,20 @@ function countChecks(events: Events): {
   readonly count: () => number
   reached(count: number): Promise<void>
 } {
-  let count = 0
-  const isWaiting = (event: { readonly table: string; readonly outcome: string }): boolean =>
-    event.table.endsWith('sync_jobs') && event.outcome === 'waiting'
-  events.on('settled', (event) => {
-    if (isWaiting(event)) count += event.ids.length
+  const checked: string[] = []
+  let onCheck: () => void = () => undefined
+  events.on('settled', ({ table, outcome, ids }) => {
+    if (!table.endsWith('sync_jobs') || outcome !== 'waiting') return
+    checked.push(...ids)
+    onCheck()
   })
   return {
-    count: () => count,
-    reached: async (expected) => {
-      while (count < expected) await events.next('settled', isWaiting)
-    },
+    count: () => checked.length,
+    reached: async (expected) =>
+      new Promise((resolve) => {
+        onCheck = () => (checked.length >= expected ? resolve() : undefined)
+        onCheck()
+      }),
   }
 }
 

@@ -90,6 +90,6 @@ describe('groups that are known from the start', () => {
       groups.claimed(offered, [], true)
       return offered[0]?.group
     })
-    expect(firsts.toSorted()).toEqual(['a', 'b'])
+    expect(new Set(firsts)).toEqual(new Set(['a', 'b']))
   })
 })

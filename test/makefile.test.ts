@@ -1,0 +1,49 @@
+import { execFile } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { expect, it } from 'vitest'
+import { composeServices, projectFile } from './support/project-files.ts'
+
+const run = promisify(execFile)
+const root = fileURLToPath(new URL('..', import.meta.url))
+
+/** What `make` would run, or prints where the recipe says so. */
+async function make(...args: readonly string[]): Promise<string> {
+  return (await run('make', ['--no-print-directory', ...args], { cwd: root })).stdout.trim()
+}
+
+/** The table in the guide: target → command. */
+async function documented(): Promise<[string, string][]> {
+  const rows = (await projectFile('docs/reconcile.md')).matchAll(/^\| `make (\w+)[^|]*` \| `([^|]+)` \|/gm)
+  return [...rows].map(([, target = '', command = '']) => [target, command])
+}
+
+it('REC-17: the Makefile has targets to build, start, scale and stop the services, each with the command that the guide shows', async () => {
+  const table = await documented()
+  expect(table.map(([target]) => target)).toEqual(['build', 'start', 'scale', 'stop', 'processes'])
+  for (const [target, command] of table) expect(await make('--dry-run', target), target).toBe(command)
+})
+
+it('REC-17: the commands of the README have targets', async () => {
+  const readme = await projectFile('README.md')
+  for (const target of ['demo', 'test'])
+    expect(readme).toContain(`\n    ${await make('--dry-run', target)}\n`)
+})
+
+it('REC-17: make without a target changes nothing and lists the targets', async () => {
+  expect((await make()).split('\n')).toEqual(
+    ['help', 'demo', 'test', 'build', 'start', 'scale', 'stop', 'processes'].map(
+      (target) => `make ${target}`,
+    ),
+  )
+})
+
+it('REC-17: the number of reconcilers that is given to make reaches the services', async () => {
+  const [, variable, byDefault] =
+    /^\$\{(\w+):-(\d+)\}$/.exec((await composeServices())['reconciler']?.deploy?.replicas ?? '') ?? []
+  // A recipe of the test, run with the variables of the Makefile.
+  const shown = async (...given: readonly string[]): Promise<string> =>
+    make('--eval', `shown: ; @echo $$${variable}`, 'shown', ...given)
+  expect(await shown()).toBe(byDefault)
+  expect(await shown('RECONCILERS=5')).toBe('5')
+})
