@@ -1,8 +1,10 @@
+import { inspect } from 'node:util'
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { leaseTable } from '../lease/declaration.ts'
 import { openDatabase } from '../postgres/database.ts'
+import { Events } from '../worker/index.ts'
 import { reconciler, type ReconcilerOptions } from './reconciler.ts'
 
 const { url } = useDatabase()
@@ -136,7 +138,7 @@ describe('a reconciler', () => {
   })
 
   it.each([
-    ['confirmed', 'observe answered "confirmed", but from pending only detected, expired are allowed'],
+    ['confirmed', "observe answered 'confirmed', but from pending only detected, expired are allowed"],
     [{ status: 7 }, 'observe answered { status: 7 }, but must answer with a status'],
     [{ status: 'detected', values: { id: 1 } }, 'a value for id, which `values` does not name'],
   ])('refuses the answer %j before it reaches the database', async (answer, message) => {
@@ -146,6 +148,98 @@ describe('a reconciler', () => {
     expect(error).toContain(message)
     expect(await rows()).toMatchObject([{ status: 'pending' }])
   })
+
+  it.each([
+    ['in one statement', undefined],
+    ['in a transaction of its own', async () => Promise.resolve()],
+  ])(
+    'REC-18: malformed answers are errors of their rows, never fatal, and other rows are settled %s',
+    async (_, onApplied) => {
+      const unreadable = {
+        get status(): string {
+          throw new Error('unreadable')
+        },
+      }
+      const circular: Record<string, unknown> = {}
+      circular['of'] = circular
+      const hidden = {
+        [inspect.custom]: () => {
+          throw new Error('hidden')
+        },
+      }
+      const detected = (tx_hash: unknown): unknown => ({ status: 'detected', values: { tx_hash } })
+      const malformed: readonly (readonly [unknown, string])[] = [
+        [0, 'but must answer with a status'],
+        [Number.NaN, 'but must answer with a status'],
+        [true, 'but must answer with a status'],
+        [10n ** 40n, 'but must answer with a status'],
+        [Symbol('detected'), 'but must answer with a status'],
+        [() => 'detected', 'but must answer with a status'],
+        [['detected'], 'but must answer with a status'],
+        [new Map([['status', 'detected']]), 'but must answer with a status'],
+        [{}, 'but must answer with a status'],
+        [{ status: null }, 'but must answer with a status'],
+        [{ status: ['detected'] }, 'but must answer with a status'],
+        [{ status: 'detected', values: 7 }, 'but must answer with a status'],
+        [{ status: 'detected', values: ['0x1'] }, 'but must answer with a status'],
+        [hidden, 'that cannot be shown'],
+        [unreadable, 'Error: unreadable'],
+        ['', 'but from pending only detected, expired are allowed'],
+        ['x'.repeat(100_000), 'but from pending only detected, expired are allowed'],
+        ['detected\0', 'but from pending only detected, expired are allowed'],
+        ['__proto__', 'but from pending only detected, expired are allowed'],
+        ['constructor', 'but from pending only detected, expired are allowed'],
+        [{ status: 'detected', values: { toString: 'x' } }, 'a value for toString'],
+        [detected('a\0b'), String.raw`values.tx_hash contains the character \u0000`],
+        [detected('half \ud83d'), 'values.tx_hash contains half a surrogate pair'],
+        [detected(Number.POSITIVE_INFINITY), 'values.tx_hash is Infinity, which is not JSON'],
+        [detected(circular), 'part of itself (circular)'],
+        [detected(() => 1), 'values.tx_hash is a function, which is not JSON'],
+        [detected('x'.repeat(300_000)), 'has 300002 bytes, and at most 262144 are allowed'],
+      ]
+      const good = malformed.length + 1
+      await insert(good)
+      const events = new Events()
+      const errors = new Map<string, string>()
+      const troubles: unknown[] = []
+      events.on('failed', ({ id, error }) => void errors.set(id, String(error)))
+      events.on('trouble', (event) => void troubles.push(event))
+      events.on('dataError', (event) => void troubles.push(event))
+      let settled = 0
+      const allSettled = events.next('settled', ({ ids }) => (settled += ids.length) === good)
+      let answered = 0
+      await start(
+        [
+          declare({
+            observe: async ({ id }) => {
+              answered += 1
+              // What an observer without types may answer.
+              const index = Number(id) - 1
+              const answer = index < malformed.length ? malformed[index]?.[0] : 'expired'
+              return Promise.resolve(answer as never)
+            },
+            values: { tx_hash: 'text' },
+            everyMs: 3_600_000,
+            ...(onApplied === undefined ? {} : { onApplied }),
+          }),
+        ],
+        { events },
+      )
+      await allSettled
+      expect(answered).toBe(good)
+      const byId = malformed.map(([, message], n) => ({ id: String(n + 1), message }))
+      for (const { id, message } of byId) expect(errors.get(id), id).toContain(message)
+      expect(Math.max(...[...errors.values()].map((error) => error.length))).toBeLessThan(1_000)
+      expect(troubles).toEqual([])
+      const left = await db.query<{ status: string; owned: boolean }>({
+        text: 'select status, reconcile_lease_owner is not null as owned from public.payment_requests order by id',
+      })
+      expect(left.rows).toEqual([
+        ...malformed.map(() => ({ status: 'pending', owned: false })),
+        { status: 'expired', owned: false },
+      ])
+    },
+  )
 
   it('runs onApplied in the transaction of the transition, and only if it applied', async () => {
     await insert(2)
@@ -199,6 +293,16 @@ describe('REC-13: a declaration that cannot work', () => {
     [{ observe: 7 }, 'observe must be a function'],
     [{ everyMs: 0 }, 'everyMs is 0'],
     [{ table: {} }, 'made with leaseTable()'],
+    [{ obseve: 7 }, 'unknown option obseve (did you mean observe?)'],
+    [{ settings: { concurency: 7 } }, 'unknown option concurency (did you mean concurrency?)'],
+    [{ status: 's\0' }, 'status contains'],
+    [{ status: 's'.repeat(64) }, 'longer than 63 bytes'],
+    [{ status: '\ud83d' }, 'status contains half a surrogate pair'],
+    [{ values: { 'v\0': 'text' } }, 'values contains'],
+    [{ values: { ['v'.repeat(64)]: 'text' } }, 'longer than 63 bytes'],
+    [{ everyMs: 1e300 }, 'everyMs is 1e+300'],
+    [{ transitions: { 'pending\0': ['paid'], paid: [] } }, 'contains the character'],
+    [{ transitions: { pending: ['toString'] } }, 'leads to toString, which has no entry'],
   ])('%j is refused', (broken, message) => {
     const options = { table: payments, transitions: TRANSITIONS, observe: async () => undefined, ...broken }
     expect(() => reconciler(options as never)).toThrow(message)

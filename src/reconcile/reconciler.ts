@@ -1,13 +1,16 @@
 import { inspect } from 'node:util'
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { type LeaseTable, type Sql, tableName } from '../lease/table.ts'
+import { payloadText } from '../messages/json.ts'
+import { checkText } from '../messages/validate.ts'
+import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import type { HandlerContext, HandlerLog } from '../worker/context.ts'
 import { atATime } from '../worker/waiting.ts'
 import { createLoop } from '../worker/loop.ts'
 import { type Outcome, SaturatedError, settleAs } from '../worker/completion/outcome.ts'
-import type { WorkerSettings } from '../worker/settings.ts'
+import { WORKER_SETTING_NAMES, type WorkerSettings } from '../worker/settings.ts'
 import { MAX_TIMER_MS, untilAborted } from '../timeout.ts'
 import type { WorkDeclaration, WorkerEnvironment } from '../worker/work-declaration.ts'
 import { Summary } from './summary.ts'
@@ -69,8 +72,8 @@ const DEFAULT_EVERY_MS = 10_000
 export function reconciler<Row extends object, const Status extends string>(
   options: ReconcilerOptions<Row, Status>,
 ): WorkDeclaration<Row> {
-  const { status = 'status', values = {}, name = RECONCILE, settings, bucket } = options
   refuseInvalidOptions(options)
+  const { status = 'status', values = {}, name = RECONCILE, settings, bucket } = options
   const transitions = allowedTransitions(options.transitions)
   const table = reconciledTable(options.table, { status, transitions, values })
   const work = new Reconciliation<Row, Status>(options, status, transitions, table)
@@ -149,9 +152,7 @@ class Reconciliation<Row extends object, Status extends string> {
       // The lease is lost, the reconciler has to stop, or the outside has no room. None of these is an observer error.
       if (context.signal.aborted || error instanceof SaturatedError) throw error
       this.#summary?.count('errors')
-      return this.#stayOpen({
-        error: error instanceof Error ? `${error.name}: ${error.message}` : inspect(error),
-      })
+      return this.#stayOpen({ error: errorText(error) })
     }
   }
 
@@ -206,15 +207,22 @@ class Reconciliation<Row extends object, Status extends string> {
   #checked(answer: unknown): { status: string; values: Readonly<Record<string, unknown>> } {
     if (typeof answer === 'string') return { status: answer, values: {} }
     const { status, values = {} }: { status?: unknown; values?: unknown } = Object(answer)
-    if (typeof status !== 'string' || typeof values !== 'object' || values === null) {
+    if (
+      typeof status !== 'string' ||
+      typeof values !== 'object' ||
+      values === null ||
+      Array.isArray(values)
+    ) {
       throw new TypeError(
-        `observe answered ${inspect(answer, { depth: 1 })}, but must answer with a status, { status, values } or undefined`,
+        `observe answered ${shortened(answer)}, but must answer with a status, { status, values } or undefined`,
       )
     }
     const known = this.#options.values ?? {}
-    const unknown = Object.keys(values).find((column) => !(column in known))
-    if (unknown !== undefined)
-      throw new TypeError(`observe answered with a value for ${unknown}, which \`values\` does not name`)
+    for (const [column, value] of Object.entries(values)) {
+      if (!Object.hasOwn(known, column))
+        throw new TypeError(`observe answered with a value for ${column}, which \`values\` does not name`)
+      refuseUnstorable(column, value)
+    }
     return { status, values: { ...values } }
   }
 
@@ -229,9 +237,49 @@ class Reconciliation<Row extends object, Status extends string> {
       targets.length === 0
         ? 'nothing is allowed'
         : `only ${targets.join(', ')} ${targets.length === 1 ? 'is' : 'are'} allowed`
-    return new Error(`observe answered ${JSON.stringify(to)}, but from ${from} ${may}`)
+    return new Error(`observe answered ${shortened(to)}, but from ${from} ${may}`)
   }
 }
+
+/** An answer as it appears in an error. It may be anything, even something that cannot be inspected. */
+function shortened(answer: unknown): string {
+  try {
+    return inspect(answer, {
+      depth: 1,
+      breakLength: Infinity,
+      maxStringLength: 100,
+      maxArrayLength: 10,
+    }).slice(0, MAX_SHOWN_CHARACTERS)
+  } catch {
+    return `a value of type ${typeof answer} that cannot be shown`
+  }
+}
+
+const MAX_SHOWN_CHARACTERS = 500
+
+function errorText(error: unknown): string {
+  try {
+    if (error instanceof Error) return `${error.name}: ${error.message}`
+  } catch {
+    // A `message` or `name` that throws when it is read.
+  }
+  return shortened(error)
+}
+
+/** Values travel as JSON, in one statement with those of other rows. */
+function refuseUnstorable(column: string, value: unknown): void {
+  if (value === undefined || typeof value === 'bigint') return
+  const text = payloadText(value, `values.${column}`)
+  if ('problem' in text) throw new TypeError(`observe answered ${shortened(value)}: ${text.problem}`)
+  const bytes = Buffer.byteLength(text.text)
+  if (bytes > MAX_VALUE_BYTES)
+    throw new TypeError(
+      `observe answered ${shortened(value)}: values.${column} has ${bytes} bytes, and at most ${MAX_VALUE_BYTES} are allowed`,
+    )
+}
+
+/** As a payload of the outbox. */
+const MAX_VALUE_BYTES = 262_144
 
 /** As `AbortSignal.timeout`, with an error that says what timed out. */
 function timeoutSignal(timeoutMs: number): AbortSignal {
@@ -241,20 +289,46 @@ function timeoutSignal(timeoutMs: number): AbortSignal {
   return controller.signal
 }
 
+/** PostgreSQL truncates longer names. */
+const MAX_NAME_BYTES = 63
+
+function columnProblems(field: string, column: unknown): string[] {
+  const problems = checkText(field, column, 'the name of a column')
+  if (problems.length > 0 || typeof column !== 'string' || Buffer.byteLength(column) <= MAX_NAME_BYTES)
+    return problems
+  return [`${field} names the column ${shortened(column)}, which is longer than ${MAX_NAME_BYTES} bytes`]
+}
+
+const OPTIONS = namesOf<ReconcilerOptions<object, string>>({
+  table: true,
+  transitions: true,
+  observe: true,
+  status: true,
+  values: true,
+  onApplied: true,
+  everyMs: true,
+  timeoutMs: true,
+  name: true,
+  settings: true,
+  bucket: true,
+})
+
 /** Refuses options that cannot work, naming all problems. They may have been written without types. */
 function refuseInvalidOptions<Row extends object, Status extends string>(
   options: ReconcilerOptions<Row, Status>,
 ): void {
-  const { observe, onApplied, everyMs, timeoutMs, status, values = {}, table } = options
+  refuseUnknownOptions('reconciler', options, OPTIONS)
+  refuseUnknownOptions('reconciler, settings', options.settings ?? {}, WORKER_SETTING_NAMES)
+  const { observe, onApplied, everyMs, timeoutMs, status, values = {}, table, name } = options
   const isTime = (ms: number | undefined): boolean => ms === undefined || (ms > 0 && ms <= MAX_TIMER_MS)
   const problems = [
     ...(typeof observe === 'function' ? [] : ['observe must be a function']),
     ...(onApplied === undefined || typeof onApplied === 'function' ? [] : ['onApplied must be a function']),
     ...(isTime(everyMs) ? [] : [`everyMs is ${everyMs}, but must be a number of milliseconds above 0`]),
     ...(isTime(timeoutMs) ? [] : [`timeoutMs is ${timeoutMs}, but must be a number of milliseconds above 0`]),
-    ...(status === undefined || (typeof status === 'string' && status !== '')
-      ? []
-      : [`status is ${inspect(status)}, but must be the name of a column`]),
+    ...(status === undefined ? [] : columnProblems('status', status)),
+    ...(name === undefined ? [] : checkText('name', name, 'the name of the worker')),
+    ...Object.keys(values).flatMap((column) => columnProblems('values', column)),
     ...(typeof table?.name === 'string' ? [] : ['table must be a lease table, made with leaseTable()']),
     ...(table?.columns === undefined || table.columns.includes(status ?? 'status')
       ? []

@@ -1,5 +1,6 @@
 import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
+import { checkText } from '../messages/validate.ts'
 
 /** For each status, the statuses that may follow it. A status without followers is final. Every status has an entry. */
 export type Transitions<Status extends string = string> = Readonly<Record<Status, readonly NoInfer<Status>[]>>
@@ -26,12 +27,14 @@ function refuseInvalid(transitions: unknown): void {
   }
   const entries: readonly [string, unknown][] = Object.entries(transitions)
   const problems = entries.flatMap(([from, targets]) => {
+    const [problem] = checkText(`transitions.${from}`, from, 'the name of a status')
+    if (problem !== undefined) return [problem]
     if (!Array.isArray(targets)) return [`transitions.${from} is ${inspect(targets)}, and must be a list`]
     return targets.flatMap((to: unknown) => {
       if (typeof to !== 'string')
         return [`transitions.${from} has ${inspect(to)}, and must have names of statuses`]
       if (to === from) return [`transitions.${from} leads to itself`]
-      if (!(to in transitions))
+      if (!Object.hasOwn(transitions, to))
         return [`transitions.${from} leads to ${to}, which has no entry: add ${to}: [] if it is final`]
       return []
     })

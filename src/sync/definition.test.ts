@@ -4,6 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { emptySync, syncJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { chunkHash } from './plan.ts'
+import type { NewJob } from './enqueue.ts'
 import { createSync } from './sync.ts'
 
 const { url } = useDatabase()
@@ -29,7 +30,35 @@ describe('a definition', () => {
       'source.burst is 0.5',
     ],
     ['a source without a name', 'd', { ...FINE, source: { name: '', perSecond: 1 } }, 'source.name'],
-    ['a field that it does not have', 'd', { ...FINE, concurency: 4 }, 'it has no concurency'],
+    [
+      'a source without end',
+      'd',
+      { ...FINE, source: { name: 's'.repeat(501), perSecond: 1 } },
+      'source.name',
+    ],
+    ['a source with NUL', 'd', { ...FINE, source: { name: 'a\0', perSecond: 1 } }, String.raw`\u0000`],
+    ['a rate without end', 'd', { ...FINE, source: { name: 's', perSecond: 1e300 } }, 'perSecond is 1e+300'],
+    ['a huge burst', 'd', { ...FINE, source: { name: 's', perSecond: 1, burst: 1e300 } }, 'burst is 1e+300'],
+    ['a name without end', 'd'.repeat(101), FINE, 'its name'],
+    [
+      'a mistyped field',
+      'd',
+      { ...FINE, concurency: 4 },
+      'unknown field concurency (did you mean concurrency?)',
+    ],
+    [
+      'a mistyped field of its source',
+      'd',
+      { ...FINE, source: { name: 's', perSecond: 1, brust: 2 } },
+      'unknown field of source brust (did you mean burst?)',
+    ],
+    [
+      'a mistyped field of its retry policy',
+      'd',
+      { ...FINE, retry: { maxAttempt: 2 } },
+      'unknown field of retry maxAttempt (did you mean maxAttempts?)',
+    ],
+    ['no definition', 'd', undefined, 'its definition is undefined'],
   ])('with %s is refused, and the message says what is wrong', (_, name, definition, message) => {
     // What a program without types may hand over.
     const given = definition as typeof FINE
@@ -47,6 +76,20 @@ describe('a definition', () => {
     expect(() => sync.runner()).toThrow('retry.factor is 0')
   })
 
+  it('unknown options of createSync and of the runner are refused with the name that was meant', () => {
+    const create: (options: object) => unknown = createSync
+    expect(() => create({ shema: 'x' })).toThrow('unknown option shema (did you mean schema?)')
+    const sync = createSync()
+    sync.define('d', FINE)
+    const runner: (options: object) => unknown = sync.runner
+    expect(() => runner({ checkEvery: 5 })).toThrow('unknown option checkEvery (did you mean checkEveryMs?)')
+    expect(() => runner({ chunks: { concurency: 5 } })).toThrow(
+      'The options of sync.runner, chunks: unknown option concurency (did you mean concurrency?)',
+    )
+    expect(() => runner({ jobs: { leaseMS: 5 } })).toThrow('unknown option leaseMS (did you mean leaseMs?)')
+    expect(() => runner({ retention: { completeMs: 5 } })).toThrow('did you mean completedMs?')
+  })
+
   it('with a name that is already defined is refused, and so is a runner without definitions', () => {
     const sync = createSync()
     expect(() => sync.runner()).toThrow('no sync is defined')
@@ -59,19 +102,70 @@ describe('a definition', () => {
 describe('a job', () => {
   it.each([
     ['matrixId', { matrixId: '' }],
-    ['matrixId', { matrixId: 'nul\0' }],
+    ['matrixId', { matrixId: 7 }],
+    ['matrixId', {}],
+    ['priority', { matrixId: 'm', priority: 1e300 }],
+    ['priority', { matrixId: 'm', priority: 10n ** 30n }],
+    ['freshForMs', { matrixId: 'm', freshForMs: 1e300 }],
+    ['freshForMs', { matrixId: 'm', freshForMs: Number.POSITIVE_INFINITY }],
     ['priority', { matrixId: 'm', priority: 1.5 }],
     ['priority', { matrixId: 'm', priority: 2 ** 31 }],
     ['freshForMs', { matrixId: 'm', freshForMs: -1 }],
     ['freshForMs', { matrixId: 'm', freshForMs: Number.NaN }],
     ['params', { matrixId: 'm', params: () => 1 }],
-    ['force', { matrixId: 'm', force: 'yes' as unknown as boolean }],
+    ['force', { matrixId: 'm', force: 'yes' }],
   ])('whose %s is wrong is not written: %o', async (field, job) => {
-    await expect(createSync().enqueue(db, 'd', job)).rejects.toMatchObject({
+    // What a program without types may hand over.
+    await expect(createSync().enqueue(db, 'd', job as NewJob)).rejects.toMatchObject({
       code: 'REQUEST_INVALID',
       message: expect.stringContaining(`${field} is`) as unknown,
     })
     expect(await syncJobs(db)).toEqual([])
+  })
+
+  it.each([
+    [{ matrixId: 'nul\0' }, String.raw`matrixId contains the character \u0000`],
+    [{ matrixId: 'half \ud83d' }, 'matrixId contains half a surrogate pair'],
+    [{ matrixId: 'é'.repeat(501) }, 'and has 1002 bytes, but can have at most 1000'],
+    [{ params: { a: ['\0'] } }, String.raw`params.a[0] contains the character \u0000`],
+    [{ params: { a: '\udc00' } }, 'params.a contains half a surrogate pair'],
+    [{ params: { 'a\0': 1 } }, 'params contains a key with'],
+    [{ params: { a: Number.POSITIVE_INFINITY } }, 'params.a is Infinity, which is not JSON'],
+    [{ params: { a: 10n ** 40n } }, 'params.a is a BigInt, which is not JSON'],
+    [{ params: 'x'.repeat(300_000) }, 'and has 300002 bytes, but can have at most 262144'],
+    [{ prority: 7 }, 'unknown field prority (did you mean priority?)'],
+  ])(
+    'that PostgreSQL could not store is refused by our error, short, and the transaction goes on: %#',
+    async (part, message) => {
+      await db.transaction(async (tx) => {
+        const refused = await createSync()
+          .enqueue(tx, 'd', { matrixId: 'm', ...part })
+          .catch((error: unknown) => error)
+        expect(refused).toMatchObject({
+          code: 'REQUEST_INVALID',
+          message: expect.stringContaining(message) as unknown,
+          remedy: expect.any(String) as unknown,
+        })
+        expect(String(refused).length).toBeLessThan(600)
+        await tx.query({ text: 'select 1' })
+      })
+      expect(await syncJobs(db)).toEqual([])
+    },
+  )
+
+  it.each([
+    ['d'.repeat(101), 'definition is'],
+    ['d\0', 'definition contains'],
+  ])('of a definition that cannot exist is refused: %#', async (name, message) => {
+    await expect(createSync().enqueue(db, name, { matrixId: 'm' })).rejects.toThrow(message)
+    expect(await syncJobs(db)).toEqual([])
+  })
+
+  it('with the longest names and the largest numbers is written', async () => {
+    const job = { matrixId: 'é'.repeat(500), priority: -(2 ** 31 - 1), params: { huge: 1e308, tiny: 5e-324 } }
+    const { created } = await createSync().enqueue(db, 'd'.repeat(100), { ...job, freshForMs: 3e12 })
+    expect(created).toBe(true)
+    expect(await syncJobs(db)).toMatchObject([{ matrix_id: job.matrixId, params: job.params }])
   })
 
   it('is written in the caller’s transaction, or not at all', async () => {

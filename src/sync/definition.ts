@@ -1,5 +1,7 @@
 import { LeaseholdError } from '../errors.ts'
 import { retryPolicy, type RetryPolicy } from '../lease/retry-policy.ts'
+import { checkText, describeValue, isWhole } from '../messages/validate.ts'
+import { namesOf, unknownNames } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import type { HandlerLog } from '../worker/context.ts'
@@ -87,11 +89,34 @@ export interface SyncDefinition<Query = unknown, Params = unknown> {
 const DEFAULT_MAX_ATTEMPTS = 25
 
 const NAME = /^[A-Za-z0-9][\w.-]{0,99}$/
-const FIELDS = ['plan', 'syncChunk', 'hash', 'source', 'concurrency', 'retry', 'onChunkFailure']
+const FIELDS = namesOf<SyncDefinition>({
+  plan: true,
+  syncChunk: true,
+  hash: true,
+  source: true,
+  concurrency: true,
+  retry: true,
+  onChunkFailure: true,
+})
+const SOURCE_FIELDS = namesOf<SyncSource>({ name: true, perSecond: true, burst: true })
+const RETRY_FIELDS = namesOf<SyncRetry>({
+  firstMs: true,
+  factor: true,
+  longestMs: true,
+  jitter: true,
+  maxAttempts: true,
+})
 
 /** Refuses a definition that cannot work, naming all problems. */
 export function checkDefinition(name: string, definition: SyncDefinition): void {
-  const { source, concurrency, onChunkFailure } = definition
+  const given: unknown = definition
+  if (typeof given !== 'object' || given === null)
+    throw new LeaseholdError(
+      'SETTING_INVALID',
+      `The sync ${name} cannot work: its definition is ${describeValue(given)}.`,
+      { remedy: 'Give an object with plan and syncChunk.' },
+    )
+  const { source, concurrency, onChunkFailure, retry } = definition
   const isFunction = (field: 'plan' | 'syncChunk' | 'hash'): boolean =>
     typeof definition[field] === 'function'
   const policies: readonly unknown[] = ['finish', 'stop', undefined]
@@ -109,9 +134,8 @@ export function checkDefinition(name: string, definition: SyncDefinition): void 
       ? []
       : [`onChunkFailure is ${JSON.stringify(onChunkFailure)}, but must be finish or stop`]),
     ...(source === undefined ? [] : sourceProblems(source)),
-    ...Object.keys(definition)
-      .filter((field) => !FIELDS.includes(field))
-      .map((field) => `it has no ${field}: its fields are ${FIELDS.join(', ')}`),
+    ...(retry === undefined ? [] : unknownNames(new Object(retry), RETRY_FIELDS, 'field of retry')),
+    ...unknownNames(definition, FIELDS, 'field'),
   ]
   if (problems.length === 0) return
   throw new LeaseholdError('SETTING_INVALID', `The sync ${name} cannot work: ${problems.join('; ')}.`)
@@ -129,16 +153,25 @@ export function syncRetry({
   )
 }
 
-function sourceProblems({ name, perSecond, burst = 1 }: SyncSource): string[] {
+const MAX_SOURCE_BYTES = 500
+const MAX_INT = 2_147_483_647
+/** One call in eleven days; and more than a database could count. */
+const MIN_PER_SECOND = 1e-6
+const MAX_PER_SECOND = 1e6
+
+function sourceProblems(source: SyncSource): string[] {
+  const { name, perSecond, burst = 1 } = source
   return [
-    ...(typeof name === 'string' && name !== ''
+    ...checkText('source.name', name, 'the name of the external system'),
+    ...(typeof name === 'string' && Buffer.byteLength(name) > MAX_SOURCE_BYTES
+      ? [`source.name is ${describeValue(name)}, but can have at most ${MAX_SOURCE_BYTES} bytes`]
+      : []),
+    ...(perSecond >= MIN_PER_SECOND && perSecond <= MAX_PER_SECOND
       ? []
-      : ['source.name must be the name of the external system']),
-    ...(perSecond > 0 && Number.isFinite(perSecond)
+      : [`source.perSecond is ${perSecond}, but must be from ${MIN_PER_SECOND} to ${MAX_PER_SECOND}`]),
+    ...(isWhole(burst, 1, MAX_INT)
       ? []
-      : [`source.perSecond is ${perSecond}, but must be above 0`]),
-    ...(Number.isInteger(burst) && burst >= 1
-      ? []
-      : [`source.burst is ${burst}, but must be a whole number from 1`]),
+      : [`source.burst is ${burst}, but must be a whole number from 1 to ${MAX_INT}`]),
+    ...unknownNames(source, SOURCE_FIELDS, 'field of source'),
   ]
 }

@@ -1,5 +1,7 @@
-import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
+import { payloadText } from '../messages/json.ts'
+import { checkText, describeValue, isWhole } from '../messages/validate.ts'
+import { namesOf, unknownNames } from '../nearest.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Writer } from '../transactions/writer.ts'
 import { writerOf } from '../transactions/adapters.ts'
@@ -32,29 +34,14 @@ export async function enqueueJob(
   definition: string,
   job: NewJob,
 ): Promise<Enqueued> {
-  const {
-    matrixId,
-    params = {},
-    priority = 0,
-    force = false,
-    freshForMs,
-    parallel = false,
-  } = checked(definition, job)
+  const { matrixId, params, priority, force, freshForMs, parallel } = checked(definition, job)
   const writer = writerOf(tx)
   const jobs = quoteQualified(schema, 'sync_jobs')
   const insert = `insert into ${jobs} (definition, matrix_id, params, priority, force, fresh_for, parallel)
 values ($1::text, $2::text, $3::jsonb, $4::int, $5::boolean, nullif($6::text, '')::float8 * interval '1 millisecond', $7::boolean)
 on conflict (definition, matrix_id) where completed_at is null and failed_at is null and not parallel do nothing
 returning id::text as id`
-  const values = [
-    definition,
-    matrixId,
-    JSON.stringify(params),
-    priority,
-    force,
-    freshForMs ?? '',
-    parallel,
-  ].map(String)
+  const values = [definition, matrixId, params, priority, force, freshForMs ?? '', parallel].map(String)
   const find = `select id::text as id from ${jobs}
 where definition = $1::text and matrix_id = $2::text and completed_at is null and failed_at is null and not parallel`
   // The open job that caused the conflict may end before it is read, so both statements are repeated.
@@ -71,43 +58,90 @@ where definition = $1::text and matrix_id = $2::text and completed_at is null an
 
 const MAX_TRIES = 5
 const MAX_INT = 2_147_483_647
+/** The limits of the tables: longer names do not fit into an index. */
+const MAX_DEFINITION_BYTES = 100
+const MAX_MATRIX_BYTES = 1_000
+/** As for a payload of the outbox. */
+const MAX_PARAMS_BYTES = 262_144
+/** A century. A longer time is no interval before `created_at` that anybody could mean. */
+const MAX_FRESH_FOR_MS = 100 * 365.25 * 86_400_000
+
+const FIELDS = namesOf<NewJob>({
+  matrixId: true,
+  params: true,
+  priority: true,
+  force: true,
+  freshForMs: true,
+  parallel: true,
+})
 
 function idIn(rows: readonly Readonly<Record<string, unknown>>[]): string | undefined {
   const id = rows[0]?.['id']
   return typeof id === 'string' ? id : undefined
 }
 
-function checked(definition: string, job: NewJob): NewJob {
-  const { matrixId, params, priority, force, freshForMs, parallel } = job
-  const isText = (value: unknown): boolean =>
-    typeof value === 'string' && value !== '' && !value.includes('\0')
-  const isFlag = (value: unknown): boolean => value === undefined || typeof value === 'boolean'
+interface CheckedJob extends Required<Omit<NewJob, 'params' | 'freshForMs'>> {
+  /** As JSON. */
+  readonly params: string
+  readonly freshForMs: number | undefined
+}
+
+/** Refuses a job with every problem, before anything is sent: the caller's transaction stays usable. */
+function checked(definition: unknown, job: unknown): CheckedJob {
+  if (typeof job !== 'object' || job === null)
+    throw refusal([`the job is ${describeValue(job)}, but must be an object such as { matrixId }`])
+  // The fields have unknown types until each has been checked.
+  const fields = job as Readonly<Record<string, unknown>>
+  const { matrixId, params = {}, priority = 0, force = false, freshForMs, parallel = false } = fields
+  const text = payloadText(params, 'params')
   const rules: readonly [string, unknown, boolean, string][] = [
-    ['definition', definition, isText(definition), 'the name of a definition'],
-    ['matrixId', matrixId, isText(matrixId), 'a text that is not empty'],
-    [
-      'params',
-      params,
-      params === undefined || JSON.stringify(params) !== undefined,
-      'a value that can be written as JSON',
-    ],
     [
       'priority',
       priority,
-      priority === undefined || (Number.isInteger(priority) && Math.abs(priority) <= MAX_INT),
-      'a whole number',
+      isWhole(priority, -MAX_INT, MAX_INT),
+      `a whole number from -${MAX_INT} to ${MAX_INT}`,
     ],
-    ['force', force, isFlag(force), 'true or false'],
-    ['parallel', parallel, isFlag(parallel), 'true or false'],
+    ['force', force, typeof force === 'boolean', 'true or false'],
+    ['parallel', parallel, typeof parallel === 'boolean', 'true or false'],
     [
       'freshForMs',
       freshForMs,
-      freshForMs === undefined || (freshForMs >= 0 && Number.isFinite(freshForMs)),
-      'a number of milliseconds from 0',
+      freshForMs === undefined ||
+        (typeof freshForMs === 'number' && freshForMs >= 0 && freshForMs <= MAX_FRESH_FOR_MS),
+      `a number of milliseconds from 0 to ${MAX_FRESH_FOR_MS}`,
     ],
   ]
-  const broken = rules.filter(([, , isValid]) => !isValid)
-  if (broken.length === 0) return job
-  const problems = broken.map(([name, value, , rule]) => `${name} is ${inspect(value)}, but must be ${rule}`)
-  throw new LeaseholdError('REQUEST_INVALID', `The job was not written: ${problems.join('; ')}.`)
+  const problems = [
+    ...checkName('definition', definition, 'the name of a definition', MAX_DEFINITION_BYTES),
+    ...checkName('matrixId', matrixId, 'a text that is not empty', MAX_MATRIX_BYTES),
+    ...('problem' in text ? [text.problem] : checkSize(text.text)),
+    ...rules
+      .filter(([, , isValid]) => !isValid)
+      .map(([name, value, , rule]) => `${name} is ${describeValue(value)}, but must be ${rule}`),
+    ...unknownNames(fields, FIELDS, 'field'),
+  ]
+  if (problems.length > 0 || 'problem' in text) throw refusal(problems)
+  // Each field has been checked above.
+  return { matrixId, params: text.text, priority, force, freshForMs, parallel } as CheckedJob
+}
+
+function checkName(field: string, value: unknown, what: string, maxBytes: number): string[] {
+  const problems = checkText(field, value, what)
+  const bytes = typeof value === 'string' ? Buffer.byteLength(value) : 0
+  if (problems.length > 0 || bytes <= maxBytes) return problems
+  return [`${field} is ${describeValue(value)} and has ${bytes} bytes, but can have at most ${maxBytes}`]
+}
+
+function checkSize(params: string): string[] {
+  const bytes = Buffer.byteLength(params)
+  if (bytes <= MAX_PARAMS_BYTES) return []
+  return [
+    `params is ${describeValue(params)} and has ${bytes} bytes, but can have at most ${MAX_PARAMS_BYTES}`,
+  ]
+}
+
+function refusal(problems: readonly string[]): LeaseholdError {
+  return new LeaseholdError('REQUEST_INVALID', `The job was not written: ${problems.join('; ')}.`, {
+    remedy: 'Correct the fields named, and enqueue the job again.',
+  })
 }

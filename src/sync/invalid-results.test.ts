@@ -4,6 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { emptySync, watchJobs } from '../../test/support/sync-rows.ts'
 import { openDatabase } from '../postgres/database.ts'
+import type { PlanContext } from './definition.ts'
 import { createSync } from './sync.ts'
 
 const { url } = useDatabase()
@@ -14,6 +15,7 @@ beforeEach(async () => emptySync(db))
 afterAll(async () => db.close())
 
 const plan = (): number[] => [1, 2]
+const SOURCE = { name: 'office', perSecond: 1_000 }
 const syncChunk = async (): Promise<{ rows: number }> => Promise.resolve({ rows: 1 })
 
 it.each([
@@ -22,6 +24,19 @@ it.each([
   [{ plan: () => [undefined] }, 'plan yielded undefined'],
   [{ hash: async () => Promise.resolve('a') }, 'but must return a text that is not empty'],
   [{ hash: () => '' }, "returned '', but must return a text"],
+  [{ hash: () => 'a\0b' }, 'but must return a text'],
+  [{ hash: () => 'half \ud83d' }, 'but must return a text'],
+  [{ hash: () => 'h'.repeat(501) }, 'at most 500 bytes'],
+  [{ plan: () => [{ year: '\0' }] }, String.raw`query.year contains the character \u0000`],
+  [{ plan: () => [{ year: '\ud83d' }] }, 'query.year contains half a surrogate pair'],
+  [{ plan: () => [{ year: 1 / 0 }] }, 'query.year is Infinity, which is not JSON'],
+  [{ plan: () => [10n ** 40n] }, 'query is a BigInt, which is not JSON'],
+  [{ plan: () => ['x'.repeat(70_000)] }, 'of 70002 bytes, but a query can have at most 65536'],
+  [
+    { plan: async (_: unknown, { call }: PlanContext) => call(1e300).then(() => []), source: SOURCE },
+    'call(1e+300) cannot be: give a whole number of calls from 1 to 1000000',
+  ],
+  [{ syncChunk: async () => Promise.resolve({ rows: 1e300 }) }, 'brought 1e+300 rows'],
   [{ syncChunk: async () => Promise.resolve(7) }, 'syncChunk returned 7, but must return { rows }'],
   [{ syncChunk: async () => Promise.resolve({ rows: -1 }) }, 'brought -1 rows'],
 ])('the result %o is refused, and the job fails with the reason', async (broken, message) => {
@@ -35,6 +50,7 @@ it.each([
     text: 'select error_message from leasehold.sync_jobs',
   })
   expect(rows[0]?.error_message).toContain(message)
+  expect(rows[0]?.error_message.length).toBeLessThan(600)
 })
 
 it('a runner whose checkEveryMs is 0 or no number is refused', () => {

@@ -1,6 +1,8 @@
 /** How what a plan yields becomes chunks: hashed, positioned and gathered into batches. */
 import { createHash } from 'node:crypto'
 import { inspect } from 'node:util'
+import { payloadText, unstorableText } from '../messages/json.ts'
+import { describeValue } from '../messages/validate.ts'
 import { PermanentError } from '../worker/completion/outcome.ts'
 import type { SyncDefinition } from './definition.ts'
 import type { PlannedChunk } from './sql.ts'
@@ -23,8 +25,9 @@ export async function* plannedChunks(
     /** By hash: queries of the same hash are one chunk. */
     const chunks = new Map<string, PlannedChunk>()
     for (const query of queries) {
+      const text = queryText(query)
       const hash = hashOf(name, definition, query)
-      chunks.set(hash, { hash, query: JSON.stringify(query), position })
+      chunks.set(hash, { hash, query: text, position })
       position += 1
     }
     yield [...chunks.values()]
@@ -40,14 +43,30 @@ function refuseNotIterable(planned: unknown): void {
   throw new PermanentError(`plan returned ${inspect(planned, { depth: 0 })}, but must return or yield chunks`)
 }
 
-function hashOf(name: string, definition: SyncDefinition, query: unknown): string {
+/** A query is stored with its chunk and shown to operators: what is larger belongs elsewhere. */
+const MAX_QUERY_BYTES = 65_536
+/** The limit of the table: a longer hash does not fit into an index. */
+const MAX_HASH_BYTES = 500
+
+function queryText(query: unknown): string {
   if (query === undefined)
     throw new PermanentError('plan yielded undefined, but must yield the query of a chunk')
+  const text = payloadText(query, 'query')
+  if ('problem' in text) throw new PermanentError(`plan yielded ${describeValue(query)}, but ${text.problem}`)
+  const bytes = Buffer.byteLength(text.text)
+  if (bytes <= MAX_QUERY_BYTES) return text.text
+  throw new PermanentError(
+    `plan yielded ${describeValue(text.text)} of ${bytes} bytes, but a query can have at most ${MAX_QUERY_BYTES}`,
+  )
+}
+
+function hashOf(name: string, definition: SyncDefinition, query: unknown): string {
   if (definition.hash === undefined) return chunkHash(name, query)
   const hash: unknown = definition.hash(query)
-  if (typeof hash === 'string' && hash !== '') return hash
+  const isText = typeof hash === 'string' && hash !== '' && unstorableText(hash) === undefined
+  if (isText && Buffer.byteLength(hash) <= MAX_HASH_BYTES) return hash
   throw new PermanentError(
-    `hash of ${name} returned ${inspect(hash, { depth: 0 })}, but must return a text that is not empty`,
+    String.raw`hash of ${name} returned ${describeValue(hash)}, but must return a text that is not empty, has at most ${MAX_HASH_BYTES} bytes, and contains neither \u0000 nor half a surrogate pair`,
   )
 }
 

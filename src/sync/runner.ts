@@ -4,8 +4,10 @@
  */
 import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
+import { describeValue, isWhole } from '../messages/validate.ts'
 import { fixedGroups } from '../worker/claiming/groups.ts'
 import { retryDelay } from '../lease/retry-policy.ts'
+import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
 import { isLockConflict } from '../postgres/failures.ts'
 import type { HandlerContext } from '../worker/context.ts'
@@ -19,7 +21,7 @@ import {
   SaturatedError,
   settleAs,
 } from '../worker/completion/outcome.ts'
-import type { WorkerSettings } from '../worker/settings.ts'
+import { WORKER_SETTING_NAMES, type WorkerSettings } from '../worker/settings.ts'
 import { untilAborted } from '../timeout.ts'
 import type { WorkDeclaration, WorkerEnvironment } from '../worker/work-declaration.ts'
 import {
@@ -58,6 +60,20 @@ export interface RunnerOptions {
   readonly retention?: SyncRetention | false
 }
 
+/** What `sync.runner` takes: the schema is that of `createSync`. */
+export const RUNNER_OPTIONS = namesOf<Omit<RunnerOptions, 'schema'>>({
+  jobs: true,
+  chunks: true,
+  checkEveryMs: true,
+  retention: true,
+})
+const RETENTION_OPTIONS = namesOf<SyncRetention>({
+  completedMs: true,
+  failedMs: true,
+  batch: true,
+  pauseMs: true,
+})
+
 /** The names under which the two workers of a runner are started, woken and configured; `--only sync` means both. */
 export const SYNC = 'sync'
 export const SYNC_JOBS = 'sync-jobs'
@@ -69,6 +85,8 @@ const CHUNK_SETTINGS = { leaseMs: 120_000, heartbeatMs: 30_000, prefetch: 0, cla
 const DEFAULT_CHUNKS_AT_ONCE = 4
 /** Jobs of one definition that a runner plans or checks at once. */
 const JOBS_AT_ONCE = 4
+/** Of one reservation. */
+const MAX_CALLS = 1_000_000
 const RETENTION_EVERY_MS = 600_000
 const DEFAULT_CHECK_EVERY_MS = 1_000
 /** A job is counted at the latest after this time, even if nothing was found to have changed. */
@@ -91,6 +109,9 @@ export function runner(
       remedy: `Give a number of milliseconds above 0, at most ${MAX_CHECK_EVERY_MS}.`,
     })
   }
+  refuseUnknownOptions('sync.runner, jobs', jobs ?? {}, WORKER_SETTING_NAMES)
+  refuseUnknownOptions('sync.runner, chunks', chunks ?? {}, WORKER_SETTING_NAMES)
+  if (retention !== false) refuseUnknownOptions('sync.runner, retention', retention, RETENTION_OPTIONS)
   const run = new Runner(definitions, {
     schema: schema ?? 'leasehold',
     policies: new Map([...definitions].map(([name, { retry }]) => [name, syncRetry(retry)])),
@@ -324,8 +345,10 @@ class Runner {
   ): PlanContext {
     const call = async (calls = 1): Promise<void> => {
       const { source } = definition
-      if (!Number.isInteger(calls) || calls < 1)
-        throw new PermanentError(`call(${calls}) cannot be: give a whole number of calls from 1`)
+      if (!isWhole(calls, 1, MAX_CALLS))
+        throw new PermanentError(
+          `call(${describeValue(calls)}) cannot be: give a whole number of calls from 1 to ${MAX_CALLS}`,
+        )
       if (source === undefined) return
       const { schema, maxSourceWaitMs } = this.#settings
       const { rows } = await this.#database.query<{ wait_ms: number | null }>(

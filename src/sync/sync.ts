@@ -1,9 +1,10 @@
 import { LeaseholdError } from '../errors.ts'
+import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Writer } from '../transactions/writer.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { checkDefinition, type SyncDefinition } from './definition.ts'
 import { enqueueJob, type Enqueued, type NewJob } from './enqueue.ts'
-import { runner, type RunnerOptions } from './runner.ts'
+import { runner, RUNNER_OPTIONS, type RunnerOptions } from './runner.ts'
 import type { ChunkRow, JobRow } from './table.ts'
 
 export interface SyncOptions {
@@ -40,7 +41,9 @@ export interface Defined<Params> {
  * await tempo.enqueue(db, { matrixId: 'POP105A' })
  * ```
  */
-export function createSync({ schema = 'leasehold' }: SyncOptions = {}): Sync {
+export function createSync(options: SyncOptions = {}): Sync {
+  refuseUnknownOptions('createSync', options, namesOf<SyncOptions>({ schema: true }))
+  const { schema = 'leasehold' } = options
   const definitions = new Map<string, SyncDefinition>()
   return {
     define(name, definition) {
@@ -55,6 +58,9 @@ export function createSync({ schema = 'leasehold' }: SyncOptions = {}): Sync {
     },
     // The definition may live in another process than the one that enqueues.
     enqueue: async (tx, name, job) => enqueueJob(tx, schema, name, job),
-    runner: (options = {}) => runner(definitions, { ...options, schema }),
+    runner: (options = {}) => {
+      refuseUnknownOptions('sync.runner', options, RUNNER_OPTIONS)
+      return runner(definitions, { ...options, schema })
+    },
   }
 }

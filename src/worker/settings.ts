@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { LeaseholdError } from '../errors.ts'
 import { MAX_BATCH } from '../lease/table-sql.ts'
 import { timing, type Timing } from '../lease/timing.ts'
-import { unknownNames } from '../nearest.ts'
+import { namesOf, unknownNames } from '../nearest.ts'
 import { MAX_HELD } from './heartbeat/held-rows.ts'
 
 /** What can be changed while a worker runs. */
@@ -23,6 +23,21 @@ export interface WorkerSettings extends Timing {
   readonly settleDelayMs: number
   readonly paused: boolean
 }
+
+export const WORKER_SETTING_NAMES = namesOf<WorkerSettings>({
+  leaseMs: true,
+  heartbeatMs: true,
+  reaperIntervalMs: true,
+  shutdownTimeoutMs: true,
+  concurrency: true,
+  prefetch: true,
+  prefetchBytes: true,
+  batch: true,
+  claimLoops: true,
+  pollMs: true,
+  settleDelayMs: true,
+  paused: true,
+})
 
 const DAY_MS = 86_400_000
 /** The minimum refuses a lease of 30, which was meant in seconds. */
