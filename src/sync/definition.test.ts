@@ -81,7 +81,7 @@ describe('a definition', () => {
     expect(() => create({ shema: 'x' })).toThrow('unknown option shema (did you mean schema?)')
     const sync = createSync()
     sync.define('d', FINE)
-    const runner: (options: object) => unknown = sync.runner
+    const runner = (options: object): unknown => sync.runner(options)
     expect(() => runner({ checkEvery: 5 })).toThrow('unknown option checkEvery (did you mean checkEveryMs?)')
     expect(() => runner({ chunks: { concurency: 5 } })).toThrow(
       'The options of sync.runner, chunks: unknown option concurency (did you mean concurrency?)',
