@@ -12,8 +12,7 @@ const table = leaseTable({
   lease: { owner: 'reconcile_lease_owner', until: 'reconcile_lease_until' },
   claimable: "status in ('pending', 'detected')",
   order: ['created_at', 'id'],
-  onExpiry: 'claimable',
-  attempts: { expiries: 'reconcile_lease_expiries' },
+  attempts: { column: false, expiries: 'reconcile_lease_expiries', error: false },
 })
 
 const outbox = createOutbox()

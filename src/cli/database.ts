@@ -66,11 +66,12 @@ export async function withRunningDatabase<Result>(
   loaded: LoadedSettings,
   log: Logger,
   act: (db: Database) => Promise<Result>,
+  options: { readonly queryTimeoutMs?: number } = {},
 ): Promise<Result> {
   const { settings, sources } = loaded
   const url = settings.databaseUrl ?? (await runningEmbedded(loaded))
   const source = settings.databaseUrl === undefined ? settings.directory : sources.databaseUrl.name
-  const db = openPool(url, log)
+  const db = openPool(url, log, options)
   try {
     await reachDatabase({ db, shownUrl: withoutPassword(url), source, waitMs: settings.databaseWaitMs, log })
     return await act(db)
@@ -172,8 +173,9 @@ export async function startDatabase(
 }
 
 /** A connection that is lost later is logged; it does not end the process. */
-function openPool(url: string, log: Logger): Database {
-  return openDatabase({ url, maxConnections: MAX_CONNECTIONS, onEvent: (event) => logEvent(log, event) })
+function openPool(url: string, log: Logger, options: { readonly queryTimeoutMs?: number } = {}): Database {
+  const onEvent = (event: DatabaseEvent): void => logEvent(log, event)
+  return openDatabase({ url, maxConnections: MAX_CONNECTIONS, onEvent, ...options })
 }
 
 function logEvent(log: Logger, event: DatabaseEvent): void {

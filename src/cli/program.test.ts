@@ -10,7 +10,7 @@ describe('the help', () => {
   it('the help is printed on stderr, with exit code 2, when no command is given', async () => {
     const { code, stdout, stderr } = await leasehold()
     expect([code, stdout]).toEqual([2, ''])
-    for (const command of ['up', 'work', 'migrate', 'status', 'outbox', 'webhooks', 'sync', 'reconcile']) {
+    for (const command of ['up', 'work', 'migrate', 'status', 'outbox', 'webhooks', 'sync', 'lease']) {
       expect(stderr).toMatch(new RegExp(`^  ${command} `, 'm'))
     }
     expect(stderr).toContain('LEASEHOLD_PORT')
@@ -25,9 +25,9 @@ describe('the help', () => {
   })
 
   it('the help of a group lists its commands when none of them is given', async () => {
-    const { code, stderr } = await leasehold('reconcile')
+    const { code, stderr } = await leasehold('lease')
     expect(code).toBe(2)
-    expect(stderr).toMatch(/^ {2}add-lease /m)
+    expect(stderr).toMatch(/^ {2}add /m)
   })
 })
 
@@ -37,7 +37,7 @@ describe('wrong usage', () => {
       ['statsu'],
       "unknown command 'statsu'\n(Did you mean status?)\nRun `leasehold --help` for the commands.",
     ],
-    [['reconcile', 'add'], "unknown command 'add'\nRun `leasehold reconcile --help` for the commands."],
+    [['lease', 'give'], "unknown command 'give'\nRun `leasehold lease --help` for the commands."],
     [
       ['up', '--prot', '1'],
       "unknown option '--prot'\n(Did you mean --port?)\nRun `leasehold up --help` for the arguments and options.",

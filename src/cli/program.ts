@@ -15,8 +15,8 @@ import {
 } from './command.ts'
 import { printUrl, recogniseEmbedded } from './database.ts'
 import { runMigrate } from './migrate.ts'
+import { addLeaseCommands } from './lease.ts'
 import { addOutboxCommands } from './outbox/commands.ts'
-import { addReconcileCommands } from './reconcile/commands.ts'
 import { status } from './status.ts'
 import { addSyncCommands } from './sync/commands.ts'
 import { up } from './up.ts'
@@ -132,7 +132,7 @@ function addCommands(program: Command, define: Define): void {
   addOutboxCommands(program, define)
   addWebhookCommands(program, define)
   addSyncCommands(program, define)
-  addReconcileCommands(program, define)
+  addLeaseCommands(program, define)
 }
 
 /** Gives every group a `help` command, and makes every usage error end with the command that shows the right help. */

@@ -16,4 +16,3 @@ export {
   type ReconcilerOptions,
 } from './reconciler.ts'
 export type { Transitions } from './transitions.ts'
-export { addLease, type AddLeaseOptions } from './add-lease.ts'

@@ -1,0 +1,85 @@
+/** `leasehold lease …`: prepares a table that you already have for workers. */
+import { writeFile } from 'node:fs/promises'
+import { resolve } from 'node:path'
+import type { Command } from 'commander'
+import { messageOf } from '../errors.ts'
+import { addLease, type LeaseAddition, planLease } from '../lease/add-lease.ts'
+import type { Database } from '../postgres/index.ts'
+import { DATABASE_SETTINGS, type Define, type Run } from './command.ts'
+import { withRunningDatabase } from './database.ts'
+import { invalidArgument, isSet, textFlag } from './flags.ts'
+
+export function addLeaseCommands(program: Command, define: Define): void {
+  const lease = program.command('lease').description('prepare a table you already have for workers')
+  define(
+    lease,
+    'add',
+    'add lease columns and the indexes of a worker to a table, and print its declaration',
+    DATABASE_SETTINGS,
+    addLeaseCommand,
+    (command) =>
+      command
+        .requiredOption('--table <name>', 'the table with its schema, such as app.payment_requests')
+        .requiredOption('--claimable <condition>', 'which rows may be claimed, as SQL on their columns')
+        .option('--columns <prefix>', 'prefix of the new columns (default: lease)')
+        .option('--status <column>', 'also add an index that begins with this column')
+        .option('--no-token', 'add no token column; the token is then carried inside the owner')
+        .option('--dry-run', 'print the SQL instead of running it')
+        .option('--out <file>', 'write the SQL to a new file instead of running it')
+        .addHelpText('after', HELP),
+  )
+}
+
+const HELP = `
+Example:
+  leasehold lease add --table app.emails --claimable "sent_at is null" --dry-run`
+
+/** An index on a large table takes hours at most. */
+const INDEX_TIMEOUT_MS = 86_400_000
+
+async function addLeaseCommand({ loaded, log, print, flags, terminal }: Run): Promise<number> {
+  const prefix = textFlag(flags, 'columns')
+  const status = textFlag(flags, 'status')
+  const out = textFlag(flags, 'out')
+  const options = {
+    table: requiredFlag(flags, 'table'),
+    claimable: requiredFlag(flags, 'claimable'),
+    token: flags['token'] !== false,
+    ...(prefix === undefined ? {} : { prefix }),
+    ...(status === undefined ? {} : { status }),
+  }
+  const act = async (db: Database): Promise<string> => {
+    const addition = await planLease(db, options)
+    if (out !== undefined) {
+      await writeNewFile(resolve(terminal.workingDirectory, out), out, addition.migration)
+      return `Wrote ${out}. Run it, and declare the table as its comments say.\n`
+    }
+    if (isSet(flags, 'dryRun')) return addition.migration
+    return describe(options.table, addition, await addLease(db, addition))
+  }
+  print(await withRunningDatabase(loaded, log, act, { queryTimeoutMs: INDEX_TIMEOUT_MS }))
+  return 0
+}
+
+function describe(table: string, { declaration }: LeaseAddition, added: readonly string[]): string {
+  const what =
+    added.length === 0 ? `${table} has its lease already.` : `Added to ${table}: ${added.join(', ')}.`
+  return `${what} Declare it:\n\n${declaration}\n`
+}
+
+function requiredFlag(flags: Run['flags'], name: string): string {
+  const value = textFlag(flags, name) ?? ''
+  if (value.trim() === '') throw invalidArgument(name, value, 'it must not be empty.')
+  return value
+}
+
+/** An existing migration is never overwritten: it may have been run, or edited. */
+async function writeNewFile(path: string, given: string, sql: string): Promise<void> {
+  try {
+    await writeFile(path, sql, { flag: 'wx' })
+  } catch (error) {
+    const reason = messageOf(error)
+    const exists = error instanceof Error && 'code' in error && error.code === 'EEXIST'
+    throw invalidArgument('out', given, exists ? 'that file already exists; name another.' : `${reason}.`)
+  }
+}
