@@ -24,8 +24,15 @@ beforeEach(async () => {
 
 const EMAILS = ['--table', 'app.emails', '--claimable', 'sent_at is null'] as const
 const OF_EXAMPLE = [
-  ...['--table', 'app.payment_requests', '--claimable', "status in ('pending', 'detected')"],
-  ...['--status', 'status', '--columns', 'reconcile_lease', '--no-token'],
+  '--table',
+  'app.payment_requests',
+  '--claimable',
+  "status in ('pending', 'detected')",
+  '--status',
+  'status',
+  '--columns',
+  'reconcile_lease',
+  '--no-token',
 ]
 
 /** What a person pastes into a program: the text from `leaseTable({` on. */

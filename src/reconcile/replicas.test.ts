@@ -21,7 +21,7 @@ const { url } = useDatabase()
 const processes = useProcesses()
 const example = paymentExample(processes, url)
 const db = openDatabase({ url })
-const ROWS = 10_000
+const ROWS = 2_000
 const LEASE_MS = 6_000
 const LONG = { timeout: 580_000, interval: 250 }
 
