@@ -97,6 +97,7 @@ create table leasehold.sync_checkpoints (
   constraint sync_checkpoints_expiries_in_range CHECK (((expiries >= 0) AND (expiries <= 1000000))),
   constraint sync_checkpoints_lease_is_whole CHECK (((locked_until IS NULL) = (locked_by IS NULL))),
   constraint sync_checkpoints_lock_token_is_not_negative CHECK ((lock_token >= 0)),
+  constraint sync_checkpoints_names_are_short CHECK (((octet_length(definition) <= 100) AND (octet_length(matrix_id) <= 1000) AND (octet_length(chunk_hash) <= 500))),
   constraint sync_checkpoints_no_lease_at_the_end CHECK (((locked_by IS NULL) OR ((completed_at IS NULL) AND (failed_at IS NULL)))),
   constraint sync_checkpoints_pkey PRIMARY KEY (matrix_id, chunk_hash),
   constraint sync_checkpoints_synced_when_completed CHECK (((completed_at IS NULL) OR ((last_synced_at IS NOT NULL) AND (row_count IS NOT NULL))))
@@ -138,6 +139,7 @@ create table leasehold.sync_jobs (
   constraint sync_jobs_has_names CHECK (((definition <> ''::text) AND (matrix_id <> ''::text))),
   constraint sync_jobs_lease_is_whole CHECK (((locked_until IS NULL) = (locked_by IS NULL))),
   constraint sync_jobs_lock_token_is_not_negative CHECK ((lock_token >= 0)),
+  constraint sync_jobs_names_are_short CHECK (((octet_length(definition) <= 100) AND (octet_length(matrix_id) <= 1000))),
   constraint sync_jobs_no_lease_at_the_end CHECK (((locked_by IS NULL) OR ((completed_at IS NULL) AND (failed_at IS NULL)))),
   constraint sync_jobs_pkey PRIMARY KEY (id)
 );
@@ -257,6 +259,8 @@ CREATE INDEX sync_checkpoints_open ON leasehold.sync_checkpoints USING btree (de
 
 CREATE INDEX sync_checkpoints_suspects ON leasehold.sync_checkpoints USING btree (definition, priority DESC, "position", matrix_id, chunk_hash) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND needed AND (expiries >= 2));
 
+CREATE INDEX sync_checkpoints_unfinished ON leasehold.sync_checkpoints USING btree (matrix_id, failed_at, needed, chunk_hash) WHERE (completed_at IS NULL);
+
 CREATE INDEX sync_job_chunks_of_checkpoint ON leasehold.sync_job_chunks USING btree (matrix_id, chunk_hash);
 
 CREATE INDEX sync_jobs_completed ON leasehold.sync_jobs USING btree (completed_at, id) WHERE (completed_at IS NOT NULL);
@@ -312,7 +316,7 @@ create view leasehold.sync_checkpoint_states with (security_invoker=true) as
     locked_until,
     locked_by,
     lock_token
-   FROM leasehold.sync_checkpoints c;
+   FROM leasehold.sync_checkpoints;
 
 create view leasehold.sync_job_states with (security_invoker=true) as
  SELECT leasehold.sync_state(locked_until, completed_at, failed_at) AS state,
@@ -335,7 +339,7 @@ create view leasehold.sync_job_states with (security_invoker=true) as
     locked_until,
     locked_by,
     lock_token
-   FROM leasehold.sync_jobs j;
+   FROM leasehold.sync_jobs;
 
 create view leasehold.webhook_attempts with (security_invoker=true) as
  SELECT attempt.number AS id,
@@ -601,6 +605,11 @@ CREATE OR REPLACE FUNCTION leasehold.wake(name text)
 AS $function$
 begin
   if lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0') then return; end if;
+  -- SYNC-12: sync does without advisory locks. There are few jobs, and one wake-up for each batch of chunks.
+  if name in ('sync', 'sync-jobs') then
+    perform pg_notify('leasehold_wake', name);
+    return;
+  end if;
   if pg_try_advisory_xact_lock(1279607123, hashtext(name)) then
     perform pg_notify('leasehold_wake', name);
   end if;
@@ -965,7 +974,7 @@ comment on column leasehold.sync_jobs.locked_until is 'When the lease expires.';
 
 comment on column leasehold.sync_jobs.matrix_id is 'What is synced: a table, a data set, an account of the remote system.';
 
-comment on column leasehold.sync_jobs.next_check_at is 'The job is not claimed before this time. It is claimed to be planned, and to check whether its chunks are finished.';
+comment on column leasehold.sync_jobs.next_check_at is 'The job is not claimed before this time. It is claimed to be planned, and when its chunks are finished: until then a runner moves this time far ahead.';
 
 comment on column leasehold.sync_jobs.parallel is 'The job may run at the same time as another job of the same matrix.';
 
@@ -1178,7 +1187,9 @@ comment on index leasehold.sync_checkpoints_leased is 'Chunks in flight, for the
 
 comment on index leasehold.sync_checkpoints_open is 'Unfinished chunks that a job waits for, for each definition in the order in which they are claimed.';
 
-comment on index leasehold.sync_checkpoints_suspects is 'Wanted chunks under which two processes have died: a process claims one of them at a time.';
+comment on index leasehold.sync_checkpoints_suspects is 'Needed chunks under which two processes have died: a process claims one of them at a time.';
+
+comment on index leasehold.sync_checkpoints_unfinished is 'Chunks that are open or failed, by matrix: whether a job waits for one is read from here.';
 
 comment on index leasehold.sync_job_chunks_of_checkpoint is 'The jobs of a chunk.';
 
