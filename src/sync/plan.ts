@@ -1,7 +1,8 @@
 /** How what a plan yields becomes chunks: hashed, positioned and gathered into batches. */
 import { createHash } from 'node:crypto'
 import { inspect } from 'node:util'
-import { payloadText, unstorableText } from '../messages/json.ts'
+import { payloadText } from '../messages/json.ts'
+import { unstorableText } from '../unstorable-text.ts'
 import { describeValue } from '../messages/validate.ts'
 import { PermanentError } from '../worker/completion/outcome.ts'
 import type { SyncDefinition } from './definition.ts'
