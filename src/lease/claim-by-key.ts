@@ -3,7 +3,7 @@
  * `find-by-key.sql` in `docs/sql/outbox`.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { settledFact, settleHeld } from './settle.ts'
+import { claimLimit, settleAndMakeRoom, settledFact } from './settle.ts'
 import {
   and,
   type LeaseStatement,
@@ -43,14 +43,14 @@ import {
 export function claimByKey(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
   const $ = parameters()
   const { key, id } = orderingOf(t)
-  const [limit, steps] = [$('limit', 'int'), $('steps', 'int')]
+  const [limit, steps] = [claimLimit($, settleAs), $('steps', 'int')]
   const within = [
     `nth <= ${limit}`,
     `(not suspect or suspects <= ${$('suspects', 'int')})`,
     withinBytes(t, $),
   ]
   const settling = settleAs !== undefined && {
-    settled: `${settleHeld(t, $, settleAs)},`,
+    settled: `${settleAndMakeRoom(t, $, settleAs)},`,
     continued: `${continueKeys(t)},`,
     heads: 'union all select *, 0 as step, 0 as found from continued where ready',
     facts: settledFact(t),
@@ -64,7 +64,7 @@ with recursive
 ${settling ? settling.settled : ''}
 ${queued(t, $)},
 ${settling ? settling.continued : ''}
-${walkKeys(t, $)},
+${walkKeys(t, $, limit)},
 heads as (
   select * from walk where ready
   ${settling ? settling.heads : ''}
@@ -89,7 +89,7 @@ ${claimTaken(t, $)}
 ${answer(t, $, {
   cursor: `(select ${key}::text             -- at most one row: the walk ends at it
     from walk where step >= ${steps} or found >= ${limit})`,
-  more: '(select count(*) from heads) > (select count(*) from chosen)',
+  more: `(select count(*) from heads) > (select count(*) from chosen)${settling ? ` or ${limit} = 0` : ''}`,
   dueInMs: t.table.availableAt === undefined ? 'null' : millisecondsUntil('row_due_at', 'walk'),
   ...(t.table.bytes === undefined
     ? {}
@@ -109,7 +109,7 @@ export function findByKey(t: TableSql): LeaseStatement {
     $,
     `
 with recursive ${queued(t, $)},
-${walkKeys(t, $)}
+${walkKeys(t, $, $('limit', 'int'))}
 select ${rowIdSql(t)} as id, suspect
 from walk
 where ready`,
@@ -117,15 +117,16 @@ where ready`,
 }
 
 /** The CTE `walk`: from key to key, at most `steps` of them, until `limit` heads are found that can be claimed. */
-function walkKeys(t: TableSql, $: Parameters): string {
+function walkKeys(t: TableSql, $: Parameters, limit: string): string {
   const { key } = orderingOf(t)
-  const [limit, steps] = [$('limit', 'int'), $('steps', 'int')]
+  const steps = $('steps', 'int')
   return `walk as (
   select head.*, 1 as step, head.ready::int as found
   from (                            -- the first key from the cursor on
     ${head(t, `${key} >= ${$('keyCursor', t.orderingKey?.type ?? 'text')}`)}
   ) as head
   where ${steps} > 0                -- 0: only the keys that were settled go on
+    and ${limit} > 0
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
   from walk cross join lateral (    -- the next key

@@ -3,7 +3,7 @@
  * `find-in-order.sql` in `docs/sql/outbox`.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
-import { settledFact, settleHeld } from './settle.ts'
+import { claimLimit, settleAndMakeRoom, settledFact } from './settle.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
 import type { OutcomeSql } from './table.ts'
 import {
@@ -31,12 +31,12 @@ import {
  */
 export function claimInOrder(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
   const $ = parameters()
-  const limit = $('limit', 'int')
+  const limit = claimLimit($, settleAs)
   const found =
     t.expiries === undefined ? 'next' : '(select * from next union all select * from suspect) as found'
   const within = withinBytes(t, $)
   const settling = settleAs !== undefined && {
-    settled: `${settleHeld(t, $, settleAs)},`,
+    settled: `${settleAndMakeRoom(t, $, settleAs)},`,
     notSettled: notHeld(t),
     facts: settledFact(t),
   }
@@ -47,7 +47,7 @@ export function claimInOrder(t: TableSql, settleAs?: OutcomeSql): LeaseStatement
     `
 with
 ${settling ? settling.settled : ''}
-${scan(t, $, settling ? settling.notSettled : '')},
+${scan(t, $, limit, settling ? settling.notSettled : '')},
 taken as materialized (
   select *
   from (select *${bytesBefore(t, orderBy(t))} from ${found}) as found
@@ -76,28 +76,28 @@ export function findInOrder(t: TableSql): LeaseStatement {
     'find in order',
     $,
     `
-with ${scan(t, $, '')}
+with ${scan(t, $, $('limit', 'int'), '')}
 select ${rowIdSql(t)} as id, suspect from next
 ${t.expiries === undefined ? '' : `union all select ${rowIdSql(t)}, suspect from suspect`}`,
   )
 }
 
 /** The CTEs `next` and, where the table counts expiries, `suspect`: the rows that are found, each locked. */
-function scan(t: TableSql, $: Parameters, condition: string): string {
+function scan(t: TableSql, $: Parameters, limit: string, condition: string): string {
   const conditions = [inBucket(t, $), ...withoutKey(t), ...claimableNow(t)]
   const last = [notExcluded(t, $), condition]
   const columns = list(t.order.map(({ name }) => name))
   const values = (): string => list(t.order.map(({ type }, i) => `(select ${$(`cursor${i + 1}`, type)})`))
   const cursor = t.lowestCursor === undefined ? '' : `(${columns}) >= (${values()})`
-  const found = (which: readonly string[], limit: string, isSuspect: boolean): string => `
+  const found = (which: readonly string[], most: string, isSuspect: boolean): string => `
   select ${scanned(t)}, ${isSuspect} as suspect
   from ${t.target}
   where ${and([...conditions, ...which, ...last], '    ')}
   order by ${orderBy(t)}
-  limit (select ${limit})
+  limit (select ${most})
   for update skip locked
 )`
-  const next = `next as materialized (${found([suspects(t, false), cursor], $('limit', 'int'), false)}`
+  const next = `next as materialized (${found([suspects(t, false), cursor], limit, false)}`
   if (t.expiries === undefined) return next
   return `${next},
 suspect as materialized (          -- at most one, and none while the process runs another${found([suspects(t, true)], $('suspects', 'int'), true)}`

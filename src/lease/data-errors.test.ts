@@ -174,7 +174,7 @@ describe('a trigger that refuses a row', () => {
     const released = await subject.store.release(leases.slice(0, 6))
     expect(ids(released.ended)).toEqual(['1', '2', '3', '4', '6'])
     expect(ids(released.refused.map(({ lease }) => lease))).toEqual(['5'])
-    const rest = await subject.store.settleAndClaim({ leases: leases.slice(4) }, { limit: 2, ...LEASE })
+    const rest = await subject.store.settleAndClaim({ leases: leases.slice(4) }, { limit: 4, ...LEASE })
     expect(ids(rest.ended)).toEqual(['7', '8', '9'])
     expect(ids(rest.fencedOff)).toEqual(['6'])
     expect(ids(rest.refused.map(({ lease }) => lease))).toEqual(['5'])

@@ -103,6 +103,21 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(next).length + shown(await claim(store)).length).toBe(4)
   })
 
+  it('RULE-020-041: rows that another session has locked when they are settled take up room of the claim', async () => {
+    await insert('a', 'b', 'c', 'a', 'b', 'c', 'd')
+    const store = await openStore()
+    const first = await store.claim({ limit: 3, ...LEASE, way: 'key' })
+    expect(shown(first)).toEqual(['a 1', 'b 2', 'c 3'])
+    await db.transaction(async (tx) => {
+      await tx.query({ text: 'select from public.ordered_jobs where id in (1, 2) for update' })
+      const next = await store.settleAndClaim({ leases: leasesOf(first) }, { limit: 3, ...LEASE })
+      expect([shown(next), next.more]).toEqual([['c 6'], true])
+      const none = await store.settleAndClaim({ leases: next.busy }, { limit: 2, ...LEASE })
+      expect([shown(none), none.cursor, none.more]).toEqual([[], undefined, true])
+    })
+    expect(shown(await claim(store))).toEqual(['d 7'])
+  })
+
   it.each(['retry', 'release', 'park'] as const)(
     'after %s of the head, the other rows of its key wait for it',
     async (how) => {

@@ -74,6 +74,19 @@ settled as (
 )`
 }
 
+/** The same for a claim that settles too, and `room`: how many rows it may claim. */
+export function settleAndMakeRoom(t: TableSql, $: Parameters, outcome: OutcomeSql): string {
+  return `${settleHeld(t, $, outcome)},
+room as materialized (              -- a row that was not settled takes up the room that it was to make
+  select greatest(0, ${$('limit', 'int')} - (select count(*) from held) + (select count(*) from settled)) as rows
+)`
+}
+
+/** How many rows a claim may take: as many as its caller says or, where it settles too, as `settleAndMakeRoom` says. */
+export function claimLimit($: Parameters, settleAs: OutcomeSql | undefined): Sql {
+  return settleAs === undefined ? $('limit', 'int') : '(select rows from room)'
+}
+
 /** In the answer of a claim: the settled ids; null: all of them were, which is what mostly happens. */
 export function settledFact(t: TableSql): { settled: string } {
   return {

@@ -85,7 +85,7 @@ it('settle and claim ends one batch and takes the next, and says what was fenced
   const first = await claimed(store, 3)
   const [early] = first
   await store.settle('done', early === undefined ? [] : [early])
-  const next = await store.settleAndClaim({ leases: first }, { limit: 2, ...LEASE })
+  const next = await store.settleAndClaim({ leases: first }, { limit: 3, ...LEASE })
   expect(next.ended).toEqual(first.slice(1))
   expect(next.fencedOff).toEqual([early])
   const second = next.claimed.map(({ lease }) => lease)
@@ -112,6 +112,24 @@ it('settle and claim reports a row that another session has locked as busy, and 
     expect(answer.ended).toEqual([leases[1]])
     expect(answer.fencedOff).toEqual([])
     expect(answer.claimed).toHaveLength(1)
+  })
+})
+
+it('RULE-020-041: settle and claim leaves the room of rows that another session has locked to them', async () => {
+  await subject.insert(9)
+  const store = await openStore()
+  const leases = await claimed(store, 4)
+  await db.transaction(async (tx) => {
+    await tx.query({
+      text: 'select from public.events where id = any ($1) for update',
+      values: [leases.slice(0, 3).map(({ id }) => id)],
+    })
+    const answer = await store.settleAndClaim({ leases }, { limit: 4, ...LEASE })
+    expect(answer.busy).toEqual(leases.slice(0, 3))
+    expect([answer.claimed.length, answer.more]).toEqual([1, true])
+    const none = await store.settleAndClaim({ leases: answer.busy }, { limit: 3, ...LEASE })
+    expect(none.busy).toEqual(answer.busy)
+    expect([none.claimed.length, none.more]).toEqual([0, true])
   })
 })
 

@@ -88,7 +88,10 @@ export interface LeaseStore<
   settle(outcome: OutcomeName, leases: readonly Lease[], options?: SettleOptions): Promise<Ended>
   /** Whether rows settled as `done` and the next claim can share a statement. */
   readonly canSettleAndClaim: boolean
-  /** Settles a batch as `done` and claims the next one, in one round trip. */
+  /**
+   * Settles a batch as `done` and claims the next one, in one round trip. What cannot be settled, because another session
+   * has locked it, say, counts towards the limit of the claim.
+   */
   settleAndClaim(settlement: Settlement, request: ClaimRequest): Promise<Ended & Claim<Row>>
   /** Gives rows back untouched, for another claim, at once or after a delay. */
   release(leases: readonly Lease[], delayMs?: number): Promise<Ended>
@@ -218,10 +221,11 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         if (!isDataError(error)) throw error
         // Which of the two was stopped is found out by doing one after the other.
         const ended = await end(settleStatement(outcome), leases, valuesOf)
+        const limit = request.limit - (leases.length - ended.ended.length)
+        const none = { ...nothingClaimed(request.leaseMs, sentAt), more: limit <= 0 }
         // What was settled must not be reported as failed; the next claim tells what is wrong.
-        const claim = await claims
-          .claimByWay(way, request)
-          .catch(() => nothingClaimed(request.leaseMs, sentAt))
+        const claim =
+          limit <= 0 ? none : await claims.claimByWay(way, { ...request, limit }).catch(() => none)
         // Nothing was scanned for: the next claim finds the followers of the other keys.
         return { ...ended, ...claim, more: claim.more || request.continueOnly === true }
       }

@@ -234,15 +234,15 @@ describe('a backlog of 5,000 rows', () => {
   })
   afterAll(async () => db.query({ text: 'drop trigger record_peak on public.jobs' }))
 
-  /** Works off 5,000 rows, and returns the most rows that were leased at once, handlers that ran and rows of a claim. */
-  async function mostWhile(lease: { leaseMs: number; heartbeatMs: number }) {
-    await db.query({ text: 'truncate public.peaks' })
+  it('RULE-020-041: with a backlog of 5,000 there are never more rows in flight than slots and prefetch, nor more handlers than slots', async () => {
     await insertJobs(db, 5_000)
     const events = new Events()
     const over = settled(events, 5_000)
     const handlers = { now: 0, most: 0 }
     const claims: number[] = []
     events.on('claimed', ({ count }) => claims.push(count))
+    // The most frequent renewals: some lock rows that are being settled, and those stay in flight.
+    const lease = { leaseMs: 60_000, heartbeatMs: 25 }
     await run(
       {
         handle: async ({ id }) => {
@@ -262,23 +262,10 @@ describe('a backlog of 5,000 rows', () => {
     const { rows } = await db.query<{ leased: number }>({
       text: 'select max(claimed) as leased from public.peaks',
     })
-    return { leased: rows[0]?.leased ?? Infinity, handlers: handlers.most, claim: Math.max(...claims) }
-  }
-
-  it('RULE-020-041: with a backlog of 5,000 there are never more rows in flight than slots and prefetch, nor more handlers than slots', async () => {
-    // No renewal falls into the test, however slow the machine is: no row is locked when it is settled.
-    const most = await mostWhile({ leaseMs: 3_600_000, heartbeatMs: 1_000_000 })
-    expect(most.leased).toBeLessThanOrEqual(concurrency + prefetch)
-    expect(most.leased).toBeGreaterThan(concurrency)
-    expect(most.handlers).toBe(concurrency)
-    expect(most.claim).toBeLessThanOrEqual(batch)
-  })
-
-  it('RULE-020-041: rows that a renewal has locked when they are settled add at most one batch for each claim loop', async () => {
-    const most = await mostWhile({ leaseMs: 60_000, heartbeatMs: 25 })
-    expect(most.leased).toBeLessThanOrEqual(concurrency + prefetch + claimLoops * batch)
-    expect(most.handlers).toBe(concurrency)
-    expect(most.claim).toBeLessThanOrEqual(batch)
+    expect(rows[0]?.leased).toBeLessThanOrEqual(concurrency + prefetch)
+    expect(rows[0]?.leased).toBeGreaterThan(concurrency)
+    expect(handlers.most).toBe(concurrency)
+    expect(Math.max(...claims)).toBeLessThanOrEqual(batch)
   })
 })
 

@@ -47,8 +47,7 @@ const LAST_SETTLEMENTS_MS = 1_000
 /**
  * Works off one table: claim → run → settle. `WorkerLoop` sends the statements, the slots run the handlers,
  * `Completion` decides what becomes of each row. The rows in flight are bounded from claim to confirmed settlement:
- * slots plus prefetch. Rows that a settlement finds locked come on top, at most a batch for each claim loop: the claim in
- * the same statement has taken their room.
+ * slots plus prefetch.
  */
 export class Worker<Row extends object = Record<string, unknown>> {
   readonly name: string
