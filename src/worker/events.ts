@@ -34,7 +34,7 @@ interface OfRow extends OfTable {
 export interface EventMap {
   claimed: OfTable & { readonly count: number; readonly full: boolean; readonly durationMs: number }
   started: OfRow & { readonly attempt: number }
-  /** The handler threw, or returned a retry or dead with a reason. */
+  /** The handler threw, or its outcome is dead, or a retry with an error. */
   failed: OfRow & { readonly attempt: number; readonly outcome: string; readonly error: unknown }
   settled: OfTable & {
     readonly outcome: string

@@ -7,6 +7,7 @@ import { refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts
 import type { WorkerLoop } from '../worker-loop.ts'
 import {
   agrees,
+  failureOf,
   type HandlerResult,
   type Outcome,
   problemWith,
@@ -76,7 +77,7 @@ export class Completion<Row extends object> {
     if (row.lost !== undefined || !inFlight.isTrusted(row, now)) {
       inFlight.drop(row, verdict.verdict === 'settle' ? verdict.outcome.name : 'release')
     } else if (verdict.verdict === 'settle') {
-      if (verdict.failure !== undefined) this.#tellFailed(row, verdict)
+      this.#tellFailed(row, verdict)
       inFlight.finish(row)
       loop.settle(row, verdict.outcome, now)
     } else {
@@ -85,18 +86,22 @@ export class Completion<Row extends object> {
   }
 
   /** In a transaction of the handler's own. */
-  #settledByHandler(row: RowInFlight<Row>, { name: outcome }: Outcome): void {
+  #settledByHandler(row: RowInFlight<Row>, outcome: Outcome): void {
     const { store, events, inFlight, loop } = this.#options
     inFlight.drop(row)
+    this.#tellFailed(row, { outcome, failure: failureOf(outcome) })
     // The next row of its key can be claimed now.
     if (store.table.ordering !== undefined) loop.claimSoon()
     const ids = [row.lease.id]
-    events.emit('settled', { worker: store.owner, table: this.#table, outcome, ids, durationMs: 0 })
+    const of = { worker: store.owner, table: this.#table }
+    events.emit('settled', { ...of, outcome: outcome.name, ids, durationMs: 0 })
   }
 
-  #tellFailed(row: RowInFlight<Row>, { outcome: { name: outcome }, failure: error }: Settle): void {
-    const { events } = this.#options
-    events.emit('failed', { ...refTo(row, this.#table), attempt: row.attempt, outcome, error })
+  #tellFailed(row: RowInFlight<Row>, settled: Pick<Settle, 'outcome' | 'failure'>): void {
+    const { outcome, failure: error } = settled
+    if (error === undefined) return
+    const { attempt } = row
+    this.#options.events.emit('failed', { ...refTo(row, this.#table), attempt, outcome: outcome.name, error })
   }
 
   /** Downstream has no room: the row goes back without counting an attempt (D9). */

@@ -64,7 +64,10 @@ it('a thrown value of any kind is a retry by the policy', () => {
     failure: error,
   })
   expect(threw('text')).toMatchObject({ outcome: { name: 'retry', args: { error: 'text' } } })
-  expect(threw(undefined)).toMatchObject({ outcome: { name: 'retry', args: { error: null } } })
+  expect(threw(undefined)).toMatchObject({
+    outcome: { name: 'retry', args: { error: 'Error: the handler threw undefined instead of an error' } },
+    failure: { message: 'the handler threw undefined instead of an error' },
+  })
 })
 
 it('LIFE-08: a row is dead when its last attempt fails, whether the retry names a delay or not, and not before', () => {
@@ -83,6 +86,7 @@ it('LIFE-08: a PermanentError and a returned dead() make a row dead at once', ()
     outcome: { name: 'dead', args: { error: 'PermanentError: gone' } },
   })
   expect(returned(dead('gone'))).toMatchObject({ outcome: dead('gone'), failure: 'gone' })
+  expect(returned(dead(undefined))).toMatchObject({ failure: { message: 'the handler gave no reason' } })
 })
 
 it('RULE-020-042: a SaturatedError releases the row and says for how long claiming pauses, even at the last attempt', () => {

@@ -12,6 +12,7 @@ import { isSchedule, type RetryPolicy, retryDelay } from '../../lease/retry-poli
 import type { LeaseTable } from '../../lease/table.ts'
 import { refuseUnknownOptions } from '../../nearest.ts'
 import { MAX_TIMER_MS } from '../../timeout.ts'
+import { isDeadOutcome } from '../events.ts'
 
 /** What became of a row, as the handler says it. Every outcome names one of the table's declared outcomes. */
 export interface Outcome {
@@ -151,15 +152,19 @@ export function verdictOn(
       )
       return verdictOn({ ended: 'threw', error }, rules, { isStopping })
     }
-    const outcome = result.outcome ?? DONE
-    const failure = outcome.args['error'] ?? undefined
-    return { verdict: 'settle', outcome: retryOrDead(outcome, rules), failure }
+    const outcome = retryOrDead(result.outcome ?? DONE, rules)
+    return { verdict: 'settle', outcome, failure: failureOf(outcome) }
   }
-  const { error } = result
+  const error = result.error ?? new Error(`the handler threw ${String(result.error)} instead of an error`)
   if (error instanceof SaturatedError) return { verdict: 'release', saturatedForMs: error.forMs }
   if (error instanceof PermanentError) return { verdict: 'settle', outcome: dead(error), failure: error }
   const outcome = isStopping ? retry({ error, delayMs: 0 }) : retryOrDead(retry({ error }), rules)
   return { verdict: 'settle', outcome, failure: error }
+}
+
+/** What the outcome says has failed. A row that is dead has failed, also where the handler gave no reason. */
+export function failureOf({ name, args }: Outcome): unknown {
+  return args['error'] ?? (isDeadOutcome(name) ? new Error('the handler gave no reason') : undefined)
 }
 
 /** A retry after the last attempt is dead; one that names no delay gets the policy's. Other outcomes stay as they are. */

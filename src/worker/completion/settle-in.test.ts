@@ -8,7 +8,7 @@ import { openDatabase } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import type { HandlerContext } from '../context.ts'
 import { Events } from '../events.ts'
-import { retry } from './outcome.ts'
+import { dead, retry } from './outcome.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -48,6 +48,28 @@ async function effects(): Promise<object[]> {
 }
 
 describe('settleIn', () => {
+  it.each([
+    ['dead with a reason', () => dead('no such account'), 'no such account'],
+    ['dead without a reason', () => dead(undefined), { message: 'the handler gave no reason' }],
+    [
+      'a retry without an error at the last attempt',
+      () => retry(),
+      { message: 'the handler gave no reason' },
+    ],
+  ])('a row that the handler settles as %s is reported as failed', async (_, outcome, error) => {
+    const events = new Events()
+    const failed = events.next('failed')
+    const over = settled(events, 1)
+    await insertJobs(db, 1)
+    await db.query({ text: 'update public.jobs set max_attempts = 1' })
+    const handle = async (context: HandlerContext<Job>): Promise<void> =>
+      db.transaction(async (tx) => context.settleIn(tx, outcome()))
+    await run({ handle }, { events })
+    await over
+    expect(await failed).toMatchObject({ id: '1', attempt: 1, outcome: 'dead', error })
+    expect((await only())?.status).toBe('DEAD')
+  })
+
   it('LIFE-12: settleIn commits with the transaction of the handler', async () => {
     const events = new Events()
     const over = settled(events, 1)
