@@ -1,7 +1,7 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { LeaseholdError } from '../errors.ts'
-import { Events } from '../worker/events.ts'
+import { Events, reportError } from '../worker/events.ts'
 import { createLog, logEvents } from './log.ts'
 
 function capture(format: 'json' | 'pretty') {
@@ -141,6 +141,7 @@ describe('events in the log', () => {
       'warn workerReturned',
       'error settingsRefused',
       'warn databaseLost',
+      'warn databaseBack',
       'warn notListening',
       'error trouble',
     ])
@@ -174,6 +175,72 @@ describe('events in the log', () => {
     emitOneOfEach(events, { error })
     expect(JSON.stringify(entries)).toContain('duplicate key')
     expect(JSON.stringify(entries)).not.toContain('s3cret')
+  })
+
+  it('during an outage each kind of event is logged once a minute with a count, and so are its start, its end and its duration', () => {
+    vi.useFakeTimers()
+    try {
+      const { events, entries } = follow('warn')
+      const of = { worker: 'w1', table: 'public.emails' }
+      const error = new LeaseholdError('DATABASE_UNAVAILABLE', 'It is away.')
+      for (let second = 0; second < 90; second += 1) {
+        events.emit('databaseLost', { worker: 'w1', what: 'claiming', error })
+        reportError(events, 'w1', 'reading the settings', error)
+        events.emit('reaperFailed', { ...of, error })
+        for (const id of ['7', '8'])
+          events.emit('fencedOff', { ...row, id, outcome: 'done', isUncertain: false })
+        vi.advanceTimersByTime(1_000)
+      }
+      // Each of two workers says so.
+      for (let i = 0; i < 2; i += 1) events.emit('databaseBack', { worker: 'w1' })
+      vi.advanceTimersByTime(600_000)
+      expect(entries).toMatchObject([
+        { level: 'warn', event: 'databaseLost', what: 'claiming' },
+        { level: 'error', event: 'reaperFailed' },
+        { level: 'warn', event: 'fencedOff', id: '7' },
+        { event: 'databaseLost', what: 'reading the settings', since: expect.any(String), repeated: 119 },
+        { event: 'reaperFailed', repeated: 59 },
+        { event: 'fencedOff', id: '8', repeated: 119 },
+        { level: 'warn', event: 'databaseBack', afterMs: 90_000 },
+        { event: 'reaperFailed', repeated: 30 },
+        { event: 'fencedOff', repeated: 60 },
+      ])
+      expect(entries[0]).not.toHaveProperty('repeated')
+    } finally {
+      vi.useRealTimers()
+    }
+  })
+
+  it('what was counted and not logged yet is logged at the end of the listening', () => {
+    const { events, entries, off } = follow('warn')
+    for (let i = 0; i < 5; i += 1) events.emit('lost', { ...row, reason: 'untrusted' })
+    events.emit('lost', { ...row, reason: 'tooLong' })
+    off()
+    expect(entries).toMatchObject([
+      { reason: 'untrusted' },
+      { reason: 'tooLong' },
+      { reason: 'untrusted', repeated: 4 },
+    ])
+  })
+
+  it('dead rows are logged each; of a target that is down there is one line, and a count', () => {
+    const { events, entries, off } = follow('warn')
+    const error = new Error('connect ECONNREFUSED')
+    for (const id of ['1', '2', '3']) {
+      events.emit('failed', { ...row, id, attempt: 1, outcome: 'retry', error })
+      events.emit('failed', { ...row, id, attempt: 5, outcome: 'dead', error })
+      events.emit('paused', { worker: 'w1', table: row.table, reason: 'saturated', forMs: 1_000, error })
+    }
+    off()
+    expect(entries.map(({ event, outcome, id, repeated }) => [event, outcome, id, repeated])).toEqual([
+      ['failed', 'retry', '1', undefined],
+      ['failed', 'dead', '1', undefined],
+      ['paused', undefined, undefined, undefined],
+      ['failed', 'dead', '2', undefined],
+      ['failed', 'dead', '3', undefined],
+      ['failed', 'retry', '3', 2],
+      ['paused', undefined, undefined, 2],
+    ])
   })
 
   it('after the end of the listening nothing is logged', () => {

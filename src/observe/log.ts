@@ -2,8 +2,8 @@
 import { inspect } from 'node:util'
 import { type Logger, pino } from 'pino'
 import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
-import { EVENT_TYPES, eventMessage, fixedLevelOf, levelOf, logFields } from '../worker/event-messages.ts'
-import type { Events, EventType } from '../worker/events.ts'
+import { EVENT_TYPES, EventLog, fixedLevelOf, levelOf } from '../worker/event-messages.ts'
+import type { Events } from '../worker/events.ts'
 
 export type { Logger } from 'pino'
 
@@ -72,18 +72,17 @@ function prettyError(error: unknown): string {
  * events that nobody reads. Returns what ends it.
  */
 export function logEvents(events: Events, log: Logger, except: readonly EventType[] = []): () => void {
+  const lines = new EventLog((level, fields, message) => log[level](fields, message))
   const logged = EVENT_TYPES.filter((type) => !except.includes(type))
-  const ends = logged.map((type) => logEventsOfType(events, log, type))
+  const ends = logged.map((type) => {
+    const fixedLevel = fixedLevelOf(type)
+    if (fixedLevel !== undefined && !log.isLevelEnabled(fixedLevel)) return () => {}
+    return events.on(type, (event) => {
+      if (log.isLevelEnabled(levelOf(event))) lines.add(event)
+    })
+  })
   return () => {
     for (const end of ends) end()
+    lines.close()
   }
-}
-
-function logEventsOfType(events: Events, log: Logger, type: EventType): () => void {
-  const fixedLevel = fixedLevelOf(type)
-  if (fixedLevel !== undefined && !log.isLevelEnabled(fixedLevel)) return () => {}
-  return events.on(type, (event) => {
-    const level = levelOf(event)
-    if (log.isLevelEnabled(level)) log[level](logFields(event), eventMessage(event))
-  })
 }

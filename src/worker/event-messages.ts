@@ -1,11 +1,19 @@
-/** How each event is logged: its level, its message and its fields. Used by the log and by `unheard-log.ts`. */
-import { type EventOf, type EventType, isDeadOutcome } from './events.ts'
+/**
+ * How each event is logged: its level, its message, its fields, and how often. Used by the log and by `unheard-log.ts`.
+ */
+import { messageOf } from '../errors.ts'
+import { type EventOf, type EventType, isDatabaseAway, isDeadOutcome, type PauseReason } from './events.ts'
 
 export type Level = 'trace' | 'debug' | 'info' | 'warn' | 'error'
 
 interface EventMessage<Type extends EventType> {
   readonly level: Level | ((event: EventOf<Type>) => Level)
   readonly message: string | ((event: EventOf<Type>) => string)
+  /**
+   * For what repeats as long as its cause lasts, or concerns one row of many: events with the same text are one kind, and
+   * of a kind one line a minute is written. Undefined: this event is always written.
+   */
+  readonly kind?: (event: EventOf<Type>) => string | undefined
 }
 
 /**
@@ -18,32 +26,50 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
   failed: {
     level: ({ outcome }) => (isDeadOutcome(outcome) ? 'error' : 'warn'),
     message: 'the handler failed',
+    // Of a target that is down, one line. The row has its own error.
+    kind: ({ table, outcome, error }) =>
+      isDeadOutcome(outcome) ? undefined : `${table} ${messageOf(error)}`,
   },
   settled: { level: 'debug', message: 'settled' },
   released: { level: 'debug', message: 'released' },
   renewed: { level: 'trace', message: 'renewed' },
-  renewalFailed: { level: 'warn', message: 'a renewal failed' },
-  lost: { level: 'warn', message: 'lost a lease' },
-  aborted: { level: 'warn', message: "the handler's signal was fired" },
+  renewalFailed: { level: 'warn', message: 'a renewal failed', kind: ({ table }) => table },
+  lost: { level: 'warn', message: 'lost a lease', kind: ({ table, reason }) => `${table} ${reason}` },
+  aborted: {
+    level: 'warn',
+    message: "the handler's signal was fired",
+    kind: ({ table, reason }) => `${table} ${reason}`,
+  },
   fencedOff: {
     level: 'warn',
+    kind: ({ table, isUncertain }) => `${table} ${isUncertain}`,
     message: ({ isUncertain }) =>
       isUncertain
         ? 'fenced off: the outcome was written by an earlier statement that got no answer, or not at all'
         : 'fenced off: the outcome was not written',
   },
   paused: {
-    level: ({ reason }) => (reason === 'operator' || reason === 'stopping' ? 'info' : 'warn'),
+    level: ({ reason }) => (isByItself(reason) ? 'warn' : 'info'),
     message: 'claiming is paused',
+    kind: ({ table, reason }) => (isByItself(reason) ? `${table} ${reason}` : undefined),
   },
-  resumed: { level: 'info', message: 'claiming has resumed' },
+  resumed: {
+    level: 'info',
+    message: 'claiming has resumed',
+    kind: ({ table, reason }) => (isByItself(reason) ? `${table} ${reason}` : undefined),
+  },
   reaped: {
     level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
     message: ({ outcome }) => `took back a lease${outcome === 'dead' ? ': the row is dead' : ''}`,
+    kind: ({ table, outcome, owner }) => (outcome === 'dead' ? undefined : `${table} ${owner}`),
   },
   dataError: { level: 'error', message: 'a data error: the row was left out of the statement' },
   reaperRan: { level: ({ recovered }) => (recovered === 0 ? 'debug' : 'info'), message: 'the reaper ran' },
-  reaperFailed: { level: 'error', message: 'the reaper failed' },
+  reaperFailed: {
+    level: 'error',
+    message: 'the reaper failed',
+    kind: ({ table = '', error }) => (isDatabaseAway(error) ? '' : table),
+  },
   workerStarted: { level: 'info', message: 'the worker process has started' },
   workerStopped: {
     level: ({ clean }) => (clean ? 'info' : 'warn'),
@@ -52,16 +78,34 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
   workerDied: { level: 'error', message: 'a worker process has died' },
   workerReturned: { level: 'warn', message: 'this worker process had been declared dead, but is alive' },
   settingsChanged: { level: 'info', message: 'the settings have changed' },
-  settingsRefused: { level: 'error', message: 'the new settings are invalid: the old ones stay in force' },
-  databaseLost: { level: 'warn', message: 'the database is unavailable' },
-  databaseBack: { level: 'info', message: 'the database is available' },
+  settingsRefused: {
+    level: 'error',
+    message: 'the new settings are invalid: the old ones stay in force',
+    kind: ({ table, error }) => `${table} ${messageOf(error)}`,
+  },
+  databaseLost: { level: 'warn', message: 'the database is unavailable', kind: () => '' },
+  // Not information only: whoever reads of the outage has to read of its end.
+  databaseBack: { level: 'warn', message: 'the database is available again', kind: () => '' },
   listening: { level: 'debug', message: 'listening for wake-ups' },
-  notListening: { level: 'warn', message: 'not listening for wake-ups: work continues by polling' },
+  notListening: {
+    level: 'warn',
+    message: 'the session that listens for wake-ups was lost: work continues by polling',
+    kind: () => '',
+  },
   maintenanceRan: {
     level: ({ dead }) => (dead > 0 ? 'warn' : 'debug'),
     message: ({ dead }) => (dead > 0 ? 'maintenance gave up rows: they are dead' : 'maintained a table'),
   },
-  trouble: { level: 'error', message: 'an unexpected error' },
+  trouble: {
+    level: 'error',
+    message: 'an unexpected error',
+    kind: ({ what, error }) => `${what} ${messageOf(error)}`,
+  },
+}
+
+/** Without an operator, and perhaps once more in a second. */
+function isByItself(reason: PauseReason): boolean {
+  return reason !== 'operator' && reason !== 'stopping'
 }
 
 // Object.keys forgets which keys it was given.
@@ -97,4 +141,86 @@ export function logFields({ type, ...event }: EventOf<EventType>): Record<string
     typeof value === 'bigint' ? value.toString() : value,
   ])
   return { event: type, ...Object.fromEntries(fields), ...(error === undefined ? {} : { err: error }) }
+}
+
+/** Of each kind of repeated event one line is written in this time. */
+const REPEAT_MS = 60_000
+
+type Write = (level: Level, fields: Record<string, unknown>, message: string) => void
+
+interface Repeats {
+  readonly timer: NodeJS.Timeout
+  last: EventOf<EventType>
+  more: object
+  count: number
+}
+
+/**
+ * Writes events as log entries. What repeats is written once and then counted: after a minute the last one is written,
+ * with the number of those that were not (`repeated`). So an outage of the database is a few lines, and so is its end.
+ */
+export class EventLog {
+  readonly #write: Write
+  readonly #repeats = new Map<string, Repeats>()
+  /** Since when the database has been away, by worker process. */
+  readonly #awaySince = new Map<string, Date>()
+
+  constructor(write: Write) {
+    this.#write = write
+  }
+
+  add(event: EventOf<EventType>): void {
+    const kind = entryOf(event).kind?.(event)
+    const key = `${event.worker} ${event.type} ${kind}`
+    const repeats = kind === undefined ? undefined : this.#repeats.get(key)
+    const outage = this.#followOutage(event)
+    // Each worker of the process says that the database is back.
+    if (outage === undefined) return
+    if (repeats === undefined) this.#writeLine(event, outage)
+    else Object.assign(repeats, { last: event, more: outage, count: repeats.count + 1 })
+    if (kind !== undefined && repeats === undefined) this.#countFrom(key, event)
+  }
+
+  /** Writes what was counted and not written yet. */
+  close(): void {
+    for (const [key, { timer }] of this.#repeats) {
+      clearTimeout(timer)
+      this.#writeRepeated(key)
+    }
+    this.#repeats.clear()
+  }
+
+  #countFrom(key: string, event: EventOf<EventType>): void {
+    const timer = setTimeout(() => {
+      if (this.#writeRepeated(key)) this.#countFrom(key, event)
+      else this.#repeats.delete(key)
+    }, REPEAT_MS).unref()
+    this.#repeats.set(key, { timer, last: event, more: {}, count: 0 })
+  }
+
+  #writeRepeated(key: string): boolean {
+    const { last, more, count = 0 } = this.#repeats.get(key) ?? {}
+    if (last === undefined || count === 0) return false
+    // Of lost and back, what is no longer true would mislead.
+    const isAway = this.#awaySince.has(last.worker)
+    const isOver = last.type === (isAway ? 'databaseBack' : 'databaseLost')
+    if (!isOver) this.#writeLine(last, { ...more, repeated: count })
+    return true
+  }
+
+  #writeLine(event: EventOf<EventType>, more: object): void {
+    this.#write(levelOf(event), { ...logFields(event), ...more }, eventMessage(event))
+  }
+
+  /** Since when the database is away, or how long it was, for the entry. Undefined: it was known to be back. */
+  #followOutage({ type, worker }: EventOf<EventType>): object | undefined {
+    const since = this.#awaySince.get(worker)
+    if (type === 'databaseLost') {
+      if (since === undefined) this.#awaySince.set(worker, new Date())
+      return since === undefined ? {} : { since }
+    }
+    if (type !== 'databaseBack') return {}
+    this.#awaySince.delete(worker)
+    return since === undefined ? undefined : { afterMs: Date.now() - since.getTime() }
+  }
 }

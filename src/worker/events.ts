@@ -2,6 +2,8 @@
  * Everything that happens, as typed events: the only source of logs, metrics and tests. What concerns many rows at once
  * is one event with a count or a list of ids, so that a busy worker does not emit one for each row.
  */
+import { hasCode } from '../errors.ts'
+import { isReadOnly, isUnavailable } from '../postgres/failures.ts'
 
 /** Why a worker stopped trusting the lease of a row it was processing. */
 export type LossReason =
@@ -93,7 +95,9 @@ export interface EventMap {
   workerReturned: OfWorker
   settingsChanged: OfTable & { readonly settings: Readonly<Record<string, unknown>> }
   settingsRefused: OfTable & { readonly error: unknown }
-  databaseLost: OfWorker & { readonly error: unknown; readonly retryInMs: number }
+  /** The database could not be reached, did not answer, or takes no writes. Emitted for each attempt. */
+  databaseLost: OfWorker & { readonly what: string; readonly error: unknown }
+  /** It answers, after `databaseLost`. */
   databaseBack: OfWorker
   listening: OfWorker
   notListening: OfWorker & { readonly error: unknown }
@@ -106,6 +110,18 @@ export interface EventMap {
   }
   /** Something that should not happen and is not allowed to end the process. */
   trouble: OfWorker & { readonly what: string; readonly error: unknown }
+}
+
+/** Whether the error says that the database cannot be used at the moment, and is worth another attempt later. */
+export function isDatabaseAway(error: unknown): boolean {
+  // From the thread of the heartbeat an error arrives without its class, but with its code.
+  const hasOwnCode = hasCode(error, 'DATABASE_UNAVAILABLE', 'QUERY_TIMEOUT', '25006')
+  return hasOwnCode || isUnavailable(error) || isReadOnly(error)
+}
+
+/** Reports an error that did not end the process. That the database is away is nothing unexpected. */
+export function reportError(events: Events, worker: string, what: string, error: unknown): void {
+  events.emit(isDatabaseAway(error) ? 'databaseLost' : 'trouble', { worker, what, error })
 }
 
 /** Whether a row that was settled so is dead. A chunk of sync is `exhausted` when it is given up without another attempt. */

@@ -10,7 +10,7 @@ import { migrate, requireMigrations } from '../postgres/migrate.ts'
 import { createSinkProbe } from './claiming/pausing.ts'
 import { SuspectSlot } from './claiming/suspect-slot.ts'
 import { type LogSource, SILENT_LOG } from './context.ts'
-import { Events } from './events.ts'
+import { Events, isDatabaseAway, reportError } from './events.ts'
 import { columnsOf, HeldRows } from './heartbeat/held-rows.ts'
 import type { FromHeartbeat, RowToRenew } from './heartbeat/messages.ts'
 import { startHeartbeat, type HeartbeatLink } from './heartbeat/start-heartbeat.ts'
@@ -61,6 +61,7 @@ export class Runtime {
   #stopWaking: () => void = () => undefined
   #heartbeat: HeartbeatLink | undefined
   #isListening = false
+  #isDatabaseAway = false
   #wakeOthers: WakeOthers | undefined
   #onRegistered: () => void = () => undefined
   #stopped: Promise<{ readonly clean: boolean }> | undefined
@@ -108,7 +109,20 @@ export class Runtime {
 
   async start(roles: readonly string[]): Promise<void> {
     const { workers = [], reapTables = [] } = this.#options
-    this.#stopLogging = logUnheard(this.events, this.id, this.#log)
+    const offs = [
+      logUnheard(this.events, this.id, this.#log),
+      this.events.onInternal('reaperFailed', ({ worker, error }) => {
+        if (worker === this.id && isDatabaseAway(error)) this.#trouble('reaping', error)
+      }),
+      ...(['databaseLost', 'databaseBack'] as const).map((type) =>
+        this.events.onInternal(type, ({ worker }) => {
+          if (worker === this.id) this.#isDatabaseAway = type === 'databaseLost'
+        }),
+      ),
+    ]
+    this.#stopLogging = () => {
+      for (const off of offs) off()
+    }
     if (this.#options.migrate === true) await migrate(this.#db, { schema: this.#schema })
     else await requireMigrations(this.#db, this.#schema)
     // A thread takes longer to start than the tables to check, so both are done at once.
@@ -318,6 +332,8 @@ export class Runtime {
         break
       case 'present':
         this.#onRegistered()
+        // A worker says so itself, once it has claimed or settled; a process that only reaps has none.
+        if (this.#isDatabaseAway && !this.#served.isFailing) events.emit('databaseBack', { worker })
         break
       case 'returned':
         events.emit('workerReturned', { worker })
@@ -340,7 +356,7 @@ export class Runtime {
   }
 
   #trouble(what: string, error: unknown): void {
-    this.events.emit('trouble', { worker: this.id, what, error })
+    reportError(this.events, this.id, what, error)
   }
 }
 

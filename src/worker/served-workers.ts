@@ -1,5 +1,5 @@
 import type { Database } from '../postgres/database.ts'
-import type { Events } from './events.ts'
+import { type Events, reportError } from './events.ts'
 import { byClaim } from './heartbeat/held-rows.ts'
 import type { FromHeartbeat, ToHeartbeat } from './heartbeat/messages.ts'
 import { readSettings } from './registry/stored-settings.ts'
@@ -36,6 +36,11 @@ export class ServedWorkers {
 
   get inFlight(): number {
     return [...this].reduce((sum, { worker }) => sum + worker.inFlight, 0)
+  }
+
+  /** The last statement of a worker failed. */
+  get isFailing(): boolean {
+    return [...this].some(({ worker }) => worker.isFailing)
   }
 
   [Symbol.iterator](): IterableIterator<Served> {
@@ -146,7 +151,7 @@ export class ServedWorkers {
   #startReading(name: string): void {
     const { events, worker } = this.#options
     this.#readSettings(name).catch((error: unknown) =>
-      events.emit('trouble', { worker, what: 'reading the settings', error }),
+      reportError(events, worker, 'reading the settings', error),
     )
   }
 

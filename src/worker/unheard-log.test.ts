@@ -1,6 +1,7 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
+import { startProxy } from '../../test/support/proxy.ts'
 import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { insertJobs, type Job, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { leaseTable } from '../lease/index.ts'
@@ -94,6 +95,46 @@ describe('a process', () => {
       ),
     ])
   })
+
+  it.each([
+    ['with a worker', [{ name: 'jobs', table: leaseTable(WORK_TABLE), handle: async () => undefined }]],
+    ['that only reaps', []],
+  ])(
+    '%s writes one line for each kind of failure in an outage, and one when the database is back',
+    async (_, workers) => {
+      const proxy = await startProxy(url)
+      const events = new Events()
+      const internal = async (type: 'databaseLost' | 'databaseBack', count: number): Promise<void> =>
+        new Promise((resolve) => {
+          let seen = 0
+          events.onInternal(type, () => (seen += 1) === count && resolve())
+        })
+      const [lost, back] = [internal('databaseLost', 3), internal('databaseBack', 1)]
+      const settings = { reaperIntervalMs: 100, pollMs: 50 }
+      const options = { heartbeat: 'inline', presenceMs: 100, events, workers, settings } as const
+      const runtime = await startRuntime({ databaseUrl: proxy.url, ...options, eviction: false })
+      await proxy.refuse()
+      proxy.cut()
+      await lost
+      await proxy.accept()
+      await back
+      const during = [...written]
+      await runtime.stop()
+      await proxy.close()
+      const messages = during.map((line) =>
+        line
+          .slice(25)
+          .replace(/:? \(.*|: (?!un|the|work).*/, '')
+          .trim(),
+      )
+      expect(new Set(messages).size).toBe(messages.length)
+      expect(messages.filter((text) => text.includes('unavailable'))).toEqual([
+        expect.stringMatching(/^warn leasehold: the database is unavailable/),
+      ])
+      expect(during.at(-1)).toMatch(/the database is available again \(worker=.*, afterMs=\d+\)\n$/)
+      expect(during.join('')).not.toContain('an unexpected error')
+    },
+  )
 
   it('a process that was told to have no log writes nothing', async () => {
     await failOnce({ log: false })

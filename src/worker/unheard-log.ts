@@ -2,19 +2,21 @@
 import { inspect } from 'node:util'
 import { withoutUrlPasswords } from '../errors.ts'
 import type { LogSource } from './context.ts'
-import { eventMessage, levelOf, logFields } from './event-messages.ts'
-import type { AnyEvent, Events } from './events.ts'
+import { EventLog } from './event-messages.ts'
+import type { Events } from './events.ts'
 
 /** Logs those of this process's warnings and errors that no listener was given for. Returns what ends it. */
 export function logUnheard(events: Events, worker: string, log: LogSource): () => void {
-  return events.onUnheard((event) => {
-    if (event.worker === worker) logEvent(event, log)
+  const lines = new EventLog((level, fields, message) => {
+    if (level === 'warn' || level === 'error') log[level](fields, message)
   })
-}
-
-function logEvent(event: AnyEvent, log: LogSource): void {
-  const level = levelOf(event)
-  if (level === 'warn' || level === 'error') log[level](logFields(event), eventMessage(event))
+  const off = events.onUnheard((event) => {
+    if (event.worker === worker) lines.add(event)
+  })
+  return () => {
+    off()
+    lines.close()
+  }
 }
 
 /** The log of a process that was given none: warnings and errors, one line of plain text each, on stderr. */

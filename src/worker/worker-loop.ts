@@ -1,10 +1,9 @@
 import type { Clock } from '../clock.ts'
-import { isLeaseholdError } from '../errors.ts'
 import { ClaimCursor, type Scanned } from '../lease/claim-cursor.ts'
 import { SUCCESS } from '../lease/statements.ts'
 import type { Claim, Ended, Group, LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
-import { isReadOnly, isUnavailable } from '../postgres/failures.ts'
+import { isReadOnly } from '../postgres/failures.ts'
 import { ClaimTiming } from './claiming/claim-timing.ts'
 import { type Groups, roomIn } from './claiming/groups.ts'
 import type { PauseGate } from './claiming/pausing.ts'
@@ -12,7 +11,7 @@ import type { SuspectSlot } from './claiming/suspect-slot.ts'
 import type { Outcome } from './completion/outcome.ts'
 import { Settler } from './completion/settle.ts'
 import { type SettlementBatch, settlementOf, SettlementQueue } from './completion/settlement-queue.ts'
-import type { Events } from './events.ts'
+import { type Events, isDatabaseAway, reportError } from './events.ts'
 import type { RowInFlight, RowsInFlight } from './rows-in-flight.ts'
 import type { WorkerSettings } from './settings.ts'
 import type { Slots } from './slots/slots.ts'
@@ -120,6 +119,11 @@ export class WorkerLoop<Row extends object> {
   /** A claim was sent, and what it takes is not known yet. */
   get isClaiming(): boolean {
     return this.#timing.claims > 0
+  }
+
+  /** No statement has succeeded since the last one failed. */
+  get isFailing(): boolean {
+    return this.#timing.isFailing
   }
 
   /**
@@ -422,22 +426,20 @@ export class WorkerLoop<Row extends object> {
 
   /** A database that cannot be reached, or takes no writes, is waited for; so is one that fails otherwise. */
   #failed(error: unknown, batch: SettlementBatch<Row> | undefined): void {
-    const isUnanswered = isUnavailable(error) || isLeaseholdError(error, 'QUERY_TIMEOUT')
-    const isAway = isUnanswered || isReadOnly(error)
+    const isAway = isDatabaseAway(error)
     const now = this.#now()
-    const retryInMs = this.#timing.failed(now, isAway)
+    this.#timing.failed(now, isAway)
     this.#cursor.wake()
     if (batch !== undefined) {
       this.#settlementFailed = true
-      if (isUnanswered) for (const row of batch.rows) row.isSettlementUnanswered = true
+      if (isAway && !isReadOnly(error)) for (const row of batch.rows) row.isSettlementUnanswered = true
       this.#queue.putBack(batch, now)
     }
-    if (isAway) this.#options.events.emit('databaseLost', { worker: this.#source.worker, error, retryInMs })
-    else this.#trouble(`claiming or settling rows of ${this.#source.table}`, error)
+    this.#trouble(`claiming or settling rows of ${this.#source.table}`, error)
   }
 
   #trouble(what: string, error: unknown): void {
-    this.#options.events.emit('trouble', { ...this.#source, what, error })
+    reportError(this.#options.events, this.#source.worker, what, error)
   }
 
   #now(): number {

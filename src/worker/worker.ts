@@ -90,6 +90,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
     return this.#slots.running + this.#slots.ready + this.#loop.unsettled
   }
 
+  /** No statement has succeeded since the last one failed. */
+  get isFailing(): boolean {
+    return this.#loop.isFailing
+  }
+
   get settings(): WorkerSettings {
     return this.#settings
   }

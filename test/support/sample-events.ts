@@ -28,7 +28,7 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
     workerReturned: { worker },
     settingsChanged: { ...of, settings: { leaseMs: 1_000 } },
     settingsRefused: { ...of, error },
-    databaseLost: { worker, error, retryInMs: 1 },
+    databaseLost: { worker, what: 'claiming', error },
     databaseBack: { worker },
     listening: { worker },
     notListening: { worker, error },

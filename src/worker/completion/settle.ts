@@ -4,7 +4,7 @@ import type { Lease } from '../../lease/lease.ts'
 import type { Ended, LeaseStore } from '../../lease/store.ts'
 import { tableName } from '../../lease/table.ts'
 import type { ClaimTiming } from '../claiming/claim-timing.ts'
-import type { Events } from '../events.ts'
+import { type Events, reportError } from '../events.ts'
 import type { RowInFlight, RowsInFlight } from '../rows-in-flight.ts'
 import type { Signal } from '../waiting.ts'
 import { filterBatch, type SettlementBatch, settlementOf, type SettlementQueue } from './settlement-queue.ts'
@@ -171,7 +171,7 @@ export class Settler<Row extends object> {
   }
 
   #trouble(what: string, error: unknown): void {
-    this.#options.events.emit('trouble', { ...this.#source, what, error })
+    reportError(this.#options.events, this.#source.worker, what, error)
   }
 
   #now(): number {

@@ -1,6 +1,6 @@
 import { type Clock, systemClock } from '../../clock.ts'
 import type { Database } from '../../postgres/database.ts'
-import type { Events } from '../events.ts'
+import { type Events, reportError } from '../events.ts'
 import { createLoop, type Loop } from '../loop.ts'
 
 /** Periodic work on a table, such as the removal of old rows; done by the processes that reap it. */
@@ -40,6 +40,6 @@ export function createMaintenance({
       events.emit('maintenanceRan', { worker, table, done, dead, durationMs })
     },
     pauseMs: () => maintenance.everyMs,
-    onError: (error) => events.emit('trouble', { worker, what: `maintaining ${table}`, error }),
+    onError: (error) => reportError(events, worker, `maintaining ${table}`, error),
   })
 }

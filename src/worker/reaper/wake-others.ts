@@ -1,7 +1,7 @@
 import { tableName } from '../../lease/table.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import type { Events } from '../events.ts'
+import { type Events, reportError } from '../events.ts'
 import type { WorkDeclaration } from '../work-declaration.ts'
 
 type Declared = Pick<WorkDeclaration<never>, 'table'> & Partial<Pick<WorkDeclaration<never>, 'name' | 'wake'>>
@@ -52,7 +52,7 @@ export function createWakeOthers({ db, schema, worker, events, declared }: WakeO
       }
     } catch (error) {
       // They find the rows at their next poll.
-      events.emit('trouble', { worker, what: 'waking other workers', error })
+      reportError(events, worker, 'waking other workers', error)
     }
   }
 
