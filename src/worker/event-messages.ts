@@ -80,7 +80,7 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
   settingsChanged: { level: 'info', message: 'the settings have changed' },
   settingsRefused: {
     level: 'error',
-    message: 'the new settings are invalid: the old ones stay in force',
+    message: 'stored settings are invalid: those do not apply, the others do',
     kind: ({ table, error }) => `${table} ${messageOf(error)}`,
   },
   databaseLost: { level: 'warn', message: 'the database is unavailable', kind: () => '' },

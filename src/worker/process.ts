@@ -14,7 +14,7 @@ import { Events, isDatabaseAway, reportError } from './events.ts'
 import { columnsOf, HeldRows } from './heartbeat/held-rows.ts'
 import type { FromHeartbeat, RowToRenew } from './heartbeat/messages.ts'
 import { startHeartbeat, type HeartbeatLink } from './heartbeat/start-heartbeat.ts'
-import { createLoop, type Loop } from './loop.ts'
+import { createLoop, type HastenableLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
 import { createReaper } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
@@ -182,7 +182,7 @@ export class Runtime {
         databaseUrl: this.#options.databaseUrl,
         listenUrl: this.#options.listenUrl ?? this.#options.databaseUrl,
         schema: this.#schema,
-        worker: describeWorker(roles, { id: this.id }),
+        worker: describeWorker(roles, { id: this.id, declared: this.#declared() }),
         listen: this.#options.listen ?? true,
         presenceMs: this.#presenceMs,
       },
@@ -191,6 +191,15 @@ export class Runtime {
     })
     this.#heartbeat = heartbeat
     return heartbeat
+  }
+
+  /** What changes of the settings are checked against, by whoever makes them. */
+  #declared(): Record<string, Partial<WorkerSettings>> {
+    const { workers = [], reapTables = [], settings } = this.#options
+    const named = [...reapTables, ...workers].flatMap(({ name, settings: own }) =>
+      name === undefined ? [] : [[name, { ...settings, ...own }] as const],
+    )
+    return Object.fromEntries(named)
   }
 
   get #presenceMs(): number {
@@ -256,7 +265,11 @@ export class Runtime {
   }
 
   async #openReapedTables(): Promise<void> {
-    for (const { table, bucket = 0 } of this.#options.reapTables ?? []) {
+    const { reapTables = [], settings } = this.#options
+    for (const { name, table, bucket = 0, settings: declared } of reapTables) {
+      if (name !== undefined) {
+        await this.#served.addReaped(name, tableName(table), new SettingsLayers(settings, declared))
+      }
       const isServed = [...this.#served].some(
         ({ declaration }) => declaration.table === table && (declaration.bucket ?? 0) === bucket,
       )
@@ -271,16 +284,27 @@ export class Runtime {
   }
 
   #reaper(): Loop {
-    const { eviction = true, settings } = this.#options
-    const intervals = (): number[] => [...this.#served].map(({ worker }) => worker.settings.reaperIntervalMs)
+    const reaper = this.#createReaper()
+    this.events.onInternal('settingsChanged', () => reaper.hasten())
+    return reaper
+  }
+
+  #createReaper(): HastenableLoop {
+    const { eviction = true } = this.#options
     return createReaper({
       ...this.#shared,
       stores: this.#stores,
-      settings: () => ({
-        reaperIntervalMs: Math.min(workerSettings(settings).reaperIntervalMs, ...intervals()),
-      }),
+      settings: ({ table }) => ({ reaperIntervalMs: this.#reaperIntervalMs(tableName(table)) }),
       ...(eviction ? {} : { eviction: false }),
     })
+  }
+
+  /** The shortest that its workers have declared or were set to, whether they run in this process or not. */
+  #reaperIntervalMs(table: string): number {
+    const intervals = this.#served.settingsOf(table).map(({ reaperIntervalMs }) => reaperIntervalMs)
+    return intervals.length === 0
+      ? workerSettings(this.#options.settings).reaperIntervalMs
+      : Math.min(...intervals)
   }
 
   /** Once for each table, however many workers it has. */

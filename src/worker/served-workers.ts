@@ -13,6 +13,13 @@ export interface Served {
   readonly layers: SettingsLayers
 }
 
+/** What a reaper has to know of a worker that runs elsewhere. */
+interface Reaped {
+  readonly table: string
+  readonly layers: SettingsLayers
+  settings: WorkerSettings
+}
+
 export interface ServedWorkersOptions {
   readonly db: Database
   readonly schema: string
@@ -29,6 +36,8 @@ type MessageForWorkers = Extract<FromHeartbeat, { readonly name: string } | { re
 export class ServedWorkers {
   readonly #options: ServedWorkersOptions
   readonly #byName = new Map<string, Served>()
+  /** Workers of other processes, whose tables this process reaps. */
+  readonly #reaped = new Map<string, Reaped>()
 
   constructor(options: ServedWorkersOptions) {
     this.#options = options
@@ -63,25 +72,30 @@ export class ServedWorkers {
     )
   }
 
-  /** The settings of a worker that is about to start. */
-  async firstSettings(name: string, table: string, layers: SettingsLayers): Promise<WorkerSettings> {
-    return (await this.#storedSettings(name, table, layers)) ?? layers.store()
+  /** The settings of all workers of this table that this process knows of. */
+  settingsOf(table: string): WorkerSettings[] {
+    const served = [...this].flatMap(({ worker }) => (worker.table === table ? [worker.settings] : []))
+    const reaped = [...this.#reaped.values()].flatMap((each) => (each.table === table ? [each.settings] : []))
+    return [...served, ...reaped]
   }
 
-  /** Undefined: what is stored cannot work. That must not keep any worker from running or from starting. */
-  async #storedSettings(
-    name: string,
-    table: string,
-    layers: SettingsLayers,
-  ): Promise<WorkerSettings | undefined> {
+  /** From now on this process follows the settings of a worker that runs elsewhere. */
+  async addReaped(name: string, table: string, layers: SettingsLayers): Promise<void> {
+    if (this.#byName.has(name)) return
+    this.#reaped.set(name, { table, layers, settings: await this.#storedSettings(name, table, layers) })
+  }
+
+  /** The settings of a worker that is about to start. */
+  async firstSettings(name: string, table: string, layers: SettingsLayers): Promise<WorkerSettings> {
+    return this.#storedSettings(name, table, layers)
+  }
+
+  /** What is stored and cannot work must not keep any worker from running, from starting or from being paused. */
+  async #storedSettings(name: string, table: string, layers: SettingsLayers): Promise<WorkerSettings> {
     const { db, schema, worker, events } = this.#options
-    const stored = await readSettings(db, schema, name)
-    try {
-      return layers.store(stored)
-    } catch (error) {
-      events.emit('settingsRefused', { worker, table, error })
-      return undefined
-    }
+    const { settings, refused } = layers.store(await readSettings(db, schema, name))
+    if (refused !== undefined) events.emit('settingsRefused', { worker, table, error: refused })
+    return settings
   }
 
   /** Changes the settings of one worker of this process, whole or not at all. */
@@ -93,25 +107,36 @@ export class ServedWorkers {
   }
 
   async readAllSettings(): Promise<void> {
-    for (const name of this.#byName.keys()) await this.#readSettings(name)
+    for (const name of [...this.#byName.keys(), ...this.#reaped.keys()]) await this.#readSettings(name)
   }
 
   async #readSettings(name: string): Promise<void> {
     const served = this.#byName.get(name)
+    const reaped = this.#reaped.get(name)
+    if (reaped !== undefined) await this.#readReaped(name, reaped)
     if (served === undefined) return
     const { worker, layers } = served
     const settings = await this.#storedSettings(name, worker.table, layers)
-    if (settings !== undefined && JSON.stringify(settings) !== JSON.stringify(worker.settings)) {
+    if (JSON.stringify(settings) !== JSON.stringify(worker.settings)) {
       this.#apply(served, settings)
     }
   }
 
+  async #readReaped(name: string, reaped: Reaped): Promise<void> {
+    const { table, layers, settings: before } = reaped
+    reaped.settings = await this.#storedSettings(name, table, layers)
+    if (JSON.stringify(reaped.settings) !== JSON.stringify(before)) this.#tellChanged(table, reaped.settings)
+  }
+
   #apply({ declaration: { name }, worker }: Served, settings: WorkerSettings): void {
-    const { post, events } = this.#options
     worker.change(settings)
-    post({ type: 'timing', name, timing: settings })
-    const of = { worker: this.#options.worker, table: worker.table }
-    events.emit('settingsChanged', { ...of, settings: { ...settings } })
+    this.#options.post({ type: 'timing', name, timing: settings })
+    this.#tellChanged(worker.table, settings)
+  }
+
+  #tellChanged(table: string, settings: WorkerSettings): void {
+    const { events, worker } = this.#options
+    events.emit('settingsChanged', { worker, table, settings: { ...settings } })
   }
 
   /** Messages of the heartbeat about one worker, or (`ready`) its request for the rows of all. */
@@ -146,6 +171,7 @@ export class ServedWorkers {
       worker.wake()
       this.#startReading(worker.name)
     }
+    for (const name of this.#reaped.keys()) this.#startReading(name)
   }
 
   #startReading(name: string): void {

@@ -104,13 +104,18 @@ function problems(error: z.ZodError, given: object): string {
 
 type Given = Partial<WorkerSettings>
 
+const TIMING = ['leaseMs', 'heartbeatMs', 'reaperIntervalMs', 'shutdownTimeoutMs'] as const
+
 /**
  * Where a worker's settings come from, later ones first: changes in this process, the `settings` table, the worker's
  * declaration, the process. Each layer is stored as it was given, so that defaults are derived anew each time: a new lease
- * brings its own heartbeat. A layer that cannot work together with the others is refused, and nothing changes.
+ * brings its own heartbeat. A change in this process that cannot work together with the other layers is refused whole. Of
+ * what is stored, settings that cannot work are left out, and the others apply: a pause above all.
  */
 export class SettingsLayers {
   readonly #declared: Given
+  /** What the table says, and what of it applies. */
+  #read: Given = {}
   #stored: Given = {}
   #changed: Given = {}
 
@@ -118,14 +123,44 @@ export class SettingsLayers {
     this.#declared = { ...process, ...declared }
   }
 
-  /** What the `settings` table says now. A change there overrides earlier changes in this process. */
-  store(stored: Given = {}): WorkerSettings {
-    const isNews = JSON.stringify(stored) !== JSON.stringify(this.#stored)
-    const changed = isNews ? {} : this.#changed
-    const settings = workerSettings({ ...this.#declared, ...stored, ...changed })
-    this.#stored = stored
-    this.#changed = changed
-    return settings
+  /** What the worker was started with. */
+  get declared(): Given {
+    return this.#declared
+  }
+
+  /**
+   * What the `settings` table says now. A change there overrides earlier changes in this process. With an error: some of
+   * it cannot work, and does not apply; it is reported once.
+   */
+  store(stored: Given = {}): { readonly settings: WorkerSettings; readonly refused?: unknown } {
+    const isNews = JSON.stringify(stored) !== JSON.stringify(this.#read)
+    if (isNews) this.#changed = {}
+    this.#read = stored
+    try {
+      const settings = workerSettings({ ...this.#declared, ...stored, ...this.#changed })
+      this.#stored = stored
+      return { settings }
+    } catch (error) {
+      this.#stored = this.#usableOf(stored)
+      const settings = workerSettings({ ...this.#declared, ...this.#stored, ...this.#changed })
+      return { settings, ...(isNews ? { refused: error } : {}) }
+    }
+  }
+
+  /** The timings are tried together first: a longer lease may be what makes a longer heartbeat possible. */
+  #usableOf(stored: Given): Given {
+    const timings = Object.entries(stored).filter(([name]) => TIMING.some((each) => each === name))
+    const alone = Object.entries(stored).map(([name, value]) => ({ [name]: value }))
+    let usable: Given = {}
+    for (const some of [Object.fromEntries(timings), ...alone]) {
+      try {
+        workerSettings({ ...this.#declared, ...usable, ...some, ...this.#changed })
+        usable = { ...usable, ...some }
+      } catch {
+        // Reported together with the others, by the error of the whole.
+      }
+    }
+    return usable
   }
 
   change(patch: Given): WorkerSettings {

@@ -76,7 +76,7 @@ export interface RuntimeOptions {
   readonly reaper?: boolean
   /** Tables to be reaped in addition to those of `workers`: a process may reap what others work on. */
   readonly reapTables?: readonly (Pick<WorkDeclaration<never>, 'table'> &
-    Partial<Pick<WorkDeclaration<never>, 'name' | 'wake' | 'bucket' | 'maintenance'>>)[]
+    Partial<Pick<WorkDeclaration<never>, 'name' | 'wake' | 'bucket' | 'maintenance' | 'settings'>>)[]
   /** Take back the leases of processes whose session has ended. Default true. */
   readonly eviction?: boolean
   /**

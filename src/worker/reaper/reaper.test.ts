@@ -216,6 +216,26 @@ describe('the loop', () => {
     expect(recovered).toEqual([2, 0, 0])
   })
 
+  it('RULE-020-022: each table is reaped at its own interval', async () => {
+    const stores = [await held(poison, 'gone', 1), await held(outbox.table, 'gone', 1)]
+    const reaped: string[] = []
+    const watched = stores.map((store) => ({
+      ...store,
+      reap: async () => {
+        reaped.push(store.table.name)
+        return Promise.resolve([])
+      },
+    }))
+    const { events, reaper } = reaperOver(watched, {
+      settings: ({ table }) => ({ reaperIntervalMs: table.name === 'poison' ? 600_000 : 1 }),
+    })
+    let runs = 0
+    const fourth = events.next('reaperRan', () => (runs += 1) === 4)
+    reaper.start()
+    await fourth
+    expect(reaped.slice(0, 5)).toEqual(['poison', 'events', 'events', 'events', 'events'])
+  })
+
   it('reports a table whose reap fails, and reaps the others', async () => {
     const stores = [await held(poison, 'gone', 1), await held(outbox.table, 'gone', 3)]
     await expire(outbox.table)

@@ -8,7 +8,7 @@ import { tableName } from '../../lease/table.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { createDeathWatch } from './dead-workers.ts'
 import type { Events } from '../events.ts'
-import { createLoop, type Loop } from '../loop.ts'
+import { createLoop, type HastenableLoop, type Loop } from '../loop.ts'
 import { forgetWorkers } from '../registry/registry.ts'
 
 export interface ReaperOptions {
@@ -18,8 +18,8 @@ export interface ReaperOptions {
   readonly worker: string
   readonly stores: readonly LeaseStore[]
   readonly events: Events
-  /** Asked before every run. */
-  readonly settings: () => { readonly reaperIntervalMs: number; readonly batch?: number }
+  /** Of the table of this store; asked after every run over it. */
+  readonly settings: (store: LeaseStore) => { readonly reaperIntervalMs: number; readonly batch?: number }
   /** How often to check for dead processes, and how long one may be missing. Default 1,000 and 2,000. */
   readonly eviction?: { readonly checkMs: number; readonly graceMs: number } | false
   readonly clock?: Clock
@@ -28,18 +28,20 @@ export interface ReaperOptions {
 const DEFAULT_EVICTION = { checkMs: 1_000, graceMs: 2_000 }
 const DEFAULT_BATCH = 500
 const FORGET_EVERY_MS = 3_600_000
+/** Without tables a reaper only shows that it is alive. */
+const PAUSE_WITHOUT_TABLES_MS = 10_000
 /** While a process is missing, so that its death is declared when the grace is over and not a whole check later. */
 const CHECK_WHILE_MISSING_MS = 250
 
-/** Runs once at the start, then at every interval; no error ends it. */
-export function createReaper(options: ReaperOptions): Loop {
+/** Reaps every table once at the start, then each at its own interval; no error ends it. */
+export function createReaper(options: ReaperOptions): HastenableLoop {
   const { eviction = DEFAULT_EVICTION } = options
-  const loops = [
-    createReapLoop(options),
-    ...(eviction === false ? [] : [createEvictionLoop(options, eviction)]),
-  ]
+  const reaping = createReapLoop(options)
+  const loops = [reaping, ...(eviction === false ? [] : [createEvictionLoop(options, eviction)])]
   return {
     name: 'reaper',
+    /** An interval may have changed. */
+    hasten: () => reaping.hasten(),
     start() {
       for (const loop of loops) loop.start()
     },
@@ -49,9 +51,13 @@ export function createReaper(options: ReaperOptions): Loop {
   }
 }
 
-function createReapLoop(options: ReaperOptions): Loop {
+function createReapLoop(options: ReaperOptions): HastenableLoop {
   const { db, schema, worker, stores, events, settings, clock = systemClock } = options
   let forgotAt = -Infinity
+  /** When each table was last reaped. */
+  const reapedAt = new Map<LeaseStore, number>()
+  const dueInMs = (store: LeaseStore): number =>
+    (reapedAt.get(store) ?? -Infinity) + settings(store).reaperIntervalMs - clock.monotonicNow()
   async function forgetNowAndThen(): Promise<void> {
     if (clock.monotonicNow() - forgotAt < FORGET_EVERY_MS) return
     await forgetWorkers(db, schema)
@@ -62,9 +68,10 @@ function createReapLoop(options: ReaperOptions): Loop {
     name: 'reap',
     async work(stop) {
       const startedAt = clock.monotonicNow()
-      const counts = await Promise.all(
-        stores.map(async (store) => reapTable(options, store, undefined, stop)),
-      )
+      const due = stores.filter((store) => dueInMs(store) <= 0)
+      const counts = await Promise.all(due.map(async (store) => reapTable(options, store, undefined, stop)))
+      // From end to start: reaping must not take all of the time, however long it takes.
+      for (const store of due) reapedAt.set(store, clock.monotonicNow())
       const reached = counts.filter((count) => count !== undefined)
       // A run in which no table could be reached does not count; `reaperFailed` was emitted for each.
       if (reached.length > 0 || stores.length === 0) {
@@ -73,7 +80,8 @@ function createReapLoop(options: ReaperOptions): Loop {
       }
       if (!stop.aborted) await forgetNowAndThen()
     },
-    pauseMs: () => settings().reaperIntervalMs,
+    pauseMs: () =>
+      stores.length === 0 ? PAUSE_WITHOUT_TABLES_MS : Math.max(0, Math.min(...stores.map(dueInMs))),
     onError: (error) => events.emit('reaperFailed', { worker, table: undefined, error }),
   })
 }
@@ -130,7 +138,7 @@ async function reapTable(
   stop: AbortSignal,
 ): Promise<number | undefined> {
   const table = tableName(store.table)
-  const limit = settings().batch ?? DEFAULT_BATCH
+  const limit = settings(store).batch ?? DEFAULT_BATCH
   let count = 0
   try {
     for (;;) {

@@ -2,9 +2,11 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { collect, door, settled, useWorkers } from '../../../test/support/running-worker.ts'
-import { insertJobs, jobStates, WORK_DDL } from '../../../test/support/work-table.ts'
+import { insertJobs, jobStates, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
 import { openDatabase } from '../../postgres/database.ts'
+import { leaseTable } from '../../lease/index.ts'
 import { Events } from '../events.ts'
+import { startRuntime } from '../process.ts'
 import { changeSettings, type SettingsPatch } from './stored-settings.ts'
 
 useQuietProcess()
@@ -68,11 +70,7 @@ describe('RULE-020-002: settings that change while it runs', () => {
     expect(() => runtime.change('jobs', { shutdownTimeoutMs: 31_000, concurrency: 99 })).toThrow(
       expect.objectContaining({ code: 'SETTING_INVALID' }),
     )
-    for (const wrong of [
-      { heartbeatMs: 20_000, concurrency: 99 },
-      { concurrency: 'many' },
-      { leasMs: 5_000 },
-    ]) {
+    for (const wrong of [{ heartbeatMs: 20_000 }, { concurrency: 'many' }, { leasMs: 5_000 }]) {
       const refused = events.next('settingsRefused')
       await writeByHand(wrong)
       expect(await refused).toMatchObject({ table: 'public.jobs', error: { code: 'SETTING_INVALID' } })
@@ -84,6 +82,68 @@ describe('RULE-020-002: settings that change while it runs', () => {
     const changed = events.next('settingsChanged')
     await writeByHand({ concurrency: 5 })
     expect(await changed).toMatchObject({ settings: { concurrency: 5 } })
+  })
+
+  it('RULE-020-022: a process that only reaps follows the interval that was declared for each table, and the one it is set to', async () => {
+    const events = new Events()
+    const listening = events.next('listening')
+    const first = events.next('reaperRan')
+    const runtime = await startRuntime({
+      databaseUrl: url,
+      heartbeat: 'inline',
+      log: false,
+      events,
+      reapTables: [
+        {
+          name: 'jobs',
+          table: leaseTable(WORK_TABLE),
+          settings: { leaseMs: 3_600_000, reaperIntervalMs: 3_000_000 },
+        },
+      ],
+    })
+    try {
+      await listening
+      await first
+      const [id] = await insertJobs(db, 1)
+      await db.query({
+        text: `update public.jobs set status = 'CLAIMED', available_at = null, claimed_by = 'a dead one', lock_token = 1,
+          locked_until = now()`,
+      })
+      const reaped = events.next('reaped')
+      const runs: unknown[] = []
+      events.on('reaperRan', (event) => runs.push(event))
+      // The interval that was declared is known without a worker in this process.
+      await expect(change({ reaperIntervalMs: 3_600_000 })).rejects.toMatchObject({ code: 'SETTING_INVALID' })
+      expect(runs).toEqual([])
+      await change({ reaperIntervalMs: 50 })
+      expect(await reaped).toMatchObject({ id, table: 'public.jobs' })
+    } finally {
+      await runtime.stop()
+    }
+  })
+
+  it('stored settings that cannot work do not keep the others from applying, a pause above all', async () => {
+    const events = new Events()
+    const listening = events.next('listening')
+    const { runtime } = await run(
+      { handle: async () => undefined, settings: { leaseMs: 40_000 } },
+      { events },
+    )
+    await listening
+    const [refused, paused] = [events.next('settingsRefused'), events.next('paused')]
+    await writeByHand({ paused: true, heartbeatMs: 20_000, concurrency: 7, batch: 0 })
+    expect(await refused).toMatchObject({ error: { code: 'SETTING_INVALID' } })
+    expect(await paused).toMatchObject({ reason: 'operator' })
+    expect(runtime.worker('jobs').settings).toMatchObject({
+      paused: true,
+      concurrency: 7,
+      batch: 250,
+      leaseMs: 40_000,
+      heartbeatMs: 12_000,
+    })
+    const resumed = events.next('resumed')
+    await change({ paused: false })
+    await resumed
   })
 
   it('additional slots are used at once; with fewer slots no handler is cut off, and nothing starts until a slot is free', async () => {

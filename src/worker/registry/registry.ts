@@ -15,6 +15,8 @@ export interface WorkerInfo {
   readonly pid: number
   readonly version: string
   readonly roles: readonly string[]
+  /** The settings that its workers were started with, by the name of the worker. */
+  readonly declared?: Readonly<Record<string, object>>
 }
 
 /**
@@ -35,7 +37,10 @@ export interface WorkerRow extends WorkerInfo {
 }
 
 /** This process as the registry shows it. The id is unique unless a given one is not (RULE-020-032). */
-export function describeWorker(roles: readonly string[], options: { readonly id?: string } = {}): WorkerInfo {
+export function describeWorker(
+  roles: readonly string[],
+  options: Partial<Pick<WorkerInfo, 'id' | 'declared'>> = {},
+): WorkerInfo {
   const host = hostname()
   const id = options.id ?? `${host}-${process.pid}-${randomBytes(6).toString('hex')}`
   // In a table without a token column the owner is id#token, and what a dead worker held is found by its start.
@@ -44,7 +49,9 @@ export function describeWorker(roles: readonly string[], options: { readonly id?
       remedy: 'Give every worker a unique id that is not empty and has no # in it, or none at all.',
     })
   }
-  return { id, host, pid: process.pid, version: packageVersion(), roles }
+  const { declared } = options
+  const known = declared === undefined ? {} : { declared }
+  return { id, host, pid: process.pid, version: packageVersion(), roles, ...known }
 }
 
 /** A process without a visible session is missing after this time: six intervals of its presence. */
@@ -129,8 +136,8 @@ with before as materialized (
   where id = $1
   for no key update
 )
-insert into ${workers} as w (id, host, pid, version, roles, in_flight, session_pid, session_start)
-select $1, $2, $3::int, $4, $5::text[], $6::int, session.pid, session.backend_start
+insert into ${workers} as w (id, host, pid, version, roles, declared, in_flight, session_pid, session_start)
+select $1, $2, $3::int, $4, $5::text[], $8::jsonb, $6::int, session.pid, session.backend_start
 from (select count(*) from before) as locked
 left join pg_stat_activity as session on session.pid = pg_backend_pid() and session.pid = $7::int
 on conflict (id) do update set
@@ -138,6 +145,7 @@ on conflict (id) do update set
   pid = excluded.pid,
   version = excluded.version,
   roles = excluded.roles,
+  declared = excluded.declared,
   started_at = case
     when w.stopped_at is null and (w.host, w.pid) = (excluded.host, excluded.pid) then w.started_at
     else excluded.started_at
@@ -150,7 +158,16 @@ on conflict (id) do update set
   stopped_at = null,
   died_at = null
 returning coalesce((select had_died from before), false) as had_died`,
-    values: [worker.id, worker.host, worker.pid, worker.version, worker.roles, inFlight, backendPid ?? null],
+    values: [
+      worker.id,
+      worker.host,
+      worker.pid,
+      worker.version,
+      worker.roles,
+      inFlight,
+      backendPid ?? null,
+      JSON.stringify(worker.declared ?? {}),
+    ],
   }
 }
 

@@ -5,6 +5,7 @@ import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase, type Database } from '../../postgres/database.ts'
 import { Listener } from '../../postgres/listener.ts'
 import { changeSettings, readSettings, type SettingsPatch } from './stored-settings.ts'
+import { describeWorker, presence, stopped as stop } from './registry.ts'
 import { workerSettings } from '../settings.ts'
 
 useQuietProcess()
@@ -20,8 +21,14 @@ afterAll(async () => {
 })
 
 beforeEach(async () => {
-  await db.query({ text: 'truncate leasehold.settings, leasehold.audit' })
+  await db.query({ text: 'truncate leasehold.settings, leasehold.audit, leasehold.workers' })
+  await register('one', { outbox: {} })
 })
+
+/** A process that was started with workers of these names and settings. */
+async function register(id: string, declared: Readonly<Record<string, object>>): Promise<void> {
+  await db.query(presence('leasehold', describeWorker(Object.keys(declared), { id, declared }), 0, undefined))
+}
 
 async function change(patch: SettingsPatch, principal = 'ann') {
   return changeSettings(db, 'leasehold', 'outbox', patch, principal)
@@ -95,6 +102,60 @@ it.each([{ concurrency: 0 }, { batch: 1.5 }, { leaseMs: -1 }, { paused: 'yes' },
     expect(await audit()).toEqual([])
   },
 )
+
+it('a change is checked against what the workers of that name were started with', async () => {
+  await register('two', {
+    sync: { leaseMs: 120_000, shutdownTimeoutMs: 90_000 },
+    webhooks: { leaseMs: 60_100 },
+  })
+  const change = async (name: string, patch: SettingsPatch) =>
+    changeSettings(db, 'leasehold', name, patch, 'ann')
+  await expect(change('sync', { leaseMs: 60_000 })).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+    message: expect.stringMatching(/worker sync.*"leaseMs":120000.*shutdownTimeoutMs is 90000/),
+  })
+  expect(await readSettings(db, 'leasehold', 'sync')).toBeUndefined()
+  expect(await change('sync', { leaseMs: 60_000, shutdownTimeoutMs: 60_000 })).toMatchObject({
+    leaseMs: 60_000,
+  })
+  expect(await change('webhooks', { heartbeatMs: 20_000 })).toMatchObject({
+    leaseMs: 60_100,
+    heartbeatMs: 20_000,
+  })
+  // Every one that runs has to be able to follow; one that has stopped need not.
+  await register('three', { webhooks: { leaseMs: 30_000 } })
+  await expect(change('webhooks', { heartbeatMs: 15_000 })).rejects.toMatchObject({ code: 'SETTING_INVALID' })
+  await db.query(stop('leasehold', 'three'))
+  expect(await change('webhooks', { heartbeatMs: 15_000 })).toMatchObject({ heartbeatMs: 15_000 })
+  await db.query(stop('leasehold', 'two'))
+  expect(await change('sync', { concurrency: 3 })).toMatchObject({ concurrency: 3, leaseMs: 60_000 })
+})
+
+it('a pause is stored, whatever else is stored and cannot work', async () => {
+  await db.query({
+    text: `insert into leasehold.settings (name, value, changed_by) values ('outbox', '{"leaseMs": 1}', 'by hand')`,
+  })
+  expect(await change({ paused: true })).toMatchObject({ paused: true })
+  expect(await stored()).toEqual({ leaseMs: 1, paused: true })
+  await expect(change({ concurrency: 3 })).rejects.toMatchObject({
+    message: expect.stringContaining('leaseMs is 1'),
+  })
+  // As it would come from an API.
+  await expect(change({ paused: 'yes' } as unknown as SettingsPatch)).rejects.toMatchObject({
+    message: expect.stringContaining('paused is "yes"'),
+  })
+})
+
+it.each([
+  ['outbx', /no worker named "outbx"\. Did you mean outbox\?/],
+  ['payments', /no worker named "payments"\. Known are outbox;/],
+])('the name %s, which no process was started with, is refused', async (name, message) => {
+  await expect(changeSettings(db, 'leasehold', name, { paused: true }, 'ann')).rejects.toMatchObject({
+    code: 'SETTING_INVALID',
+    message: expect.stringMatching(message),
+  })
+  expect(await readSettings(db, 'leasehold', name)).toBeUndefined()
+})
 
 it('concurrent changes do not overwrite each other', async () => {
   const patches: SettingsPatch[] = [

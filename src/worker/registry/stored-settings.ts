@@ -1,5 +1,6 @@
 /** Settings that workers apply while they run, stored in the `settings` table and announced by its trigger. */
-import { LeaseholdError } from '../../errors.ts'
+import { LeaseholdError, messageOf } from '../../errors.ts'
+import { nearest } from '../../nearest.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -22,8 +23,10 @@ export async function readSettings(
 }
 
 /**
- * Changes the settings named in the patch, and returns all of them. When the result could not work, the whole patch is
- * refused and nothing is written. Concurrent changes wait for each other, so that each is checked against the other.
+ * Changes the settings named in the patch, and returns all of them. They are checked against what the workers of this
+ * name were started with, as the registry shows it. When the result could not work, the whole patch is refused and nothing
+ * is written; a pause, or its end, is never refused. Concurrent changes wait for each other, so that each is checked
+ * against the other.
  */
 export async function changeSettings(
   db: Database,
@@ -47,7 +50,7 @@ export async function changeSettings(
     })
     const before = rows[0]?.value ?? {}
     const after = patched(before, patch)
-    const complete = workerSettings(after)
+    const complete = checked(name, patch, after, await declarations(tx, schema, name))
     await tx.query({
       text: `
         with changed as (
@@ -59,6 +62,59 @@ export async function changeSettings(
     })
     return complete
   })
+}
+
+/** What the workers of this name were started with: those that run or, if none does, the last one that did. */
+async function declarations(
+  tx: Queryable,
+  schema: string,
+  name: string,
+): Promise<readonly Partial<WorkerSettings>[]> {
+  const { rows } = await tx.query<{ name: string; declared: Partial<WorkerSettings>; running: boolean }>({
+    text: `
+select each.key as name, each.value as declared, stopped_at is null and died_at is null as running
+from ${quoteQualified(schema, 'workers')}, jsonb_each(declared) as each
+order by last_seen_at desc`,
+  })
+  const own = rows.filter((row) => row.name === name)
+  const [last] = own
+  if (last === undefined) throw unknownName(name, new Set(rows.map((row) => row.name)))
+  const running = own.filter((row) => row.running)
+  return (running.length > 0 ? running : [last]).map(({ declared }) => declared)
+}
+
+function unknownName(name: string, known: ReadonlySet<string>): LeaseholdError {
+  const meant = nearest(name, [...known])
+  const remedy =
+    meant === undefined
+      ? `Known are ${[...known].toSorted().join(', ') || 'none'}; a worker is known once a process has been started with it.`
+      : `Did you mean ${meant}?`
+  return new LeaseholdError('SETTING_INVALID', `There is no worker named ${JSON.stringify(name)}.`, {
+    remedy,
+  })
+}
+
+/** Throws if the patch makes settings that cannot work for one of the declarations. */
+function checked(
+  name: string,
+  patch: SettingsPatch,
+  after: Partial<WorkerSettings>,
+  declared: readonly Partial<WorkerSettings>[],
+): WorkerSettings {
+  const isOnlyPause = Object.keys(patch).every((each) => each === 'paused')
+  const [complete] = declared.map((each) => {
+    try {
+      return workerSettings({ ...each, ...after })
+    } catch (error) {
+      // What else is stored may not work, and a pause has to.
+      if (isOnlyPause) return workerSettings({ ...each, ...patched({}, patch) })
+      throw new LeaseholdError(
+        'SETTING_INVALID',
+        `The settings of the worker ${name}, which was started with ${JSON.stringify(each)}, cannot be changed so. ${messageOf(error)}`,
+      )
+    }
+  })
+  return complete ?? workerSettings(after)
 }
 
 function patched(stored: Partial<WorkerSettings>, patch: SettingsPatch): Partial<WorkerSettings> {
