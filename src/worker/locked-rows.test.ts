@@ -90,6 +90,28 @@ it('RULE-020-010: a renewal extends the other rows while one is locked, and that
   expect(lost).toEqual([])
 })
 
+it('RULE-020-010: a row that is locked for a moment when it is renewed is renewed before the next heartbeat', async () => {
+  const events = new Events()
+  const lost = losses(events)
+  const ids = await insertJobs(db, 3)
+  const hold = door()
+  const started = collect(events, 'started', (all) => all.length === ids.length)
+  const { runtime } = await run({ handle: async () => hold.opened }, { events })
+  await started
+  const unlock = await lockRow(ids[0])
+  const busy = events.next('renewed', (renewal) => renewal.busy > 0)
+  // The change makes all rows be renewed at once; the next heartbeat is three minutes later.
+  runtime.change('jobs', { leaseMs: 600_000 })
+  await busy
+  const free = events.next('renewed', (renewal) => renewal.busy === 0)
+  await unlock()
+  expect(await free).toMatchObject({ count: 1 })
+  const over = settled(events, ids)
+  hold.open()
+  await over
+  expect(lost).toEqual([])
+})
+
 it('LIFE-12: settleIn waits for a row that another session has locked, and its transaction commits once', async () => {
   const events = new Events()
   const lost = losses(events)

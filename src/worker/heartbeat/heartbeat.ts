@@ -39,8 +39,17 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
     onProbe: (rows) => tellPresent(rows),
     onNotification: (channel, name) =>
       send(channel === WAKE_CHANNEL ? { type: 'woken', name } : { type: 'settingsChanged', name }),
-    onEvent: (event) =>
-      send(event.type === 'listening' ? { type: 'listening' } : { type: 'notListening', error: event.error }),
+    onEvent: (event) => {
+      if (event.type === 'listening') {
+        send({ type: 'listening' })
+        void presenceLoop.stop()
+      } else {
+        send({ type: 'notListening', error: event.error })
+        // Only this session has ended (the server has no free connection, say). Reported by another one, the process has
+        // no visible session, and is not taken for dead.
+        presenceLoop.start()
+      }
+    },
   })
   const presenceLoop = createLoop({
     name: 'presence',
@@ -85,6 +94,7 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
   async function stop(all: Renewals): Promise<void> {
     await all.stop()
     await alive.stop()
+    await presenceLoop.stop()
     try {
       // A process that never registered has nothing to update, and may not reach the database at all.
       if (isRegistered) await all.db.query(stopped(schema, worker.id))

@@ -6,6 +6,8 @@ import { jobStates, WORK_DDL, WORK_TABLE } from '../../../test/support/work-tabl
 import { leaseTable } from '../../lease/index.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { Events, startRuntime, type Runtime } from '../index.ts'
+import { findDeadWorkers } from '../reaper/dead-workers.ts'
+import { listWorkers } from '../registry/registry.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -64,4 +66,41 @@ it('a worker polls while its listening connection is silently cut, and reopens t
   // A claim that was due already, and the two after the return, may find a row each; the others need a wake-up.
   for (let round = 0; round < 8; round += 1) await roundOf(events)
   expect(await jobStates(db)).toEqual({ DONE: 10 })
+})
+
+it('RULE-020-052: a process whose listening session alone is lost is not taken for dead, and its session is visible again later', async () => {
+  const events = new Events()
+  const listening = events.next('listening')
+  runtime = await startRuntime({
+    databaseUrl: url,
+    listenUrl: proxy.url,
+    presenceMs: 100,
+    reaper: false,
+    log: false,
+    events,
+    workers: [{ name: 'jobs', table, handle: async () => undefined }],
+  })
+  const { id } = runtime
+  await listening
+  const died: unknown[] = []
+  /** Another process checks for dead ones all the time. */
+  async function until(sessionVisible: boolean): Promise<void> {
+    for (;;) {
+      const request = { self: 'another', graceMs: 60_000, declare: true, spared: [], evicted: [] }
+      died.push(...(await findDeadWorkers(db, 'leasehold', request)).died)
+      const worker = (await listWorkers(db, 'leasehold')).find((each) => each.id === id)
+      if (worker?.sessionVisible === sessionVisible) return
+    }
+  }
+  await until(true)
+  await proxy.refuse()
+  proxy.cut()
+  await until(false)
+  const request = { self: 'another', graceMs: 0, declare: true, spared: [], evicted: [] }
+  const { died: later, missing } = await findDeadWorkers(db, 'leasehold', request)
+  expect([died, later, missing]).toEqual([[], [], []])
+  await roundOf(events)
+  await proxy.accept()
+  await until(true)
+  expect(died).toEqual([])
 })

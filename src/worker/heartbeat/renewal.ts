@@ -17,6 +17,13 @@ import type {
 /** One statement renews all rows in flight, unless there are more than this. */
 const MAX_ROWS_PER_RENEWAL = 5_000
 
+/**
+ * A row that another session has locked is renewed after a part of the heartbeat, and not at the next one: claims that
+ * compete for its ordering key lock it for milliseconds, and could do so at three heartbeats in a row.
+ */
+const LOCKED_ROW_RETRIES_PER_HEARTBEAT = 8
+const MAX_LOCKED_ROW_RETRY_MS = 1_000
+
 /** RULE-020-051: no row is held for longer than three leases, however often it could be renewed. */
 export const MAX_HOLD_LEASES = 3
 
@@ -41,29 +48,34 @@ export function createRenewal(options: RenewalOptions): Renewal {
   const { name, store, held, clock, send } = options
   let { timing } = options
   let beganAt = clock.monotonicNow()
+  /** Rows that the last renewal found locked. */
+  let locked: RowToRenew[] = []
   /** The first heartbeat comes one interval after the start: what is held before that was just claimed or renewed. */
   let isFirst = true
   const rows = new RowsInRenewal(held)
 
   async function beat(): Promise<void> {
-    beganAt = clock.monotonicNow()
+    const isRetry = locked.length > 0 && clock.monotonicNow() < beganAt + timing.heartbeatMs
+    const candidates = isRetry ? locked.filter((row) => held.isHeld(row)) : rows.current()
+    locked = []
+    if (!isRetry) beganAt = clock.monotonicNow()
     if (isFirst) {
       isFirst = false
       return
     }
-    for (const [leaseMs, due] of dueRows()) {
+    for (const [leaseMs, due] of dueAmong(candidates)) {
       for (let from = 0; from < due.length; from += MAX_ROWS_PER_RENEWAL) {
         await renewWithOneRetry(due.slice(from, from + MAX_ROWS_PER_RENEWAL), leaseMs)
       }
     }
   }
 
-  /** The rows that are still held, by the lease they get: the last one ends with the longest hold, and is not renewed. */
-  function dueRows(): Map<number, RowToRenew[]> {
+  /** The rows by the lease they get: the last one ends with the longest hold, and is not renewed. */
+  function dueAmong(candidates: readonly RowToRenew[]): Map<number, RowToRenew[]> {
     const now = clock.monotonicNow()
     const due = new Map<number, RowToRenew[]>()
     const step = timing.heartbeatMs / 8
-    for (const row of rows.current()) {
+    for (const row of candidates) {
       const remaining = row.claimedAt + MAX_HOLD_LEASES * timing.leaseMs - now
       // The first heartbeat of the last lease falls within one interval of its start; the second allows for a late one.
       if (remaining <= timing.leaseMs - 2 * timing.heartbeatMs) continue
@@ -103,6 +115,10 @@ export function createRenewal(options: RenewalOptions): Renewal {
       const row = byLease.get(lease)
       if (row !== undefined) held.renewed(row, renewal.trustedUntil)
     }
+    for (const lease of renewal.busy) {
+      const row = byLease.get(lease)
+      if (row !== undefined) locked.push(row)
+    }
     for (const lease of renewal.lost) {
       const row = byLease.get(lease)
       // A row that was settled meanwhile is no longer held, and not lost.
@@ -116,23 +132,35 @@ export function createRenewal(options: RenewalOptions): Renewal {
     return { id, owner: store.owner, token, until: new Date(0) }
   }
 
+  function lockedRetryMs(): number {
+    if (locked.length === 0) return Number.POSITIVE_INFINITY
+    return Math.min(MAX_LOCKED_ROW_RETRY_MS, timing.heartbeatMs / LOCKED_ROW_RETRIES_PER_HEARTBEAT)
+  }
+
+  /** All rows are renewed now. */
+  function hasten(): void {
+    beganAt = Number.NEGATIVE_INFINITY
+    loop.hasten()
+  }
+
   const loop = createLoop({
     name: `renewal of ${name}`,
     work: beat,
     // From start to start, not from the end of one to the start of the next: a slow statement must not stretch it.
-    pauseMs: () => Math.max(0, beganAt + timing.heartbeatMs - clock.monotonicNow()),
+    pauseMs: () =>
+      Math.max(0, Math.min(beganAt + timing.heartbeatMs - clock.monotonicNow(), lockedRetryMs())),
     onError: (error) => send({ type: 'trouble', what: `the renewal of ${name}`, error }),
   })
 
   return {
-    loop,
+    loop: { ...loop, hasten },
     hold(batch) {
       rows.add(batch)
     },
     change(changed) {
       timing = changed
       // A shorter lease may be over before the next heartbeat of the old one.
-      loop.hasten()
+      hasten()
     },
   }
 }
