@@ -56,6 +56,20 @@ describe('a terminated backend', () => {
 })
 
 describe('a statement that takes too long', () => {
+  it('a statement that has succeeded is not reported as failed when the connection is lost right after it', async () => {
+    const proxy = await openProxy()
+    const db = open({ url: proxy.url, maxConnections: 1 })
+    await db.query({ text: 'create table public.written (n int)' })
+    // It is slow, so that its plan is discarded.
+    proxy.cutAt('discard plans')
+    const { rowCount } = await db.query({
+      name: 'slow',
+      text: 'insert into public.written select 1 from pg_sleep(0.2)',
+    })
+    expect(rowCount).toBe(1)
+    expect((await db.query({ text: 'select n from public.written' })).rows).toEqual([{ n: 1 }])
+  })
+
   it('a statement that exceeds its timeout rejects, emits an event, and its connection is destroyed', async () => {
     const events: DatabaseEvent[] = []
     const db = open({ maxConnections: 1, queryTimeoutMs: 1_000, onEvent: (event) => events.push(event) })

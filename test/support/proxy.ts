@@ -12,6 +12,8 @@ export interface Proxy {
   readonly bytes: { readonly up: number; readonly down: number }
   /** Resets every open connection (RST). */
   cut(): void
+  /** Resets a connection (RST) as soon as its client sends this text. */
+  cutAt(text: string): void
   /** Silently drops every byte of old and new connections from now on. `false` ends it. */
   swallow(on: boolean): void
   /** Resolves when the next bytes of a client have been dropped. */
@@ -28,6 +30,7 @@ export async function startProxy(target: string): Promise<Proxy> {
   const count = { up: 0, down: 0, roundTrips: 0 }
   const loss = new EventEmitter()
   let swallowing = false
+  let fatalText: string | undefined
   let server: Server | undefined
 
   function forward(client: Socket): void {
@@ -37,6 +40,10 @@ export async function startProxy(target: string): Promise<Proxy> {
     client.on('data', (chunk) => {
       if (swallowing) {
         loss.emit('swallowed')
+        return
+      }
+      if (fatalText !== undefined && chunk.includes(fatalText)) {
+        client.resetAndDestroy()
         return
       }
       // On a slow machine a session may discard its plans after a slow statement. That is not counted.
@@ -105,6 +112,9 @@ export async function startProxy(target: string): Promise<Proxy> {
     },
     cut() {
       for (const socket of sockets) socket.resetAndDestroy()
+    },
+    cutAt(text) {
+      fatalText = text
     },
     swallow(on) {
       swallowing = on

@@ -101,6 +101,28 @@ describe('settleIn', () => {
     expect(await effects()).toEqual([])
   })
 
+  it('LIFE-12: a row that was committed is reported as settled, and not as fenced off, if the handler throws afterwards', async () => {
+    const events = new Events()
+    const fencedOff: unknown[] = []
+    events.on('fencedOff', (event) => fencedOff.push(event))
+    const failed = events.next('failed')
+    const ended = events.next('settled')
+    await insertJobs(db, 1)
+    const handle = async (context: HandlerContext<Job>): Promise<void> => {
+      await db.transaction(async (tx) => {
+        await effect(tx, context)
+        await context.settleIn(tx)
+      })
+      throw new Error('the mail about it was not sent')
+    }
+    await run({ handle }, { events })
+    expect(await failed).toMatchObject({ id: '1', error: { message: 'the mail about it was not sent' } })
+    expect(await ended).toMatchObject({ outcome: 'done', ids: ['1'] })
+    expect(fencedOff).toEqual([])
+    expect(await only()).toMatchObject({ status: 'DONE', attempts: 0 })
+    expect(await effects()).toHaveLength(1)
+  })
+
   it('settleIn settles as any outcome; a retry without a delay gets the one of the policy', async () => {
     const events = new Events()
     const over = settled(events, 1)

@@ -64,7 +64,9 @@ export class Settler<Row extends object> {
     await this.#settleOtherwise(batch, fates)
     const settled: Lease[] = []
     for (const row of batch.rows) {
-      const fate = fates.get(row.lease)
+      const fate = this.#isSettledByHandler(row, fates.get(row.lease))
+        ? 'settledOtherwise'
+        : fates.get(row.lease)
       if (fate === 'settled') settled.push(row.lease)
       if (fate !== 'locked') inFlight.drop(row, fate === 'fencedOff' ? batch.outcome : undefined)
     }
@@ -73,6 +75,19 @@ export class Settler<Row extends object> {
     if (settled.length === 0) return
     this.#expectRetries(batch)
     this.#tellSettled(batch.outcome, settled, sentAt)
+  }
+
+  /**
+   * The handler settled the row in its own transaction, and then threw. If that transaction was rolled back, the row is
+   * still leased. It is not, so it was committed: within the time of trust only a settlement ends a lease, unless this
+   * process was declared dead.
+   */
+  #isSettledByHandler(row: RowInFlight<Row>, fate: Fate | undefined): boolean {
+    const { settledAs } = row
+    if (fate !== 'fencedOff' || settledAs === undefined) return false
+    if (!this.#options.inFlight.isTrusted(row, this.#now())) return false
+    this.#tellSettled(settledAs.name, [row.lease], this.#now())
+    return true
   }
 
   /**
