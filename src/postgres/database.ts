@@ -44,8 +44,8 @@ export interface TransactionOptions {
 export interface Database extends Queryable {
   /** Runs the work between BEGIN and COMMIT on one connection. Any error rolls back and is thrown to the caller. */
   transaction<T>(work: (tx: Queryable) => Promise<T>, options?: TransactionOptions): Promise<T>
-  /** Refuses new work, waits at most `queryTimeoutMs` for running work, and closes every connection. */
-  close(): Promise<void>
+  /** Refuses new work, waits at most this long (`queryTimeoutMs`) for running work, and closes every connection. */
+  close(options?: { readonly withinMs?: number }): Promise<void>
 }
 
 /** How long the server may take to close its side before the sockets are destroyed. */
@@ -116,8 +116,8 @@ export function openDatabase(options: DatabaseOptions): Database {
     }
   }
 
-  async function closeNow(): Promise<void> {
-    await within(settings.queryTimeoutMs, Promise.all(running))
+  async function closeNow(withinMs: number): Promise<void> {
+    await within(withinMs, Promise.all(running))
     abandoned = true
     for (const giveUp of waiting) giveUp()
     for (const session of sessions) session.destroy(closedError())
@@ -134,8 +134,8 @@ export function openDatabase(options: DatabaseOptions): Database {
       const queryTimeoutMs = checked('queryTimeoutMs', choice.queryTimeoutMs ?? settings.queryTimeoutMs)
       return withSession(queryTimeoutMs, async (session) => runTransaction(session, work))
     },
-    async close(): Promise<void> {
-      closed ??= closeNow()
+    async close({ withinMs = settings.queryTimeoutMs } = {}): Promise<void> {
+      closed ??= closeNow(withinMs)
       await closed
     },
   }

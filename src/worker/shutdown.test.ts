@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
+import { startProxy } from '../../test/support/proxy.ts'
 import { useProcesses } from '../../test/support/processes.ts'
 import { insertJobs, jobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
 import { startWorker } from '../../test/support/worker-process.ts'
@@ -116,4 +117,29 @@ it('RULE-020-030: while a worker stops, a slow row does not delay the settlement
   worker.send('finish')
   expect(await exited).toEqual({ code: 0, signal: null })
   expect(await jobStates(db)).toEqual({ DONE: 21 })
+})
+
+it('RULE-020-030: a stop fits into the lease, also with handlers that never return and a database that never answers', async () => {
+  const proxy = await startProxy(url)
+  await insertJobs(db, 3, 'hold')
+  const worker = startWorker(processes, {
+    databaseUrl: proxy.url,
+    settings: { leaseMs: 20_000, shutdownTimeoutMs: 1_000, concurrency: 2 },
+    runtime: { id: 'deaf' },
+    heedsSignal: false,
+    wake: true,
+    tell: ['paused', 'aborted', 'workerStopped'],
+  })
+  await worker.heard('holding', () => worker.all('holding').length === 2)
+  proxy.swallow(true)
+  expect(await worker.kill('SIGTERM')).toEqual({ code: 1, signal: null })
+  // It has exited, and what it could not settle is still leased: whoever takes the rows over finds no handler of it running.
+  const { rows } = await db.query({
+    text: `select from public.jobs where claimed_by = 'deaf' and locked_until > now()`,
+  })
+  expect(rows.length).toBeGreaterThanOrEqual(2)
+  const order = ['paused', 'aborted', 'aborted', 'workerStopped', 'down']
+  expect(order.map((type) => worker.all(type)[0]?.type)).toEqual(order)
+  expect(worker.all('down')).toEqual([{ type: 'down', clean: false }])
+  await proxy.close()
 })

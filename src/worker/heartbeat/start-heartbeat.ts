@@ -1,13 +1,14 @@
 import { EventEmitter, once } from 'node:events'
 import { Worker as Thread } from 'node:worker_threads'
+import { within } from '../../timeout.ts'
 import { runHeartbeat } from './heartbeat.ts'
 import type { FromHeartbeat, HeartbeatConfig, ToHeartbeat } from './messages.ts'
 
 /** The process's connection to its heartbeat. */
 export interface HeartbeatLink {
   post(message: ToHeartbeat): void
-  /** Resolves when renewals have stopped and the registry shows the process as stopped. */
-  stop(): Promise<void>
+  /** Resolves when renewals have stopped and the registry shows the process as stopped, or after this time. */
+  stop(withinMs: number): Promise<void>
 }
 
 export interface LinkOptions {
@@ -73,13 +74,14 @@ function startThread({ config, onMessage }: LinkOptions): HeartbeatLink {
       }
       thread.postMessage(message)
     },
-    async stop() {
+    async stop(withinMs) {
       stopping = true
       clearTimeout(restartTimer)
       if (thread.threadId === -1) return
       const over = once(thread, 'exit')
       thread.postMessage({ type: 'stop' } satisfies ToHeartbeat)
-      await over
+      // The database may not answer, and the thread would keep the process from exiting.
+      if (!(await within(withinMs, over))) await thread.terminate()
     },
   }
 }
@@ -95,10 +97,10 @@ function startInline({ config, onMessage }: LinkOptions): HeartbeatLink {
   })
   return {
     post: (message) => port.emit('in', message),
-    async stop() {
+    async stop(withinMs) {
       const over = once(port, 'stopped')
       port.emit('in', { type: 'stop' })
-      await over
+      await within(withinMs, over)
     },
   }
 }
