@@ -105,7 +105,7 @@ export interface LeaseTableDeclaration<Name extends string = string> {
 const DEFAULT_LEASE: LeaseColumns = { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' }
 
 /** What is written as the error of a row whose lease expired, unless the table says otherwise. */
-const EXPIRED = "'the lease expired: its worker died, or lost the database'"
+const EXPIRED = "'the lease expired: its worker died, lost the database, or took longer than maxLeases'"
 
 const COLUMN: Rule = { holds: isText, text: 'the name of a column' }
 const COLUMN_OR_NONE: Rule = {

@@ -35,5 +35,10 @@ const LONGEST_MARGIN_MS = 1_000
  * clocks and our own reaction time are left for the margin.
  */
 export function trustedUntil(sentAt: number, leaseMs: number): number {
-  return sentAt + leaseMs - Math.min(leaseMs * MARGIN_SHARE, LONGEST_MARGIN_MS)
+  return sentAt + leaseMs - trustMargin(leaseMs)
+}
+
+/** How long before its end a lease is no longer trusted. */
+export function trustMargin(leaseMs: number): number {
+  return Math.min(leaseMs * MARGIN_SHARE, LONGEST_MARGIN_MS)
 }

@@ -237,22 +237,27 @@ describe('what the kernel writes of a failed attempt', () => {
 
   it('D4: an expired lease counts an attempt and an expiry, and its row is dead when the attempts are used up', async () => {
     const store = await openLeaseStore(db, emails, { owner: 'worker' })
-    const expire = async (): Promise<void> => {
+    const expire = async (reason?: string): Promise<void> => {
       await store.claim({ limit: 1, ...LEASE })
       await db.query({
         text: "update public.emails set lease_until = now() - interval '1 second', due_at = now()",
       })
-      await store.reap()
+      await store.reap(reason === undefined ? {} : { reason })
     }
-    await expire()
-    expect(await email()).toMatchObject({ attempts: 1, expiries: 2, failed: false })
+    await expire('the worker process relay-7 died')
+    expect(await email()).toMatchObject({
+      attempts: 1,
+      expiries: 2,
+      failed: false,
+      last_error: 'the worker process relay-7 died',
+    })
     await db.query({ text: 'update public.emails set due_at = now()' })
     await expire()
     expect(await email()).toMatchObject({
       attempts: 2,
       expiries: 3,
       failed: true,
-      last_error: 'the lease expired: its worker died, or lost the database',
+      last_error: 'the lease expired: its worker died, lost the database, or took longer than maxLeases',
     })
   })
 })

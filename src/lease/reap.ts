@@ -94,10 +94,17 @@ function expire(t: TableSql, $: Parameters): string[] {
     const step = `(${backoff})[least(${attempts ?? expiries}, cardinality(${backoff}) - 1) + 1]`
     return `(case when ${expiries} = 0 then 0 else coalesce(${step}, 0) end)`
   }
+  const given = (name: string, outcome: OutcomeSql | undefined): Sql =>
+    table.expired[name] ?? `null::${outcome?.args[name] ?? 'text'}`
+  /** Who takes the row back may know what happened; the table has a text for when nobody does. */
+  const error = (outcome: OutcomeSql | undefined): Sql =>
+    outcome?.args['error'] === 'text'
+      ? `coalesce(${$('reason', 'text')}, ${given('error', outcome)})`
+      : given('error', outcome)
   const argument =
     (outcome: OutcomeSql | undefined) =>
     (name: string): Sql =>
-      name === 'delay_ms' ? delay() : (table.expired[name] ?? `null::${outcome?.args[name] ?? 'text'}`)
+      name === 'delay_ms' ? delay() : name === 'error' ? error(outcome) : given(name, outcome)
 
   const counters = [table.attempts?.column, table.attempts?.expiries].filter((column) => column !== undefined)
   const ifExhausted = (ifDead: Sql, ifRetried: Sql): Sql =>

@@ -44,6 +44,14 @@ export interface Ended {
   readonly refused: readonly { readonly lease: Lease; readonly error: unknown }[]
 }
 
+export interface ReapRequest {
+  readonly limit?: number
+  readonly ownedBy?: string
+  readonly ids?: readonly string[]
+  /** What happened, for the error of the row. Default: the text of the table's declaration. */
+  readonly reason?: string
+}
+
 export interface Reaped {
   readonly id: string
   /** Who held the row. */
@@ -95,8 +103,8 @@ export interface LeaseStore<
   settleAndClaim(settlement: Settlement, request: ClaimRequest): Promise<Ended & Claim<Row>>
   /** Gives rows back untouched, for another claim, at once or after a delay. */
   release(leases: readonly Lease[], delayMs?: number): Promise<Ended>
-  /** Takes back what has expired, or all that a dead owner held. */
-  reap(request?: { limit?: number; ownedBy?: string }): Promise<readonly Reaped[]>
+  /** Takes back what has expired, or all that a dead owner held; of these ids only, where they are given. */
+  reap(request?: ReapRequest): Promise<readonly Reaped[]>
 }
 
 export interface StoreOptions {
@@ -259,13 +267,21 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       return end(statements.release, leases, () => ({ delayMs }))
     },
 
-    async reap({ limit = 500, ownedBy } = {}) {
+    async reap({ limit = 500, ownedBy, ids, reason } = {}) {
       checkLimit(limit)
       const which = ownedBy === undefined ? 'expired' : 'owned by'
-      const anyId = Object.fromEntries(table.id.map((_, i) => [`id${i + 1}`, null]))
-      const values = { limit, ownedBy, ...runner.idArrays('excluded', notReaped.current()) }
+      const wanted =
+        ids === undefined
+          ? Object.fromEntries(table.id.map((_, i) => [`id${i + 1}`, null]))
+          : runner.idArrays('id', ids)
+      const values = {
+        limit,
+        ownedBy,
+        reason: reason ?? null,
+        ...runner.idArrays('excluded', notReaped.current()),
+      }
       try {
-        return (await runner.run<ReapedRow>(statements.reap[which], { ...values, ...anyId })).map(readReaped)
+        return (await runner.run<ReapedRow>(statements.reap[which], { ...values, ...wanted })).map(readReaped)
       } catch (error) {
         if (!isDataError(error)) throw error
         const found = await runner.run<{ id: string }>(statements.findExpired[which], values)

@@ -57,7 +57,12 @@ it.each([
     await change("locked_until = now() - interval '1 second'")
     expect(await store.reap()).toHaveLength(1)
     expect(await records(db)).toMatchObject([
-      { status, parked, attempts: 1, last_error: 'the lease expired: its relay died, or lost the database' },
+      {
+        status,
+        parked,
+        attempts: 1,
+        last_error: 'the lease expired: its relay died, lost the database, or took longer than maxLeases',
+      },
     ])
   },
 )

@@ -63,7 +63,9 @@ export function outboxTable({
       done: { status: "'PUBLISHED'", published_at: 'now()', claimed_at: 'null' },
       dead: { status: "'DEAD'", dead_at: 'now()', parked, claimed_at: 'null' },
     },
-    expired: { error: "'the lease expired: its relay died, or lost the database'" },
+    expired: {
+      error: "'the lease expired: its relay died, lost the database, or took longer than maxLeases'",
+    },
     columns: [
       'id',
       'event_id',

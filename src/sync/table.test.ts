@@ -312,7 +312,7 @@ describe('SYNC-08, D7: a chunk is its matrix and its hash', () => {
   })
 })
 
-const DIED = 'the lease expired: its worker died, lost the database, or took longer than three leases'
+const DIED = 'the lease expired: its worker died, lost the database, or took longer than maxLeases'
 
 describe.each([
   ['job', 'sync_jobs', jobStore, insertJobs, job, 'next_check_at'],

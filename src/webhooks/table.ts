@@ -38,7 +38,7 @@ function appendToHistory(fields: Readonly<Record<string, string>>): string {
 
 const EXPIRED = {
   code: "'leaseExpired'",
-  error: "'the lease expired: its dispatcher died, or lost the database'",
+  error: "'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases'",
 }
 
 const STARTED_AT = "now() - $duration_ms * interval '1 millisecond'"

@@ -193,3 +193,19 @@ it('a process that starts with the id of a dead one takes back the leases of tha
   await over
   expect(await jobs(db)).toMatchObject([{ status: 'DONE', attempts: 1 }])
 })
+
+it('RULE-020-051: maxLeases says for how many leases a row may be held, and the row says that its handler did not return', async () => {
+  const events = new Events()
+  const [lost, reaped] = [events.next('lost'), events.next('reaped')]
+  const hold = door()
+  const [id] = await insertJobs(db, 1)
+  await run(
+    { handle: async () => hold.opened, settings: { leaseMs: 1_000, maxLeases: 1 } },
+    { events, reaper: false },
+  )
+  expect(await lost).toMatchObject({ id, reason: 'tooLong' })
+  expect(await reaped).toMatchObject({ id, evicted: false, outcome: 'retry' })
+  const { rows } = await db.query({ text: 'select last_error from public.jobs where id = $1', values: [id] })
+  expect(rows).toEqual([{ last_error: 'the handler did not return within 1 leases of 1000 ms (maxLeases)' }])
+  hold.open()
+})

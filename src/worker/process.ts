@@ -268,7 +268,8 @@ export class Runtime {
   async #takeBackOwn(store: LeaseStore): Promise<void> {
     const of = { worker: this.id, table: tableName(store.table), evicted: true }
     for (;;) {
-      const reaped = await store.reap({ ownedBy: this.id })
+      const reason = `the worker process ${this.id} died, and was started again`
+      const reaped = await store.reap({ ownedBy: this.id, reason })
       for (const { exhausted, ...row } of reaped) {
         this.events.emit('reaped', { ...of, ...row, outcome: exhausted ? 'dead' : 'retry' })
       }

@@ -192,7 +192,7 @@ const EXPLANATIONS: Readonly<Record<AbortReason, string>> = {
   taken: 'another worker, or the reaper, has taken the row',
   untrusted: 'the lease could not be confirmed in time',
   heartbeatFailed: 'the database could not be reached to renew the lease',
-  tooLong: 'the row was held for three lease durations',
+  tooLong: 'the row was held for as many leases as it may be (maxLeases)',
   stopping: 'the worker is stopping and its time for that is over',
 }
 

@@ -21,6 +21,8 @@ export interface WorkerSettings extends Timing {
   readonly pollMs: number
   /** How long a finished row may wait for others, to be settled in one statement with them. */
   readonly settleDelayMs: number
+  /** For how many leases a row may be held; then its handler is told to stop and its lease is lost (RULE-020-051). */
+  readonly maxLeases: number
   readonly paused: boolean
 }
 
@@ -56,6 +58,7 @@ const schema = z.strictObject({
   claimLoops: whole(1, 16),
   pollMs: z.number().min(10).max(3_600_000),
   settleDelayMs: z.number().min(0).max(1_000),
+  maxLeases: whole(1, 10_000),
   paused: z.boolean(),
 })
 
@@ -67,6 +70,7 @@ export const DEFAULT_WORKER_SETTINGS = {
   claimLoops: 2,
   pollMs: 1_000,
   settleDelayMs: 10,
+  maxLeases: 3,
   paused: false,
 } as const satisfies Omit<WorkerSettings, keyof Timing>
 

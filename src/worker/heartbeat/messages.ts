@@ -22,6 +22,7 @@ export interface HeartbeatConfig {
 export interface RenewalTiming {
   readonly leaseMs: number
   readonly heartbeatMs: number
+  readonly maxLeases: number
 }
 
 export interface RowToRenew extends HeldRow {

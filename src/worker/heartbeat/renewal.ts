@@ -24,9 +24,6 @@ const MAX_ROWS_PER_RENEWAL = 5_000
 const LOCKED_ROW_RETRIES_PER_HEARTBEAT = 8
 const MAX_LOCKED_ROW_RETRY_MS = 1_000
 
-/** RULE-020-051: no row is held for longer than three leases, however often it could be renewed. */
-export const MAX_HOLD_LEASES = 3
-
 export interface Renewal {
   readonly loop: HastenableLoop
   hold(rows: RowsToRenew): void
@@ -76,7 +73,7 @@ export function createRenewal(options: RenewalOptions): Renewal {
     const due = new Map<number, RowToRenew[]>()
     const step = timing.heartbeatMs / 8
     for (const row of candidates) {
-      const remaining = row.claimedAt + MAX_HOLD_LEASES * timing.leaseMs - now
+      const remaining = row.claimedAt + timing.maxLeases * timing.leaseMs - now
       // The first heartbeat of the last lease falls within one interval of its start; the second allows for a late one.
       if (remaining <= timing.leaseMs - 2 * timing.heartbeatMs) continue
       // Rounded, so that rows of many claims still share a few statements.

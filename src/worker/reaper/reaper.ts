@@ -142,7 +142,8 @@ async function reapTable(
   let count = 0
   try {
     for (;;) {
-      const reaped = await store.reap({ limit, ...(ownedBy === undefined ? {} : { ownedBy }) })
+      const dead = ownedBy === undefined ? {} : { ownedBy, reason: `the worker process ${ownedBy} died` }
+      const reaped = await store.reap({ limit, ...dead })
       for (const row of reaped) events.emit('reaped', reapedEvent(row))
       count += reaped.length
       // A row that stops the statement with a data error makes the batch a little shorter, and there may be more.

@@ -88,7 +88,7 @@ export function reasonOf(id: string, token: bigint): string {
 }
 
 /** The error that the kernel writes into a row whose lease has expired. */
-export const EXPIRED = 'the lease expired: its worker died, or lost the database'
+export const EXPIRED = 'the lease expired: its worker died, lost the database, or took longer than maxLeases'
 
 export function isClaimable(row: ModelRow, { onExpiry, countsExpiries }: Rules): boolean {
   if (row.state !== 'open' || row.waiting) return false
