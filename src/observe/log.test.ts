@@ -120,7 +120,7 @@ describe('events in the log', () => {
       expect(events.wanted(type)).toBe(false)
     }
     events.emit('claimed', { worker: 'w1', table: 'public.emails', count: 1, full: false, durationMs: 1 })
-    events.emit('reaperRan', { worker: 'w1', recovered: 0, durationMs: 1 })
+    events.emit('reaperRan', { worker: 'w1', reaped: 0, durationMs: 1 })
     expect(entries).toEqual([])
   })
 

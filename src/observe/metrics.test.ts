@@ -25,7 +25,7 @@ it('RULE-020-023: the reaper reports how many rows it recovered, how stale they 
   events.emit('reaped', { ...reaped, staleMs: 7_000 })
   events.emit('reaped', { ...reaped, staleMs: 4_000_000 })
   events.emit('reaped', { ...reaped, staleMs: -20_000, evicted: true })
-  events.emit('reaperRan', { worker: 'w1', recovered: 4, durationMs: 3 })
+  events.emit('reaperRan', { worker: 'w1', reaped: 4, durationMs: 3 })
   const text = await metrics.render()
   expect(text).toContain('# TYPE leasehold_reaped_rows_total counter\n')
   expect(text).toContain('# TYPE leasehold_reap_delay_seconds histogram\n')

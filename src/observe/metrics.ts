@@ -59,7 +59,7 @@ export const METRICS = {
   lostLeases: counter('lost', {
     name: 'leasehold_lost_leases_total',
     labels: ['table', 'reason'],
-    help: 'Leases lost, or no longer trusted, while their rows were being processed.',
+    help: 'Leases lost, or no longer trusted, while their rows waited for a slot or were being processed.',
   }),
   handlerFailures: counter('failed', {
     name: 'leasehold_handler_failures_total',
@@ -97,7 +97,7 @@ export const METRICS = {
     name: 'leasehold_reaper_runs_total',
     instrument: 'reaper.runs.total',
     labels: [],
-    help: 'Runs of the reaper over all of its tables.',
+    help: 'Runs of the reaper over the tables that were due.',
   }),
   reaperFailures: counter('reaperFailed', {
     name: 'leasehold_reaper_failures_total',
@@ -137,7 +137,7 @@ export const METRICS = {
   databaseFailures: counter('databaseLost', {
     name: 'leasehold_database_failures_total',
     labels: [],
-    help: 'Attempts of the workers that found the database unavailable.',
+    help: 'Attempts of this process that found the database unavailable.',
   }),
   unexpectedErrors: counter('trouble', {
     name: 'leasehold_unexpected_errors_total',

@@ -60,7 +60,7 @@ it('RULE-020-023: the reaper has the instruments reaper.recovered.count, reaper.
     evicted: false,
     outcome: 'retry',
   })
-  events.emit('reaperRan', { worker: 'w1', recovered: 1, durationMs: 1 })
+  events.emit('reaperRan', { worker: 'w1', reaped: 1, durationMs: 1 })
   expect(written).toEqual([
     'leasehold.dead.rows 0 {"table":"public.emails"}',
     'reaper.recovered.count 1 {"table":"public.emails","outcome":"retry"}',

@@ -64,7 +64,7 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
     kind: ({ table, outcome, owner }) => (outcome === 'dead' ? undefined : `${table} ${owner}`),
   },
   dataError: { level: 'error', message: 'a data error: the row was left out of the statement' },
-  reaperRan: { level: ({ recovered }) => (recovered === 0 ? 'debug' : 'info'), message: 'the reaper ran' },
+  reaperRan: { level: ({ reaped }) => (reaped === 0 ? 'debug' : 'info'), message: 'the reaper ran' },
   reaperFailed: {
     level: 'error',
     message: 'the reaper failed',

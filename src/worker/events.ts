@@ -80,7 +80,7 @@ export interface EventMap {
     /** How long the row is left alone; absent where its lease expires instead. */
     readonly retryInMs?: number
   }
-  reaperRan: OfWorker & { readonly recovered: number; readonly durationMs: number }
+  reaperRan: OfWorker & { readonly reaped: number; readonly durationMs: number }
   reaperFailed: OfWorker & { readonly table: string | undefined; readonly error: unknown }
   workerStarted: OfWorker & { readonly roles: readonly string[] }
   workerStopped: OfWorker & { readonly clean: boolean }

@@ -20,7 +20,7 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
     reaped: { ...row, owner: 'w2', staleMs: 1, evicted: false, outcome: 'retry' },
     dataError: { ...of, verb: 'settle', id: '7', error, retryInMs: 1_000 },
     maintenanceRan: { ...of, done: { published: 1 }, dead: 0, durationMs: 1 },
-    reaperRan: { worker, recovered: 1, durationMs: 1 },
+    reaperRan: { worker, reaped: 1, durationMs: 1 },
     reaperFailed: { worker, table: of.table, error },
     workerStarted: { worker, roles: ['emails'] },
     workerStopped: { worker, clean: true },

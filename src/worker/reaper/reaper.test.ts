@@ -131,7 +131,7 @@ describe('expired leases', () => {
     })
     await expire(tasks)
     const running = reaperOver(stores)
-    expect(await run(running)).toMatchObject({ worker: 'reaper', recovered: 5 })
+    expect(await run(running)).toMatchObject({ worker: 'reaper', reaped: 5 })
     expect(running.reaped).toHaveLength(5)
     for (const event of running.reaped) {
       expect(event).toMatchObject({ worker: 'reaper', owner: 'gone', evicted: false, id: expect.any(String) })
@@ -157,7 +157,7 @@ describe('expired leases', () => {
     ] as const) {
       await expire(poison)
       const running = reaperOver([store])
-      expect(await run(running)).toMatchObject({ recovered: 1 })
+      expect(await run(running)).toMatchObject({ reaped: 1 })
       expect(running.reaped).toMatchObject([{ outcome: status === 'DEAD' ? 'dead' : 'retry' }])
       expect(await rowsOf(poison)).toMatchObject([
         { attempts, expiries: attempts, status, owner: null, until: null },
@@ -180,7 +180,7 @@ describe('expired leases', () => {
       },
     }
     const running = reaperOver([counted], { settings: () => ({ reaperIntervalMs: 600_000, batch: 10 }) })
-    expect(await run(running)).toMatchObject({ recovered: 24 })
+    expect(await run(running)).toMatchObject({ reaped: 24 })
     expect(batches).toEqual([10, 10, 4])
   })
 
@@ -204,16 +204,16 @@ describe('expired leases', () => {
 
 describe('the loop', () => {
   it('RULE-020-022, RULE-020-023: repeats at the current interval, and reports each run', async () => {
-    const recovered: number[] = []
+    const reaped: number[] = []
     const intervals = [1, 2, 600_000]
     const { events, reaper } = reaperOver([await held(outbox.table, 'gone', 2)], {
-      settings: () => ({ reaperIntervalMs: intervals[recovered.length - 1] ?? 600_000 }),
+      settings: () => ({ reaperIntervalMs: intervals[reaped.length - 1] ?? 600_000 }),
     })
-    const third = events.next('reaperRan', (event) => recovered.push(event.recovered) === 3)
+    const third = events.next('reaperRan', (event) => reaped.push(event.reaped) === 3)
     await expire(outbox.table)
     reaper.start()
-    expect(await third).toMatchObject({ recovered: 0, durationMs: expect.any(Number) })
-    expect(recovered).toEqual([2, 0, 0])
+    expect(await third).toMatchObject({ reaped: 0, durationMs: expect.any(Number) })
+    expect(reaped).toEqual([2, 0, 0])
   })
 
   it('RULE-020-022: each table is reaped at its own interval', async () => {
@@ -241,7 +241,7 @@ describe('the loop', () => {
     await expire(outbox.table)
     await db.query({ text: 'alter table public.poison rename to elsewhere' })
     const running = reaperOver(stores)
-    expect(await run(running)).toMatchObject({ recovered: 3 })
+    expect(await run(running)).toMatchObject({ reaped: 3 })
     await db.query({ text: 'alter table public.elsewhere rename to poison' })
     expect(running.failed).toMatchObject([
       { worker: 'reaper', table: 'public.poison', error: { code: '42P01' } },
@@ -261,7 +261,7 @@ describe('the loop', () => {
       settings: () => ({ reaperIntervalMs: 1 }),
       eviction: { checkMs: 1, graceMs: 1 },
     })
-    const ran = running.events.next('reaperRan', ({ recovered }) => recovered === 3)
+    const ran = running.events.next('reaperRan', ({ reaped }) => reaped === 3)
     const failures = Promise.all([
       running.events.next('reaperFailed', ({ table }) => table === 'public.events'),
       running.events.next('reaperFailed', ({ table }) => table === undefined),

@@ -75,8 +75,8 @@ function createReapLoop(options: ReaperOptions): HastenableLoop {
       const reached = counts.filter((count) => count !== undefined)
       // A run in which no table could be reached does not count; `reaperFailed` was emitted for each.
       if (reached.length > 0 || stores.length === 0) {
-        const recovered = reached.reduce((total, count) => total + count, 0)
-        events.emit('reaperRan', { worker, recovered, durationMs: clock.monotonicNow() - startedAt })
+        const reaped = reached.reduce((total, count) => total + count, 0)
+        events.emit('reaperRan', { worker, reaped, durationMs: clock.monotonicNow() - startedAt })
       }
       if (!stop.aborted) await forgetNowAndThen()
     },
