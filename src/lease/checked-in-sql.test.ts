@@ -31,3 +31,16 @@ it('the statements of our own tables are those in docs/sql, which npm run sql wr
   expect([...checkedIn.keys()].toSorted()).toEqual([...generated.keys()].toSorted())
   for (const [path, text] of generated) expect(checkedIn.get(path), path).toBe(text)
 })
+
+it('RULE-020-040: in every statement of our own tables each row lock skips what is locked, and every claim locks its rows so', async () => {
+  for (const table of [outboxTable(), webhookTable(), jobTable(), chunkTable()]) {
+    const inspection = await inspectTable(db, table)
+    if (inspection.found !== 'table') throw new Error(`${table.name} is missing`)
+    for (const { purpose, text } of allStatements(leaseStatements(table, inspection.shape))) {
+      const locks = text.match(/\bfor (?:no key )?(?:key )?(?:update|share).*$/gim) ?? []
+      for (const lock of locks) expect(lock, `${table.name}: ${purpose}`).toMatch(/ skip locked$/)
+      if (/\bclaim\b/.test(purpose))
+        expect(locks, `${table.name}: ${purpose}`).toContain('for update skip locked')
+    }
+  }
+})

@@ -53,7 +53,7 @@ taken as materialized (
   from (select *${bytesBefore(t, orderBy(t))} from ${found}) as found
   ${within === '' ? '' : `where ${within}`}
   order by ${orderBy(t)}
-  limit (select ${limit})
+  limit ${subselect(limit)}
 ),
 ${claimTaken(t, $)}
 ${answer(t, $, {
@@ -66,6 +66,11 @@ ${answer(t, $, {
   ...(settling ? settling.facts : {}),
 })}`,
   )
+}
+
+/** A bare parameter would be a known number in a custom plan (`statements.ts`). */
+function subselect(limit: string): string {
+  return limit.startsWith('(select ') ? limit : `(select ${limit})`
 }
 
 /** What a claim in order would take next, without taking it: to find the row that stops a claim. */
@@ -94,7 +99,7 @@ function scan(t: TableSql, $: Parameters, limit: string, condition: string): str
   from ${t.target}
   where ${and([...conditions, ...which, ...last], '    ')}
   order by ${orderBy(t)}
-  limit (select ${most})
+  limit ${subselect(most)}
   for update skip locked
 )`
   const next = `next as materialized (${found([suspects(t, false), cursor], limit, false)}`

@@ -84,6 +84,33 @@ describe('RULE-020-002: settings that change while it runs', () => {
     expect(await changed).toMatchObject({ settings: { concurrency: 5 } })
   })
 
+  it('the lease in the database is 30 s by default, and the one that is set from the next claim or renewal on', async () => {
+    const events = new Events()
+    const hold = door()
+    const { runtime } = await run({ handle: async () => hold.opened }, { events })
+    const leases = async (): Promise<unknown[]> => {
+      const { rows } = await db.query<{ at_most: number }>({
+        text: `select case when locked_until <= now() + interval '30 s' then 30 when locked_until <= now() + interval '60 s' then 60
+            else 120 end as at_most from public.jobs order by id`,
+      })
+      return rows.map((row) => row.at_most)
+    }
+    const first = events.next('started')
+    await insertJobs(db, 1)
+    await first
+    expect(await leases()).toEqual([30])
+    for (const leaseMs of [60_000, 120_000]) {
+      const [renewed, started] = [events.next('renewed'), events.next('started')]
+      runtime.change('jobs', { leaseMs })
+      await renewed
+      await insertJobs(db, 1)
+      await started
+      const expected = leaseMs / 1_000
+      expect(await leases()).toEqual(Array.from({ length: expected / 60 + 1 }, () => expected))
+    }
+    hold.open()
+  })
+
   it('RULE-020-022: a process that only reaps follows the interval that was declared for each table, and the one it is set to', async () => {
     const events = new Events()
     const listening = events.next('listening')
