@@ -230,6 +230,7 @@ create table leasehold.workers (
   pid integer not null,
   version text not null,
   roles text[] not null,
+  declared jsonb default '{}'::jsonb not null,
   started_at timestamp with time zone default now() not null,
   last_seen_at timestamp with time zone default now() not null,
   in_flight integer default 0 not null,
@@ -1107,6 +1108,8 @@ comment on column leasehold.webhook_outbox.lease_until is 'When the lease expire
 comment on column leasehold.webhook_outbox.next_attempt_at is 'The delivery is not attempted before this time.';
 
 comment on column leasehold.webhook_outbox.ordering_key is 'Deliveries with the same key and endpoint are made one at a time, in the order of their ids. Null: in any order, and always so where the endpoint was not ordered when the event was sent. At most 1024 bytes.';
+
+comment on column leasehold.workers.declared is 'The settings that its workers were started with, by the name of the worker. A change of settings is checked against them.';
 
 comment on column leasehold.workers.died_at is 'When a reaper declared the process dead, because its session was closed for longer than the grace period.';
 

@@ -20,6 +20,7 @@ walk as (
     from queued where ordering_key >= $7::text order by ordering_key, id limit 1
   ) as head
   where $2::int > 0                -- 0: only the keys that were settled go on
+    and $1::int > 0
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
   from walk cross join lateral (    -- the next key

@@ -19,6 +19,7 @@ walk as (
     from queued where ordering_key >= $6::text order by ordering_key, id limit 1
   ) as head
   where $5::int > 0                -- 0: only the keys that were settled go on
+    and $4::int > 0
   union all
   select head.*, walk.step + 1, walk.found + head.ready::int
   from walk cross join lateral (    -- the next key

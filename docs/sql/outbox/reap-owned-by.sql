@@ -1,4 +1,4 @@
--- $1 id1, $2 ownedBy, $3 bucket, $4 excluded1, $5 limit, $6 backoffMs
+-- $1 id1, $2 ownedBy, $3 bucket, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
 /* leasehold:reap owned by outbox */
 with taken_back as materialized (
   select id, claimed_by as held_owner, lock_token::text as held_token,
@@ -14,8 +14,8 @@ reaped as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
     expiries = coalesce(expiries, 0) + 1,
-    last_error = 'the lease expired: its relay died, or lost the database',
-    available_at = case when attempts >= max_attempts - 1 then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end,
+    last_error = coalesce($6::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
+    available_at = case when attempts >= max_attempts - 1 then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end,
     status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,
     dead_at = case when attempts >= max_attempts - 1 then now() else dead_at end,
     parked = case when attempts >= max_attempts - 1 then false else parked end

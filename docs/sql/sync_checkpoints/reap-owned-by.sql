@@ -1,4 +1,4 @@
--- $1 id1, $2 id2, $3 ownedBy, $4 excluded1, $5 excluded2, $6 limit, $7 backoffMs
+-- $1 id1, $2 id2, $3 ownedBy, $4 excluded1, $5 excluded2, $6 limit, $7 reason, $8 backoffMs
 /* leasehold:reap owned by sync_checkpoints */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with taken_back as materialized (
@@ -15,8 +15,8 @@ reaped as (
   update leasehold.sync_checkpoints as t
   set locked_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
     expiries = coalesce(expiries, 0) + 1,
-    error_message = 'the lease expired: its worker died, lost the database, or took longer than three leases',
-    next_attempt_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
+    error_message = coalesce($7::text, 'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+    next_attempt_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($8::float8[])[least(attempts, cardinality($8::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
   where t.matrix_id = any (array(select matrix_id from taken_back))
     and t.chunk_hash = any (array(select chunk_hash from taken_back))
     and ((t.matrix_id, t.chunk_hash) in (select matrix_id, chunk_hash from taken_back)) is true

@@ -1,4 +1,4 @@
--- $1 id1, $2 excluded1, $3 limit, $4 backoffMs
+-- $1 id1, $2 excluded1, $3 limit, $4 reason, $5 backoffMs
 /* leasehold:reap expired sync_jobs */
 with taken_back as materialized (
   select id, locked_by as held_owner, lock_token::text as held_token,
@@ -14,8 +14,8 @@ reaped as (
   update leasehold.sync_jobs as t
   set locked_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
     expiries = coalesce(expiries, 0) + 1,
-    error_message = 'the lease expired: its worker died, lost the database, or took longer than three leases',
-    next_check_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($4::float8[])[least(attempts, cardinality($4::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
+    error_message = coalesce($4::text, 'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+    next_check_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($5::float8[])[least(attempts, cardinality($5::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
   where t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,

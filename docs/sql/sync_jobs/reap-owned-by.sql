@@ -1,4 +1,4 @@
--- $1 id1, $2 ownedBy, $3 excluded1, $4 limit, $5 backoffMs
+-- $1 id1, $2 ownedBy, $3 excluded1, $4 limit, $5 reason, $6 backoffMs
 /* leasehold:reap owned by sync_jobs */
 with taken_back as materialized (
   select id, locked_by as held_owner, lock_token::text as held_token,
@@ -14,8 +14,8 @@ reaped as (
   update leasehold.sync_jobs as t
   set locked_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
     expiries = coalesce(expiries, 0) + 1,
-    error_message = 'the lease expired: its worker died, lost the database, or took longer than three leases',
-    next_check_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($5::float8[])[least(attempts, cardinality($5::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
+    error_message = coalesce($5::text, 'the lease expired: its worker died, lost the database, or took longer than maxLeases'),
+    next_check_at = now() + coalesce((case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond'
   where t.id = any (array(select id from taken_back))
 )
 select id::text as id, held_owner as owner, held_token as token, exhausted,

@@ -26,7 +26,7 @@ claimed as (
     attempts = coalesce(t.attempts, 0) + case when t.lease_owner is null then 0 else 1 end,
     expiries = coalesce(t.expiries, 0) + case when t.lease_owner is null then 0 else 1 end,
     history = case when lease_owner is null then history else case when jsonb_array_length(history) >= 100 then history - 0 else history end
-      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'error_code', 'leaseExpired', 'error', 'the lease expired: its dispatcher died, or lost the database', 'recorded_at', now())) end
+      || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'error_code', 'leaseExpired', 'error', 'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases', 'recorded_at', now())) end
   where t.bucket = $2::smallint and t.id = any (array(select id from taken))
   returning t.lease_token, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers,
     t.attempts
