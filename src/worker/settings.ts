@@ -155,11 +155,11 @@ export class SettingsLayers {
   #usableOf(stored: Given): Given {
     const timings = Object.entries(stored).filter(([name]) => TIMING.some((each) => each === name))
     const alone = Object.entries(stored).map(([name, value]) => ({ [name]: value }))
-    let usable: Given = {}
+    const usable: Given = {}
     for (const some of [Object.fromEntries(timings), ...alone]) {
       try {
         workerSettings({ ...this.#declared, ...usable, ...some, ...this.#changed })
-        usable = { ...usable, ...some }
+        Object.assign(usable, some)
       } catch {
         // Reported together with the others, by the error of the whole.
       }

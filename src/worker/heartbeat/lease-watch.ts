@@ -101,12 +101,8 @@ export class LeaseWatch<Row extends object> {
       () => {
         this.#takingBack.delete(timer)
         const { events, store } = this.#options
-        this.#takeBack(id, reason).then(
-          (count) => {
-            // The database may have counted the lease from a later moment.
-            if (count === 0 && attempts > 1) this.#takeBackSoon(id, attempts - 1)
-          },
-          (error: unknown) => reportError(events, store.owner, `taking back row ${id}`, error),
+        this.#takeBack(id, reason, attempts).catch((error: unknown) =>
+          reportError(events, store.owner, `taking back row ${id}`, error),
         )
       },
       trustMargin(leaseMs) + CHECK_MS,
@@ -114,14 +110,15 @@ export class LeaseWatch<Row extends object> {
     this.#takingBack.add(timer)
   }
 
-  async #takeBack(id: string, reason: string): Promise<number> {
+  async #takeBack(id: string, reason: string, attempts: number): Promise<void> {
     const { events, store, table } = this.#options
     const reaped = await store.reap({ ids: [id], reason })
     for (const { exhausted, ...row } of reaped) {
       const outcome = exhausted ? 'dead' : 'retry'
       events.emit('reaped', { worker: store.owner, table, ...row, evicted: false, outcome })
     }
-    return reaped.length
+    // The database may have counted the lease from a later moment.
+    if (reaped.length === 0 && attempts > 1) this.#takeBackSoon(id, attempts - 1)
   }
 
   /** Handlers that ignore their signal occupy all slots. Rows that wait for a slot are better off elsewhere. */
