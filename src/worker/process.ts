@@ -37,8 +37,7 @@ const QUERY_TIMEOUT_MS = 10_000
  * What a stop may take after the workers have stopped, which takes `shutdownTimeoutMs` and at most two seconds. By default
  * the whole of it fits into the lease: 24 + 2 + 4 of 30 s. No step waits for a database that does not answer.
  */
-const CLOSE_LOOPS_MS = 2_000
-const CLOSE_CONNECTIONS_MS = 2_000
+const CLOSE_MS = 4_000
 const REGISTRATION_TIMEOUT_MS = 3_000
 const SETTINGS_POLL_MS = 1_000
 
@@ -168,21 +167,17 @@ export class Runtime {
     this.#onRegistered()
     const { clean } = await this.#served.stop()
     this.#stopWaking()
-    await within(
-      CLOSE_LOOPS_MS,
-      Promise.all([
-        this.#served.closeSinks(),
-        this.#wakeOthers?.all(),
-        ...this.#loops.map(async (loop) => loop.stop()),
-      ]),
-    )
-    await within(
-      CLOSE_CONNECTIONS_MS,
-      Promise.all([
-        this.#heartbeat?.stop(CLOSE_CONNECTIONS_MS),
-        this.#db.close({ withinMs: CLOSE_CONNECTIONS_MS / 2 }),
-      ]),
-    )
+    const closing = Promise.all([
+      this.#served.closeSinks(),
+      this.#wakeOthers?.all(),
+      ...this.#loops.map(async (loop) => loop.stop()),
+    ])
+    await Promise.all([
+      this.#heartbeat?.stop(CLOSE_MS),
+      within(CLOSE_MS / 2, closing).then(async () =>
+        within(CLOSE_MS / 2, this.#db.close({ withinMs: CLOSE_MS / 4 })),
+      ),
+    ])
     this.events.emit('workerStopped', { worker: this.id, clean })
     this.#stopLogging()
     return { clean }
