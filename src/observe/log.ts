@@ -3,7 +3,7 @@ import { inspect } from 'node:util'
 import { type Logger, pino } from 'pino'
 import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
 import { EVENT_TYPES, EventLog, fixedLevelOf, levelOf } from '../worker/event-messages.ts'
-import type { Events } from '../worker/events.ts'
+import type { Events, EventType } from '../worker/events.ts'
 
 export type { Logger } from 'pino'
 

@@ -38,6 +38,7 @@ export const WORKER_SETTING_NAMES = namesOf<WorkerSettings>({
   claimLoops: true,
   pollMs: true,
   settleDelayMs: true,
+  maxLeases: true,
   paused: true,
 })
 
