@@ -274,28 +274,3 @@ comment on column inbox.consumer is 'The name of the consumer. Each consumer has
 comment on column inbox.event_id is 'The id of the event.';
 comment on column inbox.processed_at is 'When the effect of the event was committed.';
 comment on index inbox_processed_at is 'Retention removes the oldest entries.';
-
--- Grants to a role that does not exist are skipped; 001_core.sql describes the roles.
-do $$
-declare
-  granted record;
-begin
-  for granted in
-    select role, privilege
-    from (values
-      ('leasehold_producer', 'execute on function new_event_id(), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
-      ('leasehold_producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
-      -- Needed by ON CONFLICT and RETURNING id.
-      ('leasehold_producer', 'select (bucket, id, event_id) on outbox'),
-      ('leasehold_worker', 'select, update, delete on outbox'),
-      ('leasehold_worker', 'select, insert, update, delete on inbox'),
-      ('leasehold_reader', 'select on outbox, inbox'),
-      ('leasehold_operator', 'select, update, delete on outbox'),
-      ('leasehold_operator', 'select, update, delete on inbox')
-    ) as wanted (role, privilege)
-    where exists (select from pg_roles where rolname = role)
-  loop
-    execute format('grant %s to %I', granted.privilege, granted.role);
-  end loop;
-end
-$$;

@@ -358,37 +358,3 @@ $$;
 
 comment on function send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid) is
 'Writes a delivery for every enabled endpoint of the tenant that subscribes to the event type, in the transaction of the caller, and returns their number. An event_id that was sent before is the same event: an endpoint receives it once.';
-
--- Grants to a role that does not exist are skipped; 001_core.sql describes the roles.
-do $$
-declare
-  granted record;
-begin
-  for granted in
-    select role, privilege
-    from (values
-      ('leasehold_producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
-      ('leasehold_producer', 'select (id, tenant, enabled, event_types, ordered) on webhook_endpoints'),
-      ('leasehold_producer', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),
-      -- Needed by ON CONFLICT and RETURNING event_id.
-      ('leasehold_producer', 'select (bucket, event_id, endpoint_id) on webhook_outbox'),
-      -- A relay can publish to webhooks, so a worker must be able to insert deliveries.
-      ('leasehold_worker', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
-      ('leasehold_worker', 'select, insert, update, delete on webhook_outbox'),
-      ('leasehold_worker', 'select on webhook_endpoints, webhook_attempts'),
-      -- For the circuit breaker, and for an endpoint that answers 410.
-      ('leasehold_worker', 'update (enabled, disabled_reason, disabled_at, failures, failing_since, open_until, updated_at) on webhook_endpoints'),
-      ('leasehold_reader', 'select on webhook_outbox, webhook_attempts'),
-      -- All but headers, secret and previous_secret.
-      ('leasehold_reader', 'select (id, tenant, url, description, event_types, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on webhook_endpoints'),
-      ('leasehold_operator', 'select on webhook_attempts'),
-      ('leasehold_operator', 'select, update, delete on webhook_outbox'),
-      -- Rotating a secret reads the encrypted one.
-      ('leasehold_operator', 'select, insert, update, delete on webhook_endpoints')
-    ) as wanted (role, privilege)
-    where exists (select from pg_roles where rolname = role)
-  loop
-    execute format('grant %s to %I', granted.privilege, granted.role);
-  end loop;
-end
-$$;

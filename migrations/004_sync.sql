@@ -348,31 +348,3 @@ comment on function wake_sync() is 'Tells the runners that there may be jobs.';
 create trigger sync_job_written after insert on sync_jobs for each statement execute function wake_sync();
 
 comment on trigger sync_job_written on sync_jobs is 'Wakes the runners, whatever statement inserts the jobs.';
-
--- Grants to a role that does not exist are skipped; 001_core.sql describes the roles.
-do $$
-declare
-  granted record;
-begin
-  for granted in
-    select role, privilege
-    from (values
-      ('leasehold_producer', 'insert (definition, matrix_id, params, priority, force, fresh_for, parallel) on sync_jobs'),
-      -- Needed by ON CONFLICT, RETURNING id and the search for the unfinished job of a matrix.
-      ('leasehold_producer', 'select (id, definition, matrix_id, parallel, completed_at, failed_at) on sync_jobs'),
-      ('leasehold_worker', 'execute on function sync_state(timestamptz, timestamptz, timestamptz), sync_reserve(text, int, float8, int, float8)'),
-      ('leasehold_worker', 'select, insert, update, delete on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources'),
-      ('leasehold_worker', 'select on sync_job_states, sync_checkpoint_states'),
-      ('leasehold_reader', 'execute on function sync_state(timestamptz, timestamptz, timestamptz)'),
-      ('leasehold_reader', 'select on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources, sync_job_states, sync_checkpoint_states'),
-      ('leasehold_operator', 'execute on function sync_state(timestamptz, timestamptz, timestamptz)'),
-      ('leasehold_operator', 'select on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources, sync_job_states, sync_checkpoint_states'),
-      ('leasehold_operator', 'insert, update, delete on sync_jobs'),
-      ('leasehold_operator', 'update, delete on sync_checkpoints, sync_job_chunks')
-    ) as wanted (role, privilege)
-    where exists (select from pg_roles where rolname = role)
-  loop
-    execute format('grant %s to %I', granted.privilege, granted.role);
-  end loop;
-end
-$$;

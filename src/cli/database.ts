@@ -19,6 +19,7 @@ import {
   isUnavailable,
   openDatabase,
   type Queryable,
+  type RoleKind,
 } from '../postgres/index.ts'
 import { listWorkers } from '../worker/index.ts'
 import type { Run } from './command.ts'
@@ -158,7 +159,7 @@ export async function startDatabase(
   log: Logger,
   startup: Startup,
 ): Promise<Database> {
-  const db = openPool(url, log)
+  const db = openPool(url, log, { neededRole: 'worker' })
   startup.add({ name: 'database pool', stopWithinMs: POOL_STOP_WITHIN_MS, stop: async () => db.close() })
   const reached = reachDatabase({
     db,
@@ -173,7 +174,11 @@ export async function startDatabase(
 }
 
 /** A connection that is lost later is logged; it does not end the process. */
-function openPool(url: string, log: Logger, options: { readonly queryTimeoutMs?: number } = {}): Database {
+function openPool(
+  url: string,
+  log: Logger,
+  options: { readonly queryTimeoutMs?: number; readonly neededRole?: RoleKind } = {},
+): Database {
   const onEvent = (event: DatabaseEvent): void => logEvent(log, event)
   return openDatabase({ url, maxConnections: MAX_CONNECTIONS, onEvent, ...options })
 }

@@ -1,9 +1,13 @@
-/** `leasehold migrate`: applies the migrations to the given database, or to the embedded one that runs in the directory. */
+/**
+ * `leasehold migrate` and `leasehold roles`: apply the migrations, and the grants of the roles, to the given database or to
+ * the embedded one that runs in the directory.
+ */
 import type { LoadedSettings } from '../config/load.ts'
 import { LeaseholdError } from '../errors.ts'
-import { migrate, type Migrated } from '../postgres/index.ts'
+import { applyRoles, migrate, type Migrated, rolesSql } from '../postgres/index.ts'
 import type { Run } from './command.ts'
-import { withRunningDatabase } from './database.ts'
+import { withRegistry, withRunningDatabase } from './database.ts'
+import { isSet } from './flags.ts'
 
 export async function runMigrate({ loaded, log, print }: Run): Promise<number> {
   const { schema } = loaded.settings
@@ -27,4 +31,17 @@ function report({ applied, version, ahead }: Migrated, schema: string): string {
   const newer =
     ahead.length === 0 ? '' : ` It is ahead of this release, which does not have ${ahead.join(', ')}.`
   return `${done} The schema ${schema} is at version ${version}.${newer}\n`
+}
+
+export async function runRoles(run: Run): Promise<number> {
+  const { loaded, flags, print } = run
+  const { schema } = loaded.settings
+  const prefix = typeof flags['rolePrefix'] === 'string' ? flags['rolePrefix'] : undefined
+  if (isSet(flags, 'print')) {
+    print(await rolesSql({ schema, prefix }))
+    return 0
+  }
+  const names = await withRegistry(run, async (db) => applyRoles(db, { schema, prefix }))
+  print(`The roles ${names.join(', ')} exist, with their privileges on the schema ${schema}.\n`)
+  return 0
 }

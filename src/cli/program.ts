@@ -14,8 +14,8 @@ import {
   WEBHOOK_SETTINGS,
 } from './command.ts'
 import { printUrl, recogniseEmbedded } from './database.ts'
-import { runMigrate } from './migrate.ts'
 import { addLeaseCommands } from './lease.ts'
+import { runMigrate, runRoles } from './migrate.ts'
 import { addOutboxCommands } from './outbox/commands.ts'
 import { status } from './status.ts'
 import { addSyncCommands } from './sync/commands.ts'
@@ -113,6 +113,17 @@ function addCommands(program: Command, define: Define): void {
     'create the schema, or migrate it to the version of this release',
     DATABASE_SETTINGS,
     runMigrate,
+  )
+  define(
+    program,
+    'roles',
+    'create the database roles of producers, workers, readers and operators, and grant what each needs',
+    DATABASE_SETTINGS,
+    runRoles,
+    (command) =>
+      command
+        .option('--role-prefix <prefix>', 'what their names begin with (default: "leasehold")')
+        .option('--print', 'print the SQL instead, for an administrator'),
   )
   define(
     program,

@@ -4,7 +4,7 @@ import { withoutPassword } from '../config/schema.ts'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import { nearest } from '../nearest.ts'
 import { migrationsCurrent } from '../observe/health.ts'
-import type { Database } from '../postgres/index.ts'
+import { type Database, isPermissionDenied } from '../postgres/index.ts'
 import { dispatcher, WEBHOOKS } from '../webhooks/dispatcher/dispatcher.ts'
 import type { WorkDeclaration } from '../worker/index.ts'
 import { REAPER } from '../worker/work-declaration.ts'
@@ -43,6 +43,7 @@ async function refuseOutdated(db: Database, schema: string): Promise<void> {
   try {
     await migrationsCurrent(db, schema).run()
   } catch (error) {
+    if (isPermissionDenied(error)) throw error
     const reason = messageOf(error)
     throw new LeaseholdError('SETTING_INVALID', `The database is not ready for this release: ${reason}.`, {
       cause: error,

@@ -115,14 +115,6 @@ async function refusalOf(
     if (!isServerError(error) || endsConnection(error)) throw error
     await tx.query({ text: `rollback to ${SAVEPOINT}` })
     const reason = messageOf(error)
-    if (hasCode(error, PERMISSION_DENIED)) {
-      const target = quoteQualified(table.schema, table.name)
-      return {
-        what: `this role may not use it (${reason})`,
-        remedy: `Run: GRANT SELECT, UPDATE ON ${target} TO CURRENT_USER; as its owner.`,
-        cause: error,
-      }
-    }
     const quotes = hasCode(error, UNDEFINED_COLUMN)
       ? ' A text in SQL has quotes of its own: { status: "\'sent\'" }.'
       : ''
@@ -134,7 +126,6 @@ async function refusalOf(
   }
 }
 
-const PERMISSION_DENIED = '42501'
 const UNDEFINED_COLUMN = '42703'
 
 /** The plan of a statement, with values that mean nothing. */

@@ -4,6 +4,7 @@ import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import { within } from '../timeout.ts'
 import { DatabaseClient } from './client.ts'
 import { isNoFreeConnection, isUnavailable, unavailable } from './failures.ts'
+import { explainRefusal, type RoleKind } from './permissions.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
 import { valueTypes } from './value-types.ts'
@@ -22,6 +23,8 @@ export interface DatabaseOptions {
   readonly queryTimeoutMs?: number
   /** Set to `false` for a pooler without prepared statements: no statement names are sent. Default true. */
   readonly prepare?: boolean
+  /** Which of Leasehold's roles its statements need, for the error where one is denied. Default: depends on the statement. */
+  readonly neededRole?: RoleKind
   /** Is called with every event. Must not throw. */
   readonly onEvent?: (event: DatabaseEvent) => void
 }
@@ -61,7 +64,8 @@ export function openDatabase(options: DatabaseOptions): Database {
     queryTimeoutMs: checked('queryTimeoutMs', options.queryTimeoutMs ?? 30_000),
   }
   const emit = options.onEvent ?? ((): void => undefined)
-  const context: SessionContext = { naming: { on: options.prepare ?? true }, emit }
+  const { neededRole } = options
+  const context: SessionContext = { naming: { on: options.prepare ?? true }, neededRole, emit }
   const pool = openPool(options, settings)
   const connected = new Set<PoolClient>()
   pool.on('error', (error) => emit({ type: 'connectionLost', error: unavailable(error) }))
@@ -84,7 +88,7 @@ export function openDatabase(options: DatabaseOptions): Database {
       pool.connect((error, client) => {
         waiting.delete(giveUp)
         if (client === undefined) {
-          reject(checkOutFailure(error, settings))
+          reject(checkOutFailure(error, settings, options.url))
         } else if (abandoned) {
           client.release(true)
         } else {
@@ -184,14 +188,15 @@ function checked(name: string, value: number): number {
   })
 }
 
-function checkOutFailure(error: unknown, settings: Settings): unknown {
+function checkOutFailure(error: unknown, settings: Settings, url: string): unknown {
   if (isNoFreeConnection(error)) {
     return unavailable(
       error,
       `No connection became free within connectTimeoutMs = ${settings.connectTimeoutMs} ms; all of maxConnections = ${settings.maxConnections} are in use.`,
     )
   }
-  return isUnavailable(error) ? unavailable(error) : error
+  if (isUnavailable(error)) return unavailable(error)
+  return explainRefusal(error, { text: '', role: new Client({ connectionString: url }).user })
 }
 
 function closedError(): LeaseholdError {

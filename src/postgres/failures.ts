@@ -112,6 +112,11 @@ export function isMissingTable(error: unknown): boolean {
   return hasState(error, '42P01')
 }
 
+/** The server has no connection left for this role: too_many_connections. */
+export function isTooManyConnections(error: unknown): boolean {
+  return hasState(error, '53300')
+}
+
 function hasState(error: unknown, state: string): error is DatabaseError {
   return isServerError(error) && error.code === state
 }

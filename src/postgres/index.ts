@@ -3,7 +3,8 @@
  *
  * - **Every call settles, and no fault ends the process.** Whatever the database does (refuse, reset, restart, stop
  *   answering), every call settles within its timeout. A database that cannot be reached is `DATABASE_UNAVAILABLE`, a
- *   statement that took too long is `QUERY_TIMEOUT`, and an SQL error is `pg`'s own `DatabaseError`, unchanged.
+ *   statement that took too long is `QUERY_TIMEOUT`, one that its role may not run is `PERMISSION_DENIED`, and any other
+ *   SQL error is `pg`'s own `DatabaseError`, unchanged.
  * - **A connection in an unknown state is destroyed, never reused**: after a timeout, a lost socket or an unfinished
  *   transaction.
  * - **A transaction resolves only when its COMMIT was confirmed.** An unknown outcome rejects with an error that says so.
@@ -25,5 +26,7 @@ export { isUnavailable } from './failures.ts'
 export { quoteIdentifier, quoteLiteral, quoteQualified } from './identifiers.ts'
 export { Listener, type ListenerEvent, type ListenerOptions } from './listener.ts'
 export { migrate, type MigrateOptions, type Migrated, type MigrationEvent } from './migrate.ts'
+export { isPermissionDenied, type RoleKind } from './permissions.ts'
+export { applyRoles, type RoleOptions, rolesSql } from './roles.ts'
 export { describeSchema, SCHEMA_FILE_HEADER } from './schema.ts'
 export type { Queryable, Result, Statement } from './queryable.ts'

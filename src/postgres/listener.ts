@@ -5,6 +5,7 @@ import { DatabaseClient } from './client.ts'
 import { assertUsableUrl } from './database.ts'
 import { isUnavailable, pauseAfter, unavailable } from './failures.ts'
 import { quoteIdentifier } from './identifiers.ts'
+import { explainRefusal } from './permissions.ts'
 import type { Statement } from './queryable.ts'
 
 export type ListenerEvent =
@@ -121,8 +122,12 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
   stop.addEventListener('abort', onStop, { once: true })
   async function probe(): Promise<void> {
     const statement = options.probe?.(backendOf(client)) ?? { text: 'select 1' }
-    const rows = await queryWithin(client, statement, probeTimeoutMs)
-    if (!stop.aborted) options.onProbe?.(rows)
+    try {
+      const rows = await queryWithin(client, statement, probeTimeoutMs)
+      if (!stop.aborted) options.onProbe?.(rows)
+    } catch (error) {
+      throw explainRefusal(error, { text: statement.text, role: client.user, needs: 'worker' })
+    }
   }
   try {
     await client.connect()

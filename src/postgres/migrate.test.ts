@@ -249,7 +249,7 @@ describe('the roles', () => {
     const url = new URL(server.url)
     url.username = 'migrator'
     const migrator = openDatabase({ url: url.href })
-    expect(await migrate(migrator)).toMatchObject({ version: 4 })
+    expect(await migrate(migrator)).toMatchObject({ version: 5 })
     expect((await admin.query(roles)).rows).toEqual([])
     await migrator.close()
     await admin.query({ text: 'drop schema leasehold cascade' })
@@ -262,7 +262,7 @@ describe('the roles', () => {
     for (const name of names) await admin.query({ text: `create database ${name}` })
     const databases = names.map((name) => openDatabase({ url: withDatabase(server.url, name) }))
     const migrated = await Promise.all(databases.map(async (one) => migrate(one)))
-    expect(migrated.map(({ version }) => version)).toEqual([4, 4, 4, 4])
+    expect(migrated.map(({ version }) => version)).toEqual([5, 5, 5, 5])
     expect((await admin.query(roles)).rows).toEqual(ROLES.map((name) => ({ name, login: false })))
     const granted = {
       text: `select has_schema_privilege('leasehold_producer', 'leasehold', 'usage')

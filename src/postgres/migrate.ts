@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { readFile, readdir } from 'node:fs/promises'
 import { setTimeout as delay } from 'node:timers/promises'
-import { LeaseholdError } from '../errors.ts'
+import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from './database.ts'
 import { isLockConflict, isMissingTable, isServerError, pauseAfter } from './failures.ts'
@@ -125,7 +125,8 @@ async function applyWithRetries(db: Database, plan: Plan, options: MigrateOption
     try {
       return await db.transaction(async (tx) => applyOnce(tx, plan), { queryTimeoutMs: STATEMENT_TIMEOUT_MS })
     } catch (error) {
-      if (!isLockConflict(error)) throw isServerError(error) ? failed(error, plan.file, '') : error
+      const cause = refusalIn(error)
+      if (!isLockConflict(cause)) throw isServerError(cause) ? failed(cause, plan.file, '') : cause
       if (attempt >= attempts) throw lockedOut(error, plan, attempts)
     }
     const retryInMs = pauseAfter(attempt, BACK_OFF, Math.random)
@@ -160,15 +161,21 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
   try {
     await tx.query({ text: file.text })
   } catch (error) {
-    throw isServerError(error) && !isLockConflict(error)
-      ? failed(error, file, positionOf(error, file))
-      : error
+    const cause = refusalIn(error)
+    throw isServerError(cause) && !isLockConflict(cause)
+      ? failed(cause, file, positionOf(cause, file))
+      : cause
   }
   await recordMigration(tx, schema, file)
   return true
 }
 
 type ServerError = Error & { readonly code: string | undefined; readonly position: string | undefined }
+
+/** The refusal of PostgreSQL itself: what a migration needs is not one of Leasehold's roles. */
+function refusalIn(error: unknown): unknown {
+  return isLeaseholdError(error, 'PERMISSION_DENIED') ? error.cause : error
+}
 
 function failed(error: ServerError, file: MigrationFile, position: string): LeaseholdError {
   return new LeaseholdError(

@@ -11,6 +11,7 @@ import {
   isUnavailable,
   unavailable,
 } from './failures.ts'
+import { explainRefusal, type RoleKind } from './permissions.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 
 export type DatabaseEvent =
@@ -25,6 +26,8 @@ export type DatabaseEvent =
 export interface SessionContext {
   /** Whether statement names are sent. The first session that detects a pooler turns it off for all sessions. */
   readonly naming: { on: boolean }
+  /** Which role its statements need, for the error where one is denied. */
+  readonly neededRole?: RoleKind | undefined
   readonly emit: (event: DatabaseEvent) => void
 }
 
@@ -167,8 +170,13 @@ export class Session implements Queryable {
     if (endsConnection(error)) this.#lose(unavailable(error))
     if (isStalePreparedStatement(error)) this.#reusable = false
     if (isPreparedStatementMismatch(error) && statement.name !== undefined) this.#stopNaming(error)
-    if (!isInFailedTransaction(error)) this.#lastSqlError = error
-    return error
+    const explained = explainRefusal(error, {
+      text: statement.text,
+      role: this.#client.user,
+      needs: this.#context.neededRole,
+    })
+    if (!isInFailedTransaction(error)) this.#lastSqlError = explained
+    return explained
   }
 
   #stopNaming(error: unknown): void {

@@ -8,6 +8,7 @@
  * are single lower-case words, which plugins that rename columns leave alone.
  */
 import { LeaseholdError } from '../errors.ts'
+import { explainRefusal, isPermissionDenied } from '../postgres/permissions.ts'
 import type { Queryable, Statement } from '../postgres/queryable.ts'
 import type {
   AdaptedWriter,
@@ -99,6 +100,7 @@ function takesStatementObject(given: unknown): boolean {
 /** For a `pg` Client, PoolClient or Pool, and whatever else has `query(text, values)`. */
 export function fromPg(client: TextQueryable): AdaptedWriter {
   return adapted(
+    client,
     async (text, values) => client.query(text, values),
     async () => {
       if (isPool(client)) return false
@@ -118,6 +120,7 @@ export function fromQueryable(db: Queryable): AdaptedWriter {
   // up here. `pg` understands this call as well; others ignore the second argument.
   const query = db.query.bind(db) as (statement: Statement, values: string[]) => PromiseLike<unknown>
   return adapted(
+    db,
     async (text, values) => query({ text, values }, values),
     async () => (hasMethod(db, 'transaction') ? false : undefined),
   )
@@ -126,6 +129,7 @@ export function fromQueryable(db: Queryable): AdaptedWriter {
 /** For postgres.js: the `sql` that `sql.begin(async (sql) => …)` passes to its callback. */
 export function fromPostgresJs(sql: PostgresJsWriter): AdaptedWriter {
   return adapted(
+    sql,
     async (text, values) => sql.unsafe(text, values),
     async () => {
       if (hasMethod(sql, 'savepoint')) return true
@@ -138,6 +142,7 @@ export function fromPostgresJs(sql: PostgresJsWriter): AdaptedWriter {
 /** For Kysely: the `trx` of `db.transaction().execute(async (trx) => …)`. */
 export function fromKysely(trx: KyselyWriter): AdaptedWriter {
   return adapted(
+    trx,
     async (text, values) => {
       const compiled = {
         sql: text,
@@ -158,6 +163,7 @@ export function fromKysely(trx: KyselyWriter): AdaptedWriter {
  */
 export function fromDrizzle(tx: DrizzleWriter, sql?: DrizzleTag): AdaptedWriter {
   return adapted(
+    tx,
     async (text, values) =>
       tx.execute(sql === undefined ? drizzleQuery(text, values) : tagged(sql, text, values)),
     async () => {
@@ -170,6 +176,7 @@ export function fromDrizzle(tx: DrizzleWriter, sql?: DrizzleTag): AdaptedWriter 
 /** For Prisma: the `tx` of `prisma.$transaction(async (tx) => …)`. */
 export function fromPrisma(tx: PrismaWriter): AdaptedWriter {
   return adapted(
+    tx,
     async (text, values) => tx.$queryRawUnsafe(text, ...values),
     // The client that Prisma passes to a transaction can neither connect nor disconnect.
     async () => !hasMethod(tx, '$connect'),
@@ -179,6 +186,7 @@ export function fromPrisma(tx: PrismaWriter): AdaptedWriter {
 /** For Knex: the `trx` of `knex.transaction(async (trx) => …)`. */
 export function fromKnex(trx: KnexWriter): AdaptedWriter {
   return adapted(
+    trx,
     async (text, values) => {
       const inOrder: string[] = []
       const withMarks = text.replaceAll(PARAMETER, (_, number: string) => {
@@ -194,13 +202,34 @@ export function fromKnex(trx: KnexWriter): AdaptedWriter {
 const PARAMETER = /\$(\d+)/g
 
 function adapted(
+  given: unknown,
   run: (text: string, values: string[]) => PromiseLike<unknown>,
   inTransaction: AdaptedWriter['inTransaction'],
 ): AdaptedWriter {
   return {
-    query: async (text, values) => ({ rows: rowsOf(await run(text, values)) }),
+    async query(text, values) {
+      try {
+        return { rows: rowsOf(await run(text, values)) }
+      } catch (error) {
+        const refusal = refusalIn(error)
+        if (!isPermissionDenied(refusal)) throw error
+        throw explainRefusal(refusal, { text, role: databaseRoleOf(given), needs: 'producer' })
+      }
+    },
     inTransaction,
   }
+}
+
+/** Drizzle and others wrap the error of the driver. */
+function refusalIn(error: unknown): unknown {
+  const cause = property(error, 'cause')
+  return !isPermissionDenied(error) && isPermissionDenied(cause) ? cause : error
+}
+
+/** The role that a `pg` Client or Pool, or postgres.js, connects as; others do not tell, and a failed transaction cannot be asked. */
+function databaseRoleOf(given: unknown): string | undefined {
+  const role = property(given, 'user') ?? property(property(given, 'options'), 'user')
+  return typeof role === 'string' ? role : undefined
 }
 
 function rowsOf(result: unknown): readonly WriterRow[] {

@@ -81,6 +81,7 @@ export class Runtime {
       maxConnections: options.maxConnections ?? 10,
       queryTimeoutMs: QUERY_TIMEOUT_MS,
       applicationName: `leasehold worker ${id}`.slice(0, 63),
+      neededRole: 'worker',
     })
     this.#shared = {
       db: this.#db,

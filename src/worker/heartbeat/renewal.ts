@@ -183,6 +183,7 @@ export class Renewals {
       // Several, so that a lock on one table does not delay the renewals of the others.
       maxConnections: 3,
       queryTimeoutMs: RENEWAL_TIMEOUT_MS,
+      neededRole: 'worker',
     })
   }
 

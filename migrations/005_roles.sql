@@ -1,0 +1,104 @@
+-- The roles, and everything that is granted to them. docs/roles.md describes them.
+--
+-- This file can be repeated at any time, with search_path set to the schema; `leasehold roles` does that. It creates what
+-- is missing, and grants. Roles belong to the server and not to a database: each database and schema grants to the same
+-- four roles, unless leasehold.role_prefix names others.
+--
+-- Where the migrating role may not create roles, they and the grants to them are skipped. An administrator then runs what
+-- `leasehold roles --print` prints.
+do $$
+declare
+  prefix constant text := coalesce(nullif(current_setting('leasehold.role_prefix', true), ''), 'leasehold');
+  role text;
+  granted record;
+begin
+  foreach role in array array['producer', 'worker', 'reader', 'operator'] loop
+    role := prefix || '_' || role;
+    continue when exists (select from pg_roles where rolname = role);
+    begin
+      execute format('create role %I nologin', role);
+    exception
+      -- Databases of one server may be migrated at the same time.
+      when duplicate_object or unique_violation then null;
+      when insufficient_privilege then
+        raise notice 'the role % does not exist and was not created: %', role, sqlerrm
+          using hint = 'An administrator can run what `leasehold roles --print` prints.';
+    end;
+  end loop;
+
+  for granted in
+    select rolname as role, privilege
+    from (values
+      -- producer: an application that writes events, deliveries and jobs. It sets the columns that are a producer's to set,
+      -- and reads what ON CONFLICT, RETURNING and the search for an existing row need: never a payload.
+      ('producer', format('usage on schema %I', current_schema())),
+      ('producer', 'execute on function wake(text), new_event_id(), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
+      ('producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
+      ('producer', 'select (bucket, id, event_id) on outbox'),
+      ('producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
+      ('producer', 'select (id, tenant, enabled, event_types, ordered) on webhook_endpoints'),
+      ('producer', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),
+      ('producer', 'select (bucket, event_id, endpoint_id) on webhook_outbox'),
+      ('producer', 'insert (definition, matrix_id, params, priority, force, fresh_for, parallel) on sync_jobs'),
+      ('producer', 'select (id, definition, matrix_id, parallel, completed_at, failed_at) on sync_jobs'),
+      -- once(): an application that receives events remembers those it has processed.
+      ('producer', 'select, insert (consumer, event_id), delete on inbox'),
+
+      -- worker: a process that runs workers or the reaper. It claims, settles, reaps and removes rows; what a producer has
+      -- written stays as it is.
+      ('worker', format('usage on schema %I', current_schema())),
+      ('worker', 'execute on function wake(text), new_event_id()'),
+      ('worker', 'select, insert, update, delete on workers'),
+      ('worker', 'select on settings'),
+      -- Retention of the audit. A worker reads no entry.
+      ('worker', 'select (id, at), delete on audit'),
+      ('worker', 'select, delete on outbox'),
+      ('worker', 'update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on outbox'),
+      ('worker', 'select, insert, update, delete on inbox'),
+      ('worker', 'select on webhook_endpoints, webhook_attempts'),
+      -- The circuit breaker, an endpoint that answers 410, and secrets whose rotation is complete.
+      ('worker', 'update (enabled, disabled_reason, disabled_at, failures, failing_since, open_until, previous_secret, previous_secret_until, updated_at) on webhook_endpoints'),
+      -- A relay can publish to webhooks, and then sends as a producer does.
+      ('worker', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
+      ('worker', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),
+      ('worker', 'select, delete on webhook_outbox'),
+      ('worker', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, lease_token, delivered_at, failed_at, last_attempt_at, last_duration_ms, last_status, last_error_code, last_error, last_response, history) on webhook_outbox'),
+      ('worker', 'execute on function sync_state(timestamptz, timestamptz, timestamptz), sync_reserve(text, int, float8, int, float8)'),
+      ('worker', 'select, insert, update, delete on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources'),
+      ('worker', 'select on sync_job_states, sync_checkpoint_states'),
+
+      -- reader: monitoring and support. It reads everything but the secrets of endpoints.
+      ('reader', format('usage on schema %I', current_schema())),
+      ('reader', 'execute on function webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
+      ('reader', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
+      -- The values of headers are encrypted; their names are listed.
+      ('reader', 'select (id, tenant, url, description, event_types, headers, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on webhook_endpoints'),
+      ('reader', 'select on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources, sync_job_states, sync_checkpoint_states'),
+
+      -- operator: what a reader can do, and replay, cancel, unblock, settings and endpoints. Every change is in the audit,
+      -- to which an operator can only add.
+      ('operator', format('usage on schema %I', current_schema())),
+      ('operator', 'execute on function wake(text), new_event_id(), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
+      ('operator', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
+      ('operator', 'insert (principal, action, target, details) on audit'),
+      ('operator', 'insert, update, delete on settings'),
+      ('operator', 'update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on outbox'),
+      -- Rotating a secret reads the encrypted one.
+      ('operator', 'select, insert, update, delete on webhook_endpoints'),
+      ('operator', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on webhook_outbox'),
+      ('operator', 'select on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources, sync_job_states, sync_checkpoint_states'),
+      ('operator', 'update (attempts, expiries, next_check_at, completed_at, failed_at, error_message, locked_by, locked_until, planned_at) on sync_jobs'),
+      ('operator', 'update (needed, attempts, expiries, next_attempt_at, failed_at, error_message) on sync_checkpoints')
+    ) as wanted (kind, privilege)
+    join pg_roles on rolname = prefix || '_' || kind
+    union all
+    -- Which migrations were applied. The table exists where Leasehold runs the migrations itself.
+    select rolname, 'select on migrations'
+    from pg_roles
+    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator')
+      and to_regclass('migrations') is not null
+  loop
+    execute format('grant %s to %I', granted.privilege, granted.role);
+  end loop;
+end
+$$;

@@ -1,0 +1,91 @@
+/** Turns PostgreSQL's refusals into errors that name the database role, the object and the GRANT that is missing. */
+import { LeaseholdError, isLeaseholdError } from '../errors.ts'
+import { isServerError } from './failures.ts'
+import { quoteIdentifier, quoteQualified } from './identifiers.ts'
+
+/** The roles that `migrations/005_roles.sql` creates, without their prefix. */
+export const ROLE_KINDS = ['producer', 'worker', 'reader', 'operator'] as const
+
+export type RoleKind = (typeof ROLE_KINDS)[number]
+
+export const DEFAULT_ROLE_PREFIX = 'leasehold'
+
+/** Whether PostgreSQL refused a statement because its role lacks a privilege: insufficient_privilege. */
+export function isPermissionDenied(error: unknown): boolean {
+  return isLeaseholdError(error, 'PERMISSION_DENIED') || isRefusal(error)
+}
+
+function isRefusal(error: unknown): error is Error {
+  return isServerError(error) && error.code === '42501'
+}
+
+export interface DeniedStatement {
+  readonly text: string
+  /** The role of the connection, where it is known. */
+  readonly role: string | undefined
+  /** The role that the statement needs. Default: reader or operator, depending on whether it writes. */
+  readonly needs?: RoleKind | undefined
+}
+
+/** The same refusal as an error that names the role, the object and the GRANT. Any other error is returned unchanged. */
+export function explainRefusal(error: unknown, { text, role, needs }: DeniedStatement): unknown {
+  const cause = isLeaseholdError(error, 'PERMISSION_DENIED') ? error.cause : error
+  if (!isRefusal(cause)) return error
+  const known = role ?? roleNamedBy(error)
+  const who = known === undefined ? 'The database role of this connection' : `The database role ${known}`
+  return new LeaseholdError('PERMISSION_DENIED', `${who} lacks a privilege: ${cause.message}.`, {
+    remedy: remedyFor(cause.message, text, known === undefined ? '<role>' : quoteIdentifier(known), needs),
+    cause,
+  })
+}
+
+/** Our own database has explained it already, and knew the role. */
+function roleNamedBy(error: unknown): string | undefined {
+  return error instanceof Error
+    ? /^The database role (.+?) lacks a privilege: /.exec(error.message)?.[1]
+    : undefined
+}
+
+const OWN_OBJECT =
+  /\b(?:audit|workers|settings|migrations|outbox|inbox|webhook_\w+|sync_\w+|wake|enqueue|send_webhook|new_event_id)\b/
+
+/** PostgreSQL names the object in the message only, and without its schema. The statement has both. */
+function remedyFor(message: string, text: string, grantee: string, needs: RoleKind | undefined): string {
+  const [, database] = /\bdatabase "(.+)"$/.exec(message) ?? []
+  if (database !== undefined)
+    return `Run: GRANT CONNECT ON DATABASE ${quoteIdentifier(database)} TO ${grantee};`
+  const [, kind = '', object = ''] = /\b(schema|table) (.+)$/.exec(message) ?? []
+  const names = qualifiedNames(text)
+  const isOwn =
+    kind === 'schema'
+      ? !names.some(({ schema, name }) => schema === object && !OWN_OBJECT.test(name))
+      : OWN_OBJECT.test(message)
+  if (isOwn) {
+    const needed = needs ?? (/\b(?:insert\s+into|update|delete\s+from)\b/i.test(text) ? 'operator' : 'reader')
+    return `Run: GRANT ${DEFAULT_ROLE_PREFIX}_${needed} TO ${grantee}; \`leasehold roles\` creates that role and its privileges.`
+  }
+  if (kind === 'schema')
+    return `Run: GRANT USAGE ON SCHEMA ${quoteIdentifier(object)} TO ${grantee}; as its owner.`
+  const table = names.find(({ name }) => name === object)
+  // What leases on a table of the user need.
+  if (table !== undefined && needs === 'worker')
+    return `Run: GRANT SELECT, UPDATE ON ${quoteQualified(table.schema, table.name)} TO ${grantee}; as its owner.`
+  return `Whoever owns what it names can GRANT the privilege TO ${grantee}.`
+}
+
+interface QualifiedName {
+  readonly schema: string
+  readonly name: string
+}
+
+function qualifiedNames(text: string): QualifiedName[] {
+  const matches = text.matchAll(/("(?:[^"]|"")+"|\w+)\.("(?:[^"]|"")+"|\w+)/g)
+  return [...matches].map(([, schema = '', name = '']) => ({
+    schema: unquoted(schema),
+    name: unquoted(name),
+  }))
+}
+
+function unquoted(identifier: string): string {
+  return identifier.startsWith('"') ? identifier.slice(1, -1).replaceAll('""', '"') : identifier
+}

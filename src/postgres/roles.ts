@@ -1,0 +1,82 @@
+/** The four roles. `migrations/005_roles.sql` has every grant; here it is repeated, or printed for an administrator. */
+import { readFile } from 'node:fs/promises'
+import { LeaseholdError } from '../errors.ts'
+import type { Database } from './database.ts'
+import { quoteIdentifier, quoteLiteral } from './identifiers.ts'
+import { MIGRATIONS_DIRECTORY } from './migrate.ts'
+import { DEFAULT_ROLE_PREFIX, ROLE_KINDS } from './permissions.ts'
+
+export interface RoleOptions {
+  /** The schema of the tables. Default `leasehold`. */
+  readonly schema?: string
+  /** What the names of the roles begin with. Default: `leasehold`, or what the database sets as `leasehold.role_prefix`. */
+  readonly prefix?: string | undefined
+}
+
+const ROLES_FILE = '005_roles.sql'
+const PREFIX = /^[a-z_][a-z0-9_]{0,53}$/
+
+/** Sets the prefix of the roles until the end of the transaction. */
+function setRolePrefix(prefix: string): string {
+  if (!PREFIX.test(prefix)) {
+    throw new LeaseholdError('SETTING_INVALID', `The prefix of the roles is ${JSON.stringify(prefix)}.`, {
+      remedy: 'Give at most 54 lower-case letters, digits and "_", not beginning with a digit.',
+    })
+  }
+  return `set local leasehold.role_prefix to ${quoteLiteral(prefix)}`
+}
+
+/** The statements that create the roles and grant to them, for an administrator to run as one transaction. */
+export async function rolesSql({ schema = 'leasehold', prefix }: RoleOptions = {}): Promise<string> {
+  const text = await readFile(new URL(ROLES_FILE, MIGRATIONS_DIRECTORY), 'utf8')
+  return [
+    'begin;',
+    ...(prefix === undefined ? [] : [`${setRolePrefix(prefix)};`]),
+    `set local search_path to ${quoteIdentifier(schema)}, pg_temp;`,
+    '',
+    text.trimEnd(),
+    '',
+    'commit;',
+    '',
+  ].join('\n')
+}
+
+/**
+ * Creates the roles that are missing, grants to all of them, and returns their names. Refuses, and changes nothing, where
+ * this user may not do that.
+ */
+export async function applyRoles(
+  db: Database,
+  { schema = 'leasehold', prefix }: RoleOptions = {},
+): Promise<readonly string[]> {
+  const file = await readFile(new URL(ROLES_FILE, MIGRATIONS_DIRECTORY), 'utf8')
+  return db.transaction(async (tx) => {
+    if (prefix !== undefined) await tx.query({ text: setRolePrefix(prefix) })
+    await tx.query({ text: `set local search_path to ${quoteIdentifier(schema)}, pg_temp` })
+    await tx.query({ text: file })
+    const { rows } = await tx.query<{ name: string; exists: boolean; granted: boolean | null }>({
+      // Without the right to grant, GRANT only warns.
+      text: `select wanted.name, role.oid is not null as exists, has_schema_privilege(role.oid, current_schema(), 'usage') as granted
+from (
+  select coalesce(nullif(current_setting('leasehold.role_prefix', true), ''), $1) || '_' || kind as name, position
+  from unnest($2::text[]) with ordinality as kinds (kind, position)
+) as wanted
+left join pg_roles as role on role.rolname = wanted.name
+order by position`,
+      values: [DEFAULT_ROLE_PREFIX, ROLE_KINDS],
+    })
+    const missing = rows.filter(({ exists }) => !exists).map(({ name }) => name)
+    if (missing.length > 0) throw refused(`${missing.join(', ')} could not be created`)
+    const ungranted = rows.filter(({ granted }) => granted !== true).map(({ name }) => name)
+    if (ungranted.length > 0)
+      throw refused(`nothing could be granted to ${ungranted.join(', ')} in the schema ${schema}`)
+    return rows.map(({ name }) => name)
+  })
+}
+
+function refused(what: string): LeaseholdError {
+  return new LeaseholdError('PERMISSION_DENIED', `This database role may not do that: ${what}.`, {
+    remedy:
+      'Nothing was changed. Run it as the owner of the schema with CREATEROLE, or let an administrator run what `leasehold roles --print` prints.',
+  })
+}
