@@ -687,6 +687,8 @@ CREATE TRIGGER webhook_transition BEFORE UPDATE OF delivery_status, lease_token 
 
 CREATE TRIGGER webhook_written AFTER INSERT ON leasehold.webhook_outbox FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_webhooks();
 
+grant delete on leasehold.audit to leasehold_worker;
+
 grant delete, insert, select, update on leasehold.inbox to leasehold_worker;
 
 grant delete, insert, select, update on leasehold.settings to leasehold_operator;
@@ -695,33 +697,27 @@ grant delete, insert, select, update on leasehold.sync_checkpoints to leasehold_
 
 grant delete, insert, select, update on leasehold.sync_job_chunks to leasehold_worker;
 
-grant delete, insert, select, update on leasehold.sync_jobs to leasehold_operator;
-
 grant delete, insert, select, update on leasehold.sync_jobs to leasehold_worker;
 
 grant delete, insert, select, update on leasehold.sync_sources to leasehold_worker;
 
 grant delete, insert, select, update on leasehold.webhook_endpoints to leasehold_operator;
 
-grant delete, insert, select, update on leasehold.webhook_outbox to leasehold_worker;
-
 grant delete, insert, select, update on leasehold.workers to leasehold_worker;
 
-grant delete, select, update on leasehold.inbox to leasehold_operator;
+grant delete, select on leasehold.inbox to leasehold_producer;
 
-grant delete, select, update on leasehold.outbox to leasehold_operator;
+grant delete, select on leasehold.outbox to leasehold_worker;
 
-grant delete, select, update on leasehold.outbox to leasehold_worker;
-
-grant delete, select, update on leasehold.sync_checkpoints to leasehold_operator;
-
-grant delete, select, update on leasehold.sync_job_chunks to leasehold_operator;
-
-grant delete, select, update on leasehold.webhook_outbox to leasehold_operator;
+grant delete, select on leasehold.webhook_outbox to leasehold_worker;
 
 grant execute on function leasehold.enqueue(text,jsonb,text,jsonb,timestamp with time zone,uuid) to leasehold_producer;
 
+grant execute on function leasehold.new_event_id() to leasehold_operator;
+
 grant execute on function leasehold.new_event_id() to leasehold_producer;
+
+grant execute on function leasehold.new_event_id() to leasehold_worker;
 
 grant execute on function leasehold.send_webhook(text,jsonb,text,text,jsonb,timestamp with time zone,uuid) to leasehold_producer;
 
@@ -741,19 +737,29 @@ grant execute on function leasehold.wake(text) to leasehold_producer;
 
 grant execute on function leasehold.wake(text) to leasehold_worker;
 
+grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_operator;
+
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_producer;
+
+grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_reader;
 
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_worker;
 
 grant insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on leasehold.webhook_outbox to leasehold_producer;
 
+grant insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on leasehold.webhook_outbox to leasehold_worker;
+
 grant insert (bucket, event_id, event_type, ordering_key, payload, headers, max_attempts, available_at) on leasehold.outbox to leasehold_producer;
+
+grant insert (consumer, event_id) on leasehold.inbox to leasehold_producer;
 
 grant insert (definition, matrix_id, params, priority, force, fresh_for, parallel) on leasehold.sync_jobs to leasehold_producer;
 
-grant insert, select on leasehold.audit to leasehold_operator;
+grant insert (principal, action, target, details) on leasehold.audit to leasehold_operator;
 
 grant select (bucket, event_id, endpoint_id) on leasehold.webhook_outbox to leasehold_producer;
+
+grant select (id, at) on leasehold.audit to leasehold_worker;
 
 grant select (id, bucket, event_id) on leasehold.outbox to leasehold_producer;
 
@@ -761,9 +767,13 @@ grant select (id, definition, matrix_id, parallel, completed_at, failed_at) on l
 
 grant select (id, tenant, event_types, ordered, enabled) on leasehold.webhook_endpoints to leasehold_producer;
 
-grant select (id, tenant, url, description, event_types, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on leasehold.webhook_endpoints to leasehold_reader;
+grant select (id, tenant, url, description, event_types, headers, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on leasehold.webhook_endpoints to leasehold_reader;
+
+grant select on leasehold.audit to leasehold_operator;
 
 grant select on leasehold.audit to leasehold_reader;
+
+grant select on leasehold.inbox to leasehold_operator;
 
 grant select on leasehold.inbox to leasehold_reader;
 
@@ -772,6 +782,8 @@ grant select on leasehold.migrations to leasehold_operator;
 grant select on leasehold.migrations to leasehold_reader;
 
 grant select on leasehold.migrations to leasehold_worker;
+
+grant select on leasehold.outbox to leasehold_operator;
 
 grant select on leasehold.outbox to leasehold_reader;
 
@@ -785,7 +797,11 @@ grant select on leasehold.sync_checkpoint_states to leasehold_reader;
 
 grant select on leasehold.sync_checkpoint_states to leasehold_worker;
 
+grant select on leasehold.sync_checkpoints to leasehold_operator;
+
 grant select on leasehold.sync_checkpoints to leasehold_reader;
+
+grant select on leasehold.sync_job_chunks to leasehold_operator;
 
 grant select on leasehold.sync_job_chunks to leasehold_reader;
 
@@ -794,6 +810,8 @@ grant select on leasehold.sync_job_states to leasehold_operator;
 grant select on leasehold.sync_job_states to leasehold_reader;
 
 grant select on leasehold.sync_job_states to leasehold_worker;
+
+grant select on leasehold.sync_jobs to leasehold_operator;
 
 grant select on leasehold.sync_jobs to leasehold_reader;
 
@@ -809,13 +827,27 @@ grant select on leasehold.webhook_attempts to leasehold_worker;
 
 grant select on leasehold.webhook_endpoints to leasehold_worker;
 
+grant select on leasehold.webhook_outbox to leasehold_operator;
+
 grant select on leasehold.webhook_outbox to leasehold_reader;
 
 grant select on leasehold.workers to leasehold_operator;
 
 grant select on leasehold.workers to leasehold_reader;
 
-grant update (enabled, disabled_reason, disabled_at, failures, failing_since, open_until, updated_at) on leasehold.webhook_endpoints to leasehold_worker;
+grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on leasehold.webhook_outbox to leasehold_operator;
+
+grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, lease_token, delivered_at, failed_at, last_attempt_at, last_duration_ms, last_status, last_error_code, last_error, last_response, history) on leasehold.webhook_outbox to leasehold_worker;
+
+grant update (needed, next_attempt_at, attempts, expiries, failed_at, error_message) on leasehold.sync_checkpoints to leasehold_operator;
+
+grant update (planned_at, next_check_at, attempts, expiries, completed_at, failed_at, error_message, locked_until, locked_by) on leasehold.sync_jobs to leasehold_operator;
+
+grant update (previous_secret, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, updated_at) on leasehold.webhook_endpoints to leasehold_worker;
+
+grant update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on leasehold.outbox to leasehold_operator;
+
+grant update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on leasehold.outbox to leasehold_worker;
 
 grant usage on schema leasehold to leasehold_operator;
 
