@@ -115,6 +115,7 @@ it('status --json prints one document with stable names', async () => {
       moreJobs: false,
     },
     tables: [],
+    unreapedTables: [],
   })
 })
 
@@ -202,4 +203,22 @@ it('status of a schema that does not exist is an error that says what to do', as
   expect(stderr).toBe(
     'leasehold: SETTING_INVALID: The schema nowhere has no worker registry yet. Run `leasehold migrate`, or name another schema with --schema.\n',
   )
+})
+
+it('RULE-020-020: status names the tables with leased rows that no live process reaps', async () => {
+  await db.query({ text: 'truncate leasehold.workers, leasehold.outbox, leasehold.webhook_outbox' })
+  await db.query({
+    text: `insert into leasehold.workers (id, host, pid, version, roles, reaps)
+values ('w1', 'h', 1, '0', '{outbox,reaper}', '{leasehold.outbox}')`,
+  })
+  const endpoint = await makeEndpoint(db)
+  await makeDeliveries(db, endpoint, 1, { owner: 'host:1' })
+  const warning =
+    'No reaper is alive for leasehold.webhook_outbox, where rows are leased: run `leasehold work --only reaper`.'
+  expect((await status()).stdout).toContain(warning)
+  await db.query({
+    text: `update leasehold.workers set reaps = '{leasehold.outbox,leasehold.webhook_outbox}'`,
+  })
+  expect((await status()).stdout).not.toContain('No reaper')
+  await db.query({ text: 'truncate leasehold.workers, leasehold.webhook_outbox' })
 })

@@ -57,9 +57,11 @@ export async function status(run: Run): Promise<number> {
     const tables = await Promise.all(
       declaredTables(loaded.settings.workers, schema).map(async (table) => readTable(db, table)),
     )
+    const unreapedTables = unreaped(processes, leasedRows(schema, { outbox, webhooks, sync, tables }))
     if (isSet(flags, 'json')) {
       const document = {
         workers: processes,
+        unreapedTables,
         outbox: outboxJson(outbox),
         webhooks: webhooksJson(webhooks),
         sync: syncJson(sync),
@@ -71,7 +73,7 @@ export async function status(run: Run): Promise<number> {
     const now = new Date()
     const { width } = terminal
     const sections = [
-      workersText(processes, now),
+      workersText(processes, now, unreapedTables),
       outboxText(outbox, schema, now, width),
       webhooksText(webhooks, schema, now, width),
       syncText(sync, schema, width),
@@ -101,7 +103,7 @@ async function readOrProblem<Status>(
 
 // The worker processes.
 
-function workersText(processes: readonly WorkerRow[], now: Date): string {
+function workersText(processes: readonly WorkerRow[], now: Date, unreapedTables: readonly string[]): string {
   const present = processes.filter(({ state }) => state !== 'stopped')
   const stopped = processes.length - present.length
   const stoppedText = stopped === 0 ? '' : `\n${stopped} more stopped within the last day.`
@@ -114,10 +116,41 @@ function workersText(processes: readonly WorkerRow[], now: Date): string {
     `${duration(now.getTime() - lastSeenAt.getTime())} ago`,
     version,
   ])
-  const hasReaper = present.some(({ state, roles }) => state === 'alive' && roles.includes('reaper'))
-  const warning = hasReaper ? '' : '\nNo reaper is alive: run `leasehold work --only reaper`.'
   const headings = ['WORKER', 'STATE', 'ROLES', 'IN FLIGHT', 'LAST SEEN', 'VERSION']
-  return `${columns([headings, ...rows])}${stoppedText}${warning}`
+  return `${columns([headings, ...rows])}${stoppedText}${reaperWarning(present, unreapedTables)}`
+}
+
+function reaperWarning(present: readonly WorkerRow[], unreapedTables: readonly string[]): string {
+  const remedy = 'run `leasehold work --only reaper`.'
+  if (unreapedTables.length > 0)
+    return `\nNo reaper is alive for ${unreapedTables.join(', ')}, where rows are leased: ${remedy}`
+  if (present.some(({ state, reaps }) => state === 'alive' && reaps.length > 0)) return ''
+  return `\nNo reaper is alive: ${remedy}`
+}
+
+/** Tables with leased rows that no live process reaps: there a worker that dies leaves its rows leased for ever. */
+function unreaped(processes: readonly WorkerRow[], leased: ReadonlyMap<string, number>): string[] {
+  const reaped = new Set(processes.flatMap(({ state, reaps }) => (state === 'alive' ? reaps : [])))
+  return [...leased].flatMap(([table, count]) => (count > 0 && !reaped.has(table) ? [table] : []))
+}
+
+/** How many rows of each table are leased, as far as it could be read. */
+function leasedRows(
+  schema: string,
+  read: {
+    readonly outbox: Read<OutboxStatus>
+    readonly webhooks: Read<WebhooksStatus>
+    readonly sync: Read<SyncStatus>
+    readonly tables: readonly TableStatus[]
+  },
+): ReadonlyMap<string, number> {
+  const { outbox, webhooks, sync, tables } = read
+  return new Map([
+    [`${schema}.outbox`, 'problem' in outbox ? 0 : outbox.counts.CLAIMED.count],
+    [`${schema}.webhook_outbox`, 'problem' in webhooks ? 0 : webhooks.counts.inFlight.count],
+    [`${schema}.sync_checkpoints`, 'problem' in sync ? 0 : sync.counts.chunksLeased.count],
+    ...tables.map((table) => [table.table, 'problem' in table ? 0 : table.leased] as const),
+  ])
 }
 
 // The outbox: how many events are in each state, how long the oldest has waited, and which keys are held up.

@@ -45,9 +45,10 @@ async function start(
   const migrated = await startup.unlessStopping(migrate(db, { schema }))
   log.info({ schema, ...migrated }, 'the schema is ready')
 
-  const declared = await declaredWork(settings)
-  const workers = isDemo ? [...declared, demoRelay(schema, settings.workers)] : declared
-  const work = { workers, reaper: workers.length > 0, declared: workers }
+  const found = await declaredWork(settings)
+  const demo = isDemo ? [demoRelay(schema, settings.workers)] : []
+  const workers = [...found.workers, ...demo]
+  const work = { workers, reaper: workers.length > 0, declared: [...found.declared, ...demo] }
   const options = { loaded, version, log, db, databaseUrl, work, http: 'defaultPort' } as const
   // Its failures are part of the demo, and its summary counts them.
   const notLogged = isDemo ? (['failed'] as const) : []

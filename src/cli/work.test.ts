@@ -5,6 +5,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { type TestProcess, useProcesses } from '../../test/support/processes.ts'
 import { startProxy } from '../../test/support/proxy.ts'
+import { makeEndpoint } from '../../test/support/webhook-endpoints.ts'
 import { openDatabase } from '../postgres/index.ts'
 
 const { spawnNode } = useProcesses()
@@ -55,7 +56,7 @@ const SENDS = `say('sent to ' + row.recipient)`
 const HANGS = `say('working on ' + row.recipient); await new Promise(() => {})`
 
 function leasehold(directory: string, args: readonly string[], url = database.url): TestProcess {
-  const env = { DATABASE_URL: url, LEASEHOLD_PORT: '' }
+  const env = { DATABASE_URL: url, LEASEHOLD_PORT: '', LEASEHOLD_SECRET_KEY: '' }
   const process = spawnNode('dist/cli/main.js', args, { cwd: directory, env })
   // Only after a failure: one that is still there would work on the rows of the next test.
   onTestFinished(async () => void (await process.kill('SIGKILL')))
@@ -162,7 +163,7 @@ describe('leasehold work', () => {
     await process.line((line) => line === 'sent to a@x')
     await proxy.refuse()
     proxy.cut()
-    await scraped(http, 'leasehold_scrape_errors 2')
+    await scraped(http, 'leasehold_scrape_errors 3')
     await scraped(http, 'leasehold_claims_total{table="public.emails"} 1')
     expect((await fetch(`${http}/readyz`)).status).toBe(503)
     await proxy.accept()
@@ -183,6 +184,25 @@ describe('leasehold work --only', () => {
     for (const { process } of [worker, reaper]) {
       expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     }
+  })
+
+  it('a reaper without a key for secrets takes back exhausted deliveries, and says which tables it reaps', async () => {
+    const endpoint = await makeEndpoint(db)
+    // Its last attempt: only a reaper ends such a delivery.
+    await db.query({
+      text: `insert into leasehold.webhook_outbox (endpoint_id, event_type, body, attempts, lease_owner, lease_until, lease_token)
+values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
+      values: [endpoint],
+    })
+    const { process, http } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
+    await scraped(http, 'leasehold_reaped_rows_total{table="leasehold.webhook_outbox",outcome="dead"} 1')
+    const { rows } = await db.query({
+      text: 'select delivery_status, (select reaps from leasehold.workers) as reaps from leasehold.webhook_outbox',
+    })
+    expect(rows).toEqual([
+      { delivery_status: 'failed', reaps: ['public.emails', 'leasehold.webhook_outbox'] },
+    ])
+    expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   })
 
   it('work --only reaper takes back expired leases of the declared tables, counts them, and processes no rows', async () => {

@@ -51,41 +51,49 @@ async function refuseOutdated(db: Database, schema: string): Promise<void> {
   }
 }
 
+/** What a process could run, and all tables that are worked on, by this process or by others. */
+export interface DeclaredWork {
+  readonly workers: readonly WorkDeclaration[]
+  /** `workers`, and the dispatcher even where it cannot run: reaping and retention need no key for secrets. */
+  readonly declared: readonly WorkDeclaration[]
+}
+
 /**
- * Everything that a process could work on: the workers of the config file, and the dispatcher of webhooks, which needs no
- * code of the user. Without a key for secrets there can be no endpoints, and so there is no dispatcher.
+ * The workers of the config file, and the dispatcher of webhooks, which needs no code of the user. Without a key for the
+ * secrets of endpoints it cannot sign, so that it does not run.
  */
-export async function declaredWork(settings: Settings): Promise<readonly WorkDeclaration[]> {
+export async function declaredWork(settings: Settings): Promise<DeclaredWork> {
   const { workers, schema, webhookProxy } = settings
-  if (workers.some(({ name }) => name === WEBHOOKS)) return workers
+  if (workers.some(({ name }) => name === WEBHOOKS)) return { workers, declared: workers }
   const secretKey = await secretKeyOf(settings)
-  if (secretKey === undefined) return workers
   const { proxied: _, ...network } = webhookNetwork(settings)
   const declaration = dispatcher({
     schema,
-    secretKey,
     network,
+    ...(secretKey === undefined ? {} : { secretKey }),
     ...(webhookProxy === undefined ? {} : { proxy: webhookProxy }),
   })
   // Only the handler knows the type of the rows; here they are passed on.
-  return [...workers, declaration as unknown as WorkDeclaration]
+  const declared = [...workers, declaration as unknown as WorkDeclaration]
+  return { workers: secretKey === undefined ? workers : declared, declared }
 }
 
-/** `--only emails,reaper`; without it, everything that is declared, and the reaper. */
-export function chooseWork(declared: readonly WorkDeclaration[], only?: string): ChosenWork {
-  if (declared.length === 0) {
+/** `--only emails,reaper`; without it, everything that can run, and the reaper. */
+export function chooseWork({ workers, declared }: DeclaredWork, only?: string): ChosenWork {
+  const wanted = only?.split(',').map((name) => name.trim())
+  // A process that only reaps needs no declaration: the tables of webhooks are always there.
+  if (workers.length === 0 && wanted?.includes(REAPER) !== true) {
     throw new LeaseholdError('SETTING_INVALID', 'There is nothing to work on: no workers are declared.', {
       remedy:
         'Declare them in leasehold.config.mjs: `export default { workers: [{ name, table, handle }] }`, and run this command in its directory.',
     })
   }
-  if (only === undefined) return { workers: declared, reaper: true, declared }
-  const wanted = only.split(',').map((name) => name.trim())
-  const known = [...new Set(declared.flatMap(({ name, role = name }) => [role, name])), REAPER]
+  if (only === undefined || wanted === undefined) return { workers, reaper: true, declared }
+  const known = [...new Set(workers.flatMap(({ name, role = name }) => [role, name])), REAPER]
   const unknown = wanted.find((name) => !known.includes(name))
   if (unknown !== undefined) throw unknownWorker(only, unknown, known)
   return {
-    workers: declared.filter(({ name, role = name }) => wanted.includes(name) || wanted.includes(role)),
+    workers: workers.filter(({ name, role = name }) => wanted.includes(name) || wanted.includes(role)),
     reaper: wanted.includes(REAPER),
     declared,
   }

@@ -7,10 +7,10 @@ import {
   createHealth,
   databaseAnswers,
   type Health,
-  isReaperAlive,
   migrationsCurrent,
   reaperRuns,
   type RunState,
+  tablesWithoutReaper,
   workersRun,
 } from '../observe/health.ts'
 import { type Logger, logEvents } from '../observe/log.ts'
@@ -83,7 +83,7 @@ export async function startWorkerProcess(
     const workerChecks = [
       workersRun(() => workers?.state() ?? 'starting'),
       claimsRows(events),
-      reaperRuns(db, schema),
+      reaperRuns(db, schema, tablesOf(work)),
     ]
     const checks = [
       databaseAnswers(db),
@@ -97,7 +97,7 @@ export async function startWorkerProcess(
   workers = startWorkers(options, events)
   startup.add(workers.part)
   const runtime = await startup.unlessStopping(workers.started)
-  if (!work.reaper) await reportMissingReaper(db, schema, log)
+  if (!work.reaper) await reportMissingReaper(db, schema, tablesOf(work), log)
   return { http, runtime, roles, events }
 }
 
@@ -225,16 +225,29 @@ function startWorkers(
   }
 }
 
+/** The tables that this process works on; of a process that only reaps, those it reaps. */
+function tablesOf({ workers, declared }: ChosenWork): string[] {
+  const all = workers.length === 0 ? declared : workers
+  return [...new Set(all.map(({ table }) => tableName(table)))]
+}
+
 /** RULE-020-020: an error in the log at the start; /readyz reports it for as long as it lasts. */
-async function reportMissingReaper(db: Database, schema: string, log: Logger): Promise<void> {
-  const alive = await isReaperAlive(db, schema).catch((error: unknown) => {
+async function reportMissingReaper(
+  db: Database,
+  schema: string,
+  tables: readonly string[],
+  log: Logger,
+): Promise<void> {
+  try {
+    const unreaped = await tablesWithoutReaper(db, schema, tables)
+    if (unreaped.length === 0) return
+    log.error(
+      { tables: unreaped },
+      'no reaper is alive in any process for these tables, so nobody takes back the leases of workers that die: run `leasehold work --only reaper`',
+    )
+  } catch (error) {
     log.warn({ err: error }, 'could not find out whether a reaper is alive')
-    return true
-  })
-  if (alive) return
-  log.error(
-    'no reaper is alive in any process, so nobody takes back the leases of workers that die: run `leasehold work --only reaper`',
-  )
+  }
 }
 
 const DATA_ORIGINS: Readonly<Record<EmbeddedServer['origin'], string>> = {

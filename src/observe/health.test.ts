@@ -39,23 +39,31 @@ it('a check that hangs fails after the timeout, and is joined instead of started
   expect(runs).toBe(2)
 })
 
-async function checkReaper(change: string): Promise<unknown> {
+async function checkReaper(change: string, tables = ['public.emails']): Promise<unknown> {
   await db.query({ text: 'delete from leasehold.workers' })
   await db.query({
-    text: `insert into leasehold.workers (id, host, pid, version, roles) values ('w1', 'h', 1, '0', '{emails,reaper}')`,
+    text: `insert into leasehold.workers (id, host, pid, version, roles, reaps) values ('w1', 'h', 1, '0', '{emails,reaper}', '{public.emails}')`,
   })
   await db.query({ text: change })
-  return (await createHealth([reaperRuns(db, 'leasehold')]).examine())[0]
+  return (await createHealth([reaperRuns(db, 'leasehold', tables)]).examine())[0]
 }
 
 it('RULE-020-020: readiness fails when no reaper is alive in any process, and says what to do', async () => {
   expect(await checkReaper('select')).toEqual({ name: 'reaper', ok: true, detail: 'alive' })
   const none = { name: 'reaper', ok: false, detail: expect.stringContaining('leasehold work --only reaper') }
-  expect(await checkReaper(`update leasehold.workers set roles = '{emails}'`)).toEqual(none)
+  expect(await checkReaper(`update leasehold.workers set reaps = '{}'`)).toEqual(none)
   expect(await checkReaper('update leasehold.workers set stopped_at = now()')).toEqual(none)
   expect(await checkReaper(`update leasehold.workers set last_seen_at = now() - interval '1 hour'`)).toEqual(
     none,
   )
+})
+
+it('RULE-020-020: readiness judges each table: a reaper of another table is not enough', async () => {
+  expect(await checkReaper('select', ['public.emails', 'leasehold.webhook_outbox'])).toEqual({
+    name: 'reaper',
+    ok: false,
+    detail: expect.stringMatching(/^no reaper is alive for leasehold\.webhook_outbox: /),
+  })
 })
 
 it('workers are ready only while they run: not while they start, and not while they stop', async () => {

@@ -6,7 +6,7 @@ import { MIGRATIONS_DIRECTORY, readLedger, readMigrations, type LedgerRow } from
 import type { Queryable } from '../postgres/queryable.ts'
 import { within } from '../timeout.ts'
 import type { Events } from '../worker/events.ts'
-import { reaperAlive } from '../worker/registry/registry.ts'
+import { unreapedTables } from '../worker/registry/registry.ts'
 
 /** One thing that must be true for this process to do its work. */
 export interface Check {
@@ -136,20 +136,27 @@ export function claimsRows(events: Events): Check {
   }
 }
 
-/** RULE-020-020: without a reaper in any process, nobody takes back the leases of workers that die. */
-export function reaperRuns(db: Database, schema: string): Check {
+/** RULE-020-020: without a reaper in any process, nobody takes back the leases of workers that die. Tables: `schema.table`. */
+export function reaperRuns(db: Database, schema: string, tables: readonly string[]): Check {
   return {
     name: 'reaper',
     async run() {
-      if (await isReaperAlive(db, schema)) return 'alive'
-      throw new Error('no reaper is alive: run `leasehold work`, or `leasehold work --only reaper`')
+      const unreaped = await tablesWithoutReaper(db, schema, tables)
+      if (unreaped.length === 0) return 'alive'
+      throw new Error(
+        `no reaper is alive for ${unreaped.join(', ')}: run \`leasehold work\`, or \`leasehold work --only reaper\``,
+      )
     },
   }
 }
 
-/** Whether a reaper is alive in any process. */
-export async function isReaperAlive(db: Database, schema: string): Promise<boolean> {
-  return inShortTransaction(db, async (tx) => reaperAlive(tx, schema, REAPER_SEEN_WITHIN_MS))
+/** Those of the tables for which no reaper is alive in any process. */
+export async function tablesWithoutReaper(
+  db: Database,
+  schema: string,
+  tables: readonly string[],
+): Promise<string[]> {
+  return inShortTransaction(db, async (tx) => unreapedTables(tx, schema, tables, REAPER_SEEN_WITHIN_MS))
 }
 
 async function inShortTransaction<Value>(

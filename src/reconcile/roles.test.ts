@@ -23,10 +23,11 @@ function declare(name?: string): WorkDeclaration {
 }
 
 it('REC-01: --only reconcile runs every reconciler, and a name runs its own', () => {
-  const declared = [declare('payments'), declare('shipments')]
-  const chosen = (only: string): string[] => chooseWork(declared, only).workers.map(({ name }) => name)
+  const workers = [declare('payments'), declare('shipments')]
+  const chosen = (only: string): string[] =>
+    chooseWork({ workers, declared: workers }, only).workers.map(({ name }) => name)
   expect(chosen('reconcile')).toEqual(['payments', 'shipments'])
   expect(chosen('shipments')).toEqual(['shipments'])
   expect(chosen('reaper')).toEqual([])
-  expect(chooseWork([declare()], 'reconcile').workers).toHaveLength(1)
+  expect(chooseWork({ workers: [declare()], declared: [] }, 'reconcile').workers).toHaveLength(1)
 })

@@ -190,7 +190,11 @@ export class Runtime {
         databaseUrl: this.#options.databaseUrl,
         listenUrl: this.#options.listenUrl ?? this.#options.databaseUrl,
         schema: this.#schema,
-        worker: describeWorker(roles, { id: this.id, declared: this.#declared() }),
+        worker: describeWorker(roles, {
+          id: this.id,
+          declared: this.#declared(),
+          reaps: this.#reapedTables,
+        }),
         listen: this.#options.listen ?? true,
         presenceMs: this.#presenceMs,
       },
@@ -208,6 +212,11 @@ export class Runtime {
       name === undefined ? [] : [[name, { ...settings, ...own }] as const],
     )
     return Object.fromEntries(named)
+  }
+
+  get #reapedTables(): string[] {
+    const { workers = [], reapTables = [], reaper = true } = this.#options
+    return reaper ? [...new Set([...workers, ...reapTables].map(({ table }) => tableName(table)))] : []
   }
 
   get #presenceMs(): number {

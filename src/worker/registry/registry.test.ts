@@ -9,7 +9,7 @@ import {
   forgetWorkers,
   listWorkers,
   presence,
-  reaperAlive,
+  unreapedTables,
   type PresenceRow,
   type WorkerInfo,
   stopped,
@@ -53,13 +53,15 @@ describe('the description of a worker', () => {
     expect(ids[0]?.startsWith(`${hostname()}-${process.pid}-`)).toBe(true)
   })
 
-  it('has host, pid, version and roles, and a given id', () => {
-    expect(describeWorker(['outbox', 'reaper'], { id: 'relay 1' })).toEqual({
+  it('has host, pid, version, roles and the tables it reaps, and a given id', () => {
+    const reaps = ['leasehold.outbox']
+    expect(describeWorker(['outbox', 'reaper'], { id: 'relay 1', reaps })).toEqual({
       id: 'relay 1',
       host: hostname(),
       pid: process.pid,
       version: expect.stringMatching(/^\d+\.\d+\.\d+/),
       roles: ['outbox', 'reaper'],
+      reaps,
     })
   })
 
@@ -225,22 +227,25 @@ describe('states', () => {
   })
 })
 
-describe('RULE-020-020: whether a reaper is alive anywhere', () => {
-  it('without any process no reaper is alive', async () => {
-    expect(await reaperAlive(db, 'leasehold', 60_000)).toBe(false)
+describe('RULE-020-020: tables without a reaper', () => {
+  const tables = ['leasehold.outbox', 'leasehold.webhook_outbox']
+
+  it('without any process no table has a reaper', async () => {
+    expect(await unreapedTables(db, 'leasehold', tables, 60_000)).toEqual(tables)
   })
 
   it.each([
-    ['a reaper that was just seen', true, ['outbox', 'reaper'], 'in_flight = 0'],
-    ['a worker that is no reaper', false, ['outbox'], 'in_flight = 0'],
-    ['a reaper that stopped', false, ['reaper'], 'stopped_at = now()'],
-    ['a reaper that died', false, ['reaper'], 'died_at = now()'],
-    ['one not seen within the time', false, ['reaper'], `last_seen_at = now() - interval '61 seconds'`],
-  ])('for %s the answer is %s', async (_, alive, roles, set) => {
-    const worker = describeWorker(roles)
+    ['a reaper that was just seen', ['leasehold.webhook_outbox'], ['leasehold.outbox'], 'in_flight = 0'],
+    ['a reaper of both', [], tables, 'in_flight = 0'],
+    ['a worker that is no reaper', tables, [], 'in_flight = 0'],
+    ['a reaper that stopped', tables, tables, 'stopped_at = now()'],
+    ['a reaper that died', tables, tables, 'died_at = now()'],
+    ['one not seen within the time', tables, tables, `last_seen_at = now() - interval '61 seconds'`],
+  ])('with %s, these have none: %j', async (_, unreaped, reaps, set) => {
+    const worker = describeWorker(['reaper'], { reaps })
     await appear(worker)
     await change(set, worker.id)
-    expect(await reaperAlive(db, 'leasehold', 60_000)).toBe(alive)
+    expect(await unreapedTables(db, 'leasehold', tables, 60_000)).toEqual(unreaped)
   })
 })
 
@@ -248,9 +253,9 @@ it('every statement works in a schema with an unusual name', async () => {
   const schema = 'Lease "hold"'
   await db.query({ text: `create schema "Lease ""hold"""` })
   await db.query({ text: `create table "Lease ""hold""".workers (like leasehold.workers including all)` })
-  const worker = describeWorker(['reaper'])
+  const worker = describeWorker(['reaper'], { reaps: ['a.b'] })
   await db.query(presence(schema, worker, 0, undefined))
-  expect(await reaperAlive(db, schema, 60_000)).toBe(true)
+  expect(await unreapedTables(db, schema, ['a.b'], 60_000)).toEqual([])
   await db.query(stopped(schema, worker.id))
   expect(await listWorkers(db, schema)).toMatchObject([{ state: 'stopped' }])
   expect(await forgetWorkers(db, schema)).toBe(0)

@@ -17,6 +17,8 @@ export interface WorkerInfo {
   readonly roles: readonly string[]
   /** The settings that its workers were started with, by the name of the worker. */
   readonly declared?: Readonly<Record<string, object>>
+  /** The tables whose expired leases it takes back, as `schema.table`. */
+  readonly reaps: readonly string[]
 }
 
 /**
@@ -39,7 +41,7 @@ export interface WorkerRow extends WorkerInfo {
 /** This process as the registry shows it. The id is unique unless a given one is not (RULE-020-032). */
 export function describeWorker(
   roles: readonly string[],
-  options: Partial<Pick<WorkerInfo, 'id' | 'declared'>> = {},
+  options: Partial<Pick<WorkerInfo, 'id' | 'declared' | 'reaps'>> = {},
 ): WorkerInfo {
   const host = hostname()
   const id = options.id ?? `${host}-${process.pid}-${randomBytes(6).toString('hex')}`
@@ -49,9 +51,9 @@ export function describeWorker(
       remedy: 'Give every worker a unique id that is not empty and has no # in it, or none at all.',
     })
   }
-  const { declared } = options
+  const { declared, reaps = [] } = options
   const known = declared === undefined ? {} : { declared }
-  return { id, host, pid: process.pid, version: packageVersion(), roles, ...known }
+  return { id, host, pid: process.pid, version: packageVersion(), roles, reaps, ...known }
 }
 
 /** A process without a visible session is missing after this time: six intervals of its presence. */
@@ -61,7 +63,7 @@ const MISSING_AFTER = '30 seconds'
 export async function listWorkers(db: Queryable, schema: string): Promise<WorkerRow[]> {
   const { rows } = await db.query<WorkerRow>({
     text: `
-select id, host, pid, version, roles, started_at as "startedAt", last_seen_at as "lastSeenAt",
+select id, host, pid, version, roles, reaps, started_at as "startedAt", last_seen_at as "lastSeenAt",
   in_flight as "inFlight", stopped_at as "stoppedAt", died_at as "diedAt",
   session_pid is not null as "sessionVisible",
   case
@@ -76,18 +78,24 @@ order by started_at, id`,
   return rows
 }
 
-/** Whether a reaper was heard of within this time, anywhere (RULE-020-020). */
-export async function reaperAlive(db: Queryable, schema: string, withinMs: number): Promise<boolean> {
-  const { rows } = await db.query<{ alive: boolean }>({
+/** Those of the tables (`schema.table`) that no reaper takes care of which was heard of within this time (RULE-020-020). */
+export async function unreapedTables(
+  db: Queryable,
+  schema: string,
+  tables: readonly string[],
+  withinMs: number,
+): Promise<string[]> {
+  const { rows } = await db.query<{ name: string }>({
     text: `
-select exists (
+select name from unnest($2::text[]) as name
+where not exists (
   select from ${quoteQualified(schema, 'workers')}
-  where stopped_at is null and died_at is null and 'reaper' = any (roles)
+  where stopped_at is null and died_at is null and name = any (reaps)
     and last_seen_at > now() - $1::float8 * interval '1 millisecond'
-) as alive`,
-    values: [withinMs],
+)`,
+    values: [withinMs, tables],
   })
-  return rows[0]?.alive === true
+  return rows.map(({ name }) => name)
 }
 
 /**
@@ -136,8 +144,8 @@ with before as materialized (
   where id = $1
   for no key update
 )
-insert into ${workers} as w (id, host, pid, version, roles, declared, in_flight, session_pid, session_start)
-select $1, $2, $3::int, $4, $5::text[], $8::jsonb, $6::int, session.pid, session.backend_start
+insert into ${workers} as w (id, host, pid, version, roles, declared, reaps, in_flight, session_pid, session_start)
+select $1, $2, $3::int, $4, $5::text[], $8::jsonb, $9::text[], $6::int, session.pid, session.backend_start
 from (select count(*) from before) as locked
 left join pg_stat_activity as session on session.pid = pg_backend_pid() and session.pid = $7::int
 on conflict (id) do update set
@@ -146,6 +154,7 @@ on conflict (id) do update set
   version = excluded.version,
   roles = excluded.roles,
   declared = excluded.declared,
+  reaps = excluded.reaps,
   started_at = case
     when w.stopped_at is null and (w.host, w.pid) = (excluded.host, excluded.pid) then w.started_at
     else excluded.started_at
@@ -167,6 +176,7 @@ returning coalesce((select had_died from before), false) as had_died`,
       inFlight,
       backendPid ?? null,
       JSON.stringify(worker.declared ?? {}),
+      worker.reaps,
     ],
   }
 }
