@@ -1,8 +1,10 @@
 // The services of compose.yaml as plain processes of this machine: `npm run build`, then `node scripts/topology.mjs`.
-// Without a DATABASE_URL they share an embedded PostgreSQL in .leasehold. RECONCILERS=3 says how many reconcilers there
-// are; names after the script choose profiles (`events`, `sync`, `all`). Ctrl-C stops everything, the last one first.
+// Without a DATABASE_URL (of the owner of the tables) they share an embedded PostgreSQL in .leasehold. RECONCILERS=3 says
+// how many reconcilers there are; names after the script choose profiles (`events`, `sync`, `all`). Ctrl-C stops
+// everything, the last one first. Each process gets the variables that compose.yaml gives it, and no others;
 // test/topology.test.ts keeps this table and compose.yaml in step.
 import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -15,20 +17,66 @@ const DIRECTORY = '.leasehold'
 const MOST_REPLICAS = 100
 const RESTART_AFTER_MS = 1_000
 
-/** What runs besides PostgreSQL, in the order of its start. */
+const WORKER = ['LEASEHOLD_PORT', 'LEASEHOLD_LEASE_MS', 'LEASEHOLD_LOG_LEVEL']
+const EVENTS = ['events', 'all']
+
+/** What runs besides PostgreSQL, in the order of its start: with which database role, and with which variables. */
 export const SERVICES = [
-  { name: 'migrate', command: ['node', 'migrate.mjs'], once: true, profiles: [] },
-  { name: 'api', command: ['node', 'server.mjs'], profiles: [] },
-  { name: 'reaper', command: ['leasehold', 'work', '--only', 'reaper'], profiles: [] },
+  {
+    name: 'migrate',
+    command: ['node', 'migrate.mjs'],
+    once: true,
+    environment: ['API_PASSWORD', 'WORKER_PASSWORD'],
+    profiles: [],
+  },
+  {
+    name: 'api',
+    command: ['node', 'server.mjs'],
+    role: { name: 'payments_api', password: 'API_PASSWORD' },
+    environment: ['HOST', 'PORT'],
+    profiles: [],
+  },
+  {
+    name: 'reaper',
+    command: ['leasehold', 'work', '--only', 'reaper'],
+    role: { name: 'payments_reaper', password: 'WORKER_PASSWORD' },
+    environment: WORKER,
+    profiles: [],
+  },
   {
     name: 'reconciler',
     command: ['leasehold', 'work', '--only', 'reconcile'],
+    role: { name: 'payments_reconciler', password: 'WORKER_PASSWORD' },
+    environment: [
+      ...WORKER,
+      ...['POLL_MS', 'BATCH', 'CONCURRENCY', 'EVERY_MS', 'TIMEOUT_MS'].map((name) => `RECONCILE_${name}`),
+      'CHAIN_LATENCY_MS',
+      'CHAIN_BLOCK_MS',
+    ],
     replicas: { variable: 'RECONCILERS', byDefault: 2 },
     profiles: [],
   },
-  { name: 'relay', command: ['leasehold', 'work', '--only', 'outbox'], profiles: ['events', 'all'] },
-  { name: 'dispatcher', command: ['leasehold', 'work', '--only', 'webhooks'], profiles: ['events', 'all'] },
-  { name: 'sync', command: ['leasehold', 'work', '--only', 'sync'], profiles: ['sync', 'all'] },
+  {
+    name: 'relay',
+    command: ['leasehold', 'work', '--only', 'outbox'],
+    role: { name: 'payments_relay', password: 'WORKER_PASSWORD' },
+    environment: WORKER,
+    profiles: EVENTS,
+  },
+  {
+    name: 'dispatcher',
+    command: ['leasehold', 'work', '--only', 'webhooks'],
+    role: { name: 'payments_dispatcher', password: 'WORKER_PASSWORD' },
+    environment: [...WORKER, 'LEASEHOLD_SECRET_KEY'],
+    profiles: EVENTS,
+  },
+  {
+    name: 'sync',
+    command: ['leasehold', 'work', '--only', 'sync'],
+    role: { name: 'payments_sync', password: 'WORKER_PASSWORD' },
+    environment: WORKER,
+    profiles: ['sync', 'all'],
+  },
 ]
 
 /** Those that run with these profiles. */
@@ -45,13 +93,27 @@ export function argumentsOf([program, ...args]) {
   return program === 'leasehold' ? [LEASEHOLD, ...args] : args
 }
 
+/** What every process of this machine needs to run at all. */
+const SYSTEM = ['PATH', 'HOME', 'TMPDIR', 'TEMP', 'SystemRoot', 'LANG', 'TZ']
+
+/** The variables of one service: those of compose.yaml, and the URL of the database with its own role. */
+export function environmentOf({ environment, role }, values) {
+  const url = new URL(values.DATABASE_URL)
+  if (role) {
+    url.username = role.name
+    url.password = values[role.password]
+  }
+  const names = [...SYSTEM, ...environment].filter((name) => values[name] !== undefined)
+  return { ...Object.fromEntries(names.map((name) => [name, values[name]])), DATABASE_URL: url.href }
+}
+
 class Topology {
-  #environment
+  #values
   #running = new Map()
   #stopping = false
 
-  constructor(environment) {
-    this.#environment = environment
+  constructor(values) {
+    this.#values = values
   }
 
   async start(service) {
@@ -76,10 +138,10 @@ class Topology {
     }
   }
 
-  async #spawn(name, { command }) {
-    const child = spawn(process.execPath, argumentsOf(command), {
+  async #spawn(name, service) {
+    const child = spawn(process.execPath, argumentsOf(service.command), {
       cwd: EXAMPLE,
-      env: this.#environment,
+      env: environmentOf(service, this.#values),
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     this.#running.set(name, child)
@@ -115,9 +177,12 @@ async function run(profiles) {
   const topology = new Topology({
     ...process.env,
     DATABASE_URL: DATABASE_URL || server.url,
-    // The dispatcher needs a key; beside an embedded server there is one that stays.
+    // The dispatcher needs a key; an embedded server has one that stays.
     LEASEHOLD_SECRET_KEY: LEASEHOLD_SECRET_KEY || (server ? await embeddedSecretKey(DIRECTORY) : ''),
     LEASEHOLD_PORT: '0',
+    // Nobody needs to know them: migrate sets them at every start.
+    API_PASSWORD: randomBytes(24).toString('hex'),
+    WORKER_PASSWORD: randomBytes(24).toString('hex'),
   })
   try {
     for (const service of chosen(profiles)) await topology.start(service)

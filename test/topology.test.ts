@@ -4,8 +4,13 @@
  */
 import { existsSync } from 'node:fs'
 import { afterAll, describe, expect, it, onTestFinished, vi } from 'vitest'
-import { argumentsOf, chosen, SERVICES } from '../scripts/topology.mjs'
+import { argumentsOf, chosen, environmentOf, SERVICES } from '../scripts/topology.mjs'
+import { declaredWork } from '../src/cli/work.ts'
+import { SHUTDOWN_OVERHEAD_MS } from '../src/cli/worker-process.ts'
+import { loadSettings } from '../src/config/load.ts'
 import { openDatabase } from '../src/postgres/index.ts'
+import type { WorkDeclaration } from '../src/worker/index.ts'
+import { workerSettings } from '../src/worker/settings.ts'
 import { composeServices, projectFile } from './support/project-files.ts'
 import { useDatabase } from './support/database.ts'
 import { addRequests, EXAMPLE, openRequests, statuses } from './support/payment-example.ts'
@@ -18,7 +23,15 @@ const db = openDatabase({ url: database.url })
 const compose = await composeServices()
 const POLL = { timeout: 120_000, interval: 100 }
 const PATIENCE = 300_000
-afterAll(async () => db.close())
+afterAll(async () => {
+  // Roles belong to the whole server.
+  for (const { role } of SERVICES) {
+    if (role === undefined) continue
+    const { rows } = await db.query({ text: 'select from pg_roles where rolname = $1', values: [role.name] })
+    if (rows.length > 0) await db.query({ text: `drop owned by ${role.name}; drop role ${role.name}` })
+  }
+  await db.close()
+})
 
 describe('REC-14: compose.yaml', () => {
   it('compose.yaml has PostgreSQL and the services of the topology, with the same commands, profiles and replicas', () => {
@@ -43,7 +56,7 @@ describe('REC-14: compose.yaml', () => {
     expect(compose['migrate']).toMatchObject({
       restart: 'no',
       depends_on: { postgres: { condition: 'service_healthy' } },
-      healthcheck: { disable: 'true' },
+      healthcheck: { disable: true },
     })
     for (const { name } of SERVICES.filter(({ once }) => once !== true)) {
       expect(compose[name], name).toMatchObject({
@@ -55,10 +68,74 @@ describe('REC-14: compose.yaml', () => {
     }
   })
 
+  it('every service but the migration has a database role of its own, and no password has a default', async () => {
+    for (const { name, role } of SERVICES) {
+      const user = role === undefined ? 'leasehold' : role.name
+      const password = role === undefined ? 'POSTGRES_PASSWORD' : role.password
+      expect(compose[name]?.environment?.['DATABASE_URL'], name).toMatch(
+        new RegExp(`^postgresql://${user}:\\$\\{${password}:\\?[^}]+\\}@postgres:5432/leasehold$`),
+      )
+    }
+    expect(new Set(SERVICES.flatMap(({ role }) => role?.name ?? [])).size).toBe(SERVICES.length - 1)
+    const text = await projectFile('compose.yaml')
+    expect([...text.matchAll(/\$\{\w*PASSWORD\w*(?!\w|:\?)/g)]).toEqual([])
+  })
+
+  it('a plain `docker compose up` needs no variable of a service whose profile is off', () => {
+    // Compose interpolates all services, whatever the profile.
+    const demanded = (names: readonly string[]): Set<string> =>
+      new Set(
+        names.flatMap((name) =>
+          [...JSON.stringify(compose[name]).matchAll(/\$\{(\w+):\?/g)].map(([, variable = '']) => variable),
+        ),
+      )
+    const plain = ['postgres', ...chosen([]).map(({ name }) => name)]
+    expect(demanded(Object.keys(compose))).toEqual(demanded(plain))
+    expect(demanded(plain)).toEqual(new Set(['POSTGRES_PASSWORD', 'API_PASSWORD', 'WORKER_PASSWORD']))
+  })
+
+  it('a process of the topology gets the variables that compose.yaml gives it, and no others', () => {
+    const values = Object.fromEntries(
+      SERVICES.flatMap(({ name }) => Object.keys(compose[name]?.environment ?? {})).map((name) => [
+        name,
+        'x',
+      ]),
+    )
+    for (const service of SERVICES) {
+      const { [service.name]: { environment = {} } = {} } = compose
+      expect([...service.environment, 'DATABASE_URL'].sort(), service.name).toEqual(
+        Object.keys(environment).sort(),
+      )
+      const given = environmentOf(service, {
+        ...values,
+        DATABASE_URL: 'postgresql://owner:secret@h/d',
+        OTHER: 'y',
+      })
+      expect(Object.keys(given).sort(), service.name).toEqual(Object.keys(environment).sort())
+      expect(given['DATABASE_URL']).toBe(
+        `postgresql://${service.role === undefined ? 'owner:secret' : `${service.role.name}:x`}@h/d`,
+      )
+    }
+  })
+
+  it('every stop grace period is longer than a stop in order may take', async () => {
+    const workers = await declaredWorkers()
+    for (const { name, command } of SERVICES.filter(({ once }) => once !== true)) {
+      const [, , , only] = command
+      const timeouts = workers
+        .filter(({ name: worker, role = worker }) => role === only || worker === only)
+        .map(({ settings }) => workerSettings(settings).shutdownTimeoutMs)
+      const longest = Math.max(workerSettings({}).shutdownTimeoutMs, ...timeouts)
+      const [, seconds] =
+        /^(?:\$\{STOP_GRACE_PERIOD:-)?(\d+)s\}?$/.exec(compose[name]?.stop_grace_period ?? '') ?? []
+      expect(Number(seconds) * 1_000, name).toBeGreaterThan(longest + SHUTDOWN_OVERHEAD_MS)
+    }
+  })
+
   it('compose.yaml sets only environment variables that are read', async () => {
     const readme = await projectFile('README.md')
     const own = await Promise.all(
-      ['payments', 'server', 'settings'].map(async (name) =>
+      ['payments', 'chain', 'server', 'settings', 'accounts'].map(async (name) =>
         projectFile(`examples/payment-reconciler/${name}.mjs`),
       ),
     )
@@ -101,6 +178,20 @@ describe('REC-14: compose.yaml', () => {
     expect(help.output().stdout).toContain('--only')
   })
 })
+
+/** The workers of the example's config file, and the dispatcher. */
+async function declaredWorkers(): Promise<readonly WorkDeclaration<never>[]> {
+  // The config file of the example reads it.
+  vi.stubEnv('DATABASE_URL', database.url)
+  onTestFinished(() => void vi.unstubAllEnvs())
+  const { settings } = await loadSettings({
+    flags: {},
+    environment: { DATABASE_URL: database.url },
+    workingDirectory: EXAMPLE,
+    terminal: false,
+  })
+  return (await declaredWork(settings)).declared
+}
 
 interface Running {
   readonly process: TestProcess

@@ -1,6 +1,8 @@
-// Leasehold's own schema, then the application's: what a deployment runs once, before anything else.
+// Leasehold's own schema, then the application's, then a database role for each service: what a deployment runs once,
+// before anything else, as the owner of the tables.
 import { readdir, readFile } from 'node:fs/promises'
 import { migrate, openDatabase } from 'leasehold'
+import { ACCOUNTS, createAccount } from './accounts.mjs'
 import { databaseUrlOf } from './settings.mjs'
 
 const migrations = new URL('migrations/', import.meta.url)
@@ -14,6 +16,10 @@ try {
     for (const text of sql.split(/;\n/).filter((statement) => statement.trim() !== ''))
       await db.query({ text })
     process.stdout.write(`${file} was run.\n`)
+  }
+  for (const account of ACCOUNTS) {
+    const password = process.env[account.password]
+    if (password) await createAccount(db, account, password)
   }
 } finally {
   await db.close()

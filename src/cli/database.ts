@@ -29,7 +29,7 @@ import type { Startup } from './process.ts'
 /** For the start, the checks and the metrics (RULE-020-041). The workers have connections of their own. */
 const MAX_CONNECTIONS = 4
 
-const POOL_STOP_WITHIN_MS = 10_000
+export const POOL_STOP_WITHIN_MS = 10_000
 
 /** The bounds of a fast shutdown and of the immediate one after it, together, and a little more. */
 const EMBEDDED_STOP_WITHIN_MS = 50_000

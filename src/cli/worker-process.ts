@@ -21,6 +21,7 @@ import type { Database } from '../postgres/index.ts'
 import { startServer } from '../server/server.ts'
 import { Events, type EventType, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
 import { REAPER } from '../worker/work-declaration.ts'
+import { POOL_STOP_WITHIN_MS } from './database.ts'
 import { counted, duration } from './output.ts'
 import type { Part, Startup } from './process.ts'
 
@@ -63,6 +64,9 @@ const HTTP_STOP_WITHIN_MS = 5_000
 
 /** The workers stop within their shutdown timeout. After this much longer the process does not wait for them. */
 const SHUTDOWN_GRACE_MS = 10_000
+
+/** How much longer than the shutdown timeout of its workers a process may take to stop: HTTP and the pool come after them. */
+export const SHUTDOWN_OVERHEAD_MS = SHUTDOWN_GRACE_MS + HTTP_STOP_WITHIN_MS + POOL_STOP_WITHIN_MS
 
 /**
  * Starts HTTP first and then the workers, so that they are stopped in the other order: while the workers finish, the
@@ -170,7 +174,8 @@ function startWorkers(
       schema,
       workers,
       reaper,
-      reapTables: declared,
+      // A process that does not reap needs no privileges on the tables of others.
+      reapTables: reaper ? declared : [],
       settings: givenTiming,
       events,
       log,
