@@ -92,10 +92,14 @@ create trigger settings_changed after insert or update or delete on settings
 
 comment on trigger settings_changed on settings is 'Running workers follow every change, whatever program makes it.';
 
--- 1279607123 is "LEAS": the first key of all advisory locks of Leasehold that have two keys.
+-- PostgreSQL commits transactions with a NOTIFY one after the other: with 32 producers, a NOTIFY in each left 130 of 800
+-- transactions per second (docs/decisions/014-wake-ups.md). So concurrent transactions share one notification, by a lock that
+-- is tried and never waited for. It belongs to 50 ms of time: whoever holds one, for however long, delays nothing after that.
 create function wake(name text) returns void
 language plpgsql set search_path from current
 as $$
+declare
+  period constant bigint := extract(epoch from clock_timestamp()) * 20;
 begin
   if lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0') then return; end if;
   -- SYNC-12: sync does without advisory locks. There are few jobs, and one wake-up for each batch of chunks.
@@ -103,7 +107,7 @@ begin
     perform pg_notify('leasehold_wake', name);
     return;
   end if;
-  if pg_try_advisory_xact_lock(1279607123, hashtext(name)) then
+  if pg_try_advisory_xact_lock(hashtextextended(format('leasehold wake %s %s', name, period), 0)) then
     perform pg_notify('leasehold_wake', name);
   end if;
 end
@@ -111,6 +115,6 @@ $$;
 
 comment on function wake(text) is
 'Tells the workers of this name, when the transaction commits, that there may be rows to claim: NOTIFY leasehold_wake, name.
-Of several concurrent transactions only one sends the notification, because PostgreSQL commits transactions with a NOTIFY one after the other.
-A wake-up is only a hint. A transaction that sent none may commit just after the worker has claimed, and one that stays open for long prevents others from sending. A worker therefore claims a second time shortly after a wake-up, and it polls in any case.
+Of several concurrent transactions that call it within 50 ms, only one sends the notification, because PostgreSQL commits transactions with a NOTIFY one after the other.
+A wake-up is only a hint. A transaction that sent none may commit just after the worker has claimed. A worker therefore claims a second time shortly after a wake-up, and it polls in any case.
 SET leasehold.notify = ''off'', for a session, a role or a database, turns wake-ups off.';

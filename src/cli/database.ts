@@ -27,7 +27,7 @@ import { duration } from './output.ts'
 import type { Startup } from './process.ts'
 
 /** For the start, the checks and the metrics (RULE-020-041). The workers have connections of their own. */
-const MAX_CONNECTIONS = 4
+const MAX_CONNECTIONS = 2
 
 export const POOL_STOP_WITHIN_MS = 10_000
 

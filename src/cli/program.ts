@@ -31,6 +31,8 @@ const PROCESS_SETTINGS = [
   'host',
   'port',
   'workerId',
+  'maxConnections',
+  'auditRetentionMs',
   ...TIMING_NAMES,
   ...WEBHOOK_SETTINGS,
 ] as const

@@ -164,7 +164,7 @@ function startWorkers(
   events: Events,
 ): StartingWorkers {
   const { workers, reaper, declared } = work
-  const { schema, givenTiming, timing, workerId } = settings
+  const { schema, givenTiming, timing, workerId, maxConnections, auditRetentionMs } = settings
   let state: RunState = 'starting'
   let runtime: Runtime | undefined
 
@@ -177,6 +177,8 @@ function startWorkers(
       // A process that does not reap needs no privileges on the tables of others.
       reapTables: reaper ? declared : [],
       settings: givenTiming,
+      ...(maxConnections === undefined ? {} : { maxConnections }),
+      auditRetentionMs,
       events,
       log,
       migrate: false,

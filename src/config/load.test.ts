@@ -72,6 +72,8 @@ describe('the sources of settings', () => {
       webhookAllow: [],
       webhookProxy: undefined,
       databaseWaitMs: 30_000,
+      maxConnections: undefined,
+      auditRetentionMs: undefined,
       timing: { leaseMs: 30_000, heartbeatMs: 9_000, reaperIntervalMs: 10_000, shutdownTimeoutMs: 24_000 },
       givenTiming: {},
       workers: [],

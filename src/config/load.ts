@@ -44,6 +44,9 @@ export interface Settings {
   readonly databaseWaitMs: number
   /** Undefined: made from host, process id and a random part. */
   readonly workerId: string | undefined
+  /** Of the pool of the workers. Undefined: the default of `startRuntime`. */
+  readonly maxConnections: number | undefined
+  readonly auditRetentionMs: number | undefined
   readonly timing: Timing
   /** The timings that were set explicitly. A worker with its own lease duration derives the others from that. */
   readonly givenTiming: Partial<Timing>
@@ -155,6 +158,8 @@ function complete(
     webhookProxy: parsed.webhookProxy,
     databaseWaitMs,
     workerId: parsed.workerId,
+    maxConnections: parsed.maxConnections,
+    auditRetentionMs: parsed.auditRetentionMs,
   }
 }
 

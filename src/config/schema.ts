@@ -57,6 +57,8 @@ export const settingsSchema = z.strictObject({
     .exactOptional(),
   databaseWaitMs: number.pipe(z.number().min(0).max(MAX_TIMER_MS)).default(30_000),
   workerId: z.string().regex(WORKER_ID).exactOptional(),
+  maxConnections: number.pipe(z.int().min(1).max(1_000)).exactOptional(),
+  auditRetentionMs: number.pipe(z.number().min(0)).exactOptional(),
   leaseMs: milliseconds,
   heartbeatMs: milliseconds,
   reaperIntervalMs: milliseconds,
@@ -142,6 +144,14 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
     purpose:
       'id of this process in leases, logs and metrics; no two may have the same (default: host, process id and a random part)',
     rule: 'at most 64 letters, digits and the characters . _ : @ -',
+  },
+  maxConnections: {
+    purpose: 'most connections of the workers of a process (default: 6)',
+    rule: 'a whole number from 1 to 1000',
+  },
+  auditRetentionMs: {
+    purpose: 'how long entries of the audit are retained, by processes that reap (default: 365 days)',
+    rule: 'a number of milliseconds from 0',
   },
   leaseMs: { purpose: 'how long a lease lasts (default: 30000)', rule: duration },
   heartbeatMs: { purpose: 'interval between the renewals of a lease (default: 0.3 x lease)', rule: duration },

@@ -113,7 +113,7 @@ export function isMissingTable(error: unknown): boolean {
 }
 
 /** The server has no connection left for this role: too_many_connections. */
-export function isTooManyConnections(error: unknown): boolean {
+function isTooManyConnections(error: unknown): error is DatabaseError {
   return hasState(error, '53300')
 }
 
@@ -129,12 +129,25 @@ export function isServerError(error: unknown): error is DatabaseError {
 /** The same failure as a `LeaseholdError`. An error that already is one is returned unchanged. */
 export function unavailable(error: unknown, message?: string): LeaseholdError {
   if (isLeaseholdError(error, 'DATABASE_UNAVAILABLE')) return error
+  if (isTooManyConnections(error)) return outOfConnections(error)
   return new LeaseholdError(
     'DATABASE_UNAVAILABLE',
     message ?? `The database cannot be reached: ${messageOf(error)}.`,
     {
       remedy:
         'Check that PostgreSQL runs and that the host and port of the database URL lead to it; the connection returns by itself.',
+      cause: error,
+    },
+  )
+}
+
+function outOfConnections(error: Error): LeaseholdError {
+  return new LeaseholdError(
+    'DATABASE_UNAVAILABLE',
+    `The server has no connection left for this process: ${error.message}.`,
+    {
+      remedy:
+        'Lower maxConnections (--max-connections, LEASEHOLD_MAX_CONNECTIONS) of the processes, run fewer of them, put a pooler before the server, or raise its max_connections; docs/worker.md says which connections a process opens.',
       cause: error,
     },
   )

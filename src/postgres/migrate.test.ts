@@ -193,6 +193,25 @@ it('a role that may not create the schema gets the failure of the first migratio
   await db.query({ text: `drop role ${quoteIdentifier(role)}` })
 })
 
+it('a schema that belongs to another role is refused, also to a superuser, and nothing is applied', async () => {
+  const owner = `${database.name.slice(0, 40)}_owner`
+  const schema = freshSchema()
+  await db.query({ text: `create role ${quoteIdentifier(owner)}` })
+  await db.query({ text: `create schema ${quoteIdentifier(schema)} authorization ${quoteIdentifier(owner)}` })
+  await expect(migrate(db, { schema })).rejects.toMatchObject({
+    code: 'MIGRATION_FAILED',
+    message: expect.stringContaining(
+      `The schema ${schema} belongs to ${owner}, and postgres is not a member`,
+    ),
+  })
+  expect(await tablesOf(schema)).toEqual([])
+  await db.query({ text: `grant ${quoteIdentifier(owner)} to current_user` })
+  expect(await migrate(db, { schema })).toMatchObject({ version: 5 })
+  await db.query({
+    text: `drop schema ${quoteIdentifier(schema)} cascade; drop role ${quoteIdentifier(owner)}`,
+  })
+})
+
 describe('a table that is locked', () => {
   const alter = { '001_one.sql': one, '002_alter.sql': 'alter table one add extra int' }
 

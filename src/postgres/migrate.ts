@@ -151,6 +151,7 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
     values: [`leasehold migrations of ${schema}`],
   })
   await tx.query({ text: `set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}` })
+  await refuseForeignSchema(tx, schema)
   await createLedger(tx, schema)
   const ledger = await readLedger(tx, schema)
   assertUnchanged([file], ledger)
@@ -271,6 +272,37 @@ export async function readLedger(db: Queryable, schema: string): Promise<readonl
     if (isMissingTable(error)) return []
     throw error
   }
+}
+
+/**
+ * Refuses a schema of another role, which could have put functions into it that would run with the privileges of whoever
+ * migrates. Membership counts, being a superuser does not.
+ */
+async function refuseForeignSchema(tx: Queryable, schema: string): Promise<void> {
+  const { rows } = await tx.query<{ owner: string; role: string }>({
+    text: `with recursive self as (
+  select oid from pg_catalog.pg_roles where rolname = current_user
+  union
+  select roleid from pg_catalog.pg_auth_members join self on member = self.oid
+)
+select pg_catalog.pg_get_userbyid(nspowner) as owner, current_user as role
+from pg_catalog.pg_namespace
+where nspname = $1 and nspowner not in (select oid from self)
+  -- The owner of the database is the owner of public.
+  and not (nspowner = 'pg_database_owner'::pg_catalog.regrole
+    and (select datdba from pg_catalog.pg_database where datname = pg_catalog.current_database()) in (select oid from self))`,
+    values: [schema],
+  })
+  const [foreign] = rows
+  if (foreign === undefined) return
+  const { owner, role } = foreign
+  throw new LeaseholdError(
+    'MIGRATION_FAILED',
+    `The schema ${schema} belongs to ${owner}, and ${role} is not a member of that role.`,
+    {
+      remedy: `Nothing was applied. Migrate as ${owner}, run ALTER SCHEMA ${quoteIdentifier(schema)} OWNER TO ${quoteIdentifier(role)} if you trust what is in it, or name another schema.`,
+    },
+  )
 }
 
 async function recordMigration(tx: Queryable, schema: string, file: MigrationFile): Promise<void> {

@@ -31,6 +31,8 @@ import {
 import { Worker } from './worker.ts'
 
 const PRESENCE_MS = 5_000
+/** Two claim loops, the reaper and maintenance seldom need more at once; a statement that finds none free waits. */
+const MAX_CONNECTIONS = 6
 /** No statement of a worker takes this long while the database is well. */
 const QUERY_TIMEOUT_MS = 10_000
 /**
@@ -78,7 +80,7 @@ export class Runtime {
     this.#schema = options.schema ?? 'leasehold'
     this.#db = openDatabase({
       url: options.databaseUrl,
-      maxConnections: options.maxConnections ?? 10,
+      maxConnections: options.maxConnections ?? MAX_CONNECTIONS,
       queryTimeoutMs: QUERY_TIMEOUT_MS,
       applicationName: `leasehold worker ${id}`.slice(0, 63),
       neededRole: 'worker',
@@ -312,6 +314,7 @@ export class Runtime {
     return createReaper({
       ...this.#shared,
       stores: this.#stores,
+      auditRetentionMs: this.#options.auditRetentionMs,
       settings: ({ table }) => ({ reaperIntervalMs: this.#reaperIntervalMs(tableName(table)) }),
       ...(eviction ? {} : { eviction: false }),
     })

@@ -38,6 +38,8 @@ export class ServedWorkers {
   readonly #byName = new Map<string, Served>()
   /** Workers of other processes, whose tables this process reaps. */
   readonly #reaped = new Map<string, Reaped>()
+  /** Whose settings are being read, and whether a change was announced since the reading began. */
+  readonly #announced = new Map<string, boolean>()
 
   constructor(options: ServedWorkersOptions) {
     this.#options = options
@@ -174,11 +176,22 @@ export class ServedWorkers {
     for (const name of this.#reaped.keys()) this.#startReading(name)
   }
 
+  /** However many changes are announced while the settings are read, they are read once more. */
   #startReading(name: string): void {
+    const isReading = this.#announced.has(name)
+    this.#announced.set(name, true)
+    if (!isReading) void this.#readAnnounced(name)
+  }
+
+  async #readAnnounced(name: string): Promise<void> {
     const { events, worker } = this.#options
-    this.#readSettings(name).catch((error: unknown) =>
-      reportError(events, worker, 'reading the settings', error),
-    )
+    while (this.#announced.get(name) === true) {
+      this.#announced.set(name, false)
+      await this.#readSettings(name).catch((error: unknown) =>
+        reportError(events, worker, 'reading the settings', error),
+      )
+    }
+    this.#announced.delete(name)
   }
 
   /** Rows of this table may have become claimable. */

@@ -93,7 +93,9 @@ export interface RuntimeOptions {
   readonly heartbeat?: 'thread' | 'inline'
   /** How often the process says in the registry that it is alive. Default 5,000. */
   readonly presenceMs?: number
-  /** The most connections of the pool; the heartbeat opens two more (RULE-020-041). Default 10. */
+  /** How long a process that reaps retains entries of the audit, in milliseconds; null: for ever. Default 365 days. */
+  readonly auditRetentionMs?: number | null | undefined
+  /** The most connections of the pool; the heartbeat opens up to four more (RULE-020-041). Default 6. */
   readonly maxConnections?: number
   /** Bring Leasehold's schema up to date first. Default false: run `leasehold migrate` when you deploy. */
   readonly migrate?: boolean

@@ -9,7 +9,7 @@ import type { Queryable } from '../../postgres/queryable.ts'
 import { createDeathWatch } from './dead-workers.ts'
 import type { Events } from '../events.ts'
 import { createLoop, type HastenableLoop, type Loop } from '../loop.ts'
-import { forgetWorkers } from '../registry/registry.ts'
+import { forgetAudit, forgetWorkers } from '../registry/registry.ts'
 
 export interface ReaperOptions {
   readonly db: Queryable
@@ -22,6 +22,8 @@ export interface ReaperOptions {
   readonly settings: (store: LeaseStore) => { readonly reaperIntervalMs: number; readonly batch?: number }
   /** How often to check for dead processes, and how long one may be missing. Default 1,000 and 2,000. */
   readonly eviction?: { readonly checkMs: number; readonly graceMs: number } | false
+  /** How long entries of the audit are retained; null: for ever. Default 365 days. */
+  readonly auditRetentionMs?: number | null | undefined
   readonly clock?: Clock
 }
 
@@ -30,6 +32,7 @@ const DEFAULT_BATCH = 500
 const FORGET_EVERY_MS = 3_600_000
 /** Without tables a reaper only shows that it is alive. */
 const PAUSE_WITHOUT_TABLES_MS = 10_000
+const AUDIT_RETENTION_MS = 365 * 86_400_000
 /** While a process is missing, so that its death is declared when the grace is over and not a whole check later. */
 const CHECK_WHILE_MISSING_MS = 250
 
@@ -53,6 +56,7 @@ export function createReaper(options: ReaperOptions): HastenableLoop {
 
 function createReapLoop(options: ReaperOptions): HastenableLoop {
   const { db, schema, worker, stores, events, settings, clock = systemClock } = options
+  const { auditRetentionMs = AUDIT_RETENTION_MS } = options
   let forgotAt = -Infinity
   /** When each table was last reaped. */
   const reapedAt = new Map<LeaseStore, number>()
@@ -61,6 +65,7 @@ function createReapLoop(options: ReaperOptions): HastenableLoop {
   async function forgetNowAndThen(): Promise<void> {
     if (clock.monotonicNow() - forgotAt < FORGET_EVERY_MS) return
     await forgetWorkers(db, schema)
+    if (auditRetentionMs !== null) await forgetAudit(db, schema, auditRetentionMs)
     forgotAt = clock.monotonicNow()
   }
 

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { collect, door, settled, useWorkers } from '../../../test/support/running-worker.ts'
@@ -334,4 +334,27 @@ describe('wake-ups', () => {
     await over
     expect(await jobStates(db)).toEqual({ DONE: 1 })
   })
+})
+
+it('changes that are announced while the settings are read cause one more reading, and the last change is applied', async () => {
+  const events = new Events()
+  const listening = events.next('listening')
+  const { runtime } = await run({ handle: async () => undefined }, { events })
+  await listening
+  const readers = `select count(*)::int as count from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock' and query like '%settings%'`
+  const count = async (): Promise<number> =>
+    (await db.query<{ count: number }>({ text: readers })).rows[0]?.count ?? 0
+  await db.transaction(async (tx) => {
+    await tx.query({ text: 'lock table leasehold.settings in access exclusive mode' })
+    const announce = `select pg_notify('leasehold_settings', 'jobs')`
+    await db.query({ text: announce })
+    await vi.waitFor(async () => expect(await count()).toBe(1), { timeout: 60_000, interval: 10 })
+    for (let i = 0; i < 50; i += 1) await db.query({ text: announce })
+    expect(await count()).toBe(1)
+  })
+  const changed = events.next('settingsChanged')
+  await change({ concurrency: 23 })
+  await changed
+  expect(runtime.worker('jobs').settings.concurrency).toBe(23)
 })

@@ -6,6 +6,7 @@ import { openDatabase, type Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import {
   describeWorker,
+  forgetAudit,
   forgetWorkers,
   listWorkers,
   presence,
@@ -247,6 +248,19 @@ describe('RULE-020-020: tables without a reaper', () => {
     await change(set, worker.id)
     expect(await unreapedTables(db, 'leasehold', tables, 60_000)).toEqual(unreaped)
   })
+})
+
+it('entries of the audit that are older than the retention are deleted, and the others stay', async () => {
+  const add = `insert into leasehold.audit (principal, action, at) values ('p', $1, now() - $2::interval)`
+  for (const [action, age] of [
+    ['old', '366 days'],
+    ['young', '364 days'],
+  ])
+    await db.query({ text: add, values: [action, age] })
+  expect(await forgetAudit(db, 'leasehold', 365 * 86_400_000)).toBe(1)
+  const { rows } = await db.query({ text: 'select action from leasehold.audit' })
+  expect(rows).toEqual([{ action: 'young' }])
+  await db.query({ text: 'truncate leasehold.audit' })
 })
 
 it('every statement works in a schema with an unusual name', async () => {

@@ -117,6 +117,20 @@ where id = any (array(
   return rowCount ?? 0
 }
 
+/** Deletes a bounded number of the oldest entries of the audit that are older than this. Returns how many. */
+export async function forgetAudit(db: Queryable, schema: string, olderThanMs: number): Promise<number> {
+  const audit = quoteQualified(schema, 'audit')
+  const { rowCount } = await db.query({
+    text: `
+delete from ${audit}
+where id = any (array(
+  select id from ${audit} where at < now() - $1::float8 * interval '1 millisecond' order by at limit 10000
+))`,
+    values: [olderThanMs],
+  })
+  return rowCount ?? 0
+}
+
 /** What `presence` answers. */
 export interface PresenceRow {
   /** This worker had been declared dead, and is not. */
