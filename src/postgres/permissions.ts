@@ -68,7 +68,7 @@ function remedyFor(message: string, text: string, grantee: string, needs: RoleKi
     return `Run: GRANT USAGE ON SCHEMA ${quoteIdentifier(object)} TO ${grantee}; as its owner.`
   const table = names.find(({ name }) => name === object)
   // What leases on a table of the user need.
-  if (table !== undefined && needs === 'worker')
+  if (table !== undefined && (needs === 'worker' || text.includes('/* leasehold:')))
     return `Run: GRANT SELECT, UPDATE ON ${quoteQualified(table.schema, table.name)} TO ${grantee}; as its owner.`
   return `Whoever owns what it names can GRANT the privilege TO ${grantee}.`
 }
