@@ -92,8 +92,8 @@ create trigger settings_changed after insert or update or delete on settings
 
 comment on trigger settings_changed on settings is 'Running workers follow every change, whatever program makes it.';
 
--- PostgreSQL commits transactions with a NOTIFY one after the other: with 32 producers, a NOTIFY in each left 130 of 800
--- transactions per second (docs/decisions/014-wake-ups.md). So concurrent transactions share one notification, by a lock that
+-- PostgreSQL commits transactions with a NOTIFY one after the other: with 32 producers, a NOTIFY in each left a quarter
+-- of the throughput (docs/decisions/014-wake-ups.md). So concurrent transactions share one notification, by a lock that
 -- is tried and never waited for. It belongs to 50 ms of time: whoever holds one, for however long, delays nothing after that.
 create function wake(name text) returns void
 language plpgsql set search_path from current
