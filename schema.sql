@@ -97,6 +97,7 @@ create table leasehold.sync_checkpoints (
   constraint sync_checkpoints_expiries_in_range CHECK (((expiries >= 0) AND (expiries <= 1000000))),
   constraint sync_checkpoints_lease_is_whole CHECK (((locked_until IS NULL) = (locked_by IS NULL))),
   constraint sync_checkpoints_lock_token_is_not_negative CHECK ((lock_token >= 0)),
+  constraint sync_checkpoints_names_are_short CHECK (((octet_length(definition) <= 100) AND (octet_length(matrix_id) <= 1000) AND (octet_length(chunk_hash) <= 500))),
   constraint sync_checkpoints_no_lease_at_the_end CHECK (((locked_by IS NULL) OR ((completed_at IS NULL) AND (failed_at IS NULL)))),
   constraint sync_checkpoints_pkey PRIMARY KEY (matrix_id, chunk_hash),
   constraint sync_checkpoints_synced_when_completed CHECK (((completed_at IS NULL) OR ((last_synced_at IS NOT NULL) AND (row_count IS NOT NULL))))
@@ -138,6 +139,7 @@ create table leasehold.sync_jobs (
   constraint sync_jobs_has_names CHECK (((definition <> ''::text) AND (matrix_id <> ''::text))),
   constraint sync_jobs_lease_is_whole CHECK (((locked_until IS NULL) = (locked_by IS NULL))),
   constraint sync_jobs_lock_token_is_not_negative CHECK ((lock_token >= 0)),
+  constraint sync_jobs_names_are_short CHECK (((octet_length(definition) <= 100) AND (octet_length(matrix_id) <= 1000))),
   constraint sync_jobs_no_lease_at_the_end CHECK (((locked_by IS NULL) OR ((completed_at IS NULL) AND (failed_at IS NULL)))),
   constraint sync_jobs_pkey PRIMARY KEY (id)
 );
@@ -228,6 +230,7 @@ create table leasehold.workers (
   pid integer not null,
   version text not null,
   roles text[] not null,
+  declared jsonb default '{}'::jsonb not null,
   reaps text[] default '{}'::text[] not null,
   started_at timestamp with time zone default now() not null,
   last_seen_at timestamp with time zone default now() not null,
@@ -257,6 +260,8 @@ CREATE INDEX sync_checkpoints_leased ON leasehold.sync_checkpoints USING btree (
 CREATE INDEX sync_checkpoints_open ON leasehold.sync_checkpoints USING btree (definition, priority DESC, "position", matrix_id, chunk_hash) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND needed);
 
 CREATE INDEX sync_checkpoints_suspects ON leasehold.sync_checkpoints USING btree (definition, priority DESC, "position", matrix_id, chunk_hash) WHERE ((completed_at IS NULL) AND (failed_at IS NULL) AND needed AND (expiries >= 2));
+
+CREATE INDEX sync_checkpoints_unfinished ON leasehold.sync_checkpoints USING btree (matrix_id, failed_at, needed, chunk_hash) WHERE (completed_at IS NULL);
 
 CREATE INDEX sync_job_chunks_of_checkpoint ON leasehold.sync_job_chunks USING btree (matrix_id, chunk_hash);
 
@@ -313,7 +318,7 @@ create view leasehold.sync_checkpoint_states with (security_invoker=true) as
     locked_until,
     locked_by,
     lock_token
-   FROM leasehold.sync_checkpoints c;
+   FROM leasehold.sync_checkpoints;
 
 create view leasehold.sync_job_states with (security_invoker=true) as
  SELECT leasehold.sync_state(locked_until, completed_at, failed_at) AS state,
@@ -336,7 +341,7 @@ create view leasehold.sync_job_states with (security_invoker=true) as
     locked_until,
     locked_by,
     lock_token
-   FROM leasehold.sync_jobs j;
+   FROM leasehold.sync_jobs;
 
 create view leasehold.webhook_attempts with (security_invoker=true) as
  SELECT attempt.number AS id,
@@ -604,6 +609,11 @@ declare
   period constant bigint := extract(epoch from clock_timestamp()) * 20;
 begin
   if lower(current_setting('leasehold.notify', true)) in ('off', 'false', 'no', '0') then return; end if;
+  -- SYNC-12: sync does without advisory locks. There are few jobs, and one wake-up for each batch of chunks.
+  if name in ('sync', 'sync-jobs') then
+    perform pg_notify('leasehold_wake', name);
+    return;
+  end if;
   if pg_try_advisory_xact_lock(hashtextextended(format('leasehold wake %s %s', name, period), 0)) then
     perform pg_notify('leasehold_wake', name);
   end if;
@@ -1000,7 +1010,7 @@ comment on column leasehold.sync_jobs.locked_until is 'When the lease expires.';
 
 comment on column leasehold.sync_jobs.matrix_id is 'What is synced: a table, a data set, an account of the remote system.';
 
-comment on column leasehold.sync_jobs.next_check_at is 'The job is not claimed before this time. It is claimed to be planned, and to check whether its chunks are finished.';
+comment on column leasehold.sync_jobs.next_check_at is 'The job is not claimed before this time. It is claimed to be planned, and when its chunks are finished: until then a runner moves this time far ahead.';
 
 comment on column leasehold.sync_jobs.parallel is 'The job may run at the same time as another job of the same matrix.';
 
@@ -1134,6 +1144,8 @@ comment on column leasehold.webhook_outbox.next_attempt_at is 'The delivery is n
 
 comment on column leasehold.webhook_outbox.ordering_key is 'Deliveries with the same key and endpoint are made one at a time, in the order of their ids. Null: in any order, and always so where the endpoint was not ordered when the event was sent. At most 1024 bytes.';
 
+comment on column leasehold.workers.declared is 'The settings that its workers were started with, by the name of the worker. A change of settings is checked against them.';
+
 comment on column leasehold.workers.died_at is 'When a reaper declared the process dead, because its session was closed for longer than the grace period.';
 
 comment on column leasehold.workers.host is 'The machine or container on which the process runs.';
@@ -1215,7 +1227,9 @@ comment on index leasehold.sync_checkpoints_leased is 'Chunks in flight, for the
 
 comment on index leasehold.sync_checkpoints_open is 'Unfinished chunks that a job waits for, for each definition in the order in which they are claimed.';
 
-comment on index leasehold.sync_checkpoints_suspects is 'Wanted chunks under which two processes have died: a process claims one of them at a time.';
+comment on index leasehold.sync_checkpoints_suspects is 'Needed chunks under which two processes have died: a process claims one of them at a time.';
+
+comment on index leasehold.sync_checkpoints_unfinished is 'Chunks that are open or failed, by matrix: whether a job waits for one is read from here.';
 
 comment on index leasehold.sync_job_chunks_of_checkpoint is 'The jobs of a chunk.';
 

@@ -149,7 +149,7 @@ function leasedRows(
     [`${schema}.outbox`, 'problem' in outbox ? 0 : outbox.counts.CLAIMED.count],
     [`${schema}.webhook_outbox`, 'problem' in webhooks ? 0 : webhooks.counts.inFlight.count],
     [`${schema}.sync_checkpoints`, 'problem' in sync ? 0 : sync.counts.chunksLeased.count],
-    ...tables.map((table) => [table.table, 'problem' in table ? 0 : table.leased] as const),
+    ...tables.map((table) => [table.table, 'problem' in table ? 0 : table.inFlight] as const),
   ])
 }
 

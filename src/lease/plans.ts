@@ -35,13 +35,13 @@ export async function planMismatches(
     const isolation = await otherIsolation(tx)
     if (isolation !== undefined) return [isolation]
     await tx.query({ text: `set local enable_seqscan = off; ${SAVEPOINT}` })
-    const refused = await refusedStatements(tx, table, allStatements(statements))
+    const refused = await refusedStatements(tx, allStatements(statements))
     if (refused.length > 0) return refused
     const plans = new Map<LeaseStatement, PlanNode>()
     const { expired } = statements.reap
     for (const statement of [...[...statements.ways.values()].map(({ claim }) => claim), expired]) {
       // Parsing does not check privileges, and planning does.
-      const forbidden = await refusalOf(tx, table, statement, async () =>
+      const forbidden = await refusalOf(tx, statement, async () =>
         plans.set(statement, await planOf(tx, statement)),
       )
       if (forbidden !== undefined) return [forbidden]
@@ -83,15 +83,11 @@ async function otherIsolation(tx: Queryable): Promise<Mismatch | undefined> {
 }
 
 /** What PostgreSQL says of the statements that it refuses. A wrong fragment is in many of them, and is reported once. */
-async function refusedStatements(
-  tx: Queryable,
-  table: LeaseTable,
-  statements: readonly LeaseStatement[],
-): Promise<Mismatch[]> {
+async function refusedStatements(tx: Queryable, statements: readonly LeaseStatement[]): Promise<Mismatch[]> {
   const refused = new Map<string, Mismatch>()
   for (const statement of statements) {
     const prepare = `prepare leasehold_fit as ${statement.text}; deallocate leasehold_fit`
-    const mismatch = await refusalOf(tx, table, statement, async () => tx.query({ text: prepare }))
+    const mismatch = await refusalOf(tx, statement, async () => tx.query({ text: prepare }))
     const reason = messageOf(mismatch?.cause)
     if (mismatch !== undefined && !refused.has(reason)) refused.set(reason, mismatch)
   }
@@ -104,7 +100,6 @@ const SAVEPOINT = 'savepoint leasehold_fit'
 /** What PostgreSQL has against this work, if it refuses it; the transaction then goes on from the savepoint. */
 async function refusalOf(
   tx: Queryable,
-  table: LeaseTable,
   statement: LeaseStatement,
   work: () => Promise<unknown>,
 ): Promise<Mismatch | undefined> {

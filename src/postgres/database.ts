@@ -36,6 +36,7 @@ const OPTIONS = namesOf<DatabaseOptions>({
   connectTimeoutMs: true,
   queryTimeoutMs: true,
   prepare: true,
+  neededRole: true,
   onEvent: true,
 })
 

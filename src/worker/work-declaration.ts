@@ -181,6 +181,10 @@ const OPTION_RULES: Rules<RuntimeOptions> = {
     holds: (value) => Number.isInteger(value) && Number(value) >= 1,
     text: 'a whole number from 1',
   },
+  auditRetentionMs: {
+    holds: (value) => value === null || (typeof value === 'number' && value >= 0),
+    text: 'a number of milliseconds from 0, or null',
+  },
   migrate: TRUE_OR_FALSE,
 }
 
