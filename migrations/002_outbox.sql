@@ -100,7 +100,7 @@ comment on column outbox.bucket is 'Distribution column. All events of an orderi
 comment on column outbox.event_id is 'The id by which consumers recognise the event.';
 comment on column outbox.event_type is 'What happened, for example order.paid. 1 to 255 bytes.';
 comment on column outbox.ordering_key is 'Events with the same key are published one at a time, in the order of their ids. Null: in any order. At most 1024 bytes.';
-comment on column outbox.payload is 'The event as JSON. At most 262144 bytes as text.';
+comment on column outbox.payload is 'The event as JSON. At most 262144 bytes as text, and 100 levels deep.';
 comment on column outbox.headers is 'An object of broker headers, for example traceparent. At most 16384 bytes as text.';
 comment on column outbox.status is 'PENDING, CLAIMED, PUBLISHED or DEAD.';
 comment on column outbox.attempts is 'How many attempts to publish the event have failed. An expired lease counts as one.';
@@ -181,17 +181,27 @@ begin
     problem := format('the headers of a %s event have %s bytes, and at most 16384 are allowed', new.event_type, octet_length(new.headers::text));
     remedy := 'Headers are sent as the headers of a broker message. Put data into the payload.';
     code := 'program_limit_exceeded';
+  elsif new.payload @? '$.**{101}' then
+    field := 'payload';
+    problem := format('the payload of a %s event is nested more than 100 levels deep', new.event_type);
+    remedy := 'Flatten the payload: many JSON parsers refuse more.';
+    code := 'program_limit_exceeded';
+  elsif new.headers @? '$.**{101}' then
+    field := 'headers';
+    problem := format('the headers of a %s event are nested more than 100 levels deep', new.event_type);
+    remedy := 'Headers are an object of texts. Put data into the payload.';
+    code := 'program_limit_exceeded';
   elsif new.max_attempts < 1 then
     field := 'max_attempts';
     problem := format('the max_attempts of a %s event is %s, and must be at least 1', new.event_type, new.max_attempts);
     remedy := 'Give a number from 1, or null for no limit.';
-  elsif not isfinite(new.available_at) then
+  elsif new.available_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00' then
     field := 'available_at';
-    problem := format('the available_at of a %s event is %s, and must be a finite time', new.event_type, new.available_at);
+    problem := format('the available_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.available_at);
     remedy := 'Give the time from which on the event may be published.';
   else
     field := 'created_at';
-    problem := format('the created_at of a %s event is %s, and must be a finite time', new.event_type, new.created_at);
+    problem := format('the created_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.created_at);
     remedy := 'Insert the event without created_at.';
   end if;
   raise exception '%', problem
@@ -208,8 +218,11 @@ create trigger outbox_limits before insert on outbox for each row
     or octet_length(new.payload::text) > 262144
     or octet_length(new.headers::text) > 16384
     or new.max_attempts < 1
-    or not isfinite(new.available_at)
-    or not isfinite(new.created_at)
+    -- Serializers overflow their stack over deep JSON, and formats of dates end with the year 9999.
+    or new.payload @? '$.**{101}'
+    or new.headers @? '$.**{101}'
+    or new.available_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00'
+    or new.created_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00'
   )
   execute function refuse_outbox_event();
 

@@ -1,31 +1,64 @@
 /** Payloads and events as JSON text that PostgreSQL can store unchanged. */
 import { LeaseholdError } from '../errors.ts'
-import { unstorableText } from '../unstorable-text.ts'
+import { unstorable } from '../unstorable-text.ts'
 
 /** A payload as the text that is sent, or why it cannot be. */
 export type PayloadText = { readonly text: string } | { readonly problem: string }
+
+/** The limit of the tables. Parsers of many languages refuse deeper JSON, and JSON.stringify overflows its stack. */
+export const MAX_JSON_DEPTH = 100
 
 /** `JSON.stringify` that refuses what it would leave out or turn into null, and what PostgreSQL cannot store. */
 export function payloadText(payload: unknown, path: string): PayloadText {
   try {
     const finding = payload === undefined ? { keys: [], what: 'undefined' } : findNotJson(payload, [])
+    if (finding === TOO_DEEP) return tooDeep(path)
     if (finding !== undefined) {
       return { problem: `${pathOf(path, finding.keys)} is ${finding.what}, which is not JSON` }
     }
     const text: unknown = JSON.stringify(payload)
     // A toJSON() may have returned anything.
     if (typeof text !== 'string') return { problem: `${path} turns into undefined, which is not JSON` }
+    if (isTooDeep(text)) return tooDeep(path)
     const unstorable = findUnstorable(text)
     return unstorable === undefined
       ? { text }
       : {
-          problem: `${pathOf(path, unstorable.keys)} contains ${unstorable.what}, which PostgreSQL cannot store`,
+          problem: `${pathOf(path, unstorable.keys)} contains ${unstorable.what}`,
         }
   } catch (error) {
+    // What a toJSON() returned was too deep for JSON.stringify.
+    if (error instanceof RangeError) return tooDeep(path)
     return {
       problem: `${path} cannot be written as JSON: ${error instanceof Error ? error.message : 'it threw'}`,
     }
   }
+}
+
+function tooDeep(path: string): PayloadText {
+  return {
+    problem: `${path} is nested more than ${MAX_JSON_DEPTH} levels deep, which many JSON parsers refuse: flatten it`,
+  }
+}
+
+/** Whether a value is inside more than `MAX_JSON_DEPTH` objects and lists, as the tables measure it. */
+function isTooDeep(json: string): boolean {
+  // Each level is two characters at least.
+  if (json.length <= 2 * MAX_JSON_DEPTH) return false
+  let depth = 0
+  let inText = false
+  for (let i = 0; i < json.length; i += 1) {
+    const character = json[i]
+    if (character === '"') inText = !inText
+    else if (inText) i += character === '\\' ? 1 : 0
+    else if (character === ']' || character === '}') depth -= 1
+    else if (character === '[' || character === '{') {
+      depth += 1
+      const isEmpty = json[i + 1] === ']' || json[i + 1] === '}'
+      if (depth > MAX_JSON_DEPTH && !isEmpty) return true
+    }
+  }
+  return false
 }
 
 const PLAIN_KEY = /^[A-Za-z_$][\w$]*$/
@@ -41,14 +74,37 @@ export function pathOf(root: string, keys: readonly PropertyKey[]): string {
 }
 
 /**
- * The size of a JSON text as PostgreSQL measures it: `jsonb` prints a space after each colon and comma. These are counted
- * only where they decide whether the text is within the limit. (`jsonb` also prints a number such as 1e300 in full, which
- * is not counted here; then the table refuses the event.)
+ * The size of a JSON text as PostgreSQL measures it: `jsonb` prints a space after each colon and comma, and a number such
+ * as 1e300 in full. These are counted only where they decide whether the text is within the limit.
  */
 export function storedBytes(json: string, limit: number): number {
-  const bytes = Buffer.byteLength(json)
+  const bytes = Buffer.byteLength(json) + (EXPONENT.test(json) ? digitsOfExponents(json) : 0)
   return bytes > limit || bytes * 2 <= limit ? bytes : bytes + separatorsIn(json)
 }
+
+/** `1.5e+300`, as JSON.stringify writes numbers from 1e21, or below 1e-6. May also match inside a text. */
+const EXPONENT = /\de[+-]?\d/i
+
+/** How many characters longer the numbers with an exponent are in full. */
+function digitsOfExponents(json: string): number {
+  let more = 0
+  for (const { groups: { exponent = '', whole = '', fraction = '' } = {}, 0: number } of json.matchAll(
+    TEXT_OR_EXPONENT,
+  )) {
+    if (exponent === '') continue
+    const shift = Number(exponent)
+    // 1.5e+300 is 301 digits; 1.5e-7 is 0.00000015, of which the sign is not part of `whole`.
+    const length =
+      shift >= 0
+        ? whole.length + Math.max(shift, fraction.length) + (fraction.length > shift ? 1 : 0)
+        : 2 + Math.max(-shift - whole.length, 0) + whole.length + fraction.length
+    more += length - (number.length - (number.startsWith('-') ? 1 : 0))
+  }
+  return more
+}
+
+/** A text, which is skipped, or a number with an exponent. */
+const TEXT_OR_EXPONENT = /"(?:[^"\\]|\\.)*"|-?(?<whole>\d+)(?:\.(?<fraction>\d+))?e(?<exponent>[+-]?\d+)/gi
 
 function separatorsIn(json: string): number {
   let count = 0
@@ -82,6 +138,8 @@ interface Finding {
   readonly what: string
 }
 
+const TOO_DEEP: Finding = { keys: [], what: 'nested too deeply' }
+
 function findNotJson(value: unknown, ancestors: readonly object[]): Finding | undefined {
   if (typeof value === 'number') return Number.isFinite(value) ? undefined : { keys: [], what: String(value) }
   if (typeof value === 'function' || typeof value === 'symbol') return { keys: [], what: `a ${typeof value}` }
@@ -94,12 +152,14 @@ function findNotJson(value: unknown, ancestors: readonly object[]): Finding | un
     return { keys: [], what: `a ${value instanceof Map ? 'Map' : 'Set'}` }
   }
   if (ancestors.includes(value)) return { keys: [], what: 'part of itself (circular)' }
+  if (ancestors.length > MAX_JSON_DEPTH) return TOO_DEEP
   const path = [...ancestors, value]
   const entries: readonly (readonly [PropertyKey, unknown])[] = Array.isArray(value)
     ? value.map((item: unknown, index) => [index, item] as const)
     : Object.entries(value)
   for (const [key, item] of entries) {
     const finding = findNotJson(item, path)
+    if (finding === TOO_DEEP) return finding
     if (finding !== undefined) return { ...finding, keys: [key, ...finding.keys] }
   }
   return undefined
@@ -110,17 +170,22 @@ const ESCAPED = /(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f])/
 
 function findUnstorable(text: string): Finding | undefined {
   if (!text.includes(String.raw`\u`) || !ESCAPED.test(text)) return undefined
-  return unstorableInside(JSON.parse(text)) ?? { keys: [], what: String.raw`\u0000 or half a surrogate pair` }
+  return (
+    unstorableInside(JSON.parse(text)) ?? {
+      keys: [],
+      what: String.raw`\u0000 or half a surrogate pair, which PostgreSQL cannot store: remove it`,
+    }
+  )
 }
 
 function unstorableInside(value: unknown): Finding | undefined {
   if (typeof value === 'string') {
-    const what = unstorableText(value)
+    const what = unstorable(value)
     return what === undefined ? undefined : { keys: [], what }
   }
   if (typeof value !== 'object' || value === null) return undefined
   for (const [key, item] of Object.entries(value)) {
-    const inKey = unstorableText(key)
+    const inKey = unstorable(key)
     if (inKey !== undefined) return { keys: [], what: `a key with ${inKey}` }
     const finding = unstorableInside(item)
     if (finding !== undefined)

@@ -3,9 +3,10 @@
  * are reported at once, by their paths. The tables enforce the same limits; checking here leaves the caller's transaction
  * usable.
  */
+import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
 import { describeValue } from '../rules.ts'
-import { unstorableText } from '../unstorable-text.ts'
+import { unstorable } from '../unstorable-text.ts'
 import { pathOf, payloadText, storedBytes } from './json.ts'
 import { applySchema, type EventSchemas, isStandardSchema } from './schemas.ts'
 
@@ -211,20 +212,24 @@ export function checkType(path: string, value: unknown): string[] {
   const size = Buffer.byteLength(value)
   return size <= MAX_TYPE_BYTES
     ? []
-    : [`${path} has ${size} bytes, and at most ${MAX_TYPE_BYTES} are allowed`]
+    : [
+        `${path} is ${shortened(value)} and has ${size} bytes, and at most ${MAX_TYPE_BYTES} are allowed: give a name, and data in the payload`,
+      ]
 }
 
 export function checkText(path: string, value: unknown, what: string): string[] {
   if (typeof value !== 'string' || value === '')
     return [`${path} is ${describeValue(value)}, but must be ${what}`]
-  const unstorable = unstorableText(value)
-  return unstorable === undefined ? [] : [`${path} contains ${unstorable}, which PostgreSQL cannot store`]
+  const what = unstorable(value)
+  return what === undefined ? [] : [`${path} contains ${what} (it is ${describeValue(value)})`]
 }
 
 function checkOrderingKey(path: string, value: unknown): string[] {
   const bytes = typeof value === 'string' ? Buffer.byteLength(value) : 0
   return bytes > MAX_ORDERING_KEY_BYTES
-    ? [`${path} has ${bytes} bytes, but can have at most ${MAX_ORDERING_KEY_BYTES}`]
+    ? [
+        `${path} is ${shortened(value)} and has ${bytes} bytes, but can have at most ${MAX_ORDERING_KEY_BYTES}: give an id, or a hash of the text`,
+      ]
     : checkText(path, value, 'a text such as a customer’s id, or left out')
 }
 
@@ -268,4 +273,9 @@ function checkDate(path: string, value: unknown): string[] {
 
 export function isWhole(value: unknown, from: number, to: number): boolean {
   return typeof value === 'number' && Number.isInteger(value) && value >= from && value <= to
+}
+
+/** The beginning of a text that is too long. */
+function shortened(value: unknown): string {
+  return inspect(value, { maxStringLength: 40 })
 }

@@ -1,37 +1,42 @@
 import type { HandlerContext } from '../worker/context.ts'
 import { type Outcome, SaturatedError } from '../worker/completion/outcome.ts'
+import type { OutboxEvent } from './event.ts'
 import { type Answer, checkedAnswers, type PublishContext } from './publisher.ts'
+import type { OutboxRow } from './table.ts'
 
-type PublishBatch<Row> = (
-  rows: readonly HandlerContext<Row>[],
+type PublishBatch = (
+  events: readonly OutboxEvent[],
   context: PublishContext,
 ) => Promise<readonly Answer[] | void>
 
-interface Waiting<Row> {
-  readonly context: HandlerContext<Row>
+type RowContext = HandlerContext<OutboxRow>
+
+interface Waiting {
+  readonly event: OutboxEvent
+  readonly context: RowContext
   readonly resolve: (outcome: Outcome | void) => void
   readonly reject: (error: unknown) => void
 }
 
 /**
- * Groups rows that start together into one call of the publisher. The worker starts as many rows as it has slots for
- * within one turn of the event loop; at the end of the turn they are sent. No row waits for a batch to fill up.
+ * Groups events that start together into one call of the publisher. The worker starts as many rows as it has slots for
+ * within one turn of the event loop; at the end of the turn they are sent. No event waits for a batch to fill up.
  */
-export class Batches<Row extends object> {
-  readonly #publish: PublishBatch<Row>
+export class Batches {
+  readonly #publish: PublishBatch
   readonly #maxBatch: number
-  #waiting: Waiting<Row>[] = []
+  #waiting: Waiting[] = []
 
-  constructor(maxBatch: number, publish: PublishBatch<Row>) {
+  constructor(maxBatch: number, publish: PublishBatch) {
     this.#maxBatch = maxBatch
     this.#publish = publish
   }
 
-  /** Resolves with the outcome of this row. */
-  async add(context: HandlerContext<Row>): Promise<Outcome | void> {
+  /** Resolves with the outcome of this event. */
+  async add(event: OutboxEvent, context: RowContext): Promise<Outcome | void> {
     return new Promise((resolve, reject) => {
       const waiting = this.#waiting
-      waiting.push({ context, resolve, reject })
+      waiting.push({ event, context, resolve, reject })
       if (waiting.length === 1) queueMicrotask(() => this.#flush())
       if (waiting.length === this.#maxBatch) this.#flush()
     })
@@ -46,9 +51,10 @@ export class Batches<Row extends object> {
     })
   }
 
-  async #send(batch: readonly Waiting<Row>[]): Promise<void> {
-    const contexts = batch.map(({ context }) => context)
-    const answers = checkedAnswers(await this.#publish(contexts, new BatchContext(contexts)), batch.length)
+  async #send(batch: readonly Waiting[]): Promise<void> {
+    const events = batch.map(({ event }) => event)
+    const context = new BatchContext(batch.map(({ context }) => context))
+    const answers = checkedAnswers(await this.#publish(events, context), batch.length)
     batch.forEach(({ resolve, reject }, i) => {
       const answer = answers?.[i]
       if (answer instanceof SaturatedError) reject(answer)
@@ -58,11 +64,11 @@ export class Batches<Row extends object> {
 }
 
 /** The signal is created when it is first read: most publishers never read it. */
-class BatchContext<Row> implements PublishContext {
-  readonly #rows: readonly HandlerContext<Row>[]
+class BatchContext implements PublishContext {
+  readonly #rows: readonly RowContext[]
   #signal: AbortSignal | undefined
 
-  constructor(rows: readonly HandlerContext<Row>[]) {
+  constructor(rows: readonly RowContext[]) {
     this.#rows = rows
   }
 

@@ -44,10 +44,16 @@ export const HEADER = {
   attempt: 'leasehold-attempt',
 } as const
 
+/** Names that only Leasehold sets, in any case: targets recognise and fence by these headers. */
+const OWN_NAME = /^leasehold-/i
+
 /** The headers to send with the payload: the producer's own, and those by which a target recognises and fences. */
 export function headersOf(event: OutboxEvent): Record<string, string> {
+  const given = Object.entries(event.headers)
   return {
-    ...event.headers,
+    ...(given.some(([name]) => OWN_NAME.test(name))
+      ? Object.fromEntries(given.filter(([name]) => !OWN_NAME.test(name)))
+      : event.headers),
     [HEADER.eventId]: event.eventId,
     [HEADER.eventType]: event.type,
     ...(event.orderingKey === undefined ? {} : { [HEADER.orderingKey]: event.orderingKey }),

@@ -94,12 +94,12 @@ function publishOneByOne(publisher: Publisher, limits: RetryLimits): Handle {
 }
 
 function publishInBatches(publisher: Publisher, maxBatch: number, limits: RetryLimits): Handle {
-  const batches = new Batches<OutboxRow>(maxBatch, async (rows, context) =>
-    withTraces(rows.map(eventOf), publisher.name, async (events) => publisher.publish(events, context)),
+  const batches = new Batches(maxBatch, async (events, context) =>
+    withTraces(events, publisher.name, async (traced) => publisher.publish(traced, context)),
   )
   return async (context) => {
     try {
-      return limitRetries(limits, await batches.add(context), context)
+      return limitRetries(limits, await batches.add(eventOf(context), context), context)
     } catch (error) {
       return outcomeOfError(limits, error, context)
     }
@@ -119,7 +119,7 @@ function limitRetries(
   const { row } = context
   if (onFailure !== 'block' && row.ordering_key !== null) return dead(error)
   const isTooOld =
-    maxAgeMs !== undefined && context.databaseTime().getTime() - row.created_at.getTime() >= maxAgeMs
+    maxAgeMs !== undefined && context.databaseTime().getTime() - asDate(row.created_at).getTime() >= maxAgeMs
   if (isTooOld) return dead(error)
   return { ...outcome, args: { ...outcome.args, error } }
 }
@@ -143,10 +143,15 @@ function eventOf({ row, token, attempt }: HandlerContext<OutboxRow>): OutboxEven
     payload: row.payload,
     orderingKey: row.ordering_key ?? undefined,
     headers: textHeaders(row.headers),
-    createdAt: row.created_at,
+    createdAt: asDate(row.created_at),
     attempt,
     token,
   }
+}
+
+/** Of an infinite time, `pg` makes a number. Then the Date is invalid, and publishers refuse the event. */
+function asDate(time: Date | number | string): Date {
+  return time instanceof Date ? time : new Date(time)
 }
 
 /** Headers that were written with SQL may hold any JSON; brokers take only texts. */
@@ -157,9 +162,18 @@ function textHeaders(headers: OutboxRow['headers']): Readonly<Record<string, str
     const value: unknown = headers[name]
     if (typeof value === 'string') continue
     texts ??= { ...headers }
-    texts[name] = JSON.stringify(value) ?? ''
+    texts[name] = headerJson(name, value)
   }
   return texts ?? headers
+}
+
+function headerJson(name: string, value: unknown): string {
+  try {
+    return JSON.stringify(value)
+  } catch {
+    // Written before the table had its limits: the stack of V8 ends at a few thousand levels.
+    throw new PermanentError(`the header ${name} is nested too deeply to be written as JSON`)
+  }
 }
 
 function refuseInvalidOptions({ publisher, onFailure, retry: given }: RelayOptions): void {

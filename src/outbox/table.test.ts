@@ -190,6 +190,8 @@ describe('the limits of a new event', () => {
   const bytes = (n: number): string => `repeat('x', ${n})`
   // As JSON text a string has two quotes more, and an object of one header {"h": ""} nine characters more.
   const payload = (n: number): string => `to_jsonb(${bytes(n - 2)})`
+  /** Objects inside each other: this many, around a number. */
+  const nested = (n: number): string => `(repeat('{"a":', ${n}) || 1 || repeat('}', ${n}))::jsonb`
   const headers = (n: number): string => `jsonb_build_object('h', ${bytes(n - 9)})`
 
   async function insertOnly(column: string, value: string): Promise<void> {
@@ -217,14 +219,25 @@ describe('the limits of a new event', () => {
       'available_at',
       "'infinity'",
       '23514',
-      'available_at of a test.happened event is infinity, and must be a finite',
+      'available_at of a test.happened event is infinity, and must be in the years 1 to 9999',
     ],
+    ['available_at', "'10000-01-01'", '23514', 'must be in the years 1 to 9999'],
     [
       'created_at',
       "'-infinity'",
       '23514',
-      'created_at of a test.happened event is -infinity, and must be a finite',
+      'created_at of a test.happened event is -infinity, and must be in the years 1 to 9999',
     ],
+    ['created_at', "'294000-01-01'", '23514', 'must be in the years 1 to 9999'],
+    ['created_at', "'0001-12-31 BC'", '23514', 'must be in the years 1 to 9999'],
+    [
+      'payload',
+      nested(6_000),
+      '54000',
+      'the payload of a test.happened event is nested more than 100 levels',
+    ],
+    ['payload', nested(101), '54000', 'nested more than 100 levels'],
+    ['headers', `jsonb_build_object('h', ${nested(100)})`, '54000', 'nested more than 100 levels'],
   ])(
     'LIFE-18: an event with %s = %s is refused, with the field, its value and the remedy',
     async (column, value, code, message) => {
@@ -248,7 +261,10 @@ describe('the limits of a new event', () => {
     ['event_type', bytes(255)],
     ['ordering_key', bytes(1024)],
     ['payload', payload(262_144)],
+    ['payload', nested(100)],
     ['headers', headers(16_384)],
+    ['created_at', "'9999-12-31 23:59:59.999999+00'"],
+    ['created_at', "'0001-01-01 00:00+00'"],
     ['max_attempts', '1'],
     ['max_attempts', 'null'],
   ])('LIFE-18: an event with %s = %s is accepted', async (column, value) => {

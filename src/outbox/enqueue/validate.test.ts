@@ -30,6 +30,13 @@ async function refusal(event: unknown): Promise<unknown> {
   )
 }
 
+/** Lists inside each other: this many, around a number. */
+function nested(levels: number): unknown {
+  let value: unknown = 1
+  for (let level = 0; level < levels; level += 1) value = [value]
+  return value
+}
+
 const circular: Record<string, unknown> = { name: 'round' }
 circular['self'] = { again: circular }
 
@@ -40,18 +47,37 @@ describe('refused, with the field named and nothing written', () => {
     ['null', null, /event is null/],
     ['no type', { payload: 1 }, /event\.type is undefined, but must be the name/],
     ['an empty type', { ...ok, type: '' }, /event\.type is ''/],
-    ['a type with \\u0000', { ...ok, type: 'a\0b' }, /event\.type contains the character \\u0000/],
+    [
+      'a type with \\u0000',
+      { ...ok, type: 'a\0b' },
+      /event\.type contains the character \\u0000, .*: remove it \(it is 'a\\x00b'\)/,
+    ],
     [
       'a type with half a character',
       { ...ok, type: 'a\ud800' },
-      /event\.type contains half a surrogate pair/,
+      /event\.type contains half a surrogate pair, .* \(it is 'a\\ud800'\)/,
     ],
     ['an empty ordering key', { ...ok, orderingKey: '' }, /event\.orderingKey is ''/],
     ['a number as ordering key', { ...ok, orderingKey: 7 }, /event\.orderingKey is 7/],
     [
       'an ordering key that no index takes',
       { ...ok, orderingKey: 'é'.repeat(513) },
-      /event\.orderingKey has 1026 bytes.*at most 1024/,
+      /event\.orderingKey is 'é{40}'\.\.\. 473 more characters and has 1026 bytes.*at most 1024: give an id/,
+    ],
+    [
+      'an ordering key with \\u0000',
+      { ...ok, orderingKey: 'a\0b' },
+      /event\.orderingKey contains the character \\u0000, .*: remove it \(it is 'a\\x00b'\)/,
+    ],
+    [
+      'an ordering key with half a character',
+      { ...ok, orderingKey: 'a\ud800' },
+      /event\.orderingKey contains half a surrogate pair, .* \(it is 'a\\ud800'\)/,
+    ],
+    [
+      'a type that is too long',
+      { ...ok, type: 'x'.repeat(256) },
+      /event\.type is 'x{40}'\.\.\. 216 more characters and has 256 bytes.*at most 255 .*: give a name/,
     ],
     ['no uuid', { ...ok, eventId: 'order-1' }, /event\.eventId is 'order-1', but must be a uuid/],
     ['nearly a uuid', { ...ok, eventId: '01890000-0000-7000-8000-00000000000g' }, /event\.eventId is/],
@@ -94,6 +120,17 @@ describe('refused, with the field named and nothing written', () => {
       '\\u0000 in a key',
       { ...ok, payload: { a: { 'b\0': 1 } } },
       /event\.payload\.a contains a key with the character/,
+    ],
+    [
+      'a payload nested 6,000 deep',
+      { ...ok, payload: nested(6_000) },
+      /event\.payload is nested more than 100 levels deep.*: flatten it/,
+    ],
+    ['a payload of 101 levels', { ...ok, payload: nested(101) }, /event\.payload is nested more than 100/],
+    [
+      'a toJSON that returns something nested 6,000 deep',
+      { ...ok, payload: { toJSON: () => nested(6_000) } },
+      /event\.payload is nested more than 100/,
     ],
     ['half a character', { ...ok, payload: '\ud83c!' }, /event\.payload contains half a surrogate pair/],
     [
@@ -150,6 +187,17 @@ describe('refused, with the field named and nothing written', () => {
     expect(await count()).toBe(0)
   })
 
+  it('one bad event of an array refuses the array, by its position', async () => {
+    const events = [ok, { ...ok, orderingKey: 'a\0b' }, { ...ok, payload: nested(101) }]
+    expect(await refusal(events)).toMatchObject({
+      code: 'EVENT_INVALID',
+      message: expect.stringMatching(
+        /events\[1\]\.orderingKey contains the character .*'a\\x00b'.*events\[2\]\.payload is nested .*Correct the fields named/,
+      ),
+    })
+    expect(await count()).toBe(0)
+  })
+
   it('one error lists the problems of all events, up to twenty', async () => {
     const events = [
       { type: '', payload: undefined },
@@ -180,6 +228,9 @@ describe('written as it was given', () => {
     ['a whole surrogate pair', { '🎉': '𝄞' }],
     ['a Date', new Date(0), new Date(0).toJSON()],
     ['a field that is undefined', { a: 1, b: undefined }, { a: 1 }],
+    ['lists of 100 levels', nested(100)],
+    ['many lists, one after the other', Array.from({ length: 300 }, () => [[]])],
+    ['brackets in texts', '[{'.repeat(300)],
     ['the same object twice, which is no circle', [circularTwin(), circularTwin()]],
   ])('%s', async (_, payload: unknown, expected: unknown = payload) => {
     const { id } = await enqueue(db, { type: 'a', payload })
@@ -233,6 +284,27 @@ describe('size', () => {
     await expect(enqueue(db, { type: 'a', payload: 1, headers: { ...headers, 9999: '' } })).rejects.toThrow(
       /event\.headers have 16392 bytes/,
     )
+  })
+
+  it('numbers with an exponent count as PostgreSQL prints them, in full', async () => {
+    const stored = async (payload: unknown): Promise<number> => {
+      const { id } = await enqueue(db, { type: 'a', payload })
+      const { rows } = await db.query<{ bytes: number }>({
+        text: 'select octet_length(payload::text) as bytes from leasehold.outbox where id = $1',
+        values: [id],
+      })
+      return rows[0]?.bytes ?? Number.NaN
+    }
+    for (const number of [1e300, -1.5e300, 1.2345e21, 1e-7, -1.5e-300, 5e-324, Number.MAX_VALUE]) {
+      const payload = { 'a "1e300" text': '1e300', list: Array.from({ length: 300 }, () => number) }
+      const bytes = await stored(payload)
+      const tight = createOutbox({ maxPayloadBytes: bytes })
+      expect(await tight.enqueue(db, { type: 'a', payload })).toMatchObject({ duplicate: false })
+      const tighter = createOutbox({ maxPayloadBytes: bytes - 1 })
+      await expect(tighter.enqueue(db, { type: 'a', payload })).rejects.toThrow(`has ${bytes} bytes`)
+    }
+    const most = { list: Array.from({ length: 900 }, () => 1e300) }
+    await expect(enqueue(db, { type: 'a', payload: most })).rejects.toMatchObject({ code: 'EVENT_TOO_LARGE' })
   })
 
   it('the limit can be set', async () => {

@@ -1,4 +1,6 @@
 /** How an event is encoded for a target: plain JSON or a CloudEvent, and the headers it travels with. */
+import { messageOf } from '../../errors.ts'
+import { MAX_JSON_DEPTH } from '../../messages/json.ts'
 import { PermanentError } from '../../worker/completion/outcome.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'
 import { refuse } from './publishing.ts'
@@ -78,7 +80,7 @@ export function attributesOf(event: OutboxEvent, source: string): Record<string,
     source,
     type: event.type,
     ...(orderingKey !== undefined && ALLOWED_TEXT.test(orderingKey) ? { subject: orderingKey } : {}),
-    time: event.createdAt.toISOString(),
+    time: timeOf(event).toISOString(),
     datacontenttype: JSON_TYPE,
     // A token can exceed the 32 bits of a CloudEvents Integer.
     leaseholdtoken: String(event.token),
@@ -91,13 +93,19 @@ export function cloudEvent(event: OutboxEvent, source: string): Record<string, u
   return { ...attributesOf(event, source), data: event.payload }
 }
 
-/** What is sent of an event. The headers of `headersOf` travel with every form: targets fence by them. */
+/**
+ * What is sent of an event. The headers of `headersOf` travel with every form: targets fence by them. Throws a
+ * `PermanentError` if the event cannot be encoded; call it for each event by itself, so that the others are sent.
+ */
 export function encode(event: OutboxEvent, envelope: Envelope, binding: Binding): Encoded {
-  const headers = headersOf(event)
+  timeOf(event)
+  const headers = withoutNames(headersOf(event), CONTENT_TYPE_NAME)
   if (envelope === 'none') return { headers, contentType: JSON_TYPE, body: jsonOf(event.payload) }
   if (envelope.cloudevents === 'structured') {
     return { headers, contentType: CLOUDEVENT_TYPE, body: jsonOf(cloudEvent(event, envelope.source)) }
   }
+  for (const name of Object.keys(headers))
+    if (name.toLowerCase().startsWith(binding.prefix.toLowerCase())) delete headers[name]
   for (const [name, value] of Object.entries(attributesOf(event, envelope.source))) {
     if (name === 'datacontenttype' && !binding.contentTypeIsAttribute) continue
     headers[`${binding.prefix}${name}`] = binding.percentEncoded
@@ -118,8 +126,38 @@ export function percentEncoded(value: string): string {
     )
 }
 
-function jsonOf(value: unknown): string {
-  return JSON.stringify(value) ?? 'null'
+/** `JSON.stringify`, for the payload of an event or for what contains it. */
+export function jsonOf(value: unknown): string {
+  try {
+    return JSON.stringify(value) ?? 'null'
+  } catch (error) {
+    // The stack of V8 ends at a few thousand levels. A row that deep was written before the table had its limits.
+    throw new PermanentError(
+      error instanceof RangeError
+        ? `the payload cannot be written as JSON: it is nested too deeply, and at most ${MAX_JSON_DEPTH} levels are allowed`
+        : `the payload cannot be written as JSON: ${messageOf(error)}`,
+    )
+  }
+}
+
+const [FIRST_YEAR, LAST_YEAR] = [1, 9999]
+
+/** When the event was written. PostgreSQL has years that neither JavaScript nor RFC 3339 knows. */
+export function timeOf({ createdAt }: OutboxEvent): Date {
+  const year = createdAt.getUTCFullYear()
+  if (year >= FIRST_YEAR && year <= LAST_YEAR) return createdAt
+  throw new PermanentError(
+    `the created_at of the event cannot be sent: it must be in the years ${FIRST_YEAR} to ${LAST_YEAR}`,
+  )
+}
+
+/** Set by the publishers themselves. */
+const CONTENT_TYPE_NAME = /^content-type$/i
+
+/** Headers without those names that the publisher uses itself. */
+export function withoutNames(headers: Record<string, string>, reserved: RegExp): Record<string, string> {
+  for (const name of Object.keys(headers)) if (reserved.test(name)) delete headers[name]
+  return headers
 }
 
 const HEADER_NAME = /^[\w!#$%&'*+\-.^`|~]+$/

@@ -7,7 +7,7 @@ import { atATime } from '../../worker/waiting.ts'
 import { dead, done, type Outcome, PermanentError, retry } from '../../worker/completion/outcome.ts'
 import { retryAfterMs } from '../../webhooks/network/retry-after.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'
-import type { PublishContext, Publisher } from '../publisher.ts'
+import type { Answer, PublishContext, Publisher } from '../publisher.ts'
 import { CLOSE_TIMEOUT_MS } from './connection.ts'
 import {
   BINDINGS,
@@ -17,11 +17,14 @@ import {
   type Envelope,
   headerText,
   JSON_TYPE,
+  jsonOf,
+  timeOf,
   usableEnvelope,
 } from './envelope.ts'
 import {
   answerFor,
   publishEach,
+  publishTogether,
   refuse,
   throwIfAllSaturated,
   unavailable,
@@ -69,6 +72,11 @@ const NOT_REACHED = new Set([
 interface Post {
   readonly headers: Record<string, string>
   readonly body: string
+}
+
+interface BatchItem {
+  readonly event: OutboxEvent
+  readonly json: string
 }
 
 export function httpPublisher(options: HttpPublisherOptions): Publisher {
@@ -141,13 +149,33 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
     }
   }
 
-  function batchRequest(events: readonly OutboxEvent[]): Post {
-    const isPlain = envelope === 'none'
-    const items = events.map((event) => (isPlain ? plainItem(event) : cloudEvent(event, envelope.source)))
+  /** An event as an element of the JSON array that is the body of a batch. */
+  function batchItem(event: OutboxEvent): BatchItem {
     return {
-      headers: { 'content-type': isPlain ? JSON_TYPE : CLOUDEVENT_BATCH_TYPE },
-      body: JSON.stringify(items),
+      event,
+      json: jsonOf(envelope === 'none' ? plainItem(event) : cloudEvent(event, envelope.source)),
     }
+  }
+
+  function batchRequest(items: readonly BatchItem[]): Post {
+    return {
+      headers: { 'content-type': envelope === 'none' ? JSON_TYPE : CLOUDEVENT_BATCH_TYPE },
+      body: `[${items.map(({ json }) => json).join(',')}]`,
+    }
+  }
+
+  async function sendBatch(items: readonly BatchItem[], signal: AbortSignal): Promise<readonly Answer[]> {
+    const answer = await untilAborted(signal, async () =>
+      post(batchRequest(items), signal).catch((error: unknown) => {
+        if (signal.aborted) throw signal.reason
+        return answerFor(error)
+      }),
+    )
+    // A refusal of the batch may be due to one event, so each is sent alone.
+    const refused = 'args' in answer && answer.name === 'dead'
+    if (!refused || items.length === 1) return throwIfAllSaturated(items.map(() => answer))
+    const events = items.map(({ event }) => event)
+    return sendEach(events, signal, (event) => batchRequest([batchItem(event)]))
   }
 
   async function sendEach(
@@ -170,16 +198,7 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
     maxBatch,
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
       if (!batch) return sendEach(events, signal, requestFor)
-      const answer = await untilAborted(signal, async () =>
-        post(batchRequest(events), signal).catch((error: unknown) => {
-          if (signal.aborted) throw signal.reason
-          return answerFor(error)
-        }),
-      )
-      // A refusal of the batch may be due to one event, so each is sent alone.
-      const refused = 'args' in answer && answer.name === 'dead'
-      if (refused && events.length > 1) return sendEach(events, signal, (event) => batchRequest([event]))
-      return throwIfAllSaturated(events.map(() => answer))
+      return publishTogether(events, batchItem, async (items) => sendBatch(items, signal))
     },
     ...(probeUrl === undefined ? {} : { probe: async (signal: AbortSignal) => probe(probeUrl, signal) }),
     async close() {
@@ -219,8 +238,15 @@ function plainUrl(text: string): URL {
 
 /** One event of a batch without an envelope. */
 function plainItem(event: OutboxEvent): object {
-  const { eventId, type, orderingKey, createdAt, payload } = event
-  return { id: eventId, type, orderingKey, time: createdAt.toISOString(), headers: headersOf(event), payload }
+  const { eventId, type, orderingKey, payload } = event
+  return {
+    id: eventId,
+    type,
+    orderingKey,
+    time: timeOf(event).toISOString(),
+    headers: headersOf(event),
+    payload,
+  }
 }
 
 /** Tells a server that is unavailable, and an event that HTTP cannot carry, from any other error. */

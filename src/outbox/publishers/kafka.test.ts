@@ -9,71 +9,15 @@ import { describe, expect, it } from 'vitest'
 
 import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
 import { freePort } from '../../../test/support/brokers/broker.ts'
+import { kafkaJsProducer, librdkafkaProducer } from '../../../test/support/brokers/kafka-producers.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { SaturatedError } from '../../worker/completion/outcome.ts'
-import { type KafkaMessage, kafkaPublisher, type KafkaProducer, type KafkaRecordMetadata } from './kafka.ts'
+import { kafkaPublisher, type KafkaProducer } from './kafka.ts'
 
 useQuietProcess()
 
 // Checked by the compiler: a producer of kafkajs fits.
 export const fits = (producer: Producer): KafkaProducer => producer
-
-interface Sent extends KafkaMessage {
-  readonly topic: string
-  readonly acks: number | undefined
-}
-
-type Rule = (sent: Sent) => void
-
-/** Answers as kafkajs does: one promise for a batch, which fails as a whole. */
-function kafkaJsProducer(rule: Rule = () => {}) {
-  const written: Sent[] = []
-  const calls: string[] = []
-  const write = async (
-    acks: number | undefined,
-    groups: { topic: string; messages: KafkaMessage[] }[],
-  ): Promise<KafkaRecordMetadata[]> => {
-    const batch = groups.flatMap(({ topic, messages }) =>
-      messages.map((message) => ({ ...message, topic, acks })),
-    )
-    for (const sent of batch) rule(sent)
-    written.push(...batch)
-    return groups.map(({ topic }) => ({ topicName: topic, errorCode: 0 }))
-  }
-  const producer: KafkaProducer = {
-    async send({ acks, ...record }) {
-      calls.push('send')
-      return write(acks, [record])
-    },
-    async sendBatch({ acks, topicMessages }) {
-      calls.push('sendBatch')
-      return write(acks, topicMessages)
-    },
-  }
-  return { producer, written, calls }
-}
-
-/** Answers as librdkafka's KafkaJS face does: refuses acks, writes into the messages, and can be flushed. */
-function librdkafkaProducer(rule: Rule = () => {}) {
-  const written: Sent[] = []
-  const producer: KafkaProducer & { flush(): Promise<void> } = {
-    async send(record) {
-      if ('acks' in record) throw Object.assign(new Error('acks must be configured'), { code: -186 })
-      for (const message of record.messages) {
-        const sent = { ...message, topic: record.topic, acks: undefined }
-        rule(sent)
-        written.push(sent)
-        Object.assign(message, { headers: [], partition: -1, timestamp: 0 })
-      }
-      return [{ topicName: record.topic, errorCode: 0 }]
-    },
-    async sendBatch() {
-      throw new Error('not needed')
-    },
-    async flush() {},
-  }
-  return { producer, written }
-}
 
 function withCode(message: string, code: number): Error {
   return Object.assign(new Error(message), { code })
@@ -213,6 +157,36 @@ it('a CloudEvent in binary mode has its attributes in ce_ headers', async () => 
     ce_type: 'order.paid',
     ce_subject: 'Zürich',
     ce_time: '2026-03-01T12:00:00.250Z',
+  })
+})
+
+it('headers of an event cannot replace those of the publisher, in whatever case they are written', async () => {
+  const { producer, written } = kafkaJsProducer()
+  const headers = {
+    'Leasehold-Token': '1',
+    'leasehold-event-id': 'forged',
+    'Content-Type': 'text/html',
+    CE_ID: 'forged',
+    mine: 'yes',
+  }
+  const event = outboxEvent({ headers, orderingKey: undefined })
+  const envelope = { cloudevents: 'binary', source: '/orders' } as const
+  await kafkaPublisher({ producer, envelope }).publish([event], publishContext())
+  expect(Object.keys(written[0]?.headers ?? {}).sort()).toEqual(
+    [
+      'mine',
+      'content-type',
+      ...['event-id', 'event-type', 'token', 'attempt'].map((name) => `leasehold-${name}`),
+      ...['specversion', 'id', 'source', 'type', 'time', 'leaseholdtoken', 'leaseholdattempt', 'mine'].map(
+        (name) => `ce_${name}`,
+      ),
+    ].sort(),
+  )
+  expect(written[0]?.headers).toMatchObject({
+    'leasehold-event-id': event.eventId,
+    'leasehold-token': '9007199254740993',
+    'content-type': 'application/json',
+    ce_id: event.eventId,
   })
 })
 

@@ -5,9 +5,9 @@
 import { untilAborted, within } from '../../timeout.ts'
 import { done, type Outcome, PermanentError, retry, SaturatedError } from '../../worker/completion/outcome.ts'
 import type { OutboxEvent } from '../event.ts'
-import type { PublishContext, Publisher } from '../publisher.ts'
+import type { Answer, PublishContext, Publisher } from '../publisher.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './envelope.ts'
-import { publishEach, refuse, unavailable, wholeNumber } from './publishing.ts'
+import { publishEach, publishTogether, refuse, unavailable, wholeNumber } from './publishing.ts'
 
 export interface KafkaMessage {
   key: string
@@ -45,6 +45,12 @@ export interface KafkaPublisherOptions {
 }
 
 const ALL_REPLICAS = -1
+
+interface PreparedMessage {
+  readonly event: OutboxEvent
+  readonly topic: string
+  readonly message: KafkaMessage
+}
 
 export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
   const { producer, topic, probe } = options
@@ -91,25 +97,39 @@ export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
   }
 
   /** `undefined` when the batch was refused and the error does not say which message caused it. */
-  async function sendBatch(events: readonly OutboxEvent[]): Promise<readonly Outcome[] | undefined> {
-    const byTopic = new Map<string, OutboxEvent[]>()
-    for (const event of events) {
-      const group = byTopic.get(topicOf(event))
-      if (group === undefined) byTopic.set(topicOf(event), [event])
-      else group.push(event)
+  async function sendBatch(batch: readonly PreparedMessage[]): Promise<readonly Outcome[] | undefined> {
+    const byTopic = new Map<string, KafkaMessage[]>()
+    for (const { topic: name, message } of batch) {
+      const group = byTopic.get(name)
+      if (group === undefined) byTopic.set(name, [message])
+      else group.push(message)
     }
-    const topicMessages = [...byTopic].map(([name, group]) => ({
-      topic: name,
-      messages: group.map((event) => kafkaMessage(event)),
-    }))
+    const topicMessages = [...byTopic].map(([name, messages]) => ({ topic: name, messages }))
     try {
       const refused = refusals(await producer.sendBatch({ topicMessages, ...acks }))
-      return events.map((event) => refused.get(topicOf(event)) ?? done())
+      return batch.map(({ topic: name }) => refused.get(name) ?? done())
     } catch (error) {
       const reason = classified(error)
       if (reason instanceof SaturatedError) throw reason
       return undefined
     }
+  }
+
+  async function sendTogether(
+    batch: readonly PreparedMessage[],
+    signal: AbortSignal,
+  ): Promise<readonly Answer[]> {
+    const sent = sendBatch(batch)
+    if (!(await untilAborted(signal, async () => within(timeoutMs, sent)))) {
+      // Whatever becomes of it later is ignored.
+      sent.catch(() => {})
+      throw unanswered()
+    }
+    const outcomes = await sent
+    if (outcomes !== undefined) return outcomes
+    // Messages that were accepted are sent twice, with the same event id, so that one bad event does not fail the others.
+    const events = batch.map(({ event }) => event)
+    return sendEach(events, signal)
   }
 
   return {
@@ -118,15 +138,11 @@ export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
       // librdkafka batches by itself and answers for each message.
       if (isLibrdkafka || events.length === 1) return sendEach(events, signal)
-      const sent = sendBatch(events)
-      if (!(await untilAborted(signal, async () => within(timeoutMs, sent)))) {
-        // Whatever becomes of it later is ignored.
-        sent.catch(() => {})
-        throw unanswered()
-      }
-      const outcomes = await sent
-      // Messages that were accepted are sent twice, with the same event id, so that one bad event does not fail the others.
-      return outcomes ?? sendEach(events, signal)
+      return publishTogether(
+        events,
+        (event) => ({ event, topic: topicOf(event), message: kafkaMessage(event) }),
+        async (batch) => sendTogether(batch, signal),
+      )
     },
     ...(probe === undefined ? {} : { probe }),
   }

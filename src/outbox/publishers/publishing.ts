@@ -52,6 +52,35 @@ export async function publishEach(
   return throwIfAllSaturated(answers.map((answer) => answer ?? unanswered))
 }
 
+/**
+ * Prepares each event by itself, sends together what could be prepared, and returns an answer for each event in their
+ * order. What `prepare` throws applies to its event alone. If it returns nothing, nothing is to be sent, and the event is
+ * done.
+ */
+export async function publishTogether<Prepared extends object>(
+  events: readonly OutboxEvent[],
+  prepare: (event: OutboxEvent) => Prepared | undefined,
+  send: (prepared: readonly Prepared[]) => Promise<readonly Answer[]>,
+): Promise<readonly Answer[]> {
+  const toSend: Prepared[] = []
+  const answers = events.map((event): Answer | undefined => {
+    try {
+      const prepared = prepare(event)
+      if (prepared === undefined) return done()
+      toSend.push(prepared)
+      return undefined
+    } catch (error) {
+      return answerFor(error)
+    }
+  })
+  const sent = (toSend.length === 0 ? [] : await send(toSend)).values()
+  return answers.map((answer) => answer ?? sent.next().value ?? unansweredByPublisher())
+}
+
+function unansweredByPublisher(): Answer {
+  return retry({ error: new Error('the publisher gave no answer for the event') })
+}
+
 /** What an error thrown for one event means for it. */
 export function answerFor(error: unknown): Answer {
   if (error instanceof SaturatedError) return error

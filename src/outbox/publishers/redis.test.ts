@@ -72,6 +72,31 @@ describe('what arrives', () => {
     })
   })
 
+  it('headers of an event cannot replace the fields of the publisher, in whatever case they are written', async () => {
+    const headers = {
+      'Leasehold-Token': '1',
+      'leasehold-event-id': 'forged',
+      'Content-Type': 'text/html',
+      Payload: 'forged',
+      payload: 'forged',
+      mine: 'yes',
+    }
+    const event = outboxEvent({ headers })
+    await publisher().publish([event], publishContext())
+    const [entry] = await entries()
+    expect(Object.keys(entry?.message ?? {}).sort()).toEqual([
+      'content-type',
+      ...['attempt', 'event-id', 'event-type', 'ordering-key', 'token'].map((name) => `leasehold-${name}`),
+      'mine',
+      'payload',
+    ])
+    expect(entry?.message).toMatchObject({
+      payload: JSON.stringify(event.payload),
+      'leasehold-event-id': event.eventId,
+      'leasehold-token': '9007199254740993',
+    })
+  })
+
   it('an event goes to the stream of its type, or to the chosen stream', async () => {
     const { stream: _fixed, ...byType } = { stream: 'events', url: redis.url }
     const target = redisPublisher(byType)

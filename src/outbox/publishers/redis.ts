@@ -6,7 +6,7 @@ import type { PublishContext, Publisher } from '../publisher.ts'
 import { PermanentError } from '../../worker/completion/outcome.ts'
 import { untilAborted } from '../../timeout.ts'
 import { type Connection, dialledConnection, givenConnection, loadClient } from './connection.ts'
-import { BINDINGS, encode, type Envelope, usableEnvelope } from './envelope.ts'
+import { BINDINGS, encode, type Envelope, usableEnvelope, withoutNames } from './envelope.ts'
 import { publishEach, refuse, unavailable, usableUrl, wholeNumber } from './publishing.ts'
 
 /** What is used of a client of the package `redis`: a client, a pool or a cluster. */
@@ -56,6 +56,9 @@ const SERVER_UNAVAILABLE_REPLIES = new Set([
   'NOAUTH',
 ])
 
+/** The field of the body. A header of an event must not be taken for it. */
+const RESERVED = /^payload$/i
+
 export function redisPublisher(options: RedisPublisherOptions): Publisher {
   const envelope = usableEnvelope('redis', options.envelope)
   const timeoutMs = wholeNumber('redis', 'timeoutMs', options.timeoutMs ?? 5_000)
@@ -70,7 +73,7 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
 
   async function send(client: RedisStreams, event: OutboxEvent): Promise<void> {
     const { body, contentType, headers } = encode(event, envelope, BINDINGS.plain)
-    const entry = { ...headers, 'content-type': contentType, payload: body }
+    const entry = { ...withoutNames(headers, RESERVED), 'content-type': contentType, payload: body }
     try {
       await client.xAdd(streamOf(event), '*', entry, maxLength === undefined ? undefined : trim)
     } catch (error) {

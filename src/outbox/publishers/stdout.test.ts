@@ -4,7 +4,7 @@ import { expect, it } from 'vitest'
 
 import { outboxEvent, outboxEvents, publishContext } from '../../../test/support/brokers/events.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
-import { SaturatedError } from '../../worker/completion/outcome.ts'
+import { done, SaturatedError } from '../../worker/completion/outcome.ts'
 import { stdoutPublisher } from './stdout.ts'
 
 useQuietProcess()
@@ -24,7 +24,10 @@ function collected(): { stream: Writable; lines: () => unknown[] } {
 it('LIFE-05: each event is a line of JSON, and done once it was written', async () => {
   const { stream, lines } = collected()
   const event = outboxEvent()
-  expect(await stdoutPublisher({ stream }).publish([event, outboxEvent()], publishContext())).toBeUndefined()
+  expect(await stdoutPublisher({ stream }).publish([event, outboxEvent()], publishContext())).toEqual([
+    done(),
+    done(),
+  ])
   const written = lines()
   expect(written).toHaveLength(2)
   expect(written[0]).toEqual({

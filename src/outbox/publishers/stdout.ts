@@ -3,9 +3,10 @@ import type { Writable } from 'node:stream'
 
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { untilAborted } from '../../timeout.ts'
+import { done } from '../../worker/completion/outcome.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'
-import { BINDINGS, cloudEvent, encode, type Envelope, usableEnvelope } from './envelope.ts'
-import { reserveStdout, unavailable, wholeNumber } from './publishing.ts'
+import { BINDINGS, cloudEvent, encode, type Envelope, jsonOf, timeOf, usableEnvelope } from './envelope.ts'
+import { publishTogether, reserveStdout, unavailable, wholeNumber } from './publishing.ts'
 
 export interface StdoutPublisherOptions {
   /** Default `process.stdout`. It is never ended. */
@@ -25,22 +26,28 @@ export function stdoutPublisher(options: StdoutPublisherOptions = {}): Publisher
   const ignore = () => {}
   stream.on('error', ignore)
 
+  async function write(text: string): Promise<void> {
+    return new Promise((resolve, reject) => {
+      // Waiting until the lines have been handed over keeps to the pace of the reader.
+      stream.write(text, (error) => {
+        if (error === null || error === undefined) resolve()
+        else reject(unavailable('stdout', 'cannot write', error))
+      })
+    })
+  }
+
   return {
     name: 'stdout',
     maxBatch,
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
       if (!stream.writable) throw unavailable('stdout', 'cannot write: the stream has ended')
-      const lines = events.map((event) => `${JSON.stringify(lineOf(event, envelope))}\n`).join('')
-      await untilAborted(
-        signal,
-        async () =>
-          new Promise<void>((resolve, reject) => {
-            // Waiting until the lines have been handed over keeps to the pace of the reader.
-            stream.write(lines, (error) => {
-              if (error === null || error === undefined) resolve()
-              else reject(unavailable('stdout', 'cannot write', error))
-            })
-          }),
+      return publishTogether(
+        events,
+        (event) => ({ line: `${jsonOf(lineOf(event, envelope))}\n` }),
+        async (lines) => {
+          await untilAborted(signal, async () => write(lines.map(({ line }) => line).join('')))
+          return lines.map(() => done())
+        },
       )
     },
     async probe() {
@@ -54,8 +61,8 @@ export function stdoutPublisher(options: StdoutPublisherOptions = {}): Publisher
 
 function lineOf(event: OutboxEvent, envelope: Envelope): object {
   if (envelope === 'none') {
-    const { id, eventId, type, orderingKey, createdAt, payload } = event
-    return { id, eventId, type, orderingKey, createdAt, headers: headersOf(event), payload }
+    const { id, eventId, type, orderingKey, payload } = event
+    return { id, eventId, type, orderingKey, createdAt: timeOf(event), headers: headersOf(event), payload }
   }
   if (envelope.cloudevents === 'structured') return cloudEvent(event, envelope.source)
   const { headers, contentType } = encode(event, envelope, BINDINGS.plain)

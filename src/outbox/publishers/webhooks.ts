@@ -10,7 +10,15 @@ import { writerOf } from '../../transactions/adapters.ts'
 import type { Writer } from '../../transactions/writer.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { Answer, PublishContext, Publisher } from '../publisher.ts'
-import { answerFor, refuse, throwIfAllSaturated, unavailable, wholeNumber } from './publishing.ts'
+import { jsonOf, timeOf } from './envelope.ts'
+import {
+  answerFor,
+  publishTogether,
+  refuse,
+  throwIfAllSaturated,
+  unavailable,
+  wholeNumber,
+} from './publishing.ts'
 
 export interface WebhooksPublisherOptions {
   /** The database with the endpoints and their deliveries: the outbox's own, or another. */
@@ -80,13 +88,14 @@ export function webhooksPublisher(options: WebhooksPublisherOptions): Publisher 
     return answers
   }
 
-  /** What to send, or an answer where there is nothing to send: the type is not selected, or the event cannot be sent. */
-  function prepared(event: OutboxEvent): Outgoing | Answer {
-    if (!isWanted(types, event.type)) return done()
+  async function sendTogether(signal: AbortSignal, events: readonly Outgoing[]): Promise<readonly Answer[]> {
     try {
-      return outgoing(event, tenant(event))
+      await send(signal, events)
+      return events.map(() => done())
     } catch (error) {
-      return answerFor(error)
+      // One event that the database will never take must not fail the others.
+      if (!(error instanceof PermanentError)) throw error
+      return events.length === 1 ? [answerFor(error)] : throwIfAllSaturated(await sendEach(signal, events))
     }
   }
 
@@ -94,22 +103,11 @@ export function webhooksPublisher(options: WebhooksPublisherOptions): Publisher 
     name: 'webhooks',
     maxBatch,
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
-      const ready = events.map(prepared)
-      const toSend = ready.filter(isOutgoing)
-      const answers = ready.map((each): Answer => (isOutgoing(each) ? done() : each))
-      if (toSend.length === 0) return answers
-      try {
-        await send(signal, toSend)
-        return answers
-      } catch (error) {
-        // One event that the database will never take must not fail the others.
-        if (!(error instanceof PermanentError)) throw error
-        const each = toSend.length === 1 ? [answerFor(error)] : await sendEach(signal, toSend)
-        const alone = each.values()
-        return throwIfAllSaturated(
-          ready.map((one) => (isOutgoing(one) ? (alone.next().value ?? done()) : one)),
-        )
-      }
+      return publishTogether(
+        events,
+        (event) => (isWanted(types, event.type) ? outgoing(event, tenant(event)) : undefined),
+        async (toSend) => sendTogether(signal, toSend),
+      )
     },
     async probe(signal) {
       await bounded(signal, async () => writer.query(probeStatement, []))
@@ -118,15 +116,11 @@ export function webhooksPublisher(options: WebhooksPublisherOptions): Publisher 
   }
 }
 
-function isOutgoing(each: Outgoing | Answer): each is Outgoing {
-  return 'body' in each
-}
-
 function outgoing(event: OutboxEvent, tenant: string): Outgoing {
   const [problem] = checkTenant('tenant', tenant)
   // A retry and not dead: once the function is corrected, the event is sent.
   if (problem !== undefined) throw new TypeError(`the option tenant of the webhooks publisher: ${problem}`)
-  const { type, orderingKey, headers, eventId, createdAt, payload } = event
+  const { type, orderingKey, headers, eventId, payload } = event
   return {
     type,
     tenant,
@@ -134,7 +128,7 @@ function outgoing(event: OutboxEvent, tenant: string): Outgoing {
     headers,
     eventId,
     availableAt: undefined,
-    body: webhookBody(type, createdAt, JSON.stringify(payload ?? null)),
+    body: webhookBody(type, timeOf(event), jsonOf(payload)),
   }
 }
 
