@@ -45,6 +45,26 @@ describe('publishing', () => {
     expect(publisher.batches.map((batch) => batch.length)).toEqual([10, 10, 5])
   })
 
+  it('LIFE-06: an event of a type that this relay does not know yet is published by a relay that knows it', async () => {
+    await write(db, null)
+    const old = new Events()
+    const failed = settled(old, 1)
+    const running = await startRelay({ publisher: handlers({}), retry: { firstMs: 1 } }, { events: old })
+    await failed
+    await running.runtime.stop()
+    const [waiting] = await records(db)
+    expect(waiting).toMatchObject({
+      status: 'PENDING',
+      last_error: "no handler for events of type 'test.happened'",
+    })
+    expect(waiting?.attempts).toBeGreaterThan(0)
+    const events = new Events()
+    const published = events.next('settled', ({ outcome }) => outcome === 'done')
+    await startRelay({ publisher: handlers({ 'test.happened': () => {} }) }, { events })
+    await published
+    expect(await records(db)).toMatchObject([{ status: 'PUBLISHED' }])
+  })
+
   it('one call is one attempt for each of its events, also when it throws', async () => {
     await write(db, null, null)
     const events = new Events()

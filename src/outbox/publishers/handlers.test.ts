@@ -140,11 +140,25 @@ describe('handlers', () => {
 describe('an event without a handler', () => {
   const unknown = [outboxEvent({ type: 'order.lost' }), outboxEvent({ type: 'constructor' })]
 
-  it('LIFE-08: is dead, and the reason names its type', async () => {
-    expect(await handlers<Events>({}).publish(unknown, publishContext())).toMatchObject([
+  it('is retried by the policy, and the reason names its type', async () => {
+    expect(await handlers<Events>({}).publish(unknown, publishContext())).toEqual([
+      { name: 'retry', args: { error: "no handler for events of type 'order.lost'" } },
+      { name: 'retry', args: { error: "no handler for events of type 'constructor'" } },
+    ])
+  })
+
+  it('LIFE-08: is dead where `otherwise` says so, and the reason names its type', async () => {
+    expect(await handlers<Events>({}, { otherwise: 'dead' }).publish(unknown, publishContext())).toEqual([
       { name: 'dead', args: { error: "no handler for events of type 'order.lost'" } },
       { name: 'dead', args: { error: "no handler for events of type 'constructor'" } },
     ])
+  })
+
+  it('`otherwise` takes nothing else, and the error names what was given', () => {
+    const wrong = { otherwise: 'drop' as never }
+    expect(() => handlers({}, wrong)).toThrow(
+      "The option otherwise of the handlers publisher cannot be 'drop'. Give 'retry', 'dead', 'done' or a function.",
+    )
   })
 
   it('is done, or passed to another function, where `otherwise` says so', async () => {

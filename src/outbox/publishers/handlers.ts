@@ -3,7 +3,7 @@ import type { AnyPayloads, EventPayloads } from '../../messages/schemas.ts'
 import { dead, done, type Outcome, retry } from '../../worker/completion/outcome.ts'
 import type { OutboxEvent } from '../event.ts'
 import type { Answer, PublishContext, Publisher } from '../publisher.ts'
-import { answerFor, throwIfAllSaturated, wholeNumber } from './publishing.ts'
+import { answerFor, refuse, throwIfAllSaturated, wholeNumber } from './publishing.ts'
 
 type Result = Outcome | void
 
@@ -18,8 +18,11 @@ export type EventHandlers<Payloads extends EventPayloads = AnyPayloads> = {
 }
 
 export interface HandlersOptions {
-  /** What becomes of an event whose type has no handler. Default 'dead'. */
-  readonly otherwise?: 'dead' | 'done' | EventHandler
+  /**
+   * What becomes of an event whose type has no handler. Default 'retry': while a release is rolled out, a relay of the
+   * old release meets events of the new one, which a relay of the new release will publish.
+   */
+  readonly otherwise?: 'retry' | 'dead' | 'done' | EventHandler
   /**
    * The most events of one call. Default 1: each event is settled as soon as its handler has returned. With more, the
    * handlers of a batch run at the same time, and all are settled when the slowest has returned.
@@ -36,8 +39,10 @@ export function handlers<Payloads extends EventPayloads = AnyPayloads>(
   byType: EventHandlers<Payloads>,
   options: HandlersOptions = {},
 ): Publisher {
-  const { otherwise = 'dead' } = options
-  const fallback = typeof otherwise === 'function' ? otherwise : otherwise === 'done' ? ignore : refuse
+  const { otherwise = 'retry' } = options
+  const fallback: EventHandler =
+    (typeof otherwise === 'function' ? otherwise : FALLBACKS.get(otherwise)) ??
+    refuse('handlers', 'otherwise', otherwise, "Give 'retry', 'dead', 'done' or a function.")
   // A handler takes the payload of its own type. It is only called with events of that type, which TypeScript cannot express.
   const known = new Map(Object.entries(byType) as [string, EventHandler][])
 
@@ -79,9 +84,15 @@ function answersOf(outcome: Result): readonly Answer[] | undefined {
   return outcome === undefined ? undefined : [checked(outcome)]
 }
 
-const ignore: EventHandler = () => {}
+const FALLBACKS = new Map<unknown, EventHandler>([
+  ['retry', (event) => retry({ error: noHandlerFor(event) })],
+  ['dead', (event) => dead(noHandlerFor(event))],
+  ['done', () => {}],
+])
 
-const refuse: EventHandler = ({ type }) => dead(`no handler for events of type '${type}'`)
+function noHandlerFor({ type }: OutboxEvent): string {
+  return `no handler for events of type '${type}'`
+}
 
 /** A handler written without types may return anything. */
 function checked(result: Outcome): Outcome {
