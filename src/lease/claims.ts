@@ -11,6 +11,7 @@ import {
   isDataError,
   isUniqueViolation,
 } from './data-errors.ts'
+import { tokenAsText } from '../stringifiable.ts'
 import { type Lease, trustedUntil } from './lease.ts'
 import type { StatementRunner, Values } from './runner.ts'
 import type { LeaseStatement } from './statement.ts'
@@ -365,7 +366,26 @@ function claimedRow<Row extends object>(
   const token = BigInt(values[1] as string | number | bigint)
   const id = String(values[idPosition === undefined ? 2 : from + idPosition])
   // The caller says of which type the table's own columns are.
-  return { lease: { id, owner, token, until }, row: row as Row }
+  return { lease: new ClaimedLease(id, owner, token, until), row: row as Row }
+}
+
+/** JSON.stringify writes the token as a text. A method of a class costs no claim anything. */
+class ClaimedLease implements Lease {
+  readonly id: string
+  readonly owner: string
+  readonly token: bigint
+  readonly until: Date
+
+  constructor(id: string, owner: string, token: bigint, until: Date) {
+    this.id = id
+    this.owner = owner
+    this.token = token
+    this.until = until
+  }
+
+  toJSON(): object {
+    return tokenAsText<Lease>(this)
+  }
 }
 
 /** Rows mostly come back in the order of the claim. One that a trigger stopped from being claimed is not among them. */

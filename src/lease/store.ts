@@ -3,6 +3,7 @@ import { type Clock, systemClock } from '../clock.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
+import { stringifiable } from '../stringifiable.ts'
 import { checkTable } from './check-table.ts'
 import {
   checkDelay,
@@ -399,7 +400,7 @@ interface ReapedRow {
 
 /** Without a token column, the token is at the end of the owner value. */
 function readReaped({ id, owner: stored, token, exhausted, stale_ms: staleMs }: ReapedRow): Reaped {
-  if (token !== null) return { id, owner: stored, token: BigInt(token), staleMs, exhausted }
+  if (token !== null) return stringifiable({ id, owner: stored, token: BigInt(token), staleMs, exhausted })
   const [, owner = stored, carried = '0'] = /^(.*)#(\d+)$/s.exec(stored) ?? []
-  return { id, owner, token: BigInt(carried), staleMs, exhausted }
+  return stringifiable({ id, owner, token: BigInt(carried), staleMs, exhausted })
 }

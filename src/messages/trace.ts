@@ -174,7 +174,13 @@ function startSpan<Event extends TracedEvent>(api: TraceApi, event: Event, publi
   )
   const context = api.trace.setSpan(written, span)
   const headers = replaceHeaders(event.headers, injectedHeaders(api, context))
-  return { span, context, event: { ...event, headers } }
+  return { span, context, event: withHeaders(event, headers) }
+}
+
+/** A copy of the event that keeps its `toJSON`. */
+function withHeaders<Event extends TracedEvent>(event: Event, headers: Headers): Event {
+  // A copy of the event's fields with its own prototype is an event of its type.
+  return Object.assign(Object.create(Object.getPrototypeOf(event) as object) as Event, event, { headers })
 }
 
 async function endSpansAfter<Result>(spans: readonly Span[], work: () => Promise<Result>): Promise<Result> {

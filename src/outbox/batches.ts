@@ -1,5 +1,5 @@
 import type { HandlerContext } from '../worker/context.ts'
-import { type Outcome, SaturatedError } from '../worker/completion/outcome.ts'
+import type { Outcome } from '../worker/completion/outcome.ts'
 import type { OutboxEvent } from './event.ts'
 import { type Answer, checkedAnswers, type PublishContext } from './publisher.ts'
 import type { OutboxRow } from './table.ts'
@@ -57,7 +57,7 @@ export class Batches {
     const answers = checkedAnswers(await this.#publish(events, context), batch.length)
     batch.forEach(({ resolve, reject }, i) => {
       const answer = answers?.[i]
-      if (answer instanceof SaturatedError) reject(answer)
+      if (answer instanceof Error) reject(answer)
       else resolve(answer)
     })
   }

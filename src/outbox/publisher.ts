@@ -1,7 +1,7 @@
 /** The contract between the relay and a publisher, and the check that a publisher keeps to it. */
 import { describeValue } from '../messages/validate.ts'
 import type { HandlerLog } from '../worker/context.ts'
-import { type Outcome, SaturatedError } from '../worker/completion/outcome.ts'
+import type { Outcome } from '../worker/completion/outcome.ts'
 import type { OutboxEvent } from './event.ts'
 
 export interface PublishContext {
@@ -11,17 +11,18 @@ export interface PublishContext {
 }
 
 /**
- * What became of one event. A `SaturatedError` releases this event alone, without counting an attempt: the target became
- * unavailable before it answered for it.
+ * What became of one event. An error applies to this event alone, as if it had been thrown for a batch of one: it is a
+ * retry, a `PermanentError` dead, and a `SaturatedError` releases the event without counting an attempt, because the
+ * target became unavailable before it answered for it.
  */
-export type Answer = Outcome | SaturatedError
+export type Answer = Outcome | Error
 
 /**
  * Where a relay sends events.
  *
  * `publish` is one attempt for each event of the batch. It resolves when the target has answered for all of them, with
  * an answer for each, in the order of the batch: `done()` only for what the target has acknowledged, `retry({ error,
- * delayMs })`, or `dead(reason)` for what it will never accept. Returning nothing means that all were acknowledged. What
+ * delayMs })`, or `dead(reason)` for what it will never accept, or an error. Returning nothing means that all were acknowledged. What
  * it throws applies to the whole batch: an error is a retry, a `PermanentError` dead, and a `SaturatedError` releases the
  * events without counting an attempt and pauses claiming, because the target is unavailable.
  */
@@ -35,6 +36,12 @@ export interface Publisher {
   probe?(signal: AbortSignal): Promise<void>
   /** Called once the relay has stopped. */
   close?(): Promise<void>
+}
+
+/** What was thrown; where that says nothing (`Promise.reject()`), an error that is logged and recorded in its place. */
+export function reasonOf(thrown: unknown): unknown {
+  if (thrown !== undefined && thrown !== null && thrown !== '') return thrown
+  return new Error(`it threw ${describeValue(thrown)} and gave no reason: throw an Error`)
 }
 
 /**
@@ -66,7 +73,7 @@ export function checkedAnswers(answers: unknown, count: number): readonly Answer
 const OUTCOMES = new Set<unknown>(['done', 'retry', 'dead'])
 
 function isAnswer(value: unknown): boolean {
-  if (value instanceof SaturatedError) return true
+  if (value instanceof Error) return true
   if (typeof value !== 'object' || value === null || !('name' in value) || !('args' in value)) return false
   return OUTCOMES.has(value.name) && typeof value.args === 'object' && value.args !== null
 }

@@ -65,6 +65,52 @@ describe('publishing', () => {
     expect(await records(db)).toMatchObject([{ status: 'PUBLISHED' }])
   })
 
+  it.each([
+    ['of a handler', handlers({ 'test.happened': async () => Promise.reject() })],
+    [
+      'of a handler in a batch',
+      handlers({ 'test.happened': async () => Promise.reject() }, { maxBatch: 10 }),
+    ],
+    ['of a publisher', { name: 'mute', maxBatch: 1, publish: async () => Promise.reject() }],
+    ['of a publisher with batches', { name: 'mute', maxBatch: 10, publish: async () => Promise.reject() }],
+  ])('a rejection without a reason %s is reported and recorded', async (_of, publisher) => {
+    await write(db, null)
+    const events = new Events()
+    const [failed, done] = [events.next('failed'), settled(events, 1)]
+    await startRelay({ publisher, retry: { firstMs: 3_600_000 } }, { events })
+    expect((await failed).error).toMatchObject({ message: expect.stringContaining('it threw undefined') })
+    await done
+    expect(await records(db)).toMatchObject([
+      {
+        status: 'PENDING',
+        attempts: 1,
+        last_error: expect.stringMatching(/it threw undefined .*: throw an Error/),
+      },
+    ])
+  })
+
+  it.each([1, 10])(
+    'the error of a handler is reported as it was thrown, with its stack (maxBatch %d)',
+    async (maxBatch) => {
+      await write(db, 'customer-7')
+      const thrown = new Error('no stock')
+      const publisher = handlers({ 'test.happened': async () => Promise.reject(thrown) }, { maxBatch })
+      for (const onFailure of ['block', 'park'] as const) {
+        const events = new Events()
+        const failed = events.next('failed')
+        const { runtime } = await startRelay({ publisher, onFailure, retry: { firstMs: 1 } }, { events })
+        expect(await failed).toMatchObject({
+          id: '1',
+          outcome: onFailure === 'block' ? 'retry' : 'dead',
+          details: { eventType: 'test.happened', orderingKey: 'customer-7' },
+        })
+        const { stack } = thrown
+        expect((await failed).error).toMatchObject({ name: 'Error', message: 'no stock', stack })
+        await runtime.stop()
+      }
+    },
+  )
+
   it('one call is one attempt for each of its events, also when it throws', async () => {
     await write(db, null, null)
     const events = new Events()

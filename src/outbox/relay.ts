@@ -3,13 +3,14 @@ import { LeaseholdError } from '../errors.ts'
 import type { RetryPolicy } from '../lease/retry-policy.ts'
 import { isTracing, withTraces } from '../messages/trace.ts'
 import type { HandlerContext } from '../worker/context.ts'
-import { dead, type Outcome, PermanentError, retry, SaturatedError } from '../worker/completion/outcome.ts'
+import { dead, type Outcome, PermanentError, SaturatedError } from '../worker/completion/outcome.ts'
+import { tokenAsText } from '../stringifiable.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { applyRetention, type Retention } from './admin/retention.ts'
 import { Batches } from './batches.ts'
 import type { OutboxEvent } from './event.ts'
-import { type Answer, checkedAnswers, type Publisher } from './publisher.ts'
+import { type Answer, checkedAnswers, type Publisher, reasonOf } from './publisher.ts'
 import { type OnFailure, type OutboxRow, outboxTable } from './table.ts'
 
 export interface RelayOptions {
@@ -49,6 +50,8 @@ export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
     wake: true,
     handle:
       maxBatch === 1 ? publishOneByOne(publisher, limits) : publishInBatches(publisher, maxBatch, limits),
+    describe: ({ event_type: eventType, ordering_key: key }) =>
+      key === null ? { eventType } : { eventType, orderingKey: key },
     // Enough slots to fill a batch.
     settings: { ...(maxBatch === 1 ? {} : { concurrency: maxBatch }), ...settings },
     ...(bucket === undefined ? {} : { bucket }),
@@ -78,14 +81,14 @@ interface RetryLimits {
 function publishOneByOne(publisher: Publisher, limits: RetryLimits): Handle {
   return async (context) => {
     try {
-      const events = [eventOf(context)]
+      const events = [new RelayedEvent(context)]
       const answers = isTracing()
         ? await withTraces(events, publisher.name, async (traced) => publisher.publish(traced, context))
         : await publisher.publish(events, context)
       // Most events take this way, which allocates nothing more.
       if (answers === undefined) return undefined
       const answer: Answer | undefined = checkedAnswers(answers, 1)?.[0]
-      if (answer instanceof SaturatedError) throw answer
+      if (answer instanceof Error) throw answer
       return limitRetries(limits, answer, context)
     } catch (error) {
       return outcomeOfError(limits, error, context)
@@ -99,7 +102,7 @@ function publishInBatches(publisher: Publisher, maxBatch: number, limits: RetryL
   )
   return async (context) => {
     try {
-      return limitRetries(limits, await batches.add(eventOf(context), context), context)
+      return limitRetries(limits, await batches.add(new RelayedEvent(context), context), context)
     } catch (error) {
       return outcomeOfError(limits, error, context)
     }
@@ -108,44 +111,71 @@ function publishInBatches(publisher: Publisher, maxBatch: number, limits: RetryL
 
 /** Turns a retry into dead where the ordering policy or the age of the event asks for it (LIFE-08). */
 function limitRetries(
-  { onFailure, maxAgeMs }: RetryLimits,
+  limits: RetryLimits,
   outcome: Outcome | void,
   context: HandlerContext<OutboxRow>,
 ): Outcome | void {
   if (outcome === undefined || outcome.name !== 'retry') return outcome
-  // The relay has to stop, or has lost the lease. That is no failure of the event; the worker decides what follows.
-  if (context.signal.aborted) throw context.signal.reason
   const error = outcome.args['error'] ?? 'the publisher gave no reason'
-  const { row } = context
-  if (onFailure !== 'block' && row.ordering_key !== null) return dead(error)
-  const isTooOld =
-    maxAgeMs !== undefined && context.databaseTime().getTime() - asDate(row.created_at).getTime() >= maxAgeMs
-  if (isTooOld) return dead(error)
+  if (isLastFailure(limits, context)) return dead(error)
   return { ...outcome, args: { ...outcome.args, error } }
 }
 
-function outcomeOfError(
-  limits: RetryLimits,
-  error: unknown,
-  context: HandlerContext<OutboxRow>,
-): Outcome | void {
-  // The worker releases the event without counting an attempt, and pauses claiming.
-  if (error instanceof SaturatedError) throw error
-  if (error instanceof PermanentError) return dead(error)
-  return limitRetries(limits, retry({ error }), context)
+function isLastFailure({ onFailure, maxAgeMs }: RetryLimits, context: HandlerContext<OutboxRow>): boolean {
+  const { row, signal } = context
+  // The relay has to stop, or has lost the lease. That is no failure of the event; the worker decides what follows.
+  if (signal.aborted) throw signal.reason
+  if (onFailure !== 'block' && row.ordering_key !== null) return true
+  return (
+    maxAgeMs !== undefined && context.databaseTime().getTime() - asDate(row.created_at).getTime() >= maxAgeMs
+  )
 }
 
-function eventOf({ row, token, attempt }: HandlerContext<OutboxRow>): OutboxEvent {
-  return {
-    id: row.id,
-    eventId: row.event_id,
-    type: row.event_type,
-    payload: row.payload,
-    orderingKey: row.ordering_key ?? undefined,
-    headers: textHeaders(row.headers),
-    createdAt: asDate(row.created_at),
-    attempt,
-    token,
+/**
+ * What follows from an error that a publisher threw, or returned for the event. It is thrown on where that is possible: the
+ * worker reports a thrown error with its stack. After a `SaturatedError` it releases the event and pauses claiming.
+ */
+function outcomeOfError(limits: RetryLimits, thrown: unknown, context: HandlerContext<OutboxRow>): Outcome {
+  if (thrown instanceof SaturatedError || thrown instanceof PermanentError) throw thrown
+  const error = reasonOf(thrown)
+  if (!isLastFailure(limits, context)) throw error
+  if (error instanceof Error) throw permanent(error)
+  return dead(error)
+}
+
+/** A `PermanentError` that reads like the error it was made of. */
+function permanent(cause: Error): PermanentError {
+  const error = new PermanentError(cause.message, { cause })
+  Object.defineProperty(error, 'name', { value: cause.name })
+  return Object.assign(error, { stack: cause.stack })
+}
+
+/** An event as publishers get it. JSON.stringify writes its token as a text; a method of a class costs no event anything. */
+class RelayedEvent implements OutboxEvent {
+  readonly id: string
+  readonly eventId: string
+  readonly type: string
+  readonly payload: unknown
+  readonly orderingKey: string | undefined
+  readonly headers: Readonly<Record<string, string>>
+  readonly createdAt: Date
+  readonly attempt: number
+  readonly token: bigint
+
+  constructor({ row, token, attempt }: HandlerContext<OutboxRow>) {
+    this.id = row.id
+    this.eventId = row.event_id
+    this.type = row.event_type
+    this.payload = row.payload
+    this.orderingKey = row.ordering_key ?? undefined
+    this.headers = textHeaders(row.headers)
+    this.createdAt = asDate(row.created_at)
+    this.attempt = attempt
+    this.token = token
+  }
+
+  toJSON(): object {
+    return tokenAsText<OutboxEvent>(this)
   }
 }
 

@@ -132,10 +132,10 @@ function entryOf({ type }: EventOf<EventType>): EventMessage<EventType> {
   return EVENT_MESSAGES[type] as EventMessage<EventType>
 }
 
-/** Events hold ids and numbers and no values of rows (WH-NFR-003). An error is reduced by whoever writes `err`. */
+/** Events hold ids, numbers and names, and no secrets (WH-NFR-003). An error is reduced by whoever writes `err`. */
 export function logFields({ type, ...event }: EventOf<EventType>): Record<string, unknown> {
-  const { error, ...rest }: Record<string, unknown> = event
-  const fields = Object.entries(rest).map(([name, value]) => [
+  const { error, details, ...rest }: Record<string, unknown> = event
+  const fields = Object.entries({ ...(details as object | undefined), ...rest }).map(([name, value]) => [
     name,
     // JSON has no numbers of the size of a token.
     typeof value === 'bigint' ? value.toString() : value,

@@ -4,6 +4,7 @@
  */
 import { hasCode } from '../errors.ts'
 import { isReadOnly, isUnavailable } from '../postgres/failures.ts'
+import { stringifiable } from '../stringifiable.ts'
 
 /** Why a worker stopped trusting the lease of a row it was processing. */
 export type LossReason =
@@ -37,7 +38,13 @@ export interface EventMap {
   claimed: OfTable & { readonly count: number; readonly full: boolean; readonly durationMs: number }
   started: OfRow & { readonly attempt: number }
   /** The handler threw, or its outcome is dead, or a retry with an error. */
-  failed: OfRow & { readonly attempt: number; readonly outcome: string; readonly error: unknown }
+  failed: OfRow & {
+    readonly attempt: number
+    readonly outcome: string
+    readonly error: unknown
+    /** What the worker says of its rows: the type and the ordering key of an event, say. */
+    readonly details?: Readonly<Record<string, string>>
+  }
   settled: OfTable & {
     readonly outcome: string
     readonly ids: readonly string[]
@@ -153,6 +160,7 @@ export class Events {
     if (!isHeard && this.#unheard.size === 0 && !this.wanted(type)) return
     // The map says that this type goes with this event; the union cannot see it for a type that is still open.
     const typed = { type, ...event } as AnyEvent
+    if ('token' in typed) stringifiable(typed)
     const listeners = [
       ...(this.#internal.get(type) ?? []),
       ...(this.#byType.get(type) ?? []),

@@ -253,6 +253,7 @@ export class Runtime {
       name,
       store,
       handle: declaration.handle,
+      describe: declaration.describe,
       settings,
       limits: declaration.limits,
       groups: declaration.groups,

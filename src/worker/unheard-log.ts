@@ -35,7 +35,10 @@ function stderrLog(bound: object): LogSource {
   }
 }
 
-/** `2026-01-31T08:15:02.125Z warn leasehold: a renewal failed: connection refused (table=public.jobs)` */
+/**
+ * `2026-01-31T08:15:02.125Z warn leasehold: a renewal failed: connection refused (table=public.jobs)`
+ * An error of a handler is followed by its stack: where it was thrown is what its author has to know.
+ */
 function lineOf(
   level: 'warn' | 'error',
   { err, ...fields }: { readonly err?: unknown },
@@ -47,7 +50,15 @@ function lineOf(
   )
   const details = named.length === 0 ? '' : ` (${named.join(', ')})`
   const text = `${new Date().toISOString()} ${level} leasehold: ${message}${cause}${details}`
-  return withoutUrlPasswords(text.replaceAll(/\s*[\r\n]+\s*/g, ' '))
+  const isOfHandler = 'event' in fields && fields.event === 'failed'
+  const stack = isOfHandler && err instanceof Error ? stackOf(err) : ''
+  return withoutUrlPasswords(`${text.replaceAll(/\s*[\r\n]+\s*/g, ' ')}${stack}`)
+}
+
+/** The frames of a stack, one line each. Its first lines are the message. */
+function stackOf({ stack = '' }: Error): string {
+  const frames = stack.split('\n').filter((line) => /^\s+at /.test(line))
+  return frames.map((line) => `\n    ${line.trim()}`).join('')
 }
 
 const MAX_VALUE_CHARACTERS = 200

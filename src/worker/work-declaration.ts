@@ -30,6 +30,8 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   readonly role?: string
   readonly table: LeaseTable
   readonly handle: Handler<Row>
+  /** What the event `failed`, and with it the log, says of a row besides its id: what kind of row it is. No secrets. */
+  readonly describe?: (row: Row) => Readonly<Record<string, string>>
   readonly settings?: Partial<WorkerSettings>
   readonly limits?: Limits<Row>
   /** For a table with groups: how much room each has. */
@@ -144,6 +146,7 @@ const WORK_RULES: Rules<WorkDeclaration> = {
   },
   open: { holds: isFunction, text: 'a function that opens what the handler needs' },
   close: { holds: isFunction, text: 'a function that closes what the handler has opened' },
+  describe: { holds: isFunction, text: 'a function that gets the row and returns an object of texts for the log' },
 }
 
 const OPTION_RULES: Rules<RuntimeOptions> = {

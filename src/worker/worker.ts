@@ -24,6 +24,7 @@ export interface WorkerOptions<Row extends object> {
   readonly name: string
   readonly store: LeaseStore<Row>
   readonly handle: Handler<Row>
+  readonly describe?: ((row: Row) => Readonly<Record<string, string>>) | undefined
   readonly settings: WorkerSettings
   readonly limits?: Limits<Row> | undefined
   readonly groups?: Groups<Row> | undefined

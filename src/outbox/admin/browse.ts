@@ -22,6 +22,7 @@ import {
   statusesOf,
   UNFINISHED,
 } from './filter.ts'
+import { stringifiable } from '../../stringifiable.ts'
 import type { Status } from '../transitions.ts'
 
 /** An event without its payload, as lists show it. */
@@ -129,7 +130,8 @@ where bucket = ${parameter(bucket, 'smallint')} and ${filterSql({ ids: [id] }, s
       const [row] = rows
       if (row === undefined) continue
       const { payload, headers, ...rest } = row
-      return { ...summary(rest), payload, headers, waitsFor: await waitedFor(tx, schema, bucket, rest) }
+      const waitsFor = await waitedFor(tx, schema, bucket, rest)
+      return stringifiable({ ...summary(rest), payload, headers, waitsFor })
     }
     throw new LeaseholdError('EVENT_NOT_FOUND', `No event has the id ${id}.`, {
       remedy: '`leasehold outbox list` shows what is there; retention may have removed it.',
@@ -201,5 +203,5 @@ const SUMMARY = `r.id::text as id, event_id as "eventId", event_type as type, or
   published_at as "publishedAt", dead_at as "deadAt", last_error as "lastError", parked`
 
 function summary(row: SummaryRow): EventSummary {
-  return { ...row, token: BigInt(row.token) }
+  return stringifiable({ ...row, token: BigInt(row.token) })
 }

@@ -71,8 +71,8 @@ describe('handlers', () => {
     const events = Object.keys(results).map((type) => outboxEvent({ type }))
     expect(await handlers(results).publish(events, publishContext())).toEqual([
       { name: 'done', args: {} },
-      { name: 'retry', args: { error: 'Error: not today' } },
-      { name: 'dead', args: { error: 'PermanentError: never' } },
+      new Error('not today'),
+      new PermanentError('never'),
       { name: 'retry', args: { delay_ms: 5, error: 'later' } },
       { name: 'dead', args: { error: 'no' } },
       { name: 'done', args: {} },

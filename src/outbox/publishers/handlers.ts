@@ -2,8 +2,8 @@
 import type { AnyPayloads, EventPayloads } from '../../messages/schemas.ts'
 import { dead, done, type Outcome, retry } from '../../worker/completion/outcome.ts'
 import type { OutboxEvent } from '../event.ts'
-import type { Answer, PublishContext, Publisher } from '../publisher.ts'
-import { answerFor, refuse, throwIfAllSaturated, wholeNumber } from './publishing.ts'
+import { type Answer, type PublishContext, type Publisher, reasonOf } from '../publisher.ts'
+import { refuse, throwIfAllSaturated, wholeNumber } from './publishing.ts'
 
 type Result = Outcome | void
 
@@ -51,7 +51,9 @@ export function handlers<Payloads extends EventPayloads = AnyPayloads>(
       const outcome = await (known.get(event.type) ?? fallback)(event, context)
       return outcome === undefined ? done() : checked(outcome)
     } catch (error) {
-      return answerFor(error)
+      const reason = reasonOf(error)
+      // As an outcome, an error would lose its stack.
+      return reason instanceof Error ? reason : retry({ error: reason })
     }
   }
 

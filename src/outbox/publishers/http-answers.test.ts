@@ -4,7 +4,6 @@ import { outboxEvent, outboxEvents, publishContext } from '../../../test/support
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { useReceivers } from '../../../test/support/receiver.ts'
 import { retryAfterMs } from '../../webhooks/network/retry-after.ts'
-import { SaturatedError } from '../../worker/completion/outcome.ts'
 import type { Answer, Publisher } from '../publisher.ts'
 import { httpPublisher, type HttpPublisherOptions } from './http.ts'
 
@@ -19,7 +18,7 @@ function publisher(url: string, options: Partial<HttpPublisherOptions> = {}): Pu
 }
 
 function shown(answer: Answer): string {
-  if (answer instanceof SaturatedError) return answer.message
+  if (answer instanceof Error) return answer.message
   return [answer.name, answer.args['error']].join(' ').trim()
 }
 

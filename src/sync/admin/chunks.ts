@@ -5,6 +5,7 @@ import type { Database } from '../../postgres/database.ts'
 import { type PositionalParameters, positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import type { SyncState } from '../transitions.ts'
+import { stringifiable } from '../../stringifiable.ts'
 import { findJob, type JobSummary } from './jobs.ts'
 import { checkStates, stateSql, tablesOf } from './tables.ts'
 
@@ -112,7 +113,7 @@ where ${conditions.join(' and ')}
 order by ${order} limit ${parameter(limit, 'int')}`,
     values: parameter.values,
   })
-  return rows.map((row) => ({ ...row, token: BigInt(row.token) }))
+  return rows.map((row) => stringifiable({ ...row, token: BigInt(row.token) }))
 }
 
 /**

@@ -8,6 +8,7 @@ import type { Database } from '../../postgres/database.ts'
 import type { PositionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import type { SyncState } from '../transitions.ts'
+import { stringifiable } from '../../stringifiable.ts'
 import { type ChunkCounts, completedCounts, COUNTS } from './chunk-counts.ts'
 import { checkStates, stateSql, tablesOf } from './tables.ts'
 
@@ -58,7 +59,7 @@ export function jobColumns(schema: string | undefined): string {
 }
 
 export function jobSummary(row: JobRow): JobSummary {
-  return { ...row, token: BigInt(row.token), phase: phaseOf(row) }
+  return stringifiable({ ...row, token: BigInt(row.token), phase: phaseOf(row) })
 }
 
 function phaseOf({ state, plannedAt }: JobRow): JobPhase {
@@ -198,7 +199,7 @@ left join lateral (
   })
   const found = rows.map(({ chunks, ...row }): ListedJob => {
     const job = jobSummary(row)
-    return { ...job, chunks: job.phase === 'completed' ? completedCounts(chunks) : chunks }
+    return stringifiable({ ...job, chunks: job.phase === 'completed' ? completedCounts(chunks) : chunks })
   })
   return { jobs: found, next }
 }

@@ -3,6 +3,7 @@ import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
 import { checkDuration, checkPageSize } from '../../admin/request-checks.ts'
 import { DAY_MS } from '../../admin/retention.ts'
 import type { Database } from '../../postgres/database.ts'
+import { stringifiable } from '../../stringifiable.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { type ChunkCounts, countChunks, type RecentSyncs } from './chunk-counts.ts'
 import { type ChunkSummary, findChunks } from './chunks.ts'
@@ -88,7 +89,7 @@ async function progressOf(tx: Queryable, schema: string | undefined, job: JobSum
   const ended = job.phase === 'completed' || job.phase === 'failed'
   const pace = ended ? undefined : paceOf(recent)
   const known = job.phase === 'syncing'
-  return {
+  return stringifiable({
     ...job,
     chunks,
     rows,
@@ -97,7 +98,7 @@ async function progressOf(tx: Queryable, schema: string | undefined, job: JobSum
     timeLeftMs: known ? timeLeft(pace, chunks.waiting + chunks.running) : undefined,
     working: chunks.running === 0 ? [] : await working(tx, schema, job),
     failures: chunks.failed === 0 ? [] : await failures(tx, schema, job),
-  }
+  })
 }
 
 async function working(tx: Queryable, schema: string | undefined, job: JobSummary): Promise<ChunkSummary[]> {

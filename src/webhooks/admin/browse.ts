@@ -13,6 +13,7 @@ import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import { positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { stringifiable } from '../../stringifiable.ts'
 import type { DeliveryStatus } from '../transitions.ts'
 import {
   attemptsOf,
@@ -122,7 +123,7 @@ const SUMMARY = `r.id::text as id, r.event_id as "eventId", r.endpoint_id as "en
   r.last_status as "lastStatus", r.last_error_code as "lastErrorCode", r.last_error as "lastError"`
 
 function summary(row: SummaryRow): DeliverySummary {
-  return { ...row, token: BigInt(row.token) }
+  return stringifiable({ ...row, token: BigInt(row.token) })
 }
 
 export interface DeliveryAttempt {
@@ -174,13 +175,13 @@ export async function showDelivery(
     if (row === undefined) throw notFound(id)
     if (another !== undefined) throw several(id, found)
     const { bucket, body, headers, ...rest } = row
-    return {
+    return stringifiable({
       ...summary(rest),
       body,
       headers,
       history: await attemptsAt(tx, schema, bucket, rest.id),
       waitsFor: rest.status === 'pending' ? await waitedFor(tx, schema, bucket, rest) : null,
-    }
+    })
   })
 }
 
@@ -220,7 +221,7 @@ where bucket = $1::smallint and delivery_id = $2::bigint
 order by id desc limit ${MAX_ATTEMPTS_SHOWN}`,
     values: [bucket, delivery],
   })
-  return rows.map((row) => ({ ...row, token: BigInt(row.token) })).toReversed()
+  return rows.map((row) => stringifiable({ ...row, token: BigInt(row.token) })).toReversed()
 }
 
 /** What claims wait for: the delivery of its key that is in flight, else the head. Each is one probe of an index. */

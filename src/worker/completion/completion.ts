@@ -28,6 +28,7 @@ export interface CompletionOptions<Row extends object> {
   readonly inFlight: RowsInFlight<Row>
   readonly loop: WorkerLoop<Row>
   readonly gate: PauseGate
+  readonly describe?: ((row: Row) => Readonly<Record<string, string>>) | undefined
 }
 
 /** What happens when a handler has returned or thrown: its row is settled, released, or no longer ours. */
@@ -100,8 +101,10 @@ export class Completion<Row extends object> {
   #tellFailed(row: RowInFlight<Row>, settled: Pick<Settle, 'outcome' | 'failure'>): void {
     const { outcome, failure: error } = settled
     if (error === undefined) return
+    const { events, describe } = this.#options
+    const details = describe === undefined ? {} : { details: describe(row.row) }
     const { attempt } = row
-    this.#options.events.emit('failed', { ...refTo(row, this.#table), attempt, outcome: outcome.name, error })
+    events.emit('failed', { ...refTo(row, this.#table), ...details, attempt, outcome: outcome.name, error })
   }
 
   /** Downstream has no room: the row goes back without counting an attempt (D9). */
