@@ -48,8 +48,15 @@ export function producerRules(
     ...furtherProblems,
     ...(isWhole(maxPayloadBytes, 1, MAX_PAYLOAD_BYTES)
       ? []
-      : [`maxPayloadBytes is ${maxPayloadBytes}, but must be a whole number from 1 to ${MAX_PAYLOAD_BYTES}`]),
-    ...(schema === '' ? [`schema is '', but must be the name of a schema`] : []),
+      : [
+          `maxPayloadBytes is ${describeValue(maxPayloadBytes)}, but must be a whole number from 1 to ${MAX_PAYLOAD_BYTES}`,
+        ]),
+    ...(typeof schema === 'string' && schema !== ''
+      ? []
+      : [`schema is ${describeValue(schema)}, but must be the name of a schema`]),
+    ...(typeof schemas === 'object' || schemas === undefined
+      ? []
+      : [`events is ${describeValue(schemas)}, but must be an object of schemas, one for each type`]),
     ...Object.entries(schemas ?? {}).flatMap(([type, each]) =>
       isStandardSchema(each) ? [] : [`events[${JSON.stringify(type)}] is no Standard Schema (version 1)`],
     ),

@@ -6,7 +6,6 @@ import { openDatabase } from '../postgres/database.ts'
 import { dead, done, Events, retry, SaturatedError } from '../worker/index.ts'
 import { handlers } from './publishers/handlers.ts'
 import { HEADER, headersOf } from './event.ts'
-import { relay } from './relay.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -298,14 +297,5 @@ describe('publishing', () => {
     const { runtime } = await startRelay({ publisher })
     await runtime.stop()
     expect(closed).toBe(true)
-  })
-
-  it('a relay refuses invalid options, and names them', () => {
-    expect(() => relay({ publisher: recording(), onFailure: 'wait' as never })).toThrow('onFailure is "wait"')
-    expect(() => relay({ publisher: {} as never })).toThrow('has no publisher')
-    expect(() => relay({ publisher: { ...recording(), maxBatch: 0 } })).toThrow(
-      'maxBatch of the publisher recording is 0',
-    )
-    expect(() => relay({ publisher: recording(), retry: { maxAgeMs: 0 } })).toThrow('retry.maxAgeMs is 0')
   })
 })

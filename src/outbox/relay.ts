@@ -4,6 +4,8 @@ import type { RetryPolicy } from '../lease/retry-policy.ts'
 import { isTracing, withTraces } from '../messages/trace.ts'
 import type { HandlerContext } from '../worker/context.ts'
 import { dead, type Outcome, PermanentError, SaturatedError } from '../worker/completion/outcome.ts'
+import { namesOf, refuseUnknownOptions, unknownNames } from '../nearest.ts'
+import { describeValue, isWhole } from '../messages/validate.ts'
 import { tokenAsText } from '../stringifiable.ts'
 import type { WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
@@ -206,36 +208,105 @@ function headerJson(name: string, value: unknown): string {
   }
 }
 
-function refuseInvalidOptions({ publisher, onFailure, retry: given }: RelayOptions): void {
-  const policies: readonly unknown[] = ['block', 'skip', 'park', undefined]
-  if (!policies.includes(onFailure)) {
-    throw new LeaseholdError('SETTING_INVALID', `onFailure is ${JSON.stringify(onFailure)}.`, {
-      remedy: 'Give block, skip or park.',
-    })
-  }
-  if (typeof publisher?.publish !== 'function') {
-    throw new LeaseholdError(
-      'SETTING_INVALID',
-      'The relay has no publisher: `publisher.publish` is no function.',
-      {
-        remedy: 'Give it one of leasehold/publishers/*, or an object with publish(events, context).',
-      },
-    )
+const OPTION_NAMES = namesOf<RelayOptions>({
+  publisher: true,
+  schema: true,
+  onFailure: true,
+  settings: true,
+  retry: true,
+  retention: true,
+  bucket: true,
+})
+const SETTING_NAMES = namesOf<WorkerSettings>({
+  leaseMs: true,
+  heartbeatMs: true,
+  reaperIntervalMs: true,
+  shutdownTimeoutMs: true,
+  concurrency: true,
+  prefetch: true,
+  prefetchBytes: true,
+  batch: true,
+  claimLoops: true,
+  pollMs: true,
+  settleDelayMs: true,
+  paused: true,
+})
+const RETRY_NAMES = namesOf<NonNullable<RelayOptions['retry']>>({
+  firstMs: true,
+  factor: true,
+  longestMs: true,
+  jitter: true,
+  maxAgeMs: true,
+})
+const RETENTION_NAMES = namesOf<Retention>({
+  publishedMs: true,
+  deadMs: true,
+  batch: true,
+  pauseMs: true,
+})
+
+/** Refuses options that cannot work, with every problem. */
+function refuseInvalidOptions(options: RelayOptions): void {
+  refuseUnknownOptions('relay', options, OPTION_NAMES)
+  // From JavaScript anything may be given.
+  const {
+    publisher,
+    schema,
+    onFailure,
+    settings,
+    retry,
+    retention,
+    bucket,
+  }: { [Name in keyof RelayOptions]: unknown } = options
+  const problems = [
+    ...publisherProblems(publisher),
+    ...(schema === undefined || (typeof schema === 'string' && schema !== '')
+      ? []
+      : [`schema is ${describeValue(schema)}, but must be the name of a schema`]),
+    ...(['block', 'skip', 'park', undefined].some((policy) => policy === onFailure)
+      ? []
+      : [`onFailure is ${describeValue(onFailure)}, but must be block, skip or park`]),
+    ...objectProblems('settings', settings, SETTING_NAMES),
+    ...objectProblems('retry', retry, RETRY_NAMES),
+    ...(retention === false ? [] : objectProblems('retention', retention, RETENTION_NAMES, ', or false')),
+    ...(bucket === undefined || isWhole(bucket, 0, MAX_BUCKET)
+      ? []
+      : [`bucket is ${describeValue(bucket)}, but must be a whole number from 0 to ${MAX_BUCKET}`]),
+    ...ageProblems(isRecord(retry) ? retry['maxAgeMs'] : undefined),
+  ]
+  if (problems.length === 0) return
+  throw new LeaseholdError('SETTING_INVALID', `The options of relay: ${problems.join('; ')}.`, {
+    remedy: 'Correct the options named.',
+  })
+}
+
+/** The largest smallint. */
+const MAX_BUCKET = 32_767
+
+function publisherProblems(publisher: unknown): string[] {
+  if (!isRecord(publisher) || typeof publisher['publish'] !== 'function') {
+    return [
+      `publisher is ${describeValue(publisher)}, but must be one of leasehold/publishers/*, or an object with publish(events, context)`,
+    ]
   }
   const { maxBatch } = publisher
-  if (maxBatch !== undefined && (!Number.isInteger(maxBatch) || maxBatch < 1)) {
-    throw new LeaseholdError(
-      'SETTING_INVALID',
-      `The maxBatch of the publisher ${publisher.name} is ${maxBatch}.`,
-      {
-        remedy: 'Give a whole number from 1.',
-      },
-    )
-  }
-  const maxAgeMs = given?.maxAgeMs
-  if (maxAgeMs !== undefined && !(maxAgeMs > 0)) {
-    throw new LeaseholdError('SETTING_INVALID', `retry.maxAgeMs is ${maxAgeMs}.`, {
-      remedy: 'Give a number of milliseconds above 0, or leave it out.',
-    })
-  }
+  return maxBatch === undefined || isWhole(maxBatch, 1, Number.MAX_SAFE_INTEGER)
+    ? []
+    : [`publisher.maxBatch is ${describeValue(maxBatch)}, but must be a whole number from 1`]
+}
+
+function objectProblems(name: string, value: unknown, known: readonly string[], also = ''): string[] {
+  if (value === undefined) return []
+  if (!isRecord(value)) return [`${name} is ${describeValue(value)}, but must be an object${also}`]
+  return unknownNames(value, known).map((problem) => `${name}: ${problem}`)
+}
+
+function ageProblems(maxAgeMs: unknown): string[] {
+  return maxAgeMs === undefined || (typeof maxAgeMs === 'number' && maxAgeMs > 0)
+    ? []
+    : [`retry.maxAgeMs is ${describeValue(maxAgeMs)}, but must be a number of milliseconds above 0`]
+}
+
+function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

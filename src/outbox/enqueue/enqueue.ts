@@ -19,6 +19,7 @@ import {
   producerRules,
   describeValue,
 } from '../../messages/validate.ts'
+import { namesOf, refuseUnknownOptions, unknownNames } from '../../nearest.ts'
 import { transactionOf, writerOf } from '../../transactions/adapters.ts'
 import type { AdaptedWriter, Writer, WriterRow } from '../../transactions/writer.ts'
 import type { NewEvent } from '../event.ts'
@@ -71,6 +72,23 @@ export interface Enqueue<Payloads extends EventPayloads = AnyPayloads> {
   ): Promise<Enqueued | readonly Enqueued[]>
 }
 
+const OPTION_NAMES = namesOf<OutboxOptions>({
+  schema: true,
+  events: true,
+  maxPayloadBytes: true,
+  maxAttempts: true,
+})
+const ENQUEUE_OPTION_NAMES = namesOf<EnqueueOptions>({ serialize: true })
+const FIELD_NAMES = namesOf<NewEvent>({
+  type: true,
+  payload: true,
+  orderingKey: true,
+  headers: true,
+  availableAt: true,
+  eventId: true,
+  maxAttempts: true,
+})
+
 const DEFAULT_MAX_ATTEMPTS = 25
 const MAX_INT = 2_147_483_647
 
@@ -89,6 +107,7 @@ export function createOutbox<Payloads extends EventPayloads = AnyPayloads>(
   options?: OutboxOptions<SchemasOf<Payloads>>,
 ): Outbox<Payloads>
 export function createOutbox(options: OutboxOptions = {}): Outbox {
+  refuseUnknownOptions('createOutbox', options, OPTION_NAMES)
   const maxAttempts = options.maxAttempts === undefined ? DEFAULT_MAX_ATTEMPTS : options.maxAttempts
   const { schema, ...checks } = producerRules(
     'createOutbox',
@@ -105,7 +124,11 @@ export function createOutbox(options: OutboxOptions = {}): Outbox {
   const checkOwn: CheckOwn<Pick<CheckedOutboxEvent, 'maxAttempts'>> = (event, label) => {
     const { maxAttempts: own = maxAttempts } = event
     return {
-      problems: checkMaxAttempts(`${label}.maxAttempts`, own),
+      problems: [
+        // A misspelt field must not be ignored: without its ordering key, say, an event has no order.
+        ...unknownNames(event, FIELD_NAMES, 'field').map((problem) => `${label} has the ${problem}`),
+        ...checkMaxAttempts(`${label}.maxAttempts`, own),
+      ],
       // If it is anything else, the problem above refuses the event.
       own: { maxAttempts: own as number | null },
     }
@@ -115,8 +138,9 @@ export function createOutbox(options: OutboxOptions = {}): Outbox {
     tx: Writer,
     events: readonly unknown[],
     labelOf: (index: number) => string,
-    { serialize = false }: EnqueueOptions,
+    options: EnqueueOptions,
   ): Promise<readonly Enqueued[]> {
+    const { serialize = false } = checkedOptions(options)
     const writer = serialize ? await transactionOf(tx, 'enqueue with serialize') : writerOf(tx)
     const checked = await checkEvents(events, labelOf, rules, checkOwn)
     if (checked.length === 0) return []
@@ -157,6 +181,17 @@ export function createOutbox(options: OutboxOptions = {}): Outbox {
  * ```
  */
 export const enqueue: Enqueue = createOutbox().enqueue
+
+function checkedOptions(options: EnqueueOptions): EnqueueOptions {
+  refuseUnknownOptions('enqueue', options, ENQUEUE_OPTION_NAMES)
+  const serialize: unknown = options.serialize
+  if (serialize === undefined || typeof serialize === 'boolean') return options
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The options of enqueue: serialize is ${describeValue(serialize)}, but must be true or false.`,
+    { remedy: 'Correct the options named.' },
+  )
+}
 
 function checkMaxAttempts(path: string, value: unknown): string[] {
   if (value === null || isWhole(value, 1, MAX_INT)) return []

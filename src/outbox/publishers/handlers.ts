@@ -1,4 +1,5 @@
 /** Events to functions in this process, by their type. */
+import { namesOf, refuseUnknownOptions } from '../../nearest.ts'
 import type { AnyPayloads, EventPayloads } from '../../messages/schemas.ts'
 import { dead, done, type Outcome, retry } from '../../worker/completion/outcome.ts'
 import type { OutboxEvent } from '../event.ts'
@@ -30,6 +31,11 @@ export interface HandlersOptions {
   readonly maxBatch?: number
 }
 
+const OPTION_NAMES = namesOf<HandlersOptions>({
+  otherwise: true,
+  maxBatch: true,
+})
+
 /**
  * ```ts
  * handlers<{ 'order.paid': { id: string } }>({ 'order.paid': async ({ payload }) => ship(payload.id) })
@@ -39,6 +45,11 @@ export function handlers<Payloads extends EventPayloads = AnyPayloads>(
   byType: EventHandlers<Payloads>,
   options: HandlersOptions = {},
 ): Publisher {
+  refuseUnknownOptions('handlers', options, OPTION_NAMES)
+  for (const [type, handler] of Object.entries<unknown>(byType)) {
+    if (handler !== undefined && typeof handler !== 'function')
+      refuse('handlers', `'${type}'`, handler, 'Give a function (event, context) => … for each type.')
+  }
   const { otherwise = 'retry' } = options
   const fallback: EventHandler =
     (typeof otherwise === 'function' ? otherwise : FALLBACKS.get(otherwise)) ??

@@ -1,6 +1,7 @@
 /** Events to a URL, by POST: one request for each, or one for a batch. */
 import { Agent, type Dispatcher, request } from 'undici'
 
+import { namesOf, refuseUnknownOptions } from '../../nearest.ts'
 import { messageOf } from '../../errors.ts'
 import { untilAborted, within } from '../../timeout.ts'
 import { atATime } from '../../worker/waiting.ts'
@@ -54,6 +55,19 @@ export interface HttpPublisherOptions {
   readonly dispatcher?: Dispatcher
 }
 
+const OPTION_NAMES = namesOf<HttpPublisherOptions>({
+  url: true,
+  headers: true,
+  batch: true,
+  whenRefused: true,
+  envelope: true,
+  concurrency: true,
+  timeoutMs: true,
+  maxBatch: true,
+  probeUrl: true,
+  dispatcher: true,
+})
+
 /** Headers that describe the connection or the request itself. An event must not set them. */
 const RESERVED =
   /^(?:host|content-length|content-type|transfer-encoding|connection|keep-alive|upgrade|expect|te|trailer|proxy-.*|idempotency-key)$/i
@@ -80,6 +94,7 @@ interface BatchItem {
 }
 
 export function httpPublisher(options: HttpPublisherOptions): Publisher {
+  refuseUnknownOptions('httpPublisher', options, OPTION_NAMES)
   const envelope = usableEnvelope('http', options.envelope)
   const timeoutMs = wholeNumber('http', 'timeoutMs', options.timeoutMs ?? 10_000)
   const concurrency = wholeNumber('http', 'concurrency', options.concurrency ?? 10)

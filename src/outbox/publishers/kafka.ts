@@ -2,6 +2,7 @@
  * Events to topics of Kafka, through a producer you have: one of `kafkajs`, or of the KafkaJS face of
  * `@confluentinc/kafka-javascript`. Connecting it, and closing it, is yours.
  */
+import { namesOf, refuseUnknownOptions } from '../../nearest.ts'
 import { untilAborted, within } from '../../timeout.ts'
 import { done, type Outcome, PermanentError, retry, SaturatedError } from '../../worker/completion/outcome.ts'
 import type { OutboxEvent } from '../event.ts'
@@ -44,6 +45,15 @@ export interface KafkaPublisherOptions {
   readonly probe?: (signal: AbortSignal) => Promise<void>
 }
 
+const OPTION_NAMES = namesOf<KafkaPublisherOptions>({
+  producer: true,
+  topic: true,
+  envelope: true,
+  timeoutMs: true,
+  maxBatch: true,
+  probe: true,
+})
+
 const ALL_REPLICAS = -1
 
 interface PreparedMessage {
@@ -53,6 +63,7 @@ interface PreparedMessage {
 }
 
 export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
+  refuseUnknownOptions('kafkaPublisher', options, OPTION_NAMES)
   const { producer, topic, probe } = options
   const envelope = usableEnvelope('kafka', options.envelope)
   const timeoutMs = wholeNumber('kafka', 'timeoutMs', options.timeoutMs ?? 30_000)

@@ -4,6 +4,7 @@
 import type { JetStreamClient, JetStreamManager } from '@nats-io/jetstream'
 import type { MsgHdrs, NatsConnection, NodeConnectionOptions } from '@nats-io/transport-node'
 
+import { namesOf, refuseUnknownOptions } from '../../nearest.ts'
 import { untilAborted, within } from '../../timeout.ts'
 import { PermanentError } from '../../worker/completion/outcome.ts'
 import type { OutboxEvent } from '../event.ts'
@@ -30,6 +31,17 @@ export interface NatsPublisherOptions {
   readonly maxBatch?: number
 }
 
+const OPTION_NAMES = namesOf<NatsPublisherOptions>({
+  connect: true,
+  connection: true,
+  subject: true,
+  prefix: true,
+  envelope: true,
+  timeoutMs: true,
+  connectTimeoutMs: true,
+  maxBatch: true,
+})
+
 /** Excludes the subjects of NATS' own API (`$JS.API…`) and of replies: an event's type must not address them. */
 const SUBJECT = /^(?!\$|_INBOX\.)[^\s.*>]+(?:\.[^\s.*>]+)*$/
 /** The server closes the connection over a protocol line of more than 4 KB. */
@@ -42,6 +54,7 @@ const NO_ROOM_OR_NO_LEADER = 503
 const PING_TIMEOUT_MS = 2_000
 
 export function natsPublisher(options: NatsPublisherOptions): Publisher {
+  refuseUnknownOptions('natsPublisher', options, OPTION_NAMES)
   const envelope = usableEnvelope('nats', options.envelope)
   const timeoutMs = wholeNumber('nats', 'timeoutMs', options.timeoutMs ?? 5_000)
   const connectTimeoutMs = wholeNumber('nats', 'connectTimeoutMs', options.connectTimeoutMs ?? 5_000)

@@ -1,6 +1,7 @@
 /** Events to an exchange of RabbitMQ, persistent, mandatory and confirmed. */
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
+import { namesOf, refuseUnknownOptions } from '../../nearest.ts'
 import { PermanentError, type SaturatedError } from '../../worker/completion/outcome.ts'
 import { untilAborted } from '../../timeout.ts'
 
@@ -28,6 +29,17 @@ export interface RabbitPublisherOptions {
   readonly maxBatch?: number
 }
 
+const OPTION_NAMES = namesOf<RabbitPublisherOptions>({
+  url: true,
+  connection: true,
+  exchange: true,
+  routingKey: true,
+  envelope: true,
+  timeoutMs: true,
+  connectTimeoutMs: true,
+  maxBatch: true,
+})
+
 /** The limit of a short string in AMQP. */
 const MAX_SHORT_STRING_BYTES = 255
 /** RabbitMQ reads these headers as further routing keys, and closes the channel if they are text. */
@@ -36,6 +48,7 @@ const ROUTING_HEADERS = /^b?cc$/i
 const CONFIGURATION_ERROR_CODES = new Set([403, 404])
 
 export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
+  refuseUnknownOptions('rabbitPublisher', options, OPTION_NAMES)
   const envelope = usableEnvelope('rabbitmq', options.envelope)
   const timeoutMs = wholeNumber('rabbitmq', 'timeoutMs', options.timeoutMs ?? 10_000)
   const connectTimeoutMs = wholeNumber('rabbitmq', 'connectTimeoutMs', options.connectTimeoutMs ?? 5_000)

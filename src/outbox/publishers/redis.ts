@@ -3,6 +3,7 @@ import type { RedisClientOptions } from 'redis'
 
 import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
+import { namesOf, refuseUnknownOptions } from '../../nearest.ts'
 import { PermanentError } from '../../worker/completion/outcome.ts'
 import { untilAborted } from '../../timeout.ts'
 import { type Connection, dialledConnection, givenConnection, loadClient } from './connection.ts'
@@ -42,6 +43,18 @@ export interface RedisPublisherOptions {
   readonly maxBatch?: number
 }
 
+const OPTION_NAMES = namesOf<RedisPublisherOptions>({
+  url: true,
+  connect: true,
+  client: true,
+  stream: true,
+  maxLength: true,
+  envelope: true,
+  timeoutMs: true,
+  connectTimeoutMs: true,
+  maxBatch: true,
+})
+
 /** Error replies that concern the server and not the event: full, loading, failing over, unable to write. */
 const SERVER_UNAVAILABLE_REPLIES = new Set([
   'OOM',
@@ -60,6 +73,7 @@ const SERVER_UNAVAILABLE_REPLIES = new Set([
 const RESERVED = /^payload$/i
 
 export function redisPublisher(options: RedisPublisherOptions): Publisher {
+  refuseUnknownOptions('redisPublisher', options, OPTION_NAMES)
   const envelope = usableEnvelope('redis', options.envelope)
   const timeoutMs = wholeNumber('redis', 'timeoutMs', options.timeoutMs ?? 5_000)
   const maxBatch = wholeNumber('redis', 'maxBatch', options.maxBatch ?? 100)

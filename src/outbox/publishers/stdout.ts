@@ -2,6 +2,7 @@
 import type { Writable } from 'node:stream'
 
 import type { PublishContext, Publisher } from '../publisher.ts'
+import { namesOf, refuseUnknownOptions } from '../../nearest.ts'
 import { untilAborted } from '../../timeout.ts'
 import { done } from '../../worker/completion/outcome.ts'
 import { headersOf, type OutboxEvent } from '../event.ts'
@@ -17,7 +18,14 @@ export interface StdoutPublisherOptions {
   readonly maxBatch?: number
 }
 
+const OPTION_NAMES = namesOf<StdoutPublisherOptions>({
+  stream: true,
+  envelope: true,
+  maxBatch: true,
+})
+
 export function stdoutPublisher(options: StdoutPublisherOptions = {}): Publisher {
+  refuseUnknownOptions('stdoutPublisher', options, OPTION_NAMES)
   const { stream = process.stdout } = options
   if (stream === process.stdout) reserveStdout()
   const envelope = usableEnvelope('stdout', options.envelope)

@@ -1,4 +1,5 @@
 /** Events to subscribed webhook endpoints: each event becomes deliveries, which dispatchers send. */
+import { namesOf, refuseUnknownOptions } from '../../nearest.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { untilAborted, within } from '../../timeout.ts'
 import { isServerError } from '../../postgres/failures.ts'
@@ -37,6 +38,16 @@ export interface WebhooksPublisherOptions {
   readonly maxBatch?: number
 }
 
+const OPTION_NAMES = namesOf<WebhooksPublisherOptions>({
+  connectionString: true,
+  db: true,
+  schema: true,
+  tenant: true,
+  types: true,
+  timeoutMs: true,
+  maxBatch: true,
+})
+
 /** One for the statement of a batch, one for the probe. */
 const MAX_CONNECTIONS = 2
 
@@ -45,6 +56,7 @@ const MAX_CONNECTIONS = 2
  * died in between, each endpoint still gets it once.
  */
 export function webhooksPublisher(options: WebhooksPublisherOptions): Publisher {
+  refuseUnknownOptions('webhooksPublisher', options, OPTION_NAMES)
   const { schema = 'leasehold', tenant = () => '', types = [] } = options
   const timeoutMs = wholeNumber('webhooks', 'timeoutMs', options.timeoutMs ?? 10_000)
   const maxBatch = wholeNumber('webhooks', 'maxBatch', options.maxBatch ?? 100)
