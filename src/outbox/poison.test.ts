@@ -21,11 +21,12 @@ beforeAll(async () => createSink(db))
 beforeEach(async () => db.query({ text: 'truncate leasehold.outbox, public.sink restart identity' }))
 afterAll(async () => db.close())
 
-async function writeEvents(count: number, more = ''): Promise<void> {
+/** All with the default limit of 25 attempts, of which each has made this many. */
+async function writeEvents(count: number, attempts = 0): Promise<void> {
   await db.query({
-    text: `insert into leasehold.outbox (event_type, payload${more === '' ? '' : ', max_attempts'})
-      select 'test.happened', jsonb_build_object('n', n)${more} from generate_series(1, $1::int) as n`,
-    values: [count],
+    text: `insert into leasehold.outbox (event_type, payload, attempts)
+      select 'test.happened', jsonb_build_object('n', n), $2 from generate_series(1, $1::int) as n`,
+    values: [count, attempts],
   })
 }
 
@@ -48,16 +49,17 @@ async function restartUntilAllIsFinished(config: Omit<RelayConfig, 'databaseUrl'
 
 describe('D10: poison isolation', () => {
   it('LIFE-08: an event that kills every process that publishes it ends DEAD, and 5,000 other events are published with at most two attempts lost', async () => {
-    await writeEvents(5_000, ', 5')
+    // This event and its neighbours have the same limit, the default, and five attempts left.
+    await writeEvents(5_000, 20)
     const poison = 50
-    const deaths = await restartUntilAllIsFinished({ poison, retry: { firstMs: 50 } })
+    const deaths = await restartUntilAllIsFinished({ poison, retry: { firstMs: 50, longestMs: 50 } })
     expect(deaths).toBe(5)
     expect(await statuses(db)).toEqual({ PUBLISHED: 4_999, DEAD: 1 })
     const { rows } = await db.query<{ n: number; status: string; attempts: number; expiries: number }>({
       text: `select (payload ->> 'n')::int as n, status, attempts, expiries from leasehold.outbox
-        where attempts > 2 or status = 'DEAD'`,
+        where attempts > 22 or status = 'DEAD'`,
     })
-    expect(rows).toEqual([{ n: poison, status: 'DEAD', attempts: 5, expiries: 5 }])
+    expect(rows).toEqual([{ n: poison, status: 'DEAD', attempts: 25, expiries: 5 }])
     expect(new Set((await arrivals(db)).map(({ n }) => n)).size).toBe(4_999)
   }, 300_000)
 
@@ -75,14 +77,16 @@ describe('D10: poison isolation', () => {
     expect(await statuses(db)).toEqual({ PUBLISHED: 2_000 })
   })
 
-  it('a release that crashes on every event makes none of them dead, and the next release publishes all', async () => {
-    await writeEvents(300)
-    for (let crash = 0; crash < 8; crash += 1) {
-      const relay = startRelay(processes, { databaseUrl: url, dieAt: 'publishing', retry: { firstMs: 100 } })
+  it('LIFE-18: a release that crashes on every event, more often than an event has attempts left, makes none of them dead, and the next release publishes all', async () => {
+    await writeEvents(300, 20)
+    // After 20 attempts the backoff would be an hour.
+    const retry = { firstMs: 100, longestMs: 100 }
+    for (let crash = 0; crash < 10; crash += 1) {
+      const relay = startRelay(processes, { databaseUrl: url, dieAt: 'publishing', retry })
       expect(await relay.exited).toMatchObject({ signal: 'SIGKILL' })
     }
     expect(await statuses(db)).not.toHaveProperty('DEAD')
-    expect(await restartUntilAllIsFinished({ retry: { firstMs: 100 } })).toBe(0)
+    expect(await restartUntilAllIsFinished({ retry })).toBe(0)
     expect(await statuses(db)).toEqual({ PUBLISHED: 300 })
   }, 300_000)
 })

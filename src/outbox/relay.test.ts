@@ -11,7 +11,9 @@ import {
 } from '../../test/support/running-relay.ts'
 import { collect, door, settled } from '../../test/support/running-worker.ts'
 import { openDatabase } from '../postgres/database.ts'
-import { dead, done, Events, PermanentError, retry } from '../worker/index.ts'
+import { openLeaseStore } from '../lease/store.ts'
+import { dead, done, Events, PermanentError, retry, SaturatedError } from '../worker/index.ts'
+import { outboxTable } from './table.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -95,6 +97,101 @@ describe('the life of an event', () => {
     expect(inMs).toBeGreaterThan(0)
     expect(inMs).toBeLessThan(3_700_000)
   })
+
+  it.each([1, 100])(
+    'LIFE-06 D9: an event that is released returns to PENDING without a claim, an error or an attempt, and is published later (maxBatch %d)',
+    async (maxBatch) => {
+      await write(db, null, 'a', 'a')
+      const events = new Events()
+      const released = events.next('released')
+      let isDown = true
+      const publisher = recording(() => {
+        if (isDown) throw new SaturatedError(3_600_000, 'the broker is down')
+      }, maxBatch)
+      const { runtime } = await startRelay({ publisher }, { events })
+      await released
+      await runtime.stop()
+      expect(await records(db)).toMatchObject(
+        Array.from({ length: 3 }, () => ({
+          status: 'PENDING',
+          attempts: 0,
+          expiries: 0,
+          last_error: null,
+          claimed_at: null,
+          claimed_by: null,
+          locked_until: null,
+        })),
+      )
+      // The release says when the target may have room. The events are due at once here, so that the test need not wait.
+      await db.query({ text: 'update leasehold.outbox set available_at = now()' })
+      isDown = false
+      const published = settled(events, 3)
+      await startRelay({ publisher }, { events })
+      await published
+      expect(await statuses(db)).toEqual({ PUBLISHED: 3 })
+    },
+  )
+
+  it('LIFE-06: an event whose lease expired returns to PENDING with one attempt more, the reason and no claim, and is published', async () => {
+    await write(db, null, 'a')
+    const store = await openLeaseStore(db, outboxTable(), { owner: 'dead relay' })
+    expect((await store.claim({ limit: 2, leaseMs: 30_000 })).claimed).toHaveLength(2)
+    await db.query({ text: "update leasehold.outbox set locked_until = now() - interval '1 second'" })
+    expect(await store.reap()).toHaveLength(2)
+    const returned = {
+      status: 'PENDING',
+      attempts: 1,
+      expiries: 1,
+      last_error: expect.stringContaining('the lease expired'),
+      claimed_at: null,
+      claimed_by: null,
+      locked_until: null,
+      lock_token: '1',
+    }
+    expect(await records(db)).toMatchObject([returned, returned])
+    const events = new Events()
+    const published = settled(events, 2)
+    await startRelay({ publisher: recording() }, { events })
+    await published
+    const done = { status: 'PUBLISHED', attempts: 1, lock_token: '2' }
+    expect(await records(db)).toMatchObject([done, done])
+  })
+
+  it.each([
+    ['has claimed', false],
+    ['has published', true],
+  ])(
+    'LIFE-12: a relay that has published an event which another relay %s meanwhile is fenced off, and changes nothing',
+    async (_has, isPublished) => {
+      await write(db, null)
+      const [held, seen] = [door(), door()]
+      const publisher = recording(async () => {
+        seen.open()
+        await held.opened
+      })
+      const events = new Events()
+      const settledByRelay: unknown[] = []
+      events.on('settled', (event) => settledByRelay.push(event))
+      // It does not reap, and its next heartbeat is 10 s away: it has no reason to doubt its lease of 30 s.
+      await startRelay({ publisher }, { events, reaper: false })
+      await seen.opened
+      const other = await openLeaseStore(db, outboxTable(), { owner: 'another relay' })
+      await db.query({ text: "update leasehold.outbox set locked_until = now() - interval '1 second'" })
+      await other.reap()
+      const { claimed } = await other.claim({ limit: 1, leaseMs: 30_000 })
+      const leases = claimed.map(({ lease }) => lease)
+      expect(leases).toMatchObject([{ id: '1', token: 2n }])
+      if (isPublished) await other.settle('done', leases)
+      const before = await records(db)
+      const fencedOff = events.next('fencedOff')
+      held.open()
+      expect(await fencedOff).toMatchObject({ id: '1', token: 1n, outcome: 'done' })
+      expect(await records(db)).toEqual(before)
+      expect(settledByRelay).toEqual([])
+      if (!isPublished) await other.settle('done', leases)
+      expect(await records(db)).toMatchObject([{ status: 'PUBLISHED', attempts: 1, lock_token: '2' }])
+    },
+  )
 
   it('LIFE-06: a failed event is retried by the schedule until it succeeds', async () => {
     await write(db, null)
