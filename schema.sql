@@ -430,17 +430,27 @@ begin
     problem := format('the headers of a %s event have %s bytes, and at most 16384 are allowed', new.event_type, octet_length(new.headers::text));
     remedy := 'Headers are sent as the headers of a broker message. Put data into the payload.';
     code := 'program_limit_exceeded';
+  elsif new.payload @? '$.**{101}' then
+    field := 'payload';
+    problem := format('the payload of a %s event is nested more than 100 levels deep', new.event_type);
+    remedy := 'Flatten the payload: many JSON parsers refuse more.';
+    code := 'program_limit_exceeded';
+  elsif new.headers @? '$.**{101}' then
+    field := 'headers';
+    problem := format('the headers of a %s event are nested more than 100 levels deep', new.event_type);
+    remedy := 'Headers are an object of texts. Put data into the payload.';
+    code := 'program_limit_exceeded';
   elsif new.max_attempts < 1 then
     field := 'max_attempts';
     problem := format('the max_attempts of a %s event is %s, and must be at least 1', new.event_type, new.max_attempts);
     remedy := 'Give a number from 1, or null for no limit.';
-  elsif not isfinite(new.available_at) then
+  elsif new.available_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00' then
     field := 'available_at';
-    problem := format('the available_at of a %s event is %s, and must be a finite time', new.event_type, new.available_at);
+    problem := format('the available_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.available_at);
     remedy := 'Give the time from which on the event may be published.';
   else
     field := 'created_at';
-    problem := format('the created_at of a %s event is %s, and must be a finite time', new.event_type, new.created_at);
+    problem := format('the created_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.created_at);
     remedy := 'Insert the event without created_at.';
   end if;
   raise exception '%', problem
@@ -663,7 +673,7 @@ AS $function$
     or exists (select from unnest(event_types) as wanted where wanted like '%*' and starts_with(event_type, left(wanted, -1)))
 $function$;
 
-CREATE TRIGGER outbox_limits BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN ((((octet_length(new.event_type) < 1) OR (octet_length(new.event_type) > 255)) OR ((octet_length(new.ordering_key) < 1) OR (octet_length(new.ordering_key) > 1024)) OR (octet_length((new.payload)::text) > 262144) OR (octet_length((new.headers)::text) > 16384) OR (new.max_attempts < 1) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.created_at)))) EXECUTE FUNCTION leasehold.refuse_outbox_event();
+CREATE TRIGGER outbox_limits BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN ((((octet_length(new.event_type) < 1) OR (octet_length(new.event_type) > 255)) OR ((octet_length(new.ordering_key) < 1) OR (octet_length(new.ordering_key) > 1024)) OR (octet_length((new.payload)::text) > 262144) OR (octet_length((new.headers)::text) > 16384) OR (new.max_attempts < 1) OR (new.payload @? '$.**{101}'::jsonpath) OR (new.headers @? '$.**{101}'::jsonpath) OR ((new.available_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.available_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) OR ((new.created_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.created_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)))) EXECUTE FUNCTION leasehold.refuse_outbox_event();
 
 CREATE TRIGGER outbox_transition BEFORE UPDATE OF status, lock_token ON leasehold.outbox FOR EACH ROW WHEN (((
         CASE old.status
@@ -922,7 +932,7 @@ comment on column leasehold.outbox.ordering_key is 'Events with the same key are
 
 comment on column leasehold.outbox.parked is 'The event is dead and holds up its ordering key until an operator unblocks the key or replays the event.';
 
-comment on column leasehold.outbox.payload is 'The event as JSON. At most 262144 bytes as text.';
+comment on column leasehold.outbox.payload is 'The event as JSON. At most 262144 bytes as text, and 100 levels deep.';
 
 comment on column leasehold.outbox.published_at is 'When the publisher had acknowledged the event. Set exactly while PUBLISHED.';
 
