@@ -227,8 +227,8 @@ export function checkType(path: string, value: unknown): string[] {
 export function checkText(path: string, value: unknown, what: string): string[] {
   if (typeof value !== 'string' || value === '')
     return [`${path} is ${describeValue(value)}, but must be ${what}`]
-  const what = unstorable(value)
-  return what === undefined ? [] : [`${path} contains ${what} (it is ${describeValue(value)})`]
+  const problem = unstorable(value)
+  return problem === undefined ? [] : [`${path} contains ${problem} (it is ${describeValue(value)})`]
 }
 
 function checkOrderingKey(path: string, value: unknown): string[] {

@@ -7,7 +7,7 @@ import { dead, type Outcome, PermanentError, SaturatedError } from '../worker/co
 import { namesOf, refuseUnknownOptions, unknownNames } from '../nearest.ts'
 import { describeValue, isWhole } from '../messages/validate.ts'
 import { tokenAsText } from '../stringifiable.ts'
-import type { WorkerSettings } from '../worker/settings.ts'
+import { WORKER_SETTING_NAMES, type WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { applyRetention, type Retention } from './admin/retention.ts'
 import { Batches } from './batches.ts'
@@ -217,20 +217,6 @@ const OPTION_NAMES = namesOf<RelayOptions>({
   retention: true,
   bucket: true,
 })
-const SETTING_NAMES = namesOf<WorkerSettings>({
-  leaseMs: true,
-  heartbeatMs: true,
-  reaperIntervalMs: true,
-  shutdownTimeoutMs: true,
-  concurrency: true,
-  prefetch: true,
-  prefetchBytes: true,
-  batch: true,
-  claimLoops: true,
-  pollMs: true,
-  settleDelayMs: true,
-  paused: true,
-})
 const RETRY_NAMES = namesOf<NonNullable<RelayOptions['retry']>>({
   firstMs: true,
   factor: true,
@@ -266,7 +252,7 @@ function refuseInvalidOptions(options: RelayOptions): void {
     ...(['block', 'skip', 'park', undefined].some((policy) => policy === onFailure)
       ? []
       : [`onFailure is ${describeValue(onFailure)}, but must be block, skip or park`]),
-    ...objectProblems('settings', settings, SETTING_NAMES),
+    ...objectProblems('settings', settings, WORKER_SETTING_NAMES),
     ...objectProblems('retry', retry, RETRY_NAMES),
     ...(retention === false ? [] : objectProblems('retention', retention, RETENTION_NAMES, ', or false')),
     ...(bucket === undefined || isWhole(bucket, 0, MAX_BUCKET)

@@ -146,7 +146,10 @@ const WORK_RULES: Rules<WorkDeclaration> = {
   },
   open: { holds: isFunction, text: 'a function that opens what the handler needs' },
   close: { holds: isFunction, text: 'a function that closes what the handler has opened' },
-  describe: { holds: isFunction, text: 'a function that gets the row and returns an object of texts for the log' },
+  describe: {
+    holds: isFunction,
+    text: 'a function that gets the row and returns an object of texts for the log',
+  },
 }
 
 const OPTION_RULES: Rules<RuntimeOptions> = {
