@@ -26,6 +26,9 @@ create table webhook_endpoints (
   updated_at timestamptz not null default now(),
   constraint webhook_endpoints_url_is_http check (url ~ '^https?://' and octet_length(url) <= 2048),
   constraint webhook_endpoints_headers_are_an_object check (jsonb_typeof(headers) = 'object'),
+  -- They may be credentials. A value that somebody writes in plain text is refused.
+  constraint webhook_endpoints_header_values_are_encrypted
+    check (not jsonb_path_exists(headers, 'strict $.* ? (@.type() != "string" || !(@ starts with "enc1."))', silent => true)),
   -- NaN compares as greater than every other number, so that the upper bound refuses it as well.
   constraint webhook_endpoints_rate_is_finite_and_above_zero check (rate_per_second > 0 and rate_per_second < 'infinity'),
   constraint webhook_endpoints_concurrency_in_range check (concurrency between 1 and 10000),
@@ -43,7 +46,7 @@ comment on column webhook_endpoints.tenant is 'The tenant that owns the endpoint
 comment on column webhook_endpoints.url is 'Deliveries are sent to this URL by POST.';
 comment on column webhook_endpoints.description is 'A description for people.';
 comment on column webhook_endpoints.event_types is 'The event types the endpoint subscribes to. order.paid is exactly that type, order.* is every type that begins with "order.". Empty: all types.';
-comment on column webhook_endpoints.headers is 'Headers that are sent with every delivery.';
+comment on column webhook_endpoints.headers is 'Headers that are sent with every delivery: an object of names and encrypted values.';
 comment on column webhook_endpoints.rate_per_second is 'How many deliveries may be started per second, by all dispatchers together. Null: no limit.';
 comment on column webhook_endpoints.concurrency is 'How many deliveries may be running at once, by all dispatchers together.';
 comment on column webhook_endpoints.timeout_ms is 'How many milliseconds a delivery may take, from name resolution to the end of the response.';

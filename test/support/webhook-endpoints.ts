@@ -1,11 +1,12 @@
 import type { Database } from '../../src/postgres/database.ts'
+import { encryptHeaders } from '../../src/webhooks/endpoints/secrets.ts'
 import { encrypt, secretKey } from '../../src/webhooks/signing/encryption.ts'
 import { newSecret } from '../../src/webhooks/signing/secret.ts'
 
 /** The key that encrypts the secrets of the tests. */
 export const SECRET_KEY = Buffer.alloc(32, 7).toString('base64')
 
-type Columns = Readonly<Record<string, unknown>>
+type Columns = Readonly<Record<string, unknown>> & { readonly headers?: Readonly<Record<string, string>> }
 
 export interface MadeEndpoint {
   readonly tenant?: string
@@ -30,7 +31,7 @@ export interface SignedEndpoint {
 }
 
 /**
- * Inserts an endpoint with a secret, and with these other columns. Its timeout is the longest: a request that a test holds
+ * Inserts an endpoint with a secret, and with these other columns; header values are encrypted. Its timeout is the longest: a request that a test holds
  * back must not fail because the machine is slow.
  */
 export async function addEndpoint(db: Database, url: string, columns: Columns = {}): Promise<SignedEndpoint> {
@@ -38,8 +39,10 @@ export async function addEndpoint(db: Database, url: string, columns: Columns = 
   const { rows } = await db.query<{ id: string }>({ text: 'select leasehold.new_event_id() as id' })
   const id = rows[0]?.id ?? ''
   const secret = newSecret('v1')
-  const encrypted = encrypt(secretKey(SECRET_KEY), secret, id)
-  await insertEndpoint(db, { id, url, secret: encrypted, timeout_ms: 300_000, ...columns })
+  const key = secretKey(SECRET_KEY)
+  const { headers = {}, ...others } = columns
+  const encrypted = { secret: encrypt(key, secret, id), headers: encryptHeaders(key, id, headers) }
+  await insertEndpoint(db, { id, url, ...encrypted, timeout_ms: 300_000, ...others })
   return { id, secret }
 }
 

@@ -120,7 +120,7 @@ function addEndpointCommands(webhooks: Command, define: Define): void {
   )
   add(
     'encrypt',
-    'encrypt all secrets with the newest key, the first one in LEASEHOLD_SECRET_KEY',
+    'encrypt all secrets and headers with the newest key, the first one in LEASEHOLD_SECRET_KEY',
     encryptSecretsCommand,
     addBy,
   )
@@ -181,7 +181,7 @@ flight are not cancelled.
   leasehold webhooks cancel --endpoint 0190b3a0-… --type order.test --reason 'test events'`
 
 const CREATE_HELP = `
-Secrets are stored encrypted with LEASEHOLD_SECRET_KEY (or secretKey in leasehold.config), 32 bytes from
+Secrets and headers are stored encrypted with LEASEHOLD_SECRET_KEY (or secretKey in leasehold.config), 32 bytes from
 \`openssl rand -base64 32\`. The embedded PostgreSQL has its own key. Networks given with --webhook-allow
 must be allowed for the dispatcher as well.
 

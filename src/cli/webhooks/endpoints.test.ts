@@ -83,7 +83,11 @@ describe('create', () => {
       headers: { authorization: '***', 'x-a': '***' },
     })
     const { rows } = await db.query({ text: 'select headers from leasehold.webhook_endpoints' })
-    expect(rows).toEqual([{ headers: { authorization: 'Bearer t0ken=', 'x-a': '1' } }])
+    expect(rows).toEqual([
+      {
+        headers: { authorization: expect.stringMatching(/^enc1\./), 'x-a': expect.stringMatching(/^enc1\./) },
+      },
+    ])
     expect((await auditEntries(db))[0]?.principal).toBe('the account')
   })
 
@@ -229,9 +233,11 @@ describe('changes', () => {
     expect(windows).toEqual([7_200_000, 0])
   })
 
-  it('encrypt says how many secrets it has encrypted with the newest key', async () => {
+  it('encrypt says how many endpoints it has encrypted with the newest key', async () => {
     await create()
-    expect((await endpoints(['encrypt'])).stdout).toMatch(/^0 secrets encrypted with the newest key\./)
+    expect((await endpoints(['encrypt'])).stdout).toMatch(
+      /^The secrets and headers of 0 endpoints were encrypted with the newest key\./,
+    )
     const newer = await temporaryDirectory()
     const key = Buffer.alloc(32, 8).toString('hex')
     await writeFile(join(newer, 'leasehold.config.mjs'), `export default { secretKey: '${key},${KEY}' }`)

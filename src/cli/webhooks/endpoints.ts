@@ -72,7 +72,6 @@ export async function listEndpointsCommand(run: Run): Promise<number> {
     none: 'There are no endpoints yet: `leasehold webhooks endpoints create` makes one.',
     headings: ['ID', 'TENANT', 'TYPES', 'URL', 'STATE'],
     line: (endpoint) => line(endpoint, now),
-    json: withoutHeaderValues,
   })
 }
 
@@ -99,11 +98,7 @@ export async function showEndpointCommand(run: Run): Promise<number> {
   const { print, flags, args } = run
   const [id = ''] = args
   const endpoint = await withEndpoints(run, async (managed) => managed.get(id))
-  print(
-    isSet(flags, 'json')
-      ? `${printableJson(withoutHeaderValues(endpoint))}\n`
-      : `${described(endpoint, new Date())}\n`,
-  )
+  print(isSet(flags, 'json') ? `${printableJson(endpoint)}\n` : `${described(endpoint, new Date())}\n`)
   return 0
 }
 
@@ -138,12 +133,6 @@ function stateOf({ enabled, disabledReason, failingSince, failures }: Endpoint, 
   if (!enabled) return disabledReason === null ? 'disabled' : `disabled: ${disabledReason}`
   if (failingSince === null) return 'enabled'
   return `failing since ${relative(failingSince, now)}, ${failures} in a row`
-}
-
-/** Header values may be credentials, which do not belong on a screen. */
-function withoutHeaderValues<Shown extends Endpoint>(endpoint: Shown): Shown {
-  const headers = Object.fromEntries(Object.keys(endpoint.headers).map((name) => [name, '***']))
-  return { ...endpoint, headers }
 }
 
 /** `leasehold webhooks endpoints create <url>` */
@@ -198,7 +187,7 @@ export async function encryptSecretsCommand(run: Run): Promise<number> {
   print(
     isSet(flags, 'json')
       ? `${printableJson({ changed })}\n`
-      : `${counted(changed, 'secret')} encrypted with the newest key. All secrets are now under it; older keys can be removed.\n`,
+      : `The secrets and headers of ${counted(changed, 'endpoint')} were encrypted with the newest key. All are under it now; older keys can be removed.\n`,
   )
   return 0
 }
@@ -254,8 +243,7 @@ function printEndpoint(
   { endpoint, ...secret }: { readonly endpoint: Endpoint } & Partial<ShownSecret>,
   text: string,
 ): void {
-  if (isSet(flags, 'json'))
-    print(`${printableJson({ endpoint: withoutHeaderValues(endpoint), ...secret })}\n`)
+  if (isSet(flags, 'json')) print(`${printableJson({ endpoint, ...secret })}\n`)
   else print(`${[text, ...secretLines(secret)].join('\n')}\n`)
 }
 

@@ -18,6 +18,7 @@ export interface EndpointRow {
   readonly id: string
   readonly version: string
   readonly url: string
+  /** Their values are encrypted. */
   readonly headers: Readonly<Record<string, string>>
   readonly rate_per_second: number | null
   readonly concurrency: number

@@ -1,8 +1,9 @@
-/** The enabled endpoints, as a dispatcher needs them: read from the database when they change, with decrypted secrets. */
+/** The enabled endpoints, as a dispatcher needs them: read from the database when they change, and decrypted. */
 import type { Clock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { MAX_TIMEOUT_MS } from '../endpoints/check.ts'
+import { decryptHeaders } from '../endpoints/secrets.ts'
 import { decrypt, type SecretKeys } from '../signing/encryption.ts'
 import { type Signer, signer } from '../signing/sign.ts'
 import {
@@ -25,7 +26,7 @@ export interface CachedEndpoint {
 }
 
 export interface EndpointState extends EndpointStateRow {
-  /** Undefined if the endpoint cannot be used: its secret cannot be decrypted, or its limits are invalid. */
+  /** Undefined if the endpoint cannot be used: its secret or headers cannot be decrypted, or its limits are invalid. */
   readonly endpoint: CachedEndpoint | undefined
 }
 
@@ -137,7 +138,7 @@ export class EndpointCache {
       return {
         id: row.id,
         url: row.url,
-        headers: row.headers,
+        headers: decryptHeaders(keys(), row.id, row.headers),
         ratePerSecond: row.rate_per_second ?? undefined,
         concurrency: row.concurrency,
         timeoutMs: row.timeout_ms,

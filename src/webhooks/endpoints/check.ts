@@ -5,7 +5,7 @@ import { endpointHeaders } from '../network/post.ts'
 import { checkText, isWhole, describeValue } from '../../messages/validate.ts'
 import { signingKey } from '../signing/secret.ts'
 import { checkEventType, checkTenant } from '../subscription.ts'
-import type { By } from './endpoint.ts'
+import { type By, HIDDEN_VALUE } from './endpoint.ts'
 
 /** Which URLs endpoints may have. */
 export type TargetRules = TargetOptions & { readonly policy: NetworkPolicy }
@@ -203,12 +203,23 @@ function checkEventTypes(value: unknown): FieldCheck {
 
 function checkHeaders(value: unknown): FieldCheck {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    return { problems: [`headers is ${describeValue(value)}, but must be a plain object of texts`] }
+    // Its value is not repeated: it may be a credential.
+    const what = Array.isArray(value) ? 'a list' : value === null ? 'null' : `a ${typeof value}`
+    return { problems: [`headers is ${what}, but must be a plain object of texts`] }
   }
   // endpointHeaders checks every name and value.
   const headers = value as Readonly<Record<string, string>>
+  const hidden = Object.keys(headers).filter((name) => headers[name] === HIDDEN_VALUE)
+  // An endpoint that was read and is written back would lose its credentials.
+  if (hidden.length > 0) {
+    return {
+      problems: [
+        `headers: the value of ${hidden.join(', ')} is ${HIDDEN_VALUE}, which stands for a hidden value`,
+      ],
+    }
+  }
   const problems = problemsOf(() => endpointHeaders(headers))
-  return problems.length > 0 ? { problems } : { stored: JSON.stringify(endpointHeaders(headers)) }
+  return problems.length > 0 ? { problems } : { stored: endpointHeaders(headers) }
 }
 
 function wholeNumber(name: string, value: unknown, most: number): FieldCheck {

@@ -11,7 +11,7 @@ export interface NewEndpoint {
   readonly description?: string | undefined
   /** `order.paid` exactly, `order.*` all types that begin with `order.`, `*` all types. Default: all. */
   readonly eventTypes?: readonly string[] | undefined
-  /** Sent with every delivery, for example an authorization. */
+  /** Sent with every delivery, for example an authorization. Stored encrypted. */
   readonly headers?: Readonly<Record<string, string>> | undefined
   /** How many deliveries all dispatchers together start per second at most. Default null: no limit. */
   readonly ratePerSecond?: number | null | undefined
@@ -41,6 +41,7 @@ export interface Endpoint {
   readonly description: string
   /** Empty: all types. */
   readonly eventTypes: readonly string[]
+  /** Their names; every value is `HIDDEN_VALUE`, because it may be a credential. */
   readonly headers: Readonly<Record<string, string>>
   readonly ratePerSecond: number | null
   readonly concurrency: number
@@ -80,8 +81,12 @@ export interface By {
   readonly reason?: string | undefined
 }
 
-/** The columns of an `Endpoint`, under its field names, without the secrets. */
-export const ENDPOINT_COLUMNS = `id::text as id, tenant, url, description, event_types as "eventTypes", headers,
+/** What is shown in place of the value of a header. */
+export const HIDDEN_VALUE = '***'
+
+/** The columns of an `Endpoint`, under its field names, without the secrets and the values of headers. */
+export const ENDPOINT_COLUMNS = `id::text as id, tenant, url, description, event_types as "eventTypes",
+  (select coalesce(jsonb_object_agg(name, '${HIDDEN_VALUE}'), '{}') from jsonb_object_keys(headers) as name) as headers,
   rate_per_second as "ratePerSecond", concurrency, timeout_ms as "timeoutMs", ordered, signing, enabled,
   disabled_reason as "disabledReason", disabled_at as "disabledAt", failures, failing_since as "failingSince",
   open_until as "openUntil", case when previous_secret_until > now() then previous_secret_until end as "previousSecretUntil",

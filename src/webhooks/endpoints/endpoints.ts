@@ -19,7 +19,9 @@ import {
   type ShownSecret,
 } from './endpoint.ts'
 import {
+  encryptHeaders,
   encryptSecret,
+  type Headers,
   publicKeyIn,
   readSecretKeys,
   reencrypt,
@@ -31,7 +33,7 @@ export interface EndpointsOptions {
   /** Where the migrations put the tables. Default `leasehold`. */
   readonly schema?: string | undefined
   /**
-   * The key that secrets are encrypted with: 32 bytes as base64 or hex. Several are separated by commas, the newest first.
+   * The key that secrets and headers are encrypted with: 32 bytes as base64 or hex. Several are separated by commas, the newest first.
    * Default: `LEASEHOLD_SECRET_KEY` of the environment.
    */
   readonly secretKey?: string | undefined
@@ -84,7 +86,7 @@ export interface Endpoints {
     options?: RotateOptions,
   ): Promise<ShownSecret & { readonly endpoint: Endpoint }>
   /**
-   * Encrypts all secrets with the newest key, and returns how many endpoints were changed. Call it after a new key was
+   * Encrypts all secrets and headers with the newest key, and returns how many endpoints were changed. Call it after a new key was
    * put in front of the old ones; the old ones can then be removed.
    */
   reencryptSecrets(by: By): Promise<number>
@@ -139,6 +141,16 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
     return found(rows[0], id)
   }
 
+  /** What is stored: header values are encrypted, because they may be credentials. */
+  function storedValues(id: string, columns: readonly Column[]): unknown[] {
+    return columns.map(({ column, value }) =>
+      // checkHeaders returns an object of texts.
+      column === 'headers'
+        ? JSON.stringify(encryptHeaders(requireSecretKeys(keys), id, value as Headers))
+        : value,
+    )
+  }
+
   async function readWithSecret(tx: Queryable, id: string, lock: string): Promise<EndpointRow> {
     const { rows } = await tx.query<EndpointRow>({
       text: `select ${ENDPOINT_COLUMNS}, secret from ${table} as e where e.id = $1 ${lock}`,
@@ -159,7 +171,7 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
         given.secret,
       )
       const names = ['id', 'secret', ...columns.map(({ column }) => column)]
-      const values = [id, encrypted, ...columns.map(({ value }) => value)]
+      const values = [id, encrypted, ...storedValues(id, columns)]
       return db.transaction(async (tx) => {
         const { rows } = await tx.query<Endpoint>({
           text: `insert into ${table} (${names.join(', ')}) values (${values.map((_, i) => `$${i + 1}`).join(', ')})
@@ -192,13 +204,15 @@ returning ${ENDPOINT_COLUMNS}`,
       refuse(idProblem('id', id))
       const columns = checkChanges(changes, by, rules)
       const sets = columns.map(({ column }, i) => `${column} = $${i + 2}`)
+      // Ciphertexts are bound to the id as the database writes it.
+      const values = storedValues(id.toLowerCase(), columns)
       const hasNewUrl = columns.some(({ column }) => column === 'url')
       return db.transaction(async (tx) => {
         const endpoint = await change(
           tx,
           id,
           [...sets, ...(hasNewUrl ? [CIRCUIT_CLOSED] : [])].join(', '),
-          columns.map(({ value }) => value),
+          values,
         )
         await record(tx, 'update', id, by, auditedColumns(columns))
         return endpoint
@@ -217,10 +231,11 @@ returning ${ENDPOINT_COLUMNS}`,
       ])
       const required = requireSecretKeys(keys)
       return db.transaction(async (tx) => {
-        const { signing, secret: old } = await readWithSecret(tx, id, 'for update')
+        // Ciphertexts are bound to the id as the database writes it, which may differ in case from the given one.
+        const { id: stored, signing, secret: old } = await readWithSecret(tx, id, 'for update')
         if (given !== undefined) refuse(checkSecret(given, signing))
-        const { shown: secret, stored: encrypted } = encryptSecret(required, id, signing, given)
-        const previous = keepOldForMs === 0 ? null : reencrypt(required, id, old)
+        const { shown: secret, stored: encrypted } = encryptSecret(required, stored, signing, given)
+        const previous = keepOldForMs === 0 ? null : reencrypt(required, stored, old)
         const endpoint = await change(
           tx,
           id,
@@ -283,10 +298,7 @@ function found<Row>(row: Row | undefined, id: string): Row {
 /** What the audit records: only the names of headers, because their values may be credentials. */
 function auditedColumns(columns: readonly Column[]): Record<string, unknown> {
   return Object.fromEntries(
-    columns.map(({ column, value }) => [
-      column,
-      column === 'headers' && typeof value === 'string' ? Object.keys(JSON.parse(value) as object) : value,
-    ]),
+    columns.map(({ column, value }) => [column, column === 'headers' ? Object.keys(Object(value)) : value]),
   )
 }
 

@@ -6,7 +6,7 @@ import { openDatabase } from '../../postgres/database.ts'
 import { decrypt } from '../signing/encryption.ts'
 import { newSecret, publicKeyOf } from '../signing/secret.ts'
 import { endpoints } from './endpoints.ts'
-import { readSecretKeys, requireSecretKeys } from './secrets.ts'
+import { decryptHeaders, readSecretKeys, requireSecretKeys } from './secrets.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -111,6 +111,91 @@ describe('a secret', () => {
   })
 })
 
+/** The stored headers of an endpoint, decrypted. */
+async function sentHeaders(key: string, id: string): Promise<Readonly<Record<string, string>>> {
+  const text = 'select headers from leasehold.webhook_endpoints where id = $1'
+  const { rows } = await db.query<{ headers: Record<string, string> }>({ text, values: [id] })
+  return decryptHeaders(requireSecretKeys(readSecretKeys(key)), id, rows[0]?.headers ?? {})
+}
+
+describe('headers', () => {
+  const managed = endpoints(db, { secretKey: OLD_KEY })
+  const AUTHORIZATION = 'Bearer t0p-5ecret'
+
+  it('header values are stored encrypted and are shown nowhere, only their names are', async () => {
+    const headers = { Authorization: AUTHORIZATION, 'x-team': 'blue' }
+    const created = await managed.create({ url: HOOKS, headers }, BY)
+    const { id } = created.endpoint
+    expect(await sentHeaders(OLD_KEY, id)).toEqual({ authorization: AUTHORIZATION, 'x-team': 'blue' })
+    const changed = await managed.update(id, { headers: { authorization: `${AUTHORIZATION}-2` } }, BY)
+    expect(await sentHeaders(OLD_KEY, id)).toEqual({ authorization: `${AUTHORIZATION}-2` })
+
+    const shown = [
+      created,
+      changed,
+      await managed.get(id),
+      await managed.list(),
+      await managed.rotateSecret(id, BY),
+      await managed.disable(id, BY),
+      await managed.enable(id, BY),
+      await auditEntries(db),
+    ]
+    const text = JSON.stringify(shown) + (await everything())
+    expect(text).not.toContain('t0p-5ecret')
+    expect(text).not.toContain('blue')
+    expect(changed.headers).toEqual({ authorization: '***' })
+    expect(created.endpoint.headers).toEqual({ authorization: '***', 'x-team': '***' })
+  })
+
+  it('an endpoint that was read and is written back does not lose its header values', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS, headers: { authorization: AUTHORIZATION } }, BY)
+    await expect(managed.update(endpoint.id, { headers: endpoint.headers }, BY)).rejects.toThrow(
+      'headers: the value of authorization is ***, which stands for a hidden value',
+    )
+    expect(await sentHeaders(OLD_KEY, endpoint.id)).toEqual({ authorization: AUTHORIZATION })
+  })
+
+  it('without a key, no headers are stored', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS }, BY)
+    const without = endpoints(db, { secretKey: '' })
+    await expect(
+      without.update(endpoint.id, { headers: { authorization: AUTHORIZATION } }, BY),
+    ).rejects.toMatchObject({ code: 'SECRET_KEY_INVALID' })
+    expect(await sentHeaders(OLD_KEY, endpoint.id)).toEqual({})
+  })
+
+  it.each(['{"authorization": "Bearer t0p-5ecret"}', '{"a": 1}', '{"a": ["enc1.x"]}', '{"a": null}'])(
+    'the table refuses a header value in plain text: %s',
+    async (headers) => {
+      const { endpoint } = await managed.create({ url: HOOKS }, BY)
+      await expect(
+        db.query({
+          text: 'update leasehold.webhook_endpoints set headers = $2 where id = $1',
+          values: [endpoint.id, headers],
+        }),
+      ).rejects.toThrow('webhook_endpoints_header_values_are_encrypted')
+    },
+  )
+
+  it('a secret that was copied into a header is not decrypted there', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS }, BY)
+    await db.query({
+      text: `update leasehold.webhook_endpoints set headers = jsonb_build_object('x', secret) where id = $1`,
+      values: [endpoint.id],
+    })
+    await expect(sentHeaders(OLD_KEY, endpoint.id)).rejects.toMatchObject({ code: 'SECRET_DAMAGED' })
+  })
+
+  it('an endpoint can be named by its id in capital letters', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS }, BY)
+    const id = endpoint.id.toUpperCase()
+    await managed.update(id, { headers: { authorization: AUTHORIZATION } }, BY)
+    const { secret } = await managed.rotateSecret(id, BY)
+    expect(await sentHeaders(OLD_KEY, endpoint.id)).toEqual({ authorization: AUTHORIZATION })
+    expect(decrypted(OLD_KEY, endpoint.id, (await stored(endpoint.id)).secret)).toBe(secret)
+  })
+})
+
 describe('rotation', () => {
   const managed = endpoints(db, { secretKey: OLD_KEY })
 
@@ -211,6 +296,16 @@ describe('a new key', () => {
     const entries = (await auditEntries(db)).filter(({ action }) => action === 'webhooks.endpoint.encrypt')
     expect(entries.flatMap(({ details }) => details['endpoints'])).toEqual(ids.toSorted())
     expect(entries[0]).toMatchObject({ principal: 'ada', details: { reason: 'a new key' } })
+    expect(await both.reencryptSecrets(BY)).toBe(0)
+  })
+
+  it('reencryptSecrets encrypts the headers with the newest key, also where the secret is under it already', async () => {
+    const headers = { authorization: 'Bearer one' }
+    const { endpoint } = await endpoints(db, { secretKey: OLD_KEY }).create({ url: HOOKS, headers }, BY)
+    const both = endpoints(db, { secretKey: `${NEW_KEY},${OLD_KEY}` })
+    await both.rotateSecret(endpoint.id, BY, { keepOldForMs: 0 })
+    expect(await both.reencryptSecrets(BY)).toBe(1)
+    expect(await sentHeaders(NEW_KEY, endpoint.id)).toEqual(headers)
     expect(await both.reencryptSecrets(BY)).toBe(0)
   })
 

@@ -1,4 +1,4 @@
-/** The secrets of endpoints: encrypting them for storage, and re-encrypting them under a new key. */
+/** The secrets and headers of endpoints: encrypting them for storage, and re-encrypting them under a new key. */
 import { audit } from '../../admin/audit.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -27,12 +27,12 @@ export function readSecretKeys(
   return secretKeys(text.split(',').map((key) => key.trim()))
 }
 
-/** Throws if there is no key: a secret is never stored in plain text. */
+/** Throws if there is no key: neither a secret nor a header is ever stored in plain text. */
 export function requireSecretKeys(keys: SecretKeys | undefined): SecretKeys {
   if (keys !== undefined) return keys
   throw new LeaseholdError(
     'SECRET_KEY_INVALID',
-    `The secrets of endpoints are stored encrypted, and the key for that (secretKey, or ${SECRET_KEY_SETTING}) is not set. Nothing was changed.`,
+    `The secrets and headers of endpoints are stored encrypted, and the key for that (secretKey, or ${SECRET_KEY_SETTING}) is not set. Nothing was changed.`,
     {
       remedy: `Make one with \`openssl rand -base64 32\` or \`node -p "crypto.randomBytes(32).toString('base64')"\`, keep it outside the database, and give it to every process that creates endpoints or delivers.`,
     },
@@ -65,6 +65,27 @@ export function reencrypt(keys: SecretKeys, endpointId: string, stored: string):
   return encrypt(keys, decrypt(keys, stored, endpointId), endpointId)
 }
 
+export type Headers = Readonly<Record<string, string>>
+
+/** Encrypts the value of each header. Names are not encrypted, because listings show them. */
+export function encryptHeaders(keys: SecretKeys, endpointId: string, headers: Headers): Headers {
+  return mapValues(headers, (name, value) => encrypt(keys, value, headerOf(endpointId, name)))
+}
+
+/** The values of stored headers. */
+export function decryptHeaders(keys: SecretKeys, endpointId: string, stored: Headers): Headers {
+  return mapValues(stored, (name, value) => decrypt(keys, value, headerOf(endpointId, name)))
+}
+
+/** Not the id alone: a secret that is copied into a header must not be decrypted and sent. */
+function headerOf(endpointId: string, name: string): string {
+  return `${endpointId}, header ${name}`
+}
+
+function mapValues(headers: Headers, map: (name: string, value: string) => string): Headers {
+  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, map(name, value)]))
+}
+
 /** The public key that receivers of this endpoint verify with; null for a shared secret, or without an encryption key. */
 export function publicKeyIn(
   keys: SecretKeys | undefined,
@@ -80,9 +101,10 @@ interface SecretsRow {
   readonly id: string
   readonly secret: string
   readonly previous: string | null
+  readonly headers: Headers
 }
 
-/** Encrypts with the newest key every secret that an older key encrypted. Returns how many endpoints were changed. */
+/** Encrypts with the newest key every secret and header that an older key encrypted. Returns how many endpoints were changed. */
 export async function reencryptSecrets(
   db: Database,
   schema: string,
@@ -115,17 +137,24 @@ async function reencryptBatch(
   const table = quoteQualified(schema, 'webhook_endpoints')
   return db.transaction(async (tx) => {
     const { rows } = await tx.query<SecretsRow>({
-      text: `select e.id::text as id, secret, previous_secret as previous from ${table} as e
+      text: `select e.id::text as id, secret, previous_secret as previous, headers from ${table} as e
 where e.id > $1::uuid order by e.id limit ${REENCRYPT_BATCH} for update`,
       values: [after],
     })
-    const older = rows.filter(({ secret, previous }) =>
-      [secret, previous].some((text) => text !== null && !isUnderNewestKey(keys, text)),
+    const older = rows.filter(({ secret, previous, headers }) =>
+      [secret, previous, ...Object.values(headers)].some(
+        (text) => text !== null && !isUnderNewestKey(keys, text),
+      ),
     )
-    for (const { id, secret, previous } of older) {
+    for (const { id, secret, previous, headers } of older) {
       await tx.query({
-        text: `update ${table} set secret = $2, previous_secret = $3, updated_at = now() where id = $1`,
-        values: [id, reencrypt(keys, id, secret), previous === null ? null : reencrypt(keys, id, previous)],
+        text: `update ${table} set secret = $2, previous_secret = $3, headers = $4, updated_at = now() where id = $1`,
+        values: [
+          id,
+          reencrypt(keys, id, secret),
+          previous === null ? null : reencrypt(keys, id, previous),
+          JSON.stringify(encryptHeaders(keys, id, decryptHeaders(keys, id, headers))),
+        ],
       })
     }
     if (older.length > 0) {

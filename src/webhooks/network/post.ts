@@ -307,13 +307,10 @@ export function headersProblem(headers: Readonly<Record<string, string>>): strin
 /** The headers of an endpoint, with their names in lower case. Throws if one cannot be sent or is ours to set. */
 export function endpointHeaders(headers: Readonly<Record<string, string>>): Record<string, string> {
   const entries = Object.entries(headers)
-  const size = entries.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
   const problem =
     entries.length > MAX_HEADERS
       ? `it has ${entries.length} headers, and at most ${MAX_HEADERS} are allowed`
-      : size > MAX_HEADER_CHARACTERS
-        ? `the headers have ${size} characters, and at most ${MAX_HEADER_CHARACTERS} are allowed`
-        : headerProblem(headers, RESERVED_HEADER)
+      : (headerProblem(headers, RESERVED_HEADER) ?? sizeProblem(entries))
   if (problem === undefined) {
     return Object.fromEntries(entries.map(([name, value]) => [name.toLowerCase(), value]))
   }
@@ -325,6 +322,13 @@ export function endpointHeaders(headers: Readonly<Record<string, string>>): Reco
         'Give names of letters, digits and hyphens with values of printable ASCII, and none that Leasehold sets.',
     },
   )
+}
+
+function sizeProblem(headers: readonly (readonly [name: string, value: string])[]): string | undefined {
+  const size = headers.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
+  return size > MAX_HEADER_CHARACTERS
+    ? `the headers have ${size} characters, and at most ${MAX_HEADER_CHARACTERS} are allowed`
+    : undefined
 }
 
 function headerProblem(headers: Readonly<Record<string, string>>, reserved: RegExp): string | undefined {

@@ -1,6 +1,6 @@
 /**
- * Encrypts the secrets of endpoints for storage: AES-256-GCM with a key that is not in the database, so that nobody can
- * sign with a dump of the database.
+ * Encrypts the secrets and headers of endpoints for storage: AES-256-GCM with a key that is not in the database, so that
+ * nobody can sign, or use an authorization, with a dump of the database.
  *
  *     enc1.<id of the key>.<base64url of nonce, tag and ciphertext>
  *
@@ -54,7 +54,7 @@ export function secretKeys(texts: readonly string[]): SecretKeys {
   return { newest, byId: new Map(keys.map((key) => [key.id, key])) }
 }
 
-/** `boundTo` is the id of the endpoint that the secret belongs to. Decrypting needs the same id. */
+/** `boundTo` says what the text belongs to, for example the id of an endpoint. Decrypting needs the same. */
 export function encrypt({ newest }: SecretKeys, plain: string, boundTo: string): string {
   const nonce = randomBytes(NONCE_BYTES)
   const cipher = createCipheriv(CIPHER, newest.key, nonce, { authTagLength: TAG_BYTES })
@@ -133,6 +133,7 @@ function keyInvalid(problem: string, ownRemedy?: string): LeaseholdError {
 
 function damaged(boundTo: string, problem: string): LeaseholdError {
   return new LeaseholdError('SECRET_DAMAGED', `The stored secret of ${boundTo} ${problem}.`, {
-    remedy: 'Rotate the secret of this endpoint, and find out who writes to its row.',
+    remedy:
+      'Rotate the secret of this endpoint, or set its headers again, and find out who writes to its row.',
   })
 }
