@@ -1,11 +1,11 @@
 import type { Clock } from '../clock.ts'
 import { ClaimCursor, type Scanned } from '../lease/claim-cursor.ts'
 import { SUCCESS } from '../lease/statements.ts'
-import type { Claim, Ended, Group, LeaseStore } from '../lease/store.ts'
+import type { Claim, Ended, LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
 import { isReadOnly } from '../postgres/failures.ts'
 import { ClaimTiming } from './claiming/claim-timing.ts'
-import { type Groups, roomIn } from './claiming/groups.ts'
+import { type Groups, type OpenGroups, roomIn } from './claiming/groups.ts'
 import type { PauseGate } from './claiming/pausing.ts'
 import type { SuspectSlot } from './claiming/suspect-slot.ts'
 import type { Outcome } from './completion/outcome.ts'
@@ -36,7 +36,7 @@ export interface WorkerLoopOptions<Row extends object> {
 interface Turn<Row> {
   readonly batch: SettlementBatch<Row> | undefined
   readonly limit: number
-  readonly groups: readonly Group[] | undefined
+  readonly groups: OpenGroups | undefined
   /** The most bytes to claim. */
   readonly bytes: number
   /** Claim only the next rows of the keys that are settled. */
@@ -287,13 +287,13 @@ export class WorkerLoop<Row extends object> {
     return { batch, limit, groups: undefined, continueOnly: wanted === 0 }
   }
 
-  #openGroups(wanted: number, now: number): { groups: readonly Group[] | undefined; room: number } {
-    const { groups } = this.#options
+  #openGroups(wanted: number, now: number): { groups: OpenGroups | undefined; room: number } {
+    const { groups, settings } = this.#options
     if (groups === undefined || wanted === 0) return { groups: undefined, room: wanted }
-    const { groups: open, recheckInMs } = groups.open(wanted)
-    if (recheckInMs < Infinity) {
-      if (open.length === 0) this.#timing.rest(now + recheckInMs)
-      else this.#timing.expect(now + recheckInMs)
+    const open = groups.open(wanted, settings().concurrency)
+    if (open.recheckInMs < Infinity) {
+      if (open.groups.length === 0) this.#timing.rest(now + open.recheckInMs)
+      else this.#timing.expect(now + open.recheckInMs)
     }
     return { groups: open, room: Math.min(wanted, roomIn(open)) }
   }
@@ -377,7 +377,8 @@ export class WorkerLoop<Row extends object> {
     if (batch !== undefined && limit === 0) return this.#settler.send(batch)
     const { leaseMs } = this.#options.settings()
     const bytes = Number.isFinite(turn.bytes) ? turn.bytes : undefined
-    const request = { limit, leaseMs, groups, bytes, suspects: hasSuspectSlot ? 1 : 0 } as const
+    const suspects = hasSuspectSlot ? 1 : 0
+    const request = { limit, leaseMs, groups: groups?.groups, bytes, suspects } as const
     if (batch === undefined) return this.#cursor.claim(request)
     const { way } = batch
     const settlement = settlementOf(batch)

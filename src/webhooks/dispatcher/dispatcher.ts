@@ -1,5 +1,7 @@
 /** The worker of webhooks: signs and sends deliveries, judges the responses, and stores the circuits of endpoints. */
+import { inspect } from 'node:util'
 import { type Clock, systemClock } from '../../clock.ts'
+import { LeaseholdError } from '../../errors.ts'
 import { LEASE_MS } from '../../lease/timing.ts'
 import { isUnavailable } from '../../postgres/failures.ts'
 import { packageVersion } from '../../version.ts'
@@ -43,6 +45,11 @@ export interface DispatcherOptions {
   /** The delays after failed attempts, in ms; there is one attempt more than delays. Default: ten in 75 hours. */
   readonly schedule?: readonly number[]
   readonly circuitBreaker?: Partial<CircuitBreakerSettings>
+  /**
+   * Which part of the slots the deliveries of one tenant may use, where several tenants have endpoints: above 0, at most
+   * 1. An eighth of the slots is reserved for tenants with nothing in flight in any case. Default 0.5.
+   */
+  readonly tenantShare?: number
   readonly settings?: Partial<WorkerSettings>
   /** How long finished deliveries are retained, and when a delivery that cannot be attempted fails; `false`: forever. */
   readonly retention?: WebhookMaintenance | false
@@ -62,6 +69,7 @@ export const WEBHOOKS = 'webhooks'
  * there is a slot for it.
  */
 const SETTINGS = { leaseMs: LEASE_MS.external, concurrency: 256, prefetch: 0, claimLoops: 2 } as const
+const DEFAULT_TENANT_SHARE = 0.5
 const REFRESH_INTERVAL_MS = 5_000
 /** Every event that is sent wakes the dispatchers; they do not read the endpoints more often than this. */
 const MIN_REFRESH_INTERVAL_MS = 1_000
@@ -128,7 +136,12 @@ class RunningDispatcher {
     this.#options = options
     this.#policy = networkPolicy(options.network)
     this.#keys = readSecretKeys(options.secretKey)
-    this.groups = new EndpointGroups(options.clock, options.circuitBreaker, () => this.#refreshSoon())
+    this.groups = new EndpointGroups(
+      options.clock,
+      options.circuitBreaker,
+      validateTenantShare(options.tenantShare),
+      () => this.#refreshSoon(),
+    )
   }
 
   async open(environment: WorkerEnvironment): Promise<void> {
@@ -287,6 +300,17 @@ class RunningDispatcher {
     const environment = this.#opened?.environment
     environment?.events.emit('trouble', { worker: environment.worker, what, error })
   }
+}
+
+function validateTenantShare(share = DEFAULT_TENANT_SHARE): number {
+  if (typeof share === 'number' && share > 0 && share <= 1) return share
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The setting tenantShare of webhooks cannot be ${inspect(share)}.`,
+    {
+      remedy: 'Give the part of the slots that one tenant may use: above 0 and at most 1.',
+    },
+  )
 }
 
 /** Only the trace headers of the event are sent to strangers. */

@@ -6,6 +6,7 @@ import type { CircuitChange } from './circuit-breaker.ts'
 /** The part of an endpoint that is read every few seconds. */
 export interface EndpointStateRow {
   readonly id: string
+  readonly tenant: string
   /** Changes with every update of the row. */
   readonly version: string
   readonly circuit_is_open: boolean
@@ -39,7 +40,7 @@ export function readEndpointStates(schema: string): Statement {
   return {
     name: 'leasehold_webhooks_endpoint_states',
     text: `/* leasehold:endpoint states webhooks */
-select id, ${VERSION}, failing_since is not null as circuit_is_open, failures,
+select id, tenant, ${VERSION}, failing_since is not null as circuit_is_open, failures,
   case when open_until > now() then ${msUntil('open_until')} else 0 end as open_for_ms
 from ${quoteQualified(schema, 'webhook_endpoints')}
 where enabled

@@ -40,8 +40,15 @@ function hash(text: string): number {
   return sum
 }
 
+/** The owner of endpoints. */
+interface Tenant {
+  /** Deliveries in flight to all its endpoints, and what claims that have not returned yet may add to them. */
+  inFlight: number
+}
+
 interface EndpointGroup {
   readonly id: string
+  tenant: Tenant
   readonly circuitBreaker: CircuitBreaker
   /** This dispatcher's part of the endpoint's concurrency. It applies while the circuit is closed. */
   concurrency: number
@@ -62,7 +69,9 @@ interface EndpointGroup {
 const BURST_MS = 100
 /** The part of all slots that is reserved for endpoints with nothing in flight. */
 const RESERVED_SLOTS = 0.25
-/** How many groups one claim names at most; the next claim starts with the others. */
+/** The part of all slots that is reserved for tenants with nothing in flight. */
+const RESERVED_FOR_TENANTS = 0.125
+/** How many groups one claim names at most; the next claim names the others. */
 const MAX_GROUPS_PER_CLAIM = 1_000
 /** A very low rate allows its next delivery years from now, which no timer can wait for. */
 const MAX_WAIT_MS = 3_600_000
@@ -72,24 +81,31 @@ const MAX_WAIT_MS = 3_600_000
  * delivery of an endpoint may always be in flight while there is a free slot. More may be in flight only while a quarter
  * of the slots is free, and busy endpoints divide the rest evenly. So a fast endpoint waits only if the slow endpoints
  * outnumber a quarter of the slots.
+ *
+ * Where there are several tenants, each may use only a part of the slots (`tenantShare`), and an eighth of the slots is
+ * for tenants with nothing in flight. So the slow endpoints of one tenant, however many, delay no other tenant.
  */
 export class EndpointGroups implements Groups<DeliveryRow> {
   readonly #clock: Clock
   readonly #settings: CircuitBreakerSettings
+  readonly #tenantShare: number
   readonly #onWake: () => void
+  /** Those that were not named by a claim for longest come first. */
   #groups = new Map<string, EndpointGroup>()
   /** Endpoints that were disabled, deleted or became unusable while deliveries to them were in flight. */
   #removed = new Map<string, EndpointGroup>()
   #position = ONLY_DISPATCHER
-  /** Which group the last claim started with. */
-  #first = 0
+  #tenants = new Map<string, Tenant>()
+  /** How many groups the next claims still have to name until all have been named since something changed. */
+  #notNamedYet = 0
   /** Whether an endpoint could use more room than it was offered, once other deliveries have ended. */
   #contended = false
   #notifyRoom: () => void = () => undefined
 
-  constructor(clock: Clock, settings: CircuitBreakerSettings, onWake: () => void) {
+  constructor(clock: Clock, settings: CircuitBreakerSettings, tenantShare: number, onWake: () => void) {
     this.#clock = clock
     this.#settings = settings
+    this.#tenantShare = tenantShare
     this.#onWake = onWake
   }
 
@@ -100,10 +116,13 @@ export class EndpointGroups implements Groups<DeliveryRow> {
     let hasMoreRoom = position.count !== this.#position.count || position.index !== this.#position.index
     this.#position = position
     this.#groups = new Map()
-    for (const { id, endpoint, ...row } of endpoints) {
+    const tenants = new Map<string, Tenant>()
+    for (const { id, tenant: name, endpoint, ...row } of this.#inOrderOf(before, endpoints)) {
       if (endpoint === undefined) continue
+      const tenant = tenants.get(name) ?? this.#tenants.get(name) ?? { inFlight: 0 }
+      tenants.set(name, tenant)
       const known = before.get(id)
-      const group = known ?? this.#newGroup(id, now)
+      const group = known ?? this.#newGroup(id, tenant, now)
       const room = known === undefined || this.#removed.has(id) ? 0 : this.#allowance(group, now).room
       group.concurrency = partOfLimit(endpoint.concurrency, id, position)
       setRate(group, ratePerMs(endpoint, position), now)
@@ -112,46 +131,103 @@ export class EndpointGroups implements Groups<DeliveryRow> {
       this.#groups.set(id, group)
       hasMoreRoom ||= this.#allowance(group, now).room > room
     }
+    for (const [name, tenant] of this.#tenants) if (tenant.inFlight > 0) tenants.set(name, tenant)
+    this.#tenants = tenants
     this.#removed = new Map([...before].filter(([id, { inFlight }]) => inFlight > 0 && !this.#groups.has(id)))
-    if (hasMoreRoom) this.#notifyRoom()
+    if (hasMoreRoom) this.#reportRoom()
   }
 
-  open(freeSlots: number): OpenGroups {
+  open(freeSlots: number, slots: number): OpenGroups {
     const now = this.#clock.monotonicNow()
-    const all = this.#rotated().map((group) => ({ group, ...this.#allowance(group, now) }))
-    const inFlight = all.reduce((sum, { group }) => sum + group.inFlight, 0)
-    const shared = Math.max(0, freeSlots - Math.ceil((freeSlots + inFlight) * RESERVED_SLOTS))
+    const all = [...this.#groups.values()].map((group) => ({ group, ...this.#allowance(group, now) }))
+    const shared = Math.max(0, freeSlots - Math.ceil(slots * RESERVED_SLOTS))
     const busy = all.filter(({ group, room }) => group.mayHaveMore && room > 0).length
     const each = shared === 0 ? 0 : Math.max(1, Math.floor(shared / Math.max(1, busy)))
-    // Endpoints with nothing in flight come first, because the reserved slots are for them.
-    const ordered = [
-      ...all.filter(({ group }) => group.inFlight === 0),
-      ...all.filter(({ group }) => group.inFlight > 0),
-    ]
-    const groups: Group[] = []
+    const roomOf = this.#tenantRooms(freeSlots, slots)
+    const open: { group: EndpointGroup; room: number }[] = []
     let recheckInMs = Number.POSITIVE_INFINITY
     this.#contended = false
-    for (const { group, room: allowed, nextAt } of ordered) {
+    for (const { group, room: allowed, nextAt } of all) {
       const fair = (group.inFlight === 0 ? 1 : 0) + (group.mayHaveMore ? each : Math.min(1, each))
-      const room = Math.min(allowed, fair)
+      const tenantRoom = roomOf(group.tenant)
+      const room = Math.min(allowed, fair, tenantRoom)
       if (allowed > fair && (group.mayHaveMore || each === 0)) this.#contended = true
-      if (room === 0) {
-        if (group.mayHaveMore) recheckInMs = Math.min(recheckInMs, limitWait(nextAt - now))
-      } else if (groups.length < MAX_GROUPS_PER_CLAIM) {
-        groups.push({ group: group.id, room })
-        group.inFlight += room
-        group.tokens -= room
-      } else {
-        recheckInMs = 0
-      }
+      if (allowed > tenantRoom) this.#contended = true
+      if (room > 0) open.push({ group, room })
+      // What waits only for slots is reported by `ended`.
+      else if (group.mayHaveMore && allowed === 0)
+        recheckInMs = Math.min(recheckInMs, limitWait(nextAt - now))
     }
-    return { groups, recheckInMs }
+    const { named, limit } = this.#choose(open, roomOf, freeSlots, slots)
+    for (const { group, room } of named) {
+      group.inFlight += room
+      group.tokens -= room
+    }
+    const groups = named.map(({ group, room }) => ({ group: group.id, room }))
+    for (const [tenant, room] of this.#roomsByTenant(groups)) tenant.inFlight += Math.min(room, limit)
+    return { groups, limit, recheckInMs: this.#hasUnnamed(named, open.length) ? 0 : recheckInMs }
   }
 
-  claimed(groups: readonly Group[], rows: readonly DeliveryRow[], more = false): void {
+  /**
+   * How many more deliveries of a tenant may be in flight: its share of the slots, without those that are reserved for
+   * tenants with nothing in flight. A single tenant has all slots.
+   */
+  #tenantRooms(freeSlots: number, slots: number): (tenant: Tenant) => number {
+    if (this.#tenants.size <= 1) return () => freeSlots
+    const quota = Math.max(1, Math.floor(slots * this.#tenantShare))
+    const spare = freeSlots - Math.ceil(slots * RESERVED_FOR_TENANTS)
+    return ({ inFlight }) => Math.max(inFlight === 0 ? 1 : 0, Math.min(quota - inFlight, spare))
+  }
+
+  /**
+   * The groups that the next claim names. Each endpoint that may have deliveries is offered room, in all often more than
+   * the tenant has, because only the claim finds out which of them have deliveries. So the claim is limited to what the
+   * tenant with the least room can take. A tenant that has used up most of its share gets a claim of its own, so that it
+   * does not limit the claims of the others.
+   */
+  #choose(
+    open: readonly { readonly group: EndpointGroup; readonly room: number }[],
+    roomOf: (tenant: Tenant) => number,
+    freeSlots: number,
+    slots: number,
+  ): { named: typeof open; limit: number } {
+    const [first] = open
+    if (first === undefined) return { named: [], limit: 0 }
+    if (this.#tenants.size <= 1) return { named: open.slice(0, MAX_GROUPS_PER_CLAIM), limit: freeSlots }
+    const most = Math.min(slots * this.#tenantShare, freeSlots - slots * RESERVED_FOR_TENANTS)
+    const isTight = (tenant: Tenant): boolean => roomOf(tenant) * 2 < most
+    const { tenant: firstTenant } = first.group
+    const named = open
+      .filter(({ group: { tenant } }) => (isTight(firstTenant) ? tenant === firstTenant : !isTight(tenant)))
+      .slice(0, MAX_GROUPS_PER_CLAIM)
+    let limit = freeSlots
+    const offered = new Map<Tenant, number>()
+    for (const { group, room } of named) offered.set(group.tenant, (offered.get(group.tenant) ?? 0) + room)
+    for (const [tenant, room] of offered) if (room > roomOf(tenant)) limit = Math.min(limit, roomOf(tenant))
+    return { named, limit }
+  }
+
+  /**
+   * Whether groups that are open remain unnamed. The named ones go to the end of the queue; when all have been named once,
+   * the next claim waits for something to change.
+   */
+  #hasUnnamed(named: readonly { readonly group: EndpointGroup }[], open: number): boolean {
+    if (this.#notNamedYet <= 0) this.#notNamedYet = open
+    this.#notNamedYet = Math.min(this.#notNamedYet, open) - named.length
+    if (named.length === open) return false
+    for (const { group } of named) {
+      this.#groups.delete(group.id)
+      this.#groups.set(group.id, group)
+    }
+    return this.#notNamedYet > 0
+  }
+
+  claimed(offered: OpenGroups, rows: readonly DeliveryRow[], more = false): void {
     const counts = new Map<string, number>()
     for (const { endpoint_id: id } of rows) counts.set(id, (counts.get(id) ?? 0) + 1)
     const now = this.#clock.monotonicNow()
+    const { groups, limit = Number.POSITIVE_INFINITY } = offered
+    for (const [tenant, room] of this.#roomsByTenant(groups)) tenant.inFlight -= Math.min(room, limit)
     let hasMoreRoom = false
     for (const { group: key, room } of groups) {
       const group = this.#find(key)
@@ -159,19 +235,21 @@ export class EndpointGroups implements Groups<DeliveryRow> {
       const found = counts.get(key) ?? 0
       group.inFlight -= room - found
       group.tokens += room - found
+      group.tenant.inFlight += found
       group.mayHaveMore = found >= room || more
       hasMoreRoom ||= found >= room && this.#allowance(group, now).room > 0
     }
     // An idle endpoint was offered room for one or two deliveries, and many may be waiting.
-    if (hasMoreRoom) this.#notifyRoom()
+    if (hasMoreRoom) this.#reportRoom()
   }
 
   ended({ endpoint_id: id }: DeliveryRow): void {
     const group = this.#find(id)
     if (group === undefined) return
     group.inFlight = Math.max(0, group.inFlight - 1)
+    group.tenant.inFlight = Math.max(0, group.tenant.inFlight - 1)
     if (group.inFlight === 0) this.#removed.delete(id)
-    if (group.mayHaveMore || this.#contended) this.#notifyRoom()
+    if (group.mayHaveMore || this.#contended) this.#reportRoom()
   }
 
   onRoom(listener: () => void): void {
@@ -179,6 +257,7 @@ export class EndpointGroups implements Groups<DeliveryRow> {
   }
 
   wake(): void {
+    this.#notNamedYet = Number.POSITIVE_INFINITY
     this.#onWake()
   }
 
@@ -205,9 +284,10 @@ export class EndpointGroups implements Groups<DeliveryRow> {
     return this.#groups.get(id) ?? this.#removed.get(id)
   }
 
-  #newGroup(id: string, now: number): EndpointGroup {
+  #newGroup(id: string, tenant: Tenant, now: number): EndpointGroup {
     return {
       id,
+      tenant,
       circuitBreaker: new CircuitBreaker(this.#settings),
       concurrency: 0,
       ratePerMs: undefined,
@@ -219,12 +299,28 @@ export class EndpointGroups implements Groups<DeliveryRow> {
     }
   }
 
-  /** Each claim starts with another group, so that no group is always first when there is little room. */
-  #rotated(): EndpointGroup[] {
-    const all = [...this.#groups.values()]
-    if (all.length === 0) return all
-    this.#first = (this.#first + 1) % all.length
-    return [...all.slice(this.#first), ...all.slice(0, this.#first)]
+  #reportRoom(): void {
+    this.#notNamedYet = Number.POSITIVE_INFINITY
+    this.#notifyRoom()
+  }
+
+  #roomsByTenant(groups: readonly Group[]): ReadonlyMap<Tenant, number> {
+    const rooms = new Map<Tenant, number>()
+    for (const { group: id, room } of groups) {
+      const tenant = this.#find(id)?.tenant
+      if (tenant !== undefined) rooms.set(tenant, (rooms.get(tenant) ?? 0) + room)
+    }
+    return rooms
+  }
+
+  /** In the order of the known groups, new ones last: an update must not start the queue anew. */
+  #inOrderOf(
+    known: ReadonlyMap<string, EndpointGroup>,
+    endpoints: readonly EndpointState[],
+  ): readonly EndpointState[] {
+    const byId = new Map(endpoints.map((state) => [state.id, state]))
+    const first = [...known.keys()].flatMap((id) => byId.get(id) ?? [])
+    return [...first, ...endpoints.filter(({ id }) => !known.has(id))]
   }
 
   /** How many more deliveries the endpoint's own limits and its circuit allow, and when they may allow more. */

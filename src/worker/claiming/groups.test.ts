@@ -18,12 +18,12 @@ function opened(rooms: Readonly<Record<string, number>>): { groups: Groups<Row>;
 }
 
 const shown = (groups: Groups<Row>): Record<string, number> =>
-  Object.fromEntries(groups.open(100).groups.map(({ group: key, room }) => [key, room]))
+  Object.fromEntries(groups.open(100, 100).groups.map(({ group: key, room }) => [key, room]))
 
 describe('groups that are known from the start', () => {
   it('are all open at first, each with its own room, and name no time for the next check', () => {
     const { groups } = opened({ a: 2, b: 3 })
-    expect(groups.open(100)).toEqual({
+    expect(groups.open(100, 100)).toEqual({
       groups: [
         { group: 'a', room: 2 },
         { group: 'b', room: 3 },
@@ -34,39 +34,39 @@ describe('groups that are known from the start', () => {
 
   it('offer room once: it is taken until a claim says what it returned', () => {
     const { groups } = opened({ a: 2, b: 3 })
-    const first = groups.open(100)
+    const first = groups.open(100, 100)
     expect(shown(groups)).toEqual({})
-    groups.claimed(first.groups, rows('a', 'b'))
+    groups.claimed(first, rows('a', 'b'))
     expect(shown(groups)).toEqual({ a: 1, b: 2 })
   })
 
   it('have their whole room back after a claim that returned nothing, or failed', () => {
     const { groups } = opened({ a: 2, b: 3 })
-    groups.claimed(groups.open(100).groups, [])
+    groups.claimed(groups.open(100, 100), [])
     expect(shown(groups)).toEqual({ a: 2, b: 3 })
   })
 
   it('have room for another row when one has ended', () => {
     const { groups } = opened({ a: 2, b: 3 })
-    groups.claimed(groups.open(100).groups, rows('a', 'a', 'b'))
+    groups.claimed(groups.open(100, 100), rows('a', 'a', 'b'))
     for (const row of rows('a', 'b')) groups.ended(row)
     expect(shown(groups)).toEqual({ a: 1, b: 3 })
   })
 
   it('call the listener when a group has room in which more rows may wait', () => {
     const { groups, told } = opened({ a: 1, b: 3 })
-    groups.claimed(groups.open(100).groups, rows('a', 'b'))
+    groups.claimed(groups.open(100, 100), rows('a', 'b'))
     for (const row of rows('a')) groups.ended(row)
     expect(told()).toBe(1)
   })
 
   it('do not call the listener for a group that a claim has emptied', () => {
     const { groups, told } = opened({ a: 1, b: 3 })
-    groups.claimed(groups.open(100).groups, rows('a', 'b'))
+    groups.claimed(groups.open(100, 100), rows('a', 'b'))
     for (const row of rows('b')) groups.ended(row)
     expect(told()).toBe(0)
     // Until a claim returns as many rows as there was room for.
-    groups.claimed(groups.open(100).groups, rows('b', 'b', 'b'))
+    groups.claimed(groups.open(100, 100), rows('b', 'b', 'b'))
     for (const row of rows('b')) groups.ended(row)
     expect(told()).toBe(1)
   })
@@ -79,16 +79,16 @@ describe('groups that are known from the start', () => {
       ]),
       groupOf: (row) => row,
     })
-    const { groups: offered } = groups.open(3)
+    const { groups: offered } = groups.open(3, 3)
     expect(Object.fromEntries(offered.map(({ group, room }) => [group, room]))).toEqual({ a: 3, b: 2 })
   })
 
   it('are each first in turn', () => {
     const { groups } = opened({ a: 4, b: 4 })
     const firsts = [1, 2].map(() => {
-      const { groups: offered } = groups.open(4)
+      const offered = groups.open(4, 4)
       groups.claimed(offered, [], true)
-      return offered[0]?.group
+      return offered.groups[0]?.group
     })
     expect(new Set(firsts)).toEqual(new Set(['a', 'b']))
   })

@@ -5,6 +5,8 @@ import { refuseUnknownOptions } from '../../nearest.ts'
 export interface OpenGroups {
   /** In the order in which they are scanned. */
   readonly groups: readonly Group[]
+  /** How many rows of all these groups together may be claimed. Default: the sum of their rooms. */
+  readonly limit?: number
   /** When a group that has no room now, and may have rows, is worth another claim. Infinity: when `onRoom` says so. */
   readonly recheckInMs: number
 }
@@ -14,10 +16,10 @@ export interface OpenGroups {
  * number of claims may run at once: room that was offered is taken until `claimed` says what the claim returned.
  */
 export interface Groups<Row> {
-  /** Room for at most this many rows in all. */
-  open(room: number): OpenGroups
+  /** Room for at most this many rows in all, of a worker with this many slots. */
+  open(room: number, slots: number): OpenGroups
   /** What a claim from these groups returned, and whether there may be more; no rows when it failed. */
-  claimed(groups: readonly Group[], rows: readonly Row[], more?: boolean): void
+  claimed(offered: OpenGroups, rows: readonly Row[], more?: boolean): void
   /** A row is no longer being processed: there is room in its group. */
   ended(row: Row): void
   /** The listener is called when there is room in a group that may have rows. */
@@ -26,8 +28,12 @@ export interface Groups<Row> {
   wake?(): void
 }
 
-export function roomIn(groups: readonly Group[]): number {
-  return groups.reduce((sum, { room }) => sum + room, 0)
+/** How many rows a claim from these groups may return. */
+export function roomIn({ groups, limit = Number.POSITIVE_INFINITY }: OpenGroups): number {
+  return Math.min(
+    limit,
+    groups.reduce((sum, { room }) => sum + room, 0),
+  )
 }
 
 /**
@@ -67,7 +73,7 @@ export function fixedGroups<Row>(options: {
       }
       return { groups, recheckInMs: Number.POSITIVE_INFINITY }
     },
-    claimed(groups, rows, more = false) {
+    claimed({ groups }, rows, more = false) {
       const found = new Map<string, number>()
       for (const row of rows) found.set(groupOf(row), (found.get(groupOf(row)) ?? 0) + 1)
       for (const { group: key, room } of groups) {
