@@ -62,4 +62,4 @@ export const DATABASE_SETTINGS = [
 ] as const
 
 /** The settings of every command that sends webhooks or creates endpoints. */
-export const WEBHOOK_SETTINGS = ['webhookAllow', 'webhookProxy'] as const
+export const WEBHOOK_SETTINGS = ['webhookAllow', 'webhookRefuse', 'webhookPorts', 'webhookProxy'] as const

@@ -70,6 +70,8 @@ describe('the sources of settings', () => {
       logFormat: 'json',
       secretKey: undefined,
       webhookAllow: [],
+      webhookRefuse: [],
+      webhookPorts: undefined,
       webhookProxy: undefined,
       databaseWaitMs: 30_000,
       maxConnections: undefined,

@@ -40,6 +40,10 @@ export interface Settings {
   readonly secretKey: string | undefined
   /** Private networks that webhooks may be sent to. */
   readonly webhookAllow: readonly string[]
+  /** Networks that webhooks may not be sent to. */
+  readonly webhookRefuse: readonly string[]
+  /** The only ports that webhooks may be sent to; undefined: any. */
+  readonly webhookPorts: readonly number[] | undefined
   readonly webhookProxy: string | undefined
   readonly databaseWaitMs: number
   /** Undefined: made from host, process id and a random part. */
@@ -155,6 +159,8 @@ function complete(
     logFormat: parsed.logFormat ?? (terminal ? 'pretty' : 'json'),
     secretKey,
     webhookAllow: parsed.webhookAllow,
+    webhookRefuse: parsed.webhookRefuse,
+    webhookPorts: parsed.webhookPorts,
     webhookProxy: parsed.webhookProxy,
     databaseWaitMs,
     workerId: parsed.workerId,

@@ -27,6 +27,15 @@ const number = z.preprocess(
 /** `timing()` checks the four timings, and how they fit together. */
 const milliseconds = number.pipe(z.number().max(MAX_TIMER_MS)).exactOptional()
 
+const networks = z.preprocess(
+  (value) => (typeof value === 'string' ? value.split(',').map((cidr) => cidr.trim()) : value),
+  z.array(z.string()),
+)
+
+function portOf(text: string): number {
+  return /^\s*\d{1,5}\s*$/.test(text) ? Number(text) : Number.NaN
+}
+
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const
 export const LOG_FORMATS = ['pretty', 'json'] as const
 
@@ -44,13 +53,16 @@ export const settingsSchema = z.strictObject({
   logLevel: z.enum(LOG_LEVELS).default('info'),
   logFormat: z.enum(LOG_FORMATS).optional(),
   secretKey: z.string().refine(isSecretKey).optional(),
-  webhookAllow: z
+  webhookAllow: networks.refine((allow) => isAccepted(() => networkPolicy({ allow }))).default([]),
+  webhookRefuse: networks.refine((refuse) => isAccepted(() => networkPolicy({ refuse }))).default([]),
+  webhookPorts: z
     .preprocess(
-      (value) => (typeof value === 'string' ? value.split(',').map((cidr) => cidr.trim()) : value),
-      z.array(z.string()),
+      (value) =>
+        typeof value === 'string' || typeof value === 'number' ? String(value).split(',').map(portOf) : value,
+      z.array(z.number()).min(1),
     )
-    .refine((allow) => isAccepted(() => networkPolicy({ allow })))
-    .default([]),
+    .refine((ports) => isAccepted(() => networkPolicy({ ports })))
+    .exactOptional(),
   webhookProxy: z
     .string()
     .refine((url) => isAccepted(() => parseProxyUrl(url)))
@@ -128,12 +140,20 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
     purpose: 'private networks that webhooks may be sent to, separated by commas, such as 127.0.0.0/8',
     rule: 'a list of networks such as 127.0.0.0/8,::1/128',
   },
+  webhookRefuse: {
+    purpose: 'public networks that webhooks may not be sent to, separated by commas: your own networks',
+    rule: 'a list of networks such as 203.0.113.0/24,2001:db8::/32',
+  },
+  webhookPorts: {
+    purpose: 'the only ports that webhooks may be sent to, separated by commas (default: any)',
+    rule: 'a list of ports from 1 to 65535, such as 443,8443',
+  },
   webhookProxy: {
     purpose: 'HTTP proxy for webhooks; the proxy then decides which addresses are allowed',
     rule: 'a URL such as http://proxy.internal:3128',
   },
   secretKey: {
-    purpose: 'key that encrypts the secrets of webhook endpoints',
+    purpose: 'key that encrypts the secrets and headers of webhook endpoints',
     rule: '32 bytes as base64 or hex, for example from `openssl rand -base64 32`; separate several keys by commas, the newest first',
   },
   databaseWaitMs: {
@@ -223,7 +243,7 @@ function words(name: SettingName): string[] {
 /** The value as an error message shows it. */
 export function shownValue(name: SettingName, value: unknown): string {
   if (SECRET_SETTINGS.includes(name)) return 'set (and not shown)'
-  if (name === 'databaseUrl')
+  if (name === 'databaseUrl' || name === 'webhookProxy')
     return typeof value === 'string' ? withoutPassword(value) : `of type ${typeof value}`
   return inspect(value, { depth: 1, breakLength: Infinity })
 }
@@ -231,7 +251,7 @@ export function shownValue(name: SettingName, value: unknown): string {
 /** The parameters of a database URL in which `pg` accepts secrets too. */
 const SECRET_URL_PARAMETERS = ['password', 'sslpassword']
 
-/** The database URL with its password replaced by `***`. A URL that cannot be parsed is not shown at all. */
+/** A URL with its password replaced by `***`. A URL that cannot be parsed is not shown at all. */
 export function withoutPassword(text: string): string {
   // Without the slashes, `user:password@host` parses as a URL whose scheme is `user`.
   if (!text.includes('://') || !URL.canParse(text)) return '(hidden, because it may contain a password)'

@@ -121,6 +121,26 @@ describe('create', () => {
     ])
   })
 
+  it('create refuses networks and ports that --webhook-refuse and --webhook-ports exclude', async () => {
+    const refuse = ['--webhook-refuse', '8.8.8.0/24, 9.9.9.9']
+    for (const target of ['https://8.8.8.8/', 'https://[64:ff9b::808:808]/', 'https://9.9.9.9/']) {
+      const { code, stderr } = await endpoints(['create', target, ...refuse])
+      expect([code, stderr]).toEqual([2, expect.stringContaining('in a refused range')])
+    }
+    expect((await endpoints(['create', 'https://8.8.9.8/', ...refuse])).code).toBe(0)
+    const ports = ['--webhook-ports', '443, 8443']
+    const other = await endpoints(['create', `${HOOKS.replace('.example', '.example:9000')}`, ...ports])
+    expect([other.code, other.stderr]).toEqual([2, expect.stringContaining('has port 9000')])
+    expect((await endpoints(['create', HOOKS, ...ports])).code).toBe(0)
+    for (const given of ['0', 'https', '443,', '70000', '']) {
+      const wrong = await endpoints(['create', HOOKS, '--webhook-ports', given])
+      expect([wrong.code, wrong.stderr]).toEqual([
+        1,
+        expect.stringContaining('webhookPorts (--webhook-ports) is'),
+      ])
+    }
+  })
+
   it('without a key nothing is stored, and it is said how to make one', async () => {
     const { code, stderr } = await endpoints(['create', HOOKS], { workingDirectory: withoutKey })
     expect(code).toBe(1)

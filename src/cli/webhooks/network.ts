@@ -8,11 +8,18 @@ import { LOOPBACK } from '../../webhooks/network/policy.ts'
  */
 export function webhookNetwork({
   webhookAllow,
+  webhookRefuse,
+  webhookPorts,
   webhookProxy,
   databaseUrl,
-}: Pick<Settings, 'webhookAllow' | 'webhookProxy' | 'databaseUrl'>): EndpointNetwork {
+}: Pick<
+  Settings,
+  'webhookAllow' | 'webhookRefuse' | 'webhookPorts' | 'webhookProxy' | 'databaseUrl'
+>): EndpointNetwork {
   return {
     allow: [...webhookAllow, ...(databaseUrl === undefined ? LOOPBACK : [])],
+    refuse: webhookRefuse,
+    ...(webhookPorts === undefined ? {} : { ports: webhookPorts }),
     ...(webhookProxy === undefined ? {} : { proxied: true }),
   }
 }

@@ -106,6 +106,31 @@ function ofNat64(address: Address): string | undefined {
   return reason === undefined ? undefined : `NAT64 of ${embedded.toString()}, ${reason}`
 }
 
+const TRANSLATED = ['::/96', '::ffff:0:0:0/96', '64:ff9b::/96'].map((cidr) => ipaddr.parseCIDR(cidr))
+const LOCAL_NAT64 = ipaddr.parseCIDR('64:ff9b:1::/48')
+const TEREDO = ipaddr.parseCIDR('2001::/32')
+const SIX_TO_FOUR = ipaddr.parseCIDR('2002::/16')
+
+/**
+ * The IPv4 addresses that a packet to this IPv6 address may be sent on to: by a translator (NAT64, SIIT) or a tunnel
+ * (6to4, Teredo, ISATAP). IPv4-mapped addresses are IPv4 addresses already, see `parseAddress`.
+ */
+export function embeddedIpv4(address: Address): readonly Address[] {
+  if (address.kind() === 'ipv4') return []
+  const bytes = address.toByteArray()
+  const at = (...positions: readonly number[]): Address =>
+    new ipaddr.IPv4(positions.map((i) => bytes[i] ?? 0))
+  if (TRANSLATED.some((range) => isWithin(address, range))) return [at(12, 13, 14, 15)]
+  // RFC 6052: where the IPv4 address is depends on the length of the prefix, /48 to /96, which only the network knows.
+  if (isWithin(address, LOCAL_NAT64))
+    return [at(6, 7, 9, 10), at(7, 9, 10, 11), at(9, 10, 11, 12), at(12, 13, 14, 15)]
+  if (isWithin(address, SIX_TO_FOUR)) return [at(2, 3, 4, 5)]
+  // RFC 4380: the server, and the client with its bits inverted.
+  if (isWithin(address, TEREDO))
+    return [at(4, 5, 6, 7), new ipaddr.IPv4(bytes.slice(12).map((byte) => byte ^ 0xff))]
+  return address instanceof ipaddr.IPv6 && isIsatap(address) ? [at(12, 13, 14, 15)] : []
+}
+
 /** RFC 5214: an interface id of 0000:5efe and an IPv4 address, under any prefix; two of its bits may be set. */
 function isIsatap({ parts }: ipaddr.IPv6): boolean {
   const [high = -1, low = -1] = parts.slice(4)

@@ -47,6 +47,36 @@ it('refuse excludes public ranges, and wins over allow', () => {
   expect(reasonRefused(policy, '127.0.0.2', 'https:')).toBe('in a refused range')
 })
 
+describe('refuse and embedded IPv4 addresses', () => {
+  // Everything is allowed that is not refused, so that only `refuse` can refuse.
+  const policy = networkPolicy({ refuse: ['8.8.8.0/24'], allow: ['::/0', '0.0.0.0/0'] })
+
+  it.each([
+    ['IPv4-mapped', '::ffff:8.8.8.8', '::ffff:8.8.9.8'],
+    ['IPv4-compatible', '::8.8.8.8', '::8.8.9.8'],
+    ['translated (SIIT)', '::ffff:0:8.8.8.8', '::ffff:0:8.8.9.8'],
+    ['NAT64', '64:ff9b::8.8.8.8', '64:ff9b::8.8.9.8'],
+    ['local NAT64 of a /48', '64:ff9b:1:808:8:800::', '64:ff9b:1:808:9:800::'],
+    ['local NAT64 of a /56', '64:ff9b:1:8:8:808::', '64:ff9b:1:8:9:808::'],
+    ['local NAT64 of a /64', '64:ff9b:1:0:8:808:800::', '64:ff9b:1:0:8:809:800::'],
+    ['local NAT64 of a /96', '64:ff9b:1::8.8.8.8', '64:ff9b:1::8.8.9.8'],
+    ['6to4', '2002:808:808::1', '2002:808:908::1'],
+    ['the server of Teredo', '2001:0:808:808::1', '2001:0:808:908::1'],
+    ['the client of Teredo', '2001::f7f7:f7f7', '2001::f7f7:f6f7'],
+    ['ISATAP', '2606:4700::5efe:808:808', '2606:4700::5efe:808:908'],
+  ])('refuse of an IPv4 range refuses its addresses in IPv6: %s', (_, refused, permitted) => {
+    expect(reasonRefused(policy, refused, 'https:')).toBe('in a refused range')
+    expect(reasonRefused(policy, permitted, 'https:')).toBeUndefined()
+  })
+
+  it('a NAT64 address in a refused range is refused without allow, too', () => {
+    const strictPolicy = networkPolicy({ refuse: ['8.8.8.0/24'] })
+    expect(reasonRefused(strictPolicy, '64:ff9b::8.8.8.8', 'https:')).toBe('in a refused range')
+    expect(reasonRefused(strictPolicy, '64:ff9b::8.8.9.8', 'https:')).toBeUndefined()
+    expect(checkTarget('https://[64:ff9b::808:808]/', strictPolicy)).toMatchObject({ permitted: false })
+  })
+})
+
 it('allowHttp permits http to public addresses only', () => {
   const policy = networkPolicy({ allowHttp: true })
   expect(reasonRefused(policy, '8.8.8.8', 'http:')).toBeUndefined()

@@ -7,14 +7,17 @@ import { inspect } from 'node:util'
 import ipaddr from 'ipaddr.js'
 
 import { LeaseholdError } from '../../errors.ts'
-import { isWithin, parseAddress, type Range, reasonNotPublic } from './address.ts'
+import { embeddedIpv4, isWithin, parseAddress, type Range, reasonNotPublic } from './address.ts'
 
 export interface NetworkPolicyOptions {
   /** Whether http:// is permitted to every permitted address. Default false: only to addresses in `allow`. */
   readonly allowHttp?: boolean
   /** Ranges that are permitted although they are not public, for development: for example `LOOPBACK`. */
   readonly allow?: readonly string[]
-  /** Ranges that are refused although they are public: your own networks. They win over `allow`. */
+  /**
+   * Ranges that are refused although they are public: your own networks. They win over `allow`. A range of IPv4 also
+   * refuses the IPv6 addresses in which its addresses are embedded, such as NAT64.
+   */
   readonly refuse?: readonly string[]
   /** The only ports that are permitted. Default: any. */
   readonly ports?: readonly number[]
@@ -46,7 +49,9 @@ export function networkPolicy(options: NetworkPolicyOptions = {}): NetworkPolicy
 export function reasonRefused(policy: NetworkPolicy, text: string, protocol: Protocol): string | undefined {
   const address = parseAddress(text)
   if (address === undefined) return reasonNotPublic(text) ?? 'not an address'
-  if (policy.refuse.some((range) => isWithin(address, range))) return 'in a refused range'
+  // A translator or a tunnel leads to the IPv4 address that is embedded in an IPv6 address.
+  const reached = [address, ...embeddedIpv4(address)]
+  if (policy.refuse.some((range) => reached.some((one) => isWithin(one, range)))) return 'in a refused range'
   if (policy.allow.some((range) => isWithin(address, range))) return undefined
   const reason = reasonNotPublic(text)
   if (reason !== undefined) return reason
