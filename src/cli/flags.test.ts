@@ -66,7 +66,10 @@ it.each([
   [() => textFlag({ type: 'a\ud800' }, 'type'), 'give a text without half a surrogate pair'],
   [() => pastFlag({ since: '7w' }, 'since', now), '--since is "7w": give a moment such as'],
   [() => beforeFlag({ before: 'x' }, 'the id of an event'), '--before is "x": give the id of an event.'],
-  [() => headersOf(['=x']), '--header is "=x": give it as name=value.'],
+  [
+    () => headersOf(['a=b', '=x']),
+    '--header number 2 has no name and no "=" after it: give it as name=value.',
+  ],
   [() => jsonArgument('{'), 'the payload is not JSON: {'],
   [() => reasonOf({}), '--reason is missing: '],
 ])(
@@ -76,6 +79,11 @@ it.each([
     expect(read).toThrow(message)
   },
 )
+
+it('the error about a header does not repeat it, because it may be a credential', () => {
+  expect(() => headersOf(['Authorization: Bearer t0ken'])).toThrow('--header number 1')
+  expect(() => headersOf(['Authorization: Bearer t0ken'])).not.toThrow('t0ken')
+})
 
 it('a flag that can be repeated collects its values, and headers keep everything after the first =', () => {
   const given = collect('b = 2=3', collect('a=1', undefined))

@@ -117,9 +117,13 @@ export function beforeFlag(flags: Flags, id: string): string | undefined {
 /** The values of `--header name=value`. */
 export function headersOf(given: readonly string[]): Record<string, string> {
   return Object.fromEntries(
-    given.map((header) => {
+    given.map((header, i) => {
       const [, name = '', value = ''] = /^([^=]+)=(.*)$/s.exec(header) ?? []
-      if (name.trim() === '') throw invalidArgument('header', header, 'give it as name=value.')
+      // It is not repeated: it may be a credential, for example of `--header 'Authorization: Bearer …'`.
+      if (name.trim() === '')
+        throw new UsageError(
+          `--header number ${i + 1} has no name and no "=" after it: give it as name=value.`,
+        )
       return [name.trim(), value]
     }),
   )

@@ -204,6 +204,18 @@ describe('the secret key', () => {
   )
 })
 
+it.each([
+  'ftp://t0ken:s3cret@proxy.test',
+  'ftp://t0ken@proxy.test',
+  't0ken:s3cret@proxy.test',
+  'http://t0ken:s3cret%zz@p.test',
+])('a proxy that is refused is shown without its credentials: %#', async (proxy) => {
+  const message = await refusal({ environment: { LEASEHOLD_WEBHOOK_PROXY: proxy } })
+  expect(message).toContain('webhookProxy (LEASEHOLD_WEBHOOK_PROXY) is')
+  expect(message).not.toContain('t0ken')
+  expect(message).not.toContain('s3cret')
+})
+
 describe('the config file', () => {
   it('an unknown setting is refused, and the nearest known one is suggested', async () => {
     const workingDirectory = await directoryWith(

@@ -243,8 +243,13 @@ function words(name: SettingName): string[] {
 /** The value as an error message shows it. */
 export function shownValue(name: SettingName, value: unknown): string {
   if (SECRET_SETTINGS.includes(name)) return 'set (and not shown)'
-  if (name === 'databaseUrl' || name === 'webhookProxy')
-    return typeof value === 'string' ? withoutPassword(value) : `of type ${typeof value}`
+  if (name === 'databaseUrl' || name === 'webhookProxy') {
+    if (typeof value !== 'string') return `of type ${typeof value}`
+    // The user of a proxy may be a token.
+    return name === 'databaseUrl'
+      ? withoutPassword(value)
+      : withoutPassword(value).replace(/\/\/[^/]*@/, '//***@')
+  }
   return inspect(value, { depth: 1, breakLength: Infinity })
 }
 

@@ -160,7 +160,7 @@ function afterTurns(turns: number, act: () => void): void {
 }
 
 /** A key and a certificate for tests only. `test/fixtures/tls/README.md` says for which host names. */
-export function testCertificate(name: 'right' | 'wrong-name'): {
+export function testCertificate(name: 'right' | 'wrong-name' | 'many-names'): {
   readonly key: string
   readonly cert: string
 } {

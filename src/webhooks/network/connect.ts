@@ -139,20 +139,30 @@ async function connected(socket: Socket, timeoutMs: number, signal: AbortSignal)
 /** The URL of a proxy, validated. Credentials in it are sent to the proxy as Basic authentication. */
 export function parseProxyUrl(text: string): URL {
   const url = URL.canParse(text) ? new URL(text) : undefined
-  if (url?.protocol === 'http:' || url?.protocol === 'https:') return url
+  const isHttp = url?.protocol === 'http:' || url?.protocol === 'https:'
+  if (isHttp && credentialsOf(url) !== undefined) return url
   // The value is not repeated: it may contain a password.
   throw new LeaseholdError(
     'SETTING_INVALID',
     'The setting proxy of webhooks is not the URL of an HTTP proxy.',
     {
-      remedy: 'Give one such as http://proxy.example:3128.',
+      remedy: 'Give one such as http://proxy.example:3128; percent-encode its user and password.',
     },
   )
 }
 
+/** `user:password`, decoded; undefined if that is not possible. */
+function credentialsOf({ username, password }: URL): string | undefined {
+  try {
+    return `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
+  } catch {
+    return undefined
+  }
+}
+
 /** Opens CONNECT tunnels. The operator chose the proxy, so its own address is not checked. */
 export function openThroughProxy(proxy: URL, connectTimeoutMs: number): OpenSocket {
-  const credentials = `${decodeURIComponent(proxy.username)}:${decodeURIComponent(proxy.password)}`
+  const credentials = credentialsOf(proxy) ?? ''
   const authorization =
     proxy.username === ''
       ? {}

@@ -191,6 +191,16 @@ describe('TLS', () => {
     await receiver.deserted()
   })
 
+  it('a failure message has at most 1 KB, however many names a certificate has', async () => {
+    const manyNames = testCertificate('many-names')
+    const receiver = await startTlsReceiver(manyNames)
+    const url = `https://receiver.test:${receiver.port}/`
+    const reply = await poster({}, { resolve, tls: { ca: manyNames.cert } }).post(url, MESSAGE, PATIENT)
+    expect(reply).toMatchObject({ kind: 'failed', code: 'tls', message: expect.stringContaining('altnames') })
+    expect(reply.kind === 'failed' && Buffer.byteLength(reply.message)).toBe(1_024)
+    await receiver.deserted()
+  })
+
   it('nothing is sent to a receiver whose certificate is not trusted', async () => {
     const receiver = await startTlsReceiver(right)
     const url = `https://receiver.test:${receiver.port}/`

@@ -104,6 +104,8 @@ export interface Poster {
 }
 
 const CLOSE_TIMEOUT_MS = 5_000
+/** A receiver decides what is in some messages: the names in its certificate, for example. They are stored. */
+const MAX_MESSAGE_BYTES = 1_024
 const MAX_RETRY_AFTER_CHARACTERS = 64
 
 type Answered = Omit<Extract<Reply, { kind: 'answered' }>, 'durationMs'>
@@ -200,7 +202,7 @@ export function createPoster(options: PosterOptions): Poster {
       const failed = (code: FailureCode, text: string): Reply => ({
         kind: 'failed',
         code,
-        message: text,
+        message: excerptOf([Buffer.from(text)], MAX_MESSAGE_BYTES),
         durationMs: durationMs(),
       })
       const check = checkTarget(target, policy, { proxied })
@@ -275,7 +277,7 @@ function retryAfterOf(value: string | string[] | undefined): string | undefined 
 /** Control characters, and characters that break a line or change its direction: excerpts are shown in terminals. */
 const UNPRINTABLE = /[\p{Cc}\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/gu
 
-/** The start of a response body as one line of valid text, whatever the bytes are. */
+/** The start of a response body or a message as one line of valid text, whatever the bytes are. */
 export function excerptOf(chunks: readonly Uint8Array[], bytes: number): string {
   const start = Buffer.concat(chunks).subarray(0, bytes)
   // Decoded as a stream: a character that is cut in two at the end is left out instead of shown as broken.
@@ -324,6 +326,12 @@ export function endpointHeaders(headers: Readonly<Record<string, string>>): Reco
   )
 }
 
+/** What follows the valid part is not repeated: of `Authorization: Bearer …` it is a credential. */
+function invalidName(name: string): string {
+  const start = JSON.stringify((/^[\w!#$%&'*+\-.^`|~]*/.exec(name)?.[0] ?? '').slice(0, 100))
+  return `the name of a header begins with ${start} and goes on with a character that no name has`
+}
+
 function sizeProblem(headers: readonly (readonly [name: string, value: string])[]): string | undefined {
   const size = headers.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
   return size > MAX_HEADER_CHARACTERS
@@ -334,9 +342,9 @@ function sizeProblem(headers: readonly (readonly [name: string, value: string])[
 function headerProblem(headers: Readonly<Record<string, string>>, reserved: RegExp): string | undefined {
   const seen = new Set<string>()
   for (const [name, value] of Object.entries(headers)) {
+    if (!HEADER_NAME.test(name)) return invalidName(name)
     const quoted = JSON.stringify(name.slice(0, 100))
     const lower = name.toLowerCase()
-    if (!HEADER_NAME.test(name)) return `${quoted} is not the name of a header`
     if (reserved.test(lower)) return `the header ${quoted} is set by Leasehold`
     if (seen.has(lower)) return `the header ${quoted} is given twice`
     if (typeof value !== 'string' || !HEADER_VALUE.test(value)) {

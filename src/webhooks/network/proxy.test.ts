@@ -133,6 +133,20 @@ describe('failing proxies', () => {
     })
   })
 
+  it.each<Behaviour>(['refuses', 'closes'])(
+    'what is recorded of a proxy that %s has none of its credentials',
+    async (behaviour) => {
+      const proxy = await startEgressProxy(behaviour)
+      const url = proxy.url.replace('http://', 'http://us3r:pa55word@')
+      const reply = await poster(url).post('https://receiver.test/', MESSAGE, PATIENT)
+      expect(reply).toMatchObject({ kind: 'failed', code: 'proxy' })
+      const encoded = Buffer.from('us3r:pa55word').toString('base64')
+      for (const credential of ['us3r', 'pa55word', encoded])
+        expect(JSON.stringify(reply)).not.toContain(credential)
+      expect(proxy.asked.map(({ authorization }) => authorization)).toEqual([`Basic ${encoded}`])
+    },
+  )
+
   it('a proxy that never answers costs the connect timeout', async () => {
     const proxy = await startEgressProxy('neverAnswers')
     const limits = { connectTimeoutMs: 200 }
@@ -144,11 +158,14 @@ describe('failing proxies', () => {
   })
 })
 
-it.each(['nonsense', 'socks5://user:secret@127.0.0.1', ''])(
-  'the proxy setting %j is refused, and the error does not repeat it',
-  (proxy) => {
-    const attempt = () => createPoster({ policy: networkPolicy(), proxy })
-    expect(attempt).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
-    expect(attempt).not.toThrow('secret')
-  },
-)
+it.each([
+  'nonsense',
+  'socks5://user:secret@127.0.0.1',
+  'http://user:secret%zz@127.0.0.1',
+  'user:secret@127.0.0.1',
+  '',
+])('the proxy setting %j is refused, and the error does not repeat it', (proxy) => {
+  const attempt = () => createPoster({ policy: networkPolicy(), proxy })
+  expect(attempt).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
+  expect(attempt).not.toThrow('secret')
+})
