@@ -1,4 +1,5 @@
 /** Stops attempts to an endpoint that keeps failing, and probes it until it answers. */
+import { unknownNames } from '../../nearest.ts'
 import { LeaseholdError } from '../../errors.ts'
 
 export interface CircuitBreakerSettings {
@@ -20,6 +21,9 @@ export function circuitBreakerSettings(given: Partial<CircuitBreakerSettings> = 
   const settings = { ...DEFAULT_CIRCUIT_BREAKER, ...given }
   const { failureThreshold, openMs, maxOpenMs } = settings
   const problems = [
+    ...unknownNames(given, Object.keys(DEFAULT_CIRCUIT_BREAKER), 'option').map(
+      (problem) => `circuitBreaker.${problem}`,
+    ),
     ...(Number.isInteger(failureThreshold) && failureThreshold >= 1
       ? []
       : [`circuitBreaker.failureThreshold is ${failureThreshold}, but must be a whole number from 1`]),

@@ -2,10 +2,11 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { type Received, type Receiver, useReceivers } from '../../../test/support/receiver.ts'
-import { deliveryStatuses, useDispatchers } from '../../../test/support/running-dispatcher.ts'
+import { deliveries, deliveryStatuses, useDispatchers } from '../../../test/support/running-dispatcher.ts'
 import { forgetWebhooks, SECRET_KEY } from '../../../test/support/webhook-endpoints.ts'
 import { systemClock } from '../../clock.ts'
 import { openDatabase } from '../../postgres/database.ts'
+import { Events } from '../../worker/index.ts'
 import { endpoints } from '../endpoints/endpoints.ts'
 import { LOOPBACK } from '../network/policy.ts'
 import type { SecretKind } from '../signing/secret.ts'
@@ -22,18 +23,19 @@ const BOUND = { timeout: 120_000, interval: 20 }
 beforeEach(async () => forgetWebhooks(db))
 afterAll(async () => db.close())
 
-/** Sends events until it is stopped, and then waits until all are delivered. */
-function load(target: Receiver): { stop(): Promise<number> } {
+/** Sends events, this many at a time, until it is stopped, and then waits until all are delivered. */
+function load(target: Receiver, batch = 20): { stop(): Promise<number> } {
   const stopping = new AbortController()
   let sent = 0
   const sending = (async () => {
     while (!stopping.signal.aborted) {
       const { rows } = await db.query<{ count: number }>({
-        text: `select count(*)::int as count from generate_series(1, 20) as n,
+        text: `select count(*)::int as count from generate_series(1, $1::int) as n,
           leasehold.send_webhook('test.happened', jsonb_build_object('n', n))`,
+        values: [batch],
       })
       sent += rows[0]?.count ?? 0
-      await target.reached(sent - 20)
+      await target.reached(sent - batch)
     }
   })()
   return {
@@ -119,6 +121,35 @@ it('an event that is sent after a rotation is signed with the new secret, howeve
     await target.reached(i + 2)
     expect(await accepts(keyOf(rotated), target.received.at(-1) ?? never())).toBe(true)
   }
+})
+
+it('under load, every delivery that starts after rotateSecret has returned is signed with the new secret', async () => {
+  const target = await receiver()
+  const made = await managed.create({ url: target.url, concurrency: 50 }, BY)
+  const keys = [keyOf(made)]
+  const events = new Events()
+  /** How many rotations had returned when each delivery started. */
+  const rotationsBefore = new Map<string, number>()
+  events.on('started', ({ id }) => rotationsBefore.set(id, keys.length - 1))
+  await startDispatcher({}, { events })
+  const loading = load(target, 100)
+  for (let i = 1; i <= 10; i += 1) {
+    await target.reached(100 * i)
+    keys.push(keyOf(await managed.rotateSecret(made.endpoint.id, BY, { keepOldForMs: 0 })))
+  }
+  const sent = await loading.stop()
+
+  const ids = new Map((await deliveries(db)).map(({ id, event_id }) => [event_id, id]))
+  const stale: string[] = []
+  for (const one of target.received) {
+    const id = ids.get(String(one.headers['webhook-id'])) ?? never()
+    const accepted = await Promise.all(
+      keys.slice(rotationsBefore.get(id) ?? 0).map(async (key) => accepts(key, one)),
+    )
+    if (!accepted.includes(true)) stale.push(id)
+  }
+  expect(stale).toEqual([])
+  expect(target.received).toHaveLength(sent)
 })
 
 it('a retry within the window is signed with both secrets, whatever signed the first attempt', async () => {

@@ -65,6 +65,17 @@ it('the only tenant may use all slots', async () => {
   expect(silent.most).toBe(16)
 })
 
+it.each<[object, string]>([
+  [
+    { tenantshare: 0.5 },
+    'The options of dispatcher: tenantshare is not a known option: did you mean tenantShare?',
+  ],
+  [{ circuitBreaker: { threshold: 1 } }, 'circuitBreaker.threshold is not a known option'],
+])('the options %j of a dispatcher are refused', (options, message) => {
+  expect(() => dispatcher(options)).toThrow(message)
+  expect(() => dispatcher(options)).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
+})
+
 it.each([0, -1, 1.5, Number.NaN, '0.5'])('a tenantShare of %j is refused', (tenantShare) => {
   // As a caller without types would.
   expect(() => dispatcher({ tenantShare: tenantShare as number })).toThrow(

@@ -248,6 +248,17 @@ describe('rotation', () => {
     )
   })
 
+  it('rotation refuses a misspelt option, because a leaked secret would remain in use', async () => {
+    const { endpoint } = await managed.create({ url: HOOKS }, BY)
+    const before = await stored(endpoint.id)
+    const misspelt: object = { keepOldFor: 0 }
+    await expect(managed.rotateSecret(endpoint.id, BY, misspelt)).rejects.toThrow(
+      'keepOldFor is not a known option: did you mean keepOldForMs?',
+    )
+    expect(await stored(endpoint.id)).toEqual(before)
+    expect(() => endpoints(db, JSON.parse('{"secretkey": ""}'))).toThrow('did you mean secretKey?')
+  })
+
   it('rotation refuses an invalid window and an empty principal', async () => {
     const { endpoint } = await managed.create({ url: HOOKS }, BY)
     await expect(managed.rotateSecret(endpoint.id, { principal: '' }, { keepOldForMs: -1 })).rejects.toThrow(
@@ -278,7 +289,9 @@ describe('a new key', () => {
 
   it('reencryptSecrets encrypts all secrets with the newest key, is audited, and changes nothing the second time', async () => {
     const old = endpoints(db, { secretKey: OLD_KEY })
-    const made = await Promise.all(Array.from({ length: 205 }, async () => old.create({ url: HOOKS }, BY)))
+    // One after the other: each needs a connection, and waiting for one has a time limit.
+    const made: Awaited<ReturnType<typeof old.create>>[] = []
+    while (made.length < 205) made.push(await old.create({ url: HOOKS }, BY))
     const ids = made.map(({ endpoint }) => endpoint.id)
     const [first] = made
     const rotated = await old.rotateSecret(first?.endpoint.id ?? '', BY)

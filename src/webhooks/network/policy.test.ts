@@ -95,6 +95,11 @@ it.each<[NetworkPolicyOptions, string, string]>([
   [{ allow: ['127.0.0.1/8'] }, "'127.0.0.1/8'", '127.0.0.0/8'],
   [{ allow: ['::1/64'] }, "'::1/64'", '::/64'],
   [{ refuse: ['::ffff:10.0.0.0/104'] }, "'::ffff:10.0.0.0/104'", 'Give it as IPv4'],
+  [
+    JSON.parse('{"refused": ["8.8.8.8"]}'),
+    'refused is not a known option: did you mean refuse?',
+    'Correct the name',
+  ],
   [{ ports: [0] }, '0', '1 to 65535'],
   [{ ports: [443, 70_000] }, '70000', '1 to 65535'],
 ])('the policy %j is refused with the value and the remedy', (options, value, remedy) => {

@@ -7,6 +7,7 @@ import { inspect } from 'node:util'
 import ipaddr from 'ipaddr.js'
 
 import { LeaseholdError } from '../../errors.ts'
+import { unknownNames } from '../../nearest.ts'
 import { embeddedIpv4, isWithin, parseAddress, type Range, reasonNotPublic } from './address.ts'
 
 export interface NetworkPolicyOptions {
@@ -35,7 +36,26 @@ export type Protocol = 'http:' | 'https:'
 /** The addresses that `localhost` may resolve to. */
 export const LOOPBACK: readonly string[] = ['127.0.0.0/8', '::1/128']
 
+// `proxied` is for those who check endpoints. They and the dispatcher may be given the same object.
+const OPTION_NAMES = Object.keys({
+  proxied: true,
+  allowHttp: true,
+  allow: true,
+  refuse: true,
+  ports: true,
+} satisfies Record<keyof NetworkPolicyOptions | 'proxied', true>)
+
 export function networkPolicy(options: NetworkPolicyOptions = {}): NetworkPolicy {
+  const [problem] = unknownNames(options, OPTION_NAMES, 'option')
+  if (problem !== undefined) {
+    throw new LeaseholdError(
+      'SETTING_INVALID',
+      `The webhook network policy: ${problem}.`.replace('?.', '?'),
+      {
+        remedy: 'Correct the name; an option that is not known would protect nothing.',
+      },
+    )
+  }
   const { allowHttp = false, allow = [], refuse = [], ports } = options
   return {
     allowHttp,

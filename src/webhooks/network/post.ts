@@ -6,6 +6,7 @@ import { Agent, type Dispatcher, request } from 'undici'
 
 import { type Clock, systemClock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
+import { unknownNames } from '../../nearest.ts'
 import { deadline, MAX_TIMER_MS, untilAborted, within } from '../../timeout.ts'
 import {
   createConnector,
@@ -356,6 +357,12 @@ function headerProblem(headers: Readonly<Record<string, string>>, reserved: RegE
 }
 
 function validateLimits(given: Partial<PostLimits> = {}): PostLimits {
+  const [problem] = unknownNames(given, Object.keys(DEFAULT_LIMITS), 'limit')
+  if (problem !== undefined) {
+    throw new LeaseholdError('SETTING_INVALID', `The limits of webhook requests: ${problem}`, {
+      remedy: 'Correct the name.',
+    })
+  }
   const limits = { ...DEFAULT_LIMITS, ...given }
   for (const [name, value] of Object.entries(limits)) validateWholeNumber(name, value)
   return limits

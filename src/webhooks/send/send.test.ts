@@ -14,6 +14,39 @@ beforeEach(async () => forgetWebhooks(db))
 
 const EVENT_ID = '0190b3a0-0000-7000-8000-00000000000a'
 
+describe('names that are not known', () => {
+  const event = { type: 'order.paid', payload: {} }
+
+  it.each<[object, string]>([
+    [{ ...event, tennant: 'acme' }, 'event.tennant is not a known field: did you mean tenant?'],
+    [{ ...event, ordering_key: 'a' }, 'event.ordering_key is not a known field: did you mean orderingKey?'],
+    [{ ...event, somethingElse: 1 }, 'event.somethingElse is not a known field: fields are type, payload,'],
+  ])('send refuses the event %j, names the field and writes nothing', async (given, message) => {
+    await makeEndpoint(db)
+    // As a caller without types would.
+    const sending = send(db, given as NewWebhook)
+    await expect(sending).rejects.toThrow(message)
+    await expect(sending).rejects.toMatchObject({ code: 'EVENT_INVALID' })
+    expect(await writtenDeliveries(db)).toEqual([])
+  })
+
+  it('a field that is undefined is as if it was not given', async () => {
+    const given = { ...event, tennant: undefined }
+    expect(await send(db, given)).toMatchObject({ deliveries: 0 })
+  })
+
+  it.each<[unknown, string]>([
+    [{ shema: 'app' }, 'The options of createWebhooks: shema is not a known option: did you mean schema?'],
+    [{ maxAttempts: 3 }, 'maxAttempts is not a known option'],
+    [null, 'they are null, but must be an object'],
+    ['app', "they are 'app', but must be an object"],
+  ])('createWebhooks refuses the options %j', (options, message) => {
+    const create = () => createWebhooks(options as object)
+    expect(create).toThrow(message)
+    expect(create).toThrow(expect.objectContaining({ code: 'SETTING_INVALID' }))
+  })
+})
+
 describe('one event', () => {
   it('an event goes to every enabled endpoint of its tenant that has subscribed to its type, and to no other', async () => {
     const subscribed = [

@@ -13,6 +13,7 @@ import {
   describeValue,
 } from '../../messages/validate.ts'
 import { withTraceHeaders } from '../../messages/trace.ts'
+import { unknownNames } from '../../nearest.ts'
 import type { Writer } from '../../transactions/writer.ts'
 import { writerOf } from '../../transactions/adapters.ts'
 import { checkTenant } from '../subscription.ts'
@@ -39,6 +40,22 @@ export type NewWebhook<Payloads extends EventPayloads = AnyPayloads> = {
 export type TraceHeaders = { readonly [Name in (typeof TRACE_HEADERS)[number]]?: string }
 
 export type WebhooksOptions<Schemas = EventSchemas> = ProducerOptions<Schemas>
+
+// A misspelt name must not be ignored: the compiler sees that these are all names.
+const FIELD_NAMES = Object.keys({
+  type: true,
+  payload: true,
+  tenant: true,
+  orderingKey: true,
+  eventId: true,
+  headers: true,
+  availableAt: true,
+} satisfies Record<keyof NewWebhook, true>)
+const OPTION_NAMES = Object.keys({
+  schema: true,
+  events: true,
+  maxPayloadBytes: true,
+} satisfies Record<keyof WebhooksOptions, true>)
 
 export interface Webhooks<Payloads extends EventPayloads = AnyPayloads> {
   readonly send: Send<Payloads>
@@ -78,7 +95,14 @@ export function createWebhooks<Payloads extends EventPayloads = AnyPayloads>(
   options?: WebhooksOptions<SchemasOf<Payloads>>,
 ): Webhooks<Payloads>
 export function createWebhooks(options: WebhooksOptions = {}): Webhooks {
-  const { schema, ...checks } = producerRules('createWebhooks', options)
+  const isObject = typeof options === 'object' && options !== null && !Array.isArray(options)
+  const { schema, ...checks } = producerRules(
+    'createWebhooks',
+    isObject ? options : {},
+    isObject
+      ? unknownNames(options, OPTION_NAMES, 'option')
+      : [`they are ${describeValue(options)}, but must be an object`],
+  )
   const rules = { ...checks, target: 'these webhooks', verb: 'send' }
   const statement = fanOutSql(schema)
 
@@ -127,7 +151,11 @@ export const send: Send = createWebhooks().send
 const checkOwn: CheckOwn<{ readonly tenant: string }> = (event, label) => {
   const { tenant = '', headers } = event
   return {
-    problems: [...checkTenant(`${label}.tenant`, tenant), ...checkTraceHeaders(`${label}.headers`, headers)],
+    problems: [
+      ...unknownNames(event, FIELD_NAMES, 'field').map((problem) => `${label}.${problem}`),
+      ...checkTenant(`${label}.tenant`, tenant),
+      ...checkTraceHeaders(`${label}.headers`, headers),
+    ],
     // If it is not a text, the problems above refuse the event.
     own: { tenant: String(tenant) },
   }
