@@ -1,4 +1,4 @@
-import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { type DeliveryRecord, deliveries } from '../../test/support/running-dispatcher.ts'
 import { inspectTable } from '../lease/inspect.ts'
@@ -92,6 +92,25 @@ describe('a renewal', () => {
         and indexdef like '%lease_until%'`,
     })
     expect(rows).toEqual([])
+    // One connection, so that the statistics are those of this session.
+    const alone = openDatabase({ url, maxConnections: 1 })
+    onTestFinished(async () => alone.close())
+    const updates = async (): Promise<{ all: number; hot: number }> => {
+      await alone.query({ text: 'select pg_stat_force_next_flush()' })
+      const text = `select pg_stat_get_tuples_updated(oid)::int as all, pg_stat_get_tuples_hot_updated(oid)::int as hot
+from pg_class where oid = 'leasehold.webhook_outbox'::regclass`
+      return (await alone.query<{ all: number; hot: number }>({ text })).rows[0] ?? { all: -1, hot: -1 }
+    }
+    const store = await openLeaseStore(alone, webhookTable(), { owner: 'd', bucket: 0 })
+    const { claimed } = await store.claim(CLAIM)
+    const before = await updates()
+    for (let n = 1; n <= 20; n += 1)
+      await store.renew(
+        claimed.map(({ lease }) => lease),
+        600_000 + n,
+      )
+    const after = await updates()
+    expect([after.all - before.all, after.hot - before.hot]).toEqual([20, 20])
   })
 
   it('WH-FR-001-AC2: a renewal moves lease_until forward, never back', async () => {

@@ -32,14 +32,14 @@ afterAll(async () => {
 
 type Entry = Readonly<Record<string, unknown>>
 
-/** A log at the level trace, its lines, and the options that make a runtime write to it. */
-function openLog(): {
+/** A log, its lines, and the options that make a runtime write to it. */
+function openLog(level = 'trace'): {
   readonly lines: string[]
   entries(event: string): Entry[]
   readonly options: Pick<RuntimeOptions, 'events' | 'log'>
 } {
   const lines: string[] = []
-  const log = createLog({ level: 'trace', format: 'json', write: (line) => void lines.push(line) })
+  const log = createLog({ level, format: 'json', write: (line) => void lines.push(line) })
   const events = new Events()
   logEvents(events, log)
   return {
@@ -94,6 +94,43 @@ describe('renewals', () => {
       table: 'leasehold.webhook_outbox',
       err: { code: expect.stringMatching(/\w/), message: expect.stringMatching(/\w/) },
     })
+    await proxy.accept()
+  })
+
+  it('WH-FR-005-AC2: at the level info, the log distinguishes an error from a lost lease, and has no line about a renewal that ended because the delivery was done', async () => {
+    const proxy = await startProxy(url)
+    proxies.push(proxy)
+    const targets = [await receiver(), await receiver(), await receiver()]
+    const answers = targets.map((target) => hold(target))
+    for (const target of targets) await addEndpoint(db, target.url)
+    await send({ n: 1 })
+    const log = openLog('info')
+    const { events } = await startDispatcher({ settings }, { ...log.options, databaseUrl: proxy.url })
+    await Promise.all(targets.map(async (target) => target.reached(1)))
+    const [done, taken, unreachable] = (await deliveries(db)).map(({ id }) => id)
+
+    const settled = events.next('settled')
+    answers[0]?.letGo()
+    await settled
+    const lost = events.next('lost')
+    await db.query({
+      text: `update leasehold.webhook_outbox set lease_owner = 'another', lease_token = lease_token + 1 where id = $1`,
+      values: [taken],
+    })
+    await lost
+    const lostToo = events.next('lost')
+    await proxy.refuse()
+    proxy.cut()
+    await lostToo
+
+    expect(log.entries('lost').map(({ id, reason, level }) => ({ id, reason, level }))).toEqual([
+      { id: taken, reason: 'taken', level: 'warn' },
+      { id: unreachable, reason: 'heartbeatFailed', level: 'warn' },
+    ])
+    const failures = log.entries('renewalFailed')
+    expect(failures.length).toBeGreaterThan(0)
+    for (const { ids } of failures) expect(ids).toEqual([unreachable])
+    expect(log.lines.filter((line) => line.includes(`"${done}"`))).toEqual([])
     await proxy.accept()
   })
 })

@@ -1,5 +1,5 @@
 /** Endpoints that take longer than a lease. They answer when the test tells them to. */
-import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { hold, type Receiver, useReceivers } from '../../../test/support/receiver.ts'
 import {
@@ -9,6 +9,7 @@ import {
   useDispatchers,
 } from '../../../test/support/running-dispatcher.ts'
 import { addEndpoint, forgetWebhooks } from '../../../test/support/webhook-endpoints.ts'
+import { makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { door } from '../../../test/support/running-worker.ts'
 import { LEASE_MS } from '../../lease/timing.ts'
 import { openDatabase } from '../../postgres/database.ts'
@@ -184,6 +185,42 @@ describe('WH-FR-001-AC3: renewal ends with the settlement', () => {
     },
   )
 
+  it('a delivery that is skipped, because its endpoint was disabled after the claim, is no longer renewed', async () => {
+    const [skipped, witness] = [await receiver(), await slowReceiver()]
+    const { id } = await addEndpoint(db, skipped.url)
+    await addEndpoint(db, witness.url, { tenant: 'witness' })
+    await db.query({ text: "select leasehold.send_webhook('test.happened', '{}', tenant => 'witness')" })
+    const events = new Events()
+    await startDispatcher({ settings }, { events })
+    await witness.reached(1)
+    const settled = events.next('settled')
+    // While the table of endpoints is locked, the delivery is in flight and waits for its endpoint.
+    await db.transaction(async (tx) => {
+      await tx.query({ text: 'lock table leasehold.webhook_endpoints in access exclusive mode' })
+      await makeDeliveries(db, id, 1)
+      await events.next('renewed', ({ count }) => count === 2)
+      await tx.query({
+        text: 'update leasehold.webhook_endpoints set enabled = false, disabled_at = now() where id = $1',
+        values: [id],
+      })
+    })
+    expect(await settled).toMatchObject({ outcome: 'postponed' })
+    const ended = async (): Promise<DeliveryRecord | undefined> =>
+      (await deliveries(db)).find(({ endpoint_id: endpoint }) => endpoint === id)
+    const after = await ended()
+    expect(after).toMatchObject({
+      delivery_status: 'pending',
+      attempts: 0,
+      lease_owner: null,
+      lease_until: null,
+    })
+    await events.next('renewed')
+    for (let beat = 0; beat < 2; beat += 1) expect((await events.next('renewed')).count).toBe(1)
+    expect(await ended()).toEqual(after)
+    expect(skipped.received).toEqual([])
+    witness.letGo()
+  })
+
   it('without deliveries in flight there is no renewal', async () => {
     const target = await slowReceiver()
     await addEndpoint(db, target.url)
@@ -214,10 +251,34 @@ it('WH-NFR-001: one statement per heartbeat renews all deliveries in flight', as
   await slow.reached(count)
   // The first may have begun before the last delivery was claimed.
   await events.next('renewed')
+  // A trigger counts the rows of every statement that changes any.
+  await db.query({
+    text: `create table changes (rows int);
+create function record_changes() returns trigger language plpgsql as
+  'begin insert into public.changes select count(*) from changed having count(*) > 0; return null; end';
+create trigger record_changes after update on leasehold.webhook_outbox
+  referencing new table as changed for each statement execute function record_changes()`,
+  })
+  onTestFinished(async () => {
+    await db.query({
+      text: 'drop trigger record_changes on leasehold.webhook_outbox; drop function record_changes; drop table changes',
+    })
+  })
+  await events.next('renewed')
+  const before = (await changes()).length
   for (let beat = 0; beat < 3; beat += 1)
     expect(await events.next('renewed')).toMatchObject({ count, busy: 0 })
+  // Every statement renewed all of them, so each heartbeat needed one.
+  const statements = (await changes()).slice(before)
+  expect(statements.length).toBeGreaterThanOrEqual(3)
+  expect(new Set(statements)).toEqual(new Set([count]))
   slow.letGo()
 })
+
+async function changes(): Promise<number[]> {
+  const { rows } = await db.query<{ rows: number }>({ text: 'select rows from changes' })
+  return rows.map((each) => each.rows)
+}
 
 describe('WH-FR-002-AC2: lost leases', () => {
   it('a delivery that another owner has taken is neither renewed nor settled, and others continue', async () => {
