@@ -175,6 +175,7 @@ create table leasehold.webhook_endpoints (
   updated_at timestamp with time zone default now() not null,
   constraint webhook_endpoints_concurrency_in_range CHECK (((concurrency >= 1) AND (concurrency <= 10000))),
   constraint webhook_endpoints_disabled_exactly_when_not_enabled CHECK (((disabled_at IS NULL) = enabled)),
+  constraint webhook_endpoints_header_values_are_encrypted CHECK ((NOT jsonb_path_exists(headers, 'strict $.*?(@.type() != "string" || !(@ starts with "enc1."))'::jsonpath, silent => true))),
   constraint webhook_endpoints_headers_are_an_object CHECK ((jsonb_typeof(headers) = 'object'::text)),
   constraint webhook_endpoints_pkey PRIMARY KEY (id),
   constraint webhook_endpoints_previous_secret_ends CHECK (((previous_secret IS NULL) = (previous_secret_until IS NULL))),
@@ -1078,7 +1079,7 @@ comment on column leasehold.webhook_endpoints.failing_since is 'When the circuit
 
 comment on column leasehold.webhook_endpoints.failures is 'How many attempts in a row had failed when the circuit breaker last opened or closed.';
 
-comment on column leasehold.webhook_endpoints.headers is 'Headers that are sent with every delivery.';
+comment on column leasehold.webhook_endpoints.headers is 'Headers that are sent with every delivery: an object of names and encrypted values.';
 
 comment on column leasehold.webhook_endpoints.id is 'Id of the endpoint.';
 
