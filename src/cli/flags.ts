@@ -121,9 +121,7 @@ export function headersOf(given: readonly string[]): Record<string, string> {
       const [, name = '', value = ''] = /^([^=]+)=(.*)$/s.exec(header) ?? []
       // It is not repeated: it may be a credential, for example of `--header 'Authorization: Bearer …'`.
       if (name.trim() === '')
-        throw new UsageError(
-          `--header number ${i + 1} has no name and no "=" after it: give it as name=value.`,
-        )
+        throw new UsageError(`--header number ${i + 1} is not understood: give it as name=value.`)
       return [name.trim(), value]
     }),
   )

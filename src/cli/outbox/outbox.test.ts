@@ -69,7 +69,7 @@ describe('enqueue', () => {
 
   it.each([
     [['a', '{x}'], /the payload is not JSON: \{x\}/],
-    [['a', '--header', 'novalue'], /--header is "novalue": give it as name=value/],
+    [['a', '--header', 'novalue'], /--header number 1 is not understood: give it as name=value/],
     [['a', '--available-at', 'tomorrow'], /--available-at is "tomorrow": give a moment such as 2026-/],
     [['a', '--available-at', '2026-02-31T00:00:00X'], /--available-at is/],
     [['a', '--event-id', '17'], /--event-id is "17": give a uuid/],

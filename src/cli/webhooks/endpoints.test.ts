@@ -129,7 +129,7 @@ describe('create', () => {
     }
     expect((await endpoints(['create', 'https://8.8.9.8/', ...refuse])).code).toBe(0)
     const ports = ['--webhook-ports', '443, 8443']
-    const other = await endpoints(['create', `${HOOKS.replace('.example', '.example:9000')}`, ...ports])
+    const other = await endpoints(['create', HOOKS.replace('.example', '.example:9000'), ...ports])
     expect([other.code, other.stderr]).toEqual([2, expect.stringContaining('has port 9000')])
     expect((await endpoints(['create', HOOKS, ...ports])).code).toBe(0)
     for (const given of ['0', 'https', '443,', '70000', '']) {
@@ -152,7 +152,7 @@ describe('create', () => {
     [['create', HOOKS, '--rate', 'fast'], '--rate is "fast": give a number.'],
     [['create', HOOKS, '--types', 'order*'], "eventTypes[0] is 'order*'"],
     [['create', HOOKS, '--signing', 'v2'], '--signing is "v2"'],
-    [['create', HOOKS, '--header', 'nothing'], '--header is "nothing": give it as name=value.'],
+    [['create', HOOKS, '--header', 'nothing'], '--header number 1 is not understood: give it as name=value.'],
     [['create', 'ftp://a.example', '--concurrency', '0'], 'concurrency is 0'],
     [['rotate', 'x', '--keep-old-for', 'long'], '--keep-old-for is "long": give a duration such as'],
     [['list', '--state', 'on'], '--state is "on": give enabled or disabled.'],

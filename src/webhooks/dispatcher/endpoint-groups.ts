@@ -173,7 +173,7 @@ export class EndpointGroups implements Groups<DeliveryRow> {
    * tenants with nothing in flight. A single tenant has all slots.
    */
   #tenantRooms(freeSlots: number, slots: number): (tenant: Tenant) => number {
-    if (this.#tenants.size <= 1) return () => freeSlots
+    if (this.#tenants.size <= 1) return () => Number.POSITIVE_INFINITY
     const quota = Math.max(1, Math.floor(slots * this.#tenantShare))
     const spare = freeSlots - Math.ceil(slots * RESERVED_FOR_TENANTS)
     return ({ inFlight }) => Math.max(inFlight === 0 ? 1 : 0, Math.min(quota - inFlight, spare))
