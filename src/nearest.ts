@@ -46,17 +46,6 @@ export function nearest(name: string, known: readonly string[]): string | undefi
   return best.distance <= Math.max(2, Math.floor(best.candidate.length / 3)) ? best.candidate : undefined
 }
 
-/** The problem with each name in `given` that is not known, with the one that was most likely meant. */
-export function unknownNames(given: object, known: readonly string[], what: string): string[] {
-  return Object.entries(given)
-    .filter(([name, value]) => value !== undefined && !known.includes(name))
-    .map(([name]) => {
-      const meant = nearest(name, known)
-      const hint = meant === undefined ? `${what}s are ${known.join(', ')}` : `did you mean ${meant}?`
-      return `${name} is not a known ${what}: ${hint}`
-    })
-}
-
 function normalise(name: string): string {
   return name.toLowerCase().replaceAll(/[^a-z0-9]/g, '')
 }

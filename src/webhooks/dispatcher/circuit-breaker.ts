@@ -22,7 +22,7 @@ export function circuitBreakerSettings(given: Partial<CircuitBreakerSettings> = 
   const { failureThreshold, openMs, maxOpenMs } = settings
   const problems = [
     ...unknownNames(given, Object.keys(DEFAULT_CIRCUIT_BREAKER), 'option').map(
-      (problem) => `circuitBreaker.${problem}`,
+      (problem) => `circuitBreaker has the ${problem}`,
     ),
     ...(Number.isInteger(failureThreshold) && failureThreshold >= 1
       ? []

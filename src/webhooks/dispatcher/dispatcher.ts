@@ -2,7 +2,7 @@
 import { inspect } from 'node:util'
 import { type Clock, systemClock } from '../../clock.ts'
 import { LeaseholdError } from '../../errors.ts'
-import { unknownNames } from '../../nearest.ts'
+import { refuseUnknownOptions } from '../../nearest.ts'
 import { LEASE_MS } from '../../lease/timing.ts'
 import { isUnavailable } from '../../postgres/failures.ts'
 import { packageVersion } from '../../version.ts'
@@ -103,7 +103,7 @@ const GONE_REASON = 'answered with HTTP 410 Gone'
 
 /** The worker of webhooks: give it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
 export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<DeliveryRow> {
-  refuseUnknown('dispatcher', options, OPTION_NAMES)
+  refuseUnknownOptions('dispatcher', options, OPTION_NAMES)
   const { schema = 'leasehold', clock = systemClock, bucket, retention = {} } = options
   const schedule = validateSchedule(options.schedule)
   const circuitBreaker = circuitBreakerSettings(options.circuitBreaker)
@@ -322,19 +322,6 @@ class RunningDispatcher {
     const environment = this.#opened?.environment
     environment?.events.emit('trouble', { worker: environment.worker, what, error })
   }
-}
-
-/** A misspelt option must not be ignored. */
-function refuseUnknown(creator: string, options: object, known: readonly string[]): void {
-  const problems = unknownNames(options, known, 'option')
-  if (problems.length === 0) return
-  throw new LeaseholdError(
-    'SETTING_INVALID',
-    `The options of ${creator}: ${problems.join('; ')}.`.replace('?.', '?'),
-    {
-      remedy: 'Correct the options named.',
-    },
-  )
 }
 
 function validateTenantShare(share = DEFAULT_TENANT_SHARE): number {

@@ -4,7 +4,7 @@ import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { unknownNames } from '../../nearest.ts'
+import { refuseUnknownOptions, unknownNames } from '../../nearest.ts'
 import { newEventIds } from '../../messages/event-ids.ts'
 import { networkPolicy, type NetworkPolicyOptions } from '../network/policy.ts'
 import type { SecretKind } from '../signing/secret.ts'
@@ -107,12 +107,7 @@ const CIRCUIT_CLOSED = 'failures = 0, failing_since = null, open_until = null'
 
 /** Manages the endpoints in this database. */
 export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoints {
-  const unknown = unknownNames(options, ['schema', 'secretKey', 'network'], 'option')
-  if (unknown.length > 0) {
-    throw new LeaseholdError('SETTING_INVALID', `The options of endpoints: ${unknown.join('; ')}`, {
-      remedy: 'Correct the options named.',
-    })
-  }
+  refuseUnknownOptions('endpoints', options, ['schema', 'secretKey', 'network'])
   const { schema = 'leasehold', network: { proxied = false, ...network } = {} } = options
   const rules = { policy: networkPolicy(network), proxied }
   const keys = readSecretKeys(options.secretKey)

@@ -253,7 +253,7 @@ describe('rotation', () => {
     const before = await stored(endpoint.id)
     const misspelt: object = { keepOldFor: 0 }
     await expect(managed.rotateSecret(endpoint.id, BY, misspelt)).rejects.toThrow(
-      'keepOldFor is not a known option: did you mean keepOldForMs?',
+      'unknown option keepOldFor (did you mean keepOldForMs?)',
     )
     expect(await stored(endpoint.id)).toEqual(before)
     expect(() => endpoints(db, JSON.parse('{"secretkey": ""}'))).toThrow('did you mean secretKey?')

@@ -97,7 +97,7 @@ it.each<[NetworkPolicyOptions, string, string]>([
   [{ refuse: ['::ffff:10.0.0.0/104'] }, "'::ffff:10.0.0.0/104'", 'Give it as IPv4'],
   [
     JSON.parse('{"refused": ["8.8.8.8"]}'),
-    'refused is not a known option: did you mean refuse?',
+    'unknown option refused (did you mean refuse?)',
     'Correct the name',
   ],
   [{ ports: [0] }, '0', '1 to 65535'],

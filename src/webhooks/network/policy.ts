@@ -48,13 +48,9 @@ const OPTION_NAMES = Object.keys({
 export function networkPolicy(options: NetworkPolicyOptions = {}): NetworkPolicy {
   const [problem] = unknownNames(options, OPTION_NAMES, 'option')
   if (problem !== undefined) {
-    throw new LeaseholdError(
-      'SETTING_INVALID',
-      `The webhook network policy: ${problem}.`.replace('?.', '?'),
-      {
-        remedy: 'Correct the name; an option that is not known would protect nothing.',
-      },
-    )
+    throw new LeaseholdError('SETTING_INVALID', `The webhook network policy: ${problem}.`, {
+      remedy: 'Correct the name; an option that is not known would protect nothing.',
+    })
   }
   const { allowHttp = false, allow = [], refuse = [], ports } = options
   return {

@@ -152,7 +152,7 @@ const checkOwn: CheckOwn<{ readonly tenant: string }> = (event, label) => {
   const { tenant = '', headers } = event
   return {
     problems: [
-      ...unknownNames(event, FIELD_NAMES, 'field').map((problem) => `${label}.${problem}`),
+      ...unknownNames(event, FIELD_NAMES, 'field').map((problem) => `${label} has the ${problem}`),
       ...checkTenant(`${label}.tenant`, tenant),
       ...checkTraceHeaders(`${label}.headers`, headers),
     ],
