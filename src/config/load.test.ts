@@ -258,9 +258,9 @@ describe('the config file', () => {
 
   it('a setting is found in the file by its line, where only one line looks like it', async () => {
     const text =
-      "// port: below\nexport default {\n  host: 'example.org',\n  port: -1,\n  'schema': 'pg_x',\n}"
+      "// port: below\nexport default {\n  host: 'http://example.org',\n  port: -1,\n  'schema': 'pg_x',\n}"
     const message = await refusal({ workingDirectory: await directoryWith(text) })
-    expect(message).toContain("host (leasehold.config.mjs:3) is 'example.org'")
+    expect(message).toContain("host (leasehold.config.mjs:3) is 'http://example.org'")
     expect(message).toContain('port (leasehold.config.mjs) is -1')
     expect(message).toContain("schema (leasehold.config.mjs:5) is 'pg_x'")
   })

@@ -441,3 +441,22 @@ it('a role that may only read, and transactions that are not READ COMMITTED, are
     /repeatable read.*default_transaction_isolation = 'read committed'/,
   )
 })
+
+it('an index that PostgreSQL does not use yet, because an older transaction is still open, counts as one', async () => {
+  await db.query({
+    text: 'drop index app.payments_claim; insert into app.payments (status) values (default)',
+  })
+  await db.transaction(async (older) => {
+    await older.query({ text: 'select pg_current_xact_id()' })
+    // As a migration does it: the new version of the row is on the same page, and the index does not have the old one.
+    await db.transaction(async (tx) => {
+      await tx.query({ text: "update app.payments set status = 'detected'" })
+      await tx.query({
+        text: `create index on app.payments (created_at, id) where status in ('pending', 'detected');
+          create index on app.payments (id) where lease_owner is not null`,
+      })
+    })
+    await expect(open()).resolves.toBeDefined()
+  })
+  await expect(open()).resolves.toBeDefined()
+})

@@ -20,6 +20,11 @@ export interface TableIndex {
   readonly predicate: string | undefined
   /** `undefined` stands for an expression. */
   readonly columns: readonly (string | undefined)[]
+  /**
+   * PostgreSQL does not use it before all transactions have ended that are older than it: it was built in a transaction
+   * that had changed rows of the table, as a migration does.
+   */
+  readonly waits: boolean
 }
 
 /** What the catalog says of the real table. */
@@ -54,7 +59,7 @@ where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
 order by a.attnum`
 
 const INDEXES = `
-select ic.relname as name, i.indisunique as unique, i.indrelid = $1::oid as own, pg_get_expr(i.indpred, i.indrelid) as predicate,
+select ic.relname as name, i.indisunique as unique, i.indrelid = $1::oid as own, i.indcheckxmin as waits, pg_get_expr(i.indpred, i.indrelid) as predicate,
        (select json_agg(a.attname order by k.n)
         from unnest(i.indkey::int2[]) with ordinality as k (attnum, n)
         left join pg_attribute as a on a.attrelid = i.indrelid and a.attnum = k.attnum and k.attnum > 0
@@ -73,6 +78,7 @@ interface IndexRow {
   readonly own: boolean
   readonly predicate: string | null
   readonly columns: (string | null)[]
+  readonly waits: boolean
 }
 
 export async function inspectTable(
@@ -103,6 +109,7 @@ export async function inspectTable(
         own: index.own,
         predicate: index.predicate ?? undefined,
         columns: index.columns.map((name) => name ?? undefined),
+        waits: index.waits,
       })),
     },
   }

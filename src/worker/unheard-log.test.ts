@@ -113,7 +113,8 @@ describe('a process', () => {
         })
       const [lost, back] = [internal('databaseLost', 3), internal('databaseBack', 1)]
       const settings = { reaperIntervalMs: 100, pollMs: 50 }
-      const options = { heartbeat: 'inline', presenceMs: 100, events, workers, settings } as const
+      const reapTables = [{ table: leaseTable(WORK_TABLE) }]
+      const options = { heartbeat: 'inline', presenceMs: 100, events, workers, reapTables, settings } as const
       const runtime = await startRuntime({ databaseUrl: proxy.url, ...options, eviction: false })
       await proxy.refuse()
       proxy.cut()
