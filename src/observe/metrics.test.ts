@@ -69,6 +69,18 @@ it('claims, settled rows by outcome, lost leases by reason, heartbeats and pause
   })
 })
 
+it('rows whose lease a heartbeat has renewed are counted at each renewal, and those found locked are not', async () => {
+  const events = new Events()
+  const metrics = createMetrics(events)
+  events.emit('renewed', { ...of, count: 10, busy: 2, durationMs: 1 })
+  events.emit('renewed', { ...of, count: 2, busy: 0, durationMs: 1 })
+  events.emit('renewalFailed', { ...of, ids: ['1', '2'], error: new Error('unavailable') })
+  expect(samples(await metrics.render())).toMatchObject({
+    'leasehold_renewed_rows_total{table="public.emails"}': 12,
+    'leasehold_heartbeats_total{table="public.emails"}': 2,
+  })
+})
+
 it('every dead row is counted: settled so, reaped at its last attempt, or given up by maintenance', async () => {
   const events = new Events()
   const metrics = createMetrics(events)

@@ -71,6 +71,12 @@ export const METRICS = {
     labels: ['table'],
     help: 'Heartbeats that the database answered. Each renews all rows in flight of the table.',
   }),
+  renewedRows: counter('renewed', {
+    name: 'leasehold_renewed_rows_total',
+    labels: ['table'],
+    help: 'Rows whose lease a heartbeat has renewed, counted at each renewal.',
+    amount: ({ count }) => count,
+  }),
   heartbeatFailures: counter('renewalFailed', {
     name: 'leasehold_heartbeat_failures_total',
     labels: ['table'],
