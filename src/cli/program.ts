@@ -98,7 +98,7 @@ function addCommands(program: Command, define: Define): void {
   define(
     program,
     'work',
-    'run the workers declared in leasehold.config and the reaper, for production',
+    'run the workers declared in leasehold.config, the webhook dispatcher if there is a secret key, and the reaper',
     WORK_SETTINGS,
     work,
     (command) =>

@@ -166,7 +166,7 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
     rule: 'at most 64 letters, digits and the characters . _ : @ -',
   },
   maxConnections: {
-    purpose: 'most connections of the workers of a process (default: 6)',
+    purpose: 'how many connections the workers of a process may open (default: 6)',
     rule: 'a whole number from 1 to 1000',
   },
   auditRetentionMs: {
@@ -175,7 +175,11 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   },
   leaseMs: { purpose: 'how long a lease lasts (default: 30000)', rule: duration },
   heartbeatMs: { purpose: 'interval between the renewals of a lease (default: 0.3 x lease)', rule: duration },
-  reaperIntervalMs: { purpose: 'interval between runs of the reaper (default: 10000)', rule: duration },
+  reaperIntervalMs: {
+    purpose:
+      'interval between runs of the reaper (default: 10000, or a third of the lease if that is shorter)',
+    rule: duration,
+  },
   shutdownTimeoutMs: {
     purpose: 'how long running handlers may take to finish at shutdown (default: 0.8 x lease)',
     rule: duration,

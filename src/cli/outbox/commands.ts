@@ -71,8 +71,8 @@ export function addOutboxCommands(program: Command, define: Define): void {
 }
 
 const RETRY_HELP = `
-An event that waits for its next attempt is due now. Its attempts count on. By filter, only events at
-which an attempt has failed are chosen; an event that was written for a later time is named by its id.
+Events that wait for their next attempt become due at once. Their attempts are not reset. A filter chooses
+only events at which an attempt has failed; to publish an event earlier than it was written for, give its id.
 
   leasehold outbox retry 4711 --reason 'the broker is back'
   leasehold outbox retry --error timeout --rate 100 --reason 'the broker is back'`

@@ -156,17 +156,18 @@ function addBy(command: Command): Command {
 }
 
 const RETRY_HELP = `
-A delivery that waits for its next attempt is due now. Its attempts count on. By filter, only deliveries
-at which an attempt has failed are chosen; one that was sent for a later time is named by its id, or by
-its event id. A disabled endpoint, or one whose circuit is open, gets nothing before.
+Deliveries that wait for their next attempt become due at once. Their attempts are not reset. A filter
+chooses only deliveries at which an attempt has failed; to deliver an event earlier than it was sent for,
+give its event id, or the id of its delivery. While an endpoint is disabled, or its circuit is open, its
+deliveries still wait.
 
   leasehold webhooks retry 4711 --reason 'the receiver is back'
   leasehold webhooks retry --endpoint 0190b3a0-… --rate 50 --reason 'the receiver is back'`
 
 const REPLAY_HELP = `
-A replay resets the status, the attempts and the last error. It does not change the token, the history
-of attempts or the event id, by which receivers recognise events that they have already received. An
-event id selects all deliveries of the event.
+A replay resets the status, the attempts, the expiries and the last error. It does not change the token,
+the history of attempts or the event id, by which receivers recognise events that they have already
+received. An event id selects all deliveries of the event.
 
   leasehold webhooks replay 4711 --reason 'the receiver lost it'
   leasehold webhooks replay --since 2h --endpoint 0190b3a0-… --rate 50 --reason 'it is back'
@@ -174,7 +175,7 @@ event id selects all deliveries of the event.
   leasehold webhooks replay --status delivered --event 0190b3a0-… --reason 'they asked for it'`
 
 const CANCEL_HELP = `
-A cancelled delivery is failed and has the error code cancelled. A replay brings it back. Deliveries in
+A cancelled delivery has failed, with the error code cancelled. A replay brings it back. Deliveries in
 flight are not cancelled.
 
   leasehold webhooks cancel 4711 --reason 'sent by mistake'
