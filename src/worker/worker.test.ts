@@ -2,7 +2,15 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { collect, door, settled, useWorkers } from '../../test/support/running-worker.ts'
-import { insertJobs, jobs, jobStates, WORK_DDL, type Job } from '../../test/support/work-table.ts'
+import {
+  dueInSeconds,
+  insertJobs,
+  jobs,
+  jobStates,
+  onlyJob,
+  WORK_DDL,
+  type Job,
+} from '../../test/support/work-table.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { Events } from './events.ts'
 import { dead, done, PermanentError, retry } from './completion/outcome.ts'
@@ -20,18 +28,6 @@ beforeEach(async () => {
 })
 afterAll(async () => db.close())
 
-async function only(): Promise<Job | undefined> {
-  return (await jobs(db))[0]
-}
-
-/** In how many seconds the only row is due again. */
-async function dueIn(): Promise<number> {
-  const { rows } = await db.query<{ s: number }>({
-    text: 'select extract(epoch from available_at - now())::float8 as s from public.jobs',
-  })
-  return rows[0]?.s ?? Number.NaN
-}
-
 describe('what becomes of a row', () => {
   async function outcomeOf(
     handle: Parameters<typeof run>[0]['handle'],
@@ -42,7 +38,7 @@ describe('what becomes of a row', () => {
     await insertJobs(db, 1)
     await run({ handle, retry: policy }, { events })
     await over
-    return only()
+    return onlyJob(db)
   }
 
   it.each([undefined, done()])('LIFE-05: the row of a handler that returns %j is done', async (outcome) => {
@@ -57,16 +53,16 @@ describe('what becomes of a row', () => {
     const row = await outcomeOf(async () => Promise.resolve(retry({ delayMs: 3_600_000, error: 'not yet' })))
     expect(row).toMatchObject({ status: 'PENDING', attempts: 1, last_error: 'not yet', claimed_by: null })
     // However slow the machine is, it does not take an hour.
-    expect(await dueIn()).toBeGreaterThan(0)
-    expect(await dueIn()).toBeLessThanOrEqual(3_600)
+    expect(await dueInSeconds(db)).toBeGreaterThan(0)
+    expect(await dueInSeconds(db)).toBeLessThanOrEqual(3_600)
   })
 
   it('LIFE-06: a thrown error is a retry by the policy of the table', async () => {
     const policy = { firstMs: 3_600_000, longestMs: 3_600_000, jitter: 0 }
     const row = await outcomeOf(async () => Promise.reject(new Error('boom')), policy)
     expect(row).toMatchObject({ status: 'PENDING', attempts: 1, last_error: 'Error: boom' })
-    expect(await dueIn()).toBeGreaterThan(0)
-    expect(await dueIn()).toBeLessThanOrEqual(3_600)
+    expect(await dueInSeconds(db)).toBeGreaterThan(0)
+    expect(await dueInSeconds(db)).toBeLessThanOrEqual(3_600)
   })
 
   it('LIFE-08: the row of a handler that returns dead() is dead', async () => {
@@ -98,7 +94,7 @@ describe('what becomes of a row', () => {
       { attempt: 3, outcome: 'dead', error: new Error('again') },
     ])
     await end
-    expect(await only()).toMatchObject({ status: 'DEAD', attempts: 3, lock_token: '3' })
+    expect(await onlyJob(db)).toMatchObject({ status: 'DEAD', attempts: 3, lock_token: '3' })
   })
 })
 

@@ -70,3 +70,16 @@ export async function jobStates(db: Database): Promise<Record<string, number>> {
   })
   return Object.fromEntries(rows.map(({ status, count }) => [status, count]))
 }
+
+/** The first job, for tests that have one. */
+export async function onlyJob(db: Database): Promise<Job | undefined> {
+  return (await jobs(db))[0]
+}
+
+/** In how many seconds the only job is due. */
+export async function dueInSeconds(db: Database): Promise<number> {
+  const { rows } = await db.query<{ seconds: number }>({
+    text: 'select extract(epoch from available_at - now())::float8 as seconds from public.jobs',
+  })
+  return rows[0]?.seconds ?? Number.NaN
+}

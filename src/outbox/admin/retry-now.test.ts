@@ -43,7 +43,7 @@ it('an event that waits for its next attempt is due at once; nothing else of it 
   ])
 })
 
-it('a running relay that would wait for an hour publishes the event, and its attempts count on', async () => {
+it('a running relay that would wait for an hour publishes the event, and its attempts are not reset', async () => {
   await write(db, null)
   let broken = true
   const publisher = recording(() => (broken ? retry({ error: 'no', delayMs: 3_600_000 }) : done()))

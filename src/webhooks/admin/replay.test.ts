@@ -164,7 +164,7 @@ returning event_id`,
     expect(await heard).toMatchObject([{ payload: 'webhooks' }])
   })
 
-  it('deliveries in every bucket', async () => {
+  it('deliveries in every bucket are replayed', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 4, FAILED)
     await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
     expect(await replay(db, { filter: FAILED, ...WHO })).toMatchObject({ matched: 4, changed: 4 })

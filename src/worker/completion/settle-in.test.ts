@@ -2,7 +2,14 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { settled, useWorkers } from '../../../test/support/running-worker.ts'
-import { insertJobs, jobs, WORK_DDL, WORK_TABLE, type Job } from '../../../test/support/work-table.ts'
+import {
+  dueInSeconds,
+  insertJobs,
+  onlyJob,
+  WORK_DDL,
+  WORK_TABLE,
+  type Job,
+} from '../../../test/support/work-table.ts'
 import { leaseTable, openLeaseStore } from '../../lease/index.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -22,18 +29,6 @@ beforeEach(async () => {
   await db.query({ text: 'truncate public.jobs, public.runs restart identity' })
 })
 afterAll(async () => db.close())
-
-async function only(): Promise<Job | undefined> {
-  return (await jobs(db))[0]
-}
-
-/** In how many seconds the only row is due again. */
-async function dueIn(): Promise<number> {
-  const { rows } = await db.query<{ s: number }>({
-    text: 'select extract(epoch from available_at - now())::float8 as s from public.jobs',
-  })
-  return rows[0]?.s ?? Number.NaN
-}
 
 /** Something that must happen together with the settlement, or not at all. */
 async function effect(tx: Queryable, { id, token }: HandlerContext<Job>): Promise<void> {
@@ -67,7 +62,7 @@ describe('settleIn', () => {
     await run({ handle }, { events })
     await over
     expect(await failed).toMatchObject({ id: '1', attempt: 1, outcome: 'dead', error })
-    expect((await only())?.status).toBe('DEAD')
+    expect((await onlyJob(db))?.status).toBe('DEAD')
   })
 
   it('LIFE-12: settleIn commits with the transaction of the handler', async () => {
@@ -81,7 +76,7 @@ describe('settleIn', () => {
       })
     await run({ handle }, { events })
     await over
-    expect(await only()).toMatchObject({ status: 'DONE', attempts: 0, claimed_by: null })
+    expect(await onlyJob(db)).toMatchObject({ status: 'DONE', attempts: 0, claimed_by: null })
     expect(await effects()).toEqual([{ job: '1', token: '1' }])
   })
 
@@ -97,7 +92,11 @@ describe('settleIn', () => {
       })
     await run({ handle, retry: { firstMs: 60_000 } }, { events })
     await over
-    expect(await only()).toMatchObject({ status: 'PENDING', attempts: 1, last_error: 'Error: after all not' })
+    expect(await onlyJob(db)).toMatchObject({
+      status: 'PENDING',
+      attempts: 1,
+      last_error: 'Error: after all not',
+    })
     expect(await effects()).toEqual([])
   })
 
@@ -119,7 +118,7 @@ describe('settleIn', () => {
     expect(await failed).toMatchObject({ id: '1', error: { message: 'the mail about it was not sent' } })
     expect(await ended).toMatchObject({ outcome: 'done', ids: ['1'] })
     expect(fencedOff).toEqual([])
-    expect(await only()).toMatchObject({ status: 'DONE', attempts: 0 })
+    expect(await onlyJob(db)).toMatchObject({ status: 'DONE', attempts: 0 })
     expect(await effects()).toHaveLength(1)
   })
 
@@ -131,8 +130,8 @@ describe('settleIn', () => {
       db.transaction(async (tx) => context.settleIn(tx, retry({ error: 'later' })))
     await run({ handle, retry: { firstMs: 3_600_000, longestMs: 3_600_000, jitter: 0 } }, { events })
     await over
-    expect(await only()).toMatchObject({ status: 'PENDING', attempts: 1, last_error: 'later' })
-    expect(await dueIn()).toBeGreaterThan(0)
+    expect(await onlyJob(db)).toMatchObject({ status: 'PENDING', attempts: 1, last_error: 'later' })
+    expect(await dueInSeconds(db)).toBeGreaterThan(0)
   })
 
   it('RULE-020-003: settleIn throws FENCED_OFF when the lease was taken, so that the effects of that run are rolled back', async () => {
@@ -158,7 +157,7 @@ describe('settleIn', () => {
     await over
     expect(errors).toMatchObject([{ code: 'FENCED_OFF', message: expect.stringContaining('token 1') }])
     expect(await fencedOff).toMatchObject({ id: '1', token: 1n, worker: 'slow' })
-    expect(await only()).toMatchObject({ status: 'DONE', attempts: 1, lock_token: '2' })
+    expect(await onlyJob(db)).toMatchObject({ status: 'DONE', attempts: 1, lock_token: '2' })
     expect(await effects()).toEqual([{ job: '1', token: '2' }])
   })
 
@@ -180,6 +179,6 @@ describe('settleIn', () => {
     await run({ handle, settings: { leaseMs: 1_000 } }, { events })
     await over
     expect(losses).toEqual([])
-    expect(await only()).toMatchObject({ status: 'DONE', attempts: 0 })
+    expect(await onlyJob(db)).toMatchObject({ status: 'DONE', attempts: 0 })
   })
 })
