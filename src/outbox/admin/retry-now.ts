@@ -3,7 +3,7 @@
  *
  * - Chosen by a filter: events at which an attempt has failed, and which wait for the next one. An event that a producer
  *   wrote for a later time is due earlier only if it is named by its id.
- * - Only the time changes. The attempts count on, so that after another failure the delay is as long as it would have been.
+ * - Only the time changes. The attempts are not reset, so after another failure the delay is as long as it would have been.
  * - What is in flight or finished is left alone; a replay brings back finished events.
  * - Of an ordering key the head alone can be claimed: later events of the key wait for it as before.
  */

@@ -13,17 +13,16 @@ import {
   type ResumeOptions,
   runBulkChange,
 } from '../../admin/bulk-change.ts'
-import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
+import { DELIVERY_STATUSES } from '../transitions.ts'
 import { findNamed, whyInFlight } from './browse.ts'
 import {
-  checkFilter,
   type DeliveryFilter,
   FILTER_DATES,
   filterSql,
   narrowSql,
   NOT_IN_FLIGHT,
-  statusesOf,
+  requirePending,
 } from './filter.ts'
 
 export type CancelOptions = BulkChangeOptions<DeliveryFilter>
@@ -37,17 +36,12 @@ const CANCEL: BulkChange<DeliveryFilter, 'inFlight'> = {
   rows: 'deliveries',
   table: 'webhook_outbox',
   bucketed: true,
-  checkFilter(filter) {
-    checkFilter(filter)
-    const named = filter.status === undefined && filter.failedSince === undefined ? [] : statusesOf(filter)
-    const finished = named.find((status) => status !== 'pending')
-    if (finished !== undefined) throw invalid('status', finished, 'Only pending deliveries can be cancelled.')
-  },
+  checkFilter: (filter) => requirePending(filter, 'Only pending deliveries can be cancelled.'),
   dates: FILTER_DATES,
   scans: () => [
     {
       // Every row counts, whatever its status, because only then is the scan bounded.
-      narrow: ({ ids }, parameter) => narrowSql({ ids }, statusesOf({}), parameter),
+      narrow: ({ ids }, parameter) => narrowSql({ ids }, DELIVERY_STATUSES, parameter),
       where: (filter, parameter, schema) => filterSql(filter, ['pending'], parameter, schema),
     },
   ],

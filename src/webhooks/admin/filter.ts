@@ -105,6 +105,14 @@ export function checkFilter(filter: DeliveryFilter): void {
   checkTexts({ type, ...(tenant === '' ? {} : { tenant }) })
 }
 
+/** Refuses a filter that names finished deliveries, for a change of pending ones. */
+export function requirePending(filter: DeliveryFilter, remedy: string): void {
+  checkFilter(filter)
+  if (filter.status === undefined && filter.failedSince === undefined) return
+  const finished = statusesOf(filter).find((status) => status !== 'pending')
+  if (finished !== undefined) throw invalid('status', finished, remedy)
+}
+
 const FIELDS = [
   'endpoint',
   'tenant',

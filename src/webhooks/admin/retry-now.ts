@@ -3,10 +3,10 @@
  *
  * - Chosen by a filter: deliveries at which an attempt has failed, and which wait for the next one. A delivery that was
  *   sent for a later time is due earlier only if it is named by its id, or by its event id.
- * - Only the time changes. The attempts count on, so that the schedule continues after another failure.
+ * - Only the time changes. The attempts are not reset, so the schedule continues after another failure.
  * - What is in flight or finished is left alone; a replay brings back finished deliveries.
- * - An endpoint whose circuit is open, or that is disabled, gets nothing before it is closed or enabled. Of an ordering
- *   key the head alone can be claimed.
+ * - While the circuit of an endpoint is open, or the endpoint is disabled, its deliveries still wait. Of an ordering key,
+ *   only the head can be claimed.
  */
 import {
   type BulkChange,
@@ -16,19 +16,17 @@ import {
   type ResumeOptions,
   runBulkChange,
 } from '../../admin/bulk-change.ts'
-import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
 import { DELIVERY_STATUSES } from '../transitions.ts'
 import { findNamed, whyInFlight } from './browse.ts'
 import {
-  checkFilter,
   type DeliveryFilter,
   endpointsOf,
   FILTER_DATES,
   filterSql,
   narrowSql,
   NOT_IN_FLIGHT,
-  statusesOf,
+  requirePending,
 } from './filter.ts'
 
 export type RetryNowOptions = BulkChangeOptions<DeliveryFilter>
@@ -46,13 +44,7 @@ const RETRY_NOW: BulkChange<DeliveryFilter, RetryNowCount> = {
   rows: 'deliveries',
   table: 'webhook_outbox',
   bucketed: true,
-  checkFilter(filter) {
-    checkFilter(filter)
-    const named = filter.status === undefined && filter.failedSince === undefined ? [] : statusesOf(filter)
-    const other = named.find((status) => status !== 'pending')
-    if (other !== undefined)
-      throw invalid('status', other, 'Only pending deliveries wait for their next attempt.')
-  },
+  checkFilter: (filter) => requirePending(filter, 'Only pending deliveries wait for their next attempt.'),
   dates: FILTER_DATES,
   scans: () => [
     {
