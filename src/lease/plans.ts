@@ -99,7 +99,7 @@ async function refusedStatements(tx: Queryable, statements: readonly LeaseStatem
 /** To which the transaction returns after a statement that PostgreSQL refuses. */
 const SAVEPOINT = 'savepoint leasehold_fit'
 
-/** What PostgreSQL has against this work, if it refuses it; the transaction then goes on from the savepoint. */
+/** The error with which PostgreSQL refuses this work, if it does; the transaction then continues from the savepoint. */
 async function refusalOf(
   tx: Queryable,
   statement: LeaseStatement,

@@ -63,7 +63,7 @@ const MAX_DEFINITION_BYTES = 100
 const MAX_MATRIX_BYTES = 1_000
 /** As for a payload of the outbox. */
 const MAX_PARAMS_BYTES = 262_144
-/** A century. A longer time is no interval before `created_at` that anybody could mean. */
+/** A century. A longer time can only be a mistake. */
 const MAX_FRESH_FOR_MS = 100 * 365.25 * 86_400_000
 
 const FIELDS = namesOf<NewJob>({

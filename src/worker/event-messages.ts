@@ -201,7 +201,7 @@ export class EventLog {
   #writeRepeated(key: string): boolean {
     const { last, more, count = 0 } = this.#repeats.get(key) ?? {}
     if (last === undefined || count === 0) return false
-    // Of lost and back, what is no longer true would mislead.
+    // A repeated `databaseLost` that is reported after `databaseBack`, or the reverse, would mislead.
     const isAway = this.#awaySince.has(last.worker)
     const isOver = last.type === (isAway ? 'databaseBack' : 'databaseLost')
     if (!isOver) this.#writeLine(last, { ...more, repeated: count })

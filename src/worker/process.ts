@@ -33,7 +33,7 @@ import { Worker } from './worker.ts'
 const PRESENCE_MS = 5_000
 /** Two claim loops, the reaper and maintenance seldom need more at once; a statement that finds none free waits. */
 const MAX_CONNECTIONS = 6
-/** No statement of a worker takes this long while the database is well. */
+/** No statement of a worker takes this long while the database answers normally. */
 const QUERY_TIMEOUT_MS = 10_000
 /**
  * What a stop may take after the workers have stopped, which takes `shutdownTimeoutMs` and at most two seconds. By default

@@ -163,7 +163,7 @@ export class RowsInFlight<Row extends object> {
       })
   }
 
-  /** Called when the handler has returned, or when the row was never started; the group hears of it once. */
+  /** Called when the handler has returned, or when the row was never started; the group is told once. */
   leaveGroup(row: RowInFlight<Row>): void {
     if (this.#options.groups === undefined || row.hasLeftGroup) return
     row.hasLeftGroup = true
@@ -202,7 +202,7 @@ export function signalOf(row: RowInFlight<unknown>): AbortSignal {
 }
 
 /**
- * Fires the handler's signal. After a loss, what the handler returns is not written. `stopping` is no loss: the lease is
+ * Fires the handler's signal. After a loss, what the handler returns is not written. `stopping` is not a loss: the lease is
  * still good, and the row is settled if the handler returns in time.
  */
 export function abort(row: RowInFlight<unknown>, reason: AbortReason): void {

@@ -24,7 +24,7 @@ import type { Handler } from './worker.ts'
 
 /** One table to be worked off, and by what. */
 export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
-  /** The role; also the name of its row in the `settings` table, and what `leasehold.wake(name)` wakes. */
+  /** Names the worker: in the `settings` table, in `leasehold.wake(name)`, and in `--only` unless it has a `role`. */
   readonly name: string
   /** The name by which `--only` chooses it, where several workers belong together. Default: its name. */
   readonly role?: string
@@ -36,7 +36,7 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   readonly limits?: Limits<Row>
   /** For a table with groups: how much room each has. */
   readonly groups?: Groups<Row>
-  /** Asks periodically whether the system that the handler sends to is well; claiming pauses while it is not. */
+  /** Asks periodically whether the target of the handler is available; claiming pauses while it is not. */
   readonly probe?: SinkProbe
   /** Its producers call `leasehold.wake(name)`. */
   readonly wake?: boolean

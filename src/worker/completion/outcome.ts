@@ -31,7 +31,7 @@ export function done(args?: Readonly<Record<string, unknown>>): Outcome {
 export function retry(options: { readonly delayMs?: number; readonly error?: unknown } = {}): Outcome {
   refuseUnknownOptions('retry', options, ['delayMs', 'error'])
   const { error } = options
-  // A delay that is no number (computed from a missing header, say) counts as absent: the policy decides.
+  // A delay that is not a number, computed from a missing header for example, counts as absent: the policy decides.
   const delayMs = Number.isFinite(options.delayMs) ? options.delayMs : undefined
   return {
     name: 'retry',
