@@ -112,11 +112,11 @@ describe('leasehold work', () => {
     const { process, http, id } = await work(await directoryWith(SENDS))
     await addEmails('a@x', 'b@x', 'c@x')
     for (const letter of ['a', 'b', 'c']) await process.line((line) => line === `sent to ${letter}@x`)
-    await scraped(http, 'leasehold_settled_rows_total{table="public.emails",outcome="done"} 3')
+    await scraped(http, `leasehold_settled_rows_total{table="public.emails",outcome="done",worker="${id}"} 3`)
     await scraped(http, 'leasehold_worker_processes{state="alive"} 1')
     await scraped(http, 'leasehold_oldest_pending_age_seconds{table="public.emails"} 0')
     await scraped(http, `leasehold_worker_process_info{worker="${id}"} 1`)
-    await scraped(http, 'leasehold_in_flight_rows 0')
+    await scraped(http, `leasehold_in_flight_rows{worker="${id}"} 0`)
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     expect(await leased()).toBe(0)
   })
@@ -158,13 +158,13 @@ describe('leasehold work', () => {
   it('survives the loss of the database: /readyz reports it, and /metrics answers everything else', async () => {
     const proxy = await startProxy(database.url)
     onTestFinished(async () => proxy.close())
-    const { process, http } = await work(await directoryWith(SENDS), [], proxy.url)
+    const { process, http, id } = await work(await directoryWith(SENDS), [], proxy.url)
     await addEmails('a@x')
     await process.line((line) => line === 'sent to a@x')
     await proxy.refuse()
     proxy.cut()
     await scraped(http, 'leasehold_scrape_errors 3')
-    await scraped(http, 'leasehold_claims_total{table="public.emails"} 1')
+    await scraped(http, `leasehold_claims_total{table="public.emails",worker="${id}"} 1`)
     expect((await fetch(`${http}/readyz`)).status).toBe(503)
     await proxy.accept()
     await addEmails('b@x')
@@ -194,8 +194,8 @@ describe('leasehold work --only', () => {
 values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
       values: [endpoint],
     })
-    const { process, http } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
-    await scraped(http, 'leasehold_reaped_rows_total{table="leasehold.webhook_outbox",outcome="dead"} 1')
+    const { process, http, id } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
+    await scraped(http, `leasehold_reaped_rows_total{table="leasehold.webhook_outbox",outcome="dead",worker="${id}"} 1`)
     const { rows } = await db.query({
       text: 'select delivery_status, (select reaps from leasehold.workers) as reaps from leasehold.webhook_outbox',
     })
@@ -210,9 +210,9 @@ values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
       text: `insert into public.emails (recipient, lease_owner, lease_until, lease_token)
         values ('a@x', 'w2', now() - interval '1 minute', 5), ('b@x', null, null, 0)`,
     })
-    const { process, http } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
-    await scraped(http, 'leasehold_reaped_rows_total{table="public.emails",outcome="retry"} 1')
-    await scraped(http, 'leasehold_reap_delay_seconds_count{table="public.emails"} 1')
+    const { process, http, id } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
+    await scraped(http, `leasehold_reaped_rows_total{table="public.emails",outcome="retry",worker="${id}"} 1`)
+    await scraped(http, `leasehold_reap_delay_seconds_count{table="public.emails",worker="${id}"} 1`)
     expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     expect(await leased()).toBe(0)
     expect(process.output().stdout).not.toContain('sent to')

@@ -80,7 +80,7 @@ export async function startWorkerProcess(
   const { schema } = loaded.settings
   const roles = [...work.workers.map(({ name }) => name), ...(work.reaper ? [REAPER] : [])]
   let workers: StartingWorkers | undefined
-  const { events, metrics } = await observe(options, () => workers?.inFlight() ?? 0)
+  const { events, metrics } = await observe(options, () => workers?.runtimes() ?? [])
 
   let http: Http | undefined
   if (options.http !== 'off') {
@@ -108,7 +108,7 @@ export async function startWorkerProcess(
 /** Connects the log, the metrics and, if it is installed, OpenTelemetry to one stream of events. */
 async function observe(
   options: WorkerProcessOptions,
-  inFlight: () => number,
+  runtimes: () => readonly Runtime[],
 ): Promise<{ readonly events: Events; readonly metrics: Metrics }> {
   const { version, log, db, loaded, work } = options
   const events = new Events()
@@ -116,7 +116,7 @@ async function observe(
     db,
     schema: loaded.settings.schema,
     tables: work.declared.map(({ table }) => table),
-    inFlight,
+    runtimes,
   })
   logEvents(events, log, options.notLogged)
   const metrics = createMetrics(events, { gauges })
@@ -152,7 +152,8 @@ interface StartingWorkers {
   readonly part: Part
   readonly started: Promise<Runtime>
   readonly state: () => RunState
-  readonly inFlight: () => number
+  /** None before it has started. */
+  readonly runtimes: () => readonly Runtime[]
 }
 
 /**
@@ -208,7 +209,7 @@ function startWorkers(
   return {
     started,
     state: () => state,
-    inFlight: () => runtime?.inFlight ?? 0,
+    runtimes: () => (runtime === undefined ? [] : [runtime]),
     part: {
       name: 'workers',
       stopText() {

@@ -31,16 +31,16 @@ it('RULE-020-023: the reaper reports how many rows it recovered, how stale they 
   expect(text).toContain('# TYPE leasehold_reap_delay_seconds histogram\n')
   expect(text).toContain('# TYPE leasehold_reaper_runs_total counter\n')
   expect(samples(text)).toMatchObject({
-    'leasehold_reaped_rows_total{table="public.emails",outcome="retry"}': 4,
-    leasehold_reaper_runs_total: 1,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="0.1"}': 1,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="0.5"}': 2,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="5"}': 2,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="10"}': 3,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="3600"}': 3,
-    'leasehold_reap_delay_seconds_bucket{table="public.emails",le="+Inf"}': 4,
-    'leasehold_reap_delay_seconds_sum{table="public.emails"}': 4_007.4,
-    'leasehold_reap_delay_seconds_count{table="public.emails"}': 4,
+    'leasehold_reaped_rows_total{table="public.emails",outcome="retry",worker="w1"}': 4,
+    'leasehold_reaper_runs_total{worker="w1"}': 1,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="0.1"}': 1,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="0.5"}': 2,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="5"}': 2,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="10"}': 3,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="3600"}': 3,
+    'leasehold_reap_delay_seconds_bucket{table="public.emails",worker="w1",le="+Inf"}': 4,
+    'leasehold_reap_delay_seconds_sum{table="public.emails",worker="w1"}': 4_007.4,
+    'leasehold_reap_delay_seconds_count{table="public.emails",worker="w1"}': 4,
   })
 })
 
@@ -57,15 +57,15 @@ it('claims, settled rows by outcome, lost leases by reason, heartbeats and pause
   events.emit('paused', { ...of, reason: 'operator', forMs: undefined })
   events.emit('resumed', { ...of, reason: 'saturated' })
   expect(samples(await metrics.render())).toMatchObject({
-    'leasehold_claims_total{table="public.emails"}': 1,
-    'leasehold_claimed_rows_total{table="public.emails"}': 10,
-    'leasehold_settled_rows_total{table="public.emails",outcome="sent"}': 3,
-    'leasehold_settled_rows_total{table="public.emails",outcome="dead"}': 1,
-    'leasehold_lost_leases_total{table="public.emails",reason="tooLong"}': 1,
-    'leasehold_heartbeats_total{table="public.emails"}': 1,
-    'leasehold_heartbeat_failures_total{table="public.emails"}': 1,
-    'leasehold_claiming_paused{table="public.emails",reason="saturated"}': 0,
-    'leasehold_claiming_paused{table="public.emails",reason="operator"}': 1,
+    'leasehold_claims_total{table="public.emails",worker="w1"}': 1,
+    'leasehold_claimed_rows_total{table="public.emails",worker="w1"}': 10,
+    'leasehold_settled_rows_total{table="public.emails",outcome="sent",worker="w1"}': 3,
+    'leasehold_settled_rows_total{table="public.emails",outcome="dead",worker="w1"}': 1,
+    'leasehold_lost_leases_total{table="public.emails",reason="tooLong",worker="w1"}': 1,
+    'leasehold_heartbeats_total{table="public.emails",worker="w1"}': 1,
+    'leasehold_heartbeat_failures_total{table="public.emails",worker="w1"}': 1,
+    'leasehold_claiming_paused{table="public.emails",reason="saturated",worker="w1"}': 0,
+    'leasehold_claiming_paused{table="public.emails",reason="operator",worker="w1"}': 1,
   })
 })
 
@@ -84,7 +84,7 @@ it('rows whose lease a heartbeat has renewed are counted at each renewal, and th
 it('every dead row is counted: settled so, reaped at its last attempt, or given up by maintenance', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
-  const dead = async () => samples(await metrics.render())['leasehold_dead_rows_total{table="public.emails"}']
+  const dead = async () => samples(await metrics.render())['leasehold_dead_rows_total{table="public.emails",worker="w1"}']
   events.emit('settled', { ...of, outcome: 'done', ids: ['1', '2'], durationMs: 2 })
   // The series starts at 0: otherwise an alert on its increase would not see the first dead row.
   expect(await dead()).toBe(0)
@@ -107,36 +107,65 @@ it('data errors are counted per table and verb, each time the row is tried', asy
   events.emit('dataError', { ...stopped, verb: 'reap', retryInMs: 2_000 })
   events.emit('dataError', { ...stopped, verb: 'settle' })
   expect(samples(await metrics.render())).toMatchObject({
-    'leasehold_data_errors_total{table="public.emails",verb="reap"}': 2,
-    'leasehold_data_errors_total{table="public.emails",verb="settle"}': 1,
+    'leasehold_data_errors_total{table="public.emails",verb="reap",worker="w1"}': 2,
+    'leasehold_data_errors_total{table="public.emails",verb="settle",worker="w1"}': 1,
   })
 })
 
-it('RULE-020-032: the worker id is a label of exactly one series of its process', async () => {
+it('RULE-020-032: every series of a worker process carries its id, and two processes in one program are told apart', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
   emitOneOfEach(events, { worker: 'host-1.abc' })
-  const named = Object.keys(samples(await metrics.render())).filter((name) => name.includes('host-1.abc'))
-  expect(named).toEqual(['leasehold_worker_process_info{worker="host-1.abc"}'])
+  emitOneOfEach(events, { worker: 'host-1.def' })
+  const names = Object.keys(samples(await metrics.render()))
+  const without = names.filter((name) => !name.includes('worker="host-1.'))
+  expect(without).toEqual(['leasehold_scrape_errors'])
+  const ofFirst = names.filter((name) => name.includes('worker="host-1.abc"'))
+  const ofSecond = names.filter((name) => name.includes('worker="host-1.def"'))
+  expect(ofSecond).toEqual(ofFirst.map((name) => name.replace('host-1.abc', 'host-1.def')))
+})
+
+it('RULE-020-032: a program that starts runtimes without end gets series for 20 worker ids, and one more set for all others', async () => {
+  const events = new Events()
+  const metrics = createMetrics(events)
+  for (let i = 1; i <= 500; i += 1) {
+    events.emit('workerStarted', { worker: `w${i}`, roles: [] })
+    events.emit('claimed', { ...of, worker: `w${i}`, count: 1, full: false, durationMs: 1 })
+  }
+  const found = samples(await metrics.render())
+  const claims = Object.keys(found).filter((name) => name.startsWith('leasehold_claims_total{'))
+  expect(claims).toHaveLength(21)
+  expect(found).toMatchObject({
+    'leasehold_claims_total{table="public.emails",worker="w20"}': 1,
+    'leasehold_claims_total{table="public.emails",worker="other"}': 480,
+  })
 })
 
 it('RULE-020-052: a worker process that died is counted', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
-  expect(samples(await metrics.render())).toMatchObject({ leasehold_worker_processes_died_total: 0 })
+  events.emit('workerStarted', { worker: 'w1', roles: [] })
+  expect(samples(await metrics.render())).toMatchObject({
+    'leasehold_worker_processes_died_total{worker="w1"}': 0,
+  })
   events.emit('workerDied', { worker: 'w1', died: 'w2', host: 'h', pid: 1, lastSeenAt: new Date() })
-  expect(samples(await metrics.render())).toMatchObject({ leasehold_worker_processes_died_total: 1 })
+  expect(samples(await metrics.render())).toMatchObject({
+    'leasehold_worker_processes_died_total{worker="w1"}': 1,
+  })
 })
 
 it('a scrape leaves out a gauge that cannot be read, and counts it as an error', async () => {
   const metrics = createMetrics(new Events(), {
     gauges: [
-      gauge('inFlightRows', () => [{ labels: {}, value: 4 }]),
+      gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 4 }]),
       { metric: 'workerProcesses', read: async () => Promise.reject(new Error('unavailable')) },
     ],
   })
   const text = await metrics.render()
-  expect(samples(text)).toMatchObject({ leasehold_in_flight_rows: 4, leasehold_scrape_errors: 1 })
+  expect(samples(text)).toMatchObject({
+    'leasehold_in_flight_rows{worker="w1"}': 4,
+    leasehold_scrape_errors: 1,
+  })
   expect(text).not.toContain('leasehold_worker_processes{')
 })
 
@@ -152,12 +181,12 @@ it('label values are escaped, and the order of events does not change the text',
     }),
   )
   expect(texts[0]).toBe(texts[1])
-  expect(texts[0]).toContain(String.raw`leasehold_claims_total{table="odd.\"na\\me\"\nx"} 1` + '\n')
+  expect(texts[0]).toContain(String.raw`leasehold_claims_total{table="odd.\"na\\me\"\nx",worker="w"} 1` + '\n')
 })
 
 it('every line conforms to the Prometheus text format', async () => {
   const events = new Events()
-  const metrics = createMetrics(events, { gauges: [gauge('inFlightRows', () => [{ labels: {}, value: 0 }])] })
+  const metrics = createMetrics(events, { gauges: [gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 0 }])] })
   emitOneOfEach(events)
   const text = await metrics.render()
   const sample = /^[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\})? (\d+(\.\d+)?|\+Inf)$/
@@ -175,8 +204,9 @@ it('after close() nothing is counted and nobody listens to the events', async ()
   const metrics = createMetrics(events)
   metrics.close()
   emitOneOfEach(events)
-  expect(samples(await metrics.render())).toMatchObject({ leasehold_reaper_runs_total: 0 })
+  expect(samples(await metrics.render())).toEqual({ leasehold_scrape_errors: 0 })
   expect(events.wanted('claimed')).toBe(false)
+  expect(events.wanted('workerStarted')).toBe(false)
 })
 
 it('events of single rows in the normal course of work are not listened to', () => {
@@ -208,7 +238,7 @@ it('the text has every metric of the table, with exactly its labels', async () =
   const events = new Events()
   const metrics = createMetrics(events, {
     gauges: [
-      gauge('inFlightRows', () => [{ labels: {}, value: 1 }]),
+      gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 1 }]),
       gauge('workerProcesses', () => [{ labels: { state: 'alive' }, value: 1 }]),
       gauge('oldestPendingAge', () => [{ labels: { table: 'public.emails' }, value: 1 }]),
     ],

@@ -2,7 +2,8 @@
  * Every metric, and what it is measured from. Prometheus and OpenTelemetry both work through `METRICS`.
  *
  * To add a counter, add one entry to `METRICS`: the event that increases it, its name, its labels (fields of that event)
- * and its help text. Then add its row to docs/metrics.md; a test compares the page with this table.
+ * and its help text. The label `worker` is added to each. Then add its row to docs/metrics.md; a test compares the page
+ * with this table.
  */
 import { type Clock, systemClock } from '../clock.ts'
 import { within } from '../timeout.ts'
@@ -112,8 +113,8 @@ export const METRICS = {
   }),
   inFlightRows: sampledGauge({
     name: 'leasehold_in_flight_rows',
-    labels: [],
-    help: 'Rows this process holds leases on: waiting for a slot, being processed, or waiting to be settled.',
+    labels: ['worker'],
+    help: 'Rows this worker process holds leases on: waiting for a slot, being processed, or waiting to be settled.',
   }),
   claimingPaused: stateGauge('paused', 'resumed', {
     name: 'leasehold_claiming_paused',
@@ -122,8 +123,8 @@ export const METRICS = {
   }),
   workerProcessInfo: stateGauge('workerStarted', 'workerStopped', {
     name: 'leasehold_worker_process_info',
-    labels: ['worker'],
-    help: '1 while the workers of this process run, 0 once they have stopped. The label is the worker id.',
+    labels: [],
+    help: '1 while the workers of this process run, 0 once they have stopped.',
   }),
   workerProcesses: sampledGauge({
     name: 'leasehold_worker_processes',
@@ -188,9 +189,15 @@ interface SampledGauge<Label extends string> extends Metric {
 
 /**
  * The event fields that may be labels. Each pair of label values is a series of its own, so a label must have few
- * values in a deployment. Row ids have many, and a worker id is new with every start: only one gauge carries it.
+ * values in a deployment. Row ids have many.
  */
-type EventLabel = 'table' | 'outcome' | 'reason' | 'verb' | 'worker'
+type EventLabel = 'table' | 'outcome' | 'reason' | 'verb'
+
+/**
+ * A worker id is new with every start unless it is given, and a series is never forgotten. So a program that starts
+ * runtimes without end gets series for this many ids; all later ones share the label `other`.
+ */
+const MAX_WORKER_IDS = 20
 
 interface Description<Label extends string> {
   readonly name: string
@@ -209,7 +216,7 @@ function counter<Type extends EventType>(
 ): Metric {
   const { labels, amount = () => 1 } = description
   return {
-    ...described('counter', description),
+    ...ofWorker('counter', description),
     follow: (events, record) =>
       events.onInternal(type, (event) => record(labelsFrom<Type>(event, labels), amount(event))),
   }
@@ -238,7 +245,7 @@ function histogram<Type extends EventType>(
 ): Metric {
   const { labels, buckets, seconds } = description
   return {
-    ...described('histogram', description),
+    ...ofWorker('histogram', description),
     buckets,
     follow: (events, record) =>
       events.onInternal(type, (event) => record(labelsFrom<Type>(event, labels), seconds(event))),
@@ -253,7 +260,7 @@ function stateGauge<On extends EventType, Off extends EventType>(
 ): Metric {
   const { labels } = description
   return {
-    ...described('gauge', description),
+    ...ofWorker('gauge', description),
     follow(events, record) {
       const ends = [
         events.onInternal(on, (event) => record(labelsFrom<On>(event, labels), 1)),
@@ -272,6 +279,11 @@ function sampledGauge<const Label extends string = never>(
   return { ...described('gauge', description), labels: description.labels, isSampled: true }
 }
 
+/** RULE-020-032: what follows events belongs to one worker process, and its series carry its id. */
+function ofWorker(kind: Metric['kind'], description: Description<string>): Metric {
+  return described(kind, { ...description, labels: [...description.labels, 'worker'] })
+}
+
 function described(kind: Metric['kind'], { name, instrument, labels, help }: Description<string>): Metric {
   return {
     kind,
@@ -288,7 +300,8 @@ function labelsFrom<Type extends EventType>(
   event: EventOf<Type>,
   labels: readonly (keyof EventOf<Type> & string)[],
 ): Labels {
-  return Object.fromEntries(labels.map((label) => [label, String(event[label])]))
+  const own = Object.fromEntries(labels.map((label) => [label, String(event[label])]))
+  return { ...own, worker: event.worker }
 }
 
 /** Hands every measurement that the events bring to `record`. Returns what ends it. */
@@ -296,11 +309,27 @@ export function followEvents(
   events: Events,
   record: (metric: Metric, labels: Labels, value: number) => void,
 ): () => void {
+  const known = new Set<string>()
+
+  function shown(worker: string): string {
+    if (known.size < MAX_WORKER_IDS) known.add(worker)
+    return known.has(worker) ? worker : 'other'
+  }
+
   const ends = ALL_METRICS.map((metric) =>
-    metric.follow?.(events, (labels, value) => record(metric, labels, value)),
+    metric.follow?.(events, ({ worker = '', ...labels }, value) =>
+      record(metric, { ...labels, worker: shown(worker) }, value),
+    ),
   )
+  // These start at 0 with their worker process, so that their first increase is seen as one.
+  const end = events.onInternal('workerStarted', ({ worker }) => {
+    for (const metric of ALL_METRICS) {
+      if (metric.kind === 'counter' && metric.labels.length === 1) record(metric, { worker: shown(worker) }, 0)
+    }
+  })
   return () => {
-    for (const end of ends) end?.()
+    end()
+    for (const each of ends) each?.()
   }
 }
 

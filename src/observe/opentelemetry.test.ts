@@ -62,10 +62,10 @@ it('RULE-020-023: the reaper has the instruments reaper.recovered.count, reaper.
   })
   events.emit('reaperRan', { worker: 'w1', reaped: 1, durationMs: 1 })
   expect(written).toEqual([
-    'leasehold.dead.rows 0 {"table":"public.emails"}',
-    'reaper.recovered.count 1 {"table":"public.emails","outcome":"retry"}',
-    'reaper.stale.duration 1.5 {"table":"public.emails"}',
-    'reaper.runs.total 1 {}',
+    'leasehold.dead.rows 0 {"table":"public.emails","worker":"w1"}',
+    'reaper.recovered.count 1 {"table":"public.emails","outcome":"retry","worker":"w1"}',
+    'reaper.stale.duration 1.5 {"table":"public.emails","worker":"w1"}',
+    'reaper.runs.total 1 {"worker":"w1"}',
   ])
   expect(kinds).toMatchObject({
     'reaper.recovered.count': 'counter',
@@ -78,7 +78,7 @@ it('every metric except the errors of a scrape has an instrument, and is measure
   const events = new Events()
   const { api, written, kinds, meters, collect } = recordingApi()
   const gauges = [
-    gauge('inFlightRows', () => [{ labels: {}, value: 4 }]),
+    gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 4 }]),
     gauge('workerProcesses', () => [{ labels: { state: 'alive' }, value: 2 }]),
     gauge('oldestPendingAge', () => [{ labels: { table: 'public.emails' }, value: 9 }]),
   ]
@@ -89,15 +89,27 @@ it('every metric except the errors of a scrape has an instrument, and is measure
   expect(kinds).toEqual(Object.fromEntries(known.map(({ instrument, kind }) => [instrument, kind])))
   expect(new Set(written.map((line) => line.split(' ')[0]))).toEqual(new Set(Object.keys(kinds)))
   expect(written).toContain('leasehold.worker.processes 2 {"state":"alive"}')
-  expect(written).toContain('leasehold.claiming.paused 0 {"table":"public.emails","reason":"saturated"}')
+  expect(written).toContain('leasehold.claiming.paused 0 {"table":"public.emails","reason":"saturated","worker":"w1"}')
   expect(meters).toEqual(['leasehold 1.2.3'])
+})
+
+it('RULE-020-032: every measurement of a worker process carries its id, for 20 ids; later ones share `other`', async () => {
+  const events = new Events()
+  const { api, written, collect } = recordingApi()
+  observeWithOpenTelemetry(events, api)
+  for (let i = 1; i <= 22; i += 1) emitOneOfEach(events, { worker: `host-${i}.abc` })
+  await collect()
+  const ids = written.map((line) => /"worker":"([^"]+)"/.exec(line)?.[1])
+  expect(new Set(ids)).toEqual(
+    new Set(['other', ...Array.from({ length: 20 }, (_, i) => `host-${i + 1}.abc`)]),
+  )
 })
 
 it('after the end of the observation nothing is measured', async () => {
   const events = new Events()
   const { api, written, collect } = recordingApi()
   const end = observeWithOpenTelemetry(events, api, {
-    gauges: [gauge('inFlightRows', () => [{ labels: {}, value: 4 }])],
+    gauges: [gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 4 }])],
   })
   end()
   emitOneOfEach(events)

@@ -38,10 +38,6 @@ export function createMetrics(events: Events, options: MetricsOptions = {}): Met
   refuseUnknownOptions('createMetrics', options, namesOf<MetricsOptions>({ gauges: true }))
   const { gauges = [] } = options
   const seriesByMetric = new Map(ALL_METRICS.map((metric) => [metric, new Map<string, Series>()]))
-  // Without labels a counter starts at 0, so that Prometheus sees its first increase as one.
-  for (const metric of ALL_METRICS) {
-    if (metric.kind === 'counter' && metric.labels.length === 0) seriesOf(metric, {})
-  }
 
   function seriesOf(metric: Metric, labels: Labels): Series {
     const known = seriesByMetric.get(metric)
