@@ -73,7 +73,7 @@ export async function status(run: Run): Promise<number> {
     const now = new Date()
     const { width } = terminal
     const sections = [
-      workersText(processes, now, unreapedTables),
+      workersText(processes, now, unreapedTables, width),
       outboxText(outbox, schema, now, width),
       webhooksText(webhooks, schema, now, width),
       syncText(sync, schema, width),
@@ -103,7 +103,12 @@ async function readOrProblem<Status>(
 
 // The worker processes.
 
-function workersText(processes: readonly WorkerRow[], now: Date, unreapedTables: readonly string[]): string {
+function workersText(
+  processes: readonly WorkerRow[],
+  now: Date,
+  unreapedTables: readonly string[],
+  width: number | undefined,
+): string {
   const present = processes.filter(({ state }) => state !== 'stopped')
   const stopped = processes.length - present.length
   const stoppedText = stopped === 0 ? '' : `\n${stopped} more stopped within the last day.`
@@ -117,7 +122,24 @@ function workersText(processes: readonly WorkerRow[], now: Date, unreapedTables:
     version,
   ])
   const headings = ['WORKER', 'STATE', 'ROLES', 'IN FLIGHT', 'LAST SEEN', 'VERSION']
-  return `${columns([headings, ...rows])}${stoppedText}${reaperWarning(present, unreapedTables)}`
+  return `${columns([headings, ...rows])}${stoppedText}${reaperWarning(present, unreapedTables)}${pausesText(present, now, width)}`
+}
+
+/** Workers that do not claim: their target is unavailable, or an operator paused them. */
+function pausesText(present: readonly WorkerRow[], now: Date, width: number | undefined): string {
+  const rows = present.flatMap(({ id, state, paused }) =>
+    state !== 'alive'
+      ? []
+      : paused.map(({ worker, reason, since, error = '' }) => [
+          worker,
+          id,
+          reason,
+          duration(now.getTime() - Date.parse(since)),
+          error,
+        ]),
+  )
+  if (rows.length === 0) return ''
+  return `\n\n${columns([['PAUSED', 'WORKER', 'REASON', 'FOR', 'ERROR'], ...rows], width)}`
 }
 
 function reaperWarning(present: readonly WorkerRow[], unreapedTables: readonly string[]): string {

@@ -195,7 +195,10 @@ values ($1, 'a', '1', 1000, 'vanished', now() - interval '1 minute', 1)`,
       values: [endpoint],
     })
     const { process, http, id } = await work(await directoryWith(SENDS), ['--only', 'reaper'])
-    await scraped(http, `leasehold_reaped_rows_total{table="leasehold.webhook_outbox",outcome="dead",worker="${id}"} 1`)
+    await scraped(
+      http,
+      `leasehold_reaped_rows_total{table="leasehold.webhook_outbox",outcome="dead",worker="${id}"} 1`,
+    )
     const { rows } = await db.query({
       text: 'select delivery_status, (select reaps from leasehold.workers) as reaps from leasehold.webhook_outbox',
     })
@@ -265,6 +268,54 @@ it('leasehold up runs the declared workers and the reaper as well', async () => 
   await addEmails('a@x')
   await process.line((line) => line === 'sent to a@x')
   await failing(http)
+  expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+})
+
+it('leasehold status shows which workers do not claim and why: an unavailable broker, an operator', async () => {
+  const directory = await temporaryDirectory()
+  onTestFinished(async () => removeDirectory(directory))
+  const recovered = join(directory, 'recovered')
+  // An error as hostile as it can be: a password, a text without end, and characters that PostgreSQL cannot store.
+  await writeFile(
+    join(directory, 'leasehold.config.mjs'),
+    `import { existsSync } from 'node:fs'
+    import { relay } from ${JSON.stringify(new URL('dist/outbox/index.js', project).href)}
+    const probe = async () => {
+      if (existsSync(${JSON.stringify(recovered)})) return
+      throw new Error('no answer from amqp://me:s3cret@broker\\0 ' + '\\ud83d'.repeat(10_000))
+    }
+    const publisher = { name: 'mine', publish: async () => {}, probe }
+    export default { workers: [relay({ publisher })] }`,
+  )
+  const { process, id } = await work(directory)
+  const pauses = async (): Promise<unknown> => {
+    const status = leasehold(directory, ['status', '--json'])
+    expect(await status.exited).toEqual({ code: 0, signal: null })
+    const { workers } = JSON.parse(status.output().stdout)
+    return workers.map((each: { readonly paused: unknown }) => each.paused)
+  }
+  const isPaused = {
+    worker: 'outbox',
+    table: 'leasehold.outbox',
+    reason: 'unhealthy',
+    since: expect.stringMatching(/^\d{4}-.*Z$/),
+    error: expect.stringMatching(/^no answer from amqp:\/\/me:\*\*\*@broker\uFFFD \uFFFD{200,300}$/),
+  }
+  await expect.poll(pauses, POLL).toEqual([[isPaused]])
+  const status = leasehold(directory, ['status'])
+  await status.exited
+  expect(status.output().stdout).toMatch(
+    new RegExp(`^PAUSED +WORKER +REASON +FOR +ERROR\noutbox +${id} +unhealthy +\\d+ s +no answer from`, 'm'),
+  )
+  await db.query({
+    text: `insert into leasehold.settings (name, value, changed_by) values ('outbox', '{"paused": true}', 'me')`,
+  })
+  onTestFinished(async () => void (await db.query({ text: 'delete from leasehold.settings' })))
+  await expect.poll(pauses, POLL).toEqual([[isPaused, expect.objectContaining({ reason: 'operator' })]])
+  await writeFile(recovered, '')
+  await expect.poll(pauses, POLL).toEqual([[expect.objectContaining({ reason: 'operator' })]])
+  await db.query({ text: 'delete from leasehold.settings' })
+  await expect.poll(pauses, POLL).toEqual([[]])
   expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
 })
 

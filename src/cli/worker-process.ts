@@ -80,13 +80,14 @@ export async function startWorkerProcess(
   const { schema } = loaded.settings
   const roles = [...work.workers.map(({ name }) => name), ...(work.reaper ? [REAPER] : [])]
   let workers: StartingWorkers | undefined
-  const { events, metrics } = await observe(options, () => workers?.runtimes() ?? [])
+  const runtimes = (): readonly Runtime[] => workers?.runtimes() ?? []
+  const { events, metrics } = await observe(options, runtimes)
 
   let http: Http | undefined
   if (options.http !== 'off') {
     const workerChecks = [
       workersRun(() => workers?.state() ?? 'starting'),
-      claimsRows(events),
+      claimsRows(runtimes),
       reaperRuns(db, schema, tablesOf(work)),
     ]
     const checks = [

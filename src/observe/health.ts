@@ -1,11 +1,11 @@
 /** Whether this process can do its work: the checks that `/readyz` runs, and how they are run. */
-import { messageOf, withoutUrlPasswords } from '../errors.ts'
+import { messageOf } from '../errors.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import { MIGRATIONS_DIRECTORY, readLedger, readMigrations, type LedgerRow } from '../postgres/migrate.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { within } from '../timeout.ts'
-import type { Events } from '../worker/events.ts'
+import type { Runtime } from '../worker/process.ts'
 import { unreapedTables } from '../worker/registry/registry.ts'
 
 /** One thing that must be true for this process to do its work. */
@@ -121,18 +121,17 @@ export function workersRun(state: () => RunState): Check {
  * Whether the workers of this process claim rows, and if not, why: a broker that is down, an operator's pause. It never
  * fails, because neither a restart of this process nor other traffic would help.
  */
-export function claimsRows(events: Events): Check {
-  const paused = new Map<string, string>()
-  events.on('paused', ({ table, reason, error }) => {
-    paused.set(
-      `${table} ${reason}`,
-      `${table} is paused (${reason}${error === undefined ? '' : `: ${withoutUrlPasswords(messageOf(error))}`})`,
-    )
-  })
-  events.on('resumed', ({ table, reason }) => void paused.delete(`${table} ${reason}`))
+export function claimsRows(runtimes: () => readonly Pick<Runtime, 'paused'>[]): Check {
   return {
     name: 'claiming',
-    run: async () => Promise.resolve(paused.size === 0 ? 'not paused' : [...paused.values()].join('; ')),
+    async run() {
+      const pauses = runtimes().flatMap(({ paused }) => paused)
+      const texts = pauses.map(
+        ({ table, reason, error }) =>
+          `${table} is paused (${reason}${error === undefined ? '' : `: ${error}`})`,
+      )
+      return Promise.resolve(texts.length === 0 ? 'not paused' : texts.join('; '))
+    },
   }
 }
 

@@ -84,7 +84,8 @@ it('rows whose lease a heartbeat has renewed are counted at each renewal, and th
 it('every dead row is counted: settled so, reaped at its last attempt, or given up by maintenance', async () => {
   const events = new Events()
   const metrics = createMetrics(events)
-  const dead = async () => samples(await metrics.render())['leasehold_dead_rows_total{table="public.emails",worker="w1"}']
+  const dead = async () =>
+    samples(await metrics.render())['leasehold_dead_rows_total{table="public.emails",worker="w1"}']
   events.emit('settled', { ...of, outcome: 'done', ids: ['1', '2'], durationMs: 2 })
   // The series starts at 0: otherwise an alert on its increase would not see the first dead row.
   expect(await dead()).toBe(0)
@@ -181,12 +182,16 @@ it('label values are escaped, and the order of events does not change the text',
     }),
   )
   expect(texts[0]).toBe(texts[1])
-  expect(texts[0]).toContain(String.raw`leasehold_claims_total{table="odd.\"na\\me\"\nx",worker="w"} 1` + '\n')
+  expect(texts[0]).toContain(
+    String.raw`leasehold_claims_total{table="odd.\"na\\me\"\nx",worker="w"} 1` + '\n',
+  )
 })
 
 it('every line conforms to the Prometheus text format', async () => {
   const events = new Events()
-  const metrics = createMetrics(events, { gauges: [gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 0 }])] })
+  const metrics = createMetrics(events, {
+    gauges: [gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 0 }])],
+  })
   emitOneOfEach(events)
   const text = await metrics.render()
   const sample = /^[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\})? (\d+(\.\d+)?|\+Inf)$/

@@ -324,7 +324,8 @@ export function followEvents(
   // These start at 0 with their worker process, so that their first increase is seen as one.
   const end = events.onInternal('workerStarted', ({ worker }) => {
     for (const metric of ALL_METRICS) {
-      if (metric.kind === 'counter' && metric.labels.length === 1) record(metric, { worker: shown(worker) }, 0)
+      if (metric.kind === 'counter' && metric.labels.length === 1)
+        record(metric, { worker: shown(worker) }, 0)
     }
   })
   return () => {

@@ -89,7 +89,9 @@ it('every metric except the errors of a scrape has an instrument, and is measure
   expect(kinds).toEqual(Object.fromEntries(known.map(({ instrument, kind }) => [instrument, kind])))
   expect(new Set(written.map((line) => line.split(' ')[0]))).toEqual(new Set(Object.keys(kinds)))
   expect(written).toContain('leasehold.worker.processes 2 {"state":"alive"}')
-  expect(written).toContain('leasehold.claiming.paused 0 {"table":"public.emails","reason":"saturated","worker":"w1"}')
+  expect(written).toContain(
+    'leasehold.claiming.paused 0 {"table":"public.emails","reason":"saturated","worker":"w1"}',
+  )
   expect(meters).toEqual(['leasehold 1.2.3'])
 })
 

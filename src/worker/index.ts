@@ -32,7 +32,13 @@ export type { SinkProbe } from './claiming/pausing.ts'
 export type { Loop } from './loop.ts'
 export { Runtime, startRuntime } from './process.ts'
 export type { Maintenance } from './reaper/maintenance.ts'
-export { listWorkers, unreapedTables, type WorkerInfo, type WorkerRow } from './registry/registry.ts'
+export {
+  listWorkers,
+  type Pause,
+  unreapedTables,
+  type WorkerInfo,
+  type WorkerRow,
+} from './registry/registry.ts'
 export { changeSettings, readSettings } from './registry/stored-settings.ts'
 export type { RuntimeOptions, WorkDeclaration, WorkerEnvironment } from './work-declaration.ts'
 export { DEFAULT_WORKER_SETTINGS, workerSettings, type WorkerSettings } from './settings.ts'

@@ -18,7 +18,7 @@ import { createLoop, type HastenableLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
 import { createReaper } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
-import { describeWorker } from './registry/registry.ts'
+import { describeWorker, type Pause } from './registry/registry.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
 import { logUnheard, STDERR_LOG } from './unheard-log.ts'
@@ -63,7 +63,8 @@ export class Runtime {
   readonly #loops: Loop[] = []
   readonly #stores: LeaseStore[] = []
   readonly #suspects = new SuspectSlot()
-  #stopLogging: () => void = () => undefined
+  /** Its subscriptions, which end with it: the events may be those of many runtimes. */
+  readonly #offs: (() => void)[] = []
   #stopWaking: () => void = () => undefined
   #heartbeat: HeartbeatLink | undefined
   #isListening = false
@@ -100,6 +101,11 @@ export class Runtime {
     return this.#served.inFlight
   }
 
+  /** Which of its workers do not claim at the moment, and why: the target is unavailable, or an operator paused them. */
+  get paused(): readonly Pause[] {
+    return this.#served.pauses
+  }
+
   /** Wake-ups and changed settings arrive by NOTIFY. */
   get listening(): boolean {
     return this.#isListening
@@ -116,7 +122,7 @@ export class Runtime {
 
   async start(roles: readonly string[]): Promise<void> {
     const { workers = [], reapTables = [] } = this.#options
-    const offs = [
+    this.#offs.push(
       logUnheard(this.events, this.id, this.#log),
       this.events.onInternal('reaperFailed', ({ worker, error }) => {
         if (worker === this.id && isDatabaseAway(error)) this.#trouble('reaping', error)
@@ -126,10 +132,7 @@ export class Runtime {
           if (worker === this.id) this.#isDatabaseAway = type === 'databaseLost'
         }),
       ),
-    ]
-    this.#stopLogging = () => {
-      for (const off of offs) off()
-    }
+    )
     if (this.#options.migrate === true) await migrate(this.#db, { schema: this.#schema })
     else await requireMigrations(this.#db, this.#schema)
     // A thread takes longer to start than the tables to check, so both are done at once.
@@ -154,7 +157,7 @@ export class Runtime {
       wakeOthers.close()
     }
     if (this.#options.reaper !== false) this.#loops.push(this.#reaper(), ...this.#maintenance())
-    this.#loops.push(this.#inFlightLoop(), this.#settingsLoop())
+    this.#loops.push(this.#activityLoop(), this.#settingsLoop())
     for (const loop of this.#loops) loop.start()
     this.events.emit('workerStarted', { worker: this.id, roles })
   }
@@ -182,7 +185,7 @@ export class Runtime {
       ),
     ])
     this.events.emit('workerStopped', { worker: this.id, clean })
-    this.#stopLogging()
+    for (const off of this.#offs) off()
     return { clean }
   }
 
@@ -306,7 +309,7 @@ export class Runtime {
 
   #reaper(): Loop {
     const reaper = this.#createReaper()
-    this.events.onInternal('settingsChanged', () => reaper.hasten())
+    this.#offs.push(this.events.onInternal('settingsChanged', () => reaper.hasten()))
     return reaper
   }
 
@@ -340,17 +343,24 @@ export class Runtime {
     )
   }
 
-  /** The registry shows how many rows a process has in flight. */
-  #inFlightLoop(): Loop {
-    return createLoop({
-      name: 'in flight',
+  /** The registry shows how many rows a process has in flight, and which of its workers do not claim. */
+  #activityLoop(): Loop {
+    const loop = createLoop({
+      name: 'activity',
       work: async () => {
-        this.#heartbeat?.post({ type: 'inFlight', count: this.inFlight })
+        this.#heartbeat?.post({ type: 'activity', inFlight: this.inFlight, paused: this.paused })
         return Promise.resolve()
       },
       pauseMs: () => this.#presenceMs,
-      onError: (error) => this.#trouble('counting the rows in flight', error),
+      onError: (error) => this.#trouble('telling the registry what is in flight', error),
     })
+    const changes = (['paused', 'resumed'] as const).map((type) =>
+      this.events.onInternal(type, ({ worker }) => {
+        if (worker === this.id) loop.hasten()
+      }),
+    )
+    this.#offs.push(...changes)
+    return loop
   }
 
   /** Without LISTEN no change of the settings is announced, so they are polled. */

@@ -2,6 +2,7 @@ import type { Database } from '../postgres/database.ts'
 import { type Events, reportError } from './events.ts'
 import { byClaim } from './heartbeat/held-rows.ts'
 import type { FromHeartbeat, ToHeartbeat } from './heartbeat/messages.ts'
+import type { Pause } from './registry/registry.ts'
 import { readSettings } from './registry/stored-settings.ts'
 import type { SettingsLayers, WorkerSettings } from './settings.ts'
 import type { WorkDeclaration } from './work-declaration.ts'
@@ -47,6 +48,10 @@ export class ServedWorkers {
 
   get inFlight(): number {
     return [...this].reduce((sum, { worker }) => sum + worker.inFlight, 0)
+  }
+
+  get pauses(): readonly Pause[] {
+    return [...this].flatMap(({ worker }) => worker.pauses)
   }
 
   /** The last statement of a worker failed. */

@@ -1,6 +1,7 @@
 import type { Clock } from '../clock.ts'
 import type { LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
+import { messageOf, withoutUrlPasswords } from '../errors.ts'
 import { within } from '../timeout.ts'
 import type { Groups } from './claiming/groups.ts'
 import { type PauseChange, PauseGate } from './claiming/pausing.ts'
@@ -12,6 +13,7 @@ import type { Events, LossReason, PauseReason } from './events.ts'
 import type { HeldRow, HeldRows } from './heartbeat/held-rows.ts'
 import { LeaseWatch } from './heartbeat/lease-watch.ts'
 import type { RowToRenew } from './heartbeat/messages.ts'
+import type { Pause } from './registry/registry.ts'
 import { RowsInFlight } from './rows-in-flight.ts'
 import type { WorkerSettings } from './settings.ts'
 import { WorkerLoop } from './worker-loop.ts'
@@ -42,6 +44,9 @@ export interface WorkerOptions<Row extends object> {
   readonly isWoken: () => boolean
 }
 
+/** Of the error that caused a pause, at most this many characters are stored. */
+const MAX_PAUSE_ERROR_LENGTH = 300
+
 /** How long handlers that were told to stop may take to return, and their rows to be settled. */
 const LAST_SETTLEMENTS_MS = 1_000
 
@@ -59,6 +64,7 @@ export class Worker<Row extends object = Record<string, unknown>> {
   readonly #loop: WorkerLoop<Row>
   readonly #slots: Slots<Row>
   readonly #watch: LeaseWatch<Row>
+  readonly #pauses = new Map<PauseReason, Pause>()
   #settings: WorkerSettings
 
   constructor(options: WorkerOptions<Row>) {
@@ -94,6 +100,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
   /** No statement has succeeded since the last one failed. */
   get isFailing(): boolean {
     return this.#loop.isFailing
+  }
+
+  /** Why it does not claim at the moment. A worker that is stopping is not paused. */
+  get pauses(): readonly Pause[] {
+    return [...this.#pauses.values()].filter(({ reason }) => reason !== 'stopping')
   }
 
   get settings(): WorkerSettings {
@@ -170,13 +181,23 @@ export class Worker<Row extends object = Record<string, unknown>> {
     const { events, store } = this.#options
     const of = { worker: store.owner, table: this.table }
     if (paused) {
+      this.#pauses.set(reason, this.#describePause(reason, cause.error))
       events.emit('paused', { ...of, reason, forMs, ...cause })
       this.#loop.release(this.#slots.takeReady())
     } else {
+      this.#pauses.delete(reason)
       events.emit('resumed', { ...of, reason })
       this.#slots.fill()
       this.#loop.wake()
     }
+  }
+
+  #describePause(reason: PauseReason, error: unknown): Pause {
+    const pause = { worker: this.name, table: this.table, reason, since: new Date().toISOString() }
+    if (error === undefined) return pause
+    // One character that PostgreSQL cannot store would keep the process out of the registry.
+    const text = withoutUrlPasswords(messageOf(error)).slice(0, MAX_PAUSE_ERROR_LENGTH)
+    return { ...pause, error: text.toWellFormed().replaceAll('\0', '\uFFFD') }
   }
 
   #now(): number {

@@ -19,14 +19,17 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
   const { schema } = config
   let { worker } = config
   const send = (message: FromHeartbeat): void => port.post(message)
-  let inFlight = 0
+  let activity: Pick<Extract<ToHeartbeat, { type: 'activity' }>, 'inFlight' | 'paused'> = {
+    inFlight: 0,
+    paused: [],
+  }
   /** The registry may know of this process. */
   let isRegistered = false
   let loading: Promise<Renewals> | undefined
 
   function sayPresent(backendPid: number | undefined): Statement {
     isRegistered = true
-    return presence(schema, worker, inFlight, backendPid)
+    return presence(schema, worker, activity.inFlight, backendPid, activity.paused)
   }
 
   /** The session that listens is also the one by which others see that this process is alive. */
@@ -116,8 +119,8 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
       case 'timing':
         renewals(`timing ${message.name}`, (all) => all.change(message))
         break
-      case 'inFlight':
-        inFlight = message.count
+      case 'activity':
+        activity = message
         break
       case 'stopping':
         worker = { ...worker, roles: worker.roles.filter((role) => role === 'reaper') }

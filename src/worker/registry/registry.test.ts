@@ -90,6 +90,26 @@ describe('presence', () => {
     expect(second?.lastSeenAt.getTime()).toBeGreaterThan(first?.lastSeenAt.getTime() ?? Infinity)
   })
 
+  it('stores which workers do not claim, and why, until the process reports otherwise or stops', async () => {
+    const paused = [
+      {
+        worker: 'outbox',
+        table: 'leasehold.outbox',
+        reason: 'unhealthy' as const,
+        since: '2026-11-16T06:00:00.000Z',
+        error: 'no answer',
+      },
+    ]
+    const shown = async (): Promise<unknown> => (await listWorkers(db, 'leasehold'))[0]?.paused
+    await db.query(presence('leasehold', worker, 0, undefined, paused))
+    expect(await shown()).toEqual(paused)
+    await appear(worker)
+    expect(await shown()).toEqual([])
+    await db.query(presence('leasehold', worker, 0, undefined, paused))
+    await db.query(stopped('leasehold', worker.id))
+    expect(await shown()).toEqual([])
+  })
+
   it('stores the session and its start where the server confirms it', async () => {
     await db.transaction(async (tx) => {
       const pid = await backendOf(tx)

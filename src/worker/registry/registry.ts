@@ -8,6 +8,7 @@ import { packageVersion } from '../../version.ts'
 import { LeaseholdError } from '../../errors.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable, Statement } from '../../postgres/queryable.ts'
+import type { PauseReason } from '../events.ts'
 
 export interface WorkerInfo {
   readonly id: string
@@ -21,6 +22,17 @@ export interface WorkerInfo {
   readonly reaps: readonly string[]
 }
 
+/** A worker does not claim. Plain data: it is sent to the heartbeat's thread, and stored in the registry. */
+export interface Pause {
+  /** The name of the worker. */
+  readonly worker: string
+  readonly table: string
+  readonly reason: PauseReason
+  readonly since: string
+  /** What caused it, if it was an error, without the passwords of URLs. */
+  readonly error?: string
+}
+
 /**
  * - `missing`: its session has ended, or nothing was heard of it; it may return.
  * - `dead`: it did not return, and its leases were taken back.
@@ -32,6 +44,8 @@ export interface WorkerRow extends WorkerInfo {
   readonly startedAt: Date
   readonly lastSeenAt: Date
   readonly inFlight: number
+  /** Which of its workers did not claim when it was last seen, and why. */
+  readonly paused: readonly Pause[]
   readonly stoppedAt: Date | null
   readonly diedAt: Date | null
   /** Whether its death would be noticed before its leases end. */
@@ -64,7 +78,7 @@ export async function listWorkers(db: Queryable, schema: string): Promise<Worker
   const { rows } = await db.query<WorkerRow>({
     text: `
 select id, host, pid, version, roles, reaps, started_at as "startedAt", last_seen_at as "lastSeenAt",
-  in_flight as "inFlight", stopped_at as "stoppedAt", died_at as "diedAt",
+  in_flight as "inFlight", paused, stopped_at as "stoppedAt", died_at as "diedAt",
   session_pid is not null as "sessionVisible",
   case
     when stopped_at is not null then 'stopped'
@@ -148,6 +162,7 @@ export function presence(
   worker: WorkerInfo,
   inFlight: number,
   backendPid: number | undefined,
+  paused: readonly Pause[] = [],
 ): Statement {
   const workers = quoteQualified(schema, 'workers')
   return {
@@ -158,8 +173,8 @@ with before as materialized (
   where id = $1
   for no key update
 )
-insert into ${workers} as w (id, host, pid, version, roles, declared, reaps, in_flight, session_pid, session_start)
-select $1, $2, $3::int, $4, $5::text[], $8::jsonb, $9::text[], $6::int, session.pid, session.backend_start
+insert into ${workers} as w (id, host, pid, version, roles, declared, reaps, in_flight, paused, session_pid, session_start)
+select $1, $2, $3::int, $4, $5::text[], $8::jsonb, $9::text[], $6::int, $10::jsonb, session.pid, session.backend_start
 from (select count(*) from before) as locked
 left join pg_stat_activity as session on session.pid = pg_backend_pid() and session.pid = $7::int
 on conflict (id) do update set
@@ -175,6 +190,7 @@ on conflict (id) do update set
   end,
   last_seen_at = excluded.last_seen_at,
   in_flight = excluded.in_flight,
+  paused = excluded.paused,
   session_pid = excluded.session_pid,
   session_start = excluded.session_start,
   missing_since = null,
@@ -191,6 +207,7 @@ returning coalesce((select had_died from before), false) as had_died`,
       backendPid ?? null,
       JSON.stringify(worker.declared ?? {}),
       worker.reaps,
+      JSON.stringify(paused),
     ],
   }
 }
@@ -200,7 +217,7 @@ export function stopped(schema: string, id: string): Statement {
   return {
     text: `
 update ${quoteQualified(schema, 'workers')}
-set stopped_at = now(), last_seen_at = now(), in_flight = 0,
+set stopped_at = now(), last_seen_at = now(), in_flight = 0, paused = '[]',
   session_pid = null, session_start = null, missing_since = null
 where id = $1`,
     values: [id],
