@@ -1,10 +1,14 @@
-import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest'
+import { Client } from 'pg'
+import { afterAll, afterEach, beforeAll, beforeEach, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { startProxy, type Proxy } from '../../../test/support/proxy.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
-import { jobStates, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
+import { door } from '../../../test/support/running-worker.ts'
+import { startServer } from '../../../test/support/server.ts'
+import { insertJobs, jobStates, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
 import { leaseTable } from '../../lease/index.ts'
 import { openDatabase } from '../../postgres/database.ts'
+import { migrate } from '../../postgres/migrate.ts'
 import { Events, startRuntime, type Runtime } from '../index.ts'
 import { findDeadWorkers } from '../reaper/dead-workers.ts'
 import { listWorkers } from '../registry/registry.ts'
@@ -103,4 +107,85 @@ it('RULE-020-052: a process whose listening session alone is lost is not taken f
   await proxy.accept()
   await until(true)
   expect(died).toEqual([])
+})
+
+it('RULE-020-052: while the server has no free connection, a process that lost its listening session renews its leases and is not taken for dead', async () => {
+  const server = await startServer({ settings: { max_connections: '20' } })
+  onTestFinished(async () => server.remove())
+  const admin = openDatabase({ url: server.url, maxConnections: 2 })
+  onTestFinished(async () => admin.close())
+  await migrate(admin)
+  await admin.query({ text: WORK_DDL })
+  // Not a superuser, for whom the server reserves connections: those are for this test.
+  await admin.query({ text: `create role app login password 'app' in role leasehold_worker` })
+  await admin.query({ text: 'grant all on public.jobs to app' })
+  const appUrl = Object.assign(new URL(server.url), { username: 'app', password: 'app' }).href
+  const others: Client[] = []
+  onTestFinished(async () => void (await Promise.all(others.map(async (client) => client.end()))))
+
+  const events = new Events()
+  const listening = events.next('listening')
+  const renewed = events.next('renewed')
+  const { opened: finish, open } = door()
+  const lost: unknown[] = []
+  events.on('lost', (event) => lost.push(event))
+  runtime = await startRuntime({
+    databaseUrl: appUrl,
+    presenceMs: 100,
+    reaper: false,
+    log: false,
+    events,
+    workers: [{ name: 'jobs', table, settings: { heartbeatMs: 100 }, handle: async () => finish }],
+  })
+  await insertJobs(admin, 1)
+  await Promise.all([listening, renewed])
+
+  async function takeAllConnections(): Promise<void> {
+    for (;;) {
+      const client = new Client({ connectionString: appUrl })
+      try {
+        await client.connect()
+      } catch (error) {
+        expect(error).toMatchObject({ code: '53300' })
+        return
+      }
+      others.push(client)
+    }
+  }
+
+  /** Ends the listening session. True: another one was refused; false: it was faster than those who take them all. */
+  async function endListening(): Promise<boolean> {
+    const refused = events.next('notListening', ({ error }) => /connection slots|clients/.test(String(error)))
+    const again = events.next('listening')
+    await admin.query({
+      text: 'select pg_terminate_backend(session_pid) from leasehold.workers where session_pid is not null',
+    })
+    await takeAllConnections()
+    return Promise.race([refused.then(() => true), again.then(() => false)])
+  }
+
+  await takeAllConnections()
+  while (!(await endListening()));
+  const check = { self: 'another', graceMs: 60_000, declare: true, spared: [], evicted: [] }
+  for (;;) {
+    // The process has a grace period to report itself by another session.
+    expect((await findDeadWorkers(admin, 'leasehold', check)).died).toEqual([])
+    const [worker] = await listWorkers(admin, 'leasehold')
+    if (worker?.sessionVisible === false) break
+  }
+  for (let round = 0; round < 5; round += 1) {
+    await events.next('renewed', ({ count }) => count === 1)
+    const { died, missing } = await findDeadWorkers(admin, 'leasehold', { ...check, graceMs: 0 })
+    expect([died, missing]).toEqual([[], []])
+  }
+  expect(runtime.listening).toBe(false)
+
+  const again = events.next('listening')
+  await Promise.all(others.splice(0).map(async (client) => client.end()))
+  await again
+  const settled = events.next('settled')
+  open()
+  await settled
+  expect([lost, await jobStates(admin)]).toEqual([[], { DONE: 1 }])
+  await runtime.stop()
 })
