@@ -142,6 +142,39 @@ describe('invalid settings', () => {
   })
 
   it.each([
+    ['a flag', { flags: { shutdownTimeoutMs: '5001', leaseMs: '5000' } }, '--shutdown-timeout-ms'],
+    [
+      'the environment',
+      { environment: { LEASEHOLD_LEASE_MS: '5000', LEASEHOLD_SHUTDOWN_TIMEOUT_MS: '5001' } },
+      'LEASEHOLD_SHUTDOWN_TIMEOUT_MS',
+    ],
+  ])(
+    'RULE-020-031: a shutdown timeout longer than the lease is refused with both numbers: from %s',
+    async (_, input, source) => {
+      const message = await refusal(input)
+      expect(message).toContain('shutdownTimeoutMs is 5001, but must be at most leaseMs (5000)')
+      expect(message).toContain(source)
+    },
+  )
+
+  it('RULE-020-031: a shutdown timeout longer than the lease is refused in the config file, for all workers and for one; an equal one is accepted', async () => {
+    const worker = (settings: string): string =>
+      `import { leaseTable } from ${JSON.stringify(new URL('../../dist/index.js', import.meta.url).href)}
+const table = leaseTable({
+  table: 'public.jobs', claimable: 'finished_at is null', attempts: {},
+  outcomes: { done: { finished_at: 'now()' }, dead: { finished_at: 'now()' } },
+})
+export default { leaseMs: 5000, workers: [{ name: 'jobs', table, handle: async () => {}, settings: ${settings} }] }`
+    const wrong = 'shutdownTimeoutMs is 5001, but must be at most leaseMs (5000)'
+    const forAll = await directoryWith('export default { leaseMs: 5000, shutdownTimeoutMs: 5001 }')
+    expect(await refusal({ workingDirectory: forAll })).toContain(wrong)
+    const forOne = await directoryWith(worker('{ shutdownTimeoutMs: 5001 }'))
+    expect(await refusal({ workingDirectory: forOne })).toContain(wrong)
+    const equal = await directoryWith(worker('{ shutdownTimeoutMs: 5000 }'))
+    expect((await load({ workingDirectory: equal })).settings.workers).toHaveLength(1)
+  })
+
+  it.each([
     ['port', '7400.5'],
     ['port', '-1'],
     ['port', ''],

@@ -1,50 +1,9 @@
 import { expect, it } from 'vitest'
+import { recordingApi } from '../../test/support/recording-meter.ts'
 import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { Events } from '../worker/events.ts'
 import { ALL_METRICS, gauge } from './metrics.ts'
-import { loadOpenTelemetry, type Meter, observeWithOpenTelemetry } from './opentelemetry.ts'
-
-type Callback = Parameters<ReturnType<Meter['createObservableGauge']>['addCallback']>[0]
-
-/** A meter that writes down what reaches it, as `name value attributes`. */
-function recordingApi() {
-  const written: string[] = []
-  const kinds: Record<string, string> = {}
-  const callbacks = new Map<string, Set<Callback>>()
-  const write = (name: string) => (value: number, attributes: unknown) =>
-    void written.push(`${name} ${value} ${JSON.stringify(attributes)}`)
-  const meter: Meter = {
-    createCounter(name) {
-      kinds[name] = 'counter'
-      return { add: write(name) }
-    },
-    createHistogram(name) {
-      kinds[name] = 'histogram'
-      return { record: write(name) }
-    },
-    createObservableGauge(name) {
-      kinds[name] = 'gauge'
-      const own = new Set<Callback>()
-      callbacks.set(name, own)
-      return {
-        addCallback: (callback) => void own.add(callback),
-        removeCallback: (callback) => void own.delete(callback),
-      }
-    },
-  }
-  const meters: string[] = []
-  const getMeter = (name: string, version?: string): Meter => {
-    meters.push(`${name} ${version}`)
-    return meter
-  }
-  /** As an SDK does when it exports. */
-  async function collect(): Promise<void> {
-    for (const [name, own] of callbacks) {
-      for (const callback of own) await callback({ observe: write(name) })
-    }
-  }
-  return { api: { metrics: { getMeter } }, written, kinds, meters, collect }
-}
+import { loadOpenTelemetry, observeWithOpenTelemetry } from './opentelemetry.ts'
 
 it('RULE-020-023: the reaper has the instruments reaper.recovered.count, reaper.stale.duration and reaper.runs.total', () => {
   const events = new Events()

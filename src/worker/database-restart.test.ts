@@ -1,10 +1,16 @@
-import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest'
+import { EventEmitter, once } from 'node:events'
+import { afterAll, beforeAll, beforeEach, expect, it, onTestFinished } from 'vitest'
 import { useProcesses } from '../../test/support/processes.ts'
+import { records, statuses, write } from '../../test/support/running-relay.ts'
+import { collect, door } from '../../test/support/running-worker.ts'
 import { startServer, type TestServer } from '../../test/support/server.ts'
 import { insertJobs, jobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
 import { startWorker, type Line, type WorkerProcess } from '../../test/support/worker-process.ts'
+import type { Publisher } from '../outbox/publisher.ts'
+import { relay } from '../outbox/relay.ts'
 import { openDatabase, type Database } from '../postgres/database.ts'
 import { migrate } from '../postgres/migrate.ts'
+import { Events, startRuntime } from './index.ts'
 
 const processes = useProcesses()
 let server: TestServer
@@ -127,4 +133,69 @@ it('RULE-020-012: while the database is away processing stops and nothing is com
     expect(rows.find((row) => row.id === id)).toMatchObject({ status: 'DONE', lock_token: '2', attempts: 1 })
   }
   expect(await worker.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+})
+
+it('RULE-020-012: with the default attempts and retries of the outbox, two outages end every publication at once, complete none, and no event is dead', async () => {
+  const COUNT = 10
+  const held = new Set<string>()
+  const holding = new EventEmitter()
+  let mayPublish = door()
+  /** Holds every event, whether its lease is lost meanwhile or not, and acknowledges it in the end. */
+  const publisher: Publisher = {
+    name: 'patient',
+    maxBatch: 1,
+    async publish([event], { signal }) {
+      if (event === undefined || mayPublish.isOpen()) return
+      held.add(event.id)
+      holding.emit('more')
+      signal.addEventListener('abort', () => held.delete(event.id))
+      await mayPublish.opened
+    },
+  }
+  const events = new Events()
+  const completed: unknown[] = []
+  for (const type of ['failed', 'settled'] as const) events.on(type, (event) => completed.push(event))
+  await write(db, ...Array.from({ length: COUNT }, () => null))
+  // The lease is short, so that the test is. The heartbeat and the reaper follow from it; all else are the defaults.
+  const runtime = await startRuntime({
+    databaseUrl: server.url,
+    log: false,
+    events,
+    settings: { leaseMs: 3_000 },
+    workers: [relay({ publisher, retention: false })],
+  })
+  onTestFinished(async () => void (await runtime.stop()))
+  const all = (found: readonly { readonly id: string }[]): boolean =>
+    new Set(found.map(({ id }) => id)).size === COUNT
+
+  for (let outage = 1; outage <= 2; outage += 1) {
+    while (held.size < COUNT) await once(holding, 'more')
+    const lost = collect(events, 'lost', all)
+    const fencedOff = collect(events, 'fencedOff', all)
+    await server.stop('immediate')
+    // Processing stops at once, while the database is still away.
+    for (const { reason } of await lost) expect(['heartbeatFailed', 'untrusted']).toContain(reason)
+    expect([...held]).toEqual([])
+    // Every publication is acknowledged after all, too late: nothing is completed.
+    mayPublish.open()
+    await fencedOff
+    mayPublish = door()
+    const reaped = collect(events, 'reaped', all)
+    await server.start()
+    for (const { outcome } of await reaped) expect(outcome).toBe('retry')
+    expect(completed).toEqual([])
+  }
+  for (const { status, attempts, expiries } of await records(db)) {
+    expect(['PENDING', 'CLAIMED']).toContain(status)
+    expect(attempts).toBe(expiries)
+    expect(attempts).toBeGreaterThanOrEqual(2)
+  }
+  mayPublish.open()
+  let published = 0
+  await events.next('settled', ({ outcome, ids }) => {
+    expect(outcome).toBe('done')
+    published += ids.length
+    return published === COUNT
+  })
+  expect(await statuses(db)).toEqual({ PUBLISHED: COUNT })
 })

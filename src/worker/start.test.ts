@@ -41,6 +41,24 @@ it.each(['thread', 'inline'] as const)(
   },
 )
 
+it.each([
+  ['of the process', { settings: { leaseMs: 5_000, shutdownTimeoutMs: 5_001 } }, {}],
+  ['of one worker', { settings: { leaseMs: 5_000 } }, { settings: { shutdownTimeoutMs: 5_001 } }],
+])(
+  'RULE-020-031: a start with a shutdown timeout longer than the lease is refused before anything runs: settings %s',
+  async (_, options, declared) => {
+    const id = 'refused timeout'
+    const workers = [{ name: 'jobs', table: leaseTable(WORK_TABLE), handle, ...declared }]
+    await expect(
+      startRuntime({ databaseUrl: url, log: false, id, workers, ...options }),
+    ).rejects.toMatchObject({
+      code: 'SETTING_INVALID',
+      message: expect.stringContaining('shutdownTimeoutMs is 5001, but must be at most leaseMs (5000)'),
+    })
+    expect((await listWorkers(db, 'leasehold')).filter((worker) => worker.id === id)).toEqual([])
+  },
+)
+
 it('a start that cannot reach the database fails with DATABASE_UNAVAILABLE, and reports no further trouble', async () => {
   const events = new Events()
   const told: string[] = []

@@ -57,6 +57,33 @@ describe('RULE-020-002: settings that change while it runs', () => {
     expect(runtime.worker('jobs').settings).toMatchObject({ leaseMs: 60_000, concurrency: 17 })
   })
 
+  it('RULE-020-031: a shutdown timeout longer than the lease is refused while the worker runs: by changeSettings, by the process, and if it was stored by hand', async () => {
+    const events = new Events()
+    const listening = events.next('listening')
+    const { runtime } = await run({ handle: async () => undefined }, { events })
+    await listening
+    const before = runtime.worker('jobs').settings
+    const refusal = {
+      code: 'SETTING_INVALID',
+      message: expect.stringContaining('shutdownTimeoutMs is 30001, but must be at most leaseMs (30000)'),
+    }
+    await expect(change({ shutdownTimeoutMs: 30_001 })).rejects.toMatchObject(refusal)
+    // The same rule from the other side: the lease becomes shorter than the timeout that the worker was started with.
+    await expect(change({ leaseMs: 400 })).rejects.toMatchObject({
+      message: expect.stringContaining('shutdownTimeoutMs is 500, but must be at most leaseMs (400)'),
+    })
+    expect(() => runtime.change('jobs', { shutdownTimeoutMs: 30_001 })).toThrow(
+      expect.objectContaining(refusal),
+    )
+    const refused = events.next('settingsRefused')
+    await writeByHand({ shutdownTimeoutMs: 30_001 })
+    expect(await refused).toMatchObject({ table: 'public.jobs', error: refusal })
+    expect(runtime.worker('jobs').settings).toEqual(before)
+    const changed = events.next('settingsChanged')
+    await change({ shutdownTimeoutMs: 30_000 })
+    expect(await changed).toMatchObject({ settings: { shutdownTimeoutMs: 30_000, leaseMs: 30_000 } })
+  })
+
   it('RULE-020-011: a combination that cannot work is refused whole: by changeSettings, and by the worker if it was stored by hand', async () => {
     const events = new Events()
     const listening = events.next('listening')
