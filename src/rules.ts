@@ -16,12 +16,17 @@ export type Rules<Options> = Readonly<Record<keyof Options & string, Rule>>
 
 /**
  * Every problem with the fields of `given`: names that no rule knows, and values that break their rule. `path` is what
- * stands before a field's name, and `source` where it was given: `workers[0].name (leasehold.config.mjs) is …`.
+ * stands before a field's name, and `source` where it was given: `workers[0].name (leasehold.config.mjs) is …`. `what` is
+ * what a field is called.
  */
 export function problemsWith(
   given: object,
   rules: Readonly<Record<string, Rule>>,
-  { path = '', source = '' }: { readonly path?: string; readonly source?: string } = {},
+  {
+    path = '',
+    source = '',
+    what = 'option',
+  }: { readonly path?: string; readonly source?: string; readonly what?: string } = {},
 ): string[] {
   const values = given as Readonly<Record<string, unknown>> // Each field is unknown until its rule has been applied.
   const broken = Object.entries(rules).filter(([field, { required = false, holds }]) =>
@@ -29,7 +34,7 @@ export function problemsWith(
   )
   const owner = path === '' ? '' : `${path.replace(/\.$/, '')}${source}: `
   return [
-    ...unknownNames(given, Object.keys(rules)).map((problem) => `${owner}${problem}`),
+    ...unknownNames(given, Object.keys(rules), what).map((problem) => `${owner}${problem}`),
     ...broken.map(
       ([field, { text }]) =>
         `${path}${field}${source} is ${describeValue(values[field])}, but must be ${text}`,

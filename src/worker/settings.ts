@@ -1,8 +1,7 @@
-import { z } from 'zod'
 import { LeaseholdError } from '../errors.ts'
 import { MAX_BATCH } from '../lease/table-sql.ts'
 import { timing, type Timing } from '../lease/timing.ts'
-import { namesOf, unknownNames } from '../nearest.ts'
+import { problemsWith, type Rule, type Rules, TRUE_OR_FALSE } from '../rules.ts'
 import { MAX_HELD } from './heartbeat/held-rows.ts'
 
 /** What can be changed while a worker runs. */
@@ -26,28 +25,26 @@ export interface WorkerSettings extends Timing {
   readonly paused: boolean
 }
 
-export const WORKER_SETTING_NAMES = namesOf<WorkerSettings>({
-  leaseMs: true,
-  heartbeatMs: true,
-  reaperIntervalMs: true,
-  shutdownTimeoutMs: true,
-  concurrency: true,
-  prefetch: true,
-  prefetchBytes: true,
-  batch: true,
-  claimLoops: true,
-  pollMs: true,
-  settleDelayMs: true,
-  maxLeases: true,
-  paused: true,
-})
-
 const DAY_MS = 86_400_000
-/** The minimum refuses a lease of 30, which was meant in seconds. */
-const between = (from: number, to: number): z.ZodNumber => z.number().min(from).max(to)
-const whole = (from: number, to: number): z.ZodNumber => z.number().int().min(from).max(to)
 
-const schema = z.strictObject({
+function between(from: number, to: number): Rule {
+  return {
+    required: true,
+    holds: (value) => typeof value === 'number' && value >= from && value <= to,
+    text: `a number of milliseconds from ${from} to ${to}`,
+  }
+}
+
+function whole(from: number, to: number): Rule {
+  return {
+    required: true,
+    holds: (value) => Number.isInteger(value) && Number(value) >= from && Number(value) <= to,
+    text: `a whole number from ${from} to ${to}`,
+  }
+}
+
+const RULES: Rules<WorkerSettings> = {
+  // The minimum refuses a lease of 30, which was meant in seconds.
   leaseMs: between(250, DAY_MS),
   heartbeatMs: between(25, DAY_MS),
   reaperIntervalMs: between(25, DAY_MS),
@@ -57,11 +54,13 @@ const schema = z.strictObject({
   prefetchBytes: whole(1, 1_073_741_824),
   batch: whole(1, MAX_BATCH),
   claimLoops: whole(1, 16),
-  pollMs: z.number().min(10).max(3_600_000),
-  settleDelayMs: z.number().min(0).max(1_000),
+  pollMs: between(10, 3_600_000),
+  settleDelayMs: between(0, 1_000),
   maxLeases: whole(1, 10_000),
-  paused: z.boolean(),
-})
+  paused: { ...TRUE_OR_FALSE, required: true },
+}
+
+export const WORKER_SETTING_NAMES: readonly string[] = Object.keys(RULES)
 
 export const DEFAULT_WORKER_SETTINGS = {
   concurrency: 10,
@@ -77,34 +76,16 @@ export const DEFAULT_WORKER_SETTINGS = {
 
 /** Completes the settings and refuses them whole when any of them, or their combination, cannot work. */
 export function workerSettings(given: Partial<WorkerSettings> = {}): WorkerSettings {
-  const complete = { ...DEFAULT_WORKER_SETTINGS, ...given, ...timing(given) }
-  const parsed = schema.safeParse(complete)
-  if (parsed.success) return refuseTooMany(parsed.data)
-  throw new LeaseholdError(
-    'SETTING_INVALID',
-    `The settings cannot work: ${problems(parsed.error, complete)}.`,
-  )
-}
-
-function refuseTooMany(settings: WorkerSettings): WorkerSettings {
+  const settings: WorkerSettings = { ...DEFAULT_WORKER_SETTINGS, ...given, ...timing(given) }
+  const problems = problemsWith(settings, RULES, { what: 'setting' })
   const { concurrency, prefetch } = settings
-  if (concurrency + prefetch <= MAX_HELD) return settings
-  throw new LeaseholdError(
-    'SETTING_INVALID',
-    `The settings cannot work: concurrency (${concurrency}) and prefetch (${prefetch}) together must be at most ${MAX_HELD}.`,
-  )
-}
-
-function problems(error: z.ZodError, given: object): string {
-  return error.issues
-    .flatMap((issue) => {
-      if (issue.code === 'unrecognized_keys') return unknownNames(given, Object.keys(schema.shape), 'setting')
-      const [name] = issue.path
-      if (name === undefined) return issue.message
-      const value: unknown = Reflect.get(given, name)
-      return `${String(name)} is ${JSON.stringify(value)}: ${issue.message}`
-    })
-    .join('; ')
+  if (problems.length === 0 && concurrency + prefetch > MAX_HELD) {
+    problems.push(
+      `concurrency (${concurrency}) and prefetch (${prefetch}) together must be at most ${MAX_HELD}: lower one of them`,
+    )
+  }
+  if (problems.length === 0) return settings
+  throw new LeaseholdError('SETTING_INVALID', `The settings cannot work: ${problems.join('; ')}.`)
 }
 
 type Given = Partial<WorkerSettings>
