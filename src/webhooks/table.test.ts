@@ -196,6 +196,12 @@ describe('the limits of a new delivery', () => {
   // As JSON text an object of one header {"h": ""} has nine characters more than the value of the header.
   const headers = (n: number): string => `jsonb_build_object('h', ${bytes(n - 9)})`
 
+  /** A number inside this many objects or lists, as text. */
+  const nested = (n: number, kind: '{' | '[' = '{'): string =>
+    kind === '{'
+      ? `(repeat('{"a":', ${n}) || 1 || repeat('}', ${n}))`
+      : `(repeat('[', ${n}) || 1 || repeat(']', ${n}))`
+
   it.each([
     ['event_type', "''", '23514', 'the event_type has 0 bytes, and must have 1 to 255'],
     ['event_type', bytes(256), '23514', 'the event_type has 256 bytes, and must have 1 to 255'],
@@ -203,8 +209,15 @@ describe('the limits of a new delivery', () => {
     ['ordering_key', bytes(1025), '23514', 'has 1025 bytes, and must have 1 to 1024'],
     ['body', bytes(266_241), '54000', 'has 266241 bytes, and at most 266240 are allowed'],
     ['headers', headers(16_385), '54000', 'have 16385 bytes, and at most 16384 are allowed'],
-    ['next_attempt_at', "'infinity'", '23514', 'is infinity, and must be a finite time'],
-    ['created_at', "'-infinity'", '23514', 'is -infinity, and must be a finite time'],
+    ['next_attempt_at', "'infinity'", '23514', 'is infinity, and must be in the years 1 to 9999'],
+    ['next_attempt_at', "'10000-01-01'", '23514', 'must be in the years 1 to 9999'],
+    ['created_at', "'-infinity'", '23514', 'is -infinity, and must be in the years 1 to 9999'],
+    ['created_at', "'294000-01-01'", '23514', 'must be in the years 1 to 9999'],
+    ['created_at', "'0001-12-31 BC'", '23514', 'must be in the years 1 to 9999'],
+    ['headers', `jsonb_build_object('h', ${nested(100)}::jsonb)`, '54000', 'nested more than 100 levels'],
+    ['body', nested(102), '54000', 'is nested more than 101 levels deep'],
+    ['body', nested(6_000), '54000', 'is nested more than 101 levels deep'],
+    ['body', nested(102, '['), '54000', 'is nested more than 101 levels deep'],
   ])(
     'a delivery with %s = %s is refused, with the field, its value and the remedy',
     async (column, value, code, message) => {
@@ -224,6 +237,11 @@ describe('the limits of a new delivery', () => {
     ['ordering_key', bytes(1024)],
     ['body', bytes(266_240)],
     ['headers', headers(16_384)],
+    ['body', nested(101)],
+    // As many brackets as you like, beside one another.
+    ['body', `'[' || repeat('{"a": []}, ', 1000) || '1]'`],
+    ['created_at', "'9999-12-31 23:59:59.999999+00'"],
+    ['created_at', "'0001-01-01 00:00+00'"],
   ])('a delivery with %s = %s is accepted', async (column, value) => {
     await insert({ [column]: value })
     expect(await all()).toHaveLength(1)

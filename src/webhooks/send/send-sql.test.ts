@@ -51,6 +51,46 @@ describe('send_webhook(), for senders in any language', () => {
     },
   )
 
+  it.each([
+    [
+      `(repeat('[', 101) || '1' || repeat(']', 101))::jsonb, available_at => now()`,
+      '54000',
+      '100 levels deep',
+    ],
+    [`'1', available_at => '10000-01-01'`, '23514', 'must be in the years 1 to 9999'],
+    [`'1', available_at => 'infinity'`, '23514', 'is infinity, and must be in the years 1 to 9999'],
+  ])(
+    'send_webhook() refuses what send refuses, also without any endpoint: %s',
+    async (given, code, message) => {
+      const text = `select leasehold.send_webhook('a', ${given})`
+      await expect(db.query({ text })).rejects.toMatchObject({
+        code,
+        message: expect.stringContaining(message),
+        hint: expect.any(String),
+      })
+      await makeEndpoint(db)
+      await expect(db.query({ text })).rejects.toMatchObject({ code })
+      expect(await writtenDeliveries(db)).toEqual([])
+    },
+  )
+
+  it('a payload of 100 levels, the deepest that is allowed, fits by send and by send_webhook()', async () => {
+    await makeEndpoint(db)
+    const text = `select leasehold.send_webhook('a', $1::jsonb) as sent`
+    const json = `${'['.repeat(100)}1${']'.repeat(100)}`
+    expect((await db.query({ text, values: [json] })).rows).toEqual([{ sent: 1 }])
+    expect(await send(db, { type: 'a', payload: JSON.parse(json) })).toMatchObject({ deliveries: 1 })
+    const deeper = { type: 'a', payload: JSON.parse(`[${json}]`) }
+    await expect(send(db, deeper)).rejects.toMatchObject({
+      code: 'EVENT_INVALID',
+      message: expect.stringContaining('nested more than 100 levels deep'),
+    })
+    await expect(send(db, { type: 'a', payload: 1, availableAt: new Date('+010000-01-01') })).rejects.toThrow(
+      'a valid Date up to the year 9999',
+    )
+    expect(await writtenDeliveries(db)).toHaveLength(2)
+  })
+
   it('send_webhook() creates no second delivery of an event id, and refuses a payload that is too large', async () => {
     await makeEndpoint(db)
     const twice = `select leasehold.send_webhook('a', '1', event_id => '0190b3a0-0000-7000-8000-00000000000a') as sent`
