@@ -22,8 +22,8 @@ beforeEach(async () => {
 })
 afterAll(async () => db.close())
 
-/** A directory with a config file that declares one worker, `emails`, with this handler. */
-async function directoryWith(handle: string): Promise<string> {
+/** A directory with a config file that declares one worker, `emails`, with this handler, and `others`. */
+async function directoryWith(handle: string, others = ''): Promise<string> {
   const directory = await temporaryDirectory()
   onTestFinished(async () => removeDirectory(directory))
   await writeFile(
@@ -46,7 +46,7 @@ async function directoryWith(handle: string): Promise<string> {
       },
     })
     const handle = async ({ row, signal }) => { ${handle} }
-    export default { workers: [{ name: 'emails', table: emails, handle, settings: { pollMs: 20 } }] }`,
+    export default { workers: [{ name: 'emails', table: emails, handle, settings: { pollMs: 20 } }, ${others}] }`,
   )
   return directory
 }
@@ -141,6 +141,20 @@ describe('leasehold work', () => {
     expect(await process.kill('SIGTERM')).toEqual({ code: 1, signal: null })
     expect(await leased()).toBe(1)
     expect(process.output().stderr).toContain('left rows to the reaper')
+  })
+
+  it('a stop announces the longest shutdown timeout among the workers that have rows in flight', async () => {
+    const idle = `{ name: 'idle', table: { ...emails, claimable: 'false' }, handle, settings: { leaseMs: 120000, shutdownTimeoutMs: 96000 } }`
+    const directory = await directoryWith(HANGS, idle)
+    const { process } = await work(directory, ['--shutdown-timeout-ms', '7000'])
+    await addEmails('a@x')
+    await process.line((line) => line === 'working on a@x')
+    const exit = process.kill('SIGINT')
+    await expect
+      .poll(() => process.output().stderr, POLL)
+      .toContain('stopping: 1 row in flight, whose handlers may take up to 7 s to finish')
+    await process.kill('SIGTERM')
+    expect(await exit).toEqual({ code: 143, signal: null })
   })
 
   it('is alive and not ready while it stops, and exits at once after a second signal', async () => {

@@ -62,8 +62,11 @@ interface Http {
 
 const HTTP_STOP_WITHIN_MS = 5_000
 
-/** The workers stop within their shutdown timeout. After this much longer the process does not wait for them. */
-const SHUTDOWN_GRACE_MS = 10_000
+/**
+ * After its shutdown timeout a runtime takes at most this long to stop: two seconds for the last settlements, and four to
+ * close. Then the process does not wait any longer.
+ */
+const SHUTDOWN_GRACE_MS = 6_000
 
 /** How much longer than the shutdown timeout of its workers a process may take to stop: HTTP and the pool come after them. */
 export const SHUTDOWN_OVERHEAD_MS = SHUTDOWN_GRACE_MS + HTTP_STOP_WITHIN_MS + POOL_STOP_WITHIN_MS
@@ -216,7 +219,11 @@ function startWorkers(
       stopText() {
         const inFlight = runtime?.inFlight ?? 0
         if (inFlight === 0) return 'nothing is in flight'
-        return `${counted(inFlight, 'row')} in flight, whose handlers may take up to ${duration(shutdownTimeoutMs())} to finish`
+        const busy = workers.flatMap(({ name }) => {
+          const worker = runtime?.worker(name)
+          return worker === undefined || worker.inFlight === 0 ? [] : [worker.settings.shutdownTimeoutMs]
+        })
+        return `${counted(inFlight, 'row')} in flight, whose handlers may take up to ${duration(Math.max(...busy))} to finish`
       },
       get stopWithinMs() {
         return shutdownTimeoutMs() + SHUTDOWN_GRACE_MS
