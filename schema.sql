@@ -236,6 +236,7 @@ create table leasehold.workers (
   started_at timestamp with time zone default now() not null,
   last_seen_at timestamp with time zone default now() not null,
   in_flight integer default 0 not null,
+  paused jsonb default '[]'::jsonb not null,
   session_pid integer,
   session_start timestamp with time zone,
   missing_since timestamp with time zone,
@@ -509,14 +510,24 @@ begin
     problem := format('the headers of a %s event have %s bytes, and at most 16384 are allowed', new.event_type, octet_length(new.headers::text));
     remedy := 'Headers are sent as HTTP headers. Put data into the payload.';
     code := 'program_limit_exceeded';
-  elsif not isfinite(new.next_attempt_at) then
+  elsif new.headers @? '$.**{101}' then
+    field := 'headers';
+    problem := format('the headers of a %s event are nested more than 100 levels deep', new.event_type);
+    remedy := 'Headers are an object of texts. Put data into the payload.';
+    code := 'program_limit_exceeded';
+  elsif new.next_attempt_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00' then
     field := 'next_attempt_at';
-    problem := format('the next_attempt_at of a %s event is %s, and must be a finite time', new.event_type, new.next_attempt_at);
+    problem := format('the next_attempt_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.next_attempt_at);
     remedy := 'Give the time from which on the event may be delivered.';
-  else
+  elsif new.created_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00' then
     field := 'created_at';
-    problem := format('the created_at of a %s event is %s, and must be a finite time', new.event_type, new.created_at);
+    problem := format('the created_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.created_at);
     remedy := 'Insert the delivery without created_at.';
+  else
+    field := 'body';
+    problem := format('the body of a %s event is nested more than 101 levels deep', new.event_type);
+    remedy := 'Flatten the payload: many JSON parsers refuse more.';
+    code := 'program_limit_exceeded';
   end if;
   raise exception '%', problem
     using errcode = code, schema = tg_table_schema, table = tg_table_name, column = field, hint = remedy;
@@ -567,6 +578,14 @@ begin
   if size > 262144 then
     raise exception 'the payload of a % event has % bytes, and at most 262144 are allowed', send_webhook.event_type, size
       using errcode = 'program_limit_exceeded', hint = 'Store large data elsewhere and send a reference to it.';
+  end if;
+  if send_webhook.payload @? '$.**{101}' then
+    raise exception 'the payload of a % event is nested more than 100 levels deep', send_webhook.event_type
+      using errcode = 'program_limit_exceeded', hint = 'Flatten the payload: many JSON parsers refuse more.';
+  end if;
+  if send_webhook.available_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00' then
+    raise exception 'the available_at of a % event is %, and must be in the years 1 to 9999', send_webhook.event_type, send_webhook.available_at
+      using errcode = 'check_violation', hint = 'Give the time from which on the event may be delivered.';
   end if;
   insert into webhook_outbox (event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at)
   select wanted, e.id, send_webhook.event_type, case when e.ordered then send_webhook.ordering_key end, body,
@@ -691,7 +710,11 @@ CREATE TRIGGER sync_job_written AFTER INSERT ON leasehold.sync_jobs FOR EACH STA
 
 CREATE TRIGGER webhook_endpoint_changed AFTER INSERT OR DELETE OR UPDATE ON leasehold.webhook_endpoints FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_webhooks();
 
-CREATE TRIGGER webhook_limits BEFORE INSERT ON leasehold.webhook_outbox FOR EACH ROW WHEN ((((octet_length(new.event_type) < 1) OR (octet_length(new.event_type) > 255)) OR ((octet_length(new.ordering_key) < 1) OR (octet_length(new.ordering_key) > 1024)) OR (octet_length(new.body) > 266240) OR (octet_length((new.headers)::text) > 16384) OR (NOT isfinite(new.next_attempt_at)) OR (NOT isfinite(new.created_at)))) EXECUTE FUNCTION leasehold.refuse_webhook_delivery();
+CREATE TRIGGER webhook_limits BEFORE INSERT ON leasehold.webhook_outbox FOR EACH ROW WHEN ((((octet_length(new.event_type) < 1) OR (octet_length(new.event_type) > 255)) OR ((octet_length(new.ordering_key) < 1) OR (octet_length(new.ordering_key) > 1024)) OR (octet_length(new.body) > 266240) OR (octet_length((new.headers)::text) > 16384) OR (new.headers @? '$.**{101}'::jsonpath) OR ((new.next_attempt_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.next_attempt_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) OR ((new.created_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.created_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) OR
+        CASE
+            WHEN ((((2 * octet_length(new.body)) - octet_length(replace(new.body, '{'::text, ''::text))) - octet_length(replace(new.body, '['::text, ''::text))) > 101) THEN ((new.body)::jsonb @? '$.**{102}'::jsonpath)
+            ELSE NULL::boolean
+        END)) EXECUTE FUNCTION leasehold.refuse_webhook_delivery();
 
 CREATE TRIGGER webhook_transition BEFORE UPDATE OF delivery_status, lease_token ON leasehold.webhook_outbox FOR EACH ROW WHEN (((
         CASE old.delivery_status
@@ -1168,6 +1191,8 @@ comment on column leasehold.workers.in_flight is 'How many rows it had in flight
 comment on column leasehold.workers.last_seen_at is 'When the process last reported itself.';
 
 comment on column leasehold.workers.missing_since is 'When a reaper first found the session closed. Null as soon as the process reports itself.';
+
+comment on column leasehold.workers.paused is 'Which of its workers did not claim at that moment, since when and why: an array of objects with worker, table, reason, since and error.';
 
 comment on column leasehold.workers.pid is 'The process id on that host.';
 
