@@ -238,7 +238,7 @@ describe('the limits of a new delivery', () => {
     ['body', bytes(266_240)],
     ['headers', headers(16_384)],
     ['body', nested(101)],
-    // As many brackets as you like, beside one another.
+    // Many brackets that are not nested.
     ['body', `'[' || repeat('{"a": []}, ', 1000) || '1]'`],
     ['created_at', "'9999-12-31 23:59:59.999999+00'"],
     ['created_at', "'0001-01-01 00:00+00'"],
