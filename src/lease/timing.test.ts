@@ -30,6 +30,12 @@ it.each([
   expect(() => timing(given)).toThrow(message)
 })
 
+it('only what was given is refused, not what would be derived from it', () => {
+  expect(() => timing({ leaseMs: -5 })).toThrow(
+    /^The timing cannot work: leaseMs is -5, but must be a number of milliseconds above 0\.$/,
+  )
+})
+
 it('D2, RULE-020-011, WH-FR-003-AC3: a heartbeat of exactly a third of the lease is refused, with the numbers', () => {
   expect(() => timing({ leaseMs: 30_000, heartbeatMs: 10_000 })).toThrow(
     'heartbeatMs is 10000, but must be less than a third of leaseMs (30000 / 3 = 10000)',

@@ -1,4 +1,5 @@
 import { LeaseholdError } from '../errors.ts'
+import { describeValue } from '../rules.ts'
 
 export interface Timing {
   readonly leaseMs: number
@@ -18,6 +19,7 @@ export const REAPER_INTERVAL_MS = { default: 10_000, highVolume: 5_000, lowVolum
  * Every rule is checked and reported at once, with its numbers.
  */
 export function timing(given: Partial<Timing> = {}): Timing {
+  refuse(invalidNumbers(given))
   const leaseMs = given.leaseMs ?? LEASE_MS.default
   const complete: Timing = {
     leaseMs,
@@ -26,29 +28,35 @@ export function timing(given: Partial<Timing> = {}): Timing {
     reaperIntervalMs: given.reaperIntervalMs ?? Math.min(REAPER_INTERVAL_MS.default, leaseMs / 3),
     shutdownTimeoutMs: given.shutdownTimeoutMs ?? leaseMs * 0.8,
   }
-  const broken = brokenRules(complete)
-  if (broken.length > 0) {
-    throw new LeaseholdError('SETTING_INVALID', `The timing cannot work: ${broken.join('; ')}.`)
-  }
+  refuse(brokenRules(complete))
   return complete
+}
+
+function refuse(broken: readonly string[]): void {
+  if (broken.length === 0) return
+  throw new LeaseholdError('SETTING_INVALID', `The timing cannot work: ${broken.join('; ')}.`)
+}
+
+/** Of what was given: everything that is derived from an invalid lease is invalid as well, and not worth a word. */
+function invalidNumbers({
+  leaseMs,
+  heartbeatMs,
+  reaperIntervalMs,
+  shutdownTimeoutMs,
+}: Partial<Timing>): string[] {
+  return Object.entries({ leaseMs, heartbeatMs, reaperIntervalMs, shutdownTimeoutMs }).flatMap(
+    ([setting, value]) => {
+      if (value === undefined) return []
+      const mayBeZero = setting === 'shutdownTimeoutMs'
+      const isValid = Number.isFinite(value) && (mayBeZero ? value >= 0 : value > 0)
+      const rule = `a number of milliseconds ${mayBeZero ? 'from' : 'above'} 0`
+      return isValid ? [] : [`${setting} is ${describeValue(value)}, but must be ${rule}`]
+    },
+  )
 }
 
 function brokenRules({ leaseMs, heartbeatMs, reaperIntervalMs, shutdownTimeoutMs }: Timing): string[] {
   const broken: string[] = []
-  for (const [setting, value] of Object.entries({
-    leaseMs,
-    heartbeatMs,
-    reaperIntervalMs,
-    shutdownTimeoutMs,
-  })) {
-    const mayBeZero = setting === 'shutdownTimeoutMs'
-    if (!Number.isFinite(value) || (mayBeZero ? value < 0 : value <= 0)) {
-      broken.push(`${setting} is ${value}, but must be a number of milliseconds above 0`)
-    }
-  }
-  // The comparisons below would only repeat what is already wrong with the lease itself.
-  if (broken.length > 0) return broken
-
   if (heartbeatMs * 3 >= leaseMs) {
     broken.push(
       `heartbeatMs is ${heartbeatMs}, but must be less than a third of leaseMs (${leaseMs} / 3 = ${round(leaseMs / 3)}): lower it or lengthen the lease`,
