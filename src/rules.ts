@@ -9,24 +9,27 @@ export interface Rule {
   readonly holds: (value: unknown) => boolean
   /** Completes the sentence "… but must be". */
   readonly text: string
+  /** The value may contain a password, and is not shown. */
+  readonly isSecret?: boolean
 }
 
 /** A rule for every field of an interface. The compiler refuses one that is missing, or one too many. */
 export type Rules<Options> = Readonly<Record<keyof Options & string, Rule>>
 
-/**
- * Every problem with the fields of `given`: names that no rule knows, and values that break their rule. `path` is what
- * stands before a field's name, and `source` where it was given: `workers[0].name (leasehold.config.mjs) is …`. `what` is
- * what a field is called.
- */
+export interface ProblemContext {
+  /** What stands before a field's name: `workers[0].` */
+  readonly path?: string
+  /** Where the fields were given: ` (leasehold.config.mjs)` */
+  readonly source?: string
+  /** What a field is called where its name is unknown. Default `option`. */
+  readonly what?: string
+}
+
+/** Every problem with the fields of `given`: names that no rule knows, and values that break their rule. */
 export function problemsWith(
   given: object,
   rules: Readonly<Record<string, Rule>>,
-  {
-    path = '',
-    source = '',
-    what = 'option',
-  }: { readonly path?: string; readonly source?: string; readonly what?: string } = {},
+  { path = '', source = '', what = 'option' }: ProblemContext = {},
 ): string[] {
   const values = given as Readonly<Record<string, unknown>> // Each field is unknown until its rule has been applied.
   const broken = Object.entries(rules).filter(([field, { required = false, holds }]) =>
@@ -36,8 +39,8 @@ export function problemsWith(
   return [
     ...unknownNames(given, Object.keys(rules), what).map((problem) => `${owner}${problem}`),
     ...broken.map(
-      ([field, { text }]) =>
-        `${path}${field}${source} is ${describeValue(values[field])}, but must be ${text}`,
+      ([field, { text, isSecret = false }]) =>
+        `${path}${field}${source} is ${isSecret && isText(values[field]) ? 'set (and not shown)' : describeValue(values[field])}, but must be ${text}`,
     ),
   ]
 }
@@ -54,9 +57,12 @@ export function isRecord(value: unknown): value is Readonly<Record<string, unkno
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** A value as it appears in an error message. */
+const MAX_SHOWN = 200
+
+/** A value as it appears in an error message, within bounds: it may be a whole module. */
 export function describeValue(value: unknown): string {
-  return inspect(value, { depth: 0, breakLength: Infinity, maxStringLength: 100 })
+  const text = inspect(value, { depth: 0, breakLength: Infinity, maxStringLength: 100, maxArrayLength: 10 })
+  return text.length <= MAX_SHOWN ? text : `${text.slice(0, MAX_SHOWN)}…`
 }
 
 export function isText(value: unknown): boolean {
@@ -68,3 +74,17 @@ export function isFunction(value: unknown): boolean {
 }
 
 export const TRUE_OR_FALSE: Rule = { holds: (value) => typeof value === 'boolean', text: 'true or false' }
+
+export function isDatabaseUrl(value: unknown): boolean {
+  return (
+    typeof value === 'string' &&
+    URL.canParse(value) &&
+    ['postgresql:', 'postgres:'].includes(new URL(value).protocol)
+  )
+}
+
+export const DATABASE_URL: Rule = {
+  holds: isDatabaseUrl,
+  text: 'a URL such as postgresql://user@host:5432/database',
+  isSecret: true,
+}

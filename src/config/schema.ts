@@ -3,6 +3,7 @@ import { inspect } from 'node:util'
 import { z } from 'zod'
 import { isLeaseholdError } from '../errors.ts'
 import { nearest } from '../nearest.ts'
+import { isDatabaseUrl } from '../rules.ts'
 import { MAX_TIMER_MS } from '../timeout.ts'
 import { networkPolicy } from '../webhooks/network/policy.ts'
 import { parseProxyUrl } from '../webhooks/network/connect.ts'
@@ -270,10 +271,6 @@ export function withoutPassword(text: string): string {
     if (url.searchParams.has(parameter)) url.searchParams.set(parameter, '***')
   }
   return url.href
-}
-
-function isDatabaseUrl(text: string): boolean {
-  return URL.canParse(text) && ['postgresql:', 'postgres:'].includes(new URL(text).protocol)
 }
 
 /** One key, or several separated by commas. */

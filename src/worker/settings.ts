@@ -26,10 +26,29 @@ export interface WorkerSettings extends Timing {
 }
 
 const DAY_MS = 86_400_000
+const HOUR_MS = 3_600_000
 
-function between(from: number, to: number): Rule {
+const RULES: Rules<WorkerSettings> = {
+  // The minimum refuses a lease of 30, which was meant in seconds.
+  leaseMs: milliseconds(250, DAY_MS),
+  heartbeatMs: milliseconds(25, DAY_MS),
+  reaperIntervalMs: milliseconds(25, DAY_MS),
+  shutdownTimeoutMs: milliseconds(0, DAY_MS),
+  concurrency: whole(1, 100_000),
+  prefetch: whole(0, 100_000),
+  prefetchBytes: whole(1, 1_073_741_824),
+  batch: whole(1, MAX_BATCH),
+  claimLoops: whole(1, 16),
+  pollMs: milliseconds(10, HOUR_MS),
+  settleDelayMs: milliseconds(0, 1_000),
+  maxLeases: whole(1, 10_000),
+  paused: TRUE_OR_FALSE,
+}
+
+export const WORKER_SETTING_NAMES: readonly string[] = Object.keys(RULES)
+
+function milliseconds(from: number, to: number): Rule {
   return {
-    required: true,
     holds: (value) => typeof value === 'number' && value >= from && value <= to,
     text: `a number of milliseconds from ${from} to ${to}`,
   }
@@ -37,30 +56,10 @@ function between(from: number, to: number): Rule {
 
 function whole(from: number, to: number): Rule {
   return {
-    required: true,
     holds: (value) => Number.isInteger(value) && Number(value) >= from && Number(value) <= to,
     text: `a whole number from ${from} to ${to}`,
   }
 }
-
-const RULES: Rules<WorkerSettings> = {
-  // The minimum refuses a lease of 30, which was meant in seconds.
-  leaseMs: between(250, DAY_MS),
-  heartbeatMs: between(25, DAY_MS),
-  reaperIntervalMs: between(25, DAY_MS),
-  shutdownTimeoutMs: between(0, DAY_MS),
-  concurrency: whole(1, 100_000),
-  prefetch: whole(0, 100_000),
-  prefetchBytes: whole(1, 1_073_741_824),
-  batch: whole(1, MAX_BATCH),
-  claimLoops: whole(1, 16),
-  pollMs: between(10, 3_600_000),
-  settleDelayMs: between(0, 1_000),
-  maxLeases: whole(1, 10_000),
-  paused: { ...TRUE_OR_FALSE, required: true },
-}
-
-export const WORKER_SETTING_NAMES: readonly string[] = Object.keys(RULES)
 
 export const DEFAULT_WORKER_SETTINGS = {
   concurrency: 10,
@@ -76,16 +75,25 @@ export const DEFAULT_WORKER_SETTINGS = {
 
 /** Completes the settings and refuses them whole when any of them, or their combination, cannot work. */
 export function workerSettings(given: Partial<WorkerSettings> = {}): WorkerSettings {
-  const settings: WorkerSettings = { ...DEFAULT_WORKER_SETTINGS, ...given, ...timing(given) }
-  const problems = problemsWith(settings, RULES, { what: 'setting' })
+  const problems = settingProblems(given)
+  if (problems.length > 0)
+    throw new LeaseholdError('SETTING_INVALID', `The settings cannot work: ${problems.join('; ')}.`)
+  const set = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
+  return refuseTooMany({ ...DEFAULT_WORKER_SETTINGS, ...set, ...timing(given) })
+}
+
+/** What is wrong with single settings; whether they fit each other depends on the rest of them. */
+export function settingProblems(given: object): string[] {
+  return problemsWith(given, RULES, { what: 'setting' })
+}
+
+function refuseTooMany(settings: WorkerSettings): WorkerSettings {
   const { concurrency, prefetch } = settings
-  if (problems.length === 0 && concurrency + prefetch > MAX_HELD) {
-    problems.push(
-      `concurrency (${concurrency}) and prefetch (${prefetch}) together must be at most ${MAX_HELD}: lower one of them`,
-    )
-  }
-  if (problems.length === 0) return settings
-  throw new LeaseholdError('SETTING_INVALID', `The settings cannot work: ${problems.join('; ')}.`)
+  if (concurrency + prefetch <= MAX_HELD) return settings
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    `The settings cannot work: concurrency (${concurrency}) and prefetch (${prefetch}) together must be at most ${MAX_HELD}: lower one of them.`,
+  )
 }
 
 type Given = Partial<WorkerSettings>

@@ -136,6 +136,23 @@ describe('startRuntime refuses options that cannot work, before it connects to a
     [{ ...options, workers: [emails, emails] }, "workers has the name 'emails' twice"],
     [{ ...options, settings: { concurency: 5 } }, 'unknown setting concurency (did you mean concurrency?)'],
     [{ databaseUrl, reapTables: [{ table }], settings: { leaseMs: 1 } }, 'leaseMs is 1'],
+    [
+      { ...options, databaseUrl: 'my-database' },
+      'databaseUrl is set (and not shown), but must be a URL such as postgresql://',
+    ],
+    [
+      { ...options, log: console },
+      '…, but must be false, or a logger with debug, info, warn, error and child, such as one of pino.',
+    ],
+    [
+      { ...options, settings: { leaseMs: '5000', concurency: 5, batch: 0, paused: 'no' } },
+      [
+        'The options of startRuntime: settings: unknown setting concurency (did you mean concurrency?)',
+        "settings: leaseMs is '5000', but must be a number of milliseconds from 250 to 86400000",
+        'settings: batch is 0, but must be a whole number from 1 to 10000',
+        "settings: paused is 'no', but must be true or false. Correct",
+      ].join('; '),
+    ],
     [{ ...options, heartbeat: 'process' }, "heartbeat is 'process', but must be 'thread' or 'inline'"],
     [{ ...options, log: true }, 'log is true, but must be false, or a logger with debug'],
     [{ ...options, events: [] }, 'events is [], but must be made with new Events()'],

@@ -4,6 +4,7 @@ import { type LeaseTable, tableName } from '../lease/table.ts'
 import { refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
 import {
+  DATABASE_URL,
   describeValue,
   isFunction,
   isRecord,
@@ -18,7 +19,7 @@ import type { SinkProbe } from './claiming/pausing.ts'
 import type { LogSource } from './context.ts'
 import type { Events } from './events.ts'
 import type { Maintenance } from './reaper/maintenance.ts'
-import { workerSettings, type WorkerSettings } from './settings.ts'
+import { settingProblems, workerSettings, type WorkerSettings } from './settings.ts'
 import type { Limits } from './slots/limits.ts'
 import type { Handler } from './worker.ts'
 
@@ -153,11 +154,7 @@ const WORK_RULES: Rules<WorkDeclaration> = {
 }
 
 const OPTION_RULES: Rules<RuntimeOptions> = {
-  databaseUrl: {
-    required: true,
-    holds: isText,
-    text: 'a URL such as postgresql://user@host:5432/database',
-  },
+  databaseUrl: { required: true, ...DATABASE_URL },
   workers: { holds: Array.isArray, text: 'a list of { name, table, handle }' },
   schema: { holds: isText, text: "the name of Leasehold's own schema" },
   id: { holds: isText, text: 'a text that no other process has' },
@@ -177,7 +174,7 @@ const OPTION_RULES: Rules<RuntimeOptions> = {
   reapTables: { holds: isListOfTables, text: 'a list of { table }' },
   eviction: TRUE_OR_FALSE,
   listen: TRUE_OR_FALSE,
-  listenUrl: { holds: isText, text: 'a URL such as postgresql://user@host:5432/database' },
+  listenUrl: DATABASE_URL,
   heartbeat: { holds: (value) => value === 'thread' || value === 'inline', text: "'thread' or 'inline'" },
   presenceMs: {
     holds: (value) => typeof value === 'number' && value > 0 && value <= MAX_TIMER_MS,
@@ -198,10 +195,13 @@ const OPTION_RULES: Rules<RuntimeOptions> = {
 export function refuseInvalidOptions(given: unknown): void {
   if (!isRecord(given)) return refuseUnknownOptions('startRuntime', given, Object.keys(OPTION_RULES))
   const { workers, reapTables, reaper, settings } = given
-  const process = isRecord(settings) ? settings : {}
+  const wrong = isRecord(settings) ? settingProblems(settings).map((problem) => `settings: ${problem}`) : []
+  // What is wrong by itself is not repeated for every worker.
+  const process = isRecord(settings) && wrong.length === 0 ? settings : {}
   const isIdle = isEmpty(workers) && (isEmpty(reapTables) || reaper === false)
   const problems = [
     ...problemsWith(given, OPTION_RULES),
+    ...wrong,
     ...(Array.isArray(workers) ? workProblems(workers, process) : []),
     ...(isIdle
       ? [

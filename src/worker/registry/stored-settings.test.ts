@@ -142,7 +142,7 @@ it('a pause is stored, whatever else is stored and cannot work', async () => {
   })
   // As it would come from an API.
   await expect(change({ paused: 'yes' } as unknown as SettingsPatch)).rejects.toMatchObject({
-    message: expect.stringContaining("paused is 'yes'"),
+    message: expect.stringContaining("paused is 'yes', but must be true or false"),
   })
 })
 
