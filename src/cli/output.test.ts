@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { columns, duration, printable, printableJson, relative } from './output.ts'
+import { columns, duration, factLines, printable, printableJson, relative } from './output.ts'
 
 it('columns are as wide as their widest cell, and no row ends in blanks', () => {
   expect(
@@ -8,6 +8,16 @@ it('columns are as wide as their widest cell, and no row ends in blanks', () => 
       ['wide', 'x', ''],
     ]),
   ).toBe('A     LONG  C\nwide  x')
+})
+
+it('the texts of facts are aligned, also where a name is long', () => {
+  expect(
+    factLines([
+      ['Event', '1'],
+      ['Expired leases', '2'],
+      ['A name that does not apply', undefined],
+    ]),
+  ).toBe('Event          1\nExpired leases 2')
 })
 
 it.each([

@@ -102,11 +102,11 @@ export interface Listing<Item> {
 /** A fact about something that is shown: its name, and its text; undefined: it does not apply. */
 export type Fact = readonly [name: string, text: string | undefined]
 
-/** One line for each fact that applies. */
+/** One line for each fact that applies, aligned. */
 export function factLines(facts: readonly Fact[]): string {
-  return facts
-    .flatMap(([name, text]) => (text === undefined ? [] : [`${name.padEnd(13)} ${printable(text)}`]))
-    .join('\n')
+  const shown = facts.filter(([, text]) => text !== undefined)
+  const width = Math.max(13, ...shown.map(([name]) => name.length))
+  return shown.map(([name, text = '']) => `${name.padEnd(width)} ${printable(text)}`).join('\n')
 }
 
 /** A moment as a fact: `2026-01-31T08:15:02.125Z (2 h ago)`. */
