@@ -116,6 +116,13 @@ describe('a CommonJS config file', () => {
     const workingDirectory = await directoryWith('module.exports = {\n  port: 1,,\n}', 'leasehold.config.cjs')
     expect(await refusalOf(workingDirectory)).toContain('because of leasehold.config.cjs:2: SyntaxError')
   })
+
+  it('that requires a file that is not there: the refusal is one line', async () => {
+    const workingDirectory = await directoryWith("require('./missing.cjs')", 'leasehold.config.cjs')
+    expect(await refusalOf(workingDirectory)).toMatch(
+      /because of leasehold\.config\.cjs:1: Error: Cannot find module '\.\/missing\.cjs'\. Correct the file, or remove it\.$/,
+    )
+  })
 })
 
 describe('with a config file that cannot be imported', () => {

@@ -4,7 +4,7 @@ import { readFile, realpath, stat } from 'node:fs/promises'
 import { basename, isAbsolute, join, relative, sep } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { hasCode, LeaseholdError, messageOf, sentence } from '../errors.ts'
-import { isRecord } from '../rules.ts'
+import { describeValue, isRecord } from '../rules.ts'
 
 /** TypeScript only where Node itself removes the types: from 22.18 on. */
 export const CONFIG_FILES = [
@@ -101,7 +101,7 @@ async function settingsIn(directory: string, name: string): Promise<Readonly<Rec
   }
   if (isRecord(exported)) return exported
   throw invalid(
-    `The default export of ${name} is ${exported === undefined ? 'missing' : `of type ${typeof exported}`}.`,
+    `The default export of ${name} is ${exported === undefined ? 'missing' : describeValue(exported)}.`,
     'Export an object of settings: `export default { port: 7400 }`, or in CommonJS `module.exports = { port: 7400 }`.',
   )
 }
@@ -135,7 +135,9 @@ async function broken(directory: string, name: string, error: unknown): Promise<
 /** Our own errors say everything; of others the kind is worth knowing, and what caused them. */
 function reasonOf(error: unknown): string {
   if (error instanceof LeaseholdError || !(error instanceof Error)) return messageOf(error)
-  const own = error.message === '' ? messageOf(error) : `${error.name}: ${error.message}`
+  // Of a file that `require` does not find, Node lists who required it in further lines; where it failed is said already.
+  const [message = ''] = error.message.split('\nRequire stack:')
+  const own = message === '' ? messageOf(error) : `${error.name}: ${message}`
   return error.cause === undefined ? own : `${own.replace(/\.$/, '')}, caused by ${reasonOf(error.cause)}`
 }
 

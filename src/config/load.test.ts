@@ -272,6 +272,7 @@ describe('the config file', () => {
 
   it.each([
     ['exports nothing', 'export const port = 1', 'is missing'],
+    ['exports null', 'export default null', 'is null. Export an object of settings'],
     ['exports a list', 'export default [1]', 'Export an object'],
     [
       'exports its workers by name',
