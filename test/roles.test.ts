@@ -471,6 +471,30 @@ from information_schema.column_privileges where table_schema = 'leasehold'`,
     expect(await count(`pg_roles where rolname like '${prefix}\\_%'`)).toBe(0)
   })
 
+  it('a role that the command would have to be granted to is not named as the remedy', async () => {
+    for (const who of ['producer', 'worker'] as const) {
+      const { code, stderr } = await cli(who, 'roles')
+      expect([code, stderr]).toEqual([1, expect.stringContaining('Run it as the owner of the schema')])
+      expect(stderr).not.toContain('GRANT')
+    }
+  })
+
+  it('in a schema without tables, and in one that may not be used, the refusal says so', async () => {
+    const missing = await callLeasehold(['roles', '--schema', 'nowhere'], {
+      databaseUrl: database.url,
+      workingDirectory: directory,
+    })
+    expect([missing.code, missing.stderr]).toEqual([
+      1,
+      'leasehold: SETTING_INVALID: The schema nowhere has no tables of Leasehold yet. Run `leasehold migrate`, or name another schema with --schema.\n',
+    ])
+    const { code, stderr } = await cli('stranger', 'roles')
+    expect([code, stderr]).toEqual([
+      1,
+      expect.stringContaining('it cannot use the schema leasehold. Nothing was changed.'),
+    ])
+  })
+
   it('the printed SQL does what the command does', async () => {
     const { stdout } = await callLeasehold(['roles', '--print', '--role-prefix', prefix], {
       workingDirectory: directory,

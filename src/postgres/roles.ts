@@ -1,10 +1,11 @@
 /** The four roles. `migrations/005_roles.sql` has every grant; here it is repeated, or printed for an administrator. */
 import { readFile } from 'node:fs/promises'
-import { LeaseholdError } from '../errors.ts'
+import { LeaseholdError, messageOf } from '../errors.ts'
 import type { Database } from './database.ts'
 import { quoteIdentifier, quoteLiteral } from './identifiers.ts'
 import { MIGRATIONS_DIRECTORY } from './migrate.ts'
-import { DEFAULT_ROLE_PREFIX, ROLE_KINDS } from './permissions.ts'
+import { DEFAULT_ROLE_PREFIX, isPermissionDenied, ROLE_KINDS } from './permissions.ts'
+import type { Queryable } from './queryable.ts'
 
 export interface RoleOptions {
   /** The schema of the tables. Default `leasehold`. */
@@ -51,9 +52,12 @@ export async function applyRoles(
 ): Promise<readonly string[]> {
   const file = await readFile(new URL(ROLES_FILE, MIGRATIONS_DIRECTORY), 'utf8')
   return db.transaction(async (tx) => {
+    await refuseUnusable(tx, schema)
     if (prefix !== undefined) await tx.query({ text: setRolePrefix(prefix) })
     await tx.query({ text: `set local search_path to ${quoteIdentifier(schema)}, pg_temp` })
-    await tx.query({ text: file })
+    await tx.query({ text: file }).catch((error: unknown) => {
+      throw isPermissionDenied(error) ? refused(deniedIn(error), error) : error
+    })
     const { rows } = await tx.query<{ name: string; exists: boolean; granted: boolean | null }>({
       // Without the right to grant, GRANT only warns.
       text: `select wanted.name, role.oid is not null as exists, has_schema_privilege(role.oid, current_schema(), 'usage') as granted
@@ -74,9 +78,31 @@ order by position`,
   })
 }
 
-function refused(what: string): LeaseholdError {
+/** Where the schema is missing, or may not be used, PostgreSQL would only say that some function does not exist. */
+async function refuseUnusable(tx: Queryable, schema: string): Promise<void> {
+  const { rows } = await tx.query<{ usable: boolean }>({
+    text: `select has_schema_privilege(n.oid, 'usage') as usable
+from pg_namespace as n
+where n.nspname = $1 and exists (select from pg_class as c where c.relnamespace = n.oid and c.relname = 'workers')`,
+    values: [schema],
+  })
+  const [found] = rows
+  if (found === undefined)
+    throw new LeaseholdError('SETTING_INVALID', `The schema ${schema} has no tables of Leasehold yet.`, {
+      remedy: 'Run `leasehold migrate`, or name another schema with --schema.',
+    })
+  if (!found.usable) throw refused(`it cannot use the schema ${schema}`)
+}
+
+/** PostgreSQL's own words. Its usual remedy, to grant one of the roles, does not help who creates them. */
+function deniedIn(error: unknown): string {
+  return messageOf(error instanceof LeaseholdError ? (error.cause ?? error) : error)
+}
+
+function refused(what: string, cause?: unknown): LeaseholdError {
   return new LeaseholdError('PERMISSION_DENIED', `This database role may not do that: ${what}.`, {
     remedy:
       'Nothing was changed. Run it as the owner of the schema with CREATEROLE, or let an administrator run what `leasehold roles --print` prints.',
+    cause,
   })
 }
