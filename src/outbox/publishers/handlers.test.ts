@@ -131,10 +131,26 @@ describe('handlers', () => {
     const target = handlers({ a: async () => 42 as never, b: () => null as never })
     const events = [outboxEvent({ type: 'a' }), outboxEvent({ type: 'b' })]
     expect(await target.publish(events, publishContext())).toMatchObject([
-      { name: 'retry', args: { error: expect.stringContaining('no outcome') } },
-      { name: 'retry', args: { error: expect.stringContaining('no outcome') } },
+      {
+        name: 'retry',
+        args: { error: expect.stringContaining('returned 42, which is no outcome: return done()') },
+      },
+      { name: 'retry', args: { error: expect.stringContaining('returned null, which is no outcome') } },
     ])
   })
+
+  it.each([undefined, null, [], async () => {}])(
+    '%j instead of an object of handlers is refused',
+    (given) => {
+      // As a program written without types may.
+      expect(() => handlers(given as never)).toThrow(
+        expect.objectContaining({
+          code: 'SETTING_INVALID',
+          message: expect.stringContaining('Give an object with a function for each type'),
+        }),
+      )
+    },
+  )
 })
 
 describe('an event without a handler', () => {

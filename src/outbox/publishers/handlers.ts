@@ -1,5 +1,6 @@
 /** Events to functions in this process, by their type. */
 import { namesOf, refuseUnknownOptions } from '../../nearest.ts'
+import { describeValue, isRecord } from '../../rules.ts'
 import type { AnyPayloads, EventPayloads } from '../../messages/schemas.ts'
 import { dead, done, type Outcome, retry } from '../../worker/completion/outcome.ts'
 import type { OutboxEvent } from '../event.ts'
@@ -46,6 +47,13 @@ export function handlers<Payloads extends EventPayloads = AnyPayloads>(
   options: HandlersOptions = {},
 ): Publisher {
   refuseUnknownOptions('handlers', options, OPTION_NAMES)
+  if (!isRecord(byType))
+    refuse(
+      'handlers',
+      'byType',
+      byType,
+      "Give an object with a function for each type: { 'order.paid': async (event) => { … } }.",
+    )
   for (const [type, handler] of Object.entries<unknown>(byType)) {
     if (handler !== undefined && typeof handler !== 'function')
       refuse('handlers', `'${type}'`, handler, 'Give a function (event, context) => … for each type.')
@@ -111,5 +119,9 @@ function noHandlerFor({ type }: OutboxEvent): string {
 function checked(result: Outcome): Outcome {
   const value: unknown = result
   if (typeof value === 'object' && value !== null && 'name' in value && 'args' in value) return result
-  return retry({ error: new TypeError('the handler returned something that is no outcome') })
+  return retry({
+    error: new TypeError(
+      `the handler returned ${describeValue(value)}, which is no outcome: return done(), retry(), dead() or nothing`,
+    ),
+  })
 }

@@ -11,6 +11,7 @@ import { inspect } from 'node:util'
 import { isSchedule, type RetryPolicy, retryDelay } from '../../lease/retry-policy.ts'
 import type { LeaseTable } from '../../lease/table.ts'
 import { refuseUnknownOptions } from '../../nearest.ts'
+import { describeValue } from '../../rules.ts'
 import { MAX_TIMER_MS } from '../../timeout.ts'
 import { isDeadOutcome } from '../events.ts'
 
@@ -148,7 +149,7 @@ export function verdictOn(
   if (result.ended === 'returned') {
     if (!isOutcome(result.outcome)) {
       const error = new TypeError(
-        'the handler returned something that is no outcome: return done(), retry(), dead() or nothing',
+        `the handler returned ${describeValue(result.outcome)}, which is no outcome: return done(), retry(), dead() or nothing`,
       )
       return verdictOn({ ended: 'threw', error }, rules, { isStopping })
     }
