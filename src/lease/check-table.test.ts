@@ -48,7 +48,7 @@ describe('a table that does not fit its declaration', () => {
       'is a view',
       'create or replace view app.open_payments as select * from app.payments',
       { table: 'app.open_payments' },
-      ['app.open_payments', 'not a table', 'the table underneath'],
+      ['app.open_payments', 'it is a view, not a table', 'the table underneath'],
     ],
     [
       'lacks a lease column',

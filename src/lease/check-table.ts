@@ -39,7 +39,7 @@ export async function checkTable(db: Database, table: LeaseTable): Promise<Table
   if (inspection.found === 'otherKind') {
     throw schemaMismatch(table, [
       {
-        what: `it is not a table (relkind ${inspection.kind})`,
+        what: `it is ${inspection.kind}, not a table`,
         remedy: 'Lease the table underneath: only a table can lock its rows.',
       },
     ])

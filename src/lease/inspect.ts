@@ -37,7 +37,18 @@ export interface TableShape {
 export type Inspection =
   | { readonly found: 'table'; readonly shape: TableShape }
   | { readonly found: 'nothing' }
+  /** `kind` in words: `a view`. */
   | { readonly found: 'otherKind'; readonly kind: string }
+
+const OTHER_KINDS: Readonly<Record<string, string>> = {
+  v: 'a view',
+  m: 'a materialized view',
+  f: 'a foreign table',
+  S: 'a sequence',
+  i: 'an index',
+  I: 'an index',
+  c: 'a composite type',
+}
 
 const FIND_RELATION = `
 select c.oid::text as oid, c.relkind::text as kind
@@ -91,7 +102,8 @@ export async function inspectTable(
   })
   const found = relation.rows[0]
   if (found === undefined) return { found: 'nothing' }
-  if (!LEASABLE.has(found.kind)) return { found: 'otherKind', kind: found.kind }
+  if (!LEASABLE.has(found.kind))
+    return { found: 'otherKind', kind: OTHER_KINDS[found.kind] ?? 'something else' }
 
   const columns = await db.query<Column>({ text: COLUMNS, values: [found.oid] })
   const indexes = await db.query<IndexRow>({
