@@ -60,6 +60,9 @@ describe('leasehold lease add', () => {
       0,
       `Added to app.emails: lease_owner, lease_until, lease_token, lease_expiries, emails_lease_claim, emails_lease_suspects, emails_lease_leased. Declare it:
 
+// A reconciler takes it as it is. A worker of your own also needs outcomes: how a row is written
+// when it is done or dead, so that it is no longer claimable. No failed attempts are counted or limited until the table
+// has columns for them (\`attempts\`).
 import { leaseTable } from 'leasehold'
 
 const table = leaseTable({
@@ -218,7 +221,7 @@ from app.emails where sent_at is not null`,
     [
       'that is a view',
       'alter table app.emails rename to letters; create view app.emails as select * from app.letters',
-      'it is not a table',
+      'it is a view, not a table',
     ],
   ])('a table %s is refused', async (_, sql, message) => {
     await db.query({ text: sql })

@@ -3,7 +3,7 @@ import { writeFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Command } from 'commander'
 import { messageOf } from '../errors.ts'
-import { addLease, type LeaseAddition, planLease } from '../lease/add-lease.ts'
+import { addLease, type LeaseAddition, planLease, WHAT_IS_MISSING } from '../lease/add-lease.ts'
 import type { Database } from '../postgres/index.ts'
 import { DATABASE_SETTINGS, type Define, type Run } from './command.ts'
 import { withRunningDatabase } from './database.ts'
@@ -64,7 +64,7 @@ async function addLeaseCommand({ loaded, log, print, flags, terminal }: Run): Pr
 function describe(table: string, { declaration }: LeaseAddition, added: readonly string[]): string {
   const what =
     added.length === 0 ? `${table} has its lease already.` : `Added to ${table}: ${added.join(', ')}.`
-  return `${what} Declare it:\n\n${declaration}\n`
+  return `${what} Declare it:\n\n${WHAT_IS_MISSING.replaceAll(/^/gm, '// ')}\n${declaration}\n`
 }
 
 function requiredFlag(flags: Run['flags'], name: string): string {

@@ -169,7 +169,7 @@ async function shapeOf(db: Queryable, table: Named): Promise<TableShape> {
     throw refused(table, 'there is no such table', 'Name it with its schema: --table app.payment_requests.')
   throw refused(
     table,
-    `it is not a table (relkind ${inspection.kind})`,
+    `it is ${inspection.kind}, not a table`,
     'Name the table underneath: only a table can lock its rows.',
   )
 }
@@ -351,14 +351,18 @@ to be dropped before the next attempt (DROP INDEX CONCURRENTLY).`,
     ...indexes.flatMap(({ purpose, sql }) => ['', comment(purpose), sql]),
     '',
     comment(
-      `What to declare. A reconciler takes it as it is. A worker of your own also needs outcomes: how a row is written
-when it is done or dead, so that it is no longer claimable.
+      `What to declare. ${WHAT_IS_MISSING}
 
 ${declaration.replaceAll(/^(?=.)/gm, '  ')}`,
     ),
     '',
   ].join('\n')
 }
+
+/** What the declaration of a lease that was added does not have. */
+export const WHAT_IS_MISSING = `A reconciler takes it as it is. A worker of your own also needs outcomes: how a row is written
+when it is done or dead, so that it is no longer claimable. No failed attempts are counted or limited until the table
+has columns for them (\`attempts\`).`
 
 function declarationOf({ named, key, columns, claimable, order }: Design): string {
   const hasDot = named.schema.includes('.') || named.name.includes('.')

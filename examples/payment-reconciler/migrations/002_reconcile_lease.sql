@@ -37,7 +37,8 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS payment_requests_reconcile_lease
   ON app.payment_requests (status, reconcile_lease_until, created_at, id);
 
 -- What to declare. A reconciler takes it as it is. A worker of your own also needs outcomes: how a row is written
--- when it is done or dead, so that it is no longer claimable.
+-- when it is done or dead, so that it is no longer claimable. No failed attempts are counted or limited until the table
+-- has columns for them (`attempts`).
 --
 --   import { leaseTable } from 'leasehold'
 --
