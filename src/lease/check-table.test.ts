@@ -265,16 +265,26 @@ describe('a table that does not fit its declaration', () => {
       'is declared with a predicate that is not SQL',
       '',
       { claimable: "status is 'pending'" },
-      ['PostgreSQL refuses the statement', 'syntax error'],
+      [
+        `PostgreSQL refuses \`claimable\`, which is "status is 'pending'" (syntax error at or near "'pending'"). Correct \`claimable\`.`,
+      ],
     ],
     [
       'is declared with an unknown column in a predicate',
       '',
       { claimable: "state = 'pending'" },
       [
-        'PostgreSQL refuses the statement',
-        'column "state" does not exist',
+        `PostgreSQL refuses \`claimable\`, which is "state = 'pending'" (column "state" does not exist)`,
         `A text in SQL has quotes of its own: { status: "'sent'" }.`,
+      ],
+    ],
+    [
+      'is declared with several fragments that are not SQL',
+      '',
+      { claimable: 'status =', outcomes: { done: { status: 'paid' }, dead: { status: "'dead'" } } },
+      [
+        `  - PostgreSQL refuses \`claimable\`, which is 'status =' (`,
+        `  - PostgreSQL refuses \`outcomes.done.status\`, which is 'paid' (column "paid" does not exist)`,
       ],
     ],
     [

@@ -3,10 +3,11 @@ import type { Database } from '../postgres/database.ts'
 import { endsConnection, isServerError } from '../postgres/failures.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
+import { describeValue } from '../rules.ts'
 import type { Mismatch, TableIndex, TableShape } from './inspect.ts'
 import { allStatements, leaseStatements } from './statements.ts'
 import type { LeaseStatement } from './statement.ts'
-import { type LeaseTable, type Sql, SUSPECT_EXPIRIES } from './table.ts'
+import { argumentsIn, type Assignments, type LeaseTable, type Sql, SUSPECT_EXPIRIES } from './table.ts'
 import { tableSql } from './table-sql.ts'
 
 /** One node of `EXPLAIN (FORMAT JSON)`, as far as we read it. */
@@ -36,7 +37,9 @@ export async function planMismatches(
     if (isolation !== undefined) return [isolation]
     await tx.query({ text: `set local enable_seqscan = off; ${SAVEPOINT}` })
     const refused = await refusedStatements(tx, allStatements(statements))
-    if (refused.length > 0) return refused
+    // Most are in several statements, of which no user knows the names.
+    const fragments = refused.length === 0 ? [] : await refusedFragments(tx, table)
+    if (refused.length > 0) return fragments.length > 0 ? fragments : refused
     const plans = new Map<LeaseStatement, PlanNode>()
     const { expired } = statements.reap
     for (const statement of [...[...statements.ways.values()].map(({ claim }) => claim), expired]) {
@@ -46,8 +49,6 @@ export async function planMismatches(
       )
       if (forbidden !== undefined) return [forbidden]
     }
-    // A plan says nothing of an index that PostgreSQL does not use yet.
-    if (shape.indexes.some(({ waits }) => waits)) return []
     const missing = new Map<string, string>()
     for (const [way, { claim }] of statements.ways) {
       const plan = plans.get(claim)
@@ -96,31 +97,80 @@ async function refusedStatements(tx: Queryable, statements: readonly LeaseStatem
   return [...refused.values()]
 }
 
+/** The conditions and assignments of the declaration that PostgreSQL refuses even by themselves, by the option that has them. */
+async function refusedFragments(tx: Queryable, table: LeaseTable): Promise<Mismatch[]> {
+  const { ordering, writes, outcomes } = table
+  const conditions = [
+    ['claimable', table.claimable],
+    ['leased', table.leased],
+    ['ordering.unfinished', ordering?.unfinished],
+    ...Object.entries(outcomes).map(([name, { when }]) => [`outcomes.${name}.when`, when] as const),
+  ] as const
+  const values = [
+    ['bytes', table.bytes],
+    ...Object.entries(writes).flatMap(([verb, set]) => assigned(`writes.${verb}`, set)),
+    ...Object.entries(outcomes).flatMap(([name, { set }]) => assigned(`outcomes.${name}`, set)),
+  ] as const
+  const from = `from ${quoteQualified(table.schema, table.name)}`
+  const texts = [
+    ...conditions.map(([option, sql]) => [option, sql, `select ${from} where (${sql})`] as const),
+    ...values.map(([option, sql]) => [option, sql, `select (${sql}) ${from}`] as const),
+  ]
+  const refused: Mismatch[] = []
+  for (const [option, sql, text] of texts) {
+    // The type of an argument is only known to the statements.
+    if (sql === undefined || argumentsIn(sql).length > 0) continue
+    const error = await errorOf(tx, async () =>
+      tx.query({ text: `prepare leasehold_fit as ${text}; deallocate leasehold_fit` }),
+    )
+    if (error === undefined) continue
+    refused.push({
+      what: `PostgreSQL refuses \`${option}\`, which is ${describeValue(sql)} (${messageOf(error)})`,
+      remedy: `Correct \`${option}\`.${quotesFor(error)}`,
+      cause: error,
+    })
+  }
+  return refused
+}
+
+function assigned(option: string, set: Assignments): (readonly [string, Sql])[] {
+  return Object.entries(set).map(([column, sql]) => [`${option}.${column}`, sql])
+}
+
 /** To which the transaction returns after a statement that PostgreSQL refuses. */
 const SAVEPOINT = 'savepoint leasehold_fit'
 
-/** The error with which PostgreSQL refuses this work, if it does; the transaction then continues from the savepoint. */
+/** What PostgreSQL has against this work, if it refuses it. */
 async function refusalOf(
   tx: Queryable,
   statement: LeaseStatement,
   work: () => Promise<unknown>,
 ): Promise<Mismatch | undefined> {
+  const error = await errorOf(tx, work)
+  if (error === undefined) return undefined
+  return {
+    what: `PostgreSQL refuses the statement \`${statement.name}\` generated from it (${messageOf(error)})`,
+    remedy: `Correct the SQL fragment of the declaration that the message speaks of.${quotesFor(error)}`,
+    cause: error,
+  }
+}
+
+/** The error with which PostgreSQL refuses this work, if it does; the transaction then goes on from the savepoint. */
+async function errorOf(tx: Queryable, work: () => Promise<unknown>): Promise<Error | undefined> {
   try {
     await work()
     return undefined
   } catch (error) {
     if (!isServerError(error) || endsConnection(error)) throw error
     await tx.query({ text: `rollback to ${SAVEPOINT}` })
-    const reason = messageOf(error)
-    const quotes = hasCode(error, UNDEFINED_COLUMN)
-      ? ' A text in SQL has quotes of its own: { status: "\'sent\'" }.'
-      : ''
-    return {
-      what: `PostgreSQL refuses the statement \`${statement.name}\` generated from it (${reason})`,
-      remedy: `Correct the SQL fragment of the declaration that the message speaks of.${quotes}`,
-      cause: error,
-    }
+    return error
   }
+}
+
+function quotesFor(error: Error): string {
+  return hasCode(error, UNDEFINED_COLUMN)
+    ? ' A text in SQL has quotes of its own: { status: "\'sent\'" }.'
+    : ''
 }
 
 const UNDEFINED_COLUMN = '42703'
