@@ -155,3 +155,13 @@ describe('with a config file that cannot be imported', () => {
     expect(process.output().stderr).toContain('Error: no luck. Correct the file')
   })
 })
+
+it.each(['json', 'mts', 'yaml'])(
+  'a config file in another format, .%s, is refused, not ignored',
+  async (ending) => {
+    const workingDirectory = await directoryWith('{}', `leasehold.config.${ending}`)
+    expect(await refusalOf(workingDirectory)).toBe(
+      `leasehold.config.${ending} is not read: the config file is code. Write it as leasehold.config.mjs: \`export default { port: 7400 }\`, or remove it.`,
+    )
+  },
+)

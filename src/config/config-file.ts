@@ -39,7 +39,10 @@ export async function readConfigFile(directory: string): Promise<ConfigFile | un
     if (await exists(join(directory, name))) present.push(name)
   }
   const [name, ...others] = present
-  if (name === undefined) return undefined
+  if (name === undefined) {
+    await refuseOtherFormats(directory)
+    return undefined
+  }
   if (others.length > 0)
     throw invalid(
       `The directory ${directory} contains ${present.join(' and ')}.`,
@@ -49,6 +52,21 @@ export async function readConfigFile(directory: string): Promise<ConfigFile | un
   const values = await settingsIn(directory, name)
   const text = await readFile(join(directory, name), 'utf8')
   return { name, values, positionOf: (setting) => withLine(name, lineOfSetting(text, setting)) }
+}
+
+/** What somebody may take for a config file. Silence would be taken for consent. */
+const OTHER_FORMATS = ['json', 'mts', 'cts', 'yaml', 'yml', 'toml'].map(
+  (ending) => `leasehold.config.${ending}`,
+)
+
+async function refuseOtherFormats(directory: string): Promise<void> {
+  for (const name of OTHER_FORMATS) {
+    if (await exists(join(directory, name)))
+      throw invalid(
+        `${name} is not read: the config file is code.`,
+        'Write it as leasehold.config.mjs: `export default { port: 7400 }`, or remove it.',
+      )
+  }
 }
 
 async function refuseUntrusted(path: string, name: string): Promise<void> {
