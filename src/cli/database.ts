@@ -81,10 +81,15 @@ export async function withRunningDatabase<Result>(
   }
 }
 
-async function runningEmbedded({ settings: { directory }, sources }: LoadedSettings): Promise<string> {
+async function runningEmbedded({ settings, sources }: LoadedSettings): Promise<string> {
+  const { directory, databaseUrl } = settings
   const found = await findEmbedded(directory)
   if (found !== undefined) return found.url
   const { kind, name } = sources.databaseUrl
+  if (databaseUrl !== undefined)
+    throw new LeaseholdError('SETTING_INVALID', `No embedded PostgreSQL runs in ${directory}.`, {
+      remedy: `Start it with \`leasehold up\` and without ${name}, which names another server, or name its directory with --directory.`,
+    })
   const given =
     kind === 'default'
       ? `databaseUrl is not set, and no embedded PostgreSQL runs in ${directory}.`

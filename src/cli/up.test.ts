@@ -63,6 +63,16 @@ it('beside the running demo the other commands find its server and its schema, b
   }
 })
 
+it('url does not take the URL of another server for that of the embedded one', async () => {
+  const directory = await emptyDirectory()
+  const printed = await result(leasehold(directory, ['url'], { DATABASE_URL: url }))
+  expect([printed.code, printed.stdout, printed.stderr]).toEqual([
+    1,
+    '',
+    `leasehold: SETTING_INVALID: No embedded PostgreSQL runs in ${join(directory, '.leasehold')}. Start it with \`leasehold up\` and without DATABASE_URL, which names another server, or name its directory with --directory.\n`,
+  ])
+})
+
 it('while a publisher writes events to stdout, nothing else is printed there', async () => {
   const directory = await emptyDirectory()
   const module = (path: string): string => JSON.stringify(new URL(path, project).href)
