@@ -220,6 +220,7 @@ describe('invalid URLs', () => {
 describe('http', () => {
   it('http is refused unless the policy permits it', () => {
     expect(refusalOf('http://example.com/')).toContain('begins with http:')
+    expect(refusalOf('http://example.com/')).toContain('the setting allow (webhookAllow, --webhook-allow)')
     expect(refusalOf('http://8.8.8.8/')).toContain('plain http')
     expect(checkTarget('http://example.com/', networkPolicy({ allowHttp: true }))).toMatchObject({
       permitted: true,

@@ -142,7 +142,7 @@ function checkHost(url: URL, protocol: Protocol, policy: NetworkPolicy, proxied:
   if (isName && protocol === 'http:' && !mayBeHttp) {
     return invalid(
       'begins with http:',
-      `${GIVE_HTTPS} For development, the settings allow and allowHttp open http.`,
+      `${GIVE_HTTPS} For development, add the network of its address to the setting allow (webhookAllow, --webhook-allow), or set allowHttp, which the command line does not have.`,
     )
   }
   // Every resolver agrees on localhost. Any other name is judged by its addresses, when the connection is opened.
