@@ -153,6 +153,10 @@ describe('startRuntime refuses options that cannot work, before it connects to a
         "settings: paused is 'no', but must be true or false. Correct",
       ].join('; '),
     ],
+    [
+      { ...options, workerId: 'a', leaseMs: 5_000 },
+      'The options of startRuntime: workerId is given as id; leaseMs is given as settings: { leaseMs }. Correct',
+    ],
     [{ ...options, heartbeat: 'process' }, "heartbeat is 'process', but must be 'thread' or 'inline'"],
     [{ ...options, log: true }, 'log is true, but must be false, or a logger with debug'],
     [{ ...options, events: [] }, 'events is [], but must be made with new Events()'],

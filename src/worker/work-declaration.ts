@@ -19,7 +19,7 @@ import type { SinkProbe } from './claiming/pausing.ts'
 import type { LogSource } from './context.ts'
 import type { Events } from './events.ts'
 import type { Maintenance } from './reaper/maintenance.ts'
-import { settingProblems, workerSettings, type WorkerSettings } from './settings.ts'
+import { settingProblems, WORKER_SETTING_NAMES, workerSettings, type WorkerSettings } from './settings.ts'
 import type { Limits } from './slots/limits.ts'
 import type { Handler } from './worker.ts'
 
@@ -191,6 +191,12 @@ const OPTION_RULES: Rules<RuntimeOptions> = {
   migrate: TRUE_OR_FALSE,
 }
 
+/** Names that mean something elsewhere, in `settings` or in the config file, and how they are written here. */
+const OTHER_PLACES: Readonly<Record<string, string>> = {
+  workerId: 'id',
+  ...Object.fromEntries(WORKER_SETTING_NAMES.map((name) => [name, `settings: { ${name} }`])),
+}
+
 /** Refuses options that cannot work, with every problem, before anything is opened. */
 export function refuseInvalidOptions(given: unknown): void {
   if (!isRecord(given)) return refuseUnknownOptions('startRuntime', given, Object.keys(OPTION_RULES))
@@ -199,8 +205,11 @@ export function refuseInvalidOptions(given: unknown): void {
   // What is wrong by itself is not repeated for every worker.
   const process = isRecord(settings) && wrong.length === 0 ? settings : {}
   const isIdle = isEmpty(workers) && (isEmpty(reapTables) || reaper === false)
+  const misplaced = Object.keys(given).filter((name) => !(name in OPTION_RULES) && name in OTHER_PLACES)
+  const named = Object.fromEntries(Object.entries(given).filter(([name]) => !misplaced.includes(name)))
   const problems = [
-    ...problemsWith(given, OPTION_RULES),
+    ...misplaced.map((name) => `${name} is given as ${OTHER_PLACES[name]}`),
+    ...problemsWith(named, OPTION_RULES),
     ...wrong,
     ...(Array.isArray(workers) ? workProblems(workers, process) : []),
     ...(isIdle
