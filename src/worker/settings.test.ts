@@ -11,7 +11,6 @@ it.each<[object, string]>([
     { settleDelayMs: Number.NaN },
     'settleDelayMs is NaN, but must be a number of milliseconds from 0 to 1000',
   ],
-  [{ concurrency: undefined }, 'concurrency is undefined, but must be a whole number'],
   [{ paused: 'yes' }, "paused is 'yes', but must be true or false"],
   [{ leasMs: 5_000 }, 'unknown setting leasMs (did you mean leaseMs?)'],
   [{ concurrency: 100_000, prefetch: 100_000 }, 'together must be at most '],
