@@ -81,7 +81,7 @@ describe('the migrations of this package', () => {
     expect(await tablesOf(schema)).toEqual(['migrations', 'one', 'two'])
   })
 
-  it('migrating costs one round trip when there is nothing to apply', async () => {
+  it('migrating costs two round trips when there is nothing to apply', async () => {
     const schema = freshSchema()
     await migrate(db, { schema })
     const proxy = await startProxy(database.url)
@@ -89,7 +89,7 @@ describe('the migrations of this package', () => {
     await counted.query({ text: 'select 1' })
     const before = proxy.roundTrips
     await migrate(counted, { schema })
-    expect(proxy.roundTrips - before).toBe(1)
+    expect(proxy.roundTrips - before).toBe(2)
     await counted.close()
     await proxy.close()
   })
@@ -210,6 +210,34 @@ it('a schema that belongs to another role is refused, also to a superuser, and n
   await db.query({
     text: `drop schema ${quoteIdentifier(schema)} cascade; drop role ${quoteIdentifier(owner)}`,
   })
+})
+
+it('nothing that another role has put into its schema runs as whoever migrates: neither a ledger that is a view, nor the tables of a forged one', async () => {
+  const owner = `${database.name.slice(0, 40)}_owner`
+  const schema = freshSchema()
+  const [role, named] = [quoteIdentifier(owner), quoteIdentifier(schema)]
+  await db.query({
+    text: `create table public.ran (by name); grant insert on public.ran to public; create role ${role}; create schema ${named} authorization ${role}`,
+  })
+  await db.query({
+    text: `set role ${role};
+create function ${named}.run() returns int language sql as 'insert into public.ran values (current_user) returning 1';
+create view ${named}.migrations as select ${named}.run() as version, ''::text as checksum;
+reset role`,
+  })
+  const refusal = { code: 'MIGRATION_FAILED', message: expect.stringContaining(`belongs to ${owner}`) }
+  await expect(migrate(db, { schema })).rejects.toMatchObject(refusal)
+
+  // A ledger that says that everything has been applied.
+  const files = await readMigrations(MIGRATIONS_DIRECTORY)
+  const rows = files.map(({ version, checksum }) => `(${version}, '${checksum}')`)
+  await db.query({
+    text: `drop view ${named}.migrations; create table ${named}.migrations (version, checksum) as values ${rows.join(', ')};
+alter table ${named}.migrations owner to ${role}`,
+  })
+  await expect(migrate(db, { schema })).rejects.toMatchObject(refusal)
+  expect((await db.query({ text: 'select from public.ran' })).rows).toEqual([])
+  await db.query({ text: `drop schema ${named} cascade; drop role ${role}; drop table public.ran` })
 })
 
 describe('a table that is locked', () => {

@@ -54,12 +54,13 @@ const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
 /**
  * Brings the schema to the version of this release. Any number of processes may call it at once: each migration is
  * one transaction that holds a transaction-scoped advisory lock and reads the ledger under it. If there is nothing to
- * apply, the call is one SELECT.
+ * apply, the call only reads.
  */
 export async function migrate(db: Database, options: MigrateOptions = {}): Promise<Migrated> {
   refuseUnknownOptions('migrate', options, OPTIONS)
   const schema = options.schema ?? 'leasehold'
   const files = await readMigrations(options.directory ?? MIGRATIONS_DIRECTORY)
+  await refuseForeignSchema(db, schema, 'reading')
   const ledger = await readLedger(db, schema)
   assertContiguous(ledger, schema)
   assertUnchanged(files, ledger)
@@ -107,11 +108,8 @@ export async function requireMigrations(db: Queryable, schema: string): Promise<
   )
 }
 
-/**
- * A statement that waits for a table lock blocks every later statement that needs the table. Therefore each attempt
- * waits only briefly, and workers can proceed between two attempts.
- */
-async function hasTables(db: Queryable, schema: string): Promise<boolean> {
+/** Whether the schema has the tables of Leasehold, whoever created them. */
+export async function hasTables(db: Queryable, schema: string): Promise<boolean> {
   const { rows } = await db.query<{ present: boolean }>({
     text: 'select to_regclass($1) is not null as present',
     values: [quoteQualified(schema, 'workers')],
@@ -119,6 +117,10 @@ async function hasTables(db: Queryable, schema: string): Promise<boolean> {
   return rows[0]?.present === true
 }
 
+/**
+ * A statement that waits for a table lock blocks every later statement that needs the table. Therefore each attempt
+ * waits only briefly, and workers can proceed between two attempts.
+ */
 async function applyWithRetries(db: Database, plan: Plan, options: MigrateOptions): Promise<boolean> {
   const attempts = options.attempts ?? 30
   for (let attempt = 1; ; attempt += 1) {
@@ -151,7 +153,7 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
     values: [`leasehold migrations of ${schema}`],
   })
   await tx.query({ text: `set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}` })
-  await refuseForeignSchema(tx, schema)
+  await refuseForeignSchema(tx, schema, 'applying')
   await createLedger(tx, schema)
   const ledger = await readLedger(tx, schema)
   assertUnchanged([file], ledger)
@@ -277,21 +279,33 @@ export async function readLedger(db: Queryable, schema: string): Promise<readonl
 /**
  * Refuses a schema of another role, which could have put functions into it that would run with the privileges of whoever
  * migrates. Membership counts, being a superuser does not.
+ *
+ * Even the ledger may be a view that calls such a function, so this comes before it is read. A role that the owner lets
+ * read a ledger that is a table, such as that of a worker, may find out that there is nothing to apply. A superuser needs
+ * nobody's permission, so that this says nothing about trust.
  */
-async function refuseForeignSchema(tx: Queryable, schema: string): Promise<void> {
-  const { rows } = await tx.query<{ owner: string; role: string }>({
+async function refuseForeignSchema(
+  db: Queryable,
+  schema: string,
+  purpose: 'reading' | 'applying',
+): Promise<void> {
+  const { rows } = await db.query<{ owner: string; role: string }>({
     text: `with recursive self as (
-  select oid from pg_catalog.pg_roles where rolname = current_user
+  select oid, rolsuper from pg_catalog.pg_roles where rolname = current_user
   union
-  select roleid from pg_catalog.pg_auth_members join self on member = self.oid
+  select roleid, false from pg_catalog.pg_auth_members join self on member = self.oid
 )
 select pg_catalog.pg_get_userbyid(nspowner) as owner, current_user as role
 from pg_catalog.pg_namespace
 where nspname = $1 and nspowner not in (select oid from self)
+  and ($2 = 'applying' or exists (select from self where rolsuper) or exists (
+    select from pg_catalog.pg_class
+    where relnamespace = pg_namespace.oid and relname = 'migrations' and (relkind <> 'r' or relrowsecurity)
+  ))
   -- The owner of the database is the owner of public.
   and not (nspowner = 'pg_database_owner'::pg_catalog.regrole
     and (select datdba from pg_catalog.pg_database where datname = pg_catalog.current_database()) in (select oid from self))`,
-    values: [schema],
+    values: [schema, purpose],
   })
   const [foreign] = rows
   if (foreign === undefined) return
