@@ -4,6 +4,9 @@
 -- is missing, and grants. Roles belong to the server and not to a database: each database and schema grants to the same
 -- four roles, unless leasehold.role_prefix names others.
 --
+-- An administrator may run this on a schema of somebody else, who could have put a format(text, text) into it that would
+-- be a better match: hence pg_catalog.format.
+--
 -- Where the migrating role may not create roles, they and the grants to them are skipped. An administrator then runs what
 -- `leasehold roles --print` prints.
 do $$
@@ -16,7 +19,7 @@ begin
     role := prefix || '_' || role;
     continue when exists (select from pg_roles where rolname = role);
     begin
-      execute format('create role %I nologin', role);
+      execute pg_catalog.format('create role %I nologin', role);
     exception
       -- Databases of one server may be migrated at the same time.
       when duplicate_object or unique_violation then null;
@@ -31,7 +34,7 @@ begin
     from (values
       -- producer: an application that writes events, deliveries and jobs. It sets the columns that are a producer's to set,
       -- and reads what ON CONFLICT, RETURNING and the search for an existing row need: never a payload.
-      ('producer', format('usage on schema %I', current_schema())),
+      ('producer', pg_catalog.format('usage on schema %I', current_schema())),
       ('producer', 'execute on function wake(text), new_event_id(), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
       ('producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
       ('producer', 'select (bucket, id, event_id) on outbox'),
@@ -46,7 +49,7 @@ begin
 
       -- worker: a process that runs workers or the reaper. It claims, settles, reaps and removes rows; what a producer has
       -- written stays as it is.
-      ('worker', format('usage on schema %I', current_schema())),
+      ('worker', pg_catalog.format('usage on schema %I', current_schema())),
       ('worker', 'execute on function wake(text), new_event_id()'),
       ('worker', 'select, insert, update, delete on workers'),
       ('worker', 'select on settings'),
@@ -68,7 +71,7 @@ begin
       ('worker', 'select on sync_job_states, sync_checkpoint_states'),
 
       -- reader: monitoring and support. It reads everything but the secrets of endpoints.
-      ('reader', format('usage on schema %I', current_schema())),
+      ('reader', pg_catalog.format('usage on schema %I', current_schema())),
       ('reader', 'execute on function webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
       ('reader', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
       -- The values of headers are encrypted; their names are listed.
@@ -77,7 +80,7 @@ begin
 
       -- operator: what a reader can do, and replay, cancel, unblock, settings and endpoints. Every change is in the audit,
       -- to which an operator can only add.
-      ('operator', format('usage on schema %I', current_schema())),
+      ('operator', pg_catalog.format('usage on schema %I', current_schema())),
       ('operator', 'execute on function wake(text), new_event_id(), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
       ('operator', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
       ('operator', 'insert (principal, action, target, details) on audit'),
@@ -98,7 +101,7 @@ begin
     where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator')
       and to_regclass('migrations') is not null
   loop
-    execute format('grant %s to %I', granted.privilege, granted.role);
+    execute pg_catalog.format('grant %s to %I', granted.privilege, granted.role);
   end loop;
 end
 $$;

@@ -511,6 +511,30 @@ from information_schema.column_privileges where table_schema = 'leasehold'`,
       await admin.query(`drop owned by ${prefix}_${kind}; drop role ${prefix}_${kind}`)
   })
 
+  it('whoever creates and grants the roles runs no function that the owner of the schema has added to it', async () => {
+    const session = await openSession(database.url)
+    for (const type of ['text', 'name'])
+      await session.query(`create function leasehold.format(text, ${type}) returns text language plpgsql
+as $$ begin raise 'it ran as %', current_user; end $$`)
+    const { code, stderr } = await callLeasehold(['roles'], {
+      databaseUrl: database.url,
+      workingDirectory: directory,
+    })
+    expect([code, stderr]).toEqual([0, ''])
+    await session.query('drop function leasehold.format(text, text), leasehold.format(text, name)')
+  })
+
+  it('a schema without tables is named, together with the command that creates them', async () => {
+    const { code, stderr } = await callLeasehold(['roles', '--schema', 'nowhere'], {
+      databaseUrl: database.url,
+      workingDirectory: directory,
+    })
+    expect([code, stderr]).toEqual([
+      1,
+      expect.stringContaining('The schema nowhere has no tables of Leasehold.'),
+    ])
+  })
+
   it('a prefix that is not an identifier is refused', async () => {
     const { code, stderr } = await callLeasehold(['roles', '--print', '--role-prefix', 'Shop; drop'], {
       workingDirectory: directory,
