@@ -68,6 +68,35 @@ describe('deliveries', () => {
     ])
   })
 
+  it('the headers of an endpoint are not stored, even if the receiver repeats what it was sent', async () => {
+    const authorization = 'Bearer a"b\\\\c.d-e'
+    const answers = [
+      () => `you sent ${authorization}`,
+      (headers: object) => JSON.stringify(headers),
+      () => `unknown token: ${authorization.slice('Bearer '.length)}`,
+      () => `${'x'.repeat(1_015)}${authorization}`,
+      () => `${authorization.repeat(40)}${authorization.slice(0, 10)}`,
+    ]
+    const target = await receiver(({ headers }, response) => {
+      response.writeHead(500).end(answers[target.received.length - 1]?.(headers))
+    })
+    await addEndpoint(db, target.url, { headers: { authorization, 'x-n': '1' } })
+    await sendAll(db, null)
+    const { events } = await startDispatcher({ schedule: [0, 0, 0, 0] })
+    await collect(events, 'settled', (all) => all.some(({ outcome }) => outcome === 'dead'))
+    const { rows } = await db.query<{ response: string }>({
+      text: 'select response from leasehold.webhook_attempts order by id',
+    })
+    expect(rows.map(({ response }) => response)).toEqual([
+      'you sent ***',
+      expect.stringContaining('"x-n":"1","authorization":"***"'),
+      'unknown token: ***',
+      `${'x'.repeat(1_015)}***`,
+      '***'.repeat(41),
+    ])
+    expect(JSON.stringify(await deliveries(db))).not.toContain('d-e')
+  })
+
   it('a delivery fails after its last attempt', async () => {
     const target = await receiver(() => 500)
     await addEndpoint(db, target.url)

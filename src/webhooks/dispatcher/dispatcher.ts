@@ -251,7 +251,12 @@ class RunningDispatcher {
       ...traceHeadersOf(row),
       ...signed,
     }
-    return poster.post(endpoint.url, { headers, body: row.body }, { signal, timeoutMs: endpoint.timeoutMs })
+    const secrets = Object.values(endpoint.headers)
+    return poster.post(
+      endpoint.url,
+      { headers, body: row.body, secrets },
+      { signal, timeoutMs: endpoint.timeoutMs },
+    )
   }
 
   #storeCircuit(id: string, change: CircuitChange | undefined): void {

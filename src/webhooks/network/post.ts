@@ -68,6 +68,8 @@ export interface PosterOptions {
 export interface Message {
   readonly headers: Readonly<Record<string, string>>
   readonly body: string | Uint8Array
+  /** Values of headers that are not returned, even if the receiver repeats them. */
+  readonly secrets?: readonly string[]
 }
 
 export interface PostOptions {
@@ -169,7 +171,7 @@ export function createPoster(options: PosterOptions): Poster {
   }
 
   async function send(url: URL, message: Message, reset: boolean, abort: AbortController): Promise<Answered> {
-    const { headers, body } = message
+    const { headers, body, secrets } = message
     const { signal } = abort
     const headTimeout = deadline(limits.headTimeoutMs, () =>
       abort.abort(new NetworkFailure('timeout', `no answer within ${limits.headTimeoutMs} ms`)),
@@ -189,7 +191,7 @@ export function createPoster(options: PosterOptions): Poster {
       kind: 'answered',
       status: response.statusCode,
       ...(retryAfter === undefined ? {} : { retryAfter }),
-      excerpt: excerptOf(chunks, limits.excerptBytes),
+      excerpt: excerptOf(chunks, limits.excerptBytes, secrets),
       truncated,
     }
   }
@@ -279,14 +281,43 @@ function retryAfterOf(value: string | string[] | undefined): string | undefined 
 const UNPRINTABLE = /[\p{Cc}\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/gu
 
 /** The start of a response body or a message as one line of valid text, whatever the bytes are. */
-export function excerptOf(chunks: readonly Uint8Array[], bytes: number): string {
-  const start = Buffer.concat(chunks).subarray(0, bytes)
-  // Decoded as a stream: a character that is cut in two at the end is left out instead of shown as broken.
-  const text = new TextDecoder('utf-8').decode(start, { stream: true })
-  return text
+export function excerptOf(
+  chunks: readonly Uint8Array[],
+  bytes: number,
+  secrets: readonly string[] = [],
+): string {
+  // Masked before it is cut: of a value that is cut in two, the first part would remain.
+  const masked = Buffer.from(withoutSecrets(decoded(Buffer.concat(chunks)), secrets))
+  return decoded(masked.subarray(0, bytes))
     .replaceAll(/[\t\n\r]+/g, ' ')
     .replaceAll(UNPRINTABLE, '')
     .trim()
+}
+
+/** Decoded as a stream: a character that is cut in two at the end is left out instead of shown as broken. */
+function decoded(bytes: Uint8Array): string {
+  return new TextDecoder('utf-8').decode(bytes, { stream: true })
+}
+
+const MASK = '***'
+/** What is shorter is no credential, and masking it would make other text unreadable. */
+const MIN_SECRET_CHARACTERS = 6
+
+/** Error pages repeat what they were sent. As it was sent, in JSON, or without the scheme: `Bearer`, `Basic`. */
+function withoutSecrets(text: string, secrets: readonly string[]): string {
+  const forms = secrets
+    .flatMap((secret) => [secret, secret.slice(secret.indexOf(' ') + 1)])
+    .flatMap((secret) => [secret, JSON.stringify(secret).slice(1, -1)])
+    .filter(({ length }) => length >= MIN_SECRET_CHARACTERS)
+    .toSorted((a, b) => b.length - a.length)
+  let masked = text
+  for (const form of forms) masked = masked.replaceAll(form, MASK)
+  for (const form of forms) {
+    // What was read may end in the middle of one.
+    for (let length = form.length - 1; length >= MIN_SECRET_CHARACTERS; length -= 1)
+      if (masked.endsWith(form.slice(0, length))) masked = `${masked.slice(0, -length)}${MASK}`
+  }
+  return masked
 }
 
 const HEADER_NAME = /^[\w!#$%&'*+\-.^`|~]+$/
