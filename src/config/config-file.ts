@@ -1,9 +1,10 @@
 /** Finds, judges and imports `leasehold.config.{js,mjs,cjs,ts}`. Whoever can write the file can run code as its reader. */
 import { execFile } from 'node:child_process'
-import { readFile, realpath, stat } from 'node:fs/promises'
-import { basename, isAbsolute, join, relative, sep } from 'node:path'
+import { lstat, readFile, realpath, stat } from 'node:fs/promises'
+import { basename, dirname, isAbsolute, join, relative, sep } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { hasCode, LeaseholdError, messageOf, sentence } from '../errors.ts'
+import { distrust } from '../file-trust.ts'
 import { describeValue, isRecord } from '../rules.ts'
 
 /** TypeScript only where Node itself removes the types: from 22.18 on. */
@@ -73,27 +74,27 @@ async function refuseUntrusted(path: string, name: string): Promise<void> {
   // Windows has neither owners nor modes of this kind.
   const user = process.geteuid?.()
   if (user === undefined) return
-  const problem = distrust(await stat(path), user)
-  if (problem === undefined) return
-  throw invalid(
-    `${name} is not read, because it ${problem.what}: it is code that runs as this user.`,
-    `Check what is in it, and run: ${problem.command} '${path.replaceAll("'", String.raw`'\''`)}'`,
-  )
+  refuseIf(distrust(await stat(path), user), name, 'it', path)
+  // Whoever made a link chose the file. The mode of a link says nothing.
+  const { uid, gid } = await lstat(path)
+  refuseIf(distrust({ uid, gid, mode: 0 }, user), name, 'the link to it', path)
+  // Whoever can write the directory could replace the file before it is imported.
+  for (const directory of new Set([dirname(path), dirname(await realpath(path))])) {
+    const found = await stat(directory)
+    // In a directory like /tmp only the owner of a file can replace it.
+    const mode = (found.mode & STICKY) === 0 ? found.mode : 0
+    refuseIf(distrust({ uid: found.uid, gid: found.gid, mode }, user), name, 'its directory', directory)
+  }
 }
 
-/** Why a file with this owner and mode may contain what somebody else wrote; `undefined` if it may not. */
-export function distrust(
-  { uid, gid, mode }: { readonly uid: number; readonly gid: number; readonly mode: number },
-  user: number,
-): { readonly what: string; readonly command: string } | undefined {
-  if (uid !== user && uid !== 0)
-    return { what: `belongs to the user ${uid}, not to this one (${user}) or root`, command: `chown ${user}` }
-  if ((mode & 0o002) !== 0) return { what: 'can be written by everybody', command: 'chmod go-w' }
-  // Where every user has a group of their own, which has the same number, editors and git create files that it can write.
-  const isPrivateGroup = gid === uid && uid !== 0
-  if ((mode & 0o020) !== 0 && !isPrivateGroup)
-    return { what: `can be written by the group ${gid}`, command: 'chmod go-w' }
-  return undefined
+const STICKY = 0o1000
+
+function refuseIf(problem: ReturnType<typeof distrust>, name: string, what: string, path: string): void {
+  if (problem === undefined) return
+  throw invalid(
+    `${name} is not read, because ${what} ${problem.what}: it is code that runs as this user.`,
+    `Check what is in it, and run: ${problem.command} '${path.replaceAll("'", String.raw`'\''`)}'`,
+  )
 }
 
 interface ConfigModule {

@@ -1,9 +1,9 @@
-import { chmod, mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
+import { chmod, lchown, mkdir, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { LeaseholdError } from '../errors.ts'
-import { distrust } from './config-file.ts'
+import { distrust } from '../file-trust.ts'
 import { loadSettings, type SettingsInput } from './load.ts'
 import { SETTING_NAMES, TEST_VARIABLES, variableOf } from './schema.ts'
 
@@ -389,6 +389,44 @@ describe('a config file that somebody else may have written', () => {
       await expect(load({ workingDirectory })).resolves.toBeDefined()
     },
   )
+
+  it.skipIf(process.platform === 'win32')(
+    'is refused in a directory in which others can replace it, but not in one like /tmp',
+    async () => {
+      const workingDirectory = await directoryWith('export default {}')
+      await chmod(workingDirectory, 0o777)
+      expect(await refusal({ workingDirectory })).toBe(
+        `leasehold.config.mjs is not read, because its directory can be written by everybody: it is code that runs as this user. Check what is in it, and run: chmod go-w '${workingDirectory}'`,
+      )
+      await chmod(workingDirectory, 0o1777)
+      await expect(load({ workingDirectory })).resolves.toBeDefined()
+    },
+  )
+
+  it.skipIf(process.platform === 'win32')(
+    'is refused as a link into a directory in which others can replace it',
+    async () => {
+      const elsewhere = await directoryWith('export default {}')
+      const workingDirectory = await directoryWith('export default {}')
+      const path = join(workingDirectory, 'leasehold.config.mjs')
+      await rm(path)
+      await symlink(join(elsewhere, 'leasehold.config.mjs'), path)
+      await expect(load({ workingDirectory })).resolves.toBeDefined()
+      await chmod(elsewhere, 0o777)
+      expect(await refusal({ workingDirectory })).toContain('its directory can be written by everybody')
+    },
+  )
+
+  // Only root can give a file away.
+  it.skipIf(process.getuid?.() !== 0)('is refused as a link that somebody else has made', async () => {
+    const elsewhere = await directoryWith('export default {}')
+    const workingDirectory = await directoryWith('export default {}')
+    const path = join(workingDirectory, 'leasehold.config.mjs')
+    await rm(path)
+    await symlink(join(elsewhere, 'leasehold.config.mjs'), path)
+    await lchown(path, USER, USER)
+    expect(await refusal({ workingDirectory })).toContain('the link to it belongs to the user 1000')
+  })
 })
 
 describe('the environment', () => {
