@@ -1,5 +1,6 @@
 import {
   chmod,
+  chown,
   cp,
   lstat,
   readFile,
@@ -8,6 +9,7 @@ import {
   realpath,
   rm,
   stat,
+  symlink,
   writeFile,
 } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -19,7 +21,7 @@ import { removeDirectory, temporaryDirectory } from '../../test/support/director
 import { secretKey } from '../webhooks/signing/encryption.ts'
 import { locatePackage } from './binaries.ts'
 import { REACHABLE_ROOT } from './account.ts'
-import { embeddedSecretKey } from './index.ts'
+import { embeddedSecretKey, findEmbedded } from './index.ts'
 import { start } from './server.ts'
 
 async function query(url: string, text: string): Promise<unknown[]> {
@@ -115,4 +117,38 @@ describe('the secret key', () => {
     expect(new Set(keys).size).toBe(1)
     expect(await readdir(directory)).toEqual(['secret-key'])
   })
+})
+
+describe('a directory that somebody else can write', () => {
+  let directory = ''
+  beforeEach(async () => {
+    directory = await temporaryDirectory()
+  })
+  afterEach(async () => removeDirectory(directory))
+
+  const others: [string, () => Promise<void>][] = [
+    ['that everybody can write', async () => chmod(directory, 0o777)],
+  ]
+  // Only root can give a directory away.
+  if (process.getuid?.() === 0) others.push(['of another user', async () => chown(directory, 1000, 1000)])
+
+  it.each(others)(
+    'no server is started or looked for in a directory %s, and nothing is written',
+    async (_, give) => {
+      const precious = join(directory, 'precious')
+      await writeFile(precious, 'precious')
+      await symlink(precious, join(directory, '.gitignore'))
+      await writeFile(join(directory, 'password'), 'scram-only-known')
+      await give()
+      const refusal = {
+        code: 'EMBEDDED_FAILED',
+        message: expect.stringContaining(`The directory ${directory} is not used`),
+      }
+      await expect(start({ directory })).rejects.toMatchObject(refusal)
+      await expect(findEmbedded(directory)).rejects.toMatchObject(refusal)
+      await expect(embeddedSecretKey(directory)).rejects.toMatchObject(refusal)
+      expect(await readFile(precious, 'utf8')).toBe('precious')
+      expect((await readdir(directory)).toSorted()).toEqual(['.gitignore', 'password', 'precious'])
+    },
+  )
 })

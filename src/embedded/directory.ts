@@ -11,6 +11,7 @@ import {
   readlink,
   rename,
   rm,
+  stat,
   symlink,
   writeFile,
 } from 'node:fs/promises'
@@ -18,6 +19,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 
 import { hasCode, LeaseholdError } from '../errors.ts'
+import { distrust } from '../file-trust.ts'
 import { SCRAM_ONLY_PREFIX } from '../postgres/client.ts'
 import { canReach, makeReachable, REACHABLE_ROOT, type Account } from './account.ts'
 import { runProgram, type Binaries } from './binaries.ts'
@@ -45,6 +47,7 @@ export function filesOf(directory: string): ServerFiles {
 
 export async function makeDirectory(files: ServerFiles): Promise<void> {
   await mkdir(files.directory, { recursive: true, mode: 0o755 })
+  await refuseUntrusted(files.directory)
   // The directory contains a password and is usually inside a repository.
   await writeFile(join(files.directory, '.gitignore'), '*\n')
 }
@@ -99,7 +102,26 @@ export async function dataDirectory(files: ServerFiles): Promise<string> {
   return resolve(files.directory, await readlink(files.data))
 }
 
+/**
+ * Whoever can write the directory could have put a password into it that they know, a data directory of their own, or a
+ * link through which this process would write into another file.
+ */
+async function refuseUntrusted(directory: string): Promise<void> {
+  const user = process.geteuid?.()
+  const found = await statIfPresent(directory)
+  const problem = user === undefined || found === undefined ? undefined : distrust(found, user)
+  if (problem === undefined) return
+  throw new LeaseholdError(
+    'EMBEDDED_FAILED',
+    `The directory ${directory} is not used for the embedded PostgreSQL, because it ${problem.what}.`,
+    {
+      remedy: `Remove it if it is not yours, choose another directory, or run: ${problem.command} ${directory}`,
+    },
+  )
+}
+
 export async function readPassword(files: ServerFiles): Promise<string | undefined> {
+  await refuseUntrusted(files.directory)
   try {
     return (await readFile(files.password, 'utf8')).trim()
   } catch (error) {
@@ -247,6 +269,7 @@ const KEY_BYTES = 32
  * only this account can read. It does not protect from somebody who can read the directory, which also has the password.
  */
 export async function embeddedSecretKey(directory: string): Promise<string> {
+  await refuseUntrusted(resolve(directory))
   const file = join(resolve(directory), 'secret-key')
   return (await readKey(file)) ?? createKey(file)
 }
@@ -278,8 +301,16 @@ async function createKey(file: string): Promise<string> {
 }
 
 async function lstatIfPresent(path: string) {
+  return ifPresent(async () => lstat(path))
+}
+
+async function statIfPresent(path: string) {
+  return ifPresent(async () => stat(path))
+}
+
+async function ifPresent<Found>(find: () => Promise<Found>): Promise<Found | undefined> {
   try {
-    return await lstat(path)
+    return await find()
   } catch (error) {
     if (hasCode(error, 'ENOENT', 'ENOTDIR')) return undefined
     throw error
