@@ -57,6 +57,13 @@ export function isRecord(value: unknown): value is Readonly<Record<string, unkno
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
+/** An object literal or the like, of any realm. A `Date`, a `Map` or a `Headers` has no entries of its own to read. */
+export function isPlainObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  if (typeof value !== 'object' || value === null) return false
+  const prototype: unknown = Object.getPrototypeOf(value)
+  return prototype === null || Object.getPrototypeOf(prototype) === null
+}
+
 const MAX_SHOWN = 200
 
 /** A value as it appears in an error message, within bounds: it may be a whole module. */

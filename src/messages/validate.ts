@@ -5,7 +5,7 @@
  */
 import { inspect } from 'node:util'
 import { LeaseholdError } from '../errors.ts'
-import { describeValue } from '../rules.ts'
+import { describeValue, isPlainObject } from '../rules.ts'
 import { unstorable } from '../unstorable-text.ts'
 import { pathOf, payloadText, storedBytes } from './json.ts'
 import { applySchema, type EventSchemas, isStandardSchema } from './schemas.ts'
@@ -250,7 +250,7 @@ const CONTROL_EXCEPT_TAB = /[\u0000-\u0008\u000a-\u001f\u007f]/
  * may be secrets.
  */
 function checkHeaders(path: string, headers: unknown): string[] {
-  if (typeof headers !== 'object' || headers === null || Symbol.iterator in headers) {
+  if (!isPlainObject(headers)) {
     return [`${path} is ${describeValue(headers)}, but must be a plain object of texts`]
   }
   const problems = Object.entries(headers).flatMap(([name, value]: [string, unknown]) => {

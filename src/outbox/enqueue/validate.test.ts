@@ -138,6 +138,7 @@ describe('refused, with the field named and nothing written', () => {
       { ...ok, headers: ['a'] },
       /event\.headers is \[ 'a' \], but must be a plain object/,
     ],
+    ['headers that are a Date', { ...ok, headers: new Date(0) }, /event\.headers is 1970-01-01/],
     ['headers that are a Map', { ...ok, headers: new Map([['a', 'b']]) }, /event\.headers is Map/],
     [
       'a number as header',

@@ -86,6 +86,16 @@ describe('new endpoints', () => {
     ['headers that are a list', { url: HOOKS, headers: ['t0ken'] }, 'headers is a list, but must be'],
     ['headers that are a text', { url: HOOKS, headers: 'Bearer t0ken' }, 'headers is a string, but must be'],
     [
+      'headers of fetch',
+      { url: HOOKS, headers: new Headers({ authorization: 't0ken' }) },
+      'headers is an object of another kind, but must be a plain object of texts',
+    ],
+    [
+      'headers that are a Map',
+      { url: HOOKS, headers: new Map([['authorization', 't0ken']]) },
+      'headers is an object of another kind, but must be a plain object of texts',
+    ],
+    [
       'a header without a value',
       { url: HOOKS, headers: { authorization: null } },
       '"authorization" has characters',

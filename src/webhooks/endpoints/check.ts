@@ -3,6 +3,7 @@ import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
 import { checkTarget, type NetworkPolicy, type TargetOptions } from '../network/policy.ts'
 import { endpointHeaders } from '../network/post.ts'
 import { checkText, isWhole, describeValue } from '../../messages/validate.ts'
+import { isPlainObject } from '../../rules.ts'
 import { signingKey } from '../signing/secret.ts'
 import { checkEventType, checkTenant } from '../subscription.ts'
 import { type By, HIDDEN_VALUE } from './endpoint.ts'
@@ -202,9 +203,10 @@ function checkEventTypes(value: unknown): FieldCheck {
 }
 
 function checkHeaders(value: unknown): FieldCheck {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+  if (!isPlainObject(value)) {
     // Its value is not repeated: it may be a credential.
-    const what = Array.isArray(value) ? 'a list' : value === null ? 'null' : `a ${typeof value}`
+    const kind = value === null ? 'null' : `a ${typeof value}`
+    const what = Array.isArray(value) ? 'a list' : kind === 'a object' ? 'an object of another kind' : kind
     return { problems: [`headers is ${what}, but must be a plain object of texts`] }
   }
   // endpointHeaders checks every name and value.
