@@ -125,6 +125,7 @@ describe('two consumers that process the same event concurrently', () => {
 it.each([
   ['', randomUUID(), /consumer is ''/],
   ['a\0', randomUUID(), /consumer contains the character/],
+  ['ü'.repeat(128), randomUUID(), /consumer has 256 bytes, but can have at most 255/],
   ['billing', 'order-1', /eventId is 'order-1', but must be a uuid/],
 ])('once(tx, %j, %j) is refused', async (consumer, eventId, message) => {
   const outcome = db.transaction(async (tx) => once(tx, consumer, eventId, () => 1))

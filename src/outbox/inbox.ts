@@ -38,10 +38,7 @@ export async function once<Result>(
   effect: () => Promise<Result> | Result,
   { schema = 'leasehold' }: InboxOptions = {},
 ): Promise<Once<Result>> {
-  refuse([
-    ...checkText('consumer', consumer, 'the name of the consumer'),
-    ...checkEventId('eventId', eventId),
-  ])
+  refuse([...checkConsumer(consumer), ...checkEventId('eventId', eventId)])
   const writer = await transactionOf(tx, 'once()')
   const { rows } = await writer.query(rememberSql(schema), [consumer, eventId])
   if (rows.length === 0) return { ran: false, result: undefined }
@@ -53,6 +50,16 @@ export async function once<Result>(
     await writer.query(forgetSql(schema), [consumer, eventId]).catch(() => undefined)
     throw error
   }
+}
+
+/** The primary key of the table has it, and an index entry has a limit. */
+const MAX_CONSUMER_BYTES = 255
+
+function checkConsumer(consumer: unknown): string[] {
+  const bytes = typeof consumer === 'string' ? Buffer.byteLength(consumer) : 0
+  return bytes > MAX_CONSUMER_BYTES
+    ? [`consumer has ${bytes} bytes, but can have at most ${MAX_CONSUMER_BYTES}`]
+    : checkText('consumer', consumer, 'the name of the consumer')
 }
 
 export interface ForgetOptions extends InboxOptions {
