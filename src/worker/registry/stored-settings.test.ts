@@ -181,6 +181,12 @@ it('of concurrent changes that cannot work together, one is refused', async () =
 it.each([
   ['', 'ann'],
   ['outbox', ' '],
+  ['out\0box', 'ann'],
+  ['x'.repeat(9_000), 'ann'],
+  ['outbox', 'a\0nn'],
+  // As a caller without TypeScript might do.
+  [1 as unknown as string, 'ann'],
+  ['outbox', undefined as unknown as string],
 ])('the name %j and the principal %j are refused', async (name, principal) => {
   await expect(changeSettings(db, 'leasehold', name, {}, principal)).rejects.toMatchObject({
     code: 'SETTING_INVALID',

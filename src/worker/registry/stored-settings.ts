@@ -4,6 +4,8 @@ import { nearest } from '../../nearest.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { describeValue, isRecord, isText } from '../../rules.ts'
+import { unstorableText } from '../../unstorable-text.ts'
 import { type WorkerSettings, workerSettings } from '../settings.ts'
 
 /** `null` removes a setting. */
@@ -35,8 +37,9 @@ export async function changeSettings(
   patch: SettingsPatch,
   principal: string,
 ): Promise<WorkerSettings> {
-  refuseBlank('name', name)
-  refuseBlank('principal', principal)
+  refuseUnless(isStorable(name) && name.length <= MAX_NAME_CHARACTERS, 'name', name)
+  refuseUnless(isStorable(principal), 'principal', principal)
+  refuseUnless(isRecord(patch), 'patch', patch)
   const settings = quoteQualified(schema, 'settings')
   return db.transaction(async (tx) => {
     // There has to be a row to lock.
@@ -124,13 +127,21 @@ function patched(stored: Partial<WorkerSettings>, patch: SettingsPatch): Partial
   return Object.fromEntries(given.filter(([name, value]) => !removed.has(name) && value !== undefined))
 }
 
-function refuseBlank(what: string, value: string): void {
-  if (value.trim() !== '') return
+/** As long as the name of a worker may be. */
+const MAX_NAME_CHARACTERS = 63
+
+function isStorable(value: string): boolean {
+  return isText(value) && unstorableText(value) === undefined
+}
+
+/** For callers without TypeScript as well. */
+function refuseUnless(isValid: boolean, what: string, value: unknown): void {
+  if (isValid) return
   throw new LeaseholdError(
     'SETTING_INVALID',
-    `The ${what} of a change of settings is ${JSON.stringify(value)}.`,
+    `The ${what} of a change of settings is ${describeValue(value)}.`,
     {
-      remedy: 'Say whose settings they are, and who changes them.',
+      remedy: 'Say whose settings they are, which ones, and who changes them.',
     },
   )
 }
