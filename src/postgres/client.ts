@@ -70,6 +70,14 @@ function requireScram(client: Client, password: string): void {
   connection.on('authenticationOk', () => {
     if (progress !== 'proved') refuse('does not prove that it knows the password')
   })
+  // `pg` takes a server that is ready for one that has authenticated us. `message` comes before the event of that name,
+  // so that its listener can still be removed.
+  function onMessage({ name }: { readonly name: string }): void {
+    if (name !== 'readyForQuery') return
+    connection.removeListener('message', onMessage)
+    if (progress !== 'proved') refuse('does not prove that it knows the password')
+  }
+  connection.on('message', onMessage)
   connection.on('error', () => end())
 }
 
