@@ -76,8 +76,8 @@ it('rows whose lease a heartbeat has renewed are counted at each renewal, and th
   events.emit('renewed', { ...of, count: 2, busy: 0, durationMs: 1 })
   events.emit('renewalFailed', { ...of, ids: ['1', '2'], error: new Error('unavailable') })
   expect(samples(await metrics.render())).toMatchObject({
-    'leasehold_renewed_rows_total{table="public.emails"}': 12,
-    'leasehold_heartbeats_total{table="public.emails"}': 2,
+    'leasehold_renewed_rows_total{table="public.emails",worker="w1"}': 12,
+    'leasehold_heartbeats_total{table="public.emails",worker="w1"}': 2,
   })
 })
 
