@@ -531,7 +531,7 @@ as $$ begin raise 'it ran as %', current_user; end $$`)
     })
     expect([code, stderr]).toEqual([
       1,
-      expect.stringContaining('The schema nowhere has no tables of Leasehold.'),
+      expect.stringContaining('The schema nowhere has no tables of Leasehold yet.'),
     ])
   })
 

@@ -327,9 +327,9 @@ describe('the heartbeat interval', () => {
 
   it.each([
     [40_000, 'heartbeatMs is 40000, but must be less than a third of leaseMs (120000 / 3 = 40000)'],
-    [0, 'heartbeatMs is 0, but must be a number of milliseconds above 0'],
-    [-1, 'heartbeatMs is -1, but must be a number of milliseconds above 0'],
-    [Number.NaN, 'heartbeatMs is NaN, but must be a number of milliseconds above 0'],
+    [0, 'heartbeatMs is 0, but must be a number of milliseconds from 25 to 86400000'],
+    [-1, 'heartbeatMs is -1, but must be a number of milliseconds from 25 to 86400000'],
+    [Number.NaN, 'heartbeatMs is NaN, but must be a number of milliseconds from 25 to 86400000'],
   ])(
     'WH-FR-003-AC3: a heartbeat interval of %d ms is refused at the start, and the error has the numbers',
     async (heartbeatMs, message) => {
