@@ -54,9 +54,13 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
     kind: ({ table, reason }) => (isByItself(reason) ? `${table} ${reason}` : undefined),
   },
   resumed: {
-    level: 'info',
-    message: 'claiming has resumed',
-    kind: ({ table, reason }) => (isByItself(reason) ? `${table} ${reason}` : undefined),
+    level: ({ stillPausedFor }) => (stillPausedFor === undefined ? 'info' : 'debug'),
+    message: ({ stillPausedFor }) =>
+      stillPausedFor === undefined
+        ? 'claiming has resumed'
+        : 'a reason to pause claiming has ended: claiming is still paused',
+    kind: ({ table, reason, stillPausedFor }) =>
+      isByItself(reason) ? `${table} ${reason} ${stillPausedFor === undefined}` : undefined,
   },
   reaped: {
     level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
