@@ -1,6 +1,7 @@
 import { describe, expect, it, vi } from 'vitest'
 import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { LeaseholdError } from '../errors.ts'
+import { SaturatedError } from '../worker/completion/outcome.ts'
 import { Events, reportError } from '../worker/events.ts'
 import { createLog, logEvents } from './log.ts'
 
@@ -38,6 +39,26 @@ it('a LeaseholdError is logged by its message, any other error with its stack', 
   expect(lines[0]).toMatch(/failed: It is closed\.\n$/)
   expect(lines[1]).toMatch(/failed\nError: surprise\n\s+at /)
 })
+
+it.each(['json', 'pretty'] as const)(
+  'a target that is unavailable is one line without a stack (%s)',
+  (format) => {
+    const { lines, log } = capture(format)
+    const events = new Events()
+    const off = logEvents(events, log)
+    const of = { worker: 'w1', table: 'leasehold.outbox', forMs: undefined }
+    const refused = Object.assign(new Error('connect ECONNREFUSED'), { code: 'ECONNREFUSED' })
+    const saturated = new SaturatedError(1_000, 'The nats publisher cannot connect')
+    events.emit('paused', { ...of, reason: 'saturated', error: saturated })
+    events.emit('paused', { ...of, reason: 'unhealthy', error: refused })
+    log.error({ err: saturated }, 'cannot publish')
+    off()
+    expect(lines).toHaveLength(3)
+    expect(lines[1]).toContain('connect ECONNREFUSED')
+    for (const line of lines) expect(line).toMatch(/^[^\n]+\n$/)
+    expect(lines.join('')).not.toMatch(/stack|\bat .*log\.test/)
+  },
+)
 
 it.each(['json', 'pretty'] as const)('no entry contains a secret (%s)', (format) => {
   const { lines, log } = capture(format)

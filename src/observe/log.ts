@@ -2,6 +2,7 @@
 import { inspect } from 'node:util'
 import { type Logger, pino } from 'pino'
 import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
+import { SaturatedError } from '../worker/completion/outcome.ts'
 import { EVENT_TYPES, EventLog, fixedLevelOf, levelOf } from '../worker/event-messages.ts'
 import type { Events, EventType } from '../worker/events.ts'
 
@@ -35,13 +36,14 @@ export function createLog({ level, format, write }: LogOptions): Logger {
 
 /**
  * The fields of an error that are logged. The others are left out, because those of a database error quote values of the
- * row (WH-NFR-003). The message of a `LeaseholdError` says everything; of any other error the stack is wanted as well.
+ * row (WH-NFR-003). The message of a `LeaseholdError` or a `SaturatedError` says everything; of any other error the stack is wanted as well.
  */
 function errorEntry(error: unknown): Record<string, unknown> {
   if (!(error instanceof Error)) return { message: String(error) }
   const code = 'code' in error ? { code: error.code } : {}
   const cause = error.cause instanceof Error ? { cause: error.cause.message } : {}
-  const stack = error instanceof LeaseholdError ? {} : { stack: error.stack }
+  const isExpected = error instanceof LeaseholdError || error instanceof SaturatedError
+  const stack = isExpected ? {} : { stack: error.stack }
   return { type: error.name, ...code, message: error.message, ...cause, ...stack }
 }
 

@@ -144,7 +144,15 @@ export function logFields({ type, ...event }: EventOf<EventType>): Record<string
     // JSON has no numbers of the size of a token.
     typeof value === 'bigint' ? value.toString() : value,
   ])
-  return { event: type, ...Object.fromEntries(fields), ...(error === undefined ? {} : { err: error }) }
+  const err = type === 'paused' ? withoutStack(error) : error
+  return { event: type, ...Object.fromEntries(fields), ...(err === undefined ? {} : { err }) }
+}
+
+/** The handler's target is away or has no room: where that was noticed tells an operator nothing. */
+function withoutStack(error: unknown): unknown {
+  if (!(error instanceof Error)) return error
+  // Inherits everything else, so that it is logged with its name, its code and its cause.
+  return Object.create(error, { stack: { value: undefined } }) as unknown
 }
 
 /** Of each kind of repeated event one line is written in this time. */

@@ -1,6 +1,7 @@
 /** Errors and warnings that nobody listens for still reach somebody: the given log, or stderr. */
 import { inspect } from 'node:util'
-import { withoutUrlPasswords } from '../errors.ts'
+import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
+import { SaturatedError } from './completion/outcome.ts'
 import type { LogSource } from './context.ts'
 import { EventLog } from './event-messages.ts'
 import type { Events } from './events.ts'
@@ -51,7 +52,8 @@ function lineOf(
   const details = named.length === 0 ? '' : ` (${named.join(', ')})`
   const text = `${new Date().toISOString()} ${level} leasehold: ${message}${cause}${details}`
   const isOfHandler = 'event' in fields && fields.event === 'failed'
-  const stack = isOfHandler && err instanceof Error ? stackOf(err) : ''
+  const isExpected = err instanceof LeaseholdError || err instanceof SaturatedError
+  const stack = isOfHandler && err instanceof Error && !isExpected ? stackOf(err) : ''
   return withoutUrlPasswords(`${text.replaceAll(/\s*[\r\n]+\s*/g, ' ')}${stack}`)
 }
 
