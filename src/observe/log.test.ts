@@ -28,7 +28,7 @@ it('in the format pretty an entry is one short line', () => {
   const { lines, log } = capture('pretty')
   log.warn({ part: 'HTTP', attempts: 2, list: [1, 2] }, 'slow')
   expect(lines).toEqual([
-    expect.stringMatching(/^\d\d:\d\d:\d\d warn {2}slow {2}part=HTTP {2}attempts=2 {2}list=\[ 1, 2 \]\n$/),
+    expect.stringMatching(/^\d\d:\d\d:\d\d warn {2}slow \(part=HTTP, attempts=2, list=\[ 1, 2 \]\)\n$/),
   ])
 })
 
@@ -37,7 +37,23 @@ it('a LeaseholdError is logged by its message, any other error with its stack', 
   log.error({ err: new LeaseholdError('DATABASE_CLOSED', 'It is closed.') }, 'failed')
   log.error({ err: new Error('surprise') }, 'failed')
   expect(lines[0]).toMatch(/failed: It is closed\.\n$/)
-  expect(lines[1]).toMatch(/failed\nError: surprise\n\s+at /)
+  expect(lines[1]).toMatch(/failed: surprise\n\s+at /)
+})
+
+it('in the format pretty the error follows the message, then the fields, with rounded durations', () => {
+  const { lines, log } = capture('pretty')
+  const events = new Events()
+  const off = logEvents(events, log)
+  const of = { worker: 'w1', table: 'public.emails' }
+  const details = { eventType: 'order.paid' }
+  const failed = { ...of, id: '7', token: 1n, attempt: 5, outcome: 'dead', details }
+  events.emit('failed', { ...failed, error: new LeaseholdError('EVENT_INVALID', 'no such address') })
+  events.emit('reaperRan', { worker: 'w1', reaped: 1, durationMs: 12.345_678_9 })
+  off()
+  expect(lines.map((line) => line.slice(9))).toEqual([
+    'error the handler failed: no such address (eventType=order.paid, worker=w1, table=public.emails, id=7, token=1, attempt=5, outcome=dead)\n',
+    'info  the reaper ran (worker=w1, reaped=1, durationMs=12.3)\n',
+  ])
 })
 
 it.each(['json', 'pretty'] as const)(

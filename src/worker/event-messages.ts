@@ -141,11 +141,16 @@ export function logFields({ type, ...event }: EventOf<EventType>): Record<string
   const { error, details, ...rest }: Record<string, unknown> = event
   const fields = Object.entries({ ...(details as object | undefined), ...rest }).map(([name, value]) => [
     name,
-    // JSON has no numbers of the size of a token.
-    typeof value === 'bigint' ? value.toString() : value,
+    loggedValue(name, value),
   ])
   const err = type === 'paused' ? withoutStack(error) : error
   return { event: type, ...Object.fromEntries(fields), ...(err === undefined ? {} : { err }) }
+}
+
+function loggedValue(name: string, value: unknown): unknown {
+  // JSON has no numbers of the size of a token.
+  if (typeof value === 'bigint') return value.toString()
+  return typeof value === 'number' && name.endsWith('Ms') ? Math.round(value * 10) / 10 : value
 }
 
 /** The handler's target is away or has no room: where that was noticed tells an operator nothing. */
