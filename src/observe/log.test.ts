@@ -1,6 +1,7 @@
 import { describe, expect, it, vi } from 'vitest'
 import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { LeaseholdError } from '../errors.ts'
+import { SaturatedError } from '../worker/completion/outcome.ts'
 import { Events, reportError } from '../worker/events.ts'
 import { createLog, logEvents } from './log.ts'
 
@@ -27,7 +28,7 @@ it('in the format pretty an entry is one short line', () => {
   const { lines, log } = capture('pretty')
   log.warn({ part: 'HTTP', attempts: 2, list: [1, 2] }, 'slow')
   expect(lines).toEqual([
-    expect.stringMatching(/^\d\d:\d\d:\d\d warn {2}slow {2}part=HTTP {2}attempts=2 {2}list=\[ 1, 2 \]\n$/),
+    expect.stringMatching(/^\d\d:\d\d:\d\d warn {2}slow \(part=HTTP, attempts=2, list=\[ 1, 2 \]\)\n$/),
   ])
 })
 
@@ -36,8 +37,44 @@ it('a LeaseholdError is logged by its message, any other error with its stack', 
   log.error({ err: new LeaseholdError('DATABASE_CLOSED', 'It is closed.') }, 'failed')
   log.error({ err: new Error('surprise') }, 'failed')
   expect(lines[0]).toMatch(/failed: It is closed\.\n$/)
-  expect(lines[1]).toMatch(/failed\nError: surprise\n\s+at /)
+  expect(lines[1]).toMatch(/failed: surprise\n\s+at /)
 })
+
+it('in the format pretty the error follows the message, then the fields, with rounded durations', () => {
+  const { lines, log } = capture('pretty')
+  const events = new Events()
+  const off = logEvents(events, log)
+  const of = { worker: 'w1', table: 'public.emails' }
+  const details = { eventType: 'order.paid' }
+  const failed = { ...of, id: '7', token: 1n, attempt: 5, outcome: 'dead', details }
+  events.emit('failed', { ...failed, error: new LeaseholdError('EVENT_INVALID', 'no such address') })
+  events.emit('reaperRan', { worker: 'w1', reaped: 1, durationMs: 12.345_678_9 })
+  off()
+  expect(lines.map((line) => line.slice(9))).toEqual([
+    'error the handler failed: no such address (eventType=order.paid, worker=w1, table=public.emails, id=7, token=1, attempt=5, outcome=dead)\n',
+    'info  the reaper ran (worker=w1, reaped=1, durationMs=12.3)\n',
+  ])
+})
+
+it.each(['json', 'pretty'] as const)(
+  'a target that is unavailable is one line without a stack (%s)',
+  (format) => {
+    const { lines, log } = capture(format)
+    const events = new Events()
+    const off = logEvents(events, log)
+    const of = { worker: 'w1', table: 'leasehold.outbox', forMs: undefined }
+    const refused = Object.assign(new Error('connect ECONNREFUSED'), { code: 'ECONNREFUSED' })
+    const saturated = new SaturatedError(1_000, 'The nats publisher cannot connect')
+    events.emit('paused', { ...of, reason: 'saturated', error: saturated })
+    events.emit('paused', { ...of, reason: 'unhealthy', error: refused })
+    log.error({ err: saturated }, 'cannot publish')
+    off()
+    expect(lines).toHaveLength(3)
+    expect(lines[1]).toContain('connect ECONNREFUSED')
+    for (const line of lines) expect(line).toMatch(/^[^\n]+\n$/)
+    expect(lines.join('')).not.toMatch(/stack|\bat .*log\.test/)
+  },
+)
 
 it.each(['json', 'pretty'] as const)('no entry contains a secret (%s)', (format) => {
   const { lines, log } = capture(format)

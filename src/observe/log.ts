@@ -1,9 +1,10 @@
 /** The log: how entries are written, what must never be in one, and how events become entries. */
-import { inspect } from 'node:util'
 import { type Logger, pino } from 'pino'
 import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
+import { SaturatedError } from '../worker/completion/outcome.ts'
 import { EVENT_TYPES, EventLog, fixedLevelOf, levelOf } from '../worker/event-messages.ts'
 import type { Events, EventType } from '../worker/events.ts'
+import { stackFrames, textLine } from '../worker/unheard-log.ts'
 
 export type { Logger } from 'pino'
 
@@ -35,36 +36,25 @@ export function createLog({ level, format, write }: LogOptions): Logger {
 
 /**
  * The fields of an error that are logged. The others are left out, because those of a database error quote values of the
- * row (WH-NFR-003). The message of a `LeaseholdError` says everything; of any other error the stack is wanted as well.
+ * row (WH-NFR-003). The message of a `LeaseholdError` or a `SaturatedError` says everything; of any other error the stack is wanted as well.
  */
 function errorEntry(error: unknown): Record<string, unknown> {
   if (!(error instanceof Error)) return { message: String(error) }
   const code = 'code' in error ? { code: error.code } : {}
   const cause = error.cause instanceof Error ? { cause: error.cause.message } : {}
-  const stack = error instanceof LeaseholdError ? {} : { stack: error.stack }
+  const isExpected = error instanceof LeaseholdError || error instanceof SaturatedError
+  const stack = isExpected ? {} : { stack: error.stack }
   return { type: error.name, ...code, message: error.message, ...cause, ...stack }
 }
 
-/** Turns a line of JSON from pino into a line for a person: `08:15:02 warn  lost a connection  attempt=2`. */
+/** Turns a line of JSON from pino into a line for a person: `08:15:02 warn  lost a connection: reset (attempt=2)`. */
 function prettyLine(json: string): string {
-  // It was written by pino just now.
-  const { level, time, msg, err, ...rest } = JSON.parse(json) as Record<string, unknown>
+  // It was written by pino just now, and `err` by `errorEntry`.
+  const { level, time, msg = '', err, ...fields } = JSON.parse(json) as Record<string, unknown>
+  const { message, stack } = (err ?? {}) as { readonly message?: string; readonly stack?: string }
   const clockTime = new Date(String(time)).toTimeString().slice(0, 8)
-  const head = [clockTime, String(level).padEnd(5), prettyValue(msg)].join(' ').trimEnd()
-  const fields = Object.entries(rest).map(([name, value]) => `${name}=${prettyValue(value)}`)
-  return `${[head, ...fields].join('  ')}${prettyError(err)}\n`
-}
-
-function prettyValue(value: unknown): string {
-  if (value === undefined) return ''
-  return typeof value === 'string' ? value : inspect(value, { breakLength: Infinity })
-}
-
-function prettyError(error: unknown): string {
-  if (typeof error !== 'object' || error === null) return ''
-  // Made by `errorEntry`.
-  const { message, stack } = error as Readonly<Record<string, unknown>>
-  return stack === undefined ? `: ${prettyValue(message)}` : `\n${prettyValue(stack)}`
+  const head = `${clockTime} ${String(level).padEnd(5)} `
+  return `${head}${textLine(String(msg), message, fields)}${stackFrames(stack)}\n`
 }
 
 /**

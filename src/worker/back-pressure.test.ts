@@ -4,6 +4,7 @@ import { useDatabase } from '../../test/support/database.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { collect, door, settled, useWorkers } from '../../test/support/running-worker.ts'
 import { insertJobs, jobs, jobStates, WORK_DDL } from '../../test/support/work-table.ts'
+import { createLog, logEvents } from '../observe/log.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { type AnyEvent, Events } from './events.ts'
 import { dead, SaturatedError } from './completion/outcome.ts'
@@ -132,6 +133,36 @@ describe('backpressure', () => {
     expect(await resumed).toMatchObject({ reason: 'unhealthy' })
     await over
     expect(emitted[0]).toBe('resumed')
+  })
+
+  it('of two reasons to pause, the end of the first is no resumption: the log says so only when none is left', async () => {
+    const events = new Events()
+    const logged: Record<string, unknown>[] = []
+    const write = (line: string): void => void logged.push(JSON.parse(line) as Record<string, unknown>)
+    const off = logEvents(events, createLog({ level: 'info', format: 'json', write }))
+    let isWell = false
+    const unhealthy = events.next('paused', ({ reason }) => reason === 'unhealthy')
+    const check = async (): Promise<void> =>
+      isWell ? Promise.resolve() : Promise.reject(new Error('no room'))
+    const { runtime } = await run(
+      { handle: async () => undefined, probe: { everyMs: 10, check } },
+      { events },
+    )
+    await unhealthy
+    runtime.worker('jobs').pause()
+    const [first, last] = [
+      events.next('resumed', ({ reason }) => reason === 'unhealthy'),
+      events.next('resumed', ({ reason }) => reason === 'operator'),
+    ]
+    isWell = true
+    expect(await first).toMatchObject({ stillPausedFor: ['operator'] })
+    runtime.worker('jobs').resume()
+    expect(await last).not.toHaveProperty('stillPausedFor')
+    off()
+    const resumptions = logged.filter(({ event }) => event === 'resumed')
+    expect(resumptions).toEqual([
+      expect.objectContaining({ level: 'info', msg: 'claiming has resumed', reason: 'operator' }),
+    ])
   })
 })
 

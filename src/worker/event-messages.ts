@@ -54,9 +54,13 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
     kind: ({ table, reason }) => (isByItself(reason) ? `${table} ${reason}` : undefined),
   },
   resumed: {
-    level: 'info',
-    message: 'claiming has resumed',
-    kind: ({ table, reason }) => (isByItself(reason) ? `${table} ${reason}` : undefined),
+    level: ({ stillPausedFor }) => (stillPausedFor === undefined ? 'info' : 'debug'),
+    message: ({ stillPausedFor }) =>
+      stillPausedFor === undefined
+        ? 'claiming has resumed'
+        : 'a reason to pause claiming has ended: claiming is still paused',
+    kind: ({ table, reason, stillPausedFor }) =>
+      isByItself(reason) ? `${table} ${reason} ${stillPausedFor === undefined}` : undefined,
   },
   reaped: {
     level: ({ outcome }) => (outcome === 'dead' ? 'error' : 'warn'),
@@ -137,10 +141,23 @@ export function logFields({ type, ...event }: EventOf<EventType>): Record<string
   const { error, details, ...rest }: Record<string, unknown> = event
   const fields = Object.entries({ ...(details as object | undefined), ...rest }).map(([name, value]) => [
     name,
-    // JSON has no numbers of the size of a token.
-    typeof value === 'bigint' ? value.toString() : value,
+    loggedValue(name, value),
   ])
-  return { event: type, ...Object.fromEntries(fields), ...(error === undefined ? {} : { err: error }) }
+  const err = type === 'paused' ? withoutStack(error) : error
+  return { event: type, ...Object.fromEntries(fields), ...(err === undefined ? {} : { err }) }
+}
+
+function loggedValue(name: string, value: unknown): unknown {
+  // JSON has no numbers of the size of a token.
+  if (typeof value === 'bigint') return value.toString()
+  return typeof value === 'number' && name.endsWith('Ms') ? Math.round(value * 10) / 10 : value
+}
+
+/** The handler's target is away or has no room: where that was noticed tells an operator nothing. */
+function withoutStack(error: unknown): unknown {
+  if (!(error instanceof Error)) return error
+  // Inherits everything else, so that it is logged with its name, its code and its cause.
+  return Object.create(error, { stack: { value: undefined } }) as unknown
 }
 
 /** Of each kind of repeated event one line is written in this time. */

@@ -68,7 +68,8 @@ export interface EventMap {
     readonly forMs: number | undefined
     readonly error?: unknown
   }
-  resumed: OfTable & { readonly reason: PauseReason }
+  /** One reason has ended. `stillPausedFor`: those that have not, where there are any. */
+  resumed: OfTable & { readonly reason: PauseReason; readonly stillPausedFor?: readonly PauseReason[] }
   reaped: OfTable & {
     readonly id: string
     readonly token: bigint

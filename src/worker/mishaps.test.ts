@@ -206,6 +206,6 @@ it('RULE-020-051: maxLeases says for how many leases a row may be held, and the 
   expect(await lost).toMatchObject({ id, reason: 'tooLong' })
   expect(await reaped).toMatchObject({ id, evicted: false, outcome: 'retry' })
   const { rows } = await db.query({ text: 'select last_error from public.jobs where id = $1', values: [id] })
-  expect(rows).toEqual([{ last_error: 'the handler did not return within 1 leases of 1000 ms (maxLeases)' }])
+  expect(rows).toEqual([{ last_error: 'the handler did not return within 1 lease of 1000 ms (maxLeases)' }])
   hold.open()
 })

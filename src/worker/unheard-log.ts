@@ -1,6 +1,7 @@
 /** Errors and warnings that nobody listens for still reach somebody: the given log, or stderr. */
 import { inspect } from 'node:util'
-import { withoutUrlPasswords } from '../errors.ts'
+import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
+import { SaturatedError } from './completion/outcome.ts'
 import type { LogSource } from './context.ts'
 import { EventLog } from './event-messages.ts'
 import type { Events } from './events.ts'
@@ -44,19 +45,28 @@ function lineOf(
   { err, ...fields }: { readonly err?: unknown },
   message: string,
 ): string {
-  const cause = err === undefined ? '' : `: ${err instanceof Error ? err.message : textOf(err)}`
+  const cause = err instanceof Error ? err.message : err
+  const text = `${new Date().toISOString()} ${level} leasehold: ${textLine(message, cause, fields)}`
+  const isOfHandler = 'event' in fields && fields.event === 'failed'
+  const isExpected = err instanceof LeaseholdError || err instanceof SaturatedError
+  const stack = isOfHandler && err instanceof Error && !isExpected ? stackFrames(err.stack) : ''
+  return withoutUrlPasswords(`${text}${stack}`)
+}
+
+/** An entry for a person, on one line: what happened, why, and in parentheses the fields. */
+export function textLine(message: string, cause: unknown, fields: object): string {
+  const why = cause === undefined ? '' : typeof cause === 'string' ? cause : textOf(cause)
   const named = Object.entries(fields).flatMap(([name, value]: [string, unknown]) =>
     name === 'event' || value === undefined ? [] : [`${name}=${textOf(value)}`],
   )
-  const details = named.length === 0 ? '' : ` (${named.join(', ')})`
-  const text = `${new Date().toISOString()} ${level} leasehold: ${message}${cause}${details}`
-  const isOfHandler = 'event' in fields && fields.event === 'failed'
-  const stack = isOfHandler && err instanceof Error ? stackOf(err) : ''
-  return withoutUrlPasswords(`${text.replaceAll(/\s*[\r\n]+\s*/g, ' ')}${stack}`)
+  const sentence = [message, why].filter((text) => text !== '').join(': ')
+  const details = named.length === 0 ? '' : `(${named.join(', ')})`
+  const parts = [sentence, details].filter((text) => text !== '')
+  return parts.join(' ').replaceAll(/\s*[\r\n]+\s*/g, ' ')
 }
 
 /** The frames of a stack, one line each. Its first lines are the message. */
-function stackOf({ stack = '' }: Error): string {
+export function stackFrames(stack = ''): string {
   const frames = stack.split('\n').filter((line) => /^\s+at /.test(line))
   return frames.map((line) => `\n    ${line.trim()}`).join('')
 }
@@ -64,6 +74,9 @@ function stackOf({ stack = '' }: Error): string {
 const MAX_VALUE_CHARACTERS = 200
 
 function textOf(value: unknown): string {
-  const text = typeof value === 'string' ? value : inspect(value, { depth: 1 })
+  // Before it is cut: of half a URL nobody can tell what is its password.
+  const text = withoutUrlPasswords(
+    typeof value === 'string' ? value : inspect(value, { depth: 1, breakLength: Infinity }),
+  )
   return text.length <= MAX_VALUE_CHARACTERS ? text : `${text.slice(0, MAX_VALUE_CHARACTERS)}…`
 }

@@ -186,7 +186,8 @@ export class Worker<Row extends object = Record<string, unknown>> {
       this.#loop.release(this.#slots.takeReady())
     } else {
       this.#pauses.delete(reason)
-      events.emit('resumed', { ...of, reason })
+      const others = [...this.#pauses.keys()]
+      events.emit('resumed', { ...of, reason, ...(others.length === 0 ? {} : { stillPausedFor: others }) })
       this.#slots.fill()
       this.#loop.wake()
     }

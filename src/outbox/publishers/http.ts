@@ -26,7 +26,10 @@ import {
   answerFor,
   publishEach,
   publishTogether,
+  probeTarget,
   refuse,
+  type Target,
+  targetAt,
   throwIfAllSaturated,
   unavailable,
   usableUrl,
@@ -134,7 +137,7 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
       await response.body.dump({ limit: MAX_RESPONSE_BYTES }).catch(() => {})
       return outcome
     } catch (error) {
-      throw classified(error)
+      throw classified(error, targetAt('http', url))
     } finally {
       clearTimeout(timeout)
       signal.removeEventListener('abort', stop)
@@ -149,7 +152,8 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
       ...(dispatcher === undefined ? {} : { dispatcher }),
     })
     await body.dump({ limit: MAX_RESPONSE_BYTES }).catch(() => {})
-    if (statusCode >= 500) throw unavailable('http', `was answered with HTTP ${statusCode} by its probe`)
+    if (statusCode >= 500)
+      throw unavailable(targetAt('http', target), `was answered with HTTP ${statusCode} by its probe`)
   }
 
   function requestFor(event: OutboxEvent): Post {
@@ -215,7 +219,12 @@ export function httpPublisher(options: HttpPublisherOptions): Publisher {
       if (!batch) return sendEach(events, signal, requestFor)
       return publishTogether(events, batchItem, async (items) => sendBatch(items, signal))
     },
-    ...(probeUrl === undefined ? {} : { probe: async (signal: AbortSignal) => probe(probeUrl, signal) }),
+    ...(probeUrl === undefined
+      ? {}
+      : {
+          probe: async (signal: AbortSignal) =>
+            probeTarget(targetAt('http', probeUrl), signal, async () => probe(probeUrl, signal)),
+        }),
     async close() {
       if (agent === undefined) return
       if (!(await within(CLOSE_TIMEOUT_MS, agent.close()))) await agent.destroy()
@@ -265,9 +274,9 @@ function plainItem(event: OutboxEvent): object {
 }
 
 /** Tells a server that is unavailable, and an event that HTTP cannot carry, from any other error. */
-function classified(error: unknown): unknown {
+function classified(error: unknown, target: Target): unknown {
   const code = error instanceof Error && 'code' in error ? String(error.code) : ''
-  if (NOT_REACHED.has(code)) return unavailable('http', 'cannot connect', error)
+  if (NOT_REACHED.has(code)) return unavailable(target, 'cannot connect', error)
   if (code === 'UND_ERR_INVALID_ARG') return new PermanentError(messageOf(error))
   return error
 }

@@ -11,7 +11,15 @@ import type { OutboxEvent } from '../event.ts'
 import type { PublishContext, Publisher } from '../publisher.ts'
 import { type Connection, dialledConnection, givenConnection, loadClient } from './connection.ts'
 import { BINDINGS, encode, type Envelope, headerText, usableEnvelope } from './envelope.ts'
-import { publishEach, refuse, unavailable, wholeNumber } from './publishing.ts'
+import {
+  probeTarget,
+  publishEach,
+  refuse,
+  type Target,
+  targetAt,
+  unavailable,
+  wholeNumber,
+} from './publishing.ts'
 
 export interface NatsPublisherOptions {
   /** What the client connects with: `{ servers: 'nats://127.0.0.1:4222' }`, credentials, TLS. */
@@ -64,6 +72,8 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
   }
   const { prefix = '', subject: chosen } = options
   const subjectOf = chosen ?? ((event: OutboxEvent) => `${prefix}${event.type}`)
+  const { port = 4_222, servers = `127.0.0.1:${port}` } = options.connect ?? {}
+  const target = options.connect === undefined ? 'nats' : targetAt('nats', ...[servers].flat())
   const connection = natsConnection(options.connect, options.connection, connectTimeoutMs)
 
   async function send(link: NatsLink, event: OutboxEvent): Promise<void> {
@@ -86,7 +96,7 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
       if (typeof stream !== 'string' || typeof seq !== 'number')
         throw new Error(`what answered on the subject '${subject}' is no stream`)
     } catch (error) {
-      throw await classified(error, subject, link, losses)
+      throw await classified(error, target, subject, link, losses)
     }
   }
 
@@ -95,9 +105,9 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
     maxBatch,
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
       const link = await untilAborted(signal, async () => connection.get()).catch((error: unknown) => {
-        throw signal.aborted ? error : unavailable('nats', 'cannot connect', error)
+        throw signal.aborted ? error : unavailable(target, 'cannot connect', error)
       })
-      if (!link.isUp()) throw unavailable('nats', 'has lost its connection')
+      if (!link.isUp()) throw unavailable(target, 'has lost its connection')
       return publishEach(events, {
         signal,
         timeoutMs,
@@ -107,14 +117,14 @@ export function natsPublisher(options: NatsPublisherOptions): Publisher {
             return new Error(`no acknowledgement from the stream within ${timeoutMs} ms; has it no_ack set?`)
           }
           connection.drop()
-          return unavailable('nats', `had no answer within ${timeoutMs} ms`)
+          return unavailable(target, `had no answer within ${timeoutMs} ms`)
         },
       })
     },
     async probe(signal) {
-      await untilAborted(signal, async () => {
+      await probeTarget(target, signal, async () => {
         const link = await connection.get()
-        if (!link.isUp()) throw unavailable('nats', 'has lost its connection')
+        if (!link.isUp()) throw unavailable(target, 'has lost its connection')
         await link.connection.flush()
       })
     },
@@ -131,29 +141,35 @@ async function answersPing(link: NatsLink): Promise<boolean> {
 }
 
 /** Errors are recognised by their names: their classes may come from another copy of the client than ours. */
-async function classified(error: unknown, subject: string, link: NatsLink, losses: number): Promise<unknown> {
+async function classified(
+  error: unknown,
+  target: Target,
+  subject: string,
+  link: NatsLink,
+  losses: number,
+): Promise<unknown> {
   if (!(error instanceof Error)) return error
   // With no responder, the client concludes that JetStream is not enabled. Usually no stream listens on the subject.
   if (hasName(error, 'JetStreamNotEnabled') || hasName(error, 'NoRespondersError'))
-    return missingStream(subject, link)
-  if (!link.isUp() || link.losses() !== losses) return unavailable('nats', 'lost its connection', error)
+    return missingStream(target, subject, link)
+  if (!link.isUp() || link.losses() !== losses) return unavailable(target, 'lost its connection', error)
   const permanent = hasName(error, 'InvalidArgumentError')
   if (permanent || codeOf(error, 'code') === MESSAGE_TOO_LARGE) return new PermanentError(error.message)
   if (codeOf(error, 'status') !== NO_ROOM_OR_NO_LEADER) return error
-  return unavailable('nats', `was refused by the stream of '${subject}'`, error)
+  return unavailable(target, `was refused by the stream of '${subject}'`, error)
 }
 
 /** There was no responder: either no stream has the subject, or its stream is not up yet. */
-async function missingStream(subject: string, link: NatsLink): Promise<Error> {
+async function missingStream(target: Target, subject: string, link: NatsLink): Promise<Error> {
   try {
     const manager = await link.manager()
     const stream = await manager.streams.find(subject)
-    return unavailable('nats', `cannot reach the stream '${stream}' yet`)
+    return unavailable(target, `cannot reach the stream '${stream}' yet`)
   } catch (error) {
     if (error instanceof Error && error.name === 'StreamNotFoundError') {
       return new Error(`no stream of NATS listens on the subject '${subject}'`)
     }
-    return unavailable('nats', 'cannot reach JetStream', error)
+    return unavailable(target, 'cannot reach JetStream', error)
   }
 }
 

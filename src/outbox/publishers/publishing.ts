@@ -98,15 +98,45 @@ export function throwIfAllSaturated(answers: readonly Answer[]): readonly Answer
 /** How long claiming pauses when a target does not answer. A broker that restarts is back within seconds. */
 const UNAVAILABLE_PAUSE_MS = 1_000
 
+/** The name of a publisher, and with it the address that it sends to, where it knows that. */
+export type Target = string | { readonly name: string; readonly address: string }
+
+/** Only the servers: what else is in a URL, such as a password or a token in its path, may be secret. */
+export function targetAt(name: string, ...urls: readonly (string | URL)[]): Target {
+  const servers = urls.map((url) => (typeof url === 'string' ? url.replace(/^.*@/, '') : serverOf(url)))
+  return servers.length === 0 ? name : { name, address: servers.join(', ') }
+}
+
+function serverOf({ protocol, host }: URL): string {
+  return `${protocol}//${host}`
+}
+
 /**
  * The error for a target that cannot be reached or has no room. No event caused it: all are released, and no attempt is
  * counted.
  */
-export function unavailable(publisher: string, what: string, cause?: unknown): SaturatedError {
+export function unavailable(target: Target, what: string, cause?: unknown): SaturatedError {
+  const publisher =
+    typeof target === 'string' ? `${target} publisher` : `${target.name} publisher for ${target.address}`
   const why = cause === undefined ? '' : `: ${messageOf(cause)}`
-  const error = new SaturatedError(UNAVAILABLE_PAUSE_MS, `The ${publisher} publisher ${what}${why}`)
+  const error = new SaturatedError(UNAVAILABLE_PAUSE_MS, `The ${publisher} ${what}${why}`)
   if (cause !== undefined) error.cause = cause
   return error
+}
+
+/** Probes a target: what it rejects with says which target is unavailable. */
+export async function probeTarget(
+  target: Target,
+  signal: AbortSignal,
+  check: () => Promise<unknown>,
+): Promise<void> {
+  try {
+    await untilAborted(signal, check)
+  } catch (error) {
+    throw signal.aborted || error instanceof SaturatedError
+      ? error
+      : unavailable(target, 'cannot reach its target', error)
+  }
 }
 
 /** Refuses an option, naming it, its value and what to give instead. */

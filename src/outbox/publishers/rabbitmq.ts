@@ -9,7 +9,16 @@ import type { ChannelModel, ConfirmChannel, Message } from 'amqplib'
 import type { Duplex } from 'node:stream'
 import { type Connection, dialledConnection, loadClient } from './connection.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope } from './envelope.ts'
-import { publishEach, refuse, unavailable, usableUrl, wholeNumber } from './publishing.ts'
+import {
+  probeTarget,
+  publishEach,
+  refuse,
+  type Target,
+  targetAt,
+  unavailable,
+  usableUrl,
+  wholeNumber,
+} from './publishing.ts'
 
 export interface RabbitPublisherOptions {
   /** `amqp://user:password@127.0.0.1:5672` or `amqps://…` */
@@ -58,6 +67,7 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
     refuse('rabbitmq', 'url', undefined, 'Give either url or connection.')
   }
   const address = url === undefined ? undefined : usableUrl('rabbitmq', url, ['amqp:', 'amqps:'])
+  const target = address === undefined ? 'rabbitmq' : targetAt('rabbitmq', address)
   const connection = rabbitConnection(address, given, { exchange, connectTimeoutMs })
 
   async function send(state: RabbitChannel, event: OutboxEvent): Promise<void> {
@@ -86,7 +96,7 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
     // A message that no queue takes is returned before it is confirmed.
     const reason = state.returned.get(event.eventId)
     state.returned.delete(event.eventId)
-    if (error !== null) throw classified(error, state)
+    if (error !== null) throw classified(error, target, state)
     if (reason !== undefined) {
       throw new Error(`no queue of the exchange '${exchange}' takes the routing key '${key}' (${reason})`)
     }
@@ -97,26 +107,26 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
     maxBatch,
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
       const state = await untilAborted(signal, async () => connection.get()).catch((error: unknown) => {
-        throw signal.aborted ? error : unavailable('rabbitmq', 'cannot connect', error)
+        throw signal.aborted ? error : unavailable(target, 'cannot connect', error)
       })
-      const blocked = blockedBy(state)
+      const blocked = blockedBy(state, target)
       if (blocked !== undefined) throw blocked
       return publishEach(events, {
         signal,
         timeoutMs,
         send: async (event) => send(state, event),
         unansweredError: async () => {
-          const blocked = blockedBy(state)
+          const blocked = blockedBy(state, target)
           if (blocked !== undefined) return blocked
           connection.drop()
-          return unavailable('rabbitmq', `had no confirm within ${timeoutMs} ms`)
+          return unavailable(target, `had no confirm within ${timeoutMs} ms`)
         },
       })
     },
     async probe(signal) {
-      await untilAborted(signal, async () => {
+      await probeTarget(target, signal, async () => {
         const state = await connection.get()
-        const blocked = blockedBy(state)
+        const blocked = blockedBy(state, target)
         if (blocked !== undefined) throw blocked
         await state.ping()
       })
@@ -126,20 +136,20 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
 }
 
 /** A server that is short of memory or disk reads nothing from connections that publish. */
-function blockedBy(state: RabbitChannel): SaturatedError | undefined {
+function blockedBy(state: RabbitChannel, target: Target): SaturatedError | undefined {
   const blocked = state.trouble()?.blocked
-  return blocked === undefined ? undefined : unavailable('rabbitmq', `is blocked by the server: ${blocked}`)
+  return blocked === undefined ? undefined : unavailable(target, `is blocked by the server: ${blocked}`)
 }
 
-function classified(error: unknown, state: RabbitChannel): unknown {
+function classified(error: unknown, target: Target, state: RabbitChannel): unknown {
   if (!(error instanceof Error)) return error
   if (error.message === 'message nacked') return new Error('the server refused it (nack)')
   if (error instanceof RangeError || error instanceof TypeError) return new PermanentError(error.message)
   const closedBy = state.trouble()?.error
-  if (closedBy === undefined) return unavailable('rabbitmq', 'lost its connection', error)
+  if (closedBy === undefined) return unavailable(target, 'lost its connection', error)
   const code = 'code' in closedBy ? Number(closedBy.code) : 0
   // A single message can close the channel. Counting an attempt keeps such a message from doing so for ever.
-  return CONFIGURATION_ERROR_CODES.has(code) ? unavailable('rabbitmq', 'was refused', closedBy) : closedBy
+  return CONFIGURATION_ERROR_CODES.has(code) ? unavailable(target, 'was refused', closedBy) : closedBy
 }
 
 /** What is used of a connection you have already; one that reconnects by itself works too. */

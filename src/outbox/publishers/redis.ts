@@ -8,7 +8,16 @@ import { PermanentError } from '../../worker/completion/outcome.ts'
 import { untilAborted } from '../../timeout.ts'
 import { type Connection, dialledConnection, givenConnection, loadClient } from './connection.ts'
 import { BINDINGS, encode, type Envelope, usableEnvelope, withoutNames } from './envelope.ts'
-import { publishEach, refuse, unavailable, usableUrl, wholeNumber } from './publishing.ts'
+import {
+  probeTarget,
+  publishEach,
+  refuse,
+  type Target,
+  targetAt,
+  unavailable,
+  usableUrl,
+  wholeNumber,
+} from './publishing.ts'
 
 /** What is used of a client of the package `redis`: a client, a pool or a cluster. */
 export interface RedisStreams {
@@ -84,6 +93,7 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
   const threshold = maxLength ?? 0
   const trim = { TRIM: { strategy: 'MAXLEN', strategyModifier: '~', threshold } } as const
   const connection = redisConnection(options)
+  const target = options.url === undefined ? 'redis' : targetAt('redis', new URL(options.url))
 
   async function send(client: RedisStreams, event: OutboxEvent): Promise<void> {
     const { body, contentType, headers } = encode(event, envelope, BINDINGS.plain)
@@ -91,7 +101,7 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
     try {
       await client.xAdd(streamOf(event), '*', entry, maxLength === undefined ? undefined : trim)
     } catch (error) {
-      throw classified(error, streamOf(event))
+      throw classified(error, target, streamOf(event))
     }
   }
 
@@ -100,24 +110,24 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
     maxBatch,
     async publish(events: readonly OutboxEvent[], { signal }: PublishContext) {
       const client = await untilAborted(signal, async () => connection.get()).catch((error: unknown) => {
-        throw signal.aborted ? error : unavailable('redis', 'cannot connect', error)
+        throw signal.aborted ? error : unavailable(target, 'cannot connect', error)
       })
       // A client with an offline queue would send the events later, when another relay may hold their leases.
-      if (client.isReady === false) throw unavailable('redis', 'has lost its connection')
+      if (client.isReady === false) throw unavailable(target, 'has lost its connection')
       return publishEach(events, {
         signal,
         timeoutMs,
         send: async (event) => send(client, event),
         unansweredError: async () => {
           connection.drop()
-          return unavailable('redis', `had no reply within ${timeoutMs} ms`)
+          return unavailable(target, `had no reply within ${timeoutMs} ms`)
         },
       })
     },
     async probe(signal) {
-      await untilAborted(signal, async () => {
+      await probeTarget(target, signal, async () => {
         const client = await connection.get()
-        if (client.isReady === false) throw unavailable('redis', 'has lost its connection')
+        if (client.isReady === false) throw unavailable(target, 'has lost its connection')
         await client.ping?.()
       })
     },
@@ -126,14 +136,14 @@ export function redisPublisher(options: RedisPublisherOptions): Publisher {
 }
 
 /** A key that is no stream (WRONGTYPE) is a retry and not dead: an operator can correct it. */
-function classified(error: unknown, stream: string): unknown {
+function classified(error: unknown, target: Target, stream: string): unknown {
   if (!(error instanceof Error)) return error
   // The client cannot encode it, now or ever.
   if (error instanceof TypeError) return new PermanentError(`it cannot be sent: ${error.message}`)
   const [word = ''] = error.message.split(' ', 1)
   const isReply = /^[A-Z]+$/.test(word)
-  if (!isReply) return unavailable('redis', 'lost its connection', error)
-  if (SERVER_UNAVAILABLE_REPLIES.has(word)) return unavailable('redis', 'was refused', error)
+  if (!isReply) return unavailable(target, 'lost its connection', error)
+  if (SERVER_UNAVAILABLE_REPLIES.has(word)) return unavailable(target, 'was refused', error)
   return new Error(`the stream '${stream}' refused it: ${error.message}`)
 }
 

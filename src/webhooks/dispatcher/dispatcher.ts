@@ -113,6 +113,7 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
     table: webhookTable({ schema, schedule }),
     wake: true,
     handle: async (context) => running.deliver(context),
+    describe: ({ event_type: eventType, endpoint_id: endpoint }) => ({ eventType, endpoint }),
     groups: running.groups,
     settings: { ...SETTINGS, ...options.settings },
     ...(bucket === undefined ? {} : { bucket }),

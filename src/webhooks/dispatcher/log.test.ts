@@ -135,6 +135,17 @@ describe('renewals', () => {
   })
 })
 
+it('a delivery that fails is logged with the type of its event and the id of its endpoint', async () => {
+  const target = await receiver((_, response) => void response.writeHead(500).end())
+  const { id: endpoint } = await addEndpoint(db, target.url)
+  await send({ n: 1 })
+  const log = openLog('warn')
+  await startDispatcher({ settings }, log.options)
+  await expect.poll(() => log.entries('failed').length, BOUND).toBeGreaterThan(0)
+  const [{ id } = {}] = await deliveries(db)
+  expect(log.entries('failed')[0]).toMatchObject({ id, eventType: 'test.happened', endpoint })
+})
+
 describe('WH-NFR-003: no log line contains a body, a signature or a secret', () => {
   const BODY = 'body-8f41c2'
   const HEADER = 'header-30ab77'

@@ -96,7 +96,8 @@ export class LeaseWatch<Row extends object> {
    */
   #takeBackSoon(id: string, attempts = TAKE_BACK_ATTEMPTS): void {
     const { leaseMs, maxLeases } = this.#options.settings()
-    const reason = `the handler did not return within ${maxLeases} leases of ${leaseMs} ms (maxLeases)`
+    const leases = maxLeases === 1 ? '1 lease' : `${maxLeases} leases`
+    const reason = `the handler did not return within ${leases} of ${leaseMs} ms (maxLeases)`
     const timer = setTimeout(
       () => {
         this.#takingBack.delete(timer)

@@ -218,6 +218,16 @@ describe('states', () => {
     expect(await listWorkers(db, 'leasehold')).toMatchObject([{ id: worker.id, state }])
   })
 
+  it.each([
+    ['dead', 'missing_since = now(), died_at = now()'],
+    ['stopped', 'stopped_at = now()'],
+  ])('a process that is %s has nothing in flight, whatever it last said', async (state, set) => {
+    const worker = describeWorker(['sync'])
+    await appear(worker, 3)
+    await change(set, worker.id)
+    expect(await listWorkers(db, 'leasehold')).toMatchObject([{ id: worker.id, state, inFlight: 0 }])
+  })
+
   it('a process that stops is shown as stopped, and has no session that could be found missing', async () => {
     const [stopping, other] = [describeWorker(['sync']), describeWorker(['sync'])]
     await db.transaction(async (tx) => {

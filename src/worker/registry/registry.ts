@@ -43,6 +43,7 @@ export interface WorkerRow extends WorkerInfo {
   readonly state: WorkerState
   readonly startedAt: Date
   readonly lastSeenAt: Date
+  /** When it was last seen; none once it has stopped or is dead. */
   readonly inFlight: number
   /** Which of its workers did not claim when it was last seen, and why. */
   readonly paused: readonly Pause[]
@@ -78,7 +79,8 @@ export async function listWorkers(db: Queryable, schema: string): Promise<Worker
   const { rows } = await db.query<WorkerRow>({
     text: `
 select id, host, pid, version, roles, reaps, started_at as "startedAt", last_seen_at as "lastSeenAt",
-  in_flight as "inFlight", paused, stopped_at as "stoppedAt", died_at as "diedAt",
+  case when stopped_at is null and died_at is null then in_flight else 0 end as "inFlight",
+  paused, stopped_at as "stoppedAt", died_at as "diedAt",
   session_pid is not null as "sessionVisible",
   case
     when stopped_at is not null then 'stopped'
