@@ -239,7 +239,7 @@ export function notExcluded(t: TableSql, $: Parameters): string {
     const type = `${only.type}[]`
     return `${only.name} <> all ((select ${$('excluded1', type)})::${type})`
   }
-  const arrays = list(t.idColumns.map((k, i) => $(`excluded${i + 1}`, `${k.type}[]`)))
+  const arrays = list(t.idColumns.map((k, i) => `(select ${$(`excluded${i + 1}`, `${k.type}[]`)})`))
   return `((${idNames(t)}) in (select * from unnest(${arrays}))) is not true`
 }
 

@@ -12,7 +12,7 @@ next as materialized (
     where definition = groups.name and expiries < 2 and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
-      and ((matrix_id, chunk_hash) in (select * from unnest($4::text[], $5::text[]))) is not true
+      and ((matrix_id, chunk_hash) in (select * from unnest((select $4::text[]), (select $5::text[])))) is not true
     order by priority desc, "position", matrix_id, chunk_hash limit least(groups.room, $3::int)
     for update skip locked
   ) as row
@@ -25,7 +25,7 @@ suspect as materialized (          -- at most one, and none while the process ru
     where definition = groups.name and expiries >= 2 and (completed_at is null and failed_at is null and needed)
       and next_attempt_at <= now()
       and coalesce(locked_by is null or locked_until is null or (locked_until <= now() and expiries = 0), true)
-      and ((matrix_id, chunk_hash) in (select * from unnest($4::text[], $5::text[]))) is not true
+      and ((matrix_id, chunk_hash) in (select * from unnest((select $4::text[]), (select $5::text[])))) is not true
     order by priority desc, "position", matrix_id, chunk_hash limit 1
     for update skip locked
   ) as row

@@ -7,7 +7,7 @@ with taken_back as materialized (
   from leasehold.sync_checkpoints
   where (completed_at is null and failed_at is null and locked_by is not null) and locked_until <= now()
     and ($1::text[] is null or (matrix_id, chunk_hash) in (select * from unnest($1::text[], $2::text[])))
-    and ((matrix_id, chunk_hash) in (select * from unnest($3::text[], $4::text[]))) is not true
+    and ((matrix_id, chunk_hash) in (select * from unnest((select $3::text[]), (select $4::text[])))) is not true
   limit (select $5::int)
   for update skip locked
 ),
