@@ -3,6 +3,7 @@ import type { Duplex } from 'node:stream'
 import { Connection, type Client, type PoolClient, type QueryResult } from 'pg'
 import { LeaseholdError } from '../errors.ts'
 import { deadline } from '../timeout.ts'
+import { endOnUnreadable } from './client.ts'
 import {
   endsConnection,
   isInFailedTransaction,
@@ -236,7 +237,8 @@ function cancelStatement(client: Client): void {
   const { processID, secretKey } = client as unknown as BackendKey
   if (processID === null || secretKey === null) return
   // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves connect() and cancel() out
-  const connection = new Connection({ ssl: client.ssl }) as unknown as CancelConnection
+  const connection = new Connection({ ssl: client.ssl }) as Connection & CancelConnection
+  endOnUnreadable(connection)
   const { stream } = connection
   const send = (): void => connection.cancel(processID, secretKey)
   connection.on('error', () => stream.destroy())
