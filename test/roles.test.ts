@@ -226,11 +226,27 @@ select 'late', '1', 'CLAIMED', n, 2, now(), 'vanished', now() - interval '1 minu
     `insert into leasehold.audit (principal, action) values ('somebody', 'outbox.replay')`,
     'select principal from leasehold.audit',
     `update leasehold.audit set principal = 'somebody'`,
+    'truncate leasehold.audit',
     'truncate leasehold.outbox',
     'create table leasehold.mine (id int)',
   ])('a worker is refused: %s', async (text) => {
     expect(await refusalOf('worker', text)).toBe(REFUSED)
   })
+})
+
+it('a worker deletes entries of the audit that are older than 30 days, and none that is younger', async () => {
+  const add = `insert into leasehold.audit (principal, action, at) values ('olga', $1, now() - $2::interval)`
+  await db.query({ text: add, values: ['old', '31 days'] })
+  await db.query({ text: add, values: ['young', '29 days'] })
+  const RESTRICT_VIOLATION = '23001'
+  expect(await refusalOf('worker', 'delete from leasehold.audit')).toBe(RESTRICT_VIOLATION)
+  const young = `delete from leasehold.audit where at > now() - interval '30 days'`
+  expect(await refusalOf('worker', young)).toBe(RESTRICT_VIOLATION)
+  expect(await count(`leasehold.audit where action in ('old', 'young')`)).toBe(2)
+  const old = `delete from leasehold.audit where at < now() - interval '30 days'`
+  expect(await refusalOf('worker', old)).toBe('not refused')
+  expect(await count(`leasehold.audit where action = 'old'`)).toBe(0)
+  expect(await count(`leasehold.audit where action = 'young'`)).toBe(1)
 })
 
 describe('leasehold_reader', () => {
