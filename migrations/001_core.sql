@@ -117,7 +117,9 @@ comment on trigger settings_changed on settings is 'Running workers follow every
 
 -- PostgreSQL commits transactions with a NOTIFY one after the other: with 32 producers, a NOTIFY in each left a quarter
 -- of the throughput (docs/decisions/014-wake-ups.md). So concurrent transactions share one notification, by a lock that
--- is tried and never waited for. It belongs to 50 ms of time: whoever holds one, for however long, delays nothing after that.
+-- is tried and never waited for. It belongs to 50 ms of time: whoever holds one, for however long, suppresses the wake-ups
+-- of that time only. A session that takes the locks of future periods on purpose can suppress those as well, until the
+-- lock table is full. Workers also poll, so a wake-up that is not sent delays rows and loses none.
 create function wake(name text) returns void
 language plpgsql set search_path from current
 as $$
