@@ -389,7 +389,7 @@ describe('a missing privilege', () => {
     await expect(defined.enqueue(as('stranger'), { matrixId: 'm' })).rejects.toMatchObject(expected)
   })
 
-  it('a reader that replays is told to become an operator, and a stranger that lists to become a reader', async () => {
+  it('a refused change names the role of an operator, a refused list that of a reader, and a refused migration the owner', async () => {
     await db.query({
       text: `insert into leasehold.outbox (event_type, payload, status, dead_at) values ('a', '1', 'DEAD', now())`,
     })
@@ -398,6 +398,18 @@ describe('a missing privilege', () => {
     expect(replayed.stderr).toContain(
       `The database role ${logins.reader.name} lacks a privilege: permission denied for table outbox. Run: GRANT leasehold_operator TO ${logins.reader.name};`,
     )
+    for (const command of [
+      ['outbox', 'replay', '--type', 'a', '--yes'],
+      ['outbox', 'retry', '1'],
+      ['webhooks', 'cancel', '1'],
+      ['sync', 'cancel', '1'],
+    ]) {
+      const { stderr } = await cli('stranger', ...command, '--reason', 'r')
+      expect(stderr, command.join(' ')).toContain(`GRANT leasehold_operator TO ${stranger};`)
+    }
+    const migrated = await cli('stranger', 'migrate')
+    expect(migrated.stderr).toContain('Run it as the owner of the schema.')
+    expect(migrated.stderr).not.toContain('GRANT')
     const listed = await cli('stranger', 'outbox', 'list')
     expect(listed.stderr).toContain(`GRANT leasehold_reader TO ${stranger};`)
     expect(listed.stderr).not.toContain('    at ')

@@ -12,7 +12,7 @@ import {
   isUnavailable,
   unavailable,
 } from './failures.ts'
-import { explainRefusal, type RoleKind } from './permissions.ts'
+import { explainRefusal, type NeededRole } from './permissions.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 
 export type DatabaseEvent =
@@ -28,7 +28,7 @@ export interface SessionContext {
   /** Whether statement names are sent. The first session that detects a pooler turns it off for all sessions. */
   readonly naming: { on: boolean }
   /** Which role its statements need, for the error where one is denied. */
-  readonly neededRole?: RoleKind | undefined
+  readonly neededRole?: NeededRole | undefined
   readonly emit: (event: DatabaseEvent) => void
 }
 
