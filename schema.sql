@@ -552,6 +552,21 @@ begin
 end
 $function$;
 
+CREATE OR REPLACE FUNCTION leasehold.refuse_young_audit()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+begin
+  if old.at > now() - interval '30 days' then
+    raise restrict_violation using
+      message = format('entry %s of the audit was made at %s and cannot be deleted for 30 days', old.id, old.at),
+      hint = 'Set auditRetentionMs to 30 days (2592000000) or more.';
+  end if;
+  return old;
+end
+$function$;
+
 CREATE OR REPLACE FUNCTION leasehold.send_webhook(event_type text, payload jsonb, tenant text DEFAULT ''::text, ordering_key text DEFAULT NULL::text, headers jsonb DEFAULT '{}'::jsonb, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, event_id uuid DEFAULT NULL::uuid)
  RETURNS integer
  LANGUAGE plpgsql
@@ -692,6 +707,8 @@ AS $function$
     or event_type = any (event_types)
     or exists (select from unnest(event_types) as wanted where wanted like '%*' and starts_with(event_type, left(wanted, -1)))
 $function$;
+
+CREATE TRIGGER audit_retained BEFORE DELETE ON leasehold.audit FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_young_audit();
 
 CREATE TRIGGER outbox_limits BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN ((((octet_length(new.event_type) < 1) OR (octet_length(new.event_type) > 255)) OR ((octet_length(new.ordering_key) < 1) OR (octet_length(new.ordering_key) > 1024)) OR (octet_length((new.payload)::text) > 262144) OR (octet_length((new.headers)::text) > 16384) OR (new.max_attempts < 1) OR (new.payload @? '$.**{101}'::jsonpath) OR (new.headers @? '$.**{101}'::jsonpath) OR ((new.available_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.available_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) OR ((new.created_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.created_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)))) EXECUTE FUNCTION leasehold.refuse_outbox_event();
 
@@ -1224,6 +1241,8 @@ comment on function leasehold.refuse_webhook_delivery() is 'Refuses a delivery t
 
 comment on function leasehold.refuse_webhook_transition() is 'Refuses a transition that is not one of the four legal ones, and names these.';
 
+comment on function leasehold.refuse_young_audit() is 'Refuses to delete entries of the audit that are younger than 30 days.';
+
 comment on function leasehold.send_webhook(pg_catalog.text,pg_catalog.jsonb,pg_catalog.text,pg_catalog.text,pg_catalog.jsonb,timestamp with time zone,pg_catalog.uuid) is 'Writes a delivery for every enabled endpoint of the tenant that subscribes to the event type, in the transaction of the caller, and returns their number. An event_id that was sent before is the same event: an endpoint receives it once.';
 
 comment on function leasehold.sync_reserve(pg_catalog.text,integer,double precision,integer,double precision) is 'Reserves calls to a source and returns how many milliseconds to wait before making them. Null: the wait would be longer than within_ms, and nothing was reserved.';
@@ -1297,7 +1316,7 @@ comment on index leasehold.webhook_outbox_suspects is 'Deliveries without an ord
 
 comment on index leasehold.workers_running is 'The processes that have not ended, for the reaper.';
 
-comment on table leasehold.audit is 'Every change that an operator made, and who made it. Rows are only ever added.';
+comment on table leasehold.audit is 'Every change that an operator made, and who made it. Entries are added, and removed when they are old; none younger than 30 days is removed.';
 
 comment on table leasehold.inbox is 'The events that consumers have processed, so that an event that is delivered twice has its effect once.';
 
@@ -1320,6 +1339,8 @@ comment on table leasehold.webhook_endpoints is 'The endpoints that webhooks are
 comment on table leasehold.webhook_outbox is 'Deliveries: one row for each event and endpoint, written in the transaction of the sender. Dispatchers deliver them at least once.';
 
 comment on table leasehold.workers is 'The registry of worker processes: those that run, and for one day those that have ended.';
+
+comment on trigger audit_retained on leasehold.audit is 'Whoever may delete old entries can delete no young ones.';
 
 comment on trigger outbox_limits on leasehold.outbox is 'The limits of an event, so that a plain INSERT is as safe as enqueue(). It only refuses.';
 

@@ -12,7 +12,7 @@ create table audit (
 
 create index audit_at on audit (at);
 
-comment on table audit is 'Every change that an operator made, and who made it. Rows are only ever added.';
+comment on table audit is 'Every change that an operator made, and who made it. Entries are added, and removed when they are old; none younger than 30 days is removed.';
 comment on column audit.id is 'Number of the entry, in the order of insertion.';
 comment on column audit.at is 'When the change was made, by the clock of the database.';
 comment on column audit.principal is 'Who made it: the name of an API key, or of the account that ran the command.';
@@ -20,6 +20,27 @@ comment on column audit.action is 'What was done, for example outbox.replay.';
 comment on column audit.target is 'The object that was changed, for example an event id. Null where the change concerns more than one object.';
 comment on column audit.details is 'Further details as JSON. Never a secret.';
 comment on index audit_at is 'The audit is read newest first and by period.';
+
+-- Retention runs with the privileges of a worker. Without this, every worker could remove what an operator did.
+create function refuse_young_audit() returns trigger
+language plpgsql set search_path from current
+as $$
+begin
+  if old.at > now() - interval '30 days' then
+    raise restrict_violation using
+      message = format('entry %s of the audit was made at %s and cannot be deleted for 30 days', old.id, old.at),
+      hint = 'Set auditRetentionMs to 30 days (2592000000) or more.';
+  end if;
+  return old;
+end
+$$;
+
+comment on function refuse_young_audit() is 'Refuses to delete entries of the audit that are younger than 30 days.';
+
+create trigger audit_retained before delete on audit
+  for each row execute function refuse_young_audit();
+
+comment on trigger audit_retained on audit is 'Whoever may delete old entries can delete no young ones.';
 
 create table workers (
   id text primary key,
@@ -96,7 +117,9 @@ comment on trigger settings_changed on settings is 'Running workers follow every
 
 -- PostgreSQL commits transactions with a NOTIFY one after the other: with 32 producers, a NOTIFY in each left a quarter
 -- of the throughput (docs/decisions/014-wake-ups.md). So concurrent transactions share one notification, by a lock that
--- is tried and never waited for. It belongs to 50 ms of time: whoever holds one, for however long, delays nothing after that.
+-- is tried and never waited for. It belongs to 50 ms of time: whoever holds one, for however long, suppresses the wake-ups
+-- of that time only. A session that takes the locks of future periods on purpose can suppress those as well, until the
+-- lock table is full. Workers also poll, so a wake-up that is not sent delays rows and loses none.
 create function wake(name text) returns void
 language plpgsql set search_path from current
 as $$

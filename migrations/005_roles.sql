@@ -53,7 +53,7 @@ begin
       ('worker', 'execute on function wake(text), new_event_id()'),
       ('worker', 'select, insert, update, delete on workers'),
       ('worker', 'select on settings'),
-      -- Retention of the audit. A worker reads no entry.
+      -- Retention of the audit. A worker reads no entry; the table refuses to delete those younger than 30 days.
       ('worker', 'select (id, at), delete on audit'),
       ('worker', 'select, delete on outbox'),
       ('worker', 'update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on outbox'),

@@ -19,6 +19,9 @@ const RESTART_AFTER_MS = 1_000
 
 const WORKER = ['LEASEHOLD_PORT', 'LEASEHOLD_LEASE_MS', 'LEASEHOLD_LOG_LEVEL']
 const EVENTS = ['events', 'all']
+const PASSWORDS = ['API', 'REAPER', 'RECONCILER', 'RELAY', 'DISPATCHER', 'SYNC'].map(
+  (name) => `${name}_PASSWORD`,
+)
 
 /** What runs besides PostgreSQL, in the order of its start: with which database role, and with which variables. */
 export const SERVICES = [
@@ -26,7 +29,7 @@ export const SERVICES = [
     name: 'migrate',
     command: ['node', 'migrate.mjs'],
     once: true,
-    environment: ['API_PASSWORD', 'WORKER_PASSWORD'],
+    environment: PASSWORDS,
     profiles: [],
   },
   {
@@ -39,14 +42,14 @@ export const SERVICES = [
   {
     name: 'reaper',
     command: ['leasehold', 'work', '--only', 'reaper'],
-    role: { name: 'payments_reaper', password: 'WORKER_PASSWORD' },
+    role: { name: 'payments_reaper', password: 'REAPER_PASSWORD' },
     environment: WORKER,
     profiles: [],
   },
   {
     name: 'reconciler',
     command: ['leasehold', 'work', '--only', 'reconcile'],
-    role: { name: 'payments_reconciler', password: 'WORKER_PASSWORD' },
+    role: { name: 'payments_reconciler', password: 'RECONCILER_PASSWORD' },
     environment: [
       ...WORKER,
       ...['POLL_MS', 'BATCH', 'CONCURRENCY', 'EVERY_MS', 'TIMEOUT_MS'].map((name) => `RECONCILE_${name}`),
@@ -59,21 +62,21 @@ export const SERVICES = [
   {
     name: 'relay',
     command: ['leasehold', 'work', '--only', 'outbox'],
-    role: { name: 'payments_relay', password: 'WORKER_PASSWORD' },
+    role: { name: 'payments_relay', password: 'RELAY_PASSWORD' },
     environment: WORKER,
     profiles: EVENTS,
   },
   {
     name: 'dispatcher',
     command: ['leasehold', 'work', '--only', 'webhooks'],
-    role: { name: 'payments_dispatcher', password: 'WORKER_PASSWORD' },
+    role: { name: 'payments_dispatcher', password: 'DISPATCHER_PASSWORD' },
     environment: [...WORKER, 'LEASEHOLD_SECRET_KEY'],
     profiles: EVENTS,
   },
   {
     name: 'sync',
     command: ['leasehold', 'work', '--only', 'sync'],
-    role: { name: 'payments_sync', password: 'WORKER_PASSWORD' },
+    role: { name: 'payments_sync', password: 'SYNC_PASSWORD' },
     environment: WORKER,
     profiles: ['sync', 'all'],
   },
@@ -181,8 +184,7 @@ async function run(profiles) {
     LEASEHOLD_SECRET_KEY: LEASEHOLD_SECRET_KEY || (server ? await embeddedSecretKey(DIRECTORY) : ''),
     LEASEHOLD_PORT: '0',
     // Nobody needs to know them: migrate sets them at every start.
-    API_PASSWORD: randomBytes(24).toString('hex'),
-    WORKER_PASSWORD: randomBytes(24).toString('hex'),
+    ...Object.fromEntries(PASSWORDS.map((name) => [name, randomBytes(24).toString('hex')])),
   })
   try {
     for (const service of chosen(profiles)) await topology.start(service)

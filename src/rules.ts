@@ -95,3 +95,6 @@ export const DATABASE_URL: Rule = {
   text: 'a URL such as postgresql://user@host:5432/database',
   isSecret: true,
 }
+
+/** The table of the audit refuses to delete younger entries (migrations/001_core.sql): 30 days. */
+export const MIN_AUDIT_RETENTION_MS = 30 * 86_400_000

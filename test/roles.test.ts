@@ -226,11 +226,27 @@ select 'late', '1', 'CLAIMED', n, 2, now(), 'vanished', now() - interval '1 minu
     `insert into leasehold.audit (principal, action) values ('somebody', 'outbox.replay')`,
     'select principal from leasehold.audit',
     `update leasehold.audit set principal = 'somebody'`,
+    'truncate leasehold.audit',
     'truncate leasehold.outbox',
     'create table leasehold.mine (id int)',
   ])('a worker is refused: %s', async (text) => {
     expect(await refusalOf('worker', text)).toBe(REFUSED)
   })
+})
+
+it('a worker deletes entries of the audit that are older than 30 days, and none that is younger', async () => {
+  const add = `insert into leasehold.audit (principal, action, at) values ('olga', $1, now() - $2::interval)`
+  await db.query({ text: add, values: ['old', '31 days'] })
+  await db.query({ text: add, values: ['young', '29 days'] })
+  const RESTRICT_VIOLATION = '23001'
+  expect(await refusalOf('worker', 'delete from leasehold.audit')).toBe(RESTRICT_VIOLATION)
+  const young = `delete from leasehold.audit where at > now() - interval '30 days'`
+  expect(await refusalOf('worker', young)).toBe(RESTRICT_VIOLATION)
+  expect(await count(`leasehold.audit where action in ('old', 'young')`)).toBe(2)
+  const old = `delete from leasehold.audit where at < now() - interval '30 days'`
+  expect(await refusalOf('worker', old)).toBe('not refused')
+  expect(await count(`leasehold.audit where action = 'old'`)).toBe(0)
+  expect(await count(`leasehold.audit where action = 'young'`)).toBe(1)
 })
 
 describe('leasehold_reader', () => {
@@ -373,7 +389,7 @@ describe('a missing privilege', () => {
     await expect(defined.enqueue(as('stranger'), { matrixId: 'm' })).rejects.toMatchObject(expected)
   })
 
-  it('a reader that replays is told to become an operator, and a stranger that lists to become a reader', async () => {
+  it('a refused change names the role of an operator, a refused list that of a reader, and a refused migration the owner', async () => {
     await db.query({
       text: `insert into leasehold.outbox (event_type, payload, status, dead_at) values ('a', '1', 'DEAD', now())`,
     })
@@ -382,6 +398,18 @@ describe('a missing privilege', () => {
     expect(replayed.stderr).toContain(
       `The database role ${logins.reader.name} lacks a privilege: permission denied for table outbox. Run: GRANT leasehold_operator TO ${logins.reader.name};`,
     )
+    for (const command of [
+      ['outbox', 'replay', '--type', 'a', '--yes'],
+      ['outbox', 'retry', '1'],
+      ['webhooks', 'cancel', '1'],
+      ['sync', 'cancel', '1'],
+    ]) {
+      const { stderr } = await cli('stranger', ...command, '--reason', 'r')
+      expect(stderr, command.join(' ')).toContain(`GRANT leasehold_operator TO ${stranger};`)
+    }
+    const migrated = await cli('stranger', 'migrate')
+    expect(migrated.stderr).toContain('Run it as the owner of the schema.')
+    expect(migrated.stderr).not.toContain('GRANT')
     const listed = await cli('stranger', 'outbox', 'list')
     expect(listed.stderr).toContain(`GRANT leasehold_reader TO ${stranger};`)
     expect(listed.stderr).not.toContain('    at ')

@@ -68,17 +68,20 @@ describe('REC-14: compose.yaml', () => {
     }
   })
 
-  it('every service but the migration has a database role of its own, and no password has a default', async () => {
-    for (const { name, role } of SERVICES) {
+  it('every service but the migration has a database role and a password of its own, without a default', async () => {
+    for (const { name, role, profiles } of SERVICES) {
       const user = role === undefined ? 'leasehold' : role.name
       const password = role === undefined ? 'POSTGRES_PASSWORD' : role.password
+      // A service whose profile is off demands nothing.
+      const demand = profiles.length === 0 ? ':\\?[^}]+' : ':-'
       expect(compose[name]?.environment?.['DATABASE_URL'], name).toMatch(
-        new RegExp(`^postgresql://${user}:\\$\\{${password}:\\?[^}]+\\}@postgres:5432/leasehold$`),
+        new RegExp(`^postgresql://${user}:\\$\\{${password}${demand}\\}@postgres:5432/leasehold$`),
       )
     }
     expect(new Set(SERVICES.flatMap(({ role }) => role?.name ?? [])).size).toBe(SERVICES.length - 1)
+    expect(new Set(SERVICES.flatMap(({ role }) => role?.password ?? [])).size).toBe(SERVICES.length - 1)
     const text = await projectFile('compose.yaml')
-    expect([...text.matchAll(/\$\{\w*PASSWORD\w*(?!\w|:\?)/g)]).toEqual([])
+    expect([...text.matchAll(/\$\{\w*PASSWORD\w*(?!\w|:\?|:-\})/g)]).toEqual([])
   })
 
   it('a plain `docker compose up` needs no variable of a service whose profile is off', () => {
@@ -91,7 +94,9 @@ describe('REC-14: compose.yaml', () => {
       )
     const plain = ['postgres', ...chosen([]).map(({ name }) => name)]
     expect(demanded(Object.keys(compose))).toEqual(demanded(plain))
-    expect(demanded(plain)).toEqual(new Set(['POSTGRES_PASSWORD', 'API_PASSWORD', 'WORKER_PASSWORD']))
+    expect(demanded(plain)).toEqual(
+      new Set(['POSTGRES_PASSWORD', 'API_PASSWORD', 'REAPER_PASSWORD', 'RECONCILER_PASSWORD']),
+    )
   })
 
   it('a process of the topology gets the variables that compose.yaml gives it, and no others', () => {

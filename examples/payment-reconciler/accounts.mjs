@@ -10,22 +10,22 @@ export const ACCOUNTS = [
   },
   {
     name: 'payments_reaper',
-    password: 'WORKER_PASSWORD',
+    password: 'REAPER_PASSWORD',
     member: ['leasehold_worker'],
     grants: ['select, update on app.payment_requests'],
   },
   {
     name: 'payments_reconciler',
-    password: 'WORKER_PASSWORD',
+    password: 'RECONCILER_PASSWORD',
     // Every step of a payment writes an event.
     member: ['leasehold_worker', 'leasehold_producer'],
     grants: ['select, update on app.payment_requests'],
   },
-  { name: 'payments_relay', password: 'WORKER_PASSWORD', member: ['leasehold_worker'], grants: [] },
-  { name: 'payments_dispatcher', password: 'WORKER_PASSWORD', member: ['leasehold_worker'], grants: [] },
+  { name: 'payments_relay', password: 'RELAY_PASSWORD', member: ['leasehold_worker'], grants: [] },
+  { name: 'payments_dispatcher', password: 'DISPATCHER_PASSWORD', member: ['leasehold_worker'], grants: [] },
   {
     name: 'payments_sync',
-    password: 'WORKER_PASSWORD',
+    password: 'SYNC_PASSWORD',
     member: ['leasehold_worker'],
     grants: ['select, insert, update on app.blocks'],
   },

@@ -19,7 +19,7 @@ import {
   isUnavailable,
   openDatabase,
   type Queryable,
-  type RoleKind,
+  type NeededRole,
 } from '../postgres/index.ts'
 import { listWorkers } from '../worker/index.ts'
 import type { Run } from './command.ts'
@@ -67,7 +67,7 @@ export async function withRunningDatabase<Result>(
   loaded: LoadedSettings,
   log: Logger,
   act: (db: Database) => Promise<Result>,
-  options: { readonly queryTimeoutMs?: number } = {},
+  options: { readonly queryTimeoutMs?: number; readonly neededRole?: NeededRole } = {},
 ): Promise<Result> {
   const { settings, sources } = loaded
   const url = settings.databaseUrl ?? (await runningEmbedded(loaded))
@@ -105,19 +105,26 @@ export const withSync = withTablesOf('sync')
 export const withWebhooks = withTablesOf('webhooks')
 
 type WithTables = <Result>(
-  run: Pick<Run, 'loaded' | 'log'>,
+  run: Pick<Run, 'loaded' | 'log' | 'flags'>,
   act: (db: Database, schema: string) => Promise<Result>,
 ) => Promise<Result>
 
 /** As `withRunningDatabase`; where the tables of this part are missing, the error says what to do. */
 function withTablesOf(part: string): WithTables {
-  return async ({ loaded, log }, act) => {
+  return async ({ loaded, log, flags }, act) => {
     let { schema } = loaded.settings
+    // Only a change has a reason. It begins by reading, and whoever is refused there needs the role of the whole command.
+    const options = flags['reason'] === undefined ? {} : { neededRole: 'operator' as const }
     try {
-      return await withRunningDatabase(loaded, log, async (db) => {
-        schema = await schemaInUse(db, loaded, log)
-        return act(db, schema)
-      })
+      return await withRunningDatabase(
+        loaded,
+        log,
+        async (db) => {
+          schema = await schemaInUse(db, loaded, log)
+          return act(db, schema)
+        },
+        options,
+      )
     } catch (error) {
       if (!isMissingTable(error)) throw error
       throw new LeaseholdError('SETTING_INVALID', `The schema ${schema} has no ${part} yet.`, {
@@ -182,7 +189,7 @@ export async function startDatabase(
 function openPool(
   url: string,
   log: Logger,
-  options: { readonly queryTimeoutMs?: number; readonly neededRole?: RoleKind } = {},
+  options: { readonly queryTimeoutMs?: number; readonly neededRole?: NeededRole } = {},
 ): Database {
   const onEvent = (event: DatabaseEvent): void => logEvent(log, event)
   return openDatabase({ url, maxConnections: MAX_CONNECTIONS, onEvent, ...options })

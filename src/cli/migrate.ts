@@ -12,7 +12,10 @@ import { isSet } from './flags.ts'
 export async function runMigrate({ loaded, log, print }: Run): Promise<number> {
   const { schema } = loaded.settings
   refuseGuess(loaded)
-  print(await withRunningDatabase(loaded, log, async (db) => report(await migrate(db, { schema }), schema)))
+  const migrated = await withRunningDatabase(loaded, log, async (db) => migrate(db, { schema }), {
+    neededRole: 'owner',
+  })
+  print(report(migrated, schema))
   return 0
 }
 

@@ -471,3 +471,11 @@ describe('the environment', () => {
     expect(settings.port).toBe(7400)
   })
 })
+
+it('a retention of the audit below 30 days is refused with the setting, its value and the minimum', async () => {
+  await expect(load({ environment: { LEASEHOLD_AUDIT_RETENTION_MS: '86400000' } })).rejects.toThrow(
+    /LEASEHOLD_AUDIT_RETENTION_MS.*86400000.*2592000000 \(30 days\)/s,
+  )
+  const { settings } = await load({ environment: { LEASEHOLD_AUDIT_RETENTION_MS: '2592000000' } })
+  expect(settings.auditRetentionMs).toBe(2_592_000_000)
+})

@@ -3,7 +3,7 @@ import { inspect } from 'node:util'
 import { z } from 'zod'
 import { isLeaseholdError } from '../errors.ts'
 import { nearest } from '../nearest.ts'
-import { isDatabaseUrl } from '../rules.ts'
+import { isDatabaseUrl, MIN_AUDIT_RETENTION_MS } from '../rules.ts'
 import { MAX_TIMER_MS } from '../timeout.ts'
 import { networkPolicy } from '../webhooks/network/policy.ts'
 import { parseProxyUrl } from '../webhooks/network/connect.ts'
@@ -71,7 +71,7 @@ export const settingsSchema = z.strictObject({
   databaseWaitMs: number.pipe(z.number().min(0).max(MAX_TIMER_MS)).default(30_000),
   workerId: z.string().regex(WORKER_ID).exactOptional(),
   maxConnections: number.pipe(z.int().min(1).max(1_000)).exactOptional(),
-  auditRetentionMs: number.pipe(z.number().min(0)).exactOptional(),
+  auditRetentionMs: number.pipe(z.number().min(MIN_AUDIT_RETENTION_MS)).exactOptional(),
   leaseMs: milliseconds,
   heartbeatMs: milliseconds,
   reaperIntervalMs: milliseconds,
@@ -172,7 +172,7 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   },
   auditRetentionMs: {
     purpose: 'how long entries of the audit are retained, by processes that reap (default: 365 days)',
-    rule: 'a number of milliseconds from 0',
+    rule: `a number of milliseconds from ${MIN_AUDIT_RETENTION_MS} (30 days); the table of the audit refuses to delete younger entries`,
   },
   leaseMs: { purpose: 'how long a lease lasts (default: 30000)', rule: duration },
   heartbeatMs: { purpose: 'interval between the renewals of a lease (default: 0.3 x lease)', rule: duration },

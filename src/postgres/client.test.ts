@@ -5,15 +5,20 @@ import { join } from 'node:path'
 import { Client } from 'pg'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 
+import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
-import { Impostor, IMPOSTORS } from '../../test/support/impostor.ts'
+import { Impostor, IMPOSTORS, UNREADABLE_ROW, UNREADABLE_SERVERS } from '../../test/support/impostor.ts'
+import { startProxy } from '../../test/support/proxy.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { startServer } from '../../test/support/server.ts'
+import { LeaseholdError } from '../errors.ts'
 import { SCRAM_ONLY_PREFIX } from './client.ts'
-import { openDatabase } from './database.ts'
+import { type DatabaseEvent, openDatabase } from './database.ts'
 import { Listener, type ListenerEvent } from './listener.ts'
+import type { Queryable } from './queryable.ts'
 
 useQuietProcess()
+const database = useDatabase()
 
 const PASSWORD = `${SCRAM_ONLY_PREFIX}only-for-this-test`
 const STATEMENT = 'select 7 as statement'
@@ -134,3 +139,80 @@ it('a password without the prefix is sent in the way the server asks for, as oth
   await Promise.all([ended, connected])
   await impostor.close()
 })
+
+describe.each(Object.entries(UNREADABLE_SERVERS))('a server that %s', (_, { answers, error }) => {
+  let server: Impostor
+  let url: string
+
+  beforeEach(async () => {
+    server = new Impostor(answers)
+    url = `postgresql://somebody:ordinary@127.0.0.1:${await server.listen(0)}/x`
+  })
+
+  afterEach(async () => server.close())
+
+  it('costs a pool the connection and not the process, and the next statement opens another', async () => {
+    const db = openDatabase({ url })
+    for (const attempt of [1, 2]) {
+      await expect(db.query({ text: STATEMENT })).rejects.toMatchObject({
+        code: 'DATABASE_UNAVAILABLE',
+        message: expect.stringMatching(error),
+      })
+      expect(server.connections).toBe(attempt)
+    }
+    await expect.poll(() => server.open).toBe(0)
+    await db.close()
+  })
+
+  it('costs a listener the connection and not the process, and it connects again', async () => {
+    const events: ListenerEvent[] = []
+    const listener = new Listener({
+      url,
+      channels: ['channel'],
+      onNotification: () => {},
+      onEvent: (event) => events.push(event),
+    })
+    listener.start()
+    await expect.poll(() => events.length).toBeGreaterThan(1)
+    await listener.stop()
+    for (const event of events) {
+      expect(event).toMatchObject({
+        type: 'disconnected',
+        error: { code: 'DATABASE_UNAVAILABLE', message: expect.stringMatching(error) },
+      })
+    }
+    expect(server.connections).toBeGreaterThan(1)
+  })
+})
+
+async function failureOf(work: Promise<unknown>): Promise<string | undefined> {
+  const error = await work.catch((reason: unknown) => reason)
+  return error instanceof LeaseholdError ? error.code : undefined
+}
+
+it.each(['idle', 'in a transaction'])(
+  'bytes that cannot be read end a connection that is %s, and the pool opens another',
+  async (state) => {
+    const proxy = await startProxy(database.url)
+    const events: DatabaseEvent[] = []
+    const db = openDatabase({ url: proxy.url, onEvent: (event) => events.push(event) })
+    try {
+      await db.query({ text: STATEMENT })
+      const work = async (tx: Queryable): Promise<void> => {
+        await tx.query({ text: STATEMENT })
+        proxy.inject(UNREADABLE_ROW)
+        await expect.poll(() => events).toHaveLength(1)
+        await tx.query({ text: STATEMENT })
+      }
+      const failure = state === 'idle' ? proxy.inject(UNREADABLE_ROW) : await failureOf(db.transaction(work))
+      await expect
+        .poll(() => events)
+        .toMatchObject([{ type: 'connectionLost', error: { code: 'DATABASE_UNAVAILABLE' } }])
+      expect(failure).toBe(state === 'idle' ? undefined : 'DATABASE_UNAVAILABLE')
+      expect((await db.query({ text: STATEMENT })).rows).toEqual([{ statement: 7 }])
+    } finally {
+      await db.close()
+      await proxy.close()
+    }
+  },
+)

@@ -1,5 +1,6 @@
-import { Client, type ClientConfig } from 'pg'
-import { LeaseholdError } from '../errors.ts'
+import type { Duplex } from 'node:stream'
+import { Client, type ClientConfig, type Connection } from 'pg'
+import { LeaseholdError, messageOf } from '../errors.ts'
 
 /**
  * A password with this prefix is only ever used for SCRAM. The passwords of embedded servers have it, so that every
@@ -8,16 +9,85 @@ import { LeaseholdError } from '../errors.ts'
 export const SCRAM_ONLY_PREFIX = 'scram-only-'
 
 /**
- * The client of every connection that Leasehold opens. With SCRAM a server that does not know the password learns
+ * The client of every connection that Leasehold opens. It loses its connection where the server sends what cannot be
+ * read; with `pg` alone that would end the process. With SCRAM a server that does not know the password learns
  * nothing about it, and cannot pretend that it does. So whoever has taken the address of an embedded server gets
  * neither the password nor the trust of the client.
  */
 export class DatabaseClient extends Client {
   constructor(config?: string | ClientConfig) {
     super(config)
+    endOnUnreadable(this.connection)
     const { password } = this
     if (typeof password === 'string' && password.startsWith(SCRAM_ONLY_PREFIX)) requireScram(this, password)
   }
+}
+
+/** The part of `pg.Connection` that its types leave out. */
+interface ReadingConnection {
+  attachListeners: (stream: Duplex) => void
+}
+
+/**
+ * Ends the connection at a message that cannot be read. `pg-protocol` throws inside the listener of the socket, where
+ * nothing catches it.
+ */
+export function endOnUnreadable(connection: Connection): void {
+  // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves attachListeners() out
+  const reading = connection as unknown as ReadingConnection
+  const attach = reading.attachListeners.bind(connection)
+  reading.attachListeners = (stream) => {
+    const before = stream.listeners('data')
+    attach(stream)
+    for (const listener of stream.listeners('data').filter((each) => !before.includes(each))) {
+      // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- Node gives listeners as Function
+      const read = listener as (chunk: Buffer) => void
+      stream.off('data', read)
+      stream.on('data', (chunk: Buffer) => {
+        if (stream.destroyed) return
+        try {
+          read.call(stream, chunk)
+        } catch (error) {
+          stream.destroy(unreadable(error))
+        }
+      })
+    }
+  }
+  // A message of an unknown type becomes an error without SQLSTATE, and `pg` would go on reading in the middle of nowhere.
+  // Thrown, it does not reach the statement that runs, and ends the connection above.
+  connection.on('errorMessage', (error: Error & { readonly code?: string }) => {
+    if (error.code === undefined) throw error
+  })
+}
+
+/** The methods for which `pg` has no code, by the number in the server's request. */
+const UNSUPPORTED_METHODS: Readonly<Record<string, string>> = {
+  2: 'Kerberos V5',
+  6: 'SCM credentials',
+  7: 'GSSAPI',
+  8: 'GSSAPI',
+  9: 'SSPI',
+}
+
+function unreadable(cause: unknown): LeaseholdError {
+  const [, number] = /^Unknown authenticationOk message type (\d+)$/.exec(messageOf(cause)) ?? []
+  const method = number === undefined ? undefined : (UNSUPPORTED_METHODS[number] ?? `number ${number}`)
+  if (method === undefined) {
+    return new LeaseholdError(
+      'DATABASE_UNAVAILABLE',
+      `The server sent a message that cannot be read, and the connection was closed: ${messageOf(cause)}.`,
+      { remedy: 'Check that the host and port of the database URL lead to PostgreSQL.', cause },
+    )
+  }
+  return new LeaseholdError(
+    'DATABASE_UNAVAILABLE',
+    `The server asks for the authentication method ${method}, which Leasehold does not support.`,
+    {
+      remedy:
+        'Let pg_hba.conf ask for scram-sha-256 (or a client certificate) from this role and address, and give the role a password.',
+      cause,
+    },
+  )
 }
 
 /** How far the server has come with its proof. `refused` is final. */

@@ -4,7 +4,7 @@ import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import { within } from '../timeout.ts'
 import { DatabaseClient } from './client.ts'
 import { isNoFreeConnection, isUnavailable, unavailable } from './failures.ts'
-import { explainRefusal, type RoleKind } from './permissions.ts'
+import { explainRefusal, type NeededRole } from './permissions.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
 import { valueTypes } from './value-types.ts'
@@ -24,7 +24,7 @@ export interface DatabaseOptions {
   /** Set to `false` for a pooler without prepared statements: no statement names are sent. Default true. */
   readonly prepare?: boolean
   /** Which of Leasehold's roles its statements need, for the error where one is denied. Default: depends on the statement. */
-  readonly neededRole?: RoleKind
+  readonly neededRole?: NeededRole
   /** Is called with every event. Must not throw. */
   readonly onEvent?: (event: DatabaseEvent) => void
 }

@@ -8,6 +8,9 @@ export const ROLE_KINDS = ['producer', 'worker', 'reader', 'operator'] as const
 
 export type RoleKind = (typeof ROLE_KINDS)[number]
 
+/** What a statement needs: one of these roles, or to be run by the owner of the schema. */
+export type NeededRole = RoleKind | 'owner'
+
 export const DEFAULT_ROLE_PREFIX = 'leasehold'
 
 /** Whether PostgreSQL refused a statement because its role lacks a privilege: insufficient_privilege. */
@@ -24,7 +27,7 @@ export interface DeniedStatement {
   /** The role of the connection, where it is known. */
   readonly role: string | undefined
   /** The role that the statement needs. Default: reader or operator, depending on whether it writes. */
-  readonly needs?: RoleKind | undefined
+  readonly needs?: NeededRole | undefined
 }
 
 /** The same refusal as an error that names the role, the object and the GRANT. Any other error is returned unchanged. */
@@ -50,7 +53,7 @@ const OWN_OBJECT =
   /\b(?:audit|workers|settings|migrations|outbox|inbox|webhook_\w+|sync_\w+|wake|enqueue|send_webhook|new_event_id)\b/
 
 /** PostgreSQL names the object in the message only, and without its schema. The statement has both. */
-function remedyFor(message: string, text: string, grantee: string, needs: RoleKind | undefined): string {
+function remedyFor(message: string, text: string, grantee: string, needs: NeededRole | undefined): string {
   const [, database] = /\bdatabase "(.+)"$/.exec(message) ?? []
   if (database !== undefined)
     return `Run: GRANT CONNECT ON DATABASE ${quoteIdentifier(database)} TO ${grantee};`
@@ -60,6 +63,7 @@ function remedyFor(message: string, text: string, grantee: string, needs: RoleKi
     kind === 'schema'
       ? !names.some(({ schema, name }) => schema === object && !OWN_OBJECT.test(name))
       : OWN_OBJECT.test(message)
+  if (isOwn && needs === 'owner') return 'Run it as the owner of the schema.'
   if (isOwn) {
     const needed = needs ?? (/\b(?:insert\s+into|update|delete\s+from)\b/i.test(text) ? 'operator' : 'reader')
     return `Run: GRANT ${DEFAULT_ROLE_PREFIX}_${needed} TO ${grantee}; \`leasehold roles\` creates that role and its privileges.`

@@ -3,6 +3,7 @@ import type { Duplex } from 'node:stream'
 import { Connection, type Client, type PoolClient, type QueryResult } from 'pg'
 import { LeaseholdError } from '../errors.ts'
 import { deadline } from '../timeout.ts'
+import { endOnUnreadable } from './client.ts'
 import {
   endsConnection,
   isInFailedTransaction,
@@ -11,7 +12,7 @@ import {
   isUnavailable,
   unavailable,
 } from './failures.ts'
-import { explainRefusal, type RoleKind } from './permissions.ts'
+import { explainRefusal, type NeededRole } from './permissions.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 
 export type DatabaseEvent =
@@ -27,7 +28,7 @@ export interface SessionContext {
   /** Whether statement names are sent. The first session that detects a pooler turns it off for all sessions. */
   readonly naming: { on: boolean }
   /** Which role its statements need, for the error where one is denied. */
-  readonly neededRole?: RoleKind | undefined
+  readonly neededRole?: NeededRole | undefined
   readonly emit: (event: DatabaseEvent) => void
 }
 
@@ -236,7 +237,8 @@ function cancelStatement(client: Client): void {
   const { processID, secretKey } = client as unknown as BackendKey
   if (processID === null || secretKey === null) return
   // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves connect() and cancel() out
-  const connection = new Connection({ ssl: client.ssl }) as unknown as CancelConnection
+  const connection = new Connection({ ssl: client.ssl }) as Connection & CancelConnection
+  endOnUnreadable(connection)
   const { stream } = connection
   const send = (): void => connection.cancel(processID, secretKey)
   connection.on('error', () => stream.destroy())

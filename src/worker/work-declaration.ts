@@ -12,6 +12,7 @@ import {
   problemsWith,
   type Rules,
   TRUE_OR_FALSE,
+  MIN_AUDIT_RETENTION_MS,
 } from '../rules.ts'
 import { MAX_TIMER_MS } from '../timeout.ts'
 import type { Groups } from './claiming/groups.ts'
@@ -96,7 +97,7 @@ export interface RuntimeOptions {
   readonly heartbeat?: 'thread' | 'inline'
   /** How often the process says in the registry that it is alive. Default 5,000. */
   readonly presenceMs?: number
-  /** How long a process that reaps retains entries of the audit, in milliseconds; null: for ever. Default 365 days. */
+  /** How long a process that reaps retains entries of the audit, in milliseconds from 30 days; null: for ever. Default 365 days. */
   readonly auditRetentionMs?: number | null | undefined
   /** The most connections of the pool; the heartbeat opens up to four more (RULE-020-041). Default 6. */
   readonly maxConnections?: number
@@ -185,8 +186,8 @@ const OPTION_RULES: Rules<RuntimeOptions> = {
     text: 'a whole number from 1',
   },
   auditRetentionMs: {
-    holds: (value) => value === null || (typeof value === 'number' && value >= 0),
-    text: 'a number of milliseconds from 0, or null',
+    holds: (value) => value === null || (typeof value === 'number' && value >= MIN_AUDIT_RETENTION_MS),
+    text: `a number of milliseconds from ${MIN_AUDIT_RETENTION_MS} (30 days), or null`,
   },
   migrate: TRUE_OR_FALSE,
 }

@@ -21,6 +21,33 @@ const ok = message('R', 0)
 const ready = message('Z', 'I')
 const scram = message('R', 10, 'SCRAM-SHA-256\0\0')
 
+/** A row whose columns are not in it. No client can read it. */
+export const UNREADABLE_ROW = message('D', Buffer.from([0, 7]))
+const UNREADABLE = {
+  'a row without its columns': UNREADABLE_ROW,
+  'a message of an unknown type': message('q', 0),
+}
+
+/** Servers that speak another language, by what they do: at once, or as soon as the connection is in use. */
+export const UNREADABLE_SERVERS: Readonly<
+  Record<string, { readonly answers: readonly Buffer[]; readonly error: RegExp }>
+> = {
+  'asks for GSSAPI': { answers: [message('R', 7)], error: /authentication method GSSAPI/ },
+  'asks for a method that does not exist': {
+    answers: [message('R', 99)],
+    error: /authentication method number 99/,
+  },
+  ...Object.fromEntries(
+    Object.entries(UNREADABLE).flatMap(([what, bytes]) => [
+      [`sends ${what} instead of a greeting`, { answers: [bytes], error: /cannot be read/ }],
+      [
+        `sends ${what} to a connection in use`,
+        { answers: [Buffer.concat([ok, ready]), bytes], error: /cannot be read/ },
+      ],
+    ]),
+  ),
+}
+
 /** What impostors answer to the client's first message, and to each later one. */
 export const IMPOSTORS = {
   'asks for the password in clear text': [message('R', 3)],
@@ -50,6 +77,7 @@ export class Impostor {
     this.#server = createServer((client) => {
       this.connections += 1
       this.#clients.add(client)
+      client.on('close', () => this.#clients.delete(client))
       client.on('error', () => {})
       this.#converse(client, answers)
     })
@@ -73,6 +101,11 @@ export class Impostor {
     await once(this.#server, 'listening')
     const address = this.#server.address()
     return typeof address === 'object' && address !== null ? address.port : 0
+  }
+
+  /** The number of open connections. */
+  get open(): number {
+    return this.#clients.size
   }
 
   get text(): string {

@@ -14,6 +14,8 @@ export interface Proxy {
   cut(): void
   /** Resets a connection (RST) as soon as its client sends this text. */
   cutAt(text: string): void
+  /** Sends these bytes to every client, as if the server had. */
+  inject(bytes: Buffer): void
   /** Silently drops every byte of old and new connections from now on. `false` ends it. */
   swallow(on: boolean): void
   /** Resolves when the next bytes of a client have been dropped. */
@@ -27,6 +29,7 @@ export interface Proxy {
 export async function startProxy(target: string): Promise<Proxy> {
   const { hostname, port } = new URL(target)
   const sockets = new Set<Socket>()
+  const clients = new Set<Socket>()
   const count = { up: 0, down: 0, roundTrips: 0 }
   const loss = new EventEmitter()
   let swallowing = false
@@ -36,6 +39,8 @@ export async function startProxy(target: string): Promise<Proxy> {
   function forward(client: Socket): void {
     const upstream = connect({ host: hostname, port: Number(port), noDelay: true })
     client.setNoDelay(true)
+    clients.add(client)
+    client.on('close', () => clients.delete(client))
     let answered = true
     client.on('data', (chunk) => {
       if (swallowing) {
@@ -112,6 +117,9 @@ export async function startProxy(target: string): Promise<Proxy> {
     },
     cut() {
       for (const socket of sockets) socket.resetAndDestroy()
+    },
+    inject(bytes) {
+      for (const client of clients) client.write(bytes)
     },
     cutAt(text) {
       fatalText = text
