@@ -35,7 +35,8 @@ it.each(['thread', 'inline'] as const)(
       }),
     ).rejects.toMatchObject({ code: 'LEASE_TABLE_MISMATCH' })
     const text = "select from pg_stat_activity where application_name like 'leasehold%' || $1"
-    expect((await db.query({ text, values: [id] })).rowCount).toBe(0)
+    // The server notices a moment later that a session was closed.
+    await expect.poll(async () => (await db.query({ text, values: [id] })).rowCount).toBe(0)
     const registered = (await listWorkers(db, 'leasehold')).filter((worker) => worker.id === id)
     expect(registered.filter(({ state }) => state !== 'stopped')).toEqual([])
   },
