@@ -14,17 +14,17 @@ it('known names are accepted, however many of them are given', () => {
 })
 
 it('each unknown name is a problem with the name that was probably meant, or with all of them', () => {
-  expect(unknownNames({ prot: undefined, database_url: 'x', lifeline: 1 }, NAMES)).toEqual([
+  expect(unknownNames({ prot: undefined, database_url: 'x', weather: 1 }, NAMES)).toEqual([
     'unknown option prot (did you mean port?)',
     'unknown option database_url (did you mean databaseUrl?)',
-    'unknown option lifeline (the options are port, databaseUrl)',
+    'unknown option weather (the options are port, databaseUrl)',
   ])
   expect(unknownNames({ prot: 1 }, NAMES, 'field')).toEqual(['unknown field prot (did you mean port?)'])
 })
 
 it('a refusal names the function and every problem', () => {
-  expect(() => refuseUnknownOptions('serve', { prot: 1, lifeline: 2 }, NAMES)).toThrow(
-    'The options of serve: unknown option prot (did you mean port?); unknown option lifeline (the options are port, databaseUrl). Correct the options named.',
+  expect(() => refuseUnknownOptions('serve', { prot: 1, weather: 2 }, NAMES)).toThrow(
+    'The options of serve: unknown option prot (did you mean port?); unknown option weather (the options are port, databaseUrl). Correct the options named.',
   )
 })
 

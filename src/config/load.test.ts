@@ -432,14 +432,14 @@ describe('a config file that somebody else may have written', () => {
 describe('the environment', () => {
   it('a variable that looks like a setting and is none is refused with the one that was meant', async () => {
     const message = await refusal({
-      environment: { LEASEHOLD_PROT: '1', LEASEHOLD_DATABASE_URL: 'x', LEASEHOLD_LIFELINE: 'y' },
+      environment: { LEASEHOLD_PROT: '1', LEASEHOLD_DATABASE_URL: 'x', LEASEHOLD_WEATHER: 'y' },
     })
     expect(message).toContain('LEASEHOLD_PROT (environment) is not a setting: did you mean LEASEHOLD_PORT?')
     expect(message).toContain(
       'LEASEHOLD_DATABASE_URL (environment) is not a setting: did you mean DATABASE_URL?',
     )
     expect(message).toContain(
-      'LEASEHOLD_LIFELINE (environment) is not a setting: the variables are DATABASE_URL, LEASEHOLD_DIRECTORY,',
+      'LEASEHOLD_WEATHER (environment) is not a setting: the variables are DATABASE_URL, LEASEHOLD_DIRECTORY,',
     )
   })
 

@@ -237,11 +237,11 @@ describe('a wrong declaration is refused, and the message names the table and th
     ['a missing condition', { claimable: undefined }, 'claimable is undefined, but must be an SQL condition'],
     ['a null', { availableAt: null }, 'availableAt is null, but must be the name of a column'],
     [
-      'an option of an earlier name',
-      { lifeline: {} },
-      'unknown option lifeline (the options are table, claimable,',
+      'an option that does not exist',
+      { weather: {} },
+      'unknown option weather (the options are table, claimable,',
     ],
-    ['another one', { upkeep: {} }, 'unknown option upkeep'],
+    ['another one', { scenery: {} }, 'unknown option scenery'],
     [
       'a misspelt column of the lease',
       { lease: { owner: 'a', untill: 'b' } },

@@ -64,10 +64,10 @@ it.each<[readonly unknown[], string]>([
     "workers[0] of 'emails' (leasehold.config.mjs): unknown option handler (did you mean handle?)",
   ],
   [
-    [{ ...emails, lifeline: 1 }],
-    'unknown option lifeline (the options are name, role, table, handle, settings,',
+    [{ ...emails, weather: 1 }],
+    'unknown option weather (the options are name, role, table, handle, settings,',
   ],
-  [[{ ...emails, upkeep: {} }], 'unknown option upkeep'],
+  [[{ ...emails, scenery: {} }], 'unknown option scenery'],
   [[{ ...emails, settings: 5 }], "settings of 'emails' (leasehold.config.mjs) is 5"],
   [
     [{ ...emails, settings: { concurrency: 0 } }],
@@ -129,10 +129,7 @@ describe('startRuntime refuses options that cannot work, before it connects to a
     [{ databaseUrl, workers: [] }, 'workers is [], so that there is nothing to do'],
     [{ databaseUrl, reapTables: [{ table }], reaper: false }, 'there is nothing to do'],
     [{ ...options, workers: emails }, 'but must be a list of { name, table, handle }'],
-    [
-      { ...options, workers: [{ ...emails, lifeline: 1 }] },
-      "workers[0] of 'emails': unknown option lifeline",
-    ],
+    [{ ...options, workers: [{ ...emails, weather: 1 }] }, "workers[0] of 'emails': unknown option weather"],
     [{ ...options, workers: [emails, emails] }, "workers has the name 'emails' twice"],
     [{ ...options, settings: { concurency: 5 } }, 'unknown setting concurency (did you mean concurrency?)'],
     [{ databaseUrl, reapTables: [{ table }], settings: { leaseMs: 1 } }, 'leaseMs is 1'],
