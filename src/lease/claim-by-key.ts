@@ -44,6 +44,7 @@ export function claimByKey(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
   const $ = parameters()
   const { key, id } = orderingOf(t)
   const [limit, steps] = [claimLimit($, settleAs), $('steps', 'int')]
+  const found = settleAs === undefined ? limit : '(select rows from others)'
   const within = [
     `nth <= ${limit}`,
     `(not suspect or suspects <= ${$('suspects', 'int')})`,
@@ -51,9 +52,11 @@ export function claimByKey(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
   ]
   const settling = settleAs !== undefined && {
     settled: `${settleAndMakeRoom(t, $, settleAs)},`,
-    continued: `${continueKeys(t)},`,
-    heads: 'union all select *, 0 as step, 0 as found from continued where ready',
-    facts: settledFact(t),
+    continued: `${continueKeys(t)},
+${roomForOthers(limit, $)},`,
+    // The heads of other keys come first: they were only searched for as far as there is room for them.
+    heads: `union all select *, ${LAST_STEP} as step, 0 as found from continued where ready`,
+    facts: { ...settledFact(t), walked: `${found} > 0` },
   }
   return statement(
     t.table,
@@ -64,7 +67,7 @@ with recursive
 ${settling ? settling.settled : ''}
 ${queued(t, $)},
 ${settling ? settling.continued : ''}
-${walkKeys(t, $, limit)},
+${walkKeys(t, $, found)},
 heads as (
   select * from walk where ready
   ${settling ? settling.heads : ''}
@@ -88,8 +91,8 @@ taken as materialized (
 ${claimTaken(t, $)}
 ${answer(t, $, {
   cursor: `(select ${key}::text             -- at most one row: the walk ends at it
-    from walk where step >= ${steps} or found >= ${limit})`,
-  more: `(select count(*) from heads) > (select count(*) from chosen)${settling ? ` or ${limit} = 0` : ''}`,
+    from walk where step >= ${steps} or found >= ${found})`,
+  more: '(select count(*) from heads) > (select count(*) from chosen)',
   dueInMs: t.table.availableAt === undefined ? 'null' : millisecondsUntil('row_due_at', 'walk'),
   ...(t.table.bytes === undefined
     ? {}
@@ -98,6 +101,16 @@ ${answer(t, $, {
   ...(settling ? settling.facts : {}),
 })}`,
   )
+}
+
+/** Greater than the number of any step of a walk. */
+const LAST_STEP = 2_147_483_647
+
+/** The CTE `others`: how many heads are searched for besides those of the keys that were settled. */
+function roomForOthers(room: string, $: Parameters): string {
+  return `others as materialized (            -- the room for other keys, and a share for them where none is left
+  select least(${room}, greatest(${room} - (select count(*) from continued where ready), ${$('others', 'int')})) as rows
+)`
 }
 
 /** The heads a claim by key would take next, without taking them: to find the row that stops a claim. */
@@ -145,7 +158,7 @@ function continueKeys(t: TableSql): string {
   return `continued as materialized (
   select head.*
   from settled cross join lateral (    -- the next row of each key that was settled
-    -- its key is free: its only row in flight is the one being settled
+    -- its key is free: its only row in flight was the settled one
     select ${list(headColumns(t))}, claimable as ready
     from queued where queued.${key} = settled.${key} and queued.${id} <> settled.${id} order by ${id} limit 1
   ) as head

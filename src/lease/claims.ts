@@ -75,6 +75,12 @@ export interface Claim<Row> {
 /** A walk from key to key visits at most this many keys in one statement: about 10 ms. */
 const MAX_KEYS_PER_WALK = 1_000
 
+/**
+ * Where a claim settles too, one of so many rows is of a key that was not just settled, if there are such. Otherwise as
+ * many busy keys as a worker can hold rows of would keep out all the others.
+ */
+const SHARE_OF_OTHERS = 8
+
 /** How many rows are claimed by their ids when one of them stops a claim: their size is not known then. */
 const MAX_ROWS_AROUND_CULPRIT = 50
 
@@ -95,6 +101,8 @@ export class Claims<Row extends object> {
   /** Rows that stopped a claim with a data error. */
   readonly #excluded: ExcludedRows
   readonly #groupWalks = new Map<string, GroupWalk>()
+  /** The part of a row that is due to other keys. */
+  #others = 0
 
   constructor(runner: StatementRunner, clock: Clock, onDataError: (report: DataErrorReport) => void) {
     this.#runner = runner
@@ -205,6 +213,7 @@ export class Claims<Row extends object> {
       bytes,
       suspects,
       steps: request.continueOnly === true ? 0 : keysPerGroup,
+      others: this.#shareOfOthers(limit),
       ...this.#runner.idArrays('excluded', this.#excluded.current()),
       ...(way === 'key'
         ? { keyCursor: request.cursor?.[0] ?? t.orderingKey?.lowest }
@@ -213,6 +222,14 @@ export class Claims<Row extends object> {
       rooms: groups.map(({ room }) => room),
       groupCursors: groups.map(({ group }) => this.#groupWalks.get(group)?.cursor ?? t.orderingKey?.lowest),
     }
+  }
+
+  /** Over several claims, an eighth of their rows. */
+  #shareOfOthers(limit: number): number {
+    this.#others += limit / SHARE_OF_OTHERS
+    const share = Math.floor(this.#others)
+    this.#others -= share
+    return share
   }
 
   /** Repeated where another claim took a row of the same ordering key at the same moment. */
@@ -245,11 +262,14 @@ export class Claims<Row extends object> {
     return { ...answer, more }
   }
 
-  #claimOf(way: Way, answer: ClaimAnswer<Row>, { leaseMs }: ClaimRequest, sentAt: number): Claim<Row> {
+  #claimOf(way: Way, answer: ClaimAnswer<Row>, request: ClaimRequest, sentAt: number): Claim<Row> {
     const { t } = this.#runner
-    const { claimed, more = false, dueInMs, suspect, bytes } = answer
-    const cursor =
-      typeof answer.cursor === 'string' ? [successor(t, answer.cursor)] : (answer.cursor ?? undefined)
+    const { leaseMs } = request
+    const { claimed, dueInMs, suspect, bytes, walked = true } = answer
+    // No room was left for other keys: the next walk starts where this one would have.
+    const [cursor, more] = walked
+      ? [cursorOf(t, answer.cursor), answer.more === true]
+      : [request.cursor, true]
     return {
       claimed,
       cursor: way === 'order' && t.lowestCursor === undefined ? undefined : cursor,
@@ -324,6 +344,8 @@ interface Facts {
   readonly order: readonly string[] | null
   readonly cursor?: readonly string[] | string | null
   readonly more?: boolean
+  /** Whether other keys were searched for than those that were settled. */
+  readonly walked?: boolean
   readonly dueInMs?: number | null
   readonly suspect?: string | null
   readonly bytes?: number | null
@@ -397,6 +419,11 @@ function inOrder<Row>(claimed: Claimed<Row>[], order: readonly string[]): Claime
 }
 
 const INTEGERS = new Set(['smallint', 'integer', 'bigint'])
+
+/** Where the next scan starts: a walk after the key at which it stopped. */
+function cursorOf(t: TableSql, cursor: Facts['cursor']): Cursor | undefined {
+  return typeof cursor === 'string' ? [successor(t, cursor)] : (cursor ?? undefined)
+}
 
 /**
  * The lowest key above this one: a walk goes on after the key at which it stopped. Inclusive of it, a claim with room for

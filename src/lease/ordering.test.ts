@@ -94,6 +94,22 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await claim(store))).toEqual(['b 2'])
   })
 
+  it.each([1, 3, 8, 40])('busy keys do not keep out the others, with room for %i rows', async (limit) => {
+    const busy = Array.from({ length: limit }, (_, i) => `a${i}`)
+    await insert(...busy, 'z')
+    const store = await openStore()
+    const cursor = new ClaimCursor(store)
+    let held = await cursor.claim({ limit, ...LEASE })
+    const seen = new Set<string>()
+    // Each busy key has another row whenever one of its rows is settled.
+    for (let i = 0; !seen.has('z') && i < 100; i += 1) {
+      await insert(...busy)
+      held = await cursor.settleAndClaim('key', { leases: leasesOf(held) }, { limit, ...LEASE })
+      for (const text of shown(held)) seen.add(text.split(' ')[0] ?? '')
+    }
+    expect([...seen]).toContain('z')
+  })
+
   it('a claim with a settlement takes no more rows than asked for', async () => {
     await insert('a', 'b', 'c', 'd', 'a', 'b', 'c', 'd')
     const store = await openStore()

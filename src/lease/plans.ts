@@ -184,6 +184,7 @@ async function planOf(tx: Queryable, statement: LeaseStatement): Promise<PlanNod
     leaseMs: 1,
     limit: 1,
     steps: 1,
+    others: 1,
     suspects: 1,
     bytes: 1,
     bucket: 0,

@@ -10,7 +10,7 @@ with recursive queued as not materialized (         -- the unfinished rows of or
     (select f.id from leasehold.outbox as f
       where f.bucket = $3::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as key_is_free
   from leasehold.outbox as t
-  where bucket = $3::smallint and ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)
+  where bucket = $3::smallint and ordering_key is not null and (status = 'PENDING' or parked)
 ),
 walk as (
   select head.*, 1 as step, head.ready::int as found
