@@ -51,12 +51,17 @@ export function statusSql<Status extends string>(
 }
 
 /** Rows by their ids, which are numbers, or by their event ids, which are uuids. */
-export function idsSql(ids: readonly string[], parameter: PositionalParameters): string {
+export function idsSql(
+  ids: readonly string[],
+  parameter: PositionalParameters,
+  eventIdsSql = (eventIds: readonly string[], _: PositionalParameters) =>
+    `event_id = any (${parameter(eventIds, 'uuid[]')})`,
+): string {
   const numbers = ids.filter((id) => !isUuid(id))
   const uuids = ids.filter(isUuid)
   const either = [
     ...(numbers.length > 0 || uuids.length === 0 ? [`id = any (${parameter(numbers, 'bigint[]')})`] : []),
-    ...(uuids.length > 0 ? [`event_id = any (${parameter(uuids, 'uuid[]')})`] : []),
+    ...(uuids.length > 0 ? [eventIdsSql(uuids, parameter)] : []),
   ]
   return `(${either.join(' or ')})`
 }

@@ -49,7 +49,7 @@ export function outboxTable({
     leased: "status = 'CLAIMED'",
     attempts: { max: 'max_attempts' },
     retry,
-    ordering: { key: 'ordering_key', unfinished: "status in ('PENDING', 'CLAIMED') or parked" },
+    ordering: { key: 'ordering_key', unfinished: "status = 'PENDING' or parked" },
     bytes: 'pg_column_size(payload) + pg_column_size(headers)',
     writes: {
       claim: { status: "'CLAIMED'", claimed_at: 'now()' },

@@ -63,9 +63,9 @@ function whole(from: number, to: number): Rule {
 
 export const DEFAULT_WORKER_SETTINGS = {
   concurrency: 10,
-  prefetch: 500,
+  prefetch: 2_000,
   prefetchBytes: 16_777_216,
-  batch: 250,
+  batch: 500,
   claimLoops: 2,
   pollMs: 1_000,
   settleDelayMs: 10,

@@ -13,15 +13,7 @@ import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import { positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import {
-  checkFilter,
-  checkId,
-  type EventFilter,
-  filterSql,
-  outboxOf,
-  statusesOf,
-  UNFINISHED,
-} from './filter.ts'
+import { checkFilter, checkId, type EventFilter, filterSql, outboxOf, statusesOf, QUEUED } from './filter.ts'
 import { stringifiable } from '../../stringifiable.ts'
 import type { Status } from '../transitions.ts'
 
@@ -157,7 +149,7 @@ async function unfinishedIds(
   const scans = [
     [`${unkeyed} and expiries < 2`, 'available_at, id'],
     [`${unkeyed} and expiries >= 2`, 'available_at, id'],
-    [UNFINISHED, 'ordering_key, id'],
+    [QUEUED, 'ordering_key, id'],
     ["status = 'CLAIMED'", 'ordering_key'],
   ].map(
     ([where, order]) =>
@@ -183,7 +175,7 @@ async function waitedFor(
     text: `with first as (
   select coalesce(
     (select id ${ofKey} and status = 'CLAIMED'),
-    (select id ${ofKey} and ${UNFINISHED} order by id limit 1)
+    (select id ${ofKey} and ${QUEUED} order by id limit 1)
   ) as id
 )
 select o.id::text as id, status, parked, attempts, last_error as "lastError"

@@ -4,7 +4,7 @@ import { type Count, countRemaining, countUpTo, sumCounts } from '../../admin/co
 import { oldestPending as oldestRow } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import { TOO_MANY } from './browse.ts'
-import { outboxOf, UNFINISHED } from './filter.ts'
+import { outboxOf, QUEUED } from './filter.ts'
 import { outboxTable } from '../table.ts'
 import type { Status } from '../transitions.ts'
 
@@ -23,7 +23,7 @@ export interface OldestPending {
 const BY_INDEX = {
   pending: ["status = 'PENDING' and ordering_key is null and expiries < 2", 'bucket, available_at, id'],
   suspects: ["status = 'PENDING' and ordering_key is null and expiries >= 2", 'bucket, available_at, id'],
-  keyed: [`status = 'PENDING' and ${UNFINISHED}`, 'bucket, ordering_key, id'],
+  keyed: [`status = 'PENDING' and ${QUEUED}`, 'bucket, ordering_key, id'],
   claimed: ["status = 'CLAIMED'", 'bucket, ordering_key'],
   dead: ["status = 'DEAD'", 'bucket, id'],
 } as const

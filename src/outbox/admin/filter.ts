@@ -21,8 +21,11 @@ export function outboxOf(schema = 'leasehold'): string {
   return quoteQualified(schema, 'outbox')
 }
 
-/** The events of an ordering key that later ones wait for, in the words of the index `outbox_keys`. */
-export const UNFINISHED = "ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)"
+/** The events of ordering keys that wait, or are parked, in the words of the index `outbox_keys`. */
+export const QUEUED = "ordering_key is not null and (status = 'PENDING' or parked)"
+
+/** An event id that a producer gave, in the words of the index `outbox_event_id`. */
+const GIVEN = "right(event_id::text, 12) <> lpad(to_hex(id), 12, '0')"
 
 /** The conditions that an index answers. */
 export function narrowSql(
@@ -32,8 +35,15 @@ export function narrowSql(
 ): string {
   return [
     statusSql('status', statuses, STATUSES),
-    ...(ids === undefined ? [] : [idsSql(ids, parameter)]),
+    ...(ids === undefined ? [] : [idsSql(ids, parameter, eventIdsSql)]),
   ].join(' and ')
+}
+
+/** An event id that was generated ends with the number of its event. */
+function eventIdsSql(eventIds: readonly string[], parameter: PositionalParameters): string {
+  const numbers = eventIds.map((eventId) => String(BigInt(`0x${eventId.slice(-12)}`)))
+  const wanted = `event_id = any (${parameter(eventIds, 'uuid[]')})`
+  return `(id = any (${parameter(numbers, 'bigint[]')}) and ${wanted} or ${GIVEN} and ${wanted})`
 }
 
 /** All conditions; every value of the filter is a parameter. */

@@ -5,7 +5,7 @@ import { bucketsIn } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { TOO_MANY } from './browse.ts'
-import { outboxOf, UNFINISHED } from './filter.ts'
+import { outboxOf, QUEUED } from './filter.ts'
 
 export interface HeldUpKey {
   readonly orderingKey: string
@@ -72,7 +72,7 @@ async function keysIn(
     after: string,
   ): string => `select ${step} as step, ordering_key, id, parked, attempts
     from ${outbox}
-    where bucket = $1::smallint and ${UNFINISHED} ${after}
+    where bucket = $1::smallint and ${QUEUED} ${after}
     order by ordering_key, id limit 1`
   const { rows } = await tx.query<
     Omit<HeldUpKey, 'id'> & { readonly id: string | null; readonly walked: number }
@@ -87,14 +87,20 @@ async function keysIn(
   ) as head
   where walk.step < ${MAX_KEYS}
 ),
+failing as (
+  select step, ordering_key, id, parked, attempts from walk where parked or attempts > 0
+  union all                                 -- an event that is being tried again
+  select 0, ordering_key, id, parked, attempts from ${outbox}
+  where bucket = $1::smallint and status = 'CLAIMED' and ordering_key is not null and attempts > 0
+),
 held_up as (
   select held.*, queue.waiting
-  from (select * from walk where parked or attempts > 0 order by parked desc, attempts desc) as held
+  from (select * from failing order by parked desc, attempts desc) as held
   cross join lateral (
     select count(*)::int as waiting
     from (
       select from ${outbox} as o
-      where o.bucket = $1::smallint and o.ordering_key = held.ordering_key and ${UNFINISHED}
+      where o.bucket = $1::smallint and o.ordering_key = held.ordering_key and ${QUEUED}
         and o.id <> held.id and o.status <> 'DEAD'
       limit ${MAX_WAITING}
     ) as waits

@@ -5,7 +5,7 @@ import { isUniqueViolation } from '../../lease/data-errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { outboxOf, UNFINISHED } from './filter.ts'
+import { outboxOf, QUEUED } from './filter.ts'
 import { RESET } from './replay.ts'
 
 export interface UnblockRequest {
@@ -80,7 +80,7 @@ async function unpark(tx: Queryable, { schema, bucket, orderingKey, replay }: In
   const change = replay === true ? `${RESET}, available_at = now()` : 'parked = false'
   return changed(tx, {
     text: `update ${outboxOf(schema)} set ${change}
-where bucket = $1 and ordering_key = $2 and ${UNFINISHED} and parked returning event_id`,
+where bucket = $1 and ordering_key = $2 and ${QUEUED} and parked returning event_id`,
     values: [bucket, orderingKey],
   })
 }
@@ -97,7 +97,7 @@ async function endFailing(
   const { rows } = await tx.query<{ id: string }>({
     text: `select id from ${outbox}
 where bucket = $1 and status = 'PENDING' and attempts > 0
-  and id = (select id from ${outbox} where bucket = $1 and ordering_key = $2 and ${UNFINISHED} order by id limit 1)
+  and id = (select id from ${outbox} where bucket = $1 and ordering_key = $2 and ${QUEUED} order by id limit 1)
   -- An event of the key that is in flight although it is not the head ends first.
   and (select id from ${outbox} where bucket = $1 and ordering_key = $2 and status = 'CLAIMED') is null
 for update`,

@@ -44,6 +44,12 @@ describe('the result of enqueue', () => {
   const eventId = randomUUID()
   const written = { id: '1', eventId, duplicate: false }
 
+  it('an event id that was generated is a duplicate as well when it is given', async () => {
+    const [first, second] = await enqueue(db, [event('a'), event('a')])
+    expect(await enqueue(db, event('a', undefined, second?.eventId))).toEqual({ ...second, duplicate: true })
+    expect(first?.eventId).not.toBe(second?.eventId)
+  })
+
   it('is one object for one event, with the same fields whether it was written or is a duplicate', async () => {
     const result = await enqueue(db, event('a', undefined, eventId))
     expectTypeOf(result).toEqualTypeOf<Enqueued>()

@@ -26,6 +26,7 @@ afterAll(async () => db.close())
 
 interface Row {
   readonly id: string
+  readonly event_id: string
   readonly [column: string]: unknown
 }
 
@@ -182,17 +183,48 @@ describe('leasehold.enqueue() of an event outside the limits of the table', () =
 })
 
 describe('a plain INSERT', () => {
-  it('is idempotent with ON CONFLICT DO NOTHING, in either order of the columns', async () => {
+  it('is idempotent with ON CONFLICT DO NOTHING', async () => {
     const insert = (conflict: string) => ({
       text: `insert into leasehold.outbox (event_type, payload, event_id) values ('a', '1', $1) ${conflict}`,
       values: [eventId],
     })
     const eventId = randomUUID()
-    await db.query(insert('on conflict (event_id, bucket) do nothing'))
-    await db.query(insert('on conflict (bucket, event_id) do nothing'))
+    await db.query(insert('on conflict do nothing'))
     await db.query(insert('on conflict do nothing'))
     expect(await rows()).toHaveLength(1)
     await expect(db.query(insert(''))).rejects.toMatchObject({ code: '23505', constraint: 'outbox_event_id' })
+  })
+
+  it('gets an event id of version 7 that ends with the number of the event', async () => {
+    await db.query({
+      text: `insert into leasehold.outbox (event_type, payload) select 'a', '1' from generate_series(1, 20)`,
+    })
+    const written = await rows()
+    expect(written).toHaveLength(20)
+    for (const { id, event_id } of written)
+      expect(event_id).toMatch(
+        new RegExp(`^.{8}-.{4}-7.{3}-[89ab].{3}-${Number(id).toString(16).padStart(12, '0')}$`),
+      )
+    expect(new Set(written.map(({ event_id }) => event_id.slice(0, 23))).size).toBe(20)
+  })
+
+  it('is found by its event id, given or generated', async () => {
+    await enqueue(db, [
+      { type: 'a', payload: 1 },
+      { type: 'a', payload: 1, eventId: randomUUID() },
+    ])
+    const written = await rows()
+    const find = async (eventId: string) =>
+      (
+        await db.query<{ id: string | null }>({
+          text: 'select leasehold.find_event($1) as id',
+          values: [eventId],
+        })
+      ).rows[0]?.id
+    for (const { id, event_id } of written) expect(await find(event_id)).toBe(id)
+    const [first] = written
+    // The same number, and another random part.
+    expect(await find(`0197a1c2-7d00-7000-8000-${first?.event_id.slice(24)}`)).toBeNull()
   })
 })
 
