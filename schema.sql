@@ -249,6 +249,8 @@ CREATE INDEX audit_at ON leasehold.audit USING btree (at);
 
 CREATE INDEX inbox_processed_at ON leasehold.inbox USING btree (processed_at);
 
+CREATE INDEX outbox_arrivals ON leasehold.outbox USING btree (bucket, available_at, id) WHERE ((status = 'PENDING'::text) AND (ordering_key IS NOT NULL));
+
 CREATE INDEX outbox_dead ON leasehold.outbox USING btree (bucket, id) WHERE (status = 'DEAD'::text);
 
 CREATE INDEX outbox_keys ON leasehold.outbox USING btree (bucket, ordering_key, id) WHERE ((ordering_key IS NOT NULL) AND ((status = 'PENDING'::text) OR parked));
@@ -1301,6 +1303,8 @@ comment on function leasehold.webhook_wanted(pg_catalog.text[],pg_catalog.text) 
 comment on index leasehold.audit_at is 'The audit is read newest first and by period.';
 
 comment on index leasehold.inbox_processed_at is 'Retention removes the oldest entries.';
+
+comment on index leasehold.outbox_arrivals is 'Events of ordering keys that wait, in the order in which they become due: claims find in it which keys have something to do.';
 
 comment on index leasehold.outbox_dead is 'Dead events, for operators, replay and retention.';
 

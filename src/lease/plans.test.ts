@@ -78,6 +78,8 @@ function sampleValues(table: LeaseTable, bucket = 0): Record<string, unknown> {
     limit: 200,
     bytes: 1e7,
     steps: 1_000,
+    overlapMs: 1_000,
+    oldestFirst: true,
     suspects: 1,
     bucket,
     tokens: `{${keys.map(() => 1).join(',')}}`,
