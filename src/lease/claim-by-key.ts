@@ -135,6 +135,9 @@ limit (select ${$('limit', 'int')})`,
   )
 }
 
+/** How many rows a claim reads besides twice as many as it has room for. */
+const EXTRA_ROWS = 50
+
 /**
  * The CTEs `arrived`: the next rows with an ordering key that are due; and `keys`: their keys, and where each was met
  * first. With `overlapMs` they start before the cursor, if that is closer to the present: a transaction that began earlier
@@ -157,12 +160,11 @@ function findArrived(
       ? [fromCursor]
       : [`${due} >= least(${cursor[0]}, ${overlap()})`, `(${fromCursor} or ${due} >= ${overlap()})`]
   const conditions = [inBucket(t, $), `${key} is not null`, ...claimableNow(t), ...from]
-  const steps = $('steps', 'int')
-  const rows = settles
-    ? `case when ${$('oldestFirst', 'boolean')} or ${limit} > (select count(*) from continued where ready) then ${steps} else 0 end`
-    : steps
-  return `scan as materialized (                -- how many rows to read${settles ? ': none where the settled keys take all the room' : ''}
-  select ${rows} as rows
+  const [steps, isFull] = [$('steps', 'int'), $('oldestFirst', 'boolean')]
+  const room = settles ? `${limit} - (select count(*) from continued where ready)` : limit
+  return `scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
+  select case when ${isFull} then ${steps} when room > 0 then least(${steps}, 2 * room + ${EXTRA_ROWS}) else 0 end as rows
+  from (select ${room} as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not
   select ${columns}, ${key}

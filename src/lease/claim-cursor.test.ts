@@ -174,6 +174,17 @@ describe('a table that is claimed by key and in order', () => {
     expect(asked.map(({ way }) => way)).toEqual(['key', 'order', 'order', 'key', 'order', 'key'])
   })
 
+  it('what wakes a worker while a claim is on its way is not forgotten', async () => {
+    const { store } = scripted(['key'], (_, n) => {
+      if (n === 2) cursor.wake()
+      return {}
+    })
+    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    const drained: boolean[] = []
+    for (let i = 0; i < 3; i += 1) drained.push((await cursor.claim(REQUEST)).drained)
+    expect(drained).toEqual([true, false, true])
+  })
+
   it('the table is drained when both ways are', async () => {
     const { store } = scripted(['key', 'order'], () => ({}))
     const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })

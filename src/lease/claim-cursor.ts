@@ -58,6 +58,8 @@ export class ClaimCursor<Row extends object> {
   readonly #clock: Clock
   readonly #ways: ReadonlyMap<Way, WayState>
   #last: Way | undefined
+  /** How often something may have become claimable: a claim that began before does not know of it. */
+  #wakes = 0
 
   constructor(store: LeaseStore<Row>, clock: Clock = systemClock) {
     this.#store = store
@@ -67,6 +69,7 @@ export class ClaimCursor<Row extends object> {
 
   /** Something may have become claimable by any way. */
   wake(): void {
+    this.#wakes += 1
     for (const state of this.#ways.values()) state.drainedUntil = Number.NEGATIVE_INFINITY
   }
 
@@ -91,6 +94,7 @@ export class ClaimCursor<Row extends object> {
   ): Promise<Result & Scanned> {
     const state = this.#ways.get(way) ?? newState()
     const startedAt = this.#clock.monotonicNow()
+    const wakes = this.#wakes
     const start = startOf(way, state, startedAt)
     const { fullScan } = start
     // Another claim that starts meanwhile does not do the same.
@@ -103,7 +107,8 @@ export class ClaimCursor<Row extends object> {
       state.nextFullScan = endedAt + Math.min(pauseMs, MAX_FULL_SCAN_PAUSE_MS)
     }
     const isOfCursor = remember(state, start, claim)
-    if (isOfCursor) state.drainedUntil = state.more ? Number.NEGATIVE_INFINITY : endedAt + RECHECK_MS
+    const isDrained = !state.more && wakes === this.#wakes
+    if (isOfCursor) state.drainedUntil = isDrained ? endedAt + RECHECK_MS : Number.NEGATIVE_INFINITY
     const drained = [...this.#ways.values()].every(({ drainedUntil }) => drainedUntil > endedAt)
     const hasSeenAll = fullScan && state.fullScanCursor === undefined
     const next = state.more || hasSeenAll ? 0 : state.nextFullScan
@@ -117,10 +122,7 @@ export class ClaimCursor<Row extends object> {
     const at = this.#last === undefined ? -1 : ways.indexOf(this.#last)
     const inTurn = [...ways.slice(at + 1), ...ways.slice(0, at + 1)]
     const way =
-      inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ??
-      inTurn.find((each) => (this.#ways.get(each)?.nextFullScan ?? 0) <= now) ??
-      inTurn[0] ??
-      'order'
+      inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ?? inTurn[0] ?? 'order'
     this.#last = way
     return way
   }

@@ -83,8 +83,7 @@ export interface Claim<Row> {
 /** A walk from key to key visits at most this many keys in one statement: about 10 ms. */
 const MAX_KEYS_PER_WALK = 1_000
 
-/** How many due rows with an ordering key a claim reads at least, and at most: of most keys it needs one. */
-const MIN_ROWS_READ = 50
+/** How many due rows with an ordering key a claim reads at most. */
 const MAX_ROWS_READ = 1_000
 
 /** How many rows are claimed by their ids when one of them stops a claim: their size is not known then. */
@@ -414,9 +413,8 @@ function inOrder<Row>(claimed: Claimed<Row>[], order: readonly string[]): Claime
 const INTEGERS = new Set(['smallint', 'integer', 'bigint'])
 
 /** How many rows a claim by key reads, and where it starts. */
-function byKey({ limit, fullScan = false, continueOnly = false, overlapMs = 0 }: ClaimRequest): Values {
-  const rows = fullScan ? MAX_ROWS_READ : Math.min(MAX_ROWS_READ, Math.max(MIN_ROWS_READ, 2 * limit))
-  return { steps: continueOnly ? 0 : rows, oldestFirst: fullScan, overlapMs }
+function byKey({ fullScan = false, continueOnly = false, overlapMs = 0 }: ClaimRequest): Values {
+  return { steps: continueOnly ? 0 : MAX_ROWS_READ, oldestFirst: fullScan, overlapMs }
 }
 
 /**

@@ -1,4 +1,4 @@
--- $1 limit, $2 suspects, $3 bytes, $4 excluded1, $5 bucket, $6 cursor1, $7 cursor2, $8 overlapMs, $9 steps, $10 owner, $11 leaseMs
+-- $1 limit, $2 suspects, $3 bytes, $4 excluded1, $5 bucket, $6 cursor1, $7 cursor2, $8 overlapMs, $9 steps, $10 oldestFirst, $11 owner, $12 leaseMs
 /* leasehold:claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with
@@ -13,8 +13,9 @@ queued as not materialized (         -- the unfinished rows of ordering keys
   from leasehold.outbox as t
   where bucket = $5::smallint and ordering_key is not null and (status = 'PENDING' or parked)
 ),
-scan as materialized (                -- how many rows to read
-  select $9::int as rows
+scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
+  select case when $10::boolean then $9::int when room > 0 then least($9::int, 2 * room + 50) else 0 end as rows
+  from (select $1::int as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not
   select available_at, id, ordering_key
@@ -62,7 +63,7 @@ taken as materialized (
 ),
 claimed as (
   update leasehold.outbox as t
-  set locked_until = now() + $11::float8 * interval '1 millisecond', claimed_by = $10::text,
+  set locked_until = now() + $12::float8 * interval '1 millisecond', claimed_by = $11::text,
     lock_token = coalesce(t.lock_token, 0) + 1, status = 'CLAIMED', claimed_at = now()
   where t.bucket = $5::smallint and t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
@@ -70,7 +71,7 @@ claimed as (
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $11::float8 * interval '1 millisecond')::float8 * 1000,
+  'until', extract(epoch from now() + $12::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),
   'cursor', coalesce(
     (select json_build_array(met1::text, met2::text) from passed_over order by met1, met2 limit 1),

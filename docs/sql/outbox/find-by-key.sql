@@ -1,4 +1,4 @@
--- $1 excluded1, $2 suspects, $3 bucket, $4 limit, $5 cursor1, $6 cursor2, $7 overlapMs, $8 steps
+-- $1 excluded1, $2 suspects, $3 bucket, $4 limit, $5 cursor1, $6 cursor2, $7 overlapMs, $8 steps, $9 oldestFirst
 /* leasehold:find by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with queued as not materialized (         -- the unfinished rows of ordering keys
@@ -12,8 +12,9 @@ with queued as not materialized (         -- the unfinished rows of ordering key
   from leasehold.outbox as t
   where bucket = $3::smallint and ordering_key is not null and (status = 'PENDING' or parked)
 ),
-scan as materialized (                -- how many rows to read
-  select $8::int as rows
+scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
+  select case when $9::boolean then $8::int when room > 0 then least($8::int, 2 * room + 50) else 0 end as rows
+  from (select $4::int as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not
   select available_at, id, ordering_key

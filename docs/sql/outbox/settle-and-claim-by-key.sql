@@ -40,8 +40,9 @@ continued as materialized (
     from queued where queued.ordering_key = settled.ordering_key and queued.id <> settled.id order by id limit 1
   ) as head
 ),
-scan as materialized (                -- how many rows to read: none where the settled keys take all the room
-  select case when $8::boolean or (select rows from room) > (select count(*) from continued where ready) then $13::int else 0 end as rows
+scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
+  select case when $8::boolean then $13::int when room > 0 then least($13::int, 2 * room + 50) else 0 end as rows
+  from (select (select rows from room) - (select count(*) from continued where ready) as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not
   select available_at, id, ordering_key
