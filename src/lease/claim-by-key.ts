@@ -57,7 +57,11 @@ export function claimByKey(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
     settled: `${settleAndMakeRoom(t, $, settleAs)},`,
     continued: `${continueKeys(t)},`,
     heads: `union all select continued.*, ${met.map(() => 'null').join(', ')}, 0 as step from continued where ready`,
-    facts: { ...settledFact(t), walked: '(select rows from scan) > 0' },
+    facts: {
+      ...settledFact(t),
+      scanned: '(select rows from scan) > 0',
+      found: '(select count(*) from chosen where step = 1)',
+    },
   }
   // The next rows of keys that were settled come first, or else the oldest.
   const order = settling ? `case when ${$('oldestFirst', 'boolean')} then 0 else step end, ${id}` : id
@@ -149,21 +153,23 @@ function findArrived(
   { limit, settles }: { readonly limit: string; readonly settles: boolean },
 ): string {
   const { key } = orderingOf(t)
-  const { availableAt } = t.table
   const columns = list(t.arrival.map(({ name }) => name))
-  const cursor = t.arrival.map(({ type }, i) => `(select ${$(`cursor${i + 1}`, type)})`)
-  const fromCursor = `(${columns}) >= (${list(cursor)})`
-  const due = availableAt === undefined ? '' : quote(availableAt)
+  const cursor = t.arrival.map(({ type }, i) => $(`cursor${i + 1}`, type))
   const overlap = (): string => `now() - ${$('overlapMs', 'float8')} * interval '1 millisecond'`
-  const from =
-    availableAt === undefined
-      ? [fromCursor]
-      : [`${due} >= least(${cursor[0]}, ${overlap()})`, `(${fromCursor} or ${due} >= ${overlap()})`]
-  const conditions = [inBucket(t, $), `${key} is not null`, ...claimableNow(t), ...from]
-  const [steps, isFull] = [$('steps', 'int'), $('oldestFirst', 'boolean')]
+  const [first = '', second = ''] = cursor
+  const start =
+    t.table.availableAt === undefined
+      ? cursor
+      : [
+          `least(${first}, ${overlap()})`,
+          `case when ${first} <= ${overlap()} then ${second} else '${t.arrival[1]?.lowest ?? ''}' end`,
+        ]
+  const from = `(${columns}) >= (${list(start.map((value) => `(select ${value})`))})`
+  const conditions = [inBucket(t, $), `${key} is not null`, ...claimableNow(t), from]
+  const [steps, rows] = [$('steps', 'int'), $('rows', 'int')]
   const room = settles ? `${limit} - (select count(*) from continued where ready)` : limit
   return `scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
-  select case when ${isFull} then ${steps} when room > 0 then least(${steps}, 2 * room + ${EXTRA_ROWS}) else 0 end as rows
+  select case when ${rows} > 0 then ${rows} when room > 0 then least(${steps}, 2 * room + ${EXTRA_ROWS}) else 0 end as rows
   from (select ${room} as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not

@@ -2,7 +2,10 @@ import { type Clock, systemClock } from '../clock.ts'
 import type { Way } from './statements.ts'
 import type { Claim, ClaimRequest, Cursor, Ended, LeaseStore, Settlement } from './store.ts'
 
-/** Scans from the start may take this share of the time; the others continue where the last claim ended. */
+/**
+ * Scans from the start may take this share of the time, apart from what it takes to claim the rows that they find; the
+ * others continue where the last claim ended.
+ */
 const SHARE_FOR_FULL_SCANS = 0.03
 
 /** However long a scan from the start took (it may have waited for a lock), the next one is due after this. */
@@ -11,10 +14,14 @@ const MAX_FULL_SCAN_PAUSE_MS = 5_000
 /** A way that had nothing to claim is tried after this time, although another way still has rows. */
 const RECHECK_MS = 250
 
-type Request = Omit<ClaimRequest, 'cursor' | 'way' | 'continueOnly' | 'fullScan' | 'overlapMs'>
+type Request = Omit<ClaimRequest, 'cursor' | 'way' | 'continueOnly' | 'rows' | 'oldestFirst' | 'overlapMs'>
 
 /** A claim by key that has come to the end of what is due starts so far before it: longer transactions are rare. */
 const OVERLAP_MS = 1_000
+
+/** How many rows a part of a scan from the start reads, by ordering key, and how many any claim reads at most: 20 ms. */
+const ROWS_READ = 1_000
+const MAX_ROWS_READ = 16_000
 
 /** A scan from the start that takes less than this is made whenever the cursor has nothing more. */
 const CHEAP_SCAN_MS = 5
@@ -35,6 +42,8 @@ interface WayState {
   previous: Cursor | undefined
   /** The last claim from the cursor on did not come to the end. */
   more: boolean
+  /** How many rows the next one reads, by ordering key: more and more, as long as none of them can be claimed. */
+  rows: number
   /** Where the scan from the start continues that takes several claims. */
   fullScanCursor: Cursor | undefined
   /** What the last claim of a scan from the start has cost. */
@@ -96,15 +105,16 @@ export class ClaimCursor<Row extends object> {
     const startedAt = this.#clock.monotonicNow()
     const wakes = this.#wakes
     const start = startOf(way, state, startedAt)
-    const { fullScan } = start
+    const { fullScan, ...from } = start
     // Another claim that starts meanwhile does not do the same.
     if (fullScan) state.nextFullScan = startedAt + MAX_FULL_SCAN_PAUSE_MS
-    const claim = await send({ ...request, way, ...start })
+    const claim = await send({ ...request, way, ...from })
     const endedAt = this.#clock.monotonicNow()
     if (fullScan) {
-      state.fullScanMs = Math.max(0, endedAt - startedAt - claim.claimed.length * CLAIM_MS_PER_ROW)
-      const pauseMs = (endedAt - startedAt) / SHARE_FOR_FULL_SCANS
-      state.nextFullScan = endedAt + Math.min(pauseMs, MAX_FULL_SCAN_PAUSE_MS)
+      const { claimed, found = claimed.length } = claim
+      const costOf = (rows: number): number => Math.max(0, endedAt - startedAt - rows * CLAIM_MS_PER_ROW)
+      state.fullScanMs = costOf(claimed.length)
+      state.nextFullScan = endedAt + Math.min(costOf(found) / SHARE_FOR_FULL_SCANS, MAX_FULL_SCAN_PAUSE_MS)
     }
     const isOfCursor = remember(state, start, claim)
     const isDrained = !state.more && wakes === this.#wakes
@@ -133,6 +143,7 @@ function newState(): WayState {
     cursor: undefined,
     previous: undefined,
     more: false,
+    rows: 0,
     fullScanCursor: undefined,
     fullScanMs: 0,
     nextFullScan: Number.NEGATIVE_INFINITY,
@@ -144,23 +155,32 @@ interface Start {
   readonly cursor: Cursor | undefined
   /** The claim is part of a scan from the start, because that is due or costs little. */
   readonly fullScan: boolean
+  readonly rows?: number
+  readonly oldestFirst?: boolean
   readonly overlapMs?: number
 }
 
 function startOf(way: Way, state: WayState, now: number): Start {
-  const { cursor, previous, more, fullScanCursor, fullScanMs, nextFullScan } = state
+  const { cursor, previous, more, rows, fullScanCursor, fullScanMs, nextFullScan } = state
   const isCheap = !more && fullScanCursor === undefined && fullScanMs < CHEAP_SCAN_MS
-  if (now >= nextFullScan || isCheap) return { cursor: fullScanCursor, fullScan: true }
+  if (now >= nextFullScan || isCheap)
+    return { cursor: fullScanCursor, fullScan: true, rows: ROWS_READ, oldestFirst: true }
   if (way === 'order') return { cursor: previous ?? cursor, fullScan: false }
-  return { cursor, fullScan: false, overlapMs: more ? 0 : OVERLAP_MS }
+  return { cursor, fullScan: false, rows, overlapMs: more ? 0 : OVERLAP_MS }
 }
 
 /** False: the claim says nothing of what there is after the cursor. */
-function remember(state: WayState, { fullScan, overlapMs = 0 }: Start, claim: Claim<unknown>): boolean {
+function remember(
+  state: WayState,
+  { fullScan, rows = 0, overlapMs = 0 }: Start,
+  claim: Claim<unknown>,
+): boolean {
   const isFirst = state.cursor === undefined
   if (fullScan) state.fullScanCursor = claim.more && !isFirst ? claim.cursor : undefined
   if (fullScan && claim.more && !isFirst) return false
   state.more = claim.more
+  const isFruitless = claim.more && claim.claimed.length === 0
+  state.rows = isFruitless ? Math.min(MAX_ROWS_READ, Math.max(ROWS_READ, 2 * rows)) : 0
   // More rows than a claim reads have arrived within the overlap: the next claim starts at the cursor.
   const isBeforeCursor = overlapMs > 0 && claim.more
   if (claim.cursor !== undefined && !isBeforeCursor) {

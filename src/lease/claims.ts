@@ -35,12 +35,13 @@ export interface ClaimRequest {
   readonly bytes?: number | undefined
   /** How many suspects the claim may take: rows under which two processes died (D10). Default 1. */
   readonly suspects?: 0 | 1 | undefined
+  /** By ordering key: how many rows to read. Default: a few more than there is room for. */
+  readonly rows?: number | undefined
   /**
-   * By ordering key: read more rows than there is room for, and together with a settlement take the oldest heads, and not
-   * first those of the keys that were settled. Otherwise as many busy keys as a worker can hold rows of would keep out all
-   * the others.
+   * By ordering key, together with a settlement: the oldest heads come first, and not those of the keys that were settled.
+   * Otherwise as many busy keys as a worker can hold rows of would keep out all the others.
    */
-  readonly fullScan?: boolean | undefined
+  readonly oldestFirst?: boolean | undefined
   /** By ordering key: how old rows before the cursor may be that are read all the same. Default 0. */
   readonly overlapMs?: number | undefined
   /** Together with a settlement by key: claim only the next rows of the settled keys, and scan for no others. */
@@ -74,6 +75,8 @@ export interface Claim<Row> {
   readonly suspect?: string
   /** The size of the claimed rows together, where the table says how large a row is. */
   readonly bytes?: number
+  /** Of a claim that also settles: how many rows are not of the keys that it settled. Otherwise all of them. */
+  readonly found?: number
   /** For how long the rows were leased. */
   readonly leaseMs: number
   /** On the local monotonic clock (D8). */
@@ -83,7 +86,7 @@ export interface Claim<Row> {
 /** A walk from key to key visits at most this many keys in one statement: about 10 ms. */
 const MAX_KEYS_PER_WALK = 1_000
 
-/** How many due rows with an ordering key a claim reads at most. */
+/** How many due rows with an ordering key a claim reads at most, unless its caller says how many. */
 const MAX_ROWS_READ = 1_000
 
 /** How many rows are claimed by their ids when one of them stops a claim: their size is not known then. */
@@ -258,9 +261,9 @@ export class Claims<Row extends object> {
   #claimOf(way: Way, answer: ClaimAnswer<Row>, request: ClaimRequest, sentAt: number): Claim<Row> {
     const { t } = this.#runner
     const { leaseMs } = request
-    const { claimed, dueInMs, suspect, bytes, walked = true } = answer
+    const { claimed, dueInMs, suspect, bytes, found, scanned = true } = answer
     // No room was left for other keys: the next scan starts where this one would have.
-    const [cursor, more] = walked
+    const [cursor, more] = scanned
       ? [answer.cursor ?? undefined, answer.more === true]
       : [request.cursor, true]
     return {
@@ -270,6 +273,7 @@ export class Claims<Row extends object> {
       ...(dueInMs === null || dueInMs === undefined ? {} : { dueInMs }),
       ...(suspect === null || suspect === undefined ? {} : { suspect }),
       ...(bytes === null || bytes === undefined ? {} : { bytes }),
+      ...(found === undefined ? {} : { found }),
       leaseMs,
       trustedUntil: trustedUntil(sentAt, leaseMs),
     }
@@ -337,7 +341,8 @@ interface Facts {
   readonly cursor?: readonly string[] | null
   readonly more?: boolean
   /** Whether other keys were searched for than those that were settled. */
-  readonly walked?: boolean
+  readonly scanned?: boolean
+  readonly found?: number
   readonly dueInMs?: number | null
   readonly suspect?: string | null
   readonly bytes?: number | null
@@ -413,8 +418,8 @@ function inOrder<Row>(claimed: Claimed<Row>[], order: readonly string[]): Claime
 const INTEGERS = new Set(['smallint', 'integer', 'bigint'])
 
 /** How many rows a claim by key reads, and where it starts. */
-function byKey({ fullScan = false, continueOnly = false, overlapMs = 0 }: ClaimRequest): Values {
-  return { steps: continueOnly ? 0 : MAX_ROWS_READ, oldestFirst: fullScan, overlapMs }
+function byKey({ rows = 0, oldestFirst = false, continueOnly = false, overlapMs = 0 }: ClaimRequest): Values {
+  return { steps: continueOnly ? 0 : MAX_ROWS_READ, rows, oldestFirst, overlapMs }
 }
 
 /**

@@ -79,6 +79,7 @@ function sampleValues(table: LeaseTable, bucket = 0): Record<string, unknown> {
     bytes: 1e7,
     steps: 1_000,
     overlapMs: 1_000,
+    rows: 1_000,
     oldestFirst: true,
     suspects: 1,
     bucket,

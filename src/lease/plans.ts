@@ -190,6 +190,7 @@ async function planOf(tx: Queryable, statement: LeaseStatement): Promise<PlanNod
     limit: 1,
     steps: 1,
     overlapMs: 0,
+    rows: 0,
     oldestFirst: false,
     suspects: 1,
     bytes: 1,

@@ -1,4 +1,4 @@
--- $1 limit, $2 suspects, $3 bytes, $4 excluded1, $5 bucket, $6 cursor1, $7 cursor2, $8 overlapMs, $9 steps, $10 oldestFirst, $11 owner, $12 leaseMs
+-- $1 limit, $2 suspects, $3 bytes, $4 excluded1, $5 bucket, $6 cursor1, $7 cursor2, $8 overlapMs, $9 steps, $10 rows, $11 owner, $12 leaseMs
 /* leasehold:claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with
@@ -14,7 +14,7 @@ queued as not materialized (         -- the unfinished rows of ordering keys
   where bucket = $5::smallint and ordering_key is not null and (status = 'PENDING' or parked)
 ),
 scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
-  select case when $10::boolean then $9::int when room > 0 then least($9::int, 2 * room + 50) else 0 end as rows
+  select case when $10::int > 0 then $10::int when room > 0 then least($9::int, 2 * room + 50) else 0 end as rows
   from (select $1::int as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not
@@ -22,8 +22,7 @@ arrived as materialized (           -- the next rows that are due, first of thei
   from leasehold.outbox
   where bucket = $5::smallint and ordering_key is not null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true)
-    and available_at >= least((select $6::timestamp with time zone), now() - $8::float8 * interval '1 millisecond')
-    and ((available_at, id) >= ((select $6::timestamp with time zone), (select $7::bigint)) or available_at >= now() - $8::float8 * interval '1 millisecond')
+    and (available_at, id) >= ((select least($6::timestamp with time zone, now() - $8::float8 * interval '1 millisecond')), (select case when $6::timestamp with time zone <= now() - $8::float8 * interval '1 millisecond' then $7::bigint else '-9223372036854775808' end))
   order by available_at, id
   limit (select rows from scan)
 ),

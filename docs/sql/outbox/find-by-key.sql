@@ -1,4 +1,4 @@
--- $1 excluded1, $2 suspects, $3 bucket, $4 limit, $5 cursor1, $6 cursor2, $7 overlapMs, $8 steps, $9 oldestFirst
+-- $1 excluded1, $2 suspects, $3 bucket, $4 limit, $5 cursor1, $6 cursor2, $7 overlapMs, $8 steps, $9 rows
 /* leasehold:find by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with queued as not materialized (         -- the unfinished rows of ordering keys
@@ -13,7 +13,7 @@ with queued as not materialized (         -- the unfinished rows of ordering key
   where bucket = $3::smallint and ordering_key is not null and (status = 'PENDING' or parked)
 ),
 scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
-  select case when $9::boolean then $8::int when room > 0 then least($8::int, 2 * room + 50) else 0 end as rows
+  select case when $9::int > 0 then $9::int when room > 0 then least($8::int, 2 * room + 50) else 0 end as rows
   from (select $4::int as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not
@@ -21,8 +21,7 @@ arrived as materialized (           -- the next rows that are due, first of thei
   from leasehold.outbox
   where bucket = $3::smallint and ordering_key is not null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true)
-    and available_at >= least((select $5::timestamp with time zone), now() - $7::float8 * interval '1 millisecond')
-    and ((available_at, id) >= ((select $5::timestamp with time zone), (select $6::bigint)) or available_at >= now() - $7::float8 * interval '1 millisecond')
+    and (available_at, id) >= ((select least($5::timestamp with time zone, now() - $7::float8 * interval '1 millisecond')), (select case when $5::timestamp with time zone <= now() - $7::float8 * interval '1 millisecond' then $6::bigint else '-9223372036854775808' end))
   order by available_at, id
   limit (select rows from scan)
 ),

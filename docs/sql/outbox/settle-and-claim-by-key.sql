@@ -1,4 +1,4 @@
--- $1 suspects, $2 bytes, $3 id1, $4 tokens, $5 owner, $6 bucket, $7 limit, $8 oldestFirst, $9 excluded1, $10 cursor1, $11 cursor2, $12 overlapMs, $13 steps, $14 leaseMs
+-- $1 suspects, $2 bytes, $3 id1, $4 tokens, $5 owner, $6 bucket, $7 limit, $8 oldestFirst, $9 excluded1, $10 cursor1, $11 cursor2, $12 overlapMs, $13 steps, $14 rows, $15 leaseMs
 /* leasehold:settle and claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with
@@ -41,7 +41,7 @@ continued as materialized (
   ) as head
 ),
 scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
-  select case when $8::boolean then $13::int when room > 0 then least($13::int, 2 * room + 50) else 0 end as rows
+  select case when $14::int > 0 then $14::int when room > 0 then least($13::int, 2 * room + 50) else 0 end as rows
   from (select (select rows from room) - (select count(*) from continued where ready) as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not
@@ -49,8 +49,7 @@ arrived as materialized (           -- the next rows that are due, first of thei
   from leasehold.outbox
   where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true)
-    and available_at >= least((select $10::timestamp with time zone), now() - $12::float8 * interval '1 millisecond')
-    and ((available_at, id) >= ((select $10::timestamp with time zone), (select $11::bigint)) or available_at >= now() - $12::float8 * interval '1 millisecond')
+    and (available_at, id) >= ((select least($10::timestamp with time zone, now() - $12::float8 * interval '1 millisecond')), (select case when $10::timestamp with time zone <= now() - $12::float8 * interval '1 millisecond' then $11::bigint else '-9223372036854775808' end))
   order by available_at, id
   limit (select rows from scan)
 ),
@@ -91,7 +90,7 @@ taken as materialized (
 ),
 claimed as (
   update leasehold.outbox as t
-  set locked_until = now() + $14::float8 * interval '1 millisecond', claimed_by = $5::text,
+  set locked_until = now() + $15::float8 * interval '1 millisecond', claimed_by = $5::text,
     lock_token = coalesce(t.lock_token, 0) + 1, status = 'CLAIMED', claimed_at = now()
   where t.bucket = $6::smallint and t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
@@ -99,7 +98,7 @@ claimed as (
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $14::float8 * interval '1 millisecond')::float8 * 1000,
+  'until', extract(epoch from now() + $15::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),
   'cursor', coalesce(
     (select json_build_array(met1::text, met2::text) from passed_over order by met1, met2 limit 1),
@@ -112,5 +111,6 @@ from (select json_build_object(
   'suspect', (select id::text from taken where suspect),
   'settled', case when (select count(*) from settled) < (select count(*) from held)
     then (select coalesce(json_agg(id::text), '[]') from settled) end,
-  'walked', (select rows from scan) > 0
+  'scanned', (select rows from scan) > 0,
+  'found', (select count(*) from chosen where step = 1)
 )) as facts full join claimed on false
