@@ -51,7 +51,7 @@ async function drain(side) {
     handled: (...args) => progress.handled(...args),
     claimed: (...args) => progress.claimed(...args),
     probed: probe.arrived,
-    stuckKey: scenario?.stuck === true,
+    stuckKey: Boolean(scenario?.stuck),
     wantsTimes: windowSize !== undefined,
   })
   await progress.settled
