@@ -21,7 +21,7 @@ const PEERS = {
     many: { batchSize: 500, localConcurrency: 4 },
   },
   bullmq: {
-    none: { concurrency: 300, appendfsync: 'everysec' },
+    none: { concurrency: 100, appendfsync: 'everysec' },
     hot: { concurrency: 1, appendfsync: 'everysec' },
   },
   'bullmq-fsync': {
@@ -38,6 +38,16 @@ const PEERS = {
 
 /** What a name in `PEERS` runs, where that is not the name itself. */
 const SYSTEMS = { 'bullmq-fsync': 'bullmq' }
+
+/** With what a check compares that says "every peer" or "the fastest peer". */
+export const ALL_PEERS = ['graphile-worker', 'pg-boss', 'bullmq', 'pgque']
+
+/**
+ * Those that store an event durably before they answer and settle each event by itself, as we do. BullMQ does so with
+ * `appendfsync always`; PgQue acknowledges batches.
+ */
+export const COMPARABLE_PEERS = ['graphile-worker', 'pg-boss', 'bullmq-fsync']
+export const COMPARABLE = 'peer that stores durably and settles each event by itself'
 
 export const PEER_NAMES = Object.keys(PEERS)
 
@@ -102,7 +112,7 @@ export const DIFFERENCES = [
   'leasehold: claims and settlements are fenced by a token; published events stay in the table; events of a key are published one at a time, in order',
   'graphile-worker: no fencing; finished jobs are deleted; `queue_name` runs one job of a queue at a time, and a failed job does not hold up its queue',
   'pg-boss: no fencing; completed jobs stay until a maintenance that is switched off here; with keys, the policy `key_strict_fifo`; jobs are inserted by the INSERT that its own `insert` sends, without NOTIFY',
-  'bullmq: on Redis with `appendonly`, `appendfsync everysec`: up to a second of acknowledged jobs can be lost in a crash; a job cannot be added in the transaction of the business data; completed jobs are removed; no ordering by key. `bullmq-fsync` is the same with `appendfsync always`, and is not compared with',
+  'bullmq: on Redis with `appendonly`, `appendfsync everysec`: up to a second of acknowledged jobs can be lost in a crash; a job cannot be added in the transaction of the business data; completed jobs are removed; no ordering by key. `bullmq-fsync` is the same with `appendfsync always`',
   'pgque: one consumer reads batches in the order of their commits and acknowledges a whole batch at once; no fencing, no claim of single events; events stay until their table is truncated',
   'in-server: the statements of `docs/sql/outbox` in a loop inside the server, without client, network or handler: what a relay of ours cannot exceed with one session; not compared with',
 ]

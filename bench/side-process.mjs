@@ -26,7 +26,7 @@ function start(entry, order, options) {
     ...options,
   })
   const release = endWithRun(child)
-  child.once('close', release)
+  child.once('exit', release)
   let said = ''
   child.stderr.setEncoding('utf8').on('data', (text) => {
     said = (said + text).slice(-4_000)
@@ -70,7 +70,8 @@ export async function startLoadProcess(order, { timeoutMs }) {
     if (error === undefined) resolve(answer)
     else reject(new Error(`${order.label}: ${error}`))
   })
-  const closed = once(child, 'close').then(([code, signal]) => {
+  // Not `close`, which does not come after this side of the channel was disconnected.
+  const ended = once(child, 'exit').then(([code, signal]) => {
     const error = new Error(`${order.label} ended with ${signal ?? code}: ${said()}`)
     for (const { reject } of waiting.splice(0)) reject(error)
     return error
@@ -89,14 +90,14 @@ export async function startLoadProcess(order, { timeoutMs }) {
   await answered()
   return {
     async ask(question, values = {}) {
-      if (!child.connected) throw await closed
+      if (!child.connected) throw await ended
       const answer = answered()
       child.send({ question, ...values })
       return answer
     },
     async end() {
       if (child.connected) child.disconnect()
-      await closed
+      await ended
     },
     kill() {
       child.kill('SIGKILL')

@@ -50,7 +50,11 @@ export function bullmq({ concurrency }) {
 
     async start({ url, handled, probed }) {
       const work = (name, handle, at) =>
-        new Worker(name, handle, { connection: connectionOf(url), concurrency: at, removeOnComplete: { count: 0 } })
+        new Worker(name, handle, {
+          connection: connectionOf(url),
+          concurrency: at,
+          removeOnComplete: { count: 0 },
+        })
       const workers = [
         work(EVENTS, async ({ data, timestamp }) => handled(new Date(timestamp), data), concurrency),
         work(PROBES, async () => probed(), 1),

@@ -5,7 +5,11 @@ import { join } from 'node:path'
 import { withClient } from '../client.mjs'
 import { leasehold } from './leasehold.mjs'
 
-const STATEMENT = { none: 'settle-and-claim-in-order', many: 'settle-and-claim-by-key', hot: 'settle-and-claim-by-key' }
+const STATEMENT = {
+  none: 'settle-and-claim-in-order',
+  many: 'settle-and-claim-by-key',
+  hot: 'settle-and-claim-by-key',
+}
 
 /** As a relay with default settings; a walk sees at most this many keys. */
 const LEASE_MS = 120_000
@@ -52,7 +56,8 @@ function procedure(text, { limit }) {
   const [firstLine] = text.split('\n')
   const names = new Map([...firstLine.matchAll(/\$(\d+) (\w+)/g)].map(([, number, name]) => [number, name]))
   const unknown = [...names.values()].find((name) => variables[name] === undefined)
-  if (unknown !== undefined) throw new Error(`the statement has a parameter that the loop does not know: ${unknown}`)
+  if (unknown !== undefined)
+    throw new Error(`the statement has a parameter that the loop does not know: ${unknown}`)
   const variable = (name) => `v_${name.toLowerCase()}`
   const statement = text
     .slice(firstLine.length)

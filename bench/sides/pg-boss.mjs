@@ -36,7 +36,9 @@ export function pgBoss({ batchSize, localConcurrency, notify = false, keys }) {
     async openProducer({ url, type = 'event' }) {
       const insert = `${into} values ($1, $2, '${policy}', $3)`
       return sqlProducer(url, {
-        text: notify ? `with job as (${insert} returning 1) select pg_notify(${CHANNEL}, $1) from job` : insert,
+        text: notify
+          ? `with job as (${insert} returning 1) select pg_notify(${CHANNEL}, $1) from job`
+          : insert,
         values: ({ key, payload }) => [QUEUES[type], JSON.stringify(payload), key],
       })
     },

@@ -50,17 +50,22 @@ export function pgque({ tickMs = DEFAULT_TICK_MS }) {
     async start({ url, handled, probed }) {
       const [ticker, consumer] = [new pg.Client(url), new pg.Client(url)]
       await Promise.all([ticker.connect(), consumer.connect()])
-      let stopped = false
+      const stopping = new AbortController()
+      const { signal } = stopping
       let wake = () => {}
       const ticking = (async () => {
-        while (!stopped) {
-          const { rows } = await ticker.query({ name: 'tick', text: 'select pgque.ticker($1) as tick', values: [QUEUE] })
+        while (!signal.aborted) {
+          const { rows } = await ticker.query({
+            name: 'tick',
+            text: 'select pgque.ticker($1) as tick',
+            values: [QUEUE],
+          })
           if (rows[0].tick !== null) wake()
           await delay(tickMs)
         }
       })()
       const consuming = (async () => {
-        while (!stopped) {
+        while (!signal.aborted) {
           const woken = new Promise((resolve) => {
             wake = resolve
           })
@@ -70,7 +75,7 @@ export function pgque({ tickMs = DEFAULT_TICK_MS }) {
             values: [QUEUE, CONSUMER, WHOLE_BATCH],
           })
           if (rows.length === 0) {
-            if (!stopped) await Promise.race([woken, delay(tickMs)])
+            if (!signal.aborted) await Promise.race([woken, delay(tickMs)])
             continue
           }
           for (const { type, payload, created_at: createdAt } of rows) {
@@ -87,7 +92,7 @@ export function pgque({ tickMs = DEFAULT_TICK_MS }) {
       consuming.catch(failed)
       return {
         async stop() {
-          stopped = true
+          stopping.abort()
           wake()
           await Promise.all([ticking, consuming])
           await Promise.all([ticker.end(), consumer.end()])
