@@ -66,9 +66,9 @@ export async function startLoadProcess(order, { timeoutMs }) {
   const { child, said } = start(LOAD_ENTRY, order, { serialization: 'advanced' })
   const waiting = []
   child.on('message', ({ error, answer }) => {
-    const { resolve, reject } = waiting.shift()
-    if (error === undefined) resolve(answer)
-    else reject(new Error(`${order.label}: ${error}`))
+    const question = waiting.shift()
+    if (error === undefined) question?.resolve(answer)
+    else question?.reject(new Error(`${order.label}: ${error}`))
   })
   // Not `close`, which does not come after this side of the channel was disconnected.
   const ended = once(child, 'exit').then(([code, signal]) => {
@@ -77,7 +77,11 @@ export async function startLoadProcess(order, { timeoutMs }) {
     return error
   })
   const answered = async () => {
-    const timer = setTimeout(() => child.kill('SIGKILL'), timeoutMs)
+    const timer = setTimeout(() => {
+      for (const { reject } of waiting.splice(0))
+        reject(new Error(`${order.label} did not answer within ${timeoutMs / 1_000} s`))
+      child.kill('SIGKILL')
+    }, timeoutMs)
     try {
       return await new Promise((resolve, reject) => {
         waiting.push({ resolve, reject })
@@ -86,8 +90,13 @@ export async function startLoadProcess(order, { timeoutMs }) {
       clearTimeout(timer)
     }
   }
-  // Its first message says that it is ready.
-  await answered()
+  try {
+    // Its first message says that it is ready.
+    await answered()
+  } catch (error) {
+    child.kill('SIGKILL')
+    throw error
+  }
   return {
     async ask(question, values = {}) {
       if (!child.connected) throw await ended
