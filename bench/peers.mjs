@@ -1,4 +1,5 @@
 // The sides of a comparison, with the settings in which each is fastest, and what each of them does not do.
+import { readFileSync } from 'node:fs'
 import { redisVersion } from './redis.mjs'
 import { SCENARIOS } from './scenarios.mjs'
 
@@ -106,6 +107,24 @@ export function notInstalled({ system }) {
 export const UNAVAILABLE = [
   '@nestjs/outbox: documented on docs.nestjs.com, but the npm registry answers 404 for it, so there is nothing to install',
 ]
+
+const PACKAGES = ['graphile-worker', 'pg-boss', 'bullmq', 'ioredis']
+
+/** Versions of the peers that can be measured here. */
+export function peerVersions() {
+  const packages = PACKAGES.map((name) => {
+    const manifest = new URL(`node_modules/${name}/package.json`, import.meta.url)
+    return [name, JSON.parse(readFileSync(manifest, 'utf8')).version]
+  })
+  const redis = redisVersion()
+  const file = process.env.PGQUE_SQL
+  const pgque = file && /function pgque\.version\(\)[^']*'([^']+)'/.exec(readFileSync(file, 'utf8'))?.[1]
+  return {
+    ...Object.fromEntries(packages),
+    ...(redis === undefined ? {} : { redis }),
+    ...(pgque === undefined ? {} : { pgque }),
+  }
+}
 
 /** What differs between the systems, for the text under a table. */
 export const DIFFERENCES = [
