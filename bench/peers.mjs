@@ -29,6 +29,10 @@ const PEERS = {
     none: { concurrency: 300, appendfsync: 'always' },
     hot: { concurrency: 1, appendfsync: 'always' },
   },
+  'bullmq-postgres': {
+    none: { concurrency: 20 },
+    hot: { concurrency: 1 },
+  },
   pgque: { none: {}, many: {}, hot: {} },
   'in-server': {
     none: { limit: 500 },
@@ -41,30 +45,33 @@ const PEERS = {
 const SYSTEMS = { 'bullmq-fsync': 'bullmq' }
 
 /** With what a check compares that says "every peer" or "the fastest peer". */
-export const ALL_PEERS = ['graphile-worker', 'pg-boss', 'bullmq', 'pgque']
+export const ALL_PEERS = ['graphile-worker', 'pg-boss', 'bullmq', 'bullmq-postgres', 'pgque']
+
+/** Enough of them to see in a few seconds that everything works. */
+export const QUICK_PEERS = ['graphile-worker', 'pg-boss', 'bullmq', 'pgque']
 
 /**
  * Those that store an event durably before they answer and settle each event by itself, as we do. BullMQ does so with
  * `appendfsync always`; PgQue acknowledges batches.
  */
-export const COMPARABLE_PEERS = ['graphile-worker', 'pg-boss', 'bullmq-fsync']
+export const COMPARABLE_PEERS = ['graphile-worker', 'pg-boss', 'bullmq-fsync', 'bullmq-postgres']
 export const COMPARABLE = 'peer that stores durably and settles each event by itself'
 
 export const PEER_NAMES = Object.keys(PEERS)
+
+const NO_KEYS = {
+  many: 'ordering by key (groups) is part of BullMQ Pro, which is not on the registry',
+  stuck: 'it has no ordering keys',
+}
 
 const LEFT_OUT = {
   'pg-boss': {
     hot: 'a batch of one ignores `burstWhenBatchFull`, so each job of one key waits for the shortest poll interval of 0.5 s',
     stuck: 'a failed job fails its whole batch',
   },
-  bullmq: {
-    many: 'ordering by key (groups) is part of BullMQ Pro, which is not on the registry',
-    stuck: 'it has no ordering keys',
-  },
-  'bullmq-fsync': {
-    many: 'ordering by key (groups) is part of BullMQ Pro, which is not on the registry',
-    stuck: 'it has no ordering keys',
-  },
+  bullmq: { ...NO_KEYS, heldSnapshot: 'Redis has no snapshots that a session could hold' },
+  'bullmq-fsync': { ...NO_KEYS, heldSnapshot: 'Redis has no snapshots that a session could hold' },
+  'bullmq-postgres': NO_KEYS,
   pgque: { stuck: 'a failed event is retried later and does not hold up those behind it' },
   'in-server': { stuck: 'nothing fails in the server' },
 }
@@ -90,8 +97,7 @@ export function leftOutOf({ name }, scenarioName) {
   const { keys, stuck = false, heldSnapshot = false } = SCENARIOS[scenarioName]
   if (LEFT_OUT[name] === undefined) return undefined
   if (stuck) return LEFT_OUT[name].stuck
-  if (heldSnapshot && name.startsWith('bullmq')) return 'Redis has no snapshots that a session could hold'
-  return LEFT_OUT[name][keys]
+  return (heldSnapshot ? LEFT_OUT[name].heldSnapshot : undefined) ?? LEFT_OUT[name][keys]
 }
 
 /** Why a system cannot be measured on this machine; undefined: it can. */
@@ -131,7 +137,7 @@ export const DIFFERENCES = [
   'leasehold: claims and settlements are fenced by a token; published events stay in the table; events of a key are published one at a time, in order',
   'graphile-worker: no fencing; finished jobs are deleted; `queue_name` runs one job of a queue at a time, and a failed job does not hold up its queue',
   'pg-boss: no fencing; completed jobs stay until a maintenance that is switched off here; with keys, the policy `key_strict_fifo`; jobs are inserted by the INSERT that its own `insert` sends, without NOTIFY',
-  'bullmq: on Redis with `appendonly`, `appendfsync everysec`: up to a second of acknowledged jobs can be lost in a crash; a job cannot be added in the transaction of the business data; completed jobs are removed; no ordering by key. `bullmq-fsync` is the same with `appendfsync always`',
+  'bullmq: on Redis with `appendonly`, `appendfsync everysec`: up to a second of acknowledged jobs can be lost in a crash; a job cannot be added in the transaction of the business data; completed jobs are removed; no ordering by key. `bullmq-fsync` is the same with `appendfsync always`, `bullmq-postgres` the same package with its PostgreSQL backend',
   'pgque: one consumer reads batches in the order of their commits and acknowledges a whole batch at once; no fencing, no claim of single events; events stay until their table is truncated',
   'in-server: the statements of `docs/sql/outbox` in a loop inside the server, without client, network or handler: what a relay of ours cannot exceed with one session; not compared with',
 ]

@@ -7,6 +7,7 @@ import {
   DIFFERENCES,
   leaseholdSide,
   peer,
+  QUICK_PEERS,
   UNAVAILABLE,
 } from '../peers.mjs'
 
@@ -28,7 +29,7 @@ export const scenario = {
     const sides = [
       leaseholdSide(build),
       PLAIN,
-      ...(quick ? ALL_PEERS : PEERS).map((name) => storing(peer(name))),
+      ...(quick ? QUICK_PEERS : PEERS).map((name) => storing(peer(name))),
     ]
     const series = []
     const checks = []

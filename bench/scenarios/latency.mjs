@@ -7,6 +7,7 @@ import {
   DIFFERENCES,
   leaseholdSide,
   peer,
+  QUICK_PEERS,
   UNAVAILABLE,
 } from '../peers.mjs'
 
@@ -23,6 +24,7 @@ const SIDES = [
   { ...peer('pg-boss'), options: () => ({ batchSize: 1, localConcurrency: 4, notify: true }) },
   peer('bullmq'),
   peer('bullmq-fsync'),
+  peer('bullmq-postgres'),
   { ...peer('pgque'), options: () => ({ tickMs: 1 }) },
 ]
 const COMPARED = [
@@ -41,7 +43,7 @@ export const scenario = {
   reach: 'p50 and p99 ≤ every peer',
 
   async run({ server, quick, rounds, print, signal, timeoutMs, build }) {
-    const peers = quick ? SIDES.filter(({ name }) => ALL_PEERS.includes(name)) : SIDES
+    const peers = quick ? SIDES.filter(({ name }) => QUICK_PEERS.includes(name)) : SIDES
     const sides = [leaseholdSide(build), ...peers]
     const title = 'latency'
     const turns = await inTurn({ sides, rounds, signal, print, title }, async (side) => {

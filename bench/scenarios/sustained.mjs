@@ -7,6 +7,7 @@ import {
   DIFFERENCES,
   leaseholdSide,
   peer,
+  QUICK_PEERS,
   UNAVAILABLE,
 } from '../peers.mjs'
 import { median } from '../report.mjs'
@@ -38,6 +39,7 @@ const SIDES = [
   },
   unordered(peer('bullmq')),
   unordered(peer('bullmq-fsync')),
+  unordered(peer('bullmq-postgres')),
   { ...peer('pgque'), relays: 1 },
 ]
 const KEYED_PEERS = ['graphile-worker', 'pg-boss', NOTIFYING]
@@ -53,7 +55,7 @@ export const scenario = {
     'events/s ≥ 1.3 × the fastest peer, backlog not growing at 70 % of it, p99 latency ≤ every peer; 1 KB payloads, keys, 60 s',
 
   async run({ server, quick, rounds, print, signal, timeoutMs, build }) {
-    const peers = quick ? SIDES.filter(({ name }) => ALL_PEERS.includes(name)) : SIDES
+    const peers = quick ? SIDES.filter(({ name }) => QUICK_PEERS.includes(name)) : SIDES
     const sides = [leaseholdSide(build), ...peers]
     const title = 'sustained'
     const turns = await inTurn({ sides, rounds, signal, print, title }, async (side) => {

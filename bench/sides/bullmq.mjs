@@ -1,18 +1,27 @@
-// BullMQ on Redis. Completed jobs are removed, which is its fastest mode. A worker with a concurrency of one takes the
+// BullMQ, on Redis or on PostgreSQL. Completed jobs are removed, which is its fastest mode. A worker with a concurrency of one takes the
 // jobs of a queue one after another, in order; ordering by key is part of BullMQ Pro.
-import { Queue, Worker } from 'bullmq'
+import { createPostgresBackend, Queue, Worker } from 'bullmq'
 
 const EVENTS = 'event'
 const PROBES = 'probe'
 const UNFINISHED = ['wait', 'active', 'prioritized', 'delayed', 'paused', 'waiting-children', 'failed']
 const BULK = 1_000
 
-const connectionOf = (url) => ({ path: url, maxRetriesPerRequest: null })
 const JOB = { removeOnComplete: true }
 
-export function bullmq({ concurrency }) {
+const BACKENDS = {
+  redis: { connectionOf: (url) => ({ path: url, maxRetriesPerRequest: null }), factory: [] },
+  postgres: {
+    connectionOf: (url) => ({ connectionString: url, migrate: true }),
+    factory: [createPostgresBackend],
+  },
+}
+
+export function bullmq({ concurrency, backend = 'redis' }) {
+  const { connectionOf, factory } = BACKENDS[backend]
+  const openQueue = (name, url) => new Queue(name, { connection: connectionOf(url) }, ...factory)
   const withQueue = async (url, work) => {
-    const queue = new Queue(EVENTS, { connection: connectionOf(url) })
+    const queue = openQueue(EVENTS, url)
     try {
       return await work(queue)
     } finally {
@@ -23,7 +32,14 @@ export function bullmq({ concurrency }) {
     Object.values(await queue.getJobCounts(...UNFINISHED)).reduce((sum, count) => sum + count, 0)
 
   return {
-    async migrate() {},
+    // On Redis, nothing is counted there.
+    schema: 'bullmq',
+    table: 'bullmq.job',
+
+    /** A queue creates what it needs. */
+    async migrate({ url }) {
+      await withQueue(url, async (queue) => queue.waitUntilReady())
+    },
 
     /** Written in bulk: what is stored is the same, and the writing is not timed. */
     async writeEvents({ url, events, payload }) {
@@ -38,7 +54,7 @@ export function bullmq({ concurrency }) {
     },
 
     async openProducer({ url, type = EVENTS }) {
-      const queue = new Queue(type === 'probe' ? PROBES : EVENTS, { connection: connectionOf(url) })
+      const queue = openQueue(type === 'probe' ? PROBES : EVENTS, url)
       await queue.waitUntilReady()
       return {
         async send({ payload }) {
@@ -50,11 +66,12 @@ export function bullmq({ concurrency }) {
 
     async start({ url, handled, probed }) {
       const work = (name, handle, at) =>
-        new Worker(name, handle, {
-          connection: connectionOf(url),
-          concurrency: at,
-          removeOnComplete: { count: 0 },
-        })
+        new Worker(
+          name,
+          handle,
+          { connection: connectionOf(url), concurrency: at, removeOnComplete: { count: 0 } },
+          ...factory,
+        )
       const workers = [
         work(EVENTS, async ({ data, timestamp }) => handled(new Date(timestamp), data), concurrency),
         work(PROBES, async () => probed(), 1),
@@ -72,7 +89,7 @@ export function bullmq({ concurrency }) {
     },
 
     async openQuestions({ url }) {
-      const queue = new Queue(EVENTS, { connection: connectionOf(url) })
+      const queue = openQueue(EVENTS, url)
       await queue.waitUntilReady()
       return {
         isUnsettled: async () => (await unfinished(queue)) > 0,

@@ -11,6 +11,8 @@ export async function openSide({ system, ...options }) {
       return (await import('./pg-boss.mjs')).pgBoss(options)
     case 'bullmq':
       return (await import('./bullmq.mjs')).bullmq(options)
+    case 'bullmq-postgres':
+      return (await import('./bullmq.mjs')).bullmq({ ...options, backend: 'postgres' })
     case 'pgque':
       return (await import('./pgque.mjs')).pgque(options)
     case 'plain-table':
