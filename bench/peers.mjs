@@ -67,7 +67,7 @@ const NO_KEYS = {
 const LEFT_OUT = {
   'pg-boss': {
     hot: 'a batch of one ignores `burstWhenBatchFull`, so each job of one key waits for the shortest poll interval of 0.5 s',
-    stuck: 'a failed job fails its whole batch',
+    stuck: 'a failed job fails its whole batch (`perJobResults` has not been tried)',
   },
   bullmq: { ...NO_KEYS, heldSnapshot: 'Redis has no snapshots that a session could hold' },
   'bullmq-fsync': { ...NO_KEYS, heldSnapshot: 'Redis has no snapshots that a session could hold' },
@@ -135,9 +135,9 @@ export function peerVersions() {
 /** What differs between the systems, for the text under a table. */
 export const DIFFERENCES = [
   'leasehold: claims and settlements are fenced by a token; published events stay in the table; events of a key are published one at a time, in order',
-  'graphile-worker: no fencing; finished jobs are deleted; `queue_name` runs one job of a queue at a time, and a failed job does not hold up its queue',
-  'pg-boss: no fencing; completed jobs stay until a maintenance that is switched off here; with keys, the policy `key_strict_fifo`; jobs are inserted by the INSERT that its own `insert` sends, without NOTIFY',
-  'bullmq: on Redis with `appendonly`, `appendfsync everysec`: up to a second of acknowledged jobs can be lost in a crash; a job cannot be added in the transaction of the business data; completed jobs are removed; no ordering by key. `bullmq-fsync` is the same with `appendfsync always`, `bullmq-postgres` the same package with its PostgreSQL backend',
-  'pgque: one consumer reads batches in the order of their commits and acknowledges a whole batch at once; no fencing, no claim of single events; events stay until their table is truncated',
+  'graphile-worker: no fencing: a finished job is deleted by its id, whoever holds it; `queue_name` runs one job of a queue at a time, and a failed job does not hold up its queue',
+  'pg-boss: a job is settled only in the attempt that was fetched; completed jobs stay until a maintenance that is switched off here; with keys, the policy `key_strict_fifo`; jobs are inserted by the INSERT that its own `insert` sends, without NOTIFY',
+  'bullmq: on Redis with `appendonly`, `appendfsync everysec`: up to a second of acknowledged jobs can be lost in a crash; a job cannot be added in the transaction of the business data; a job is settled only with the token of its lock; completed jobs are removed; no ordering by key. `bullmq-fsync` is the same with `appendfsync always`, `bullmq-postgres` the same package with its PostgreSQL backend',
+  'pgque: one consumer reads batches in the order of their commits and acknowledges a whole batch at once, by its id; single events are neither claimed nor settled; events stay until their table is truncated',
   'in-server: the statements of `docs/sql/outbox` in a loop inside the server, without client, network or handler: what a relay of ours cannot exceed with one session; not compared with',
 ]
