@@ -14,16 +14,7 @@ export function killAll() {
 
 /** Returns what it measured, or throws what went wrong; no longer than the time it is given. */
 export async function runSide(order, { timeoutMs, execArgv = [] }) {
-  const child = fork(ENTRY, [JSON.stringify(order)], {
-    execArgv,
-    env: { ...process.env, NO_LOG_SUCCESS: '1' },
-    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
-  })
-  running.add(child)
-  let said = ''
-  child.stderr.setEncoding('utf8').on('data', (text) => {
-    said = (said + text).slice(-4_000)
-  })
+  const { child, said } = start(ENTRY, [JSON.stringify(order)], execArgv)
   let answer
   child.on('message', (message) => {
     answer = message
@@ -38,10 +29,75 @@ export async function runSide(order, { timeoutMs, execArgv = [] }) {
     if (late) throw new Error(`${order.label} did not end within ${timeoutMs / 1_000} s`)
     if (answer?.error !== undefined) throw new Error(`${order.label}: ${answer.error}`)
     if (answer === undefined || code !== 0)
-      throw new Error(`${order.label} ended with ${signal ?? code}: ${said}`)
+      throw new Error(`${order.label} ended with ${signal ?? code}: ${said()}`)
     return answer
   } finally {
     clearTimeout(timer)
-    running.delete(child)
   }
+}
+
+/**
+ * Starts a program of `processes/`, which answers calls until it is stopped or killed (`serve` in `processes/calls.mjs`).
+ * No call may take longer than `timeoutMs`.
+ */
+export function startProcess(file, { label, timeoutMs }) {
+  const { child, said } = start(fileURLToPath(new URL(`processes/${file}`, import.meta.url)), [], [])
+  const closed = once(child, 'close')
+  const open = new Map()
+  const listeners = new Set()
+  let calls = 0
+  child.on('message', ({ call, report, result, error }) => {
+    if (report !== undefined) for (const listener of listeners) listener(report)
+    else if (error === undefined) open.get(call)?.resolve(result)
+    else open.get(call)?.reject(new Error(`${label}: ${error}`))
+  })
+  child.once('close', (code, signal) => {
+    for (const { reject } of open.values())
+      reject(new Error(`${label} ended with ${signal ?? code}: ${said()}`))
+  })
+  return {
+    pid: child.pid,
+    async call(name, ...args) {
+      calls += 1
+      const call = calls
+      const { promise, resolve, reject } = Promise.withResolvers()
+      open.set(call, { resolve, reject })
+      const timer = setTimeout(() => {
+        reject(new Error(`${label}: ${name} took longer than ${timeoutMs / 1_000} s`))
+      }, timeoutMs)
+      child.send({ call, name, args }, (error) => {
+        if (error) reject(new Error(`${label} has ended: ${said()}`))
+      })
+      try {
+        return await promise
+      } finally {
+        clearTimeout(timer)
+        open.delete(call)
+      }
+    },
+    /** What the process reports without having been asked. */
+    onReport(listener) {
+      listeners.add(listener)
+    },
+    /** Resolves when the process has ended. */
+    async kill() {
+      child.kill('SIGKILL')
+      await closed
+    },
+  }
+}
+
+function start(entry, args, execArgv) {
+  const child = fork(entry, args, {
+    execArgv,
+    env: { ...process.env, NO_LOG_SUCCESS: '1' },
+    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+  })
+  running.add(child)
+  child.once('close', () => running.delete(child))
+  let said = ''
+  child.stderr.setEncoding('utf8').on('data', (text) => {
+    said = (said + text).slice(-4_000)
+  })
+  return { child, said: () => said }
 }

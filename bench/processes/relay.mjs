@@ -1,0 +1,168 @@
+// A worker process with relays, controlled by the calls of a scenario. The type of an event decides what its handler does.
+import { loadFrom } from '../builds.mjs'
+import { withClient } from '../client.mjs'
+import { createClock, createProgress, quantiles } from '../clock.mjs'
+import { NONE_UNFINISHED, TYPES } from '../outbox-database.mjs'
+import { setTimeout as delay } from 'node:timers/promises'
+import { report, serve } from './calls.mjs'
+
+const RETRY_MS = 3_600_000
+const REPORT_MS = 20
+
+let modules
+const relays = new Map()
+
+/** A number that grows, and promises that it will reach another one. */
+function createCount() {
+  let value = 0
+  const waiting = new Set()
+  return {
+    get value() {
+      return value
+    },
+    add() {
+      value += 1
+      for (const one of waiting) {
+        if (value < one.target) continue
+        waiting.delete(one)
+        one.resolve()
+      }
+    },
+    async reaches(target) {
+      if (value >= target) return
+      const { promise, resolve } = Promise.withResolvers()
+      waiting.add({ target, resolve })
+      await promise
+    },
+  }
+}
+
+const now = () => performance.timeOrigin + performance.now()
+
+function createRelay({ url, settings, tellsStarts = false }) {
+  const { Events, handlers, relay, retry, startRuntime } = modules
+  const handled = createCount()
+  const waiting = createCount()
+  const renewals = []
+  const state = { url, handled, waiting, renewals, onHandled() {}, probed() {}, runtime: undefined }
+  const publisher = handlers({
+    [TYPES.happened]: async () => {
+      handled.add()
+      state.onHandled()
+    },
+    [TYPES.probe]: async () => state.probed(),
+    [TYPES.failing]: async () => retry({ delayMs: RETRY_MS, error: 'it always fails' }),
+    [TYPES.waiting]: async ({ id }, { signal }) => {
+      waiting.add()
+      if (tellsStarts) report({ started: id, at: now() })
+      await new Promise((_, reject) => {
+        signal.addEventListener('abort', () => reject(signal.reason))
+      })
+    },
+  })
+  const events = new Events()
+  events.on('renewed', ({ count }) => renewals.push({ at: now(), count }))
+  state.open = async () => {
+    state.runtime = await startRuntime({
+      databaseUrl: url,
+      migrate: false,
+      events,
+      workers: [relay({ publisher, settings })],
+    })
+  }
+  return state
+}
+
+serve({
+  async load(build) {
+    modules = {
+      ...(await loadFrom(build, '.')),
+      ...(await loadFrom(build, './outbox')),
+      ...(await loadFrom(build, './publishers/handlers')),
+    }
+  },
+
+  /** Starts a relay, which runs until it is stopped. `tellsStarts`: it reports each event of the type `waiting`. */
+  async start(name, options) {
+    const state = createRelay(options)
+    relays.set(name, state)
+    await state.open()
+  },
+
+  async stop(name) {
+    await relays.get(name).runtime.stop()
+    relays.delete(name)
+  },
+
+  /** From here on, the number of handled events is reported every few milliseconds. */
+  async resume(name) {
+    const { handled, runtime } = relays.get(name)
+    let told = 0
+    setInterval(() => {
+      if (handled.value === told) return
+      told = handled.value
+      report({ handled: told })
+    }, REPORT_MS)
+    runtime.change('outbox', { paused: false })
+  },
+
+  async untilWaiting(name, count) {
+    await relays.get(name).waiting.reaches(count)
+  },
+
+  async renewals(name) {
+    return relays.get(name).renewals
+  },
+
+  /** Starts a relay and returns what its drain took, from the start of the runtime to the last settlement. */
+  async drain(name, { events, serverPid, ...options }) {
+    const clock = createClock(serverPid)
+    const state = createRelay(options)
+    relays.set(name, state)
+    const unsettled = `select not (${NONE_UNFINISHED}) as unsettled`
+    const progress = await createProgress({ url: options.url, clock, events, unsettled })
+    state.onHandled = () => progress.handled()
+    clock.start()
+    await state.open()
+    await progress.settled
+    clock.stop()
+    await progress.reading()
+    return clock.reading()
+  },
+
+  /** Starts a relay and returns how long it took to handle this many events of a larger backlog. */
+  async handleFirst(name, { events, serverPid, ...options }) {
+    const clock = createClock(serverPid)
+    const state = createRelay(options)
+    relays.set(name, state)
+    state.onHandled = () => {
+      if (state.handled.value === 1) clock.firstHandled()
+    }
+    clock.start()
+    await state.open()
+    await state.handled.reaches(events)
+    clock.stop()
+    return clock.reading()
+  },
+
+  /** Milliseconds from the start of a producer's INSERT to the start of the handler, each event with a key of its own. */
+  async probe(name, { count, maxPauseMs }) {
+    const state = relays.get(name)
+    return withClient(state.url, async (client) => {
+      const latencies = []
+      for (let i = 0; i < count; i += 1) {
+        await delay(Math.random() * maxPauseMs)
+        const arrival = new Promise((resolve) => {
+          state.probed = () => resolve(performance.now())
+        })
+        const began = performance.now()
+        await client.query(
+          `insert into leasehold.outbox (event_type, payload, ordering_key) values ($1, '{}', $2)`,
+          [TYPES.probe, crypto.randomUUID()],
+        )
+        latencies.push((await arrival) - began)
+      }
+      return quantiles(latencies)
+    })
+  },
+})
