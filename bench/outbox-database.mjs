@@ -120,7 +120,7 @@ export async function until(url, question, { timeoutMs, signal }) {
   await withClient(url, async (client) => {
     for (;;) {
       signal?.throwIfAborted()
-      const { rows } = await client.query(`select ${question} as bench_question`)
+      const { rows } = await client.query(`select (select ${question}) as bench_question`)
       if (rows[0].bench_question) return
       if (performance.now() > deadline) throw new Error(`waited ${timeoutMs / 1_000} s for ${question}`)
       await delay(POLL_MS)
