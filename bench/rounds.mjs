@@ -25,13 +25,20 @@ export async function measureInTurns({ sides, rounds, print, signal, remarks, na
     } catch (error) {
       signal?.throwIfAborted()
       readings.delete(side)
-      remarks.push(`${nameOf(side)}: no figures, because round ${round} failed: ${error.message}`)
+      remarks.push(`${nameOf(side)}: no figures, because round ${round} failed: ${briefly(error.message)}`)
       print(`round ${round}: ${nameOf(side)}: ${error.message}`)
     }
   }
   if (readings.size === 0) throw new Error(remarks.join('\n'))
   // Sides are measured in another order in every other round; the readings of each are in the order of the rounds.
   return readings
+}
+
+/** For the published record: the line that says what went wrong, without stacks and paths of this machine. */
+export function briefly(message) {
+  const lines = message.split('\n').filter((line) => line.trim() !== '')
+  const line = (lines.length > 1 ? lines.find((one) => /^\w*error\b/i.test(one)) : undefined) ?? lines[0] ?? ''
+  return line.replaceAll(/(?:file:\/\/)?(?:\/[^\s/:]+){2,}/g, '…')
 }
 
 function summary(reading) {

@@ -44,7 +44,8 @@ function createRelay({ url, settings, tellsStarts = false }) {
   const handled = createCount()
   const waiting = createCount()
   const renewals = []
-  const state = { url, handled, waiting, renewals, onHandled() {}, probed() {}, runtime: undefined }
+  const events = new Events()
+  const state = { url, handled, waiting, renewals, events, onHandled() {}, probed() {}, runtime: undefined }
   const publisher = handlers({
     [TYPES.happened]: async () => {
       handled.add()
@@ -60,7 +61,6 @@ function createRelay({ url, settings, tellsStarts = false }) {
       })
     },
   })
-  const events = new Events()
   events.on('renewed', ({ count }) => renewals.push({ at: now(), count }))
   state.open = async () => {
     state.runtime = await startRuntime({
@@ -143,6 +143,25 @@ serve({
     await state.handled.reaches(events)
     clock.stop()
     return clock.reading()
+  },
+
+  /**
+   * Starts a relay and returns at which millisecond it had handled each further `step` events, from the first one on, until
+   * all are handled or the time is over.
+   */
+  async steps(name, { events, step, maxMs, ...options }) {
+    const state = createRelay(options)
+    relays.set(name, state)
+    const times = []
+    const claimMs = []
+    state.onHandled = () => {
+      if (state.handled.value === 1 || state.handled.value % step === 0) times.push(performance.now())
+    }
+    state.events.on('claimed', ({ durationMs }) => claimMs.push(durationMs))
+    await state.open()
+    await Promise.race([state.handled.reaches(events), delay(maxMs, undefined, { ref: false })])
+    const { value: handled } = state.handled
+    return { handled, ms: times.map((at) => at - times[0]), claimMs: quantiles(claimMs) }
   },
 
   /** Milliseconds from the start of a producer's INSERT to the start of the handler, each event with a key of its own. */
