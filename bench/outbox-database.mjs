@@ -17,10 +17,11 @@ let databases = 0
 
 /**
  * A database of one system, dropped afterwards. `work` gets its URL and `part`, which runs a part of the side in a process of
- * its own. `scenario` is what `writeEvents` understands: which keys, and how events are written.
+ * its own. `scenario` is what `writeEvents` understands: which keys, and how events are written; without it, the part `write`
+ * cannot be run. `template`: the database is a copy of this one, which has no scenario.
  */
 export async function withSide(
-  { server, side, label = side.system, scenario = UNKEYED, events, keyCount, payloadBytes, timeoutMs, template },
+  { server, side, label = side.system, scenario, events, keyCount, payloadBytes, timeoutMs, template },
   work,
 ) {
   databases += 1
@@ -29,14 +30,12 @@ export async function withSide(
   const order = { label, side, url, scenario, events, keyCount, payloadBytes, serverPid: server.pid }
   const part = async (name, more = {}) => runSide({ ...order, part: name, ...more }, { timeoutMs })
   try {
-    if (template === undefined) await part('migrate')
+    await part('migrate')
     return await work({ url, part, database })
   } finally {
     await server.dropDatabase(database)
   }
 }
-
-const UNKEYED = { keys: 'none', written: 'one by one' }
 
 /** The same for Leasehold; `work` also gets `startRelay`, whose processes are killed afterwards. */
 export async function withOutbox({ build, ...options }, work) {
@@ -128,6 +127,15 @@ export async function until(url, question, { timeoutMs, signal }) {
   })
 }
 
-/** No event of the drain is waiting or in flight. */
-export const NONE_UNFINISHED = `not exists (select from leasehold.outbox
-  where event_type = '${TYPES.happened}' and status in ('PENDING', 'CLAIMED'))`
+/** A figure is only worth something if the work was done: each event was published by its first claim, without a failure. */
+export async function verifyPublished(url, events) {
+  const { rows } = await withClient(url, async (client) =>
+    client.query(
+      `select count(*)::int as published from leasehold.outbox
+       where event_type = $1 and status = 'PUBLISHED' and lock_token = 1 and attempts = 0`,
+      [TYPES.happened],
+    ),
+  )
+  const [{ published }] = rows
+  if (published !== events) throw new Error(`${published} events are published instead of ${events}`)
+}
