@@ -40,7 +40,7 @@ const PROBES = 100
  * short and the next one waits for the poll interval: 10,000 jobs in 1,000 queues drained at 685/s with the default of
  * 2 s, and at 15,300/s with 5 ms. For one hot key, these were the fastest of nine settings tried (439/s).
  */
-const PEERS = {
+export const PEERS = {
   'graphile-worker': {
     none: { worker: { localQueue: { size: 1_000 }, concurrentJobs: 24, pollInterval: 2 } },
     many: { worker: { localQueue: { size: 1_000 }, concurrentJobs: 24, pollInterval: 2 } },

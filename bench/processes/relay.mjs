@@ -114,6 +114,10 @@ serve({
     await relays.get(name).waiting.reaches(count)
   },
 
+  async untilSettled(name, count) {
+    await relays.get(name).settled.reaches(count)
+  },
+
   async renewals(name) {
     return relays.get(name).renewals
   },
