@@ -44,9 +44,8 @@ function createRelay({ url, settings, tellsStarts = false }) {
   const handled = createCount()
   const settled = createCount()
   const waiting = createCount()
-  const renewals = []
   const events = new Events()
-  const state = { url, handled, settled, waiting, renewals, events, onHandled() {}, probed() {} }
+  const state = { url, handled, settled, waiting, renewals: 0, events, onHandled() {}, probed() {} }
   const publisher = handlers({
     [TYPES.happened]: async () => {
       handled.add()
@@ -65,7 +64,9 @@ function createRelay({ url, settings, tellsStarts = false }) {
   events.on('settled', ({ outcome, ids }) => {
     if (outcome === 'done') settled.add(ids.length)
   })
-  events.on('renewed', ({ count }) => renewals.push({ at: now(), count }))
+  events.on('renewed', () => {
+    state.renewals += 1
+  })
   state.open = async () => {
     state.runtime = await startRuntime({
       databaseUrl: url,
@@ -120,6 +121,10 @@ serve({
 
   async renewals(name) {
     return relays.get(name).renewals
+  },
+
+  async afterRenewal(name) {
+    await relays.get(name).events.next('renewed')
   },
 
   /**

@@ -5,6 +5,7 @@ import { PEERS } from '../drain.mjs'
 import { withOutbox, withSide } from '../outbox-database.mjs'
 import { measureInTurns, present, ratioCheck, valueCheck } from '../rounds.mjs'
 import { openSide } from '../sides/index.mjs'
+import { measureWal, prepareWal } from '../wal.mjs'
 
 const PEER = 'graphile-worker'
 const OWN = 'leasehold'
@@ -105,7 +106,7 @@ async function measure({ server, options, side: label, keys, events, payloadByte
   const { schema, table } = await openSide(side)
   const common = { server, label, side, scenario, events, keyCount: 10_000, payloadBytes, timeoutMs }
   return withSide(common, async ({ url, part }) => {
-    await withClient(url, async (client) => client.query('create extension pg_walinspect'))
+    await prepareWal(url)
     await server.checkpoint()
     const writing = await measureWal(url, async () => part('write'))
     await server.vacuum(url)
@@ -130,41 +131,6 @@ async function measure({ server, options, side: label, keys, events, payloadByte
       statements: statements.slice(0, 5),
     }
   })
-}
-
-/** An entry of a leaf page of a B-tree: inserted, split off a posting list, or inserted while its page was split. */
-const INDEX_ENTRY = /^Btree\/(INSERT_LEAF|INSERT_POST|SPLIT_[LR])$/
-
-/** Bytes, without full-page images, and records of the WAL that the whole server writes during the work. */
-async function measureWal(url, work) {
-  const from = await walPosition(url)
-  await work()
-  const to = await walPosition(url)
-  return withClient(url, async (client) => {
-    // What has not been flushed cannot be inspected.
-    await client.query('select pg_switch_wal() as bench_question')
-    const { rows } = await client.query(
-      `select "resource_manager/record_type" as type, count::int as count, combined_size::float8 as bytes,
-         fpi_size::float8 as images, pg_wal_lsn_diff($2, $1)::float8 as bench_question
-       from pg_get_wal_stats($1, $2, true) where count > 0 order by combined_size desc`,
-      [from, to],
-    )
-    const images = rows.reduce((sum, one) => sum + one.images, 0)
-    return {
-      bytes: rows[0].bench_question - images,
-      indexEntries: rows
-        .filter(({ type }) => INDEX_ENTRY.test(type))
-        .reduce((sum, { count }) => sum + count, 0),
-      records: rows.slice(0, SHOWN_RECORDS).map(({ type, count, bytes }) => ({ type, count, bytes })),
-    }
-  })
-}
-
-const SHOWN_RECORDS = 12
-
-async function walPosition(url) {
-  const question = 'select pg_current_wal_insert_lsn()::text as bench_question'
-  return withClient(url, async (client) => (await client.query(question)).rows[0].bench_question)
 }
 
 /** Events come in small portions, as they do in production, and VACUUM keeps pace with them. */
