@@ -80,13 +80,13 @@ const PORTION = 1_000_000
  * Inserts rows in bulk, past the triggers and with one payload for all, so that ten million take minutes. `columns` are
  * their values, in terms of the number `n` of the event.
  */
-async function insertRows(url, { count, columns }) {
+async function insertRows(url, { count, columns, payloadBytes = 200 }) {
   await withClient(url, async (client) => {
     await client.query('set synchronous_commit = off; set session_replication_role = replica')
     for (let first = 1; first <= count; first += PORTION) {
       await client.query(
         `insert into leasehold.outbox (payload, ${Object.keys(columns).join(', ')})
-         select (select ${payloadExpression(200)} from (values (1)) as one (n)), ${Object.values(columns).join(', ')}
+         select (select ${payloadExpression(payloadBytes)} from (values (1)) as one (n)), ${Object.values(columns).join(', ')}
          from generate_series($1::int, $2::int) as n`,
         [first, Math.min(first + PORTION - 1, count)],
       )
@@ -107,14 +107,14 @@ export async function insertFinished(url, { count, keyCount }) {
 }
 
 /** A backlog without keys. */
-export async function insertBacklog(url, { count }) {
-  await insertRows(url, { count, columns: { event_type: `'${TYPES.happened}'` } })
+export async function insertBacklog(url, { count, payloadBytes }) {
+  await insertRows(url, { count, columns: { event_type: `'${TYPES.happened}'` }, payloadBytes })
 }
 
 const POLL_MS = 20
 
 /** Asks the server until it answers yes; `question` is an SQL expression. */
-export async function until(url, question, { timeoutMs, signal }) {
+export async function until(url, question, { timeoutMs, signal, pollMs = POLL_MS }) {
   const deadline = performance.now() + timeoutMs
   await withClient(url, async (client) => {
     for (;;) {
@@ -122,7 +122,7 @@ export async function until(url, question, { timeoutMs, signal }) {
       const { rows } = await client.query(`select (select ${question}) as bench_question`)
       if (rows[0].bench_question) return
       if (performance.now() > deadline) throw new Error(`waited ${timeoutMs / 1_000} s for ${question}`)
-      await delay(POLL_MS)
+      await delay(pollMs)
     }
   })
 }

@@ -1,5 +1,5 @@
 // Every part of a side runs in a process of its own, so that no heap, timer or compiled code of one helps or hurts another.
-import { fork } from 'node:child_process'
+import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 
@@ -87,17 +87,49 @@ export function startProcess(file, { label, timeoutMs }) {
   }
 }
 
+/** Starts another program on the same Node, with what it needs in its environment and directory. */
+export function startProgram(args, { cwd, env = {} }) {
+  const child = spawn(process.execPath, args, {
+    cwd,
+    env: { ...process.env, ...env },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
+  const said = tracked(child)
+  const closed = once(child, 'close')
+  let isKilled = false
+  const ended = closed.then(([code, signal]) => {
+    if (!isKilled) throw new Error(`it ended with ${signal ?? code}: ${said()}`)
+  })
+  // Nobody may be waiting for it at the moment.
+  ended.catch(() => {})
+  return {
+    pid: child.pid,
+    /** Rejects when the program ends without having been killed. */
+    ended,
+    async kill(signal = 'SIGKILL') {
+      isKilled = true
+      child.kill(signal)
+      await closed
+    },
+  }
+}
+
 function start(entry, args, execArgv) {
   const child = fork(entry, args, {
     execArgv,
     env: { ...process.env, NO_LOG_SUCCESS: '1' },
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
   })
+  return { child, said: tracked(child) }
+}
+
+/** The child ends with the run. Returns the end of what it says on stderr. */
+function tracked(child) {
   running.add(child)
   child.once('close', () => running.delete(child))
   let said = ''
   child.stderr.setEncoding('utf8').on('data', (text) => {
     said = (said + text).slice(-4_000)
   })
-  return { child, said: () => said }
+  return () => said
 }

@@ -108,6 +108,7 @@ const COUNTED = [
   { figure: 'statementsPerBeat', metric: 'statements per heartbeat', unit: '', better: 'lower' },
   { figure: 'hotPercent', metric: 'HOT share of the renewals', unit: '%', better: 'higher' },
   { figure: 'statementMs', metric: 'server time of one heartbeat', unit: 'ms', better: 'lower' },
+  { figure: 'walBytes', metric: 'WAL bytes of one renewal of a row', unit: 'bytes', better: 'lower' },
 ]
 
 async function measure({ server, build, rows, events, beats, leaseMs, timeoutMs }) {
@@ -147,7 +148,7 @@ async function countBeats({ url, relay, rows, beats }) {
   // Between two heartbeats.
   await relay.call('afterRenewal', 'waiting')
   await withClient(url, resetStatements)
-  const { updates, hotUpdates } = await measureWal(url, async () => {
+  const { updates, hotUpdates, bytes } = await measureWal(url, async () => {
     for (let i = 0; i < beats; i += 1) await relay.call('afterRenewal', 'waiting')
   })
   const { rows: counted } = await withClient(url, async (client) => client.query(RENEWALS))
@@ -157,6 +158,7 @@ async function countBeats({ url, relay, rows, beats }) {
     statementsPerBeat: calls / (renewed / rows),
     hotPercent: (hotUpdates / updates) * 100,
     statementMs: ms / calls,
+    walBytes: bytes / renewed,
   }
 }
 
