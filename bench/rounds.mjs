@@ -37,7 +37,8 @@ export async function measureInTurns({ sides, rounds, print, signal, remarks, na
 /** For the published record: the line that says what went wrong, without stacks and paths of this machine. */
 export function briefly(message) {
   const lines = message.split('\n').filter((line) => line.trim() !== '')
-  const line = (lines.length > 1 ? lines.find((one) => /^\w*error\b/i.test(one)) : undefined) ?? lines[0] ?? ''
+  const line =
+    (lines.length > 1 ? lines.find((one) => /^\w*error\b/i.test(one)) : undefined) ?? lines[0] ?? ''
   return line.replaceAll(/(?:file:\/\/)?(?:\/[^\s/:]+){2,}/g, '…')
 }
 
@@ -55,11 +56,11 @@ export function ratioCheck({ text, of, to, comparison, limit, against }) {
   return { text, ratio, limit, comparison, met: compares(ratio, comparison, limit), against }
 }
 
-/** A check of a value itself. It is a bound, so the worst round decides. */
+/** A check of a value itself (`ratio`, with its unit). It is a bound, so the worst round decides. */
 export function valueCheck({ text, values, unit, comparison, limit }) {
   if (values === undefined) return undefined
-  const value = comparison === '>=' ? Math.min(...values) : Math.max(...values)
-  return { text, value, unit, limit, comparison, met: compares(value, comparison, limit) }
+  const ratio = comparison === '>=' ? Math.min(...values) : Math.max(...values)
+  return { text, ratio, unit, limit, comparison, met: compares(ratio, comparison, limit) }
 }
 
 function compares(value, comparison, limit) {

@@ -97,9 +97,10 @@ export function startProgram(args, { cwd, env = {} }) {
   const said = tracked(child)
   const closed = once(child, 'close')
   let isKilled = false
-  const ended = closed.then(([code, signal]) => {
+  const ended = (async () => {
+    const [code, signal] = await closed
     if (!isKilled) throw new Error(`it ended with ${signal ?? code}: ${said()}`)
-  })
+  })()
   // Nobody may be waiting for it at the moment.
   ended.catch(() => {})
   return {

@@ -4,12 +4,15 @@
 export function serve(commands) {
   // The bench has ended: nobody waits for an answer.
   process.once('disconnect', () => process.exit(1))
-  process.on('message', async ({ call, name, args }) => {
+  const answer = async ({ call, name, args }) => {
     try {
       process.send({ call, result: await commands[name](...args) })
     } catch (error) {
       process.send({ call, error: error.message ?? String(error) })
     }
+  }
+  process.on('message', (message) => {
+    void answer(message)
   })
 }
 

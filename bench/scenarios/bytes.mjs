@@ -38,7 +38,8 @@ const FILL_METRICS = [
 export const scenario = {
   name: 'bytes',
   title: 'WAL, disk, statements and index entries of one event',
-  reach: "WAL per event at 0.2 KB and 1 KB ≤ graphile-worker's + 30 % (it keeps no history); pages of finished events ≥ 85 % full",
+  reach:
+    "WAL per event at 0.2 KB and 1 KB ≤ graphile-worker's + 30 % (it keeps no history); pages of finished events ≥ 85 % full",
 
   async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
     const events = quick ? 3_000 : 50_000
@@ -55,17 +56,12 @@ export const scenario = {
       { ...variant, side: OWN, fill: true },
     ])
     const nameOf = ({ title, side, fill = false }) => `${title}: ${side}${fill ? ', fill of pages' : ''}`
-    const readings = await measureInTurns(
-      { sides, rounds, print, signal, remarks, nameOf },
-      async (side) => {
-        const common = { server, build, events, timeoutMs, ...side }
-        return side.fill ? measureFill(common) : measure(common)
-      },
-    )
+    const readings = await measureInTurns({ sides, rounds, print, signal, remarks, nameOf }, async (side) => {
+      const common = { server, build, events, timeoutMs, ...side }
+      return side.fill ? measureFill(common) : measure(common)
+    })
     const of = (wanted, figure) =>
-      [...readings]
-        .find(([one]) => nameOf(one) === nameOf(wanted))?.[1]
-        .map((reading) => reading[figure])
+      [...readings].find(([one]) => nameOf(one) === nameOf(wanted))?.[1].map((reading) => reading[figure])
     return {
       series: [...readings].flatMap(([{ title, side, fill = false }, own]) =>
         (fill ? FILL_METRICS : METRICS).map(({ figure, ...metric }) => ({

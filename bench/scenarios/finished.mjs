@@ -16,7 +16,7 @@ export const scenario = {
 
   async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
     const finished = quick ? 50_000 : 10_000_000
-    const events = quick ? 5_000 : 1_000_000
+    const events = quick ? 3_000 : 1_000_000
     const filled = `${finished} finished events`
     const remarks = [
       `A backlog of ${events} events, written one by one, is drained: in a table that has been empty before, and in a table with ${finished} published events. These are inserted in that state, in bulk; each drain has a copy of that database.`,

@@ -6,7 +6,7 @@ import { measureInTurns, median } from '../rounds.mjs'
 const DIMENSIONS = [
   {
     name: 'processes',
-    title: (x) => `${x} processes`,
+    title: (x) => (x === 1 ? '1 process' : `${x} processes`),
     sizes: [1, 2, 4, 8],
     quickSizes: [1, 2],
     measure: drainByProcesses,
@@ -15,18 +15,18 @@ const DIMENSIONS = [
   },
   {
     name: 'rows',
-    title: (x) => `backlog of ${x}`,
+    title: (x) => `${x.toLocaleString('en')} rows`,
     sizes: [10_000, 100_000, 1_000_000, 10_000_000],
-    quickSizes: [10_000, 100_000],
+    quickSizes: [10_000, 50_000],
     measure: drainOfBacklog,
     remark: (events) =>
       `Rows: the first ${events} events of a backlog without keys, or all where it is smaller. The backlog is inserted in bulk, and the clock starts with the first event that is handled.`,
   },
   {
     name: 'keys',
-    title: (x) => `${x} keys`,
+    title: (x) => `${x.toLocaleString('en')} keys`,
     sizes: [10, 100, 1_000, 10_000, 100_000],
-    quickSizes: [100, 10_000],
+    quickSizes: [100, 1_000],
     measure: drainOfKeys,
     remark: (events) =>
       `Keys: ${events} events, written one by one, that share this many keys. Events of one key are published one after another, so that few keys mean little that can be done at a time.`,
@@ -39,7 +39,7 @@ export const scenario = {
   reach: '1, 2, 4, 8 worker processes; 10k → 10M rows; 10 → 100k keys; fitted exponents',
 
   async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
-    const events = quick ? 5_000 : 100_000
+    const events = quick ? 2_000 : 100_000
     const remarks = [
       'The exponent b of events/s = a × size^b, fitted by least squares to the logarithms of the medians. 0: the size does not matter; −1: the time per event grows with the size.',
       ...DIMENSIONS.map(({ remark }) => remark(events)),

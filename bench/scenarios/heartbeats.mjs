@@ -20,7 +20,7 @@ export const scenario = {
 
   async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
     const rows = quick ? 1_000 : 10_000
-    const events = quick ? 5_000 : 500_000
+    const events = quick ? 3_000 : 500_000
     const beats = quick ? 2 : 10
     const remarks = [
       `${rows} events whose handlers wait are in flight in one relay. A second relay in the same process, on another outbox of the same server, drains ${events} events without keys that were written before.`,

@@ -16,7 +16,7 @@ export const scenario = {
 
   async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
     const waitingKeys = quick ? 1_000 : 10_000
-    const events = quick ? 10_000 : 100_000
+    const events = quick ? 4_000 : 100_000
     const probes = quick ? 20 : 200
     const remarks = [
       `${waitingKeys} keys, each with a head that has failed and waits for an hour, and ${FOLLOWERS} event behind it. The relay itself has made them fail. Then ${events} events of 10,000 other keys, written one by one, are drained.`,
@@ -107,10 +107,14 @@ async function failHeads({ url, waitingKeys, startRelay, signal, timeoutMs }) {
   await insertEvents(url, { type: TYPES.failing, count: waitingKeys * (1 + FOLLOWERS), key })
   const failing = await startRelay('the relay whose events fail')
   await failing.call('start', 'relay', { url })
-  await until(url, `count(*) = ${waitingKeys} from leasehold.outbox where status = 'PENDING' and attempts = 1`, {
-    timeoutMs,
-    signal,
-  })
+  await until(
+    url,
+    `count(*) = ${waitingKeys} from leasehold.outbox where status = 'PENDING' and attempts = 1`,
+    {
+      timeoutMs,
+      signal,
+    },
+  )
   await failing.call('stop', 'relay')
   await failing.kill()
 }
