@@ -2,7 +2,8 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { withClient } from './client.mjs'
 import { keyExpression, payloadExpression } from './scenarios.mjs'
-import { runSide, startProcess } from './side-process.mjs'
+import { startProcess } from './called-process.mjs'
+import { runSide } from './side-process.mjs'
 
 /** What the handlers of `processes/relay.mjs` do with an event is decided by its type. */
 export const TYPES = {

@@ -44,7 +44,7 @@ export function summarise(readings, { sides, scenarios }) {
         relativeTo,
         ofRelatedScenario: relativeTo && ratio(of(relativeTo, side), 'perSecond'),
         ...Object.fromEntries(FIGURES.map((field) => [field, median(own.map((one) => one[field]))])),
-        livePercentAfterVacuum: median(own.map(({ afterVacuum }) => afterVacuum.livePercent)),
+        livePercentAfterVacuum: median(own.map(({ afterVacuum }) => afterVacuum?.livePercent)),
       }
     }),
   )

@@ -1,9 +1,10 @@
 // Every part of a side runs in a process of its own, so that no heap, timer or compiled code of one helps or hurts another.
-import { fork, spawn } from 'node:child_process'
+import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 
 const ENTRY = fileURLToPath(new URL('run-side.mjs', import.meta.url))
+const LOAD_ENTRY = fileURLToPath(new URL('run-load.mjs', import.meta.url))
 
 /** Children that are running; they end with the run, however that ends. */
 const running = new Set()
@@ -12,9 +13,30 @@ export function killAll() {
   for (const child of running) child.kill('SIGKILL')
 }
 
+/** `killAll` ends this process too, until the returned function is called. */
+export function endWithRun(child) {
+  running.add(child)
+  return () => running.delete(child)
+}
+
+function start(entry, order, options) {
+  const child = fork(entry, [JSON.stringify(order)], {
+    env: { ...process.env, NO_LOG_SUCCESS: '1' },
+    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+    ...options,
+  })
+  const release = endWithRun(child)
+  child.once('exit', release)
+  let said = ''
+  child.stderr.setEncoding('utf8').on('data', (text) => {
+    said = (said + text).slice(-4_000)
+  })
+  return { child, said: () => said }
+}
+
 /** Returns what it measured, or throws what went wrong; no longer than the time it is given. */
 export async function runSide(order, { timeoutMs, execArgv = [] }) {
-  const { child, said } = start(ENTRY, [JSON.stringify(order)], execArgv)
+  const { child, said } = start(ENTRY, order, { execArgv })
   let answer
   child.on('message', (message) => {
     answer = message
@@ -37,100 +59,57 @@ export async function runSide(order, { timeoutMs, execArgv = [] }) {
 }
 
 /**
- * Starts a program of `processes/`, which answers calls until it is stopped or killed (`serve` in `processes/calls.mjs`).
- * No call may take longer than `timeoutMs`.
+ * A process that produces, or relays, until it is stopped. `ask` sends it a question and resolves with the answer, in the
+ * order in which they were asked.
  */
-export function startProcess(file, { label, timeoutMs }) {
-  const { child, said } = start(fileURLToPath(new URL(`processes/${file}`, import.meta.url)), [], [])
-  const closed = once(child, 'close')
-  const open = new Map()
-  const listeners = new Set()
-  let calls = 0
-  child.on('message', ({ call, report, result, error }) => {
-    if (report !== undefined) for (const listener of listeners) listener(report)
-    else if (error === undefined) open.get(call)?.resolve(result)
-    else open.get(call)?.reject(new Error(`${label}: ${error}`))
+export async function startLoadProcess(order, { timeoutMs }) {
+  const { child, said } = start(LOAD_ENTRY, order, { serialization: 'advanced' })
+  const waiting = []
+  child.on('message', ({ error, answer }) => {
+    const question = waiting.shift()
+    if (error === undefined) question?.resolve(answer)
+    else question?.reject(new Error(`${order.label}: ${error}`))
   })
-  child.once('close', (code, signal) => {
-    for (const { reject } of open.values())
-      reject(new Error(`${label} ended with ${signal ?? code}: ${said()}`))
+  // Not `close`, which does not come after this side of the channel was disconnected.
+  const ended = once(child, 'exit').then(([code, signal]) => {
+    const error = new Error(`${order.label} ended with ${signal ?? code}: ${said()}`)
+    for (const { reject } of waiting.splice(0)) reject(error)
+    return error
   })
-  return {
-    pid: child.pid,
-    async call(name, ...args) {
-      calls += 1
-      const call = calls
-      const { promise, resolve, reject } = Promise.withResolvers()
-      open.set(call, { resolve, reject })
-      const timer = setTimeout(() => {
-        reject(new Error(`${label}: ${name} took longer than ${timeoutMs / 1_000} s`))
-      }, timeoutMs)
-      child.send({ call, name, args }, (error) => {
-        if (error) reject(new Error(`${label} has ended: ${said()}`))
-      })
-      try {
-        return await promise
-      } finally {
-        clearTimeout(timer)
-        open.delete(call)
-      }
-    },
-    /** What the process reports without having been asked. */
-    onReport(listener) {
-      listeners.add(listener)
-    },
-    /** Resolves when the process has ended. */
-    async kill() {
+  const answered = async () => {
+    const timer = setTimeout(() => {
+      for (const { reject } of waiting.splice(0))
+        reject(new Error(`${order.label} did not answer within ${timeoutMs / 1_000} s`))
       child.kill('SIGKILL')
-      await closed
-    },
+    }, timeoutMs)
+    try {
+      return await new Promise((resolve, reject) => {
+        waiting.push({ resolve, reject })
+      })
+    } finally {
+      clearTimeout(timer)
+    }
   }
-}
-
-/** Starts another program on the same Node, with what it needs in its environment and directory. */
-export function startProgram(args, { cwd, env = {} }) {
-  const child = spawn(process.execPath, args, {
-    cwd,
-    env: { ...process.env, ...env },
-    stdio: ['ignore', 'ignore', 'pipe'],
-  })
-  const said = tracked(child)
-  const closed = once(child, 'close')
-  let isKilled = false
-  const ended = (async () => {
-    const [code, signal] = await closed
-    if (!isKilled) throw new Error(`it ended with ${signal ?? code}: ${said()}`)
-  })()
-  // Nobody may be waiting for it at the moment.
-  ended.catch(() => {})
+  try {
+    // Its first message says that it is ready.
+    await answered()
+  } catch (error) {
+    child.kill('SIGKILL')
+    throw error
+  }
   return {
-    pid: child.pid,
-    /** Rejects when the program ends without having been killed. */
-    ended,
-    async kill(signal = 'SIGKILL') {
-      isKilled = true
-      child.kill(signal)
-      await closed
+    async ask(question, values = {}) {
+      if (!child.connected) throw await ended
+      const answer = answered()
+      child.send({ question, ...values })
+      return answer
+    },
+    async end() {
+      if (child.connected) child.disconnect()
+      await ended
+    },
+    kill() {
+      child.kill('SIGKILL')
     },
   }
-}
-
-function start(entry, args, execArgv) {
-  const child = fork(entry, args, {
-    execArgv,
-    env: { ...process.env, NO_LOG_SUCCESS: '1' },
-    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
-  })
-  return { child, said: tracked(child) }
-}
-
-/** The child ends with the run. Returns the end of what it says on stderr. */
-function tracked(child) {
-  running.add(child)
-  child.once('close', () => running.delete(child))
-  let said = ''
-  child.stderr.setEncoding('utf8').on('data', (text) => {
-    said = (said + text).slice(-4_000)
-  })
-  return () => said
 }

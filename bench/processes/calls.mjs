@@ -1,4 +1,4 @@
-// The end of a process of `processes/` that answers the calls of the bench (`startProcess` in `side-process.mjs`).
+// The end of a process of `processes/` that answers the calls of the bench (`startProcess` in `called-process.mjs`).
 
 /** Answers each call with what the command of its name returns, or with the error that it throws. */
 export function serve(commands) {

@@ -1,7 +1,7 @@
 // What an event costs the server, whatever the machine: WAL, disk, statements, index entries, HOT updates, fill of pages.
 import { withClient } from '../client.mjs'
 import { readDisk, readStatements, readUpdates, resetStatements } from '../counters.mjs'
-import { PEERS } from '../drain.mjs'
+import { leaseholdSide, peer } from '../peers.mjs'
 import { withOutbox, withSide } from '../outbox-database.mjs'
 import { measureInTurns, present, ratioCheck, valueCheck } from '../rounds.mjs'
 import { openSide } from '../sides/index.mjs'
@@ -51,8 +51,8 @@ export const scenario = {
       `Fill: events are written one by one and published in ${FILL_PORTIONS} portions, with a VACUUM after each, about as often as autovacuum comes by the settings of the table. The fill is the share of the table that is taken by live rows in the end.`,
     ]
     const sides = variants.flatMap((variant) => [
-      { ...variant, side: OWN, options: { system: OWN, build, maxBatch: 1 } },
-      { ...variant, side: PEER, options: { system: PEER, ...PEERS[PEER][variant.keys] } },
+      { ...variant, side: OWN, options: sideOptions(leaseholdSide(build), variant.keys) },
+      { ...variant, side: PEER, options: sideOptions(peer(PEER), variant.keys) },
       { ...variant, side: OWN, fill: true },
     ])
     const nameOf = ({ title, side, fill = false }) => `${title}: ${side}${fill ? ', fill of pages' : ''}`
@@ -95,6 +95,8 @@ export const scenario = {
     }
   },
 }
+
+const sideOptions = ({ system, options }, keys) => ({ system, ...options(keys) })
 
 async function measure({ server, options, side: label, keys, events, payloadBytes, timeoutMs }) {
   const scenario = { keys, written: 'one by one' }

@@ -5,7 +5,7 @@ import { readStatements, resetStatements } from '../counters.mjs'
 import { cpuOfServer } from '../cpu.mjs'
 import { withOutbox } from '../outbox-database.mjs'
 import { measureInTurns, valueCheck } from '../rounds.mjs'
-import { startProcess } from '../side-process.mjs'
+import { startProcess } from '../called-process.mjs'
 
 const LIMIT = 3
 const METRICS = [

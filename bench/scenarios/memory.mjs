@@ -6,7 +6,7 @@ import { pathToFileURL } from 'node:url'
 import { entryOf } from '../builds.mjs'
 import { insertBacklog, TYPES, until, verifyPublished, withOutbox } from '../outbox-database.mjs'
 import { measureInTurns, present, valueCheck } from '../rounds.mjs'
-import { startProgram } from '../side-process.mjs'
+import { startProgram } from '../called-process.mjs'
 
 const LIMIT_MB = 150
 const POLL_MS = 500
