@@ -3,16 +3,8 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { withClient } from './client.mjs'
 import { keyExpression, payloadExpression } from './scenarios.mjs'
 import { startProcess } from './called-process.mjs'
+import { TYPES } from './event-types.mjs'
 import { runSide } from './side-process.mjs'
-
-/** What the handlers of `processes/relay.mjs` do with an event is decided by its type. */
-export const TYPES = {
-  happened: 'bench.happened',
-  probe: 'bench.probe',
-  waiting: 'bench.waiting',
-  failing: 'bench.failing',
-  finished: 'bench.finished',
-}
 
 let databases = 0
 

@@ -2,7 +2,7 @@
 import { loadFrom } from '../builds.mjs'
 import { withClient } from '../client.mjs'
 import { createClock, quantiles } from '../clock.mjs'
-import { TYPES } from '../outbox-database.mjs'
+import { TYPES } from '../event-types.mjs'
 import { setTimeout as delay } from 'node:timers/promises'
 import { report, serve } from './calls.mjs'
 

@@ -1,6 +1,7 @@
 // A worker process is killed while its handlers run: how long until the rows run in another process, with default settings.
 import { setTimeout as delay } from 'node:timers/promises'
-import { insertEvents, TYPES, withOutbox } from '../outbox-database.mjs'
+import { TYPES } from '../event-types.mjs'
+import { insertEvents, withOutbox } from '../outbox-database.mjs'
 import { measureInTurns, valueCheck } from '../rounds.mjs'
 
 const ROWS = 10

@@ -1,7 +1,8 @@
 // Ten thousand rows in flight whose handlers wait: what their renewal costs, in statements and in throughput.
 import { withClient } from '../client.mjs'
 import { resetStatements } from '../counters.mjs'
-import { insertEvents, TYPES, verifyPublished, withOutbox } from '../outbox-database.mjs'
+import { TYPES } from '../event-types.mjs'
+import { insertEvents, verifyPublished, withOutbox } from '../outbox-database.mjs'
 import { measureInTurns, median, present, ratioCheck, valueCheck } from '../rounds.mjs'
 import { measureWal, prepareWal } from '../wal.mjs'
 

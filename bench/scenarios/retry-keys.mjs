@@ -1,6 +1,7 @@
 // Ten thousand keys whose heads all wait for a retry: what that costs other keys, and when a new key starts.
 import { withClient } from '../client.mjs'
-import { insertEvents, TYPES, until, verifyPublished, withOutbox } from '../outbox-database.mjs'
+import { TYPES } from '../event-types.mjs'
+import { insertEvents, until, verifyPublished, withOutbox } from '../outbox-database.mjs'
 import { median, measureInTurns, present, ratioCheck, valueCheck } from '../rounds.mjs'
 
 const LIMIT_MS = 250
