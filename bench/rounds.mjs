@@ -1,37 +1,34 @@
-// What all scenarios do with rounds: sides in turn, one value for each round, ratios within rounds.
+// Scenarios that compare Leasehold with itself: its variants in turn, one value for each round, ratios within rounds.
+import { inTurn } from './comparison.mjs'
 import { median } from './report.mjs'
 
 export { median }
 
-/** Each side once in each round; in every other round in the opposite order, so that no side is always first. */
-export function* inTurns(sides, rounds) {
-  for (let round = 1; round <= rounds; round += 1)
-    for (const side of round % 2 === 1 ? sides : sides.toReversed()) yield { round, side }
-}
-
 /**
- * Runs `measure` for each side in turn. A side that fails in one round has no figures at all, and a remark that says why.
- * Returns the readings of each side, one for each round.
+ * Runs `measure` for each side in turn and returns the readings of each, in the order of the rounds. A side that fails in
+ * one round has no readings at all, and a remark that says why. Throws when there are no readings of any side.
  */
-export async function measureInTurns({ sides, rounds, print, signal, remarks, nameOf = String }, measure) {
-  const readings = new Map(sides.map((side) => [side, []]))
-  for (const { round, side } of inTurns(sides, rounds)) {
-    signal?.throwIfAborted()
-    if (!readings.has(side)) continue
-    try {
-      const reading = await measure(side, round)
-      readings.get(side).push(reading)
-      print(`round ${round}: ${nameOf(side)}: ${summary(reading)}`)
-    } catch (error) {
-      signal?.throwIfAborted()
-      readings.delete(side)
-      remarks.push(`${nameOf(side)}: no figures, because round ${round} failed: ${briefly(error.message)}`)
-      print(`round ${round}: ${nameOf(side)}: ${error.message}`)
-    }
-  }
-  if (readings.size === 0) throw new Error(remarks.join('\n'))
-  // Sides are measured in another order in every other round; the readings of each are in the order of the rounds.
-  return readings
+export async function measureInTurns(
+  { sides, rounds, print, signal, remarks, title, nameOf = String },
+  measure,
+) {
+  const named = sides.map((side) => ({ name: nameOf(side), side }))
+  const { readings, remarks: failures } = await inTurn(
+    { sides: named, rounds, print, signal, title },
+    async ({ side }, round) => {
+      try {
+        const reading = await measure(side, round)
+        return { ...reading, text: summary(reading) }
+      } catch (error) {
+        throw new Error(briefly(error.message), { cause: error })
+      }
+    },
+  )
+  remarks.push(...failures)
+  if (readings.size === 0) throw new Error(failures.join('; '))
+  return new Map(
+    named.filter(({ name }) => readings.has(name)).map(({ name, side }) => [side, readings.get(name)]),
+  )
 }
 
 /** For the published record: the line that says what went wrong, without stacks and paths of this machine. */

@@ -56,10 +56,13 @@ export const scenario = {
       { ...variant, side: OWN, fill: true },
     ])
     const nameOf = ({ title, side, fill = false }) => `${title}: ${side}${fill ? ', fill of pages' : ''}`
-    const readings = await measureInTurns({ sides, rounds, print, signal, remarks, nameOf }, async (side) => {
-      const common = { server, build, events, timeoutMs, ...side }
-      return side.fill ? measureFill(common) : measure(common)
-    })
+    const readings = await measureInTurns(
+      { sides, rounds, print, signal, remarks, title: 'bytes', nameOf },
+      async (side) => {
+        const common = { server, build, events, timeoutMs, ...side }
+        return side.fill ? measureFill(common) : measure(common)
+      },
+    )
     const of = (wanted, figure) =>
       [...readings].find(([one]) => nameOf(one) === nameOf(wanted))?.[1].map((reading) => reading[figure])
     return {

@@ -17,12 +17,12 @@ export const scenario = {
   async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
     const kills = quick ? 1 : 5
     const remarks = [
-      `${ROWS} rows run in the process that is killed, and another process is idle. The time is that from the kill to the start of the last of their handlers in the other process: the worst of ${kills} kills in each round.`,
+      `${ROWS} rows run in the process that is killed, and another process is idle. The time is that from the kill to the start of the last of their handlers in the other process, the worst of each round (kills: ${kills}).`,
       'All settings are the defaults (lease 30 s). The server and both processes are on one machine, so that the end of the session of the killed process is visible at once; after the loss of a machine or a network, rows wait until their leases expire.',
       'Not measured here, from their documentation: graphile-worker releases the jobs of a killed process after 4 hours, pg-boss after the expiration of the job (15 minutes unless set otherwise).',
     ]
     const readings = await measureInTurns(
-      { sides: ['leasehold'], rounds, print, signal, remarks },
+      { sides: ['leasehold'], rounds, print, signal, remarks, title: 'crash' },
       async () => {
         const seconds = []
         for (let i = 0; i < kills; i += 1) {

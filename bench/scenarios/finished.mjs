@@ -32,7 +32,15 @@ export const scenario = {
         { ...variant, table: filled, template },
       ])
       return measureInTurns(
-        { sides, rounds, print, signal, remarks, nameOf: ({ title, table }) => `${title}, ${table}` },
+        {
+          sides,
+          rounds,
+          print,
+          signal,
+          remarks,
+          title: 'finished',
+          nameOf: ({ title, table }) => `${title}, ${table}`,
+        },
         async (side) => drain({ ...common, ...side }),
       )
     })

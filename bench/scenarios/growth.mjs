@@ -48,7 +48,15 @@ export const scenario = {
       (quick ? dimension.quickSizes : dimension.sizes).map((x) => ({ dimension, x })),
     )
     const readings = await measureInTurns(
-      { sides, rounds, print, signal, remarks, nameOf: ({ dimension, x }) => dimension.title(x) },
+      {
+        sides,
+        rounds,
+        print,
+        signal,
+        remarks,
+        title: 'processes',
+        nameOf: ({ dimension, x }) => dimension.title(x),
+      },
       async ({ dimension, x }) => dimension.measure({ server, build, x, events, timeoutMs }),
     )
     const series = [...readings].map(([{ dimension, x }, own]) => ({

@@ -31,7 +31,7 @@ export const scenario = {
     ]
     const sides = quick ? [NONE, TENFOLD] : [NONE, DEFAULT, TENFOLD]
     const readings = await measureInTurns(
-      { sides, rounds, print, signal, remarks, nameOf: ({ title }) => title },
+      { sides, rounds, print, signal, remarks, title: 'heartbeats', nameOf: ({ title }) => title },
       async (side) => measure({ server, build, rows, events, beats, ...side, timeoutMs }),
     )
     const of = (side, figure) => readings.get(side)?.map((reading) => reading[figure])

@@ -26,7 +26,15 @@ export const scenario = {
       `${events} events are written one by one and then drained, while another session holds a snapshot that is older than the first of them. The clock starts with the first event that is handled, so that the start of the process does not make the first tenth slower.`,
     ]
     const readings = await measureInTurns(
-      { sides: VARIANTS, rounds, print, signal, remarks, nameOf: ({ title }) => title },
+      {
+        sides: VARIANTS,
+        rounds,
+        print,
+        signal,
+        remarks,
+        title: 'held-snapshot',
+        nameOf: ({ title }) => title,
+      },
       async ({ keys }) => measure({ server, build, keys, events, maxMs, timeoutMs }),
     )
     for (const [{ title }, own] of readings) {

@@ -27,7 +27,7 @@ export const scenario = {
       `One process runs the relay, the dispatcher, both workers of sync and a reconciler, with default settings and empty tables. Counted for ${windowMs / 1_000} s, from ${settleMs / 1_000} s after the start. Processor time of the server includes its background processes.`,
     ]
     const readings = await measureInTurns(
-      { sides: ['leasehold'], rounds, print, signal, remarks },
+      { sides: ['leasehold'], rounds, print, signal, remarks, title: 'idle' },
       async () => measure({ server, build, settleMs, windowMs, signal, timeoutMs }),
     )
     const own = readings.get('leasehold')

@@ -33,7 +33,7 @@ export const scenario = {
       'A plain process: `node` without flags, and a program that calls startRuntime. `leasehold work` is the command; it sets flags of V8 by itself.',
     ]
     const readings = await measureInTurns(
-      { sides, rounds, print, signal, remarks, nameOf: ({ title }) => title },
+      { sides, rounds, print, signal, remarks, title: 'memory', nameOf: ({ title }) => title },
       async ({ payloadBytes, drain }) =>
         withOutbox({ server, build, timeoutMs }, async ({ url, startRelay }) => {
           await insertBacklog(url, { count: events, payloadBytes })

@@ -24,7 +24,7 @@ export const scenario = {
       `A new key: ${probes} single events, each with a key of its own, written to an idle relay while the keys wait; from the start of the INSERT to the start of the handler.`,
     ]
     const readings = await measureInTurns(
-      { sides: [WITHOUT, WITH], rounds, print, signal, remarks },
+      { sides: [WITHOUT, WITH], rounds, print, signal, remarks, title: 'retry-keys' },
       async (side) => {
         const keys = side === WITH ? waitingKeys : 0
         return measure({ server, build, waitingKeys: keys, events, probes, signal, timeoutMs })

@@ -28,7 +28,7 @@ export const scenario = {
         [{ label: 'leasehold' }],
       )
       const readings = await measureInTurns(
-        { sides, rounds, print, signal, remarks, nameOf: ({ label }) => label },
+        { sides, rounds, print, signal, remarks, title: 'webhooks', nameOf: ({ label }) => label },
         async (side) => {
           const reading = await measureWebhooks(server, side, { rows, timeoutMs })
           return { ...reading, perSecond: (rows / reading.ms) * 1_000 }
