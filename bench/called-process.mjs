@@ -15,7 +15,7 @@ export function startProcess(file, { label, timeoutMs }) {
     execArgv: [],
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
   })
-  const { said, closed } = watched(child)
+  const { said, ended, kill } = watched(child, label)
   const open = new Map()
   const listeners = new Set()
   let calls = 0
@@ -52,48 +52,48 @@ export function startProcess(file, { label, timeoutMs }) {
     onReport(listener) {
       listeners.add(listener)
     },
-    /** Resolves when the process has ended. */
-    async kill() {
-      child.kill('SIGKILL')
-      await closed
-    },
+    ended,
+    kill,
   }
 }
 
 /** Starts another program on the same Node, with what it needs in its environment and directory. */
-export function startProgram(args, { cwd, env = {} }) {
+export function startProgram(args, { label, cwd, env = {} }) {
   const child = spawn(process.execPath, args, {
     cwd,
     env: { ...process.env, ...env },
     stdio: ['ignore', 'ignore', 'pipe'],
   })
-  const { said, closed } = watched(child)
+  const { ended, kill } = watched(child, label)
+  return { pid: child.pid, ended, kill }
+}
+
+/**
+ * It ends with the run. `said`: the end of what it has written to stderr. `ended` rejects when it ends without having been
+ * killed. `kill` resolves when it has ended.
+ */
+function watched(child, label) {
+  const release = endWithRun(child)
+  const closed = once(child, 'close')
+  let said = ''
+  child.stderr.setEncoding('utf8').on('data', (text) => {
+    said = (said + text).slice(-SHOWN_CHARACTERS)
+  })
   let isKilled = false
   const ended = (async () => {
     const [code, signal] = await closed
-    if (!isKilled) throw new Error(`it ended with ${signal ?? code}: ${said()}`)
+    release()
+    if (!isKilled) throw new Error(`${label} ended with ${signal ?? code}: ${said}`)
   })()
   // Nobody may be waiting for it at the moment.
   ended.catch(() => {})
   return {
-    pid: child.pid,
-    /** Rejects when the program ends without having been killed. */
+    said: () => said,
     ended,
-    async kill(signal = 'SIGKILL') {
+    kill: async (signal = 'SIGKILL') => {
       isKilled = true
       child.kill(signal)
       await closed
     },
   }
-}
-
-/** It ends with the run. `said`: the end of what it has written to stderr. */
-function watched(child) {
-  const release = endWithRun(child)
-  child.once('close', release)
-  let said = ''
-  child.stderr.setEncoding('utf8').on('data', (text) => {
-    said = (said + text).slice(-SHOWN_CHARACTERS)
-  })
-  return { said: () => said, closed: once(child, 'close') }
 }

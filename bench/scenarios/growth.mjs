@@ -54,7 +54,7 @@ export const scenario = {
         print,
         signal,
         remarks,
-        title: 'processes',
+        title: 'growth',
         nameOf: ({ dimension, x }) => dimension.title(x),
       },
       async ({ dimension, x }) => dimension.measure({ server, build, x, events, timeoutMs }),
@@ -93,10 +93,10 @@ async function drainByProcesses({ server, build, x: count, events, timeoutMs }) 
         return relay
       }),
     )
-    const settled = untilAllSettled(relays, events, timeoutMs)
     const began = performance.now()
-    await Promise.all(relays.map(async (relay) => relay.call('resume', 'relay')))
-    await settled
+    await untilAllSettled(relays, events, timeoutMs, async () => {
+      await Promise.all(relays.map(async (relay) => relay.call('resume', 'relay')))
+    })
     const ms = performance.now() - began
     await Promise.all(relays.map(async (relay) => relay.call('stop', 'relay')))
     await verifyPublished(url, events)
@@ -104,8 +104,8 @@ async function drainByProcesses({ server, build, x: count, events, timeoutMs }) 
   })
 }
 
-/** Each process reports how many events it has settled. */
-async function untilAllSettled(relays, events, timeoutMs) {
+/** Each process reports how many events it has settled, once `start` was called. */
+async function untilAllSettled(relays, events, timeoutMs, start) {
   const { promise, resolve, reject } = Promise.withResolvers()
   const counts = new Map(relays.map((relay) => [relay, 0]))
   for (const relay of relays) {
@@ -119,7 +119,7 @@ async function untilAllSettled(relays, events, timeoutMs) {
     reject(new Error(`the events were not settled within ${timeoutMs / 1_000} s`))
   }, timeoutMs)
   try {
-    await promise
+    await Promise.all([start(), Promise.race([promise, ...relays.map(async ({ ended }) => ended)])])
   } finally {
     clearTimeout(timer)
   }

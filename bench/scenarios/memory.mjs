@@ -82,12 +82,12 @@ async function drainByCommand({ url, build, events, timeoutMs, signal }) {
   try {
     await writeFile(join(directory, 'leasehold.config.mjs'), configuration(build))
     const program = startProgram([join(build, 'bin/leasehold.cjs'), 'work', '--no-http'], {
+      label: 'leasehold work',
       cwd: directory,
       env: { DATABASE_URL: url },
     })
     try {
-      const published = `count(*) = ${events} from leasehold.outbox where status = 'PUBLISHED'`
-      await Promise.race([until(url, published, { timeoutMs, signal, pollMs: POLL_MS }), program.ended])
+      await untilPublished(url, { events, program, timeoutMs, signal })
       const memoryMB = await largestMemory(program.pid)
       await program.kill('SIGTERM')
       return memoryMB
@@ -96,6 +96,22 @@ async function drainByCommand({ url, build, events, timeoutMs, signal }) {
     }
   } finally {
     await rm(directory, { recursive: true, force: true })
+  }
+}
+
+async function untilPublished(url, { events, program, timeoutMs, signal }) {
+  const ended = new AbortController()
+  const published = until(url, `count(*) = ${events} from leasehold.outbox where status = 'PUBLISHED'`, {
+    timeoutMs,
+    signal: AbortSignal.any([ended.signal, ...(signal ? [signal] : [])]),
+    pollMs: POLL_MS,
+  })
+  try {
+    await Promise.race([published, program.ended])
+  } finally {
+    // Its connection is closed before the database is dropped.
+    ended.abort()
+    await published.catch(() => {})
   }
 }
 
