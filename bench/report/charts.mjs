@@ -1,0 +1,141 @@
+// Which charts a scenario gets: one for each metric. Lines where a side was measured at several sizes, bars otherwise.
+import { formatFigure, summary } from './figures.mjs'
+import { barChart, lineChart } from './svg.mjs'
+
+/** Its own bars are highlighted. A build of another name is told from a peer by this. */
+export const isOwn = (side) => /^leasehold\b/i.test(side)
+
+/** From this many sizes on, a line says more than bars. */
+const SIZES_OF_A_LINE = 3
+
+/** `[{ file, alt, svg }]`. A metric with a single figure gets none: the table says it. */
+export function chartsOf(scenario) {
+  return metricsOf(scenario).flatMap((metric) => {
+    const { lines, xLabel } = linesOf(metric.series)
+    const bars = metric.series.filter(({ points, values }) => points === undefined && summary(values))
+    const description = describe(metric)
+    const common = {
+      title: `${scenario.title}: ${metric.name}`,
+      better: metric.better,
+      unit: metric.unit,
+      description,
+    }
+    const file = `${scenario.name}-${slug(metric.name)}.svg`
+    const alt = `${scenario.title}: ${metric.name}`
+    if (lines.length > 0) {
+      const rounds = roundsOf(lines.flatMap(({ points }) => points))
+      return [{ file, alt, svg: lineChart({ ...common, xLabel, lines, rounds }) }]
+    }
+    if (bars.length < 2) return []
+    const groups = groupsOf(bars)
+    const rounds = roundsOf(groups.flatMap((group) => group.bars))
+    return [{ file, alt, svg: barChart({ ...common, groups, rounds }) }]
+  })
+}
+
+/** The series of a scenario by metric, in the order in which they were measured. */
+export function metricsOf({ series = [] }) {
+  const metrics = new Map()
+  for (const one of series) {
+    const key = `${one.metric}\n${one.unit ?? ''}`
+    if (!metrics.has(key))
+      metrics.set(key, { name: one.metric, unit: one.unit ?? '', better: one.better, series: [] })
+    metrics.get(key).series.push(one)
+  }
+  return [...metrics.values()]
+}
+
+const roundsOf = (entries) => Math.max(...entries.map((one) => one.summary.rounds))
+
+function groupsOf(series) {
+  const groups = new Map()
+  for (const { side, variant = '', values } of series) {
+    if (!groups.has(variant)) groups.set(variant, { name: variant, bars: [] })
+    groups.get(variant).bars.push({ name: side, own: isOwn(side), summary: summary(values) })
+  }
+  return [...groups.values()]
+}
+
+/**
+ * The lines of a metric: series with `points`, and series whose variants are sizes (`1 process`, `2 processes`,
+ * `4 processes`; `10k rows`, `100k rows`, `1M rows`). None if some of the series would be left out.
+ */
+function linesOf(series) {
+  const measured = series.filter(({ points, values }) => points !== undefined || summary(values))
+  const withPoints = measured.filter(({ points }) => points !== undefined)
+  const found =
+    withPoints.length > 0
+      ? { lines: withPoints.map(lineOfPoints), xLabel: withPoints[0].xLabel ?? '' }
+      : linesOfSizes(measured)
+  const lines = found.lines.filter(({ points }) => points.length > 1)
+  return { xLabel: found.xLabel, lines: named(lines) }
+}
+
+function lineOfPoints({ side, variant = '', points }) {
+  return { side, variant, points: byX(points.map(({ x, values }) => ({ x, summary: summary(values) }))) }
+}
+
+const byX = (points) => points.filter((point) => point.summary).sort((a, b) => a.x - b.x)
+
+function linesOfSizes(series) {
+  const none = { lines: [], xLabel: '' }
+  const sizes = series.map(({ variant }) => sizeOf(variant))
+  const unit = sizes[0]?.unit
+  if (sizes.some((size) => size === undefined || size.unit.slice(0, 4) !== unit.slice(0, 4))) return none
+  if (new Set(sizes.map(({ x }) => x)).size < SIZES_OF_A_LINE) return none
+  const sides = [...new Set(series.map(({ side }) => side))]
+  const lines = sides.map((side) => ({
+    side,
+    variant: '',
+    points: byX(
+      series.flatMap((one, i) =>
+        one.side === side ? [{ x: sizes[i].x, summary: summary(one.values) }] : [],
+      ),
+    ),
+  }))
+  return { lines, xLabel: sizes.at(-1).unit }
+}
+
+const MULTIPLES = { k: 1_000, K: 1_000, M: 1_000_000 }
+
+/** `10k rows` is 10,000 of the unit `rows`. Undefined for a variant that is no size. */
+export function sizeOf(variant = '') {
+  const found = /^(\d[\d,]*(?:\.\d+)?)([kKM](?![a-z]))?\s*([a-z].*)?$/i.exec(variant.trim())
+  if (found === null) return undefined
+  const [, digits, multiple, unit = ''] = found
+  return { x: Number(digits.replaceAll(',', '')) * (MULTIPLES[multiple] ?? 1), unit }
+}
+
+/** A line is named by what distinguishes it: its side, its variant, or both. */
+function named(lines) {
+  const sides = new Set(lines.map(({ side }) => side)).size
+  const variants = new Set(lines.map(({ variant }) => variant)).size
+  return lines.map(({ side, variant, points }) => {
+    const parts = [...(sides > 1 || variants === 1 ? [side] : []), ...(variants > 1 ? [variant] : [])]
+    return { name: parts.filter((part) => part !== '').join(', '), points }
+  })
+}
+
+/** All figures of a chart as text, for those who cannot see it. */
+function describe({ series, unit }) {
+  const figure = (values) => {
+    const found = summary(values)
+    return found === undefined ? 'not measured' : formatFigure(found.median, unit)
+  }
+  return series
+    .map(({ side, variant, values, points }) => {
+      const name = [side, variant].filter(Boolean).join(', ')
+      const figures =
+        points === undefined
+          ? figure(values)
+          : points.map((point) => `${figure(point.values)} at ${point.x}`).join(', ')
+      return `${name}: ${figures}`
+    })
+    .join('; ')
+}
+
+export const slug = (text) =>
+  text
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, '-')
+    .replaceAll(/^-|-$/g, '')
