@@ -203,17 +203,15 @@ export async function runScenarios({ names, facts, load, save, server, build, si
 async function orStopped(running, signal, timeoutMs) {
   const settled = new AbortController()
   const stopped = new Promise((_, reject) => {
-    signal.addEventListener(
-      'abort',
-      () => {
-        const late = async () => {
-          await delay(timeoutMs, undefined, { signal: settled.signal })
-          reject(new Error(`stopped: ${signal.reason.message}`))
-        }
-        late().catch(() => {})
-      },
-      { signal: settled.signal },
-    )
+    const rejectLater = async () => {
+      await delay(timeoutMs, undefined, { signal: settled.signal })
+      reject(new Error(`stopped: ${signal.reason.message}`))
+    }
+    const onAbort = () => {
+      rejectLater().catch(() => {})
+    }
+    if (signal.aborted) onAbort()
+    else signal.addEventListener('abort', onAbort, { signal: settled.signal })
   })
   try {
     return await Promise.race([running, stopped])

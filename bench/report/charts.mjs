@@ -57,18 +57,37 @@ function groupsOf(series) {
 }
 
 /**
- * The lines of a metric: series with `points`, and series whose variants are sizes (`1 process`, `2 processes`,
- * `4 processes`; `10k rows`, `100k rows`, `1M rows`). None if some of the series would be left out.
+ * The lines of a metric: of series with `points` or with `details.portions` (for each round the figures of equal portions
+ * of the work), and of series whose variants are sizes (`1 process`, `2 processes`, `4 processes`; `10k rows`, `100k
+ * rows`, `1M rows`).
  */
 function linesOf(series) {
   const measured = series.filter(({ points, values }) => points !== undefined || summary(values))
   const withPoints = measured.filter(({ points }) => points !== undefined)
-  const found =
-    withPoints.length > 0
-      ? { lines: withPoints.map(lineOfPoints), xLabel: withPoints[0].xLabel ?? '' }
-      : linesOfSizes(measured)
+  const inPortions = measured.filter(({ details }) => Array.isArray(details?.portions))
+  let found
+  if (withPoints.length > 0)
+    found = { lines: withPoints.map(lineOfPoints), xLabel: withPoints[0].xLabel ?? '' }
+  else if (inPortions.length > 0)
+    found = { lines: linesOfPortions(inPortions), xLabel: 'per cent of the work done' }
+  else found = linesOfSizes(measured)
   const lines = found.lines.filter(({ points }) => points.length > 1)
   return { xLabel: found.xLabel, lines: named(lines) }
+}
+
+/** The first and the last portion may be series of their own, with the same portions in the details of both. */
+function linesOfPortions(series) {
+  const lines = new Map()
+  for (const { side, variant = '', details } of series) {
+    const { line = variant, portions } = details
+    const count = Math.max(...portions.map((ofRound) => ofRound.length))
+    const points = Array.from({ length: count }, (_, i) => ({
+      x: ((i + 1) / count) * 100,
+      summary: summary(portions.map((ofRound) => ofRound[i])),
+    }))
+    lines.set(`${side}\n${line}`, { side, variant: line, points: byX(points) })
+  }
+  return [...lines.values()]
 }
 
 function lineOfPoints({ side, variant = '', points }) {

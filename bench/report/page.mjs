@@ -128,7 +128,8 @@ function lossesOf(record, explanations) {
   return {
     unexplained,
     text: [
-      missed.length + failed.length > 0 ? [...missed, ...failed].join('\n') : nothing,
+      ...(missed.length > 0 ? [] : [nothing]),
+      ...(missed.length + failed.length > 0 ? [[...missed, ...failed].join('\n')] : []),
       ...(ahead.length > 0 ? ['A peer was ahead in these figures:', ahead.join('\n')] : []),
     ].join('\n\n'),
   }

@@ -82,7 +82,7 @@ function heading({ title, better, rounds }) {
   const direction = better === undefined ? [] : [`${better} is better`]
   const spread = rounds > 1 ? [`median of ${rounds} rounds, with the lowest and the highest`] : []
   return [
-    label(PADDING, 32, title, 'text title'),
+    label(PADDING, 32, shortened(title, WIDTH - 2 * PADDING - 60), 'text title'),
     label(PADDING, 52, [...direction, ...spread].join('; '), 'muted small'),
   ]
 }
