@@ -87,14 +87,15 @@ function checksTable(record) {
 
 const emphasized = (verdict) => (verdict === 'missed' ? '**missed**' : verdict)
 
+const withUnit = (number, unit = '') =>
+  unit === '' || unit.startsWith('/') ? `${number}${unit}` : `${number} ${unit}`
+
 function measured({ ratio, limit, unit }) {
-  if (!Number.isFinite(ratio)) return '–'
-  const number = formatAgainst(ratio, limit)
-  return unit ? `${number} ${unit}` : number
+  return Number.isFinite(ratio) ? withUnit(formatAgainst(ratio, limit), unit) : '–'
 }
 
 function limitOf({ limit, comparison, unit }) {
-  return `${COMPARISONS[comparison].sign} ${limit}${unit ? ` ${unit}` : ''}`
+  return `${COMPARISONS[comparison].sign} ${withUnit(limit, unit)}`
 }
 
 /** Goals that were missed, and every figure in which a peer is ahead. */
