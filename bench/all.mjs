@@ -7,9 +7,8 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { checkBuild, commitOf, loadFrom } from './builds.mjs'
 import { withClient } from './client.mjs'
-import { formatAgainst } from './report/figures.mjs'
-import { COMPARISONS, FORMAT, verdictOf } from './report/record.mjs'
-import { table } from './report/page.mjs'
+import { FORMAT, verdictOf } from './report/record.mjs'
+import { limitOf, measured, table } from './report/page.mjs'
 import { startServer } from './server.mjs'
 import { killAll } from './side-process.mjs'
 
@@ -326,13 +325,7 @@ function checksText({ scenarios }) {
   const rows = scenarios.flatMap(({ name, checks = [], error, skipped }) => {
     if (error !== undefined) return [[name, error, '', '', 'failed']]
     if (skipped !== undefined) return [[name, skipped, '', '', 'skipped']]
-    return checks.map((check) => [
-      name,
-      check.text,
-      formatAgainst(check.ratio, check.limit),
-      `${COMPARISONS[check.comparison]?.sign ?? check.comparison} ${check.limit}`,
-      verdictOf(check),
-    ])
+    return checks.map((check) => [name, check.text, measured(check), limitOf(check), verdictOf(check)])
   })
   return table(['scenario', 'goal', 'measured', 'limit', ''], rows)
 }

@@ -8,25 +8,24 @@ export const isOwn = (side) => /^leasehold\b/i.test(side)
 /** From this many sizes on, a line says more than bars. */
 const SIZES_OF_A_LINE = 3
 
-/** `[{ file, alt, svg }]`. A metric with a single figure gets none: the table says it. */
+/** `[{ file, alt, svg }]`. A metric with a single figure gets none: the table has it. */
 export function chartsOf(scenario) {
   return metricsOf(scenario).flatMap((metric) => {
     const { lines, xLabel } = linesOf(metric.series)
     const bars = metric.series.filter(({ points, values }) => points === undefined && summary(values))
     const description = describe(metric)
-    const common = {
-      title: `${scenario.title}: ${metric.name}`,
-      better: metric.better,
-      unit: metric.unit,
-      description,
-    }
+    const { better, unit } = metric
+    const common = { title: capitalized(metric.name), subtitle: scenario.title, better, unit, description }
     const file = `${scenario.name}-${slug(metric.name)}.svg`
     const alt = `${scenario.title}: ${metric.name}`
     if (lines.length > 0) {
       const rounds = roundsOf(lines.flatMap(({ points }) => points))
       return [{ file, alt, svg: lineChart({ ...common, xLabel, lines, rounds }) }]
     }
-    if (bars.length < 2) return []
+    const summaries = bars.map(({ values }) => summary(values))
+    // Bars start at 0: below it they would mislead, and without any length they say nothing.
+    if (bars.length < 2 || summaries.some(({ low }) => low < 0) || summaries.every(({ high }) => high === 0))
+      return []
     const groups = groupsOf(bars)
     const rounds = roundsOf(groups.flatMap((group) => group.bars))
     return [{ file, alt, svg: barChart({ ...common, groups, rounds }) }]
@@ -47,14 +46,24 @@ export function metricsOf({ series = [] }) {
 
 const roundsOf = (entries) => Math.max(...entries.map((one) => one.summary.rounds))
 
+/** The bars of each variant. With one side only, the bars are the variants. */
 function groupsOf(series) {
+  const sides = new Set(series.map(({ side }) => side))
+  if (sides.size === 1 && series.every(({ variant }) => variant)) {
+    const bars = series.map(({ side, variant, values }) => barOf(variant, side, values))
+    return [{ name: [...sides][0], bars }]
+  }
   const groups = new Map()
   for (const { side, variant = '', values } of series) {
     if (!groups.has(variant)) groups.set(variant, { name: variant, bars: [] })
-    groups.get(variant).bars.push({ name: side, own: isOwn(side), summary: summary(values) })
+    groups.get(variant).bars.push(barOf(side, side, values))
   }
   return [...groups.values()]
 }
+
+const barOf = (name, side, values) => ({ name, own: isOwn(side), summary: summary(values) })
+
+const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1)
 
 /**
  * The lines of a metric: of series with `points` or with `details.portions` (for each round the figures of equal portions
@@ -153,8 +162,11 @@ function describe({ series, unit }) {
     .join('; ')
 }
 
-export const slug = (text) =>
+const MAX_SLUG_CHARACTERS = 60
+
+const slug = (text) =>
   text
     .toLowerCase()
     .replaceAll(/[^a-z0-9]+/g, '-')
+    .slice(0, MAX_SLUG_CHARACTERS)
     .replaceAll(/^-|-$/g, '')

@@ -19,11 +19,16 @@ export function summary(values) {
 
 /**
  * The median of the ratios within each round. Rounds are neighbours in time and share the state of the machine; medians of
- * two sides do not. Undefined unless both sides have a value for each round.
+ * two sides do not. Undefined unless both sides have a value for each round, and for figures that are not positive.
  */
 export function ratioWithinRounds(values, others) {
   if (values.length !== others.length) return undefined
-  return median(values.map((value, round) => (others[round] === 0 ? undefined : value / others[round])))
+  const isPositive = (value) => isFigure(value) && value > 0
+  return median(
+    values.map((value, round) =>
+      isPositive(value) && isPositive(others[round]) ? value / others[round] : undefined,
+    ),
+  )
 }
 
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 })

@@ -90,11 +90,12 @@ const emphasized = (verdict) => (verdict === 'missed' ? '**missed**' : verdict)
 const withUnit = (number, unit = '') =>
   unit === '' || unit.startsWith('/') ? `${number}${unit}` : `${number} ${unit}`
 
-function measured({ ratio, limit, unit }) {
+/** The figure of a check. */
+export function measured({ ratio, limit, unit }) {
   return Number.isFinite(ratio) ? withUnit(formatAgainst(ratio, limit), unit) : '–'
 }
 
-function limitOf({ limit, comparison, unit }) {
+export function limitOf({ limit, comparison, unit }) {
   return `${COMPARISONS[comparison].sign} ${withUnit(limit, unit)}`
 }
 
@@ -131,10 +132,12 @@ function lossesOf(record, explanations) {
     text: [
       ...(missed.length > 0 ? [] : [nothing]),
       ...(missed.length + failed.length > 0 ? [[...missed, ...failed].join('\n')] : []),
-      ...(ahead.length > 0 ? ['A peer was ahead in these figures:', ahead.join('\n')] : []),
+      ...(ahead.length > 0 ? ['A peer was ahead in these figures:', table(AHEAD, ahead)] : []),
     ].join('\n\n'),
   }
 }
+
+const AHEAD = ['scenario', 'figure', 'peer', 'the peer', 'Leasehold', 'of Leasehold']
 
 /** The median of the ratios within rounds decides, as everywhere. */
 function peersAhead(scenario) {
@@ -146,11 +149,10 @@ function peersAhead(scenario) {
         const own = ownOf(series, peer)
         const ratio = own && ratioWithinRounds(peer.values, own.values)
         if (ratio === undefined || (better === 'higher' ? ratio <= 1 : ratio >= 1)) return []
-        const variant = peer.variant ? `, ${peer.variant}` : ''
         const figure = (values) => formatFigure(median(values), unit)
-        return [
-          `- ${scenario.title}${variant}: ${name}: ${peer.side} ${figure(peer.values)}, Leasehold ${figure(own.values)} (${formatAgainst(ratio, 1)} × Leasehold)`,
-        ]
+        const what = [peer.variant, name].filter(Boolean).join(': ')
+        const ours = figure(own.values)
+        return [[scenario.title, what, peer.side, figure(peer.values), ours, formatAgainst(ratio, 1)]]
       })
   })
 }

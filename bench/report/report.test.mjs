@@ -30,6 +30,7 @@ describe('figures', () => {
     expect(ratioWithinRounds([10, 60, 12], [10, 30, 10])).toBeCloseTo(1.2)
     expect(median([10, 60, 12]) / median([10, 30, 10])).toBeCloseTo(1.2)
     expect(ratioWithinRounds([10, 10], [10]), 'rounds without a partner').toBeUndefined()
+    expect(ratioWithinRounds([-1], [2]), 'a growth, say').toBeUndefined()
   })
 
   it('a round without a figure is left out', () => {
@@ -81,7 +82,7 @@ describe('the page', () => {
     expect(losses).toContain('no key: ≥ 1.3 × the fastest peer. Measured: 1.2996')
     expect(losses).toContain('p50 ≤ every peer. Measured: 1.47')
     expect(losses).toContain(
-      'Idle latency (made up): p50: graphile-worker (made up) 1.45 ms, Leasehold 2.1 ms (0.68 × Leasehold)',
+      '| Idle latency (made up) | p50 | graphile-worker (made up) | 1.45 ms | 2.1 ms | 0.68 |',
     )
     expect(losses, 'met').not.toContain('p99')
     expect(losses, 'a yardstick is not a peer').not.toContain('plain table')

@@ -67,9 +67,9 @@ function line(x1, y1, x2, y2, classes, width = 1) {
   return `<line x1="${at(x1)}" y1="${at(y1)}" x2="${at(x2)}" y2="${at(y2)}" class="${classes}" stroke-width="${width}"/>`
 }
 
-function document({ title, description, height, body }) {
+function document({ title, subtitle, description, height, body }) {
   return `<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}">
-<title>${escapeXml(title)}</title>
+<title>${escapeXml(subtitle ? `${subtitle}: ${title}` : title)}</title>
 <desc>${escapeXml(description)}</desc>
 <style>${STYLE}</style>
 <rect class="background" width="${WIDTH}" height="${height}" rx="6"/>
@@ -78,16 +78,18 @@ ${body.join('\n')}
 `
 }
 
-function heading({ title, better, rounds }) {
+function heading({ title, subtitle = '', better, rounds }) {
   const direction = better === undefined ? [] : [`${better} is better`]
   const spread = rounds > 1 ? [`median of ${rounds} rounds, with the lowest and the highest`] : []
+  const width = WIDTH - 2 * PADDING
   return [
-    label(PADDING, 32, shortened(title, WIDTH - 2 * PADDING - 60), 'text title'),
-    label(PADDING, 52, [...direction, ...spread].join('; '), 'muted small'),
+    label(PADDING, 32, shortened(title, width, 15), 'text title'),
+    label(PADDING, 52, shortened(subtitle, width), 'text'),
+    label(PADDING, 71, [...direction, ...spread].join('; '), 'muted small'),
   ]
 }
 
-const HEADING_HEIGHT = 66
+const HEADING_HEIGHT = 84
 
 /** Round numbers from 0 to at least the largest value, four to six of them. */
 export function ticksUpTo(largest) {
@@ -114,10 +116,10 @@ const GROUP_GAP = 14
  * `groups`: `[{ name, bars: [{ name, own, summary: { median, low, high } }] }]`. Bars start at 0: their lengths are
  * proportional to what they show.
  */
-export function barChart({ title, better, unit, groups, rounds, description }) {
+export function barChart({ title, subtitle, better, unit, groups, rounds, description }) {
   const bars = groups.flatMap((group) => group.bars)
   const hasNames = groups.some(({ name }) => name !== '')
-  const nameWidth = Math.min(230, Math.max(...bars.map(({ name }) => widthOf(name)))) + 12
+  const nameWidth = Math.min(300, Math.max(...bars.map(({ name, own }) => widthOf(name, own ? 14 : 13)))) + 12
   const valueOf = ({ summary }) => formatFigure(summary.median, unit)
   const valueWidth = Math.max(...bars.map((bar) => widthOf(valueOf(bar)))) + 12
   const left = PADDING + nameWidth
@@ -131,7 +133,7 @@ export function barChart({ title, better, unit, groups, rounds, description }) {
   for (const [i, group] of groups.entries()) {
     if (i > 0) y += GROUP_GAP
     if (hasNames) {
-      rows.push(label(PADDING, y + 12, group.name, 'text strong'))
+      rows.push(label(PADDING, y + 12, group.name, 'text strong halo'))
       y += 22
     }
     for (const bar of group.bars) {
@@ -171,15 +173,16 @@ export function barChart({ title, better, unit, groups, rounds, description }) {
   ])
   return document({
     title,
+    subtitle,
     description,
     height: Math.ceil(bottom + 17 + PADDING - 4),
-    body: [...heading({ title, better, rounds }), ...grid, ...rows],
+    body: [...heading({ title, subtitle, better, rounds }), ...grid, ...rows],
   })
 }
 
-function shortened(text, width) {
-  if (widthOf(text) <= width) return text
-  return `${text.slice(0, Math.max(1, Math.floor(width / (FONT_SIZE * 0.56)) - 1))}…`
+function shortened(text, width, size = FONT_SIZE) {
+  if (widthOf(text, size) <= width) return text
+  return `${text.slice(0, Math.max(1, Math.floor(width / widthOf('x', size)) - 1))}…`
 }
 
 const PLOT_HEIGHT = 270
@@ -190,7 +193,7 @@ const LOGARITHMIC_X = 8
 const LOGARITHMIC_Y = 50
 
 /** `lines`: `[{ name, points: [{ x, summary }] }]`, the points in the order of x. */
-export function lineChart({ title, better, unit, xLabel, lines, rounds, description }) {
+export function lineChart({ title, subtitle, better, unit, xLabel, lines, rounds, description }) {
   const points = lines.flatMap((one) => one.points)
   const xs = [...new Set(points.map((point) => point.x))].sort((a, b) => a - b)
   const lows = points.map(({ summary }) => summary.low)
@@ -251,11 +254,13 @@ export function lineChart({ title, better, unit, xLabel, lines, rounds, descript
   ]
   return document({
     title,
+    subtitle,
     description,
     height: bottom + 38 + PADDING - 4,
     body: [
       ...heading({
         title: `${title}${unit === '' || unit.startsWith('/') ? '' : `, ${unit}`}${logY ? ' (logarithmic)' : ''}`,
+        subtitle,
         better,
         rounds,
       }),
