@@ -5,7 +5,7 @@ const onGitHub = process.env['GITHUB_ACTIONS'] === 'true'
 
 export default defineConfig({
   test: {
-    include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
+    include: ['src/**/*.test.ts', 'test/**/*.test.ts', 'bench/*.test.mjs', 'bench/report/*.test.mjs'],
     globalSetup: ['test/support/cluster.ts'],
     // Tests wait for events; these only bound a hang, also on a machine under a load of 15 for each core.
     testTimeout: 300_000,

@@ -17,7 +17,7 @@ export async function loadFrom(root, name) {
   return import(pathToFileURL(entryOf(root, name)).href)
 }
 
-function entryOf(root, name) {
+export function entryOf(root, name) {
   const { exports } = JSON.parse(readFileSync(resolve(root, 'package.json'), 'utf8'))
   if (exports[name] === undefined) throw new Error(`the build in ${root} does not export ${name}`)
   return resolve(root, exports[name].default)

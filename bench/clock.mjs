@@ -38,14 +38,27 @@ export function createClock(serverPid) {
   }
 }
 
+/** Asks the server whether an event is unfinished. A side that is not on PostgreSQL asks its own. */
+async function openQuestions({ url, side }) {
+  if (side.openQuestions !== undefined) return side.openQuestions({ url })
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  await client.query('set max_parallel_workers_per_gather = 0; set jit = off')
+  const question = `select unsettled from (${side.unsettled}) as bench_question`
+  return {
+    client,
+    isUnsettled: async () => (await client.query(question)).rows[0].unsettled,
+    close: async () => client.end(),
+  }
+}
+
 /**
  * Counts handled events. `settled` resolves once all have been handled and the server, asked every few milliseconds from
  * then on, no longer has one that is unfinished. No system's own opinion of being done is trusted.
  */
-export async function createProgress({ url, clock, events, unsettled, windowSize }) {
-  const client = new pg.Client({ connectionString: url })
-  await client.connect()
-  await client.query('set max_parallel_workers_per_gather = 0; set jit = off')
+export async function createProgress({ url, clock, events, side, windowSize }) {
+  const questions = await openQuestions({ url, side })
+  const { client } = questions
   const windows = windowSize === undefined ? undefined : createWindows(client, windowSize)
   let count = 0
   let allHandled
@@ -66,13 +79,12 @@ export async function createProgress({ url, clock, events, unsettled, windowSize
     settled: (async () => {
       await windows?.start()
       await handledAll
-      const question = `select unsettled from (${unsettled}) as bench_question`
-      while ((await client.query(question)).rows[0].unsettled) await delay(POLL_MS)
+      while (await questions.isUnsettled()) await delay(POLL_MS)
     })(),
     /** Once the clock has been stopped. */
     async reading() {
       const told = await windows?.reading()
-      await client.end()
+      await questions.close()
       if (count !== events) throw new Error(`${count} events were handled instead of ${events}`)
       return told === undefined ? {} : { windows: told }
     },

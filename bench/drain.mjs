@@ -6,16 +6,18 @@ import { parseArgs } from 'node:util'
 import { checkBuild, commitOf, loadFrom } from './builds.mjs'
 import { withClient } from './client.mjs'
 import { readDisk, readStatements, readUpdates, resetStatements } from './counters.mjs'
+import { inServerSide, leaseholdSide, leftOutOf, peer, PEER_NAMES } from './peers.mjs'
 import { selfTimes } from './profile.mjs'
 import { summarise, summaryTable, windowTables } from './report.mjs'
 import { DEFAULT_SCENARIOS, SCENARIOS } from './scenarios.mjs'
 import { startServer } from './server.mjs'
 import { killAll, runSide } from './side-process.mjs'
+import { openStore } from './stores.mjs'
 
 export const USAGE = `npm start -- drain [flags]
 
   --builds a=dir,b=dir   builds of Leasehold: a name and the root of a built checkout (leasehold=..)
-  --peers a,b            also: graphile-worker, pg-boss
+  --peers a,b            also: ${PEER_NAMES.join(', ')}
   --scenarios a,b:n      of ${Object.keys(SCENARIOS).join(', ')};
                          with :n, so many events in this one (${DEFAULT_SCENARIOS.join(',')})
   --events n             events of one drain (100000)
@@ -34,23 +36,6 @@ export const USAGE = `npm start -- drain [flags]
 `
 
 const PROBES = 100
-
-/**
- * Fast settings for each kind of keys. With keys, a fetch of graphile-worker takes one job of each queue, so it comes back
- * short and the next one waits for the poll interval: 10,000 jobs in 1,000 queues drained at 685/s with the default of
- * 2 s, and at 15,300/s with 5 ms. For one hot key, these were the fastest of nine settings tried (439/s).
- */
-const PEERS = {
-  'graphile-worker': {
-    none: { worker: { localQueue: { size: 1_000 }, concurrentJobs: 24, pollInterval: 2 } },
-    many: { worker: { localQueue: { size: 1_000 }, concurrentJobs: 24, pollInterval: 2 } },
-    hot: { worker: { concurrentJobs: 2, pollInterval: 1, completeJobBatchDelay: -1, failJobBatchDelay: -1 } },
-  },
-  'pg-boss': {
-    none: { batchSize: 500, localConcurrency: 4 },
-    many: { batchSize: 500, localConcurrency: 4 },
-  },
-}
 
 const print = (text) => process.stdout.write(`${text}\n`)
 
@@ -84,7 +69,7 @@ function readFlags(args) {
   return {
     help: values.help,
     builds: readBuilds(values.builds ?? `leasehold=${resolve(import.meta.dirname, '..')}`),
-    peers: chosenFrom(PEERS, 'peers', values.peers),
+    peers: chosenFrom(PEER_NAMES, 'peers', values.peers),
     scenarios: readScenarios(values.scenarios, number('events')),
     events: number('events'),
     rounds: number('rounds'),
@@ -114,7 +99,7 @@ function readBuilds(text) {
 function readScenarios(text, events) {
   return text.split(',').map((part) => {
     const [name, own] = part.split(':')
-    chosenFrom(SCENARIOS, 'scenarios', name)
+    chosenFrom(Object.keys(SCENARIOS), 'scenarios', name)
     const count = own === undefined ? events : Number(own)
     if (!Number.isInteger(count) || count < 1)
       throw new Error(`--scenarios ${part}: give a whole number from 1`)
@@ -124,9 +109,9 @@ function readScenarios(text, events) {
 
 function chosenFrom(known, flag, text) {
   const names = text.split(',').filter((name) => name !== '')
-  const unknown = names.find((name) => known[name] === undefined)
+  const unknown = names.find((name) => !known.includes(name))
   if (unknown === undefined) return names
-  throw new Error(`--${flag}: there is no ${unknown}, only ${Object.keys(known).join(', ')}`)
+  throw new Error(`--${flag}: there is no ${unknown}, only ${known.join(', ')}`)
 }
 
 const fileTime = () => new Date().toISOString().slice(0, 19).replaceAll(':', '-')
@@ -139,12 +124,9 @@ export async function drain(args) {
   }
   const { maxBatch, settings, rounds } = flags
   const sides = [
-    ...flags.builds.map(({ name, root }) => ({
-      name,
-      system: 'leasehold',
-      options: () => ({ build: root, maxBatch, settings }),
-    })),
-    ...flags.peers.map((name) => ({ name, system: name, options: (keys) => PEERS[name][keys] })),
+    ...flags.builds.map(({ name, root }) => leaseholdSide(root, { name, maxBatch, settings })),
+    // The loop in the server takes the statements of the first build.
+    ...flags.peers.map((name) => (name === 'in-server' ? inServerSide(flags.builds[0].root) : peer(name))),
   ]
   if (flags.profile !== undefined) await mkdir(flags.profile, { recursive: true })
   const { startEmbedded } = await loadFrom(flags.builds[0].root, './embedded')
@@ -174,7 +156,7 @@ export async function drain(args) {
       for (const scenario of flags.scenarios) {
         // Every other round in the opposite order, so that a machine that grows slower favours neither.
         for (const side of round % 2 === 1 ? sides : sides.toReversed()) {
-          if (stopping.signal.aborted || !takesPart(side, scenario.name)) continue
+          if (stopping.signal.aborted || leftOutOf(side, scenario.name) !== undefined) continue
           const reading = await measure(server, side, scenario, flags).catch((error) => {
             failures += 1
             print(`round ${round}: ${scenario.name}: ${side.name}: ${error.message}`)
@@ -205,40 +187,29 @@ function headline({ server, node, cores, builds, flags }) {
   return `PostgreSQL ${server.version}, fsync ${server.fsync}, synchronous_commit ${server.synchronousCommit}; Node ${node}; ${cores} cores; ${flags.events} events, payload ${flags.payloadBytes} bytes, ${flags.rounds} rounds; ${names}`
 }
 
-/**
- * Not measured with pg-boss: a stuck key, because a failed job fails its whole batch; and one hot key, because
- * `burstWhenBatchFull` ignores batches of one, so that each job waits for the shortest poll interval of 0.5 s.
- */
-function takesPart({ system }, scenario) {
-  const { keys, stuck = false } = SCENARIOS[scenario]
-  return system !== 'pg-boss' || (!stuck && keys !== 'hot')
-}
-
-/** One scenario of one side, from an empty database to the last settlement; no figures unless every event was done. */
-async function measure(server, { name, system, options }, { name: scenarioName, events }, flags) {
+/** One scenario of one side, from an empty store to the last settlement; no figures unless every event was done. */
+export async function measure(server, { name, system, options }, { name: scenarioName, events }, flags) {
   const scenario = SCENARIOS[scenarioName]
   const { keyCount, payloadBytes, liveRate, timeoutMs } = flags
-  const database = `bench_${name}_${scenarioName}`.replaceAll('-', '_')
-  await server.dropDatabase(database)
-  const url = await server.createDatabase(database)
+  const side = { system, keys: scenario.keys, ...options(scenario.keys) }
+  const store = await openStore(server, side, `${name}_${scenarioName}`)
+  const { url, pid: serverPid } = store
+  const common = { label: name, side, url, scenario, events, keyCount, payloadBytes, liveRate, serverPid }
+  const part = async (partName, more = {}, execArgv = []) =>
+    runSide({ ...common, part: partName, ...more }, { timeoutMs, execArgv })
+  try {
+    await part('migrate')
+    return store.kind === 'postgres'
+      ? await measureOnPostgres(server, { url, part, side, scenario, events }, flags)
+      : await measureElsewhere({ part, events })
+  } finally {
+    await store.close()
+  }
+}
+
+async function measureOnPostgres(server, { url, part, side, scenario, events }, flags) {
   let snapshot
   try {
-    const side = { system, keys: scenario.keys, ...options(scenario.keys) }
-    const common = {
-      label: name,
-      side,
-      url,
-      scenario,
-      events,
-      keyCount,
-      payloadBytes,
-      liveRate,
-      serverPid: server.pid,
-    }
-    const part = async (partName, more = {}, execArgv = []) =>
-      runSide({ ...common, part: partName, ...more }, { timeoutMs, execArgv })
-
-    await part('migrate')
     // Pages that are written from here on need no full-page image, neither while writing nor in the drain.
     await server.checkpoint()
     if (scenario.heldSnapshot) snapshot = await server.holdSnapshot(url)
@@ -255,7 +226,7 @@ async function measure(server, { name, system, options }, { name: scenarioName, 
     const more = scenario.heldSnapshot
       ? { windowSize: flags.windowSize, probes: PROBES, firstProbe: PROBES }
       : {}
-    const profiled = flags.profile !== undefined && system === 'leasehold'
+    const profiled = flags.profile !== undefined && side.system === 'leasehold'
     const execArgv = profiled ? ['--cpu-prof', `--cpu-prof-dir=${resolve(flags.profile)}`] : []
     const draining = await measureWal(server, async () => {
       const [reading] = await Promise.all([part('drain', more, execArgv), ...(isLive ? [part('write')] : [])])
@@ -266,7 +237,8 @@ async function measure(server, { name, system, options }, { name: scenarioName, 
     const diskAtEnd = await readDisk(url, schema, table)
     await server.vacuum(url)
     return {
-      ...figures({ events, writing, draining, statements, updatesBefore, updates, diskAtEnd }),
+      ...figures({ events, writing, draining }),
+      ...costs({ events, writing, draining, statements, updatesBefore, updates, diskAtEnd }),
       afterVacuum: await readDisk(url, schema, table),
       ...(probe === undefined ? {} : { probeMsBefore: probe.probeMs }),
       ...draining,
@@ -274,8 +246,14 @@ async function measure(server, { name, system, options }, { name: scenarioName, 
     }
   } finally {
     await snapshot?.release()
-    await server.dropDatabase(database)
   }
+}
+
+/** Without PostgreSQL there is no WAL, no statement and no table to tell of. */
+async function measureElsewhere({ part, events }) {
+  const writing = await part('write')
+  const draining = await part('drain')
+  return { ...figures({ events, writing, draining }), ...draining, statements: [] }
 }
 
 /** Which tables a side has; the module of the side is not used further in this process. */
@@ -291,14 +269,19 @@ async function measureWal(server, work) {
   return { ...result, walBytes: (await server.readWal()) - before }
 }
 
-function figures({ events, writing, draining, statements, updatesBefore, updates, diskAtEnd }) {
+function figures({ events, writing, draining }) {
   const microseconds = (ms) => (ms === undefined ? undefined : (ms * 1_000) / events)
-  const updated = updates.updates - updatesBefore.updates
   return {
     perSecond: (events / draining.ms) * 1_000,
     serverMicroseconds: microseconds(draining.serverCpuMs),
     nodeMicroseconds: microseconds(draining.nodeCpuMs),
     writeServerMicroseconds: microseconds(writing?.serverCpuMs),
+  }
+}
+
+function costs({ events, writing, draining, statements, updatesBefore, updates, diskAtEnd }) {
+  const updated = updates.updates - updatesBefore.updates
+  return {
     writeWalBytes: writing && writing.walBytes / events,
     drainWalBytes: draining.walBytes / events,
     diskBytes: diskAtEnd.total / events,

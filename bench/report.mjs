@@ -1,12 +1,8 @@
 // What was measured, as Markdown tables. The record of a run has every reading.
+import { median } from './report/figures.mjs'
 import { SCENARIOS } from './scenarios.mjs'
 
-export function median(values) {
-  const known = values.filter((value) => Number.isFinite(value)).sort((a, b) => a - b)
-  if (known.length === 0) return undefined
-  const middle = Math.floor(known.length / 2)
-  return known.length % 2 === 1 ? known[middle] : (known[middle - 1] + known[middle]) / 2
-}
+export { median } from './report/figures.mjs'
 
 const FIGURES = [
   'serverMicroseconds',
@@ -44,7 +40,7 @@ export function summarise(readings, { sides, scenarios }) {
         relativeTo,
         ofRelatedScenario: relativeTo && ratio(of(relativeTo, side), 'perSecond'),
         ...Object.fromEntries(FIGURES.map((field) => [field, median(own.map((one) => one[field]))])),
-        livePercentAfterVacuum: median(own.map(({ afterVacuum }) => afterVacuum.livePercent)),
+        livePercentAfterVacuum: median(own.map(({ afterVacuum }) => afterVacuum?.livePercent)),
       }
     }),
   )

@@ -39,9 +39,10 @@ export async function startServer(startEmbedded) {
       pid,
       facts: settingsInForce,
 
-      /** An empty database; its URL. */
-      async createDatabase(name) {
-        await asAdmin(async (client) => client.query(`create database ${name}`))
+      /** An empty database, or a copy of another to which nobody is connected; its URL. */
+      async createDatabase(name, { template } = {}) {
+        const copied = template === undefined ? '' : ` template ${template} strategy file_copy`
+        await asAdmin(async (client) => client.query(`create database ${name}${copied}`))
         const url = new URL(server.url)
         url.pathname = name
         return url.href

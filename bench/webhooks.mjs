@@ -1,15 +1,14 @@
 // How many webhooks a second the dispatcher delivers, beside a bare loop of signed requests; and what renewal costs.
-import { fork } from 'node:child_process'
-import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { writeFile } from 'node:fs/promises'
 import { cpus } from 'node:os'
 import { resolve } from 'node:path'
-import { fileURLToPath, pathToFileURL } from 'node:url'
+import { pathToFileURL } from 'node:url'
 import { parseArgs } from 'node:util'
+import { measureWebhooks, startReceiver, webhookSides } from './measure-webhooks.mjs'
 import { median } from './report.mjs'
 import { startServer } from './server.mjs'
-import { killAll, runSide } from './side-process.mjs'
+import { killAll } from './side-process.mjs'
 
 const USAGE = `npm run webhooks -- [flags]
 
@@ -28,6 +27,8 @@ const RENEWAL = {
   'renewal every 3 s (lease 10 s)': { leaseMs: 10_000 },
   'renewal every 0.3 s (lease 1 s)': { leaseMs: 1_000 },
 }
+
+const TIMEOUT_MS = 300_000
 
 const print = (text) => process.stdout.write(`${text}\n`)
 
@@ -72,29 +73,24 @@ async function main() {
     killAll()
   }
   process.once('SIGINT', stop).once('SIGTERM', stop)
-  const receiver = fork(fileURLToPath(new URL('receiver.mjs', import.meta.url)), [String(flags.delay)])
-  const [{ url }] = await once(receiver, 'message')
+  const receiver = await startReceiver(flags.delay)
   const { startEmbedded } = await import(new URL('embedded/index.js', flags.dist).href)
   const server = await startServer(startEmbedded)
   const { rows, rounds, concurrency, endpoints } = flags
   print(
     `PostgreSQL ${server.facts.version}, fsync ${server.facts.fsync}; Node ${process.versions.node}; ${cpus().length} cores; ${rows} deliveries, ${concurrency} at once to ${endpoints} endpoints that answer after ${flags.delay} ms, ${rounds} rounds`,
   )
-  const common = { system: 'webhooks', dist: flags.dist.href, receiver: url, endpoints, concurrency }
-  const sides = [
-    { label: 'a bare loop of signed requests', options: { ...common, kind: 'bare' } },
-    ...Object.entries(RENEWAL).map(([label, settings]) => ({
-      label: `dispatcher, ${label}`,
-      options: { ...common, kind: 'dispatcher', settings },
-    })),
-  ]
+  const sides = webhookSides(
+    { dist: flags.dist.href, receiver: receiver.url, endpoints, concurrency },
+    Object.entries(RENEWAL).map(([label, settings]) => ({ label: `dispatcher, ${label}`, settings })),
+  )
   const readings = sides.map(() => [])
   try {
     for (let round = 1; round <= rounds && !stopping.signal.aborted; round += 1) {
       // Every other round in the opposite order, so that no side is always first.
       const order = round % 2 === 1 ? sides.keys() : [...sides.keys()].toReversed()
       for (const i of order) {
-        const reading = await measure(server, sides[i], rows)
+        const reading = await measureWebhooks(server, sides[i], { rows, timeoutMs: TIMEOUT_MS })
         readings[i].push(reading)
         print(
           `round ${round}: ${sides[i].label}: ${Math.round((rows / reading.ms) * 1_000)}/s${reading.renewals === undefined ? '' : `, ${reading.renewals} renewals`}`,
@@ -103,28 +99,13 @@ async function main() {
     }
   } finally {
     killAll()
-    receiver.disconnect()
+    receiver.stop()
     await server.stop()
   }
   const summaries = sides.map(({ label }, i) => summarise(label, readings, i))
   print('')
   for (const one of summaries) print(format(one))
   if (flags.json !== undefined) await writeFile(flags.json, `${JSON.stringify(summaries, undefined, 2)}\n`)
-}
-
-async function measure(server, { label, options }, rows) {
-  const database = 'bench_webhooks'
-  await server.dropDatabase(database)
-  const url = await server.createDatabase(database)
-  try {
-    const order = { label, side: options, url, events: rows, serverPid: server.pid }
-    await runSide({ ...order, part: 'migrate' }, { timeoutMs: 300_000 })
-    await server.vacuum(url)
-    await server.checkpoint()
-    return await runSide({ ...order, part: 'drain' }, { timeoutMs: 300_000 })
-  } finally {
-    await server.dropDatabase(database)
-  }
 }
 
 const [BARE, USUAL] = [0, 1]

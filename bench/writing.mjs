@@ -1,5 +1,6 @@
 // Writes the events of a scenario, one transaction for each event unless the scenario says otherwise.
 import { withClient } from './client.mjs'
+import { payloadsOf } from './producer.mjs'
 import { keyExpression, payloadExpression } from './scenarios.mjs'
 
 /**
@@ -25,6 +26,7 @@ $procedure$`
 const FIRST_PROBE = 1_000_000_000
 
 export async function createWriter({ url, side, scenario, keyCount, payloadBytes }) {
+  if (side.writeEvents !== undefined) return
   const insert = (type, keys) =>
     side.insert({
       type,
@@ -40,18 +42,36 @@ export async function createWriter({ url, side, scenario, keyCount, payloadBytes
 }
 
 export async function writeEvents({ url, side, scenario, events, keyCount, payloadBytes, liveRate }) {
-  if (scenario.stuck) await callInPortions(url, 'bench.write_stuck', events)
+  // A side that is not on PostgreSQL writes its events itself.
+  if (side.writeEvents !== undefined) {
+    await side.writeEvents({ url, events, payload: payloadsOf(payloadBytes) })
+    return
+  }
+  if (scenario.stuck === 'bulk') await writeBulk({ url, side, keys: 'stuck', events, keyCount, payloadBytes })
+  else if (scenario.stuck) await callInPortions(url, 'bench.write_stuck', events)
   if (scenario.written === 'one by one') {
     await callInPortions(url, 'bench.write', events)
     return
   }
+  if (scenario.written === 'bulk') {
+    await writeBulk({ url, side, keys: scenario.keys, events, keyCount, payloadBytes })
+    return
+  }
   await withClient(url, async (client) => {
     await client.query(SESSION)
-    if (scenario.written === 'live') await client.query(CALL('bench.write'), [1, events, liveRate])
-    else {
-      const key = keyExpression(scenario.keys, keyCount)
-      await client.query(side.insertMany({ key, payload: payloadExpression(payloadBytes) }), [events])
-    }
+    await client.query(CALL('bench.write'), [1, events, liveRate])
+  })
+}
+
+/** One INSERT for all events. */
+async function writeBulk({ url, side, keys, events, keyCount, payloadBytes }) {
+  const insert = side.insertMany({
+    key: keyExpression(keys, keyCount),
+    payload: payloadExpression(payloadBytes),
+  })
+  await withClient(url, async (client) => {
+    await client.query(SESSION)
+    await client.query(insert, [events])
   })
 }
 

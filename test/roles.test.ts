@@ -373,7 +373,7 @@ describe('a missing privilege', () => {
   it('enqueue names the role, the object and the GRANT, with pg, with postgres.js and with a Database', async () => {
     const expected = {
       code: 'PERMISSION_DENIED',
-      message: `The database role ${stranger} lacks a privilege: permission denied for schema leasehold. Run: GRANT leasehold_producer TO ${stranger}; \`leasehold roles\` creates that role and its privileges.`,
+      message: `The database role ${stranger} lacks a privilege: permission denied for schema leasehold. Run: GRANT leasehold_producer TO ${stranger}; (if your roles have another prefix: <prefix>_producer). \`leasehold roles\` creates that role and its privileges.`,
       cause: { code: '42501' },
     }
     const event = { type: 'a', payload: 1 }
@@ -407,6 +407,27 @@ describe('a missing privilege', () => {
       const { stderr } = await cli('stranger', ...command, '--reason', 'r')
       expect(stderr, command.join(' ')).toContain(`GRANT leasehold_operator TO ${stranger};`)
     }
+    const withKey = await temporaryDirectory()
+    onTestFinished(async () => removeDirectory(withKey))
+    await writeFile(join(withKey, 'leasehold.config.mjs'), `export default { secretKey: '${SECRET_KEY}' }`)
+    const id = '0190b3a0-0000-7000-8000-00000000000c'
+    for (const [command = '', ...args] of [
+      ['create', 'https://receiver.example/hook'],
+      ['update', id, '--url', 'https://receiver.example/other'],
+      ['rotate', id],
+      ['encrypt'],
+      ['enable', id],
+      ['disable', id],
+      ['delete', id, '--yes'],
+    ]) {
+      const { stderr } = await callLeasehold(['webhooks', 'endpoints', command, ...args], {
+        databaseUrl: logins.stranger.url,
+        workingDirectory: withKey,
+      })
+      expect(stderr, command).toContain(`GRANT leasehold_operator TO ${stranger};`)
+    }
+    const shown = await cli('stranger', 'webhooks', 'endpoints', 'show', id)
+    expect(shown.stderr).toContain(`GRANT leasehold_reader TO ${stranger};`)
     const migrated = await cli('stranger', 'migrate')
     expect(migrated.stderr).toContain('Run it as the owner of the schema.')
     expect(migrated.stderr).not.toContain('GRANT')

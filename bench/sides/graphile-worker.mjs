@@ -2,6 +2,7 @@
 import { EventEmitter } from 'node:events'
 import { Logger, run, runMigrations } from 'graphile-worker'
 import { withClient } from '../client.mjs'
+import { sqlProducer } from '../producer.mjs'
 import { STUCK_KEY } from '../scenarios.mjs'
 
 const silent = new Logger(() => () => {})
@@ -32,6 +33,12 @@ export function graphileWorker({ worker }) {
           json_build_object('identifier', 'event', 'payload', ${payload}, 'queue_name', ${key}))
         from generate_series(1, $1::int) as n))`,
 
+    openProducer: async ({ url, type = 'event' }) =>
+      sqlProducer(url, {
+        text: 'select 1 from graphile_worker.add_job($1, $2::json, queue_name => $3)',
+        values: ({ key, payload }) => [type, JSON.stringify(payload), key],
+      }),
+
     async migrate({ url }) {
       await runMigrations({ connectionString: url, logger: silent })
     },
@@ -50,9 +57,9 @@ export function graphileWorker({ worker }) {
         events,
         noHandleSignals: true,
         taskList: {
-          event: async (_, { job }) => {
+          event: async (payload, { job }) => {
             if (stuckQueue !== undefined && job.job_queue_id === stuckQueue) return stopped
-            return handled(job.created_at)
+            return handled(job.created_at, payload)
           },
           probe: async () => probed(),
         },

@@ -3,10 +3,20 @@ export async function openSide({ system, ...options }) {
   switch (system) {
     case 'leasehold':
       return (await import('./leasehold.mjs')).leasehold(options)
+    case 'in-server':
+      return (await import('./in-server.mjs')).inServer(options)
     case 'graphile-worker':
       return (await import('./graphile-worker.mjs')).graphileWorker(options)
     case 'pg-boss':
       return (await import('./pg-boss.mjs')).pgBoss(options)
+    case 'bullmq':
+      return (await import('./bullmq.mjs')).bullmq(options)
+    case 'bullmq-postgres':
+      return (await import('./bullmq.mjs')).bullmq({ ...options, backend: 'postgres' })
+    case 'pgque':
+      return (await import('./pgque.mjs')).pgque(options)
+    case 'plain-table':
+      return (await import('./plain-table.mjs')).plainTable(options)
     case 'webhooks':
       return (await import('./webhooks.mjs')).webhooks(options)
     default:

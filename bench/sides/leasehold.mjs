@@ -1,5 +1,6 @@
 // Leasehold through its public API: a relay with in-process handlers, as `startRuntime` runs it.
 import { loadFrom } from '../builds.mjs'
+import { sqlProducer } from '../producer.mjs'
 import { STUCK_KEY } from '../scenarios.mjs'
 
 const TYPES = { event: 'bench.happened', probe: 'bench.probe' }
@@ -19,6 +20,12 @@ export function leasehold({ build, maxBatch, settings }) {
       `insert into leasehold.outbox ${COLUMNS}
        select '${TYPES.event}', ${payload}, ${key} from generate_series(1, $1::int) as n order by n`,
 
+    openProducer: async ({ url, type = 'event' }) =>
+      sqlProducer(url, {
+        text: `insert into leasehold.outbox ${COLUMNS} values ($1, $2, $3)`,
+        values: ({ key, payload }) => [TYPES[type], JSON.stringify(payload), key],
+      }),
+
     async load() {
       modules = {
         ...(await loadFrom(build, '.')),
@@ -34,15 +41,15 @@ export function leasehold({ build, maxBatch, settings }) {
       await db.close()
     },
 
-    async start({ url, handled, probed, claimed, wantsTimes }) {
+    async start({ url, handled, probed, claimed, wantsTimes, checksOrder = true }) {
       const { Events, handlers, relay, startRuntime } = modules
       const order = createOrderCheck()
       const publisher = handlers(
         {
-          [TYPES.event]: async ({ id, orderingKey, createdAt }) => {
+          [TYPES.event]: async ({ id, orderingKey, createdAt, payload }) => {
             if (orderingKey === STUCK_KEY) throw new Error('the head of the stuck key always fails')
-            if (orderingKey !== undefined) order.check(orderingKey, id)
-            handled(createdAt)
+            if (checksOrder && orderingKey !== undefined) order.check(orderingKey, id)
+            handled(createdAt, payload)
           },
           [TYPES.probe]: async () => probed(),
         },
@@ -74,7 +81,7 @@ export function leasehold({ build, maxBatch, settings }) {
   }
 }
 
-/** Events of a key have to come in the order of their ids. */
+/** Events of a key have to come in the order of their ids, where their transactions did not overlap. */
 function createOrderCheck() {
   const lastIds = new Map()
   const check = {

@@ -9,7 +9,7 @@ import {
   type RowFilter,
 } from '../admin/bulk-change.ts'
 import { isRowId, isUuid } from '../admin/request-checks.ts'
-import type { Database } from '../postgres/index.ts'
+import type { Database, NeededRole } from '../postgres/index.ts'
 import { type Run, UsageError } from './command.ts'
 import {
   invalidArgument,
@@ -43,7 +43,11 @@ export interface BulkCommand<Filter extends RowFilter, Count extends string> {
     changeId: string,
     options: ResumeOptions,
   ) => Promise<BulkChangeResult<Count>>
-  readonly withTables: (run: Run, act: (db: Database, schema: string) => Promise<number>) => Promise<number>
+  readonly withTables: (
+    run: Run,
+    act: (db: Database, schema: string) => Promise<number>,
+    neededRole: NeededRole,
+  ) => Promise<number>
   /** What matched, where the number alone says too little: `10 events (7 dead, 3 published)`. */
   readonly describe?: (result: BulkChangeResult<Count>) => string
   /** Further sentences about the result. */
@@ -110,8 +114,9 @@ export async function runBulkCommand<Filter extends RowFilter, Count extends str
   const act =
     textFlag(run.flags, 'resume') === undefined ? prepareChange(run, command) : prepareResume(run, command)
   const texts = { line: progressLine, halfWay: (progress: ChangeProgress) => howToResume(command, progress) }
+  const neededRole = isSet(run.flags, 'dryRun') ? 'reader' : 'operator'
   return withProgress<ChangeProgress>(run, texts, async (follow) =>
-    command.withTables(run, async (db, schema) => act(db, schema, follow)),
+    command.withTables(run, async (db, schema) => act(db, schema, follow), neededRole),
   )
 }
 

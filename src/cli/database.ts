@@ -105,16 +105,16 @@ export const withSync = withTablesOf('sync')
 export const withWebhooks = withTablesOf('webhooks')
 
 type WithTables = <Result>(
-  run: Pick<Run, 'loaded' | 'log' | 'flags'>,
+  run: Pick<Run, 'loaded' | 'log'>,
   act: (db: Database, schema: string) => Promise<Result>,
+  /** Of the whole command: a change begins by reading, and whoever is refused there needs more than a reader's role. */
+  neededRole?: NeededRole,
 ) => Promise<Result>
 
 /** As `withRunningDatabase`; where the tables of this part are missing, the error says what to do. */
 function withTablesOf(part: string): WithTables {
-  return async ({ loaded, log, flags }, act) => {
+  return async ({ loaded, log }, act, neededRole) => {
     let { schema } = loaded.settings
-    // Only a change has a reason. It begins by reading, and whoever is refused there needs the role of the whole command.
-    const options = flags['reason'] === undefined ? {} : { neededRole: 'operator' as const }
     try {
       return await withRunningDatabase(
         loaded,
@@ -123,7 +123,7 @@ function withTablesOf(part: string): WithTables {
           schema = await schemaInUse(db, loaded, log)
           return act(db, schema)
         },
-        options,
+        neededRole === undefined ? {} : { neededRole },
       )
     } catch (error) {
       if (!isMissingTable(error)) throw error

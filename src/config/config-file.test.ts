@@ -1,30 +1,14 @@
 /** What Node says of a file that it cannot import. In real processes, because the test runner imports files in its own way. */
 import { mkdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../test/support/database.ts'
-import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { useConfigFiles } from '../../test/support/config-files.ts'
 import { type TestProcess, useProcesses } from '../../test/support/processes.ts'
 
 const { spawnNode } = useProcesses()
 const database = useDatabase()
-const root = { path: '' }
-let files = 0
-
-beforeAll(async () => {
-  root.path = await temporaryDirectory()
-})
-afterAll(async () => {
-  await removeDirectory(root.path)
-})
-
-async function directoryWith(text: string, name = 'leasehold.config.mjs'): Promise<string> {
-  files += 1
-  const directory = join(root.path, String(files))
-  await mkdir(directory)
-  await writeFile(join(directory, name), text)
-  return directory
-}
+const { directoryWith } = useConfigFiles()
 
 function leasehold(directory: string, args: readonly string[], environment = {}): TestProcess {
   const env = { DATABASE_URL: '', LEASEHOLD_SCHEMA: '', ...environment }

@@ -1,30 +1,13 @@
-import { chmod, lchown, mkdir, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
+import { chmod, lchown, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
+import { describe, expect, it } from 'vitest'
+import { useConfigFiles } from '../../test/support/config-files.ts'
 import { LeaseholdError } from '../errors.ts'
 import { distrust } from '../file-trust.ts'
 import { loadSettings, type SettingsInput } from './load.ts'
 import { SETTING_NAMES, TEST_VARIABLES, variableOf } from './schema.ts'
 
-const root = { path: '' }
-let files = 0
-
-beforeAll(async () => {
-  root.path = await temporaryDirectory()
-})
-afterAll(async () => {
-  await removeDirectory(root.path)
-})
-
-/** A directory with this config file. */
-async function directoryWith(text: string, name = 'leasehold.config.mjs'): Promise<string> {
-  files += 1
-  const directory = join(root.path, String(files))
-  await mkdir(directory)
-  await writeFile(join(directory, name), text)
-  return directory
-}
+const { root, directoryWith } = useConfigFiles()
 
 /** The text of all files of one of the project's folders. */
 async function sourcesIn(folder: string): Promise<string> {

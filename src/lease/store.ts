@@ -49,6 +49,8 @@ export interface ReapRequest {
   readonly limit?: number
   readonly ownedBy?: string
   readonly ids?: readonly string[]
+  /** Not these. */
+  readonly except?: readonly string[]
   /** What happened, for the error of the row. Default: the text of the table's declaration. */
   readonly reason?: string
 }
@@ -104,7 +106,7 @@ export interface LeaseStore<
   settleAndClaim(settlement: Settlement, request: ClaimRequest): Promise<Ended & Claim<Row>>
   /** Gives rows back untouched, for another claim, at once or after a delay. */
   release(leases: readonly Lease[], delayMs?: number): Promise<Ended>
-  /** Takes back what has expired, or all that a dead owner held; of these ids only, where they are given. */
+  /** Takes back what has expired, or all that an owner holds; of these ids only, where they are given. */
   reap(request?: ReapRequest): Promise<readonly Reaped[]>
 }
 
@@ -268,7 +270,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       return end(statements.release, leases, () => ({ delayMs }))
     },
 
-    async reap({ limit = 500, ownedBy, ids, reason } = {}) {
+    async reap({ limit = 500, ownedBy, ids, except = [], reason } = {}) {
       checkLimit(limit)
       const which = ownedBy === undefined ? 'expired' : 'owned by'
       const wanted =
@@ -279,7 +281,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         limit,
         ownedBy,
         reason: reason ?? null,
-        ...runner.idArrays('excluded', notReaped.current()),
+        ...runner.idArrays('excluded', [...notReaped.current(), ...except]),
       }
       try {
         return (await runner.run<ReapedRow>(statements.reap[which], { ...values, ...wanted })).map(readReaped)

@@ -13,7 +13,7 @@ import { applySchema, type EventSchemas, isStandardSchema } from './schemas.ts'
 export { describeValue } from '../rules.ts'
 
 /** The limits of the tables. An index entry must fit into a third of a page: 2,704 bytes. */
-const MAX_PAYLOAD_BYTES = 262_144
+export const MAX_PAYLOAD_BYTES = 262_144
 export const MAX_HEADERS_BYTES = 16_384
 const MAX_TYPE_BYTES = 255
 const MAX_ORDERING_KEY_BYTES = 1_024

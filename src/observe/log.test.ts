@@ -248,6 +248,39 @@ describe('events in the log', () => {
     }
   })
 
+  it('a count of pauses, or of their ends, is never logged once that is no longer so', () => {
+    vi.useFakeTimers()
+    try {
+      const { events, entries } = follow('info')
+      const of = { worker: 'w1', table: 'public.emails', reason: 'saturated' } as const
+      const later = (): unknown => vi.advanceTimersByTime(600_000)
+      const flap = (): void => {
+        events.emit('paused', { ...of, forMs: 1_000 })
+        events.emit('resumed', of)
+      }
+      for (let i = 0; i < 3; i += 1) flap()
+      events.emit('paused', { ...of, reason: 'operator', forMs: undefined })
+      later()
+      expect(entries.map(({ event, reason, repeated }) => [event, reason, repeated])).toEqual([
+        ['paused', 'saturated', undefined],
+        ['resumed', 'saturated', undefined],
+        ['paused', 'operator', undefined],
+      ])
+      entries.length = 0
+      events.emit('resumed', { ...of, reason: 'operator' })
+      for (let i = 0; i < 3; i += 1) flap()
+      later()
+      expect(entries.map(({ event, reason, repeated }) => [event, reason, repeated])).toEqual([
+        ['resumed', 'operator', undefined],
+        ['paused', 'saturated', undefined],
+        ['resumed', 'saturated', undefined],
+        ['resumed', 'saturated', 2],
+      ])
+    } finally {
+      vi.useRealTimers()
+    }
+  })
+
   it('what was counted and not logged yet is logged at the end of the listening', () => {
     const { events, entries, off } = follow('warn')
     for (let i = 0; i < 5; i += 1) events.emit('lost', { ...row, reason: 'untrusted' })

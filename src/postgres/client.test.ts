@@ -1,23 +1,33 @@
 import { once } from 'node:events'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { PassThrough } from 'node:stream'
 
-import { Client } from 'pg'
+import { Client, Connection } from 'pg'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 
 import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
-import { Impostor, IMPOSTORS, UNREADABLE_ROW, UNREADABLE_SERVERS } from '../../test/support/impostor.ts'
+import {
+  ENDLESS,
+  Impostor,
+  IMPOSTORS,
+  message,
+  UNREADABLE_ROW,
+  UNREADABLE_SERVERS,
+} from '../../test/support/impostor.ts'
+import { useProcesses } from '../../test/support/processes.ts'
 import { startProxy } from '../../test/support/proxy.ts'
 import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { startServer } from '../../test/support/server.ts'
 import { LeaseholdError } from '../errors.ts'
-import { SCRAM_ONLY_PREFIX } from './client.ts'
+import { endOnUnreadable, SCRAM_ONLY_PREFIX } from './client.ts'
 import { type DatabaseEvent, openDatabase } from './database.ts'
 import { Listener, type ListenerEvent } from './listener.ts'
 import type { Queryable } from './queryable.ts'
 
 useQuietProcess()
+const { spawnNode } = useProcesses()
 const database = useDatabase()
 
 const PASSWORD = `${SCRAM_ONLY_PREFIX}only-for-this-test`
@@ -183,6 +193,50 @@ describe.each(Object.entries(UNREADABLE_SERVERS))('a server that %s', (_, { answ
     }
     expect(server.connections).toBeGreaterThan(1)
   })
+})
+
+it.each(Object.entries(ENDLESS))(
+  'a server that sends %s does not occupy a process for ever',
+  async (_, bytes) => {
+    const server = new Impostor([bytes])
+    const url = `postgresql://somebody:ordinary@127.0.0.1:${await server.listen(0)}/x`
+    const script = join(directory, 'connect.mjs')
+    await writeFile(
+      script,
+      `import { openDatabase } from ${JSON.stringify(new URL('../../dist/postgres/database.js', import.meta.url).href)}
+      await openDatabase({ url: ${JSON.stringify(url)} }).query({ text: 'select' })`,
+    )
+    // In a process of its own, because nothing else ends a search that never pauses.
+    const child = spawnNode(script)
+    await child.exited
+    expect(child.output().stderr).toMatch(/cannot be read/)
+    await server.close()
+  },
+)
+
+it('errors and notices are read whole where each byte of them arrives by itself', async () => {
+  const stream = new PassThrough()
+  const connection = new Connection({ stream: () => stream })
+  endOnUnreadable(connection)
+  // `pg` calls it when the socket is connected; the types of `pg` leave it out.
+  Reflect.apply(Reflect.get(connection, 'attachListeners'), connection, [stream])
+  const heard: unknown[] = []
+  for (const type of ['errorMessage', 'notice'])
+    connection.on(type, ({ code, message: text }) => heard.push([type, code, text]))
+  const fields = (text: string): string => `C01000\0M${text}\0\0`
+  for (const byte of Buffer.concat([
+    message('N', fields('first')),
+    message('E', fields('second')),
+    message('N', fields('')),
+  ]))
+    stream.write(Buffer.from([byte]))
+  await expect.poll(() => heard).toHaveLength(3)
+  expect(heard).toEqual([
+    ['notice', '01000', 'first'],
+    ['errorMessage', '01000', 'second'],
+    ['notice', '01000', ''],
+  ])
+  expect(stream.destroyed).toBe(false)
 })
 
 async function failureOf(work: Promise<unknown>): Promise<string | undefined> {

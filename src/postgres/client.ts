@@ -30,7 +30,7 @@ interface ReadingConnection {
 
 /**
  * Ends the connection at a message that cannot be read. `pg-protocol` throws inside the listener of the socket, where
- * nothing catches it.
+ * nothing catches it, or searches for ever for the end of an error that has none.
  */
 export function endOnUnreadable(connection: Connection): void {
   // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- @types/pg leaves attachListeners() out
@@ -42,10 +42,12 @@ export function endOnUnreadable(connection: Connection): void {
     for (const listener of stream.listeners('data').filter((each) => !before.includes(each))) {
       // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- Node gives listeners as Function
       const read = listener as (chunk: Buffer) => void
+      const assertEnded = endsOfReports()
       stream.off('data', read)
       stream.on('data', (chunk: Buffer) => {
         if (stream.destroyed) return
         try {
+          assertEnded(chunk)
           read.call(stream, chunk)
         } catch (error) {
           stream.destroy(unreadable(error))
@@ -58,6 +60,46 @@ export function endOnUnreadable(connection: Connection): void {
   connection.on('errorMessage', (error: Error & { readonly code?: string }) => {
     if (error.code === undefined) throw error
   })
+}
+
+const HEADER_BYTES = 5
+const REPORTS: ReadonlySet<number | undefined> = new Set(Buffer.from('EN'))
+
+/**
+ * Follows the messages through the chunks of a connection, and throws where an error or a notice (`E`, `N`) is over
+ * before the zero byte that ends its fields.
+ */
+function endsOfReports(): (chunk: Buffer) => void {
+  const header = Buffer.alloc(HEADER_BYTES)
+  let headerBytes = 0
+  let remaining = 0
+  /** What the next byte of a report belongs to: a field begins with its type, and its text ends with a zero byte. */
+  let expected: 'type' | 'text' | 'nothing' = 'nothing'
+  return (chunk) => {
+    let at = 0
+    while (at < chunk.length) {
+      if (headerBytes < HEADER_BYTES) {
+        const copied = chunk.copy(header, headerBytes, at, at + HEADER_BYTES - headerBytes)
+        headerBytes += copied
+        at += copied
+        if (headerBytes < HEADER_BYTES) return
+        // The length counts itself, but not the type.
+        remaining = header.readUInt32BE(1) + 1 - HEADER_BYTES
+        if (remaining < 0) throw new Error('a message is shorter than its own length')
+        expected = REPORTS.has(header[0]) ? 'type' : 'nothing'
+      }
+      const end = Math.min(chunk.length, at + remaining)
+      for (let i = at; i < end && expected !== 'nothing'; i += 1) {
+        if (chunk[i] !== 0) expected = 'text'
+        else expected = expected === 'type' ? 'nothing' : 'type'
+      }
+      remaining -= end - at
+      at = end
+      if (remaining > 0) return
+      if (expected !== 'nothing') throw new Error('an error or a notice has no end')
+      headerBytes = 0
+    }
+  }
 }
 
 /** The methods for which `pg` has no code, by the number in the server's request. */

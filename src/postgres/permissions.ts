@@ -66,7 +66,8 @@ function remedyFor(message: string, text: string, grantee: string, needs: Needed
   if (isOwn && needs === 'owner') return 'Run it as the owner of the schema.'
   if (isOwn) {
     const needed = needs ?? (/\b(?:insert\s+into|update|delete\s+from)\b/i.test(text) ? 'operator' : 'reader')
-    return `Run: GRANT ${DEFAULT_ROLE_PREFIX}_${needed} TO ${grantee}; \`leasehold roles\` creates that role and its privileges.`
+    // Which prefix was chosen can only be asked in a session that works, and this one has just been refused.
+    return `Run: GRANT ${DEFAULT_ROLE_PREFIX}_${needed} TO ${grantee}; (if your roles have another prefix: <prefix>_${needed}). \`leasehold roles\` creates that role and its privileges.`
   }
   if (kind === 'schema')
     return `Run: GRANT USAGE ON SCHEMA ${quoteIdentifier(object)} TO ${grantee}; as its owner.`

@@ -2,14 +2,14 @@ import { inspect } from 'node:util'
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { type LeaseTable, type Sql, tableName } from '../lease/table.ts'
 import { payloadText } from '../messages/json.ts'
-import { checkText } from '../messages/validate.ts'
+import { checkText, MAX_PAYLOAD_BYTES } from '../messages/validate.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import type { HandlerContext, HandlerLog } from '../worker/context.ts'
 import { atATime } from '../worker/waiting.ts'
 import { createLoop } from '../worker/loop.ts'
-import { type Outcome, SaturatedError, settleAs } from '../worker/completion/outcome.ts'
+import { errorText, type Outcome, SaturatedError, settleAs } from '../worker/completion/outcome.ts'
 import { WORKER_SETTING_NAMES, type WorkerSettings } from '../worker/settings.ts'
 import { MAX_TIMER_MS, untilAborted } from '../timeout.ts'
 import type { WorkDeclaration, WorkerEnvironment } from '../worker/work-declaration.ts'
@@ -257,29 +257,17 @@ function shortened(answer: unknown): string {
 
 const MAX_SHOWN_CHARACTERS = 500
 
-function errorText(error: unknown): string {
-  try {
-    if (error instanceof Error) return `${error.name}: ${error.message}`
-  } catch {
-    // A `message` or `name` that throws when it is read.
-  }
-  return shortened(error)
-}
-
 /** Values travel as JSON, in one statement with those of other rows. */
 function refuseUnstorable(column: string, value: unknown): void {
   if (value === undefined || typeof value === 'bigint') return
   const text = payloadText(value, `values.${column}`)
   if ('problem' in text) throw new TypeError(`observe answered ${shortened(value)}: ${text.problem}`)
   const bytes = Buffer.byteLength(text.text)
-  if (bytes > MAX_VALUE_BYTES)
+  if (bytes > MAX_PAYLOAD_BYTES)
     throw new TypeError(
-      `observe answered ${shortened(value)}: values.${column} has ${bytes} bytes, and at most ${MAX_VALUE_BYTES} are allowed`,
+      `observe answered ${shortened(value)}: values.${column} has ${bytes} bytes, and at most ${MAX_PAYLOAD_BYTES} are allowed`,
     )
 }
-
-/** As a payload of the outbox. */
-const MAX_VALUE_BYTES = 262_144
 
 /** As `AbortSignal.timeout`, with an error that says what timed out. */
 function timeoutSignal(timeoutMs: number): AbortSignal {

@@ -1,6 +1,6 @@
 import { LeaseholdError } from '../errors.ts'
 import { payloadText } from '../messages/json.ts'
-import { checkText, describeValue, isWhole } from '../messages/validate.ts'
+import { checkText, describeValue, isWhole, MAX_PAYLOAD_BYTES } from '../messages/validate.ts'
 import { namesOf, unknownNames } from '../nearest.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Writer } from '../transactions/writer.ts'
@@ -61,8 +61,6 @@ const MAX_INT = 2_147_483_647
 /** The limits of the tables: longer names do not fit into an index. */
 const MAX_DEFINITION_BYTES = 100
 const MAX_MATRIX_BYTES = 1_000
-/** As for a payload of the outbox. */
-const MAX_PARAMS_BYTES = 262_144
 /** A century. A longer time can only be a mistake. */
 const MAX_FRESH_FOR_MS = 100 * 365.25 * 86_400_000
 
@@ -134,9 +132,9 @@ function checkName(field: string, value: unknown, what: string, maxBytes: number
 
 function checkSize(params: string): string[] {
   const bytes = Buffer.byteLength(params)
-  if (bytes <= MAX_PARAMS_BYTES) return []
+  if (bytes <= MAX_PAYLOAD_BYTES) return []
   return [
-    `params is ${describeValue(params)} and has ${bytes} bytes, but can have at most ${MAX_PARAMS_BYTES}`,
+    `params is ${describeValue(params)} and has ${bytes} bytes, but can have at most ${MAX_PAYLOAD_BYTES}`,
   ]
 }
 

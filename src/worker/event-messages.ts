@@ -2,7 +2,14 @@
  * How each event is logged: its level, its message, its fields, and how often. Used by the log and by `unheard-log.ts`.
  */
 import { messageOf } from '../errors.ts'
-import { type EventOf, type EventType, isDatabaseAway, isDeadOutcome, type PauseReason } from './events.ts'
+import {
+  type AnyEvent,
+  type EventOf,
+  type EventType,
+  isDatabaseAway,
+  isDeadOutcome,
+  type PauseReason,
+} from './events.ts'
 
 export type Level = 'trace' | 'debug' | 'info' | 'warn' | 'error'
 
@@ -160,6 +167,20 @@ function withoutStack(error: unknown): unknown {
   return Object.create(error, { stack: { value: undefined } }) as unknown
 }
 
+/** The states that begin with an event, by their subjects. Another event ends them. */
+function statesAfter(given: EventOf<EventType>): readonly (readonly [subject: string, state: string])[] {
+  // Whoever emits one gives it the fields of its own type.
+  const event = given as AnyEvent
+  if (event.type === 'databaseLost' || event.type === 'databaseBack') return [[event.worker, event.type]]
+  if (event.type !== 'paused' && event.type !== 'resumed') return []
+  const claiming = `${event.worker} ${event.table}`
+  const isPaused = event.type === 'paused' || event.stillPausedFor !== undefined
+  return [
+    [claiming, isPaused ? 'paused' : 'resumed'],
+    [`${claiming} ${event.reason}`, event.type],
+  ]
+}
+
 /** Of each kind of repeated event one line is written in this time. */
 const REPEAT_MS = 60_000
 
@@ -179,6 +200,8 @@ interface Repeats {
 export class EventLog {
   readonly #write: Write
   readonly #repeats = new Map<string, Repeats>()
+  /** The current state of each subject, see `statesAfter`. */
+  readonly #states = new Map<string, string>()
   /** Since when the database has been away, by worker process. */
   readonly #awaySince = new Map<string, Date>()
 
@@ -190,6 +213,7 @@ export class EventLog {
     const kind = entryOf(event).kind?.(event)
     const key = `${event.worker} ${event.type} ${kind}`
     const repeats = kind === undefined ? undefined : this.#repeats.get(key)
+    for (const [subject, state] of statesAfter(event)) this.#states.set(subject, state)
     const outage = this.#followOutage(event)
     // Each worker of the process says that the database is back.
     if (outage === undefined) return
@@ -219,8 +243,7 @@ export class EventLog {
     const { last, more, count = 0 } = this.#repeats.get(key) ?? {}
     if (last === undefined || count === 0) return false
     // A repeated `databaseLost` that is reported after `databaseBack`, or the reverse, would mislead.
-    const isAway = this.#awaySince.has(last.worker)
-    const isOver = last.type === (isAway ? 'databaseBack' : 'databaseLost')
+    const isOver = statesAfter(last).some(([subject, state]) => this.#states.get(subject) !== state)
     if (!isOver) this.#writeLine(last, { ...more, repeated: count })
     return true
   }

@@ -209,3 +209,18 @@ it('RULE-020-051: maxLeases says for how many leases a row may be held, and the 
   expect(rows).toEqual([{ last_error: 'the handler did not return within 1 lease of 1000 ms (maxLeases)' }])
   hold.open()
 })
+
+it('a row whose handler hangs says so although the reaper of the same process runs far more often than its leases end', async () => {
+  const events = new Events()
+  const hold = door()
+  const ids = await insertJobs(db, 3)
+  const reaped = collect(events, 'reaped', (all) => ids.every((id) => all.some((row) => row.id === id)))
+  await run(
+    { handle: async () => hold.opened, settings: { leaseMs: 1_000, maxLeases: 1, reaperIntervalMs: 25 } },
+    { events },
+  )
+  await reaped
+  const errors = (await jobs(db)).map(({ last_error }) => last_error)
+  expect(errors).toEqual(ids.map(() => 'the handler did not return within 1 lease of 1000 ms (maxLeases)'))
+  hold.open()
+})

@@ -320,6 +320,7 @@ export class Runtime {
       stores: this.#stores,
       auditRetentionMs: this.#options.auditRetentionMs,
       settings: ({ table }) => ({ reaperIntervalMs: this.#reaperIntervalMs(tableName(table)) }),
+      except: ({ table }) => this.#served.takenBackByWorkers(tableName(table)),
       ...(eviction ? {} : { eviction: false }),
     })
   }

@@ -124,6 +124,11 @@ export class RowsInFlight<Row extends object> {
     return this.#options.held.isTrusted(row, now)
   }
 
+  /** Until when its lease can be trusted, or could, as long as it is not dropped. */
+  trustedUntil(row: RowInFlight<Row>): number {
+    return this.#options.held.trustedUntil(row)
+  }
+
   /** The handler has returned: the row only waits to be settled. */
   finish(row: RowInFlight<Row>): void {
     this.#options.held.finish(row)

@@ -86,6 +86,11 @@ export class ServedWorkers {
     return [...served, ...reaped]
   }
 
+  /** The ids of rows of this table that its own workers take back, because their handlers hang. */
+  takenBackByWorkers(table: string): string[] {
+    return [...this].flatMap(({ worker }) => (worker.table === table ? worker.takesBack : []))
+  }
+
   /** From now on this process follows the settings of a worker that runs elsewhere. */
   async addReaped(name: string, table: string, layers: SettingsLayers): Promise<void> {
     if (this.#byName.has(name)) return

@@ -99,6 +99,8 @@ it('a process is in the registry before its first row is claimed', async () => {
     databaseUrl: url,
     log: false,
     id,
+    // A process waits at most 3 s for its registration, and on a busy machine a thread can take longer to start.
+    heartbeat: 'inline',
     workers: [
       {
         name: 'jobs',

@@ -148,6 +148,11 @@ export class Worker<Row extends object = Record<string, unknown>> {
     return this.#inFlight.toRenew()
   }
 
+  /** The ids of rows that it takes back itself, because their handlers hang. */
+  get takesBack(): readonly string[] {
+    return this.#watch.takesBack
+  }
+
   /** The heartbeat found that a row is no longer ours, or no longer known to be. */
   lost(row: HeldRow, reason: LossReason): void {
     this.#watch.lost(row, reason)

@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
 
 /** The bytes of one message of the server: its type, its length and its contents. */
-function message(type: string, ...contents: (number | string | Buffer)[]): Buffer {
+export function message(type: string, ...contents: (number | string | Buffer)[]): Buffer {
   const body = Buffer.concat(
     contents.map((part) => {
       if (typeof part !== 'number') return Buffer.from(part)
@@ -26,6 +26,14 @@ export const UNREADABLE_ROW = message('D', Buffer.from([0, 7]))
 const UNREADABLE = {
   'a row without its columns': UNREADABLE_ROW,
   'a message of an unknown type': message('q', 0),
+}
+
+/** Messages whose end a reader could search for without end. */
+export const ENDLESS: Readonly<Record<string, Buffer>> = {
+  'an error without any field': message('E'),
+  'an error whose last field has no end': message('E', 'SERROR\0Mtext'),
+  'a notice whose fields have no end': message('N', 'SNOTICE\0Mtext\0'),
+  'a message that is shorter than its own length': Buffer.from([0x45, 0, 0, 0, 3]),
 }
 
 /** Servers that speak another language, by what they do: at once, or as soon as the connection is in use. */

@@ -219,7 +219,11 @@ export async function unblockCommand(run: Run): Promise<number> {
   const [orderingKey = ''] = args
   const replay = isSet(flags, 'replay')
   const request = { orderingKey, replay, reason: reasonOf(flags), principal: principalOf(run) }
-  const unblocked = await withOutbox(run, async (db, schema) => unblock(db, { schema, ...request }))
+  const unblocked = await withOutbox(
+    run,
+    async (db, schema) => unblock(db, { schema, ...request }),
+    'operator',
+  )
   if (isSet(flags, 'json')) print(`${printableJson({ orderingKey, replay, ...unblocked })}\n`)
   else print(`${unblockedText(printable(orderingKey), unblocked, replay)}\n`)
   return unblocked.parked + unblocked.failing === 0 ? 1 : 0

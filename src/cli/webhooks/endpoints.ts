@@ -7,6 +7,7 @@ import type {
   EndpointDetails,
   ShownSecret,
 } from '../../webhooks/endpoints/endpoint.ts'
+import type { NeededRole } from '../../postgres/index.ts'
 import { endpoints, type Endpoints } from '../../webhooks/endpoints/endpoints.ts'
 import { type Run, UsageError } from '../command.ts'
 import { secretKeyOf, withWebhooks } from '../database.ts'
@@ -35,18 +36,27 @@ import { webhookNetwork } from './network.ts'
 async function withEndpoints<Result>(
   run: Run,
   act: (managed: Endpoints) => Promise<Result>,
+  neededRole: NeededRole = 'reader',
 ): Promise<Result> {
   const { settings } = run.loaded
-  return withWebhooks(run, async (db, schema) => {
-    // An empty key is none: the settings have read the environment already.
-    const secretKey = (await secretKeyOf(settings)) ?? ''
-    return act(endpoints(db, { schema, secretKey, network: webhookNetwork(settings) }))
-  })
+  return withWebhooks(
+    run,
+    async (db, schema) => {
+      // An empty key is none: the settings have read the environment already.
+      const secretKey = (await secretKeyOf(settings)) ?? ''
+      return act(endpoints(db, { schema, secretKey, network: webhookNetwork(settings) }))
+    },
+    neededRole,
+  )
 }
 
-/** Who changes an endpoint, and why if a reason was given. */
-function by(run: Run): By {
-  return { principal: principalOf(run), reason: textFlag(run.flags, 'reason') }
+/** `by`: who changes an endpoint, and why if a reason was given. */
+async function changeEndpoints<Result>(
+  run: Run,
+  change: (managed: Endpoints, by: By) => Promise<Result>,
+): Promise<Result> {
+  const by = { principal: principalOf(run), reason: textFlag(run.flags, 'reason') }
+  return withEndpoints(run, async (managed) => change(managed, by), 'operator')
 }
 
 /** `leasehold webhooks endpoints list` */
@@ -146,7 +156,7 @@ export async function createEndpointCommand(run: Run): Promise<number> {
     signing: signingFlag(flags),
     secret: await givenSecret(run),
   }
-  const created = await withEndpoints(run, async (managed) => managed.create(given, by(run)))
+  const created = await changeEndpoints(run, async (managed, by) => managed.create(given, by))
   printEndpoint(
     run,
     created,
@@ -160,7 +170,7 @@ export async function updateEndpointCommand(run: Run): Promise<number> {
   const { flags, args } = run
   const [id = ''] = args
   const changes = { ...readFields(flags), url: textFlag(flags, 'url') }
-  const endpoint = await withEndpoints(run, async (managed) => managed.update(id, changes, by(run)))
+  const endpoint = await changeEndpoints(run, async (managed, by) => managed.update(id, changes, by))
   printEndpoint(run, { endpoint }, `Changed: endpoint ${endpoint.id}.`)
   return 0
 }
@@ -170,7 +180,7 @@ export async function rotateSecretCommand(run: Run): Promise<number> {
   const { flags, args } = run
   const [id = ''] = args
   const options = { keepOldForMs: windowFlag(flags, 'keepOldFor'), secret: await givenSecret(run) }
-  const rotated = await withEndpoints(run, async (managed) => managed.rotateSecret(id, by(run), options))
+  const rotated = await changeEndpoints(run, async (managed, by) => managed.rotateSecret(id, by, options))
   const until = rotated.endpoint.previousSecretUntil
   const old =
     until === null
@@ -183,7 +193,7 @@ export async function rotateSecretCommand(run: Run): Promise<number> {
 /** `leasehold webhooks endpoints encrypt` */
 export async function encryptSecretsCommand(run: Run): Promise<number> {
   const { flags, print } = run
-  const changed = await withEndpoints(run, async (managed) => managed.reencryptSecrets(by(run)))
+  const changed = await changeEndpoints(run, async (managed, by) => managed.reencryptSecrets(by))
   print(
     isSet(flags, 'json')
       ? `${printableJson({ changed })}\n`
@@ -195,7 +205,7 @@ export async function encryptSecretsCommand(run: Run): Promise<number> {
 /** `leasehold webhooks endpoints enable <id>` */
 export async function enableEndpointCommand(run: Run): Promise<number> {
   const [id = ''] = run.args
-  const endpoint = await withEndpoints(run, async (managed) => managed.enable(id, by(run)))
+  const endpoint = await changeEndpoints(run, async (managed, by) => managed.enable(id, by))
   printEndpoint(run, { endpoint }, `Enabled: endpoint ${endpoint.id} gets events; its circuit is closed.`)
   return 0
 }
@@ -203,7 +213,7 @@ export async function enableEndpointCommand(run: Run): Promise<number> {
 /** `leasehold webhooks endpoints disable <id>` */
 export async function disableEndpointCommand(run: Run): Promise<number> {
   const [id = ''] = run.args
-  const endpoint = await withEndpoints(run, async (managed) => managed.disable(id, by(run)))
+  const endpoint = await changeEndpoints(run, async (managed, by) => managed.disable(id, by))
   printEndpoint(run, { endpoint }, `Disabled: endpoint ${endpoint.id} gets no more events.`)
   return 0
 }
@@ -217,7 +227,7 @@ export async function deleteEndpointCommand(run: Run): Promise<number> {
   if (asks && ask === undefined) {
     throw new UsageError('--yes is missing: a deletion cannot be undone, and nobody is at this terminal.')
   }
-  return withEndpoints(run, async (managed) => {
+  return changeEndpoints(run, async (managed, by) => {
     const { url } = await managed.get(id)
     if (asks && ask !== undefined) {
       const answer = await ask(
@@ -228,7 +238,7 @@ export async function deleteEndpointCommand(run: Run): Promise<number> {
         return 1
       }
     }
-    await managed.delete(id, by(run))
+    await managed.delete(id, by)
     print(
       isSet(flags, 'json')
         ? `${printableJson({ deleted: id })}\n`

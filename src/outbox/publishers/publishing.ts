@@ -116,6 +116,8 @@ function serverOf({ protocol, host }: URL): string {
  * counted.
  */
 export function unavailable(target: Target, what: string, cause?: unknown): SaturatedError {
+  // It says so already, and more precisely.
+  if (cause instanceof SaturatedError) return cause
   const publisher =
     typeof target === 'string' ? `${target} publisher` : `${target.name} publisher for ${target.address}`
   const why = cause === undefined ? '' : `: ${messageOf(cause)}`
@@ -133,9 +135,7 @@ export async function probeTarget(
   try {
     await untilAborted(signal, check)
   } catch (error) {
-    throw signal.aborted || error instanceof SaturatedError
-      ? error
-      : unavailable(target, 'cannot reach its target', error)
+    throw signal.aborted ? error : unavailable(target, 'cannot reach its target', error)
   }
 }
 

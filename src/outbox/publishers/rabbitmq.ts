@@ -68,7 +68,7 @@ export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
   }
   const address = url === undefined ? undefined : usableUrl('rabbitmq', url, ['amqp:', 'amqps:'])
   const target = address === undefined ? 'rabbitmq' : targetAt('rabbitmq', address)
-  const connection = rabbitConnection(address, given, { exchange, connectTimeoutMs })
+  const connection = rabbitConnection(address, given, { target, exchange, connectTimeoutMs })
 
   async function send(state: RabbitChannel, event: OutboxEvent): Promise<void> {
     const key = routingKey(event)
@@ -170,6 +170,7 @@ interface RabbitChannel {
 }
 
 interface ChannelSettings {
+  readonly target: Target
   readonly exchange: string
   readonly connectTimeoutMs: number
 }
@@ -228,7 +229,7 @@ function onGivenConnection(given: RabbitConnection, settings: ChannelSettings): 
   }, settings.connectTimeoutMs)
 }
 
-async function openChannel(model: RabbitConnection, { exchange }: ChannelSettings) {
+async function openChannel(model: RabbitConnection, { target, exchange }: ChannelSettings) {
   const channel = await model.createConfirmChannel()
   let open = true
   let blocked: string | undefined
@@ -263,7 +264,7 @@ async function openChannel(model: RabbitConnection, { exchange }: ChannelSetting
     try {
       await channel.checkExchange(exchange)
     } catch (cause) {
-      throw unavailable('rabbitmq', `finds no exchange '${exchange}'; declare it`, cause)
+      throw unavailable(target, `finds no exchange '${exchange}'; declare it`, cause)
     }
   }
   const state: RabbitChannel = {

@@ -33,14 +33,16 @@ afterAll(async () => {
 type Entry = Readonly<Record<string, unknown>>
 
 /** A log, its lines, and the options that make a runtime write to it. */
-function openLog(level = 'trace'): {
+function openLog(
+  level = 'trace',
+  events = new Events(),
+): {
   readonly lines: string[]
   entries(event: string): Entry[]
   readonly options: Pick<RuntimeOptions, 'events' | 'log'>
 } {
   const lines: string[] = []
   const log = createLog({ level, format: 'json', write: (line) => void lines.push(line) })
-  const events = new Events()
   logEvents(events, log)
   return {
     lines,
@@ -97,14 +99,15 @@ describe('renewals', () => {
     await proxy.accept()
   })
 
-  it('WH-FR-005-AC2: at the level info, the log distinguishes an error from a lost lease, and has no line about a renewal that ended because the delivery was done', async () => {
+  it('WH-FR-005-AC2: at the level info, the log distinguishes an error from a lost lease, and has no line about a renewal that ended because the delivery was done, which the level debug has', async () => {
     const proxy = await startProxy(url)
     proxies.push(proxy)
     const targets = [await receiver(), await receiver(), await receiver()]
     const answers = targets.map((target) => hold(target))
     for (const target of targets) await addEndpoint(db, target.url)
     await send({ n: 1 })
-    const log = openLog('info')
+    const followed = new Events()
+    const [log, debugLog] = [openLog('info', followed), openLog('debug', followed)]
     const { events } = await startDispatcher({ settings }, { ...log.options, databaseUrl: proxy.url })
     await Promise.all(targets.map(async (target) => target.reached(1)))
     const [done, taken, unreachable] = (await deliveries(db)).map(({ id }) => id)
@@ -130,7 +133,12 @@ describe('renewals', () => {
     const failures = log.entries('renewalFailed')
     expect(failures.length).toBeGreaterThan(0)
     for (const { ids } of failures) expect(ids).toEqual([unreachable])
-    expect(log.lines.filter((line) => line.includes(`"${done}"`))).toEqual([])
+    const aboutDone = ({ lines }: Pick<typeof log, 'lines'>): string[] =>
+      lines.filter((line) => line.includes(`"${done}"`))
+    expect(aboutDone(log)).toEqual([])
+    // It is there at the level debug: what is missing above is this line.
+    expect(debugLog.entries('settled')).toMatchObject([{ level: 'debug', outcome: 'done', ids: [done] }])
+    expect(aboutDone(debugLog).some((line) => line.includes('"event":"settled"'))).toBe(true)
     await proxy.accept()
   })
 })

@@ -36,13 +36,13 @@ export function retry(options: { readonly delayMs?: number; readonly error?: unk
   const delayMs = Number.isFinite(options.delayMs) ? options.delayMs : undefined
   return {
     name: 'retry',
-    args: { ...(delayMs === undefined ? {} : { delay_ms: delayMs }), error: errorText(error) },
+    args: { ...(delayMs === undefined ? {} : { delay_ms: delayMs }), error: storedError(error) },
   }
 }
 
 /** The row has failed for good; only a replay brings it back. */
 export function dead(reason: unknown): Outcome {
-  return { name: 'dead', args: { error: errorText(reason) } }
+  return { name: 'dead', args: { error: storedError(reason) } }
 }
 
 /** An outcome that only this table has. */
@@ -78,16 +78,24 @@ export function timerMs(ms: number): number {
 
 const MAX_ERROR_CHARACTERS = 4_000
 
-/** What the row stores of an error: its name and message, within bounds. */
-function errorText(error: unknown): string | null {
-  if (error === undefined || error === null) return null
-  const text =
-    error instanceof Error
-      ? `${error.name}: ${error.message}`
-      : typeof error === 'string'
-        ? error
-        : inspect(error, { depth: 2 })
+function storedError(error: unknown): string | null {
+  return error === undefined || error === null ? null : errorText(error)
+}
+
+/** What is stored of a value that was thrown: of an error its name and message, within bounds. */
+export function errorText(error: unknown): string {
+  const text = shown(error)
   return text.length <= MAX_ERROR_CHARACTERS ? text : `${text.slice(0, MAX_ERROR_CHARACTERS)}…`
+}
+
+function shown(error: unknown): string {
+  if (typeof error === 'string') return error
+  try {
+    return error instanceof Error ? `${error.name}: ${error.message}` : inspect(error, { depth: 2 })
+  } catch {
+    // A `message` or `name` that throws when it is read.
+    return `a value of type ${typeof error} that cannot be shown`
+  }
 }
 
 /** How a handler ended. */

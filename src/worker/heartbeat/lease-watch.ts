@@ -21,17 +21,19 @@ export interface LeaseWatchOptions<Row extends object> {
   readonly loop: WorkerLoop<Row>
 }
 
-/** How often leases are checked for trust that has run out; more often for a short lease. */
-const CHECK_MS = 250
+/** Leases are checked this often within the margin between the end of their trust and their end in the database. */
+const CHECKS_PER_MARGIN = 4
 
 /** How often a process tries to take back a row whose handler hangs, before it is left to the reapers. */
 const TAKE_BACK_ATTEMPTS = 5
+const TAKE_BACK_RETRY_MS = 250
 
 /** Ends the processing of rows whose lease is lost, or can no longer be trusted. */
 export class LeaseWatch<Row extends object> {
   readonly #options: LeaseWatchOptions<Row>
   #timer: NodeJS.Timeout | undefined
-  readonly #takingBack = new Set<NodeJS.Timeout>()
+  /** Rows whose handlers hang, until this process has taken them back. */
+  readonly #takingBack = new Map<RowInFlight<Row>, NodeJS.Timeout>()
 
   constructor(options: LeaseWatchOptions<Row>) {
     this.#options = options
@@ -39,12 +41,21 @@ export class LeaseWatch<Row extends object> {
 
   start(): void {
     const { leaseMs } = this.#options.settings()
-    this.#timer = setInterval(() => this.#check(), Math.max(10, Math.min(CHECK_MS, leaseMs / 20)))
+    this.#timer = setInterval(() => this.#check(), Math.max(10, trustMargin(leaseMs) / CHECKS_PER_MARGIN))
   }
 
   close(): void {
     clearInterval(this.#timer)
-    for (const timer of this.#takingBack) clearTimeout(timer)
+    for (const timer of this.#takingBack.values()) clearTimeout(timer)
+    this.#takingBack.clear()
+  }
+
+  /** Rows of handlers that hang, or may: only this process can say so, and its reaper leaves them to it. */
+  get takesBack(): string[] {
+    const now = this.#options.clock.monotonicNow()
+    const running = [...this.#options.slots].filter((row) => row.state === 'running')
+    const hanging = running.filter((row) => this.#isInLastLease(row, now))
+    return [...hanging, ...this.#takingBack.keys()].map(({ id }) => id)
   }
 
   /** The heartbeat found that a row is no longer ours, or no longer known to be. */
@@ -63,16 +74,20 @@ export class LeaseWatch<Row extends object> {
   #check(): void {
     const { clock, inFlight, slots, loop, settings } = this.#options
     const now = clock.monotonicNow()
-    const { leaseMs, maxLeases } = settings()
+    const { leaseMs } = settings()
     for (const row of slots) {
       if (inFlight.isTrusted(row, now)) continue
-      // The last lease of the longest hold is not renewed, see renewal.ts.
-      const isTooLong = now - row.claimedAt >= (maxLeases - 1) * leaseMs
-      this.#lose(row, isTooLong ? 'tooLong' : 'untrusted')
+      this.#lose(row, this.#isInLastLease(row, now) ? 'tooLong' : 'untrusted')
     }
     // Another worker could have taken the rows that still wait, and waiting must not cost them an attempt. This comes
     // after the check: for a lease that can no longer be trusted nothing is written, not even a release.
     loop.release(slots.takeReadyBefore(now - leaseMs / 2))
+  }
+
+  /** The last lease of the longest hold is not renewed, see renewal.ts. */
+  #isInLastLease({ claimedAt }: RowInFlight<Row>, now: number): boolean {
+    const { leaseMs, maxLeases } = this.#options.settings()
+    return now - claimedAt >= (maxLeases - 1) * leaseMs
   }
 
   #lose(row: RowInFlight<Row>, reason: LossReason): void {
@@ -83,7 +98,7 @@ export class LeaseWatch<Row extends object> {
     inFlight.lose(row, reason)
     if (slots.abandon(row)) {
       this.#abort(row, reason)
-      if (reason === 'tooLong') this.#takeBackSoon(row.id)
+      if (reason === 'tooLong') this.#takeBackSoon(row)
     } else inFlight.drop(row)
     if (gate.open && slots.isClogged) this.#releaseClogged()
     slots.fill()
@@ -91,35 +106,47 @@ export class LeaseWatch<Row extends object> {
   }
 
   /**
-   * Only this process knows that the handler hangs, so it takes the row back itself, once the lease is over in the
-   * database too. If it is not in time, any reaper does, and writes what the table says of an expired lease.
+   * Only this process knows that the handler hangs, so it takes the row back itself: shortly before the lease is over in
+   * the database, from when on any reaper may do it, with the text of the table for an expired lease. Until then the
+   * handler has had half of the margin to follow its signal.
    */
-  #takeBackSoon(id: string, attempts = TAKE_BACK_ATTEMPTS): void {
-    const { leaseMs, maxLeases } = this.#options.settings()
+  #takeBackSoon(row: RowInFlight<Row>): void {
+    const { inFlight, settings } = this.#options
+    const { leaseMs, maxLeases } = settings()
     const leases = maxLeases === 1 ? '1 lease' : `${maxLeases} leases`
     const reason = `the handler did not return within ${leases} of ${leaseMs} ms (maxLeases)`
-    const timer = setTimeout(
-      () => {
-        this.#takingBack.delete(timer)
-        const { events, store } = this.#options
-        this.#takeBack(id, reason, attempts).catch((error: unknown) =>
-          reportError(events, store.owner, `taking back row ${id}`, error),
-        )
-      },
-      trustMargin(leaseMs) + CHECK_MS,
-    )
-    this.#takingBack.add(timer)
+    const marginMs = trustMargin(leaseMs)
+    const leasedUntil = inFlight.trustedUntil(row) + marginMs
+    const tryIn = (delayMs: number, attempts: number): void => {
+      const timer = setTimeout(() => void attempt(attempts), delayMs)
+      this.#takingBack.set(row, timer)
+    }
+    const attempt = async (attempts: number): Promise<void> => {
+      const isOver = await this.#takeBack(row.id, reason, leasedUntil)
+      if (!this.#takingBack.has(row)) return
+      // Another session has locked the row, or the database counted the lease from a later moment.
+      if (!isOver && attempts > 1) tryIn(TAKE_BACK_RETRY_MS, attempts - 1)
+      else this.#takingBack.delete(row)
+    }
+    tryIn(marginMs / 2, TAKE_BACK_ATTEMPTS)
   }
 
-  async #takeBack(id: string, reason: string, attempts: number): Promise<void> {
-    const { events, store, table } = this.#options
-    const reaped = await store.reap({ ids: [id], reason })
-    for (const { exhausted, ...row } of reaped) {
-      const outcome = exhausted ? 'dead' : 'retry'
-      events.emit('reaped', { worker: store.owner, table, ...row, evicted: false, outcome })
+  /** False when the row could not be taken back yet. */
+  async #takeBack(id: string, reason: string, leasedUntil: number): Promise<boolean> {
+    const { clock, events, store, table } = this.#options
+    // Once the lease is over, this process may have claimed the row anew: then only an expired lease is taken back.
+    const held = clock.monotonicNow() < leasedUntil ? { ownedBy: store.owner } : {}
+    try {
+      const reaped = await store.reap({ ids: [id], reason, ...held })
+      for (const { exhausted, ...row } of reaped) {
+        const outcome = exhausted ? 'dead' : 'retry'
+        events.emit('reaped', { worker: store.owner, table, ...row, evicted: false, outcome })
+      }
+      return reaped.length > 0
+    } catch (error) {
+      reportError(events, store.owner, `taking back row ${id}`, error)
+      return true
     }
-    // The database may have counted the lease from a later moment.
-    if (reaped.length === 0 && attempts > 1) this.#takeBackSoon(id, attempts - 1)
   }
 
   /** Handlers that ignore their signal occupy all slots. Rows that wait for a slot are better off elsewhere. */

@@ -1,6 +1,7 @@
 import { Client } from 'pg'
 import { afterAll, afterEach, beforeAll, beforeEach, expect, it, onTestFinished } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
+import { Impostor, IMPOSTORS } from '../../../test/support/impostor.ts'
 import { startProxy, type Proxy } from '../../../test/support/proxy.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { door } from '../../../test/support/running-worker.ts'
@@ -8,11 +9,14 @@ import { startServer } from '../../../test/support/server.ts'
 import { insertJobs, jobStates, WORK_DDL, WORK_TABLE } from '../../../test/support/work-table.ts'
 import { leaseTable } from '../../lease/index.ts'
 import { hasCode } from '../../errors.ts'
+import { SCRAM_ONLY_PREFIX } from '../../postgres/client.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { migrate } from '../../postgres/migrate.ts'
 import { Events, startRuntime, type Runtime } from '../index.ts'
 import { findDeadWorkers } from '../reaper/dead-workers.ts'
-import { listWorkers } from '../registry/registry.ts'
+import { describeWorker, listWorkers } from '../registry/registry.ts'
+import type { FromHeartbeat } from './messages.ts'
+import { startHeartbeat } from './start-heartbeat.ts'
 
 useQuietProcess()
 const { url } = useDatabase()
@@ -190,3 +194,40 @@ it('RULE-020-052: while the server has no free connection, a process that lost i
   expect([lost, await jobStates(admin)]).toEqual([[], { DONE: 1 }])
   await runtime.stop()
 })
+
+it.each([
+  { connection: 'session that listens', listen: true, answer: 'asks for the password in clear text' },
+  { connection: 'session that listens', listen: true, answer: 'ends SCRAM without a proof' },
+  { connection: 'pool', listen: false, answer: 'asks for the password in clear text' },
+  { connection: 'pool', listen: false, answer: 'ends SCRAM without a proof' },
+] as const)(
+  'an impostor at the address of an embedded server that $answer gets nothing from the $connection of the heartbeat thread',
+  async ({ listen, answer }) => {
+    const password = `${SCRAM_ONLY_PREFIX}only-for-this-test`
+    const impostor = new Impostor(IMPOSTORS[answer])
+    const databaseUrl = `postgresql://postgres:${password}@127.0.0.1:${await impostor.listen(0)}/x`
+    const refused: FromHeartbeat[] = []
+    const heartbeat = startHeartbeat({
+      config: {
+        databaseUrl,
+        listenUrl: databaseUrl,
+        schema: 'leasehold',
+        worker: describeWorker([], {}),
+        listen,
+        presenceMs: 50,
+      },
+      mode: 'thread',
+      onMessage: (message) => {
+        if (message.type === (listen ? 'notListening' : 'trouble')) refused.push(message)
+      },
+    })
+    await expect.poll(() => refused.length).toBeGreaterThan(1)
+    await heartbeat.stop(0)
+    await impostor.close()
+    expect(impostor.hasReceived(password)).toBe(false)
+    expect(impostor.text).not.toContain('leasehold.workers')
+    expect(refused[0]).toMatchObject({
+      error: { message: expect.stringMatching(/The password was not sent|SASL/) },
+    })
+  },
+)

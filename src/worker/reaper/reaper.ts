@@ -20,6 +20,8 @@ export interface ReaperOptions {
   readonly events: Events
   /** Of the table of this store; asked after every run over it. */
   readonly settings: (store: LeaseStore) => { readonly reaperIntervalMs: number; readonly batch?: number }
+  /** The ids of expired rows of this store that are not its business: the workers of this process take them back. */
+  readonly except?: (store: LeaseStore) => readonly string[]
   /** How often to check for dead processes, and how long one may be missing. Default 1,000 and 2,000. */
   readonly eviction?: { readonly checkMs: number; readonly graceMs: number } | false
   /** How long entries of the audit are retained; null: for ever. Default 365 days. */
@@ -137,7 +139,7 @@ function createEvictionLoop(
 
 /** Takes back expired leases, or all that a dead process holds, in batches. Undefined when it failed (`reaperFailed`). */
 async function reapTable(
-  { worker, events, settings }: ReaperOptions,
+  { worker, events, settings, except = () => [] }: ReaperOptions,
   store: LeaseStore,
   ownedBy: string | undefined,
   stop: AbortSignal,
@@ -147,8 +149,11 @@ async function reapTable(
   let count = 0
   try {
     for (;;) {
-      const dead = ownedBy === undefined ? {} : { ownedBy, reason: `the worker process ${ownedBy} died` }
-      const reaped = await store.reap({ limit, ...dead })
+      const which =
+        ownedBy === undefined
+          ? { except: except(store) }
+          : { ownedBy, reason: `the worker process ${ownedBy} died` }
+      const reaped = await store.reap({ limit, ...which })
       for (const row of reaped) events.emit('reaped', reapedEvent(row))
       count += reaped.length
       // A row that stops the statement with a data error makes the batch a little shorter, and there may be more.

@@ -1,0 +1,75 @@
+// The record of a run: the JSON file that `all` writes and `report` reads.
+import { readFile } from 'node:fs/promises'
+
+/** Raised when a field changes its meaning, so that an old record is refused instead of misread. */
+export const FORMAT = 1
+
+export const COMPARISONS = {
+  '>=': { holds: (value, limit) => value >= limit, sign: '≥' },
+  '<=': { holds: (value, limit) => value <= limit, sign: '≤' },
+  '>': { holds: (value, limit) => value > limit, sign: '>' },
+  '<': { holds: (value, limit) => value < limit, sign: '<' },
+}
+
+export async function readRecord(file) {
+  let record
+  try {
+    record = JSON.parse(await readFile(file, 'utf8'))
+  } catch (error) {
+    throw new Error(`--json ${file}: ${error.message}`, { cause: error })
+  }
+  checkRecord(record)
+  return record
+}
+
+/** Refuses a record that the report would misrepresent, and names what is wrong. */
+export function checkRecord(record) {
+  if (record?.format !== FORMAT)
+    throw new Error(
+      `this is not a record of format ${FORMAT}: write one with \`npm --prefix bench start -- all\``,
+    )
+  for (const scenario of record.scenarios) {
+    for (const series of scenario.series ?? []) checkSeries(scenario.name, series)
+    for (const check of scenario.checks ?? []) checkCheck(scenario.name, check)
+  }
+}
+
+function checkSeries(name, { side, metric, better, values, points }) {
+  const refuse = (problem) => {
+    throw new Error(`${name}: a series of ${side ?? 'no side'}: ${problem}`)
+  }
+  if (typeof side !== 'string' || typeof metric !== 'string') refuse('it needs a side and a metric')
+  if (better !== undefined && better !== 'higher' && better !== 'lower')
+    refuse(`better is "${better}": give higher or lower, or leave it out`)
+  const lists = points === undefined ? [values] : points.map((point) => point.values)
+  if (!lists.every(Array.isArray)) refuse('values has one number for each round')
+}
+
+/** `met` is what a scenario says; it has to follow from the figure and the limit. */
+function checkCheck(name, { text, ratio, limit, comparison, met }) {
+  const { holds } = COMPARISONS[comparison] ?? {}
+  if (holds === undefined)
+    throw new Error(
+      `${name}: "${text}": comparison is "${comparison}": give ${Object.keys(COMPARISONS).join(', ')}`,
+    )
+  if (met === null) return
+  const follows = Number.isFinite(ratio) && holds(ratio, limit)
+  if (met !== follows)
+    throw new Error(
+      `${name}: "${text}": met is ${met}, but ${ratio} ${comparison} ${limit} is ${follows}: correct the scenario`,
+    )
+}
+
+/** `met`, `missed`, `not judged` (a quick run), or `not measured` (no figure). */
+export function verdictOf({ met, ratio }) {
+  if (!Number.isFinite(ratio)) return 'not measured'
+  if (met === null) return 'not judged'
+  return met ? 'met' : 'missed'
+}
+
+/** A run that may be published: every figure of it belongs to a commit that anybody can check out. */
+export function publishable(record) {
+  if (record.quick) return 'it is the record of a quick run, whose figures mean little'
+  if (record.uncommittedChanges) return 'it was measured on code that is not committed'
+  return undefined
+}

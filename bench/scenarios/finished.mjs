@@ -1,0 +1,89 @@
+// A table that holds ten million finished events: does the drain of a backlog notice them?
+import { insertFinished, verifyPublished, withOutbox } from '../outbox-database.mjs'
+import { measureInTurns, median, present, ratioCheck } from '../rounds.mjs'
+
+const EMPTY = 'empty table'
+const KEY_COUNT = 10_000
+const VARIANTS = [
+  { title: 'no key', keys: 'none' },
+  { title: '10,000 keys', keys: 'many' },
+]
+
+export const scenario = {
+  name: 'finished',
+  title: '10 million finished events in the table, backlog of 1 million',
+  reach: '10M finished events, backlog of 1M: ≥ 0.9 of an empty table',
+
+  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
+    const finished = quick ? 50_000 : 10_000_000
+    const events = quick ? 3_000 : 1_000_000
+    const filled = `${finished} finished events`
+    const remarks = [
+      `A backlog of ${events} events, written one by one, is drained: in a table that has been empty before, and in a table with ${finished} published events. These are inserted in that state, in bulk; each drain has a copy of that database.`,
+    ]
+    const common = { server, build, events, keyCount: KEY_COUNT, timeoutMs }
+    const readings = await withOutbox({ ...common, label: filled }, async ({ url, database: template }) => {
+      await insertFinished(url, { count: finished, keyCount: KEY_COUNT })
+      await server.vacuum(url)
+      await server.checkpoint()
+      const variants = quick ? VARIANTS.slice(-1) : VARIANTS
+      const sides = variants.flatMap((variant) => [
+        { ...variant, table: EMPTY },
+        { ...variant, table: filled, template },
+      ])
+      return measureInTurns(
+        {
+          sides,
+          rounds,
+          print,
+          signal,
+          remarks,
+          title: 'finished',
+          nameOf: ({ title, table }) => `${title}, ${table}`,
+        },
+        async (side) => drain({ ...common, ...side }),
+      )
+    })
+    const of = (title, table) =>
+      [...readings]
+        .find(([side]) => side.title === title && side.table === table)?.[1]
+        .map(({ perSecond }) => perSecond)
+    return {
+      series: [...readings].map(([{ title, table }, own]) => ({
+        side: 'leasehold',
+        variant: `${title}, ${table}`,
+        metric: 'events per second',
+        unit: '/s',
+        better: 'higher',
+        values: own.map(({ perSecond }) => perSecond),
+        details: { serverMicroseconds: median(own.map((one) => one.serverMicroseconds)) },
+      })),
+      checks: present(
+        VARIANTS.map(({ title }) =>
+          ratioCheck({
+            text: `${title}: ≥ 0.9 of an empty table`,
+            of: of(title, filled),
+            to: of(title, EMPTY),
+            comparison: '>=',
+            limit: 0.9,
+            against: `leasehold, ${EMPTY}`,
+          }),
+        ),
+      ),
+      remarks,
+    }
+  },
+}
+
+async function drain({ server, keys, events, ...options }) {
+  const scenario = { keys, written: 'one by one' }
+  return withOutbox({ server, scenario, events, ...options }, async ({ url, part, startRelay }) => {
+    await part('write')
+    await server.vacuum(url)
+    const relay = await startRelay()
+    const { ms, serverCpuMs } = await relay.call('drain', 'relay', { url, events, serverPid: server.pid })
+    await relay.call('stop', 'relay')
+    await verifyPublished(url, events)
+    return { perSecond: (events / ms) * 1_000, serverMicroseconds: (serverCpuMs * 1_000) / events }
+  })
+}

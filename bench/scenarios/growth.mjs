@@ -1,0 +1,156 @@
+// How throughput changes with the number of processes, the size of the backlog and the number of keys.
+import { fitExponent } from '../fit.mjs'
+import { insertBacklog, verifyPublished, withOutbox } from '../outbox-database.mjs'
+import { measureInTurns, median } from '../rounds.mjs'
+
+const DIMENSIONS = [
+  {
+    name: 'processes',
+    title: (x) => (x === 1 ? '1 process' : `${x} processes`),
+    sizes: [1, 2, 4, 8],
+    quickSizes: [1, 2],
+    measure: drainByProcesses,
+    remark: (events) =>
+      `Processes: ${events} events of 10,000 keys are drained by several worker processes, which all run before the clock starts. The machine has as many cores as the record says: more processes than cores cannot help here, and should not hurt.`,
+  },
+  {
+    name: 'rows',
+    title: (x) => `${x.toLocaleString('en')} rows`,
+    sizes: [10_000, 100_000, 1_000_000, 10_000_000],
+    quickSizes: [10_000, 50_000],
+    measure: drainOfBacklog,
+    remark: (events) =>
+      `Rows: the first ${events} events of a backlog without keys, or all where it is smaller. The backlog is inserted in bulk, and the clock starts with the first event that is handled.`,
+  },
+  {
+    name: 'keys',
+    title: (x) => `${x.toLocaleString('en')} keys`,
+    sizes: [10, 100, 1_000, 10_000, 100_000],
+    quickSizes: [100, 1_000],
+    measure: drainOfKeys,
+    remark: (events) =>
+      `Keys: ${events} events, written one by one, that share this many keys. Events of one key are published one after another, so that few keys mean little that can be done at a time.`,
+  },
+]
+
+export const scenario = {
+  name: 'growth',
+  title: 'Growth: processes, rows and keys',
+  reach: '1, 2, 4, 8 worker processes; 10k → 10M rows; 10 → 100k keys; fitted exponents',
+
+  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
+    const events = quick ? 2_000 : 100_000
+    const remarks = [
+      'The exponent b of events/s = a × size^b, fitted by least squares to the logarithms of the medians. 0: the size does not matter; −1: the time per event grows with the size.',
+      ...DIMENSIONS.map(({ remark }) => remark(events)),
+    ]
+    const sides = DIMENSIONS.flatMap((dimension) =>
+      (quick ? dimension.quickSizes : dimension.sizes).map((x) => ({ dimension, x })),
+    )
+    const readings = await measureInTurns(
+      {
+        sides,
+        rounds,
+        print,
+        signal,
+        remarks,
+        title: 'growth',
+        nameOf: ({ dimension, x }) => dimension.title(x),
+      },
+      async ({ dimension, x }) => dimension.measure({ server, build, x, events, timeoutMs }),
+    )
+    const series = [...readings].map(([{ dimension, x }, own]) => ({
+      side: 'leasehold',
+      variant: dimension.title(x),
+      metric: `events per second by ${dimension.name}`,
+      unit: '/s',
+      better: 'higher',
+      values: own.map(({ perSecond }) => perSecond),
+      details: { line: dimension.name, x },
+    }))
+    for (const { name } of DIMENSIONS) {
+      const own = series.filter(({ details }) => details.line === name)
+      const fit = fitExponent(own.map(({ details, values }) => ({ x: details.x, y: median(values) })))
+      if (fit === undefined) continue
+      for (const one of own) one.details.fit = fit
+      remarks.push(
+        `Exponent of ${name}: ${fit.exponent.toFixed(3)} (it explains ${(fit.explained * 100).toFixed(0)} % of the variation).`,
+      )
+    }
+    return { series, checks: [], remarks }
+  },
+}
+
+async function drainByProcesses({ server, build, x: count, events, timeoutMs }) {
+  const scenario = { keys: 'many', written: 'one by one' }
+  return withOutbox({ server, build, scenario, events, timeoutMs }, async ({ url, part, startRelay }) => {
+    await part('write')
+    await server.vacuum(url)
+    const relays = await Promise.all(
+      Array.from({ length: count }, async (_, i) => {
+        const relay = await startRelay(`relay ${i + 1}`)
+        await relay.call('start', 'relay', { url, settings: { paused: true } })
+        return relay
+      }),
+    )
+    const began = performance.now()
+    await untilAllSettled(relays, events, timeoutMs, async () => {
+      await Promise.all(relays.map(async (relay) => relay.call('resume', 'relay')))
+    })
+    const ms = performance.now() - began
+    await Promise.all(relays.map(async (relay) => relay.call('stop', 'relay')))
+    await verifyPublished(url, events)
+    return { perSecond: (events / ms) * 1_000 }
+  })
+}
+
+/** Each process reports how many events it has settled, once `start` was called. */
+async function untilAllSettled(relays, events, timeoutMs, start) {
+  const { promise, resolve, reject } = Promise.withResolvers()
+  const counts = new Map(relays.map((relay) => [relay, 0]))
+  for (const relay of relays) {
+    relay.onReport(({ settled }) => {
+      counts.set(relay, settled)
+      const all = counts.values().reduce((sum, count) => sum + count, 0)
+      if (all >= events) resolve()
+    })
+  }
+  const timer = setTimeout(() => {
+    reject(new Error(`the events were not settled within ${timeoutMs / 1_000} s`))
+  }, timeoutMs)
+  try {
+    await Promise.all([start(), Promise.race([promise, ...relays.map(async ({ ended }) => ended)])])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+async function drainOfBacklog({ server, build, x: rows, events, timeoutMs }) {
+  return withOutbox({ server, build, timeoutMs }, async ({ url, startRelay }) => {
+    await insertBacklog(url, { count: rows })
+    await server.vacuum(url)
+    await server.checkpoint()
+    const relay = await startRelay()
+    const measured = Math.min(rows, events)
+    const { ms, startMs } = await relay.call('drain', 'relay', {
+      url,
+      events: measured,
+      serverPid: server.pid,
+    })
+    return { perSecond: (measured / (ms - startMs)) * 1_000 }
+  })
+}
+
+async function drainOfKeys({ server, build, x: keyCount, events, timeoutMs }) {
+  const scenario = { keys: 'many', written: 'one by one' }
+  const options = { server, build, scenario, events, keyCount, timeoutMs }
+  return withOutbox(options, async ({ url, part, startRelay }) => {
+    await part('write')
+    await server.vacuum(url)
+    const relay = await startRelay()
+    const { ms, startMs } = await relay.call('drain', 'relay', { url, events, serverPid: server.pid })
+    await relay.call('stop', 'relay')
+    await verifyPublished(url, events)
+    return { perSecond: (events / (ms - startMs)) * 1_000 }
+  })
+}

@@ -1,0 +1,124 @@
+// A session holds a snapshot from before the first event, so that nothing can be vacuumed: does the drain slow down?
+import { withOutbox } from '../outbox-database.mjs'
+import { measureInTurns, ratioCheck, valueCheck } from '../rounds.mjs'
+
+const VARIANTS = [
+  { title: 'no key', keys: 'none', limit: 0.9 },
+  { title: '10,000 keys', keys: 'many', limit: 0.7 },
+  { title: 'one hot key', keys: 'hot', limit: 0.5 },
+]
+const PORTIONS = 10
+const STEPS = 1_000
+/** A drain whose cost grows with every event would never end. */
+const LONGEST_MS = 300_000
+const LONGEST_QUICK_MS = 2_500
+
+export const scenario = {
+  name: 'held-snapshot',
+  title: 'Held snapshot: the last tenth against the first tenth',
+  reach:
+    'held snapshot, events written one by one: last 100k of 1M ≥ 0.9 of the first 100k without keys; ≥ 0.7 with 10,000 keys; ≥ 0.5 with one hot key',
+
+  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
+    const events = quick ? 3_000 : 1_000_000
+    const maxMs = quick ? LONGEST_QUICK_MS : Math.min(LONGEST_MS, timeoutMs * 0.9)
+    const remarks = [
+      `${events} events are written one by one and then drained, while another session holds a snapshot that is older than the first of them. The clock starts with the first event that is handled, so that the start of the process does not make the first tenth slower.`,
+    ]
+    const readings = await measureInTurns(
+      {
+        sides: VARIANTS,
+        rounds,
+        print,
+        signal,
+        remarks,
+        title: 'held-snapshot',
+        nameOf: ({ title }) => title,
+      },
+      async ({ keys }) => measure({ server, build, keys, events, maxMs, timeoutMs }),
+    )
+    for (const [{ title }, own] of readings) {
+      const least = Math.min(...own.map(({ handled }) => handled))
+      if (least < events)
+        remarks.push(
+          `${title}: the drain was ended after ${maxMs / 1_000} s, when ${least} of ${events} events had been handled. The tenths are those of the events that were handled.`,
+        )
+    }
+    return {
+      series: [...readings].flatMap(([{ title }, own]) =>
+        ['first', 'last'].map((which) => ({
+          side: 'leasehold',
+          variant: `${title}, ${which} tenth`,
+          metric: 'events per second',
+          unit: '/s',
+          better: 'higher',
+          values: own.map((reading) => reading[which]),
+          details: {
+            line: title,
+            handled: own.map(({ handled }) => handled),
+            portions: own.map(({ portions }) => portions),
+            claimMs: own.map(({ claimMs }) => claimMs),
+          },
+        })),
+      ),
+      checks: VARIANTS.flatMap((variant) => checksOf(variant, readings.get(variant), { events, maxMs })),
+      remarks,
+    }
+  },
+}
+
+function checksOf({ title, limit }, own, { events, maxMs }) {
+  if (own === undefined) return []
+  const reached = own.map(({ handled }) => handled / events)
+  return [
+    ratioCheck({
+      text: `${title}: the last tenth ≥ ${limit} of the first`,
+      of: own.map(({ last }) => last),
+      to: own.map(({ first }) => first),
+      comparison: '>=',
+      limit,
+      against: 'leasehold, first tenth',
+    }),
+    // What was not reached would have been slower still, so the check above does not suffice.
+    ...(reached.every((share) => share === 1)
+      ? []
+      : [
+          valueCheck({
+            text: `${title}: all events within ${maxMs / 1_000} s`,
+            values: reached,
+            unit: 'of all events',
+            comparison: '>=',
+            limit: 1,
+          }),
+        ]),
+  ]
+}
+
+async function measure({ server, build, keys, events, maxMs, timeoutMs }) {
+  const scenario = { keys, written: 'one by one' }
+  return withOutbox({ server, build, scenario, events, timeoutMs }, async ({ url, part, startRelay }) => {
+    await server.checkpoint()
+    const snapshot = await server.holdSnapshot(url)
+    try {
+      await part('write')
+      await server.vacuum(url)
+      const relay = await startRelay()
+      const step = events / STEPS
+      const { handled, ms, claimMs } = await relay.call('steps', 'relay', { url, events, step, maxMs })
+      const portions = portionRates(ms, step)
+      return { first: portions[0], last: portions.at(-1), handled, portions, claimMs }
+    } finally {
+      await snapshot.release()
+    }
+  })
+}
+
+/** Events per second in each tenth of the steps that were reached. */
+function portionRates(ms, step) {
+  const steps = ms.length - 1
+  if (steps < PORTIONS) throw new Error(`too slow to be compared: ${steps * step} events were handled`)
+  return Array.from({ length: PORTIONS }, (_, i) => {
+    const [from, to] = [i, i + 1].map((n) => Math.round((n * steps) / PORTIONS))
+    return (((to - from) * step) / (ms[to] - ms[from])) * 1_000
+  })
+}
