@@ -47,20 +47,8 @@ create table leasehold.outbox (
   dead_at timestamp with time zone,
   last_error text,
   parked boolean default false not null,
-  constraint outbox_attempts_in_range CHECK (((attempts >= 0) AND (attempts <= 1000000))),
-  constraint outbox_claimed_fields_exactly_when_claimed CHECK ((num_nonnulls(claimed_at, claimed_by, locked_until) =
-CASE
-    WHEN (status = 'CLAIMED'::text) THEN 3
-    ELSE 0
-END)),
-  constraint outbox_dead_at_exactly_when_dead CHECK (((dead_at IS NOT NULL) = (status = 'DEAD'::text))),
-  constraint outbox_expiries_in_range CHECK (((expiries >= 0) AND (expiries <= 1000000))),
-  constraint outbox_headers_are_an_object CHECK ((jsonb_typeof(headers) = 'object'::text)),
-  constraint outbox_lock_token_is_not_negative CHECK ((lock_token >= 0)),
-  constraint outbox_parked_only_when_dead CHECK (((NOT parked) OR (status = 'DEAD'::text))),
-  constraint outbox_pkey PRIMARY KEY (bucket, id),
-  constraint outbox_published_at_exactly_when_published CHECK (((published_at IS NOT NULL) = (status = 'PUBLISHED'::text))),
-  constraint outbox_status_is_known CHECK ((status = ANY (ARRAY['PENDING'::text, 'CLAIMED'::text, 'PUBLISHED'::text, 'DEAD'::text])))
+  constraint outbox_event_is_valid CHECK (leasehold.check_outbox_event(status, attempts, expiries, lock_token, claimed_at, claimed_by, locked_until, published_at, dead_at, parked, headers)),
+  constraint outbox_pkey PRIMARY KEY (bucket, id)
 ) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_factor=0.02, vacuum_truncate=off);
 
 create table leasehold.settings (
@@ -249,6 +237,8 @@ CREATE INDEX audit_at ON leasehold.audit USING btree (at);
 
 CREATE INDEX inbox_processed_at ON leasehold.inbox USING btree (processed_at);
 
+CREATE INDEX outbox_arrivals ON leasehold.outbox USING btree (bucket, available_at, id) WHERE ((status = 'PENDING'::text) AND (ordering_key IS NOT NULL));
+
 CREATE INDEX outbox_dead ON leasehold.outbox USING btree (bucket, id) WHERE (status = 'DEAD'::text);
 
 CREATE INDEX outbox_keys ON leasehold.outbox USING btree (bucket, ordering_key, id) WHERE ((ordering_key IS NOT NULL) AND ((status = 'PENDING'::text) OR parked));
@@ -375,6 +365,112 @@ begin
 end
 $function$;
 
+CREATE OR REPLACE FUNCTION leasehold.check_outbox_event(status text, attempts integer, expiries integer, lock_token bigint, claimed_at timestamp with time zone, claimed_by text, locked_until timestamp with time zone, published_at timestamp with time zone, dead_at timestamp with time zone, parked boolean, headers jsonb)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+declare
+  broken text;
+begin
+  if status in ('PENDING', 'CLAIMED', 'PUBLISHED', 'DEAD')
+    and num_nonnulls(claimed_at, claimed_by, locked_until) = (case when status = 'CLAIMED' then 3 else 0 end)
+    and (published_at is not null) = (status = 'PUBLISHED')
+    and (dead_at is not null) = (status = 'DEAD')
+    and (not parked or status = 'DEAD')
+    and attempts between 0 and 1000000
+    and expiries between 0 and 1000000
+    and lock_token >= 0
+    and jsonb_typeof(headers) = 'object'
+  then
+    return true;
+  end if;
+  broken := case
+    when status not in ('PENDING', 'CLAIMED', 'PUBLISHED', 'DEAD') then 'outbox_status_is_known'
+    when num_nonnulls(claimed_at, claimed_by, locked_until) <> case when status = 'CLAIMED' then 3 else 0 end
+      then 'outbox_claimed_fields_exactly_when_claimed'
+    when (published_at is not null) <> (status = 'PUBLISHED') then 'outbox_published_at_exactly_when_published'
+    when (dead_at is not null) <> (status = 'DEAD') then 'outbox_dead_at_exactly_when_dead'
+    when parked and status <> 'DEAD' then 'outbox_parked_only_when_dead'
+    when attempts not between 0 and 1000000 then 'outbox_attempts_in_range'
+    when expiries not between 0 and 1000000 then 'outbox_expiries_in_range'
+    when lock_token < 0 then 'outbox_lock_token_is_not_negative'
+    else 'outbox_headers_are_an_object'
+  end;
+  raise exception 'new row for relation "outbox" violates check constraint "%"', broken
+    using errcode = 'check_violation', table = 'outbox', constraint = broken;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION leasehold.check_outbox_limits()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+declare
+  field text;
+  problem text;
+  remedy text;
+  code text := 'check_violation';
+begin
+  if (octet_length(new.event_type) between 1 and 255
+    and octet_length(new.ordering_key) between 1 and 1024
+    and octet_length(new.payload::text) <= 262144
+    and octet_length(new.headers::text) <= 16384
+    and new.max_attempts >= 1
+    -- Serializers overflow their stack over deep JSON, and formats of dates end with the year 9999.
+    and not new.payload @? '$.**{101}'
+    and not new.headers @? '$.**{101}'
+    and new.available_at between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00'
+    and new.created_at between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00'
+  ) is not false then                 -- null where a column is null: whether it may be is not decided here
+    return new;
+  end if;
+  if octet_length(new.event_type) not between 1 and 255 then
+    field := 'event_type';
+    problem := format('the event_type has %s bytes, and must have 1 to 255', octet_length(new.event_type));
+    remedy := 'Name what happened, for example order.paid.';
+  elsif octet_length(new.ordering_key) not between 1 and 1024 then
+    field := 'ordering_key';
+    problem := format('the ordering_key of a %s event has %s bytes, and must have 1 to 1024', new.event_type, octet_length(new.ordering_key));
+    remedy := 'Give a shorter text that is not empty, or null for an event without an order.';
+  elsif octet_length(new.payload::text) > 262144 then
+    field := 'payload';
+    problem := format('the payload of a %s event has %s bytes, and at most 262144 are allowed', new.event_type, octet_length(new.payload::text));
+    remedy := 'Store large data elsewhere and send a reference to it.';
+    code := 'program_limit_exceeded';
+  elsif octet_length(new.headers::text) > 16384 then
+    field := 'headers';
+    problem := format('the headers of a %s event have %s bytes, and at most 16384 are allowed', new.event_type, octet_length(new.headers::text));
+    remedy := 'Headers are sent as the headers of a broker message. Put data into the payload.';
+    code := 'program_limit_exceeded';
+  elsif new.payload @? '$.**{101}' then
+    field := 'payload';
+    problem := format('the payload of a %s event is nested more than 100 levels deep', new.event_type);
+    remedy := 'Flatten the payload: many JSON parsers refuse more.';
+    code := 'program_limit_exceeded';
+  elsif new.headers @? '$.**{101}' then
+    field := 'headers';
+    problem := format('the headers of a %s event are nested more than 100 levels deep', new.event_type);
+    remedy := 'Headers are an object of texts. Put data into the payload.';
+    code := 'program_limit_exceeded';
+  elsif new.max_attempts < 1 then
+    field := 'max_attempts';
+    problem := format('the max_attempts of a %s event is %s, and must be at least 1', new.event_type, new.max_attempts);
+    remedy := 'Give a number from 1, or null for no limit.';
+  elsif new.available_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00' then
+    field := 'available_at';
+    problem := format('the available_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.available_at);
+    remedy := 'Give the time from which on the event may be published.';
+  else
+    field := 'created_at';
+    problem := format('the created_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.created_at);
+    remedy := 'Insert the event without created_at.';
+  end if;
+  raise exception '%', problem
+    using errcode = code, schema = tg_table_schema, table = tg_table_name, column = field, hint = remedy;
+end
+$function$;
+
 CREATE OR REPLACE FUNCTION leasehold.enqueue(event_type text, payload jsonb, ordering_key text DEFAULT NULL::text, headers jsonb DEFAULT '{}'::jsonb, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, event_id uuid DEFAULT NULL::uuid)
  RETURNS bigint
  LANGUAGE plpgsql
@@ -424,63 +520,6 @@ CREATE OR REPLACE FUNCTION leasehold.new_event_id()
  LANGUAGE sql
  PARALLEL SAFE
 RETURN uuidv7();
-
-CREATE OR REPLACE FUNCTION leasehold.refuse_outbox_event()
- RETURNS trigger
- LANGUAGE plpgsql
- SET search_path TO 'leasehold', 'pg_temp'
-AS $function$
-declare
-  field text;
-  problem text;
-  remedy text;
-  code text := 'check_violation';
-begin
-  if octet_length(new.event_type) not between 1 and 255 then
-    field := 'event_type';
-    problem := format('the event_type has %s bytes, and must have 1 to 255', octet_length(new.event_type));
-    remedy := 'Name what happened, for example order.paid.';
-  elsif octet_length(new.ordering_key) not between 1 and 1024 then
-    field := 'ordering_key';
-    problem := format('the ordering_key of a %s event has %s bytes, and must have 1 to 1024', new.event_type, octet_length(new.ordering_key));
-    remedy := 'Give a shorter text that is not empty, or null for an event without an order.';
-  elsif octet_length(new.payload::text) > 262144 then
-    field := 'payload';
-    problem := format('the payload of a %s event has %s bytes, and at most 262144 are allowed', new.event_type, octet_length(new.payload::text));
-    remedy := 'Store large data elsewhere and send a reference to it.';
-    code := 'program_limit_exceeded';
-  elsif octet_length(new.headers::text) > 16384 then
-    field := 'headers';
-    problem := format('the headers of a %s event have %s bytes, and at most 16384 are allowed', new.event_type, octet_length(new.headers::text));
-    remedy := 'Headers are sent as the headers of a broker message. Put data into the payload.';
-    code := 'program_limit_exceeded';
-  elsif new.payload @? '$.**{101}' then
-    field := 'payload';
-    problem := format('the payload of a %s event is nested more than 100 levels deep', new.event_type);
-    remedy := 'Flatten the payload: many JSON parsers refuse more.';
-    code := 'program_limit_exceeded';
-  elsif new.headers @? '$.**{101}' then
-    field := 'headers';
-    problem := format('the headers of a %s event are nested more than 100 levels deep', new.event_type);
-    remedy := 'Headers are an object of texts. Put data into the payload.';
-    code := 'program_limit_exceeded';
-  elsif new.max_attempts < 1 then
-    field := 'max_attempts';
-    problem := format('the max_attempts of a %s event is %s, and must be at least 1', new.event_type, new.max_attempts);
-    remedy := 'Give a number from 1, or null for no limit.';
-  elsif new.available_at not between '0001-01-01 00:00+00' and '9999-12-31 23:59:59.999999+00' then
-    field := 'available_at';
-    problem := format('the available_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.available_at);
-    remedy := 'Give the time from which on the event may be published.';
-  else
-    field := 'created_at';
-    problem := format('the created_at of a %s event is %s, and must be in the years 1 to 9999', new.event_type, new.created_at);
-    remedy := 'Insert the event without created_at.';
-  end if;
-  raise exception '%', problem
-    using errcode = code, schema = tg_table_schema, table = tg_table_name, column = field, hint = remedy;
-end
-$function$;
 
 CREATE OR REPLACE FUNCTION leasehold.refuse_outbox_transition()
  RETURNS trigger
@@ -734,7 +773,7 @@ CREATE TRIGGER audit_retained BEFORE DELETE ON leasehold.audit FOR EACH ROW EXEC
 
 CREATE TRIGGER outbox_event_id BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN ((new.event_id IS NULL)) EXECUTE FUNCTION leasehold.generate_event_id();
 
-CREATE TRIGGER outbox_limits BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN ((((octet_length(new.event_type) < 1) OR (octet_length(new.event_type) > 255)) OR ((octet_length(new.ordering_key) < 1) OR (octet_length(new.ordering_key) > 1024)) OR (octet_length((new.payload)::text) > 262144) OR (octet_length((new.headers)::text) > 16384) OR (new.max_attempts < 1) OR (new.payload @? '$.**{101}'::jsonpath) OR (new.headers @? '$.**{101}'::jsonpath) OR ((new.available_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.available_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)) OR ((new.created_at < '0001-01-01 00:00:00+00'::timestamp with time zone) OR (new.created_at > '9999-12-31 23:59:59.999999+00'::timestamp with time zone)))) EXECUTE FUNCTION leasehold.refuse_outbox_event();
+CREATE TRIGGER outbox_limits BEFORE INSERT ON leasehold.outbox FOR EACH ROW EXECUTE FUNCTION leasehold.check_outbox_limits();
 
 CREATE TRIGGER outbox_transition BEFORE UPDATE OF status, lock_token ON leasehold.outbox FOR EACH ROW WHEN (((
         CASE old.status
@@ -789,6 +828,12 @@ grant delete, select on leasehold.outbox to leasehold_worker;
 
 grant delete, select on leasehold.webhook_outbox to leasehold_worker;
 
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb) to leasehold_operator;
+
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb) to leasehold_producer;
+
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb) to leasehold_worker;
+
 grant execute on function leasehold.enqueue(text,jsonb,text,jsonb,timestamp with time zone,uuid) to leasehold_producer;
 
 grant execute on function leasehold.find_event(uuid) to leasehold_operator;
@@ -796,8 +841,6 @@ grant execute on function leasehold.find_event(uuid) to leasehold_operator;
 grant execute on function leasehold.find_event(uuid) to leasehold_producer;
 
 grant execute on function leasehold.find_event(uuid) to leasehold_reader;
-
-grant execute on function leasehold.generate_event_id() to leasehold_producer;
 
 grant execute on function leasehold.new_event_id() to leasehold_operator;
 
@@ -1261,6 +1304,10 @@ comment on column leasehold.workers.version is 'The release of Leasehold that th
 
 comment on function leasehold.announce_settings() is 'Announces a change of settings on the channel leasehold_settings, with the name of the settings.';
 
+comment on function leasehold.check_outbox_event(pg_catalog.text,integer,integer,bigint,timestamp with time zone,pg_catalog.text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,pg_catalog.jsonb) is 'Refuses a row whose fields do not belong to its state, and names the rule.';
+
+comment on function leasehold.check_outbox_limits() is 'Refuses an event that is outside a limit, and names the field, its value and the remedy.';
+
 comment on function leasehold.enqueue(pg_catalog.text,pg_catalog.jsonb,pg_catalog.text,pg_catalog.jsonb,timestamp with time zone,pg_catalog.uuid) is 'Writes an event in the transaction of the caller and returns its id. If an event with this event_id exists, nothing is written and the id of that event is returned.';
 
 comment on function leasehold.find_event(pg_catalog.uuid) is 'Returns the id of the row of the event with this event_id, or null. It uses indexes, whether the event_id was given or generated.';
@@ -1268,8 +1315,6 @@ comment on function leasehold.find_event(pg_catalog.uuid) is 'Returns the id of 
 comment on function leasehold.generate_event_id() is 'Generates the event_id of an event that is written without one: a uuid of version 7 that ends with the number of the event.';
 
 comment on function leasehold.new_event_id() is 'Returns a new uuid of version 7.';
-
-comment on function leasehold.refuse_outbox_event() is 'Refuses an event that is outside a limit, and names the field, its value and the remedy.';
 
 comment on function leasehold.refuse_outbox_transition() is 'Refuses a transition that is not one of the six legal ones, and names these.';
 
@@ -1301,6 +1346,8 @@ comment on function leasehold.webhook_wanted(pg_catalog.text[],pg_catalog.text) 
 comment on index leasehold.audit_at is 'The audit is read newest first and by period.';
 
 comment on index leasehold.inbox_processed_at is 'Retention removes the oldest entries.';
+
+comment on index leasehold.outbox_arrivals is 'Events of ordering keys that wait, in the order in which they become due: claims find in it which keys have something to do.';
 
 comment on index leasehold.outbox_dead is 'Dead events, for operators, replay and retention.';
 

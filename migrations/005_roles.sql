@@ -35,7 +35,7 @@ begin
       -- producer: an application that writes events, deliveries and jobs. It sets the columns that are a producer's to set,
       -- and reads what ON CONFLICT, RETURNING and the search for an existing row need: never a payload.
       ('producer', pg_catalog.format('usage on schema %I', current_schema())),
-      ('producer', 'execute on function wake(text), new_event_id(), generate_event_id(), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
+      ('producer', 'execute on function wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
       ('producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
       ('producer', 'select (bucket, id, event_id) on outbox'),
       ('producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
@@ -50,7 +50,7 @@ begin
       -- worker: a process that runs workers or the reaper. It claims, settles, reaps and removes rows; what a producer has
       -- written stays as it is.
       ('worker', pg_catalog.format('usage on schema %I', current_schema())),
-      ('worker', 'execute on function wake(text), new_event_id()'),
+      ('worker', 'execute on function wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb)'),
       ('worker', 'select, insert, update, delete on workers'),
       ('worker', 'select on settings'),
       -- Retention of the audit. A worker reads no entry; the table refuses to delete those younger than 30 days.
@@ -81,7 +81,7 @@ begin
       -- operator: what a reader can do, and replay, cancel, unblock, settings and endpoints. Every change is in the audit,
       -- to which an operator can only add.
       ('operator', pg_catalog.format('usage on schema %I', current_schema())),
-      ('operator', 'execute on function wake(text), new_event_id(), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
+      ('operator', 'execute on function wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
       ('operator', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
       ('operator', 'insert (principal, action, target, details) on audit'),
       ('operator', 'insert, update, delete on settings'),

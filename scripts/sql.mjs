@@ -11,16 +11,20 @@ const DIRECTORY = new URL('../docs/sql/', import.meta.url)
 
 /** What each statement does, and which indexes of the table it reads. `{…}` stands for an index of the table. */
 const PURPOSES = [
-  ['claim by key', 'Claims the heads of ordering keys, walking from key to key.', 'keys in_flight pkey'],
+  [
+    'claim by key',
+    'Claims the heads of the ordering keys of the next rows that are due, from the cursor on.',
+    'arrivals keys in_flight pkey',
+  ],
   [
     'settle and claim by key',
     'Settles a batch as done, and claims the next row of each of its keys and further heads.',
-    'pkey keys in_flight',
+    'pkey keys arrivals in_flight',
   ],
   [
     'find by key',
     'The rows a claim by key would take: to find the one that stops it with a data error.',
-    'keys in_flight',
+    'arrivals keys in_flight',
   ],
   [
     'claim in order',
@@ -65,6 +69,7 @@ const INDEXES = {
     pkey: ['outbox_pkey'],
     pending: ['outbox_pending'],
     suspects: ['outbox_suspects'],
+    arrivals: ['outbox_arrivals'],
     keys: ['outbox_keys'],
     in_flight: ['outbox_in_flight'],
   },

@@ -201,16 +201,17 @@ describe('a table that does not fit its declaration', () => {
       ['no index serves the reaper'],
     ],
     [
-      'has no index for the walk of ordering keys',
+      'has no index for the heads of ordering keys',
       `alter table app.payments add column customer text;
        create index on app.payments (created_at, id) where status in ('pending', 'detected') and customer is null;
+       create index on app.payments (id) where status in ('pending', 'detected') and customer is not null;
        create unique index on app.payments (customer) where lease_owner is not null`,
       {
         leased: 'lease_owner is not null',
         ordering: { key: 'customer', unfinished: "status in ('pending', 'detected')" },
       },
       [
-        'no index serves the claim by ordering key',
+        'no index serves the search for the head of an ordering key',
         `CREATE INDEX CONCURRENTLY payments_keys ON app.payments (customer, id) WHERE customer IS NOT NULL AND (status in ('pending', 'detected'));`,
       ],
     ],
@@ -225,14 +226,30 @@ describe('a table that does not fit its declaration', () => {
         groups: 'shop',
       },
       [
-        'no index serves the claim by ordering key',
+        'no index serves the search for the head of an ordering key',
         'ON app.payments (shop, customer, id) WHERE customer IS NOT NULL',
+      ],
+    ],
+    [
+      'has no index for the rows of ordering keys in the order in which they become due',
+      `alter table app.payments add column customer text;
+       create index on app.payments (created_at, id) where status in ('pending', 'detected') and customer is null;
+       create index on app.payments (customer, id) where customer is not null and (status in ('pending', 'detected'));
+       create unique index on app.payments (customer) where lease_owner is not null`,
+      {
+        leased: 'lease_owner is not null',
+        ordering: { key: 'customer', unfinished: "status in ('pending', 'detected')" },
+      },
+      [
+        'no index serves the claim by ordering key',
+        `CREATE INDEX CONCURRENTLY payments_arrivals ON app.payments (id) WHERE (status in ('pending', 'detected')) AND customer IS NOT NULL;`,
       ],
     ],
     [
       'has no unique index on what is in flight of an ordering key',
       `alter table app.payments add column customer text;
        create index on app.payments (created_at, id) where status in ('pending', 'detected') and customer is null;
+       create index on app.payments (id) where status in ('pending', 'detected') and customer is not null;
        create index on app.payments (customer, id) where customer is not null and (status in ('pending', 'detected'))`,
       {
         leased: 'lease_owner is not null',

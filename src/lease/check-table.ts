@@ -244,7 +244,7 @@ function roomMismatches(table: LeaseTable, shape: TableShape): Mismatch[] {
 /** What the statements call their own columns; an id, order or group column of that name would be ambiguous. */
 const RESERVED = new Set(
   `held_token held_owner held_until suspect suspects bytes bytes_before claimable key_is_free ready step found room row_due_at
-  nth nth_of_all exhausted`.split(/\s+/),
+  nth nth_of_all exhausted met1 met2`.split(/\s+/),
 )
 
 function nameMismatches(table: LeaseTable): Mismatch[] {

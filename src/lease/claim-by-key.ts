@@ -33,18 +33,21 @@ import {
 } from './table-sql.ts'
 
 /**
- * Claims the heads of ordering keys, walking from key to key in the index: one probe finds the next key and its head,
- * and whatever is queued after a head is never read. With an outcome it settles a batch of finished rows too, and claims
- * the next row of each of their keys.
+ * Claims the heads of the ordering keys to which the next rows belong, in the order in which these became due, from the
+ * cursor on. It reads what has arrived since the last claim, however many keys wait, and however many rows wait in a key.
+ * With an outcome it settles a batch of finished rows too, and claims the next row of each of their keys.
+ *
+ * What becomes claimable before the cursor is found by a scan from the start (`claim-cursor.ts`): the next row of a key
+ * that was settled without a claim, a row of a transaction that took long.
  *
  * Two claims whose snapshots differ (a late commit, a replay) may pick two rows of one key. The unique index on rows in
  * flight refuses the second, and that claim is repeated.
  */
 export function claimByKey(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
   const $ = parameters()
-  const { key, id } = orderingOf(t)
-  const [limit, steps] = [claimLimit($, settleAs), $('steps', 'int')]
-  const found = settleAs === undefined ? limit : '(select rows from others)'
+  const { id } = orderingOf(t)
+  const limit = claimLimit($, settleAs)
+  const [met, arrival] = [t.arrival.map((_, i) => `met${i + 1}`), t.arrival.map(({ name }) => name)]
   const within = [
     `nth <= ${limit}`,
     `(not suspect or suspects <= ${$('suspects', 'int')})`,
@@ -52,34 +55,45 @@ export function claimByKey(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
   ]
   const settling = settleAs !== undefined && {
     settled: `${settleAndMakeRoom(t, $, settleAs)},`,
-    continued: `${continueKeys(t)},
-${roomForOthers(limit, $)},`,
-    // The heads of other keys come first: they were only searched for as far as there is room for them.
-    heads: `union all select *, ${LAST_STEP} as step, 0 as found from continued where ready`,
-    facts: { ...settledFact(t), walked: `${found} > 0` },
+    continued: `${continueKeys(t)},`,
+    heads: `union all select continued.*, ${met.map(() => 'null').join(', ')}, 0 as step from continued where ready`,
+    facts: {
+      ...settledFact(t),
+      scanned: '(select rows from scan) > 0',
+      found: '(select count(*) from chosen where step = 1)',
+    },
   }
+  // The next rows of keys that were settled come first, or else the oldest.
+  const order = settling ? `case when ${$('oldestFirst', 'boolean')} then 0 else step end, ${id}` : id
   return statement(
     t.table,
     settling ? 'settle and claim by key' : 'claim by key',
     $,
     `
-with recursive
+with
 ${settling ? settling.settled : ''}
 ${queued(t, $)},
 ${settling ? settling.continued : ''}
-${walkKeys(t, $, found)},
-heads as (
-  select * from walk where ready
+${findArrived(t, $, { limit, settles: settling !== false })},
+heads as materialized (
+  select head.*, ${list(met.map((name) => `keys.${name}`))}, 1 as step
+  from keys cross join lateral (    -- the first row of each key
+    ${head(t, `queued.${orderingOf(t).key} = keys.${orderingOf(t).key}`)}
+  ) as head
+  where head.ready
   ${settling ? settling.heads : ''}
 ),
 chosen as materialized (
   select *
   from (
-    select *, row_number() over (order by step, ${id}) as nth,
-      count(*) filter (where suspect) over (order by step, ${id}) as suspects${bytesBefore(t, `step, ${id}`)}
+    select *, row_number() over (order by ${order}) as nth,
+      count(*) filter (where suspect) over (order by ${order}) as suspects${bytesBefore(t, order)}
     from heads
   ) as ranked
   where ${and(within, '    ')}
+),
+passed_over as materialized (       -- for want of room: the next claim starts at the first of them
+  select ${list(met)} from heads where step = 1 and not suspect and (${id} in (select ${id} from chosen)) is not true
 ),
 taken as materialized (
   select ${id}, ${isSuspect(t)} as suspect
@@ -90,10 +104,11 @@ taken as materialized (
 ),
 ${claimTaken(t, $)}
 ${answer(t, $, {
-  cursor: `(select ${key}::text             -- at most one row: the walk ends at it
-    from walk where step >= ${steps} or found >= ${found})`,
-  more: '(select count(*) from heads) > (select count(*) from chosen)',
-  dueInMs: t.table.availableAt === undefined ? 'null' : millisecondsUntil('row_due_at', 'walk'),
+  cursor: `coalesce(
+    (select json_build_array(${list(met.map((name) => `${name}::text`))}) from passed_over order by ${list(met)} limit 1),
+    (select json_build_array(${list(arrival.map((name) => `${name}::text`))}) from arrived order by ${list(arrival.map((name) => `${name} desc`))} limit 1))`,
+  more: 'exists (select from passed_over) or (select count(*) from arrived) >= (select rows from scan)',
+  dueInMs: nextDue(t, $),
   ...(t.table.bytes === undefined
     ? {}
     : { bytes: `(select sum(bytes) from chosen where (${id} in (select ${id} from taken)) is true)` }),
@@ -103,50 +118,79 @@ ${answer(t, $, {
   )
 }
 
-/** Greater than the number of any step of a walk. */
-const LAST_STEP = 2_147_483_647
-
-/** The CTE `others`: how many heads are searched for besides those of the keys that were settled. */
-function roomForOthers(room: string, $: Parameters): string {
-  return `others as materialized (            -- the room for other keys, and a share for them where none is left
-  select least(${room}, greatest(${room} - (select count(*) from continued where ready), ${$('others', 'int')})) as rows
-)`
-}
-
 /** The heads a claim by key would take next, without taking them: to find the row that stops a claim. */
 export function findByKey(t: TableSql): LeaseStatement {
   const $ = parameters()
+  const { key, id } = orderingOf(t)
   return statement(
     t.table,
     'find by key',
     $,
     `
-with recursive ${queued(t, $)},
-${walkKeys(t, $, $('limit', 'int'))}
+with ${queued(t, $)},
+${findArrived(t, $, { limit: $('limit', 'int'), settles: false })}
 select ${rowIdSql(t)} as id, suspect
-from walk
-where ready`,
+from keys cross join lateral (
+  ${head(t, `queued.${key} = keys.${key}`)}
+) as head
+where head.ready
+order by ${id}
+limit (select ${$('limit', 'int')})`,
   )
 }
 
-/** The CTE `walk`: from key to key, at most `steps` of them, until `limit` heads are found that can be claimed. */
-function walkKeys(t: TableSql, $: Parameters, limit: string): string {
+/** How many rows a claim reads besides twice as many as it has room for. */
+const EXTRA_ROWS = 50
+
+/**
+ * The CTEs `arrived`: the next rows with an ordering key that are due; and `keys`: their keys, and where each was met
+ * first. With `overlapMs` they start before the cursor, if that is closer to the present: a transaction that began earlier
+ * may have committed since.
+ */
+function findArrived(
+  t: TableSql,
+  $: Parameters,
+  { limit, settles }: { readonly limit: string; readonly settles: boolean },
+): string {
   const { key } = orderingOf(t)
-  const steps = $('steps', 'int')
-  return `walk as (
-  select head.*, 1 as step, head.ready::int as found
-  from (                            -- the first key from the cursor on
-    ${head(t, `${key} >= ${$('keyCursor', t.orderingKey?.type ?? 'text')}`)}
-  ) as head
-  where ${steps} > 0                -- 0: only the keys that were settled go on
-    and ${limit} > 0
-  union all
-  select head.*, walk.step + 1, walk.found + head.ready::int
-  from walk cross join lateral (    -- the next key
-    ${head(t, `queued.${key} > walk.${key}`)}
-  ) as head
-  where walk.step < ${steps} and walk.found < ${limit}
+  const columns = list(t.arrival.map(({ name }) => name))
+  const cursor = t.arrival.map(({ type }, i) => $(`cursor${i + 1}`, type))
+  const overlap = (): string => `now() - ${$('overlapMs', 'float8')} * interval '1 millisecond'`
+  const [first = '', second = ''] = cursor
+  const start =
+    t.table.availableAt === undefined
+      ? cursor
+      : [
+          `least(${first}, ${overlap()})`,
+          `case when ${first} <= ${overlap()} then ${second} else '${t.arrival[1]?.lowest ?? ''}' end`,
+        ]
+  const from = `(${columns}) >= (${list(start.map((value) => `(select ${value})`))})`
+  const conditions = [inBucket(t, $), `${key} is not null`, ...claimableNow(t), from]
+  const [steps, rows] = [$('steps', 'int'), $('rows', 'int')]
+  const room = settles ? `${limit} - (select count(*) from continued where ready)` : limit
+  return `scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
+  select case when ${rows} > 0 then ${rows} when room > 0 then least(${steps}, 2 * room + ${EXTRA_ROWS}) else 0 end as rows
+  from (select ${room} as room) as free
+),
+arrived as materialized (           -- the next rows that are due, first of their key or not
+  select ${columns}, ${key}
+  from ${t.target}
+  where ${and(conditions, '    ')}
+  order by ${columns}
+  limit (select rows from scan)
+),
+keys as materialized (              -- their keys, and where each was met first
+  select distinct on (${key}) ${key}, ${list(t.arrival.map(({ name }, i) => `${name} as met${i + 1}`))}
+  from arrived order by ${key}, ${columns}
 )`
+}
+
+/** When the next row with a key will be due that is not yet: an idle worker need not poll for it. */
+function nextDue(t: TableSql, $: Parameters): string {
+  const { availableAt, claimable } = t.table
+  if (availableAt === undefined) return 'null'
+  const where = [inBucket(t, $), `${orderingOf(t).key} is not null`, `(${claimable})`]
+  return millisecondsUntil(quote(availableAt), t.target, where)
 }
 
 /**

@@ -56,7 +56,7 @@ describe('claims in order', () => {
     let now = 0
     const cursor = new ClaimCursor(store, { monotonicNow: () => (now += 1) })
     for (let i = 0; i < 4; i += 1) await cursor.claim(REQUEST)
-    expect(froms(asked)).toEqual([undefined, undefined, ['1'], ['2']])
+    expect(froms(asked)).toEqual([undefined, ['1'], ['1'], ['2']])
   })
 
   it('when the cursor finds nothing more, a claim scans from the start if that costs little', async () => {
@@ -79,56 +79,62 @@ describe('claims in order', () => {
     await cursor.claim(REQUEST)
     await cursor.claim(REQUEST)
     const partial = await cursor.claim(REQUEST)
-    expect(froms(asked)).toEqual([undefined, undefined, ['1']])
-    // 30 ms at a share of 3 % may be spent once in 1,000 ms.
-    expect([partial.drained, Math.round(partial.fullScanInMs ?? 0)]).toEqual([true, 999])
-    now += 999
+    expect(froms(asked)).toEqual([undefined, ['1'], ['1']])
+    // 29.75 ms at a share of 3 % may be spent once in 992 ms.
+    expect([partial.drained, Math.round(partial.fullScanInMs ?? 0)]).toEqual([true, 990])
+    now += 990
     const whole = await cursor.claim(REQUEST)
     expect([froms(asked).at(-1), whole.fullScanInMs]).toEqual([undefined, undefined])
   })
 })
 
 describe('claims by key', () => {
-  it('claims walk to the last key, then start over, and are drained after a round that found nothing', async () => {
-    // A round has three claims.
-    const answers: Partial<Answer>[] = [
-      { cursor: ['f'], more: true },
-      { size: 2, cursor: ['m'], more: true },
-      {},
-      { cursor: ['f'], more: true },
-      { cursor: ['m'], more: true },
-      {},
-    ]
-    const { store, asked } = scripted(['key'], (_, n) => answers[n - 1] ?? {})
-    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+  it('a scan from the start takes several claims, and is no reason not to be drained', async () => {
+    let now = 0
+    // What waits before the cursor takes three claims to read. After the cursor there is nothing.
+    const { store, asked } = scripted(['key'], ({ oldestFirst, cursor }, n) => {
+      now += 3
+      if (n === 1) return { size: 5, more: true, cursor: ['m'] }
+      if (oldestFirst !== true) return { cursor: ['z'] }
+      const next = cursor === undefined ? 'c' : cursor[0] === 'c' ? 'f' : undefined
+      return next === undefined ? { cursor: ['z'] } : { more: true, cursor: [next] }
+    })
+    const cursor = new ClaimCursor(store, { monotonicNow: () => now })
     const drained: boolean[] = []
-    for (let i = 0; i < 6; i += 1) drained.push((await cursor.claim(REQUEST)).drained)
-    expect(froms(asked)).toEqual([undefined, ['f'], ['m'], undefined, ['f'], ['m']])
-    expect(drained).toEqual([false, false, false, false, false, true])
+    for (let i = 0; i < 6; i += 1) {
+      const scan = await cursor.claim(REQUEST)
+      drained.push(scan.drained)
+      now += scan.fullScanInMs ?? 0
+    }
+    expect(asked.map(({ oldestFirst, cursor: from }) => [oldestFirst ?? false, from?.[0]])).toEqual([
+      [true, undefined],
+      [false, 'm'],
+      [true, undefined],
+      [true, 'c'],
+      [true, 'f'],
+      [true, undefined],
+    ])
+    expect(drained).toEqual([false, true, true, true, true, true])
   })
 
-  it('one claim that visits all keys and finds nothing is drained at once', async () => {
+  it('a claim that has come to the end of what is due starts before it, and one that has not does not', async () => {
+    let now = 0
+    const { store, asked } = scripted(['key'], ({ oldestFirst }, n) => {
+      now += oldestFirst === true ? 30 : 1
+      return { more: n < 3, cursor: [String(n)] }
+    })
+    const cursor = new ClaimCursor(store, { monotonicNow: () => now })
+    for (let i = 0; i < 4; i += 1) await cursor.claim(REQUEST)
+    expect(froms(asked)).toEqual([undefined, ['1'], ['2'], ['3']])
+    expect(asked.map(({ overlapMs }) => overlapMs)).toEqual([undefined, 0, 0, 1_000])
+    // Nothing could be claimed: more and more is read at once.
+    expect(asked.map(({ rows }) => rows)).toEqual([1_000, 2_000, 4_000, 0])
+  })
+
+  it('one claim that reads all that is due is drained at once', async () => {
     const { store } = scripted(['key'], () => ({ size: 3 }))
     const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
     expect((await cursor.claim(REQUEST)).drained).toBe(true)
-  })
-
-  it('after a walk of several statements the next walk waits for as long as that one took', async () => {
-    let now = 0
-    const { store, asked } = scripted(['key', 'order'], ({ way }, nth) =>
-      way === 'order' ? {} : { size: 1, ...(nth % 2 === 1 ? { cursor: ['f'] } : {}) },
-    )
-    const cursor = new ClaimCursor(store, { monotonicNow: () => (now += 10) })
-    const walk = await cursor.settleAndClaim('key', { leases: [] }, REQUEST)
-    expect(walk.drained).toBe(false)
-    const last = await cursor.settleAndClaim('key', { leases: [] }, REQUEST)
-    expect(last.fullScanInMs).toBe(30)
-    cursor.wake()
-    // The rows of settled keys go on meanwhile.
-    await cursor.settleAndClaim('key', { leases: [] }, REQUEST)
-    now += 30
-    await cursor.settleAndClaim('key', { leases: [] }, REQUEST)
-    expect(asked.map(({ continueOnly }) => continueOnly === true)).toEqual([false, false, true, false])
   })
 
   it('a scan that took long because of a lock is followed by a scan from the start within 5 s', async () => {
@@ -168,6 +174,17 @@ describe('a table that is claimed by key and in order', () => {
     now += 250
     await cursor.claim(REQUEST)
     expect(asked.map(({ way }) => way)).toEqual(['key', 'order', 'order', 'key', 'order', 'key'])
+  })
+
+  it('what wakes a worker while a claim is on its way is not forgotten', async () => {
+    const { store } = scripted(['key'], (_, n) => {
+      if (n === 2) cursor.wake()
+      return {}
+    })
+    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    const drained: boolean[] = []
+    for (let i = 0; i < 3; i += 1) drained.push((await cursor.claim(REQUEST)).drained)
+    expect(drained).toEqual([true, false, true])
   })
 
   it('the table is drained when both ways are', async () => {

@@ -2,22 +2,26 @@ import { type Clock, systemClock } from '../clock.ts'
 import type { Way } from './statements.ts'
 import type { Claim, ClaimRequest, Cursor, Ended, LeaseStore, Settlement } from './store.ts'
 
-/** Scans from the start may take this share of the time; the others continue where the last claim ended. */
+/**
+ * Scans from the start may take this share of the time, apart from what it takes to claim the rows that they find; the
+ * others continue where the last claim ended.
+ */
 const SHARE_FOR_FULL_SCANS = 0.03
 
 /** However long a scan from the start took (it may have waited for a lock), the next one is due after this. */
 const MAX_FULL_SCAN_PAUSE_MS = 5_000
 
-/** A walk that claims fewer rows than this in a millisecond visits keys that wait, and is followed by a pause. */
-const MIN_CLAIMED_PER_MS = 0.5
-
-/** The longest pause after a walk of keys that took several statements. */
-const MAX_WALK_PAUSE_MS = 250
-
 /** A way that had nothing to claim is tried after this time, although another way still has rows. */
 const RECHECK_MS = 250
 
-type Request = Omit<ClaimRequest, 'cursor' | 'way' | 'continueOnly'>
+type Request = Omit<ClaimRequest, 'cursor' | 'way' | 'continueOnly' | 'rows' | 'oldestFirst' | 'overlapMs'>
+
+/** A claim by key that has come to the end of what is due starts so far before it: longer transactions are rare. */
+const OVERLAP_MS = 1_000
+
+/** How many rows a part of a scan from the start reads, by ordering key, and how many any claim reads at most: 20 ms. */
+const ROWS_READ = 1_000
+const MAX_ROWS_READ = 16_000
 
 /** A scan from the start that takes less than this is made whenever the cursor has nothing more. */
 const CHEAP_SCAN_MS = 5
@@ -36,15 +40,16 @@ interface WayState {
   cursor: Cursor | undefined
   /** The one before it: where claims in order start, so that neighbours that committed out of order are found. */
   previous: Cursor | undefined
-  nextFullScan: number
-  fullScanMs: number
+  /** The last claim from the cursor on did not come to the end. */
   more: boolean
-  /** Whether anything was claimed since the scan last started at the beginning. */
-  claimedInScan: boolean
-  walkStartedAt: number
-  claimedInWalk: number
-  /** No walk of keys starts before this. */
-  nextWalk: number
+  /** How many rows the next one reads, by ordering key: more and more, as long as none of them can be claimed. */
+  rows: number
+  /** Where the scan from the start continues that takes several claims. */
+  fullScanCursor: Cursor | undefined
+  /** What the last claim of a scan from the start has cost. */
+  fullScanMs: number
+  /** When the next one is affordable. */
+  nextFullScan: number
   drainedUntil: number
 }
 
@@ -54,15 +59,16 @@ interface WayState {
  * While an old snapshot is open anywhere in the database, the index entries of finished rows cannot be removed, and
  * every scan from the start walks past all of them: 65k rows/s fell to 18k within 500k rows. So a claim continues where
  * the one before it ended. What becomes claimable before the cursor (a late commit, a retry, a released row) is found by
- * a scan from the start; there is one as often as its measured cost allows.
- *
- * A walk of ordering keys always continues to the last key and then starts over at the first.
+ * a scan from the start, which goes on as often as its measured cost allows. It may take several claims: rows that wait
+ * for another row of their ordering key are read and not claimed.
  */
 export class ClaimCursor<Row extends object> {
   readonly #store: LeaseStore<Row>
   readonly #clock: Clock
   readonly #ways: ReadonlyMap<Way, WayState>
   #last: Way | undefined
+  /** How often something may have become claimable: a claim that began before does not know of it. */
+  #wakes = 0
 
   constructor(store: LeaseStore<Row>, clock: Clock = systemClock) {
     this.#store = store
@@ -72,11 +78,8 @@ export class ClaimCursor<Row extends object> {
 
   /** Something may have become claimable by any way. */
   wake(): void {
-    for (const state of this.#ways.values()) {
-      state.drainedUntil = state.nextWalk
-      // It may be before the key that a walk has reached: when that is over, another one follows.
-      state.claimedInScan = true
-    }
+    this.#wakes += 1
+    for (const state of this.#ways.values()) state.drainedUntil = Number.NEGATIVE_INFINITY
   }
 
   async claim(request: Request): Promise<Claim<Row> & Scanned> {
@@ -100,22 +103,25 @@ export class ClaimCursor<Row extends object> {
   ): Promise<Result & Scanned> {
     const state = this.#ways.get(way) ?? newState()
     const startedAt = this.#clock.monotonicNow()
-    const cursor = way === 'key' ? state.cursor : startOf(state, startedAt)
-    const isPausing = way === 'key' && cursor === undefined && startedAt < state.nextWalk
-    const claim = await send({ ...request, way, cursor, ...(isPausing ? { continueOnly: true } : {}) })
+    const wakes = this.#wakes
+    const start = startOf(way, state, startedAt)
+    const { fullScan, ...from } = start
+    // Another claim that starts meanwhile does not do the same.
+    if (fullScan) state.nextFullScan = startedAt + MAX_FULL_SCAN_PAUSE_MS
+    const claim = await send({ ...request, way, ...from })
     const endedAt = this.#clock.monotonicNow()
-    // No scan was made: it says nothing of where the next one starts, or of what there is.
-    if (isPausing) return { ...claim, drained: false, fullScanInMs: Math.max(1, state.nextWalk - endedAt) }
-    if (way === 'key' && cursor === undefined) state.walkStartedAt = startedAt
-    const isDrained = way === 'key' ? walked(state, cursor, claim, endedAt) : scanned(state, claim)
-    if (cursor === undefined) {
-      state.fullScanMs = Math.max(0, endedAt - startedAt - claim.claimed.length * CLAIM_MS_PER_ROW)
-      const pauseMs = (endedAt - startedAt) / SHARE_FOR_FULL_SCANS
-      state.nextFullScan = endedAt + Math.min(pauseMs, MAX_FULL_SCAN_PAUSE_MS)
+    if (fullScan) {
+      const { claimed, found = claimed.length } = claim
+      const costOf = (rows: number): number => Math.max(0, endedAt - startedAt - rows * CLAIM_MS_PER_ROW)
+      state.fullScanMs = costOf(claimed.length)
+      state.nextFullScan = endedAt + Math.min(costOf(found) / SHARE_FOR_FULL_SCANS, MAX_FULL_SCAN_PAUSE_MS)
     }
-    state.drainedUntil = isDrained ? endedAt + RECHECK_MS : state.nextWalk
+    const isOfCursor = remember(state, start, claim)
+    const isDrained = !state.more && wakes === this.#wakes
+    if (isOfCursor) state.drainedUntil = isDrained ? endedAt + RECHECK_MS : Number.NEGATIVE_INFINITY
     const drained = [...this.#ways.values()].every(({ drainedUntil }) => drainedUntil > endedAt)
-    const next = way === 'key' ? state.nextWalk : isDrained && cursor !== undefined ? state.nextFullScan : 0
+    const hasSeenAll = fullScan && state.fullScanCursor === undefined
+    const next = state.more || hasSeenAll ? 0 : state.nextFullScan
     return { ...claim, drained, ...(next > endedAt ? { fullScanInMs: Math.max(1, next - endedAt) } : {}) }
   }
 
@@ -126,9 +132,7 @@ export class ClaimCursor<Row extends object> {
     const at = this.#last === undefined ? -1 : ways.indexOf(this.#last)
     const inTurn = [...ways.slice(at + 1), ...ways.slice(0, at + 1)]
     const way =
-      inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ??
-      inTurn.find((each) => (this.#ways.get(each)?.nextWalk ?? 0) <= now) ??
-      'order'
+      inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ?? inTurn[0] ?? 'order'
     this.#last = way
     return way
   }
@@ -138,42 +142,50 @@ function newState(): WayState {
   return {
     cursor: undefined,
     previous: undefined,
-    nextFullScan: Number.NEGATIVE_INFINITY,
-    fullScanMs: 0,
     more: false,
-    claimedInScan: false,
-    walkStartedAt: 0,
-    claimedInWalk: 0,
-    nextWalk: Number.NEGATIVE_INFINITY,
+    rows: 0,
+    fullScanCursor: undefined,
+    fullScanMs: 0,
+    nextFullScan: Number.NEGATIVE_INFINITY,
     drainedUntil: Number.NEGATIVE_INFINITY,
   }
 }
 
-/** A walk is over at the last key; there is nothing to claim when all of it found nothing, or took all it found. */
-function walked(state: WayState, from: Cursor | undefined, claim: Claim<unknown>, now: number): boolean {
-  const isWhole = from === undefined && claim.cursor === undefined
-  state.claimedInScan = (from !== undefined && state.claimedInScan) || claim.claimed.length > 0
-  state.claimedInWalk = (from === undefined ? 0 : state.claimedInWalk) + claim.claimed.length
-  state.cursor = claim.cursor
-  if (claim.cursor !== undefined) return false
-  // Of many keys that almost all wait, walks take half of the time at most, whatever wakes the worker.
-  const walkMs = now - state.walkStartedAt
-  if (!isWhole && state.claimedInWalk < walkMs * MIN_CLAIMED_PER_MS)
-    state.nextWalk = now + Math.min(walkMs, MAX_WALK_PAUSE_MS)
-  return !claim.more && (isWhole || !state.claimedInScan)
+interface Start {
+  readonly cursor: Cursor | undefined
+  /** The claim is part of a scan from the start, because that is due or costs little. */
+  readonly fullScan: boolean
+  readonly rows?: number
+  readonly oldestFirst?: boolean
+  readonly overlapMs?: number
 }
 
-/** Undefined: at the beginning, because that is due or costs little. */
-function startOf(state: WayState, now: number): Cursor | undefined {
-  const isAffordable = now >= state.nextFullScan || (!state.more && state.fullScanMs < CHEAP_SCAN_MS)
-  return isAffordable ? undefined : state.previous
+function startOf(way: Way, state: WayState, now: number): Start {
+  const { cursor, previous, more, rows, fullScanCursor, fullScanMs, nextFullScan } = state
+  const isCheap = !more && fullScanCursor === undefined && fullScanMs < CHEAP_SCAN_MS
+  if (now >= nextFullScan || isCheap)
+    return { cursor: fullScanCursor, fullScan: true, rows: ROWS_READ, oldestFirst: true }
+  if (way === 'order') return { cursor: previous ?? cursor, fullScan: false }
+  return { cursor, fullScan: false, rows, overlapMs: more ? 0 : OVERLAP_MS }
 }
 
-function scanned(state: WayState, claim: Claim<unknown>): boolean {
-  if (claim.cursor !== undefined) {
+/** False: the claim says nothing of what there is after the cursor. */
+function remember(
+  state: WayState,
+  { fullScan, rows = 0, overlapMs = 0 }: Start,
+  claim: Claim<unknown>,
+): boolean {
+  const isFirst = state.cursor === undefined
+  if (fullScan) state.fullScanCursor = claim.more && !isFirst ? claim.cursor : undefined
+  if (fullScan && claim.more && !isFirst) return false
+  state.more = claim.more
+  const isFruitless = claim.more && claim.claimed.length === 0
+  state.rows = isFruitless ? Math.min(MAX_ROWS_READ, Math.max(ROWS_READ, 2 * rows)) : 0
+  // More rows than a claim reads have arrived within the overlap: the next claim starts at the cursor.
+  const isBeforeCursor = overlapMs > 0 && claim.more
+  if (claim.cursor !== undefined && !isBeforeCursor) {
     state.previous = state.cursor
     state.cursor = claim.cursor
   }
-  state.more = claim.more
-  return !claim.more
+  return true
 }

@@ -35,6 +35,15 @@ export interface ClaimRequest {
   readonly bytes?: number | undefined
   /** How many suspects the claim may take: rows under which two processes died (D10). Default 1. */
   readonly suspects?: 0 | 1 | undefined
+  /** By ordering key: how many rows to read. Default: a few more than there is room for. */
+  readonly rows?: number | undefined
+  /**
+   * By ordering key, together with a settlement: the oldest heads come first, and not those of the keys that were settled.
+   * Otherwise as many busy keys as a worker can hold rows of would keep out all the others.
+   */
+  readonly oldestFirst?: boolean | undefined
+  /** By ordering key: how old rows before the cursor may be that are read all the same. Default 0. */
+  readonly overlapMs?: number | undefined
   /** Together with a settlement by key: claim only the next rows of the settled keys, and scan for no others. */
   readonly continueOnly?: boolean | undefined
   /** Claim these rows and no others. */
@@ -66,6 +75,8 @@ export interface Claim<Row> {
   readonly suspect?: string
   /** The size of the claimed rows together, where the table says how large a row is. */
   readonly bytes?: number
+  /** Of a claim that also settles: how many rows are not of the keys that it settled. Otherwise all of them. */
+  readonly found?: number
   /** For how long the rows were leased. */
   readonly leaseMs: number
   /** On the local monotonic clock (D8). */
@@ -75,11 +86,8 @@ export interface Claim<Row> {
 /** A walk from key to key visits at most this many keys in one statement: about 10 ms. */
 const MAX_KEYS_PER_WALK = 1_000
 
-/**
- * Where a claim settles too, one of so many rows is of a key that was not just settled, if there are such. Otherwise as
- * many busy keys as a worker can hold rows of would keep out all the others.
- */
-const SHARE_OF_OTHERS = 8
+/** How many due rows with an ordering key a claim reads at most, unless its caller says how many. */
+const MAX_ROWS_READ = 1_000
 
 /** How many rows are claimed by their ids when one of them stops a claim: their size is not known then. */
 const MAX_ROWS_AROUND_CULPRIT = 50
@@ -101,8 +109,6 @@ export class Claims<Row extends object> {
   /** Rows that stopped a claim with a data error. */
   readonly #excluded: ExcludedRows
   readonly #groupWalks = new Map<string, GroupWalk>()
-  /** The part of a row that is due to other keys. */
-  #others = 0
 
   constructor(runner: StatementRunner, clock: Clock, onDataError: (report: DataErrorReport) => void) {
     this.#runner = runner
@@ -205,31 +211,21 @@ export class Claims<Row extends object> {
   #scanValues(way: Way, request: ClaimRequest): Values {
     const { t } = this.#runner
     const { limit, leaseMs, groups = [], bytes = Number.MAX_SAFE_INTEGER, suspects = 1 } = request
-    const cursor = request.cursor ?? t.lowestCursor ?? []
+    const lowest = way === 'key' ? t.arrival.map((column) => column.lowest) : t.lowestCursor
+    const cursor = request.cursor ?? lowest ?? []
     const keysPerGroup = Math.max(2, Math.ceil(MAX_KEYS_PER_WALK / Math.max(1, groups.length)))
     return {
       limit,
       leaseMs,
       bytes,
       suspects,
-      steps: request.continueOnly === true ? 0 : keysPerGroup,
-      others: this.#shareOfOthers(limit),
+      ...(way === 'group' ? { steps: keysPerGroup } : byKey(request)),
       ...this.#runner.idArrays('excluded', this.#excluded.current()),
-      ...(way === 'key'
-        ? { keyCursor: request.cursor?.[0] ?? t.orderingKey?.lowest }
-        : Object.fromEntries(cursor.map((value, i) => [`cursor${i + 1}`, value]))),
+      ...Object.fromEntries(cursor.map((value, i) => [`cursor${i + 1}`, value])),
       groups: groups.map(({ group }) => group),
       rooms: groups.map(({ room }) => room),
       groupCursors: groups.map(({ group }) => this.#groupWalks.get(group)?.cursor ?? t.orderingKey?.lowest),
     }
-  }
-
-  /** Over several claims, an eighth of their rows. */
-  #shareOfOthers(limit: number): number {
-    this.#others += limit / SHARE_OF_OTHERS
-    const share = Math.floor(this.#others)
-    this.#others -= share
-    return share
   }
 
   /** Repeated where another claim took a row of the same ordering key at the same moment. */
@@ -265,19 +261,19 @@ export class Claims<Row extends object> {
   #claimOf(way: Way, answer: ClaimAnswer<Row>, request: ClaimRequest, sentAt: number): Claim<Row> {
     const { t } = this.#runner
     const { leaseMs } = request
-    const { claimed, dueInMs, suspect, bytes, walked = true } = answer
-    // No room was left for other keys: the next walk starts where this one would have.
-    const [cursor, more] = walked
-      ? [cursorOf(t, answer.cursor), answer.more === true]
+    const { claimed, dueInMs, suspect, bytes, found, scanned = true } = answer
+    // No room was left for other keys: the next scan starts where this one would have.
+    const [cursor, more] = scanned
+      ? [answer.cursor ?? undefined, answer.more === true]
       : [request.cursor, true]
     return {
       claimed,
       cursor: way === 'order' && t.lowestCursor === undefined ? undefined : cursor,
-      // A walk that stopped before the last key has seen only some of them.
-      more: more || (way === 'key' && cursor !== undefined),
+      more,
       ...(dueInMs === null || dueInMs === undefined ? {} : { dueInMs }),
       ...(suspect === null || suspect === undefined ? {} : { suspect }),
       ...(bytes === null || bytes === undefined ? {} : { bytes }),
+      ...(found === undefined ? {} : { found }),
       leaseMs,
       trustedUntil: trustedUntil(sentAt, leaseMs),
     }
@@ -342,10 +338,11 @@ type AnswerRow = readonly unknown[]
 interface Facts {
   readonly until: number
   readonly order: readonly string[] | null
-  readonly cursor?: readonly string[] | string | null
+  readonly cursor?: readonly string[] | null
   readonly more?: boolean
   /** Whether other keys were searched for than those that were settled. */
-  readonly walked?: boolean
+  readonly scanned?: boolean
+  readonly found?: number
   readonly dueInMs?: number | null
   readonly suspect?: string | null
   readonly bytes?: number | null
@@ -420,9 +417,9 @@ function inOrder<Row>(claimed: Claimed<Row>[], order: readonly string[]): Claime
 
 const INTEGERS = new Set(['smallint', 'integer', 'bigint'])
 
-/** Where the next scan starts: a walk after the key at which it stopped. */
-function cursorOf(t: TableSql, cursor: Facts['cursor']): Cursor | undefined {
-  return typeof cursor === 'string' ? [successor(t, cursor)] : (cursor ?? undefined)
+/** How many rows a claim by key reads, and where it starts. */
+function byKey({ rows = 0, oldestFirst = false, continueOnly = false, overlapMs = 0 }: ClaimRequest): Values {
+  return { steps: continueOnly ? 0 : MAX_ROWS_READ, rows, oldestFirst, overlapMs }
 }
 
 /**

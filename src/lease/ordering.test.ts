@@ -224,7 +224,7 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await store.claim({ limit: 3, ...LEASE, ids: ['2'] }))).toEqual([])
   })
 
-  it('a row whose conditions come out as null does not end the walk', async () => {
+  it('a row whose conditions come out as null does not end the scan', async () => {
     await insert('a', 'b')
     const table = { ...ordered.table, claimable: "status = 'PENDING' and nullif(customer, 'a') <> ''" }
     const store = await openLeaseStore<Job>(db, table, { owner: 'worker' })
@@ -232,20 +232,21 @@ describe('LIFE-13: rows of an ordering key', () => {
   })
 })
 
-describe('the walk from key to key', () => {
-  it('the walk continues where the last claim ended, and starts over after the last key', async () => {
+describe('finding the heads of keys', () => {
+  it('a claim starts at the first row for which the last one had no room', async () => {
     await insert('a', 'b', 'c', 'd', 'a', 'b')
     const store = await openStore()
     const request = { limit: 2, ...LEASE, way: 'key' } as const
     const first = await store.claim(request)
-    expect([shown(first), first.cursor, first.more]).toEqual([['a 1', 'b 2'], ['b\u0001'], true])
+    expect([shown(first), first.cursor?.[1], first.more]).toEqual([['a 1', 'b 2'], '3', true])
     await store.settle('done', leasesOf(first))
     const second = await store.claim({ ...request, cursor: first.cursor, limit: 3 })
-    expect([shown(second), second.cursor, second.more]).toEqual([['c 3', 'd 4'], undefined, false])
-    expect(shown(await store.claim(request))).toEqual(['a 5', 'b 6'])
+    expect([shown(second), second.more]).toEqual([['c 3', 'd 4', 'a 5'], true])
+    const third = await store.claim({ ...request, cursor: second.cursor })
+    expect([shown(third), third.cursor?.[1], third.more]).toEqual([['b 6'], '6', false])
   })
 
-  it('the walk continues after a head that another session has locked, with room for one row', async () => {
+  it('the next claim continues after a head that another session has locked, with room for one row', async () => {
     await insert('a', 'b', 'c')
     const cursor = new ClaimCursor(await openStore())
     await db.transaction(async (tx) => {
@@ -256,7 +257,7 @@ describe('the walk from key to key', () => {
     })
   })
 
-  it('the walk does not count a key with a row in flight as found', async () => {
+  it('a key with a row in flight does not count as found', async () => {
     await insert('a', 'b')
     const other = await openStore('other')
     await whileUncommitted('c', async () => {
@@ -269,53 +270,57 @@ describe('the walk from key to key', () => {
     expect(shown(await store.claim({ limit: 3, ...LEASE, way: 'key' }))).toEqual(['a 1', 'b 2', 'd 5'])
   })
 
-  it('the walk visits at most 1,000 keys in one statement, and a cursor gets to all of them', async () => {
-    const keys = Array.from({ length: 2_500 }, (_, n) => `key ${String(n).padStart(4, '0')}`)
+  it('keys whose heads wait for another attempt are not read', async () => {
+    const keys = Array.from({ length: 2_500 }, (_, n) => `key ${n}`)
     await insert(...keys)
-    await change("available_at = now() + interval '1 hour'", "customer < 'key 2490'")
-    let now = 0
-    const cursor = new ClaimCursor(await openStore(), { monotonicNow: () => (now += 1) })
-    const seen: string[] = []
-    for (let drained = false; !drained;) {
-      const scan = await cursor.claim({ limit: 5, ...LEASE })
-      seen.push(...scan.claimed.map(({ row }) => row.customer ?? ''))
-      drained = scan.drained
-    }
-    expect(seen.toSorted()).toEqual(keys.slice(2_490))
+    await change("available_at = now() + interval '1 hour'", 'id <= 2490')
+    const store = await openStore()
+    const found = await store.claim({ limit: 10, ...LEASE, way: 'key' })
+    expect([found.claimed.length, found.more]).toEqual([10, false])
   })
 
-  it('the walk reads one row of a key, however many wait after its head', async () => {
-    await insert('a', 'z')
+  it('a row that is due is found, however many rows before it wait for the head of their key', async () => {
+    await insert('a')
     await db.query({
-      text: "insert into public.ordered_jobs (customer) select 'a' from generate_series(1, 20000)",
+      text: "insert into public.ordered_jobs (customer) select 'a' from generate_series(1, 5000)",
     })
-    await db.query({ text: 'analyze public.ordered_jobs' })
-    const alone = openDatabase({ url, maxConnections: 1 })
-    try {
-      const store = await openStore('alone', alone)
-      await store.settle('retry', leasesOf(await claim(store)), {
-        args: [
-          { delay_ms: 3_600_000, error: 'no' },
-          { delay_ms: 0, error: 'no' },
-        ],
-      })
-      const read = async (): Promise<number> => {
-        await alone.query({ text: 'select pg_stat_force_next_flush()' })
-        const { rows } = await alone.query<{ n: number }>({
-          text: "select (seq_tup_read + idx_tup_fetch)::int as n from pg_stat_user_tables where relname = 'ordered_jobs'",
-        })
-        return rows[0]?.n ?? 0
+    await insert('z')
+    await change("available_at = now() + interval '1 hour'", 'id = 1')
+    let now = 0
+    const cursor = new ClaimCursor(await openStore(), { monotonicNow: () => (now += 1) })
+    const claimUntilDrained = async (): Promise<string[]> => {
+      const found: string[] = []
+      for (let drained = false; !drained;) {
+        const scan = await cursor.claim({ limit: 5, ...LEASE })
+        found.push(...shown(scan))
+        drained = scan.drained
       }
-      const before = await read()
-      for (let i = 0; i < 10; i += 1) {
-        const next = await claim(store)
-        expect(shown(next)).toEqual(['z 2'])
-        await store.release(leasesOf(next))
-      }
-      expect((await read()) - before).toBeLessThan(300)
-    } finally {
-      await alone.close()
+      return found
     }
+    expect(await claimUntilDrained()).toEqual(['z 5002'])
+    // What has been read is not read again for each row that arrives.
+    await insert('y')
+    cursor.wake()
+    const before = now
+    expect(await claimUntilDrained()).toEqual(['y 5003'])
+    expect(now - before).toBeLessThan(20)
+    // This one is found by the scan from the start, which reads what waits a thousand rows at a time.
+    await change("available_at = now() - interval '1 day'", 'id = 1')
+    for (let found: string[] = []; !found.includes('a 1'); now += 1_000) {
+      cursor.wake()
+      found = await claimUntilDrained()
+    }
+  })
+
+  it('an event of a transaction that began before the last claim and committed after it is found', async () => {
+    const store = await openStore()
+    const cursor = new ClaimCursor(store)
+    await whileUncommitted('late', async () => {
+      await insert('early')
+      expect(shown(await cursor.claim({ limit: 5, ...LEASE }))).toEqual(['early 2'])
+    })
+    for (let found: string[] = []; !found.includes('late 1');)
+      found = shown(await cursor.claim({ limit: 5, ...LEASE }))
   })
 })
 

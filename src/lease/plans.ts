@@ -56,9 +56,14 @@ export async function planMismatches(
       const plan = plans.get(claim)
       if (way !== 'key' && !isServed(shape, subplan(plan, 'CTE next'), narrowsClaim(table, shape)))
         missing.set('no index serves the claim, which would read every row', claimIndex(table, shape))
-      if (!isServed(shape, subplan(plan, 'CTE walk'), walksKeys(table)))
+      if (way === 'key' && !hasArrivalIndex(table, shape))
         missing.set(
-          'no index serves the claim by ordering key, which would read every row',
+          'no index serves the claim by ordering key, which would read every row that has one',
+          arrivalIndex(table, shape),
+        )
+      if (!isServed(shape, subplan(plan, way === 'key' ? 'CTE heads' : 'CTE walk'), findsHeads(table)))
+        missing.set(
+          'no index serves the search for the head of an ordering key, which would read every row',
           keyIndex(table, shape),
         )
     }
@@ -184,7 +189,9 @@ async function planOf(tx: Queryable, statement: LeaseStatement): Promise<PlanNod
     leaseMs: 1,
     limit: 1,
     steps: 1,
-    others: 1,
+    overlapMs: 0,
+    rows: 0,
+    oldestFirst: false,
     suspects: 1,
     bytes: 1,
     bucket: 0,
@@ -314,6 +321,15 @@ function claimIndex(table: LeaseTable, shape: TableShape): string {
   return createIndex(table, shape, 'claim', claimColumns(table), claimableRows(table))
 }
 
+function arrivalIndex(table: LeaseTable, shape: TableShape): string {
+  const where = `(${table.claimable}) AND ${quote(table.ordering?.key ?? '')} IS NOT NULL`
+  return createIndex(table, shape, 'arrivals', arrivalColumns(table).map(quote), where)
+}
+
+function arrivalColumns({ availableAt, id }: LeaseTable): string[] {
+  return [...(availableAt === undefined ? [] : [availableAt]), ...id]
+}
+
 function suspectIndex(table: LeaseTable, shape: TableShape): string {
   const { expiries = '' } = tableSql(table, shape)
   const where = `${claimableRows(table)} AND ${expiries} >= ${SUSPECT_EXPIRIES}`
@@ -332,14 +348,24 @@ function claimableRows({ claimable, ordering }: LeaseTable): Sql {
   return ordering === undefined ? claimable : `(${claimable}) AND ${quote(ordering.key)} IS NULL`
 }
 
+/** Rows with an ordering key, and no others, in the order in which they become due. */
+function hasArrivalIndex(table: LeaseTable, { indexes }: TableShape): boolean {
+  const columns = [...(table.bucket === undefined ? [] : [table.bucket]), ...arrivalColumns(table)]
+  return indexes.some(
+    (index) =>
+      mentions(index.predicate ?? '', table.ordering?.key ?? '') &&
+      columns.every((column, i) => index.columns[i] === column),
+  )
+}
+
 /** Suspects are few, and are found by an index that has nothing else in it. */
 function hasSuspectIndex({ attempts }: LeaseTable, { indexes }: TableShape): boolean {
   const expiries = attempts?.expiries
   return expiries === undefined || indexes.some(({ predicate = '' }) => mentions(predicate, expiries))
 }
 
-/** Every step of a walk is one probe of an index on the key. */
-function walksKeys({ ordering }: LeaseTable): Narrows {
+/** The head of a key is found by one probe of an index on the key. */
+function findsHeads({ ordering }: LeaseTable): Narrows {
   return ({ index }) => ordering === undefined || index?.columns.includes(ordering.key) === true
 }
 

@@ -32,6 +32,8 @@ export interface TableSql {
   readonly bucket: ColumnSql | undefined
   readonly group: ColumnSql | undefined
   readonly orderingKey: (ColumnSql & { readonly lowest: string }) | undefined
+  /** The columns by which rows with an ordering key are found as they become due. */
+  readonly arrival: readonly (ColumnSql & { readonly lowest: string })[]
   readonly attempts: string | undefined
   readonly expiries: string | undefined
   /** One more failed attempt is the last one. */
@@ -50,6 +52,10 @@ const LOWEST: Readonly<Record<string, string>> = {
   smallint: '-32768',
   integer: '-2147483648',
   bigint: '-9223372036854775808',
+}
+
+function withLowest(column: ColumnSql): ColumnSql & { readonly lowest: string } {
+  return { ...column, lowest: LOWEST[column.type] ?? '' }
 }
 
 export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
@@ -77,7 +83,10 @@ export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
     token: table.lease.token === undefined ? undefined : quote(table.lease.token),
     bucket: optional(table.bucket),
     group: optional(table.groups),
-    orderingKey: key === undefined ? undefined : { ...key, lowest: LOWEST[key.type] ?? '' },
+    orderingKey: key === undefined ? undefined : withLowest(key),
+    arrival: [table.availableAt, ...table.id].flatMap((name) =>
+      name === undefined ? [] : [withLowest(column(name))],
+    ),
     attempts,
     expiries: counter(table.attempts?.expiries),
     exhausted:

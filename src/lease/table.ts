@@ -20,13 +20,14 @@ export interface OutcomeSql {
 
 /**
  * Rows that share a key are processed one at a time, in the order of their ids. With `groups`, keys are told apart
- * within a group. The table needs two indexes: `(key, id)` over unfinished rows, which claims walk from key to key,
- * and a unique one on the key over leased rows, which makes "one row of a key in flight" a constraint.
+ * within a group. The table needs these indexes: `(availableAt, id)` over claimable rows that have a key, by which claims
+ * find keys that have something to do (not with groups); `(key, id)` over unfinished rows, by which they find the head of a
+ * key; and a unique one on the key over leased rows, which makes "one row of a key in flight" a constraint.
  */
 export interface Ordering {
   /** The column with the ordering key; null: the row is in no order. */
   readonly key: string
-  /** What is true of a row as long as the rows after it have to wait, also while it is leased. */
+  /** What is true of a row as long as the rows after it have to wait. It need not be true while the row is leased. */
   readonly unfinished: Sql
 }
 

@@ -208,6 +208,8 @@ export const ordered: Specimen = {
       where status = 'PENDING' and customer is null and expiries < 2;
     create index ordered_jobs_suspects on public.ordered_jobs (available_at, id)
       where status = 'PENDING' and customer is null and expiries >= 2;
+    create index ordered_jobs_arrivals on public.ordered_jobs (available_at, id)
+      where status = 'PENDING' and customer is not null;
     create index ordered_jobs_keys on public.ordered_jobs (customer, id)
       where customer is not null and (status in ('PENDING', 'CLAIMED') or parked);
     create unique index ordered_jobs_in_flight on public.ordered_jobs (customer) include (id) where status = 'CLAIMED'`,

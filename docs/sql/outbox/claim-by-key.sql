@@ -1,51 +1,60 @@
--- $1 limit, $2 steps, $3 suspects, $4 bytes, $5 excluded1, $6 bucket, $7 keyCursor, $8 owner, $9 leaseMs
+-- $1 limit, $2 suspects, $3 bytes, $4 excluded1, $5 bucket, $6 cursor1, $7 cursor2, $8 overlapMs, $9 steps, $10 rows, $11 owner, $12 leaseMs
 /* leasehold:claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
-with recursive
+with
 queued as not materialized (         -- the unfinished rows of ordering keys
   select id, ordering_key, expiries >= 2 as suspect, available_at as row_due_at,
     coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
     ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)
-      and id <> all ((select $5::bigint[])::bigint[]) and (not expiries >= 2 or $3::int > 0)) is true as claimable,
+      and id <> all ((select $4::bigint[])::bigint[]) and (not expiries >= 2 or $2::int > 0)) is true as claimable,
     (select f.id from leasehold.outbox as f
-      where f.bucket = $6::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as key_is_free
+      where f.bucket = $5::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as key_is_free
   from leasehold.outbox as t
-  where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING' or parked)
+  where bucket = $5::smallint and ordering_key is not null and (status = 'PENDING' or parked)
 ),
-walk as (
-  select head.*, 1 as step, head.ready::int as found
-  from (                            -- the first key from the cursor on
-    select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
-    from queued where ordering_key >= $7::text order by ordering_key, id limit 1
-  ) as head
-  where $2::int > 0                -- 0: only the keys that were settled go on
-    and $1::int > 0
-  union all
-  select head.*, walk.step + 1, walk.found + head.ready::int
-  from walk cross join lateral (    -- the next key
-    select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
-    from queued where queued.ordering_key > walk.ordering_key order by ordering_key, id limit 1
-  ) as head
-  where walk.step < $2::int and walk.found < $1::int
+scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
+  select case when $10::int > 0 then $10::int when room > 0 then least($9::int, 2 * room + 50) else 0 end as rows
+  from (select $1::int as room) as free
 ),
-heads as (
-  select * from walk where ready
+arrived as materialized (           -- the next rows that are due, first of their key or not
+  select available_at, id, ordering_key
+  from leasehold.outbox
+  where bucket = $5::smallint and ordering_key is not null and (status = 'PENDING') and available_at <= now()
+    and coalesce(claimed_by is null or locked_until is null, true)
+    and (available_at, id) >= ((select least($6::timestamp with time zone, now() - $8::float8 * interval '1 millisecond')), (select case when $6::timestamp with time zone <= now() - $8::float8 * interval '1 millisecond' then $7::bigint else '-9223372036854775808' end))
+  order by available_at, id
+  limit (select rows from scan)
+),
+keys as materialized (              -- their keys, and where each was met first
+  select distinct on (ordering_key) ordering_key, available_at as met1, id as met2
+  from arrived order by ordering_key, available_at, id
+),
+heads as materialized (
+  select head.*, keys.met1, keys.met2, 1 as step
+  from keys cross join lateral (    -- the first row of each key
+    select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
+    from queued where queued.ordering_key = keys.ordering_key order by ordering_key, id limit 1
+  ) as head
+  where head.ready
 ),
 chosen as materialized (
   select *
   from (
-    select *, row_number() over (order by step, id) as nth,
-      count(*) filter (where suspect) over (order by step, id) as suspects, coalesce(sum(bytes) over (order by step, id rows between unbounded preceding and 1 preceding), 0) as bytes_before
+    select *, row_number() over (order by id) as nth,
+      count(*) filter (where suspect) over (order by id) as suspects, coalesce(sum(bytes) over (order by id rows between unbounded preceding and 1 preceding), 0) as bytes_before
     from heads
   ) as ranked
-  where nth <= $1::int and (not suspect or suspects <= $3::int)
-    and (bytes_before = 0 or bytes_before + bytes <= $4::float8)
+  where nth <= $1::int and (not suspect or suspects <= $2::int)
+    and (bytes_before = 0 or bytes_before + bytes <= $3::float8)
+),
+passed_over as materialized (       -- for want of room: the next claim starts at the first of them
+  select met1, met2 from heads where step = 1 and not suspect and (id in (select id from chosen)) is not true
 ),
 taken as materialized (
   select id, expiries >= 2 as suspect
   from leasehold.outbox as t
-  where t.bucket = $6::smallint and t.id = any (array(select id from chosen))
+  where t.bucket = $5::smallint and t.id = any (array(select id from chosen))
     and ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)) is true
   order by id
@@ -53,21 +62,23 @@ taken as materialized (
 ),
 claimed as (
   update leasehold.outbox as t
-  set locked_until = now() + $9::float8 * interval '1 millisecond', claimed_by = $8::text,
+  set locked_until = now() + $12::float8 * interval '1 millisecond', claimed_by = $11::text,
     lock_token = coalesce(t.lock_token, 0) + 1, status = 'CLAIMED', claimed_at = now()
-  where t.bucket = $6::smallint and t.id = any (array(select id from taken))
+  where t.bucket = $5::smallint and t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $9::float8 * interval '1 millisecond')::float8 * 1000,
+  'until', extract(epoch from now() + $12::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),
-  'cursor', (select ordering_key::text             -- at most one row: the walk ends at it
-    from walk where step >= $2::int or found >= $1::int),
-  'more', (select count(*) from heads) > (select count(*) from chosen),
-  'dueInMs', (select extract(epoch from min(row_due_at) - now())::float8 * 1000
-     from walk where row_due_at > now() and isfinite(row_due_at)),
+  'cursor', coalesce(
+    (select json_build_array(met1::text, met2::text) from passed_over order by met1, met2 limit 1),
+    (select json_build_array(available_at::text, id::text) from arrived order by available_at desc, id desc limit 1)),
+  'more', exists (select from passed_over) or (select count(*) from arrived) >= (select rows from scan),
+  'dueInMs', (select extract(epoch from min(available_at) - now())::float8 * 1000
+     from leasehold.outbox where bucket = $5::smallint and ordering_key is not null and (status = 'PENDING') and available_at > now()
+     and isfinite(available_at)),
   'bytes', (select sum(bytes) from chosen where (id in (select id from taken)) is true),
   'suspect', (select id::text from taken where suspect)
 )) as facts full join claimed on false

@@ -1,36 +1,36 @@
--- $1 steps, $2 suspects, $3 bytes, $4 id1, $5 tokens, $6 owner, $7 bucket, $8 limit, $9 others, $10 excluded1, $11 keyCursor, $12 leaseMs
+-- $1 suspects, $2 bytes, $3 id1, $4 tokens, $5 owner, $6 bucket, $7 limit, $8 oldestFirst, $9 excluded1, $10 cursor1, $11 cursor2, $12 overlapMs, $13 steps, $14 rows, $15 leaseMs
 /* leasehold:settle and claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
-with recursive
+with
 held as materialized (
-  select * from unnest($4::bigint[], $5::bigint[]) as held (id, held_token)
+  select * from unnest($3::bigint[], $4::bigint[]) as held (id, held_token)
 ),
 ours as materialized (              -- a row that another session has locked is skipped, and reported as busy
   select t.id
   from leasehold.outbox as t
-  where t.bucket = $7::smallint and t.id = any (array(select id from held)) and (t.claimed_by = $6::text) is true
+  where t.bucket = $6::smallint and t.id = any (array(select id from held)) and (t.claimed_by = $5::text) is true
     and ((t.id, t.lock_token) in (select id, held_token from held)) is true
   for no key update skip locked
 ),
 settled as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, status = 'PUBLISHED', published_at = now(), claimed_at = null
-  where t.bucket = $7::smallint and t.id = any (array(select id from ours))
+  where t.bucket = $6::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 ),
 room as materialized (              -- a row that was not settled takes up the room that it was to make
-  select greatest(0, $8::int - (select count(*) from held) + (select count(*) from settled)) as rows
+  select greatest(0, $7::int - (select count(*) from held) + (select count(*) from settled)) as rows
 ),
 queued as not materialized (         -- the unfinished rows of ordering keys
   select id, ordering_key, expiries >= 2 as suspect, available_at as row_due_at,
     coalesce(pg_column_size(payload) + pg_column_size(headers), 0) as bytes,
     ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)
-      and id <> all ((select $10::bigint[])::bigint[]) and (not expiries >= 2 or $2::int > 0)) is true as claimable,
+      and id <> all ((select $9::bigint[])::bigint[]) and (not expiries >= 2 or $1::int > 0)) is true as claimable,
     (select f.id from leasehold.outbox as f
-      where f.bucket = $7::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as key_is_free
+      where f.bucket = $6::smallint and f.ordering_key = t.ordering_key and (status = 'CLAIMED') and f.id <> t.id limit 1) is null as key_is_free
   from leasehold.outbox as t
-  where bucket = $7::smallint and ordering_key is not null and (status = 'PENDING' or parked)
+  where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING' or parked)
 ),
 continued as materialized (
   select head.*
@@ -40,43 +40,49 @@ continued as materialized (
     from queued where queued.ordering_key = settled.ordering_key and queued.id <> settled.id order by id limit 1
   ) as head
 ),
-others as materialized (            -- the room for other keys, and a share for them where none is left
-  select least((select rows from room), greatest((select rows from room) - (select count(*) from continued where ready), $9::int)) as rows
+scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
+  select case when $14::int > 0 then $14::int when room > 0 then least($13::int, 2 * room + 50) else 0 end as rows
+  from (select (select rows from room) - (select count(*) from continued where ready) as room) as free
 ),
-walk as (
-  select head.*, 1 as step, head.ready::int as found
-  from (                            -- the first key from the cursor on
-    select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
-    from queued where ordering_key >= $11::text order by ordering_key, id limit 1
-  ) as head
-  where $1::int > 0                -- 0: only the keys that were settled go on
-    and (select rows from others) > 0
-  union all
-  select head.*, walk.step + 1, walk.found + head.ready::int
-  from walk cross join lateral (    -- the next key
-    select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
-    from queued where queued.ordering_key > walk.ordering_key order by ordering_key, id limit 1
-  ) as head
-  where walk.step < $1::int and walk.found < (select rows from others)
+arrived as materialized (           -- the next rows that are due, first of their key or not
+  select available_at, id, ordering_key
+  from leasehold.outbox
+  where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING') and available_at <= now()
+    and coalesce(claimed_by is null or locked_until is null, true)
+    and (available_at, id) >= ((select least($10::timestamp with time zone, now() - $12::float8 * interval '1 millisecond')), (select case when $10::timestamp with time zone <= now() - $12::float8 * interval '1 millisecond' then $11::bigint else '-9223372036854775808' end))
+  order by available_at, id
+  limit (select rows from scan)
 ),
-heads as (
-  select * from walk where ready
-  union all select *, 2147483647 as step, 0 as found from continued where ready
+keys as materialized (              -- their keys, and where each was met first
+  select distinct on (ordering_key) ordering_key, available_at as met1, id as met2
+  from arrived order by ordering_key, available_at, id
+),
+heads as materialized (
+  select head.*, keys.met1, keys.met2, 1 as step
+  from keys cross join lateral (    -- the first row of each key
+    select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
+    from queued where queued.ordering_key = keys.ordering_key order by ordering_key, id limit 1
+  ) as head
+  where head.ready
+  union all select continued.*, null, null, 0 as step from continued where ready
 ),
 chosen as materialized (
   select *
   from (
-    select *, row_number() over (order by step, id) as nth,
-      count(*) filter (where suspect) over (order by step, id) as suspects, coalesce(sum(bytes) over (order by step, id rows between unbounded preceding and 1 preceding), 0) as bytes_before
+    select *, row_number() over (order by case when $8::boolean then 0 else step end, id) as nth,
+      count(*) filter (where suspect) over (order by case when $8::boolean then 0 else step end, id) as suspects, coalesce(sum(bytes) over (order by case when $8::boolean then 0 else step end, id rows between unbounded preceding and 1 preceding), 0) as bytes_before
     from heads
   ) as ranked
-  where nth <= (select rows from room) and (not suspect or suspects <= $2::int)
-    and (bytes_before = 0 or bytes_before + bytes <= $3::float8)
+  where nth <= (select rows from room) and (not suspect or suspects <= $1::int)
+    and (bytes_before = 0 or bytes_before + bytes <= $2::float8)
+),
+passed_over as materialized (       -- for want of room: the next claim starts at the first of them
+  select met1, met2 from heads where step = 1 and not suspect and (id in (select id from chosen)) is not true
 ),
 taken as materialized (
   select id, expiries >= 2 as suspect
   from leasehold.outbox as t
-  where t.bucket = $7::smallint and t.id = any (array(select id from chosen))
+  where t.bucket = $6::smallint and t.id = any (array(select id from chosen))
     and ((status = 'PENDING') and available_at <= now()
       and coalesce(claimed_by is null or locked_until is null, true)) is true
   order by id
@@ -84,23 +90,27 @@ taken as materialized (
 ),
 claimed as (
   update leasehold.outbox as t
-  set locked_until = now() + $12::float8 * interval '1 millisecond', claimed_by = $6::text,
+  set locked_until = now() + $15::float8 * interval '1 millisecond', claimed_by = $5::text,
     lock_token = coalesce(t.lock_token, 0) + 1, status = 'CLAIMED', claimed_at = now()
-  where t.bucket = $7::smallint and t.id = any (array(select id from taken))
+  where t.bucket = $6::smallint and t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
     t.max_attempts, t.created_at
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $12::float8 * interval '1 millisecond')::float8 * 1000,
+  'until', extract(epoch from now() + $15::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),
-  'cursor', (select ordering_key::text             -- at most one row: the walk ends at it
-    from walk where step >= $1::int or found >= (select rows from others)),
-  'more', (select count(*) from heads) > (select count(*) from chosen) or (select rows from room) = 0,
-  'dueInMs', (select extract(epoch from min(row_due_at) - now())::float8 * 1000
-     from walk where row_due_at > now() and isfinite(row_due_at)),
+  'cursor', coalesce(
+    (select json_build_array(met1::text, met2::text) from passed_over order by met1, met2 limit 1),
+    (select json_build_array(available_at::text, id::text) from arrived order by available_at desc, id desc limit 1)),
+  'more', exists (select from passed_over) or (select count(*) from arrived) >= (select rows from scan),
+  'dueInMs', (select extract(epoch from min(available_at) - now())::float8 * 1000
+     from leasehold.outbox where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING') and available_at > now()
+     and isfinite(available_at)),
   'bytes', (select sum(bytes) from chosen where (id in (select id from taken)) is true),
   'suspect', (select id::text from taken where suspect),
   'settled', case when (select count(*) from settled) < (select count(*) from held)
-    then (select coalesce(json_agg(id::text), '[]') from settled) end
+    then (select coalesce(json_agg(id::text), '[]') from settled) end,
+  'scanned', (select rows from scan) > 0,
+  'found', (select count(*) from chosen where step = 1)
 )) as facts full join claimed on false

@@ -191,7 +191,7 @@ describe('RULE-020-002: settings that change while it runs', () => {
     expect(runtime.worker('jobs').settings).toMatchObject({
       paused: true,
       concurrency: 7,
-      batch: 250,
+      batch: 500,
       leaseMs: 40_000,
       heartbeatMs: 12_000,
     })

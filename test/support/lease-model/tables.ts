@@ -234,6 +234,7 @@ export function orderedTable(name: string): ModelTable {
        )`,
       `create index on ${target} (available_at, id) where status = 'PENDING' and topic is null and expiries < 2`,
       `create index on ${target} (available_at, id) where status = 'PENDING' and topic is null and expiries >= 2`,
+      `create index on ${target} (available_at, id) where status = 'PENDING' and topic is not null`,
       `create index on ${target} (topic, id) where topic is not null and status in ('PENDING', 'CLAIMED')`,
       `create unique index on ${target} (topic) where status = 'CLAIMED'`,
     ],
