@@ -50,12 +50,15 @@ export function statusSql<Status extends string>(
   return literals.length === 1 ? `${column} = ${literals[0]}` : `${column} in (${literals.join(', ')})`
 }
 
+function anyEventId(eventIds: readonly string[], parameter: PositionalParameters): string {
+  return `event_id = any (${parameter(eventIds, 'uuid[]')})`
+}
+
 /** Rows by their ids, which are numbers, or by their event ids, which are uuids. */
 export function idsSql(
   ids: readonly string[],
   parameter: PositionalParameters,
-  eventIdsSql = (eventIds: readonly string[], _: PositionalParameters) =>
-    `event_id = any (${parameter(eventIds, 'uuid[]')})`,
+  eventIdsSql = anyEventId,
 ): string {
   const numbers = ids.filter((id) => !isUuid(id))
   const uuids = ids.filter(isUuid)
