@@ -78,7 +78,7 @@ ${findArrived(t, $, { limit, settles: settling !== false })},
 heads as materialized (
   select head.*, ${list(met.map((name) => `keys.${name}`))}, 1 as step
   from keys cross join lateral (    -- the first row of each key
-    ${head(t, `queued.${orderingOf(t).key} = keys.${orderingOf(t).key}`)}
+    ${head(t, ofKey(t, 'keys'))}
   ) as head
   where head.ready
   ${settling ? settling.heads : ''}
@@ -121,7 +121,7 @@ ${answer(t, $, {
 /** The heads a claim by key would take next, without taking them: to find the row that stops a claim. */
 export function findByKey(t: TableSql): LeaseStatement {
   const $ = parameters()
-  const { key, id } = orderingOf(t)
+  const { id } = orderingOf(t)
   return statement(
     t.table,
     'find by key',
@@ -131,7 +131,7 @@ with ${queued(t, $)},
 ${findArrived(t, $, { limit: $('limit', 'int'), settles: false })}
 select ${rowIdSql(t)} as id, suspect
 from keys cross join lateral (
-  ${head(t, `queued.${key} = keys.${key}`)}
+  ${head(t, ofKey(t, 'keys'))}
 ) as head
 where head.ready
 order by ${id}
@@ -204,7 +204,7 @@ function continueKeys(t: TableSql): string {
   from settled cross join lateral (    -- the next row of each key that was settled
     -- its key is free: its only row in flight was the settled one
     select ${list(headColumns(t))}, claimable as ready
-    from queued where queued.${key} = settled.${key} and queued.${id} <> settled.${id} order by ${id} limit 1
+    from queued where ${ofKey(t, 'settled')} and queued.${id} <> settled.${id} order by ${key}, ${id} limit 1
   ) as head
 )`
 }
@@ -237,6 +237,15 @@ export function queued(t: TableSql, $: Parameters): string {
   from ${t.target} as t
   where ${and(where, '    ')}
 )`
+}
+
+/**
+ * The rows of `queued` with the ordering key of this CTE. Written as a range: with `=`, the primary key has their order too,
+ * and where most rows were of one key when the table was analysed, the planner walks along it, past all finished rows.
+ */
+function ofKey(t: TableSql, cte: string): string {
+  const { key } = orderingOf(t)
+  return `queued.${key} >= ${cte}.${key} and queued.${key} <= ${cte}.${key}`
 }
 
 /** The first row of `queued` that fits the condition: the head of its key, and whether it is `ready` to be claimed. */

@@ -236,6 +236,24 @@ describe.each(OWN_TABLES)('the statements of $table.name', ({ table, fill }) => 
   })
 })
 
+it('where all events are of one ordering key, claims find its head by the index of keys', async () => {
+  const table = outboxTable()
+  await db.query({
+    text: `truncate leasehold.outbox;
+      insert into leasehold.outbox (event_type, payload, ordering_key) select 'test', '{}', 'order 4711' from generate_series(1, 20000)`,
+  })
+  await db.query({ text: 'analyze leasehold.outbox' })
+  for (const mode of MODES) {
+    for (const statement of await statementsOf(table)) {
+      if (!statement.purpose.endsWith('by key')) continue
+      for (const node of await plan(statement, mode, sampleValues(table)))
+        expect(isNarrow(node, table), `${statement.purpose} ${mode}: ${JSON.stringify(node)}`).toBe(true)
+    }
+  }
+  // A relay starts on such a table.
+  await expect(openLeaseStore(db, table, { owner: 'worker' })).resolves.toBeDefined()
+})
+
 function scansOf(nodes: readonly PlanNode[], table: LeaseTable): string[] {
   return nodes
     .filter((node) => node['Relation Name'] === table.name && node['Node Type'].endsWith('Scan'))

@@ -34,7 +34,7 @@ heads as materialized (
   select head.*, keys.met1, keys.met2, 1 as step
   from keys cross join lateral (    -- the first row of each key
     select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
-    from queued where queued.ordering_key = keys.ordering_key order by ordering_key, id limit 1
+    from queued where queued.ordering_key >= keys.ordering_key and queued.ordering_key <= keys.ordering_key order by ordering_key, id limit 1
   ) as head
   where head.ready
 ),

@@ -32,7 +32,7 @@ keys as materialized (              -- their keys, and where each was met first
 select id::text as id, suspect
 from keys cross join lateral (
   select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
-    from queued where queued.ordering_key = keys.ordering_key order by ordering_key, id limit 1
+    from queued where queued.ordering_key >= keys.ordering_key and queued.ordering_key <= keys.ordering_key order by ordering_key, id limit 1
 ) as head
 where head.ready
 order by id

@@ -37,7 +37,7 @@ continued as materialized (
   from settled cross join lateral (    -- the next row of each key that was settled
     -- its key is free: its only row in flight was the settled one
     select id, ordering_key, suspect, row_due_at, bytes, claimable as ready
-    from queued where queued.ordering_key = settled.ordering_key and queued.id <> settled.id order by id limit 1
+    from queued where queued.ordering_key >= settled.ordering_key and queued.ordering_key <= settled.ordering_key and queued.id <> settled.id order by ordering_key, id limit 1
   ) as head
 ),
 scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
@@ -61,7 +61,7 @@ heads as materialized (
   select head.*, keys.met1, keys.met2, 1 as step
   from keys cross join lateral (    -- the first row of each key
     select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
-    from queued where queued.ordering_key = keys.ordering_key order by ordering_key, id limit 1
+    from queued where queued.ordering_key >= keys.ordering_key and queued.ordering_key <= keys.ordering_key order by ordering_key, id limit 1
   ) as head
   where head.ready
   union all select continued.*, null, null, 0 as step from continued where ready
