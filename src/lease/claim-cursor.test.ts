@@ -131,6 +131,36 @@ describe('claims by key', () => {
     expect(asked.map(({ rows }) => rows)).toEqual([1_000, 2_000, 4_000, 0])
   })
 
+  it('where the cursor has come to the end, it goes back to what a scan from the start has found', async () => {
+    let now = 0
+    const answers: Partial<Answer>[] = [
+      { size: 5, more: true, cursor: ['m'] },
+      { cursor: ['z'] },
+      { size: 5, more: true, cursor: ['c'] },
+      { size: 5, more: true, cursor: ['d'] },
+      { size: 1, cursor: ['z'] },
+    ]
+    const { store, asked } = scripted(['key'], (_, n) => {
+      now += 30
+      return answers[n - 1] ?? {}
+    })
+    const cursor = new ClaimCursor(store, { monotonicNow: () => now })
+    const drained: boolean[] = []
+    for (let i = 0; i < 5; i += 1) {
+      const scan = await cursor.claim(REQUEST)
+      drained.push(scan.drained)
+      now += scan.fullScanInMs ?? 0
+    }
+    expect(asked.map(({ oldestFirst, cursor: from }) => [oldestFirst ?? false, from?.[0]])).toEqual([
+      [true, undefined],
+      [false, 'm'],
+      [true, undefined],
+      [false, 'c'],
+      [false, 'd'],
+    ])
+    expect(drained).toEqual([false, true, false, false, true])
+  })
+
   it('one claim that reads all that is due is drained at once', async () => {
     const { store } = scripted(['key'], () => ({ size: 3 }))
     const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })

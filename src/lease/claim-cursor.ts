@@ -175,11 +175,15 @@ function remember(
   { fullScan, rows = 0, overlapMs = 0 }: Start,
   claim: Claim<unknown>,
 ): boolean {
-  const isFirst = state.cursor === undefined
-  if (fullScan) state.fullScanCursor = claim.more && !isFirst ? claim.cursor : undefined
-  if (fullScan && claim.more && !isFirst) return false
+  const { claimed, found = claimed.length } = claim
+  if (fullScan && claim.more && state.cursor !== undefined) {
+    // Where the cursor has come to the end, it goes back to what was found before it, of which there may be thousands.
+    const isBack = !state.more && found > 0
+    state.fullScanCursor = isBack ? undefined : claim.cursor
+    if (!isBack) return false
+  } else if (fullScan) state.fullScanCursor = undefined
   state.more = claim.more
-  const isFruitless = claim.more && claim.claimed.length === 0
+  const isFruitless = claim.more && claimed.length === 0
   state.rows = isFruitless ? Math.min(MAX_ROWS_READ, Math.max(ROWS_READ, 2 * rows)) : 0
   // More rows than a claim reads have arrived within the overlap: the next claim starts at the cursor.
   const isBeforeCursor = overlapMs > 0 && claim.more

@@ -98,7 +98,8 @@ describe('LIFE-13: rows of an ordering key', () => {
     const busy = Array.from({ length: limit }, (_, i) => `a${i}`)
     await insert(...busy, 'z')
     const store = await openStore()
-    const cursor = new ClaimCursor(store)
+    let now = 0
+    const cursor = new ClaimCursor(store, { monotonicNow: () => (now += 1) })
     let held = await cursor.claim({ limit, ...LEASE })
     const seen = new Set<string>()
     // Each busy key has another row whenever one of its rows is settled.
@@ -106,6 +107,7 @@ describe('LIFE-13: rows of an ordering key', () => {
       await insert(...busy)
       held = await cursor.settleAndClaim('key', { leases: leasesOf(held) }, { limit, ...LEASE })
       for (const text of shown(held)) seen.add(text.split(' ')[0] ?? '')
+      now += 20
     }
     expect([...seen]).toContain('z')
   })
