@@ -136,22 +136,22 @@ describe.each([
     title: 'no key, 0.2 KB',
     key: 'null',
     payloadBytes: 200,
-    // Measured: WAL 1.53 to 1.58, entries 2.72 to 2.79 (8.0 for an event), disk 1.37 to 1.41.
-    limits: { wal: 1.9, entries: 3.1, disk: 1.8 },
+    // Measured: WAL 1.35, entries 1.70 (5.0 for an event), disk 1.31.
+    limits: { wal: 1.65, entries: 1.95, disk: 1.7 },
   },
   {
     title: 'no key, 1 KB',
     key: 'null',
     payloadBytes: 1_000,
-    // Measured: WAL 1.19 to 1.20, entries 2.68 (8.0 for an event), disk 1.11.
-    limits: { wal: 1.5, entries: 3, disk: 1.4 },
+    // Measured: WAL 1.13, entries 1.68 (5.0 for an event), disk 1.09.
+    limits: { wal: 1.4, entries: 1.95, disk: 1.35 },
   },
   {
     title: '500 keys, 0.2 KB',
     key: `'key ' || n % 500`,
     payloadBytes: 200,
-    // Measured: WAL 1.54 to 1.55, entries 3.07 (9.0 for an event), disk 1.23 to 1.28.
-    limits: { wal: 1.9, entries: 3.4, disk: 1.7 },
+    // Measured: WAL 1.40, entries 2.04 (6.0 for an event), disk 1.31.
+    limits: { wal: 1.7, entries: 2.3, disk: 1.7 },
   },
 ])('an event ($title), compared with a row that is updated twice', ({ limits, ...variant }) => {
   let plain: { readonly written: Cost; readonly updated: Cost; readonly disk: number }

@@ -106,7 +106,7 @@ describe.skipIf(!canReadCpuTime)('a slowdown', () => {
 
   /**
    * The processor time of an event, in multiples of that of a row that is inserted into a plain table and updated twice.
-   * Measured on a busy machine: 3.3 to 3.6. Twice as much (6.6 to 7.3) passes, four times as much (13 to 15) does not.
+   * Measured on a busy machine: 3.1 to 3.6. Twice as much (6.2 to 7.3) passes, four times as much (12 to 15) does not.
    */
   const LIMIT = 9.5
   const ROUNDS = 5
