@@ -131,6 +131,20 @@ describe('claims by key', () => {
     expect(asked.map(({ rows }) => rows)).toEqual([1_000, 2_000, 4_000, 0])
   })
 
+  it('while a backlog lasts, a scan from the start that finds rows starts again, and finds what commits late', async () => {
+    let now = 0
+    const { store, asked } = scripted(['key'], (_, n) => {
+      now += 30
+      return { size: 5, more: true, cursor: [String(n)] }
+    })
+    const cursor = new ClaimCursor(store, { monotonicNow: () => now })
+    for (let i = 0; i < 4; i += 1) {
+      await cursor.claim(REQUEST)
+      now += 2_000
+    }
+    expect(froms(asked)).toEqual([undefined, undefined, undefined, undefined])
+  })
+
   it('where the cursor has come to the end, it goes back to what a scan from the start has found', async () => {
     let now = 0
     const answers: Partial<Answer>[] = [

@@ -176,12 +176,14 @@ function remember(
   claim: Claim<unknown>,
 ): boolean {
   const { claimed, found = claimed.length } = claim
-  if (fullScan && claim.more && state.cursor !== undefined) {
+  if (fullScan) {
+    // It goes on past rows that wait. Where it found something it starts again: what it finds next may be what the cursor
+    // has still to come to, for as long as a backlog lasts, while rows of a late commit wait before that.
+    const isWhole = !claim.more || state.cursor === undefined
+    state.fullScanCursor = isWhole || found > 0 ? undefined : claim.cursor
     // Where the cursor has come to the end, it goes back to what was found before it, of which there may be thousands.
-    const isBack = !state.more && found > 0
-    state.fullScanCursor = isBack ? undefined : claim.cursor
-    if (!isBack) return false
-  } else if (fullScan) state.fullScanCursor = undefined
+    if (!isWhole && (state.more || found === 0)) return false
+  }
   state.more = claim.more
   const isFruitless = claim.more && claimed.length === 0
   state.rows = isFruitless ? Math.min(MAX_ROWS_READ, Math.max(ROWS_READ, 2 * rows)) : 0
