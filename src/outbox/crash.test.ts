@@ -80,7 +80,8 @@ describe('LIFE-18: no event is lost', () => {
 
 it('LIFE-16: a relay that was stopped past its lease is fenced off when it resumes, and changes nothing that another has published', async () => {
   await write(db, ...Array.from({ length: ROWS }, () => null))
-  const settings = { leaseMs: 1_000, heartbeatMs: 300, reaperIntervalMs: 200, shutdownTimeoutMs: 500 }
+  // A busy machine must be able to stop it within three leases.
+  const settings = { leaseMs: 3_000, heartbeatMs: 900, reaperIntervalMs: 200, shutdownTimeoutMs: 500 }
   // A lock on the sink keeps it from publishing before it is stopped.
   const zombie = await db.transaction(async (tx) => {
     await tx.query({ text: 'lock table public.sink in access exclusive mode' })
@@ -98,7 +99,7 @@ it('LIFE-16: a relay that was stopped past its lease is fenced off when it resum
   await settledBy(other)
   const before = await records(db)
   process.kill(zombie.pid, 'SIGCONT')
-  await zombie.heard('lost', () => zombie.all('lost').length === ROWS)
+  await zombie.heard('lost', () => zombie.all('lost').length >= ROWS)
   expect(await records(db)).toEqual(before)
   expect(zombie.all('settled')).toEqual([])
   await other.kill('SIGTERM')
