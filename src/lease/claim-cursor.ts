@@ -8,6 +8,9 @@ import type { Claim, ClaimRequest, Cursor, Ended, LeaseStore, Settlement } from 
  */
 const SHARE_FOR_FULL_SCANS = 0.03
 
+/** The same while the cursor has nothing more, and the scan has still to come to the end: something may wait before it. */
+const SHARE_WHEN_DRAINED = 0.1
+
 /** However long a scan from the start took (it may have waited for a lock), the next one is due after this. */
 const MAX_FULL_SCAN_PAUSE_MS = 5_000
 
@@ -46,6 +49,8 @@ interface WayState {
   rows: number
   /** Where the scan from the start continues that takes several claims. */
   fullScanCursor: Cursor | undefined
+  /** How many rows its next claim reads: more and more, as long as none of them can be claimed. */
+  fullScanRows: number
   /** What the last claim of a scan from the start has cost. */
   fullScanMs: number
   /** When the next one is affordable. */
@@ -110,13 +115,15 @@ export class ClaimCursor<Row extends object> {
     if (fullScan) state.nextFullScan = startedAt + MAX_FULL_SCAN_PAUSE_MS
     const claim = await send({ ...request, way, ...from })
     const endedAt = this.#clock.monotonicNow()
+    const isOfCursor = remember(state, start, claim)
     if (fullScan) {
       const { claimed, found = claimed.length } = claim
       const costOf = (rows: number): number => Math.max(0, endedAt - startedAt - rows * CLAIM_MS_PER_ROW)
       state.fullScanMs = costOf(claimed.length)
-      state.nextFullScan = endedAt + Math.min(costOf(found) / SHARE_FOR_FULL_SCANS, MAX_FULL_SCAN_PAUSE_MS)
+      const isUnderWay = !state.more && state.fullScanCursor !== undefined
+      const share = isUnderWay ? SHARE_WHEN_DRAINED : SHARE_FOR_FULL_SCANS
+      state.nextFullScan = endedAt + Math.min(costOf(found) / share, MAX_FULL_SCAN_PAUSE_MS)
     }
-    const isOfCursor = remember(state, start, claim)
     const isDrained = !state.more && wakes === this.#wakes
     if (isOfCursor) state.drainedUntil = isDrained ? endedAt + RECHECK_MS : Number.NEGATIVE_INFINITY
     const drained = [...this.#ways.values()].every(({ drainedUntil }) => drainedUntil > endedAt)
@@ -145,6 +152,7 @@ function newState(): WayState {
     more: false,
     rows: 0,
     fullScanCursor: undefined,
+    fullScanRows: ROWS_READ,
     fullScanMs: 0,
     nextFullScan: Number.NEGATIVE_INFINITY,
     drainedUntil: Number.NEGATIVE_INFINITY,
@@ -164,7 +172,7 @@ function startOf(way: Way, state: WayState, now: number): Start {
   const { cursor, previous, more, rows, fullScanCursor, fullScanMs, nextFullScan } = state
   const isCheap = !more && fullScanCursor === undefined && fullScanMs < CHEAP_SCAN_MS
   if (now >= nextFullScan || isCheap)
-    return { cursor: fullScanCursor, fullScan: true, rows: ROWS_READ, oldestFirst: true }
+    return { cursor: fullScanCursor, fullScan: true, rows: state.fullScanRows, oldestFirst: true }
   if (way === 'order') return { cursor: previous ?? cursor, fullScan: false }
   return { cursor, fullScan: false, rows, overlapMs: more ? 0 : OVERLAP_MS }
 }
@@ -181,6 +189,7 @@ function remember(
     // has still to come to, for as long as a backlog lasts, while rows of a late commit wait before that.
     const isWhole = !claim.more || state.cursor === undefined
     state.fullScanCursor = isWhole || found > 0 ? undefined : claim.cursor
+    state.fullScanRows = isWhole || found > 0 ? ROWS_READ : Math.min(MAX_ROWS_READ, 2 * state.fullScanRows)
     // Where the cursor has come to the end, it goes back to what was found before it, of which there may be thousands.
     if (!isWhole && (state.more || found === 0)) return false
   }
