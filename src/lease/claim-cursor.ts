@@ -122,7 +122,9 @@ export class ClaimCursor<Row extends object> {
       state.fullScanMs = costOf(claimed.length)
       const isUnderWay = !state.more && state.fullScanCursor !== undefined
       const share = isUnderWay ? SHARE_WHEN_DRAINED : SHARE_FOR_FULL_SCANS
-      state.nextFullScan = endedAt + Math.min(costOf(found) / share, MAX_FULL_SCAN_PAUSE_MS)
+      // While the cursor has more, what the scan found is mostly what the cursor would have found without it.
+      const cost = state.more && found > 0 ? endedAt - startedAt : costOf(found)
+      state.nextFullScan = endedAt + Math.min(cost / share, MAX_FULL_SCAN_PAUSE_MS)
     }
     const isDrained = !state.more && wakes === this.#wakes
     if (isOfCursor) state.drainedUntil = isDrained ? endedAt + RECHECK_MS : Number.NEGATIVE_INFINITY
