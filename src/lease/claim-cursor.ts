@@ -191,13 +191,13 @@ function remember(
     // has still to come to, for as long as a backlog lasts, while rows of a late commit wait before that.
     const isWhole = !claim.more || state.cursor === undefined
     state.fullScanCursor = isWhole || found > 0 ? undefined : claim.cursor
-    state.fullScanRows = isWhole || found > 0 ? ROWS_READ : Math.min(MAX_ROWS_READ, 2 * state.fullScanRows)
+    state.fullScanRows = isWhole || found > 0 ? ROWS_READ : twice(state.fullScanRows)
     // Where the cursor has come to the end, it goes back to what was found before it, of which there may be thousands.
     if (!isWhole && (state.more || found === 0)) return false
   }
   state.more = claim.more
   const isFruitless = claim.more && claimed.length === 0
-  state.rows = isFruitless ? Math.min(MAX_ROWS_READ, Math.max(ROWS_READ, 2 * rows)) : 0
+  state.rows = isFruitless ? twice(rows) : 0
   // More rows than a claim reads have arrived within the overlap: the next claim starts at the cursor.
   const isBeforeCursor = overlapMs > 0 && claim.more
   if (claim.cursor !== undefined && !isBeforeCursor) {
@@ -205,4 +205,8 @@ function remember(
     state.cursor = claim.cursor
   }
   return true
+}
+
+function twice(rows: number): number {
+  return Math.min(MAX_ROWS_READ, Math.max(ROWS_READ, 2 * rows))
 }
