@@ -11,7 +11,7 @@ import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
 import { isLockConflict } from '../postgres/failures.ts'
 import type { HandlerContext } from '../worker/context.ts'
-import { createLoop, pause } from '../worker/loop.ts'
+import { createLoop, type HastenableLoop, pause } from '../worker/loop.ts'
 import {
   dead,
   done,
@@ -54,7 +54,7 @@ export interface RunnerOptions {
   readonly jobs?: Partial<WorkerSettings>
   /** Settings of the worker that syncs chunks. */
   readonly chunks?: Partial<WorkerSettings>
-  /** How often the runner asks which jobs have no open chunk any more. Default 1000. */
+  /** How often the runner asks which jobs have no open chunk any more, while there are planned jobs. Default 1000. */
   readonly checkEveryMs?: number
   /** How long ended jobs stay in the table; `false`: this runner removes none. Default 30 days. */
   readonly retention?: SyncRetention | false
@@ -89,6 +89,11 @@ const JOBS_AT_ONCE = 4
 const MAX_CALLS = 1_000_000
 const RETENTION_EVERY_MS = 600_000
 const DEFAULT_CHECK_EVERY_MS = 1_000
+/**
+ * How often it asks while it knows of no planned job. A runner that plans a job, or checks one, knows of it; this is for jobs
+ * whose runner has died since, and as long as an idle worker waits for a wake-up that was lost.
+ */
+const IDLE_CHECK_MS = 5_000
 /** A job is counted at the latest after this time, even if nothing was found to have changed. */
 const MAX_UNCHECKED_MS = 3_600_000
 const MAX_CHECK_EVERY_MS = 3_600_000
@@ -177,7 +182,9 @@ class Runner {
   readonly #definitions: ReadonlyMap<string, SyncDefinition>
   readonly #settings: RunSettings
   #db: Database | undefined
-  #stopMakingDue: () => Promise<void> = async () => Promise.resolve()
+  /** There may be planned jobs, which wait for their chunks. */
+  #jobsWait = false
+  #makingDue: HastenableLoop | undefined
 
   constructor(definitions: ReadonlyMap<string, SyncDefinition>, settings: RunSettings) {
     this.#definitions = definitions
@@ -198,18 +205,25 @@ class Runner {
       [...this.#definitions.keys()],
       stopping.map(([name]) => name),
     )
-    const loop = createLoop({
+    this.#makingDue = createLoop({
       name: 'sync jobs with finished chunks',
-      work: async () => void (await db.query(statement)),
-      pauseMs: () => checkEveryMs,
-      onError: (error) => events.emit('trouble', { worker, what: 'finding jobs that are finished', error }),
+      work: async () => {
+        // A job that begins to wait from here on may be missing in the answer.
+        this.#jobsWait = false
+        const { rows } = await db.query<{ waiting: boolean }>(statement)
+        this.#jobsWait ||= rows[0]?.waiting === true
+      },
+      pauseMs: () => (this.#jobsWait ? checkEveryMs : Math.max(checkEveryMs, IDLE_CHECK_MS)),
+      onError: (error) => {
+        this.#jobsWait = true
+        events.emit('trouble', { worker, what: 'finding jobs that are finished', error })
+      },
     })
-    loop.start()
-    this.#stopMakingDue = async () => loop.stop()
+    this.#makingDue.start()
   }
 
   async closeJobs(): Promise<void> {
-    await this.#stopMakingDue()
+    await this.#makingDue?.stop()
   }
 
   /** A job is planned once, and checked when its chunks are finished. */
@@ -307,6 +321,10 @@ class Runner {
       await this.#database.query(wakeChunks(schema))
     }
     // `makeDue` finds the job when there is something to do.
+    if (!this.#jobsWait) {
+      this.#jobsWait = true
+      this.#makingDue?.hasten()
+    }
     return settleAs('waiting', { delay_ms: MAX_UNCHECKED_MS })
   }
 

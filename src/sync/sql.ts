@@ -175,7 +175,7 @@ export function wakeChunks(schema: string): Statement {
 /**
  * Makes the planned jobs due for which there is something to do: no chunk is open any more, an open one is orphaned, or one
  * has failed and the definition stops at that. It reads one index entry of each job that waits, and counts nothing, so that
- * it can be run every second for thousands of jobs.
+ * it can be run every second for thousands of jobs. It returns whether there are planned jobs at all.
  */
 export function makeDue(
   schema: string,
@@ -211,7 +211,11 @@ with changed as materialized (
 due as (
   update ${jobs} as j set next_check_at = now() from changed where j.id = changed.id returning j.id
 )
-select ${quoteQualified(schema, 'wake')}('sync-jobs') where exists (select from due)`,
+select exists (
+    select from ${jobs} as j
+    where j.definition = any ($1::text[]) and j.completed_at is null and j.failed_at is null and j.planned_at is not null
+  ) as waiting,
+  (select ${quoteQualified(schema, 'wake')}('sync-jobs')::text where exists (select from due))`,
     values: [definitions, stopping],
   }
 }
