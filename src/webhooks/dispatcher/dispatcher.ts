@@ -25,7 +25,7 @@ import { maintain, type WebhookMaintenance } from '../admin/maintenance.ts'
 import { type DeliveryRow, webhookTable } from '../table.ts'
 import { type CircuitBreakerSettings, circuitBreakerSettings, type CircuitChange } from './circuit-breaker.ts'
 import { type CachedEndpoint, EndpointCache } from './endpoint-cache.ts'
-import { disableEndpoint, readDispatchers, storeCircuit } from './endpoint-cache-sql.ts'
+import { disableEndpoint, storeCircuit } from './endpoint-cache-sql.ts'
 import { EndpointGroups, positionAmong } from './endpoint-groups.ts'
 import { judgeResponse } from './judge-response.ts'
 
@@ -182,6 +182,7 @@ class RunningDispatcher {
     const endpoints = new EndpointCache({
       db: environment.db,
       schema,
+      role: WEBHOOKS,
       // A dispatcher without endpoints needs no key.
       keys: () => requireSecretKeys(this.#keys),
       clock,
@@ -291,19 +292,15 @@ class RunningDispatcher {
   }
 
   /** Reads the endpoints and the registry, and updates the room of every endpoint. */
-  async #refresh(endpoints: EndpointCache, environment: WorkerEnvironment, joinsAt: number): Promise<void> {
-    const { schema, clock } = this.#options
+  async #refresh(cache: EndpointCache, environment: WorkerEnvironment, joinsAt: number): Promise<void> {
+    const { clock } = this.#options
     this.#isStale = false
     this.#refreshedAt = clock.monotonicNow()
-    const states = await endpoints.refresh()
-    const { rows } = await environment.db.query<{ id: string }>(readDispatchers(schema, WEBHOOKS))
-    const position = positionAmong(
-      environment.worker,
-      rows.map(({ id }) => id),
-    )
+    const { endpoints, dispatchers } = await cache.refresh()
+    const position = positionAmong(environment.worker, dispatchers)
     // Until their next refresh, the other dispatchers do not know of this one and use the whole limits.
     const isJoining = position.count > 1 && clock.monotonicNow() < joinsAt
-    this.groups.update(isJoining ? [] : states, position)
+    this.groups.update(isJoining ? [] : endpoints, position)
   }
 
   /** Called when endpoints may have changed. A refresh that is running may have been too early to see the change. */

@@ -5,6 +5,7 @@ import type { CircuitChange } from './circuit-breaker.ts'
 
 /** The part of an endpoint that is read every few seconds. */
 export interface EndpointStateRow {
+  readonly kind: 'endpoint'
   readonly id: string
   readonly tenant: string
   /** Changes with every update of the row. */
@@ -12,6 +13,12 @@ export interface EndpointStateRow {
   readonly circuit_is_open: boolean
   readonly open_for_ms: number
   readonly failures: number
+}
+
+export interface DispatcherRow {
+  readonly kind: 'dispatcher'
+  /** The id of its process. */
+  readonly id: string
 }
 
 /** The part of an endpoint that is read once for each version. */
@@ -36,15 +43,21 @@ const VERSION = 'xmin::text as version'
 const msUntil = (timestamp: string): string =>
   `extract(epoch from least(${timestamp}, now() + interval '10 years') - now())::float8 * 1000`
 
-export function readEndpointStates(schema: string): Statement {
+/** The enabled endpoints, and the dispatchers: the processes with this role. */
+export function readStates(schema: string, role: string): Statement {
   return {
-    name: 'leasehold_webhooks_endpoint_states',
-    text: `/* leasehold:endpoint states webhooks */
-select id, tenant, ${VERSION}, failing_since is not null as circuit_is_open, failures,
+    name: 'leasehold_webhooks_states',
+    text: `/* leasehold:states webhooks */
+select 'endpoint' as kind, id::text as id, tenant, ${VERSION}, failing_since is not null as circuit_is_open, failures,
   case when open_until > now() then ${msUntil('open_until')} else 0 end as open_for_ms
 from ${quoteQualified(schema, 'webhook_endpoints')}
 where enabled
+union all
+select 'dispatcher', id, null, null, null, null, null
+from ${quoteQualified(schema, 'workers')}
+where stopped_at is null and died_at is null and $1 = any (roles)
 order by id`,
+    values: [role],
   }
 }
 
@@ -56,17 +69,6 @@ select id, ${VERSION}
 from ${quoteQualified(schema, 'webhook_endpoints')}
 where id = any ($1::uuid[]) and enabled`,
     values: [ids],
-  }
-}
-
-export function readDispatchers(schema: string, role: string): Statement {
-  return {
-    name: 'leasehold_webhooks_dispatchers',
-    text: `/* leasehold:dispatchers webhooks */
-select id from ${quoteQualified(schema, 'workers')}
-where stopped_at is null and died_at is null and $1 = any (roles)
-order by id`,
-    values: [role],
   }
 }
 

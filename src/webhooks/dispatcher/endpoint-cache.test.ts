@@ -43,12 +43,13 @@ describe('the endpoint cache', () => {
     new EndpointCache({
       db,
       schema: 'leasehold',
+      role: 'webhooks',
       keys: () => secretKey(SECRET_KEY),
       clock: systemClock,
       onUnusable: (id, error) => void reported.push({ id, error }),
     })
-  const usable = (states: readonly EndpointState[]): string[] =>
-    states.flatMap(({ endpoint }) => (endpoint === undefined ? [] : [endpoint.id]))
+  const usable = ({ endpoints }: { readonly endpoints: readonly EndpointState[] }): string[] =>
+    endpoints.flatMap(({ endpoint }) => (endpoint === undefined ? [] : [endpoint.id]))
 
   beforeEach(() => void reported.splice(0))
 
@@ -88,7 +89,7 @@ describe('the endpoint cache', () => {
     await db.query({
       text: `update leasehold.webhook_endpoints set previous_secret = secret, previous_secret_until = 'infinity'`,
     })
-    const states = await newCache().refresh()
+    const { endpoints: states } = await newCache().refresh()
     expect(states).toMatchObject([{ id, circuit_is_open: true, endpoint: { id } }])
     expect(states[0]?.open_for_ms).toBeGreaterThan(1e11)
     expect(states[0]?.endpoint?.signers(systemClock.monotonicNow())).toHaveLength(2)

@@ -7,10 +7,11 @@ import { decryptHeaders } from '../endpoints/secrets.ts'
 import { decrypt, type SecretKeys } from '../signing/encryption.ts'
 import { type Signer, signer } from '../signing/sign.ts'
 import {
+  type DispatcherRow,
   type EndpointRow,
   type EndpointStateRow,
   readEndpoints,
-  readEndpointStates,
+  readStates,
   readVersions,
 } from './endpoint-cache-sql.ts'
 
@@ -25,7 +26,7 @@ export interface CachedEndpoint {
   signers(now: number): readonly Signer[]
 }
 
-export interface EndpointState extends EndpointStateRow {
+export interface EndpointState extends Omit<EndpointStateRow, 'kind'> {
   /** Undefined if the endpoint cannot be used: its secret or headers cannot be decrypted, or its limits are invalid. */
   readonly endpoint: CachedEndpoint | undefined
 }
@@ -43,6 +44,8 @@ interface Check {
 export interface EndpointCacheOptions {
   readonly db: Queryable
   readonly schema: string
+  /** The role of dispatchers in the registry. */
+  readonly role: string
   readonly keys: () => SecretKeys
   readonly clock: Clock
   /** Called once for each version of an endpoint that cannot be used. */
@@ -100,10 +103,17 @@ export class EndpointCache {
     return new Map([...known, ...read])
   }
 
-  /** Reads the state of all enabled endpoints, and the rest of those that have changed. */
-  async refresh(): Promise<readonly EndpointState[]> {
-    const { db, schema } = this.#options
-    const { rows } = await db.query<EndpointStateRow>(readEndpointStates(schema))
+  /**
+   * Reads the state of all enabled endpoints, and the rest of those that have changed. With it, in the same statement, come
+   * the ids of the processes with a dispatcher, in order: they share the limits of the endpoints.
+   */
+  async refresh(): Promise<{
+    readonly endpoints: readonly EndpointState[]
+    readonly dispatchers: readonly string[]
+  }> {
+    const { db, schema, role } = this.#options
+    const states = (await db.query<EndpointStateRow | DispatcherRow>(readStates(schema, role))).rows
+    const rows = states.filter((row) => row.kind === 'endpoint')
     const changed = rows.filter(({ id, version }) => this.#entries.get(id)?.version !== version)
     const read = await this.#read(changed.map(({ id }) => id))
     this.#entries = new Map(
@@ -112,7 +122,10 @@ export class EndpointCache {
         return entry === undefined ? [] : [[id, entry]]
       }),
     )
-    return rows.map((row) => ({ ...row, endpoint: this.#entries.get(row.id)?.endpoint }))
+    return {
+      endpoints: rows.map((row) => ({ ...row, endpoint: this.#entries.get(row.id)?.endpoint })),
+      dispatchers: states.filter(({ kind }) => kind === 'dispatcher').map(({ id }) => id),
+    }
   }
 
   async #read(ids: readonly string[]): Promise<ReadonlyMap<string, Entry>> {
