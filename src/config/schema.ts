@@ -5,8 +5,7 @@ import { isLeaseholdError } from '../errors.ts'
 import { nearest } from '../nearest.ts'
 import { isDatabaseUrl, MIN_AUDIT_RETENTION_MS } from '../rules.ts'
 import { MAX_TIMER_MS } from '../timeout.ts'
-import { networkPolicy } from '../webhooks/network/policy.ts'
-import { parseProxyUrl } from '../webhooks/network/connect.ts'
+import { networkPolicy, parseProxyUrl } from '../webhooks/network/policy.ts'
 import { secretKeys } from '../webhooks/signing/encryption.ts'
 
 /** Only this machine reaches these. */

@@ -15,7 +15,7 @@ import { MAX_TIMEOUT_MS } from '../endpoints/check.ts'
 import { readSecretKeys, requireSecretKeys } from '../endpoints/secrets.ts'
 import type { Dial, TlsOptions } from '../network/connect.ts'
 import { type NetworkPolicy, networkPolicy, type NetworkPolicyOptions } from '../network/policy.ts'
-import { createPoster, type Poster, type PostLimits, type Reply } from '../network/post.ts'
+import type { Poster, PostLimits, Reply } from '../network/post.ts'
 import type { Resolve } from '../network/resolve.ts'
 import { validateSchedule } from '../schedule.ts'
 import { TRACE_HEADERS } from '../send/fan-out.ts'
@@ -169,6 +169,8 @@ class RunningDispatcher {
 
   async open(environment: WorkerEnvironment): Promise<void> {
     const { schema, clock, limits, proxy, tls, resolve, dial } = this.#options
+    // Loaded by those who deliver: undici takes as much memory as the rest of a worker.
+    const { createPoster } = await import('../network/post.ts')
     const poster = createPoster({
       policy: this.#policy,
       // Each endpoint has its own timeout, which the default for the head must not cut short.

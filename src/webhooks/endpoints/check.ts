@@ -1,7 +1,7 @@
 /** Validates endpoints before they are written. All problems are reported at once, by field. */
 import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
+import { endpointHeaders } from '../network/headers.ts'
 import { checkTarget, type NetworkPolicy, type TargetOptions } from '../network/policy.ts'
-import { endpointHeaders } from '../network/post.ts'
 import { checkText, isWhole, describeValue } from '../../messages/validate.ts'
 import { isPlainObject } from '../../rules.ts'
 import { signingKey } from '../signing/secret.ts'

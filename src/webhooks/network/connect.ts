@@ -8,11 +8,11 @@ import type { TLSSocket } from 'node:tls'
 
 import { buildConnector, Client } from 'undici'
 
-import { LeaseholdError, messageOf } from '../../errors.ts'
+import { messageOf } from '../../errors.ts'
 import { deadline, untilAborted } from '../../timeout.ts'
 import { parseAddress } from './address.ts'
 import { NetworkFailure } from './failure.ts'
-import { type NetworkPolicy, type Protocol, reasonRefused } from './policy.ts'
+import { type NetworkPolicy, type Protocol, proxyCredentials, reasonRefused } from './policy.ts'
 import type { Resolve } from './resolve.ts'
 
 export interface Dialled {
@@ -136,33 +136,9 @@ async function connected(socket: Socket, timeoutMs: number, signal: AbortSignal)
   }
 }
 
-/** The URL of a proxy, validated. Credentials in it are sent to the proxy as Basic authentication. */
-export function parseProxyUrl(text: string): URL {
-  const url = URL.canParse(text) ? new URL(text) : undefined
-  const isHttp = url?.protocol === 'http:' || url?.protocol === 'https:'
-  if (isHttp && credentialsOf(url) !== undefined) return url
-  // The value is not repeated: it may contain a password.
-  throw new LeaseholdError(
-    'SETTING_INVALID',
-    'The setting proxy of webhooks is not the URL of an HTTP proxy.',
-    {
-      remedy: 'Give one such as http://proxy.example:3128; percent-encode its user and password.',
-    },
-  )
-}
-
-/** `user:password`, decoded; undefined if that is not possible. */
-function credentialsOf({ username, password }: URL): string | undefined {
-  try {
-    return `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
-  } catch {
-    return undefined
-  }
-}
-
 /** Opens CONNECT tunnels. The operator chose the proxy, so its own address is not checked. */
 export function openThroughProxy(proxy: URL, connectTimeoutMs: number): OpenSocket {
-  const credentials = credentialsOf(proxy) ?? ''
+  const credentials = proxyCredentials(proxy) ?? ''
   const authorization =
     proxy.username === ''
       ? {}

@@ -204,3 +204,27 @@ function refuseSetting(setting: string, value: unknown, remedy: string): never {
     { remedy },
   )
 }
+
+/** The URL of a proxy, validated. Credentials in it are sent to the proxy as Basic authentication. */
+export function parseProxyUrl(text: string): URL {
+  const url = URL.canParse(text) ? new URL(text) : undefined
+  const isHttp = url?.protocol === 'http:' || url?.protocol === 'https:'
+  if (isHttp && proxyCredentials(url) !== undefined) return url
+  // The value is not repeated: it may contain a password.
+  throw new LeaseholdError(
+    'SETTING_INVALID',
+    'The setting proxy of webhooks is not the URL of an HTTP proxy.',
+    {
+      remedy: 'Give one such as http://proxy.example:3128; percent-encode its user and password.',
+    },
+  )
+}
+
+/** `user:password`, decoded; undefined if that is not possible. */
+export function proxyCredentials({ username, password }: URL): string | undefined {
+  try {
+    return `${decodeURIComponent(username)}:${decodeURIComponent(password)}`
+  } catch {
+    return undefined
+  }
+}

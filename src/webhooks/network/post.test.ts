@@ -7,15 +7,9 @@ import { startHostileReceiver } from '../../../test/support/hostile-receiver.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { startCountingReceiver } from '../../../test/support/receiver.ts'
 import { recordingDialler, resolveNothing } from '../../../test/support/recording-dialler.ts'
+import { endpointHeaders, headersProblem } from './headers.ts'
 import { LOOPBACK, networkPolicy } from './policy.ts'
-import {
-  createPoster,
-  endpointHeaders,
-  excerptOf,
-  headersProblem,
-  type Message,
-  type PostLimits,
-} from './post.ts'
+import { createPoster, excerptOf, type Message, type PostLimits } from './post.ts'
 
 useQuietProcess()
 
