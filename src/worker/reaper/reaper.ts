@@ -22,14 +22,18 @@ export interface ReaperOptions {
   readonly settings: (store: LeaseStore) => { readonly reaperIntervalMs: number; readonly batch?: number }
   /** The ids of expired rows of this store that are not its business: the workers of this process take them back. */
   readonly except?: (store: LeaseStore) => readonly string[]
-  /** How often to check for dead processes, and how long one may be missing. Default 1,000 and 2,000. */
+  /** How often to check for dead processes, and how long one may be missing. Default 1,500 and 2,000. */
   readonly eviction?: { readonly checkMs: number; readonly graceMs: number } | false
   /** How long entries of the audit are retained; null: for ever. Default 365 days. */
   readonly auditRetentionMs?: number | null | undefined
   readonly clock?: Clock
 }
 
-const DEFAULT_EVICTION = { checkMs: 1_000, graceMs: 2_000 }
+/**
+ * The rows of a killed process are to run elsewhere within 5 s. Together with `CHECK_WHILE_MISSING_MS` this takes at most
+ * 3.75 s, which leaves a second for taking the leases back and for the next claim.
+ */
+const DEFAULT_EVICTION = { checkMs: 1_500, graceMs: 2_000 }
 const DEFAULT_BATCH = 500
 const FORGET_EVERY_MS = 3_600_000
 /** Without tables a reaper only shows that it is alive. */
