@@ -23,6 +23,7 @@ export {
   done,
   Events,
   fixedGroups,
+  keepHeapSmall,
   listWorkers,
   PermanentError,
   readSettings,

@@ -3,13 +3,14 @@ import { once } from 'node:events'
 import { userInfo } from 'node:os'
 import { createInterface } from 'node:readline/promises'
 import { text } from 'node:stream/consumers'
-import { keepHeapSmall } from './process.ts'
-import { runProgram } from './program.ts'
+import { keepHeapSmall } from '../worker/small-heap.ts'
 
 /** Long enough to finish writing output. Anything else that still keeps the process alive does so by mistake. */
 const EXIT_AFTER_MS = 2_000
 
+// Before anything else is loaded.
 keepHeapSmall()
+const { runProgram } = await import('./program.ts')
 
 // When the reader of the output closes it (`leasehold up | head`, a closed terminal), the parts must still be stopped.
 for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})

@@ -2,7 +2,6 @@
  * The life of a process that runs until it is told to stop: it is made of parts, which are started one after the other
  * and stopped in reverse order. The first signal stops the parts; a second one exits at once.
  */
-import { setFlagsFromString } from 'node:v8'
 import { within } from '../timeout.ts'
 import type { Logger } from '../observe/log.ts'
 import { stdoutCarriesEvents } from '../outbox/publishers/publishing.ts'
@@ -219,15 +218,4 @@ export async function withProgress<Progress>(
   } finally {
     listener.close()
   }
-}
-
-/**
- * Makes V8 collect garbage earlier, for the whole process. A worker that processes a backlog produces much garbage and
- * little that stays: without these flags 155 MiB are resident on Node 20 and 230 on Node 24, of which 13 are live. With a
- * young generation that does not grow, and a heap that grows to twice instead of four times what is live, it is 130 and
- * 115 MiB at the same speed.
- */
-export function keepHeapSmall(): void {
-  setFlagsFromString('--semi-space-growth-factor=1')
-  setFlagsFromString('--heap-growing-percent=100')
 }

@@ -1,6 +1,7 @@
 import { EventEmitter, once } from 'node:events'
 import { Worker as Thread } from 'node:worker_threads'
 import { within } from '../../timeout.ts'
+import { restoreHeapFlags } from '../small-heap.ts'
 import { runHeartbeat } from './heartbeat.ts'
 import type { FromHeartbeat, HeartbeatConfig, ToHeartbeat } from './messages.ts'
 
@@ -50,6 +51,7 @@ function startThread({ config, onMessage }: LinkOptions): HeartbeatLink {
       name: 'leasehold heartbeat',
       resourceLimits: { maxYoungGenerationSizeMb: YOUNG_GENERATION_MB },
     })
+    opened.once('online', restoreHeapFlags)
     opened.on('message', (message: FromHeartbeat) => onMessage(revived(message)))
     opened.on('error', (error) => onMessage({ type: 'trouble', what: 'the thread of the heartbeat', error }))
     opened.on('exit', () => {
