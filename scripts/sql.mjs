@@ -24,7 +24,7 @@ const PURPOSES = [
   [
     'find by key',
     'The rows a claim by key would take: to find the one that stops it with a data error.',
-    'arrivals keys in_flight',
+    'pkey arrivals keys in_flight',
   ],
   [
     'claim in order',

@@ -37,8 +37,8 @@ import {
  * cursor on. It reads what has arrived since the last claim, however many keys wait, and however many rows wait in a key.
  * With an outcome it settles a batch of finished rows too, and claims the next row of each of their keys.
  *
- * What becomes claimable before the cursor is found by a scan from the start (`claim-cursor.ts`): the next row of a key
- * that was settled without a claim, a row of a transaction that took long.
+ * Before the cursor, the next rows become claimable of keys whose row in flight was settled without a claim: these keys are
+ * named by `freed`. The rest is found by a scan from the start (`claim-cursor.ts`): a row of a transaction that took long.
  *
  * Two claims whose snapshots differ (a late commit, a replay) may pick two rows of one key. The unique index on rows in
  * flight refuses the second, and that claim is repeated.
@@ -60,11 +60,11 @@ export function claimByKey(t: TableSql, settleAs?: OutcomeSql): LeaseStatement {
     facts: {
       ...settledFact(t),
       scanned: '(select rows from scan) > 0',
-      found: '(select count(*) from chosen where step = 1)',
     },
   }
-  // The next rows of keys that were settled come first, or else the oldest.
-  const order = settling ? `case when ${$('oldestFirst', 'boolean')} then 0 else step end, ${id}` : id
+  // The next rows of keys that were settled or freed come first, or else the oldest.
+  const order = `case when ${$('oldestFirst', 'boolean')} then 0 else step end, ${id}`
+  const notChosen = `not suspect and (${id} in (select ${id} from chosen)) is not true`
   return statement(
     t.table,
     settling ? 'settle and claim by key' : 'claim by key',
@@ -76,7 +76,7 @@ ${queued(t, $)},
 ${settling ? settling.continued : ''}
 ${findArrived(t, $, { limit, settles: settling !== false })},
 heads as materialized (
-  select head.*, ${list(met.map((name) => `keys.${name}`))}, 1 as step
+  select head.*, ${list(met.map((name) => `keys.${name}`))}, case when keys.is_freed then 0 else 1 end as step
   from keys cross join lateral (    -- the first row of each key
     ${head(t, ofKey(t, 'keys'))}
   ) as head
@@ -93,7 +93,7 @@ chosen as materialized (
   where ${and(within, '    ')}
 ),
 passed_over as materialized (       -- for want of room: the next claim starts at the first of them
-  select ${list(met)} from heads where step = 1 and not suspect and (${id} in (select ${id} from chosen)) is not true
+  select ${list(met)} from heads where step = 1 and ${notChosen}
 ),
 taken as materialized (
   select ${id}, ${isSuspect(t)} as suspect
@@ -108,6 +108,8 @@ ${answer(t, $, {
     (select json_build_array(${list(met.map((name) => `${name}::text`))}) from passed_over order by ${list(met)} limit 1),
     (select json_build_array(${list(arrival.map((name) => `${name}::text`))}) from arrived order by ${list(arrival.map((name) => `${name} desc`))} limit 1))`,
   more: 'exists (select from passed_over) or (select count(*) from arrived) >= (select rows from scan)',
+  found: '(select count(*) from chosen where step = 1)',
+  freed: `(select json_agg(${rowIdSql(t)}) from heads where step = 0 and ${notChosen})`,
   dueInMs: nextDue(t, $),
   ...(t.table.bytes === undefined
     ? {}
@@ -143,8 +145,8 @@ limit (select ${$('limit', 'int')})`,
 const EXTRA_ROWS = 50
 
 /**
- * The CTEs `arrived`: the next rows with an ordering key that are due; and `keys`: their keys, and where each was met
- * first. With `overlapMs` they start before the cursor, if that is closer to the present: a transaction that began earlier
+ * The CTEs `arrived`: the next rows with an ordering key that are due; and `keys`: their keys, where each was met first, and
+ * the keys of the rows that the caller names as freed. With `overlapMs` they start before the cursor, if that is closer to the present: a transaction that began earlier
  * may have committed since.
  */
 function findArrived(
@@ -152,7 +154,12 @@ function findArrived(
   $: Parameters,
   { limit, settles }: { readonly limit: string; readonly settles: boolean },
 ): string {
-  const { key } = orderingOf(t)
+  const { key, id } = orderingOf(t)
+  const freed = [
+    inBucket(t, $),
+    `${id} = any (array(select unnest(${$('freed1', `${t.idColumns[0]?.type ?? ''}[]`)})))`,
+    `${key} is not null`,
+  ]
   const columns = list(t.arrival.map(({ name }) => name))
   const cursor = t.arrival.map(({ type }, i) => $(`cursor${i + 1}`, type))
   const overlap = (): string => `now() - ${$('overlapMs', 'float8')} * interval '1 millisecond'`
@@ -179,9 +186,14 @@ arrived as materialized (           -- the next rows that are due, first of thei
   order by ${columns}
   limit (select rows from scan)
 ),
-keys as materialized (              -- their keys, and where each was met first
-  select distinct on (${key}) ${key}, ${list(t.arrival.map(({ name }, i) => `${name} as met${i + 1}`))}
-  from arrived order by ${key}, ${columns}
+keys as materialized (              -- their keys, where each was met first, and the keys that were freed
+  select distinct on (${key}) ${key}, ${list(t.arrival.map(({ name }, i) => `${name} as met${i + 1}`))}, is_freed
+  from (
+    select ${columns}, ${key}, false as is_freed from arrived
+    union all
+    select ${columns}, ${key}, true from ${t.target} where ${and(freed, '      ')}
+  ) as found
+  order by ${key}, is_freed desc, ${columns}
 )`
 }
 

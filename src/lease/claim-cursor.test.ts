@@ -15,7 +15,7 @@ beforeAll(async () => subject.create())
 beforeEach(async () => subject.empty())
 afterAll(async () => db.close())
 
-type Answer = Pick<Claim<object>, 'more' | 'cursor'> & { readonly size: number }
+type Answer = Pick<Claim<object>, 'more' | 'cursor' | 'freed'> & { readonly size: number }
 
 /** A store that answers what it is told to, and remembers what it was asked. */
 function scripted(
@@ -25,10 +25,10 @@ function scripted(
   const asked: ClaimRequest[] = []
   const claim = async (request: ClaimRequest): Promise<Claim<Record<string, unknown>>> => {
     asked.push(request)
-    const { size = 0, more = false, cursor } = answer(request, asked.length)
+    const { size = 0, more = false, cursor, ...freed } = answer(request, asked.length)
     const lease = { id: 'x', owner: 'w', token: 1n, until: new Date() }
     const claimed = Array.from({ length: size }, () => ({ lease, row: {} }))
-    return Promise.resolve({ claimed, cursor, more, leaseMs: 1_000, trustedUntil: 0 })
+    return Promise.resolve({ claimed, cursor, more, ...freed, leaseMs: 1_000, trustedUntil: 0 })
   }
   const store = {
     ways,
@@ -197,7 +197,64 @@ describe('claims by key', () => {
   })
 })
 
+describe('keys that were freed', () => {
+  const named = (asked: readonly ClaimRequest[]): string[] =>
+    asked.map(({ freed = [] }) => freed.join(' ') || '-')
+
+  it('every second claim names them, as many as it has room for, as long as there are others to claim', async () => {
+    const { store, asked } = scripted(['key'], () => ({ size: 5, more: true, cursor: ['x'] }))
+    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    cursor.keysFreed(['1', '2', '3', '1'])
+    for (let i = 0; i < 4; i += 1) await cursor.claim({ ...REQUEST, limit: 2 })
+    expect(named(asked)).toEqual(['1 2', '-', '3', '-'])
+  })
+
+  it('every claim names them where there are no others, and the table is not drained before', async () => {
+    const { store, asked } = scripted(['key'], () => ({}))
+    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    cursor.keysFreed(['1', '2', '3'])
+    const drained: boolean[] = []
+    for (let i = 0; i < 3; i += 1) drained.push((await cursor.claim({ ...REQUEST, limit: 1 })).drained)
+    expect([named(asked), drained]).toEqual([
+      ['1', '2', '3'],
+      [false, false, true],
+    ])
+  })
+
+  it('a claim that had no room for some of them, or failed, is followed by one that names them again', async () => {
+    const { store, asked } = scripted(['key'], (_, n) => {
+      if (n === 1) throw new Error('away')
+      return n === 2 ? { freed: ['7'] } : {}
+    })
+    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    cursor.keysFreed(['1'])
+    await expect(cursor.claim(REQUEST)).rejects.toThrow('away')
+    for (let i = 0; i < 3; i += 1) await cursor.claim(REQUEST)
+    expect(named(asked)).toEqual(['1', '1', '7', '-'])
+  })
+
+  it('no more than 10,000 are remembered', async () => {
+    const { store, asked } = scripted(['key'], () => ({}))
+    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    cursor.keysFreed(Array.from({ length: 11_000 }, (_, i) => String(i)))
+    await cursor.claim({ ...REQUEST, limit: 100_000 })
+    expect(asked[0]?.freed).toHaveLength(10_000)
+  })
+})
+
 describe('a table that is claimed by key and in order', () => {
+  it('a way that had nothing is tried at once when keys were freed', async () => {
+    const { store, asked } = scripted(['key', 'order'], ({ way }) =>
+      way === 'key' ? {} : { size: 5, more: true, cursor: ['x'] },
+    )
+    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    await cursor.claim(REQUEST)
+    await cursor.claim(REQUEST)
+    cursor.keysFreed(['1'])
+    await cursor.claim(REQUEST)
+    expect(asked.map(({ way }) => way)).toEqual(['key', 'order', 'key'])
+  })
+
   it('the two ways take turns as long as both have rows', async () => {
     const { store, asked } = scripted(['key', 'order'], () => ({ size: 5, more: true, cursor: ['x'] }))
     const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })

@@ -17,7 +17,10 @@ const MAX_FULL_SCAN_PAUSE_MS = 5_000
 /** A way that had nothing to claim is tried after this time, although another way still has rows. */
 const RECHECK_MS = 250
 
-type Request = Omit<ClaimRequest, 'cursor' | 'way' | 'continueOnly' | 'rows' | 'oldestFirst' | 'overlapMs'>
+type Request = Omit<
+  ClaimRequest,
+  'cursor' | 'way' | 'continueOnly' | 'rows' | 'oldestFirst' | 'overlapMs' | 'freed'
+>
 
 /** A claim by key that has come to the end of what is due starts so far before it: longer transactions are rare. */
 const OVERLAP_MS = 1_000
@@ -28,6 +31,9 @@ const MAX_ROWS_READ = 16_000
 
 /** A scan from the start that takes less than this is made whenever the cursor has nothing more. */
 const CHEAP_SCAN_MS = 5
+
+/** How many freed keys are remembered: the next rows of others are found by a scan from the start. */
+const MAX_FREED = 10_000
 
 /** What claiming a row costs apart from finding it, roughly; not counted as cost of the scan. */
 const CLAIM_MS_PER_ROW = 0.05
@@ -66,12 +72,19 @@ interface WayState {
  * the one before it ended. What becomes claimable before the cursor (a late commit, a retry, a released row) is found by
  * a scan from the start, which goes on as often as its measured cost allows. It may take several claims: rows that wait
  * for another row of their ordering key are read and not claimed.
+ *
+ * The next row of an ordering key is mostly claimed as the one before it is settled. Where that could not be, the key is
+ * remembered as freed, and one of the next claims names it.
  */
 export class ClaimCursor<Row extends object> {
   readonly #store: LeaseStore<Row>
   readonly #clock: Clock
   readonly #ways: ReadonlyMap<Way, WayState>
   #last: Way | undefined
+  /** One row of each key that has become free, by the order in which they did. */
+  readonly #freed = new Set<string>()
+  /** The last claim by key named freed keys: the next one leaves the room to others. */
+  #hasNamedFreed = false
   /** How often something may have become claimable: a claim that began before does not know of it. */
   #wakes = 0
 
@@ -85,6 +98,11 @@ export class ClaimCursor<Row extends object> {
   wake(): void {
     this.#wakes += 1
     for (const state of this.#ways.values()) state.drainedUntil = Number.NEGATIVE_INFINITY
+  }
+
+  /** The ordering keys of these rows may have become free, without a claim of their next rows. */
+  keysFreed(rows: readonly string[]): void {
+    for (const id of rows) if (this.#freed.size < MAX_FREED) this.#freed.add(id)
   }
 
   async claim(request: Request): Promise<Claim<Row> & Scanned> {
@@ -113,7 +131,12 @@ export class ClaimCursor<Row extends object> {
     const { fullScan, ...from } = start
     // Another claim that starts meanwhile does not do the same.
     if (fullScan) state.nextFullScan = startedAt + MAX_FULL_SCAN_PAUSE_MS
-    const claim = await send({ ...request, way, ...from })
+    const freed = way === 'key' ? this.#takeFreed(request.limit, state) : []
+    const claim = await send({ ...request, way, freed, ...from }).catch((error: unknown) => {
+      this.keysFreed(freed)
+      throw error
+    })
+    this.keysFreed(claim.freed ?? [])
     const endedAt = this.#clock.monotonicNow()
     const isOfCursor = remember(state, start, claim)
     if (fullScan) {
@@ -128,10 +151,19 @@ export class ClaimCursor<Row extends object> {
     }
     const isDrained = !state.more && wakes === this.#wakes
     if (isOfCursor) state.drainedUntil = isDrained ? endedAt + RECHECK_MS : Number.NEGATIVE_INFINITY
-    const drained = [...this.#ways.values()].every(({ drainedUntil }) => drainedUntil > endedAt)
+    const drained =
+      this.#freed.size === 0 && [...this.#ways.values()].every(({ drainedUntil }) => drainedUntil > endedAt)
     const hasSeenAll = fullScan && state.fullScanCursor === undefined
     const next = state.more || hasSeenAll ? 0 : state.nextFullScan
     return { ...claim, drained, ...(next > endedAt ? { fullScanInMs: Math.max(1, next - endedAt) } : {}) }
+  }
+
+  /** In every second claim: the next rows of busy keys must not take all the room, as long as there are others. */
+  #takeFreed(limit: number, { more }: WayState): string[] {
+    this.#hasNamedFreed = !(this.#hasNamedFreed && more)
+    const taken = this.#hasNamedFreed ? [...this.#freed].slice(0, limit) : []
+    for (const id of taken) this.#freed.delete(id)
+    return taken
   }
 
   /** The ways take turns, as long as they have rows to claim. */
@@ -140,8 +172,9 @@ export class ClaimCursor<Row extends object> {
     const ways = [...this.#ways.keys()]
     const at = this.#last === undefined ? -1 : ways.indexOf(this.#last)
     const inTurn = [...ways.slice(at + 1), ...ways.slice(0, at + 1)]
-    const way =
-      inTurn.find((each) => (this.#ways.get(each)?.drainedUntil ?? 0) <= now) ?? inTurn[0] ?? 'order'
+    const hasRows = (each: Way): boolean =>
+      (each === 'key' && this.#freed.size > 0) || (this.#ways.get(each)?.drainedUntil ?? 0) <= now
+    const way = inTurn.find(hasRows) ?? inTurn[0] ?? 'order'
     this.#last = way
     return way
   }

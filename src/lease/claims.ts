@@ -38,8 +38,11 @@ export interface ClaimRequest {
   /** By ordering key: how many rows to read. Default: a few more than there is room for. */
   readonly rows?: number | undefined
   /**
-   * By ordering key, together with a settlement: the oldest heads come first, and not those of the keys that were settled.
-   * Otherwise as many busy keys as a worker can hold rows of would keep out all the others.
+   * By ordering key: rows whose keys have become free. The next rows of these keys are claimed too, wherever the cursor is.
+   */
+  readonly freed?: readonly string[] | undefined
+  /**
+   * By ordering key: the oldest heads come first, and not those of the keys that were settled or freed. Otherwise as many busy keys as a worker can hold rows of would keep out all the others.
    */
   readonly oldestFirst?: boolean | undefined
   /** By ordering key: how old rows before the cursor may be that are read all the same. Default 0. */
@@ -75,8 +78,10 @@ export interface Claim<Row> {
   readonly suspect?: string
   /** The size of the claimed rows together, where the table says how large a row is. */
   readonly bytes?: number
-  /** Of a claim that also settles: how many rows are not of the keys that it settled. Otherwise all of them. */
+  /** By key: how many rows are not of the keys that were settled or freed. Otherwise all of them. */
   readonly found?: number
+  /** By key: the next rows of keys that were settled or freed, and for which there was no room. The next claim is given them. */
+  readonly freed?: readonly string[]
   /** For how long the rows were leased. */
   readonly leaseMs: number
   /** On the local monotonic clock (D8). */
@@ -182,7 +187,13 @@ export class Claims<Row extends object> {
     const ids = found.filter((row) => !row.suspect || row === suspect).map(({ id }) => id)
     const claim = await this.#claimRows(ids, request)
     const hasSuspect = claim.claimed.some(({ lease }) => lease.id === suspect?.id)
-    return { ...claim, more: true, ...(suspect !== undefined && hasSuspect ? { suspect: suspect.id } : {}) }
+    const { freed = [] } = request
+    return {
+      ...claim,
+      freed,
+      more: true,
+      ...(suspect !== undefined && hasSuspect ? { suspect: suspect.id } : {}),
+    }
   }
 
   async #claimRows(ids: readonly string[], { leaseMs }: ClaimRequest): Promise<Claim<Row>> {
@@ -221,6 +232,7 @@ export class Claims<Row extends object> {
       suspects,
       ...(way === 'group' ? { steps: keysPerGroup } : byKey(request)),
       ...this.#runner.idArrays('excluded', this.#excluded.current()),
+      ...this.#runner.idArrays('freed', request.freed ?? []),
       ...Object.fromEntries(cursor.map((value, i) => [`cursor${i + 1}`, value])),
       groups: groups.map(({ group }) => group),
       rooms: groups.map(({ room }) => room),
@@ -261,7 +273,7 @@ export class Claims<Row extends object> {
   #claimOf(way: Way, answer: ClaimAnswer<Row>, request: ClaimRequest, sentAt: number): Claim<Row> {
     const { t } = this.#runner
     const { leaseMs } = request
-    const { claimed, dueInMs, suspect, bytes, found, scanned = true } = answer
+    const { claimed, dueInMs, suspect, bytes, found, freed, scanned = true } = answer
     // No room was left for other keys: the next scan starts where this one would have.
     const [cursor, more] = scanned
       ? [answer.cursor ?? undefined, answer.more === true]
@@ -274,6 +286,7 @@ export class Claims<Row extends object> {
       ...(suspect === null || suspect === undefined ? {} : { suspect }),
       ...(bytes === null || bytes === undefined ? {} : { bytes }),
       ...(found === undefined ? {} : { found }),
+      ...(freed === null || freed === undefined ? {} : { freed }),
       leaseMs,
       trustedUntil: trustedUntil(sentAt, leaseMs),
     }
@@ -343,6 +356,7 @@ interface Facts {
   /** Whether other keys were searched for than those that were settled. */
   readonly scanned?: boolean
   readonly found?: number
+  readonly freed?: readonly string[] | null
   readonly dueInMs?: number | null
   readonly suspect?: string | null
   readonly bytes?: number | null

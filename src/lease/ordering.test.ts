@@ -94,6 +94,31 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await claim(store))).toEqual(['b 2'])
   })
 
+  it('a claim that is told which keys became free finds their next rows before its cursor', async () => {
+    await insert('a', 'b', 'a', 'b', 'a')
+    const store = await openStore()
+    const first = await store.claim({ limit: 2, ...LEASE, way: 'key' })
+    await store.settle('done', leasesOf(first))
+    const fromEnd = { limit: 1, ...LEASE, way: 'key', cursor: ['infinity', '0'] } as const
+    expect(shown(await store.claim(fromEnd))).toEqual([])
+    const freed = leasesOf(first).map(({ id }) => id)
+    const next = await store.claim({ ...fromEnd, freed })
+    expect([shown(next), next.freed]).toEqual([['a 3'], ['4']])
+    // A row of the key names it as well.
+    expect(shown(await store.claim({ ...fromEnd, freed: ['4'] }))).toEqual(['b 4'])
+    // The key of row 3 has a row in flight.
+    expect(shown(await store.claim({ ...fromEnd, freed: ['3', '5', '77'] }))).toEqual([])
+  })
+
+  it('a settlement tells which next rows of its keys it had no room for', async () => {
+    await insert('a', 'b', 'c', 'a', 'b', 'c')
+    const store = await openStore()
+    const first = await store.claim({ limit: 3, ...LEASE, way: 'key' })
+    const request = { limit: 1, ...LEASE, way: 'key', continueOnly: true } as const
+    const next = await store.settleAndClaim({ leases: leasesOf(first) }, request)
+    expect([shown(next), next.freed]).toEqual([['a 4'], ['5', '6']])
+  })
+
   it.each([1, 3, 8, 40])('busy keys do not keep out the others, with room for %i rows', async (limit) => {
     const busy = Array.from({ length: limit }, (_, i) => `a${i}`)
     await insert(...busy, 'z')

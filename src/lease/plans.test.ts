@@ -86,7 +86,7 @@ function sampleValues(table: LeaseTable, bucket = 0): Record<string, unknown> {
     tokens: `{${keys.map(() => 1).join(',')}}`,
     args: '{}',
     backoffMs: [1_000, 2_000],
-    ...(table.id.length === 1 ? { id1: keys, excluded1: [] } : { id1: keys, id2: keys }),
+    ...(table.id.length === 1 ? { id1: keys, excluded1: [], freed1: keys } : { id1: keys, id2: keys }),
     cursor1: table.order[0]?.column === 'due' ? '1' : '-infinity',
     cursor2: table.name === 'payments' ? '00000000-0000-4000-8000-000000000000' : '-9223372036854775808',
     keyCursor: '',

@@ -52,7 +52,7 @@ export class StatementRunner {
   }
 
   /** Row ids as the arrays that the statements take, one for each id column. */
-  idArrays(name: 'id' | 'excluded', ids: readonly string[]): Values {
+  idArrays(name: 'id' | 'excluded' | 'freed', ids: readonly string[]): Values {
     const rows = ids.map((id) => idValues(this.table, id))
     return Object.fromEntries(
       this.table.id.map((column, i) => {

@@ -227,17 +227,18 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         }))
         const rows = [...asked.filter(({ id }) => settledIds.has(id)), ...rest.ended].map(settledRow)
         const busy = rest.busy.map(({ id }) => ({ id, busy: true }))
-        return { ...endedAmong(leases, current, [...rows, ...busy], rest.refused), ...claim }
+        const freed = [...(claim.freed ?? []), ...rest.ended.map(({ id }) => id)]
+        return { ...endedAmong(leases, current, [...rows, ...busy], rest.refused), ...claim, freed }
       } catch (error) {
         if (!isDataError(error)) throw error
         // Which of the two was stopped is found out by doing one after the other.
         const ended = await end(settleStatement(outcome), leases, valuesOf)
         const limit = request.limit - (leases.length - ended.ended.length)
-        const none = { ...nothingClaimed(request.leaseMs, sentAt), more: limit <= 0 }
+        const freed = [...(request.freed ?? []), ...ended.ended.map(({ id }) => id)]
+        const none = { ...nothingClaimed(request.leaseMs, sentAt), freed, more: limit <= 0 }
         // What was settled must not be reported as failed; the next claim tells what is wrong.
         const claim =
-          limit <= 0 ? none : await claims.claimByWay(way, { ...request, limit }).catch(() => none)
-        // Nothing was scanned for: the next claim finds the followers of the other keys.
+          limit <= 0 ? none : await claims.claimByWay(way, { ...request, limit, freed }).catch(() => none)
         return { ...ended, ...claim, more: claim.more || request.continueOnly === true }
       }
     },

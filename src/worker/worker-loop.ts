@@ -180,6 +180,12 @@ export class WorkerLoop<Row extends object> {
     this.#signal.notify()
   }
 
+  /** The next rows of the ordering keys of these rows can be claimed now, and no wake-up says so. */
+  keysFreed(rows: readonly string[]): void {
+    this.#cursor.keysFreed(rows)
+    this.claimSoon()
+  }
+
   /** The next claim is due at once, also when the answer of one that was sent before says otherwise. */
   claimSoon(): void {
     this.#claimsRequested += 1
@@ -413,11 +419,12 @@ export class WorkerLoop<Row extends object> {
   async #settlementAnswered(turn: Turn<Row>, answer: Answer<Row>, sentAt: number): Promise<void> {
     const { batch, continueOnly } = turn
     if (batch === undefined) return
-    const { claimed, more = false, ended = [], fencedOff = [], busy = [], refused = [] } = answer
+    const { claimed, more = false, freed = [] } = answer
+    const { ended = [], fencedOff = [], busy = [], refused = [] } = answer
     await this.#settler.answered(batch, { ended, fencedOff, busy, refused }, sentAt)
-    // The next rows of these keys are claimable now, and no wake-up says so.
-    const mayHaveFollowers = claimed === undefined || (continueOnly && (more || refused.length > 0))
-    if (mayHaveFollowers && batch.way === 'key') this.claimSoon()
+    if (batch.way !== 'key') return
+    if (claimed === undefined) this.keysFreed(ended.map(({ id }) => id))
+    else if (continueOnly && (more || refused.length > 0)) this.keysFreed(freed)
   }
 
   #expectRows({ dueInMs, fullScanInMs }: Answer<Row>): void {

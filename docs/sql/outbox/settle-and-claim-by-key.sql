@@ -1,4 +1,4 @@
--- $1 suspects, $2 bytes, $3 id1, $4 tokens, $5 owner, $6 bucket, $7 limit, $8 oldestFirst, $9 excluded1, $10 cursor1, $11 cursor2, $12 overlapMs, $13 steps, $14 rows, $15 leaseMs
+-- $1 suspects, $2 bytes, $3 id1, $4 tokens, $5 owner, $6 bucket, $7 limit, $8 oldestFirst, $9 excluded1, $10 freed1, $11 cursor1, $12 cursor2, $13 overlapMs, $14 steps, $15 rows, $16 leaseMs
 /* leasehold:settle and claim by key outbox */
 -- "is true" and "coalesce(…, true)" hide a condition from the planner: docs/decisions/002-plans.md
 with
@@ -41,7 +41,7 @@ continued as materialized (
   ) as head
 ),
 scan as materialized (                -- how many rows to read: several may be of one key, or of a key that waits
-  select case when $14::int > 0 then $14::int when room > 0 then least($13::int, 2 * room + 50) else 0 end as rows
+  select case when $15::int > 0 then $15::int when room > 0 then least($14::int, 2 * room + 50) else 0 end as rows
   from (select (select rows from room) - (select count(*) from continued where ready) as room) as free
 ),
 arrived as materialized (           -- the next rows that are due, first of their key or not
@@ -49,16 +49,21 @@ arrived as materialized (           -- the next rows that are due, first of thei
   from leasehold.outbox
   where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING') and available_at <= now()
     and coalesce(claimed_by is null or locked_until is null, true)
-    and (available_at, id) >= ((select least($10::timestamp with time zone, now() - $12::float8 * interval '1 millisecond')), (select case when $10::timestamp with time zone <= now() - $12::float8 * interval '1 millisecond' then $11::bigint else '-9223372036854775808' end))
+    and (available_at, id) >= ((select least($11::timestamp with time zone, now() - $13::float8 * interval '1 millisecond')), (select case when $11::timestamp with time zone <= now() - $13::float8 * interval '1 millisecond' then $12::bigint else '-9223372036854775808' end))
   order by available_at, id
   limit (select rows from scan)
 ),
-keys as materialized (              -- their keys, and where each was met first
-  select distinct on (ordering_key) ordering_key, available_at as met1, id as met2
-  from arrived order by ordering_key, available_at, id
+keys as materialized (              -- their keys, where each was met first, and the keys that were freed
+  select distinct on (ordering_key) ordering_key, available_at as met1, id as met2, is_freed
+  from (
+    select available_at, id, ordering_key, false as is_freed from arrived
+    union all
+    select available_at, id, ordering_key, true from leasehold.outbox where bucket = $6::smallint and id = any (array(select unnest($10::bigint[]))) and ordering_key is not null
+  ) as found
+  order by ordering_key, is_freed desc, available_at, id
 ),
 heads as materialized (
-  select head.*, keys.met1, keys.met2, 1 as step
+  select head.*, keys.met1, keys.met2, case when keys.is_freed then 0 else 1 end as step
   from keys cross join lateral (    -- the first row of each key
     select id, ordering_key, suspect, row_due_at, bytes, claimable and key_is_free as ready
     from queued where queued.ordering_key >= keys.ordering_key and queued.ordering_key <= keys.ordering_key order by ordering_key, id limit 1
@@ -90,7 +95,7 @@ taken as materialized (
 ),
 claimed as (
   update leasehold.outbox as t
-  set locked_until = now() + $15::float8 * interval '1 millisecond', claimed_by = $5::text,
+  set locked_until = now() + $16::float8 * interval '1 millisecond', claimed_by = $5::text,
     lock_token = coalesce(t.lock_token, 0) + 1, status = 'CLAIMED', claimed_at = now()
   where t.bucket = $6::smallint and t.id = any (array(select id from taken))
   returning t.lock_token, t.id, t.event_id, t.event_type, t.ordering_key, t.payload, t.headers, t.attempts,
@@ -98,12 +103,14 @@ claimed as (
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(
-  'until', extract(epoch from now() + $15::float8 * interval '1 millisecond')::float8 * 1000,
+  'until', extract(epoch from now() + $16::float8 * interval '1 millisecond')::float8 * 1000,
   'order', (select json_agg(id::text) from taken),
   'cursor', coalesce(
     (select json_build_array(met1::text, met2::text) from passed_over order by met1, met2 limit 1),
     (select json_build_array(available_at::text, id::text) from arrived order by available_at desc, id desc limit 1)),
   'more', exists (select from passed_over) or (select count(*) from arrived) >= (select rows from scan),
+  'found', (select count(*) from chosen where step = 1),
+  'freed', (select json_agg(id::text) from heads where step = 0 and not suspect and (id in (select id from chosen)) is not true),
   'dueInMs', (select extract(epoch from min(available_at) - now())::float8 * 1000
      from leasehold.outbox where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING') and available_at > now()
      and isfinite(available_at)),
@@ -111,6 +118,5 @@ from (select json_build_object(
   'suspect', (select id::text from taken where suspect),
   'settled', case when (select count(*) from settled) < (select count(*) from held)
     then (select coalesce(json_agg(id::text), '[]') from settled) end,
-  'scanned', (select rows from scan) > 0,
-  'found', (select count(*) from chosen where step = 1)
+  'scanned', (select rows from scan) > 0
 )) as facts full join claimed on false

@@ -91,9 +91,8 @@ export class Completion<Row extends object> {
     const { store, events, inFlight, loop } = this.#options
     inFlight.drop(row)
     this.#tellFailed(row, { outcome, failure: failureOf(outcome) })
-    // The next row of its key can be claimed now.
-    if (store.table.ordering !== undefined) loop.claimSoon()
     const ids = [row.lease.id]
+    if (store.table.ordering !== undefined) loop.keysFreed(ids)
     const of = { worker: store.owner, table: this.#table }
     events.emit('settled', { ...of, outcome: outcome.name, ids, durationMs: 0 })
   }
