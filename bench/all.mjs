@@ -35,6 +35,7 @@ const DEFAULT_ROUNDS = 5
 export const USAGE = `npm --prefix bench start -- all [flags]
 
   --quick          small numbers and one round, in less than three minutes; nothing is judged
+  --short          smaller numbers than those of the goals, in a third of the time
   --only a,b       only these scenarios, of ${NAMES.slice(0, 7).join(', ')},
                    ${NAMES.slice(7).join(', ')}
   --rounds n       how often each side runs in each scenario; sides take turns (${DEFAULT_ROUNDS})
@@ -51,6 +52,7 @@ export function readFlags(args) {
     args,
     options: {
       quick: { type: 'boolean', default: false },
+      short: { type: 'boolean', default: false },
       only: { type: 'string' },
       rounds: { type: 'string' },
       json: { type: 'string' },
@@ -73,6 +75,7 @@ export function readFlags(args) {
   return {
     help: values.help,
     quick: values.quick,
+    size: values.quick ? 'quick' : values.short ? 'short' : 'full',
     names: only === undefined ? NAMES : NAMES.filter((name) => only.includes(name)),
     rounds: values.quick ? 1 : number('rounds', values.rounds ?? DEFAULT_ROUNDS),
     json: values.json ?? resolve(import.meta.dirname, `results/all-${time}.json`),
@@ -110,6 +113,7 @@ export async function all(args) {
       format: FORMAT,
       at: new Date().toISOString(),
       quick: flags.quick,
+      size: flags.size,
       rounds: flags.rounds,
       commit: commit?.replace('+', ''),
       uncommittedChanges,
@@ -119,7 +123,7 @@ export async function all(args) {
       machine: machineFacts(),
     }
     print(
-      `PostgreSQL ${facts.versions.PostgreSQL}; Node ${facts.versions.Node}; ${facts.machine.cores} cores; commit ${commit}; ${facts.quick ? 'quick' : `${facts.rounds} rounds`}`,
+      `PostgreSQL ${facts.versions.PostgreSQL}; Node ${facts.versions.Node}; ${facts.machine.cores} cores; commit ${commit}; ${facts.quick ? 'quick' : `${facts.size}, ${facts.rounds} rounds`}`,
     )
     const record = await runScenarios({
       ...flags,
@@ -159,7 +163,8 @@ const STOP_TIMEOUT_MS = 20_000
  * record is saved after each, so that a run that is interrupted keeps what it has measured.
  */
 export async function runScenarios({ names, facts, load, save, server, build, signal, print, ...flags }) {
-  const { quick, rounds, timeoutMs, stopTimeoutMs = STOP_TIMEOUT_MS } = flags
+  const { quick, size = quick ? 'quick' : 'full', rounds, timeoutMs, stopTimeoutMs = STOP_TIMEOUT_MS } = flags
+  const sized = (sizes) => sizes[size]
   const record = { ...facts, scenarios: [] }
   const add = async (entry) => {
     record.scenarios.push(scrubbed(entry))
@@ -184,7 +189,7 @@ export async function runScenarios({ names, facts, load, save, server, build, si
       print(`\n${name}: ${scenario.title}`)
       // So that what one scenario has left unwritten does not fall into the next.
       await server.checkpoint()
-      const context = { server, quick, rounds, signal, timeoutMs, build }
+      const context = { server, quick, sized, rounds, signal, timeoutMs, build }
       const running = scenario.run({ ...context, print: (text) => print(`  ${text}`) })
       const result = await orStopped(running, signal, stopTimeoutMs)
       const { series = [], checks = [], remarks = [] } = result

@@ -187,14 +187,33 @@ function headline({ server, node, cores, builds, flags }) {
   return `PostgreSQL ${server.version}, fsync ${server.fsync}, synchronous_commit ${server.synchronousCommit}; Node ${node}; ${cores} cores; ${flags.events} events, payload ${flags.payloadBytes} bytes, ${flags.rounds} rounds; ${names}`
 }
 
-/** One scenario of one side, from an empty store to the last settlement; no figures unless every event was done. */
-export async function measure(server, { name, system, options }, { name: scenarioName, events }, flags) {
+/**
+ * One scenario of one side, from an empty store to the last settlement; no figures unless every event was done. With
+ * `maxMs` the drain is ended after that time, and the figures are those of the events that were done by then.
+ */
+export async function measure(
+  server,
+  { name, system, options },
+  { name: scenarioName, events, maxMs },
+  flags,
+) {
   const scenario = SCENARIOS[scenarioName]
   const { keyCount, payloadBytes, liveRate, timeoutMs } = flags
   const side = { system, keys: scenario.keys, ...options(scenario.keys) }
   const store = await openStore(server, side, `${name}_${scenarioName}`)
   const { url, pid: serverPid } = store
-  const common = { label: name, side, url, scenario, events, keyCount, payloadBytes, liveRate, serverPid }
+  const common = {
+    label: name,
+    side,
+    url,
+    scenario,
+    events,
+    maxMs,
+    keyCount,
+    payloadBytes,
+    liveRate,
+    serverPid,
+  }
   const part = async (partName, more = {}, execArgv = []) =>
     runSide({ ...common, part: partName, ...more }, { timeoutMs, execArgv })
   try {
@@ -270,12 +289,12 @@ async function measureWal(server, work) {
 }
 
 function figures({ events, writing, draining }) {
-  const microseconds = (ms) => (ms === undefined ? undefined : (ms * 1_000) / events)
+  const microseconds = (ms, count) => (ms === undefined ? undefined : (ms * 1_000) / count)
   return {
-    perSecond: (events / draining.ms) * 1_000,
-    serverMicroseconds: microseconds(draining.serverCpuMs),
-    nodeMicroseconds: microseconds(draining.nodeCpuMs),
-    writeServerMicroseconds: microseconds(writing?.serverCpuMs),
+    perSecond: (draining.events / draining.ms) * 1_000,
+    serverMicroseconds: microseconds(draining.serverCpuMs, draining.events),
+    nodeMicroseconds: microseconds(draining.nodeCpuMs, draining.events),
+    writeServerMicroseconds: microseconds(writing?.serverCpuMs, events),
   }
 }
 
@@ -283,10 +302,10 @@ function costs({ events, writing, draining, statements, updatesBefore, updates, 
   const updated = updates.updates - updatesBefore.updates
   return {
     writeWalBytes: writing && writing.walBytes / events,
-    drainWalBytes: draining.walBytes / events,
+    drainWalBytes: draining.walBytes / draining.events,
     diskBytes: diskAtEnd.total / events,
     heapBytes: diskAtEnd.heap / events,
-    statementsPerThousand: (statements.reduce((sum, { calls }) => sum + calls, 0) / events) * 1_000,
+    statementsPerThousand: (statements.reduce((sum, { calls }) => sum + calls, 0) / draining.events) * 1_000,
     hotShare: updated === 0 ? undefined : (updates.hot - updatesBefore.hot) / updated,
   }
 }

@@ -40,7 +40,7 @@ async function write(side) {
 }
 
 async function drain(side) {
-  const { url, events, windowSize, scenario, probes = 0 } = order
+  const { url, events, maxMs, windowSize, scenario, probes = 0 } = order
   const clock = createClock(order.serverPid)
   const progress = await createProgress({ url, clock, events, side, windowSize })
   const probe = createProbe()
@@ -54,13 +54,20 @@ async function drain(side) {
     stuckKey: Boolean(scenario?.stuck),
     wantsTimes: windowSize !== undefined,
   })
-  await progress.settled
+  const isComplete = await within(maxMs, progress.settled)
   clock.stop()
-  const told = { ...(await progress.reading()), ...running.facts?.() }
+  const finished = isComplete ? events : await countFinished(side)
+  const told = { ...(await progress.reading({ isComplete })), ...running.facts?.() }
   if (probes > 0) told.probeMs = await probe.run(url, probes)
   await running.stop()
-  await verify(side)
-  return { events, ...clock.reading(), ...told }
+  if (isComplete) await verify(side)
+  return { events: finished, ...clock.reading(), ...told }
+}
+
+/** False: the time was over first. */
+async function within(ms, done) {
+  if (ms === undefined) return done.then(() => true)
+  return Promise.race([done.then(() => true), delay(ms, false, { ref: false })])
 }
 
 /** A figure is only worth something if the work was done. */

@@ -23,7 +23,7 @@ export function writePage(record, template, explanations = []) {
     losses: losses.text,
     scenarios: record.scenarios.map((scenario, i) => section(scenario, charts[i])).join('\n\n'),
     commit: record.commit ?? '(the commit is not known)',
-    rounds: String(record.rounds),
+    flags: `${record.size === 'short' ? '--short ' : ''}--rounds ${record.rounds}`,
     setup: setupTables(record),
   }
   const page = template.replaceAll(/\{\{(\w+)\}\}/g, (placeholder, name) => {
@@ -38,9 +38,13 @@ export function writePage(record, template, explanations = []) {
   }
 }
 
-function runSentence({ at, commit, rounds, machine, versions, leasehold }) {
+/** The goals name larger numbers than those that were measured. */
+const SHORT_RUN =
+  'It was a short run: fewer events and less time than the goals name. The sizes are under each table.'
+
+function runSentence({ at, commit, rounds, size, machine, versions, leasehold }) {
   const day = at.slice(0, 10)
-  return `Leasehold ${leasehold} at commit \`${commit ?? 'unknown'}\`, measured on ${day} in ${plural(rounds, 'round')} on ${machine.cores} cores (${machine.cpu}), PostgreSQL ${versions.PostgreSQL}, Node ${versions.Node}.`
+  return `Leasehold ${leasehold} at commit \`${commit ?? 'unknown'}\`, measured on ${day} in ${plural(rounds, 'round')} on ${machine.cores} cores (${machine.cpu}), PostgreSQL ${versions.PostgreSQL}, Node ${versions.Node}.${size === 'short' ? ` ${SHORT_RUN}` : ''}`
 }
 
 function warningOf(record) {

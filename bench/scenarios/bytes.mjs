@@ -41,8 +41,8 @@ export const scenario = {
   reach:
     "WAL per event at 0.2 KB and 1 KB ≤ graphile-worker's + 30 % (it keeps no history); pages of finished events ≥ 85 % full",
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
-    const events = quick ? 3_000 : 50_000
+  async run({ server, build, quick, sized, rounds, print, signal, timeoutMs }) {
+    const events = sized({ quick: 3_000, short: 20_000, full: 50_000 })
     const variants = quick ? VARIANTS.slice(0, 1) : VARIANTS
     const remarks = [
       `${events} events are written one by one and then drained. WAL is counted without full-page images, whose number depends on checkpoints. Disk bytes are those of all tables of the schema, with indexes and TOAST, before any VACUUM.`,

@@ -14,8 +14,8 @@ export const scenario = {
   title: 'Crash: SIGKILL of a worker process until its rows run elsewhere',
   reach: 'crash (SIGKILL) → running elsewhere, defaults: ≤ 5 s',
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
-    const kills = quick ? 1 : 5
+  async run({ server, build, sized, rounds, print, signal, timeoutMs }) {
+    const kills = sized({ quick: 1, short: 3, full: 5 })
     const remarks = [
       `${ROWS} rows run in the process that is killed, and another process is idle. The time is that from the kill to the start of the last of their handlers in the other process, the worst of each round (kills: ${kills}).`,
       'All settings are the defaults (lease 30 s). The server and both processes are on one machine, so that the end of the session of the killed process is visible at once; after the loss of a machine or a network, rows wait until their leases expire.',

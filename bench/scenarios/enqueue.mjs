@@ -14,8 +14,7 @@ import {
 const CONNECTIONS = 8
 const PAYLOAD_BYTES = 200
 const KEY_COUNT = 10_000
-const FULL_MS = 10_000
-const QUICK_MS = 400
+const MS = { quick: 400, short: 5_000, full: 10_000 }
 
 const PLAIN = { name: 'plain table', system: 'plain-table', options: () => ({}) }
 const PEERS = [...new Set([...ALL_PEERS, ...COMPARABLE_PEERS])]
@@ -25,7 +24,7 @@ export const scenario = {
   title: `Enqueue: one event in an otherwise empty transaction, ${CONNECTIONS} connections`,
   reach: 'transactions/s ≥ 0.9 of the same transaction with a plain one-index table; ≥ every peer',
 
-  async run({ server, quick, rounds, print, signal, timeoutMs, build }) {
+  async run({ server, quick, sized, rounds, print, signal, timeoutMs, build }) {
     const sides = [
       leaseholdSide(build),
       PLAIN,
@@ -48,7 +47,7 @@ export const scenario = {
           keyCount: KEY_COUNT,
           payloadBytes: PAYLOAD_BYTES,
           connections: CONNECTIONS,
-          ms: quick ? QUICK_MS : FULL_MS,
+          ms: sized(MS),
           timeoutMs,
         })
         return { ...reading, text: `${Math.round(reading.perSecond)} transactions/s` }

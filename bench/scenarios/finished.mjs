@@ -11,12 +11,12 @@ const VARIANTS = [
 
 export const scenario = {
   name: 'finished',
-  title: '10 million finished events in the table, backlog of 1 million',
+  title: 'A backlog in a table with many finished events',
   reach: '10M finished events, backlog of 1M: ≥ 0.9 of an empty table',
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
-    const finished = quick ? 50_000 : 10_000_000
-    const events = quick ? 3_000 : 1_000_000
+  async run({ server, build, quick, sized, rounds, print, signal, timeoutMs }) {
+    const finished = sized({ quick: 50_000, short: 2_000_000, full: 10_000_000 })
+    const events = sized({ quick: 3_000, short: 100_000, full: 1_000_000 })
     const filled = `${finished} finished events`
     const remarks = [
       `A backlog of ${events} events, written one by one, is drained: in a table that has been empty before, and in a table with ${finished} published events. These are inserted in that state, in bulk; each drain has a copy of that database.`,

@@ -8,6 +8,7 @@ const DIMENSIONS = [
     name: 'processes',
     title: (x) => (x === 1 ? '1 process' : `${x} processes`),
     sizes: [1, 2, 4, 8],
+    shortSizes: [1, 2, 4, 8],
     quickSizes: [1, 2],
     measure: drainByProcesses,
     remark: (events) =>
@@ -17,6 +18,7 @@ const DIMENSIONS = [
     name: 'rows',
     title: (x) => `${x.toLocaleString('en')} rows`,
     sizes: [10_000, 100_000, 1_000_000, 10_000_000],
+    shortSizes: [10_000, 100_000, 1_000_000],
     quickSizes: [10_000, 50_000],
     measure: drainOfBacklog,
     remark: (events) =>
@@ -26,6 +28,7 @@ const DIMENSIONS = [
     name: 'keys',
     title: (x) => `${x.toLocaleString('en')} keys`,
     sizes: [10, 100, 1_000, 10_000, 100_000],
+    shortSizes: [10, 100, 1_000, 10_000, 100_000],
     quickSizes: [100, 1_000],
     measure: drainOfKeys,
     remark: (events) =>
@@ -38,14 +41,17 @@ export const scenario = {
   title: 'Growth: processes, rows and keys',
   reach: '1, 2, 4, 8 worker processes; 10k → 10M rows; 10 → 100k keys; fitted exponents',
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
-    const events = quick ? 2_000 : 100_000
+  async run({ server, build, sized, rounds, print, signal, timeoutMs }) {
+    const events = sized({ quick: 2_000, short: 50_000, full: 100_000 })
     const remarks = [
       'The exponent b of events/s = a × size^b, fitted by least squares to the logarithms of the medians. 0: the size does not matter; −1: the time per event grows with the size.',
       ...DIMENSIONS.map(({ remark }) => remark(events)),
     ]
     const sides = DIMENSIONS.flatMap((dimension) =>
-      (quick ? dimension.quickSizes : dimension.sizes).map((x) => ({ dimension, x })),
+      dimension[sized({ quick: 'quickSizes', short: 'shortSizes', full: 'sizes' })].map((x) => ({
+        dimension,
+        x,
+      })),
     )
     const readings = await measureInTurns(
       {

@@ -19,10 +19,10 @@ export const scenario = {
   title: '10,000 rows in flight with heartbeats',
   reach: '10,000 rows in flight, heartbeats on: one statement per beat, ≤ 2 % of throughput, HOT',
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
-    const rows = quick ? 1_000 : 10_000
-    const events = quick ? 3_000 : 500_000
-    const beats = quick ? 2 : 10
+  async run({ server, build, quick, sized, rounds, print, signal, timeoutMs }) {
+    const rows = sized({ quick: 1_000, short: 10_000, full: 10_000 })
+    const events = sized({ quick: 3_000, short: 150_000, full: 500_000 })
+    const beats = sized({ quick: 2, short: 5, full: 10 })
     const remarks = [
       `${rows} events whose handlers wait are in flight in one relay. A second relay in the same process, on another outbox of the same server, drains ${events} events without keys that were written before.`,
       'Only the lease of the waiting rows differs, and with it the interval of their renewal. A heartbeat cannot be switched off; with a lease of an hour, none falls into the drain.',

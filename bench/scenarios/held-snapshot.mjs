@@ -10,8 +10,7 @@ const VARIANTS = [
 const PORTIONS = 10
 const STEPS = 1_000
 /** A drain whose cost grows with every event would never end. */
-const LONGEST_MS = 300_000
-const LONGEST_QUICK_MS = 2_500
+const LONGEST_MS = { quick: 2_500, short: 60_000, full: 300_000 }
 
 export const scenario = {
   name: 'held-snapshot',
@@ -19,9 +18,9 @@ export const scenario = {
   reach:
     'held snapshot, events written one by one: last 100k of 1M ≥ 0.9 of the first 100k without keys; ≥ 0.7 with 10,000 keys; ≥ 0.5 with one hot key',
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
-    const events = quick ? 3_000 : 1_000_000
-    const maxMs = quick ? LONGEST_QUICK_MS : Math.min(LONGEST_MS, timeoutMs * 0.9)
+  async run({ server, build, sized, rounds, print, signal, timeoutMs }) {
+    const events = sized({ quick: 3_000, short: 200_000, full: 1_000_000 })
+    const maxMs = Math.min(sized(LONGEST_MS), timeoutMs * 0.9)
     const remarks = [
       `${events} events are written one by one and then drained, while another session holds a snapshot that is older than the first of them. The clock starts with the first event that is handled, so that the start of the process does not make the first tenth slower.`,
     ]

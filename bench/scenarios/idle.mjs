@@ -20,9 +20,13 @@ export const scenario = {
   title: 'An idle process with all four applications',
   reach: 'statements/s and CPU printed; ≤ 3 statements/s',
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
+  async run({ server, build, sized, rounds, print, signal, timeoutMs }) {
     // Longer than the connections of the start stay open, and than the longest interval of an idle worker.
-    const [settleMs, windowMs] = quick ? [2_000, 5_000] : [40_000, 60_000]
+    const [settleMs, windowMs] = sized({
+      quick: [2_000, 5_000],
+      short: [40_000, 30_000],
+      full: [40_000, 60_000],
+    })
     const remarks = [
       `One process runs the relay, the dispatcher, both workers of sync and a reconciler, with default settings and empty tables. Counted for ${windowMs / 1_000} s, from ${settleMs / 1_000} s after the start. Processor time of the server includes its background processes.`,
     ]

@@ -12,8 +12,11 @@ import {
 } from '../peers.mjs'
 
 const PAYLOAD_BYTES = 200
-const FULL = { count: 1_000, warmUp: 50 }
-const QUICK = { count: 20, warmUp: 5 }
+const COUNTS = {
+  quick: { count: 20, warmUp: 5 },
+  short: { count: 400, warmUp: 20 },
+  full: { count: 1_000, warmUp: 50 },
+}
 
 /** Settings for single events, where they differ from those for many. */
 const POLLING = 'graphile-worker (2 ms poll)'
@@ -42,7 +45,7 @@ export const scenario = {
   title: 'Idle latency: from the start of the producer’s statement to the handler',
   reach: 'p50 and p99 ≤ every peer',
 
-  async run({ server, quick, rounds, print, signal, timeoutMs, build }) {
+  async run({ server, quick, sized, rounds, print, signal, timeoutMs, build }) {
     const peers = quick ? SIDES.filter(({ name }) => QUICK_PEERS.includes(name)) : SIDES
     const sides = [leaseholdSide(build), ...peers]
     const title = 'latency'
@@ -53,7 +56,7 @@ export const scenario = {
         keys: 'none',
         payloadBytes: PAYLOAD_BYTES,
         timeoutMs,
-        ...(quick ? QUICK : FULL),
+        ...sized(COUNTS),
       })
       const text = `p50 ${reading.p50.toFixed(1)} ms, p99 ${reading.p99.toFixed(1)} ms`
       return { ...reading, text }

@@ -20,14 +20,14 @@ const SIDES = [
 
 export const scenario = {
   name: 'memory',
-  title: 'Memory with a backlog of 1 million events',
+  title: 'Memory with a large backlog',
   reach: 'memory with a backlog of 1M: ≤ 150 MB, also in a process of the user’s that sets no flags',
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
+  async run({ server, build, quick, sized, rounds, print, signal, timeoutMs }) {
     if (process.platform !== 'linux')
       throw new Error('the largest resident memory of a process is read from /proc, which only Linux has')
     // With fewer, the heap does not reach its size.
-    const events = quick ? 100_000 : 1_000_000
+    const events = sized({ quick: 100_000, short: 300_000, full: 1_000_000 })
     const sides = quick ? SIDES.slice(0, 2) : SIDES
     const remarks = [
       `The largest resident memory (VmHWM) of the process that drains ${events} events without keys, with the thread of its heartbeat. Handlers return at once. 1 MB is 1,000,000 bytes.`,

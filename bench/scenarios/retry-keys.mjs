@@ -15,10 +15,10 @@ export const scenario = {
   title: '10,000 keys that all wait for a retry',
   reach: 'new keys start within 250 ms; the others keep ≥ 0.9',
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
-    const waitingKeys = quick ? 1_000 : 10_000
-    const events = quick ? 4_000 : 100_000
-    const probes = quick ? 20 : 200
+  async run({ server, build, sized, rounds, print, signal, timeoutMs }) {
+    const waitingKeys = sized({ quick: 1_000, short: 10_000, full: 10_000 })
+    const events = sized({ quick: 4_000, short: 50_000, full: 100_000 })
+    const probes = sized({ quick: 20, short: 100, full: 200 })
     const remarks = [
       `${waitingKeys} keys, each with a head that has failed and waits for an hour, and ${FOLLOWERS} event behind it. The relay itself has made them fail. Then ${events} events of 10,000 other keys, written one by one, are drained.`,
       `A new key: ${probes} single events, each with a key of its own, written to an idle relay while the keys wait; from the start of the INSERT to the start of the handler.`,

@@ -17,8 +17,11 @@ const RELAYS = 2
 const PAYLOAD_BYTES = 1_024
 const KEY_COUNT = 10_000
 const SHARE = 0.7
-const FULL = { fullMs: 60_000, steadyMs: 30_000 }
-const QUICK = { fullMs: 800, steadyMs: 600 }
+const DURATIONS = {
+  quick: { fullMs: 800, steadyMs: 600 },
+  short: { fullMs: 15_000, steadyMs: 15_000 },
+  full: { fullMs: 60_000, steadyMs: 30_000 },
+}
 
 /** A backlog that grows by less than this share of the events written is not told apart from one that goes up and down. */
 const MAX_GROWTH_SHARE = 0.01
@@ -54,7 +57,7 @@ export const scenario = {
   reach:
     'events/s ≥ 1.3 × the fastest peer, backlog not growing at 70 % of it, p99 latency ≤ every peer; 1 KB payloads, keys, 60 s',
 
-  async run({ server, quick, rounds, print, signal, timeoutMs, build }) {
+  async run({ server, quick, sized, rounds, print, signal, timeoutMs, build }) {
     const peers = quick ? SIDES.filter(({ name }) => QUICK_PEERS.includes(name)) : SIDES
     const sides = [leaseholdSide(build), ...peers]
     const title = 'sustained'
@@ -69,7 +72,7 @@ export const scenario = {
         relays: side.relays ?? RELAYS,
         share: SHARE,
         timeoutMs,
-        ...(quick ? QUICK : FULL),
+        ...sized(DURATIONS),
       })
       return { ...reading, text: summary(reading) }
     })

@@ -14,8 +14,8 @@ export const scenario = {
   title: 'Webhooks to a local receiver that takes 50 ms',
   reach: '≥ 0.85 of a bare loop of signed requests',
 
-  async run({ server, build, quick, rounds, print, signal, timeoutMs }) {
-    const rows = quick ? 2_000 : 40_000
+  async run({ server, build, sized, rounds, print, signal, timeoutMs }) {
+    const rows = sized({ quick: 2_000, short: 15_000, full: 40_000 })
     const remarks = [
       `${rows} deliveries to ${ENDPOINTS} endpoints, ${CONCURRENCY} requests at a time, to a receiver in a process of its own that answers after ${RECEIVER_MS} ms.`,
       'The bare loop sends requests that are signed the same way, with the same undici and the same concurrency. It stores nothing, retries nothing, and has no lease, circuit breaker or address check. The clock of the dispatcher includes the start of its runtime.',

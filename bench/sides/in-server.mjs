@@ -8,12 +8,11 @@ import { leasehold } from './leasehold.mjs'
 const STATEMENT = {
   none: 'settle-and-claim-in-order',
   many: 'settle-and-claim-by-key',
-  hot: 'settle-and-claim-by-key',
 }
 
-/** As a relay with default settings; a walk sees at most this many keys. */
 const LEASE_MS = 120_000
-const MAX_KEYS_PER_WALK = 1_000
+/** As a relay with default settings: how many due rows with a key a claim reads at most. */
+const MAX_ROWS_READ = 1_000
 
 /** The parameters that a statement may have: type and value at the start. */
 const VARIABLES = ({ limit }) => ({
@@ -23,13 +22,16 @@ const VARIABLES = ({ limit }) => ({
   owner: ['text', `'in-server'`],
   leaseMs: ['float8', String(LEASE_MS)],
   suspects: ['int', '1'],
-  steps: ['int', String(MAX_KEYS_PER_WALK)],
+  steps: ['int', String(MAX_ROWS_READ)],
+  rows: ['int', '0'],
+  oldestFirst: ['boolean', 'false'],
+  overlapMs: ['float8', '0'],
+  freed1: ['bigint[]', `'{}'`],
   excluded1: ['bigint[]', `'{}'`],
   id1: ['bigint[]', `'{}'`],
   tokens: ['bigint[]', `'{}'`],
   cursor1: ['timestamptz', `'-infinity'`],
   cursor2: ['bigint', '0'],
-  keyCursor: ['text', `''`],
 })
 
 /** `build`: the root of a checkout; `limit`: rows of one statement. */
@@ -73,13 +75,13 @@ declare
   facts json;
   claimed_ids bigint[];
   claimed_tokens bigint[];
-  from_first_key boolean;
+  from_start boolean;
   answer record;
 begin
   loop
     claimed_ids := '{}';
     claimed_tokens := '{}';
-    from_first_key := v_keycursor = '';
+    from_start := v_cursor1 = '-infinity';
     for answer in ${statement} loop
       if answer.json_build_object is not null then
         facts := answer.json_build_object;
@@ -91,14 +93,16 @@ begin
     commit;
     v_id1 := claimed_ids;
     v_tokens := claimed_tokens;
-    if json_typeof(facts -> 'cursor') = 'array' then
+    v_freed1 := array(select json_array_elements_text(
+      case when json_typeof(facts -> 'freed') = 'array' then facts -> 'freed' else '[]' end)::bigint);
+    exit when claimed_ids = '{}' and from_start;
+    if claimed_ids <> '{}' and json_typeof(facts -> 'cursor') = 'array' then
       v_cursor1 := facts -> 'cursor' ->> 0;
       v_cursor2 := facts -> 'cursor' ->> 1;
     else
-      -- No text sorts between a text and the same with the smallest character after it.
-      v_keycursor := coalesce((facts ->> 'cursor') || E'\\x01', '');
+      v_cursor1 := '-infinity';
+      v_cursor2 := 0;
     end if;
-    exit when claimed_ids = '{}' and from_first_key;
   end loop;
 end
 $procedure$`
