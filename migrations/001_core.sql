@@ -1,6 +1,31 @@
 -- The core: what every application of Leasehold uses. Objects are named without a schema; the migration runs with
 -- search_path set to the schema that was chosen.
 
+-- How many buckets the tables have. "leasehold migrate --buckets" replaces the first two functions: a function without a
+-- table costs nothing where it is called, and every session knows of the new number in its next statement.
+create function bucket_count() returns int
+language sql immutable parallel safe
+return 1;
+
+create function previous_bucket_count() returns int
+language sql immutable parallel safe
+return 1;
+
+-- SHA-256 is the same in every version of PostgreSQL and in every language; hashtext() is not.
+create function bucket_of(placed_by text, buckets int) returns smallint
+language sql immutable strict parallel safe
+return (('x' || pg_catalog.left(pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(placed_by, 'UTF8')), 'hex'), 7))::bit(28)::int
+  operator(pg_catalog.%) buckets)::smallint;
+
+create function bucket(ordering_key text) returns smallint
+language sql immutable strict parallel safe
+return bucket_of(ordering_key, bucket_count());
+
+comment on function bucket_count() is 'How many buckets the tables have. Changed by "leasehold migrate --buckets".';
+comment on function previous_bucket_count() is 'How many they had before the number was raised, as long as rows of ordering keys may be unfinished that were written before.';
+comment on function bucket_of(text, int) is 'The bucket of a text among so many buckets.';
+comment on function bucket(text) is 'The bucket of an ordering key.';
+
 create table audit (
   id bigint generated always as identity primary key,
   at timestamptz not null default now(),

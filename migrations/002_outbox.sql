@@ -36,7 +36,7 @@ comment on function new_event_id() is 'Returns a new uuid of version 7.';
 -- than all of its conditions.
 create function check_outbox_event(
   status text, attempts int, expiries int, lock_token bigint, claimed_at timestamptz, claimed_by text, locked_until timestamptz,
-  published_at timestamptz, dead_at timestamptz, parked boolean, headers jsonb
+  published_at timestamptz, dead_at timestamptz, parked boolean, headers jsonb, bucket int, buckets int
 ) returns boolean
 language plpgsql immutable parallel safe
 as $$
@@ -52,6 +52,7 @@ begin
     and expiries between 0 and 1000000
     and lock_token >= 0
     and jsonb_typeof(headers) = 'object'
+    and bucket between 0 and buckets - 1
   then
     return true;
   end if;
@@ -65,14 +66,15 @@ begin
     when attempts not between 0 and 1000000 then 'outbox_attempts_in_range'
     when expiries not between 0 and 1000000 then 'outbox_expiries_in_range'
     when lock_token < 0 then 'outbox_lock_token_is_not_negative'
-    else 'outbox_headers_are_an_object'
+    when jsonb_typeof(headers) <> 'object' then 'outbox_headers_are_an_object'
+    else 'outbox_bucket_is_served'
   end;
   raise exception 'new row for relation "outbox" violates check constraint "%"', broken
     using errcode = 'check_violation', table = 'outbox', constraint = broken;
 end
 $$;
 
-comment on function check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb) is
+comment on function check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int) is
 'Refuses a row whose fields do not belong to its state, and names the rule.';
 
 create table outbox (
@@ -100,7 +102,7 @@ create table outbox (
   parked boolean not null default false,
   primary key (bucket, id),
   constraint outbox_event_is_valid check (check_outbox_event(status, attempts, expiries, lock_token, claimed_at, claimed_by,
-    locked_until, published_at, dead_at, parked, headers))
+    locked_until, published_at, dead_at, parked, headers, bucket, bucket_count()))
 ) with (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_analyze_scale_factor = 0.05,
@@ -177,13 +179,51 @@ alter table outbox enable always trigger outbox_event_id;
 
 comment on trigger outbox_event_id on outbox is 'Generates event ids where none are given.';
 
+-- Where there are several buckets, a trigger places rows that are written without one. It is created by
+-- "leasehold migrate --buckets"; with one bucket the default of the column does it, at no cost.
+create function outbox_key_is_unfinished(bucket smallint, ordering_key text) returns boolean
+language sql stable security definer set search_path from current
+as $$
+  select exists (select from outbox as o where o.bucket = outbox_key_is_unfinished.bucket
+      and o.ordering_key = outbox_key_is_unfinished.ordering_key and (o.status = 'PENDING' or o.parked))
+    or exists (select from outbox as o where o.bucket = outbox_key_is_unfinished.bucket
+      and o.ordering_key = outbox_key_is_unfinished.ordering_key and o.status = 'CLAIMED')
+$$;
+
+comment on function outbox_key_is_unfinished(smallint, text) is 'Whether events of this ordering key wait or are in flight in this bucket. It runs with the rights of its owner, because producers may not read the keys of others.';
+
+create function place_outbox_event() returns trigger
+language plpgsql set search_path from current
+as $$
+declare
+  previous smallint;
+begin
+  if new.ordering_key is null then
+    -- An id that was given twice is found in one bucket. The number of the event spreads the others evenly.
+    new.bucket := coalesce(bucket(new.event_id::text), (new.id % bucket_count())::smallint);
+    return new;
+  end if;
+  new.bucket := bucket(new.ordering_key);
+  if previous_bucket_count() <> bucket_count() then
+    previous := bucket_of(new.ordering_key, previous_bucket_count());
+    -- The next event of a key follows those that are unfinished.
+    if previous <> new.bucket and outbox_key_is_unfinished(previous, new.ordering_key) then
+      new.bucket := previous;
+    end if;
+  end if;
+  return new;
+end
+$$;
+
+comment on function place_outbox_event() is 'Places an event that is written without a bucket: by its ordering key, or evenly.';
+
 create function find_event(event_id uuid) returns bigint
 language sql stable parallel safe set search_path from current
 as $$
   select coalesce(
     (select o.id from outbox as o where o.event_id = find_event.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0')),
     (select o.id from outbox as o
-      where o.bucket = 0 and o.id = ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint and o.event_id = find_event.event_id))
+      where o.bucket = any (array(select generate_series(0, bucket_count() - 1)::smallint)) and o.id = ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint and o.event_id = find_event.event_id))
 $$;
 
 comment on function find_event(uuid) is 'Returns the id of the row of the event with this event_id, or null. It uses indexes, whether the event_id was given or generated.';

@@ -115,7 +115,8 @@ create table webhook_outbox (
   constraint webhook_outbox_expiries_in_range check (expiries between 0 and 1000000),
   constraint webhook_outbox_lease_token_is_not_negative check (lease_token >= 0),
   constraint webhook_outbox_headers_are_an_object check (jsonb_typeof(headers) = 'object'),
-  constraint webhook_outbox_history_is_an_array check (jsonb_typeof(history) = 'array')
+  constraint webhook_outbox_history_is_an_array check (jsonb_typeof(history) = 'array'),
+  constraint webhook_outbox_bucket_is_served check (bucket between 0 and bucket_count() - 1)
 ) with (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_analyze_scale_factor = 0.05,
@@ -170,6 +171,38 @@ comment on column webhook_outbox.last_error_code is 'Why the last attempt failed
 comment on column webhook_outbox.last_error is 'Why the last attempt failed, as a sentence.';
 comment on column webhook_outbox.last_response is 'The beginning of the response to the last attempt.';
 comment on column webhook_outbox.history is 'The attempts at the delivery, the newest last: an array of objects with attempt, token, started_at, duration_ms, status, error_code, error, response and recorded_at. The view webhook_attempts shows them as rows.';
+
+-- Where there are several buckets, a trigger places deliveries that are written without one, as in the outbox.
+create function webhook_key_is_unfinished(bucket smallint, endpoint_id uuid, ordering_key text) returns boolean
+language sql stable security definer set search_path from current
+as $$
+  select exists (select from webhook_outbox as d where d.bucket = webhook_key_is_unfinished.bucket
+    and d.endpoint_id = webhook_key_is_unfinished.endpoint_id and d.ordering_key = webhook_key_is_unfinished.ordering_key
+    and d.delivery_status = 'pending')
+$$;
+
+comment on function webhook_key_is_unfinished(smallint, uuid, text) is 'Whether deliveries of this ordering key to this endpoint are unfinished in this bucket. It runs with the rights of its owner, because senders may not read the keys of others.';
+
+create function place_webhook_delivery() returns trigger
+language plpgsql set search_path from current
+as $$
+declare
+  previous smallint;
+begin
+  -- The same event and endpoint are always in one bucket, so that an event that is sent twice is delivered once.
+  new.bucket := bucket(coalesce(new.ordering_key, new.event_id::text || new.endpoint_id::text));
+  if previous_bucket_count() <> bucket_count() and new.ordering_key is not null then
+    previous := bucket_of(new.ordering_key, previous_bucket_count());
+    -- The next delivery of a key follows those that are unfinished.
+    if previous <> new.bucket and webhook_key_is_unfinished(previous, new.endpoint_id, new.ordering_key) then
+      new.bucket := previous;
+    end if;
+  end if;
+  return new;
+end
+$$;
+
+comment on function place_webhook_delivery() is 'Places a delivery that is written without a bucket: by its ordering key, or by its event and endpoint.';
 
 create view webhook_attempts with (security_invoker = true) as
   select

@@ -17,7 +17,7 @@ const MAX_FULL_SCAN_PAUSE_MS = 5_000
 /** A way that had nothing to claim is tried after this time, although another way still has rows. */
 const RECHECK_MS = 250
 
-type Request = Omit<
+export type CursorRequest = Omit<
   ClaimRequest,
   'cursor' | 'way' | 'continueOnly' | 'rows' | 'oldestFirst' | 'overlapMs' | 'freed'
 >
@@ -101,11 +101,11 @@ export class ClaimCursor<Row extends object> {
   }
 
   /** The ordering keys of these rows may have become free, without a claim of their next rows. */
-  keysFreed(rows: readonly string[]): void {
+  keysFreed(rows: readonly string[], _bucket?: number): void {
     for (const id of rows) if (this.#freed.size < MAX_FREED) this.#freed.add(id)
   }
 
-  async claim(request: Request): Promise<Claim<Row> & Scanned> {
+  async claim(request: CursorRequest): Promise<Claim<Row> & Scanned> {
     const way = this.#nextWay()
     return this.#scan(way, request, async (whole) => this.#store.claim(whole))
   }
@@ -114,14 +114,14 @@ export class ClaimCursor<Row extends object> {
   async settleAndClaim(
     way: Way,
     settlement: Settlement,
-    request: Request,
+    request: CursorRequest,
   ): Promise<Ended & Claim<Row> & Scanned> {
     return this.#scan(way, request, async (whole) => this.#store.settleAndClaim(settlement, whole))
   }
 
   async #scan<Result extends Claim<Row>>(
     way: Way,
-    request: Request,
+    request: CursorRequest,
     send: (request: ClaimRequest) => Promise<Result>,
   ): Promise<Result & Scanned> {
     const state = this.#ways.get(way) ?? newState()

@@ -24,6 +24,8 @@ export type Cursor = readonly string[]
 
 export interface ClaimRequest {
   readonly limit: number
+  /** From which bucket to claim, where the store serves all of them. */
+  readonly bucket?: number | undefined
   readonly leaseMs: number
   /** How to find rows, in a table with an ordering key. Default: by key, then in order. */
   readonly way?: Way | undefined
@@ -113,10 +115,18 @@ export class Claims<Row extends object> {
   readonly #onDataError: (report: DataErrorReport) => void
   /** Rows that stopped a claim with a data error. */
   readonly #excluded: ExcludedRows
+  /** By bucket and group. */
   readonly #groupWalks = new Map<string, GroupWalk>()
+  readonly #bucket: number | 'all'
 
-  constructor(runner: StatementRunner, clock: Clock, onDataError: (report: DataErrorReport) => void) {
+  constructor(
+    runner: StatementRunner,
+    bucket: number | 'all',
+    clock: Clock,
+    onDataError: (report: DataErrorReport) => void,
+  ) {
     this.#runner = runner
+    this.#bucket = bucket
     this.#clock = clock
     this.#onDataError = onDataError
     this.#excluded = new ExcludedRows(clock)
@@ -133,7 +143,7 @@ export class Claims<Row extends object> {
     const sentAt = this.#clock.monotonicNow()
     try {
       const isWalking = (): boolean =>
-        request.groups?.some(({ group }) => this.#groupWalks.has(group)) === true
+        request.groups?.some(({ group }) => this.#groupWalks.has(this.#walkOf(request, group))) === true
       const wasWalking = isWalking()
       const answer = await this.#scan(claim, way, request)
       if (!wasWalking || isWalking() || answer.claimed.length > 0)
@@ -196,13 +206,15 @@ export class Claims<Row extends object> {
     }
   }
 
-  async #claimRows(ids: readonly string[], { leaseMs }: ClaimRequest): Promise<Claim<Row>> {
+  async #claimRows(ids: readonly string[], request: ClaimRequest): Promise<Claim<Row>> {
+    const { leaseMs } = request
+    const bucket = this.#bucketOf(request)
     const sentAt = this.#clock.monotonicNow()
     const { claimRows } = this.#runner.statements
     const parts = await inHalves(
       ids,
       async (part) =>
-        (await this.#send(claimRows, { leaseMs, ...this.#runner.idArrays('id', part) })).claimed,
+        (await this.#send(claimRows, { leaseMs, bucket, ...this.#runner.idArrays('id', part) })).claimed,
       (id, error) => this.#onDataError({ verb: 'claim', id, error, retryInMs: this.#excluded.add(id) }),
     )
     return { ...nothingClaimed(leaseMs, sentAt), claimed: parts.flat() }
@@ -216,7 +228,7 @@ export class Claims<Row extends object> {
   ): Promise<ClaimAnswer<Row>> {
     const answer = await this.#send(statement, { ...this.#scanValues(way, request), ...settlement })
     const isWalk = way === 'group' && this.#runner.t.orderingKey !== undefined
-    return isWalk ? this.#rememberWalks(answer, request.groups ?? []) : answer
+    return isWalk ? this.#rememberWalks(answer, request) : answer
   }
 
   #scanValues(way: Way, request: ClaimRequest): Values {
@@ -230,13 +242,16 @@ export class Claims<Row extends object> {
       leaseMs,
       bytes,
       suspects,
+      bucket: this.#bucketOf(request),
       ...(way === 'group' ? { steps: keysPerGroup } : byKey(request)),
       ...this.#runner.idArrays('excluded', this.#excluded.current()),
       ...this.#runner.idArrays('freed', request.freed ?? []),
       ...Object.fromEntries(cursor.map((value, i) => [`cursor${i + 1}`, value])),
       groups: groups.map(({ group }) => group),
       rooms: groups.map(({ room }) => room),
-      groupCursors: groups.map(({ group }) => this.#groupWalks.get(group)?.cursor ?? t.orderingKey?.lowest),
+      groupCursors: groups.map(
+        ({ group }) => this.#groupWalks.get(this.#walkOf(request, group))?.cursor ?? t.orderingKey?.lowest,
+      ),
     }
   }
 
@@ -246,7 +261,7 @@ export class Claims<Row extends object> {
     for (let races = 0; ; races += 1) {
       try {
         const rows = await this.#runner.run<AnswerRow>(statement, values, { rowMode: 'array' })
-        return readAnswer<Row>(rows, t, owner)
+        return readAnswer<Row>(rows, t, owner, values['bucket'] as number | undefined)
       } catch (error) {
         if (!isUniqueViolation(error) || races >= MAX_RACES) throw error
       }
@@ -257,17 +272,27 @@ export class Claims<Row extends object> {
    * Remembers where the walk of each group ended. There may be more in a group whose walk has not come to the last key, or
    * has come there from the middle and found something on the way.
    */
-  #rememberWalks(answer: ClaimAnswer<Row>, groups: readonly Group[]): ClaimAnswer<Row> {
+  #rememberWalks(answer: ClaimAnswer<Row>, request: ClaimRequest): ClaimAnswer<Row> {
     const hasClaimed = answer.claimed.length > 0
     let more = answer.more === true
-    for (const { group } of groups) {
-      const [before, cursor] = [this.#groupWalks.get(group), answer.groupCursors?.[group]]
+    for (const { group } of request.groups ?? []) {
+      const walk = this.#walkOf(request, group)
+      const [before, cursor] = [this.#groupWalks.get(walk), answer.groupCursors?.[group]]
       const found = hasClaimed || before?.found === true
-      if (cursor === undefined) this.#groupWalks.delete(group)
-      else this.#groupWalks.set(group, { cursor: successor(this.#runner.t, cursor), found })
+      if (cursor === undefined) this.#groupWalks.delete(walk)
+      else this.#groupWalks.set(walk, { cursor: successor(this.#runner.t, cursor), found })
       more ||= cursor !== undefined || (before !== undefined && found)
     }
     return { ...answer, more }
+  }
+
+  #walkOf(request: ClaimRequest, group: string): string {
+    return `${this.#bucketOf(request) ?? ''} ${group}`
+  }
+
+  #bucketOf({ bucket }: ClaimRequest): number | undefined {
+    if (this.#runner.table.bucket === undefined) return undefined
+    return this.#bucket === 'all' ? bucket : this.#bucket
   }
 
   #claimOf(way: Way, answer: ClaimAnswer<Row>, request: ClaimRequest, sentAt: number): Claim<Row> {
@@ -302,10 +327,12 @@ export class Claims<Row extends object> {
   }
 
   /** Refuses requests that no statement should be sent for. */
-  check({ limit, leaseMs, groups, ids }: ClaimRequest): void {
+  check({ limit, leaseMs, groups, ids, bucket }: ClaimRequest): void {
     checkLimit(limit)
     checkLease(leaseMs)
     const { table } = this.#runner
+    if (this.#bucket === 'all' && table.bucket !== undefined && bucket === undefined)
+      throw invalidSetting('bucket', bucket, 'Say from which bucket to claim.')
     // A claim that names no groups would find nothing, for ever.
     if (ids !== undefined || (table.groups === undefined) === (groups === undefined)) return
     throw invalidSetting(
@@ -374,6 +401,7 @@ function readAnswer<Row extends object>(
   rows: readonly AnswerRow[],
   t: TableSql,
   owner: string,
+  bucket: number | undefined,
 ): ClaimAnswer<Row> {
   // A full join promises no order.
   const at = rows.findIndex(([facts]) => facts !== null)
@@ -381,7 +409,7 @@ function readAnswer<Row extends object>(
   // The statement says what it is.
   const { until, order, ...facts } = given as Facts
   const end = new Date(until)
-  const claimed = rows.flatMap((values, i) => (i === at ? [] : [claimedRow<Row>(values, t, owner, end)]))
+  const claimed = rows.flatMap((values, i) => (i === at ? [] : [claimedRow<Row>(values, t, { owner, bucket, until: end })]))
   return { ...facts, claimed: inOrder(claimed, order ?? []) }
 }
 
@@ -389,8 +417,7 @@ function readAnswer<Row extends object>(
 function claimedRow<Row extends object>(
   values: AnswerRow,
   { columns, idPosition }: TableSql,
-  owner: string,
-  until: Date,
+  { owner, bucket, until }: Pick<Lease, 'owner' | 'bucket' | 'until'>,
 ): Claimed<Row> {
   const from = idPosition === undefined ? 3 : 2
   const row: Record<string, unknown> = {}
@@ -399,19 +426,21 @@ function claimedRow<Row extends object>(
   const token = BigInt(values[1] as string | number | bigint)
   const id = String(values[idPosition === undefined ? 2 : from + idPosition])
   // The caller says of which type the table's own columns are.
-  return { lease: new ClaimedLease(id, owner, token, until), row: row as Row }
+  return { lease: new ClaimedLease({ id, owner, bucket, token, until }), row: row as Row }
 }
 
 /** JSON.stringify writes the token as a text. A method of a class costs no claim anything. */
 class ClaimedLease implements Lease {
   readonly id: string
   readonly owner: string
+  readonly bucket: number | undefined
   readonly token: bigint
   readonly until: Date
 
-  constructor(id: string, owner: string, token: bigint, until: Date) {
+  constructor({ id, owner, bucket, token, until }: Lease) {
     this.id = id
     this.owner = owner
+    this.bucket = bucket
     this.token = token
     this.until = until
   }

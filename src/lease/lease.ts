@@ -5,6 +5,8 @@ export interface Lease {
   /** The row: the text of its id, or a JSON array of texts where several columns identify it. */
   readonly id: string
   readonly owner: string
+  /** Where the table has buckets: the one that the row is in. */
+  readonly bucket?: number | undefined
   /** The fencing token: grows with every claim of the row. Hand it on to whatever the handler writes to. */
   readonly token: bigint
   /** By the database's clock, as of the claim; a renewal does not change this object. */

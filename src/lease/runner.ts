@@ -13,7 +13,7 @@ const UNQUOTED = new Set(['smallint', 'integer', 'bigint', 'uuid'])
 /** The values of a statement's parameters, by their names. */
 export type Values = Readonly<Record<string, unknown>>
 
-/** Sends the statements of one table, for one owner and one bucket. */
+/** Sends the statements of one table, for one owner. Each statement concerns one bucket. */
 export class StatementRunner {
   readonly table: LeaseTable
   readonly t: TableSql
@@ -24,7 +24,7 @@ export class StatementRunner {
   /** What is the same in every statement. */
   readonly #values: Values
 
-  constructor(db: Queryable, table: LeaseTable, shape: TableShape, owner: string, bucket: number) {
+  constructor(db: Queryable, table: LeaseTable, shape: TableShape, owner: string) {
     this.table = table
     this.t = tableSql(table, shape)
     this.statements = leaseStatements(table, shape)
@@ -32,7 +32,7 @@ export class StatementRunner {
     this.#db = db
     this.#shape = shape
     const backoffMs = isSchedule(table.retry) ? table.retry : backoffSteps(table.retry)
-    this.#values = { owner, bucket, backoffMs }
+    this.#values = { owner, backoffMs }
   }
 
   async run<Result extends object>(

@@ -11,6 +11,7 @@
  * `now()` is the start of the transaction. In a transaction of the caller's it is early, so that a lease is at worst too
  * short and an expired lease at worst not seen yet.
  */
+import { leasedBuckets, waitingBuckets } from './buckets.ts'
 import { claimByGroup, findByGroup } from './claim-by-group.ts'
 import { claimByKey, findByKey } from './claim-by-key.ts'
 import { claimInOrder, findInOrder } from './claim-in-order.ts'
@@ -41,6 +42,9 @@ export interface LeaseStatements {
   readonly release: LeaseStatement
   readonly reap: { readonly expired: LeaseStatement; readonly 'owned by': LeaseStatement }
   readonly findExpired: { readonly expired: LeaseStatement; readonly 'owned by': LeaseStatement }
+  /** Sent only where there are several buckets. */
+  readonly waitingBuckets: LeaseStatement
+  readonly leasedBuckets: LeaseStatement
   /** By outcome. */
   readonly settle: ReadonlyMap<string, LeaseStatement>
 }
@@ -76,6 +80,8 @@ export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStat
     release: release(t),
     reap: { expired: reap(t, 'expired'), 'owned by': reap(t, 'owned by') },
     findExpired: { expired: findExpired(t, 'expired'), 'owned by': findExpired(t, 'owned by') },
+    waitingBuckets: waitingBuckets(t),
+    leasedBuckets: leasedBuckets(t),
     settle: new Map(Object.entries(outcomes).map(([name, outcome]) => [name, settle(t, name, outcome)])),
   }
 }

@@ -25,6 +25,12 @@ import { type LeaseTable, tableName } from './table.ts'
 
 export type { Claim, Claimed, ClaimRequest, Cursor, Group } from './claims.ts'
 
+export interface WaitingBucket {
+  readonly bucket: number
+  /** In how long its first row is due, as far as an index tells; 0 or less: one may be claimable now. */
+  readonly dueInMs: number
+}
+
 export interface Renewal {
   readonly renewed: readonly Lease[]
   /** Locked by another session, or stopped by a data error: not extended; the next renewal tells more. */
@@ -83,7 +89,7 @@ export interface Settlement {
 }
 
 /**
- * The five verbs over one table, for one owner (and one bucket). No worker changes a lease by anything else. Four operator
+ * The five verbs over one table, for one owner, and for one bucket or all. No worker changes a lease by anything else. Four operator
  * functions of our own applications can end one: `README.md`, "Who may write what".
  */
 export interface LeaseStore<
@@ -92,6 +98,8 @@ export interface LeaseStore<
 > {
   readonly table: LeaseTable<OutcomeName>
   readonly owner: string
+  /** Which bucket it serves, in a table with buckets. All: a claim says which one, and a lease knows its own. */
+  readonly bucket: number | 'all'
   /** How claims of this table find rows. */
   readonly ways: readonly Way[]
   claim(request: ClaimRequest): Promise<Claim<Row>>
@@ -108,11 +116,14 @@ export interface LeaseStore<
   release(leases: readonly Lease[], delayMs?: number): Promise<Ended>
   /** Takes back what has expired, or all that an owner holds; of these ids only, where they are given. */
   reap(request?: ReapRequest): Promise<readonly Reaped[]>
+  /** In which buckets rows wait, and for how long: of a table with buckets, one statement for all of them. */
+  findBuckets(): Promise<readonly WaitingBucket[]>
 }
 
 export interface StoreOptions {
   readonly owner: string
-  readonly bucket?: number
+  /** Default 0. */
+  readonly bucket?: number | 'all'
   readonly clock?: Clock
   /** Told of each row that stops a claim, a renewal or a reap with a data error; `settle` and `release` return theirs. */
   readonly onDataError?: (report: DataErrorReport) => void
@@ -142,9 +153,9 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   options: StoreOptions,
 ): LeaseStore<Row, OutcomeName> {
   const { owner, bucket = 0, clock = systemClock, onDataError = () => undefined } = options
-  const runner = new StatementRunner(db, table, shape, owner, bucket)
+  const runner = new StatementRunner(db, table, shape, owner)
   const { statements } = runner
-  const claims = new Claims<Row>(runner, clock, onDataError)
+  const claims = new Claims<Row>(runner, bucket, clock, onDataError)
   /** Rows that stopped a reap with a data error. */
   const notReaped = new ExcludedRows(clock)
 
@@ -158,15 +169,24 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     if (leases.length === 0) return { ended: [], fencedOff: [], busy: [], refused: [] }
     const current = newestOfEachRow(leases)
     const refused: { lease: Lease; error: unknown }[] = []
-    const send = async (part: readonly Lease[]): Promise<ChangedRow[]> =>
-      runner.run<ChangedRow>(statement, { ...runner.leaseArrays(part), ...valuesOf(part) }, { tx })
-    const asked = [...current.values()]
-    // A transaction of the caller's is over after an error.
-    const parts =
-      tx === undefined
-        ? await inHalves(asked, send, (lease, error) => refused.push({ lease, error }))
-        : [await send(asked)]
-    return endedAmong(leases, current, parts.flat(), refused)
+    const changed: ChangedRow[] = []
+    for (const [ofBucket, asked] of byBucket([...current.values()])) {
+      const send = async (part: readonly Lease[]): Promise<ChangedRow[]> =>
+        runner.run(statement, { bucket: ofBucket, ...runner.leaseArrays(part), ...valuesOf(part) }, { tx })
+      // A transaction of the caller's is over after an error.
+      const parts =
+        tx === undefined
+          ? await inHalves(asked, send, (lease, error) => refused.push({ lease, error }))
+          : [await send(asked)]
+      changed.push(...parts.flat())
+    }
+    return endedAmong(leases, current, changed, refused)
+  }
+
+  /** Each statement concerns one bucket. */
+  function byBucket(leases: readonly Lease[]): ReadonlyMap<number | undefined, readonly Lease[]> {
+    if (bucket !== 'all') return new Map([[bucket, leases]])
+    return Map.groupBy(leases, (lease) => lease.bucket)
   }
 
   function settleStatement(outcome: string): LeaseStatement {
@@ -193,6 +213,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   return {
     table,
     owner,
+    bucket,
     ways: [...statements.ways.keys()],
     canSettleAndClaim: [...statements.ways.values()].every(
       ({ settleAndClaim }) => settleAndClaim !== undefined,
@@ -213,6 +234,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const asked = [...current.values()]
       const sentAt = clock.monotonicNow()
       try {
+        refuseSeveralBuckets(asked, request)
         const settlement = { ...runner.leaseArrays(asked), ...valuesOf(asked) }
         const { claim, settled } = await claims.settleAndClaim(way, settlement, request)
         if (settled === null) return { ...endedAmong(leases, current, asked.map(settledRow), []), ...claim }
@@ -248,16 +270,20 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       const until = trustedUntil(clock.monotonicNow(), leaseMs)
       const current = newestOfEachRow(leases)
       if (current.size === 0) return { renewed: [], busy: [], lost: [], trustedUntil: until }
-      const stopped: ChangedRow[] = []
-      const parts = await inHalves(
-        [...current.values()],
-        async (part) => runner.run<ChangedRow>(statements.renew, { ...runner.leaseArrays(part), leaseMs }),
-        ({ id }, error) => {
-          stopped.push({ id, busy: true })
-          onDataError({ verb: 'renew', id, error })
-        },
-      )
-      const { ended, busy, fencedOff } = endedAmong(leases, current, [...parts.flat(), ...stopped], [])
+      const rows: ChangedRow[] = []
+      for (const [ofBucket, asked] of byBucket([...current.values()])) {
+        const parts = await inHalves(
+          asked,
+          async (part) =>
+            runner.run<ChangedRow>(statements.renew, { bucket: ofBucket, ...runner.leaseArrays(part), leaseMs }),
+          ({ id }, error) => {
+            rows.push({ id, busy: true })
+            onDataError({ verb: 'renew', id, error })
+          },
+        )
+        rows.push(...parts.flat())
+      }
+      const { ended, busy, fencedOff } = endedAmong(leases, current, rows, [])
       return { renewed: ended, busy, lost: fencedOff, trustedUntil: until }
     },
 
@@ -271,7 +297,28 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
       return end(statements.release, leases, () => ({ delayMs }))
     },
 
-    async reap({ limit = 500, ownedBy, ids, except = [], reason } = {}) {
+    async reap(request = {}) {
+      if (bucket !== 'all' || table.bucket === undefined) return reapIn(bucket === 'all' ? 0 : bucket, request)
+      const reaped: Reaped[] = []
+      const { limit = 500, ownedBy } = request
+      const found = await runner.run<{ bucket: number }>(statements.leasedBuckets, { ownedBy })
+      for (const { bucket: ofBucket } of found) {
+        if (reaped.length >= limit) break
+        reaped.push(...(await reapIn(ofBucket, { ...request, limit: limit - reaped.length })))
+      }
+      return reaped
+    },
+
+    async findBuckets() {
+      const rows = await runner.run<{ bucket: number; due_in_ms: number }>(statements.waitingBuckets, {})
+      return rows.map((row) => ({ bucket: row.bucket, dueInMs: row.due_in_ms }))
+    },
+  }
+
+  async function reapIn(
+    ofBucket: number,
+    { limit = 500, ownedBy, ids, except = [], reason }: ReapRequest,
+  ): Promise<readonly Reaped[]> {
       checkLimit(limit)
       const which = ownedBy === undefined ? 'expired' : 'owned by'
       const wanted =
@@ -280,6 +327,7 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
           : runner.idArrays('id', ids)
       const values = {
         limit,
+        bucket: ofBucket,
         ownedBy,
         reason: reason ?? null,
         ...runner.idArrays('excluded', [...notReaped.current(), ...except]),
@@ -297,7 +345,6 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         )
         return parts.flat().map(readReaped)
       }
-    },
   }
 }
 
@@ -305,7 +352,15 @@ function checkOptions({ owner, bucket = 0 }: StoreOptions): void {
   const given: unknown = owner
   if (typeof given !== 'string' || given.trim() === '' || given.includes('\0'))
     throw invalidSetting('owner', owner, 'Give every worker a unique id that is not empty.')
-  if (!Number.isInteger(bucket)) throw invalidSetting('bucket', bucket, 'Give a whole number.')
+  if (bucket !== 'all' && !Number.isInteger(bucket)) throw invalidSetting('bucket', bucket, 'Give a whole number, or \'all\'.')
+}
+
+function refuseSeveralBuckets(leases: readonly Lease[], { bucket }: ClaimRequest): void {
+  const other = leases.find((lease) => bucket !== undefined && lease.bucket !== bucket)
+  if (other === undefined) return
+  throw new TypeError(
+    `row ${other.id} is in bucket ${other.bucket}, and is settled together with a claim from bucket ${bucket}`,
+  )
 }
 
 /** What a statement says of a row of its batch: changed, or locked by another session. */

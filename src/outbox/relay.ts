@@ -29,7 +29,6 @@ export interface RelayOptions {
   }
   /** How long finished events stay in the table; `false`: this relay removes none. */
   readonly retention?: Retention | false
-  readonly bucket?: number
 }
 
 /** The name under which the outbox's worker is started, woken and configured. */
@@ -42,7 +41,7 @@ const DEFAULT_MAX_BATCH = 100
 /** The worker of the outbox: hand it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
 export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
   refuseInvalidOptions(options)
-  const { publisher, schema, onFailure = 'block', settings, retention = {}, bucket } = options
+  const { publisher, schema, onFailure = 'block', settings, retention = {} } = options
   const { maxAgeMs, ...retryPolicy } = options.retry ?? {}
   const maxBatch = publisher.maxBatch ?? DEFAULT_MAX_BATCH
   const limits = { onFailure, maxAgeMs }
@@ -56,7 +55,7 @@ export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
       key === null ? { eventType } : { eventType, orderingKey: key },
     // Enough slots to fill a batch.
     settings: { ...(maxBatch === 1 ? {} : { concurrency: maxBatch }), ...settings },
-    ...(bucket === undefined ? {} : { bucket }),
+    bucket: 'all',
     ...(publisher.probe === undefined
       ? {}
       : { probe: { everyMs: PROBE_EVERY_MS, check: async (signal) => publisher.probe?.(signal) } }),
@@ -215,7 +214,6 @@ const OPTION_NAMES = namesOf<RelayOptions>({
   settings: true,
   retry: true,
   retention: true,
-  bucket: true,
 })
 const RETRY_NAMES = namesOf<NonNullable<RelayOptions['retry']>>({
   firstMs: true,
@@ -242,7 +240,6 @@ function refuseInvalidOptions(options: RelayOptions): void {
     settings,
     retry,
     retention,
-    bucket,
   }: { [Name in keyof RelayOptions]: unknown } = options
   const problems = [
     ...publisherProblems(publisher),
@@ -255,9 +252,6 @@ function refuseInvalidOptions(options: RelayOptions): void {
     ...objectProblems('settings', settings, WORKER_SETTING_NAMES),
     ...objectProblems('retry', retry, RETRY_NAMES),
     ...(retention === false ? [] : objectProblems('retention', retention, RETENTION_NAMES, ', or false')),
-    ...(bucket === undefined || isWhole(bucket, 0, MAX_BUCKET)
-      ? []
-      : [`bucket is ${describeValue(bucket)}, but must be a whole number from 0 to ${MAX_BUCKET}`]),
     ...ageProblems(isRecord(retry) ? retry['maxAgeMs'] : undefined),
   ]
   if (problems.length === 0) return
@@ -265,9 +259,6 @@ function refuseInvalidOptions(options: RelayOptions): void {
     remedy: 'Correct the options named.',
   })
 }
-
-/** The largest smallint. */
-const MAX_BUCKET = 32_767
 
 function publisherProblems(publisher: unknown): string[] {
   if (!isRecord(publisher) || typeof publisher['publish'] !== 'function') {

@@ -69,6 +69,8 @@ export class Runtime {
   #heartbeat: HeartbeatLink | undefined
   #isListening = false
   #isDatabaseAway = false
+  /** Of the tables of our own applications. The heartbeat tells it. */
+  #bucketCount = 1
   #wakeOthers: WakeOthers | undefined
   #onRegistered: () => void = () => undefined
   #stopped: Promise<{ readonly clean: boolean }> | undefined
@@ -267,6 +269,7 @@ export class Runtime {
       random: Math.random,
       held,
       hold: (rows: readonly RowToRenew[]) => heartbeat.post({ type: 'hold', name, rows: columnsOf(rows) }),
+      bucketCount: () => this.#bucketCount,
       isWoken: () => declaration.wake === true && this.#isListening,
     })
     this.#served.add({ declaration, worker, layers })
@@ -301,7 +304,7 @@ export class Runtime {
     }
   }
 
-  #storeOf(table: LeaseTable, shape: TableShape, bucket: number): LeaseStore {
+  #storeOf(table: LeaseTable, shape: TableShape, bucket: number | 'all'): LeaseStore {
     const of = { worker: this.id, table: tableName(table) }
     const onDataError = (report: DataErrorReport): void => this.events.emit('dataError', { ...of, ...report })
     return leaseStore(this.#db, table, shape, { owner: this.id, bucket, onDataError })
@@ -388,6 +391,7 @@ export class Runtime {
         events.emit('notListening', { worker, error: message.error })
         break
       case 'present':
+        this.#bucketCount = message.buckets
         this.#onRegistered()
         // A worker says so itself, once it has claimed or settled; a process that only reaps has none.
         if (this.#isDatabaseAway && !this.#served.isFailing) events.emit('databaseBack', { worker })

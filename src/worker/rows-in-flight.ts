@@ -65,6 +65,10 @@ export class RowInFlight<Row> implements RowToRenew {
     return this.lease.id
   }
 
+  get bucket(): number {
+    return this.lease.bucket ?? 0
+  }
+
   get token(): bigint {
     return this.lease.token
   }

@@ -42,7 +42,8 @@ export interface WorkDeclaration<Row extends object = Record<string, unknown>> {
   readonly probe?: SinkProbe
   /** Its producers call `leasehold.wake(name)`. */
   readonly wake?: boolean
-  readonly bucket?: number
+  /** Which bucket it serves, or all, where the table has them. Default 0. */
+  readonly bucket?: number | 'all'
   /** Periodic work on the table; done by the processes that reap it. */
   readonly maintenance?: Maintenance
   /** Called before the worker starts, to open what the handler needs. */
@@ -139,8 +140,8 @@ const WORK_RULES: Rules<WorkDeclaration> = {
   },
   wake: TRUE_OR_FALSE,
   bucket: {
-    holds: (value) => Number.isInteger(value) && Number(value) >= 0,
-    text: 'a whole number from 0',
+    holds: (value) => value === 'all' || (Number.isInteger(value) && Number(value) >= 0),
+    text: "a whole number from 0, or 'all'",
   },
   maintenance: {
     holds: (value) => isRecord(value) && Number(value['everyMs']) > 0 && isFunction(value['run']),

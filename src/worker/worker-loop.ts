@@ -1,4 +1,5 @@
 import type { Clock } from '../clock.ts'
+import { BucketTurns } from '../lease/bucket-turns.ts'
 import { ClaimCursor, type Scanned } from '../lease/claim-cursor.ts'
 import { SUCCESS } from '../lease/statements.ts'
 import type { Claim, Ended, LeaseStore } from '../lease/store.ts'
@@ -28,6 +29,8 @@ export interface WorkerLoopOptions<Row extends object> {
   /** Where the table has groups. */
   readonly groups?: Groups<Row> | undefined
   readonly suspects: SuspectSlot
+  /** How many buckets there are. */
+  readonly bucketCount: () => number
   /** Wake-ups arrive: an idle worker need not poll as often. */
   readonly isWoken: () => boolean
 }
@@ -72,7 +75,7 @@ export class WorkerLoop<Row extends object> {
   readonly #options: WorkerLoopOptions<Row>
   readonly #queue: SettlementQueue<Row>
   readonly #settler: Settler<Row>
-  readonly #cursor: ClaimCursor<Row>
+  readonly #cursor: ClaimCursor<Row> | BucketTurns<Row>
   readonly #timing: ClaimTiming
   readonly #signal = new Signal()
   readonly #source: { readonly worker: string; readonly table: string }
@@ -100,7 +103,10 @@ export class WorkerLoop<Row extends object> {
     const { store, clock, random } = options
     this.#options = options
     this.#queue = new SettlementQueue(store.table)
-    this.#cursor = new ClaimCursor(store, clock)
+    const hasBuckets = store.bucket === 'all' && store.table.bucket !== undefined
+    this.#cursor = hasBuckets
+      ? new BucketTurns(store, { clock, random, count: options.bucketCount })
+      : new ClaimCursor(store, clock)
     this.#timing = new ClaimTiming(random)
     this.#source = { worker: store.owner, table: tableName(store.table) }
     this.#settler = new Settler<Row>({
@@ -181,8 +187,8 @@ export class WorkerLoop<Row extends object> {
   }
 
   /** The next rows of the ordering keys of these rows can be claimed now, and no wake-up says so. */
-  keysFreed(rows: readonly string[]): void {
-    this.#cursor.keysFreed(rows)
+  keysFreed(rows: readonly string[], bucket: number | undefined): void {
+    this.#cursor.keysFreed(rows, bucket)
     this.claimSoon()
   }
 
@@ -386,10 +392,11 @@ export class WorkerLoop<Row extends object> {
     const suspects = hasSuspectSlot ? 1 : 0
     const request = { limit, leaseMs, groups: groups?.groups, bytes, suspects } as const
     if (batch === undefined) return this.#cursor.claim(request)
-    const { way } = batch
+    const { way, bucket } = batch
     const settlement = settlementOf(batch)
     // A claim that scans nothing tells the cursor nothing.
-    if (continueOnly) return this.#options.store.settleAndClaim(settlement, { ...request, way, continueOnly })
+    if (continueOnly)
+      return this.#options.store.settleAndClaim(settlement, { ...request, way, bucket, continueOnly })
     return this.#cursor.settleAndClaim(way, settlement, request)
   }
 
@@ -423,8 +430,8 @@ export class WorkerLoop<Row extends object> {
     const { ended = [], fencedOff = [], busy = [], refused = [] } = answer
     await this.#settler.answered(batch, { ended, fencedOff, busy, refused }, sentAt)
     if (batch.way !== 'key') return
-    if (claimed === undefined) this.keysFreed(ended.map(({ id }) => id))
-    else if (continueOnly && (more || refused.length > 0)) this.keysFreed(freed)
+    if (claimed === undefined) this.keysFreed(ended.map(({ id }) => id), batch.bucket)
+    else if (continueOnly && (more || refused.length > 0)) this.keysFreed(freed, batch.bucket)
   }
 
   #expectRows({ dueInMs, fullScanInMs }: Answer<Row>): void {

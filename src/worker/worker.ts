@@ -40,6 +40,8 @@ export interface WorkerOptions<Row extends object> {
   readonly held: HeldRows
   /** Tells the heartbeat of new rows. */
   readonly hold: (rows: readonly RowToRenew[]) => void
+  /** How many buckets there are. */
+  readonly bucketCount: () => number
   /** Wake-ups arrive: an idle worker need not poll as often. */
   readonly isWoken: () => boolean
 }

@@ -54,7 +54,6 @@ export interface DispatcherOptions {
   readonly settings?: Partial<WorkerSettings>
   /** How long finished deliveries are retained, and when a delivery that cannot be attempted fails; `false`: forever. */
   readonly retention?: WebhookMaintenance | false
-  readonly bucket?: number
   /** For tests: how names are resolved, and how connections are made. */
   readonly resolve?: Resolve
   readonly dial?: Dial
@@ -75,7 +74,6 @@ const OPTION_NAMES = Object.keys({
   tenantShare: true,
   settings: true,
   retention: true,
-  bucket: true,
   resolve: true,
   dial: true,
   clock: true,
@@ -104,7 +102,7 @@ const GONE_REASON = 'answered with HTTP 410 Gone'
 /** The worker of webhooks: give it to `startRuntime`, or list it under `workers` in `leasehold.config`. */
 export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<DeliveryRow> {
   refuseUnknownOptions('dispatcher', options, OPTION_NAMES)
-  const { schema = 'leasehold', clock = systemClock, bucket, retention = {} } = options
+  const { schema = 'leasehold', clock = systemClock, retention = {} } = options
   const schedule = validateSchedule(options.schedule)
   const circuitBreaker = circuitBreakerSettings(options.circuitBreaker)
   const running = new RunningDispatcher({ ...options, schema, clock, schedule, circuitBreaker })
@@ -116,7 +114,7 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
     describe: ({ event_type: eventType, endpoint_id: endpoint }) => ({ eventType, endpoint }),
     groups: running.groups,
     settings: { ...SETTINGS, ...options.settings },
-    ...(bucket === undefined ? {} : { bucket }),
+    bucket: 'all',
     ...(retention === false
       ? {}
       : {

@@ -92,7 +92,7 @@ export class Completion<Row extends object> {
     inFlight.drop(row)
     this.#tellFailed(row, { outcome, failure: failureOf(outcome) })
     const ids = [row.lease.id]
-    if (store.table.ordering !== undefined) loop.keysFreed(ids)
+    if (store.table.ordering !== undefined) loop.keysFreed(ids, row.lease.bucket)
     const of = { worker: store.owner, table: this.#table }
     events.emit('settled', { ...of, outcome: outcome.name, ids, durationMs: 0 })
   }

@@ -5,11 +5,12 @@ import type { RowInFlight } from '../rows-in-flight.ts'
 import type { WorkerSettings } from '../settings.ts'
 import { done, type Outcome } from './outcome.ts'
 
-/** Rows that one statement settles: of one outcome, and all with or all without an ordering key. */
+/** Rows that one statement settles: of one outcome and one bucket, and all with or all without an ordering key. */
 export interface SettlementBatch<Row> {
   readonly outcome: string
   /** By which way the next claim finds rows, if it shares the statement. By key: the next rows of these keys can be claimed. */
   readonly way: Way
+  readonly bucket: number | undefined
   readonly rows: readonly RowInFlight<Row>[]
   /** Absent when no row of the batch has any. */
   readonly args: readonly Outcome['args'][] | undefined
@@ -18,6 +19,7 @@ export interface SettlementBatch<Row> {
 interface WaitingBatch<Row> {
   readonly outcome: string
   readonly way: Way
+  readonly bucket: number | undefined
   readonly since: number
   readonly rows: RowInFlight<Row>[]
   /** One for each row, once one of them has any. */
@@ -72,13 +74,14 @@ export class SettlementQueue<Row extends object> {
     this.#waitsSince = Math.min(this.#waitsSince, now)
   }
 
-  #batchFor({ row }: RowInFlight<Row>, outcome: string, now: number): WaitingBatch<Row> {
+  #batchFor({ row, lease }: RowInFlight<Row>, outcome: string, now: number): WaitingBatch<Row> {
     const key: unknown = this.#orderingKey === undefined ? null : Reflect.get(row, this.#orderingKey)
     const way: Way = key === null || key === undefined ? 'order' : 'key'
-    const name = nameOf(way, outcome)
+    const name = nameOf(way, outcome, lease.bucket)
     const known = this.#batches.get(name)
     if (known !== undefined) return known
-    const waiting: WaitingBatch<Row> = { outcome, way, since: now, rows: [], args: undefined }
+    const { bucket } = lease
+    const waiting: WaitingBatch<Row> = { outcome, way, bucket, since: now, rows: [], args: undefined }
     this.#batches.set(name, waiting)
     return waiting
   }
@@ -97,8 +100,8 @@ export class SettlementQueue<Row extends object> {
   take(limit: number, now: number): SettlementBatch<Row> | undefined {
     const waiting = this.#next(now)
     if (waiting === undefined) return undefined
-    const { outcome, way } = waiting
-    const name = nameOf(way, outcome)
+    const { outcome, way, bucket } = waiting
+    const name = nameOf(way, outcome, bucket)
     const rows = waiting.rows.splice(0, limit)
     const args = waiting.args?.splice(0, limit)
     this.#batches.delete(name)
@@ -106,7 +109,7 @@ export class SettlementQueue<Row extends object> {
     this.#size -= rows.length
     this.#waitsSince = this.#size === 0 ? Number.POSITIVE_INFINITY : now
     const hasArgs = args?.some((one) => Object.keys(one).length > 0) === true
-    return { outcome, way, rows, args: hasArgs ? args : undefined }
+    return { outcome, way, bucket, rows, args: hasArgs ? args : undefined }
   }
 
   /** The statement did not reach the database, or found rows locked. */
@@ -117,8 +120,8 @@ export class SettlementQueue<Row extends object> {
   }
 }
 
-function nameOf(way: Way, outcome: string): string {
-  return `${way} ${outcome}`
+function nameOf(way: Way, outcome: string, bucket: number | undefined): string {
+  return `${way} ${outcome} ${bucket}`
 }
 
 /** The batch as a lease store takes it. */

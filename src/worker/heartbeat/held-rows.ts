@@ -97,14 +97,17 @@ export function columnsOf(rows: readonly RowToRenew[]): RowsToRenew {
   const indexes = new Int32Array(rows.length)
   const generations = new Int32Array(rows.length)
   const tokens = new BigInt64Array(rows.length)
+  const buckets = new Int32Array(rows.length)
   let earliest = Number.POSITIVE_INFINITY
-  rows.forEach(({ index, generation, token, claimedAt }, i) => {
+  rows.forEach(({ index, generation, token, bucket, claimedAt }, i) => {
     indexes[i] = index
     generations[i] = generation
     tokens[i] = token
+    buckets[i] = bucket
     earliest = Math.min(earliest, claimedAt)
   })
-  return { indexes, generations, tokens, ids: rows.map(({ id }) => id).join(SEPARATOR), claimedAt: earliest }
+  const ids = rows.map(({ id }) => id).join(SEPARATOR)
+  return { indexes, generations, tokens, buckets, ids, claimedAt: earliest }
 }
 
 /** The rows in batches by the moment of their claim, which decides how long each may be renewed. */
@@ -141,13 +144,14 @@ export class RowsInRenewal {
     return indexes.some((index, i) => this.#held.isHeld({ index, generation: generations[i] ?? 0 }))
   }
 
-  #stillHeld({ indexes, generations, tokens, ids, claimedAt }: RowsToRenew): RowToRenew[] {
+  #stillHeld({ indexes, generations, tokens, buckets, ids, claimedAt }: RowsToRenew): RowToRenew[] {
     const named = ids.split(SEPARATOR)
     return Array.from(indexes, (index, i) => ({
       id: named[i] ?? '',
       index,
       generation: generations[i] ?? 0,
       token: tokens[i] ?? 0n,
+      bucket: buckets[i] ?? 0,
       claimedAt,
     })).filter((row) => this.#held.isHeld(row))
   }

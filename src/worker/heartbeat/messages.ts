@@ -28,6 +28,8 @@ export interface RenewalTiming {
 export interface RowToRenew extends HeldRow {
   readonly id: string
   readonly token: bigint
+  /** 0 where the table has no buckets. */
+  readonly bucket: number
   /** On the monotonic clock, which is the same in every thread. */
   readonly claimedAt: number
 }
@@ -37,6 +39,7 @@ export interface RowsToRenew {
   readonly indexes: Int32Array
   readonly generations: Int32Array
   readonly tokens: BigInt64Array
+  readonly buckets: Int32Array
   /** Joined to one text, which crosses a thread as a whole. PostgreSQL has no text that contains the separator. */
   readonly ids: string
   readonly claimedAt: number
@@ -49,7 +52,7 @@ export type ToHeartbeat =
       readonly name: string
       readonly table: LeaseTable
       readonly shape: TableShape
-      readonly bucket: number
+      readonly bucket: number | 'all'
       readonly held: SharedArrayBuffer
       readonly timing: RenewalTiming
     }
@@ -83,7 +86,7 @@ export type FromHeartbeat =
   | { readonly type: 'listening' }
   | { readonly type: 'notListening'; readonly error: unknown }
   /** This process is in the registry. */
-  | { readonly type: 'present' }
+  | { readonly type: 'present'; readonly buckets: number }
   /** This process had been declared dead. */
   | { readonly type: 'returned' }
   | { readonly type: 'trouble'; readonly what: string; readonly error: unknown }

@@ -125,8 +125,8 @@ export function createRenewal(options: RenewalOptions): Renewal {
     send({ type: 'renewed', name, count: renewal.renewed.length, busy: renewal.busy.length, durationMs })
   }
 
-  function leaseOf({ id, token }: RowToRenew): Lease {
-    return { id, owner: store.owner, token, until: new Date(0) }
+  function leaseOf({ id, token, bucket }: RowToRenew): Lease {
+    return { id, owner: store.owner, bucket, token, until: new Date(0) }
   }
 
   function lockedRetryMs(): number {

@@ -151,6 +151,8 @@ where id = any (array(
 export interface PresenceRow {
   /** This worker had been declared dead, and is not. */
   readonly had_died: boolean
+  /** How many buckets the tables of our own applications have. */
+  readonly buckets: number
 }
 
 /**
@@ -198,7 +200,8 @@ on conflict (id) do update set
   missing_since = null,
   stopped_at = null,
   died_at = null
-returning coalesce((select had_died from before), false) as had_died`,
+returning coalesce((select had_died from before), false) as had_died,
+  ${quoteQualified(schema, 'bucket_count')}() as buckets`,
     values: [
       worker.id,
       worker.host,
