@@ -68,7 +68,7 @@ interface WayState {
  * Decides where each claim of a worker starts, and in a table with ordering keys by which way rows are found.
  *
  * While an old snapshot is open anywhere in the database, the index entries of finished rows cannot be removed, and
- * every scan from the start walks past all of them: 65k rows/s fell to 18k within 500k rows. So a claim continues where
+ * every scan from the start walks past all of them (docs/decisions/003-claim-cursor.md). So a claim continues where
  * the one before it ended. What becomes claimable before the cursor (a late commit, a retry, a released row) is found by
  * a scan from the start, which goes on as often as its measured cost allows. It may take several claims: rows that wait
  * for another row of their ordering key are read and not claimed.
