@@ -35,7 +35,7 @@ const DEFAULT_ROUNDS = 5
 export const USAGE = `npm --prefix bench start -- all [flags]
 
   --quick          small numbers and one round, in less than three minutes; nothing is judged
-  --short          smaller numbers than those of the goals, in a third of the time
+  --short          smaller numbers than those of the goals; two rounds take about an hour
   --only a,b       only these scenarios, of ${NAMES.slice(0, 7).join(', ')},
                    ${NAMES.slice(7).join(', ')}
   --rounds n       how often each side runs in each scenario; sides take turns (${DEFAULT_ROUNDS})

@@ -9,7 +9,7 @@ import { SCENARIOS } from './scenarios.mjs'
  * - graphile-worker: with keys, a fetch takes one job of each queue, so it comes back short and the next one waits for the
  *   poll interval: 10,000 jobs in 1,000 queues drained at 685/s with the default of 2 s, and at 15,300/s with 5 ms. For one
  *   hot key, these were the fastest of nine settings tried (439/s).
- * - in-server: as many rows per statement as a relay prefetches by default.
+ * - in-server: as many rows per statement as the default batch of a relay.
  */
 const PEERS = {
   'graphile-worker': {
@@ -72,7 +72,7 @@ const LEFT_OUT = {
   bullmq: { ...NO_KEYS, heldSnapshot: 'Redis has no snapshots that a session could hold' },
   'bullmq-fsync': { ...NO_KEYS, heldSnapshot: 'Redis has no snapshots that a session could hold' },
   'bullmq-postgres': NO_KEYS,
-  pgque: { stuck: 'a failed event is retried later and does not hold up those behind it' },
+  pgque: { stuck: 'a failed event is retried later and does not hold up the next ones' },
   'in-server': { stuck: 'nothing fails in the server' },
 }
 

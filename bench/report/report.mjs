@@ -10,7 +10,7 @@ export const USAGE = `npm --prefix bench start -- report --json file [--out dir]
 
   --json file   the record that \`all\` wrote
   --out dir     where benchmarks.md and benchmarks/*.svg are written (../docs). There, only the record of
-                a full run on committed code is accepted
+                a full or short run of committed code is accepted
 `
 
 const print = (text) => process.stdout.write(`${text}\n`)

@@ -36,7 +36,10 @@ const QUICK_PEERS_OF = {
   hot: ['graphile-worker'],
   stuck: [],
 }
-/** A stuck key is compared with our own drain without one. One flush for each of 100,000 jobs takes too long. */
+/**
+ * hot: without bullmq-fsync and bullmq-postgres, where writing the jobs takes too long. stuck-bulk: compared only with our
+ * own drain of many keys.
+ */
 const PEERS_OF = { hot: QUICK_PEERS, 'stuck-bulk': [] }
 
 export const scenario = {
@@ -47,7 +50,7 @@ export const scenario = {
 
   async run({ server, quick, sized, rounds, print, signal, timeoutMs, build }) {
     const flags = { keyCount: KEY_COUNT, payloadBytes: PAYLOAD_BYTES, timeoutMs, coldPages: false }
-    const remarks = [...METHOD, ...DIFFERENCES, ...UNAVAILABLE]
+    const remarks = [...METHOD, sizes(sized), ...DIFFERENCES, ...UNAVAILABLE]
     const series = []
     for (const name of Object.keys(quick ? QUICK_EVENTS : VARIANTS)) {
       const events = sized({ ...EVENTS, quick: QUICK_EVENTS[name] })
@@ -119,6 +122,9 @@ function checksOf(series, quick) {
     ofOwn('a stuck key written in bulk: the others keep ≥ 0.95', 0.95, 'stuck-bulk', 'keyed'),
   ].filter((one) => one !== undefined)
 }
+
+const sizes = (sized) =>
+  `${sized({ quick: 'Few', short: '50,000', full: '100,000' })} events of ${PAYLOAD_BYTES} bytes, and as many again of the stuck key. The drain of a hot key is ended after ${sized(HOT_MS) / 1_000} s, and the events that are finished by then count`
 
 const METHOD = [
   'The clock starts with the runtime and stops when the server has no unfinished event; each event must then be finished exactly once',

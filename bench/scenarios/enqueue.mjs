@@ -33,6 +33,7 @@ export const scenario = {
     const series = []
     const checks = []
     const remarks = [
+      `Each side writes for ${sized(MS) / 1_000} s`,
       'BullMQ and PgQue store no key: the same event without one is compared with ours',
       ...DIFFERENCES,
       ...UNAVAILABLE,

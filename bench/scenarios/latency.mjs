@@ -87,7 +87,13 @@ export const scenario = {
     return {
       series,
       checks: checks.filter((check) => check !== undefined),
-      remarks: [...SETTINGS, ...DIFFERENCES, ...UNAVAILABLE, ...turns.remarks],
+      remarks: [
+        ...SETTINGS,
+        `${sized(COUNTS).count} events, one at a time`,
+        ...DIFFERENCES,
+        ...UNAVAILABLE,
+        ...turns.remarks,
+      ],
     }
   },
 }

@@ -149,7 +149,14 @@ export const scenario = {
     return {
       series: [...rates, ...latencies, ...growth],
       checks: checks.filter((check) => check !== undefined),
-      remarks: [...METHOD, ...behind, ...DIFFERENCES, ...UNAVAILABLE, ...turns.remarks],
+      remarks: [
+        ...METHOD,
+        lengths(sized(DURATIONS)),
+        ...behind,
+        ...DIFFERENCES,
+        ...UNAVAILABLE,
+        ...turns.remarks,
+      ],
     }
   },
 }
@@ -159,6 +166,9 @@ function summary({ full, steady }) {
   if (steady === undefined) return rate
   return `${rate}; at 70 %: p50 ${steady.latencyMs.p50.toFixed(1)} ms, p99 ${steady.latencyMs.p99.toFixed(1)} ms, backlog ${steady.backlog.at(-1)}`
 }
+
+const lengths = ({ fullMs, steadyMs }) =>
+  `${fullMs / 1_000} s as fast as they can, then ${steadyMs / 1_000} s at 70 %`
 
 const METHOD = [
   'events/s: events handled per second while the producers write as fast as they can; then each side at 70 % of its own rate, so that the faster side has the higher load',

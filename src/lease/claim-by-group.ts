@@ -30,7 +30,7 @@ import {
 /**
  * Claims rows of the given groups, from each at most as many as it has room for. Each group is scanned by itself, so
  * that a full or slow one delays no other, however many rows wait in it. Where rows have ordering keys, the heads of a
- * group's keys are found by walking from key to key, as in `claim-by-key.ts`.
+ * group's keys are found by walking from key to key in the index.
  */
 export function claimByGroup(t: TableSql): LeaseStatement {
   const $ = parameters()

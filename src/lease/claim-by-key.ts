@@ -37,8 +37,8 @@ import {
  * cursor on. It reads what has arrived since the last claim, however many keys wait, and however many rows wait in a key.
  * With an outcome it settles a batch of finished rows too, and claims the next row of each of their keys.
  *
- * Before the cursor, the next rows become claimable of keys whose row in flight was settled without a claim: these keys are
- * named by `freed`. The rest is found by a scan from the start (`claim-cursor.ts`): a row of a transaction that took long.
+ * When a row is settled without a claim, the next row of its key may be before the cursor. `freed` names such keys. Other
+ * rows before the cursor, such as those of late commits, are found by a scan from the start (`claim-cursor.ts`).
  *
  * Two claims whose snapshots differ (a late commit, a replay) may pick two rows of one key. The unique index on rows in
  * flight refuses the second, and that claim is repeated.
@@ -108,7 +108,7 @@ ${answer(t, $, {
     (select json_build_array(${list(met.map((name) => `${name}::text`))}) from passed_over order by ${list(met)} limit 1),
     (select json_build_array(${list(arrival.map((name) => `${name}::text`))}) from arrived order by ${list(arrival.map((name) => `${name} desc`))} limit 1))`,
   more: 'exists (select from passed_over) or (select count(*) from arrived) >= (select rows from scan)',
-  found: '(select count(*) from chosen where step = 1)',
+  found: `(select count(*) from chosen where step = 1 and (${id} in (select ${id} from taken)) is true)`,
   freed: `(select json_agg(${rowIdSql(t)}) from heads where step = 0 and ${notChosen})`,
   dueInMs: nextDue(t, $),
   ...(t.table.bytes === undefined

@@ -88,6 +88,22 @@ describe('claims in order', () => {
   })
 })
 
+it('claims in order go back as well to what a scan from the start has found before their cursor', async () => {
+  let now = 0
+  const { store, asked } = scripted(['order'], ({ cursor }, n) => {
+    now += 30
+    if (n === 1) return { size: 5, more: true, cursor: ['m'] }
+    if (n === 2) return { cursor: ['z'] }
+    return { size: 5, more: cursor?.[0] !== 'd', cursor: [n === 3 ? 'c' : 'd'] }
+  })
+  const cursor = new ClaimCursor(store, { monotonicNow: () => now })
+  for (let i = 0; i < 5; i += 1) {
+    const { fullScanInMs = 0 } = await cursor.claim(REQUEST)
+    now += fullScanInMs
+  }
+  expect(froms(asked)).toEqual([undefined, ['m'], undefined, ['c'], ['c']])
+})
+
 describe('claims by key', () => {
   it('a scan from the start takes several claims, and is no reason not to be drained', async () => {
     let now = 0
@@ -175,6 +191,20 @@ describe('claims by key', () => {
     expect(drained).toEqual([false, true, false, false, true])
   })
 
+  it('an overlap with more rows than a claim reads is read on, if some of them could be claimed', async () => {
+    for (const size of [0, 5]) {
+      let now = 0
+      const { store, asked } = scripted(['key'], ({ oldestFirst }, n) => {
+        now += oldestFirst === true ? 30 : 1
+        if (n === 1) return { size: 5, more: true, cursor: ['m'] }
+        return n === 2 ? { cursor: ['z'] } : { size, more: n === 3, cursor: ['k'] }
+      })
+      const cursor = new ClaimCursor(store, { monotonicNow: () => now })
+      for (let i = 0; i < 4; i += 1) await cursor.claim(REQUEST)
+      expect(froms(asked)).toEqual([undefined, ['m'], ['z'], [size === 0 ? 'z' : 'k']])
+    }
+  })
+
   it('one claim that reads all that is due is drained at once', async () => {
     const { store } = scripted(['key'], () => ({ size: 3 }))
     const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
@@ -204,9 +234,28 @@ describe('keys that were freed', () => {
   it('every second claim names them, as many as it has room for, as long as there are others to claim', async () => {
     const { store, asked } = scripted(['key'], () => ({ size: 5, more: true, cursor: ['x'] }))
     const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    await cursor.claim(REQUEST)
     cursor.keysFreed(['1', '2', '3', '1'])
-    for (let i = 0; i < 4; i += 1) await cursor.claim({ ...REQUEST, limit: 2 })
-    expect(named(asked)).toEqual(['1 2', '-', '3', '-'])
+    for (let i = 0; i < 5; i += 1) await cursor.claim({ ...REQUEST, limit: 2 })
+    expect(named(asked)).toEqual(['-', '-', '1 2', '-', '3', '-'])
+  })
+
+  it('the claim after a settlement that yields leaves the room to others, however many claims there were before', async () => {
+    for (const before of [1, 2, 3, 4]) {
+      const { store, asked } = scripted(['key'], () => ({ size: 1, more: true, cursor: ['x'] }))
+      const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+      for (let i = 0; i < before; i += 1) await cursor.claim(REQUEST)
+      cursor.keysFreed(['1'])
+      await cursor.claim({ ...REQUEST, limit: 1 })
+      expect(named(asked).at(-1)).toBe('-')
+    }
+  })
+
+  it('a table that is not claimed by key has none, and is drained', async () => {
+    const { store } = scripted(['group'], () => ({}))
+    const cursor = new ClaimCursor(store, { monotonicNow: () => 0 })
+    cursor.keysFreed(['1'])
+    expect((await cursor.claim(REQUEST)).drained).toBe(true)
   })
 
   it('every claim names them where there are no others, and the table is not drained before', async () => {

@@ -8,7 +8,7 @@ import type { Claim, ClaimRequest, Cursor, Ended, LeaseStore, Settlement } from 
  */
 const SHARE_FOR_FULL_SCANS = 0.03
 
-/** The same while the cursor has nothing more, and the scan has still to come to the end: something may wait before it. */
+/** The share while the cursor has reached the end and a scan from the start is unfinished. */
 const SHARE_WHEN_DRAINED = 0.1
 
 /** However long a scan from the start took (it may have waited for a lock), the next one is due after this. */
@@ -68,7 +68,7 @@ interface WayState {
  * Decides where each claim of a worker starts, and in a table with ordering keys by which way rows are found.
  *
  * While an old snapshot is open anywhere in the database, the index entries of finished rows cannot be removed, and
- * every scan from the start walks past all of them: 65k rows/s fell to 18k within 500k rows. So a claim continues where
+ * every scan from the start walks past all of them (docs/decisions/003-claim-cursor.md). So a claim continues where
  * the one before it ended. What becomes claimable before the cursor (a late commit, a retry, a released row) is found by
  * a scan from the start, which goes on as often as its measured cost allows. It may take several claims: rows that wait
  * for another row of their ordering key are read and not claimed.
@@ -83,8 +83,8 @@ export class ClaimCursor<Row extends object> {
   #last: Way | undefined
   /** One row of each key that has become free, by the order in which they did. */
   readonly #freed = new Set<string>()
-  /** The last claim by key named freed keys: the next one leaves the room to others. */
-  #hasNamedFreed = false
+  /** The next claim by key names no freed keys, as long as there are others: busy keys must not take all the room. */
+  #isOthersTurn = false
   /** How often something may have become claimable: a claim that began before does not know of it. */
   #wakes = 0
 
@@ -101,7 +101,15 @@ export class ClaimCursor<Row extends object> {
   }
 
   /** The ordering keys of these rows may have become free, without a claim of their next rows. */
+<<<<<<< HEAD
   keysFreed(rows: readonly string[], _bucket?: number): void {
+||||||| ac6dd84
+  keysFreed(rows: readonly string[]): void {
+=======
+  keysFreed(rows: readonly string[]): void {
+    if (!this.#ways.has('key')) return
+    if (this.#freed.size === 0) this.#isOthersTurn = true
+>>>>>>> main
     for (const id of rows) if (this.#freed.size < MAX_FREED) this.#freed.add(id)
   }
 
@@ -131,7 +139,7 @@ export class ClaimCursor<Row extends object> {
     const { fullScan, ...from } = start
     // Another claim that starts meanwhile does not do the same.
     if (fullScan) state.nextFullScan = startedAt + MAX_FULL_SCAN_PAUSE_MS
-    const freed = way === 'key' ? this.#takeFreed(request.limit, state) : []
+    const freed = way === 'key' ? this.#takeFreed(request.limit, state.more) : []
     const claim = await send({ ...request, way, freed, ...from }).catch((error: unknown) => {
       this.keysFreed(freed)
       throw error
@@ -158,10 +166,11 @@ export class ClaimCursor<Row extends object> {
     return { ...claim, drained, ...(next > endedAt ? { fullScanInMs: Math.max(1, next - endedAt) } : {}) }
   }
 
-  /** In every second claim: the next rows of busy keys must not take all the room, as long as there are others. */
-  #takeFreed(limit: number, { more }: WayState): string[] {
-    this.#hasNamedFreed = !(this.#hasNamedFreed && more)
-    const taken = this.#hasNamedFreed ? [...this.#freed].slice(0, limit) : []
+  /** As many as there is room for, in every second claim. */
+  #takeFreed(limit: number, hasOthers: boolean): string[] {
+    const isOthersTurn = this.#isOthersTurn && hasOthers
+    this.#isOthersTurn = !isOthersTurn
+    const taken = isOthersTurn ? [] : [...this.#freed].slice(0, limit)
     for (const id of taken) this.#freed.delete(id)
     return taken
   }
@@ -212,7 +221,7 @@ function startOf(way: Way, state: WayState, now: number): Start {
   return { cursor, fullScan: false, rows, overlapMs: more ? 0 : OVERLAP_MS }
 }
 
-/** False: the claim says nothing of what there is after the cursor. */
+/** Returns false if the claim does not show whether there are rows after the cursor. */
 function remember(
   state: WayState,
   { fullScan, rows = 0, overlapMs = 0 }: Start,
@@ -220,21 +229,24 @@ function remember(
 ): boolean {
   const { claimed, found = claimed.length } = claim
   if (fullScan) {
-    // It goes on past rows that wait. Where it found something it starts again: what it finds next may be what the cursor
-    // has still to come to, for as long as a backlog lasts, while rows of a late commit wait before that.
+    // It goes on past rows that wait. A scan that found rows restarts at the beginning: it would go on through the backlog
+    // that the cursor has yet to reach, and late commits would wait.
     const isWhole = !claim.more || state.cursor === undefined
-    state.fullScanCursor = isWhole || found > 0 ? undefined : claim.cursor
-    state.fullScanRows = isWhole || found > 0 ? ROWS_READ : twice(state.fullScanRows)
+    const isOver = isWhole || found > 0
+    state.fullScanCursor = isOver ? undefined : claim.cursor
+    state.fullScanRows = isOver ? ROWS_READ : twice(state.fullScanRows)
     // Where the cursor has come to the end, it goes back to what was found before it, of which there may be thousands.
     if (!isWhole && (state.more || found === 0)) return false
   }
   state.more = claim.more
   const isFruitless = claim.more && claimed.length === 0
   state.rows = isFruitless ? twice(rows) : 0
-  // More rows than a claim reads have arrived within the overlap: the next claim starts at the cursor.
-  const isBeforeCursor = overlapMs > 0 && claim.more
-  if (claim.cursor !== undefined && !isBeforeCursor) {
-    state.previous = state.cursor
+  // More rows than a claim reads have arrived within the overlap, and none of them can be claimed: the next claim starts at
+  // the cursor.
+  const isOverlapFruitless = overlapMs > 0 && claim.more && found === 0
+  if (claim.cursor !== undefined && !isOverlapFruitless) {
+    // A cursor that has gone back to what was found before it stays there.
+    state.previous = fullScan && claim.more ? undefined : state.cursor
     state.cursor = claim.cursor
   }
   return true

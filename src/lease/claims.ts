@@ -37,17 +37,18 @@ export interface ClaimRequest {
   readonly bytes?: number | undefined
   /** How many suspects the claim may take: rows under which two processes died (D10). Default 1. */
   readonly suspects?: 0 | 1 | undefined
-  /** By ordering key: how many rows to read. Default: a few more than there is room for. */
+  /** By ordering key: how many rows to read. Default: 50 more than twice as many as there is room for, at most 1,000. */
   readonly rows?: number | undefined
   /**
    * By ordering key: rows whose keys have become free. The next rows of these keys are claimed too, wherever the cursor is.
    */
   readonly freed?: readonly string[] | undefined
   /**
-   * By ordering key: the oldest heads come first, and not those of the keys that were settled or freed. Otherwise as many busy keys as a worker can hold rows of would keep out all the others.
+   * By ordering key: claim the oldest heads first, instead of those of settled or freed keys. Otherwise busy keys could take
+   * all the room.
    */
   readonly oldestFirst?: boolean | undefined
-  /** By ordering key: how old rows before the cursor may be that are read all the same. Default 0. */
+  /** By ordering key: also read rows before the cursor that became due within this time. Default 0. */
   readonly overlapMs?: number | undefined
   /** Together with a settlement by key: claim only the next rows of the settled keys, and scan for no others. */
   readonly continueOnly?: boolean | undefined

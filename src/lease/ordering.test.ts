@@ -110,6 +110,16 @@ describe('LIFE-13: rows of an ordering key', () => {
     expect(shown(await store.claim({ ...fromEnd, freed: ['3', '5', '77'] }))).toEqual([])
   })
 
+  it('a head that another session has locked does not count as found', async () => {
+    await insert('a', 'b')
+    const store = await openStore()
+    await db.transaction(async (tx) => {
+      await tx.query({ text: 'select from public.ordered_jobs where id = 1 for update' })
+      const { claimed, found } = await store.claim({ limit: 10, ...LEASE, way: 'key' })
+      expect([claimed.length, found]).toEqual([1, 1])
+    })
+  })
+
   it('a settlement tells which next rows of its keys it had no room for', async () => {
     await insert('a', 'b', 'c', 'a', 'b', 'c')
     const store = await openStore()

@@ -31,7 +31,7 @@ beforeAll(async () => {
   await makeEvents(db, FINISHED, { status: 'PUBLISHED', key: keyOf(2) })
 })
 
-/** Every nth event has one of 200 ordering keys. */
+/** Every nth event has one of 400 / n ordering keys. */
 const keyOf = (nth: number): string => `case when n % ${nth} = 0 then 'key ' || n % 400 end`
 
 async function untilSettled(events: Events, count: number): Promise<void> {

@@ -408,11 +408,13 @@ export class WorkerLoop<Row extends object> {
       this.#timing.scanned({ more, drained }, this.#now(), { ms: settings().pollMs, woken: isWoken() })
     // It was sent before something became claimable, and need not have seen it.
     if (turn.claimsRequested !== this.#claimsRequested) this.#claimNow()
+    // A claim that scanned for nothing does not know of a backlog.
+    const full = more && !turn.continueOnly
     if (claimed.length > 0) {
       const durationMs = this.#now() - sentAt
-      events.emit('claimed', { ...this.#source, count: claimed.length, full: more, durationMs })
+      events.emit('claimed', { ...this.#source, count: claimed.length, full, durationMs })
     }
-    if (more) slots.sawBacklog()
+    if (full) slots.sawBacklog()
     if (claimed.length === 0) return
     const rows = inFlight.add({ ...answer, claimed, trustedUntil, leaseMs, cursor, more }, sentAt)
     if (!gate.open) {
@@ -426,12 +428,12 @@ export class WorkerLoop<Row extends object> {
   async #settlementAnswered(turn: Turn<Row>, answer: Answer<Row>, sentAt: number): Promise<void> {
     const { batch, continueOnly } = turn
     if (batch === undefined) return
-    const { claimed, more = false, freed = [] } = answer
+    const { claimed, freed = [] } = answer
     const { ended = [], fencedOff = [], busy = [], refused = [] } = answer
     await this.#settler.answered(batch, { ended, fencedOff, busy, refused }, sentAt)
     if (batch.way !== 'key') return
-    if (claimed === undefined) this.keysFreed(ended.map(({ id }) => id), batch.bucket)
-    else if (continueOnly && (more || refused.length > 0)) this.keysFreed(freed, batch.bucket)
+    const rows = claimed === undefined ? ended.map(({ id }) => id) : continueOnly ? freed : []
+    if (rows.length > 0) this.keysFreed(rows, batch.bucket)
   }
 
   #expectRows({ dueInMs, fullScanInMs }: Answer<Row>): void {

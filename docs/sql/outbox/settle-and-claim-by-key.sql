@@ -109,7 +109,7 @@ from (select json_build_object(
     (select json_build_array(met1::text, met2::text) from passed_over order by met1, met2 limit 1),
     (select json_build_array(available_at::text, id::text) from arrived order by available_at desc, id desc limit 1)),
   'more', exists (select from passed_over) or (select count(*) from arrived) >= (select rows from scan),
-  'found', (select count(*) from chosen where step = 1),
+  'found', (select count(*) from chosen where step = 1 and (id in (select id from taken)) is true),
   'freed', (select json_agg(id::text) from heads where step = 0 and not suspect and (id in (select id from chosen)) is not true),
   'dueInMs', (select extract(epoch from min(available_at) - now())::float8 * 1000
      from leasehold.outbox where bucket = $6::smallint and ordering_key is not null and (status = 'PENDING') and available_at > now()

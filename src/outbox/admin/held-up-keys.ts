@@ -59,7 +59,7 @@ export async function keysHeldUp(db: Database, options: KeysOptions = {}): Promi
   })
 }
 
-/** Walks from key to key in the index, as claims do: one probe finds the next key and its head. */
+/** Walks from key to key in the index: one probe finds the next key and its head. */
 async function keysIn(
   tx: Queryable,
   schema: string | undefined,
