@@ -9,14 +9,27 @@ import type { Run } from './command.ts'
 import { withRegistry, withRunningDatabase } from './database.ts'
 import { isSet } from './flags.ts'
 
-export async function runMigrate({ loaded, log, print }: Run): Promise<number> {
+export async function runMigrate({ loaded, flags, log, print }: Run): Promise<number> {
   const { schema } = loaded.settings
   refuseGuess(loaded)
-  const migrated = await withRunningDatabase(loaded, log, async (db) => migrate(db, { schema }), {
-    neededRole: 'owner',
-  })
+  const buckets = bucketsIn(flags)
+  const migrated = await withRunningDatabase(
+    loaded,
+    log,
+    async (db) => migrate(db, { schema, ...(buckets === undefined ? {} : { buckets }) }),
+    { neededRole: 'owner' },
+  )
   print(report(migrated, schema))
   return 0
+}
+
+function bucketsIn({ buckets }: Run['flags']): number | undefined {
+  if (buckets === undefined) return undefined
+  const count = Number(buckets)
+  if (Number.isInteger(count) && count >= 1) return count
+  throw new LeaseholdError('SETTING_INVALID', `--buckets is ${String(buckets)}.`, {
+    remedy: 'Give a whole number from 1 to 1024, such as --buckets 64.',
+  })
 }
 
 /** The file that could not be read may name another schema, and this command would create the default one as well. */

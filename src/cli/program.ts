@@ -115,6 +115,11 @@ function addCommands(program: Command, define: Define): void {
     'create the schema, or migrate it to the version of this release',
     DATABASE_SETTINGS,
     runMigrate,
+    (command) =>
+      command.option(
+        '--buckets <n>',
+        'how many buckets the tables are to have; can be raised while workers run, and never lowered',
+      ),
   )
   define(
     program,

@@ -94,7 +94,12 @@ export class BucketTurns<Row extends object> {
       return this.#within(turn, async () =>
         this.#cursorOf(bucket).settleAndClaim(way, settlement, { ...request, bucket }),
       )
-    const claim = await this.#store.settleAndClaim(settlement, { ...request, bucket, way, continueOnly: true })
+    const claim = await this.#store.settleAndClaim(settlement, {
+      ...request,
+      bucket,
+      way,
+      continueOnly: true,
+    })
     this.keysFreed(claim.freed ?? [], bucket)
     return { ...claim, more: true, drained: false }
   }

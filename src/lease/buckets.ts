@@ -4,7 +4,7 @@
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { and, type LeaseStatement, list, parameters, statement } from './statement.ts'
-import { isOrderedByDue, orderBy, suspects, type TableSql, withoutKey } from './table-sql.ts'
+import { isOrderedByDue, orderBy, suspects, type TableSql, TOKEN_MARK, withoutKey } from './table-sql.ts'
 
 /** Each bucket with rows that wait, and when the first of them is due. */
 export function waitingBuckets(t: TableSql): LeaseStatement {
@@ -68,7 +68,8 @@ function waitingRows(t: TableSql): WaitingRows[] {
 export function leasedBuckets(t: TableSql): LeaseStatement {
   const $ = parameters()
   const owner = $('ownedBy', 'text')
-  const which = `case when ${owner} is null then ${t.until} <= now() else ${t.owner} = ${owner} end`
+  const heldBy = t.token === undefined ? `regexp_replace(${t.owner}, '${TOKEN_MARK}[0-9]+$', '')` : t.owner
+  const which = `case when ${owner} is null then ${t.until} <= now() else ${heldBy} = ${owner} end`
   return statement(
     t.table,
     'leased buckets',

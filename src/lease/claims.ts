@@ -410,7 +410,9 @@ function readAnswer<Row extends object>(
   // The statement says what it is.
   const { until, order, ...facts } = given as Facts
   const end = new Date(until)
-  const claimed = rows.flatMap((values, i) => (i === at ? [] : [claimedRow<Row>(values, t, { owner, bucket, until: end })]))
+  const claimed = rows.flatMap((values, i) =>
+    i === at ? [] : [claimedRow<Row>(values, t, { owner, bucket, until: end })],
+  )
   return { ...facts, claimed: inOrder(claimed, order ?? []) }
 }
 

@@ -186,7 +186,13 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
   /** Each statement concerns one bucket. */
   function byBucket(leases: readonly Lease[]): ReadonlyMap<number | undefined, readonly Lease[]> {
     if (bucket !== 'all') return new Map([[bucket, leases]])
-    return Map.groupBy(leases, (lease) => lease.bucket)
+    const parts = new Map<number | undefined, Lease[]>()
+    for (const lease of leases) {
+      const known = parts.get(lease.bucket)
+      if (known === undefined) parts.set(lease.bucket, [lease])
+      else known.push(lease)
+    }
+    return parts
   }
 
   function settleStatement(outcome: string): LeaseStatement {
@@ -275,7 +281,11 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         const parts = await inHalves(
           asked,
           async (part) =>
-            runner.run<ChangedRow>(statements.renew, { bucket: ofBucket, ...runner.leaseArrays(part), leaseMs }),
+            runner.run<ChangedRow>(statements.renew, {
+              bucket: ofBucket,
+              ...runner.leaseArrays(part),
+              leaseMs,
+            }),
           ({ id }, error) => {
             rows.push({ id, busy: true })
             onDataError({ verb: 'renew', id, error })
@@ -298,7 +308,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     },
 
     async reap(request = {}) {
-      if (bucket !== 'all' || table.bucket === undefined) return reapIn(bucket === 'all' ? 0 : bucket, request)
+      if (bucket !== 'all' || table.bucket === undefined)
+        return reapIn(bucket === 'all' ? 0 : bucket, request)
       const reaped: Reaped[] = []
       const { limit = 500, ownedBy } = request
       const found = await runner.run<{ bucket: number }>(statements.leasedBuckets, { ownedBy })
@@ -319,32 +330,32 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     ofBucket: number,
     { limit = 500, ownedBy, ids, except = [], reason }: ReapRequest,
   ): Promise<readonly Reaped[]> {
-      checkLimit(limit)
-      const which = ownedBy === undefined ? 'expired' : 'owned by'
-      const wanted =
-        ids === undefined
-          ? Object.fromEntries(table.id.map((_, i) => [`id${i + 1}`, null]))
-          : runner.idArrays('id', ids)
-      const values = {
-        limit,
-        bucket: ofBucket,
-        ownedBy,
-        reason: reason ?? null,
-        ...runner.idArrays('excluded', [...notReaped.current(), ...except]),
-      }
-      try {
-        return (await runner.run<ReapedRow>(statements.reap[which], { ...values, ...wanted })).map(readReaped)
-      } catch (error) {
-        if (!isDataError(error)) throw error
-        const found = await runner.run<{ id: string }>(statements.findExpired[which], values)
-        const parts = await inHalves(
-          found.map(({ id }) => id),
-          async (part) =>
-            runner.run<ReapedRow>(statements.reap[which], { ...values, ...runner.idArrays('id', part) }),
-          (id, stop) => onDataError({ verb: 'reap', id, error: stop, retryInMs: notReaped.add(id) }),
-        )
-        return parts.flat().map(readReaped)
-      }
+    checkLimit(limit)
+    const which = ownedBy === undefined ? 'expired' : 'owned by'
+    const wanted =
+      ids === undefined
+        ? Object.fromEntries(table.id.map((_, i) => [`id${i + 1}`, null]))
+        : runner.idArrays('id', ids)
+    const values = {
+      limit,
+      bucket: ofBucket,
+      ownedBy,
+      reason: reason ?? null,
+      ...runner.idArrays('excluded', [...notReaped.current(), ...except]),
+    }
+    try {
+      return (await runner.run<ReapedRow>(statements.reap[which], { ...values, ...wanted })).map(readReaped)
+    } catch (error) {
+      if (!isDataError(error)) throw error
+      const found = await runner.run<{ id: string }>(statements.findExpired[which], values)
+      const parts = await inHalves(
+        found.map(({ id }) => id),
+        async (part) =>
+          runner.run<ReapedRow>(statements.reap[which], { ...values, ...runner.idArrays('id', part) }),
+        (id, stop) => onDataError({ verb: 'reap', id, error: stop, retryInMs: notReaped.add(id) }),
+      )
+      return parts.flat().map(readReaped)
+    }
   }
 }
 
@@ -352,7 +363,8 @@ function checkOptions({ owner, bucket = 0 }: StoreOptions): void {
   const given: unknown = owner
   if (typeof given !== 'string' || given.trim() === '' || given.includes('\0'))
     throw invalidSetting('owner', owner, 'Give every worker a unique id that is not empty.')
-  if (bucket !== 'all' && !Number.isInteger(bucket)) throw invalidSetting('bucket', bucket, 'Give a whole number, or \'all\'.')
+  if (bucket !== 'all' && !Number.isInteger(bucket))
+    throw invalidSetting('bucket', bucket, "Give a whole number, or 'all'.")
 }
 
 function refuseSeveralBuckets(leases: readonly Lease[], { bucket }: ClaimRequest): void {

@@ -17,6 +17,8 @@ export interface MigrateOptions {
   readonly lockTimeoutMs?: number
   /** How many attempts one migration gets. Default 30. */
   readonly attempts?: number
+  /** How many buckets the tables are to have. It can be raised while producers and workers run, and never lowered. */
+  readonly buckets?: number
   readonly onEvent?: (event: MigrationEvent) => void
 }
 
@@ -25,6 +27,7 @@ const OPTIONS = namesOf<MigrateOptions>({
   directory: true,
   lockTimeoutMs: true,
   attempts: true,
+  buckets: true,
   onEvent: true,
 })
 
@@ -73,6 +76,7 @@ export async function migrate(db: Database, options: MigrateOptions = {}): Promi
     applied.push(file.version)
     options.onEvent?.({ type: 'migrationApplied', file: file.file })
   }
+  if (options.buckets !== undefined) await raiseBuckets(db, schema, options.buckets, options)
   return {
     applied,
     version: Math.max(0, files.length, ...known),
@@ -115,6 +119,46 @@ export async function hasTables(db: Queryable, schema: string): Promise<boolean>
     values: [quoteQualified(schema, 'workers')],
   })
   return rows[0]?.present === true
+}
+
+/** Raises the number of buckets, and gives way to those who use the tables, as migrations do. */
+async function raiseBuckets(
+  db: Database,
+  schema: string,
+  buckets: number,
+  { lockTimeoutMs = 2_000, attempts = 30, onEvent }: MigrateOptions,
+): Promise<void> {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      await db.transaction(async (tx) => {
+        await tx.query({ text: `set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}` })
+        await tx.query({
+          text: `call ${quoteQualified(schema, 'raise_bucket_count')}($1::int)`,
+          values: [buckets],
+        })
+      })
+      return
+    } catch (error) {
+      const cause = refusalIn(error)
+      if (!isLockConflict(cause) || attempt >= attempts) throw bucketsRefused(cause)
+    }
+    const retryInMs = pauseAfter(attempt, BACK_OFF, Math.random)
+    onEvent?.({ type: 'migrationGaveWay', file: `the number of buckets (${buckets})`, attempt, retryInMs })
+    await delay(retryInMs)
+  }
+}
+
+function bucketsRefused(error: unknown): unknown {
+  if (!isServerError(error) || !['22023', '55006'].includes(error.code ?? '')) return error
+  const hint: unknown = Reflect.get(error, 'hint')
+  return new LeaseholdError(
+    'SETTING_INVALID',
+    `${error.message[0]?.toUpperCase()}${error.message.slice(1)}.`,
+    {
+      remedy: typeof hint === 'string' ? hint : 'Give a number from 1 to 1024.',
+      cause: error,
+    },
+  )
 }
 
 /**

@@ -42,6 +42,7 @@ function workerOver(store: LeaseStore<Job>) {
     random: Math.random,
     held: new HeldRows(),
     hold: () => undefined,
+    bucketCount: () => 1,
     isWoken: () => false,
   })
   const uncertain = (): string[] =>

@@ -64,7 +64,7 @@ describe('held rows in memory that two threads share', () => {
 })
 
 function take(held: HeldRows, id: number, claimedAt = 0): RowToRenew {
-  return { ...held.take(1_000), id: String(id), token: BigInt(id), claimedAt }
+  return { ...held.take(1_000), id: String(id), token: BigInt(id), bucket: 0, claimedAt }
 }
 
 describe('rows as columns', () => {
