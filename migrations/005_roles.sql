@@ -35,7 +35,7 @@ begin
       -- producer: an application that writes events, deliveries and jobs. It sets the columns that are a producer's to set,
       -- and reads what ON CONFLICT, RETURNING and the search for an existing row need: never a payload.
       ('producer', pg_catalog.format('usage on schema %I', current_schema())),
-      ('producer', 'execute on function wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
+      ('producer', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), outbox_key_is_unfinished(smallint, text), webhook_key_is_unfinished(smallint, uuid, text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
       ('producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
       ('producer', 'select (bucket, id, event_id) on outbox'),
       ('producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
@@ -50,7 +50,7 @@ begin
       -- worker: a process that runs workers or the reaper. It claims, settles, reaps and removes rows; what a producer has
       -- written stays as it is.
       ('worker', pg_catalog.format('usage on schema %I', current_schema())),
-      ('worker', 'execute on function wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb)'),
+      ('worker', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), outbox_key_is_unfinished(smallint, text), webhook_key_is_unfinished(smallint, uuid, text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int)'),
       ('worker', 'select, insert, update, delete on workers'),
       ('worker', 'select on settings'),
       -- Retention of the audit. A worker reads no entry; the table refuses to delete those younger than 30 days.
@@ -72,7 +72,7 @@ begin
 
       -- reader: monitoring and support. It reads everything but the secrets of endpoints.
       ('reader', pg_catalog.format('usage on schema %I', current_schema())),
-      ('reader', 'execute on function find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
+      ('reader', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
       ('reader', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
       -- The values of headers are encrypted; their names are listed.
       ('reader', 'select (id, tenant, url, description, event_types, headers, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on webhook_endpoints'),
@@ -81,7 +81,7 @@ begin
       -- operator: what a reader can do, and replay, cancel, unblock, settings and endpoints. Every change is in the audit,
       -- to which an operator can only add.
       ('operator', pg_catalog.format('usage on schema %I', current_schema())),
-      ('operator', 'execute on function wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
+      ('operator', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
       ('operator', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
       ('operator', 'insert (principal, action, target, details) on audit'),
       ('operator', 'insert, update, delete on settings'),

@@ -57,7 +57,7 @@ describe('with 64 buckets', () => {
   })
 
   it('an event id that is given twice is written once', async () => {
-    const event = { type: 'a', payload: 1, id: '01890000-0000-7000-8000-0000000000aa' }
+    const event = { type: 'a', payload: 1, eventId: '01890000-0000-7000-8000-0000000000aa' }
     await enqueue(db, event)
     await enqueue(db, event)
     expect(await buckets()).toHaveLength(1)
@@ -80,7 +80,7 @@ describe('with 64 buckets', () => {
     expect(await statuses(db)).toEqual({ PUBLISHED: 3_000 })
     const byKey = new Map<string, number[]>()
     for (const { orderingKey, payload } of publisher.published) {
-      if (orderingKey === null) continue
+      if (orderingKey === undefined || orderingKey === null) continue
       byKey.set(orderingKey, [...(byKey.get(orderingKey) ?? []), Number(payload)])
     }
     expect(byKey.size).toBe(50)
