@@ -47,7 +47,7 @@ create table leasehold.outbox (
   dead_at timestamp with time zone,
   last_error text,
   parked boolean default false not null,
-  constraint outbox_event_is_valid CHECK (leasehold.check_outbox_event(status, attempts, expiries, lock_token, claimed_at, claimed_by, locked_until, published_at, dead_at, parked, headers)),
+  constraint outbox_event_is_valid CHECK (leasehold.check_outbox_event(status, attempts, expiries, lock_token, claimed_at, claimed_by, locked_until, published_at, dead_at, parked, headers, (bucket)::integer, leasehold.bucket_count())),
   constraint outbox_pkey PRIMARY KEY (bucket, id)
 ) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_factor=0.02, vacuum_truncate=off);
 
@@ -200,6 +200,7 @@ create table leasehold.webhook_outbox (
   last_response text,
   history jsonb default '[]'::jsonb not null,
   constraint webhook_outbox_attempts_in_range CHECK (((attempts >= 0) AND (attempts <= 1000000))),
+  constraint webhook_outbox_bucket_is_served CHECK (((bucket >= 0) AND (bucket <= (leasehold.bucket_count() - 1)))),
   constraint webhook_outbox_delivered_at_exactly_when_delivered CHECK (((delivered_at IS NOT NULL) = (delivery_status = 'delivered'::text))),
   constraint webhook_outbox_expiries_in_range CHECK (((expiries >= 0) AND (expiries <= 1000000))),
   constraint webhook_outbox_failed_at_exactly_when_failed CHECK (((failed_at IS NOT NULL) = (delivery_status = 'failed'::text))),
@@ -365,7 +366,25 @@ begin
 end
 $function$;
 
-CREATE OR REPLACE FUNCTION leasehold.check_outbox_event(status text, attempts integer, expiries integer, lock_token bigint, claimed_at timestamp with time zone, claimed_by text, locked_until timestamp with time zone, published_at timestamp with time zone, dead_at timestamp with time zone, parked boolean, headers jsonb)
+CREATE OR REPLACE FUNCTION leasehold.bucket(ordering_key text)
+ RETURNS smallint
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE STRICT
+RETURN leasehold.bucket_of(ordering_key, leasehold.bucket_count());
+
+CREATE OR REPLACE FUNCTION leasehold.bucket_count()
+ RETURNS integer
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+RETURN 1;
+
+CREATE OR REPLACE FUNCTION leasehold.bucket_of(placed_by text, buckets integer)
+ RETURNS smallint
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE STRICT
+RETURN ((((('x'::text || "left"(encode(sha256(convert_to(placed_by, 'UTF8'::name)), 'hex'::text), 7)))::bit(28))::integer % buckets))::smallint;
+
+CREATE OR REPLACE FUNCTION leasehold.check_outbox_event(status text, attempts integer, expiries integer, lock_token bigint, claimed_at timestamp with time zone, claimed_by text, locked_until timestamp with time zone, published_at timestamp with time zone, dead_at timestamp with time zone, parked boolean, headers jsonb, bucket integer, buckets integer)
  RETURNS boolean
  LANGUAGE plpgsql
  IMMUTABLE PARALLEL SAFE
@@ -382,6 +401,7 @@ begin
     and expiries between 0 and 1000000
     and lock_token >= 0
     and jsonb_typeof(headers) = 'object'
+    and bucket between 0 and buckets - 1
   then
     return true;
   end if;
@@ -395,7 +415,8 @@ begin
     when attempts not between 0 and 1000000 then 'outbox_attempts_in_range'
     when expiries not between 0 and 1000000 then 'outbox_expiries_in_range'
     when lock_token < 0 then 'outbox_lock_token_is_not_negative'
-    else 'outbox_headers_are_an_object'
+    when jsonb_typeof(headers) <> 'object' then 'outbox_headers_are_an_object'
+    else 'outbox_bucket_is_served'
   end;
   raise exception 'new row for relation "outbox" violates check constraint "%"', broken
     using errcode = 'check_violation', table = 'outbox', constraint = broken;
@@ -501,7 +522,7 @@ AS $function$
   select coalesce(
     (select o.id from outbox as o where o.event_id = find_event.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0')),
     (select o.id from outbox as o
-      where o.bucket = 0 and o.id = ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint and o.event_id = find_event.event_id))
+      where o.bucket = any (array(select generate_series(0, bucket_count() - 1)::smallint)) and o.id = ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint and o.event_id = find_event.event_id))
 $function$;
 
 CREATE OR REPLACE FUNCTION leasehold.generate_event_id()
@@ -515,11 +536,80 @@ begin
 end
 $function$;
 
+CREATE OR REPLACE FUNCTION leasehold.has_rows_of_previous_buckets()
+ RETURNS boolean
+ LANGUAGE sql
+ STABLE
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+  select previous_bucket_count() <> bucket_count() and (
+    exists (select from outbox where ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)
+      and bucket <> bucket(ordering_key))
+    or exists (select from webhook_outbox where ordering_key is not null and delivery_status = 'pending'
+      and bucket <> bucket(ordering_key)))
+$function$;
+
 CREATE OR REPLACE FUNCTION leasehold.new_event_id()
  RETURNS uuid
  LANGUAGE sql
  PARALLEL SAFE
 RETURN uuidv7();
+
+CREATE OR REPLACE FUNCTION leasehold.place_outbox_event()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+declare
+  previous smallint;
+begin
+  if new.ordering_key is null then
+    -- An id that was given twice is found in one bucket. The number of the event spreads the others evenly.
+    new.bucket := coalesce(bucket(new.event_id::text), (new.id % bucket_count())::smallint);
+    return new;
+  end if;
+  new.bucket := bucket(new.ordering_key);
+  if previous_bucket_count() <> bucket_count() then
+    previous := bucket_of(new.ordering_key, previous_bucket_count());
+    -- The next event of a key follows those that are unfinished.
+    if previous <> new.bucket and (
+      exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and (o.status = 'PENDING' or o.parked))
+      or exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and o.status = 'CLAIMED')
+    ) then
+      new.bucket := previous;
+    end if;
+  end if;
+  return new;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION leasehold.place_webhook_delivery()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $function$
+declare
+  previous smallint;
+begin
+  -- The same event and endpoint are always in one bucket, so that an event that is sent twice is delivered once.
+  new.bucket := bucket(coalesce(new.ordering_key, new.event_id::text || new.endpoint_id::text));
+  if previous_bucket_count() <> bucket_count() and new.ordering_key is not null then
+    previous := bucket_of(new.ordering_key, previous_bucket_count());
+    -- The next delivery of a key follows those that are unfinished.
+    if previous <> new.bucket and exists (select from webhook_outbox as d where d.bucket = previous
+      and d.endpoint_id = new.endpoint_id and d.ordering_key = new.ordering_key and d.delivery_status = 'pending') then
+      new.bucket := previous;
+    end if;
+  end if;
+  return new;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION leasehold.previous_bucket_count()
+ RETURNS integer
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+RETURN 1;
 
 CREATE OR REPLACE FUNCTION leasehold.refuse_outbox_transition()
  RETURNS trigger
@@ -769,6 +859,52 @@ AS $function$
     or exists (select from unnest(event_types) as wanted where wanted like '%*' and starts_with(event_type, left(wanted, -1)))
 $function$;
 
+CREATE OR REPLACE PROCEDURE leasehold.raise_bucket_count(IN buckets integer)
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $procedure$
+begin
+  if buckets not between 1 and 1024 then
+    raise exception 'the number of buckets is %, and must be from 1 to 1024', buckets using errcode = 'invalid_parameter_value';
+  end if;
+  if buckets < bucket_count() then
+    raise exception 'there are % buckets, and their number cannot be lowered to %: rows of the others would not be found', bucket_count(), buckets
+      using errcode = 'invalid_parameter_value', hint = 'Give a number that is at least as large.';
+  end if;
+  if not has_rows_of_previous_buckets() then
+    -- From now on the next rows of all ordering keys are where they belong.
+    call set_bucket_counts(bucket_count(), bucket_count());
+  elsif buckets > bucket_count() then
+    raise exception 'rows are unfinished that were written before the number of buckets was raised to %', bucket_count()
+      using errcode = 'object_in_use', hint = 'Raise it once more when they are finished: select leasehold.has_rows_of_previous_buckets().';
+  end if;
+  if buckets = bucket_count() then
+    return;
+  end if;
+  if bucket_count() = 1 then
+    alter table outbox alter column bucket drop default;
+    create trigger outbox_bucket before insert on outbox for each row
+      when (new.bucket is null) execute function place_outbox_event();
+    alter table outbox enable always trigger outbox_bucket;
+    alter table webhook_outbox alter column bucket drop default;
+    create trigger webhook_outbox_bucket before insert on webhook_outbox for each row
+      when (new.bucket is null) execute function place_webhook_delivery();
+    alter table webhook_outbox enable always trigger webhook_outbox_bucket;
+  end if;
+  call set_bucket_counts(bucket_count(), buckets);
+end
+$procedure$;
+
+CREATE OR REPLACE PROCEDURE leasehold.set_bucket_counts(IN previous integer, IN buckets integer)
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $procedure$
+begin
+  execute format('create or replace function previous_bucket_count() returns int language sql immutable parallel safe return %s', previous);
+  execute format('create or replace function bucket_count() returns int language sql immutable parallel safe return %s', buckets);
+end
+$procedure$;
+
 CREATE TRIGGER audit_retained BEFORE DELETE ON leasehold.audit FOR EACH ROW EXECUTE FUNCTION leasehold.refuse_young_audit();
 
 CREATE TRIGGER outbox_event_id BEFORE INSERT ON leasehold.outbox FOR EACH ROW WHEN ((new.event_id IS NULL)) EXECUTE FUNCTION leasehold.generate_event_id();
@@ -828,11 +964,35 @@ grant delete, select on leasehold.outbox to leasehold_worker;
 
 grant delete, select on leasehold.webhook_outbox to leasehold_worker;
 
-grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb) to leasehold_operator;
+grant execute on function leasehold.bucket(text) to leasehold_operator;
 
-grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb) to leasehold_producer;
+grant execute on function leasehold.bucket(text) to leasehold_producer;
 
-grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb) to leasehold_worker;
+grant execute on function leasehold.bucket(text) to leasehold_reader;
+
+grant execute on function leasehold.bucket(text) to leasehold_worker;
+
+grant execute on function leasehold.bucket_count() to leasehold_operator;
+
+grant execute on function leasehold.bucket_count() to leasehold_producer;
+
+grant execute on function leasehold.bucket_count() to leasehold_reader;
+
+grant execute on function leasehold.bucket_count() to leasehold_worker;
+
+grant execute on function leasehold.bucket_of(text,integer) to leasehold_operator;
+
+grant execute on function leasehold.bucket_of(text,integer) to leasehold_producer;
+
+grant execute on function leasehold.bucket_of(text,integer) to leasehold_reader;
+
+grant execute on function leasehold.bucket_of(text,integer) to leasehold_worker;
+
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb,integer,integer) to leasehold_operator;
+
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb,integer,integer) to leasehold_producer;
+
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb,integer,integer) to leasehold_worker;
 
 grant execute on function leasehold.enqueue(text,jsonb,text,jsonb,timestamp with time zone,uuid) to leasehold_producer;
 
@@ -847,6 +1007,14 @@ grant execute on function leasehold.new_event_id() to leasehold_operator;
 grant execute on function leasehold.new_event_id() to leasehold_producer;
 
 grant execute on function leasehold.new_event_id() to leasehold_worker;
+
+grant execute on function leasehold.previous_bucket_count() to leasehold_operator;
+
+grant execute on function leasehold.previous_bucket_count() to leasehold_producer;
+
+grant execute on function leasehold.previous_bucket_count() to leasehold_reader;
+
+grant execute on function leasehold.previous_bucket_count() to leasehold_worker;
 
 grant execute on function leasehold.send_webhook(text,jsonb,text,text,jsonb,timestamp with time zone,uuid) to leasehold_producer;
 
@@ -886,11 +1054,11 @@ grant insert (definition, matrix_id, params, priority, force, fresh_for, paralle
 
 grant insert (principal, action, target, details) on leasehold.audit to leasehold_operator;
 
-grant select (bucket, event_id, endpoint_id) on leasehold.webhook_outbox to leasehold_producer;
+grant select (bucket, event_id, endpoint_id, ordering_key, delivery_status) on leasehold.webhook_outbox to leasehold_producer;
 
 grant select (id, at) on leasehold.audit to leasehold_worker;
 
-grant select (id, bucket, event_id) on leasehold.outbox to leasehold_producer;
+grant select (id, bucket, event_id, ordering_key, status, parked) on leasehold.outbox to leasehold_producer;
 
 grant select (id, definition, matrix_id, parallel, completed_at, failed_at) on leasehold.sync_jobs to leasehold_producer;
 
@@ -1304,7 +1472,13 @@ comment on column leasehold.workers.version is 'The release of Leasehold that th
 
 comment on function leasehold.announce_settings() is 'Announces a change of settings on the channel leasehold_settings, with the name of the settings.';
 
-comment on function leasehold.check_outbox_event(pg_catalog.text,integer,integer,bigint,timestamp with time zone,pg_catalog.text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,pg_catalog.jsonb) is 'Refuses a row whose fields do not belong to its state, and names the rule.';
+comment on function leasehold.bucket(pg_catalog.text) is 'The bucket of an ordering key.';
+
+comment on function leasehold.bucket_count() is 'How many buckets the tables have. Changed by "leasehold migrate --buckets".';
+
+comment on function leasehold.bucket_of(pg_catalog.text,integer) is 'The bucket of a text among so many buckets.';
+
+comment on function leasehold.check_outbox_event(pg_catalog.text,integer,integer,bigint,timestamp with time zone,pg_catalog.text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,pg_catalog.jsonb,integer,integer) is 'Refuses a row whose fields do not belong to its state, and names the rule.';
 
 comment on function leasehold.check_outbox_limits() is 'Refuses an event that is outside a limit, and names the field, its value and the remedy.';
 
@@ -1314,7 +1488,15 @@ comment on function leasehold.find_event(pg_catalog.uuid) is 'Returns the id of 
 
 comment on function leasehold.generate_event_id() is 'Generates the event_id of an event that is written without one: a uuid of version 7 that ends with the number of the event.';
 
+comment on function leasehold.has_rows_of_previous_buckets() is 'Whether rows of ordering keys are unfinished that are in the bucket they had before the number was raised.';
+
 comment on function leasehold.new_event_id() is 'Returns a new uuid of version 7.';
+
+comment on function leasehold.place_outbox_event() is 'Places an event that is written without a bucket: by its ordering key, or evenly.';
+
+comment on function leasehold.place_webhook_delivery() is 'Places a delivery that is written without a bucket: by its ordering key, or by its event and endpoint.';
+
+comment on function leasehold.previous_bucket_count() is 'How many they had before the number was raised, as long as rows of ordering keys may be unfinished that were written before.';
 
 comment on function leasehold.refuse_outbox_transition() is 'Refuses a transition that is not one of the six legal ones, and names these.';
 
@@ -1398,6 +1580,10 @@ comment on index leasehold.webhook_outbox_pending is 'Deliveries without an orde
 comment on index leasehold.webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process runs at most one such delivery at a time.';
 
 comment on index leasehold.workers_running is 'The processes that have not ended, for the reaper.';
+
+comment on procedure leasehold.raise_bucket_count(integer) is 'Raises the number of buckets while producers and workers run. The next row of an ordering key that has unfinished rows is written into their bucket.';
+
+comment on procedure leasehold.set_bucket_counts(integer,integer) is 'Stores the number of buckets. Called by raise_bucket_count().';
 
 comment on table leasehold.audit is 'Every change that an operator made, and who made it. Entries are added, and removed when they are old; none younger than 30 days is removed.';
 

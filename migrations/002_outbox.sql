@@ -181,17 +181,6 @@ comment on trigger outbox_event_id on outbox is 'Generates event ids where none 
 
 -- Where there are several buckets, a trigger places rows that are written without one. It is created by
 -- "leasehold migrate --buckets"; with one bucket the default of the column does it, at no cost.
-create function outbox_key_is_unfinished(bucket smallint, ordering_key text) returns boolean
-language sql stable security definer set search_path from current
-as $$
-  select exists (select from outbox as o where o.bucket = outbox_key_is_unfinished.bucket
-      and o.ordering_key = outbox_key_is_unfinished.ordering_key and (o.status = 'PENDING' or o.parked))
-    or exists (select from outbox as o where o.bucket = outbox_key_is_unfinished.bucket
-      and o.ordering_key = outbox_key_is_unfinished.ordering_key and o.status = 'CLAIMED')
-$$;
-
-comment on function outbox_key_is_unfinished(smallint, text) is 'Whether events of this ordering key wait or are in flight in this bucket. It runs with the rights of its owner, because producers may not read the keys of others.';
-
 create function place_outbox_event() returns trigger
 language plpgsql set search_path from current
 as $$
@@ -207,7 +196,10 @@ begin
   if previous_bucket_count() <> bucket_count() then
     previous := bucket_of(new.ordering_key, previous_bucket_count());
     -- The next event of a key follows those that are unfinished.
-    if previous <> new.bucket and outbox_key_is_unfinished(previous, new.ordering_key) then
+    if previous <> new.bucket and (
+      exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and (o.status = 'PENDING' or o.parked))
+      or exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and o.status = 'CLAIMED')
+    ) then
       new.bucket := previous;
     end if;
   end if;

@@ -173,16 +173,6 @@ comment on column webhook_outbox.last_response is 'The beginning of the response
 comment on column webhook_outbox.history is 'The attempts at the delivery, the newest last: an array of objects with attempt, token, started_at, duration_ms, status, error_code, error, response and recorded_at. The view webhook_attempts shows them as rows.';
 
 -- Where there are several buckets, a trigger places deliveries that are written without one, as in the outbox.
-create function webhook_key_is_unfinished(bucket smallint, endpoint_id uuid, ordering_key text) returns boolean
-language sql stable security definer set search_path from current
-as $$
-  select exists (select from webhook_outbox as d where d.bucket = webhook_key_is_unfinished.bucket
-    and d.endpoint_id = webhook_key_is_unfinished.endpoint_id and d.ordering_key = webhook_key_is_unfinished.ordering_key
-    and d.delivery_status = 'pending')
-$$;
-
-comment on function webhook_key_is_unfinished(smallint, uuid, text) is 'Whether deliveries of this ordering key to this endpoint are unfinished in this bucket. It runs with the rights of its owner, because senders may not read the keys of others.';
-
 create function place_webhook_delivery() returns trigger
 language plpgsql set search_path from current
 as $$
@@ -194,7 +184,8 @@ begin
   if previous_bucket_count() <> bucket_count() and new.ordering_key is not null then
     previous := bucket_of(new.ordering_key, previous_bucket_count());
     -- The next delivery of a key follows those that are unfinished.
-    if previous <> new.bucket and webhook_key_is_unfinished(previous, new.endpoint_id, new.ordering_key) then
+    if previous <> new.bucket and exists (select from webhook_outbox as d where d.bucket = previous
+      and d.endpoint_id = new.endpoint_id and d.ordering_key = new.ordering_key and d.delivery_status = 'pending') then
       new.bucket := previous;
     end if;
   end if;

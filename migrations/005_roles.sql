@@ -35,13 +35,13 @@ begin
       -- producer: an application that writes events, deliveries and jobs. It sets the columns that are a producer's to set,
       -- and reads what ON CONFLICT, RETURNING and the search for an existing row need: never a payload.
       ('producer', pg_catalog.format('usage on schema %I', current_schema())),
-      ('producer', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), outbox_key_is_unfinished(smallint, text), webhook_key_is_unfinished(smallint, uuid, text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
+      ('producer', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
       ('producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
-      ('producer', 'select (bucket, id, event_id) on outbox'),
+      ('producer', 'select (bucket, id, event_id, ordering_key, status, parked) on outbox'),
       ('producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
       ('producer', 'select (id, tenant, enabled, event_types, ordered) on webhook_endpoints'),
       ('producer', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),
-      ('producer', 'select (bucket, event_id, endpoint_id) on webhook_outbox'),
+      ('producer', 'select (bucket, event_id, endpoint_id, ordering_key, delivery_status) on webhook_outbox'),
       ('producer', 'insert (definition, matrix_id, params, priority, force, fresh_for, parallel) on sync_jobs'),
       ('producer', 'select (id, definition, matrix_id, parallel, completed_at, failed_at) on sync_jobs'),
       -- once(): an application that receives events remembers those it has processed.
@@ -50,7 +50,7 @@ begin
       -- worker: a process that runs workers or the reaper. It claims, settles, reaps and removes rows; what a producer has
       -- written stays as it is.
       ('worker', pg_catalog.format('usage on schema %I', current_schema())),
-      ('worker', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), outbox_key_is_unfinished(smallint, text), webhook_key_is_unfinished(smallint, uuid, text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int)'),
+      ('worker', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int)'),
       ('worker', 'select, insert, update, delete on workers'),
       ('worker', 'select on settings'),
       -- Retention of the audit. A worker reads no entry; the table refuses to delete those younger than 30 days.

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { withBuckets } from '../../test/support/buckets.ts'
 import { useDatabase } from '../../test/support/database.ts'
 import { outboxTable } from '../outbox/table.ts'
 import { openDatabase } from '../postgres/index.ts'
@@ -104,6 +105,7 @@ select 'a', '{}', key, now() + due * interval '1 s', bucket, expiries from (valu
   })
 
   it('suspects, keyed and unkeyed events of every bucket count', async () => {
+    await withBuckets(db, 8)
     await write(
       `(null, -10, 0, 0), (null, -900, 0, 2), ('k', -20, 0, 0), (null, -30, 7, 0), ('k', -40, 7, 3)`,
     )

@@ -53,7 +53,6 @@ describe('relay', () => {
       'settings: unknown option concurency (did you mean concurrency?)',
     ],
     [{ publisher, schema: '' }, "schema is '', but must be the name of a schema"],
-    [{ publisher, bucket: -1 }, 'bucket is -1, but must be a whole number from 0 to 32767'],
     [undefined, 'The options of relay: a value of type undefined was given, but they must be an object'],
   ])('relay(%o) is refused: %s', (options, message) => {
     expect(fromJavaScript(relay, options)).toThrow(message)

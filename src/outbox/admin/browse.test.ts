@@ -1,5 +1,6 @@
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { Client } from 'pg'
+import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
 import { openDatabase } from '../../postgres/database.ts'
@@ -22,6 +23,7 @@ async function sql(text: string): Promise<void> {
 describe('listEvents', () => {
   it('the order is that of numbers, and pages of several buckets fit together', async () => {
     await makeEvents(db, 300)
+    await withBuckets(db, 3)
     await sql('update leasehold.outbox set bucket = id % 3')
     const seen: string[] = []
     for (let before: string | undefined; ;) {

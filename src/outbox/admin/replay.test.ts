@@ -1,6 +1,7 @@
 import { once } from 'node:events'
 import { Client } from 'pg'
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import {
   type AuditEntry,
@@ -198,6 +199,7 @@ it.each([
 
 it('events in every bucket are replayed', async () => {
   await makeEvents(db, 4, DEAD)
+  await withBuckets(db, 3)
   await db.query({ text: 'update leasehold.outbox set bucket = id % 3' })
   expect(await replay(db, { filter: DEAD, ...WHO })).toMatchObject({
     matched: 4,

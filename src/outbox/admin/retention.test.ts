@@ -1,5 +1,6 @@
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { Client } from 'pg'
+import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
 import { openDatabase } from '../../postgres/database.ts'
@@ -120,6 +121,7 @@ it('a run that is told to stop ends after its batch', async () => {
 
 it('events of every bucket are removed', async () => {
   await makeEvents(db, 9, { status: 'PUBLISHED', agoMs: 10_000 })
+  await withBuckets(db, 3)
   await db.query({ text: 'update leasehold.outbox set bucket = id % 3' })
   expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 9 })
 })

@@ -1,4 +1,5 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
@@ -23,6 +24,7 @@ async function found(filter: DeliveryFilter): Promise<string[]> {
 describe('list', () => {
   it('list returns the newest first, page by page, each delivery on one page, also from several buckets', async () => {
     const ids = await makeDeliveries(db, await makeEndpoint(db), 25)
+    await withBuckets(db, 3)
     await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
     const seen: string[] = []
     let before: string | undefined

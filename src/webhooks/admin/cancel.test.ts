@@ -1,4 +1,5 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase, openSession } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { type DeliveryState, deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
@@ -193,6 +194,7 @@ it('a cancel that is stopped leaves the rest unchanged', async () => {
 
 it('deliveries in every bucket are cancelled', async () => {
   await makeDeliveries(db, await makeEndpoint(db), 6)
+  await withBuckets(db, 3)
   await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
   expect(await cancel(db, { filter: PENDING, ...WHO })).toMatchObject({ matched: 6, changed: 6 })
 })

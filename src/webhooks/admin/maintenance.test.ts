@@ -1,4 +1,5 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase, openSession } from '../../../test/support/database.ts'
 import { type DeliveryState, deliveryStates, makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import { forgetWebhooks, makeEndpoint } from '../../../test/support/webhook-endpoints.ts'
@@ -192,6 +193,7 @@ where id = $1`,
 it('maintenance applies to every bucket', async () => {
   await makeDeliveries(db, await makeEndpoint(db), 9, { status: 'delivered', agoMs: 10_000 })
   await makeDeliveries(db, await makeEndpoint(db), 9, { agoMs: 10_000 })
+  await withBuckets(db, 3)
   await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
   const options = { ...QUICK, deliveredMs: 5_000, maxAgeMs: 5_000 }
   expect(await maintain(db, options)).toMatchObject({ delivered: 9, overdue: 9 })

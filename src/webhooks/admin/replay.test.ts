@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase, openSession } from '../../../test/support/database.ts'
 import { auditEntries } from '../../../test/support/outbox-rows.ts'
 import { deliveryStates, idsIn, makeDeliveries } from '../../../test/support/webhook-rows.ts'
@@ -166,6 +167,7 @@ returning event_id`,
 
   it('deliveries in every bucket are replayed', async () => {
     await makeDeliveries(db, await makeEndpoint(db), 4, FAILED)
+    await withBuckets(db, 3)
     await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
     expect(await replay(db, { filter: FAILED, ...WHO })).toMatchObject({ matched: 4, changed: 4 })
     expect(await idsIn(db, 'pending')).toHaveLength(4)

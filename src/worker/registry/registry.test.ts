@@ -297,6 +297,9 @@ it('every statement works in a schema with an unusual name', async () => {
   const schema = 'Lease "hold"'
   await db.query({ text: `create schema "Lease ""hold"""` })
   await db.query({ text: `create table "Lease ""hold""".workers (like leasehold.workers including all)` })
+  await db.query({
+    text: 'create function "Lease ""hold""".bucket_count() returns int language sql return 1',
+  })
   const worker = describeWorker(['reaper'], { reaps: ['a.b'] })
   await db.query(presence(schema, worker, 0, undefined))
   expect(await unreapedTables(db, schema, ['a.b'], 60_000)).toEqual([])
