@@ -27,7 +27,7 @@ function bucketsIn({ buckets }: Run['flags']): number | undefined {
   if (buckets === undefined) return undefined
   const count = Number(buckets)
   if (Number.isInteger(count) && count >= 1) return count
-  throw new LeaseholdError('SETTING_INVALID', `--buckets is ${String(buckets)}.`, {
+  throw new LeaseholdError('SETTING_INVALID', `--buckets is ${JSON.stringify(buckets)}.`, {
     remedy: 'Give a whole number from 1 to 1024, such as --buckets 64.',
   })
 }
