@@ -83,9 +83,10 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
   }
 
   function tellPresent(rows: readonly object[]): void {
-    send({ type: 'present' })
-    // These are the columns that the statement of `presence` returns.
-    if ((rows as readonly PresenceRow[]).some(({ had_died }) => had_died)) returned()
+    // These are the columns that the statement of `presence` returns, in one row.
+    const [row] = rows as readonly PresenceRow[]
+    send({ type: 'present', processes: row?.processes ?? {} })
+    if (row?.had_died === true) returned()
   }
 
   /** Declared dead: other workers may hold the rows by now, and the handlers are to be told at once. */

@@ -82,8 +82,8 @@ export type FromHeartbeat =
   | { readonly type: 'settingsChanged'; readonly name: string }
   | { readonly type: 'listening' }
   | { readonly type: 'notListening'; readonly error: unknown }
-  /** This process is in the registry. */
-  | { readonly type: 'present' }
+  /** This process is in the registry, and so many run each worker, by its name. */
+  | { readonly type: 'present'; readonly processes: Readonly<Record<string, number>> }
   /** This process had been declared dead. */
   | { readonly type: 'returned' }
   | { readonly type: 'trouble'; readonly what: string; readonly error: unknown }

@@ -151,6 +151,8 @@ where id = any (array(
 export interface PresenceRow {
   /** This worker had been declared dead, and is not. */
   readonly had_died: boolean
+  /** How many processes that are alive have each role. A process is not counted by its first presence. */
+  readonly processes: Readonly<Record<string, number>>
 }
 
 /**
@@ -198,7 +200,15 @@ on conflict (id) do update set
   missing_since = null,
   stopped_at = null,
   died_at = null
-returning coalesce((select had_died from before), false) as had_died`,
+returning coalesce((select had_died from before), false) as had_died, (
+  select coalesce(jsonb_object_agg(role, count), '{}')
+  from (
+    select role, count(*)
+    from ${workers} as o, unnest(o.roles) as role
+    where o.stopped_at is null and o.died_at is null and o.last_seen_at >= now() - interval '${MISSING_AFTER}'
+    group by role
+  ) as by_role
+) as processes`,
     values: [
       worker.id,
       worker.host,
