@@ -45,6 +45,7 @@ describe('the sources of settings', () => {
     const { settings, sources } = await load()
     expect(settings).toEqual({
       databaseUrl: undefined,
+      listenUrl: undefined,
       directory: join(root.path, '.leasehold'),
       schema: 'leasehold',
       host: '127.0.0.1',
