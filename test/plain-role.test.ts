@@ -5,7 +5,7 @@
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, inject, it, onTestFinished, vi } from 'vitest'
-import { enqueue } from '../src/outbox/index.ts'
+import { applyRetention, enqueue } from '../src/outbox/index.ts'
 import { type Database, migrate, openDatabase, quoteIdentifier } from '../src/postgres/index.ts'
 import { createSync } from '../src/sync/index.ts'
 import { endpoints, send } from '../src/webhooks/index.ts'
@@ -86,7 +86,7 @@ const PAYMENTS = `create table app.payments (
 )`
 const CLAIMABLE = "status = 'pending'"
 
-/** All four applications. Retention removes published events at once. */
+/** All four applications. */
 async function writeConfig(): Promise<void> {
   const dist = new URL('../dist/', import.meta.url).href
   await writeFile(
@@ -103,7 +103,7 @@ async function writeConfig(): Promise<void> {
       attempts: { column: false, expiries: 'lease_expiries', error: false },
     })
     export default { workers: [
-      relay({ publisher: handlers({}, { otherwise: 'done' }), retention: { publishedMs: 0 } }),
+      relay({ publisher: handlers({}, { otherwise: 'done' }) }),
       ...sync.runner({ checkEveryMs: 20 }),
       reconciler({ table, transitions: { pending: ['paid'], paid: [] }, observe: async () => 'paid' }),
     ] }`,
@@ -192,7 +192,8 @@ it.each([
 
     const until = async (from: string, expected: number): Promise<void> =>
       vi.waitFor(async () => expect(await count(db, from)).toBe(expected), POLL)
-    await until('leasehold.outbox', 0)
+    await until(`leasehold.outbox where status = 'PUBLISHED'`, 3)
+    expect(await applyRetention(db, { publishedMs: 0 })).toMatchObject({ published: 3 })
     await until(`leasehold.webhook_outbox where delivery_status = 'delivered'`, 1)
     await until('leasehold.sync_jobs where completed_at is not null', 1)
     await until(`app.payments where status = 'paid'`, 1)
