@@ -74,6 +74,21 @@ it('of many workers that a wake-up reaches about three claim at once, and the ot
   for (const timing of later) expect(timing.claimSent(420)).toBe(true)
 })
 
+it.each([
+  [10, [25, 100, 1_000]],
+  [11, [1_000]],
+])('of %d workers, one that claims at once claims after %j ms once more', (workers, expected) => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 0)
+  expect(timing.wake(0, workers)).toBe(true)
+  const after: number[] = []
+  for (let now = 1; after.at(-1) !== 1_000; now = timing.nextAt(now)) {
+    claim(timing, now)
+    after.push(timing.nextAt(now) - now)
+  }
+  expect(after).toEqual(expected)
+})
+
 it('further wake-ups do not put off the claim that follows one, and do not add another', () => {
   const timing = new ClaimTiming(() => 0.5)
   claim(timing, 0)

@@ -10,6 +10,8 @@ const CLAIMS_AFTER_WAKE_MS = [25, 100]
  */
 const CLAIM_AT_ONCE = 3
 const FOLLOW_MS = 25
+/** The claims of so many others come often enough that those who claim at once need not claim a second time. */
+const ENOUGH_OTHERS = 8
 
 /** A worker that is woken by NOTIFY polls only in case a notification is lost. */
 const POLL_FACTOR_WHEN_WOKEN = 5
@@ -111,7 +113,8 @@ export class ClaimTiming {
   /** True: a claim is due at once. Otherwise soon, because other workers, of so many in all, claim first. */
   wake(now: number, workers = 1): boolean {
     if (workers <= CLAIM_AT_ONCE || this.#random() * workers < CLAIM_AT_ONCE) {
-      this.#claimsAfterWake = [...CLAIMS_AFTER_WAKE_MS]
+      const others = workers - CLAIM_AT_ONCE
+      this.#claimsAfterWake = others < ENOUGH_OTHERS ? [...CLAIMS_AFTER_WAKE_MS] : []
       this.#claimAt = 0
       return true
     }
