@@ -423,7 +423,7 @@ describe('the environment', () => {
       'LEASEHOLD_DATABASE_URL (environment) is not a setting: did you mean DATABASE_URL?',
     )
     expect(message).toContain(
-      'LEASEHOLD_WEATHER (environment) is not a setting: the variables are DATABASE_URL, LEASEHOLD_DIRECTORY,',
+      'LEASEHOLD_WEATHER (environment) is not a setting: the variables are DATABASE_URL, LEASEHOLD_LISTEN_URL,',
     )
   })
 
