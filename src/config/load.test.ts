@@ -186,8 +186,9 @@ export default { leaseMs: 5000, workers: [{ name: 'jobs', table, handle: async (
     'user:s3cret@localhost/app',
     'http://localhost/app?password=s3cret',
   ])('a refused database URL does not show its password: %#', async (url) => {
-    const message = await refusal({ environment: { DATABASE_URL: url } })
+    const message = await refusal({ environment: { DATABASE_URL: url, LEASEHOLD_LISTEN_URL: url } })
     expect(message).toContain('databaseUrl (DATABASE_URL)')
+    expect(message).toContain('listenUrl (LEASEHOLD_LISTEN_URL)')
     expect(message).not.toContain('s3cret')
   })
 })
