@@ -4,7 +4,7 @@
  */
 import type { LoadedSettings } from '../config/load.ts'
 import { LeaseholdError } from '../errors.ts'
-import { applyRoles, migrate, type Migrated, rolesSql } from '../postgres/index.ts'
+import { applyRoles, migrate, type Migrated, missingRoles, rolesSql } from '../postgres/index.ts'
 import type { Run } from './command.ts'
 import { withRegistry, withRunningDatabase } from './database.ts'
 import { isSet } from './flags.ts'
@@ -13,13 +13,17 @@ export async function runMigrate({ loaded, flags, log, print }: Run): Promise<nu
   const { schema } = loaded.settings
   refuseGuess(loaded)
   const buckets = bucketsIn(flags)
-  const migrated = await withRunningDatabase(
+  const { migrated, missing } = await withRunningDatabase(
     loaded,
     log,
-    async (db) => migrate(db, { schema, ...(buckets === undefined ? {} : { buckets }) }),
+    async (db) => ({
+      migrated: await migrate(db, { schema, ...(buckets === undefined ? {} : { buckets }) }),
+      missing: await missingRoles(db, schema),
+    }),
     { neededRole: 'owner' },
   )
   print(report(migrated, schema))
+  if (migrated.applied.length > 0 && missing.length > 0) print(adviceOnRoles(missing))
   return 0
 }
 
@@ -30,6 +34,11 @@ function bucketsIn({ buckets }: Run['flags']): number | undefined {
   throw new LeaseholdError('SETTING_INVALID', `--buckets is ${JSON.stringify(buckets)}.`, {
     remedy: 'Give a whole number from 1 to 1024, such as --buckets 64.',
   })
+}
+
+/** Not an error: the owner of the schema can do everything that the roles can. */
+function adviceOnRoles(missing: readonly string[]): string {
+  return `The roles ${missing.join(', ')} do not exist, and this database role may not create them. The owner of the schema needs none of them. For other users, let an administrator run what \`leasehold roles --print\` prints.\n`
 }
 
 /** The file that could not be read may name another schema, and this command would create the default one as well. */

@@ -28,6 +28,7 @@ const EXIT_USAGE_ERROR = 2
 
 const PROCESS_SETTINGS = [
   ...DATABASE_SETTINGS,
+  'listenUrl',
   'host',
   'port',
   'workerId',

@@ -169,7 +169,7 @@ function startWorkers(
   events: Events,
 ): StartingWorkers {
   const { workers, reaper, declared } = work
-  const { schema, givenTiming, timing, workerId, maxConnections, auditRetentionMs } = settings
+  const { schema, givenTiming, timing, workerId, maxConnections, auditRetentionMs, listenUrl } = settings
   let state: RunState = 'starting'
   let runtime: Runtime | undefined
 
@@ -182,6 +182,8 @@ function startWorkers(
       // A process that does not reap needs no privileges on the tables of others.
       reapTables: reaper ? declared : [],
       settings: givenTiming,
+      // The embedded server has no pooler before it.
+      ...(settings.databaseUrl === undefined || listenUrl === undefined ? {} : { listenUrl }),
       ...(maxConnections === undefined ? {} : { maxConnections }),
       auditRetentionMs,
       events,

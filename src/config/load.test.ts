@@ -45,6 +45,7 @@ describe('the sources of settings', () => {
     const { settings, sources } = await load()
     expect(settings).toEqual({
       databaseUrl: undefined,
+      listenUrl: undefined,
       directory: join(root.path, '.leasehold'),
       schema: 'leasehold',
       host: '127.0.0.1',
@@ -185,8 +186,9 @@ export default { leaseMs: 5000, workers: [{ name: 'jobs', table, handle: async (
     'user:s3cret@localhost/app',
     'http://localhost/app?password=s3cret',
   ])('a refused database URL does not show its password: %#', async (url) => {
-    const message = await refusal({ environment: { DATABASE_URL: url } })
+    const message = await refusal({ environment: { DATABASE_URL: url, LEASEHOLD_LISTEN_URL: url } })
     expect(message).toContain('databaseUrl (DATABASE_URL)')
+    expect(message).toContain('listenUrl (LEASEHOLD_LISTEN_URL)')
     expect(message).not.toContain('s3cret')
   })
 })
@@ -422,7 +424,7 @@ describe('the environment', () => {
       'LEASEHOLD_DATABASE_URL (environment) is not a setting: did you mean DATABASE_URL?',
     )
     expect(message).toContain(
-      'LEASEHOLD_WEATHER (environment) is not a setting: the variables are DATABASE_URL, LEASEHOLD_DIRECTORY,',
+      'LEASEHOLD_WEATHER (environment) is not a setting: the variables are DATABASE_URL, LEASEHOLD_LISTEN_URL,',
     )
   })
 

@@ -29,6 +29,8 @@ import {
 
 export interface Settings {
   readonly databaseUrl: string | undefined
+  /** Undefined: the database URL. */
+  readonly listenUrl: string | undefined
   /** Absolute. */
   readonly directory: string
   readonly schema: string
@@ -151,6 +153,7 @@ function complete(
   const { databaseUrl, directory, schema, host, port, logLevel, secretKey, databaseWaitMs } = parsed
   return {
     databaseUrl,
+    listenUrl: parsed.listenUrl,
     directory: resolve(workingDirectory, directory),
     schema,
     host,

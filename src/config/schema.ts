@@ -42,6 +42,7 @@ export const LOG_FORMATS = ['pretty', 'json'] as const
 /** Every setting with its default. A default that depends on where the command runs is filled in by `loadSettings`. */
 export const settingsSchema = z.strictObject({
   databaseUrl: z.string().refine(isDatabaseUrl).optional(),
+  listenUrl: z.string().refine(isDatabaseUrl).exactOptional(),
   directory: z.string().min(1).default('.leasehold'),
   schema: z
     .string()
@@ -108,6 +109,11 @@ const duration = `a number of milliseconds, at most ${MAX_TIMER_MS}`
 export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   databaseUrl: {
     purpose: 'URL of the PostgreSQL database; without it, `up` starts an embedded PostgreSQL',
+    rule: 'a URL such as postgresql://user@host:5432/database',
+  },
+  listenUrl: {
+    purpose:
+      'URL of the same database for the one connection that listens, where the database URL leads to a connection pooler (default: the database URL)',
     rule: 'a URL such as postgresql://user@host:5432/database',
   },
   directory: {
@@ -247,12 +253,12 @@ function words(name: SettingName): string[] {
 /** The value as an error message shows it. */
 export function shownValue(name: SettingName, value: unknown): string {
   if (SECRET_SETTINGS.includes(name)) return 'set (and not shown)'
-  if (name === 'databaseUrl' || name === 'webhookProxy') {
+  if (name === 'databaseUrl' || name === 'listenUrl' || name === 'webhookProxy') {
     if (typeof value !== 'string') return `of type ${typeof value}`
     // The user of a proxy may be a token.
-    return name === 'databaseUrl'
-      ? withoutPassword(value)
-      : withoutPassword(value).replace(/\/\/[^/]*@/, '//***@')
+    return name === 'webhookProxy'
+      ? withoutPassword(value).replace(/\/\/[^/]*@/, '//***@')
+      : withoutPassword(value)
   }
   return inspect(value, { depth: 1, breakLength: Infinity })
 }

@@ -2,6 +2,7 @@
  * `leasehold lease add`: lease columns and the indexes of the kernel for a table of the user's. Each statement can be
  * repeated: what is there already stays as it is.
  */
+import { randomBytes } from 'node:crypto'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import { nearest } from '../nearest.ts'
 import type { Database } from '../postgres/database.ts'
@@ -205,7 +206,10 @@ function refuseUnknownColumn(table: Named, { columns }: TableShape, status: stri
   )
 }
 
-/** Tries the condition on a temporary table of the same columns, where nobody waits for it. */
+/**
+ * Tries the condition on an empty table of the same columns, where nobody waits for it: a temporary one, or, for a role
+ * that may not create those, one in the schema of the table, in which its indexes will be.
+ */
 async function refuseClaimable(db: Database, table: Named, claimable: Sql): Promise<void> {
   const target = quoteQualified(table.schema, table.name)
   try {
@@ -213,8 +217,14 @@ async function refuseClaimable(db: Database, table: Named, claimable: Sql): Prom
     const text = `select from ${target} where (${claimable}\n) and $1::boolean`
     await db.query({ text, values: [false] })
     await db.transaction(async (tx) => {
-      await tx.query({ text: `create temporary table leasehold_claimable (like ${target}) on commit drop` })
-      await tx.query({ text: `create index on leasehold_claimable ((1)) where (${claimable}\n)` })
+      const { rows } = await tx.query<{ temporary: boolean }>({
+        text: `select has_database_privilege(current_database(), 'temporary') as temporary`,
+      })
+      const name = `leasehold_claimable_${randomBytes(6).toString('hex')}`
+      const copy = rows[0]?.temporary === true ? `pg_temp.${name}` : quoteQualified(table.schema, name)
+      await tx.query({ text: `create table ${copy} (like ${target})` })
+      await tx.query({ text: `create index on ${copy} ((1)) where (${claimable}\n)` })
+      await tx.query({ text: `drop table ${copy}` })
     })
   } catch (error) {
     throw refused(

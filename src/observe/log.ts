@@ -16,7 +16,7 @@ export interface LogOptions {
 }
 
 /** Fields that are never written, in whichever entry they are (WH-NFR-003). */
-const SECRET_FIELDS = ['password', 'secret', 'signature', 'authorization', 'databaseUrl']
+const SECRET_FIELDS = ['password', 'secret', 'signature', 'authorization', 'databaseUrl', 'listenUrl']
 
 export function createLog({ level, format, write }: LogOptions): Logger {
   const formatLine = format === 'pretty' ? prettyLine : (json: string): string => json

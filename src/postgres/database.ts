@@ -1,9 +1,9 @@
 import { Client, Pool, type PoolClient } from 'pg'
-import { LeaseholdError } from '../errors.ts'
+import { LeaseholdError, messageOf } from '../errors.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import { within } from '../timeout.ts'
 import { DatabaseClient } from './client.ts'
-import { isNoFreeConnection, isUnavailable, unavailable } from './failures.ts'
+import { isNoFreeConnection, isUnavailable, isUnsupportedParameter, unavailable } from './failures.ts'
 import { explainRefusal, type NeededRole } from './permissions.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
@@ -197,7 +197,20 @@ function checkOutFailure(error: unknown, settings: Settings, url: string): unkno
     )
   }
   if (isUnavailable(error)) return unavailable(error)
+  if (isUnsupportedParameter(error)) return unsupportedParameter(error)
   return explainRefusal(error, { text: '', role: new Client({ connectionString: url }).user })
+}
+
+function unsupportedParameter(error: unknown): LeaseholdError {
+  return new LeaseholdError(
+    'SETTING_INVALID',
+    `The connection pooler refuses a parameter of the database URL: ${messageOf(error)}.`,
+    {
+      remedy:
+        'Remove it from the URL and set it for the role instead (ALTER ROLE … SET statement_timeout = …), or name it in ignore_startup_parameters of the pooler, which then ignores it.',
+      cause: error,
+    },
+  )
 }
 
 function closedError(): LeaseholdError {

@@ -69,7 +69,13 @@ export function isUnavailable(error: unknown): boolean {
 function isUnavailableState(error: DatabaseError): boolean {
   if (error.code === undefined) return false
   // PostgreSQL also uses 08P01 for a wrong number of parameters. Poolers send it as FATAL when they have no server.
+  if (isUnsupportedParameter(error)) return false
   return UNAVAILABLE_STATES.has(error.code) || (error.code === '08P01' && endsConnection(error))
+}
+
+/** A pooler refuses a parameter of the URL, such as `options` or `statement_timeout`. It will refuse it next time as well. */
+export function isUnsupportedParameter(error: unknown): boolean {
+  return isServerError(error) && /unsupported startup parameter/.test(error.message)
 }
 
 /** Whether the server closes the connection after this error. */

@@ -1,5 +1,7 @@
+import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
+import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { within } from '../timeout.ts'
 import { DatabaseClient } from './client.ts'
 import { assertUsableUrl } from './database.ts'
@@ -11,11 +13,14 @@ import type { Statement } from './queryable.ts'
 export type ListenerEvent =
   /** Notifications arrive from now on. Earlier ones may have been lost, so check once for work. */
   | { readonly type: 'listening' }
-  /** Notifications do not arrive. The listener reconnects by itself after `retryInMs`. */
+  /**
+   * Notifications do not arrive. The listener reconnects by itself after `retryInMs`. That a pooler does not deliver them
+   * (`LISTEN_UNAVAILABLE`) is reported once, and tried from time to time.
+   */
   | { readonly type: 'disconnected'; readonly error: Error; readonly retryInMs: number }
 
 export interface ListenerOptions {
-  /** Must lead to PostgreSQL itself: a transaction-mode pooler would drop the LISTEN. */
+  /** Has to lead to PostgreSQL itself, or to a pooler in session mode. */
   readonly url: string
   readonly channels: readonly string[]
   /** Must not throw. */
@@ -26,7 +31,7 @@ export interface ListenerOptions {
   /** How long connecting, and the LISTEN itself, may take. Default 5,000. */
   readonly connectTimeoutMs?: number
   /**
-   * The statement that checks whether the connection is alive: once when it starts to listen, then at every interval.
+   * The statement that checks whether the connection is alive: once before it starts to listen, then at every interval.
    * It is given the process id of the connection's backend. Default `select 1`.
    */
   readonly probe?: (backendPid: number) => Statement
@@ -43,6 +48,10 @@ export interface ListenerOptions {
 /** Short, because the reaper considers a worker dead that is disconnected for longer than its grace period. */
 const BACK_OFF = { firstMs: 100, longestMs: 1_000 }
 const DISCONNECT_TIMEOUT_MS = 1_000
+/** A pooler may be given another mode while the process runs. */
+const UNDELIVERED_RETRY_MS = 60_000
+/** Only sessions that a pooler hides listen on it. */
+const TEST_CHANNEL = 'leasehold_listen_test'
 
 /**
  * One connection outside the pool that waits for NOTIFY and reconnects whenever it is lost. A connection that only
@@ -76,17 +85,21 @@ export class Listener {
 async function keepListening(options: ListenerOptions, stop: AbortSignal): Promise<void> {
   const random = options.random ?? Math.random
   let failures = 0
+  let isKnownUndelivered = false
   while (!stop.aborted) {
     try {
       await listenOnce(options, stop, () => {
         failures = 0
+        isKnownUndelivered = false
       })
     } catch (cause) {
       if (stop.aborted) return
       const error = isUnavailable(cause) || !(cause instanceof Error) ? unavailable(cause) : cause
-      failures += 1
-      const retryInMs = pauseAfter(failures, BACK_OFF, random)
-      options.onEvent?.({ type: 'disconnected', error, retryInMs })
+      const isUndelivered = isLeaseholdError(error, 'LISTEN_UNAVAILABLE')
+      failures = isUndelivered ? 0 : failures + 1
+      const retryInMs = isUndelivered ? UNDELIVERED_RETRY_MS : pauseAfter(failures, BACK_OFF, random)
+      if (!isUndelivered || !isKnownUndelivered) options.onEvent?.({ type: 'disconnected', error, retryInMs })
+      isKnownUndelivered ||= isUndelivered
       await pauseFor(retryInMs, stop)
     }
   }
@@ -112,7 +125,7 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
   })
   client.on('end', () => ended.abort())
   client.on('notification', ({ channel, payload }) => {
-    if (!stop.aborted) options.onNotification(channel, payload ?? '')
+    if (!stop.aborted && channel !== TEST_CHANNEL) options.onNotification(channel, payload ?? '')
   })
   const onStop = (): void => {
     ended.abort()
@@ -131,8 +144,9 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
   }
   try {
     await client.connect()
-    await queryWithin(client, { text: listenStatement(options.channels) }, connectTimeoutMs)
     await probe()
+    await requireDelivery(client, options.url, { connectTimeoutMs, probeTimeoutMs, ended: ended.signal })
+    await queryWithin(client, { text: listenStatement(options.channels) }, connectTimeoutMs)
     onAlive()
     if (!stop.aborted) options.onEvent?.({ type: 'listening' })
     while (!stop.aborted) {
@@ -146,6 +160,72 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
   } finally {
     stop.removeEventListener('abort', onStop)
     await disconnect(client, stop.aborted && lost === undefined)
+  }
+}
+
+/**
+ * Throws `LISTEN_UNAVAILABLE` where notifications do not reach the client. A pooler in transaction mode accepts LISTEN, and
+ * drops what arrives while the client sends nothing. So where a pooler hides the session, another connection sends a
+ * notification, and it has to arrive. That comes before the LISTEN for all else, which would stay in a session of the
+ * pooler.
+ */
+async function requireDelivery(
+  client: Client,
+  url: string,
+  { connectTimeoutMs, probeTimeoutMs, ended }: DeliveryTest,
+): Promise<void> {
+  const [row] = await queryWithin(client, { text: 'select pg_backend_pid() as pid' }, probeTimeoutMs)
+  if (row !== undefined && 'pid' in row && row.pid === backendOf(client)) return
+  const id = randomUUID()
+  const arrived = new Promise<boolean>((resolve) => {
+    ended.addEventListener('abort', () => resolve(false), { once: true })
+    client.on('notification', ({ channel, payload }) => {
+      if (channel === TEST_CHANNEL && payload === id) resolve(true)
+    })
+  })
+  await queryWithin(client, { text: listenStatement([TEST_CHANNEL]) }, probeTimeoutMs)
+  await notifyOnce(url, id, { connectTimeoutMs, probeTimeoutMs, ended })
+  if (await within(probeTimeoutMs, arrived)) {
+    if (await arrived) return
+    throw new Error('Connection terminated unexpectedly')
+  }
+  throw new LeaseholdError(
+    'LISTEN_UNAVAILABLE',
+    `A notification did not arrive within ${probeTimeoutMs} ms: the database URL leads to a connection pooler in transaction mode.`,
+    {
+      remedy:
+        'Give a listenUrl (--listen-url, LEASEHOLD_LISTEN_URL) that leads to PostgreSQL itself, or switch LISTEN off (`listen: false`) if polling is enough.',
+    },
+  )
+}
+
+interface DeliveryTest {
+  readonly connectTimeoutMs: number
+  readonly probeTimeoutMs: number
+  /** The connection that listens has ended, or the listener is stopping. */
+  readonly ended: AbortSignal
+}
+
+/** Sends a notification by a connection of its own. */
+async function notifyOnce(
+  url: string,
+  payload: string,
+  { connectTimeoutMs, probeTimeoutMs, ended }: DeliveryTest,
+): Promise<void> {
+  const sender = new DatabaseClient({ connectionString: url, connectionTimeoutMillis: connectTimeoutMs })
+  // Whatever goes wrong rejects the promises below.
+  sender.on('error', () => undefined)
+  const giveUp = (): void => void sender.connection.stream.destroy()
+  ended.addEventListener('abort', giveUp, { once: true })
+  let isOrderly = false
+  try {
+    await sender.connect()
+    const notify = { text: 'select pg_notify($1, $2)', values: [TEST_CHANNEL, payload] }
+    await queryWithin(sender, notify, probeTimeoutMs)
+    isOrderly = true
+  } finally {
+    ended.removeEventListener('abort', giveUp)
+    await disconnect(sender, isOrderly)
   }
 }
 

@@ -6,6 +6,7 @@ import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import type { Database } from './database.ts'
 import { isLockConflict, isMissingTable, isServerError, pauseAfter } from './failures.ts'
 import { quoteIdentifier, quoteLiteral, quoteQualified } from './identifiers.ts'
+import { isPermissionDenied } from './permissions.ts'
 import type { Queryable } from './queryable.ts'
 
 export interface MigrateOptions {
@@ -198,7 +199,7 @@ async function applyOnce(tx: Queryable, { schema, file, lockTimeoutMs }: Plan): 
   })
   await tx.query({ text: `set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}` })
   await refuseForeignSchema(tx, schema, 'applying')
-  await createLedger(tx, schema)
+  await createLedger(tx, schema, file)
   const ledger = await readLedger(tx, schema)
   assertUnchanged([file], ledger)
   if (ledger.some((row) => row.version === file.version)) return false
@@ -224,11 +225,16 @@ function refusalIn(error: unknown): unknown {
   return isLeaseholdError(error, 'PERMISSION_DENIED') ? error.cause : error
 }
 
-function failed(error: ServerError, file: MigrationFile, position: string): LeaseholdError {
+function failed(
+  error: ServerError,
+  file: MigrationFile,
+  position: string,
+  remedy = 'Remove the cause and repeat the migration.',
+): LeaseholdError {
   return new LeaseholdError(
     'MIGRATION_FAILED',
     `The migration ${file.file} failed${position}: ${error.message} (SQLSTATE ${error.code}).`,
-    { remedy: 'Nothing of this file was applied. Remove the cause and repeat the migration.', cause: error },
+    { remedy: `Nothing of this file was applied. ${remedy}`, cause: error },
   )
 }
 
@@ -371,14 +377,24 @@ async function recordMigration(tx: Queryable, schema: string, file: MigrationFil
 }
 
 /** Creates only what is missing: `create schema if not exists` needs the CREATE privilege even if the schema exists. */
-async function createLedger(tx: Queryable, schema: string): Promise<void> {
+async function createLedger(tx: Queryable, schema: string, file: MigrationFile): Promise<void> {
   const table = quoteQualified(schema, 'migrations')
-  const { rows } = await tx.query<{ schema: boolean; ledger: boolean }>({
-    text: 'select to_regnamespace($1) is not null as schema, to_regclass($2) is not null as ledger',
+  const { rows } = await tx.query<{ schema: boolean; ledger: boolean; role: string; database: string }>({
+    text: `select to_regnamespace($1) is not null as schema, to_regclass($2) is not null as ledger,
+  quote_ident(current_user) as role, quote_ident(current_database()) as database`,
     values: [quoteIdentifier(schema), table],
   })
-  if (rows[0]?.schema !== true) await tx.query({ text: `create schema ${quoteIdentifier(schema)}` })
-  if (rows[0]?.ledger === true) return
+  const { schema: exists = false, ledger = false, role = '', database = '' } = rows[0] ?? {}
+  if (!exists) {
+    const name = quoteIdentifier(schema)
+    await tx.query({ text: `create schema ${name}` }).catch((error: unknown) => {
+      const cause = refusalIn(error)
+      if (!isServerError(cause) || !isPermissionDenied(cause)) throw error
+      const remedy = `Let an administrator run CREATE SCHEMA ${name} AUTHORIZATION ${role}; or GRANT CREATE ON DATABASE ${database} TO ${role}; and repeat the migration.`
+      throw failed(cause, file, '', remedy)
+    })
+  }
+  if (ledger) return
   await tx.query({
     text: `
       create table ${table} (

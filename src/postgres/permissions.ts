@@ -55,8 +55,9 @@ const OWN_OBJECT =
 /** PostgreSQL names the object in the message only, and without its schema. The statement has both. */
 function remedyFor(message: string, text: string, grantee: string, needs: NeededRole | undefined): string {
   const [, database] = /\bdatabase "(.+)"$/.exec(message) ?? []
+  const privilege = message.includes('temporary tables') ? 'TEMPORARY' : 'CONNECT'
   if (database !== undefined)
-    return `Run: GRANT CONNECT ON DATABASE ${quoteIdentifier(database)} TO ${grantee};`
+    return `Run: GRANT ${privilege} ON DATABASE ${quoteIdentifier(database)} TO ${grantee};`
   const [, kind = '', object = ''] = /\b(schema|table) (.+)$/.exec(message) ?? []
   const names = qualifiedNames(text)
   const isOwn =

@@ -58,24 +58,42 @@ export async function applyRoles(
     await tx.query({ text: file }).catch((error: unknown) => {
       throw isPermissionDenied(error) ? refused(deniedIn(error), error) : error
     })
-    const { rows } = await tx.query<{ name: string; exists: boolean; granted: boolean | null }>({
-      // Without the right to grant, GRANT only warns.
-      text: `select wanted.name, role.oid is not null as exists, has_schema_privilege(role.oid, current_schema(), 'usage') as granted
+    const roles = await rolesOf(tx, schema)
+    const missing = roles.filter(({ exists }) => !exists).map(({ name }) => name)
+    if (missing.length > 0) throw refused(`${missing.join(', ')} could not be created`)
+    // Without the right to grant, GRANT only warns.
+    const ungranted = roles.filter(({ granted }) => granted !== true).map(({ name }) => name)
+    if (ungranted.length > 0)
+      throw refused(`nothing could be granted to ${ungranted.join(', ')} in the schema ${schema}`)
+    return roles.map(({ name }) => name)
+  })
+}
+
+/** Those of the roles that do not exist, because whoever migrated may not create roles. */
+export async function missingRoles(db: Queryable, schema = 'leasehold'): Promise<readonly string[]> {
+  return (await rolesOf(db, schema)).filter(({ exists }) => !exists).map(({ name }) => name)
+}
+
+interface RoleState {
+  readonly name: string
+  readonly exists: boolean
+  /** Null where it does not exist. */
+  readonly granted: boolean | null
+}
+
+/** The roles of the current prefix. */
+async function rolesOf(db: Queryable, schema: string): Promise<readonly RoleState[]> {
+  const { rows } = await db.query<RoleState>({
+    text: `select wanted.name, role.oid is not null as exists, has_schema_privilege(role.oid, $3::text, 'usage') as granted
 from (
   select coalesce(nullif(current_setting('leasehold.role_prefix', true), ''), $1) || '_' || kind as name, position
   from unnest($2::text[]) with ordinality as kinds (kind, position)
 ) as wanted
 left join pg_roles as role on role.rolname = wanted.name
 order by position`,
-      values: [DEFAULT_ROLE_PREFIX, ROLE_KINDS],
-    })
-    const missing = rows.filter(({ exists }) => !exists).map(({ name }) => name)
-    if (missing.length > 0) throw refused(`${missing.join(', ')} could not be created`)
-    const ungranted = rows.filter(({ granted }) => granted !== true).map(({ name }) => name)
-    if (ungranted.length > 0)
-      throw refused(`nothing could be granted to ${ungranted.join(', ')} in the schema ${schema}`)
-    return rows.map(({ name }) => name)
+    values: [DEFAULT_ROLE_PREFIX, ROLE_KINDS, schema],
   })
+  return rows
 }
 
 /** Where the schema is missing, or may not be used, PostgreSQL would only say that some function does not exist. */

@@ -1,7 +1,7 @@
 /**
  * How each event is logged: its level, its message, its fields, and how often. Used by the log and by `unheard-log.ts`.
  */
-import { messageOf } from '../errors.ts'
+import { hasCode, messageOf } from '../errors.ts'
 import {
   type AnyEvent,
   type EventOf,
@@ -100,7 +100,10 @@ const EVENT_MESSAGES: { readonly [Type in EventType]: EventMessage<Type> } = {
   listening: { level: 'debug', message: 'listening for wake-ups' },
   notListening: {
     level: 'warn',
-    message: 'the session that listens for wake-ups was lost: work continues by polling',
+    message: ({ error }) =>
+      hasCode(error, 'LISTEN_UNAVAILABLE')
+        ? 'wake-ups do not arrive: work continues by polling'
+        : 'the session that listens for wake-ups was lost: work continues by polling',
     kind: () => '',
   },
   maintenanceRan: {

@@ -393,6 +393,7 @@ export class Runtime {
       case 'present':
         this.#bucketCount = message.buckets
         this.#onRegistered()
+        this.#served.countProcesses(message.processes)
         // A worker says so itself, once it has claimed or settled; a process that only reaps has none.
         if (this.#isDatabaseAway && !this.#served.isFailing) events.emit('databaseBack', { worker })
         break

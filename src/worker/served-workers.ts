@@ -39,6 +39,8 @@ export class ServedWorkers {
   readonly #byName = new Map<string, Served>()
   /** Workers of other processes, whose tables this process reaps. */
   readonly #reaped = new Map<string, Reaped>()
+  /** How many processes run a worker, by its name, as the registry last told. */
+  #processes: Readonly<Record<string, number>> = {}
   /** Whose settings are being read, and whether a change was announced since the reading began. */
   readonly #announced = new Map<string, boolean>()
 
@@ -77,6 +79,11 @@ export class ServedWorkers {
     throw new TypeError(
       `there is no worker ${name}: there are ${[...this.#byName.keys()].join(', ') || 'none'}`,
     )
+  }
+
+  /** How many processes run each worker: a wake-up reaches all of them. */
+  countProcesses(processes: Readonly<Record<string, number>>): void {
+    this.#processes = processes
   }
 
   /** The settings of all workers of this table that this process knows of. */
@@ -164,7 +171,7 @@ export class ServedWorkers {
         this.#find(message.name)?.lost(message.row, message.reason)
         break
       case 'woken':
-        this.#find(message.name)?.wake()
+        this.#find(message.name)?.wake(this.#processes[message.name])
         break
       case 'settingsChanged':
         this.#startReading(message.name)

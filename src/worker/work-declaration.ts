@@ -85,8 +85,8 @@ export interface RuntimeOptions {
   /** Take back the leases of processes whose session has ended. Default true. */
   readonly eviction?: boolean
   /**
-   * LISTEN for wake-ups and settings. Default true; with a transaction-mode pooler switch it off, or give a
-   * `listenUrl` that leads past the pooler.
+   * LISTEN for wake-ups and settings. Default true. Through a transaction-mode pooler they do not arrive, which is
+   * reported once: switch it off, or give a `listenUrl` that bypasses the pooler.
    */
   readonly listen?: boolean
   /**

@@ -179,10 +179,10 @@ export class WorkerLoop<Row extends object> {
     if (!canDelay) this.#timing.rest(this.#now() + forMs)
   }
 
-  /** Something may have become claimable. */
-  wake(): void {
-    this.#cursor.wake()
-    this.#timing.wake()
+  /** Something may have become claimable, and so many workers, in all processes, are told of it. */
+  wake(workers = 1): void {
+    // A claim that is due later tells the cursor when it is sent.
+    if (this.#timing.wake(this.#now(), workers)) this.#cursor.wake()
     this.#signal.notify()
   }
 

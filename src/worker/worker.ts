@@ -128,10 +128,10 @@ export class Worker<Row extends object = Record<string, unknown>> {
     this.#gate.openFor(reason)
   }
 
-  /** Something may have become claimable. */
-  wake(): void {
+  /** Something may have become claimable, and so many workers of this name, in all processes, are told of it. */
+  wake(workers = 1): void {
     this.#options.groups?.wake?.()
-    this.#loop.wake()
+    this.#loop.wake(workers)
   }
 
   /** Applies settings that have been checked as a whole. */

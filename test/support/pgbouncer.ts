@@ -10,11 +10,16 @@ export interface TestPooler extends TestBroker {
   served(database: string): Promise<{ readonly mode: string; readonly transactions: number }>
 }
 
-/** Fewer than its clients use, so that they share the sessions of the server, as in production. */
-const SERVER_SESSIONS = 4
+export type PoolMode = 'transaction' | 'session'
 
-/** A PgBouncer in transaction mode in front of this server. */
-export function usePooler(databaseUrl: string): TestPooler {
+/**
+ * In transaction mode fewer than its clients use, so that they share the sessions of the server, as in production. In
+ * session mode each client has one of its own.
+ */
+const SERVER_SESSIONS: Readonly<Record<PoolMode, number>> = { transaction: 4, session: 100 }
+
+/** A PgBouncer in front of this server. */
+export function usePooler(databaseUrl: string, mode: PoolMode = 'transaction'): TestPooler {
   const server = new URL(databaseUrl)
   const broker = useBroker({
     program: 'pgbouncer',
@@ -22,7 +27,7 @@ export function usePooler(databaseUrl: string): TestPooler {
     url: (port) => `postgresql://127.0.0.1:${port}`,
     async call(program, directory, port) {
       const file = join(directory, 'pgbouncer.ini')
-      await writeFile(file, configuration(server, port))
+      await writeFile(file, configuration(server, port, mode))
       // It does not run as root, and its account must be able to read this.
       await chmod(directory, 0o755)
       const asRoot = process.getuid?.() === 0
@@ -59,7 +64,7 @@ export function usePooler(databaseUrl: string): TestPooler {
 }
 
 /** Every client is accepted as the same user, because it only listens on loopback during a test. */
-function configuration(server: URL, port: number): string {
+function configuration(server: URL, port: number, mode: PoolMode): string {
   const target = {
     host: server.hostname,
     port: server.port || '5432',
@@ -71,8 +76,8 @@ function configuration(server: URL, port: number): string {
     listen_port: port,
     unix_socket_dir: '',
     auth_type: 'any',
-    pool_mode: 'transaction',
-    default_pool_size: SERVER_SESSIONS,
+    pool_mode: mode,
+    default_pool_size: SERVER_SESSIONS[mode],
     max_client_conn: 200,
   }
   const quoted = Object.entries(target).map(([name, value]) => `${name}='${value.replaceAll("'", "''")}'`)

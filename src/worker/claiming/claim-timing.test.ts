@@ -48,7 +48,7 @@ it('a worker that receives wake-ups polls a fifth as often', () => {
 it('after a wake-up a claim is due at once, and two more soon after: another transaction may commit a moment later', () => {
   const timing = new ClaimTiming(() => 0)
   claim(timing, 0)
-  timing.wake()
+  timing.wake(0)
   expect(timing.mayClaim(1)).toBe(true)
   const after: number[] = []
   for (let now = 1, i = 0; i < 3; i += 1) {
@@ -57,6 +57,49 @@ it('after a wake-up a claim is due at once, and two more soon after: another tra
     now = timing.nextAt(now)
   }
   expect(after).toEqual([25, 100, 1_000])
+})
+
+it('of many workers that a wake-up reaches about three claim at once, and the others once each within 25 ms for each of them', () => {
+  const workers = 16
+  const timings = Array.from({ length: 8_000 }, () => new ClaimTiming(Math.random))
+  for (const timing of timings) claim(timing, 0)
+  const atOnce = timings.filter((timing) => timing.wake(0, workers))
+  expect((atOnce.length / timings.length) * workers).toBeCloseTo(3, 0)
+  const later = timings.filter((timing) => !atOnce.includes(timing))
+  const due = later.map((timing) => timing.nextAt(0))
+  // Rounded up to the next 20 ms.
+  expect(Math.min(...due)).toBeLessThanOrEqual(20)
+  expect(Math.max(...due)).toBeGreaterThan(380)
+  expect(Math.max(...due)).toBeLessThanOrEqual(420)
+  for (const timing of later) expect(timing.claimSent(420)).toBe(true)
+})
+
+it.each([
+  [10, [25, 100, 1_000]],
+  [11, [1_000]],
+])('of %d workers, one that claims at once claims after %j ms once more', (workers, expected) => {
+  const timing = new ClaimTiming(() => 0)
+  claim(timing, 0)
+  expect(timing.wake(0, workers)).toBe(true)
+  const after: number[] = []
+  for (let now = 1; after.at(-1) !== 1_000; now = timing.nextAt(now)) {
+    claim(timing, now)
+    after.push(timing.nextAt(now) - now)
+  }
+  expect(after).toEqual(expected)
+})
+
+it('further wake-ups do not put off the claim that follows one, and do not add another', () => {
+  const timing = new ClaimTiming(() => 0.5)
+  claim(timing, 0)
+  expect(timing.wake(0, 16)).toBe(false)
+  expect(timing.wake(100, 16)).toBe(false)
+  expect(timing.wake(190, 16)).toBe(false)
+  expect(timing.nextAt(190)).toBe(200)
+  claim(timing, 200)
+  timing.claimSent(200)
+  timing.claimReturned()
+  expect(timing.nextAt(200)).toBeGreaterThan(1_000)
 })
 
 it('the backoff for a database that cannot be reached grows up to a limit, and ends when it answers', () => {

@@ -3,6 +3,16 @@ import { pauseAfter } from '../../postgres/failures.ts'
 /** After a wake-up two further claims follow soon: another transaction may commit a moment later. */
 const CLAIMS_AFTER_WAKE_MS = [25, 100]
 
+/**
+ * A notification reaches all processes at once, and one of them can claim what it announces. So only about so many claim
+ * at once. The others follow once each, at random within `FOLLOW_MS` for each of them: those that claimed at once may have
+ * no room, or leave rows to others (docs/decisions/014-wake-ups.md).
+ */
+const CLAIM_AT_ONCE = 3
+const FOLLOW_MS = 25
+/** The claims of so many others come often enough that those who claim at once need not claim a second time. */
+const ENOUGH_OTHERS = 8
+
 /** A worker that is woken by NOTIFY polls only in case a notification is lost. */
 const POLL_FACTOR_WHEN_WOKEN = 5
 
@@ -100,9 +110,19 @@ export class ClaimTiming {
     this.#claimAt = 0
   }
 
-  wake(): void {
-    this.#claimsAfterWake = [...CLAIMS_AFTER_WAKE_MS]
-    this.#claimAt = 0
+  /** True: a claim is due at once. Otherwise soon, because other workers, of so many in all, claim first. */
+  wake(now: number, workers = 1): boolean {
+    if (workers <= CLAIM_AT_ONCE || this.#random() * workers < CLAIM_AT_ONCE) {
+      const others = workers - CLAIM_AT_ONCE
+      this.#claimsAfterWake = others < ENOUGH_OTHERS ? [...CLAIMS_AFTER_WAKE_MS] : []
+      this.#claimAt = 0
+      return true
+    }
+    const withinMs = workers * FOLLOW_MS
+    // One claim finds what any number of wake-ups before it announced.
+    if ((this.#expected[0] ?? Number.POSITIVE_INFINITY) > now + withinMs)
+      this.expect(now + this.#random() * withinMs)
+    return false
   }
 
   /**

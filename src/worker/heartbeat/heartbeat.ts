@@ -83,9 +83,9 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
   }
 
   function tellPresent(rows: readonly object[]): void {
-    // These are the columns that the statement of `presence` returns.
+    // These are the columns that the statement of `presence` returns, in one row.
     const [row] = rows as readonly PresenceRow[]
-    send({ type: 'present', buckets: row?.buckets ?? 1 })
+    send({ type: 'present', processes: row?.processes ?? {}, buckets: row?.buckets ?? 1 })
     if (row?.had_died === true) returned()
   }
 

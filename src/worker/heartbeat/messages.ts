@@ -85,8 +85,12 @@ export type FromHeartbeat =
   | { readonly type: 'settingsChanged'; readonly name: string }
   | { readonly type: 'listening' }
   | { readonly type: 'notListening'; readonly error: unknown }
-  /** This process is in the registry. */
-  | { readonly type: 'present'; readonly buckets: number }
+  /** This process is in the registry, so many run each worker, by its name, and the tables have so many buckets. */
+  | {
+      readonly type: 'present'
+      readonly processes: Readonly<Record<string, number>>
+      readonly buckets: number
+    }
   /** This process had been declared dead. */
   | { readonly type: 'returned' }
   | { readonly type: 'trouble'; readonly what: string; readonly error: unknown }

@@ -160,6 +160,21 @@ describe('presence', () => {
     expect(await appear(worker)).toBe(false)
   })
 
+  it('answers with the number of living processes of each role', async () => {
+    const others = [['outbox', 'reaper'], ['outbox'], ['outbox', 'webhooks'], ['outbox'], ['outbox']]
+    const [stops, dies, vanishes] = others.map((roles) => describeWorker(roles))
+    for (const roles of others) await appear(describeWorker(roles))
+    for (const ended of [stops, dies, vanishes]) if (ended !== undefined) await appear(ended)
+    await db.query(stopped('leasehold', stops?.id ?? ''))
+    await change('died_at = now()', dies?.id ?? '')
+    await change(`last_seen_at = now() - interval '1 minute'`, vanishes?.id ?? '')
+    const asked = async (): Promise<unknown> =>
+      (await db.query<PresenceRow>(presence('leasehold', worker, 0, undefined))).rows[0]?.processes
+    expect(await asked()).toEqual({ outbox: 5, reaper: 1, webhooks: 1 })
+    // From its second presence on it counts itself.
+    expect(await asked()).toEqual({ outbox: 6, reaper: 2, webhooks: 1 })
+  })
+
   it('does not overlook a death that is declared at the same moment', async () => {
     await appear(worker)
     let answer: Promise<boolean | undefined> | undefined

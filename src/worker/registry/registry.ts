@@ -153,6 +153,8 @@ export interface PresenceRow {
   readonly had_died: boolean
   /** How many buckets the tables of our own applications have. */
   readonly buckets: number
+  /** How many processes that are alive have each role. A process is not counted by its first presence. */
+  readonly processes: Readonly<Record<string, number>>
 }
 
 /**
@@ -200,8 +202,15 @@ on conflict (id) do update set
   missing_since = null,
   stopped_at = null,
   died_at = null
-returning coalesce((select had_died from before), false) as had_died,
-  ${quoteQualified(schema, 'bucket_count')}() as buckets`,
+returning coalesce((select had_died from before), false) as had_died, (
+  select coalesce(jsonb_object_agg(role, count), '{}')
+  from (
+    select role, count(*)
+    from ${workers} as o, unnest(o.roles) as role
+    where o.stopped_at is null and o.died_at is null and o.last_seen_at >= now() - interval '${MISSING_AFTER}'
+    group by role
+  ) as by_role
+) as processes, ${quoteQualified(schema, 'bucket_count')}() as buckets`,
     values: [
       worker.id,
       worker.host,
