@@ -80,7 +80,7 @@ export async function runProcess(
 }
 
 function stopMessage(parts: readonly Part[], signal: Signal): string {
-  const waits = parts.flatMap(({ stopText }) => stopText?.() ?? [])
+  const waits = parts.flatMap((part) => part.stopText?.() ?? [])
   const again = signal === 'SIGINT' ? 'Ctrl-C' : signal
   return `${['stopping', ...waits].join(': ')} (a second ${again} quits at once)`
 }

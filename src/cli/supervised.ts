@@ -106,7 +106,7 @@ function obeySupervisor(startup: Startup): { show(metrics: Metrics): void } {
   let shown: Metrics | undefined
   process.on('message', (message: FromSupervisor) => {
     if (message.type === 'stop') startup.stop()
-    else void answer(message.request)
+    if (message.type === 'metrics') void answer(message.request)
   })
   process.on('disconnect', () => startup.stop())
   // The supervisor may have died while this process was loading.

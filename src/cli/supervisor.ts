@@ -68,7 +68,8 @@ export async function supervise(
         startup,
       )
       supervisor = new Supervisor({
-        id,
+        // A given id is the same after a restart, when processes of a supervisor that was killed may still be stopping.
+        id: settings.workerId === undefined ? id : `${id}-${process.pid}`,
         processes,
         start: (order) => startProcess(flags, { ...order, reaps }),
         evict: async (worker) => running.runtime?.evict(worker),
@@ -147,15 +148,15 @@ class Child {
     this.begun = new Promise((resolve) => {
       begin = resolve
     })
-    started.on('message', (message: ToSupervisor) => {
-      if (message.type === 'metrics') this.#metrics.get(message.request)?.(message.text)
-      else {
-        if (message.type === 'ready') {
-          this.isReady = true
-          this.stopWithinMs = message.stopWithinMs
-        } else this.refusal = message
-        begin()
-      }
+    started.on('message', (message: ToSupervisor | null) => {
+      if (message?.type === 'metrics') this.#metrics.get(message.request)?.(message.text)
+      // A handler may use the channel too, for whatever message.
+      if (message?.type !== 'ready' && message?.type !== 'refused') return
+      if (message.type === 'ready') {
+        this.isReady = true
+        this.stopWithinMs = message.stopWithinMs
+      } else this.refusal = message
+      begin()
     })
     this.ended = new Promise((resolve) => {
       const end = (code: number | null, signal: NodeJS.Signals | null): void => {
@@ -181,7 +182,10 @@ class Child {
     this.isReady = false
     this.#tell({ type: 'stop' })
     if (!(await within(this.stopWithinMs, this.ended))) {
-      log.error({ worker: this.id, pid: this.pid, ms: this.stopWithinMs }, 'did not stop in time, and is killed')
+      log.error(
+        { worker: this.id, pid: this.pid, ms: this.stopWithinMs },
+        'did not stop in time, and is killed',
+      )
       this.kill()
     }
     return (await this.ended).code === 0
@@ -225,6 +229,7 @@ interface Slot {
 }
 
 interface SupervisorOptions {
+  /** What the worker ids of the processes begin with; their number follows. */
   readonly id: string
   readonly processes: number
   readonly start: (order: Pick<Order, 'id'>) => ChildProcess
@@ -244,6 +249,7 @@ class Supervisor implements Part {
   readonly #living = new Set<Child>()
   readonly #evictions = new Set<Promise<void>>()
   #started = 0
+  #hasStarted = false
   #isStopping = false
   #isRollOverWanted = false
   #isRollingOver = false
@@ -269,7 +275,9 @@ class Supervisor implements Part {
     if (refusal !== undefined && !PASSING.includes(refusal.code)) {
       throw new LeaseholdError(refusal.code, refusal.message)
     }
+    if (this.#isStopping) return
     await Promise.all(others.map(async (fill) => fill()))
+    this.#hasStarted = true
   }
 
   /** What `/readyz` says of the processes; rejects when not every one of them is ready. */
@@ -287,6 +295,8 @@ class Supervisor implements Part {
 
   /** Replaces every process by a new one, one after the other. During a roll-over: once more after it. */
   rollOver(): void {
+    // Before that, all of them are new anyway.
+    if (!this.#hasStarted) return
     this.#isRollOverWanted = true
     if (!this.#isRollingOver) void this.#rollOverWhileWanted()
   }

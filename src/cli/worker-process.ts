@@ -227,6 +227,16 @@ function startWorkers(
     return Math.max(timing.shutdownTimeoutMs, ...timeouts)
   }
 
+  function stopText(): string {
+    const inFlight = runtime?.inFlight ?? 0
+    if (inFlight === 0) return 'nothing is in flight'
+    const busy = workers.flatMap(({ name }) => {
+      const worker = runtime?.worker(name)
+      return worker === undefined || worker.inFlight === 0 ? [] : [worker.settings.shutdownTimeoutMs]
+    })
+    return `${counted(inFlight, 'row')} in flight, whose handlers may take up to ${duration(Math.max(...busy))} to finish`
+  }
+
   const started = start()
   return {
     started,
@@ -235,15 +245,7 @@ function startWorkers(
     shutdownTimeoutMs,
     part: {
       name: 'workers',
-      stopText() {
-        const inFlight = runtime?.inFlight ?? 0
-        if (inFlight === 0) return 'nothing is in flight'
-        const busy = workers.flatMap(({ name }) => {
-          const worker = runtime?.worker(name)
-          return worker === undefined || worker.inFlight === 0 ? [] : [worker.settings.shutdownTimeoutMs]
-        })
-        return `${counted(inFlight, 'row')} in flight, whose handlers may take up to ${duration(Math.max(...busy))} to finish`
-      },
+      ...(workers.length === 0 ? {} : { stopText }),
       get stopWithinMs() {
         return shutdownTimeoutMs() + SHUTDOWN_GRACE_MS
       },
