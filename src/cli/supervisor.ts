@@ -62,7 +62,7 @@ export async function supervise(
           databaseUrl,
           work: { workers: [], reaper: true, declared },
           http: flags['http'] === false ? 'off' : 'anyFreePort',
-          checks: [{ name: 'processes', run: async () => (supervisor ?? STARTING).readiness() }],
+          checks: [{ name: 'processes', run: async () => readinessOf(supervisor) }],
           allMetrics: async (own) => mergeMetrics([own, ...((await supervisor?.metrics()) ?? [])]),
         },
         startup,
@@ -91,10 +91,9 @@ export async function supervise(
   )
 }
 
-const STARTING = {
-  async readiness(): Promise<string> {
-    return Promise.reject(new Error('starting'))
-  },
+async function readinessOf(supervisor: Supervisor | undefined): Promise<string> {
+  if (supervisor === undefined) throw new Error('starting')
+  return supervisor.readiness()
 }
 
 function nothingToShare(processes: number): LeaseholdError {
