@@ -224,10 +224,10 @@ describe('leasehold work --processes', () => {
 describe('SIGHUP', () => {
   /** Writes events until the promise is settled, so that there is always a backlog of some; returns how many in all. */
   async function eventsUntil(done: Promise<unknown>): Promise<number> {
-    let isDone = false
-    const end = done.finally(() => (isDone = true))
+    const state = { isDone: false }
+    const end = done.finally(() => (state.isDone = true))
     let count = 0
-    while (!isDone) {
+    while (!state.isDone) {
       await makeEvents(db, 50)
       count += 50
       await published(count - 200)

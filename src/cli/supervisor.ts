@@ -32,7 +32,7 @@ const STOP_MARGIN_MS = 3_000
 const METRICS_WITHIN_MS = 2_000
 const EVICT_WITHIN_MS = 2_000
 /** These pass, so the process is restarted as if it had crashed. Any other refusal at the first start ends the supervisor. */
-const PASSING: readonly ErrorCode[] = ['DATABASE_UNAVAILABLE', 'QUERY_TIMEOUT']
+const PASSING = new Set<ErrorCode>(['DATABASE_UNAVAILABLE', 'QUERY_TIMEOUT'])
 
 /** Runs until it is told to stop. The exit code is 1 when one of the processes did not stop cleanly. */
 export async function supervise(
@@ -271,7 +271,7 @@ class Supervisor implements Part {
   async start(): Promise<void> {
     const [first, ...others] = this.#slots.map((slot) => async () => this.#fill(slot))
     const refusal = (await first?.())?.refusal
-    if (refusal !== undefined && !PASSING.includes(refusal.code)) {
+    if (refusal !== undefined && !PASSING.has(refusal.code)) {
       throw new LeaseholdError(refusal.code, refusal.message)
     }
     if (this.#isStopping) return
@@ -336,11 +336,14 @@ class Supervisor implements Part {
     const id = `${this.#options.id}-${this.#started}`
     const child = new Child(id, this.#options.start({ id }), this.#options.stopWithinMs)
     this.#living.add(child)
-    void child.begun.then(() => {
-      if (child.isReady) this.#log.info({ worker: id, pid: child.pid }, 'a worker process is ready')
-    })
+    void this.#reportReady(child)
     void child.ended.then((exit) => this.#onEnd(slot, child, exit))
     return child
+  }
+
+  async #reportReady(child: Child): Promise<void> {
+    await child.begun
+    if (child.isReady) this.#log.info({ worker: child.id, pid: child.pid }, 'a worker process is ready')
   }
 
   #onEnd(slot: Slot, child: Child, { code, signal }: Exit): void {
