@@ -61,9 +61,21 @@ function spawnWork(directory: string, args: readonly string[]): TestProcess {
     cwd: directory,
     env,
   })
-  // Only after a failure. Its processes stop when it is not there any more.
-  onTestFinished(async () => void (await started.kill('SIGKILL')))
+  // Only after a failure: then nothing may be running any more, not even processes that should have stopped by themselves.
+  onTestFinished(async () => {
+    const running = (await registered()).filter(({ ended }) => ended === null)
+    for (const { pid } of running) if (isRunning(pid)) process.kill(pid, 'SIGKILL')
+    await started.kill('SIGKILL')
+  })
   return started
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    return process.kill(pid, 0)
+  } catch {
+    return false
+  }
 }
 
 /** Starts two processes under the supervisor `w`: number 1 and 2; those that replace them have the numbers from 3 on. */
