@@ -233,6 +233,17 @@ describe('leasehold work --processes', () => {
   })
 })
 
+it('with --only and without the reaper, the supervisor reaps the tables of its workers alone', async () => {
+  const started = await work(await directoryWith(config()), '--only', 'outbox')
+  const { rows } = await db.query({ text: 'select id, reaps from leasehold.workers order by id' })
+  expect(rows).toEqual([
+    { id: 'w', reaps: ['leasehold.outbox'] },
+    { id: idOf(started, 1), reaps: [] },
+    { id: idOf(started, 2), reaps: [] },
+  ])
+  expect(await started.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+})
+
 describe('SIGHUP', () => {
   /** Writes events until the promise is settled, so that there is always a backlog of some; returns how many in all. */
   async function eventsUntil(done: Promise<unknown>): Promise<number> {
@@ -346,6 +357,14 @@ describe('the end of a supervisor', () => {
     expect(await started.kill('SIGTERM')).toEqual({ code: 1, signal: null })
     const { rows } = await db.query({ text: 'select status, attempts, claimed_by from leasehold.outbox' })
     expect(rows).toEqual([{ status: 'PENDING', attempts: 1, claimed_by: null }])
+  })
+
+  it('SIGTERM while the first process starts: it is waited for and stopped, and no other is started', async () => {
+    const prelude = `if (number !== undefined) say('loading ' + number)`
+    const started = spawnWork(await directoryWith(config({ prelude })), ['--processes', '3'])
+    await started.line((line) => line === 'loading 1')
+    expect(await started.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+    expect(started.output().stdout).toBe('loading 1\n')
   })
 
   it('a second signal kills all processes at once', async () => {

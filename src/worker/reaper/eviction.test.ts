@@ -301,6 +301,15 @@ describe('a process whose end was seen', () => {
     await neighbour.process.kill('SIGKILL')
   })
 
+  it('is evicted also where a pooler hides its session', async () => {
+    const worker = describeWorker(['outbox'])
+    await db.query(presence('leasehold', worker, 0, undefined))
+    const running = startReaper(await hold({ worker }, 2), { eviction: NEVER })
+    await running.reaper.evict(worker.id)
+    expect(await heldBy(worker.id)).toBe(0)
+    expect(running.died).toMatchObject([{ died: worker.id }])
+  })
+
   it('a claim that was on its way when it ended is taken back by a later pass', async () => {
     const victim = await startWorker()
     const stores = await hold(victim, 1)
