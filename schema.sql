@@ -1440,7 +1440,7 @@ comment on column leasehold.webhook_outbox.ordering_key is 'Deliveries with the 
 
 comment on column leasehold.workers.declared is 'The settings that its workers were started with, by the name of the worker. A change of settings is checked against them.';
 
-comment on column leasehold.workers.died_at is 'When a reaper declared the process dead, because its session was closed for longer than the grace period.';
+comment on column leasehold.workers.died_at is 'When a reaper declared the process dead: its session was closed for longer than the grace period, or its supervisor saw it end.';
 
 comment on column leasehold.workers.host is 'The machine or container on which the process runs.';
 

@@ -105,7 +105,7 @@ comment on column workers.session_pid is 'The backend of the session with which 
 comment on column workers.session_start is 'When that backend started. Together with session_pid it identifies one session.';
 comment on column workers.missing_since is 'When a reaper first found the session closed. Null as soon as the process reports itself.';
 comment on column workers.stopped_at is 'When the process reported a regular shutdown.';
-comment on column workers.died_at is 'When a reaper declared the process dead, because its session was closed for longer than the grace period.';
+comment on column workers.died_at is 'When a reaper declared the process dead: its session was closed for longer than the grace period, or its supervisor saw it end.';
 comment on index workers_running is 'The processes that have not ended, for the reaper.';
 
 create table settings (

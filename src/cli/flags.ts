@@ -24,7 +24,7 @@ export function invalidArgument(name: string, value: string, rule: string): Usag
 }
 
 /** `orderingKey` → `--ordering-key`, as commander does it. */
-function flagName(name: string): string {
+export function flagName(name: string): string {
   return `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`
 }
 

@@ -28,7 +28,12 @@ export interface Startup {
   readonly signal: AbortSignal
   /** Waits for the work, or rejects as soon as the process is told to stop. */
   unlessStopping<Value>(work: Promise<Value>): Promise<Value>
+  /** Tells the process to stop, as SIGTERM does. Without effect if it was told so before. */
+  stop(): void
 }
+
+/** What a signal does instead of stopping the process. */
+export type SignalActions = { readonly [Name in Signal]?: () => void }
 
 /**
  * Starts the parts, prints what `start` returns, and stops them when the process is told to stop. Returns the exit code:
@@ -37,14 +42,16 @@ export interface Startup {
 export async function runProcess(
   { log, terminal }: Pick<Run, 'log' | 'terminal'>,
   start: (startup: Startup) => Promise<string>,
+  actions: SignalActions = {},
 ): Promise<number> {
   const parts: Part[] = []
-  const listener = listenForStop(log, () => abandonParts(parts, log))
+  const listener = listenForStop(log, () => abandonParts(parts, log), actions)
   const { signal } = listener
   const startup: Startup = {
     add: (part) => void parts.push(part),
     signal,
     unlessStopping: async (work) => unlessAborted(signal, work),
+    stop: () => listener.stop(),
   }
 
   async function startAndWait(): Promise<StopReason> {
@@ -73,7 +80,7 @@ export async function runProcess(
 }
 
 function stopMessage(parts: readonly Part[], signal: Signal): string {
-  const waits = parts.flatMap(({ stopText }) => stopText?.() ?? [])
+  const waits = parts.flatMap((part) => part.stopText?.() ?? [])
   const again = signal === 'SIGINT' ? 'Ctrl-C' : signal
   return `${['stopping', ...waits].join(': ')} (a second ${again} quits at once)`
 }
@@ -122,6 +129,8 @@ export type StopReason = { readonly signal: Signal } | { readonly error: unknown
 export interface StopListener {
   /** Aborted with the `StopReason` once the process is told to stop. */
   readonly signal: AbortSignal
+  /** As SIGTERM, but it never counts as a second signal. */
+  stop(): void
   /** Gives the signals back to the operating system. */
   close(): void
 }
@@ -133,7 +142,11 @@ export interface StopListener {
 const SAME_SIGNAL_MS = 500
 
 /** Listens for the signals and uncaught errors that stop the process. A second signal exits at once. */
-export function listenForStop(log: Logger, beforeExit: () => void = () => {}): StopListener {
+export function listenForStop(
+  log: Logger,
+  beforeExit: () => void = () => {},
+  actions: SignalActions = {},
+): StopListener {
   const controller = new AbortController()
   let first: { readonly name: Signal; readonly at: number } | undefined
 
@@ -154,12 +167,16 @@ export function listenForStop(log: Logger, beforeExit: () => void = () => {}): S
 
   // Object.keys forgets which keys it was given.
   const names = Object.keys(SIGNAL_EXIT_CODES) as Signal[]
-  for (const name of names) process.on(name, onSignal)
+  const listeners = names.map((name) => [name, actions[name] ?? onSignal] as const)
+  for (const [name, listen] of listeners) process.on(name, listen)
   process.on('uncaughtException', onError)
   return {
     signal: controller.signal,
+    stop() {
+      if (first === undefined) onSignal('SIGTERM')
+    },
     close() {
-      for (const name of names) process.off(name, onSignal)
+      for (const [name, listen] of listeners) process.off(name, listen)
       process.off('uncaughtException', onError)
     },
   }

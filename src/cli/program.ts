@@ -108,7 +108,13 @@ function addCommands(program: Command, define: Define): void {
           '--only <names>',
           'run only the workers with these names, separated by commas; "reaper" is the reaper',
         )
-        .option('--no-http', 'do not serve /livez, /readyz and /metrics'),
+        .option(
+          '--processes <number>',
+          'run the workers in so many processes, which this one supervises: it restarts one that ends, and replaces all on SIGHUP (default: 1)',
+        )
+        .option('--no-http', 'do not serve /livez, /readyz and /metrics')
+        // For the processes that `--processes` starts.
+        .addOption(new Option('--supervised <order>').hideHelp()),
   )
   define(
     program,

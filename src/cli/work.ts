@@ -10,19 +10,38 @@ import type { WorkDeclaration } from '../worker/index.ts'
 import { REAPER } from '../worker/work-declaration.ts'
 import type { Run } from './command.ts'
 import { givenDatabase, secretKeyOf, startDatabase } from './database.ts'
-import { runProcess } from './process.ts'
+import { wholeFlag } from './flags.ts'
+import { runProcess, type Startup } from './process.ts'
+import { orderOf, runSupervised, type WorkOptions } from './supervised.ts'
+import { MAX_PROCESSES, supervise } from './supervisor.ts'
 import { webhookNetwork } from './webhooks/network.ts'
 import { type ChosenWork, readyMessage, startWorkerProcess } from './worker-process.ts'
 
-/** Runs until the process is told to stop. The exit code is 1 when rows were left to the reaper. */
+/**
+ * Runs until the process is told to stop. The exit code is 1 when rows were left to the reaper. With `--processes` the
+ * workers run in processes of their own, which this one supervises.
+ */
 export async function work(run: Run): Promise<number> {
-  const { loaded, log, version, flags } = run
+  const { loaded, log, flags } = run
+  const order = orderOf(flags)
+  const processes = wholeFlag(flags, 'processes', MAX_PROCESSES) ?? 1
   const databaseUrl = (await givenDatabase(loaded)) ?? noDatabase()
   const only = typeof flags['only'] === 'string' ? flags['only'] : undefined
   const chosen = chooseWork(await declaredWork(loaded.settings), only)
-  return runProcess(run, async (startup) => {
+  const openDatabase = async (startup: Startup): Promise<Database> => {
     const db = await startDatabase(databaseUrl, loaded, log, startup)
     await startup.unlessStopping(refuseOutdated(db, loaded.settings.schema))
+    return db
+  }
+  const options = { run, databaseUrl, work: chosen, openDatabase }
+  if (order !== undefined) return runSupervised(options, order)
+  return processes === 1 ? runAlone(options) : supervise(options, processes)
+}
+
+async function runAlone({ run, databaseUrl, work: chosen, openDatabase }: WorkOptions): Promise<number> {
+  const { loaded, log, version, flags } = run
+  return runProcess(run, async (startup) => {
+    const db = await openDatabase(startup)
     const http = flags['http'] === false ? 'off' : 'anyFreePort'
     const options = { loaded, version, log, db, databaseUrl, work: chosen, http } as const
     const running = await startWorkerProcess(options, startup)

@@ -3,6 +3,7 @@ import type { LoadedSettings } from '../config/load.ts'
 import type { EmbeddedServer } from '../embedded/index.ts'
 import { tableName } from '../lease/index.ts'
 import {
+  type Check,
   claimsRows,
   createHealth,
   databaseAnswers,
@@ -45,6 +46,12 @@ export interface WorkerProcessOptions {
   readonly http: 'defaultPort' | 'anyFreePort' | 'off'
   /** Events that are shown in another way. */
   readonly notLogged?: readonly EventType[]
+  /** Further checks of /readyz. */
+  readonly checks?: readonly Check[]
+  /** The text of /metrics, made from that of this process. */
+  readonly allMetrics?: (own: string) => Promise<string>
+  /** Only metrics of the process itself: another one reads those of the database. Default false. */
+  readonly withoutDatabaseGauges?: boolean
 }
 
 export interface WorkerProcess {
@@ -52,6 +59,9 @@ export interface WorkerProcess {
   readonly runtime: Runtime | undefined
   readonly roles: readonly string[]
   readonly events: Events
+  readonly metrics: Metrics
+  /** The longest that its workers may take to stop, in milliseconds. */
+  readonly shutdownTimeoutMs: () => number
 }
 
 interface Http {
@@ -79,8 +89,8 @@ export async function startWorkerProcess(
   options: WorkerProcessOptions,
   startup: Startup,
 ): Promise<WorkerProcess> {
-  const { loaded, log, db, work } = options
-  const { schema } = loaded.settings
+  const { loaded, log, db, work, allMetrics = async (own) => Promise.resolve(own) } = options
+  const { schema, timing } = loaded.settings
   const roles = [...work.workers.map(({ name }) => name), ...(work.reaper ? [REAPER] : [])]
   let workers: StartingWorkers | undefined
   const runtimes = (): readonly Runtime[] => workers?.runtimes() ?? []
@@ -90,23 +100,27 @@ export async function startWorkerProcess(
   if (options.http !== 'off') {
     const workerChecks = [
       workersRun(() => workers?.state() ?? 'starting'),
-      claimsRows(runtimes),
+      ...(work.workers.length === 0 ? [] : [claimsRows(runtimes)]),
       reaperRuns(db, schema, tablesOf(work)),
     ]
     const checks = [
       databaseAnswers(db),
       migrationsCurrent(db, schema),
       ...(roles.length === 0 ? [] : workerChecks),
+      ...(options.checks ?? []),
     ]
-    http = await startHttp(options, createHealth(checks), metrics, startup)
+    const render = async (): Promise<string> => allMetrics(await metrics.render())
+    http = await startHttp(options, createHealth(checks), render, startup)
   }
-  if (roles.length === 0) return { http, runtime: undefined, roles, events }
+  const shutdownTimeoutMs = (): number => workers?.shutdownTimeoutMs() ?? timing.shutdownTimeoutMs
+  const observed = { http, roles, events, metrics, shutdownTimeoutMs }
+  if (roles.length === 0) return { ...observed, runtime: undefined }
 
   workers = startWorkers(options, events)
   startup.add(workers.part)
   const runtime = await startup.unlessStopping(workers.started)
   if (!work.reaper) await reportMissingReaper(db, schema, tablesOf(work), log)
-  return { http, runtime, roles, events }
+  return { ...observed, runtime }
 }
 
 /** Connects the log, the metrics and, if it is installed, OpenTelemetry to one stream of events. */
@@ -114,14 +128,17 @@ async function observe(
   options: WorkerProcessOptions,
   runtimes: () => readonly Runtime[],
 ): Promise<{ readonly events: Events; readonly metrics: Metrics }> {
-  const { version, log, db, loaded, work } = options
+  const { version, log, db, loaded, work, withoutDatabaseGauges = false } = options
   const events = new Events()
-  const gauges = workerGauges({
+  const everyGauge = workerGauges({
     db,
     schema: loaded.settings.schema,
     tables: work.declared.map(({ table }) => table),
     runtimes,
   })
+  const gauges = withoutDatabaseGauges
+    ? everyGauge.filter(({ metric }) => metric === 'inFlightRows')
+    : everyGauge
   logEvents(events, log, options.notLogged)
   const metrics = createMetrics(events, { gauges })
   const api = await loadOpenTelemetry()
@@ -132,7 +149,7 @@ async function observe(
 async function startHttp(
   { loaded: { settings, sources }, version, log, http }: WorkerProcessOptions,
   health: Health,
-  metrics: Metrics,
+  metrics: () => Promise<string>,
   startup: Startup,
 ): Promise<Http> {
   const isPortSet = sources.port.kind !== 'default'
@@ -140,7 +157,7 @@ async function startHttp(
   const server = await startServer({
     version,
     health,
-    metrics: async () => metrics.render(),
+    metrics,
     host: settings.host,
     port,
     whenTaken: isPortSet ? 'refuse' : 'anyPort',
@@ -158,6 +175,7 @@ interface StartingWorkers {
   readonly state: () => RunState
   /** None before it has started. */
   readonly runtimes: () => readonly Runtime[]
+  readonly shutdownTimeoutMs: () => number
 }
 
 /**
@@ -211,22 +229,25 @@ function startWorkers(
     return Math.max(timing.shutdownTimeoutMs, ...timeouts)
   }
 
+  function stopText(): string {
+    const inFlight = runtime?.inFlight ?? 0
+    if (inFlight === 0) return 'nothing is in flight'
+    const busy = workers.flatMap(({ name }) => {
+      const worker = runtime?.worker(name)
+      return worker === undefined || worker.inFlight === 0 ? [] : [worker.settings.shutdownTimeoutMs]
+    })
+    return `${counted(inFlight, 'row')} in flight, whose handlers may take up to ${duration(Math.max(...busy))} to finish`
+  }
+
   const started = start()
   return {
     started,
     state: () => state,
     runtimes: () => (runtime === undefined ? [] : [runtime]),
+    shutdownTimeoutMs,
     part: {
       name: 'workers',
-      stopText() {
-        const inFlight = runtime?.inFlight ?? 0
-        if (inFlight === 0) return 'nothing is in flight'
-        const busy = workers.flatMap(({ name }) => {
-          const worker = runtime?.worker(name)
-          return worker === undefined || worker.inFlight === 0 ? [] : [worker.settings.shutdownTimeoutMs]
-        })
-        return `${counted(inFlight, 'row')} in flight, whose handlers may take up to ${duration(Math.max(...busy))} to finish`
-      },
+      ...(workers.length === 0 ? {} : { stopText }),
       get stopWithinMs() {
         return shutdownTimeoutMs() + SHUTDOWN_GRACE_MS
       },
@@ -275,10 +296,15 @@ const DATA_ORIGINS: Readonly<Record<EmbeddedServer['origin'], string>> = {
   shared: 'found; another process runs its server',
 }
 
+interface ReadyDetails {
+  /** How many processes run the workers, if another process supervises them. */
+  readonly processes?: string
+}
+
 /** The text that is printed once everything runs: the addresses a person needs. */
 export function readyMessage(
   version: string,
-  { http, runtime, roles }: WorkerProcess,
+  { http, runtime, roles, processes }: Pick<WorkerProcess, 'http' | 'runtime' | 'roles'> & ReadyDetails,
   shownUrl: string,
   embedded?: EmbeddedServer,
 ): string {
@@ -288,6 +314,7 @@ export function readyMessage(
     ['Database', shownUrl],
     ...(embedded === undefined ? [] : [['Data', `${embedded.directory} (${DATA_ORIGINS[embedded.origin]})`]]),
     ['Workers', roles.length === 0 ? 'none: leasehold.config declares none' : roles.join(', ')],
+    ...(processes === undefined ? [] : [['Processes', processes]]),
     ...(runtime === undefined ? [] : [['Worker id', runtime.id]]),
     ['Stop', 'Ctrl-C'],
   ]

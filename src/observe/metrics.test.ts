@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { emitOneOfEach } from '../../test/support/sample-events.ts'
 import { Events } from '../worker/events.ts'
 import { ALL_METRICS, databaseGauge, gauge, METRICS } from './metrics.ts'
-import { createMetrics } from './prometheus.ts'
+import { createMetrics, mergeMetrics } from './prometheus.ts'
 
 const of = { worker: 'w1', table: 'public.emails' }
 const row = { ...of, id: '7', token: 3n }
@@ -202,6 +202,27 @@ it('every line conforms to the Prometheus text format', async () => {
     .split('\n')
     .filter((line) => !sample.test(line) && !comment.test(line))
   expect(wrong).toEqual([])
+})
+
+it('the texts of several processes become one, with each metric once; the first one counts for a series that several have', async () => {
+  const texts = await Promise.all(
+    ['w1', 'w2'].map(async (worker, i) => {
+      const events = new Events()
+      const gauges = [gauge('workerProcesses', () => [{ labels: { state: 'alive' }, value: 3 + i }])]
+      const metrics = createMetrics(events, { gauges })
+      events.emit('claimed', { worker, table: 'public.emails', count: 1, full: false, durationMs: 1 })
+      return metrics.render()
+    }),
+  )
+  const merged = mergeMetrics([...texts, ''])
+  expect(samples(merged)).toMatchObject({
+    'leasehold_claims_total{table="public.emails",worker="w1"}': 1,
+    'leasehold_claims_total{table="public.emails",worker="w2"}': 1,
+    'leasehold_worker_processes{state="alive"}': 3,
+  })
+  expect(merged.match(/^# .*$/gm)).toEqual(texts[0]?.match(/^# .*$/gm))
+  expect(merged).toMatch(/claims_total\{.*"w1"\} 1\nleasehold_claims_total\{.*"w2"\} 1\n# HELP/)
+  expect(mergeMetrics([texts[0] ?? ''])).toBe(texts[0])
 })
 
 it('after close() nothing is counted and nobody listens to the events', async () => {

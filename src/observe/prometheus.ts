@@ -75,6 +75,28 @@ export function createMetrics(events: Events, options: MetricsOptions = {}): Met
   }
 }
 
+/**
+ * The texts of several processes as one: the samples of a metric are together, as the format demands. Of a series that
+ * several of them have, such as the gauges of the database, the first one counts.
+ */
+export function mergeMetrics(texts: readonly string[]): string {
+  const families = new Map<string, Record<'head' | 'samples', Map<string, string>>>()
+  for (const text of texts) {
+    let name = ''
+    for (const line of text.split('\n').filter(Boolean)) {
+      name = /^# (?:HELP|TYPE) (\S+)/.exec(line)?.[1] ?? name
+      const family = families.get(name) ?? { head: new Map(), samples: new Map() }
+      families.set(name, family)
+      const isHead = line.startsWith('#')
+      const lines = isHead ? family.head : family.samples
+      const key = isHead ? line.slice(0, '# HELP'.length) : line.slice(0, line.lastIndexOf(' '))
+      if (!lines.has(key)) lines.set(key, line)
+    }
+  }
+  const lines = [...families.values()].flatMap(({ head, samples }) => [...head.values(), ...samples.values()])
+  return lines.map((line) => `${line}\n`).join('')
+}
+
 async function readGauges(gauges: readonly GaugeSource[]): Promise<ReadonlyMap<Metric, readonly Sample[]>> {
   const answers = await Promise.allSettled(gauges.map(async (source) => source.read()))
   const samples = new Map<Metric, readonly Sample[]>()

@@ -14,9 +14,9 @@ import { Events, isDatabaseAway, reportError } from './events.ts'
 import { columnsOf, HeldRows } from './heartbeat/held-rows.ts'
 import type { FromHeartbeat, RowToRenew } from './heartbeat/messages.ts'
 import { startHeartbeat, type HeartbeatLink } from './heartbeat/start-heartbeat.ts'
-import { createLoop, type HastenableLoop, type Loop } from './loop.ts'
+import { createLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
-import { createReaper } from './reaper/reaper.ts'
+import { createReaper, type Reaper } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
 import { describeWorker, type Pause } from './registry/registry.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
@@ -71,6 +71,7 @@ export class Runtime {
   #isDatabaseAway = false
   /** Of the tables of our own applications. The heartbeat tells it. */
   #bucketCount = 1
+  #reaper: Reaper | undefined
   #wakeOthers: WakeOthers | undefined
   #onRegistered: () => void = () => undefined
   #stopped: Promise<{ readonly clean: boolean }> | undefined
@@ -122,6 +123,15 @@ export class Runtime {
     return this.#served.change(name, patch)
   }
 
+  /**
+   * Takes back at once what a worker process held whose end the caller has seen, in the tables that this one reaps. For a
+   * program that starts worker processes itself. Resolves when its leases have been taken back; a process that does not
+   * reap takes nothing back.
+   */
+  async evict(workerId: string): Promise<void> {
+    await this.#reaper?.evict(workerId)
+  }
+
   async start(roles: readonly string[]): Promise<void> {
     const { workers = [], reapTables = [] } = this.#options
     this.#offs.push(
@@ -158,7 +168,10 @@ export class Runtime {
       off()
       wakeOthers.close()
     }
-    if (this.#options.reaper !== false) this.#loops.push(this.#reaper(), ...this.#maintenance())
+    if (this.#options.reaper !== false) {
+      this.#reaper = this.#createReaper()
+      this.#loops.push(this.#reaper, ...this.#maintenance())
+    }
     this.#loops.push(this.#activityLoop(), this.#settingsLoop())
     for (const loop of this.#loops) loop.start()
     this.events.emit('workerStarted', { worker: this.id, roles })
@@ -310,15 +323,9 @@ export class Runtime {
     return leaseStore(this.#db, table, shape, { owner: this.id, bucket, onDataError })
   }
 
-  #reaper(): Loop {
-    const reaper = this.#createReaper()
-    this.#offs.push(this.events.onInternal('settingsChanged', () => reaper.hasten()))
-    return reaper
-  }
-
-  #createReaper(): HastenableLoop {
+  #createReaper(): Reaper {
     const { eviction = true } = this.#options
-    return createReaper({
+    const reaper = createReaper({
       ...this.#shared,
       stores: this.#stores,
       auditRetentionMs: this.#options.auditRetentionMs,
@@ -326,6 +333,8 @@ export class Runtime {
       except: ({ table }) => this.#served.takenBackByWorkers(tableName(table)),
       ...(eviction ? {} : { eviction: false }),
     })
+    this.#offs.push(this.events.onInternal('settingsChanged', () => reaper.hasten()))
+    return reaper
   }
 
   /** The shortest that its workers have declared or were set to, whether they run in this process or not. */

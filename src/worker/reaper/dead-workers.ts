@@ -106,6 +106,27 @@ export async function findDeadWorkers(db: Queryable, schema: string, request: Ch
 }
 
 /**
+ * Declares a process dead whose end was seen by whoever started it, so that nobody has to miss its session first. Returns
+ * undefined if it had stopped in an orderly way, or was declared dead before. `missing_since` stays null: by that the
+ * registry shows how the death was found.
+ */
+export async function declareDead(
+  db: Queryable,
+  schema: string,
+  id: string,
+): Promise<DeadWorker | undefined> {
+  const { rows } = await db.query<DeadWorker>({
+    text: `
+update ${quoteQualified(schema, 'workers')}
+set died_at = now(), missing_since = null
+where id = $1 and stopped_at is null and died_at is null
+returning id, host, pid, last_seen_at as "lastSeenAt"`,
+    values: [id],
+  })
+  return rows[0]
+}
+
+/**
  * How long a living process may take to reconnect after the database was away: the listener's longest pause between two
  * attempts, and the time one attempt may take.
  */

@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { specimens } from '../../../test/support/lease-tables.ts'
 import { useProcesses, type TestProcess } from '../../../test/support/processes.ts'
@@ -8,8 +8,8 @@ import { openDatabase, type Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { Events, type EventOf } from '../events.ts'
 import type { Loop } from '../loop.ts'
-import { createReaper, type ReaperOptions } from './reaper.ts'
-import { describeWorker, listWorkers, presence, type WorkerInfo } from '../registry/registry.ts'
+import { createReaper, type Reaper, type ReaperOptions } from './reaper.ts'
+import { describeWorker, listWorkers, presence, stopped, type WorkerInfo } from '../registry/registry.ts'
 
 useQuietProcess()
 const database = useDatabase()
@@ -67,7 +67,7 @@ async function hold({ worker }: Pick<WorkerProcess, 'worker'>, count: number): P
 
 interface Running {
   readonly events: Events
-  readonly reaper: Loop
+  readonly reaper: Reaper
   readonly reaped: EventOf<'reaped'>[]
   readonly died: EventOf<'workerDied'>[]
 }
@@ -270,4 +270,85 @@ it('a process that returns after it was declared dead keeps the leases it takes 
   expect(await listWorkers(db, 'leasehold')).toMatchObject([{ id: victim.worker.id, state: 'alive' }])
   await running.reaper.stop()
   await back.process?.kill('SIGKILL')
+})
+
+describe('a process whose end was seen', () => {
+  /** No check of this reaper would ever declare a process dead. */
+  const NEVER = { checkMs: 600_000, graceMs: 600_000 }
+
+  async function wasMissing(id: string): Promise<boolean | undefined> {
+    const text = 'select missing_since is not null as missing from leasehold.workers where id = $1'
+    return (await db.query<{ missing: boolean }>({ text, values: [id] })).rows[0]?.missing
+  }
+
+  it('RULE-020-052: is declared dead at once, and its leases are taken back, without a check that misses its session', async () => {
+    const [victim, neighbour] = [await startWorker(), await startWorker()]
+    const stores = await hold(victim, 10)
+    await hold(neighbour, 3)
+    const running = startReaper(stores, { eviction: NEVER })
+    await victim.process.kill('SIGKILL')
+    await running.reaper.evict(victim.worker.id)
+    expect(await heldBy(victim.worker.id)).toBe(0)
+    expect(await heldBy(neighbour.worker.id)).toBe(6)
+    expect(running.reaped).toHaveLength(20)
+    expect(running.reaped[0]).toMatchObject({ owner: victim.worker.id, evicted: true })
+    const { id, host, pid } = victim.worker
+    expect(running.died).toMatchObject([{ died: id, host, pid, lastSeenAt: expect.any(Date) }])
+    expect(await wasMissing(id)).toBe(false)
+    // Told once more, it is not reported once more.
+    await running.reaper.evict(id)
+    expect(running.died).toHaveLength(1)
+    await neighbour.process.kill('SIGKILL')
+  })
+
+  it('is evicted also where a pooler hides its session', async () => {
+    const worker = describeWorker(['outbox'])
+    await db.query(presence('leasehold', worker, 0, undefined))
+    const running = startReaper(await hold({ worker }, 2), { eviction: NEVER })
+    await running.reaper.evict(worker.id)
+    expect(await heldBy(worker.id)).toBe(0)
+    expect(running.died).toMatchObject([{ died: worker.id }])
+  })
+
+  it('a claim that was on its way when it ended is taken back by a later pass', async () => {
+    const victim = await startWorker()
+    const stores = await hold(victim, 1)
+    const running = startReaper(stores, { eviction: NEVER })
+    await victim.process.kill('SIGKILL')
+    await running.reaper.evict(victim.worker.id)
+    const late = running.events.next('reaped', ({ token }) => token === 2n)
+    await stores[0]?.claim({ limit: 1, leaseMs: 600_000 })
+    expect(await late).toMatchObject({ owner: victim.worker.id, evicted: true })
+  })
+
+  it('is not declared dead if it had stopped, but the leases that it did not finish are taken back', async () => {
+    const victim = await startWorker()
+    const stores = await hold(victim, 2)
+    const running = startReaper(stores, { eviction: NEVER })
+    await db.query(stopped('leasehold', victim.worker.id))
+    await victim.process.kill('SIGKILL')
+    await running.reaper.evict(victim.worker.id)
+    expect(await heldBy(victim.worker.id)).toBe(0)
+    expect(running.died).toEqual([])
+    expect(await listWorkers(db, 'leasehold')).toMatchObject([{ state: 'stopped' }])
+  })
+
+  it('is evicted when the database is back, if it could not be reached', async () => {
+    const victim = await startWorker()
+    const stores = await hold(victim, 1)
+    let failures = 2
+    const away: Queryable = {
+      async query(statement) {
+        if (!statement.text.includes('set died_at = now()') || failures === 0) return db.query(statement)
+        failures -= 1
+        throw new Error('not now')
+      },
+    }
+    const running = startReaper(stores, { eviction: NEVER, db: away })
+    await victim.process.kill('SIGKILL')
+    await running.reaper.evict(victim.worker.id)
+    expect(failures).toBe(0)
+    expect(running.died).toHaveLength(1)
+    expect(await heldBy(victim.worker.id)).toBe(0)
+  })
 })

@@ -6,7 +6,7 @@ import { type Clock, systemClock } from '../../clock.ts'
 import type { LeaseStore, Reaped } from '../../lease/store.ts'
 import { tableName } from '../../lease/table.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
-import { createDeathWatch } from './dead-workers.ts'
+import { createDeathWatch, type DeadWorker, declareDead } from './dead-workers.ts'
 import type { Events } from '../events.ts'
 import { createLoop, type HastenableLoop, type Loop } from '../loop.ts'
 import { forgetAudit, forgetWorkers } from '../registry/registry.ts'
@@ -42,15 +42,33 @@ const AUDIT_RETENTION_MS = 365 * 86_400_000
 /** While a process is missing, so that its death is declared when the grace is over and not a whole check later. */
 const CHECK_WHILE_MISSING_MS = 250
 
+/** Two: a claim that was on its way when its process died may commit after the first. */
+const PASSES = 2
+/**
+ * A process whose end was seen has died this moment, so claims of it may well be on their way: the passes before the last
+ * two follow each other by `CHECK_WHILE_MISSING_MS`, for two seconds, which is the grace of a process that is missing.
+ */
+const PASSES_AFTER_SEEN_END = PASSES + 8
+
+export interface Reaper extends HastenableLoop {
+  /**
+   * Takes back at once what a process holds whose end the caller has seen, without waiting until its session is missed.
+   * Resolves after the first pass over all tables; without eviction, at once.
+   */
+  evict(id: string): Promise<void>
+}
+
 /** Reaps every table once at the start, then each at its own interval; no error ends it. */
-export function createReaper(options: ReaperOptions): HastenableLoop {
+export function createReaper(options: ReaperOptions): Reaper {
   const { eviction = DEFAULT_EVICTION } = options
   const reaping = createReapLoop(options)
-  const loops = [reaping, ...(eviction === false ? [] : [createEvictionLoop(options, eviction)])]
+  const evicting = eviction === false ? undefined : createEvictionLoop(options, eviction)
+  const loops = [reaping, ...(evicting === undefined ? [] : [evicting])]
   return {
     name: 'reaper',
     /** An interval may have changed. */
     hasten: () => reaping.hasten(),
+    evict: async (id) => evicting?.evict(id),
     start() {
       for (const loop of loops) loop.start()
     },
@@ -100,14 +118,35 @@ function createReapLoop(options: ReaperOptions): HastenableLoop {
 function createEvictionLoop(
   options: ReaperOptions,
   { checkMs, graceMs }: { readonly checkMs: number; readonly graceMs: number },
-): Loop {
+): Loop & Pick<Reaper, 'evict'> {
   const { db, schema, worker, stores, events } = options
   const watch = createDeathWatch({ db, schema, self: worker, checkMs, graceMs })
   /** Dead processes whose leases are being taken back, and how many successful passes that still needs. */
   const evicting = new Map<string, number>()
   /** Those that hold nothing in this reaper's tables any more; each reaper takes care of its own tables. */
   const evicted = new Set<string>()
+  /** Processes whose end was seen, and the callers that wait for the first pass. */
+  const ended = new Map<string, (() => void)[]>()
   let anyMissing = false
+  let anyEndedNow = false
+
+  function reportDeath({ id, host, pid, lastSeenAt }: DeadWorker): void {
+    events.emit('workerDied', { worker, died: id, host, pid, lastSeenAt })
+  }
+
+  /** If the database fails, they stay, and are tried with the next check. */
+  async function evictEnded(stop: AbortSignal): Promise<void> {
+    anyEndedNow = false
+    for (const [id, waiting] of ended) {
+      const died = await declareDead(db, schema, id)
+      if (died !== undefined) reportDeath(died)
+      // A process that stopped in an orderly way is not dead, but may have exited before its handlers returned.
+      evicting.set(id, PASSES_AFTER_SEEN_END)
+      await evict(id, stop)
+      ended.delete(id)
+      for (const resolve of waiting) resolve()
+    }
+  }
 
   async function evict(id: string, stop: AbortSignal): Promise<void> {
     const counts = await Promise.all(stores.map(async (store) => reapTable(options, store, id, stop)))
@@ -119,26 +158,44 @@ function createEvictionLoop(
     } else evicting.set(id, passes - 1)
   }
 
-  return createLoop({
+  const loop = createLoop({
     name: 'eviction',
     async work(stop) {
+      await evictEnded(stop)
       const { died, missing, stillDead } = await watch.check([...evicting.keys()])
       anyMissing = missing.length > 0
-      for (const { id, host, pid, lastSeenAt } of died) {
-        events.emit('workerDied', { worker, died: id, host, pid, lastSeenAt })
-      }
+      for (const one of died) reportDeath(one)
       // One that has returned may hold new leases, which are its own.
       for (const id of evicting.keys()) if (!stillDead.includes(id)) evicting.delete(id)
       for (const id of evicted) if (!stillDead.includes(id)) evicted.delete(id)
       const newlyDead = stillDead.filter((id) => id !== worker && !evicting.has(id) && !evicted.has(id))
-      for (const id of newlyDead) evicting.set(id, 2)
-      // Two passes: a claim that was on its way when its process died may commit after the first.
-      for (const { id } of died) evicting.set(id, 2)
+      for (const id of newlyDead) evicting.set(id, PASSES)
+      for (const { id } of died) evicting.set(id, PASSES)
       for (const id of evicting.keys()) if (!stop.aborted) await evict(id, stop)
     },
-    pauseMs: () => (anyMissing ? Math.min(checkMs, CHECK_WHILE_MISSING_MS) : checkMs),
+    pauseMs() {
+      if (anyEndedNow) return 0
+      const isRecent = ended.size > 0 || [...evicting.values()].some((passes) => passes > PASSES)
+      return anyMissing || isRecent ? Math.min(checkMs, CHECK_WHILE_MISSING_MS) : checkMs
+    },
     onError: (error) => events.emit('reaperFailed', { worker, table: undefined, error }),
   })
+  return {
+    ...loop,
+    async evict(id) {
+      await new Promise<void>((resolve) => {
+        ended.set(id, [...(ended.get(id) ?? []), resolve])
+        anyEndedNow = true
+        loop.hasten()
+      })
+    },
+    async stop() {
+      await loop.stop()
+      // Another reaper finds them by their sessions.
+      for (const waiting of ended.values()) for (const resolve of waiting) resolve()
+      ended.clear()
+    },
+  }
 }
 
 /** Takes back expired leases, or all that a dead process holds, in batches. Undefined when it failed (`reaperFailed`). */
