@@ -1,9 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { within } from '../timeout.ts'
-import { DatabaseClient } from './client.ts'
-import { assertUsableUrl } from './database.ts'
-import { isUnavailable, pauseAfter, unavailable } from './failures.ts'
+import { usableHosts } from './database.ts'
+import { isReadOnly, isUnavailable, pauseAfter, unavailable } from './failures.ts'
+import type { Hosts } from './hosts.ts'
 import { quoteIdentifier } from './identifiers.ts'
 import { explainRefusal } from './permissions.ts'
 import type { Statement } from './queryable.ts'
@@ -15,7 +15,7 @@ export type ListenerEvent =
   | { readonly type: 'disconnected'; readonly error: Error; readonly retryInMs: number }
 
 export interface ListenerOptions {
-  /** Must lead to PostgreSQL itself: a transaction-mode pooler would drop the LISTEN. */
+  /** Must lead to PostgreSQL itself: a transaction-mode pooler would drop the LISTEN. May have several hosts. */
   readonly url: string
   readonly channels: readonly string[]
   /** Must not throw. */
@@ -50,11 +50,12 @@ const DISCONNECT_TIMEOUT_MS = 1_000
  */
 export class Listener {
   readonly #options: ListenerOptions
+  readonly #hosts: Hosts
   #stopping = new AbortController()
   #stopped: Promise<void> | undefined
 
   constructor(options: ListenerOptions) {
-    assertUsableUrl(options.url)
+    this.#hosts = usableHosts(options.url)
     this.#options = options
   }
 
@@ -62,7 +63,7 @@ export class Listener {
   start(): void {
     if (this.#stopped !== undefined) return
     this.#stopping = new AbortController()
-    this.#stopped = keepListening(this.#options, this.#stopping.signal)
+    this.#stopped = keepListening(this.#options, this.#hosts, this.#stopping.signal)
   }
 
   /** Stops promptly, whatever the listener is waiting for. No notification is delivered afterwards. */
@@ -73,12 +74,12 @@ export class Listener {
   }
 }
 
-async function keepListening(options: ListenerOptions, stop: AbortSignal): Promise<void> {
+async function keepListening(options: ListenerOptions, hosts: Hosts, stop: AbortSignal): Promise<void> {
   const random = options.random ?? Math.random
   let failures = 0
   while (!stop.aborted) {
     try {
-      await listenOnce(options, stop, () => {
+      await listenOnce(options, hosts, stop, () => {
         failures = 0
       })
     } catch (cause) {
@@ -93,11 +94,15 @@ async function keepListening(options: ListenerOptions, stop: AbortSignal): Promi
 }
 
 /** Resolves when stopped, rejects when the connection is lost. */
-async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: () => void): Promise<void> {
+async function listenOnce(
+  options: ListenerOptions,
+  hosts: Hosts,
+  stop: AbortSignal,
+  onAlive: () => void,
+): Promise<void> {
   const connectTimeoutMs = options.connectTimeoutMs ?? 5_000
   const probeTimeoutMs = options.probeTimeoutMs ?? 3_000
-  const client = new DatabaseClient({
-    connectionString: options.url,
+  const client = new hosts.Client({
     application_name: options.applicationName ?? 'leasehold listener',
     connectionTimeoutMillis: connectTimeoutMs,
     keepAlive: true,
@@ -143,6 +148,10 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
       if (ended.signal.aborted) throw lost ?? new Error('Connection terminated unexpectedly')
       await probe()
     }
+  } catch (error) {
+    // A standby does not permit LISTEN, and a server that takes no writes refuses the probe of a worker.
+    if (isReadOnly(error)) hosts.leave(client)
+    throw error
   } finally {
     stop.removeEventListener('abort', onStop)
     await disconnect(client, stop.aborted && lost === undefined)
