@@ -90,7 +90,7 @@ export function openDatabase(options: DatabaseOptions): Database {
   let closed: Promise<void> | undefined
   let abandoned = false
 
-  /** Returns undefined if the connection led to a server that was left meanwhile. */
+  /** Returns undefined if the connection leads to a server that was given up after it was opened. */
   async function checkOutOnce(queryTimeoutMs: number): Promise<Session | undefined> {
     return new Promise((resolve, reject) => {
       // A pool that is ending never calls back those who wait for a connection.

@@ -19,7 +19,7 @@ export interface Hosts {
   readonly Client: new (config?: ClientConfig) => DatabaseClient
   /** The server of this client takes no writes. Its connection is outdated, and so is every one opened before now. */
   leave(client: ClientBase): void
-  /** Whether a client must not be used any more, because its server was left. */
+  /** Whether a client must not be used any more, because it was opened before its server was given up. */
   isOutdated(client: ClientBase): boolean
   /** The error after every host has failed, from one error for each of them. */
   noneOf(failures: readonly unknown[]): unknown
@@ -36,7 +36,7 @@ const ASK_STATE = `select case when pg_catalog.pg_is_in_recovery() then 'standby
 interface Origin {
   /** The index of its host. */
   readonly host: number
-  /** How many times a server had been left when it was opened. */
+  /** How many times a server had been given up when it was opened. */
   readonly departures: number
 }
 

@@ -86,7 +86,9 @@ async function keepListening(options: ListenerOptions, hosts: Hosts, stop: Abort
       if (stop.aborted) return
       const error = isUnavailable(cause) || !(cause instanceof Error) ? unavailable(cause) : cause
       failures += 1
-      const retryInMs = pauseAfter(failures, BACK_OFF, random)
+      // The pause grows when all hosts have failed, so that the one that was promoted is found within a second.
+      const rounds = failures / hosts.urls.length
+      const retryInMs = pauseAfter(Number.isInteger(rounds) ? rounds : 1, BACK_OFF, random)
       options.onEvent?.({ type: 'disconnected', error, retryInMs })
       await pauseFor(retryInMs, stop)
     }
