@@ -80,26 +80,23 @@ export function hostsOf(url: string): Hosts {
       super.connect((error: Error | null) => {
         if (error !== null) callback(this.#failed(error))
         else if (target === 'any') callback(null)
-        else this.#checkState(callback)
+        else void this.#check(callback)
       })
       return undefined
     }
 
-    #checkState(callback: (error: Error | null) => void): void {
+    async #check(callback: (error: Error | null) => void): Promise<void> {
       // The pool listens for errors only once it is told that the client is connected.
       const ignore = (): void => {}
       this.on('error', ignore)
-      this.#refusal().then(
-        (refusal) => {
-          if (refusal !== undefined) this.#disconnect()
-          callback(refusal === undefined ? null : this.#failed(refusal))
-          if (refusal === undefined) this.off('error', ignore)
-        },
-        (error: Error) => {
-          this.#disconnect()
-          callback(this.#failed(error))
-        },
-      )
+      const refusal = await this.#refusal()
+      if (refusal === undefined) {
+        callback(null)
+        this.off('error', ignore)
+      } else {
+        this.#disconnect()
+        callback(this.#failed(refusal))
+      }
     }
 
     /** Why a connection to this server may not be used, if it may not. */
@@ -110,6 +107,8 @@ export function hostsOf(url: string): Hosts {
         const state = rows[0]?.state ?? 'read-only'
         const isPermitted = target === 'primary' ? state !== 'standby' : state === 'read-write'
         return isPermitted ? undefined : notPermitted(addressOf(this), state)
+      } catch (error) {
+        return error instanceof Error ? error : new Error(messageOf(error))
       } finally {
         limit.cancel()
       }

@@ -62,7 +62,9 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
   async function start(): Promise<void> {
     const settings = {
       ...SETTINGS,
-      ...(options.standbyOf === undefined ? {} : { primary_conninfo: conninfo(options.standbyOf.url, 'standby') }),
+      ...(options.standbyOf === undefined
+        ? {}
+        : { primary_conninfo: conninfo(options.standbyOf.url, 'standby') }),
       ...options.settings,
       port,
       listen_addresses: '127.0.0.1',
