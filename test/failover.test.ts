@@ -3,7 +3,7 @@
  * know the servers by one database URL with two hosts, and are never restarted.
  */
 import { Client } from 'pg'
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { openDatabase } from '../src/postgres/database.ts'
 import { Listener, type ListenerEvent } from '../src/postgres/listener.ts'
 import { migrate } from '../src/postgres/migrate.ts'
@@ -32,6 +32,8 @@ const processes = useProcesses()
 /** Where the relays publish to. It outlives the servers, and so knows what was published before one of them died. */
 const broker = useDatabase()
 const sink = openDatabase({ url: broker.url })
+/** In hooks, where `expect.poll` cannot be used. */
+const WAIT = { timeout: 120_000, interval: 20 }
 const SETTINGS = { wal_level: 'logical', wal_keep_size: '256MB' }
 /** A stopped server with Leasehold's tables, of which the others are copies. */
 let template: TestServer
@@ -76,7 +78,7 @@ async function replicateSynchronously({ url }: TestServer, name: string): Promis
       )
       return rows.map(({ sync_state: state }) => state)
     }
-    await expect.poll(states).toEqual(['sync'])
+    await vi.waitFor(async () => expect(await states()).toEqual(['sync']), WAIT)
   })
 }
 
@@ -286,7 +288,7 @@ describe('streaming replication', () => {
       .toBe('25006')
     await expect(pids()).rejects.toMatchObject({
       code: 'DATABASE_UNAVAILABLE',
-      message: expect.stringMatching(/begins its transactions read-only.*is a standby/),
+      message: expect.stringMatching(/is a standby.*begins its transactions read-only/),
     })
     await makeReadOnly(primary, false)
     await expect.poll(async () => pids().catch(() => before)).not.toEqual(before)
@@ -371,7 +373,7 @@ describe('logical replication', () => {
     await follow('On the replica', replica, conninfo(primary.url, 'leasehold'))
     const [uncopied = ''] = await runbook('Tables that are not copied yet')
     await withAdmin(replica.url, async (admin) => {
-      await expect.poll(async () => (await admin.query(uncopied)).rows).toEqual([{ tables: 0 }])
+      await vi.waitFor(async () => expect((await admin.query(uncopied)).rows).toEqual([{ tables: 0 }]), WAIT)
     })
     await replicateSynchronously(primary, 'leasehold')
   })
