@@ -76,23 +76,37 @@ export class Listener {
 
 async function keepListening(options: ListenerOptions, hosts: Hosts, stop: AbortSignal): Promise<void> {
   const random = options.random ?? Math.random
-  let failures = 0
+  let wasListening = false
+  /** How many times in a row all hosts have failed, and why those failed that were tried since. */
+  let rounds = 0
+  let reasons: unknown[] = []
   while (!stop.aborted) {
     try {
       await listenOnce(options, hosts, stop, () => {
-        failures = 0
+        wasListening = true
+        rounds = 0
+        reasons = []
       })
     } catch (cause) {
       if (stop.aborted) return
-      const error = isUnavailable(cause) || !(cause instanceof Error) ? unavailable(cause) : cause
-      failures += 1
-      // The pause grows when all hosts have failed, so that the one that was promoted is found within a second.
-      const rounds = failures / hosts.urls.length
-      const retryInMs = pauseAfter(Number.isInteger(rounds) ? rounds : 1, BACK_OFF, random)
-      options.onEvent?.({ type: 'disconnected', error, retryInMs })
+      reasons.push(cause)
+      const areAllTried = reasons.length === hosts.urls.length
+      if (areAllTried) rounds += 1
+      const retryInMs = pauseAfter(areAllTried ? rounds : 1, BACK_OFF, random)
+      // That the first host is a standby, say, is not worth a report if the next one can be used.
+      if (areAllTried || wasListening) {
+        const error = areAllTried && reasons.every(isUnavailable) ? hosts.noneOf(reasons) : cause
+        options.onEvent?.({ type: 'disconnected', error: asError(error), retryInMs })
+      }
+      if (areAllTried) reasons = []
+      wasListening = false
       await pauseFor(retryInMs, stop)
     }
   }
+}
+
+function asError(cause: unknown): Error {
+  return isUnavailable(cause) || !(cause instanceof Error) ? unavailable(cause) : cause
 }
 
 /** Resolves when stopped, rejects when the connection is lost. */
