@@ -365,6 +365,13 @@ async function follow(heading: string, { url }: TestServer, connection = ''): Pr
   }
 }
 
+async function allCopied({ url }: TestServer): Promise<void> {
+  const [uncopied = ''] = await runbook('Tables that are not copied yet')
+  await withAdmin(url, async (admin) => {
+    await vi.waitFor(async () => expect((await admin.query(uncopied)).rows).toEqual([{ tables: 0 }]), WAIT)
+  })
+}
+
 describe('logical replication', () => {
   let primary: TestServer
   let replica: TestServer
@@ -374,10 +381,7 @@ describe('logical replication', () => {
     replica = await startServer({ copyOf: template, settings: SETTINGS })
     await follow('On the primary', primary)
     await follow('On the replica', replica, conninfo(primary.url, 'leasehold'))
-    const [uncopied = ''] = await runbook('Tables that are not copied yet')
-    await withAdmin(replica.url, async (admin) => {
-      await vi.waitFor(async () => expect((await admin.query(uncopied)).rows).toEqual([{ tables: 0 }]), WAIT)
-    })
+    await allCopied(replica)
     await replicateSynchronously(primary, 'leasehold')
   })
   afterAll(async () => {
