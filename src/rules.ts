@@ -1,5 +1,6 @@
 /** The rules for the fields of an object that a caller gives, each with the words in which it is refused. */
 import { inspect } from 'node:util'
+import { DATABASE_URL_RULE, isDatabaseUrl } from './database-url.ts'
 import { sentence } from './errors.ts'
 import { unknownNames } from './nearest.ts'
 
@@ -82,17 +83,9 @@ export function isFunction(value: unknown): boolean {
 
 export const TRUE_OR_FALSE: Rule = { holds: (value) => typeof value === 'boolean', text: 'true or false' }
 
-export function isDatabaseUrl(value: unknown): boolean {
-  return (
-    typeof value === 'string' &&
-    URL.canParse(value) &&
-    ['postgresql:', 'postgres:'].includes(new URL(value).protocol)
-  )
-}
-
 export const DATABASE_URL: Rule = {
   holds: isDatabaseUrl,
-  text: 'a URL such as postgresql://user@host:5432/database',
+  text: DATABASE_URL_RULE,
   isSecret: true,
 }
 

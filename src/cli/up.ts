@@ -1,6 +1,6 @@
 /** `leasehold up`: everything in one process, and without a database URL an embedded PostgreSQL as well. */
 import type { LoadedSettings } from '../config/load.ts'
-import { withoutPassword } from '../config/schema.ts'
+import { withoutPassword } from '../database-url.ts'
 import { stdoutCarriesEvents } from '../outbox/publishers/publishing.ts'
 import { migrate } from '../postgres/index.ts'
 import type { Run, Terminal } from './command.ts'

@@ -1,6 +1,6 @@
 /** `leasehold work`: runs the declared workers on a given database, for production. */
 import type { Settings } from '../config/load.ts'
-import { withoutPassword } from '../config/schema.ts'
+import { withoutPassword } from '../database-url.ts'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import { nearest } from '../nearest.ts'
 import { migrationsCurrent } from '../observe/health.ts'

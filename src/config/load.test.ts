@@ -176,6 +176,8 @@ export default { leaseMs: 5000, workers: [{ name: 'jobs', table, handle: async (
     ['databaseWaitMs', '-1'],
     ['databaseUrl', 'mysql://localhost/app'],
     ['databaseUrl', 'localhost'],
+    ['databaseUrl', 'postgresql://one,,two/app'],
+    ['databaseUrl', 'postgresql://one,two/app?target_session_attrs=standby'],
   ])('%s = %j is refused', async (name, value) => {
     expect(await refusal({ flags: { [name]: value } })).toContain(name)
   })
@@ -183,6 +185,8 @@ export default { leaseMs: 5000, workers: [{ name: 'jobs', table, handle: async (
   it.each([
     'mysql://user:s3cret@localhost/app',
     'postgresql://user:s3cret@host:port/app',
+    'postgresql://user:s3cret@one,two:port/app',
+    'postgresql://user:s3cret@one,two/app?target_session_attrs=standby',
     'user:s3cret@localhost/app',
     'http://localhost/app?password=s3cret',
   ])('a refused database URL does not show its password: %#', async (url) => {
@@ -191,6 +195,12 @@ export default { leaseMs: 5000, workers: [{ name: 'jobs', table, handle: async (
     expect(message).toContain('listenUrl (LEASEHOLD_LISTEN_URL)')
     expect(message).not.toContain('s3cret')
   })
+})
+
+it('a database URL may name several hosts', async () => {
+  const databaseUrl = 'postgresql://user:s3cret@one:5432,two:5433/app?target_session_attrs=read-write'
+  const { settings } = await load({ environment: { DATABASE_URL: databaseUrl } })
+  expect(settings.databaseUrl).toBe(databaseUrl)
 })
 
 describe('the secret key', () => {

@@ -1,9 +1,10 @@
 /** Every setting: its rule, its default, its names on the command line and in the environment, and how it is shown. */
 import { inspect } from 'node:util'
 import { z } from 'zod'
+import { DATABASE_URL_RULE, isDatabaseUrl, withoutPassword } from '../database-url.ts'
 import { isLeaseholdError } from '../errors.ts'
 import { nearest } from '../nearest.ts'
-import { isDatabaseUrl, MIN_AUDIT_RETENTION_MS } from '../rules.ts'
+import { MIN_AUDIT_RETENTION_MS } from '../rules.ts'
 import { MAX_TIMER_MS } from '../timeout.ts'
 import { networkPolicy, parseProxyUrl } from '../webhooks/network/policy.ts'
 import { secretKeys } from '../webhooks/signing/encryption.ts'
@@ -108,8 +109,9 @@ const duration = `a number of milliseconds, at most ${MAX_TIMER_MS}`
 
 export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   databaseUrl: {
-    purpose: 'URL of the PostgreSQL database; without it, `up` starts an embedded PostgreSQL',
-    rule: 'a URL such as postgresql://user@host:5432/database',
+    purpose:
+      'URL of the PostgreSQL database; several hosts, separated by commas, are tried in their order; without it, `up` starts an embedded PostgreSQL',
+    rule: DATABASE_URL_RULE,
   },
   listenUrl: {
     purpose:
@@ -261,21 +263,6 @@ export function shownValue(name: SettingName, value: unknown): string {
       : withoutPassword(value)
   }
   return inspect(value, { depth: 1, breakLength: Infinity })
-}
-
-/** The parameters of a database URL in which `pg` accepts secrets too. */
-const SECRET_URL_PARAMETERS = ['password', 'sslpassword']
-
-/** A URL with its password replaced by `***`. A URL that cannot be parsed is not shown at all. */
-export function withoutPassword(text: string): string {
-  // Without the slashes, `user:password@host` parses as a URL whose scheme is `user`.
-  if (!text.includes('://') || !URL.canParse(text)) return '(hidden, because it may contain a password)'
-  const url = new URL(text)
-  if (url.password !== '') url.password = '***'
-  for (const parameter of SECRET_URL_PARAMETERS) {
-    if (url.searchParams.has(parameter)) url.searchParams.set(parameter, '***')
-  }
-  return url.href
 }
 
 /** One key, or several separated by commas. */

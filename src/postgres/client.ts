@@ -193,6 +193,7 @@ function requireScram(client: Client, password: string): void {
   connection.on('error', () => end())
 }
 
-function addressOf({ host, port }: Client): string {
+/** Where a client connects to, for messages. */
+export function addressOf({ host, port }: Client): string {
   return host.startsWith('/') ? `${host}/.s.PGSQL.${port}` : `${host}:${port}`
 }

@@ -1,9 +1,10 @@
 import { Client, Pool, type PoolClient } from 'pg'
+import { isDatabaseUrl } from '../database-url.ts'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import { within } from '../timeout.ts'
-import { DatabaseClient } from './client.ts'
 import { isNoFreeConnection, isUnavailable, isUnsupportedParameter, unavailable } from './failures.ts'
+import { type Hosts, hostsOf } from './hosts.ts'
 import { explainRefusal, type NeededRole } from './permissions.ts'
 import type { Queryable, Result, Statement } from './queryable.ts'
 import { Session, type DatabaseEvent, type SessionContext } from './session.ts'
@@ -12,12 +13,16 @@ import { valueTypes } from './value-types.ts'
 export type { DatabaseEvent } from './session.ts'
 
 export interface DatabaseOptions {
+  /**
+   * `postgresql://user:password@host:5432/database`. Several hosts are separated by commas; the first one that
+   * `target_session_attrs` permits is used: `read-write` (the default with several hosts), `primary` or `any`.
+   */
   readonly url: string
   /** The name that `pg_stat_activity` shows. Default: that of the URL, or `leasehold`. */
   readonly applicationName?: string
   /** The most connections this process opens (RULE-020-041). Default 10. */
   readonly maxConnections?: number
-  /** How long opening a connection, or waiting for a free one, may take. Default 5,000. */
+  /** How long opening a connection to one host, or waiting for a free one, may take. Default 5,000. */
   readonly connectTimeoutMs?: number
   /** How long a statement may take. Default 30,000. */
   readonly queryTimeoutMs?: number
@@ -66,8 +71,14 @@ export function openDatabase(options: DatabaseOptions): Database {
   }
   const emit = options.onEvent ?? ((): void => undefined)
   const { neededRole } = options
-  const context: SessionContext = { naming: { on: options.prepare ?? true }, neededRole, emit }
-  const pool = openPool(options, settings)
+  const hosts = usableHosts(options.url)
+  const context: SessionContext = {
+    naming: { on: options.prepare ?? true },
+    neededRole,
+    emit,
+    leave: (client) => hosts.leave(client),
+  }
+  const pool = openPool(options, settings, hosts)
   const connected = new Set<PoolClient>()
   pool.on('error', (error) => emit({ type: 'connectionLost', error: unavailable(error) }))
   pool.on('connect', (client) => connected.add(client))
@@ -79,7 +90,8 @@ export function openDatabase(options: DatabaseOptions): Database {
   let closed: Promise<void> | undefined
   let abandoned = false
 
-  async function checkOut(queryTimeoutMs: number): Promise<Session> {
+  /** Returns undefined if the connection leads to a server that was given up after it was opened. */
+  async function checkOutOnce(queryTimeoutMs: number): Promise<Session | undefined> {
     return new Promise((resolve, reject) => {
       // A pool that is ending never calls back those who wait for a connection.
       const giveUp = (): void => reject(closedError())
@@ -89,9 +101,12 @@ export function openDatabase(options: DatabaseOptions): Database {
       pool.connect((error, client) => {
         waiting.delete(giveUp)
         if (client === undefined) {
-          reject(checkOutFailure(error, settings, options.url))
+          reject(error ?? new Error('The pool returned no connection.'))
         } else if (abandoned) {
           client.release(true)
+        } else if (hosts.isOutdated(client)) {
+          client.release(true)
+          resolve(undefined)
         } else {
           const session = new Session(client, queryTimeoutMs, context)
           sessions.add(session)
@@ -99,6 +114,23 @@ export function openDatabase(options: DatabaseOptions): Database {
         }
       })
     })
+  }
+
+  /** Tries each host once. */
+  async function checkOut(queryTimeoutMs: number): Promise<Session> {
+    const failures: unknown[] = []
+    for (;;) {
+      if (abandoned) throw closedError()
+      try {
+        const session = await checkOutOnce(queryTimeoutMs)
+        if (session !== undefined) return session
+      } catch (error) {
+        failures.push(error)
+        const isOfHost = isUnavailable(error) && !isNoFreeConnection(error)
+        if (!isOfHost) throw checkOutFailure(error, settings, hosts)
+        if (failures.length >= hosts.urls.length) throw unavailable(hosts.noneOf(failures))
+      }
+    }
   }
 
   async function withSession<T>(queryTimeoutMs: number, work: (session: Session) => Promise<T>): Promise<T> {
@@ -166,9 +198,8 @@ interface Settings {
   readonly queryTimeoutMs: number
 }
 
-function openPool(options: DatabaseOptions, settings: Settings): Pool {
-  const config = {
-    connectionString: options.url,
+function openPool(options: DatabaseOptions, settings: Settings, { Client: HostClient }: Hosts): Pool {
+  return new Pool({
     application_name: options.applicationName ?? 'leasehold',
     max: settings.maxConnections,
     connectionTimeoutMillis: settings.connectTimeoutMs,
@@ -176,10 +207,8 @@ function openPool(options: DatabaseOptions, settings: Settings): Pool {
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,
     types: valueTypes,
-    Client: DatabaseClient,
-  }
-  assertUsableUrl(options.url)
-  return new Pool(config)
+    Client: HostClient,
+  })
 }
 
 function checked(name: string, value: number): number {
@@ -189,16 +218,16 @@ function checked(name: string, value: number): number {
   })
 }
 
-function checkOutFailure(error: unknown, settings: Settings, url: string): unknown {
+function checkOutFailure(error: unknown, settings: Settings, { urls }: Hosts): unknown {
   if (isNoFreeConnection(error)) {
     return unavailable(
       error,
       `No connection became free within connectTimeoutMs = ${settings.connectTimeoutMs} ms; all of maxConnections = ${settings.maxConnections} are in use.`,
     )
   }
-  if (isUnavailable(error)) return unavailable(error)
   if (isUnsupportedParameter(error)) return unsupportedParameter(error)
-  return explainRefusal(error, { text: '', role: new Client({ connectionString: url }).user })
+  const [connectionString = ''] = urls
+  return explainRefusal(error, { text: '', role: new Client({ connectionString }).user })
 }
 
 function unsupportedParameter(error: unknown): LeaseholdError {
@@ -220,15 +249,19 @@ function closedError(): LeaseholdError {
 }
 
 /** Throws for a URL that cannot be parsed. The message does not repeat the URL, because it contains a password. */
-export function assertUsableUrl(url: string): void {
+export function usableHosts(url: string): Hosts {
   const remedy = 'Give one of the form postgresql://user:password@host:5432/database.'
   if (url === '') throw new LeaseholdError('SETTING_INVALID', 'The database URL is empty.', { remedy })
+  const hosts = hostsOf(url)
+  const isCut = hosts.urls.length > 1 && !isDatabaseUrl(url)
   try {
+    if (isCut) throw new Error('a host is empty or cannot be read')
     // The constructor only parses it; no connection is made.
-    void new Client({ connectionString: url })
+    for (const connectionString of hosts.urls) void new Client({ connectionString })
   } catch {
     throw new LeaseholdError('SETTING_INVALID', 'The database URL cannot be read.', { remedy })
   }
+  return hosts
 }
 
 async function allRemoved(pool: Pool, connected: ReadonlySet<PoolClient>): Promise<void> {

@@ -8,6 +8,7 @@
  * - **A connection in an unknown state is destroyed, never reused**: after a timeout, a lost socket or an unfinished
  *   transaction.
  * - **A transaction resolves only when its COMMIT was confirmed.** An unknown outcome rejects with an error that says so.
+ * - **Connections follow the server that takes writes**, among the hosts of the URL, also when another one takes over.
  * - **Connections are few and counted** (RULE-020-041): at most `maxConnections`, plus one for each `Listener`.
  * - **A transaction-mode pooler is enough.** If the pooler has no prepared statements, statement names are no longer
  *   sent. Only the `Listener` needs a session of its own, and it is only an accelerator.

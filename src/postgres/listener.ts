@@ -3,9 +3,9 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { within } from '../timeout.ts'
-import { DatabaseClient } from './client.ts'
-import { assertUsableUrl } from './database.ts'
-import { isUnavailable, pauseAfter, unavailable } from './failures.ts'
+import { usableHosts } from './database.ts'
+import { isReadOnly, isUnavailable, pauseAfter, unavailable } from './failures.ts'
+import type { Hosts } from './hosts.ts'
 import { quoteIdentifier } from './identifiers.ts'
 import { explainRefusal } from './permissions.ts'
 import type { Statement } from './queryable.ts'
@@ -20,7 +20,7 @@ export type ListenerEvent =
   | { readonly type: 'disconnected'; readonly error: Error; readonly retryInMs: number }
 
 export interface ListenerOptions {
-  /** Has to lead to PostgreSQL itself, or to a pooler in session mode. */
+  /** Has to lead to PostgreSQL itself, or to a pooler in session mode. May have several hosts. */
   readonly url: string
   readonly channels: readonly string[]
   /** Must not throw. */
@@ -59,11 +59,12 @@ const TEST_CHANNEL = 'leasehold_listen_test'
  */
 export class Listener {
   readonly #options: ListenerOptions
+  readonly #hosts: Hosts
   #stopping = new AbortController()
   #stopped: Promise<void> | undefined
 
   constructor(options: ListenerOptions) {
-    assertUsableUrl(options.url)
+    this.#hosts = usableHosts(options.url)
     this.#options = options
   }
 
@@ -71,7 +72,7 @@ export class Listener {
   start(): void {
     if (this.#stopped !== undefined) return
     this.#stopping = new AbortController()
-    this.#stopped = keepListening(this.#options, this.#stopping.signal)
+    this.#stopped = keepListening(this.#options, this.#hosts, this.#stopping.signal)
   }
 
   /** Stops promptly, whatever the listener is waiting for. No notification is delivered afterwards. */
@@ -82,35 +83,63 @@ export class Listener {
   }
 }
 
-async function keepListening(options: ListenerOptions, stop: AbortSignal): Promise<void> {
+async function keepListening(options: ListenerOptions, hosts: Hosts, stop: AbortSignal): Promise<void> {
   const random = options.random ?? Math.random
-  let failures = 0
+  let wasListening = false
+  /** How many times in a row all hosts have failed, and why those failed that were tried since. */
+  let rounds = 0
+  let reasons: unknown[] = []
   let isKnownUndelivered = false
   while (!stop.aborted) {
     try {
-      await listenOnce(options, stop, () => {
-        failures = 0
+      await listenOnce(options, hosts, stop, () => {
+        wasListening = true
+        rounds = 0
+        reasons = []
         isKnownUndelivered = false
       })
     } catch (cause) {
       if (stop.aborted) return
-      const error = isUnavailable(cause) || !(cause instanceof Error) ? unavailable(cause) : cause
-      const isUndelivered = isLeaseholdError(error, 'LISTEN_UNAVAILABLE')
-      failures = isUndelivered ? 0 : failures + 1
-      const retryInMs = isUndelivered ? UNDELIVERED_RETRY_MS : pauseAfter(failures, BACK_OFF, random)
-      if (!isUndelivered || !isKnownUndelivered) options.onEvent?.({ type: 'disconnected', error, retryInMs })
-      isKnownUndelivered ||= isUndelivered
+      if (isLeaseholdError(cause, 'LISTEN_UNAVAILABLE')) {
+        const retryInMs = UNDELIVERED_RETRY_MS
+        if (!isKnownUndelivered) options.onEvent?.({ type: 'disconnected', error: cause, retryInMs })
+        isKnownUndelivered = true
+        wasListening = false
+        rounds = 0
+        reasons = []
+        await pauseFor(retryInMs, stop)
+        continue
+      }
+      reasons.push(cause)
+      const areAllTried = reasons.length === hosts.urls.length
+      if (areAllTried) rounds += 1
+      const retryInMs = pauseAfter(areAllTried ? rounds : 1, BACK_OFF, random)
+      // That the first host is a standby, say, is not worth a report if the next one can be used.
+      if (areAllTried || wasListening) {
+        const error = areAllTried && reasons.every(isUnavailable) ? hosts.noneOf(reasons) : cause
+        options.onEvent?.({ type: 'disconnected', error: asError(error), retryInMs })
+      }
+      if (areAllTried) reasons = []
+      wasListening = false
       await pauseFor(retryInMs, stop)
     }
   }
 }
 
+function asError(cause: unknown): Error {
+  return isUnavailable(cause) || !(cause instanceof Error) ? unavailable(cause) : cause
+}
+
 /** Resolves when stopped, rejects when the connection is lost. */
-async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: () => void): Promise<void> {
+async function listenOnce(
+  options: ListenerOptions,
+  hosts: Hosts,
+  stop: AbortSignal,
+  onAlive: () => void,
+): Promise<void> {
   const connectTimeoutMs = options.connectTimeoutMs ?? 5_000
   const probeTimeoutMs = options.probeTimeoutMs ?? 3_000
-  const client = new DatabaseClient({
-    connectionString: options.url,
+  const client = new hosts.Client({
     application_name: options.applicationName ?? 'leasehold listener',
     connectionTimeoutMillis: connectTimeoutMs,
     keepAlive: true,
@@ -145,7 +174,7 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
   try {
     await client.connect()
     await probe()
-    await requireDelivery(client, options.url, { connectTimeoutMs, probeTimeoutMs, ended: ended.signal })
+    await requireDelivery(client, hosts, { connectTimeoutMs, probeTimeoutMs, ended: ended.signal })
     await queryWithin(client, { text: listenStatement(options.channels) }, connectTimeoutMs)
     onAlive()
     if (!stop.aborted) options.onEvent?.({ type: 'listening' })
@@ -157,6 +186,10 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
       if (ended.signal.aborted) throw lost ?? new Error('Connection terminated unexpectedly')
       await probe()
     }
+  } catch (error) {
+    // A standby does not permit LISTEN, and a server that takes no writes refuses the probe of a worker.
+    if (isReadOnly(error)) hosts.leave(client)
+    throw error
   } finally {
     stop.removeEventListener('abort', onStop)
     await disconnect(client, stop.aborted && lost === undefined)
@@ -171,7 +204,7 @@ async function listenOnce(options: ListenerOptions, stop: AbortSignal, onAlive: 
  */
 async function requireDelivery(
   client: Client,
-  url: string,
+  hosts: Hosts,
   { connectTimeoutMs, probeTimeoutMs, ended }: DeliveryTest,
 ): Promise<void> {
   const [row] = await queryWithin(client, { text: 'select pg_backend_pid() as pid' }, probeTimeoutMs)
@@ -184,7 +217,7 @@ async function requireDelivery(
     })
   })
   await queryWithin(client, { text: listenStatement([TEST_CHANNEL]) }, probeTimeoutMs)
-  await notifyOnce(url, id, { connectTimeoutMs, probeTimeoutMs, ended })
+  await notifyOnce(hosts, id, { connectTimeoutMs, probeTimeoutMs, ended })
   if (await within(probeTimeoutMs, arrived)) {
     if (await arrived) return
     throw new Error('Connection terminated unexpectedly')
@@ -208,11 +241,11 @@ interface DeliveryTest {
 
 /** Sends a notification by a connection of its own. */
 async function notifyOnce(
-  url: string,
+  hosts: Hosts,
   payload: string,
   { connectTimeoutMs, probeTimeoutMs, ended }: DeliveryTest,
 ): Promise<void> {
-  const sender = new DatabaseClient({ connectionString: url, connectionTimeoutMillis: connectTimeoutMs })
+  const sender = new hosts.Client({ connectionTimeoutMillis: connectTimeoutMs })
   // Whatever goes wrong rejects the promises below.
   sender.on('error', () => undefined)
   const giveUp = (): void => void sender.connection.stream.destroy()

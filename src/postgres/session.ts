@@ -8,6 +8,7 @@ import {
   endsConnection,
   isInFailedTransaction,
   isPreparedStatementMismatch,
+  isReadOnly,
   isStalePreparedStatement,
   isUnavailable,
   unavailable,
@@ -30,6 +31,8 @@ export interface SessionContext {
   /** Which role its statements need, for the error where one is denied. */
   readonly neededRole?: NeededRole | undefined
   readonly emit: (event: DatabaseEvent) => void
+  /** Is called with the client of a server that takes no writes. */
+  readonly leave: (client: PoolClient) => void
 }
 
 /** No statement of ours takes this long with a good plan, and planning it once more costs a millisecond. */
@@ -170,6 +173,7 @@ export class Session implements Queryable {
     }
     if (endsConnection(error)) this.#lose(unavailable(error))
     if (isStalePreparedStatement(error)) this.#reusable = false
+    if (isReadOnly(error)) this.#leave()
     if (isPreparedStatementMismatch(error) && statement.name !== undefined) this.#stopNaming(error)
     const explained = explainRefusal(error, {
       text: statement.text,
@@ -184,6 +188,15 @@ export class Session implements Queryable {
     if (!this.#context.naming.on || !(error instanceof Error)) return
     this.#context.naming.on = false
     this.#context.emit({ type: 'preparedStatementsOff', error })
+  }
+
+  /**
+   * A standby, or a primary that was made read-only, has been replaced by another server, or will be. The URL leads to
+   * that one: by its next host, by its name, or by its address.
+   */
+  #leave(): void {
+    this.#reusable = false
+    this.#context.leave(this.#client)
   }
 
   #lose(failure: LeaseholdError): void {

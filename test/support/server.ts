@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn, execFile } from 'node:child_process'
 import { once } from 'node:events'
-import { chown, mkdir, readdir, readFile, access, constants } from 'node:fs/promises'
+import { chown, mkdir, readdir, readFile, access, constants, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
@@ -20,11 +20,15 @@ export type StopMode = 'fast' | 'immediate'
 /** A PostgreSQL server of one test, always on the same port, that can be stopped and restarted. */
 export interface TestServer {
   readonly url: string
+  /** Its data directory, which may be copied while it is stopped. */
+  readonly data: string
   /** Returns when it accepts connections. */
   start(): Promise<void>
   /** Returns when its last process has ended. */
   stop(mode: StopMode): Promise<void>
   restart(mode: StopMode): Promise<void>
+  /** Kills its first process with SIGKILL. The others end when they notice. */
+  kill(): Promise<void>
   /** Stops it and deletes its files. */
   remove(): Promise<void>
 }
@@ -39,6 +43,10 @@ export interface ServerOptions {
   readonly settings?: Readonly<Record<string, string>>
   /** The programs of another installed PostgreSQL. Default: the embedded one. */
   readonly binaries?: Pick<Binaries, 'initdb' | 'postgres'>
+  /** It begins as a copy of this server, which must be stopped. */
+  readonly copyOf?: Pick<TestServer, 'data'>
+  /** The copy replicates from this server, by streaming, under the name `standby`. */
+  readonly standbyOf?: Pick<TestServer, 'url'>
 }
 
 /** Creates and starts a server. */
@@ -54,6 +62,9 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
   async function start(): Promise<void> {
     const settings = {
       ...SETTINGS,
+      ...(options.standbyOf === undefined
+        ? {}
+        : { primary_conninfo: conninfo(options.standbyOf.url, 'standby') }),
       ...options.settings,
       port,
       listen_addresses: '127.0.0.1',
@@ -67,14 +78,16 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
     await ready(running)
   }
 
-  async function stop(mode: StopMode): Promise<void> {
+  async function end(signal: NodeJS.Signals): Promise<void> {
     const server = running
     running = undefined
     if (server === undefined || server.exitCode !== null || server.signalCode !== null) return
     const ended = once(server, 'exit')
-    server.kill(SIGNALS[mode])
+    server.kill(signal)
     await ended
   }
+
+  const stop = async (mode: StopMode): Promise<void> => end(SIGNALS[mode])
 
   async function remove(): Promise<void> {
     await stop('immediate')
@@ -83,9 +96,11 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
   }
 
   try {
-    if (options.binaries === undefined)
+    if (options.copyOf !== undefined) await copyServer(options.copyOf.data, data, account)
+    else if (options.binaries === undefined)
       await initialise(data, PASSWORD, await prepareBinaries(account), account, false)
     else await initialiseOther(data, options.binaries.initdb, account)
+    if (options.standbyOf !== undefined) await writeFile(join(data, 'standby.signal'), '')
     await start()
   } catch (error) {
     await remove()
@@ -93,14 +108,30 @@ export async function startServer(options: ServerOptions = {}): Promise<TestServ
   }
   return {
     url: `postgresql://${SUPERUSER}:${PASSWORD}@127.0.0.1:${port}/postgres`,
+    data,
     start,
     stop,
+    kill: async () => end('SIGKILL'),
     async restart(mode) {
       await stop(mode)
       await start()
     },
     remove,
   }
+}
+
+/** How another server connects to this one. */
+export function conninfo(url: string, applicationName: string): string {
+  const { hostname, port, username, password, pathname } = new URL(url)
+  return `host=${hostname} port=${port} user=${username} password=${password} dbname=${pathname.slice(1)} application_name=${applicationName}`
+}
+
+/** By the account of the server, which has to own the copy. */
+async function copyServer(from: string, to: string, account: Account | undefined): Promise<void> {
+  await mkdir(to, { mode: 0o700 })
+  if (account !== undefined) await chown(to, account.uid, account.gid)
+  const result = await runProgram('cp', ['-a', `${from}/.`, to], account)
+  if (result.outcome === 'failed') throw new Error(`cp failed (${result.status}): ${result.output}`)
 }
 
 /** Older servers do not have the locale provider that the embedded one uses. */
@@ -120,7 +151,7 @@ async function ready(server: ChildProcess): Promise<void> {
   await new Promise<void>((resolve, reject) => {
     createInterface({ input: stderr }).on('line', (line) => {
       log.push(line)
-      if (line.includes('database system is ready to accept connections')) resolve()
+      if (/database system is ready to accept (?:read-only )?connections/.test(line)) resolve()
     })
     server.once('error', reject)
     server.once('exit', () => reject(new Error(`PostgreSQL did not start:\n${log.join('\n')}`)))

@@ -71,6 +71,10 @@ function parse(text: string): Line | undefined {
 /** The configuration of test/fixtures/relay.mjs. */
 export interface RelayConfig {
   readonly databaseUrl: string
+  /** The database of the table to which it publishes. Default: that of the outbox. */
+  readonly sinkUrl?: string
+  /** How long the publisher takes for a batch. */
+  readonly publishMs?: number
   /** When it kills itself: after a claim, before or in the middle of publishing, or after the acknowledgement. */
   readonly dieAt?: 'claimed' | 'publishing' | 'part' | 'acknowledged'
   /** It kills itself when it is about to publish an event with this `n`. */
@@ -90,6 +94,35 @@ export function startRelay(
   { execArgv = [], ...config }: RelayConfig,
 ): WorkerProcess {
   return told(spawnNode('test/fixtures/relay.mjs', [JSON.stringify(config)], { execArgv }))
+}
+
+/** The configuration of test/fixtures/producer.mjs. */
+export interface ProducerConfig {
+  readonly databaseUrl: string
+  /** Its ordering keys begin with this. */
+  readonly name: string
+  readonly keys: number
+}
+
+/** An event that a producer process wrote. */
+export interface Written {
+  readonly key: string
+  readonly n: number
+}
+
+export function startProducer({ spawnNode }: Processes, config: ProducerConfig): WorkerProcess {
+  return told(spawnNode('test/fixtures/producer.mjs', [JSON.stringify(config)]))
+}
+
+/** The events whose COMMIT was confirmed, as far as the process has printed them. */
+export function acknowledged(producer: WorkerProcess): Written[] {
+  return producer.all('acknowledged').flatMap((line) => line['events'] as Written[])
+}
+
+/** Resolves when the process has printed this many more of them. */
+export async function moreAcknowledged(producer: WorkerProcess, count: number): Promise<void> {
+  const wanted = acknowledged(producer).length + count
+  await producer.heard('acknowledged', ({ total }) => Number(total) >= wanted)
 }
 
 /** Creates the table to which the relay processes publish. */
