@@ -160,7 +160,7 @@ it.each([
 
     const migrated = await cli('migrate')
     expect([migrated.code, migrated.stderr]).toEqual([0, ''])
-    expect(migrated.stdout).toMatch(/^Applied 1, 2, 3, 4, 5\./)
+    expect(migrated.stdout).toMatch(/^Applied 1, 2, 3, 4, 5, 6\./)
     expect(migrated.stdout).toContain(`The roles ${ROLES.join(', ')} do not exist`)
     expect((await cli('migrate')).stdout).toMatch(/^Nothing to apply\. [^\n]*\n$/)
     const refused = await cli('roles')
