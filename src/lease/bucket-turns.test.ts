@@ -119,7 +119,7 @@ it('a bucket with rows that cannot be claimed is not tried until 250 ms later, o
   const blocked = {
     ...table.store,
     claim: async () => {
-      table.claims.push('in vain')
+      table.claims.push('1: 0')
       return Promise.resolve({ claimed: [], cursor: undefined, more: false, leaseMs: 1_000, trustedUntil: 0 })
     },
   } as unknown as LeaseStore

@@ -282,7 +282,8 @@ export class Runtime {
       random: Math.random,
       held,
       hold: (rows: readonly RowToRenew[]) => heartbeat.post({ type: 'hold', name, rows: columnsOf(rows) }),
-      bucketCount: () => this.#bucketCount,
+      // How many buckets a table of the user's has is not known: they are always found.
+      bucketCount: () => (table.schema === this.#schema ? this.#bucketCount : Number.POSITIVE_INFINITY),
       isWoken: () => declaration.wake === true && this.#isListening,
     })
     this.#served.add({ declaration, worker, layers })
