@@ -58,6 +58,16 @@ const PURPOSES = [
   ['reap owned by', 'Takes back all leases of a worker that is known to be dead.', 'in_flight pkey'],
   ['find expired', 'The rows that a reap would take back: to find the one that stops it.', 'in_flight'],
   ['find owned by', 'The same for the leases of one worker.', 'in_flight'],
+  [
+    'waiting buckets',
+    'The buckets in which rows wait, and when the first of them is due. Sent only where there are several buckets.',
+    'pending suspects waiting_keys',
+  ],
+  [
+    'leased buckets',
+    'The buckets in which rows are leased. Sent only where there are several buckets.',
+    'in_flight',
+  ],
 ]
 
 /** What `reap expired` does where the table declares no maximum of attempts. */
@@ -70,6 +80,7 @@ const INDEXES = {
     pending: ['outbox_pending'],
     suspects: ['outbox_suspects'],
     arrivals: ['outbox_arrivals'],
+    waiting_keys: ['outbox_arrivals'],
     keys: ['outbox_keys'],
     in_flight: ['outbox_in_flight'],
   },
@@ -78,6 +89,7 @@ const INDEXES = {
     pending: ['webhook_outbox_pending'],
     suspects: ['webhook_outbox_suspects'],
     keys: ['webhook_outbox_keys'],
+    waiting_keys: ['webhook_outbox_keys'],
     in_flight: ['webhook_outbox_in_flight'],
   },
   sync_jobs: {

@@ -4,30 +4,15 @@
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { and, type LeaseStatement, list, parameters, statement } from './statement.ts'
-import { isOrderedByDue, orderBy, suspects, type TableSql, TOKEN_MARK, withoutKey } from './table-sql.ts'
+import { isOrderedByDue, orderBy, suspects, type TableSql, withoutKey } from './table-sql.ts'
 
 /** Each bucket with rows that wait, and when the first of them is due. */
 export function waitingBuckets(t: TableSql): LeaseStatement {
-  const $ = parameters()
-  const bucket = t.bucket?.name ?? ''
-  const walks = waitingRows(t).map(({ where, order, due }, i) => {
-    const first = (after: string): string => `select ${bucket} as bucket, ${due} as due_at
-    from ${t.target}
-    where ${and([...where, after], '      ')}
-    order by ${list([bucket, ...order])} limit 1`
-    return `walk${i + 1} as (
-  (${first('')})
-  union all
-  select next.*
-  from walk${i + 1} cross join lateral (
-    ${first(`${bucket} > walk${i + 1}.bucket`)}
-  ) as next
-)`
-  })
+  const walks = waitingRows(t).map((rows, i) => walk(t, `walk${i + 1}`, rows))
   return statement(
     t.table,
     'waiting buckets',
-    $,
+    parameters(),
     `
 with recursive ${walks.join(',\n')}
 select bucket, extract(epoch from min(due_at) - now())::float8 * 1000 as due_in_ms
@@ -35,6 +20,36 @@ from (${walks.map((_, i) => `select * from walk${i + 1}`).join(' union all ')}) 
 group by bucket
 order by bucket`,
   )
+}
+
+/** Each bucket with rows that are leased, whether their leases have expired or not. */
+export function leasedBuckets(t: TableSql): LeaseStatement {
+  const where = [`(${t.table.leased ?? `${t.owner} is not null`})`]
+  return statement(
+    t.table,
+    'leased buckets',
+    parameters(),
+    `
+with recursive ${walk(t, 'walk', { where, order: [], due: 'now()' })}
+select bucket from walk`,
+  )
+}
+
+/** A CTE with the first of these rows in each bucket. The order is that of an index: no estimate leads away from it. */
+function walk(t: TableSql, name: string, { where, order, due }: WaitingRows): string {
+  const bucket = t.bucket?.name ?? ''
+  const first = (after: string): string => `select ${bucket} as bucket, ${due} as due_at
+    from ${t.target}
+    where ${and([...where, after], '      ')}
+    order by ${list([bucket, ...order])} limit 1`
+  return `${name} as (
+  (${first('')})
+  union all
+  select next.*
+  from ${name} cross join lateral (
+    ${first(`${bucket} > ${name}.bucket`)}
+  ) as next
+)`
 }
 
 interface WaitingRows {
@@ -62,22 +77,4 @@ function waitingRows(t: TableSql): WaitingRows[] {
       ? { ...keyed, order: t.arrival.map(({ name }) => name), due: dueAt }
       : { ...keyed, order: [t.group.name, key, ...t.idColumns.map(({ name }) => name)], due: 'now()' },
   ]
-}
-
-/** Each bucket in which leases have expired or, with an owner, in which that owner holds leases. */
-export function leasedBuckets(t: TableSql): LeaseStatement {
-  const $ = parameters()
-  const owner = $('ownedBy', 'text')
-  const heldBy = t.token === undefined ? `regexp_replace(${t.owner}, '${TOKEN_MARK}[0-9]+$', '')` : t.owner
-  const which = `case when ${owner} is null then ${t.until} <= now() else ${heldBy} = ${owner} end`
-  return statement(
-    t.table,
-    'leased buckets',
-    $,
-    `
-select distinct ${t.bucket?.name ?? ''} as bucket
-from ${t.target}
-where ${and([`(${t.table.leased ?? `${t.owner} is not null`})`, which], '  ')}
-order by 1`,
-  )
 }

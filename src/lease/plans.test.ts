@@ -50,7 +50,8 @@ async function preparedForAny(tx: Queryable, statement: LeaseStatement): Promise
   await tx.query({ text: 'deallocate all' })
   await tx.query({ text: 'set local plan_cache_mode = force_generic_plan' })
   await tx.query({ text: `prepare any_values as ${statement.text}` })
-  return `explain (format json) execute any_values (${statement.parameters.map(() => 'null').join(', ')})`
+  const nulls = statement.parameters.map(() => 'null').join(', ')
+  return `explain (format json) execute any_values ${nulls === '' ? '' : `(${nulls})`}`
 }
 
 async function statementsOf(table: LeaseTable): Promise<LeaseStatement[]> {
@@ -179,8 +180,8 @@ describe.each(OWN_TABLES)('the statements of $table.name', ({ table, fill }) => 
         // Without statistics PostgreSQL takes `locked_by is not null` to be true of almost every row. sync_* are analysed
         // within a minute, and a reap that reads 100,000 rows takes 20 ms until then.
         if (!statistics && table.bucket === undefined && /reap|find (?:expired|owned)/.test(label)) continue
-        // Sent only after a data error; at 1,000 rows a scan costs them as much as an index.
-        if (rows <= 1_000 && statement.purpose.startsWith('find ')) continue
+        // Sent only after a data error, or once in each run of the reaper; at 1,000 rows a scan costs them as much as an index.
+        if (rows <= 1_000 && /^find |^leased buckets/.test(statement.purpose)) continue
         expect(scansOf(nodes, table), label).not.toContain('Seq Scan')
         expect(
           [...used].filter((index) => !expected.includes(index)),
@@ -192,6 +193,8 @@ describe.each(OWN_TABLES)('the statements of $table.name', ({ table, fill }) => 
           needed.filter((index) => !used.has(index)),
           label,
         ).toEqual([])
+        // These read the first entry of each bucket, or all that is leased, and name no bucket.
+        if (statement.purpose.endsWith(' buckets')) continue
         for (const node of nodes)
           expect(isNarrow(node, table), `${label}: ${JSON.stringify(node)}`).toBe(true)
       }

@@ -42,9 +42,8 @@ export interface LeaseStatements {
   readonly release: LeaseStatement
   readonly reap: { readonly expired: LeaseStatement; readonly 'owned by': LeaseStatement }
   readonly findExpired: { readonly expired: LeaseStatement; readonly 'owned by': LeaseStatement }
-  /** Sent only where there are several buckets. */
-  readonly waitingBuckets: LeaseStatement
-  readonly leasedBuckets: LeaseStatement
+  /** Of a table with buckets; sent only where there are several. */
+  readonly buckets: { readonly waiting: LeaseStatement; readonly leased: LeaseStatement } | undefined
   /** By outcome. */
   readonly settle: ReadonlyMap<string, LeaseStatement>
 }
@@ -80,8 +79,7 @@ export function leaseStatements(table: LeaseTable, shape: TableShape): LeaseStat
     release: release(t),
     reap: { expired: reap(t, 'expired'), 'owned by': reap(t, 'owned by') },
     findExpired: { expired: findExpired(t, 'expired'), 'owned by': findExpired(t, 'owned by') },
-    waitingBuckets: waitingBuckets(t),
-    leasedBuckets: leasedBuckets(t),
+    buckets: t.bucket && { waiting: waitingBuckets(t), leased: leasedBuckets(t) },
     settle: new Map(Object.entries(outcomes).map(([name, outcome]) => [name, settle(t, name, outcome)])),
   }
 }
@@ -107,5 +105,6 @@ export function allStatements(statements: LeaseStatements): LeaseStatement[] {
     ...statements.settle.values(),
     ...Object.values(reaps),
     ...Object.values(finds),
+    ...Object.values(statements.buckets ?? {}),
   ]
 }

@@ -308,11 +308,11 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     },
 
     async reap(request = {}) {
-      if (bucket !== 'all' || table.bucket === undefined)
+      if (bucket !== 'all' || statements.buckets === undefined)
         return reapIn(bucket === 'all' ? 0 : bucket, request)
       const reaped: Reaped[] = []
-      const { limit = 500, ownedBy } = request
-      const found = await runner.run<{ bucket: number }>(statements.leasedBuckets, { ownedBy })
+      const { limit = 500 } = request
+      const found = await runner.run<{ bucket: number }>(statements.buckets.leased, {})
       for (const { bucket: ofBucket } of found) {
         if (reaped.length >= limit) break
         reaped.push(...(await reapIn(ofBucket, { ...request, limit: limit - reaped.length })))
@@ -321,7 +321,8 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     },
 
     async findBuckets() {
-      const rows = await runner.run<{ bucket: number; due_in_ms: number }>(statements.waitingBuckets, {})
+      if (statements.buckets === undefined) return []
+      const rows = await runner.run<{ bucket: number; due_in_ms: number }>(statements.buckets.waiting, {})
       return rows.map((row) => ({ bucket: row.bucket, dueInMs: row.due_in_ms }))
     },
   }
