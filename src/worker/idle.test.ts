@@ -68,8 +68,23 @@ it('an idle worker sends at most one statement per poll interval, and none for h
       interval: 5,
     })
   }
-  // The statements of its start are over: the claims after it began to listen, and its settings.
+  /** The statements of its start are over once a whole poll interval passes without any. */
+  async function pause(): Promise<void> {
+    let seen = proxy.roundTrips
+    let since = performance.now()
+    await vi.waitFor(
+      () => {
+        if (proxy.roundTrips !== seen) {
+          seen = proxy.roundTrips
+          since = performance.now()
+        }
+        expect(performance.now() - since).toBeGreaterThanOrEqual(pollMs)
+      },
+      { timeout: 120_000, interval: 5 },
+    )
+  }
   await statements(6)
+  await pause()
   const startedAt = performance.now()
   // A multiple of presence as well, which is said every 5 s.
   await statements(30)
