@@ -113,15 +113,18 @@ function lossesOf(record, explanations) {
     if (wasRun && !isKnown) throw new Error(`explanations.mjs: ${name} has no check "${text}"`)
   }
   const unexplained = []
-  const missed = checksOf(record)
-    .filter(({ check }) => verdictOf(check) === 'missed')
-    .map(({ scenario, check }) => {
-      const found = explanations.find((one) => one.scenario === scenario.name && one.check === check.text)
-      if (found === undefined) unexplained.push(`${scenario.name}: ${check.text}`)
-      const against = check.against === undefined ? '' : ` (compared with ${check.against})`
-      const why = found?.text ?? 'Not explained yet.'
-      return `- **${scenario.title}**: ${check.text}. Measured: ${measured(check)}${against}. ${why}`
-    })
+  /** The goals that were missed for the same reason, by that reason: it is read once. */
+  const missed = new Map()
+  for (const { scenario, check } of checksOf(record)) {
+    if (verdictOf(check) !== 'missed') continue
+    const found = explanations.find((one) => one.scenario === scenario.name && one.check === check.text)
+    if (found === undefined) unexplained.push(`${scenario.name}: ${check.text}`)
+    const why = found?.text ?? 'Not explained yet.'
+    const against = check.against === undefined ? '' : ` (compared with ${check.against})`
+    const goal = `- **${scenario.title}**: ${check.text}. Measured: ${measured(check)}${against}.`
+    missed.set(why, [...(missed.get(why) ?? []), goal])
+  }
+  const reasons = [...missed].map(([why, goals]) => `${goals.join('\n')}\n\n${why}`)
   const failed = record.scenarios
     .filter(unmeasured)
     .map(
@@ -134,8 +137,9 @@ function lossesOf(record, explanations) {
   return {
     unexplained,
     text: [
-      ...(missed.length > 0 ? [] : [nothing]),
-      ...(missed.length + failed.length > 0 ? [[...missed, ...failed].join('\n')] : []),
+      ...(missed.size > 0 ? [] : [nothing]),
+      ...reasons,
+      ...(failed.length > 0 ? [failed.join('\n')] : []),
       ...(ahead.length > 0 ? ['A peer was ahead in these figures:', table(AHEAD, ahead)] : []),
     ].join('\n\n'),
   }

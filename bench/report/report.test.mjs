@@ -92,7 +92,7 @@ describe('the page', () => {
     const [scenario, check] = ['latency', 'p50 ≤ every peer']
     const explained = writePage(MADE_UP_RECORD, template, [{ scenario, check, text: 'A made-up reason.' }])
     expect(explained.page).toContain(
-      'Measured: 1.47 (compared with graphile-worker (made up)). A made-up reason.',
+      'Measured: 1.47 (compared with graphile-worker (made up)).\n\nA made-up reason.',
     )
     expect(explained.unexplained).toEqual(['drain: no key: ≥ 1.3 × the fastest peer'])
     expect(explained.page).toContain('Not explained yet.')
@@ -100,6 +100,16 @@ describe('the page', () => {
     expect(() => writePage(MADE_UP_RECORD, template, outdated)).toThrow(
       'latency has no check "p50 of another time"',
     )
+  })
+
+  it('a reason for several missed goals is written once, after all of them', () => {
+    const text = 'A made-up reason.'
+    const { page } = writePage(MADE_UP_RECORD, template, [
+      { scenario: 'drain', check: 'no key: ≥ 1.3 × the fastest peer', text },
+      { scenario: 'latency', check: 'p50 ≤ every peer', text },
+    ])
+    expect(page.split(text)).toHaveLength(2)
+    expect(page).toMatch(/1\.2996 .*\n- .*1\.47 .*\n\nA made-up reason\./)
   })
 
   it('a quick run judges nothing, and the page says that it must not be cited', () => {
