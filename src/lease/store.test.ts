@@ -369,6 +369,48 @@ it('D7: a chunk is known by its whole id: the same hash in another matrix is not
   ])
 })
 
+it('rows of two buckets that have the same id are renewed, settled and released each by itself', async () => {
+  await db.query({
+    text: `create table public.twins (bucket int not null, id bigint not null, open boolean not null default true,
+      owner text, until timestamptz, token bigint not null default 0, primary key (bucket, id));
+      create index on public.twins (bucket, id) where open;
+      create index on public.twins (bucket) where owner is not null;
+      insert into public.twins (bucket, id, token) values (1, 5, 0), (2, 5, 0), (3, 5, 7)`,
+  })
+  const table = leaseTable({
+    table: 'public.twins',
+    id: ['id'],
+    bucket: 'bucket',
+    lease: { owner: 'owner', until: 'until', token: 'token' },
+    claimable: 'open',
+    order: ['id'],
+    onExpiry: 'claimable',
+    outcomes: { done: { set: { open: 'false' } } },
+  })
+  const store = await openLeaseStore(db, table, { owner: 'worker', bucket: 'all' })
+  const leases: Lease[] = []
+  for (const bucket of [1, 2, 3]) {
+    const { claimed } = await store.claim({ limit: 1, leaseMs: 1_000, bucket })
+    leases.push(...claimed.map(({ lease }) => lease))
+  }
+  expect((await store.renew(leases, 7_200_000)).renewed).toEqual(leases)
+  const read = async () =>
+    (
+      await db.query({
+        text: `select bucket, open, until > now() + interval '1 hour' as renewed from public.twins order by bucket`,
+      })
+    ).rows
+  expect(await read()).toEqual([1, 2, 3].map((bucket) => ({ bucket, open: true, renewed: true })))
+  const [one, two, three] = leases as [Lease, Lease, Lease]
+  expect(await store.release([one])).toMatchObject({ ended: [one] })
+  expect(await store.settle('done', [one, two, three])).toMatchObject({ ended: [two, three], fencedOff: [one] })
+  expect(await read()).toEqual([
+    { bucket: 1, open: true, renewed: null },
+    { bucket: 2, open: false, renewed: null },
+    { bucket: 3, open: false, renewed: null },
+  ])
+})
+
 it('D7: a claim and a renewal, too, touch only the rows they name, in their own bucket', async () => {
   await db.query({
     text: `create table public.crossed (bucket int not null, a text not null, b text not null, due int not null, open boolean not null default true,

@@ -166,25 +166,30 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     valuesOf: (part: readonly Lease[]) => Values,
     tx?: Queryable,
   ): Promise<Ended> {
-    if (leases.length === 0) return { ended: [], fencedOff: [], busy: [], refused: [] }
-    const current = newestOfEachRow(leases)
-    const refused: { lease: Lease; error: unknown }[] = []
-    const changed: ChangedRow[] = []
-    for (const [ofBucket, asked] of byBucket([...current.values()])) {
-      const send = async (part: readonly Lease[]): Promise<ChangedRow[]> =>
-        runner.run(statement, { bucket: ofBucket, ...runner.leaseArrays(part), ...valuesOf(part) }, { tx })
+    const ended: Ended[] = []
+    for (const [ofBucket, part] of byBucket(leases)) {
+      const current = newestOfEachRow(part)
+      const refused: { lease: Lease; error: unknown }[] = []
+      const send = async (asked: readonly Lease[]): Promise<ChangedRow[]> =>
+        runner.run(statement, { bucket: ofBucket, ...runner.leaseArrays(asked), ...valuesOf(asked) }, { tx })
       // A transaction of the caller's is over after an error.
-      const parts =
+      const changed =
         tx === undefined
-          ? await inHalves(asked, send, (lease, error) => refused.push({ lease, error }))
-          : [await send(asked)]
-      changed.push(...parts.flat())
+          ? await inHalves([...current.values()], send, (lease, error) => refused.push({ lease, error }))
+          : [await send([...current.values()])]
+      ended.push(endedAmong(part, current, changed.flat(), refused))
     }
-    return endedAmong(leases, current, changed, refused)
+    return {
+      ended: ended.flatMap((each) => each.ended),
+      fencedOff: ended.flatMap((each) => each.fencedOff),
+      busy: ended.flatMap((each) => each.busy),
+      refused: ended.flatMap((each) => each.refused),
+    }
   }
 
   /** Each statement concerns one bucket. */
   function byBucket(leases: readonly Lease[]): ReadonlyMap<number | undefined, readonly Lease[]> {
+    if (leases.length === 0) return new Map()
     if (bucket !== 'all') return new Map([[bucket, leases]])
     const parts = new Map<number | undefined, Lease[]>()
     for (const lease of leases) {
@@ -274,16 +279,16 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
     async renew(leases, leaseMs) {
       checkLease(leaseMs)
       const until = trustedUntil(clock.monotonicNow(), leaseMs)
-      const current = newestOfEachRow(leases)
-      if (current.size === 0) return { renewed: [], busy: [], lost: [], trustedUntil: until }
-      const rows: ChangedRow[] = []
-      for (const [ofBucket, asked] of byBucket([...current.values()])) {
+      const renewal = { renewed: [] as Lease[], busy: [] as Lease[], lost: [] as Lease[] }
+      for (const [ofBucket, part] of byBucket(leases)) {
+        const current = newestOfEachRow(part)
+        const rows: ChangedRow[] = []
         const parts = await inHalves(
-          asked,
-          async (part) =>
+          [...current.values()],
+          async (asked) =>
             runner.run<ChangedRow>(statements.renew, {
               bucket: ofBucket,
-              ...runner.leaseArrays(part),
+              ...runner.leaseArrays(asked),
               leaseMs,
             }),
           ({ id }, error) => {
@@ -291,10 +296,12 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
             onDataError({ verb: 'renew', id, error })
           },
         )
-        rows.push(...parts.flat())
+        const { ended, busy, fencedOff } = endedAmong(part, current, [...rows, ...parts.flat()], [])
+        renewal.renewed.push(...ended)
+        renewal.busy.push(...busy)
+        renewal.lost.push(...fencedOff)
       }
-      const { ended, busy, fencedOff } = endedAmong(leases, current, rows, [])
-      return { renewed: ended, busy, lost: fencedOff, trustedUntil: until }
+      return { ...renewal, trustedUntil: until }
     },
 
     async settle(outcome, leases, { args, tx } = {}) {
