@@ -60,7 +60,18 @@ export function createRenewal(options: RenewalOptions): Renewal {
       isFirst = false
       return
     }
-    for (const [leaseMs, due] of dueAmong(candidates)) {
+    // One bucket that cannot be reached, or answers late, costs no other its leases.
+    const byBucket = new Map<number | undefined, RowToRenew[]>()
+    for (const row of candidates) {
+      const others = byBucket.get(row.bucket)
+      if (others === undefined) byBucket.set(row.bucket, [row])
+      else others.push(row)
+    }
+    await Promise.all([...byBucket.values()].map(renewAll))
+  }
+
+  async function renewAll(ofBucket: readonly RowToRenew[]): Promise<void> {
+    for (const [leaseMs, due] of dueAmong(ofBucket)) {
       for (let from = 0; from < due.length; from += MAX_ROWS_PER_RENEWAL) {
         await renewWithOneRetry(due.slice(from, from + MAX_ROWS_PER_RENEWAL), leaseMs)
       }
