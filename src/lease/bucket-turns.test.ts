@@ -1,6 +1,7 @@
 import { expect, it } from 'vitest'
 import { BucketTurns } from './bucket-turns.ts'
-import type { Claim, ClaimRequest, LeaseStore, WaitingBucket } from './store.ts'
+import type { Lease } from './lease.ts'
+import type { Claim, ClaimRequest, Ended, LeaseStore, Settlement, WaitingBucket } from './store.ts'
 
 const REQUEST = { limit: 5, leaseMs: 1_000 }
 
@@ -39,9 +40,13 @@ function storeWith(rows: Record<number, number>): {
       const waiting = Object.entries(rows).filter(([, count]) => count > 0)
       return Promise.resolve(waiting.map(([bucket]) => ({ bucket: Number(bucket), dueInMs: -1 })))
     },
-    settleAndClaim: async (_: unknown, request: ClaimRequest) => ({
-      ...(await claim({ ...request, limit: request.continueOnly === true ? 0 : request.limit })),
-      ended: [],
+    settle: async (_: unknown, leases: readonly Lease[]): Promise<Ended> => {
+      claims.push(`${leases[0]?.bucket}: settled`)
+      return Promise.resolve({ ended: leases, fencedOff: [], busy: [], refused: [] })
+    },
+    settleAndClaim: async ({ leases }: Settlement, request: ClaimRequest) => ({
+      ...(await claim(request)),
+      ended: leases,
       fencedOff: [],
       busy: [],
       refused: [],
@@ -83,7 +88,6 @@ it('a bucket is claimed from for 100 ms, then it is the turn of the next', async
   for (let i = 0; i < 25; i += 1) await turns.claim({ ...REQUEST, limit: 1 })
   const buckets = table.claims.map((text) => text.split(':')[0]).join('')
   expect(buckets).toBe('3'.repeat(10) + '9'.repeat(10) + '3'.repeat(5))
-  expect(table.finds()).toBe(1)
 })
 
 it('a bucket that is drained gives its turn to the next, and all are found anew when none waits', async () => {
@@ -103,18 +107,57 @@ it('two claims at the same time are made from different buckets', async () => {
   expect(table.claims.slice(1).toSorted()).toEqual(['1: 5', '2: 5'])
 })
 
-it('a settlement in a bucket whose turn is over claims no others from it', async () => {
-  const table = storeWith({ 1: 100, 2: 100 })
+it('buckets in which rows arrive later have their turns, however many rows wait in others', async () => {
+  const rows: Record<number, number> = { 3: 1_000_000, 9: 1_000_000 }
+  const table = storeWith(rows)
   const turns = turnsOf(table)
-  const { claimed } = await turns.claim({ ...REQUEST, limit: 1 })
-  table.later(200)
-  await turns.claim({ ...REQUEST, limit: 1 })
-  const leases = claimed.map(({ lease }) => lease)
-  await turns.settleAndClaim('order', { leases }, REQUEST)
-  expect(table.claims).toEqual(['1: 1', '2: 1', '1: 0'])
+  for (let i = 0; i < 50; i += 1) await turns.claim(REQUEST)
+  rows[40] = 5
+  for (let i = 0; i < 60; i += 1) await turns.claim(REQUEST)
+  expect(table.claims).toContain('40: 5')
 })
 
-it('a bucket with rows that cannot be claimed is not tried until 250 ms later, or until the worker is woken', async () => {
+it('they also have their turns where each claim shares a statement with a settlement', async () => {
+  const rows: Record<number, number> = { 3: 1_000_000 }
+  const table = storeWith(rows)
+  const turns = turnsOf(table)
+  let { claimed } = await turns.claim(REQUEST)
+  rows[40] = 5
+  for (let i = 0; i < 60; i += 1) {
+    const leases = claimed.map(({ lease }) => lease)
+    ;({ claimed } =
+      leases.length === 0
+        ? await turns.claim(REQUEST)
+        : await turns.settleAndClaim('order', { leases }, REQUEST))
+  }
+  expect(table.claims).toContain('40: 5')
+})
+
+it.each(['order', 'key'] as const)(
+  'a settlement in a bucket whose turn is over claims nothing from it while others wait (by %s)',
+  async (way) => {
+    const table = storeWith({ 1: 100, 2: 100, 3: 100 })
+    const turns = turnsOf(table)
+    const { claimed } = await turns.claim({ ...REQUEST, limit: 1 })
+    table.later(200)
+    await turns.claim({ ...REQUEST, limit: 1 })
+    const leases = claimed.map(({ lease }) => lease)
+    expect(await turns.settleAndClaim(way, { leases }, REQUEST)).toMatchObject({ ended: leases, claimed: [] })
+    expect(table.claims).toEqual(['1: 1', '2: 1', '1: settled'])
+  },
+)
+
+it('a settlement in a bucket that is drained claims from it, if no other bucket waits', async () => {
+  const table = storeWith({ 1: 5 })
+  const turns = turnsOf(table)
+  const { claimed } = await turns.claim(REQUEST)
+  table.later(200)
+  expect(await turns.claim(REQUEST)).toMatchObject({ claimed: [], drained: true })
+  await turns.settleAndClaim('key', { leases: claimed.map(({ lease }) => lease) }, REQUEST)
+  expect(table.claims).toEqual(['1: 5', '1: 0'])
+})
+
+it('a bucket with rows that cannot be claimed is tried after 250 ms, then after longer times', async () => {
   const table = storeWith({ 1: 1 })
   const blocked = {
     ...table.store,
@@ -124,16 +167,63 @@ it('a bucket with rows that cannot be claimed is not tried until 250 ms later, o
     },
   } as unknown as LeaseStore
   const turns = new BucketTurns(blocked, { clock: table.clock, random: () => 0, count: () => 64 })
-  const drain = async (): Promise<void> => {
-    for (let drained = false; !drained;) ({ drained } = await turns.claim(REQUEST))
+  const drain = async (): Promise<number | undefined> => {
+    for (;;) {
+      const { drained, dueInMs } = await turns.claim(REQUEST)
+      if (drained) return dueInMs
+    }
   }
-  await drain()
-  await drain()
+  expect([await drain(), await drain()]).toEqual([250, 250])
   expect(table.claims).toHaveLength(1)
+  const waits: (number | undefined)[] = []
+  for (let wait = 250; waits.length < 7; waits.push(wait)) {
+    table.later(wait)
+    wait = (await drain()) ?? 0
+  }
+  expect(waits).toEqual([500, 1_000, 2_000, 4_000, 5_000, 5_000, 5_000])
+  expect(table.claims).toHaveLength(8)
+  // A wake-up begins anew, but does not claim more often than every 250 ms.
   turns.wake()
+  table.later(200)
+  expect(await drain()).toBe(50)
+  table.later(50)
   await drain()
-  expect(table.claims).toHaveLength(2)
-  table.later(250)
-  await drain()
-  expect(table.claims).toHaveLength(3)
+  expect(table.claims).toHaveLength(9)
+})
+
+it('a bucket that had nothing to claim is forgotten when nothing is due in it any more', async () => {
+  const rows: Record<number, number> = { 1: 1 }
+  const table = storeWith(rows)
+  const none = { claimed: [], cursor: undefined, more: false, leaseMs: 1_000, trustedUntil: 0 }
+  const blocked = { ...table.store, claim: async () => Promise.resolve(none) } as unknown as LeaseStore
+  const turns = new BucketTurns(blocked, { clock: table.clock, random: () => 0, count: () => 64 })
+  for (let drained = false; !drained;) ({ drained } = await turns.claim(REQUEST))
+  rows[1] = 0
+  expect(await turns.claim(REQUEST)).not.toHaveProperty('dueInMs')
+})
+
+it('a row that arrives in a bucket that was just drained is claimed at the next wake-up', async () => {
+  const rows: Record<number, number> = { 1: 1 }
+  const table = storeWith(rows)
+  const turns = turnsOf(table)
+  for (let drained = false; !drained;) ({ drained } = await turns.claim(REQUEST))
+  rows[1] = 1
+  turns.wake()
+  expect(await turns.claim(REQUEST)).toMatchObject({ claimed: [{}] })
+})
+
+it('a wake-up while buckets are being found is not forgotten', async () => {
+  const table = storeWith({})
+  const { store, clock } = table
+  const turns: BucketTurns<object> = new BucketTurns(
+    {
+      ...store,
+      findBuckets: async () => {
+        turns.wake()
+        return Promise.resolve([])
+      },
+    } as unknown as LeaseStore,
+    { clock, random: () => 0, count: () => 64 },
+  )
+  expect(await turns.claim(REQUEST)).toMatchObject({ drained: false })
 })

@@ -1,14 +1,21 @@
 import { type Clock, systemClock } from '../clock.ts'
 import { nothingClaimed } from './claims.ts'
 import { ClaimCursor, type CursorRequest, type Scanned } from './claim-cursor.ts'
-import type { Way } from './statements.ts'
+import { SUCCESS, type Way } from './statements.ts'
 import type { Claim, Ended, LeaseStore, Settlement } from './store.ts'
-
-/** A bucket that had nothing more to claim is not claimed from for this time, unless the worker is woken. */
-const RECHECK_MS = 250
 
 /** For how long a worker claims from a bucket before it is the turn of the next one, if others wait. */
 const TURN_MS = 100
+
+/** While some buckets have rows to claim, this often it is found out whether others have. */
+const FIND_EVERY_MS = 250
+
+/**
+ * A bucket in which rows are due, but none can be claimed, is claimed from after the first of these times, then after twice
+ * that, and so on. A wake-up begins anew with the first.
+ */
+const FIRST_RECHECK_MS = 250
+const LONGEST_RECHECK_MS = 5_000
 
 export interface BucketTurnsOptions {
   readonly clock?: Clock
@@ -22,13 +29,22 @@ interface Turn {
   readonly since: number
   /** How many claims from it are on their way. */
   claims: number
+  /** Nothing more can be claimed, apart from the next rows of the ordering keys that are settled. */
+  isDrained: boolean
+  /** Whether rows were claimed since rows were found in it. */
+  hasTaken: boolean
+}
+
+interface Recheck {
+  readonly since: number
+  afterMs: number
 }
 
 /**
- * Decides from which bucket each claim of a worker takes rows, in a table that has several. Buckets take turns, a few at a
- * time: as many as a worker has claims on their way. A bucket whose turn is over is claimed from once more when the others
- * have had theirs; until then only the next rows of its ordering keys are claimed, as its rows are settled. When all have
- * had their turn, one statement finds in which buckets rows wait.
+ * Decides from which bucket each claim of a worker takes rows, in a table that has several. Buckets take turns of 100 ms. A
+ * worker has as many of them open as it has room for rows. In its turn a bucket is claimed from as a table with one bucket
+ * is. When its turn is over and others wait, its finished rows are settled without a claim, so that their room goes to the
+ * others. One statement finds in which buckets rows wait.
  */
 export class BucketTurns<Row extends object> {
   readonly #store: LeaseStore<Row>
@@ -38,13 +54,17 @@ export class BucketTurns<Row extends object> {
   readonly #cursors = new Map<number, ClaimCursor<Row>>()
   /** The turns that are not over, by bucket. */
   readonly #turns = new Map<number, Turn>()
-  /** The buckets that are still to have a turn. */
-  #waiting: number[] = []
+  /** The buckets that are still to have a turn, in their order. */
+  readonly #waiting = new Set<number>()
+  /** The buckets in which rows were due, and none could be claimed. */
+  readonly #rechecks = new Map<number, Recheck>()
   /** The statement that finds buckets, while it is on its way. */
   #finding: Promise<void> | undefined
-  /** The buckets that had nothing more to claim, and when: rows that wait for others are found all the same. */
-  readonly #drainedAt = new Map<number, number>()
-  #dueInMs: number | undefined
+  #foundAt = Number.NEGATIVE_INFINITY
+  /** In how long a row is due in a bucket in which none is yet, when buckets were last found. */
+  #dueInMs = Number.POSITIVE_INFINITY
+  /** How often something may have become claimable: a statement that was sent before does not know of it. */
+  #wakes = 0
 
   constructor(
     store: LeaseStore<Row>,
@@ -58,117 +78,175 @@ export class BucketTurns<Row extends object> {
 
   /** Something may have become claimable. */
   wake(): void {
-    this.#drainedAt.clear()
-    for (const cursor of this.#cursors.values()) cursor.wake()
+    this.#wakes += 1
+    this.#foundAt = Number.NEGATIVE_INFINITY
+    for (const recheck of this.#rechecks.values()) recheck.afterMs = FIRST_RECHECK_MS
+    if (this.#count() === 1) this.#cursorOf(0).wake()
   }
 
   /** The ordering keys of these rows of a bucket may have become free, without a claim of their next rows. */
   keysFreed(rows: readonly string[], bucket = 0): void {
+    if (rows.length === 0) return
     this.#cursorOf(bucket).keysFreed(rows)
-    if (!this.#turns.has(bucket) && !this.#waiting.includes(bucket)) this.#waiting.push(bucket)
+    this.#rechecks.delete(bucket)
+    const turn = this.#turns.get(bucket)
+    if (turn === undefined) this.#waiting.add(bucket)
+    else turn.isDrained = false
   }
 
   async claim(request: CursorRequest): Promise<Claim<Row> & Scanned> {
     if (this.#count() === 1) return this.#cursorOf(0).claim({ ...request, bucket: 0 })
+    const wakes = this.#wakes
     const turn = this.#nextTurn() ?? (await this.#turnAfterFinding())
     if (turn === undefined) {
-      const dueInMs = this.#dueInMs
       const none = nothingClaimed(request.leaseMs, this.#clock.monotonicNow())
-      return { ...none, drained: true, ...(dueInMs === undefined ? {} : { dueInMs }) }
+      const dueInMs = Math.min(this.#dueInMs, this.#recheckInMs())
+      return { ...none, drained: wakes === this.#wakes, ...(dueInMs === Infinity ? {} : { dueInMs }) }
     }
     const { bucket } = turn
     return this.#within(turn, async () => this.#cursorOf(bucket).claim({ ...request, bucket }))
   }
 
-  /** Settles a batch of one bucket, and claims from it, if it has its turn. */
+  /** Settles a batch of one bucket, and claims from it if that does not take room from others that wait. */
   async settleAndClaim(
     way: Way,
     settlement: Settlement,
     request: CursorRequest,
   ): Promise<Ended & Claim<Row> & Scanned> {
-    const bucket = settlement.leases[0]?.bucket ?? 0
-    if (this.#count() === 1)
-      return this.#cursorOf(bucket).settleAndClaim(way, settlement, { ...request, bucket })
-    const turn = this.#turns.get(bucket)
-    if (turn !== undefined && !this.#isOver(turn))
-      return this.#within(turn, async () =>
-        this.#cursorOf(bucket).settleAndClaim(way, settlement, { ...request, bucket }),
+    const { leases, args } = settlement
+    const bucket = leases[0]?.bucket ?? 0
+    const cursor = this.#cursorOf(bucket)
+    if (this.#count() === 1) return cursor.settleAndClaim(way, settlement, { ...request, bucket })
+    const turn = this.#turnOf(bucket)
+    if (turn !== undefined)
+      return this.#within(turn, async () => cursor.settleAndClaim(way, settlement, { ...request, bucket }))
+    const none = nothingClaimed(request.leaseMs, this.#clock.monotonicNow())
+    const ended = await this.#store.settle(SUCCESS, leases, args === undefined ? {} : { args })
+    if (way === 'key')
+      this.keysFreed(
+        ended.ended.map(({ id }) => id),
+        bucket,
       )
-    const claim = await this.#store.settleAndClaim(settlement, {
-      ...request,
-      bucket,
-      way,
-      continueOnly: true,
-    })
-    this.keysFreed(claim.freed ?? [], bucket)
-    return { ...claim, more: true, drained: false }
+    return { ...none, ...ended, more: true, drained: false }
   }
 
   async #within<Result extends Claim<Row> & Scanned>(
     turn: Turn,
     send: () => Promise<Result>,
   ): Promise<Result> {
+    const { bucket } = turn
     turn.claims += 1
-    let result: Result
-    try {
-      result = await send()
-    } catch (error) {
-      this.#turns.delete(turn.bucket)
-      throw error
-    } finally {
+    const result = await send().finally(() => {
       turn.claims -= 1
+    })
+    if (result.claimed.length > 0) {
+      turn.hasTaken = true
+      this.#rechecks.delete(bucket)
+    } else if (result.drained && !turn.hasTaken) {
+      const { afterMs = 0 } = this.#rechecks.get(bucket) ?? {}
+      const longer = Math.min(Math.max(FIRST_RECHECK_MS, 2 * afterMs), LONGEST_RECHECK_MS)
+      this.#rechecks.set(bucket, { since: this.#clock.monotonicNow(), afterMs: longer })
     }
-    if (result.drained) {
-      this.#turns.delete(turn.bucket)
-      this.#drainedAt.set(turn.bucket, this.#clock.monotonicNow())
-    }
+    turn.isDrained = result.drained
     // Whether rows wait in other buckets is not known before the next claim finds none.
     return { ...result, drained: false }
   }
 
-  /** A bucket that has its turn and no claim on its way; or the next one that waits for its turn; or any that has its turn. */
+  /**
+   * A bucket that has its turn, more rows and no claim on its way; or the next one that waits for its turn; or any that has
+   * its turn and more rows.
+   */
   #nextTurn(): Turn | undefined {
-    for (const turn of this.#turns.values()) {
-      if (!this.#isOver(turn)) continue
-      this.#turns.delete(turn.bucket)
-      this.#waiting.push(turn.bucket)
-    }
-    const turns = [...this.#turns.values()]
-    const idle = turns.find(({ claims }) => claims === 0)
+    this.#findIfDue()
+    this.#endTurns()
+    const open = [...this.#turns.values()].filter(({ isDrained }) => !isDrained)
+    const idle = open.find(({ claims }) => claims === 0)
     if (idle !== undefined) return idle
-    const bucket = this.#waiting.shift()
-    if (bucket === undefined) return turns[0]
-    const turn = { bucket, since: this.#clock.monotonicNow(), claims: 0 }
+    const [bucket] = this.#waiting
+    return bucket === undefined ? open[0] : this.#begin(bucket)
+  }
+
+  /** The turn of this bucket, if it is not over; it gets one if no other waits for its turn. */
+  #turnOf(bucket: number): Turn | undefined {
+    this.#findIfDue()
+    this.#endTurns()
+    const turn = this.#turns.get(bucket)
+    if (turn !== undefined) return turn
+    const isNext = this.#waiting.size === 0 || (this.#waiting.size === 1 && this.#waiting.has(bucket))
+    return isNext ? this.#begin(bucket) : undefined
+  }
+
+  #begin(bucket: number): Turn {
+    const since = this.#clock.monotonicNow()
+    const turn = { bucket, since, claims: 0, isDrained: false, hasTaken: false }
+    this.#waiting.delete(bucket)
     this.#turns.set(bucket, turn)
     return turn
   }
 
   /** As long as no other bucket waits, a turn goes on. */
-  #isOver({ since }: Turn): boolean {
-    return this.#waiting.length > 0 && this.#clock.monotonicNow() - since >= TURN_MS
+  #endTurns(): void {
+    const now = this.#clock.monotonicNow()
+    for (const [bucket, { since, isDrained }] of this.#turns) {
+      if (now - since < TURN_MS || (!isDrained && this.#waiting.size === 0)) continue
+      this.#turns.delete(bucket)
+      if (!isDrained) this.#waiting.add(bucket)
+    }
   }
 
   async #turnAfterFinding(): Promise<Turn | undefined> {
-    this.#finding ??= this.#find().finally(() => {
-      this.#finding = undefined
-    })
-    await this.#finding
+    await this.#find()
     return this.#nextTurn()
   }
 
+  /** Does not wait for the answer. A failure shows in the next claim as well. */
+  #findIfDue(): void {
+    const isDue = this.#clock.monotonicNow() - this.#foundAt >= FIND_EVERY_MS
+    if (isDue && this.#turns.size > 0) this.#find().catch(() => undefined)
+  }
+
   async #find(): Promise<void> {
+    this.#finding ??= this.#findOnce().finally(() => {
+      this.#finding = undefined
+    })
+    return this.#finding
+  }
+
+  async #findOnce(): Promise<void> {
+    const wakes = this.#wakes
     const found = await this.#store.findBuckets()
     const now = this.#clock.monotonicNow()
-    const due = found.filter(({ dueInMs }) => dueInMs <= 0).map(({ bucket }) => bucket)
+    if (wakes === this.#wakes) this.#foundAt = now
     const later = found.map(({ dueInMs }) => dueInMs).filter((ms) => ms > 0)
-    this.#dueInMs = later.length === 0 ? undefined : Math.min(...later)
-    const isNew = (bucket: number): boolean =>
-      !this.#turns.has(bucket) &&
-      !this.#waiting.includes(bucket) &&
-      now - (this.#drainedAt.get(bucket) ?? Number.NEGATIVE_INFINITY) >= RECHECK_MS
+    this.#dueInMs = Math.min(...later)
+    const allDue = found.filter(({ dueInMs }) => dueInMs <= 0)
+    this.#forgetRechecks(new Set(allDue.map(({ bucket }) => bucket)))
+    const due = allDue.filter(({ bucket }) => this.#mayClaimFrom(bucket, now))
     // Workers that start together begin with different buckets.
     const start = Math.floor(this.#random() * due.length)
-    this.#waiting.push(...[...due.slice(start), ...due.slice(0, start)].filter(isNew))
+    for (const { bucket } of [...due.slice(start), ...due.slice(0, start)]) {
+      this.#cursorOf(bucket).wake()
+      const turn = this.#turns.get(bucket)
+      if (turn === undefined) this.#waiting.add(bucket)
+      else if (turn.isDrained) Object.assign(turn, { isDrained: false, hasTaken: false })
+    }
+  }
+
+  /** Nothing is due any more in a bucket that is not among these. */
+  #forgetRechecks(due: ReadonlySet<number>): void {
+    for (const bucket of this.#rechecks.keys()) if (!due.has(bucket)) this.#rechecks.delete(bucket)
+  }
+
+  #mayClaimFrom(bucket: number, now: number): boolean {
+    const recheck = this.#rechecks.get(bucket)
+    return recheck === undefined || now - recheck.since >= recheck.afterMs
+  }
+
+  /** In how long the first bucket is to be claimed from in which nothing could be claimed. */
+  #recheckInMs(): number {
+    const now = this.#clock.monotonicNow()
+    const times = [...this.#rechecks.values()].map(({ since, afterMs }) => since + afterMs - now)
+    return Math.max(1, Math.min(...times))
   }
 
   #cursorOf(bucket: number): ClaimCursor<Row> {
