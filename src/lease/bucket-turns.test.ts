@@ -222,7 +222,7 @@ it('a wake-up while buckets are being found is not forgotten', async () => {
         turns.wake()
         return Promise.resolve([])
       },
-    } as unknown as LeaseStore,
+    },
     { clock, random: () => 0, count: () => 64 },
   )
   expect(await turns.claim(REQUEST)).toMatchObject({ drained: false })

@@ -403,7 +403,10 @@ it('rows of two buckets that have the same id are renewed, settled and released 
   expect(await read()).toEqual([1, 2, 3].map((bucket) => ({ bucket, open: true, renewed: true })))
   const [one, two, three] = leases as [Lease, Lease, Lease]
   expect(await store.release([one])).toMatchObject({ ended: [one] })
-  expect(await store.settle('done', [one, two, three])).toMatchObject({ ended: [two, three], fencedOff: [one] })
+  expect(await store.settle('done', [one, two, three])).toMatchObject({
+    ended: [two, three],
+    fencedOff: [one],
+  })
   expect(await read()).toEqual([
     { bucket: 1, open: true, renewed: null },
     { bucket: 2, open: false, renewed: null },

@@ -41,7 +41,7 @@ const QUERY_TIMEOUT_MS = 10_000
  */
 const CLOSE_MS = 4_000
 /** The tables that have `bucket_count()` buckets. */
-const TABLES_WITH_OUR_BUCKETS = ['outbox', 'webhook_outbox']
+const TABLES_WITH_OUR_BUCKETS = new Set(['outbox', 'webhook_outbox'])
 
 const REGISTRATION_TIMEOUT_MS = 3_000
 const SETTINGS_POLL_MS = 1_000
@@ -297,7 +297,7 @@ export class Runtime {
   }
 
   #hasOurBuckets({ schema, name }: LeaseTable): boolean {
-    return schema === this.#schema && TABLES_WITH_OUR_BUCKETS.includes(name)
+    return schema === this.#schema && TABLES_WITH_OUR_BUCKETS.has(name)
   }
 
   async #takeBackOwn(store: LeaseStore): Promise<void> {
