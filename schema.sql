@@ -876,7 +876,7 @@ begin
     call set_bucket_counts(bucket_count(), bucket_count());
   elsif buckets > bucket_count() then
     raise exception 'rows are unfinished that were written before the number of buckets was raised to %', bucket_count()
-      using errcode = 'object_in_use', hint = 'Raise it once more when they are finished: select leasehold.has_rows_of_previous_buckets().';
+      using errcode = 'object_in_use', hint = format('Raise it once more when they are finished: select %I.has_rows_of_previous_buckets().', current_schema());
   end if;
   if buckets = bucket_count() then
     return;

@@ -28,6 +28,7 @@ export const NAMES = [
   'idle',
   'webhooks',
   'growth',
+  'buckets',
 ]
 
 const DEFAULT_ROUNDS = 5

@@ -30,9 +30,9 @@ export async function withSide(
   }
 }
 
-/** The same for Leasehold; `work` also gets `startRelay`, whose processes are killed afterwards. */
-export async function withOutbox({ build, ...options }, work) {
-  const side = { system: 'leasehold', build, maxBatch: 1 }
+/** The same for Leasehold; `work` also gets `startRelay`, whose processes are killed afterwards. `buckets`: of its tables. */
+export async function withOutbox({ build, buckets, ...options }, work) {
+  const side = { system: 'leasehold', build, maxBatch: 1, buckets }
   const relays = []
   return withSide({ side, payloadBytes: 200, keyCount: 10_000, ...options }, async (database) => {
     const startRelay = async (label = 'relay') => {
@@ -53,6 +53,27 @@ export async function startRelayProcess({ build, label, timeoutMs }) {
   const started = startProcess('relay.mjs', { label, timeoutMs })
   await started.call('load', build)
   return started
+}
+
+/** Each process reports how many events it has settled, once `start` was called. */
+export async function untilAllSettled(relays, events, timeoutMs, start) {
+  const { promise, resolve, reject } = Promise.withResolvers()
+  const counts = new Map(relays.map((relay) => [relay, 0]))
+  for (const relay of relays) {
+    relay.onReport(({ settled }) => {
+      counts.set(relay, settled)
+      const all = counts.values().reduce((sum, count) => sum + count, 0)
+      if (all >= events) resolve()
+    })
+  }
+  const timer = setTimeout(() => {
+    reject(new Error(`the events were not settled within ${timeoutMs / 1_000} s`))
+  }, timeoutMs)
+  try {
+    await Promise.all([start(), Promise.race([promise, ...relays.map(async ({ ended }) => ended)])])
+  } finally {
+    clearTimeout(timer)
+  }
 }
 
 /** Writes events in one statement. The SQL expressions of their keys are in terms of the number `n` of the event. */

@@ -65,7 +65,7 @@ const PURPOSES = [
   ],
   [
     'leased buckets',
-    'The buckets in which rows are leased. Sent only where there are several buckets.',
+    'The buckets in which rows are leased. Sent before a reap by a worker that serves all buckets.',
     'in_flight',
   ],
 ]
@@ -146,7 +146,8 @@ const HEAD = `# The statements of our own tables
 Written by \`npm run sql\`; a test compares them with what the kernel generates. Each is one template in \`src/lease\`, and
 starts with a tag by which it is recognised in \`pg_stat_activity\` and \`pg_stat_statements\`. The text is the same on
 PostgreSQL 15 to 18. Why they are written as they are, and what keeps their plans stable:
-[docs/decisions/002-plans.md](../decisions/002-plans.md). \`src/lease/plans.test.ts\` checks that these indexes are used.
+[docs/decisions/002-plans.md](../decisions/002-plans.md). \`src/lease/plans.test.ts\` checks that these indexes are used, and
+\`src/lease/one-bucket.test.ts\` that each statement concerns one bucket, apart from the two that find buckets.
 `
 
 /** The tables as they are by default, apart from their schema. */

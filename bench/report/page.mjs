@@ -223,7 +223,7 @@ function figuresOf(series) {
   if (points === undefined) return [series]
   const shown = points.length > SHOWN_POINTS ? [points[0], points.at(-1)] : points
   return shown.map(({ x, values }) => {
-    const size = `${formatFigure(x)} ${xLabel}`.trim()
+    const size = `${formatFigure(x)} ${x === 1 ? xLabel.replace(/s$/, '') : xLabel}`.trim()
     return { side, variant: [variant, size].filter(Boolean).join(', '), values }
   })
 }

@@ -1,6 +1,6 @@
 // How throughput changes with the number of processes, the size of the backlog and the number of keys.
 import { fitExponent } from '../fit.mjs'
-import { insertBacklog, verifyPublished, withOutbox } from '../outbox-database.mjs'
+import { insertBacklog, untilAllSettled, verifyPublished, withOutbox } from '../outbox-database.mjs'
 import { measureInTurns, median } from '../rounds.mjs'
 
 const DIMENSIONS = [
@@ -108,27 +108,6 @@ async function drainByProcesses({ server, build, x: count, events, timeoutMs }) 
     await verifyPublished(url, events)
     return { perSecond: (events / ms) * 1_000 }
   })
-}
-
-/** Each process reports how many events it has settled, once `start` was called. */
-async function untilAllSettled(relays, events, timeoutMs, start) {
-  const { promise, resolve, reject } = Promise.withResolvers()
-  const counts = new Map(relays.map((relay) => [relay, 0]))
-  for (const relay of relays) {
-    relay.onReport(({ settled }) => {
-      counts.set(relay, settled)
-      const all = counts.values().reduce((sum, count) => sum + count, 0)
-      if (all >= events) resolve()
-    })
-  }
-  const timer = setTimeout(() => {
-    reject(new Error(`the events were not settled within ${timeoutMs / 1_000} s`))
-  }, timeoutMs)
-  try {
-    await Promise.all([start(), Promise.race([promise, ...relays.map(async ({ ended }) => ended)])])
-  } finally {
-    clearTimeout(timer)
-  }
 }
 
 async function drainOfBacklog({ server, build, x: rows, events, timeoutMs }) {

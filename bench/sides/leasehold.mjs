@@ -6,8 +6,11 @@ import { STUCK_KEY } from '../scenarios.mjs'
 const TYPES = { event: 'bench.happened', probe: 'bench.probe' }
 const COLUMNS = '(event_type, payload, ordering_key)'
 
-/** `build`: the root of a checkout; `maxBatch`: of the publisher; `settings`: of the relay, its defaults unless given. */
-export function leasehold({ build, maxBatch, settings }) {
+/**
+ * `build`: the root of a checkout; `maxBatch`: of the publisher; `settings`: of the relay, its defaults unless given;
+ * `buckets`: of the tables, one unless given.
+ */
+export function leasehold({ build, maxBatch, settings, buckets }) {
   let modules
   return {
     schema: 'leasehold',
@@ -37,7 +40,7 @@ export function leasehold({ build, maxBatch, settings }) {
     async migrate({ url }) {
       const { migrate, openDatabase } = modules
       const db = openDatabase({ url })
-      await migrate(db)
+      await migrate(db, buckets === undefined ? {} : { buckets })
       await db.close()
     },
 

@@ -95,7 +95,7 @@ export interface Claim<Row> {
 const MAX_KEYS_PER_WALK = 1_000
 
 /** How many due rows with an ordering key a claim reads at most, unless its caller says how many. */
-const MAX_ROWS_READ = 1_000
+const DEFAULT_MAX_ROWS_READ = 1_000
 
 /** How many rows are claimed by their ids when one of them stops a claim: their size is not known then. */
 const MAX_ROWS_AROUND_CULPRIT = 50
@@ -465,7 +465,7 @@ const INTEGERS = new Set(['smallint', 'integer', 'bigint'])
 
 /** How many rows a claim by key reads, and where it starts. */
 function byKey({ rows = 0, oldestFirst = false, continueOnly = false, overlapMs = 0 }: ClaimRequest): Values {
-  return { steps: continueOnly ? 0 : MAX_ROWS_READ, rows, oldestFirst, overlapMs }
+  return { steps: continueOnly ? 0 : DEFAULT_MAX_ROWS_READ, rows, oldestFirst, overlapMs }
 }
 
 /**

@@ -258,6 +258,11 @@ describe('a wrong declaration is refused, and the message names the table and th
       'outcomes.done: unknown option wen (did you mean when?)',
     ],
     [
+      'a bucket without a column for the token',
+      { bucket: 'bucket', lease: { owner: 'owner', until: 'until' } },
+      '`bucket` needs `lease.token`',
+    ],
+    [
       'a policy of retries that cannot work',
       { availableAt: 'due_at', retry: { factor: 0 } },
       'retry.factor is 0, but must be a number from 1',

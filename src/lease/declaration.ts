@@ -433,6 +433,7 @@ const RESERVED_ROLES = new Set([
 function contradictions(declaration: LeaseTableDeclaration, table: LeaseTable): string[] {
   return [
     ...unorderable(table),
+    ...undistributable(table),
     ...endlessAttempts(table),
     ...missingColumns(table),
     ...sharedColumns(declaration, table),
@@ -529,6 +530,14 @@ function unorderable({ ordering, id, leased }: LeaseTable): string[] {
           '`ordering` needs `leased`, the condition that is true of leased rows, such as "status = \'CLAIMED\'"',
         ]
       : []),
+  ]
+}
+
+/** Without a token column the token is the time of the claim, by a function that Citus refuses in an UPDATE. */
+function undistributable({ bucket, lease }: LeaseTable): string[] {
+  if (bucket === undefined || lease.token !== undefined) return []
+  return [
+    '`bucket` needs `lease.token`, the name of a bigint column: without one, a claim calls a volatile function, which a distributed table refuses',
   ]
 }
 

@@ -42,7 +42,7 @@ export interface LeaseStatements {
   readonly release: LeaseStatement
   readonly reap: { readonly expired: LeaseStatement; readonly 'owned by': LeaseStatement }
   readonly findExpired: { readonly expired: LeaseStatement; readonly 'owned by': LeaseStatement }
-  /** Of a table with buckets; sent only where there are several. */
+  /** Of a table with buckets, for a worker that serves all of them. */
   readonly buckets: { readonly waiting: LeaseStatement; readonly leased: LeaseStatement } | undefined
   /** By outcome. */
   readonly settle: ReadonlyMap<string, LeaseStatement>

@@ -277,6 +277,59 @@ describe('a table that is locked', () => {
   })
 })
 
+describe('the number of buckets', () => {
+  it('gives way to a transaction that uses a table, as migrations do', async () => {
+    const schema = freshSchema()
+    await migrate(db, { schema })
+    const hold = { text: `lock table ${quoteQualified(schema, 'outbox')} in access share mode` }
+    let raising: Promise<unknown> = Promise.resolve()
+    await db.transaction(async (tx) => {
+      await tx.query(hold)
+      const seen = await new Promise<MigrationEvent>((onEvent) => {
+        raising = migrate(db, { schema, buckets: 4, lockTimeoutMs: 20, onEvent })
+      })
+      expect(seen).toMatchObject({ type: 'migrationGaveWay', file: 'the number of buckets (4)', attempt: 1 })
+    })
+    await raising
+    await db.transaction(async (tx) => {
+      await tx.query(hold)
+      // Only the first raise changes the tables; a number that is the same changes nothing.
+      await migrate(db, { schema, buckets: 4, lockTimeoutMs: 20, attempts: 1 })
+    })
+  })
+
+  it('is not raised if a table stays locked, and the error names the cause', async () => {
+    const schema = freshSchema()
+    await migrate(db, { schema })
+    await db.transaction(async (tx) => {
+      await tx.query({ text: `lock table ${quoteQualified(schema, 'outbox')} in access share mode` })
+      const raising = migrate(db, { schema, buckets: 4, lockTimeoutMs: 20, attempts: 2 })
+      await expect(raising).rejects.toMatchObject({
+        code: 'MIGRATION_FAILED',
+        message: expect.stringMatching(
+          /number of buckets \(4\) got no lock in 2 attempts of lockTimeoutMs = 20 ms/,
+        ),
+        cause: { code: '55P03' },
+      })
+    })
+  })
+
+  it('is not raised twice while an ordering key has rows in its first bucket, and the remedy names the schema', async () => {
+    const schema = freshSchema()
+    await migrate(db, { schema })
+    await db.query({
+      text: `insert into ${quoteQualified(schema, 'outbox')} (event_type, payload, ordering_key)
+        select 'a', '{}', 'key ' || n from generate_series(1, 10) as n`,
+    })
+    await migrate(db, { schema, buckets: 8 })
+    const raising = migrate(db, { schema, buckets: 16 })
+    await expect(raising).rejects.toMatchObject({
+      code: 'SETTING_INVALID',
+      remedy: expect.stringContaining(`select ${quoteIdentifier(schema)}.has_rows_of_previous_buckets()`),
+    })
+  })
+})
+
 describe('the roles', () => {
   let server: TestServer
   beforeAll(async () => {

@@ -53,6 +53,8 @@ export interface Migrated {
 
 /** A migration may build an index on a large table. This also limits the wait for another process's migration. */
 const STATEMENT_TIMEOUT_MS = 3_600_000
+const DEFAULT_LOCK_TIMEOUT_MS = 2_000
+const DEFAULT_ATTEMPTS = 30
 const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
 
 /**
@@ -72,7 +74,7 @@ export async function migrate(db: Database, options: MigrateOptions = {}): Promi
   const applied: number[] = []
   for (const file of files) {
     if (known.has(file.version)) continue
-    const plan: Plan = { schema, file, lockTimeoutMs: options.lockTimeoutMs ?? 2_000 }
+    const plan: Plan = { schema, file, lockTimeoutMs: options.lockTimeoutMs ?? DEFAULT_LOCK_TIMEOUT_MS }
     if (!(await applyWithRetries(db, plan, options))) continue
     applied.push(file.version)
     options.onEvent?.({ type: 'migrationApplied', file: file.file })
@@ -127,25 +129,21 @@ async function raiseBuckets(
   db: Database,
   schema: string,
   buckets: number,
-  { lockTimeoutMs = 2_000, attempts = 30, onEvent }: MigrateOptions,
+  options: MigrateOptions,
 ): Promise<void> {
-  for (let attempt = 1; ; attempt += 1) {
-    try {
-      await db.transaction(async (tx) => {
-        await tx.query({ text: `set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}` })
-        await tx.query({
-          text: `call ${quoteQualified(schema, 'raise_bucket_count')}($1::int)`,
-          values: [buckets],
-        })
-      })
-      return
-    } catch (error) {
-      const cause = refusalIn(error)
-      if (!isLockConflict(cause) || attempt >= attempts) throw bucketsRefused(cause)
-    }
-    const retryInMs = pauseAfter(attempt, BACK_OFF, Math.random)
-    onEvent?.({ type: 'migrationGaveWay', file: `the number of buckets (${buckets})`, attempt, retryInMs })
-    await delay(retryInMs)
+  const { lockTimeoutMs = DEFAULT_LOCK_TIMEOUT_MS } = options
+  const raise = async (tx: Queryable): Promise<void> => {
+    await tx.query({ text: `set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}` })
+    await tx.query({
+      text: `call ${quoteQualified(schema, 'raise_bucket_count')}($1::int)`,
+      values: [buckets],
+    })
+  }
+  try {
+    const file = `the number of buckets (${buckets})`
+    await givingWay({ ...options, file, title: `Raising ${file}` }, async () => db.transaction(raise))
+  } catch (error) {
+    throw bucketsRefused(error)
   }
 }
 
@@ -162,22 +160,39 @@ function bucketsRefused(error: unknown): unknown {
   )
 }
 
-/**
- * A statement that waits for a table lock blocks every later statement that needs the table. Therefore each attempt
- * waits only briefly, and workers can proceed between two attempts.
- */
 async function applyWithRetries(db: Database, plan: Plan, options: MigrateOptions): Promise<boolean> {
-  const attempts = options.attempts ?? 30
+  const { file } = plan.file
+  try {
+    return await givingWay({ ...options, file, title: `The migration ${file}` }, async () =>
+      db.transaction(async (tx) => applyOnce(tx, plan), { queryTimeoutMs: STATEMENT_TIMEOUT_MS }),
+    )
+  } catch (error) {
+    throw isServerError(error) ? failed(error, plan.file, '') : error
+  }
+}
+
+interface GivingWay extends MigrateOptions {
+  readonly title: string
+  /** What the event calls it. */
+  readonly file: string
+}
+
+/**
+ * Repeats what found a table locked. A statement that waits for a table lock blocks every later statement that needs the
+ * table. Therefore each attempt waits only briefly, and workers can proceed between two attempts.
+ */
+async function givingWay<Result>(options: GivingWay, work: () => Promise<Result>): Promise<Result> {
+  const { file, attempts = DEFAULT_ATTEMPTS, onEvent } = options
   for (let attempt = 1; ; attempt += 1) {
     try {
-      return await db.transaction(async (tx) => applyOnce(tx, plan), { queryTimeoutMs: STATEMENT_TIMEOUT_MS })
+      return await work()
     } catch (error) {
       const cause = refusalIn(error)
-      if (!isLockConflict(cause)) throw isServerError(cause) ? failed(cause, plan.file, '') : cause
-      if (attempt >= attempts) throw lockedOut(error, plan, attempts)
+      if (!isLockConflict(cause)) throw cause
+      if (attempt >= attempts) throw lockedOut(cause, options)
     }
     const retryInMs = pauseAfter(attempt, BACK_OFF, Math.random)
-    options.onEvent?.({ type: 'migrationGaveWay', file: plan.file.file, attempt, retryInMs })
+    onEvent?.({ type: 'migrationGaveWay', file, attempt, retryInMs })
     await delay(retryInMs)
   }
 }
@@ -248,13 +263,16 @@ function positionOf(error: ServerError, file: MigrationFile): string {
   return ` at line ${lines.length}, column ${(lines.at(-1) ?? '').length + 1}`
 }
 
-function lockedOut(error: unknown, plan: Plan, attempts: number): LeaseholdError {
+function lockedOut(
+  error: unknown,
+  { title, attempts = DEFAULT_ATTEMPTS, lockTimeoutMs = DEFAULT_LOCK_TIMEOUT_MS }: GivingWay,
+): LeaseholdError {
   return new LeaseholdError(
     'MIGRATION_FAILED',
-    `The migration ${plan.file.file} got no lock in ${attempts} attempts of lockTimeoutMs = ${plan.lockTimeoutMs} ms.`,
+    `${title} got no lock in ${attempts} attempts of lockTimeoutMs = ${lockTimeoutMs} ms.`,
     {
       remedy:
-        'Nothing of this file was applied. End the long transaction that holds the table (see pg_stat_activity and pg_blocking_pids) and repeat the migration.',
+        'Nothing of it was applied. End the long transaction that holds the table (see pg_stat_activity and pg_blocking_pids) and repeat the migration.',
       cause: error,
     },
   )
