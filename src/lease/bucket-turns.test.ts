@@ -202,6 +202,17 @@ it('a bucket that had nothing to claim is forgotten when nothing is due in it an
   expect(await turns.claim(REQUEST)).not.toHaveProperty('dueInMs')
 })
 
+it('buckets that others have emptied meanwhile are found to be empty by one statement', async () => {
+  const rows: Record<number, number> = Object.fromEntries(Array.from({ length: 64 }, (_, n) => [n, 20]))
+  const table = storeWith(rows)
+  const turns = turnsOf(table)
+  for (let i = 0; i < 5; i += 1) await turns.claim(REQUEST)
+  for (const bucket of Object.keys(rows)) rows[Number(bucket)] = 0
+  for (let drained = false; !drained;) ({ drained } = await turns.claim(REQUEST))
+  const empty = table.claims.filter((text) => text.endsWith(': 0'))
+  expect(empty.length).toBeLessThanOrEqual(2)
+})
+
 it('a row that arrives in a bucket that was just drained is claimed at the next wake-up', async () => {
   const rows: Record<number, number> = { 1: 1 }
   const table = storeWith(rows)

@@ -10,6 +10,9 @@ const TURN_MS = 100
 /** While some buckets have rows to claim, this often it is found out whether others have. */
 const FIND_EVERY_MS = 250
 
+/** Where rows were found and none can be claimed, other workers may have taken them, and those of others too, since then. */
+const OUTDATED_AFTER_MS = 25
+
 /**
  * A bucket in which rows are due, but none can be claimed, is claimed from after the first of these times, then after twice
  * that, and so on. A wake-up begins anew with the first.
@@ -61,6 +64,8 @@ export class BucketTurns<Row extends object> {
   /** The statement that finds buckets, while it is on its way. */
   #finding: Promise<void> | undefined
   #foundAt = Number.NEGATIVE_INFINITY
+  /** The buckets that wait for their turn may have nothing to claim any more. */
+  #isOutdated = false
   /** In how long a row is due in a bucket in which none is yet, when buckets were last found. */
   #dueInMs = Number.POSITIVE_INFINITY
   /** How often something may have become claimable: a statement that was sent before does not know of it. */
@@ -97,6 +102,7 @@ export class BucketTurns<Row extends object> {
   async claim(request: CursorRequest): Promise<Claim<Row> & Scanned> {
     if (this.#count() === 1) return this.#cursorOf(0).claim({ ...request, bucket: 0 })
     const wakes = this.#wakes
+    if (this.#isOutdated) await this.#find()
     const turn = this.#nextTurn() ?? (await this.#turnAfterFinding())
     if (turn === undefined) {
       const none = nothingClaimed(request.leaseMs, this.#clock.monotonicNow())
@@ -143,9 +149,11 @@ export class BucketTurns<Row extends object> {
       turn.hasTaken = true
       this.#rechecks.delete(bucket)
     } else if (result.drained && !turn.hasTaken) {
+      const since = this.#clock.monotonicNow()
       const { afterMs = 0 } = this.#rechecks.get(bucket) ?? {}
       const longer = Math.min(Math.max(FIRST_RECHECK_MS, 2 * afterMs), LONGEST_RECHECK_MS)
-      this.#rechecks.set(bucket, { since: this.#clock.monotonicNow(), afterMs: longer })
+      this.#rechecks.set(bucket, { since, afterMs: longer })
+      if (since - this.#foundAt >= OUTDATED_AFTER_MS) this.#isOutdated = true
     }
     turn.isDrained = result.drained
     // Whether rows wait in other buckets is not known before the next claim finds none.
@@ -220,7 +228,8 @@ export class BucketTurns<Row extends object> {
     const later = found.map(({ dueInMs }) => dueInMs).filter((ms) => ms > 0)
     this.#dueInMs = Math.min(...later)
     const allDue = found.filter(({ dueInMs }) => dueInMs <= 0)
-    this.#forgetRechecks(new Set(allDue.map(({ bucket }) => bucket)))
+    this.#isOutdated = false
+    this.#forgetAllBut(new Set(allDue.map(({ bucket }) => bucket)))
     const due = allDue.filter(({ bucket }) => this.#mayClaimFrom(bucket, now))
     // Workers that start together begin with different buckets.
     const start = Math.floor(this.#random() * due.length)
@@ -232,9 +241,10 @@ export class BucketTurns<Row extends object> {
     }
   }
 
-  /** Nothing is due any more in a bucket that is not among these. */
-  #forgetRechecks(due: ReadonlySet<number>): void {
+  /** Nothing is due in a bucket that is not among these. */
+  #forgetAllBut(due: ReadonlySet<number>): void {
     for (const bucket of this.#rechecks.keys()) if (!due.has(bucket)) this.#rechecks.delete(bucket)
+    for (const bucket of this.#waiting) if (!due.has(bucket)) this.#waiting.delete(bucket)
   }
 
   #mayClaimFrom(bucket: number, now: number): boolean {
