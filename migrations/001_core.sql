@@ -2,13 +2,15 @@
 -- search_path set to the schema that was chosen.
 
 -- How many buckets the tables have. "leasehold migrate --buckets" replaces the first two functions: a function without a
--- table costs nothing where it is called, and every session knows of the new number in its next statement.
+-- table costs nothing where it is called, and every session knows of the new number in its next statement. They are stable,
+-- because PostgreSQL inlines a stable function and makes a new plan when it is replaced. The result of an immutable one that
+-- is called by another one would stay in plans.
 create function bucket_count() returns int
-language sql immutable parallel safe
+language sql stable parallel safe
 return 1;
 
 create function previous_bucket_count() returns int
-language sql immutable parallel safe
+language sql stable parallel safe
 return 1;
 
 -- SHA-256 is the same in every version of PostgreSQL and in every language; hashtext() is not.
@@ -18,7 +20,7 @@ return (('x' || pg_catalog.left(pg_catalog.encode(pg_catalog.sha256(pg_catalog.c
   operator(pg_catalog.%) buckets)::smallint;
 
 create function bucket(ordering_key text) returns smallint
-language sql immutable strict parallel safe
+language sql stable strict parallel safe
 return bucket_of(ordering_key, bucket_count());
 
 comment on function bucket_count() is 'How many buckets the tables have. Changed by "leasehold migrate --buckets".';

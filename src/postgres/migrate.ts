@@ -132,7 +132,10 @@ async function raiseBuckets(
   for (let attempt = 1; ; attempt += 1) {
     try {
       await db.transaction(async (tx) => {
-        await tx.query({ text: `set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}` })
+        await tx.query({
+          text: `set transaction isolation level read committed;
+            set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}`,
+        })
         await tx.query({
           text: `call ${quoteQualified(schema, 'raise_bucket_count')}($1::int)`,
           values: [buckets],
