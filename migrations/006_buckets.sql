@@ -25,8 +25,8 @@ create procedure set_bucket_counts(previous int, buckets int)
 language plpgsql set search_path from current
 as $$
 begin
-  execute format('create or replace function previous_bucket_count() returns int language sql stable parallel safe return %s', previous);
-  execute format('create or replace function bucket_count() returns int language sql stable parallel safe return %s', buckets);
+  execute format('create or replace function previous_bucket_count() returns int language sql stable strict parallel safe return %s', previous);
+  execute format('create or replace function bucket_count() returns int language sql stable strict parallel safe return %s', buckets);
 end
 $$;
 

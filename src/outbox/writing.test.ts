@@ -262,7 +262,9 @@ describe.skipIf(programs === undefined)('LIFE-18: after pg_dump and pg_restore',
     ])
     expect(await publish(target, targetUrl)).toEqual({ d: ['d1', 'd2', 'd3'], f: ['f2', 'f3'] })
     await migrate(target, { buckets: 8 })
-    const { rows: counts } = await target.query({ text: 'select leasehold.previous_bucket_count() as previous' })
+    const { rows: counts } = await target.query({
+      text: 'select leasehold.previous_bucket_count() as previous',
+    })
     expect(counts).toEqual([{ previous: 8 }])
   })
 })

@@ -28,7 +28,11 @@ afterAll(async () => db.close())
 
 const SEND = `select leasehold.send_webhook('order.paid', '{}', ordering_key => $1, event_id => $2) as written`
 
-async function send(key: string | null = KEY, eventId: string | null = null, session?: Client): Promise<number> {
+async function send(
+  key: string | null = KEY,
+  eventId: string | null = null,
+  session?: Client,
+): Promise<number> {
   const sent = { text: SEND, values: [key, eventId] }
   const { rows: answer } = await (session === undefined
     ? db.query<{ written: number }>(sent)

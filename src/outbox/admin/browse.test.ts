@@ -55,7 +55,8 @@ describe('listEvents', () => {
             query: async <Row extends object>(statement: Statement) => {
               const answer = await tx.query<Row>(statement)
               if (statement.text.includes('with page as')) statements += 1
-              if (statements === 1) await sql(`update leasehold.outbox set status = 'PENDING', dead_at = null`)
+              if (statements === 1)
+                await sql(`update leasehold.outbox set status = 'PENDING', dead_at = null`)
               return answer
             },
           }),
