@@ -1,7 +1,8 @@
 /** The outbox with several buckets: where events are written, that all of them are published, and in which order. */
 import { createHash } from 'node:crypto'
+import { setTimeout as pause } from 'node:timers/promises'
 import type { Client } from 'pg'
-import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { backToOneBucket, raise } from '../../test/support/buckets.ts'
 import { backendOf, blocked, openSession, useDatabase } from '../../test/support/database.ts'
 import { auditEntries, makeEvents } from '../../test/support/outbox-rows.ts'
@@ -208,29 +209,39 @@ describe('raising the number from 64 to 256', () => {
     })
   })
 
-  it('reaches sessions with prepared statements and functions that were planned before', async () => {
+  // Each is planned on its own: a plan that depends on a function which is replaced is made anew as a whole.
+  it.each([
+    ["leasehold.bucket('some key')", 38, 230],
+    ['leasehold.bucket($1::text)', 38, 230],
+    ['leasehold.bucket_count()', 64, 256],
+  ])('reaches sessions that have planned %s before', async (expression, before, after) => {
     const session = await openSession(url)
-    await session.query(`set plan_cache_mode = force_generic_plan`)
-    await session.query(`create function pg_temp.placed(key text) returns int[] language plpgsql as $$
-      begin
-        return array[leasehold.bucket('some key'), leasehold.bucket(key), leasehold.bucket_count(),
-          leasehold.previous_bucket_count()];
-      end $$`)
-    const placed = async (): Promise<unknown> => {
-      const { rows } = await session.query<{ prepared: unknown; planned: unknown }>({
-        name: 'placed',
-        text: `select array[leasehold.bucket('some key'), leasehold.bucket($1::text), leasehold.bucket_count(),
-          leasehold.previous_bucket_count()]::int[] as prepared, pg_temp.placed($1::text) as planned`,
-        values: [KEY],
-      })
-      return rows[0]
+    await session.query('set plan_cache_mode = force_generic_plan')
+    await session.query(`create function pg_temp.planned(text) returns int language plpgsql as
+      $$ begin return ${expression}; end $$`)
+    const both = async (): Promise<unknown[]> => {
+      const prepared = { name: 'prepared', text: `select ${expression} as value`, values: [KEY] }
+      const planned = { name: 'planned', text: 'select pg_temp.planned($1) as value', values: [KEY] }
+      if (!expression.includes('$1')) prepared.values = []
+      const answers = [await session.query<{ value: number }>(prepared), await session.query(planned)]
+      return answers.map(({ rows }) => rows[0]?.value)
     }
-    for (let i = 0; i < 7; i += 1) await placed()
-    const before = [38, 38, 64, 64]
-    expect(await placed()).toEqual({ prepared: before, planned: before })
+    for (let i = 0; i < 7; i += 1) expect(await both()).toEqual([before, before])
     await migrate(db, { buckets: 256 })
-    const after = [230, 230, 256, 64]
-    expect(await placed()).toEqual({ prepared: after, planned: after })
+    expect(await both()).toEqual([after, after])
+  })
+
+  it('reaches sessions that have written with a prepared statement before', async () => {
+    const session = await openSession(url)
+    const writeKey = async (key: string): Promise<void> => {
+      const text = "insert into leasehold.outbox (event_type, payload, ordering_key) values ('a', '{}', $1)"
+      await session.query({ name: 'write', text, values: [key] })
+    }
+    for (let i = 0; i < 7; i += 1) await writeKey('e')
+    await migrate(db, { buckets: 256 })
+    await writeKey('e')
+    await writeKey(KEY)
+    expect((await buckets()).slice(-3)).toEqual([55, 55, 230])
   })
 
   it('reads no finished event to know whether rows of the number before are unfinished', async () => {
@@ -423,3 +434,60 @@ describe('after the number was raised from 64 to 256', () => {
     expect(await buckets('bucket = 5')).toHaveLength(3)
   })
 })
+
+it('LIFE-11: no key has unfinished events in two buckets while the number is raised under load and events are replayed', async () => {
+  const producers = openDatabase({ url, maxConnections: 8 })
+  onTestFinished(async () => producers.close())
+  /** Publishes everything at once, which relays may not do: the next number can be set as soon as that is done. */
+  const publishing = await openSession(url)
+  await publishing.query('set session_replication_role = replica')
+  let running = 8
+
+  // Transactions overlap each other and the changes of the number. The pauses are the scenario; nothing is asserted about them.
+  async function produce(): Promise<void> {
+    for (let i = 0; i < 60; i += 1) {
+      const rollBack = Math.random() < 0.1
+      const written = producers.transaction(async (tx) => {
+        await tx.query({
+          text: `insert into leasehold.outbox (event_type, payload, ordering_key) values ('a', '{}', $1)`,
+          values: [`key ${Math.floor(Math.random() * 8)}`],
+        })
+        await pause(Math.random() * 40)
+        if (rollBack) throw new Error('rolled back')
+      })
+      await written.catch((error: unknown) => {
+        if (!rollBack) throw error
+      })
+    }
+    running -= 1
+  }
+
+  const unfinished = "status in ('PENDING', 'CLAIMED')"
+  const split: string[] = []
+  let raises = 0
+  async function raiseAndReplay(): Promise<void> {
+    for (let count = 2; running > 0; await pause(30)) {
+      await db.query({
+        text: `update leasehold.outbox set status = 'PENDING', published_at = null
+          where status = 'PUBLISHED' and id in (select id from leasehold.outbox order by random() limit 5)`,
+      })
+      const { rows } = await db.query<{ key: string }>({
+        text: `select ordering_key as key from leasehold.outbox where ${unfinished}
+          group by ordering_key having count(distinct bucket) > 1`,
+      })
+      split.push(...rows.map(({ key }) => key))
+      await publishing.query(
+        `update leasehold.outbox set status = 'PUBLISHED', published_at = now() where ${unfinished}`,
+      )
+      const raised = await migrate(db, { buckets: count, lockTimeoutMs: 500 }).catch(
+        (error: unknown) => error,
+      )
+      if (raised instanceof Error) expect(raised.message).toContain('Rows are unfinished')
+      else [count, raises] = [count + 1, raises + 1]
+    }
+  }
+
+  await Promise.all([raiseAndReplay(), ...Array.from({ length: running }, produce)])
+  expect(split).toEqual([])
+  expect(raises).toBeGreaterThan(0)
+}, 120_000)

@@ -107,11 +107,13 @@ it('a delivery that is replayed is where the next ones of its key are', async ()
 })
 
 it.each([null, KEY])('an event of the key %s that was sent before is delivered once', async (key) => {
-  await send(key, EVENT_ID)
+  // Without a key the bucket depends on the ids of the event and the endpoint: one in four stays where it is.
+  const events = Array.from({ length: 8 }, (_, n) => EVENT_ID.replace(/a$/, String(n)))
+  for (const event of events) expect(await send(key, event)).toBe(1)
   await finish('delivered', ...(await ids()))
   await migrate(db, { buckets: 256 })
-  expect(await send(key, EVENT_ID)).toBe(0)
-  expect(await rows()).toHaveLength(1)
+  for (const event of events) expect(await send(key, event)).toBe(0)
+  expect(await rows()).toHaveLength(8)
 })
 
 it.each([null, KEY])('two transactions that send one event of the key %s at once agree', async (key) => {
