@@ -66,6 +66,9 @@ create procedure raise_bucket_count(buckets int)
 language plpgsql set search_path from current
 as $$
 declare
+  -- Rows may arrive that another server has placed by the number before.
+  is_replica constant boolean := exists (
+    select from pg_subscription_rel where srrelid in ('outbox'::regclass, 'webhook_outbox'::regclass));
   is_locked boolean;
 begin
   if (buckets between 1 and 1024) is not true then
@@ -87,13 +90,18 @@ begin
       raise exception 'rows are unfinished that were written before the number of buckets was raised to %', bucket_count()
         using errcode = 'object_in_use', hint = 'Raise it once more when they are finished: select leasehold.has_rows_of_previous_buckets().';
     end if;
-    exit when buckets = bucket_count() and buckets = previous_bucket_count();
+    exit when buckets = bucket_count() and (buckets = previous_bucket_count() or is_replica);
     if is_locked then
       if bucket_count() = 1 then
         call create_bucket_triggers();
       end if;
-      -- Where the number stays as it is, the one before it is forgotten: the next rows of all keys are where they belong.
-      call set_bucket_counts(bucket_count(), buckets);
+      if buckets > bucket_count() then
+        call set_bucket_counts(bucket_count(), buckets);
+      end if;
+      -- The number before is forgotten when the next rows of all keys are where they belong, which may be at once.
+      if not is_replica and not has_rows_of_previous_buckets() then
+        call set_bucket_counts(buckets, buckets);
+      end if;
     elsif bucket_count() = 1 then
       -- What the triggers need. To take a stronger lock later could deadlock with somebody who has read and wants to write.
       lock table outbox, webhook_outbox in access exclusive mode;
