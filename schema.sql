@@ -369,19 +369,19 @@ $function$;
 CREATE OR REPLACE FUNCTION leasehold.bucket(ordering_key text)
  RETURNS smallint
  LANGUAGE sql
- IMMUTABLE PARALLEL SAFE STRICT
+ STABLE PARALLEL SAFE STRICT
 RETURN leasehold.bucket_of(ordering_key, leasehold.bucket_count());
 
 CREATE OR REPLACE FUNCTION leasehold.bucket_count()
  RETURNS integer
  LANGUAGE sql
- IMMUTABLE PARALLEL SAFE
+ STABLE PARALLEL SAFE STRICT
 RETURN 1;
 
 CREATE OR REPLACE FUNCTION leasehold.bucket_of(placed_by text, buckets integer)
  RETURNS smallint
  LANGUAGE sql
- IMMUTABLE PARALLEL SAFE STRICT
+ STABLE PARALLEL SAFE STRICT
 RETURN ((((('x'::text || "left"(encode(sha256(convert_to(placed_by, 'UTF8'::name)), 'hex'::text), 7)))::bit(28))::integer % buckets))::smallint;
 
 CREATE OR REPLACE FUNCTION leasehold.check_outbox_event(status text, attempts integer, expiries integer, lock_token bigint, claimed_at timestamp with time zone, claimed_by text, locked_until timestamp with time zone, published_at timestamp with time zone, dead_at timestamp with time zone, parked boolean, headers jsonb, bucket integer, buckets integer)
@@ -520,8 +520,8 @@ CREATE OR REPLACE FUNCTION leasehold.find_event(event_id uuid)
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
   select coalesce(
-    (select o.id from outbox as o where o.event_id = find_event.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0')),
-    (select o.id from outbox as o
+    (select min(o.id) from outbox as o where o.event_id = find_event.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0')),
+    (select min(o.id) from outbox as o
       where o.bucket = any (array(select generate_series(0, bucket_count() - 1)::smallint)) and o.id = ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint and o.event_id = find_event.event_id))
 $function$;
 
@@ -543,10 +543,18 @@ CREATE OR REPLACE FUNCTION leasehold.has_rows_of_previous_buckets()
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
   select previous_bucket_count() <> bucket_count() and (
-    exists (select from outbox where ordering_key is not null and (status in ('PENDING', 'CLAIMED') or parked)
-      and bucket <> bucket(ordering_key))
-    or exists (select from webhook_outbox where ordering_key is not null and delivery_status = 'pending'
-      and bucket <> bucket(ordering_key)))
+    (select true from outbox
+      where bucket < previous_bucket_count() and ordering_key is not null and (status = 'PENDING' or parked)
+        and bucket <> bucket(ordering_key)
+      order by bucket, ordering_key, id limit 1) is not null
+    or (select true from outbox
+      where bucket < previous_bucket_count() and ordering_key is not null and status = 'CLAIMED'
+        and bucket <> bucket(ordering_key)
+      order by bucket, ordering_key limit 1) is not null
+    or (select true from webhook_outbox
+      where bucket < previous_bucket_count() and ordering_key is not null and delivery_status = 'pending'
+        and bucket <> bucket(ordering_key)
+      order by bucket, endpoint_id, ordering_key, id limit 1) is not null)
 $function$;
 
 CREATE OR REPLACE FUNCTION leasehold.new_event_id()
@@ -561,23 +569,44 @@ CREATE OR REPLACE FUNCTION leasehold.place_outbox_event()
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 declare
+  given constant smallint := new.bucket;
   previous smallint;
 begin
-  if new.ordering_key is null then
-    -- An id that was given twice is found in one bucket. The number of the event spreads the others evenly.
-    new.bucket := coalesce(bucket(new.event_id::text), (new.id % bucket_count())::smallint);
+  -- A finished event, which a restored dump writes, has no place in the order of its key.
+  if given is not null and (new.status = 'PUBLISHED' or (new.status = 'DEAD' and not new.parked)) then
     return new;
   end if;
-  new.bucket := bucket(new.ordering_key);
-  if previous_bucket_count() <> bucket_count() then
-    previous := bucket_of(new.ordering_key, previous_bucket_count());
-    -- The next event of a key follows those that are unfinished.
-    if previous <> new.bucket and (
-      exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and (o.status = 'PENDING' or o.parked))
-      or exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and o.status = 'CLAIMED')
-    ) then
-      new.bucket := previous;
+  if new.ordering_key is null then
+    -- An id that was given twice is found in one bucket. The number of the event spreads the others evenly.
+    new.bucket := coalesce(given, bucket(new.event_id::text), (new.id % bucket_count())::smallint);
+  else
+    new.bucket := bucket(new.ordering_key);
+    if previous_bucket_count() <> bucket_count() then
+      previous := bucket_of(new.ordering_key, previous_bucket_count());
+      if previous <> new.bucket then
+        -- Writers of a key wait for each other, so that each of them sees what the one before it has written. The lock is
+        -- that of enqueue with serialize.
+        perform pg_advisory_xact_lock(hashtextextended(tg_table_schema || '.outbox:' || new.ordering_key, 0));
+        -- The next event of a key follows those that are unfinished.
+        if exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and (o.status = 'PENDING' or o.parked))
+          or exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and o.status = 'CLAIMED')
+        then
+          new.bucket := previous;
+        end if;
+      end if;
     end if;
+    if tg_op = 'INSERT' and given not in (new.bucket, bucket(new.ordering_key)) then
+      raise exception 'the bucket of a % event with the ordering_key % is %, and must be %', new.event_type, to_json(new.ordering_key), given, new.bucket
+        using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'bucket',
+          hint = format('Leave bucket out, or write %I.bucket(ordering_key).', tg_table_schema);
+    end if;
+  end if;
+  if tg_op = 'INSERT' and new.event_id is not null then
+    -- An id that exists is found where it was written, however many buckets there were.
+    new.bucket := coalesce(
+      (select o.bucket from outbox as o
+        where o.event_id = new.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0') order by o.bucket limit 1),
+      new.bucket);
   end if;
   return new;
 end
@@ -589,17 +618,43 @@ CREATE OR REPLACE FUNCTION leasehold.place_webhook_delivery()
  SET search_path TO 'leasehold', 'pg_temp'
 AS $function$
 declare
+  given constant smallint := new.bucket;
   previous smallint;
 begin
-  -- The same event and endpoint are always in one bucket, so that an event that is sent twice is delivered once.
-  new.bucket := bucket(coalesce(new.ordering_key, new.event_id::text || new.endpoint_id::text));
-  if previous_bucket_count() <> bucket_count() and new.ordering_key is not null then
-    previous := bucket_of(new.ordering_key, previous_bucket_count());
-    -- The next delivery of a key follows those that are unfinished.
-    if previous <> new.bucket and exists (select from webhook_outbox as d where d.bucket = previous
-      and d.endpoint_id = new.endpoint_id and d.ordering_key = new.ordering_key and d.delivery_status = 'pending') then
-      new.bucket := previous;
+  -- A finished delivery, which a restored dump writes, has no place in the order of its key.
+  if given is not null and new.delivery_status <> 'pending' then
+    return new;
+  end if;
+  if new.ordering_key is null then
+    -- The same event and endpoint are always in one bucket, so that an event that is sent twice is delivered once.
+    new.bucket := coalesce(given, bucket(new.event_id::text || new.endpoint_id::text));
+  else
+    new.bucket := bucket(new.ordering_key);
+    if previous_bucket_count() <> bucket_count() then
+      previous := bucket_of(new.ordering_key, previous_bucket_count());
+      if previous <> new.bucket then
+        -- One lock for all endpoints: an event may be sent to thousands of them.
+        perform pg_advisory_xact_lock(hashtextextended(tg_table_schema || '.webhook_outbox:' || new.ordering_key, 0));
+        -- The next delivery of a key follows those that are unfinished.
+        if exists (select from webhook_outbox as d where d.bucket = previous and d.endpoint_id = new.endpoint_id
+          and d.ordering_key = new.ordering_key and d.delivery_status = 'pending')
+        then
+          new.bucket := previous;
+        end if;
+      end if;
     end if;
+    if tg_op = 'INSERT' and given not in (new.bucket, bucket(new.ordering_key)) then
+      raise exception 'the bucket of a delivery of a % event with the ordering_key % is %, and must be %', new.event_type, to_json(new.ordering_key), given, new.bucket
+        using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'bucket',
+          hint = format('Leave bucket out, or write %I.bucket(ordering_key).', tg_table_schema);
+    end if;
+  end if;
+  if tg_op = 'INSERT' then
+    -- A delivery that exists is found where it was written, however many buckets there were.
+    new.bucket := coalesce(
+      (select d.bucket from webhook_outbox as d
+        where d.event_id = new.event_id and d.endpoint_id = new.endpoint_id order by d.bucket limit 1),
+      new.bucket);
   end if;
   return new;
 end
@@ -608,7 +663,7 @@ $function$;
 CREATE OR REPLACE FUNCTION leasehold.previous_bucket_count()
  RETURNS integer
  LANGUAGE sql
- IMMUTABLE PARALLEL SAFE
+ STABLE PARALLEL SAFE STRICT
 RETURN 1;
 
 CREATE OR REPLACE FUNCTION leasehold.refuse_outbox_transition()
@@ -859,39 +914,81 @@ AS $function$
     or exists (select from unnest(event_types) as wanted where wanted like '%*' and starts_with(event_type, left(wanted, -1)))
 $function$;
 
-CREATE OR REPLACE PROCEDURE leasehold.raise_bucket_count(IN buckets integer)
+CREATE OR REPLACE PROCEDURE leasehold.create_bucket_triggers()
  LANGUAGE plpgsql
  SET search_path TO 'leasehold', 'pg_temp'
 AS $procedure$
 begin
-  if buckets not between 1 and 1024 then
+  alter table outbox alter column bucket drop default;
+  create trigger outbox_bucket_given before insert on outbox for each row
+    when (new.bucket is not null) execute function place_outbox_event();
+  create trigger outbox_bucket_missing before insert on outbox for each row
+    when (new.bucket is null) execute function place_outbox_event();
+  alter table outbox enable always trigger outbox_bucket_missing;
+  create trigger outbox_bucket_replayed before update of status on outbox for each row
+    when (new.status = 'PENDING' and old.status in ('PUBLISHED', 'DEAD') and new.ordering_key is not null)
+    execute function place_outbox_event();
+
+  alter table webhook_outbox alter column bucket drop default;
+  create trigger webhook_outbox_bucket_given before insert on webhook_outbox for each row
+    when (new.bucket is not null) execute function place_webhook_delivery();
+  create trigger webhook_outbox_bucket_missing before insert on webhook_outbox for each row
+    when (new.bucket is null) execute function place_webhook_delivery();
+  alter table webhook_outbox enable always trigger webhook_outbox_bucket_missing;
+  create trigger webhook_outbox_bucket_replayed before update of delivery_status on webhook_outbox for each row
+    when (new.delivery_status = 'pending' and old.delivery_status <> 'pending' and new.ordering_key is not null)
+    execute function place_webhook_delivery();
+end
+$procedure$;
+
+CREATE OR REPLACE PROCEDURE leasehold.raise_bucket_count(IN buckets integer)
+ LANGUAGE plpgsql
+ SET search_path TO 'leasehold', 'pg_temp'
+AS $procedure$
+declare
+  -- Rows may arrive that another server has placed by the number before.
+  is_replica constant boolean := exists (
+    select from pg_subscription_rel where srrelid in ('outbox'::regclass, 'webhook_outbox'::regclass));
+  is_locked boolean;
+begin
+  if (buckets between 1 and 1024) is not true then
     raise exception 'the number of buckets is %, and must be from 1 to 1024', buckets using errcode = 'invalid_parameter_value';
   end if;
-  if buckets < bucket_count() then
-    raise exception 'there are % buckets, and their number cannot be lowered to %: rows of the others would not be found', bucket_count(), buckets
-      using errcode = 'invalid_parameter_value', hint = 'Give a number that is at least as large.';
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'the isolation level is %, in which rows that were written while the call waited for a lock are not seen', current_setting('transaction_isolation')
+      using errcode = 'invalid_transaction_state', hint = 'Raise the number of buckets in a READ COMMITTED transaction.';
   end if;
-  if not has_rows_of_previous_buckets() then
-    -- From now on the next rows of all ordering keys are where they belong.
-    call set_bucket_counts(bucket_count(), bucket_count());
-  elsif buckets > bucket_count() then
-    raise exception 'rows are unfinished that were written before the number of buckets was raised to %', bucket_count()
-      using errcode = 'object_in_use', hint = format('Raise it once more when they are finished: select %I.has_rows_of_previous_buckets().', current_schema());
-  end if;
-  if buckets = bucket_count() then
-    return;
-  end if;
-  if bucket_count() = 1 then
-    alter table outbox alter column bucket drop default;
-    create trigger outbox_bucket before insert on outbox for each row
-      when (new.bucket is null) execute function place_outbox_event();
-    alter table outbox enable always trigger outbox_bucket;
-    alter table webhook_outbox alter column bucket drop default;
-    create trigger webhook_outbox_bucket before insert on webhook_outbox for each row
-      when (new.bucket is null) execute function place_webhook_delivery();
-    alter table webhook_outbox enable always trigger webhook_outbox_bucket;
-  end if;
-  call set_bucket_counts(bucket_count(), buckets);
+  -- First without a lock, so that a call that changes nothing stops nobody; then once more while no writer is open. One that
+  -- was open across the change could commit a row of a key to its old bucket after others had written to the new one.
+  foreach is_locked in array array[false, true] loop
+    if buckets < bucket_count() then
+      raise exception 'there are % buckets, and their number cannot be lowered to %: rows of the others would not be found', bucket_count(), buckets
+        using errcode = 'invalid_parameter_value', hint = 'Give a number that is at least as large.';
+    end if;
+    if has_rows_of_previous_buckets() then
+      exit when buckets = bucket_count();
+      raise exception 'rows are unfinished that were written before the number of buckets was raised to %', bucket_count()
+        using errcode = 'object_in_use', hint = format('Raise it once more when they are finished: select %I.has_rows_of_previous_buckets().', current_schema());
+    end if;
+    exit when buckets = bucket_count() and (buckets = previous_bucket_count() or is_replica);
+    if is_locked then
+      if bucket_count() = 1 then
+        call create_bucket_triggers();
+      end if;
+      if buckets > bucket_count() then
+        call set_bucket_counts(bucket_count(), buckets);
+      end if;
+      -- The number before is forgotten when the next rows of all keys are where they belong, which may be at once.
+      if not is_replica and not has_rows_of_previous_buckets() then
+        call set_bucket_counts(buckets, buckets);
+      end if;
+    elsif bucket_count() = 1 then
+      -- What the triggers need. To take a stronger lock later could deadlock with somebody who has read and wants to write.
+      lock table outbox, webhook_outbox in access exclusive mode;
+    else
+      lock table outbox, webhook_outbox in share row exclusive mode;
+    end if;
+  end loop;
 end
 $procedure$;
 
@@ -900,8 +997,8 @@ CREATE OR REPLACE PROCEDURE leasehold.set_bucket_counts(IN previous integer, IN 
  SET search_path TO 'leasehold', 'pg_temp'
 AS $procedure$
 begin
-  execute format('create or replace function previous_bucket_count() returns int language sql immutable parallel safe return %s', previous);
-  execute format('create or replace function bucket_count() returns int language sql immutable parallel safe return %s', buckets);
+  execute format('create or replace function previous_bucket_count() returns int language sql stable strict parallel safe return %s', previous);
+  execute format('create or replace function bucket_count() returns int language sql stable strict parallel safe return %s', buckets);
 end
 $procedure$;
 
@@ -1492,9 +1589,9 @@ comment on function leasehold.has_rows_of_previous_buckets() is 'Whether rows of
 
 comment on function leasehold.new_event_id() is 'Returns a new uuid of version 7.';
 
-comment on function leasehold.place_outbox_event() is 'Places an event that is written without a bucket: by its ordering key, or evenly.';
+comment on function leasehold.place_outbox_event() is 'Places an event that is written or replayed: by its ordering key, or else by its event_id, or else evenly. Refuses another bucket for an ordering key.';
 
-comment on function leasehold.place_webhook_delivery() is 'Places a delivery that is written without a bucket: by its ordering key, or by its event and endpoint.';
+comment on function leasehold.place_webhook_delivery() is 'Places a delivery that is written or replayed: by its ordering key, or else by its event and endpoint. Refuses another bucket for an ordering key.';
 
 comment on function leasehold.previous_bucket_count() is 'How many they had before the number was raised, as long as rows of ordering keys may be unfinished that were written before.';
 
@@ -1580,6 +1677,8 @@ comment on index leasehold.webhook_outbox_pending is 'Deliveries without an orde
 comment on index leasehold.webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process runs at most one such delivery at a time.';
 
 comment on index leasehold.workers_running is 'The processes that have not ended, for the reaper.';
+
+comment on procedure leasehold.create_bucket_triggers() is 'Lets triggers place rows, instead of the default of their column. Called by raise_bucket_count().';
 
 comment on procedure leasehold.raise_bucket_count(integer) is 'Raises the number of buckets while producers and workers run. The next row of an ordering key that has unfinished rows is written into their bucket.';
 

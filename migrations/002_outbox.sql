@@ -179,42 +179,63 @@ alter table outbox enable always trigger outbox_event_id;
 
 comment on trigger outbox_event_id on outbox is 'Generates event ids where none are given.';
 
--- Where there are several buckets, a trigger places rows that are written without one. It is created by
+-- Where there are several buckets, triggers decide in which one an event is. They are created by
 -- "leasehold migrate --buckets"; with one bucket the default of the column does it, at no cost.
 create function place_outbox_event() returns trigger
 language plpgsql set search_path from current
 as $$
 declare
+  given constant smallint := new.bucket;
   previous smallint;
 begin
-  if new.ordering_key is null then
-    -- An id that was given twice is found in one bucket. The number of the event spreads the others evenly.
-    new.bucket := coalesce(bucket(new.event_id::text), (new.id % bucket_count())::smallint);
+  -- A finished event, which a restored dump writes, has no place in the order of its key.
+  if given is not null and (new.status = 'PUBLISHED' or (new.status = 'DEAD' and not new.parked)) then
     return new;
   end if;
-  new.bucket := bucket(new.ordering_key);
-  if previous_bucket_count() <> bucket_count() then
-    previous := bucket_of(new.ordering_key, previous_bucket_count());
-    -- The next event of a key follows those that are unfinished.
-    if previous <> new.bucket and (
-      exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and (o.status = 'PENDING' or o.parked))
-      or exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and o.status = 'CLAIMED')
-    ) then
-      new.bucket := previous;
+  if new.ordering_key is null then
+    -- An id that was given twice is found in one bucket. The number of the event spreads the others evenly.
+    new.bucket := coalesce(given, bucket(new.event_id::text), (new.id % bucket_count())::smallint);
+  else
+    new.bucket := bucket(new.ordering_key);
+    if previous_bucket_count() <> bucket_count() then
+      previous := bucket_of(new.ordering_key, previous_bucket_count());
+      if previous <> new.bucket then
+        -- Writers of a key wait for each other, so that each of them sees what the one before it has written. The lock is
+        -- that of enqueue with serialize.
+        perform pg_advisory_xact_lock(hashtextextended(tg_table_schema || '.outbox:' || new.ordering_key, 0));
+        -- The next event of a key follows those that are unfinished.
+        if exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and (o.status = 'PENDING' or o.parked))
+          or exists (select from outbox as o where o.bucket = previous and o.ordering_key = new.ordering_key and o.status = 'CLAIMED')
+        then
+          new.bucket := previous;
+        end if;
+      end if;
     end if;
+    if tg_op = 'INSERT' and given not in (new.bucket, bucket(new.ordering_key)) then
+      raise exception 'the bucket of a % event with the ordering_key % is %, and must be %', new.event_type, to_json(new.ordering_key), given, new.bucket
+        using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'bucket',
+          hint = format('Leave bucket out, or write %I.bucket(ordering_key).', tg_table_schema);
+    end if;
+  end if;
+  if tg_op = 'INSERT' and new.event_id is not null then
+    -- An id that exists is found where it was written, however many buckets there were.
+    new.bucket := coalesce(
+      (select o.bucket from outbox as o
+        where o.event_id = new.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0') order by o.bucket limit 1),
+      new.bucket);
   end if;
   return new;
 end
 $$;
 
-comment on function place_outbox_event() is 'Places an event that is written without a bucket: by its ordering key, or evenly.';
+comment on function place_outbox_event() is 'Places an event that is written or replayed: by its ordering key, or else by its event_id, or else evenly. Refuses another bucket for an ordering key.';
 
 create function find_event(event_id uuid) returns bigint
 language sql stable parallel safe set search_path from current
 as $$
   select coalesce(
-    (select o.id from outbox as o where o.event_id = find_event.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0')),
-    (select o.id from outbox as o
+    (select min(o.id) from outbox as o where o.event_id = find_event.event_id and right(o.event_id::text, 12) <> lpad(to_hex(o.id), 12, '0')),
+    (select min(o.id) from outbox as o
       where o.bucket = any (array(select generate_series(0, bucket_count() - 1)::smallint)) and o.id = ('x' || right(find_event.event_id::text, 12))::bit(48)::bigint and o.event_id = find_event.event_id))
 $$;
 

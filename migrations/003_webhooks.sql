@@ -172,28 +172,54 @@ comment on column webhook_outbox.last_error is 'Why the last attempt failed, as 
 comment on column webhook_outbox.last_response is 'The beginning of the response to the last attempt.';
 comment on column webhook_outbox.history is 'The attempts at the delivery, the newest last: an array of objects with attempt, token, started_at, duration_ms, status, error_code, error, response and recorded_at. The view webhook_attempts shows them as rows.';
 
--- Where there are several buckets, a trigger places deliveries that are written without one, as in the outbox.
+-- Where there are several buckets, triggers decide in which one a delivery is, as in the outbox.
 create function place_webhook_delivery() returns trigger
 language plpgsql set search_path from current
 as $$
 declare
+  given constant smallint := new.bucket;
   previous smallint;
 begin
-  -- The same event and endpoint are always in one bucket, so that an event that is sent twice is delivered once.
-  new.bucket := bucket(coalesce(new.ordering_key, new.event_id::text || new.endpoint_id::text));
-  if previous_bucket_count() <> bucket_count() and new.ordering_key is not null then
-    previous := bucket_of(new.ordering_key, previous_bucket_count());
-    -- The next delivery of a key follows those that are unfinished.
-    if previous <> new.bucket and exists (select from webhook_outbox as d where d.bucket = previous
-      and d.endpoint_id = new.endpoint_id and d.ordering_key = new.ordering_key and d.delivery_status = 'pending') then
-      new.bucket := previous;
+  -- A finished delivery, which a restored dump writes, has no place in the order of its key.
+  if given is not null and new.delivery_status <> 'pending' then
+    return new;
+  end if;
+  if new.ordering_key is null then
+    -- The same event and endpoint are always in one bucket, so that an event that is sent twice is delivered once.
+    new.bucket := coalesce(given, bucket(new.event_id::text || new.endpoint_id::text));
+  else
+    new.bucket := bucket(new.ordering_key);
+    if previous_bucket_count() <> bucket_count() then
+      previous := bucket_of(new.ordering_key, previous_bucket_count());
+      if previous <> new.bucket then
+        -- One lock for all endpoints: an event may be sent to thousands of them.
+        perform pg_advisory_xact_lock(hashtextextended(tg_table_schema || '.webhook_outbox:' || new.ordering_key, 0));
+        -- The next delivery of a key follows those that are unfinished.
+        if exists (select from webhook_outbox as d where d.bucket = previous and d.endpoint_id = new.endpoint_id
+          and d.ordering_key = new.ordering_key and d.delivery_status = 'pending')
+        then
+          new.bucket := previous;
+        end if;
+      end if;
     end if;
+    if tg_op = 'INSERT' and given not in (new.bucket, bucket(new.ordering_key)) then
+      raise exception 'the bucket of a delivery of a % event with the ordering_key % is %, and must be %', new.event_type, to_json(new.ordering_key), given, new.bucket
+        using errcode = 'check_violation', schema = tg_table_schema, table = tg_table_name, column = 'bucket',
+          hint = format('Leave bucket out, or write %I.bucket(ordering_key).', tg_table_schema);
+    end if;
+  end if;
+  if tg_op = 'INSERT' then
+    -- A delivery that exists is found where it was written, however many buckets there were.
+    new.bucket := coalesce(
+      (select d.bucket from webhook_outbox as d
+        where d.event_id = new.event_id and d.endpoint_id = new.endpoint_id order by d.bucket limit 1),
+      new.bucket);
   end if;
   return new;
 end
 $$;
 
-comment on function place_webhook_delivery() is 'Places a delivery that is written without a bucket: by its ordering key, or by its event and endpoint.';
+comment on function place_webhook_delivery() is 'Places a delivery that is written or replayed: by its ordering key, or else by its event and endpoint. Refuses another bucket for an ordering key.';
 
 create view webhook_attempts with (security_invoker = true) as
   select

@@ -389,6 +389,29 @@ describe('logical replication', () => {
     await replica.remove()
   })
 
+  it('the number of buckets is raised on the replica first, and rows of the new buckets are replicated', async () => {
+    for (const server of [replica, primary]) await follow('More buckets', server)
+    const rowOf = async ({ url }: TestServer): Promise<unknown[]> => {
+      const client = new Client({ connectionString: url })
+      await client.connect()
+      try {
+        const { rows } = await client.query(`select bucket, leasehold.previous_bucket_count() as previous
+          from leasehold.outbox where event_type = 'bucket'`)
+        return rows
+      } finally {
+        await client.end()
+      }
+    }
+    await withAdmin(primary.url, async (admin) => {
+      await admin.query(`insert into leasehold.outbox (event_type, payload, ordering_key, status, published_at)
+        values ('bucket', '{}', 'some key', 'PUBLISHED', now())`)
+    })
+    expect(await rowOf(primary)).toEqual([{ bucket: 38, previous: 64 }])
+    // The primary may write rows by the number before after the replica knows the new one.
+    const replicated = [{ bucket: 38, previous: 1 }]
+    await vi.waitFor(async () => expect(await rowOf(replica)).toEqual(replicated), WAIT)
+  })
+
   it('a logical replica takes over under load as docs/scale.md says, and everything acknowledged is published', async () => {
     const defects = await replaceUnderLoad({
       url: urlOf([primary, replica], '?target_session_attrs=read-write'),

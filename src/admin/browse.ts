@@ -39,7 +39,8 @@ export async function readOnly<Found>(
   try {
     return await db.transaction(
       async (tx) => {
-        await tx.query({ text: 'set transaction read only' })
+        // One snapshot for all buckets: a replay may move an event from a bucket to another one.
+        await tx.query({ text: 'set transaction isolation level repeatable read, read only' })
         return read(tx)
       },
       { queryTimeoutMs: timeoutMs },

@@ -107,7 +107,8 @@ select 'a', '{}', key, now() + due * interval '1 s', bucket, expiries from (valu
   it('suspects, keyed and unkeyed events of every bucket count', async () => {
     await withBuckets(db, 8)
     await write(
-      `(null, -10, 0, 0), (null, -900, 0, 2), ('k', -20, 0, 0), (null, -30, 7, 0), ('k', -40, 7, 3)`,
+      // The bucket of c is 0, and that of d is 7.
+      `(null, -10, 0, 0), (null, -900, 0, 2), ('c', -20, 0, 0), (null, -30, 7, 0), ('d', -40, 7, 3)`,
     )
     expect(await pendingCount(db, outboxTable())).toMatchObject({ pending: 5 })
     expect(await age(db)).toBeGreaterThanOrEqual(900)

@@ -229,6 +229,44 @@ describe.skipIf(programs === undefined)('LIFE-18: after pg_dump and pg_restore',
       expect(await statuses(target)).toEqual({ PENDING: 1, DEAD: 3, PUBLISHED: 8 })
     },
   )
+
+  it('after a dump and restore while keys have events in buckets of two numbers, they are published in order', async () => {
+    server = await startServer({ binaries })
+    const source = await open('source')
+    await migrate(source, { buckets: 4 })
+    // The bucket of d is 3 of 4 and 7 of 8, and that of f is 0 of 4 and 4 of 8.
+    await makeEvents(source, 1, { type: 'd1', key: `'d'` })
+    await makeEvents(source, 1, { type: 'f1', key: `'f'`, status: 'PUBLISHED' })
+    await migrate(source, { buckets: 8 })
+    await makeEvents(source, 1, { type: 'd2', key: `'d'` })
+    await makeEvents(source, 1, { type: 'f2', key: `'f'` })
+    const dump = await runClientProgram(pgDump, [
+      '--format=custom',
+      `--dbname=${withDatabase(server.url, 'source')}`,
+    ])
+    const target = await open('target')
+    const targetUrl = withDatabase(server.url, 'target')
+    await runClientProgram(pgRestore, ['--exit-on-error', `--dbname=${targetUrl}`], dump)
+    await makeEvents(target, 1, { type: 'd3', key: `'d'` })
+    await makeEvents(target, 1, { type: 'f3', key: `'f'` })
+    const { rows } = await target.query({
+      text: 'select event_type as type, bucket from leasehold.outbox order by event_type',
+    })
+    expect(rows).toEqual([
+      { type: 'd1', bucket: 3 },
+      { type: 'd2', bucket: 3 },
+      { type: 'd3', bucket: 3 },
+      { type: 'f1', bucket: 0 },
+      { type: 'f2', bucket: 4 },
+      { type: 'f3', bucket: 4 },
+    ])
+    expect(await publish(target, targetUrl)).toEqual({ d: ['d1', 'd2', 'd3'], f: ['f2', 'f3'] })
+    await migrate(target, { buckets: 8 })
+    const { rows: counts } = await target.query({
+      text: 'select leasehold.previous_bucket_count() as previous',
+    })
+    expect(counts).toEqual([{ previous: 8 }])
+  })
 })
 
 describe('LIFE-18: after logical replication to a second server', () => {

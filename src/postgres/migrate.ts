@@ -133,7 +133,10 @@ async function raiseBuckets(
 ): Promise<void> {
   const { lockTimeoutMs = DEFAULT_LOCK_TIMEOUT_MS } = options
   const raise = async (tx: Queryable): Promise<void> => {
-    await tx.query({ text: `set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}` })
+    await tx.query({
+      text: `set transaction isolation level read committed;
+        set local lock_timeout to ${quoteLiteral(`${lockTimeoutMs}ms`)}`,
+    })
     await tx.query({
       text: `call ${quoteQualified(schema, 'raise_bucket_count')}($1::int)`,
       values: [buckets],

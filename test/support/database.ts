@@ -84,6 +84,12 @@ export function watchPoolClients(): ReadonlySet<PoolClient> {
   return clients
 }
 
+/** The process id of a session's backend. */
+export async function backendOf(session: Client): Promise<number> {
+  const { rows } = await session.query<{ pid: number }>('select pg_backend_pid() as pid')
+  return rows[0]?.pid ?? 0
+}
+
 const BLOCKED_TIMEOUT_MS = 20_000
 const BLOCKED_POLL_MS = 10
 

@@ -3,7 +3,8 @@ import { Client } from 'pg'
 import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
-import { openDatabase } from '../../postgres/database.ts'
+import { type Database, openDatabase } from '../../postgres/database.ts'
+import type { Statement } from '../../postgres/queryable.ts'
 import { countByStatus, oldestPending } from './counts.ts'
 import { keysHeldUp } from './held-up-keys.ts'
 import { listEvents, showEvent } from './browse.ts'
@@ -37,6 +38,32 @@ describe('listEvents', () => {
       before = next
     }
     expect(seen).toEqual(Array.from({ length: 300 }, (_, n) => String(300 - n)))
+  })
+
+  it('an event that a replay moves to another bucket is listed once', async () => {
+    await makeEvents(db, 2, { status: 'DEAD', key: `'d'` })
+    await withBuckets(db, 3)
+    // The bucket of d is 1. One of the events is moved before its bucket is read, and one after.
+    await sql('update leasehold.outbox set bucket = id - 1 + id / 2')
+    let statements = 0
+    const moving: Database = {
+      ...db,
+      transaction: async (work) =>
+        db.transaction(async (tx) =>
+          work({
+            ...tx,
+            query: async <Row extends object>(statement: Statement) => {
+              const answer = await tx.query<Row>(statement)
+              if (statement.text.includes('with page as')) statements += 1
+              if (statements === 1)
+                await sql(`update leasehold.outbox set status = 'PENDING', dead_at = null`)
+              return answer
+            },
+          }),
+        ),
+    }
+    const { events } = await listEvents(moving)
+    expect(events.map(({ id }) => id)).toEqual(['2', '1'])
   })
 
   it('a query that takes too long is stopped, and the error says what to do', async () => {
