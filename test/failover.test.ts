@@ -281,6 +281,14 @@ describe('streaming replication', () => {
     }
     const before = await pids()
     expect(new Set(before).size).toBe(3)
+    // No write tells it, and it is never idle.
+    const reader = openDatabase({ url: urlOf([primary, standby]), maxConnectionAgeMs: 200 })
+    const read = async (): Promise<string> =>
+      reader.query({ text: 'select 1' }).then(
+        () => 'read',
+        ({ message }: Error) => message,
+      )
+    expect(await read()).toBe('read')
     await makeReadOnly(primary, true)
     // A server tells its sessions of changed settings a moment later.
     await expect
@@ -290,7 +298,10 @@ describe('streaming replication', () => {
       code: 'DATABASE_UNAVAILABLE',
       message: expect.stringMatching(/is a standby.*begins its transactions read-only/),
     })
+    await expect.poll(read).toMatch(/begins its transactions read-only/)
     await makeReadOnly(primary, false)
+    await expect.poll(read).toBe('read')
+    await reader.close()
     await expect.poll(async () => pids().catch(() => before)).not.toEqual(before)
     expect((await pids()).filter((pid) => before.includes(pid))).toEqual([])
     await db.query({ text: 'truncate leasehold.outbox' })
