@@ -340,7 +340,11 @@ describe('streaming replication', () => {
       old: primary,
       takeOver: async () => {
         await withAdmin(standby.url, async (admin) => {
-          await admin.query('select pg_promote()')
+          await admin.query(`select set_config('test.before', clock_timestamp()::text, false), pg_promote()`)
+          // By this a reaper that is started now knows that no session of the registry was one of this server.
+          const started = `select from pg_stat_activity
+            where backend_type = 'walwriter' and backend_start > current_setting('test.before')::timestamptz`
+          await vi.waitFor(async () => expect((await admin.query(started)).rowCount).toBe(1), WAIT)
         })
       },
     })
