@@ -281,6 +281,14 @@ describe('streaming replication', () => {
     }
     const before = await pids()
     expect(new Set(before).size).toBe(3)
+    // No write tells it, and it is never idle.
+    const reader = openDatabase({ url: urlOf([primary, standby]), maxConnectionAgeMs: 200 })
+    const read = async (): Promise<string> =>
+      reader.query({ text: 'select 1' }).then(
+        () => 'read',
+        ({ message }: Error) => message,
+      )
+    expect(await read()).toBe('read')
     await makeReadOnly(primary, true)
     // A server tells its sessions of changed settings a moment later.
     await expect
@@ -290,7 +298,10 @@ describe('streaming replication', () => {
       code: 'DATABASE_UNAVAILABLE',
       message: expect.stringMatching(/is a standby.*begins its transactions read-only/),
     })
+    await expect.poll(read).toMatch(/begins its transactions read-only/)
     await makeReadOnly(primary, false)
+    await expect.poll(read).toBe('read')
+    await reader.close()
     await expect.poll(async () => pids().catch(() => before)).not.toEqual(before)
     expect((await pids()).filter((pid) => before.includes(pid))).toEqual([])
     await db.query({ text: 'truncate leasehold.outbox' })
@@ -329,7 +340,11 @@ describe('streaming replication', () => {
       old: primary,
       takeOver: async () => {
         await withAdmin(standby.url, async (admin) => {
-          await admin.query('select pg_promote()')
+          await admin.query(`select set_config('test.before', clock_timestamp()::text, false), pg_promote()`)
+          // By this a reaper that is started now knows that no session of the registry was one of this server.
+          const started = `select from pg_stat_activity
+            where backend_type = 'walwriter' and backend_start > current_setting('test.before')::timestamptz`
+          await vi.waitFor(async () => expect((await admin.query(started)).rowCount).toBe(1), WAIT)
         })
       },
     })

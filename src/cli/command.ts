@@ -10,6 +10,8 @@ export interface Terminal {
   readonly workingDirectory: string
   /** Whether a person reads stderr. */
   readonly isTerminal: boolean
+  /** Whether a terminal is at stdin, stdout or stderr: the process is told by SIGHUP when it is closed. */
+  readonly hasTerminal: boolean
   /** Results go to stdout; the log and errors go to stderr. */
   readonly out: (text: string) => void
   readonly err: (text: string) => void

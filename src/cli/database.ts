@@ -28,6 +28,8 @@ import type { Startup } from './process.ts'
 
 /** For the start, the checks and the metrics (RULE-020-041). The workers have connections of their own. */
 const MAX_CONNECTIONS = 2
+/** Checks and metrics only read, so nothing else tells them that the server was made read-only and replaced. */
+const MAX_CONNECTION_AGE_MS = 60_000
 
 export const POOL_STOP_WITHIN_MS = 10_000
 
@@ -192,7 +194,13 @@ function openPool(
   options: { readonly queryTimeoutMs?: number; readonly neededRole?: NeededRole } = {},
 ): Database {
   const onEvent = (event: DatabaseEvent): void => logEvent(log, event)
-  return openDatabase({ url, maxConnections: MAX_CONNECTIONS, onEvent, ...options })
+  return openDatabase({
+    url,
+    maxConnections: MAX_CONNECTIONS,
+    maxConnectionAgeMs: MAX_CONNECTION_AGE_MS,
+    onEvent,
+    ...options,
+  })
 }
 
 function logEvent(log: Logger, event: DatabaseEvent): void {

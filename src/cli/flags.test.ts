@@ -92,6 +92,7 @@ it('the principal is the given name or the account, and an account without a nam
     environment: {},
     workingDirectory: '/',
     isTerminal: false,
+    hasTerminal: false,
     out: () => {},
     err: () => {},
     width: undefined,

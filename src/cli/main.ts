@@ -30,6 +30,7 @@ process.exitCode = await runProgram(process.argv.slice(2), {
   environment: process.env,
   workingDirectory: process.cwd(),
   isTerminal: process.stderr.isTTY,
+  hasTerminal: [process.stdin, process.stdout, process.stderr].some(({ isTTY }) => isTTY),
   out: (text) => void process.stdout.write(text),
   err: (text) => void process.stderr.write(text),
   width: process.stdout.isTTY ? process.stdout.columns : undefined,

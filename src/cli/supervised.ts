@@ -2,11 +2,13 @@
  * A worker process that `leasehold work --processes` has started, and what it and its supervisor tell each other. The
  * channel between them is also how it learns that the supervisor has died: it then stops.
  */
-import { type ErrorCode, isLeaseholdError } from '../errors.ts'
+import { createHash } from 'node:crypto'
+import { type ErrorCode, isLeaseholdError, messageOf } from '../errors.ts'
 import { tableName } from '../lease/index.ts'
 import type { Metrics } from '../observe/prometheus.ts'
 import { isRecord } from '../rules.ts'
 import type { Database } from '../postgres/index.ts'
+import type { WorkDeclaration } from '../worker/index.ts'
 import { type Run, UsageError } from './command.ts'
 import { textFlag } from './flags.ts'
 import { runProcess, type Startup } from './process.ts'
@@ -16,14 +18,27 @@ import { type ChosenWork, SHUTDOWN_OVERHEAD_MS, startWorkerProcess } from './wor
 export interface Order {
   /** The worker id of the process. The supervisor chooses it, so that it can take back the leases whenever it dies. */
   readonly id: string
-  /** The tables that the supervisor reaps. */
+  /** The tables that the supervisor reaps, each as the `fingerprint` of its declaration. */
   readonly reaps: readonly string[]
 }
 
+/** Why a process cannot run, or has ended. */
+export interface Refusal {
+  /** Of a `LeaseholdError`. Any other error has its stack instead. */
+  readonly code?: ErrorCode
+  readonly message: string
+  readonly stack?: string | undefined
+}
+
 export type ToSupervisor =
-  | { readonly type: 'ready'; readonly stopWithinMs: number }
-  /** It cannot run, for a reason that its message explains. It exits. */
-  | { readonly type: 'refused'; readonly code: ErrorCode; readonly message: string }
+  /** `otherTables`: those that it declares otherwise than the supervisor, which has read an older config file. */
+  | { readonly type: 'ready'; readonly otherTables: readonly string[] }
+  /** How long it takes to stop at most. Said before it is ready, and when its settings have changed. */
+  | { readonly type: 'stopWithin'; readonly ms: number }
+  /** It takes no more rows: it was told to stop, or got a signal, or nobody caught an error. */
+  | { readonly type: 'stopping' }
+  /** It exits. */
+  | ({ readonly type: 'refused' } & Refusal)
   | { readonly type: 'metrics'; readonly request: number; readonly text: string }
 
 export type FromSupervisor =
@@ -69,12 +84,17 @@ export async function runSupervised(
   { run, databaseUrl, work, openDatabase }: WorkOptions,
   { id, reaps }: Order,
 ): Promise<number> {
-  const { log, version } = run
+  const { version } = run
+  // All processes write into one log, so each of their entries has the worker id.
+  const log = run.log.child({}, { formatters: { log: (fields) => ({ worker: id, ...fields }) } })
   const loaded = { ...run.loaded, settings: { ...run.loaded.settings, workerId: id } }
-  const own = { ...work, reaper: work.reaper && hasOtherTables(work, reaps) }
+  const otherTables = work.declared
+    .filter((declaration) => !reaps.includes(fingerprint(declaration, version)))
+    .map(({ table }) => tableName(table))
+  const own = { ...work, reaper: work.reaper && otherTables.length > 0 }
   try {
     return await runProcess(
-      run,
+      { ...run, log },
       async (startup) => {
         const metrics = obeySupervisor(startup)
         const db = await openDatabase(startup)
@@ -83,23 +103,37 @@ export async function runSupervised(
           startup,
         )
         metrics.show(running.metrics)
-        const stopWithinMs = running.shutdownTimeoutMs() + SHUTDOWN_OVERHEAD_MS
-        await tellSupervisor({ type: 'ready', stopWithinMs })
+        const tellStopWithin = async (): Promise<void> =>
+          tellSupervisor({ type: 'stopWithin', ms: running.shutdownTimeoutMs() + SHUTDOWN_OVERHEAD_MS })
+        running.events.on('settingsChanged', () => void tellStopWithin())
+        await tellStopWithin()
+        await tellSupervisor({ type: 'ready', otherTables })
         return ''
       },
       { SIGINT: () => {}, SIGHUP: () => {} },
     )
   } catch (error) {
-    if (!isLeaseholdError(error) || !process.connected) throw error
+    if (!process.connected) throw error
     // The supervisor reports it, once for all of its processes.
-    await tellSupervisor({ type: 'refused', code: error.code, message: error.message })
+    await tellSupervisor({ type: 'refused', ...refusalOf(error) })
     return 1
   }
 }
 
-/** After a roll-over the config file may declare tables that the supervisor, which has read an older one, does not reap. */
-function hasOtherTables({ declared }: ChosenWork, reaps: readonly string[]): boolean {
-  return declared.some(({ table }) => !reaps.includes(tableName(table)))
+function refusalOf(error: unknown): Refusal {
+  const message = messageOf(error)
+  if (isLeaseholdError(error)) return { code: error.code, message }
+  return { message, stack: error instanceof Error ? error.stack : undefined }
+}
+
+/**
+ * Of everything by which a table is reaped and maintained, the release of Leasehold included. After a roll-over a process
+ * that finds another one than the supervisor has reaps the table itself.
+ */
+export function fingerprint({ table, bucket, maintenance }: WorkDeclaration, version: string): string {
+  const { everyMs, settings } = maintenance ?? {}
+  const declared = JSON.stringify([version, table, bucket, maintenance !== undefined, everyMs, settings])
+  return createHash('sha256').update(declared).digest('hex').slice(0, 16)
 }
 
 function obeySupervisor(startup: Startup): { show(metrics: Metrics): void } {
@@ -109,6 +143,7 @@ function obeySupervisor(startup: Startup): { show(metrics: Metrics): void } {
     if (message.type === 'metrics') void answer(message.request)
   })
   process.on('disconnect', () => startup.stop())
+  startup.signal.addEventListener('abort', () => void tellSupervisor({ type: 'stopping' }), { once: true })
   // The supervisor may have died while this process was loading.
   if (!process.connected) startup.stop()
   // It must not keep a process alive that has stopped.

@@ -157,6 +157,10 @@ describe('leasehold work --processes', () => {
     await published(50)
     expect(await started.kill('SIGTERM')).toEqual({ code: 0, signal: null })
     expect((await registered()).map(({ ended }) => ended)).toEqual(['stopped', 'stopped', 'stopped'])
+    // All of them write into one log: each entry of a process has its worker id.
+    const ends = logOf(started).filter(({ msg, role }) => msg === 'stopped' && role === undefined)
+    const workers = ends.map(({ worker }) => worker ?? 'the supervisor').toSorted()
+    expect(workers).toEqual(['the supervisor', idOf(started, 1), idOf(started, 2)])
   })
 
   it('RULE-020-052, LIFE-14: the rows of a killed process run elsewhere without anybody missing its session first, and it is restarted', async () => {
@@ -229,7 +233,27 @@ describe('leasehold work --processes', () => {
     expect(text).toContain('leasehold_worker_processes{state="alive"} 3\n')
     const types = [...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name)
     expect(new Set(types).size).toBe(types.length)
+
+    // One that is told to stop by somebody else is replaced.
+    const first = (await registered()).find(({ id }) => id === idOf(started, 1))
+    process.kill(first?.pid ?? 0, 'SIGTERM')
+    expect(await logged(started, 'a worker process stops without having been told to')).toMatchObject([
+      { worker: first?.id, restartInMs: 200 },
+    ])
+    await logged(started, 'a worker process is ready', 3)
+    await expect.poll(async () => readiness(started), POLL).toMatchObject({ status: 'ready' })
+
+    // Settings that change while they run change how long their stop may take.
+    await db.query({
+      text: `insert into leasehold.settings (name, value, changed_by)
+        values ('outbox', '{"leaseMs": 600000, "shutdownTimeoutMs": 500000}', 'a test')`,
+    })
+    await logged(started, 'the settings have changed', 3)
     expect(await started.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+    await db.query({ text: 'truncate leasehold.settings' })
+    expect(logOf(started).map(({ msg }) => msg)).toContainEqual(
+      expect.stringContaining('2 processes, which may take up to 9 min'),
+    )
   })
 })
 
@@ -317,7 +341,7 @@ describe('SIGHUP', () => {
     expect(await started.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   })
 
-  it('RULE-020-020: a process whose config file declares a table that the supervisor does not reap reaps by itself', async () => {
+  it('RULE-020-020: a process whose config file declares a table otherwise than the supervisor, or one that it does not know, reaps by itself', async () => {
     const directory = await directoryWith(config())
     const started = await work(directory)
     await db.query({
@@ -330,12 +354,17 @@ describe('SIGHUP', () => {
     const index = new URL('dist/index.js', project).href
     await writeFile(
       join(directory, 'leasehold.config.mjs'),
-      `import { leaseTable } from '${index}'
-      const table = leaseTable({
-        table: 'public.added', claimable: 'done_at is null and failed_at is null', attempts: {},
-        outcomes: { done: { done_at: 'now()' }, dead: { failed_at: 'now()' } },
-      })
-      export default { workers: [{ name: 'added', table, handle: async () => {} }] }`,
+      config()
+        .replace('retention: false', `retention: false, onFailure: 'park'`)
+        .replace(
+          'export default { workers: [',
+          `import { leaseTable } from '${index}'
+          const table = leaseTable({
+            table: 'public.added', claimable: 'done_at is null and failed_at is null', attempts: {},
+            outcomes: { done: { done_at: 'now()' }, dead: { failed_at: 'now()' } },
+          })
+          export default { workers: [{ name: 'added', table, handle: async () => {} }, `,
+        ),
     )
     process.kill(started.pid, 'SIGHUP')
     await logged(started, 'rolled over')
@@ -344,6 +373,9 @@ describe('SIGHUP', () => {
     })
     expect(rows).toEqual([{ id: idOf(started, 3) }, { id: idOf(started, 4) }])
     expect(started.output().stderr).not.toContain('no reaper is alive')
+    expect(await logged(started, 'the processes reap these tables')).toMatchObject([
+      { tables: ['public.added', 'leasehold.outbox'] },
+    ])
     expect(await started.kill('SIGTERM')).toEqual({ code: 0, signal: null })
   })
 })
@@ -400,14 +432,23 @@ describe('the end of a supervisor', () => {
 })
 
 describe('leasehold work --processes does not start', () => {
-  it('when a process is refused at the first start: the error is reported once', async () => {
-    const worker = `open: async () => { throw new LeaseholdError('SETTING_INVALID', 'topic is not set.', { remedy: 'Set topic.' }) }`
+  it.each([
+    [
+      `new LeaseholdError('SETTING_INVALID', 'topic is not set.', { remedy: 'Set topic.' })`,
+      'leasehold: SETTING_INVALID: topic is not set. Set topic.',
+    ],
+    [
+      `new TypeError('topic is not set.')`,
+      'leasehold: unexpected error\nTypeError: topic is not set.\n    at ',
+    ],
+  ])('when a process fails at the first start: the error is reported once: %s', async (error, report) => {
+    const worker = `open: async () => { throw ${error} }`
     const started = spawnWork(await directoryWith(config({ worker })), ['--processes', '3'])
     expect(await started.exited).toEqual({ code: 1, signal: null })
     const { stdout, stderr } = started.output()
     expect(stdout).toBe('')
     expect(stderr.match(/topic is not set/g)).toHaveLength(1)
-    expect(stderr).toContain('leasehold: SETTING_INVALID: topic is not set. Set topic.')
+    expect(stderr).toContain(report)
   })
 
   it.each([

@@ -4,7 +4,6 @@
  */
 import { type ChildProcess, fork } from 'node:child_process'
 import { type ErrorCode, LeaseholdError } from '../errors.ts'
-import { tableName } from '../lease/index.ts'
 import type { Logger } from '../observe/log.ts'
 import { mergeMetrics } from '../observe/prometheus.ts'
 import { within } from '../timeout.ts'
@@ -15,7 +14,14 @@ import type { Run } from './command.ts'
 import { flagName } from './flags.ts'
 import { counted, duration } from './output.ts'
 import { type Part, runProcess } from './process.ts'
-import type { FromSupervisor, Order, ToSupervisor, WorkOptions } from './supervised.ts'
+import {
+  fingerprint,
+  type FromSupervisor,
+  type Order,
+  type Refusal,
+  type ToSupervisor,
+  type WorkOptions,
+} from './supervised.ts'
 import { readyMessage, SHUTDOWN_OVERHEAD_MS, startWorkerProcess } from './worker-process.ts'
 
 export const MAX_PROCESSES = 256
@@ -25,14 +31,19 @@ const FIRST_RESTART_MS = 200
 const MAX_RESTART_MS = 30_000
 /** A process that ran for this long has proved that it can: its end is the first one. */
 const PROVEN_AFTER_MS = 60_000
-/** How long a new process may take to become ready in a roll-over, besides waiting for the database. */
+/** How long a process may take to become ready, besides waiting for the database. */
 const READY_WITHIN_MS = 60_000
 /** Of a process that was told to stop, in addition to what it takes by its own account. */
 const STOP_MARGIN_MS = 3_000
 const METRICS_WITHIN_MS = 2_000
 const EVICT_WITHIN_MS = 2_000
-/** These pass, so the process is restarted as if it had crashed. Any other refusal at the first start ends the supervisor. */
-const PASSING = new Set<ErrorCode>(['DATABASE_UNAVAILABLE', 'QUERY_TIMEOUT'])
+/** These pass, so the process is restarted as if it had crashed. Any other error at the first start ends the supervisor. */
+const PASSING = new Set<ErrorCode | undefined>(['DATABASE_UNAVAILABLE', 'QUERY_TIMEOUT'])
+/**
+ * A running process handles these. One that loads its modules is ended by them; it holds nothing yet, and a terminal or a
+ * service manager sends them to the supervisor and its processes at the same time.
+ */
+const STOP_SIGNALS = new Set<NodeJS.Signals | null>(['SIGHUP', 'SIGINT', 'SIGTERM'])
 
 /** Runs until it is told to stop. The exit code is 1 when one of the processes did not stop cleanly. */
 export async function supervise(
@@ -46,7 +57,7 @@ export async function supervise(
   const loaded = { ...run.loaded, settings: { ...settings, workerId: id } }
   // It takes back the leases of its own processes whether or not `--only` names the reaper.
   const declared = work.reaper ? work.declared : work.workers
-  const reaps = [...new Set(declared.map(({ table }) => tableName(table)))]
+  const reaps = declared.map((declaration) => fingerprint(declaration, version))
   let supervisor: Supervisor | undefined
 
   return runProcess(
@@ -73,6 +84,7 @@ export async function supervise(
         processes,
         start: (order) => startProcess(flags, { ...order, reaps }),
         evict: async (worker) => running.runtime?.evict(worker),
+        reapExcept: (tables) => running.runtime?.reapExcept(tables),
         stopWithinMs: settings.timing.shutdownTimeoutMs + SHUTDOWN_OVERHEAD_MS,
         readyWithinMs: settings.databaseWaitMs + READY_WITHIN_MS,
         log,
@@ -87,7 +99,7 @@ export async function supervise(
       )
     },
     // A terminal that is closed sends SIGHUP too, and then nobody wants new processes.
-    terminal.isTerminal ? {} : { SIGHUP: () => supervisor?.rollOver() },
+    terminal.hasTerminal ? {} : { SIGHUP: () => supervisor?.rollOver() },
   )
 }
 
@@ -119,11 +131,6 @@ interface Exit {
   readonly signal: NodeJS.Signals | null
 }
 
-interface Refusal {
-  readonly code: ErrorCode
-  readonly message: string
-}
-
 /** One worker process, from its start until it has exited. */
 class Child {
   readonly id: string
@@ -134,12 +141,16 @@ class Child {
   readonly #process: ChildProcess
   readonly #metrics = new Map<number, (text: string) => void>()
   #requests = 0
+  /** Ready to take rows. */
   isReady = false
+  /** It was ready, and stops without having been told to. */
+  hasLeft = false
+  otherTables: readonly string[] = []
   exit: Exit | undefined
   refusal: Refusal | undefined
   stopWithinMs: number
 
-  constructor(id: string, started: ChildProcess, stopWithinMs: number) {
+  constructor(id: string, started: ChildProcess, stopWithinMs: number, onLeave: () => void) {
     this.id = id
     this.#process = started
     this.stopWithinMs = stopWithinMs
@@ -148,14 +159,32 @@ class Child {
       begin = resolve
     })
     started.on('message', (message: ToSupervisor | null) => {
-      if (message?.type === 'metrics') this.#metrics.get(message.request)?.(message.text)
       // A handler may use the channel too, for whatever message.
-      if (message?.type !== 'ready' && message?.type !== 'refused') return
-      if (message.type === 'ready') {
-        this.isReady = true
-        this.stopWithinMs = message.stopWithinMs
-      } else this.refusal = message
-      begin()
+      switch (message?.type) {
+        case 'metrics':
+          this.#metrics.get(message.request)?.(message.text)
+          break
+        case 'stopWithin':
+          this.stopWithinMs = message.ms
+          break
+        case 'ready':
+          this.isReady = true
+          this.otherTables = message.otherTables
+          begin()
+          break
+        case 'stopping':
+          if (!this.isReady) break
+          this.isReady = false
+          this.hasLeft = true
+          onLeave()
+          break
+        case 'refused':
+          this.refusal = message
+          begin()
+          break
+        case undefined:
+          break
+      }
     })
     this.ended = new Promise((resolve) => {
       const end = (code: number | null, signal: NodeJS.Signals | null): void => {
@@ -187,7 +216,8 @@ class Child {
       )
       this.kill()
     }
-    return (await this.ended).code === 0
+    const { code, signal } = await this.ended
+    return code === 0 || STOP_SIGNALS.has(signal)
   }
 
   kill(): void {
@@ -234,13 +264,15 @@ interface SupervisorOptions {
   readonly start: (order: Pick<Order, 'id'>) => ChildProcess
   /** Takes back what the process held, which has exited. */
   readonly evict: (id: string) => Promise<void>
+  /** Leaves the reaping of these tables, and of no others, to the processes. */
+  readonly reapExcept: (tables: readonly string[]) => void
   /** Of a process that has not yet said how long it takes. */
   readonly stopWithinMs: number
   readonly readyWithinMs: number
   readonly log: Logger
 }
 
-class Supervisor implements Part {
+export class Supervisor implements Part {
   readonly name = 'processes'
   readonly #options: SupervisorOptions
   readonly #log: Logger
@@ -252,6 +284,7 @@ class Supervisor implements Part {
   #isStopping = false
   #isRollOverWanted = false
   #isRollingOver = false
+  #reapedByOthers: readonly string[] = []
 
   constructor(options: SupervisorOptions) {
     this.#options = options
@@ -271,12 +304,11 @@ class Supervisor implements Part {
   async start(): Promise<void> {
     const [first, ...others] = this.#slots.map((slot) => async () => this.#fill(slot))
     const refusal = (await first?.())?.refusal
-    if (refusal !== undefined && !PASSING.has(refusal.code)) {
-      throw new LeaseholdError(refusal.code, refusal.message)
-    }
+    if (refusal !== undefined && !PASSING.has(refusal.code)) throw errorOf(refusal)
     if (this.#isStopping) return
     await Promise.all(others.map(async (fill) => fill()))
     this.#hasStarted = true
+    if (this.#isRollOverWanted) void this.#rollOverWhileWanted()
   }
 
   /** What `/readyz` says of the processes; rejects when not every one of them is ready. */
@@ -294,10 +326,9 @@ class Supervisor implements Part {
 
   /** Replaces every process by a new one, one after the other. During a roll-over: once more after it. */
   rollOver(): void {
-    // Before that, all of them are new anyway.
-    if (!this.#hasStarted) return
     this.#isRollOverWanted = true
-    if (!this.#isRollingOver) void this.#rollOverWhileWanted()
+    // A process that is starting may have read the old config file already. So it is replaced when all have started.
+    if (this.#hasStarted && !this.#isRollingOver) void this.#rollOverWhileWanted()
   }
 
   get stopWithinMs(): number {
@@ -323,45 +354,85 @@ class Supervisor implements Part {
     for (const child of this.#living) child.kill()
   }
 
-  async #fill(slot: Slot): Promise<Child> {
+  async #fill(slot: Slot): Promise<Child | undefined> {
     slot.restart = undefined
     const child = this.#startChild(slot)
     slot.child = child
-    await child.begun
+    if (child === undefined) this.#restartLater(slot)
+    else if (!(await within(this.#options.readyWithinMs, child.begun))) {
+      this.#reportNotReady(child, 'a process did not become ready in time, and is killed')
+      child.kill()
+    }
     return child
   }
 
-  #startChild(slot: Slot): Child {
+  /** Returns undefined if the operating system has no room for another process. */
+  #startChild(slot: Slot): Child | undefined {
     this.#started += 1
     const id = `${this.#options.id}-${this.#started}`
-    const child = new Child(id, this.#options.start({ id }), this.#options.stopWithinMs)
-    this.#living.add(child)
-    void this.#reportReady(child)
-    void child.ended.then((exit) => this.#onEnd(slot, child, exit))
-    return child
+    const { start, stopWithinMs } = this.#options
+    try {
+      const child: Child = new Child(id, start({ id }), stopWithinMs, () => this.#onLeave(slot, child))
+      this.#living.add(child)
+      void this.#onBegun(child)
+      void child.ended.then((exit) => this.#onEnd(slot, child, exit))
+      return child
+    } catch (error) {
+      this.#log.error({ worker: id, err: error }, 'a worker process could not be started')
+      return undefined
+    }
   }
 
-  async #reportReady(child: Child): Promise<void> {
+  async #onBegun(child: Child): Promise<void> {
     await child.begun
-    if (child.isReady) this.#log.info({ worker: child.id, pid: child.pid }, 'a worker process is ready')
+    if (!child.isReady) return
+    this.#log.info({ worker: child.id, pid: child.pid }, 'a worker process is ready')
+    this.#shareReaping()
+  }
+
+  /** It finishes what it runs, which may take a while. Another one takes its place meanwhile. */
+  #onLeave(slot: Slot, child: Child): void {
+    if (slot.child !== child || this.#isStopping || slot.isReplacing) return
+    slot.child = undefined
+    const restartInMs = this.#restartLater(slot, child)
+    this.#log.error(
+      { worker: child.id, pid: child.pid, restartInMs },
+      'a worker process stops without having been told to, and another one is started',
+    )
   }
 
   #onEnd(slot: Slot, child: Child, { code, signal }: Exit): void {
     this.#living.delete(child)
-    if (code !== 0) this.#evict(child)
-    if (slot.child !== child) return
-    slot.child = undefined
-    if (this.#isStopping || slot.isReplacing) return
-    if (performance.now() - child.startedAt >= PROVEN_AFTER_MS) slot.failures = 0
-    const restartInMs = this.#restartLater(slot)
-    const reason = child.refusal === undefined ? {} : { err: errorOf(child.refusal) }
-    this.#log.error(
-      { worker: child.id, pid: child.pid, code, signal, restartInMs, ...reason },
-      'a worker process has ended, and another one is started',
-    )
+    // Also after exit code 0: a handler may have called process.exit(). Of one that has stopped, nothing is left.
+    this.#evict(child)
+    this.#shareReaping()
+    const entry = { worker: child.id, pid: child.pid, code, signal, ...reasonOf(child) }
+    if (slot.child === child) {
+      slot.child = undefined
+      if (this.#isStopping || slot.isReplacing) return
+      const restartInMs = this.#restartLater(slot, child)
+      this.#log.error({ ...entry, restartInMs }, 'a worker process has ended, and another one is started')
+    } else if (child.hasLeft && child.refusal !== undefined) {
+      this.#log.error(entry, 'a worker process has ended')
+    }
   }
 
-  #restartLater(slot: Slot): number {
+  /** A process that declares a table otherwise has read a newer config file, and reaps the table by that. */
+  #shareReaping(): void {
+    if (this.#isStopping) return
+    const others = [...this.#living].flatMap(({ isReady, otherTables }) => (isReady ? otherTables : []))
+    const tables = [...new Set(others)]
+    this.#options.reapExcept(tables)
+    if (tables.length > 0 && tables.join(' ') !== this.#reapedByOthers.join(' '))
+      this.#log.info(
+        { tables },
+        'the processes reap these tables, which they declare otherwise than their supervisor',
+      )
+    this.#reapedByOthers = tables
+  }
+
+  #restartLater(slot: Slot, ended?: Child): number {
+    if (ended !== undefined && performance.now() - ended.startedAt >= PROVEN_AFTER_MS) slot.failures = 0
     const restartInMs = Math.min(MAX_RESTART_MS, FIRST_RESTART_MS * 2 ** slot.failures)
     slot.failures += 1
     slot.restart = setTimeout(() => void this.#fill(slot), restartInMs)
@@ -397,13 +468,13 @@ class Supervisor implements Part {
     clearTimeout(slot.restart)
     slot.isReplacing = true
     const child = this.#startChild(slot)
-    await within(this.#options.readyWithinMs, child.begun)
+    if (child !== undefined) await within(this.#options.readyWithinMs, child.begun)
     slot.isReplacing = false
     // What is running then is stopped by `stop`.
     if (this.#isStopping) return false
-    if (!child.isReady) {
-      this.#reportNotReady(child)
-      child.kill()
+    if (child?.isReady !== true) {
+      if (child !== undefined) this.#reportNotReady(child, ROLL_OVER_FAILED)
+      child?.kill()
       if (slot.child === undefined) this.#restartLater(slot)
       return false
     }
@@ -414,16 +485,21 @@ class Supervisor implements Part {
     return true
   }
 
-  #reportNotReady({ id, pid, exit, refusal, startedAt }: Child): void {
-    const reason = refusal === undefined ? {} : { err: errorOf(refusal) }
+  #reportNotReady(child: Child, message: string): void {
+    const { id, pid, exit, startedAt } = child
     const ms = Math.round(performance.now() - startedAt)
-    this.#log.error(
-      { worker: id, pid, ...exit, ms, ...reason },
-      'a new process did not become ready: the roll-over ends here, and the processes that run continue',
-    )
+    this.#log.error({ worker: id, pid, ...exit, ms, ...reasonOf(child) }, message)
   }
 }
 
-function errorOf({ code, message }: Refusal): Error {
-  return new LeaseholdError(code, message)
+const ROLL_OVER_FAILED =
+  'a new process did not become ready: the roll-over ends here, and the processes that run continue'
+
+function reasonOf({ refusal }: Child): { readonly err?: Error } {
+  return refusal === undefined ? {} : { err: errorOf(refusal) }
+}
+
+function errorOf({ code, message, stack }: Refusal): Error {
+  if (code !== undefined) return new LeaseholdError(code, message)
+  return Object.assign(new Error(message), { stack })
 }

@@ -64,6 +64,7 @@ export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
       : {
           maintenance: {
             everyMs: RETENTION_EVERY_MS,
+            settings: retention,
             run: async (db, signal) => applyRetention(db, { ...retention, schema, signal }),
           },
         }),

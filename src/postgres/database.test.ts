@@ -32,6 +32,7 @@ describe('settings', () => {
     ['queryTimeoutMs', 1.5],
     ['queryTimeoutMs', Number.NaN],
     ['queryTimeoutMs', 2 ** 31],
+    ['maxConnectionAgeMs', 0],
   ])('the setting %s = %s is refused with an error that has its name and value', (name, value) => {
     expect(() => openDatabase({ url: database.url, [name]: value })).toThrow(
       expect.objectContaining({
@@ -58,6 +59,12 @@ describe('settings', () => {
       ),
     )
     expect(new Set(pids.map(({ rows }) => rows[0]?.pid)).size).toBe(3)
+  })
+
+  it('a connection is replaced after maxConnectionAgeMs, also if it is never idle', async () => {
+    const db = open({ maxConnections: 1, maxConnectionAgeMs: 100 })
+    const before = await backendOf(db)
+    await expect.poll(async () => backendOf(db), { interval: 1 }).not.toBe(before)
   })
 
   it('connections have the given application name', async () => {

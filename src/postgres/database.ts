@@ -26,6 +26,11 @@ export interface DatabaseOptions {
   readonly connectTimeoutMs?: number
   /** How long a statement may take. Default 30,000. */
   readonly queryTimeoutMs?: number
+  /**
+   * After this time a connection is replaced by a new one. A pool that only reads needs it where servers are replaced: a
+   * server that has become read-only is left when a write fails. Default: as long as the connection works.
+   */
+  readonly maxConnectionAgeMs?: number
   /** Set to `false` for a pooler without prepared statements: no statement names are sent. Default true. */
   readonly prepare?: boolean
   /** Which of Leasehold's roles its statements need, for the error where one is denied. Default: depends on the statement. */
@@ -40,6 +45,7 @@ const OPTIONS = namesOf<DatabaseOptions>({
   maxConnections: true,
   connectTimeoutMs: true,
   queryTimeoutMs: true,
+  maxConnectionAgeMs: true,
   prepare: true,
   neededRole: true,
   onEvent: true,
@@ -68,21 +74,45 @@ export function openDatabase(options: DatabaseOptions): Database {
     maxConnections: checked('maxConnections', options.maxConnections ?? 10),
     connectTimeoutMs: checked('connectTimeoutMs', options.connectTimeoutMs ?? 5_000),
     queryTimeoutMs: checked('queryTimeoutMs', options.queryTimeoutMs ?? 30_000),
+    ...(options.maxConnectionAgeMs === undefined
+      ? {}
+      : { maxConnectionAgeMs: checked('maxConnectionAgeMs', options.maxConnectionAgeMs) }),
   }
   const emit = options.onEvent ?? ((): void => undefined)
   const { neededRole } = options
   const hosts = usableHosts(options.url)
+  /** When each connection was last known to work, and when the latest statement was sent that was not answered in time. */
+  const answeredAt = new WeakMap<PoolClient, number>()
+  let silentSince = Number.NEGATIVE_INFINITY
   const context: SessionContext = {
     naming: { on: options.prepare ?? true },
     neededRole,
     emit,
     leave: (client) => hosts.leave(client),
+    answered: (client) => answeredAt.set(client, performance.now()),
+    unanswered(sentAt) {
+      silentSince = Math.max(silentSince, sentAt)
+      // At once, so that the next statement opens a connection instead of waiting until one is free.
+      for (let n = pool.idleCount; n > 0; n -= 1) void discardIfOutdated()
+    },
   }
   const pool = openPool(options, settings, hosts)
   const connected = new Set<PoolClient>()
   pool.on('error', (error) => emit({ type: 'connectionLost', error: unavailable(error) }))
-  pool.on('connect', (client) => connected.add(client))
+  pool.on('connect', (client) => {
+    connected.add(client)
+    answeredAt.set(client, performance.now())
+  })
   pool.on('remove', (client) => connected.delete(client))
+
+  /**
+   * A server that lost its power, or its network, resets no connection. The first statement that it does not answer is
+   * the only sign, and each further connection would cost another `queryTimeoutMs`. So those that have not answered since
+   * that statement was sent are replaced; after a statement that was merely slow, that costs a few new connections.
+   */
+  function isOutdated(client: PoolClient): boolean {
+    return hosts.isOutdated(client) || (answeredAt.get(client) ?? silentSince) < silentSince
+  }
 
   const waiting = new Set<() => void>()
   const sessions = new Set<Session>()
@@ -90,7 +120,7 @@ export function openDatabase(options: DatabaseOptions): Database {
   let closed: Promise<void> | undefined
   let abandoned = false
 
-  /** Returns undefined if the connection leads to a server that was given up after it was opened. */
+  /** Returns undefined if the connection must not be used any more: its server was given up, or may have vanished. */
   async function checkOutOnce(queryTimeoutMs: number): Promise<Session | undefined> {
     return new Promise((resolve, reject) => {
       // A pool that is ending never calls back those who wait for a connection.
@@ -104,8 +134,10 @@ export function openDatabase(options: DatabaseOptions): Database {
           reject(error ?? new Error('The pool returned no connection.'))
         } else if (abandoned) {
           client.release(true)
-        } else if (hosts.isOutdated(client)) {
+        } else if (isOutdated(client)) {
           client.release(true)
+          // release(true) waits for a server that may never answer.
+          client.connection.stream.destroy()
           resolve(undefined)
         } else {
           const session = new Session(client, queryTimeoutMs, context)
@@ -114,6 +146,13 @@ export function openDatabase(options: DatabaseOptions): Database {
         }
       })
     })
+  }
+
+  async function discardIfOutdated(): Promise<void> {
+    const session = await checkOutOnce(settings.queryTimeoutMs).catch(nothing)
+    if (session === undefined) return
+    session.end()
+    sessions.delete(session)
   }
 
   /** Tries each host once. */
@@ -196,6 +235,7 @@ interface Settings {
   readonly maxConnections: number
   readonly connectTimeoutMs: number
   readonly queryTimeoutMs: number
+  readonly maxConnectionAgeMs?: number
 }
 
 function openPool(options: DatabaseOptions, settings: Settings, { Client: HostClient }: Hosts): Pool {
@@ -204,6 +244,8 @@ function openPool(options: DatabaseOptions, settings: Settings, { Client: HostCl
     max: settings.maxConnections,
     connectionTimeoutMillis: settings.connectTimeoutMs,
     idleTimeoutMillis: 30_000,
+    // 0: without limit.
+    maxLifetimeSeconds: (settings.maxConnectionAgeMs ?? 0) / 1_000,
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,
     types: valueTypes,

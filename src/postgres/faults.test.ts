@@ -82,6 +82,17 @@ describe('a statement that takes too long', () => {
     expect(await backendOf(db)).not.toBe(before)
   })
 
+  it('a connection that has answered meanwhile is retained', async () => {
+    const db = open({ maxConnections: 2, queryTimeoutMs: 1_000 })
+    const slow = db.query({ text: 'select pg_sleep(60)' }).catch((error: unknown) => error)
+    const running = "select from pg_stat_activity where query = 'select pg_sleep(60)' and state = 'active'"
+    // Nothing tells when a statement begins to run.
+    while ((await db.query({ text: running })).rowCount === 0);
+    const before = await backendOf(db)
+    expect(await slow).toMatchObject({ code: 'QUERY_TIMEOUT' })
+    expect(await backendOf(db)).toBe(before)
+  })
+
   it('a pool of 2 is still usable after 20 statements have timed out', async () => {
     const db = open({ maxConnections: 2, queryTimeoutMs: 500, connectTimeoutMs: 60_000 })
     const outcomes = await Promise.allSettled(
@@ -175,11 +186,25 @@ describe('a database that cannot be reached', () => {
     const db = open({ url: proxy.url, maxConnections: 2, connectTimeoutMs: 1_000, queryTimeoutMs: 1_000 })
     await Promise.all([backendOf(db), backendOf(db)])
     proxy.swallow(true)
+    // The second connection has not answered since then either, so nothing more waits for it.
     await expect(db.query({ text: 'select 1' })).rejects.toMatchObject({ code: 'QUERY_TIMEOUT' })
-    await expect(db.transaction(async () => 1)).rejects.toMatchObject({ code: 'QUERY_TIMEOUT' })
+    await expect(db.transaction(async () => 1)).rejects.toMatchObject(unavailable)
     await expect(db.query({ text: 'select 2' })).rejects.toMatchObject(unavailable)
     proxy.swallow(false)
     expect(await backendOf(db)).toBeTypeOf('number')
+  })
+
+  it('after a server has vanished without a word, one statement times out, and the next one goes to another host', async () => {
+    const [vanishing, other] = [await openProxy(), await openProxy()]
+    const { host } = new URL(other.url)
+    const url = vanishing.url.replace(/(@[^/]*)/, `$1,${host}`)
+    const db = open({ url, maxConnections: 3, connectTimeoutMs: 2_000, queryTimeoutMs: 2_000 })
+    await Promise.all([backendOf(db), backendOf(db), backendOf(db)])
+    expect([vanishing.connections, other.connections]).toEqual([3, 0])
+    vanishing.swallow(true)
+    await expect(backendOf(db)).rejects.toMatchObject({ code: 'QUERY_TIMEOUT' })
+    await Promise.all([backendOf(db), backendOf(db), backendOf(db)])
+    expect(other.connections).toBeGreaterThan(0)
   })
 
   it('in a network that drops every packet, close() leaves no socket open', async () => {

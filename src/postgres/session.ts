@@ -33,6 +33,10 @@ export interface SessionContext {
   readonly emit: (event: DatabaseEvent) => void
   /** Is called with the client of a server that takes no writes. */
   readonly leave: (client: PoolClient) => void
+  /** Is called after every answer, of a connection that is lost as well. */
+  readonly answered: (client: PoolClient) => void
+  /** Is called when a statement was not answered in time, with the time it was sent at (`performance.now()`). */
+  readonly unanswered: (sentAt: number) => void
 }
 
 /** No statement of ours takes this long with a good plan, and planning it once more costs a millisecond. */
@@ -126,17 +130,22 @@ export class Session implements Queryable {
       )
     }
     const config = this.#context.naming.on ? statement : withoutName(statement)
+    const sentAt = performance.now()
     // Sent before the timer starts: if `pg` throws, no timer remains that would end the client's next session.
     const answer = this.#client.query({ ...config, values: [...(config.values ?? [])] })
     return new Promise((resolve, reject) => {
       const bound = deadline(this.#timeoutMs, () => {
+        this.#context.unanswered(sentAt)
         reject(this.#timeOut(statement, whenUncertain))
       })
       answer
         .then(resolve, (error: unknown) => {
           reject(this.#classify(error, statement, whenUncertain))
         })
-        .finally(() => bound.cancel())
+        .finally(() => {
+          bound.cancel()
+          this.#context.answered(this.#client)
+        })
     })
   }
 

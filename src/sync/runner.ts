@@ -143,6 +143,7 @@ export function runner(
         : {
             maintenance: {
               everyMs: RETENTION_EVERY_MS,
+              settings: retention,
               run: async (db, signal) => applyRetention(db, { ...retention, schema, signal }),
             },
           }),

@@ -75,6 +75,7 @@ export class Runtime {
   /** Of the tables of our own applications. The heartbeat tells it. */
   #bucketCount = 1
   #reaper: Reaper | undefined
+  readonly #leftToOthers = new Set<string>()
   #wakeOthers: WakeOthers | undefined
   #onRegistered: () => void = () => undefined
   #stopped: Promise<{ readonly clean: boolean }> | undefined
@@ -133,6 +134,15 @@ export class Runtime {
    */
   async evict(workerId: string): Promise<void> {
     await this.#reaper?.evict(workerId)
+  }
+
+  /**
+   * Leaves the reaping and the maintenance of these tables, and of no others, to other processes. For a program that
+   * starts worker processes itself, when they have a newer declaration of a table than it has.
+   */
+  reapExcept(tables: readonly string[]): void {
+    this.#leftToOthers.clear()
+    for (const table of tables) this.#leftToOthers.add(table)
   }
 
   async start(roles: readonly string[]): Promise<void> {
@@ -339,6 +349,7 @@ export class Runtime {
       auditRetentionMs: this.#options.auditRetentionMs,
       settings: ({ table }) => ({ reaperIntervalMs: this.#reaperIntervalMs(tableName(table)) }),
       except: ({ table }) => this.#served.takenBackByWorkers(tableName(table)),
+      isLeftToOthers: (table) => this.#leftToOthers.has(table),
       ...(eviction ? {} : { eviction: false }),
     })
     this.#offs.push(this.events.onInternal('settingsChanged', () => reaper.hasten()))
@@ -360,7 +371,14 @@ export class Runtime {
     return [...tables].flatMap(([table, maintenance]) =>
       maintenance === undefined
         ? []
-        : [createMaintenance({ ...this.#shared, maintenance, table: tableName(table) })],
+        : [
+            createMaintenance({
+              ...this.#shared,
+              maintenance,
+              table: tableName(table),
+              isLeftToOthers: (name) => this.#leftToOthers.has(name),
+            }),
+          ],
     )
   }
 

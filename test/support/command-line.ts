@@ -32,6 +32,7 @@ export async function callLeasehold(args: readonly string[], options: CallOption
     environment: { DATABASE_URL: options.databaseUrl ?? '', LEASEHOLD_LOG_LEVEL: 'warn' },
     workingDirectory: options.workingDirectory,
     isTerminal: answer !== undefined,
+    hasTerminal: false,
     out: (text) => (written.stdout += text),
     err: (text) => (written.stderr += text),
     width: options.width,

@@ -103,6 +103,7 @@ describe('--watch at a terminal', () => {
       environment: { DATABASE_URL: url },
       workingDirectory: directory(),
       isTerminal: true,
+      hasTerminal: true,
       out: (text) => {
         written.push(text)
         checkWritten()

@@ -120,6 +120,7 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
       : {
           maintenance: {
             everyMs: MAINTENANCE_INTERVAL_MS,
+            settings: retention,
             run: async (db, signal) => maintain(db, { ...retention, schema, signal }),
             deadCounts: ['overdue', 'endpointDeleted'],
           },

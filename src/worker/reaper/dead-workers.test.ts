@@ -244,6 +244,10 @@ describe('the session of a process', () => {
     await appear(returned.worker)
     const evicted = [dead.worker.id, returned.worker.id, 'unheard of']
     expect(await check({ evicted })).toEqual({ ...NOBODY, stillDead: [dead.worker.id] })
+    // One that has stopped has not returned either.
+    await db.query(stopped(SCHEMA, returned.worker.id))
+    const { stillDead } = await check({ evicted })
+    expect(stillDead.toSorted()).toEqual([dead.worker.id, returned.worker.id].toSorted())
   })
 })
 
@@ -282,6 +286,16 @@ describe('a restart of the database is no sign of death', () => {
       })
     }
     expect((await watching.check([])).died).toMatchObject([{ id: missingOne.worker.id }])
+  })
+
+  it('a session that began before the server took writes belonged to another server, or ended with a crash', async () => {
+    const missingOne = await appear()
+    await cut(missingOne)
+    // A standby runs long before it is promoted.
+    await db.query({
+      text: `update leasehold.workers set session_start = pg_postmaster_start_time() + interval '1 microsecond'`,
+    })
+    expect((await watch().check([])).restarted).toEqual([missingOne.worker.id])
   })
 
   it('a process that died before the first check, on a server that did not restart, is dead after the grace', async () => {

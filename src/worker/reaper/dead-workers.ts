@@ -21,7 +21,7 @@ export interface CheckRequest {
   readonly declare: boolean
   /** Processes that are not to be declared dead yet. */
   readonly spared: readonly string[]
-  /** Processes that were declared dead before: are they still? */
+  /** Processes whose leases are being taken back: have they returned? */
   readonly evicted: readonly string[]
 }
 
@@ -30,9 +30,9 @@ export interface Check {
   readonly died: readonly DeadWorker[]
   /** Their session has ended, and they may still return. */
   readonly missing: readonly string[]
-  /** Those of them whose session ended with a restart of the database. */
+  /** Those of them whose session ended with a restart of the database, or belonged to the server it has replaced. */
   readonly restarted: readonly string[]
-  /** Declared dead within the last minute, by any reaper, or before and still dead. */
+  /** Declared dead within the last minute, by any reaper; and of `evicted`, those that have not returned. */
   readonly stillDead: readonly string[]
 }
 
@@ -75,12 +75,16 @@ changed as (
 )
 select id, host, pid, last_seen_at as "lastSeenAt", 'died' as state from changed where died_at is not null
 union all
-select id, null, null, null, case when session_start < pg_postmaster_start_time() then 'restarted' else 'missing' end
+select id, null, null, null, case when session_start < coalesce(
+    -- It starts when the server begins to take writes: also after a crash, and when a standby is promoted. Shown to members
+    -- of pg_read_all_stats only.
+    (select max(backend_start) from pg_stat_activity where backend_type = 'walwriter'),
+    pg_postmaster_start_time()) then 'restarted' else 'missing' end
 from without_session
 where id not in (select id from changed where died_at is not null)
 union all
 select id, null, null, null, 'stillDead' from ${workers}
-where died_at is not null and (id = any ($5::text[]) or died_at > now() - interval '1 minute')`,
+where died_at > now() - interval '1 minute' or (id = any ($5::text[]) and coalesce(died_at, stopped_at) is not null)`,
     values: [request.self, request.graceMs, request.declare, request.spared, request.evicted],
   }
 }
@@ -138,8 +142,8 @@ export interface DeathWatch {
 
 /**
  * Decides from check to check how long a missing process has to return. When the database restarts, every session ends
- * at once, and that is no sign of death. So a process whose session is older than the server has `RECONNECT_MS` when the
- * watch begins; and so has every process that is missing after a check that failed, or that came so late that a crash of
+ * at once, and that is no sign of death; nor is it when a standby takes over, where no session is known. So a process whose
+ * session began before the server took writes has `RECONNECT_MS` when the watch begins; and so has every process that is missing after a check that failed, or that came so late that a crash of
  * the server may have gone unnoticed. A process that goes missing between two checks, or before the watch began, has
  * `graceMs`.
  */

@@ -3,6 +3,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { events as outbox, specimens } from '../../../test/support/lease-tables.ts'
 import { startProxy } from '../../../test/support/proxy.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
+import { useRuntimes } from '../../../test/support/runtimes.ts'
 import { leaseTable, openLeaseStore, tableName, type LeaseStore, type LeaseTable } from '../../lease/index.ts'
 import { openDatabase, type Database } from '../../postgres/database.ts'
 import { Events, type EventOf } from '../events.ts'
@@ -12,6 +13,7 @@ import { describeWorker, listWorkers, presence } from '../registry/registry.ts'
 
 useQuietProcess()
 const database = useDatabase()
+const startRuntimeOf = useRuntimes(database.url)
 let db: Database
 
 const tasks = specimens.find(({ name }) => name === 'no token column')?.table
@@ -146,6 +148,53 @@ describe('expired leases', () => {
       { status: 'CLAIMED', attempts: 0 },
     ])
     expect(await rowsOf(tasks)).toMatchObject([{ locked_by: null }, { locked_by: null }])
+  })
+
+  it('of a table that is left to other processes are left alone, until it is not any more', async () => {
+    const stores = [await held(outbox.table, 'gone', 2), await held(tasks, 'gone', 3)]
+    for (const table of [outbox.table, tasks]) await expire(table)
+    const left = new Set(['public.events'])
+    const running = reaperOver(stores, { isLeftToOthers: (table) => left.has(table) })
+    expect(await run(running)).toMatchObject({ reaped: 3 })
+    await running.reaper.stop()
+    left.clear()
+    const again = reaperOver(stores, { isLeftToOthers: (table) => left.has(table) })
+    expect(await run(again)).toMatchObject({ reaped: 2 })
+  })
+
+  it('of tables that a process was told to leave to others are left alone by it, and so is their maintenance', async () => {
+    await held(outbox.table, 'gone', 1)
+    await expire(outbox.table)
+    const run = async (): Promise<Record<string, number>> => Promise.resolve({})
+    const maintenance = { everyMs: 5, run }
+    const { runtime, events } = await startRuntimeOf([], {
+      reapTables: [
+        { table: outbox.table, maintenance },
+        { table: tasks, maintenance },
+      ],
+      settings: { reaperIntervalMs: 25 },
+      eviction: false,
+    })
+    await events.next('reaped')
+    runtime.reapExcept(['public.events'])
+    const ran = async (count: number): Promise<string[]> => {
+      const seen: string[] = []
+      const off = events.on('maintenanceRan', ({ table }) => seen.push(table))
+      for (let n = 0; n < count; n += 1) await events.next('reaperRan')
+      off()
+      return [...new Set(seen)].toSorted()
+    }
+    // What was running when it was told ends with the next run at the latest.
+    await ran(2)
+    const reaped: string[] = []
+    events.on('reaped', ({ table }) => reaped.push(table))
+    await held(outbox.table, 'gone', 1)
+    await expire(outbox.table)
+    expect(await ran(3)).toEqual(['public.tasks'])
+    expect(reaped).toEqual([])
+    runtime.reapExcept([])
+    await events.next('reaped')
+    expect(await ran(3)).toEqual(['public.events', 'public.tasks'])
   })
 
   it('D4, D10: make a row dead at its last attempt, and each expiry is counted', async () => {

@@ -22,6 +22,8 @@ export interface ReaperOptions {
   readonly settings: (store: LeaseStore) => { readonly reaperIntervalMs: number; readonly batch?: number }
   /** The ids of expired rows of this store that are not its business: the workers of this process take them back. */
   readonly except?: (store: LeaseStore) => readonly string[]
+  /** Whether another process reaps this table, so that this one leaves it alone. Default: none. */
+  readonly isLeftToOthers?: (table: string) => boolean
   /** How often to check for dead processes, and how long one may be missing. Default 1,500 and 2,000. */
   readonly eviction?: { readonly checkMs: number; readonly graceMs: number } | false
   /** How long entries of the audit are retained; null: for ever. Default 365 days. */
@@ -200,12 +202,13 @@ function createEvictionLoop(
 
 /** Takes back expired leases, or all that a dead process holds, in batches. Undefined when it failed (`reaperFailed`). */
 async function reapTable(
-  { worker, events, settings, except = () => [] }: ReaperOptions,
+  { worker, events, settings, except = () => [], isLeftToOthers = () => false }: ReaperOptions,
   store: LeaseStore,
   ownedBy: string | undefined,
   stop: AbortSignal,
 ): Promise<number | undefined> {
   const table = tableName(store.table)
+  if (isLeftToOthers(table)) return 0
   const limit = settings(store).batch ?? DEFAULT_BATCH
   let count = 0
   try {
