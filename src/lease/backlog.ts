@@ -113,14 +113,13 @@ export async function ownBuckets(db: Queryable, schema = 'leasehold'): Promise<n
 }
 
 /** The buckets that have rows, found by stepping from one to the next along an index that begins with the column. */
-async function bucketsIn(
-  db: Queryable,
-  { target, buckets }: TableSql,
-  column: string,
-): Promise<number[]> {
+async function bucketsIn(db: Queryable, { target, buckets }: TableSql, column: string): Promise<number[]> {
   const { rows } = await db.query<{ bucket: number }>({
     // Citus has no recursive query over several nodes.
-    text: buckets !== undefined ? `select bucket from ${buckets} order by bucket` : `with recursive found as (
+    text:
+      buckets !== undefined
+        ? `select bucket from ${buckets} order by bucket`
+        : `with recursive found as (
   (select ${column} as bucket from ${target} order by ${column} limit 1)
   union all
   select (select t.${column} from ${target} as t where t.${column} > found.bucket order by t.${column} limit 1)

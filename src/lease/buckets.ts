@@ -3,7 +3,7 @@
  * them the more buckets there are. It steps along an index from the first row of a bucket to the first row of the next.
  *
  * Citus has no recursive query over several nodes. There each node reads the first row of each of its buckets, which it
- * finds in the table `citus_buckets`: `waiting-buckets-citus.sql` and `leased-buckets-citus.sql` in `docs/sql`.
+ * finds in the table `citus_buckets`.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { and, type LeaseStatement, list, parameters, statement } from './statement.ts'

@@ -1,7 +1,7 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterAll, expect, it } from 'vitest'
+import { afterAll, describe, expect, it } from 'vitest'
 import { sqlFiles } from '../../scripts/sql.mjs'
 import { useDatabase } from '../../test/support/database.ts'
 import { outboxTable } from '../outbox/table.ts'
@@ -18,16 +18,19 @@ afterAll(async () => db.close())
 
 it('the statements of our own tables are those in docs/sql, which npm run sql writes', async () => {
   const statements = new Map<string, LeaseStatement[]>()
+  const onCitus = new Map<string, LeaseStatement[]>()
   for (const table of [outboxTable(), webhookTable(), jobTable(), chunkTable()]) {
     const inspection = await inspectTable(db, table)
     if (inspection.found !== 'table') throw new Error(`${table.name} is missing`)
-    statements.set(table.name, allStatements(leaseStatements(table, inspection.shape)))
+    const { shape } = inspection
+    statements.set(table.name, allStatements(leaseStatements(table, shape)))
+    onCitus.set(table.name, allStatements(leaseStatements(table, { ...shape, distributed: true })))
   }
   const entries = await readdir(DIRECTORY, { recursive: true, withFileTypes: true })
   const paths = entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath, entry.name))
   const checkedIn = new Map<string, string>()
   for (const path of paths) checkedIn.set(path.slice(DIRECTORY.length + 1), await readFile(path, 'utf8'))
-  const generated = sqlFiles(statements)
+  const generated = sqlFiles(statements, onCitus)
   expect([...checkedIn.keys()].toSorted()).toEqual([...generated.keys()].toSorted())
   for (const [path, text] of generated) expect(checkedIn.get(path), path).toBe(text)
 })
@@ -44,3 +47,44 @@ it('RULE-020-040: in every statement of our own tables each row lock skips what 
     }
   }
 })
+
+describe('where Citus distributes our tables', () => {
+  it.each([outboxTable(), webhookTable()])(
+    'every statement of $name is one that it can route to one shard',
+    async (table) => {
+      const inspection = await inspectTable(db, table)
+      if (inspection.found !== 'table') throw new Error(`${table.name} is missing`)
+      const shape = { ...inspection.shape, distributed: true }
+      for (const { purpose, text } of allStatements(leaseStatements(table, shape))) {
+        const where = `${table.name}: ${purpose}`
+        const uses =
+          text.match(new RegExp(String.raw`\b(?:from|update) leasehold\.${table.name}\b`, 'g')) ?? []
+        if (purpose.endsWith(' buckets')) {
+          // The only ones that concern all shards: each node reads those of its own buckets.
+          expect(text, where).not.toContain('recursive')
+          expect(text.match(/t\.bucket = buckets\.bucket/g), where).toHaveLength(uses.length)
+          continue
+        }
+        const named = text.match(/\bbucket = \$\d+::smallint/g) ?? []
+        expect(new Set(named.map((condition) => condition.replace(/^.*\$/, ''))).size, where).toBe(1)
+        expect(named.length, where).toBeGreaterThanOrEqual(uses.length)
+        expect(text, where).not.toMatch(/\b(?:insert into|delete from|merge into)\b/)
+        expect(text, where).not.toMatch(/\b(?:random|clock_timestamp|nextval|gen_random_uuid)\(/)
+        for (const assigned of assignmentsIn(text))
+          if (/now\(\)|jsonb_build_/.test(assigned) && hasColumn(assigned))
+            expect(assigned, where).toMatch(/^\(select |^greatest\(/)
+      }
+    },
+  )
+})
+
+/** What each UPDATE of the statement assigns: the text between SET and WHERE, divided at the commas between assignments. */
+function assignmentsIn(text: string): string[] {
+  const sets = [...text.matchAll(/\n {2}set ([\s\S]*?)\n {2}where /g)].map(([, set = '']) => set)
+  return sets.flatMap((set) => set.split(/,\s+(?=[a-z_]+ = )/).map((one) => one.replace(/^[a-z_]+ = /, '')))
+}
+
+/** Whether an expression reads a column of the row, apart from the time and parameters. */
+function hasColumn(expression: string): boolean {
+  return !/^now\(\)(?: [+-] \$\d+::float8 \* interval '1 millisecond')?$/.test(expression)
+}

@@ -46,7 +46,12 @@ export function producerRules(
   options: ProducerOptions,
   furtherProblems: readonly string[] = [],
 ): ProducerRules {
-  const { schema = 'leasehold', events: schemas, maxPayloadBytes = MAX_PAYLOAD_BYTES, citus = false } = options
+  const {
+    schema = 'leasehold',
+    events: schemas,
+    maxPayloadBytes = MAX_PAYLOAD_BYTES,
+    citus = false,
+  } = options
   const problems = [
     ...furtherProblems,
     ...(isWhole(maxPayloadBytes, 1, MAX_PAYLOAD_BYTES)

@@ -49,10 +49,7 @@ where not exists (select from pg_extension where extname = 'citus')`,
       "Run SELECT citus_set_coordinator_host('<the name by which the other nodes reach it>').",
     )
   if (nodes === 0)
-    throw refused(
-      'Citus has no node that takes shards.',
-      "Add one: SELECT citus_add_node('<host>', <port>).",
-    )
+    throw refused('Citus has no node that takes shards.', "Add one: SELECT citus_add_node('<host>', <port>).")
 }
 
 /** Distributes the tables, in the transaction of the caller. Returns false if they are already. */

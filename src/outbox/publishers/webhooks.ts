@@ -4,7 +4,13 @@ import { openDatabase } from '../../postgres/database.ts'
 import { untilAborted, within } from '../../timeout.ts'
 import { isServerError } from '../../postgres/failures.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
-import { fanOut, fanOutOnCitusSql, fanOutSql, type Outgoing, webhookBody } from '../../webhooks/send/fan-out.ts'
+import {
+  fanOut,
+  fanOutOnCitusSql,
+  fanOutSql,
+  type Outgoing,
+  webhookBody,
+} from '../../webhooks/send/fan-out.ts'
 import { checkEventType, checkTenant, isWanted } from '../../webhooks/subscription.ts'
 import { done, PermanentError } from '../../worker/completion/outcome.ts'
 import { writerOf } from '../../transactions/adapters.ts'

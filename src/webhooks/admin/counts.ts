@@ -65,8 +65,7 @@ export async function oldestPendingDelivery(
   const what = 'Finding the oldest pending delivery'
   return readOnly(db, options, { ...COUNTING, what }, async (tx) => {
     const found: OldestPendingDelivery[] = []
-    for (const bucket of await ownBuckets(tx, schema))
-      found.push(...(await oldestIn(tx, schema, bucket)))
+    for (const bucket of await ownBuckets(tx, schema)) found.push(...(await oldestIn(tx, schema, bucket)))
     return found.sort((a, b) => b.waitingMs - a.waitingMs)[0]
   })
 }
