@@ -67,8 +67,10 @@ describe('with 64 buckets', () => {
       '👩‍🚀',
       '\u{10ffff}',
     ]
-    const keys = Array.from({ length: 2_000 }, (_, n) =>
-      Array.from({ length: 1 + (n % 40) }, (__, i) => alphabet[(n * 7 + i * i) % alphabet.length]).join(''),
+    const keys = Array.from(
+      { length: 2_000 },
+      (_, n) =>
+        `${n}${Array.from({ length: n % 40 }, (__, i) => alphabet[(n + i * i) % alphabet.length]).join('')}`,
     )
     const { rows } = await db.query<{ bucket: number }>({
       text: 'select leasehold.bucket(key) as bucket from unnest($1::text[]) with ordinality as k (key, n) order by n',
