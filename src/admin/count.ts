@@ -17,7 +17,7 @@ const MAX_COUNTED_ROWS = 100_000
 export async function countUpTo(tx: Queryable, table: string, where: string, order?: string): Promise<Count> {
   const ordered = order === undefined ? '' : ` order by ${order}`
   const { rows } = await tx.query<{ count: number }>({
-    text: `select count(*)::int as count from (select from ${table} where ${where}${ordered} limit $1::int) as found`,
+    text: `select count(*)::int as count from (select 1 from ${table} where ${where}${ordered} limit $1::int) as found`,
     values: [MAX_COUNTED_ROWS],
   })
   const count = rows[0]?.count ?? 0

@@ -82,7 +82,7 @@ export function throwExplained(error: unknown, creator: string, citus: boolean):
       `The options of ${creator}: citus is true, but the tables are not distributed.`,
       { remedy: 'Run `leasehold migrate --citus`, or leave the option out.', cause: error },
     )
-  if (!citus && hasCode(error, FEATURE_NOT_SUPPORTED) && messageOf(error).includes('common table expression'))
+  if (!citus && messageOf(error).includes(MISSING_BUCKET))
     throw new LeaseholdError(
       'SETTING_INVALID',
       `The options of ${creator}: citus is not true, but the tables are distributed.`,
@@ -92,7 +92,8 @@ export function throwExplained(error: unknown, creator: string, citus: boolean):
 }
 
 const UNDEFINED_FUNCTION = '42883'
-const FEATURE_NOT_SUPPORTED = '0A000'
+/** What the default of the column says (`migrations/citus/distribute.sql`). */
+const MISSING_BUCKET = 'the row has no bucket, and the table is distributed by it'
 
 function refused(message: string, remedy: string): LeaseholdError {
   return new LeaseholdError('SETTING_INVALID', message, { remedy: `Nothing was changed. ${remedy}` })
