@@ -344,6 +344,21 @@ describe.each([
     })
   })
 
+  it('endpoints are created, changed, rotated, disabled and listed', async () => {
+    const managed = endpoints(db, { secretKey: SECRET_KEY, network: { allow: ['127.0.0.0/8'] } })
+    const { endpoint } = await managed.create({ url: 'http://127.0.0.1:9/', headers: { 'x-a': '1' } }, WHO)
+    const { id } = endpoint
+    expect(await managed.update(id, { concurrency: 3 }, WHO)).toMatchObject({ concurrency: 3 })
+    expect((await managed.rotateSecret(id, WHO)).endpoint.previousSecretUntil).not.toBeNull()
+    expect((await managed.rotateSecret(id, WHO, { keepOldForMs: 0 })).endpoint.previousSecretUntil).toBeNull()
+    expect(await managed.disable(id, WHO)).toMatchObject({ enabled: false, disabledReason: 'a test' })
+    expect(await managed.enable(id, WHO)).toMatchObject({ enabled: true, disabledAt: null })
+    expect(await managed.reencryptSecrets(WHO)).toBeDefined()
+    expect(await managed.get(id)).toMatchObject({ headers: { 'x-a': '***' } })
+    expect((await managed.list()).endpoints).toHaveLength(1)
+    expect(await maintain(db, {})).toMatchObject({ endpointDeleted: 0 })
+  })
+
   it('an endpoint that fails opens its circuit, and closes it when it is back', async () => {
     const shop = await receivers(() => 500)
     await addEndpoint(db, shop.url)

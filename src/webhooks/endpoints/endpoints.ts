@@ -275,7 +275,8 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
     async disable(id, by) {
       refuse([...idProblem('id', id), ...checkBy(by)])
       return db.transaction(async (tx) => {
-        const set = 'enabled = false, disabled_reason = $2, disabled_at = (select coalesce(disabled_at, now()))'
+        const set =
+          'enabled = false, disabled_reason = $2, disabled_at = (select coalesce(disabled_at, now()))'
         const endpoint = await change(tx, id, set, [by.reason ?? null])
         await record(tx, 'disable', id, by, {})
         return endpoint
