@@ -100,6 +100,12 @@ begin
     from pg_roles
     where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator')
       and to_regclass('migrations') is not null
+    union all
+    -- Where Citus distributes the tables.
+    select rolname, 'select on citus_buckets'
+    from pg_roles
+    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator')
+      and to_regclass('citus_buckets') is not null
   loop
     execute pg_catalog.format('grant %s to %I', granted.privilege, granted.role);
   end loop;

@@ -115,16 +115,21 @@ export function indexesOf(table, purpose) {
   return read.flatMap((role) => INDEXES[table]?.[role] ?? [])
 }
 
-/** Path below docs/sql → text, of the statements of each table. */
-export function sqlFiles(statements) {
+/** The text of a file. The names of the parameters are not part of the statement. */
+function fileText({ text, parameters }) {
+  const legend = parameters.map((name, i) => `$${i + 1} ${name}`).join(', ')
+  return `-- ${legend}\n${text}\n`
+}
+
+/** Path below docs/sql → text, of the statements of each table, and of those that are others where Citus distributes it. */
+export function sqlFiles(statements, onCitus) {
   const files = new Map()
   const sections = []
   for (const [table, all] of statements) {
-    const rows = all.map(({ purpose, text, parameters }) => {
+    const rows = all.map((statement) => {
+      const { purpose, text } = statement
       const file = `${table}/${purpose.replaceAll(' ', '-')}.sql`
-      // The names of the parameters are not part of the statement.
-      const legend = parameters.map((name, i) => `$${i + 1} ${name}`).join(', ')
-      files.set(file, `-- ${legend}\n${text}\n`)
+      files.set(file, fileText(statement))
       const [, does] = PURPOSES.find(([name]) => name === purpose) ?? []
       const isRetryOnly = purpose === 'reap expired' && text.includes('false as exhausted')
       const what = isRetryOnly
@@ -137,9 +142,25 @@ export function sqlFiles(statements) {
       `## ${table}\n\n| statement | lines | what it does | indexes |\n|---|---|---|---|\n${rows.join('\n')}\n`,
     )
   }
+  const others = []
+  for (const [table, all] of onCitus) {
+    const plain = new Set(statements.get(table)?.map(({ text }) => text))
+    for (const statement of all.filter(({ text }) => !plain.has(text))) {
+      const file = `citus/${table}/${statement.purpose.replaceAll(' ', '-')}.sql`
+      files.set(file, fileText(statement))
+      others.push(`| ${table} | [${statement.purpose}](${file}) |`)
+    }
+  }
+  sections.push(`${CITUS}\n| table | statement |\n|---|---|\n${others.join('\n')}\n`)
   files.set('README.md', `${HEAD}\n${sections.join('\n')}`)
   return files
 }
+
+const CITUS = `## On Citus
+
+Where Citus distributes a table ([docs/scale.md](../scale.md#citus)), these statements have another text: buckets are found
+without a recursive query, and what an UPDATE computes from the time and from columns is in a subquery.
+`
 
 const HEAD = `# The statements of our own tables
 
@@ -169,12 +190,14 @@ async function writeSql(url) {
   try {
     await migrate(db, { schema })
     const statements = new Map()
+    const onCitus = new Map()
     for (const table of await ownTables()) {
       const { shape } = await inspectTable(db, { schema, name: table.name })
       statements.set(table.name, allStatements(leaseStatements(table, shape)))
+      onCitus.set(table.name, allStatements(leaseStatements(table, { ...shape, distributed: true })))
     }
     await rm(DIRECTORY, { recursive: true, force: true })
-    const files = sqlFiles(statements)
+    const files = sqlFiles(statements, onCitus)
     for (const [path, text] of files) {
       const file = new URL(path, DIRECTORY)
       await mkdir(dirname(file.pathname), { recursive: true })

@@ -1,6 +1,6 @@
 /** Reads for operators: in a read-only transaction, for a bounded time, one page at a time. */
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
-import { bucketsIn } from '../lease/backlog.ts'
+import { ownBuckets } from '../lease/backlog.ts'
 import type { Database } from '../postgres/database.ts'
 import { type PositionalParameters, positionalParameters } from '../postgres/parameters.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -100,7 +100,7 @@ export async function listNewestFirst<Row extends { readonly id: string }>(
   }
   return readOnly(db, options, listing, async (tx) => {
     const found: Row[] = []
-    for (const bucket of listing.bucketed ? await bucketsIn(tx, listing.table) : [undefined]) {
+    for (const bucket of listing.bucketed ? await ownBuckets(tx, options.schema) : [undefined]) {
       found.push(...(await newestOfBucket<Row>(tx, listing, bucket, { limit, before })))
     }
     // Each bucket returned its newest rows, so the newest of all are among them.

@@ -1,5 +1,5 @@
 /** The statements of a bulk change. Each reads a bounded number of rows, however few of them match. */
-import { bucketsIn } from '../lease/backlog.ts'
+import { ownBuckets } from '../lease/backlog.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import { type PositionalParameters, positionalParameters } from '../postgres/parameters.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -53,7 +53,7 @@ export async function findLastIds(
 ): Promise<LastIds> {
   const target = quoteQualified(schema, table)
   const lastIds: { bucket: number | null; upTo: string }[] = []
-  for (const bucket of bucketed ? await bucketsIn(db, target) : [null]) {
+  for (const bucket of bucketed ? await ownBuckets(db, schema) : [null]) {
     const { rows } = await db.query<{ upTo: string | null }>({
       text: `select max(id)::text as "upTo" from ${target}${bucket === null ? '' : ' where bucket = $1::smallint'}`,
       values: bucket === null ? [] : [bucket],
@@ -214,8 +214,9 @@ from changed`,
 function dueSql(rate: number | null, nextDueSeconds: number, parameter: PositionalParameters): string {
   if (rate === null) return 'now()'
   const position = '(array_position((select ids from picked_ids), r.id) - 1)'
-  return `greatest(now(), to_timestamp(${parameter(nextDueSeconds, 'float8')}))
-    + make_interval(secs => ${position} / ${parameter(rate, 'float8')})`
+  // In a subquery, because Citus refuses a value that is computed from the time and a column (src/lease/table-sql.ts).
+  return `(select greatest(now(), to_timestamp(${parameter(nextDueSeconds, 'float8')}))
+    + make_interval(secs => ${position} / ${parameter(rate, 'float8')}))`
 }
 
 interface Scanned {

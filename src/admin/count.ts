@@ -17,7 +17,7 @@ const MAX_COUNTED_ROWS = 100_000
 export async function countUpTo(tx: Queryable, table: string, where: string, order?: string): Promise<Count> {
   const ordered = order === undefined ? '' : ` order by ${order}`
   const { rows } = await tx.query<{ count: number }>({
-    text: `select count(*)::int as count from (select from ${table} where ${where}${ordered} limit $1::int) as found`,
+    text: `select count(*)::int as count from (select 1 from ${table} where ${where}${ordered} limit $1::int) as found`,
     values: [MAX_COUNTED_ROWS],
   })
   const count = rows[0]?.count ?? 0
@@ -54,8 +54,30 @@ export function sumCounts(counts: readonly Count[]): Count {
 
 /** The planner's estimate: it knows the size of the table as it is now, also before the first ANALYZE. */
 async function estimateRows(tx: Queryable, table: string, where: string): Promise<number> {
-  const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: { 'Plan Rows': number } }] }>({
-    text: `explain (format json) select from ${table} where ${where}`,
-  })
-  return rows[0]?.['QUERY PLAN'][0].Plan['Plan Rows'] ?? 0
+  const explain = { text: `explain (format json) select from ${table} where ${where}` }
+  const { rows } = await tx.query<{ 'QUERY PLAN': [{ Plan: EstimatedPlan }] }>(explain)
+  const plan = rows[0]?.['QUERY PLAN'][0].Plan
+  if (plan?.['Distributed Query'] === undefined) return plan?.['Plan Rows'] ?? 0
+  // Citus knows nothing of the number of rows. The nodes do, and it shows the plan of one shard unless it is told otherwise.
+  await tx.query({ text: 'set local citus.explain_all_tasks to on' })
+  const { rows: all } = await tx.query<{ 'QUERY PLAN': [{ Plan: EstimatedPlan }] }>(explain)
+  return estimateOfShards(all[0]?.['QUERY PLAN'][0].Plan)
+}
+
+/** What is read of `EXPLAIN (FORMAT JSON)`. Citus adds the plans of the shards. */
+export interface EstimatedPlan {
+  readonly 'Plan Rows': number
+  readonly 'Distributed Query'?: {
+    readonly Job: {
+      readonly Tasks: readonly { readonly 'Remote Plan': readonly (readonly { Plan: EstimatedPlan }[])[] }[]
+    }
+  }
+}
+
+/** The rows that the nodes estimate, in all shards. */
+export function estimateOfShards(plan: EstimatedPlan | undefined): number {
+  const tasks = plan?.['Distributed Query']?.Job.Tasks ?? []
+  return tasks
+    .flatMap((task) => task['Remote Plan'].flat())
+    .reduce((sum, shard) => sum + shard.Plan['Plan Rows'], 0)
 }

@@ -17,7 +17,11 @@ export async function runMigrate({ loaded, flags, log, print }: Run): Promise<nu
     loaded,
     log,
     async (db) => ({
-      migrated: await migrate(db, { schema, ...(buckets === undefined ? {} : { buckets }) }),
+      migrated: await migrate(db, {
+        schema,
+        citus: isSet(flags, 'citus'),
+        ...(buckets === undefined ? {} : { buckets }),
+      }),
       missing: await missingRoles(db, schema),
     }),
     { neededRole: 'owner' },
@@ -51,11 +55,13 @@ function refuseGuess({ settings, sources, ignoredFile }: LoadedSettings): void {
   )
 }
 
-function report({ applied, version, ahead }: Migrated, schema: string): string {
+function report({ applied, version, ahead, distributedBy }: Migrated, schema: string): string {
   const done = applied.length === 0 ? 'Nothing to apply.' : `Applied ${applied.join(', ')}.`
   const newer =
     ahead.length === 0 ? '' : ` It is ahead of this release, which does not have ${ahead.join(', ')}.`
-  return `${done} The schema ${schema} is at version ${version}.${newer}\n`
+  const distributed =
+    distributedBy === undefined ? '' : ` Its tables are distributed by ${distributedBy} buckets.`
+  return `${done} The schema ${schema} is at version ${version}.${newer}${distributed}\n`
 }
 
 export async function runRoles(run: Run): Promise<number> {

@@ -123,10 +123,15 @@ function addCommands(program: Command, define: Define): void {
     DATABASE_SETTINGS,
     runMigrate,
     (command) =>
-      command.option(
-        '--buckets <n>',
-        'how many buckets the tables are to have; can be raised while workers run, and never lowered',
-      ),
+      command
+        .option(
+          '--buckets <n>',
+          'how many buckets the tables are to have; can be raised while workers run, and never lowered',
+        )
+        .option(
+          '--citus',
+          'distribute the tables with Citus, by their buckets (default: 64), while nobody uses them',
+        ),
   )
   define(
     program,

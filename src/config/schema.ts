@@ -208,6 +208,7 @@ export function variableOf(name: SettingName): string {
 /** Variables of this project's own tests (CONTRIBUTING.md). They are here because every other unknown name is refused. */
 export const TEST_VARIABLES = [
   'LEASEHOLD_TEST_DATABASE_URL',
+  'LEASEHOLD_TEST_CITUS_URL',
   'LEASEHOLD_REQUIRE_BROKERS',
   'LEASEHOLD_CRASH_LOOP_SECONDS',
   'LEASEHOLD_SEED',

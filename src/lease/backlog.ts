@@ -3,7 +3,7 @@
  * an index that claims use and ends after a bounded number of rows, so that a table of a million rows is not read for
  * the sake of a number on a screen.
  */
-import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
+import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { inspectTable, type TableShape } from './inspect.ts'
 import { and, type LeaseStatement, list, type Parameters, parameters, statement } from './statement.ts'
@@ -104,10 +104,22 @@ export async function pendingCount(db: Queryable, table: LeaseTable, most = 10_0
   }
 }
 
+/** All buckets of the tables of Leasehold in this schema. No table is read: on Citus its rows are on several nodes. */
+export async function ownBuckets(db: Queryable, schema = 'leasehold'): Promise<number[]> {
+  const { rows } = await db.query<{ count: number }>({
+    text: `select ${quoteQualified(schema, 'bucket_count')}() as count`,
+  })
+  return Array.from({ length: rows[0]?.count ?? 1 }, (_, bucket) => bucket)
+}
+
 /** The buckets that have rows, found by stepping from one to the next along an index that begins with the column. */
-export async function bucketsIn(db: Queryable, target: string, column = 'bucket'): Promise<number[]> {
+async function bucketsIn(db: Queryable, { target, buckets }: TableSql, column: string): Promise<number[]> {
   const { rows } = await db.query<{ bucket: number }>({
-    text: `with recursive found as (
+    // Citus has no recursive query over several nodes.
+    text:
+      buckets !== undefined
+        ? `select bucket from ${buckets} order by bucket`
+        : `with recursive found as (
   (select ${column} as bucket from ${target} order by ${column} limit 1)
   union all
   select (select t.${column} from ${target} as t where t.${column} > found.bucket order by t.${column} limit 1)
@@ -126,7 +138,7 @@ async function inEachBucket<Answered>(
 ): Promise<Answered[]> {
   if (t.bucket === undefined) return [await ask(undefined)]
   const answers: Answered[] = []
-  for (const bucket of await bucketsIn(db, t.target, t.bucket.name)) answers.push(await ask(bucket))
+  for (const bucket of await bucketsIn(db, t, t.bucket.name)) answers.push(await ask(bucket))
   return answers
 }
 

@@ -1,6 +1,9 @@
 /**
  * In which buckets something is to be done. One statement concerns all of them, so that an idle worker sends no more of
  * them the more buckets there are. It steps along an index from the first row of a bucket to the first row of the next.
+ *
+ * Citus has no recursive query over several nodes. There each node reads the first row of each of its buckets, which it
+ * finds in the table `citus_buckets`.
  */
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { and, type LeaseStatement, list, parameters, statement } from './statement.ts'
@@ -8,6 +11,7 @@ import { isOrderedByDue, orderBy, suspects, type TableSql, withoutKey } from './
 
 /** Each bucket with rows that wait, and when the first of them is due. */
 export function waitingBuckets(t: TableSql): LeaseStatement {
+  if (t.buckets !== undefined) return waitingBucketsOnNodes(t, t.buckets)
   const walks = waitingRows(t).map((rows, i) => walk(t, `walk${i + 1}`, rows))
   return statement(
     t.table,
@@ -25,6 +29,17 @@ order by bucket`,
 /** Each bucket with rows that are leased, whether their leases have expired or not. */
 export function leasedBuckets(t: TableSql): LeaseStatement {
   const where = [`(${t.table.leased ?? `${t.owner} is not null`})`]
+  if (t.buckets !== undefined)
+    return statement(
+      t.table,
+      'leased buckets',
+      parameters(),
+      `
+select buckets.bucket
+from ${t.buckets} as buckets
+where ${firstOnNode(t, { where, order: [], due: 'now()' })} is not null
+order by buckets.bucket`,
+    )
   return statement(
     t.table,
     'leased buckets',
@@ -33,6 +48,30 @@ export function leasedBuckets(t: TableSql): LeaseStatement {
 with recursive ${walk(t, 'walk', { where, order: [], due: 'now()' })}
 select bucket from walk`,
   )
+}
+
+/** The least of no moments is null: nothing waits in that bucket. */
+function waitingBucketsOnNodes(t: TableSql, buckets: string): LeaseStatement {
+  const moments = waitingRows(t).map((rows) => firstOnNode(t, rows))
+  return statement(
+    t.table,
+    'waiting buckets',
+    parameters(),
+    `
+select buckets.bucket, extract(epoch from least(
+  ${moments.join(',\n  ')}
+) - now())::float8 * 1000 as due_in_ms
+from ${buckets} as buckets
+order by buckets.bucket`,
+  )
+}
+
+/** When the first of these rows of a bucket is due; null where there is none. */
+function firstOnNode(t: TableSql, { where, order, due }: WaitingRows): string {
+  const bucket = t.bucket?.name ?? ''
+  return `(select ${due} from ${t.target} as t
+    where ${and([`t.${bucket} = buckets.bucket`, ...where], '      ')}
+    order by ${list([`t.${bucket}`, ...order])} limit 1)`
 }
 
 /** A CTE with the first of these rows in each bucket. The order is that of an index: no estimate leads away from it. */

@@ -30,6 +30,8 @@ export interface TableIndex {
 /** What the catalog says of the real table. */
 export interface TableShape {
   readonly partitioned: boolean
+  /** The rows are on several nodes, by their bucket, and the schema has the table `citus_buckets` with one row for each bucket. */
+  readonly distributed: boolean
   readonly columns: ReadonlyMap<string, Column>
   readonly indexes: readonly TableIndex[]
 }
@@ -51,7 +53,8 @@ const OTHER_KINDS: Readonly<Record<string, string>> = {
 }
 
 const FIND_RELATION = `
-select c.oid::text as oid, c.relkind::text as kind
+select c.oid::text as oid, c.relkind::text as kind,
+       to_regclass(format('%I.citus_buckets', n.nspname)) is not null as distributed
 from pg_class as c
 join pg_namespace as n on n.oid = c.relnamespace
 where n.nspname = $1 and c.relname = $2`
@@ -96,7 +99,7 @@ export async function inspectTable(
   db: Queryable,
   table: Pick<LeaseTable, 'schema' | 'name'>,
 ): Promise<Inspection> {
-  const relation = await db.query<{ oid: string; kind: string }>({
+  const relation = await db.query<{ oid: string; kind: string; distributed: boolean }>({
     text: FIND_RELATION,
     values: [table.schema, table.name],
   })
@@ -114,6 +117,7 @@ export async function inspectTable(
     found: 'table',
     shape: {
       partitioned: found.kind === 'p',
+      distributed: found.distributed,
       columns: new Map(columns.rows.map((column) => [column.name, column])),
       indexes: indexes.rows.map((index) => ({
         name: index.name,

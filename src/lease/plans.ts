@@ -49,8 +49,8 @@ export async function planMismatches(
       )
       if (forbidden !== undefined) return [forbidden]
     }
-    // A plan says nothing of an index that PostgreSQL does not use yet.
-    if (shape.indexes.some(({ waits }) => waits)) return []
+    // A plan says nothing of an index that PostgreSQL does not use yet, nor of those of another node.
+    if (shape.distributed || shape.indexes.some(({ waits }) => waits)) return []
     const missing = new Map<string, string>()
     for (const [way, { claim }] of statements.ways) {
       const plan = plans.get(claim)

@@ -11,6 +11,7 @@ import {
 import { type OutcomeSql, replaceArguments, type Sql } from './table.ts'
 import {
   among,
+  assign,
   idArrays,
   idNames,
   inBucket,
@@ -129,7 +130,7 @@ function expire(t: TableSql, $: Parameters): string[] {
     retry?.rest === undefined ? 'null' : `now() + (${replaceArguments(retry.rest, argument(retry))})`
   return [
     `${t.owner} = null`,
-    `${t.until} = ${ifExhausted('null', rest)}`,
-    ...columns.map((column) => `${quote(column)} = ${written(column)}`),
+    assign(t, t.until, ifExhausted('null', rest)),
+    ...columns.map((column) => assign(t, quote(column), written(column))),
   ]
 }

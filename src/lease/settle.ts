@@ -1,7 +1,16 @@
 import { quoteIdentifier as quote, quoteLiteral } from '../postgres/identifiers.ts'
 import { and, type LeaseStatement, type Parameters, parameters, statement, wrapped } from './statement.ts'
 import { type OutcomeSql, replaceArguments, type Sql } from './table.ts'
-import { among, changedAndBusy, idNames, inBucket, lockHeld, rowIdSql, type TableSql } from './table-sql.ts'
+import {
+  among,
+  assign,
+  changedAndBusy,
+  idNames,
+  inBucket,
+  lockHeld,
+  rowIdSql,
+  type TableSql,
+} from './table-sql.ts'
 
 /**
  * Writes the outcome and ends the lease, for the rows that are still ours. A row that is ours and not what the outcome asks
@@ -59,9 +68,9 @@ function endHeld(
   const { set, rest } = outcome
   const assigned = [
     `${t.owner} = null`,
-    `${t.until} = ${rest === undefined ? 'null' : `now() + (${replaceArguments(rest, argument)})`}`,
-    ...Object.entries(set).map(
-      ([column, expression]) => `${quote(column)} = ${replaceArguments(expression, argument)}`,
+    assign(t, t.until, rest === undefined ? 'null' : `now() + (${replaceArguments(rest, argument)})`),
+    ...Object.entries(set).map(([column, expression]) =>
+      assign(t, quote(column), replaceArguments(expression, argument)),
     ),
   ]
   const returned = [idNames(t, 't.'), ...(t.orderingKey === undefined ? [] : [`t.${t.orderingKey.name}`])]

@@ -329,8 +329,13 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
 
     async findBuckets() {
       if (statements.buckets === undefined) return []
-      const rows = await runner.run<{ bucket: number; due_in_ms: number }>(statements.buckets.waiting, {})
-      return rows.map((row) => ({ bucket: row.bucket, dueInMs: row.due_in_ms }))
+      const rows = await runner.run<{ bucket: number; due_in_ms: number | null }>(
+        statements.buckets.waiting,
+        {},
+      )
+      return rows.flatMap(({ bucket: found, due_in_ms: dueInMs }) =>
+        dueInMs === null ? [] : [{ bucket: found, dueInMs }],
+      )
     },
   }
 

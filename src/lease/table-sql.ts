@@ -1,9 +1,10 @@
 /** The SQL of one lease table: its quoted names, and the conditions and parts that several statements share. */
+import { CITUS_BUCKETS } from '../postgres/citus.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import { keepsBigints } from '../postgres/value-types.ts'
 import type { TableShape } from './inspect.ts'
 import { and, list, type Parameters, wrapped } from './statement.ts'
-import { type Assignments, canRest, type LeaseTable, SUSPECT_EXPIRIES } from './table.ts'
+import { canRest, type LeaseTable, SUSPECT_EXPIRIES } from './table.ts'
 
 /** The most rows of one claim, settlement or reap. */
 export const MAX_BATCH = 10_000
@@ -30,6 +31,8 @@ export interface TableSql {
   readonly until: string
   readonly token: string | undefined
   readonly bucket: ColumnSql | undefined
+  /** Where Citus distributes the table by its bucket: the table that has one row for each bucket, beside its rows. */
+  readonly buckets: string | undefined
   readonly group: ColumnSql | undefined
   readonly orderingKey: (ColumnSql & { readonly lowest: string }) | undefined
   /** The columns by which rows with an ordering key are found as they become due. */
@@ -82,6 +85,10 @@ export function tableSql(table: LeaseTable, shape: TableShape): TableSql {
     until: quote(table.lease.until),
     token: table.lease.token === undefined ? undefined : quote(table.lease.token),
     bucket: optional(table.bucket),
+    buckets:
+      shape.distributed && table.bucket !== undefined
+        ? quoteQualified(table.schema, CITUS_BUCKETS)
+        : undefined,
     group: optional(table.groups),
     orderingKey: key === undefined ? undefined : withLowest(key),
     arrival: [table.availableAt, ...table.id].flatMap((name) =>
@@ -298,8 +305,17 @@ export function suspects(t: TableSql, wanted: boolean): string {
   return t.expiries === undefined ? '' : `${t.expiries} ${wanted ? '>=' : '<'} ${SUSPECT_EXPIRIES}`
 }
 
-export function assignments(set: Assignments): string[] {
-  return Object.entries(set).map(([column, expression]) => `${quote(column)} = ${expression}`)
+/** An assignment of an UPDATE. */
+export function assign(t: TableSql, column: string, expression: string): string {
+  return `${column} = ${t.buckets !== undefined && isEvaluatedByRow(expression) ? `(select ${expression})` : expression}`
+}
+
+/**
+ * Citus refuses an UPDATE that computes a value from the time and from columns of the row: on several copies of a shard
+ * the results could differ. Leasehold's shards have one copy each, and within a subquery it is accepted.
+ */
+function isEvaluatedByRow(expression: string): boolean {
+  return expression !== 'now()' && /\bnow\(\)|\bjsonb_build_/.test(expression)
 }
 
 /** Only then the claim index leads to the row that is due next; otherwise finding it would read all that wait. */
@@ -331,7 +347,7 @@ export function claimTaken(t: TableSql, $: Parameters): string {
       : [table.attempts?.column, table.attempts?.expiries].flatMap((counter) =>
           counter === undefined ? [] : [`${quote(counter)} = coalesce(t.${quote(counter)}, 0) + ${expired}`],
         )),
-    ...assignments(table.writes.claim),
+    ...Object.entries(table.writes.claim).map(([column, value]) => assign(t, quote(column), value)),
   ]
   const id = t.idPosition === undefined ? [rowIdSql(t, 't.')] : []
   const returned = [claimedToken(t), ...id, ...t.columns.map((column) => `t.${quote(column)}`)]

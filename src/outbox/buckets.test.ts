@@ -56,6 +56,40 @@ describe('with 64 buckets', () => {
     expect(await countOf("leasehold.bucket('customer 7')")).toBe(expected)
   })
 
+  it('the bucket of a key is its SHA-256, so that other programs can compute it', async () => {
+    const alphabet = [
+      'a',
+      'Z',
+      '0',
+      ' ',
+      "'",
+      '\\',
+      '\n',
+      'é',
+      'e\u0301',
+      'ß',
+      '鍵',
+      'ي',
+      '🔑',
+      '👩‍🚀',
+      '\u{10ffff}',
+    ]
+    const keys = Array.from(
+      { length: 2_000 },
+      (_, n) =>
+        `${n}${Array.from({ length: n % 40 }, (__, i) => alphabet[(n + i * i) % alphabet.length]).join('')}`,
+    )
+    const { rows } = await db.query<{ bucket: number }>({
+      text: 'select leasehold.bucket(key) as bucket from unnest($1::text[]) with ordinality as k (key, n) order by n',
+      values: [keys],
+    })
+    const sha256 = (key: string): string => createHash('sha256').update(key, 'utf8').digest('hex')
+    expect(rows.map(({ bucket }) => bucket)).toEqual(
+      keys.map((key) => Number.parseInt(sha256(key).slice(0, 7), 16) % 64),
+    )
+    expect(new Set(rows.map(({ bucket }) => bucket)).size).toBe(64)
+  })
+
   it('events without a key are spread evenly', async () => {
     await add(db, "(event_type, payload) select 'a', '{}' from generate_series(1, 640)")
     const counts = new Map<number, number>()

@@ -3,6 +3,7 @@ import { readFile, readdir } from 'node:fs/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
+import { DEFAULT_CITUS_BUCKETS, distribute, requireCitus } from './citus.ts'
 import type { Database } from './database.ts'
 import { isLockConflict, isMissingTable, isServerError, pauseAfter } from './failures.ts'
 import { quoteIdentifier, quoteLiteral, quoteQualified } from './identifiers.ts'
@@ -20,6 +21,8 @@ export interface MigrateOptions {
   readonly attempts?: number
   /** How many buckets the tables are to have. It can be raised while producers and workers run, and never lowered. */
   readonly buckets?: number
+  /** Distribute the tables with Citus, by their buckets; 64, unless `buckets` says otherwise. Nobody may use them meanwhile. */
+  readonly citus?: boolean
   readonly onEvent?: (event: MigrationEvent) => void
 }
 
@@ -29,6 +32,7 @@ const OPTIONS = namesOf<MigrateOptions>({
   lockTimeoutMs: true,
   attempts: true,
   buckets: true,
+  citus: true,
   onEvent: true,
 })
 
@@ -49,6 +53,8 @@ export interface Migrated {
   readonly version: number
   /** Versions in the database that this release does not know: it is older than the database. */
   readonly ahead: readonly number[]
+  /** With `citus`: how many buckets the tables are distributed by. */
+  readonly distributedBy?: number
 }
 
 /** A migration may build an index on a large table. This also limits the wait for another process's migration. */
@@ -65,8 +71,10 @@ const BACK_OFF = { firstMs: 100, longestMs: 5_000 }
 export async function migrate(db: Database, options: MigrateOptions = {}): Promise<Migrated> {
   refuseUnknownOptions('migrate', options, OPTIONS)
   const schema = options.schema ?? 'leasehold'
-  const files = await readMigrations(options.directory ?? MIGRATIONS_DIRECTORY)
+  const directory = options.directory ?? MIGRATIONS_DIRECTORY
+  const files = await readMigrations(directory)
   await refuseForeignSchema(db, schema, 'reading')
+  if (options.citus === true) await requireCitus(db)
   const ledger = await readLedger(db, schema)
   assertContiguous(ledger, schema)
   assertUnchanged(files, ledger)
@@ -79,12 +87,31 @@ export async function migrate(db: Database, options: MigrateOptions = {}): Promi
     applied.push(file.version)
     options.onEvent?.({ type: 'migrationApplied', file: file.file })
   }
-  if (options.buckets !== undefined) await raiseBuckets(db, schema, options.buckets, options)
+  const buckets = options.buckets ?? (options.citus === true ? await bucketsForCitus(db, schema) : undefined)
+  if (buckets !== undefined) await raiseBuckets(db, schema, buckets, options)
+  if (options.citus === true)
+    await db.transaction(
+      async (tx) => {
+        await tx.query({ text: 'set local statement_timeout to 0; set local lock_timeout to 0' })
+        return distribute(tx, schema, directory)
+      },
+      { queryTimeoutMs: STATEMENT_TIMEOUT_MS },
+    )
   return {
     applied,
     version: Math.max(0, files.length, ...known),
     ahead: [...known].filter((version) => version > files.length),
+    ...(options.citus === true && buckets !== undefined ? { distributedBy: buckets } : {}),
   }
+}
+
+/** As many as there are, if somebody has chosen the number. */
+async function bucketsForCitus(db: Queryable, schema: string): Promise<number> {
+  const { rows } = await db.query<{ count: number }>({
+    text: `select ${quoteQualified(schema, 'bucket_count')}() as count`,
+  })
+  const count = rows[0]?.count ?? 1
+  return count === 1 ? DEFAULT_CITUS_BUCKETS : count
 }
 
 interface Plan {

@@ -303,10 +303,9 @@ export class WorkerLoop<Row extends object> {
     const { groups, settings } = this.#options
     if (groups === undefined || wanted === 0) return { groups: undefined, room: wanted }
     const open = groups.open(wanted, settings().concurrency)
-    if (open.recheckInMs < Infinity) {
-      if (open.groups.length === 0) this.#timing.rest(now + open.recheckInMs)
-      else this.#timing.expect(now + open.recheckInMs)
-    }
+    // Room that comes with time, such as that of a circuit that was open, is found by a poll at the latest.
+    if (open.groups.length === 0) this.#timing.rest(now + Math.min(open.recheckInMs, settings().pollMs))
+    else if (open.recheckInMs < Infinity) this.#timing.expect(now + open.recheckInMs)
     return { groups: open, room: Math.min(wanted, roomIn(open)) }
   }
 

@@ -1,7 +1,7 @@
 import type { Database } from '../../src/postgres/database.ts'
-import { enqueue } from '../../src/outbox/index.ts'
+import { createOutbox } from '../../src/outbox/index.ts'
 import { createSync } from '../../src/sync/index.ts'
-import { send } from '../../src/webhooks/index.ts'
+import { createWebhooks } from '../../src/webhooks/index.ts'
 import type { WorkerSettings } from '../../src/worker/index.ts'
 import type { Processes } from './processes.ts'
 import { SECRET_KEY } from './webhook-endpoints.ts'
@@ -55,10 +55,10 @@ export async function emptyApplicationTables(db: Database): Promise<void> {
 }
 
 /** Writes this many rows for each application, as a producer does: 1 to `rows`, a third of the events with an ordering key. */
-export async function produce(db: Database, rows: number): Promise<void> {
+export async function produce(db: Database, rows: number, citus = false): Promise<void> {
   const numbers = Array.from({ length: rows }, (_, i) => i + 1)
   await db.transaction(async (tx) => {
-    await enqueue(
+    await createOutbox({ citus }).enqueue(
       tx,
       numbers.map((n) => ({
         type: 'counted',
@@ -66,6 +66,7 @@ export async function produce(db: Database, rows: number): Promise<void> {
         orderingKey: n % 3 === 0 ? `key ${n % 2}` : undefined,
       })),
     )
+    const { send } = createWebhooks({ citus })
     for (const n of numbers) await send(tx, { type: 'counted', payload: { n } })
     await createSync().enqueue(tx, 'numbers', { matrixId: 'm', params: { chunks: rows } })
     await tx.query({

@@ -8,6 +8,7 @@ import {
   listDeliveries,
   showDelivery,
 } from '../../webhooks/admin/browse.ts'
+import { isDistributed } from '../../postgres/citus.ts'
 import { cancel, type CancelResult, resumeCancel } from '../../webhooks/admin/cancel.ts'
 import type { DeliveryFilter } from '../../webhooks/admin/filter.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../webhooks/admin/replay.ts'
@@ -89,7 +90,9 @@ export async function sendCommand(run: Run): Promise<number> {
     eventId: textFlag(flags, 'eventId'),
     availableAt: momentFlag(flags, 'availableAt'),
   }
-  const sent = await withWebhooks(run, async (db, schema) => createWebhooks({ schema }).send(db, event))
+  const sent = await withWebhooks(run, async (db, schema) =>
+    createWebhooks({ schema, citus: await isDistributed(db, schema) }).send(db, event),
+  )
   const { eventId, deliveries } = sent
   if (isSet(flags, 'json')) print(`${printableJson(sent)}\n`)
   else if (deliveries > 0) {

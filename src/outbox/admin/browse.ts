@@ -9,7 +9,7 @@ import {
 import { readClock } from '../../admin/bulk-change-sql.ts'
 import type { NamedRow } from '../../admin/named-rows.ts'
 import { LeaseholdError } from '../../errors.ts'
-import { bucketsIn } from '../../lease/backlog.ts'
+import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import { positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -112,7 +112,7 @@ export async function showEvent(
   checkId(id)
   const { schema } = options
   return readOnly(db, options, { what: 'Finding the event', remedy: TOO_MANY }, async (tx) => {
-    for (const bucket of await bucketsIn(tx, outboxOf(schema))) {
+    for (const bucket of await ownBuckets(tx, schema)) {
       const parameter = positionalParameters()
       const { rows } = await tx.query<SummaryRow & Pick<EventDetails, 'payload' | 'headers'>>({
         text: `select ${SUMMARY}, payload, headers from ${outboxOf(schema)} as r

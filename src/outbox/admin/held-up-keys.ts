@@ -1,7 +1,7 @@
 /** Which ordering keys are held up by an event that failed, and why. */
 import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
 import { checkPageSize } from '../../admin/request-checks.ts'
-import { bucketsIn } from '../../lease/backlog.ts'
+import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { TOO_MANY } from './browse.ts'
@@ -48,7 +48,7 @@ export async function keysHeldUp(db: Database, options: KeysOptions = {}): Promi
   return readOnly(db, options, { what: 'Finding keys that are held up', remedy: TOO_MANY }, async (tx) => {
     const keys: HeldUpKey[] = []
     let partial = false
-    for (const bucket of await bucketsIn(tx, outboxOf(schema))) {
+    for (const bucket of await ownBuckets(tx, schema)) {
       const { found, walked } = await keysIn(tx, schema, bucket, limit)
       keys.push(...found)
       partial ||= walked >= MAX_KEYS

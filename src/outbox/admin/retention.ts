@@ -16,7 +16,7 @@ import {
   type RetentionRun,
   startRetention,
 } from '../../admin/retention.ts'
-import { bucketsIn } from '../../lease/backlog.ts'
+import { ownBuckets } from '../../lease/backlog.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { forgetOldSql } from '../inbox.ts'
 import { outboxOf } from './filter.ts'
@@ -52,7 +52,7 @@ export async function applyRetention(db: Queryable, options: RetentionOptions = 
     among: "status = 'DEAD'",
   }
   const removed = { published: 0, dead: 0, inbox: 0 }
-  for (const bucket of await bucketsIn(db, table)) {
+  for (const bucket of await ownBuckets(db, run.schema)) {
     if (publishedMs !== null)
       removed.published += await deleteAlongIds(db, run, published, bucket, publishedMs)
     if (deadMs !== null) removed.dead += await deleteAlongIds(db, run, dead, bucket, deadMs)

@@ -1,6 +1,6 @@
 import { audit } from '../../admin/audit.ts'
 import { checkPrincipal, checkReason, checkTexts, invalid } from '../../admin/request-checks.ts'
-import { bucketsIn } from '../../lease/backlog.ts'
+import { ownBuckets } from '../../lease/backlog.ts'
 import { isUniqueViolation } from '../../lease/data-errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
@@ -38,7 +38,7 @@ export async function unblock(db: Database, request: UnblockRequest): Promise<Un
   const { schema = 'leasehold' } = request
   const checked = { ...request, schema, ...checkRequest(request) }
   const unblocked = { parked: 0, failing: 0 }
-  for (const bucket of await bucketsIn(db, outboxOf(schema))) {
+  for (const bucket of await ownBuckets(db, schema)) {
     const { parked, failing } = await retryRaces(async () =>
       db.transaction(async (tx) => unblockIn(tx, { ...checked, bucket })),
     )
@@ -117,7 +117,7 @@ for update`,
   })
   return changed(tx, {
     text: `update ${outbox} set status = 'DEAD', dead_at = now(), claimed_at = null, claimed_by = null,
-  locked_until = null, last_error = concat_ws(' ', last_error, $3::text) ${event}`,
+  locked_until = null, last_error = coalesce(last_error || ' ', '') || $3::text ${event}`,
     values: [bucket, id, `(given up by ${principal}: ${reason})`],
   })
 }

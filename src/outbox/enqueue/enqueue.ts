@@ -19,10 +19,11 @@ import {
   describeValue,
 } from '../../messages/validate.ts'
 import { namesOf, refuseUnknownOptions, unknownNames } from '../../nearest.ts'
+import { throwExplained } from '../../postgres/citus.ts'
 import { transactionOf, writerOf } from '../../transactions/adapters.ts'
 import type { AdaptedWriter, Writer, WriterRow } from '../../transactions/writer.ts'
 import type { NewEvent } from '../event.ts'
-import { enqueueSql, findEventsSql, serializeSql } from './sql.ts'
+import { enqueueOnCitusSql, enqueueSql, findEventsSql, serializeSql } from './sql.ts'
 
 export interface OutboxOptions<Schemas = EventSchemas> extends ProducerOptions<Schemas> {
   /** An event is dead after this many failed attempts; `null`: never. Default 25. Each event can set its own. */
@@ -75,6 +76,7 @@ const OPTION_NAMES = namesOf<OutboxOptions>({
   schema: true,
   events: true,
   maxPayloadBytes: true,
+  citus: true,
   maxAttempts: true,
 })
 const ENQUEUE_OPTION_NAMES = namesOf<EnqueueOptions>({ serialize: true })
@@ -108,7 +110,7 @@ export function createOutbox<Payloads extends EventPayloads = AnyPayloads>(
 export function createOutbox(options: OutboxOptions = {}): Outbox {
   refuseUnknownOptions('createOutbox', options, OPTION_NAMES)
   const maxAttempts = options.maxAttempts === undefined ? DEFAULT_MAX_ATTEMPTS : options.maxAttempts
-  const { schema, ...checks } = producerRules(
+  const { schema, citus, ...checks } = producerRules(
     'createOutbox',
     options,
     checkMaxAttempts('maxAttempts', maxAttempts),
@@ -116,7 +118,7 @@ export function createOutbox(options: OutboxOptions = {}): Outbox {
   const rules = { ...checks, target: 'this outbox', verb: 'enqueue' }
   // The texts do not depend on the events: they are built once.
   const statements = {
-    enqueue: enqueueSql(schema),
+    enqueue: citus ? enqueueOnCitusSql(schema) : enqueueSql(schema),
     find: findEventsSql(schema),
     serialize: serializeSql(schema),
   }
@@ -144,7 +146,9 @@ export function createOutbox(options: OutboxOptions = {}): Outbox {
     const checked = await checkEvents(events, labelOf, rules, checkOwn)
     if (checked.length === 0) return []
     if (serialize) await serializeKeys(writer, statements, checked)
-    return writeEvents(writer, statements, await withTraceHeaders(checked))
+    return writeEvents(writer, statements, await withTraceHeaders(checked)).catch((error: unknown) =>
+      throwExplained(error, 'createOutbox', citus),
+    )
   }
 
   async function enqueue(tx: Writer, event: NewEvent, options?: EnqueueOptions): Promise<Enqueued>

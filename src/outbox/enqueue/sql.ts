@@ -28,6 +28,12 @@ union all
 select event_id::text, known::text, false from given where known is not null`
 }
 
+/** The same where Citus distributes the outbox: it has no INSERT within WITH, and the bucket has to be named. */
+export function enqueueOnCitusSql(schema: string): string {
+  return `/* leasehold:enqueue outbox */
+select event, id, written from ${quoteQualified(schema, 'enqueue_events')}($1::text)`
+}
+
 /** Finds the rows of events that a concurrent transaction wrote; `$1` is a JSON text of event ids. */
 export function findEventsSql(schema: string): string {
   return `/* leasehold:find events outbox */

@@ -9,7 +9,7 @@ import {
 import { readClock } from '../../admin/bulk-change-sql.ts'
 import type { NamedRow } from '../../admin/named-rows.ts'
 import { LeaseholdError } from '../../errors.ts'
-import { bucketsIn } from '../../lease/backlog.ts'
+import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import { positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -168,7 +168,7 @@ export async function showDelivery(
   const { schema } = options
   return readOnly(db, options, { what: 'Finding the delivery', remedy: 'Allow more time.' }, async (tx) => {
     const found: (Found & { readonly bucket: number })[] = []
-    for (const bucket of await bucketsIn(tx, deliveriesOf(schema))) {
+    for (const bucket of await ownBuckets(tx, schema)) {
       found.push(...(await findIn(tx, schema, bucket, id)).map((row) => ({ ...row, bucket })))
     }
     const [row, another] = found

@@ -1,7 +1,7 @@
 /** How many deliveries are in each state, and how long the oldest has waited. Asked often, so never by a scan of the table. */
 import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
 import { type Count, countRemaining, countUpTo, sumCounts } from '../../admin/count.ts'
-import { bucketsIn } from '../../lease/backlog.ts'
+import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { deliveriesOf } from './filter.ts'
@@ -65,8 +65,7 @@ export async function oldestPendingDelivery(
   const what = 'Finding the oldest pending delivery'
   return readOnly(db, options, { ...COUNTING, what }, async (tx) => {
     const found: OldestPendingDelivery[] = []
-    for (const bucket of await bucketsIn(tx, deliveriesOf(schema)))
-      found.push(...(await oldestIn(tx, schema, bucket)))
+    for (const bucket of await ownBuckets(tx, schema)) found.push(...(await oldestIn(tx, schema, bucket)))
     return found.sort((a, b) => b.waitingMs - a.waitingMs)[0]
   })
 }

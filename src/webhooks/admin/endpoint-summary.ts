@@ -1,7 +1,7 @@
 /** Which endpoints have something waiting or failed, or get nothing at all, and why. */
 import { type BrowseOptions, readOnly } from '../../admin/browse.ts'
 import { checkPageSize } from '../../admin/request-checks.ts'
-import { bucketsIn } from '../../lease/backlog.ts'
+import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { COUNTING, PENDING, pendingEndpointsSql } from './counts.ts'
@@ -58,7 +58,7 @@ export async function summariseEndpoints(
   return readOnly(db, options, { ...COUNTING, what: 'Counting by endpoint' }, async (tx) => {
     const pending = new Map<string, number>()
     const failed = new Map<string, number>()
-    for (const bucket of await bucketsIn(tx, deliveriesOf(schema))) {
+    for (const bucket of await ownBuckets(tx, schema)) {
       add(pending, await pendingIn(tx, schema, bucket))
       add(failed, await failedIn(tx, schema, bucket))
     }

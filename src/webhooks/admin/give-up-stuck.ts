@@ -9,7 +9,7 @@
  * Any number of processes may do this at once: each statement is short, and skips what somebody else has locked.
  */
 import { inBatches, type RetentionRun } from '../../admin/retention.ts'
-import { bucketsIn } from '../../lease/backlog.ts'
+import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -30,7 +30,7 @@ export async function giveUpStuck(
   maxAgeMs: number | null,
 ): Promise<GivenUp> {
   const done = { overdue: 0, endpointDeleted: 0 }
-  for (const bucket of await bucketsIn(db, deliveriesOf(run.schema))) {
+  for (const bucket of await ownBuckets(db, run.schema)) {
     for (const { overdue, endpointDeleted } of [
       await giveUpKeyed(db, run, bucket, maxAgeMs),
       await giveUpUnkeyed(db, run, bucket, maxAgeMs),

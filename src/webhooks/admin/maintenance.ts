@@ -51,11 +51,8 @@ async function eraseFormerSecrets(db: Queryable, { schema, batch }: RetentionRun
   })
   if (rows.length === 0) return 0
   const { rowCount } = await db.query({
-    text: `with locked as materialized (
-  select id from ${table} where id = any ($1::uuid[]) and previous_secret_until <= now() for update skip locked
-)
-update ${table} set previous_secret = null, previous_secret_until = null
-where id = any (array(select id from locked))`,
+    text: `update ${table} set previous_secret = null, previous_secret_until = null
+where id = any ($1::uuid[]) and previous_secret_until <= now()`,
     values: [rows.map(({ id }) => id)],
   })
   return rowCount ?? 0

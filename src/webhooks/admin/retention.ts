@@ -7,7 +7,7 @@ import {
   type RetentionCall,
   startRetention,
 } from '../../admin/retention.ts'
-import { bucketsIn } from '../../lease/backlog.ts'
+import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import { deliveriesOf } from './filter.ts'
 
@@ -36,7 +36,7 @@ export async function applyRetention(db: Database, options: WebhookRetentionOpti
   const delivered = { table, finished: "delivery_status = 'delivered'", finishedAt: 'delivered_at' }
   const failed = { table, finished: "delivery_status = 'failed'", finishedAt: 'failed_at' }
   const deleted = { delivered: 0, failed: 0 }
-  for (const bucket of await bucketsIn(db, table)) {
+  for (const bucket of await ownBuckets(db, run.schema)) {
     if (deliveredMs !== null)
       deleted.delivered += await deleteAlongIds(db, run, delivered, bucket, deliveredMs)
     if (failedMs !== null) deleted.failed += await deleteAlongFinishTime(db, run, failed, bucket, failedMs)

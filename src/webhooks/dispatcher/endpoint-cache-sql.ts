@@ -97,7 +97,7 @@ where id = $1 and failing_since is not null`,
   return {
     text: `/* leasehold:open circuit webhooks */
 update ${endpoints}
-set failing_since = coalesce(failing_since, now()), failures = $2,
+set failing_since = (select coalesce(failing_since, now())), failures = $2,    -- Citus refuses it without the subquery
   open_until = greatest(open_until, now() + $3 * interval '1 millisecond')
 where id = $1 and enabled`,
     values: [id, change.failures, change.openMs],

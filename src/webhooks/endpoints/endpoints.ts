@@ -136,9 +136,18 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
     set: string,
     values: readonly unknown[] = [],
   ): Promise<Endpoint> {
-    const { rows } = await tx.query<Endpoint>({
-      text: `update ${table} set ${set}, updated_at = now() where id = $1 returning ${ENDPOINT_COLUMNS}`,
+    await tx.query({
+      text: `update ${table} set ${set}, updated_at = now() where id = $1`,
       values: [id, ...values],
+    })
+    return readEndpoint(tx, id)
+  }
+
+  /** Not by RETURNING, in which Citus accepts no subquery and not the time. */
+  async function readEndpoint(tx: Queryable, id: string): Promise<Endpoint> {
+    const { rows } = await tx.query<Endpoint>({
+      text: `select ${ENDPOINT_COLUMNS} from ${table} as e where e.id = $1`,
+      values: [id],
     })
     return found(rows[0], id)
   }
@@ -175,12 +184,11 @@ export function endpoints(db: Database, options: EndpointsOptions = {}): Endpoin
       const names = ['id', 'secret', ...columns.map(({ column }) => column)]
       const values = [id, encrypted, ...storedValues(id, columns)]
       return db.transaction(async (tx) => {
-        const { rows } = await tx.query<Endpoint>({
-          text: `insert into ${table} (${names.join(', ')}) values (${values.map((_, i) => `$${i + 1}`).join(', ')})
-returning ${ENDPOINT_COLUMNS}`,
+        await tx.query({
+          text: `insert into ${table} (${names.join(', ')}) values (${values.map((_, i) => `$${i + 1}`).join(', ')})`,
           values,
         })
-        const endpoint = found(rows[0], id)
+        const endpoint = await readEndpoint(tx, id)
         await record(tx, 'create', id, by, auditedColumns(columns))
         return { endpoint, ...secret }
       })
@@ -190,11 +198,7 @@ returning ${ENDPOINT_COLUMNS}`,
       refuse(idProblem('id', id))
       // Without a key the secret tells nothing, and a reader may not read it.
       if (keys === undefined) {
-        const { rows } = await db.query<Endpoint>({
-          text: `select ${ENDPOINT_COLUMNS} from ${table} as e where e.id = $1`,
-          values: [id],
-        })
-        return { ...found(rows[0], id), publicKey: null }
+        return { ...(await readEndpoint(db, id)), publicKey: null }
       }
       const { secret, ...endpoint } = await readWithSecret(db, id, '')
       return { ...endpoint, publicKey: publicKeyIn(keys, { ...endpoint, secret }) }
@@ -245,7 +249,7 @@ returning ${ENDPOINT_COLUMNS}`,
           tx,
           id,
           `secret = $2, previous_secret = $3,
-  previous_secret_until = case when $3::text is not null then now() + $4::float8 * interval '1 millisecond' end`,
+  previous_secret_until = (select case when $3::text is not null then now() + $4::float8 * interval '1 millisecond' end)`,
           [encrypted, previous, keepOldForMs],
         )
         await record(tx, 'rotate', id, by, { keepOldForMs })
@@ -271,7 +275,8 @@ returning ${ENDPOINT_COLUMNS}`,
     async disable(id, by) {
       refuse([...idProblem('id', id), ...checkBy(by)])
       return db.transaction(async (tx) => {
-        const set = 'enabled = false, disabled_reason = $2, disabled_at = coalesce(disabled_at, now())'
+        const set =
+          'enabled = false, disabled_reason = $2, disabled_at = (select coalesce(disabled_at, now()))'
         const endpoint = await change(tx, id, set, [by.reason ?? null])
         await record(tx, 'disable', id, by, {})
         return endpoint

@@ -80,6 +80,12 @@ from given left join written on written.event_id = given.event_id
 group by given.event_id`
 }
 
+/** The same where Citus distributes the deliveries: it has no INSERT within WITH, and the bucket has to be named. */
+export function fanOutOnCitusSql(schema: string): string {
+  return `/* leasehold:send webhooks */
+select event, deliveries from ${quoteQualified(schema, 'send_webhooks')}($1::text)`
+}
+
 /** Runs `fanOutSql` for these events. The results are in the order of the events. */
 export async function fanOut(
   writer: AdaptedWriter,

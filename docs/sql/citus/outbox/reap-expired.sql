@@ -1,0 +1,26 @@
+-- $1 id1, $2 bucket, $3 excluded1, $4 limit, $5 reason, $6 backoffMs
+/* leasehold:reap expired outbox */
+with taken_back as materialized (
+  select id, claimed_by as held_owner, lock_token::text as held_token,
+    locked_until as held_until, coalesce(attempts >= max_attempts - 1, false) as exhausted
+  from leasehold.outbox
+  where bucket = $2::smallint and (status = 'CLAIMED') and locked_until <= now()
+    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
+    and id <> all ((select $3::bigint[])::bigint[])
+  limit (select $4::int)
+  for update skip locked
+),
+reaped as (
+  update leasehold.outbox as t
+  set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
+    expiries = coalesce(expiries, 0) + 1,
+    last_error = coalesce($5::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
+    available_at = (select case when attempts >= max_attempts - 1 then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end),
+    status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,
+    dead_at = (select case when attempts >= max_attempts - 1 then now() else dead_at end),
+    parked = case when attempts >= max_attempts - 1 then false else parked end
+  where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))
+)
+select id::text as id, held_owner as owner, held_token as token, exhausted,
+  greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
+from taken_back

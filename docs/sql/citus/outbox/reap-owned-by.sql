@@ -1,0 +1,26 @@
+-- $1 id1, $2 ownedBy, $3 bucket, $4 excluded1, $5 limit, $6 reason, $7 backoffMs
+/* leasehold:reap owned by outbox */
+with taken_back as materialized (
+  select id, claimed_by as held_owner, lock_token::text as held_token,
+    locked_until as held_until, coalesce(attempts >= max_attempts - 1, false) as exhausted
+  from leasehold.outbox
+  where bucket = $3::smallint and (status = 'CLAIMED') and claimed_by = $2::text
+    and ($1::bigint[] is null or (id) in (select * from unnest($1::bigint[])))
+    and id <> all ((select $4::bigint[])::bigint[])
+  limit (select $5::int)
+  for update skip locked
+),
+reaped as (
+  update leasehold.outbox as t
+  set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
+    expiries = coalesce(expiries, 0) + 1,
+    last_error = coalesce($6::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
+    available_at = (select case when attempts >= max_attempts - 1 then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($7::float8[])[least(attempts, cardinality($7::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end),
+    status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,
+    dead_at = (select case when attempts >= max_attempts - 1 then now() else dead_at end),
+    parked = case when attempts >= max_attempts - 1 then false else parked end
+  where t.bucket = $3::smallint and t.id = any (array(select id from taken_back))
+)
+select id::text as id, held_owner as owner, held_token as token, exhausted,
+  greatest(0, extract(epoch from now() - held_until)::float8 * 1000) as stale_ms
+from taken_back
