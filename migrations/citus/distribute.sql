@@ -15,8 +15,12 @@ drop trigger webhook_endpoint_changed on webhook_endpoints;
 
 -- Citus decides by the bucket where a row goes, before a trigger could set it. Where a statement names none, the default
 -- is evaluated, and says what to do.
-drop trigger if exists outbox_bucket on outbox;
-drop trigger if exists webhook_outbox_bucket on webhook_outbox;
+drop trigger if exists outbox_bucket_given on outbox;
+drop trigger if exists outbox_bucket_missing on outbox;
+drop trigger if exists outbox_bucket_replayed on outbox;
+drop trigger if exists webhook_outbox_bucket_given on webhook_outbox;
+drop trigger if exists webhook_outbox_bucket_missing on webhook_outbox;
+drop trigger if exists webhook_outbox_bucket_replayed on webhook_outbox;
 
 create function refuse_missing_bucket() returns smallint
 language plpgsql volatile set search_path from current
