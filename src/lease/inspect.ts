@@ -54,7 +54,7 @@ const OTHER_KINDS: Readonly<Record<string, string>> = {
 
 const FIND_RELATION = `
 select c.oid::text as oid, c.relkind::text as kind,
-       to_regclass(format('%I.citus_buckets', n.nspname)) is not null as distributed
+       exists (select from pg_class as b where b.relnamespace = n.oid and b.relname = 'citus_buckets') as distributed
 from pg_class as c
 join pg_namespace as n on n.oid = c.relnamespace
 where n.nspname = $1 and c.relname = $2`
