@@ -382,6 +382,9 @@ create table inbox (
   event_id uuid not null,
   processed_at timestamptz not null default now(),
   primary key (consumer, event_id)
+) with (
+  -- Retention starts at the oldest entries, and would read over the index entries of those that it has removed before.
+  autovacuum_vacuum_scale_factor = 0.02
 );
 
 create index inbox_processed_at on inbox (processed_at);
