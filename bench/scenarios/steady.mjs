@@ -12,18 +12,20 @@ const SAMPLES = 20
 const RELAYS = 2
 const PRODUCERS = 2
 const EVENTS_OF_A_TRANSACTION = 100
-/** Producers wait while so many events are unfinished: otherwise it would be the backlog that grows. */
+/** Of all producers. The relays keep up with it, or the backlog would grow. */
+const PER_SECOND = 6_000
+/** Producers wait while so many events are unfinished. */
 const MOST_UNFINISHED = 5_000
 const KEY_COUNT = 10_000
 const PAYLOAD_BYTES = 200
-/** The first events are removed after twice the retention, because it is applied once in that time. It takes a while. */
-const PERIODS_BEFORE_STEADY = 4
-
+/** The first events are removed once the retention has passed, and their space is used again soon after that. */
+const RETENTIONS_BEFORE_STEADY = 1.5
 /**
- * Between two visits of autovacuum, about a twelfth of the retained events is written. With a retention of days, the
- * settings of the table make it less; with one of a minute, the default of autovacuum_naptime would make it all of them.
+ * With a retention of days, what is written in the minute between two runs of retention, or two visits of autovacuum, is
+ * next to nothing of the table. Here both come more often, so that it is little.
  */
-const VACUUMS_OF_A_PERIOD = 12
+const RUNS_OF_A_RETENTION = 15
+const VACUUMS_OF_A_RETENTION = 60
 
 const SIZE_LIMIT = 1.2
 const COST_LIMIT = 1.2
@@ -33,24 +35,25 @@ export const scenario = {
   name: 'steady',
   title: 'Steady state: many more events than are retained',
   reach:
-    '5M events through a table with a retention of a minute: table and indexes ≤ 1.2 × their size at the beginning of the steady state, claims and settlements ≤ 1.2 × their time; finished pages ≥ 85 % full',
+    '5M events through a table with a retention of three minutes: table and indexes ≤ 1.2 × their size at the beginning of the steady state, claims and settlements ≤ 1.2 × their time; finished pages ≥ 85 % full',
 
   async run({ server, build, sized, print, signal, timeoutMs }) {
     const events = sized({ quick: 100_000, short: 1_000_000, full: 5_000_000 })
-    const periodMs = sized({ quick: 3_000, short: 20_000, full: 60_000 })
+    const keepMs = sized({ quick: 3_000, short: 30_000, full: 180_000 })
+    const rate = { events, perSecond: PER_SECOND }
     const remarks = [
-      `${events.toLocaleString('en')} events of ${PAYLOAD_BYTES} bytes, every other one with one of ${KEY_COUNT.toLocaleString('en')} keys, are written and published at the same time, as fast as ${RELAYS} relays can, and are retained for ${periodMs / 1_000} s after that. Retention runs in both relays, every ${periodMs / 1_000} s (in a full run this is its default). autovacuum_naptime is ${naptimeOf(periodMs) / 1_000} s, so that the part of the table that is written between two visits of autovacuum is small, as it is with a retention of days.`,
-      `${PRODUCERS} connections write ${EVENTS_OF_A_TRANSACTION} events in each transaction, and wait while ${MOST_UNFINISHED.toLocaleString('en')} are unfinished. One event in each transaction would make the producers the slowest part.`,
-      `The steady state begins after ${PERIODS_BEFORE_STEADY} times the retention. Sizes in the end are compared with those of the first sample after that. The cost of claims and settlements (time of their statements in the server, and blocks that they read, for each event) is compared as the median of the last three samples with that of the first three.`,
+      `${events.toLocaleString('en')} events of ${PAYLOAD_BYTES} bytes, every other one with one of ${KEY_COUNT.toLocaleString('en')} keys, are written and published at the same time by ${RELAYS} relays, and retained for ${keepMs / 1_000} s after that. Retention is applied by both relays, every ${everyMsOf(keepMs) / 1_000} s, and autovacuum_naptime is ${naptimeMsOf(keepMs) / 1_000} s: as a share of the retention that is more than the default of a minute is of days.`,
+      `${PRODUCERS} connections write ${PER_SECOND.toLocaleString('en')} events per second, ${EVENTS_OF_A_TRANSACTION} in each transaction, because the number of events that are retained depends on their rate. They wait while ${MOST_UNFINISHED.toLocaleString('en')} are unfinished.`,
+      `The steady state begins after ${RETENTIONS_BEFORE_STEADY} times the retention. Sizes in the end are compared with those of the first sample after that. The cost of claims and settlements (time of their statements in the server, and blocks that they read, for each event) is compared as the median of the last three samples with that of the first three.`,
       'Fill: of the pages that hold events in the end, how much is taken by events. Pages that retention has emptied are used again, and do not count.',
       'One round: what counts is how the figures change within it.',
     ]
     const readings = await measureInTurns(
       { sides: ['leasehold'], rounds: 1, print, signal, remarks, title: 'steady' },
-      async () => measure({ server, build, events, periodMs, print, signal, timeoutMs }),
+      async () => measure({ server, build, rate, keepMs, print, signal, timeoutMs }),
     )
-    const [{ samples, fillPercent, retentions, vacuums, perSecond }] = readings.get('leasehold')
-    const steady = samples.filter(({ ms }) => ms >= PERIODS_BEFORE_STEADY * periodMs)
+    const [{ samples, fillPercent, retentions, vacuums }] = readings.get('leasehold')
+    const steady = samples.filter(({ ms }) => ms >= RETENTIONS_BEFORE_STEADY * keepMs)
     const retentionRate = median(retentions.map((run) => (run.removed / run.durationMs) * 1_000))
     if (retentionRate !== undefined)
       remarks.push(
@@ -68,7 +71,6 @@ export const scenario = {
             .filter((sample) => valueOf(sample) !== undefined)
             .map((sample) => ({ x: Math.round(sample.settled / 1_000), values: [valueOf(sample)] })),
         })),
-        single('events per second, all in all', perSecond, '/s', 'higher'),
         single('fill of the pages of finished events', fillPercent, '%', 'higher'),
       ].map((series, i) => (i === 0 ? { ...series, details: { samples, retentions } } : series)),
       checks: present([
@@ -135,16 +137,18 @@ function costRatio(steady, figure) {
   return medianOf(steady.slice(-3)) / medianOf(steady.slice(0, 3))
 }
 
-async function measure({ server, build, events, periodMs, print, signal, timeoutMs }) {
+async function measure({ server, build, rate, keepMs, print, signal, timeoutMs }) {
+  const { events } = rate
   return withOutbox({ server, build, timeoutMs }, async ({ url, startRelay }) =>
-    withNaptime(url, periodMs, async () =>
+    withNaptime(url, naptimeMsOf(keepMs), async () =>
       withClient(url, async (client) => {
         await client.query('create extension if not exists pg_stat_statements')
         const relays = []
         for (let i = 1; i <= RELAYS; i += 1) {
           const relay = await startRelay(`relay ${i}`)
-          const retention = { publishedMs: periodMs, deadMs: periodMs }
-          const options = { url, settings: { paused: true }, retention, retentionEveryMs: periodMs }
+          const retention = { publishedMs: keepMs, deadMs: keepMs }
+          const retentionEveryMs = everyMsOf(keepMs)
+          const options = { url, settings: { paused: true }, retention, retentionEveryMs }
           await relay.call('start', 'relay', options)
           relays.push(relay)
         }
@@ -156,17 +160,15 @@ async function measure({ server, build, events, periodMs, print, signal, timeout
         const began = performance.now()
         try {
           const writing = Promise.all(
-            Array.from({ length: PRODUCERS }, async () => produce(url, progress, events, until)),
+            Array.from({ length: PRODUCERS }, async () => produce(url, progress, rate, until)),
           )
           const sampling = takeSamples({ client, progress, events, began, until, print })
           const [samples] = await Promise.race([Promise.all([sampling, writing]), ended])
-          const perSecond = (events / (performance.now() - began)) * 1_000
           const runs = []
           for (const relay of relays) runs.push(...(await relay.call('stop', 'relay')).retentions)
           await verify(client, events, runs)
           const { rows } = await client.query(VACUUMS)
           return {
-            perSecond,
             samples,
             retentions: runs.filter(({ removed }) => removed > 0),
             vacuums: rows[0],
@@ -180,15 +182,17 @@ async function measure({ server, build, events, periodMs, print, signal, timeout
   )
 }
 
-const naptimeOf = (periodMs) => Math.max(1_000, periodMs / VACUUMS_OF_A_PERIOD)
+const everyMsOf = (keepMs) => keepMs / RUNS_OF_A_RETENTION
+/** A second is the shortest. */
+const naptimeMsOf = (keepMs) => Math.max(1_000, keepMs / VACUUMS_OF_A_RETENTION)
 
-async function withNaptime(url, periodMs, work) {
+async function withNaptime(url, naptimeMs, work) {
   const set = async (change) =>
     withClient(url, async (client) => {
       await client.query(`alter system ${change}`)
       await client.query('select pg_reload_conf()')
     })
-  await set(`set autovacuum_naptime = '${naptimeOf(periodMs)}ms'`)
+  await set(`set autovacuum_naptime = '${naptimeMs}ms'`)
   try {
     return await work()
   } finally {
@@ -198,7 +202,7 @@ async function withNaptime(url, periodMs, work) {
 
 function createProgress(relays) {
   const counts = relays.map(() => 0)
-  const progress = { started: 0, written: 0, settled: 0 }
+  const progress = { started: 0, written: 0, settled: 0, nextAt: performance.now() }
   for (const [i, relay] of relays.entries()) {
     relay.onReport(({ settled }) => {
       counts[i] = settled
@@ -210,7 +214,7 @@ function createProgress(relays) {
 
 const WAIT_MS = 5
 
-async function produce(url, progress, events, until) {
+async function produce(url, progress, { events, perSecond }, until) {
   const insert = {
     name: 'bench_write',
     text: `insert into ${TABLE} (event_type, payload, ordering_key)
@@ -220,10 +224,14 @@ async function produce(url, progress, events, until) {
   await withClient(url, async (client) => {
     while (progress.started < events) {
       until.throwIfAborted()
-      if (progress.started - progress.settled > MOST_UNFINISHED) {
+      const isEarly = performance.now() < progress.nextAt
+      if (isEarly || progress.started - progress.settled > MOST_UNFINISHED) {
         await delay(WAIT_MS)
         continue
       }
+      // What could not be written in its time is not made up for: that would be a higher rate.
+      const intervalMs = (EVENTS_OF_A_TRANSACTION / perSecond) * 1_000
+      progress.nextAt = Math.max(progress.nextAt + intervalMs, performance.now() - WAIT_MS)
       const first = progress.started + 1
       const last = Math.min(events, progress.started + EVENTS_OF_A_TRANSACTION)
       progress.started = last
