@@ -87,6 +87,7 @@ create table if not exists sync_jobs (
   -- For the same reasons as in the outbox. A table that existed before has its own settings.
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_analyze_scale_factor = 0.05,
+  autovacuum_vacuum_cost_limit = 2000,
   vacuum_truncate = off
 );
 
@@ -188,6 +189,7 @@ create table if not exists sync_checkpoints (
 ) with (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_analyze_scale_factor = 0.05,
+  autovacuum_vacuum_cost_limit = 2000,
   vacuum_truncate = off
 );
 
