@@ -14,6 +14,7 @@ beforeEach(async () => {
 })
 
 const DAY_MS = 86_400_000
+const HOUR_MS = 3_600_000
 const QUICK = { pauseMs: 0 }
 
 async function remainingIds(): Promise<string[]> {
@@ -72,16 +73,16 @@ it('both times can be chosen, also the dead shorter than the published, and null
 })
 
 it('a round ends where all events of a batch are too young; older ones after them are removed once those have aged', async () => {
-  await makeEvents(db, 10, { status: 'PUBLISHED', agoMs: 10_000 })
+  await makeEvents(db, 10, { status: 'PUBLISHED', agoMs: 2 * HOUR_MS })
   await makeEvents(db, 10, { status: 'PUBLISHED' })
-  await makeEvents(db, 1, { status: 'PUBLISHED', agoMs: 10_000 })
+  await makeEvents(db, 1, { status: 'PUBLISHED', agoMs: 2 * HOUR_MS })
   // It reads two rows at a time, and ends at the first two young ones.
-  expect(await applyRetention(db, { ...QUICK, batch: 2, publishedMs: 5_000 })).toMatchObject({
+  expect(await applyRetention(db, { ...QUICK, batch: 2, publishedMs: HOUR_MS })).toMatchObject({
     published: 10,
   })
   expect(await remainingIds()).toHaveLength(11)
-  await db.query({ text: `update leasehold.outbox set created_at = now() - interval '6 s'` })
-  expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 1 })
+  await db.query({ text: `update leasehold.outbox set created_at = now() - interval '90 minutes'` })
+  expect(await applyRetention(db, { ...QUICK, publishedMs: HOUR_MS })).toMatchObject({ published: 1 })
 })
 
 it('retained rows in between are passed, and every batch starts where the last one ended', async () => {
@@ -188,16 +189,16 @@ it.each([1, 16])('a run that finds nothing sends as few statements with %i bucke
 })
 
 it('a run never scans the whole outbox or the whole inbox', async () => {
-  await makeEvents(db, 20_000, { status: 'PUBLISHED', agoMs: 10_000 })
-  await makeEvents(db, 5_000, { status: 'DEAD', agoMs: 10_000 })
+  await makeEvents(db, 20_000, { status: 'PUBLISHED', agoMs: 2 * HOUR_MS })
+  await makeEvents(db, 5_000, { status: 'DEAD', agoMs: 2 * HOUR_MS })
   await makeEvents(db, 20_000)
-  await remember(20_000, 10_000)
+  await remember(20_000, 2 * HOUR_MS)
   await remember(20_000, 0)
   await db.query({ text: 'vacuum analyze leasehold.outbox' })
   await db.query({ text: 'vacuum analyze leasehold.inbox' })
   const before = await sequentialScans()
   const own = openDatabase({ url: database.url })
-  const removed = await applyRetention(own, { ...QUICK, publishedMs: 5_000, deadMs: 5_000 })
+  const removed = await applyRetention(own, { ...QUICK, publishedMs: HOUR_MS, deadMs: HOUR_MS })
   // A session hands in its statistics at the latest when it ends.
   await own.close()
   expect(removed).toEqual({ published: 20_000, dead: 5_000, inbox: 20_000 })
