@@ -15,7 +15,7 @@ create table leasehold.inbox (
   event_id uuid not null,
   processed_at timestamp with time zone default now() not null,
   constraint inbox_pkey PRIMARY KEY (consumer, event_id)
-);
+) with (autovacuum_vacuum_scale_factor=0.02);
 
 create table leasehold.migrations (
   version integer not null,
@@ -49,7 +49,7 @@ create table leasehold.outbox (
   parked boolean default false not null,
   constraint outbox_event_is_valid CHECK (leasehold.check_outbox_event(status, attempts, expiries, lock_token, claimed_at, claimed_by, locked_until, published_at, dead_at, parked, headers, (bucket)::integer, leasehold.bucket_count())),
   constraint outbox_pkey PRIMARY KEY (bucket, id)
-) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_factor=0.02, vacuum_truncate=off);
+) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_limit=2000, autovacuum_vacuum_scale_factor=0.02, vacuum_truncate=off);
 
 create table leasehold.settings (
   name text not null,
@@ -89,7 +89,7 @@ create table leasehold.sync_checkpoints (
   constraint sync_checkpoints_no_lease_at_the_end CHECK (((locked_by IS NULL) OR ((completed_at IS NULL) AND (failed_at IS NULL)))),
   constraint sync_checkpoints_pkey PRIMARY KEY (matrix_id, chunk_hash),
   constraint sync_checkpoints_synced_when_completed CHECK (((completed_at IS NULL) OR ((last_synced_at IS NOT NULL) AND (row_count IS NOT NULL))))
-);
+) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_limit=2000, autovacuum_vacuum_scale_factor=0.02, vacuum_truncate=off);
 
 create table leasehold.sync_job_chunks (
   job_id bigint not null,
@@ -130,7 +130,7 @@ create table leasehold.sync_jobs (
   constraint sync_jobs_names_are_short CHECK (((octet_length(definition) <= 100) AND (octet_length(matrix_id) <= 1000))),
   constraint sync_jobs_no_lease_at_the_end CHECK (((locked_by IS NULL) OR ((completed_at IS NULL) AND (failed_at IS NULL)))),
   constraint sync_jobs_pkey PRIMARY KEY (id)
-);
+) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_limit=2000, autovacuum_vacuum_scale_factor=0.02, vacuum_truncate=off);
 
 create table leasehold.sync_sources (
   source text not null,
@@ -212,7 +212,7 @@ create table leasehold.webhook_outbox (
   constraint webhook_outbox_once_for_each_endpoint UNIQUE (event_id, endpoint_id, bucket),
   constraint webhook_outbox_pkey PRIMARY KEY (bucket, id),
   constraint webhook_outbox_status_is_known CHECK ((delivery_status = ANY (ARRAY['pending'::text, 'delivered'::text, 'failed'::text])))
-) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_scale_factor=0.02, vacuum_truncate=off);
+) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_limit=2000, autovacuum_vacuum_scale_factor=0.02, vacuum_truncate=off);
 
 create table leasehold.workers (
   id text not null,

@@ -21,6 +21,7 @@ export const NAMES = [
   'retry-keys',
   'held-snapshot',
   'finished',
+  'steady',
   'bytes',
   'crash',
   'heartbeats',

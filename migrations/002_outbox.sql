@@ -106,6 +106,8 @@ create table outbox (
 ) with (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_analyze_scale_factor = 0.05,
+  -- An event leaves three dead versions. With the default of 200, autovacuum removed those of 3,800 events of 1 KB per second.
+  autovacuum_vacuum_cost_limit = 2000,
   -- Truncating a table takes an ACCESS EXCLUSIVE lock, and a table that shrinks to 0 pages gets plans for an empty table.
   vacuum_truncate = off
 );
@@ -403,6 +405,9 @@ create table inbox (
   event_id uuid not null,
   processed_at timestamptz not null default now(),
   primary key (consumer, event_id)
+) with (
+  -- Retention starts at the oldest entries, and would read over the index entries of those that it has removed before.
+  autovacuum_vacuum_scale_factor = 0.02
 );
 
 create index inbox_processed_at on inbox (processed_at);

@@ -120,6 +120,7 @@ create table webhook_outbox (
 ) with (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_analyze_scale_factor = 0.05,
+  autovacuum_vacuum_cost_limit = 2000,
   -- For the same reasons as in the outbox.
   vacuum_truncate = off
 );

@@ -4,7 +4,11 @@
  * by the next run, so that any number of processes may do this at once.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import type { Queryable } from '../postgres/queryable.ts'
+import { systemClock } from '../clock.ts'
+import { ownBuckets } from '../lease/backlog.ts'
+import { isDistributed } from '../postgres/citus.ts'
+import { quoteQualified } from '../postgres/identifiers.ts'
+import type { Queryable, Statement } from '../postgres/queryable.ts'
 import { checkDuration, invalid } from './request-checks.ts'
 
 export interface BatchPacing {
@@ -84,25 +88,114 @@ export interface FinishedRows {
 }
 
 /**
- * Deletes along the ids of a bucket, from the oldest row on. Whether a row is deleted depends on when it was finished
- * alone. `created_at` only decides where the run ends: no row is finished before it is created, so that where all rows of
- * a batch were created too recently, later ids have nothing to delete either. A `created_at` in the future is a producer's
- * mistake and ends nothing.
+ * Where the next run along the ids of a table starts. Rows that stay for long, such as dead ones, would otherwise be read
+ * by every run of every process: a million of them takes 1.25 s of the server's CPU each time.
+ */
+export interface RetentionCursor {
+  /** When a run last started at the first row of every bucket, and ended, by the monotonic clock. */
+  startedOverAt: number
+  /** For each bucket, up to which id all rows were old enough, so that what is left of them stays for a while. */
+  readonly passed: Map<number, string>
+}
+
+export function retentionCursor(): RetentionCursor {
+  return { startedOverAt: Number.NEGATIVE_INFINITY, passed: new Map() }
+}
+
+/**
+ * How often a run starts at the first row all the same, or the time for which rows are retained if that is shorter: to
+ * find rows that were finished long after they were created, or were locked.
+ */
+const START_OVER_EVERY_MS = 3_600_000
+
+const cutoff = (parameter: string): string => `now() - ${parameter}::float8 * interval '1 millisecond'`
+
+/**
+ * Deletes along the ids of each bucket, from the oldest row on, or from the cursor. Whether a row is deleted depends on
+ * when it was finished alone. `created_at` only decides where the run ends: no row is finished before it is created, so
+ * that where all rows of a batch were created too recently, later ids have nothing to delete either. A `created_at` in the
+ * future is a producer's mistake and ends nothing.
  */
 export async function deleteAlongIds(
+  db: Queryable,
+  run: RetentionRun,
+  rows: FinishedRows,
+  keepMs: number,
+  cursor: RetentionCursor,
+): Promise<number> {
+  const startsOver =
+    systemClock.monotonicNow() - cursor.startedOverAt >= Math.min(START_OVER_EVERY_MS, keepMs)
+  if (startsOver) cursor.passed.clear()
+  let deleted = 0
+  for (const bucket of await bucketsWithOldRows(db, run, rows, keepMs, cursor)) {
+    deleted += await deleteOfBucket(db, run, rows, bucket, keepMs, cursor)
+  }
+  if (startsOver) cursor.startedOverAt = systemClock.monotonicNow()
+  return deleted
+}
+
+/** The buckets whose first row after the cursor is old: one statement, however many buckets there are. */
+async function bucketsWithOldRows(
+  db: Queryable,
+  run: RetentionRun,
+  { table, among }: FinishedRows,
+  keepMs: number,
+  { passed }: RetentionCursor,
+): Promise<readonly number[]> {
+  return bucketsOf(db, run, {
+    text: `left join unnest($2::int[], $3::bigint[]) as cursor (bucket, passed) on cursor.bucket = b.bucket
+cross join lateral (
+  select created_at from ${table}
+  where bucket = b.bucket::smallint and id > coalesce(cursor.passed, '${BEFORE_FIRST_ID}'::bigint)${and(among)}
+  order by id limit 1
+) as first
+where first.created_at < ${cutoff('$1')} or first.created_at > now()`,
+    values: [keepMs, [...passed.keys()], [...passed.values()]],
+  })
+}
+
+/** The buckets `b` that satisfy the rest of a query; all of them on Citus, which joins no distributed table like this. */
+export async function bucketsOf(
+  db: Queryable,
+  { schema }: Pick<RetentionRun, 'schema'>,
+  rest: Required<Pick<Statement, 'text' | 'values'>>,
+): Promise<readonly number[]> {
+  if (await isDistributed(db, schema)) return ownBuckets(db, schema)
+  const { rows } = await db.query<{ bucket: number }>({
+    text: `/* leasehold:find buckets */
+select b.bucket
+from generate_series(0, ${quoteQualified(schema, 'bucket_count')}() - 1) as b (bucket)
+${rest.text}`,
+    values: rest.values,
+  })
+  return rows.map(({ bucket }) => bucket)
+}
+
+const and = (condition: string | undefined): string => (condition === undefined ? '' : ` and ${condition}`)
+
+interface Batch {
+  readonly changed: number
+  /** The last id that was read; null: there was no row. */
+  readonly readTo: string | null
+  readonly anyOld: boolean
+  /** The last id before the first young row; null: the first row was young. */
+  readonly oldTo: string | null
+}
+
+async function deleteOfBucket(
   db: Queryable,
   run: RetentionRun,
   { table, finished, finishedAt, among }: FinishedRows,
   bucket: number,
   keepMs: number,
+  { passed }: RetentionCursor,
 ): Promise<number> {
-  const cutoff = "now() - $3::float8 * interval '1 millisecond'"
-  const expired = `${finished} and ${finishedAt} < ${cutoff}`
+  const expired = `${finished} and ${finishedAt} < ${cutoff('$3')}`
   const text = `/* leasehold:delete finished */
 with scanned as materialized (
-  select id, created_at, (${expired}) as expired
+  select id, (${expired}) as expired, created_at < ${cutoff('$3')} or created_at > now() as old
   from ${table}
-  where bucket = $1::smallint and id > $2::bigint${among === undefined ? '' : ` and ${among}`}
+  where bucket = $1::smallint and id > $2::bigint${and(among)}
   order by id limit $4::int
 ),
 locked as materialized (
@@ -114,18 +207,18 @@ locked as materialized (
 deleted as (
   delete from ${table} where bucket = $1::smallint and id = any (array(select id from locked)) returning 1
 )
-select (select count(*) from deleted)::int as changed, max(id)::text as "scannedTo",
-  coalesce(bool_or(created_at < ${cutoff} or created_at > now()), false) as "anyOld"
+select (select count(*) from deleted)::int as changed, max(id)::text as "readTo", coalesce(bool_or(old), false) as "anyOld",
+  max(id) filter (where coalesce(id < (select min(id) from scanned where not old), true))::text as "oldTo"
 from scanned`
-  let after = BEFORE_FIRST_ID
+  let after = passed.get(bucket) ?? BEFORE_FIRST_ID
+  let anyYoung = false
   return inBatches(run, async () => {
-    const { rows } = await db.query<{ changed: number; scannedTo: string | null; anyOld: boolean }>({
-      text,
-      values: [bucket, after, keepMs, run.batch],
-    })
-    const { changed = 0, scannedTo = null, anyOld = false } = rows[0] ?? {}
-    after = scannedTo ?? after
-    return { changed, more: scannedTo !== null && anyOld }
+    const { rows } = await db.query<Batch>({ text, values: [bucket, after, keepMs, run.batch] })
+    const { changed = 0, readTo = null, anyOld = false, oldTo = null } = rows[0] ?? {}
+    if (!anyYoung && oldTo !== null) passed.set(bucket, oldTo)
+    anyYoung ||= readTo !== oldTo
+    after = readTo ?? after
+    return { changed, more: readTo !== null && anyOld }
   })
 }
 
@@ -134,19 +227,28 @@ export async function deleteAlongFinishTime(
   db: Queryable,
   run: RetentionRun,
   { table, finished, finishedAt }: Omit<FinishedRows, 'among'>,
-  bucket: number,
   keepMs: number,
 ): Promise<number> {
   const text = `/* leasehold:delete finished */
 with locked as materialized (
   select id from ${table}
-  where bucket = $1::smallint and ${finished} and ${finishedAt} < now() - $2::float8 * interval '1 millisecond'
+  where bucket = $1::smallint and ${finished} and ${finishedAt} < ${cutoff('$2')}
   order by ${finishedAt}, id limit $3::int
   for update skip locked
 )
 delete from ${table} where bucket = $1::smallint and id = any (array(select id from locked))`
-  return inBatches(run, async () => {
-    const { rowCount } = await db.query({ text, values: [bucket, keepMs, run.batch] })
-    return { changed: rowCount ?? 0, more: rowCount === run.batch }
+  const buckets = await bucketsOf(db, run, {
+    text: `where (
+  select ${finishedAt} from ${table} where bucket = b.bucket::smallint and ${finished} order by ${finishedAt}, id limit 1
+) < ${cutoff('$1')}`,
+    values: [keepMs],
   })
+  let deleted = 0
+  for (const bucket of buckets) {
+    deleted += await inBatches(run, async () => {
+      const { rowCount } = await db.query({ text, values: [bucket, keepMs, run.batch] })
+      return { changed: rowCount ?? 0, more: rowCount === run.batch }
+    })
+  }
+  return deleted
 }

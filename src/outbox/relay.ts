@@ -9,7 +9,7 @@ import { describeValue, isWhole } from '../messages/validate.ts'
 import { tokenAsText } from '../stringifiable.ts'
 import { WORKER_SETTING_NAMES, type WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
-import { applyRetention, type Retention } from './admin/retention.ts'
+import { repeatedRetention, type Retention } from './admin/retention.ts'
 import { Batches } from './batches.ts'
 import type { OutboxEvent } from './event.ts'
 import { type Answer, checkedAnswers, type Publisher, reasonOf } from './publisher.ts'
@@ -65,7 +65,7 @@ export function relay(options: RelayOptions): WorkDeclaration<OutboxRow> {
           maintenance: {
             everyMs: RETENTION_EVERY_MS,
             settings: retention,
-            run: async (db, signal) => applyRetention(db, { ...retention, schema, signal }),
+            run: repeatedRetention({ ...retention, schema }),
           },
         }),
     close: async () => publisher.close?.(),

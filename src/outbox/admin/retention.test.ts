@@ -4,7 +4,7 @@ import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
 import { openDatabase } from '../../postgres/database.ts'
-import { applyRetention } from './retention.ts'
+import { applyRetention, repeatedRetention } from './retention.ts'
 
 const database = useDatabase()
 const db = openDatabase({ url: database.url })
@@ -14,6 +14,7 @@ beforeEach(async () => {
 })
 
 const DAY_MS = 86_400_000
+const HOUR_MS = 3_600_000
 const QUICK = { pauseMs: 0 }
 
 async function remainingIds(): Promise<string[]> {
@@ -72,15 +73,16 @@ it('both times can be chosen, also the dead shorter than the published, and null
 })
 
 it('a round ends where all events of a batch are too young; older ones after them are removed once those have aged', async () => {
-  await makeEvents(db, 10, { status: 'PUBLISHED', agoMs: 10_000 })
+  await makeEvents(db, 10, { status: 'PUBLISHED', agoMs: 2 * HOUR_MS })
   await makeEvents(db, 10, { status: 'PUBLISHED' })
-  await makeEvents(db, 1, { status: 'PUBLISHED', agoMs: 10_000 })
+  await makeEvents(db, 1, { status: 'PUBLISHED', agoMs: 2 * HOUR_MS })
   // It reads two rows at a time, and ends at the first two young ones.
-  expect(await applyRetention(db, { ...QUICK, batch: 2, publishedMs: 5_000 })).toMatchObject({
+  expect(await applyRetention(db, { ...QUICK, batch: 2, publishedMs: HOUR_MS })).toMatchObject({
     published: 10,
   })
   expect(await remainingIds()).toHaveLength(11)
-  expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 1 })
+  await db.query({ text: `update leasehold.outbox set created_at = now() - interval '90 minutes'` })
+  expect(await applyRetention(db, { ...QUICK, publishedMs: HOUR_MS })).toMatchObject({ published: 1 })
 })
 
 it('retained rows in between are passed, and every batch starts where the last one ended', async () => {
@@ -126,17 +128,77 @@ it('events of every bucket are removed', async () => {
   expect(await applyRetention(db, { ...QUICK, publishedMs: 5_000 })).toMatchObject({ published: 9 })
 })
 
+describe('a process that applies retention again and again', () => {
+  /** Where the statements that delete have started. */
+  function recordingStarts() {
+    const starts: unknown[] = []
+    const query: typeof db.query = async (statement) => {
+      if (statement.text.includes('leasehold:delete finished')) starts.push(statement.values?.[1])
+      return db.query(statement)
+    }
+    return { starts, query }
+  }
+
+  it('goes on after the rows that stay, and removes every event in its time', async () => {
+    const retention = repeatedRetention({ ...QUICK, batch: 10 })
+    const old = { agoMs: 8 * DAY_MS }
+    const staying = await makeEvents(db, 25, old)
+    await makeEvents(db, 12, { ...old, status: 'PUBLISHED' })
+    const young = await makeEvents(db, 5, { status: 'PUBLISHED' })
+    expect(await retention(db)).toMatchObject({ published: 12 })
+    const recorder = recordingStarts()
+    expect(await retention(recorder)).toMatchObject({ published: 0 })
+    expect(recorder.starts, 'its first row is young').toEqual([])
+
+    await db.query({
+      text: `update leasehold.outbox set created_at = created_at - interval '8 days', published_at = published_at - interval '8 days'
+        where id = any ($1)`,
+      values: [young],
+    })
+    expect(await retention(recorder)).toMatchObject({ published: 5 })
+    expect(Number(recorder.starts[0])).toBeGreaterThanOrEqual(Number(staying.at(-1)))
+    expect(await remainingIds()).toEqual(staying)
+  })
+
+  it('starts over after the time of retention, for events that were finished late', async () => {
+    const retention = repeatedRetention({ ...QUICK, publishedMs: 0 })
+    await makeEvents(db, 3, { agoMs: 10_000 })
+    expect(await retention(db)).toMatchObject({ published: 0 })
+    await db.query({
+      text: `update leasehold.outbox set status = 'CLAIMED', lock_token = 1, claimed_at = now(), claimed_by = 'test', locked_until = now()`,
+    })
+    await db.query({
+      text: `update leasehold.outbox set status = 'PUBLISHED', published_at = now(), claimed_at = null, claimed_by = null, locked_until = null`,
+    })
+    expect(await retention(db)).toMatchObject({ published: 3 })
+  })
+})
+
+it.each([1, 16])('a run that finds nothing sends as few statements with %i buckets', async (buckets) => {
+  if (buckets > 1) await withBuckets(db, buckets)
+  await makeEvents(db, 40, { status: 'PUBLISHED' })
+  await makeEvents(db, 40, { status: 'DEAD' })
+  if (buckets > 1) await db.query({ text: `update leasehold.outbox set bucket = id % ${buckets}` })
+  let statements = 0
+  const query: typeof db.query = async (statement) => {
+    statements += 1
+    return db.query(statement)
+  }
+  expect(await applyRetention({ query }, QUICK)).toEqual({ published: 0, dead: 0, inbox: 0 })
+  expect(statements, 'published, dead, inbox').toBe(3)
+})
+
 it('a run never scans the whole outbox or the whole inbox', async () => {
-  await makeEvents(db, 20_000, { status: 'PUBLISHED', agoMs: 10_000 })
-  await makeEvents(db, 5_000, { status: 'DEAD', agoMs: 10_000 })
+  await makeEvents(db, 20_000, { status: 'PUBLISHED', agoMs: 2 * HOUR_MS })
+  await makeEvents(db, 5_000, { status: 'DEAD', agoMs: 2 * HOUR_MS })
   await makeEvents(db, 20_000)
-  await remember(20_000, 10_000)
+  await remember(20_000, 2 * HOUR_MS)
   await remember(20_000, 0)
   await db.query({ text: 'vacuum analyze leasehold.outbox' })
   await db.query({ text: 'vacuum analyze leasehold.inbox' })
   const before = await sequentialScans()
   const own = openDatabase({ url: database.url })
-  const removed = await applyRetention(own, { ...QUICK, publishedMs: 5_000, deadMs: 5_000 })
+  const removed = await applyRetention(own, { ...QUICK, publishedMs: HOUR_MS, deadMs: HOUR_MS })
   // A session hands in its statistics at the latest when it ends.
   await own.close()
   expect(removed).toEqual({ published: 20_000, dead: 5_000, inbox: 20_000 })

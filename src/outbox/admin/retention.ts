@@ -13,10 +13,10 @@ import {
   deleteAlongIds,
   inBatches,
   type RetentionCall,
+  retentionCursor,
   type RetentionRun,
   startRetention,
 } from '../../admin/retention.ts'
-import { ownBuckets } from '../../lease/backlog.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { forgetOldSql } from '../inbox.ts'
 import { outboxOf } from './filter.ts'
@@ -41,26 +41,33 @@ export type Removed = {
 
 /** Deletes what is old enough now. */
 export async function applyRetention(db: Queryable, options: RetentionOptions = {}): Promise<Removed> {
+  return repeatedRetention(options)(db, options.signal)
+}
+
+/** The retention of a process, which calls it again and again: a call goes on where the last one ended. */
+export function repeatedRetention(
+  options: Omit<RetentionOptions, 'signal'>,
+): (db: Queryable, signal?: AbortSignal) => Promise<Removed> {
   const { publishedMs = 7 * DAY_MS, deadMs = 90 * DAY_MS } = options
-  const run = startRetention(options, { publishedMs, deadMs })
-  const table = outboxOf(run.schema)
-  const published = { table, finished: "status = 'PUBLISHED'", finishedAt: 'published_at' }
-  const dead = {
-    table,
-    finished: "status = 'DEAD' and not parked",
-    finishedAt: 'dead_at',
-    among: "status = 'DEAD'",
+  const cursors = { published: retentionCursor(), dead: retentionCursor() }
+  return async (db, signal) => {
+    const run = startRetention({ ...options, signal }, { publishedMs, deadMs })
+    const table = outboxOf(run.schema)
+    const published = { table, finished: "status = 'PUBLISHED'", finishedAt: 'published_at' }
+    const dead = {
+      table,
+      finished: "status = 'DEAD' and not parked",
+      finishedAt: 'dead_at',
+      among: "status = 'DEAD'",
+    }
+    return {
+      published:
+        publishedMs === null ? 0 : await deleteAlongIds(db, run, published, publishedMs, cursors.published),
+      dead: deadMs === null ? 0 : await deleteAlongIds(db, run, dead, deadMs, cursors.dead),
+      inbox:
+        publishedMs === null || deadMs === null ? 0 : await trimInbox(db, run, Math.max(publishedMs, deadMs)),
+    }
   }
-  const removed = { published: 0, dead: 0, inbox: 0 }
-  for (const bucket of await ownBuckets(db, run.schema)) {
-    if (publishedMs !== null)
-      removed.published += await deleteAlongIds(db, run, published, bucket, publishedMs)
-    if (deadMs !== null) removed.dead += await deleteAlongIds(db, run, dead, bucket, deadMs)
-  }
-  if (publishedMs !== null && deadMs !== null) {
-    removed.inbox = await trimInbox(db, run, Math.max(publishedMs, deadMs))
-  }
-  return removed
 }
 
 async function trimInbox(db: Queryable, run: RetentionRun, keepMs: number): Promise<number> {

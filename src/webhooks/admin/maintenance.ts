@@ -8,7 +8,7 @@ import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { endpointsOf } from './filter.ts'
 import { type GivenUp, giveUpStuck } from './give-up-stuck.ts'
-import { applyRetention, type Deleted, type WebhookRetention } from './retention.ts'
+import { type Deleted, repeatedRetention, type WebhookRetention } from './retention.ts'
 
 /** How long finished deliveries are retained, and when a delivery that cannot be attempted fails. */
 export interface WebhookMaintenance extends WebhookRetention {
@@ -31,12 +31,22 @@ export async function maintain(
   db: Database,
   options: WebhookMaintenanceOptions = {},
 ): Promise<WebhookMaintenanceResult> {
+  return repeatedMaintenance(options)(db, options.signal)
+}
+
+/** The maintenance of a process, which calls it again and again. */
+export function repeatedMaintenance(
+  options: Omit<WebhookMaintenanceOptions, 'signal'>,
+): (db: Database, signal?: AbortSignal) => Promise<WebhookMaintenanceResult> {
   const { deliveredMs, failedMs, maxAgeMs = DEFAULT_MAX_AGE_MS } = options
-  // Everything is checked before anything is changed.
-  const run = startRetention(options, { deliveredMs, failedMs, maxAgeMs })
-  const secrets = await eraseFormerSecrets(db, run)
-  const givenUp = await giveUpStuck(db, run, maxAgeMs)
-  return { ...(await applyRetention(db, options)), ...givenUp, secrets }
+  const applyRetention = repeatedRetention(options)
+  return async (db, signal) => {
+    // Everything is checked before anything is changed.
+    const run = startRetention({ ...options, signal }, { deliveredMs, failedMs, maxAgeMs })
+    const secrets = await eraseFormerSecrets(db, run)
+    const givenUp = await giveUpStuck(db, run, maxAgeMs)
+    return { ...(await applyRetention(db, signal)), ...givenUp, secrets }
+  }
 }
 
 /**

@@ -5,9 +5,9 @@ import {
   deleteAlongFinishTime,
   deleteAlongIds,
   type RetentionCall,
+  retentionCursor,
   startRetention,
 } from '../../admin/retention.ts'
-import { ownBuckets } from '../../lease/backlog.ts'
 import type { Database } from '../../postgres/database.ts'
 import { deliveriesOf } from './filter.ts'
 
@@ -30,16 +30,23 @@ export type Deleted = {
 
 /** Deletes what is old enough now. */
 export async function applyRetention(db: Database, options: WebhookRetentionOptions = {}): Promise<Deleted> {
+  return repeatedRetention(options)(db, options.signal)
+}
+
+/** The retention of a process, which calls it again and again: a call goes on where the last one ended. */
+export function repeatedRetention(
+  options: Omit<WebhookRetentionOptions, 'signal'>,
+): (db: Database, signal?: AbortSignal) => Promise<Deleted> {
   const { deliveredMs = 7 * DAY_MS, failedMs = 90 * DAY_MS } = options
-  const run = startRetention(options, { deliveredMs, failedMs })
-  const table = deliveriesOf(run.schema)
-  const delivered = { table, finished: "delivery_status = 'delivered'", finishedAt: 'delivered_at' }
-  const failed = { table, finished: "delivery_status = 'failed'", finishedAt: 'failed_at' }
-  const deleted = { delivered: 0, failed: 0 }
-  for (const bucket of await ownBuckets(db, run.schema)) {
-    if (deliveredMs !== null)
-      deleted.delivered += await deleteAlongIds(db, run, delivered, bucket, deliveredMs)
-    if (failedMs !== null) deleted.failed += await deleteAlongFinishTime(db, run, failed, bucket, failedMs)
+  const cursor = retentionCursor()
+  return async (db, signal) => {
+    const run = startRetention({ ...options, signal }, { deliveredMs, failedMs })
+    const table = deliveriesOf(run.schema)
+    const delivered = { table, finished: "delivery_status = 'delivered'", finishedAt: 'delivered_at' }
+    const failed = { table, finished: "delivery_status = 'failed'", finishedAt: 'failed_at' }
+    return {
+      delivered: deliveredMs === null ? 0 : await deleteAlongIds(db, run, delivered, deliveredMs, cursor),
+      failed: failedMs === null ? 0 : await deleteAlongFinishTime(db, run, failed, failedMs),
+    }
   }
-  return deleted
 }

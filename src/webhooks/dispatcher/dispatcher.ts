@@ -21,7 +21,7 @@ import { validateSchedule } from '../schedule.ts'
 import { TRACE_HEADERS } from '../send/fan-out.ts'
 import type { SecretKeys } from '../signing/encryption.ts'
 import { webhookHeaders } from '../signing/sign.ts'
-import { maintain, type WebhookMaintenance } from '../admin/maintenance.ts'
+import { repeatedMaintenance, type WebhookMaintenance } from '../admin/maintenance.ts'
 import { type DeliveryRow, webhookTable } from '../table.ts'
 import { type CircuitBreakerSettings, circuitBreakerSettings, type CircuitChange } from './circuit-breaker.ts'
 import { type CachedEndpoint, EndpointCache } from './endpoint-cache.ts'
@@ -121,7 +121,7 @@ export function dispatcher(options: DispatcherOptions = {}): WorkDeclaration<Del
           maintenance: {
             everyMs: MAINTENANCE_INTERVAL_MS,
             settings: retention,
-            run: async (db, signal) => maintain(db, { ...retention, schema, signal }),
+            run: repeatedMaintenance({ ...retention, schema }),
             deadCounts: ['overdue', 'endpointDeleted'],
           },
         }),
