@@ -113,9 +113,16 @@ export function isInFailedTransaction(error: unknown): boolean {
   return hasState(error, '25P02')
 }
 
-/** A table, or the schema it would be in, does not exist: undefined_table. */
+/**
+ * A table, or the schema it would be in, does not exist: undefined_table. Where a statement begins with the number of
+ * buckets, it is that function or the schema that is missing: undefined_function, invalid_schema_name.
+ */
 export function isMissingTable(error: unknown): boolean {
-  return hasState(error, '42P01')
+  return (
+    hasState(error, '42P01') ||
+    hasState(error, '3F000') ||
+    (hasState(error, '42883') && error.message.includes('bucket_count'))
+  )
 }
 
 /** The server has no connection left for this role: too_many_connections. */
