@@ -185,7 +185,8 @@ it.each([1, 16])('a run that finds nothing sends as few statements with %i bucke
     return db.query(statement)
   }
   expect(await applyRetention({ query }, QUICK)).toEqual({ published: 0, dead: 0, inbox: 0 })
-  expect(statements, 'published, dead, inbox').toBe(3)
+  // Two each for published and dead events: whether the table is distributed, and which buckets have old ones.
+  expect(statements).toBe(5)
 })
 
 it('a run never scans the whole outbox or the whole inbox', async () => {
