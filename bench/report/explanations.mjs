@@ -27,7 +27,7 @@ const KEYS =
 const SUSTAINED =
   'With 8 producers and 2 relays on two cores everything competes for the processor. Relays that are woken claim a few events ' +
   'at a time, so that an event is published within milliseconds, and the fixed cost of a claim is paid for few events. pg-boss polls, ' +
-  'takes hundreds of jobs each time, and has 20 times the latency; with NOTIFY it handles a sixth of our rate. BullMQ stores in Redis ' +
+  'takes hundreds of jobs each time, and has 17 times the latency; with NOTIFY it handles a seventh of our rate. BullMQ stores in Redis ' +
   'and does not write in the transaction of the producer. PgQue settles batches (see “drain”). Tried: a pause of 10 or 20 ms ' +
   'between claims, which gave 12 or 20 % more events for two or four times the latency, and was not built ' +
   '([decision 009](decisions/009-cost-of-an-event.md)).'

@@ -10,7 +10,10 @@ const TURN_MS = 100
 /** While some buckets have rows to claim, this often it is found out whether others have. */
 const FIND_EVERY_MS = 250
 
-/** Where rows were found and none can be claimed, other workers may have taken them, and those of others too, since then. */
+/**
+ * If a bucket turns out to be empty so long after it was found, other workers have probably taken rows elsewhere too: the
+ * buckets are found anew.
+ */
 const OUTDATED_AFTER_MS = 25
 
 /**
@@ -23,7 +26,7 @@ const LONGEST_RECHECK_MS = 5_000
 export interface BucketTurnsOptions {
   readonly clock?: Clock
   readonly random?: () => number
-  /** How many buckets there are. With one, its rows are claimed without finding it. */
+  /** How many buckets there are; infinite where that is not known. With one, its rows are claimed without finding it. */
   readonly count: () => number
 }
 
@@ -45,9 +48,9 @@ interface Recheck {
 
 /**
  * Decides from which bucket each claim of a worker takes rows, in a table that has several. Buckets take turns of 100 ms. A
- * worker has as many of them open as it has room for rows. In its turn a bucket is claimed from as a table with one bucket
- * is. When its turn is over and others wait, its finished rows are settled without a claim, so that their room goes to the
- * others. One statement finds in which buckets rows wait.
+ * further turn begins when each open one has a claim on its way, or nothing more to claim. In its turn a bucket is claimed
+ * from as a table with one bucket is. When its turn is over and others wait, its finished rows are settled without a claim,
+ * so that their room goes to the others. One statement finds in which buckets rows wait.
  */
 export class BucketTurns<Row extends object> {
   readonly #store: LeaseStore<Row>
@@ -192,7 +195,7 @@ export class BucketTurns<Row extends object> {
     return turn
   }
 
-  /** As long as no other bucket waits, a turn goes on. */
+  /** Ends turns that have lasted for 100 ms, if nothing more can be claimed in them or another bucket waits. */
   #endTurns(): void {
     const now = this.#clock.monotonicNow()
     for (const [bucket, { since, isDrained }] of this.#turns) {
@@ -237,7 +240,7 @@ export class BucketTurns<Row extends object> {
       this.#cursorOf(bucket).wake()
       const turn = this.#turns.get(bucket)
       if (turn === undefined) this.#waiting.add(bucket)
-      else if (turn.isDrained) Object.assign(turn, { isDrained: false, hasTaken: false })
+      else if (turn.isDrained) reopen(turn)
     }
   }
 
@@ -266,4 +269,10 @@ export class BucketTurns<Row extends object> {
     this.#cursors.set(bucket, cursor)
     return cursor
   }
+}
+
+/** Rows were found in a bucket that had nothing more to claim. */
+function reopen(turn: Turn): void {
+  turn.isDrained = false
+  turn.hasTaken = false
 }
