@@ -24,6 +24,8 @@ const FIRST_ROUNDS = 2 * RETAINED
 const ROUNDS = 4 * RETAINED
 /** Which pages are used again is not the same in every run. */
 const TOLERANCE = 1.1
+/** A page of an index is reused only when no transaction of the server, of any database, is older: small indexes vary by a few. */
+const PAGES = 3 * 8_192
 const BATCH = 100
 const ENDPOINT = '00000000-0000-7000-8000-00000000000a'
 const KEY = "case when n % 2 = 0 then 'key ' || n % 100 end"
@@ -110,7 +112,7 @@ describe.each(CASES)('$name', ({ table, name, insert, request, args, retain }) =
     expect(deleted).toBeGreaterThanOrEqual((ROUNDS - RETAINED) * ROWS)
 
     const grown = [...history].filter(
-      ([, bytes]) => Math.max(...bytes) > TOLERANCE * Math.max(...bytes.slice(0, FIRST_ROUNDS)),
+      ([, bytes]) => Math.max(...bytes) > TOLERANCE * Math.max(...bytes.slice(0, FIRST_ROUNDS)) + PAGES,
     )
     expect(grown).toEqual([])
     // The share of the pages with rows that rows take up, with their line pointers.

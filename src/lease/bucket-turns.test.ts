@@ -183,7 +183,7 @@ it('a bucket with rows that cannot be claimed is tried after 250 ms, then after 
   expect(waits).toEqual([500, 1_000, 2_000, 4_000, 5_000, 5_000, 5_000])
   expect(table.claims).toHaveLength(8)
   // A wake-up begins anew, but does not claim more often than every 250 ms.
-  turns.wake()
+  turns.wake('news')
   table.later(200)
   expect(await drain()).toBe(50)
   table.later(50)
@@ -219,8 +219,68 @@ it('a row that arrives in a bucket that was just drained is claimed at the next 
   const turns = turnsOf(table)
   for (let drained = false; !drained;) ({ drained } = await turns.claim(REQUEST))
   rows[1] = 1
-  turns.wake()
+  turns.wake('news')
   expect(await turns.claim(REQUEST)).toMatchObject({ claimed: [{}] })
+})
+
+/** A store in which a row is due in bucket 1 that cannot be claimed. */
+function storeWithBlockedRow(): ReturnType<typeof storeWith> {
+  const table = storeWith({ 1: 1 })
+  const claim = async (): Promise<Claim<Record<string, unknown>>> => {
+    table.claims.push('1: 0')
+    return Promise.resolve({ claimed: [], cursor: undefined, more: false, leaseMs: 1_000, trustedUntil: 0 })
+  }
+  return { ...table, store: { ...table.store, claim } }
+}
+
+async function drain(turns: BucketTurns<object>): Promise<number | undefined> {
+  for (;;) {
+    const { drained, dueInMs } = await turns.claim(REQUEST)
+    if (drained) return dueInMs
+  }
+}
+
+it.each([
+  ['room', 2, 250],
+  ['news', 1, 250],
+  ['time', 1, 250],
+] as const)(
+  'a bucket in which nothing could be claimed is claimed from at once if there is room now (%s)',
+  async (reason, claims, dueInMs) => {
+    const table = storeWithBlockedRow()
+    const turns = turnsOf(table)
+    await drain(turns)
+    turns.wake(reason)
+    expect(await drain(turns)).toBe(dueInMs)
+    expect(table.claims).toHaveLength(claims)
+  },
+)
+
+it('the time to the next claim from such a bucket grows, although that time is what wakes the worker', async () => {
+  const table = storeWithBlockedRow()
+  const turns = turnsOf(table)
+  const waits: number[] = []
+  for (let wait = (await drain(turns)) ?? 0; waits.length < 4; wait = (await drain(turns)) ?? 0) {
+    waits.push(wait)
+    table.later(wait)
+    turns.wake('time')
+  }
+  expect(waits).toEqual([250, 500, 1_000, 2_000])
+})
+
+it('a claim that joins a statement which was sent before a wake-up does not take its answer for the last word', async () => {
+  const table = storeWith({})
+  let answer = (): void => undefined
+  const findBuckets = async (): Promise<WaitingBucket[]> =>
+    new Promise((resolve) => {
+      answer = () => resolve([])
+    })
+  const turns = turnsOf({ ...table, store: { ...table.store, findBuckets } })
+  const first = turns.claim(REQUEST)
+  turns.wake('news')
+  const second = turns.claim(REQUEST)
+  answer()
+  expect(await Promise.all([first, second])).toMatchObject([{ drained: false }, { drained: false }])
 })
 
 it('a wake-up while buckets are being found is not forgotten', async () => {
@@ -230,7 +290,7 @@ it('a wake-up while buckets are being found is not forgotten', async () => {
     {
       ...store,
       findBuckets: async () => {
-        turns.wake()
+        turns.wake('news')
         return Promise.resolve([])
       },
     },

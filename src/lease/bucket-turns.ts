@@ -23,6 +23,18 @@ const OUTDATED_AFTER_MS = 25
 const FIRST_RECHECK_MS = 250
 const LONGEST_RECHECK_MS = 5_000
 
+/**
+ * Why something may have become claimable: rows have arrived, perhaps; there is room for rows that there was none for; or it
+ * is time for what was expected to become due.
+ */
+export type WakeReason = 'news' | 'room' | 'time'
+
+/** Where the claims of a worker start. */
+export interface ClaimSource<Row extends object> extends Pick<ClaimCursor<Row>, 'claim' | 'settleAndClaim'> {
+  wake(reason: WakeReason): void
+  keysFreed(rows: readonly string[], bucket?: number): void
+}
+
 export interface BucketTurnsOptions {
   readonly clock?: Clock
   readonly random?: () => number
@@ -52,7 +64,7 @@ interface Recheck {
  * from as a table with one bucket is. When its turn is over and others wait, its finished rows are settled without a claim,
  * so that their room goes to the others. One statement finds in which buckets rows wait.
  */
-export class BucketTurns<Row extends object> {
+export class BucketTurns<Row extends object> implements ClaimSource<Row> {
   readonly #store: LeaseStore<Row>
   readonly #clock: Clock
   readonly #random: () => number
@@ -73,6 +85,8 @@ export class BucketTurns<Row extends object> {
   #dueInMs = Number.POSITIVE_INFINITY
   /** How often something may have become claimable: a statement that was sent before does not know of it. */
   #wakes = 0
+  /** How often there was room that there had not been. */
+  #rooms = 0
 
   constructor(
     store: LeaseStore<Row>,
@@ -85,10 +99,15 @@ export class BucketTurns<Row extends object> {
   }
 
   /** Something may have become claimable. */
-  wake(): void {
+  wake(reason: WakeReason): void {
     this.#wakes += 1
     this.#foundAt = Number.NEGATIVE_INFINITY
-    for (const recheck of this.#rechecks.values()) recheck.afterMs = FIRST_RECHECK_MS
+    // What could not be claimed for want of room can be now.
+    if (reason === 'room') {
+      this.#rooms += 1
+      this.#rechecks.clear()
+    }
+    if (reason === 'news') for (const recheck of this.#rechecks.values()) recheck.afterMs = FIRST_RECHECK_MS
     if (this.#count() === 1) this.#cursorOf(0).wake()
   }
 
@@ -110,7 +129,9 @@ export class BucketTurns<Row extends object> {
     if (turn === undefined) {
       const none = nothingClaimed(request.leaseMs, this.#clock.monotonicNow())
       const dueInMs = Math.min(this.#dueInMs, this.#recheckInMs())
-      return { ...none, drained: wakes === this.#wakes, ...(dueInMs === Infinity ? {} : { dueInMs }) }
+      // The statement that found buckets may have been sent before the last wake-up.
+      const drained = wakes === this.#wakes && this.#foundAt > Number.NEGATIVE_INFINITY
+      return { ...none, drained, ...(dueInMs === Infinity ? {} : { dueInMs }) }
     }
     const { bucket } = turn
     return this.#within(turn, async () => this.#cursorOf(bucket).claim({ ...request, bucket }))
@@ -144,6 +165,7 @@ export class BucketTurns<Row extends object> {
     send: () => Promise<Result>,
   ): Promise<Result> {
     const { bucket } = turn
+    const rooms = this.#rooms
     turn.claims += 1
     const result = await send().finally(() => {
       turn.claims -= 1
@@ -151,7 +173,7 @@ export class BucketTurns<Row extends object> {
     if (result.claimed.length > 0) {
       turn.hasTaken = true
       this.#rechecks.delete(bucket)
-    } else if (result.drained && !turn.hasTaken) {
+    } else if (result.drained && !turn.hasTaken && rooms === this.#rooms) {
       const since = this.#clock.monotonicNow()
       const { afterMs = 0 } = this.#rechecks.get(bucket) ?? {}
       const longer = Math.min(Math.max(FIRST_RECHECK_MS, 2 * afterMs), LONGEST_RECHECK_MS)

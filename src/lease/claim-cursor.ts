@@ -101,7 +101,7 @@ export class ClaimCursor<Row extends object> {
   }
 
   /** The ordering keys of these rows may have become free, without a claim of their next rows. */
-  keysFreed(rows: readonly string[], _bucket?: number): void {
+  keysFreed(rows: readonly string[]): void {
     if (!this.#ways.has('key')) return
     if (this.#freed.size === 0) this.#isOthersTurn = true
     for (const id of rows) if (this.#freed.size < MAX_FREED) this.#freed.add(id)

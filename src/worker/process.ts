@@ -40,9 +40,6 @@ const QUERY_TIMEOUT_MS = 10_000
  * the whole of it fits into the lease: 24 + 2 + 4 of 30 s. No step waits for a database that does not answer.
  */
 const CLOSE_MS = 4_000
-/** The tables that have `bucket_count()` buckets. */
-const TABLES_WITH_OUR_BUCKETS = new Set(['outbox', 'webhook_outbox'])
-
 const REGISTRATION_TIMEOUT_MS = 3_000
 const SETTINGS_POLL_MS = 1_000
 
@@ -296,7 +293,7 @@ export class Runtime {
       held,
       hold: (rows: readonly RowToRenew[]) => heartbeat.post({ type: 'hold', name, rows: columnsOf(rows) }),
       // How many buckets a table of the user's has is not known: they are always found.
-      bucketCount: () => (this.#hasOurBuckets(table) ? this.#bucketCount : Number.POSITIVE_INFINITY),
+      bucketCount: () => (table.schema === this.#schema ? this.#bucketCount : Number.POSITIVE_INFINITY),
       isWoken: () => declaration.wake === true && this.#isListening,
     })
     this.#served.add({ declaration, worker, layers })
@@ -304,10 +301,6 @@ export class Runtime {
     worker.start()
     if (declaration.probe !== undefined) this.#loops.push(createSinkProbe(declaration.probe, worker))
     this.#stores.push(store)
-  }
-
-  #hasOurBuckets({ schema, name }: LeaseTable): boolean {
-    return schema === this.#schema && TABLES_WITH_OUR_BUCKETS.has(name)
   }
 
   async #takeBackOwn(store: LeaseStore): Promise<void> {

@@ -1,5 +1,5 @@
 import type { Clock } from '../clock.ts'
-import { BucketTurns } from '../lease/bucket-turns.ts'
+import { BucketTurns, type ClaimSource, type WakeReason } from '../lease/bucket-turns.ts'
 import { ClaimCursor, type Scanned } from '../lease/claim-cursor.ts'
 import { SUCCESS } from '../lease/statements.ts'
 import type { Claim, Ended, LeaseStore } from '../lease/store.ts'
@@ -75,7 +75,7 @@ export class WorkerLoop<Row extends object> {
   readonly #options: WorkerLoopOptions<Row>
   readonly #queue: SettlementQueue<Row>
   readonly #settler: Settler<Row>
-  readonly #cursor: ClaimCursor<Row> | BucketTurns<Row>
+  readonly #cursor: ClaimSource<Row>
   readonly #timing: ClaimTiming
   readonly #signal = new Signal()
   readonly #source: { readonly worker: string; readonly table: string }
@@ -182,25 +182,29 @@ export class WorkerLoop<Row extends object> {
   /** Something may have become claimable, and so many workers, in all processes, are told of it. */
   wake(workers = 1): void {
     // A claim that is due later tells the cursor when it is sent.
-    if (this.#timing.wake(this.#now(), workers)) this.#cursor.wake()
+    if (this.#timing.wake(this.#now(), workers)) this.#cursor.wake('news')
     this.#signal.notify()
   }
 
   /** The next rows of the ordering keys of these rows can be claimed now, and no wake-up says so. */
   keysFreed(rows: readonly string[], bucket: number | undefined): void {
     this.#cursor.keysFreed(rows, bucket)
-    this.claimSoon()
+    this.#claimSoon('time')
   }
 
   /** The next claim is due at once, also when the answer of one that was sent before says otherwise. */
   claimSoon(): void {
+    this.#claimSoon('room')
+  }
+
+  #claimSoon(reason: WakeReason): void {
     this.#claimsRequested += 1
-    this.#claimNow()
+    this.#claimNow(reason)
     this.#signal.notify()
   }
 
-  #claimNow(): void {
-    this.#cursor.wake()
+  #claimNow(reason: WakeReason): void {
+    this.#cursor.wake(reason)
     this.#timing.claimNow()
   }
 
@@ -258,7 +262,7 @@ export class WorkerLoop<Row extends object> {
     this.#reserved += Math.max(settling, limit)
     if (Number.isFinite(bytes)) this.#reservedBytes += bytes
     // The row that is due now may be one that the next way in turn does not find.
-    if (limit > 0 && this.#timing.claimSent(now)) this.#cursor.wake()
+    if (limit > 0 && this.#timing.claimSent(now)) this.#cursor.wake('time')
   }
 
   #unreserve({ batch, limit, bytes }: Turn<Row>): void {
@@ -303,9 +307,12 @@ export class WorkerLoop<Row extends object> {
     const { groups, settings } = this.#options
     if (groups === undefined || wanted === 0) return { groups: undefined, room: wanted }
     const open = groups.open(wanted, settings().concurrency)
+    const { pollMs } = settings()
+    if (open.groups.length > 0) {
+      if (open.recheckInMs < Infinity) this.#timing.expect(now + open.recheckInMs)
+    } else if (open.recheckInMs < pollMs) this.#timing.rest(now + open.recheckInMs)
     // Room that comes with time, such as that of a circuit that was open, is found by a poll at the latest.
-    if (open.groups.length === 0) this.#timing.rest(now + Math.min(open.recheckInMs, settings().pollMs))
-    else if (open.recheckInMs < Infinity) this.#timing.expect(now + open.recheckInMs)
+    else this.#timing.restUntilPoll(now, pollMs)
     return { groups: open, room: Math.min(wanted, roomIn(open)) }
   }
 
@@ -406,7 +413,7 @@ export class WorkerLoop<Row extends object> {
     if (!turn.continueOnly)
       this.#timing.scanned({ more, drained }, this.#now(), { ms: settings().pollMs, woken: isWoken() })
     // It was sent before something became claimable, and need not have seen it.
-    if (turn.claimsRequested !== this.#claimsRequested) this.#claimNow()
+    if (turn.claimsRequested !== this.#claimsRequested) this.#claimNow('time')
     // A claim that scanned for nothing does not know of a backlog.
     const full = more && !turn.continueOnly
     if (claimed.length > 0) {
@@ -445,7 +452,7 @@ export class WorkerLoop<Row extends object> {
     const isAway = isDatabaseAway(error)
     const now = this.#now()
     this.#timing.failed(now, isAway)
-    this.#cursor.wake()
+    this.#cursor.wake('news')
     if (batch !== undefined) {
       this.#settlementFailed = true
       if (isAway && !isReadOnly(error)) for (const row of batch.rows) row.isSettlementUnanswered = true

@@ -99,6 +99,11 @@ export class ClaimTiming {
     this.#claimAt = scan.drained ? now + (this.#claimsAfterWake.shift() ?? pollMs) : 0
   }
 
+  /** No claim before the next poll, or before a row becomes due that is expected to. */
+  restUntilPoll(now: number, pollMs: number): void {
+    this.rest(Math.min(now + pollMs, this.#expected.find((at) => at > now) ?? Number.POSITIVE_INFINITY))
+  }
+
   /** No claim before this. */
   rest(until: number): void {
     this.#claimAt = Math.max(this.#claimAt, until)

@@ -47,6 +47,8 @@ export function createRenewal(options: RenewalOptions): Renewal {
   let beganAt = clock.monotonicNow()
   /** Rows that the last renewal found locked. */
   let locked: RowToRenew[] = []
+  /** The buckets whose last renewal failed. */
+  const failing = new Set<number>()
   /** The first heartbeat comes one interval after the start: what is held before that was just claimed or renewed. */
   let isFirst = true
   const rows = new RowsInRenewal(held)
@@ -60,22 +62,31 @@ export function createRenewal(options: RenewalOptions): Renewal {
       isFirst = false
       return
     }
-    // One bucket that cannot be reached, or answers late, costs no other its leases.
-    const byBucket = new Map<number | undefined, RowToRenew[]>()
+    const byBucket = new Map<number, RowToRenew[]>()
     for (const row of candidates) {
       const others = byBucket.get(row.bucket)
       if (others === undefined) byBucket.set(row.bucket, [row])
       else others.push(row)
     }
-    await Promise.all([...byBucket.values()].map(renewAll))
+    // One bucket that cannot be reached costs no other its leases: it comes last in the next heartbeat.
+    const buckets = [...byBucket.keys()].sort((a, b) => Number(failing.has(a)) - Number(failing.has(b)))
+    for (const bucket of buckets) {
+      const isRenewed = await renewAll(byBucket.get(bucket) ?? [])
+      if (isRenewed) failing.delete(bucket)
+      else failing.add(bucket)
+    }
   }
 
-  async function renewAll(ofBucket: readonly RowToRenew[]): Promise<void> {
+  /** False: they, or some of them, could not be renewed. */
+  async function renewAll(ofBucket: readonly RowToRenew[]): Promise<boolean> {
+    let isRenewed = true
     for (const [leaseMs, due] of dueAmong(ofBucket)) {
       for (let from = 0; from < due.length; from += MAX_ROWS_PER_RENEWAL) {
-        await renewWithOneRetry(due.slice(from, from + MAX_ROWS_PER_RENEWAL), leaseMs)
+        isRenewed =
+          (await renewWithOneRetry(due.slice(from, from + MAX_ROWS_PER_RENEWAL), leaseMs)) && isRenewed
       }
     }
+    return isRenewed
   }
 
   /** The rows by the lease they get: the last one ends with the longest hold, and is not renewed. */
@@ -97,19 +108,22 @@ export function createRenewal(options: RenewalOptions): Renewal {
   }
 
   /** RULE-020-012: a database that cannot be reached ends the processing. One retry tells an outage from a hiccup. */
-  async function renewWithOneRetry(batch: readonly RowToRenew[], leaseMs: number): Promise<void> {
+  async function renewWithOneRetry(batch: readonly RowToRenew[], leaseMs: number): Promise<boolean> {
     try {
       await renew(batch, leaseMs)
+      return true
     } catch {
       const still = batch.filter((row) => held.isHeld(row))
       try {
         await renew(still, leaseMs)
+        return true
       } catch (error) {
         // All of them are lost before any loss is reported: the slot of the first must not be given to the next.
         // What is finished may still be settled for as long as its lease is trusted: the database decides by the token.
         const lost = still.filter((row) => !held.isFinished(row) && held.lose(row))
         send({ type: 'renewalFailed', name, ids: still.map(({ id }) => id), error })
         for (const row of lost) send({ type: 'lost', name, row, reason: 'heartbeatFailed' })
+        return false
       }
     }
   }
