@@ -68,6 +68,24 @@ function storeWith(rows: Record<number, number>): {
 const turnsOf = ({ store, clock }: ReturnType<typeof storeWith>, count = 64): BucketTurns<object> =>
   new BucketTurns(store, { clock, random: () => 0, count: () => count })
 
+/** A store in which rows are due that cannot be claimed. */
+function storeWithBlocked(rows: Record<number, number> = { 1: 1 }): ReturnType<typeof storeWith> {
+  const table = storeWith(rows)
+  const claim = async (): Promise<Claim<Record<string, unknown>>> => {
+    table.claims.push('1: 0')
+    return Promise.resolve({ claimed: [], cursor: undefined, more: false, leaseMs: 1_000, trustedUntil: 0 })
+  }
+  return { ...table, store: { ...table.store, claim } }
+}
+
+/** Claims until nothing more can be claimed, and returns in how long something may be. */
+async function drain(turns: BucketTurns<object>): Promise<number | undefined> {
+  for (;;) {
+    const { drained, dueInMs } = await turns.claim(REQUEST)
+    if (drained) return dueInMs
+  }
+}
+
 it('with one bucket, rows are claimed without finding it', async () => {
   const table = storeWith({ 0: 12 })
   const turns = turnsOf(table, 1)
@@ -93,8 +111,7 @@ it('a bucket is claimed from for 100 ms, then it is the turn of the next', async
 it('a bucket that is drained gives its turn to the next, and all are found anew when none waits', async () => {
   const table = storeWith({ 1: 3, 2: 7, 40: 1 })
   const turns = turnsOf(table)
-  let drained = false
-  while (!drained) ({ drained } = await turns.claim(REQUEST))
+  await drain(turns)
   expect(table.claims).toEqual(['1: 3', '2: 5', '2: 2', '40: 1'])
   expect(table.finds()).toBe(2)
 })
@@ -158,46 +175,30 @@ it('a settlement in a bucket that is drained claims from it, if no other bucket 
 })
 
 it('a bucket with rows that cannot be claimed is tried after 250 ms, then after longer times', async () => {
-  const table = storeWith({ 1: 1 })
-  const blocked = {
-    ...table.store,
-    claim: async () => {
-      table.claims.push('1: 0')
-      return Promise.resolve({ claimed: [], cursor: undefined, more: false, leaseMs: 1_000, trustedUntil: 0 })
-    },
-  } as unknown as LeaseStore
-  const turns = new BucketTurns(blocked, { clock: table.clock, random: () => 0, count: () => 64 })
-  const drain = async (): Promise<number | undefined> => {
-    for (;;) {
-      const { drained, dueInMs } = await turns.claim(REQUEST)
-      if (drained) return dueInMs
-    }
-  }
-  expect([await drain(), await drain()]).toEqual([250, 250])
+  const table = storeWithBlocked()
+  const turns = turnsOf(table)
+  expect([await drain(turns), await drain(turns)]).toEqual([250, 250])
   expect(table.claims).toHaveLength(1)
   const waits: (number | undefined)[] = []
   for (let wait = 250; waits.length < 7; waits.push(wait)) {
     table.later(wait)
-    wait = (await drain()) ?? 0
+    wait = (await drain(turns)) ?? 0
   }
   expect(waits).toEqual([500, 1_000, 2_000, 4_000, 5_000, 5_000, 5_000])
   expect(table.claims).toHaveLength(8)
   // A wake-up begins anew, but does not claim more often than every 250 ms.
   turns.wake('news')
   table.later(200)
-  expect(await drain()).toBe(50)
+  expect(await drain(turns)).toBe(50)
   table.later(50)
-  await drain()
+  await drain(turns)
   expect(table.claims).toHaveLength(9)
 })
 
 it('a bucket that had nothing to claim is forgotten when nothing is due in it any more', async () => {
   const rows: Record<number, number> = { 1: 1 }
-  const table = storeWith(rows)
-  const none = { claimed: [], cursor: undefined, more: false, leaseMs: 1_000, trustedUntil: 0 }
-  const blocked = { ...table.store, claim: async () => Promise.resolve(none) } as unknown as LeaseStore
-  const turns = new BucketTurns(blocked, { clock: table.clock, random: () => 0, count: () => 64 })
-  for (let drained = false; !drained;) ({ drained } = await turns.claim(REQUEST))
+  const turns = turnsOf(storeWithBlocked(rows))
+  await drain(turns)
   rows[1] = 0
   expect(await turns.claim(REQUEST)).not.toHaveProperty('dueInMs')
 })
@@ -208,7 +209,7 @@ it('buckets that others have emptied meanwhile are found to be empty by one stat
   const turns = turnsOf(table)
   for (let i = 0; i < 5; i += 1) await turns.claim(REQUEST)
   for (const bucket of Object.keys(rows)) rows[Number(bucket)] = 0
-  for (let drained = false; !drained;) ({ drained } = await turns.claim(REQUEST))
+  await drain(turns)
   const empty = table.claims.filter((text) => text.endsWith(': 0'))
   expect(empty.length).toBeLessThanOrEqual(2)
 })
@@ -217,47 +218,27 @@ it('a row that arrives in a bucket that was just drained is claimed at the next 
   const rows: Record<number, number> = { 1: 1 }
   const table = storeWith(rows)
   const turns = turnsOf(table)
-  for (let drained = false; !drained;) ({ drained } = await turns.claim(REQUEST))
+  await drain(turns)
   rows[1] = 1
   turns.wake('news')
   expect(await turns.claim(REQUEST)).toMatchObject({ claimed: [{}] })
 })
 
-/** A store in which a row is due in bucket 1 that cannot be claimed. */
-function storeWithBlockedRow(): ReturnType<typeof storeWith> {
-  const table = storeWith({ 1: 1 })
-  const claim = async (): Promise<Claim<Record<string, unknown>>> => {
-    table.claims.push('1: 0')
-    return Promise.resolve({ claimed: [], cursor: undefined, more: false, leaseMs: 1_000, trustedUntil: 0 })
-  }
-  return { ...table, store: { ...table.store, claim } }
-}
-
-async function drain(turns: BucketTurns<object>): Promise<number | undefined> {
-  for (;;) {
-    const { drained, dueInMs } = await turns.claim(REQUEST)
-    if (drained) return dueInMs
-  }
-}
-
 it.each([
-  ['room', 2, 250],
-  ['news', 1, 250],
-  ['time', 1, 250],
-] as const)(
-  'a bucket in which nothing could be claimed is claimed from at once if there is room now (%s)',
-  async (reason, claims, dueInMs) => {
-    const table = storeWithBlockedRow()
-    const turns = turnsOf(table)
-    await drain(turns)
-    turns.wake(reason)
-    expect(await drain(turns)).toBe(dueInMs)
-    expect(table.claims).toHaveLength(claims)
-  },
-)
+  ['at once if there is room that there was not', 'room', 2],
+  ['not before its time if rows have arrived somewhere', 'news', 1],
+  ['not before its time if others are due', 'time', 1],
+] as const)('a bucket in which nothing could be claimed is claimed from %s', async (_, reason, claims) => {
+  const table = storeWithBlocked()
+  const turns = turnsOf(table)
+  await drain(turns)
+  turns.wake(reason)
+  expect(await drain(turns)).toBe(250)
+  expect(table.claims).toHaveLength(claims)
+})
 
 it('the time to the next claim from such a bucket grows, although that time is what wakes the worker', async () => {
-  const table = storeWithBlockedRow()
+  const table = storeWithBlocked()
   const turns = turnsOf(table)
   const waits: number[] = []
   for (let wait = (await drain(turns)) ?? 0; waits.length < 4; wait = (await drain(turns)) ?? 0) {

@@ -7,7 +7,10 @@ export interface OpenGroups {
   readonly groups: readonly Group[]
   /** How many rows of all these groups together may be claimed. Default: the sum of their rooms. */
   readonly limit?: number
-  /** When a group that has no room now, and may have rows, is worth another claim. Infinity: when `onRoom` says so. If no group has room, they are asked once more with the next poll. */
+  /**
+   * When a group that has no room now, and may have rows, is worth another claim. Infinity: when `onRoom` says so. If no
+   * group has room, all are asked again with the next poll.
+   */
   readonly recheckInMs: number
 }
 
