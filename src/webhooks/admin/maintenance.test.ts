@@ -177,6 +177,17 @@ where id = $1`,
     expect(remaining).toEqual([{ id: retained }])
   })
 
+  it('of an endpoint that somebody has locked are skipped, and stop nothing else', async () => {
+    const locked = await rotated('-1 second')
+    await rotated('-1 second')
+    const client = await openSession(database.url)
+    await client.query('begin')
+    await client.query('select from leasehold.webhook_endpoints where id = $1 for update', [locked])
+    expect(await maintain(db, QUICK)).toEqual({ ...NOTHING, secrets: 1 })
+    await client.query('rollback')
+    expect(await maintain(db, QUICK)).toEqual({ ...NOTHING, secrets: 1 })
+  })
+
   it('where there are none no dispatcher is woken', async () => {
     await rotated('1 hour')
     const client = await openSession(database.url)

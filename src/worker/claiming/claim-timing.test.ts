@@ -168,3 +168,14 @@ it('RULE-020-012: claiming counts as failing until the next success, and a claim
   timing.succeeded()
   expect(timing.isFailing).toBe(false)
 })
+
+it('a rest until the next poll ends earlier if a row is expected to become due', () => {
+  const timing = new ClaimTiming(() => 0)
+  timing.expect(200)
+  timing.restUntilPoll(100, 1_000)
+  expect([timing.mayClaim(199), timing.mayClaim(200)]).toEqual([false, true])
+  timing.claimSent(200)
+  timing.claimReturned()
+  timing.restUntilPoll(200, 1_000)
+  expect([timing.mayClaim(1_199), timing.mayClaim(1_200)]).toEqual([false, true])
+})
