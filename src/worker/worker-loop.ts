@@ -75,6 +75,7 @@ export class WorkerLoop<Row extends object> {
   readonly #options: WorkerLoopOptions<Row>
   readonly #queue: SettlementQueue<Row>
   readonly #settler: Settler<Row>
+  readonly #hasBuckets: boolean
   readonly #cursor: ClaimSource<Row>
   readonly #timing: ClaimTiming
   readonly #signal = new Signal()
@@ -103,8 +104,8 @@ export class WorkerLoop<Row extends object> {
     const { store, clock, random } = options
     this.#options = options
     this.#queue = new SettlementQueue(store.table)
-    const hasBuckets = store.bucket === 'all' && store.table.bucket !== undefined
-    this.#cursor = hasBuckets
+    this.#hasBuckets = store.bucket === 'all' && store.table.bucket !== undefined
+    this.#cursor = this.#hasBuckets
       ? new BucketTurns(store, { clock, random, count: options.bucketCount })
       : new ClaimCursor(store, clock)
     this.#timing = new ClaimTiming(random)
@@ -142,10 +143,18 @@ export class WorkerLoop<Row extends object> {
     return oldest !== undefined && this.#now() - oldest.sentAt > STALLED_MS
   }
 
-  /** Claims rows for these slots from now on. */
+  get #hasSeveralBuckets(): boolean {
+    return this.#hasBuckets && this.#options.bucketCount() > 1
+  }
+
+  /**
+   * Claims rows for these slots from now on. With several buckets each statement concerns few rows, and the loops wait for
+   * more commits: one more loop makes up for some of that.
+   */
   start(slots: Slots<Row>): void {
     this.#options.groups?.onRoom(() => this.claimSoon())
     for (let i = 0; i < this.#options.settings().claimLoops; i += 1) this.#loops.push(this.#takeTurns(slots))
+    if (this.#hasBuckets) this.#loops.push(this.#takeTurns(slots, () => this.#hasSeveralBuckets))
   }
 
   /** From now on no finished row waits for others. */
@@ -218,10 +227,11 @@ export class WorkerLoop<Row extends object> {
     await this.#signal.wait(ms)
   }
 
-  async #takeTurns(slots: Slots<Row>): Promise<void> {
+  async #takeTurns(slots: Slots<Row>, isNeeded = () => true): Promise<void> {
     while (!this.#isOver) {
       const now = this.#now()
-      const turn = this.#timing.isBackingOff(now) ? undefined : this.#planTurn(slots, now)
+      const rests = !isNeeded() || this.#timing.isBackingOff(now)
+      const turn = rests ? undefined : this.#planTurn(slots, now)
       if (turn === undefined) {
         await this.#signal.wait(this.#idleFor(now))
       } else {
@@ -283,7 +293,9 @@ export class WorkerLoop<Row extends object> {
   /** An equal part for each loop that is not claiming yet. */
   #shareOf(bytes: number, limit: number): number {
     if (limit === 0) return 0
-    const loops = Math.max(1, this.#options.settings().claimLoops - this.#timing.claims)
+    const { claimLoops } = this.#options.settings()
+    const all = this.#hasSeveralBuckets ? claimLoops + 1 : claimLoops
+    const loops = Math.max(1, all - this.#timing.claims)
     return Math.max(1, Math.floor(bytes / loops))
   }
 
@@ -318,8 +330,15 @@ export class WorkerLoop<Row extends object> {
 
   #isSettlementDue(slots: Slots<Row>, now: number, isClaiming: boolean): boolean {
     if (this.#queue.size === 0) return false
+    // A statement settles one bucket: while rows wait for a slot, more of the same bucket may be finished soon.
+    const isTogether = !this.#hasSeveralBuckets || slots.ready === 0
     // With nothing in processing there are no others to wait for.
-    return isClaiming || this.#isHurried || slots.isEmpty || this.#queue.isDue(now, this.#options.settings())
+    return (
+      (isClaiming && isTogether) ||
+      this.#isHurried ||
+      slots.isEmpty ||
+      this.#queue.isDue(now, this.#options.settings())
+    )
   }
 
   #idleFor(now: number): number {
