@@ -1,5 +1,36 @@
 -- The schema after all migrations, as PostgreSQL sees it. Written by `npm run schema`; a test compares it.
 
+create table leasehold.api_keys (
+  id uuid default leasehold.new_event_id() not null,
+  name text not null,
+  role text not null,
+  tenant text,
+  hash bytea not null,
+  created_at timestamp with time zone default now() not null,
+  created_by text not null,
+  expires_at timestamp with time zone,
+  last_used_at timestamp with time zone,
+  revoked_at timestamp with time zone,
+  revoked_by text,
+  constraint api_keys_admin_has_no_tenant CHECK (((tenant IS NULL) OR (role <> 'admin'::text))),
+  constraint api_keys_hash_is_sha256 CHECK ((octet_length(hash) = 32)),
+  constraint api_keys_name_has_1_to_100_characters CHECK (((char_length(name) >= 1) AND (char_length(name) <= 100))),
+  constraint api_keys_pkey PRIMARY KEY (id),
+  constraint api_keys_revoked_by_exactly_when_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL))),
+  constraint api_keys_role_is_known CHECK ((role = ANY (ARRAY['read'::text, 'operate'::text, 'admin'::text]))),
+  constraint api_keys_tenant_is_not_empty CHECK ((tenant <> ''::text))
+);
+
+create table leasehold.api_requests (
+  principal text not null,
+  idempotency_key text not null,
+  request_hash bytea not null,
+  status integer not null,
+  answer jsonb,
+  created_at timestamp with time zone default now() not null,
+  constraint api_requests_pkey PRIMARY KEY (principal, idempotency_key)
+);
+
 create table leasehold.audit (
   id bigint generated always as identity not null,
   at timestamp with time zone default now() not null,
@@ -234,7 +265,11 @@ create table leasehold.workers (
   constraint workers_pkey PRIMARY KEY (id)
 );
 
+CREATE INDEX api_requests_created_at ON leasehold.api_requests USING btree (created_at);
+
 CREATE INDEX audit_at ON leasehold.audit USING btree (at);
+
+CREATE INDEX audit_changes ON leasehold.audit USING btree (((details ->> 'changeId'::text)), id) WHERE (details ? 'changeId'::text);
 
 CREATE INDEX inbox_processed_at ON leasehold.inbox USING btree (processed_at);
 
@@ -281,6 +316,8 @@ CREATE INDEX webhook_outbox_pending ON leasehold.webhook_outbox USING btree (buc
 CREATE INDEX webhook_outbox_suspects ON leasehold.webhook_outbox USING btree (bucket, endpoint_id, next_attempt_at, id) WHERE ((delivery_status = 'pending'::text) AND (ordering_key IS NULL) AND (expiries >= 2));
 
 CREATE INDEX workers_running ON leasehold.workers USING btree (id) WHERE ((stopped_at IS NULL) AND (died_at IS NULL));
+
+CREATE UNIQUE INDEX api_keys_name ON leasehold.api_keys USING btree (name);
 
 CREATE UNIQUE INDEX outbox_event_id ON leasehold.outbox USING btree (event_id, bucket) WHERE ("right"((event_id)::text, 12) <> lpad(to_hex(id), 12, '0'::text));
 
@@ -1039,6 +1076,8 @@ CREATE TRIGGER webhook_written AFTER INSERT ON leasehold.webhook_outbox FOR EACH
 
 grant delete on leasehold.audit to leasehold_worker;
 
+grant delete, insert, select on leasehold.api_requests to leasehold_api;
+
 grant delete, insert, select, update on leasehold.inbox to leasehold_worker;
 
 grant delete, insert, select, update on leasehold.settings to leasehold_operator;
@@ -1052,6 +1091,8 @@ grant delete, insert, select, update on leasehold.sync_jobs to leasehold_worker;
 grant delete, insert, select, update on leasehold.sync_sources to leasehold_worker;
 
 grant delete, insert, select, update on leasehold.webhook_endpoints to leasehold_operator;
+
+grant delete, insert, select, update on leasehold.webhook_endpoints to leasehold_tenant;
 
 grant delete, insert, select, update on leasehold.workers to leasehold_worker;
 
@@ -1067,6 +1108,8 @@ grant execute on function leasehold.bucket(text) to leasehold_producer;
 
 grant execute on function leasehold.bucket(text) to leasehold_reader;
 
+grant execute on function leasehold.bucket(text) to leasehold_tenant;
+
 grant execute on function leasehold.bucket(text) to leasehold_worker;
 
 grant execute on function leasehold.bucket_count() to leasehold_operator;
@@ -1075,6 +1118,8 @@ grant execute on function leasehold.bucket_count() to leasehold_producer;
 
 grant execute on function leasehold.bucket_count() to leasehold_reader;
 
+grant execute on function leasehold.bucket_count() to leasehold_tenant;
+
 grant execute on function leasehold.bucket_count() to leasehold_worker;
 
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_operator;
@@ -1082,6 +1127,8 @@ grant execute on function leasehold.bucket_of(text,integer) to leasehold_operato
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_producer;
 
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_reader;
+
+grant execute on function leasehold.bucket_of(text,integer) to leasehold_tenant;
 
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_worker;
 
@@ -1103,6 +1150,8 @@ grant execute on function leasehold.new_event_id() to leasehold_operator;
 
 grant execute on function leasehold.new_event_id() to leasehold_producer;
 
+grant execute on function leasehold.new_event_id() to leasehold_tenant;
+
 grant execute on function leasehold.new_event_id() to leasehold_worker;
 
 grant execute on function leasehold.previous_bucket_count() to leasehold_operator;
@@ -1110,6 +1159,8 @@ grant execute on function leasehold.previous_bucket_count() to leasehold_operato
 grant execute on function leasehold.previous_bucket_count() to leasehold_producer;
 
 grant execute on function leasehold.previous_bucket_count() to leasehold_reader;
+
+grant execute on function leasehold.previous_bucket_count() to leasehold_tenant;
 
 grant execute on function leasehold.previous_bucket_count() to leasehold_worker;
 
@@ -1129,6 +1180,8 @@ grant execute on function leasehold.wake(text) to leasehold_operator;
 
 grant execute on function leasehold.wake(text) to leasehold_producer;
 
+grant execute on function leasehold.wake(text) to leasehold_tenant;
+
 grant execute on function leasehold.wake(text) to leasehold_worker;
 
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_operator;
@@ -1136,6 +1189,8 @@ grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_ope
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_producer;
 
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_reader;
+
+grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_tenant;
 
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_worker;
 
@@ -1149,7 +1204,13 @@ grant insert (consumer, event_id) on leasehold.inbox to leasehold_producer;
 
 grant insert (definition, matrix_id, params, priority, force, fresh_for, parallel) on leasehold.sync_jobs to leasehold_producer;
 
+grant insert (principal, action, target, details) on leasehold.audit to leasehold_api;
+
 grant insert (principal, action, target, details) on leasehold.audit to leasehold_operator;
+
+grant insert (principal, action, target, details) on leasehold.audit to leasehold_tenant;
+
+grant insert, select, update on leasehold.api_keys to leasehold_api;
 
 grant select (bucket, event_id, endpoint_id, ordering_key, delivery_status) on leasehold.webhook_outbox to leasehold_producer;
 
@@ -1163,9 +1224,13 @@ grant select (id, tenant, event_types, ordered, enabled) on leasehold.webhook_en
 
 grant select (id, tenant, url, description, event_types, headers, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on leasehold.webhook_endpoints to leasehold_reader;
 
+grant select on leasehold.audit to leasehold_api;
+
 grant select on leasehold.audit to leasehold_operator;
 
 grant select on leasehold.audit to leasehold_reader;
+
+grant select on leasehold.audit to leasehold_tenant;
 
 grant select on leasehold.inbox to leasehold_operator;
 
@@ -1174,6 +1239,8 @@ grant select on leasehold.inbox to leasehold_reader;
 grant select on leasehold.migrations to leasehold_operator;
 
 grant select on leasehold.migrations to leasehold_reader;
+
+grant select on leasehold.migrations to leasehold_tenant;
 
 grant select on leasehold.migrations to leasehold_worker;
 
@@ -1217,6 +1284,8 @@ grant select on leasehold.webhook_attempts to leasehold_operator;
 
 grant select on leasehold.webhook_attempts to leasehold_reader;
 
+grant select on leasehold.webhook_attempts to leasehold_tenant;
+
 grant select on leasehold.webhook_attempts to leasehold_worker;
 
 grant select on leasehold.webhook_endpoints to leasehold_worker;
@@ -1225,11 +1294,15 @@ grant select on leasehold.webhook_outbox to leasehold_operator;
 
 grant select on leasehold.webhook_outbox to leasehold_reader;
 
+grant select on leasehold.webhook_outbox to leasehold_tenant;
+
 grant select on leasehold.workers to leasehold_operator;
 
 grant select on leasehold.workers to leasehold_reader;
 
 grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on leasehold.webhook_outbox to leasehold_operator;
+
+grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on leasehold.webhook_outbox to leasehold_tenant;
 
 grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, lease_token, delivered_at, failed_at, last_attempt_at, last_duration_ms, last_status, last_error_code, last_error, last_response, history) on leasehold.webhook_outbox to leasehold_worker;
 
@@ -1243,13 +1316,51 @@ grant update (status, attempts, expiries, available_at, claimed_at, claimed_by, 
 
 grant update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on leasehold.outbox to leasehold_worker;
 
+grant usage on schema leasehold to leasehold_api;
+
 grant usage on schema leasehold to leasehold_operator;
 
 grant usage on schema leasehold to leasehold_producer;
 
 grant usage on schema leasehold to leasehold_reader;
 
+grant usage on schema leasehold to leasehold_tenant;
+
 grant usage on schema leasehold to leasehold_worker;
+
+comment on column leasehold.api_keys.created_at is 'When the key was created.';
+
+comment on column leasehold.api_keys.created_by is 'Who created the key.';
+
+comment on column leasehold.api_keys.expires_at is 'From this time on the key is refused. Null: never.';
+
+comment on column leasehold.api_keys.hash is 'SHA-256 of the key.';
+
+comment on column leasehold.api_keys.id is 'Id of the key, which is a part of the key itself.';
+
+comment on column leasehold.api_keys.last_used_at is 'When the key was last used, to within a minute.';
+
+comment on column leasehold.api_keys.name is 'The name by which the audit names whoever uses the key. Never used twice, not even after the key was revoked.';
+
+comment on column leasehold.api_keys.revoked_at is 'When the key was revoked. From then on it is refused.';
+
+comment on column leasehold.api_keys.revoked_by is 'Who revoked the key.';
+
+comment on column leasehold.api_keys.role is 'read, operate or admin. Each may do what the one before it may, and more.';
+
+comment on column leasehold.api_keys.tenant is 'The only tenant whose endpoints and deliveries the key can see and change. Null: all tenants, and everything else.';
+
+comment on column leasehold.api_requests.answer is 'The answer, without secrets: these are shown only once.';
+
+comment on column leasehold.api_requests.created_at is 'When the request was answered.';
+
+comment on column leasehold.api_requests.idempotency_key is 'The Idempotency-Key of the request.';
+
+comment on column leasehold.api_requests.principal is 'Who sent the request.';
+
+comment on column leasehold.api_requests.request_hash is 'SHA-256 of method, path and body. With the same key, another request is refused.';
+
+comment on column leasehold.api_requests.status is 'The HTTP status of the answer.';
 
 comment on column leasehold.audit.action is 'What was done, for example outbox.replay.';
 
@@ -1622,7 +1733,13 @@ comment on function leasehold.wake_webhooks() is 'Tells the dispatchers that the
 
 comment on function leasehold.webhook_wanted(pg_catalog.text[],pg_catalog.text) is 'Whether an endpoint that subscribes to these event types receives an event of this type.';
 
+comment on index leasehold.api_keys_name is 'A name belongs to one key.';
+
+comment on index leasehold.api_requests_created_at is 'Old answers are removed.';
+
 comment on index leasehold.audit_at is 'The audit is read newest first and by period.';
+
+comment on index leasehold.audit_changes is 'The entries of a bulk change, in their order: the last one is its state.';
 
 comment on index leasehold.inbox_processed_at is 'Retention removes the oldest entries.';
 
@@ -1683,6 +1800,10 @@ comment on procedure leasehold.create_bucket_triggers() is 'Lets triggers place 
 comment on procedure leasehold.raise_bucket_count(integer) is 'Raises the number of buckets while producers and workers run. The next row of an ordering key that has unfinished rows is written into their bucket.';
 
 comment on procedure leasehold.set_bucket_counts(integer,integer) is 'Stores the number of buckets. Called by raise_bucket_count().';
+
+comment on table leasehold.api_keys is 'The keys of the HTTP API. A key is shown once, when it is created; only its hash is stored.';
+
+comment on table leasehold.api_requests is 'The answers to POST requests with an Idempotency-Key, written in the transaction of the change. A repeated request gets the same answer and changes nothing. Kept for a day.';
 
 comment on table leasehold.audit is 'Every change that an operator made, and who made it. Entries are added, and removed when they are old; none younger than 30 days is removed.';
 

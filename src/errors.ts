@@ -29,6 +29,16 @@ export const ERROR_CODES = [
   'ENDPOINT_NOT_FOUND',
   'DELIVERY_NOT_FOUND',
   'JOB_NOT_FOUND',
+  'WORKER_NOT_FOUND',
+  'CHANGE_NOT_FOUND',
+  'KEY_NOT_FOUND',
+  'STATE_CONFLICT',
+  'KEY_INVALID',
+  'ROLE_TOO_LOW',
+  'ROUTE_NOT_FOUND',
+  'BODY_TOO_LARGE',
+  'IDEMPOTENCY_CONFLICT',
+  'TOO_MANY_REQUESTS',
 ] as const
 
 export type ErrorCode = (typeof ERROR_CODES)[number]
@@ -36,6 +46,8 @@ export type ErrorCode = (typeof ERROR_CODES)[number]
 export interface ErrorOptions {
   /** What to do about the error: one sentence that a person can act on. */
   readonly remedy?: string
+  /** The field of the request that is wrong. */
+  readonly field?: string
   readonly cause?: unknown
 }
 
@@ -44,12 +56,14 @@ export class LeaseholdError extends Error {
   override readonly name = 'LeaseholdError'
   readonly code: ErrorCode
   readonly remedy: string | undefined
+  readonly field: string | undefined
 
   constructor(code: ErrorCode, message: string, options: ErrorOptions = {}) {
     const text = options.remedy === undefined ? message : `${message} ${options.remedy}`
     super(text, options.cause === undefined ? undefined : { cause: options.cause })
     this.code = code
     this.remedy = options.remedy
+    this.field = options.field
   }
 }
 

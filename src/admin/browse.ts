@@ -37,14 +37,8 @@ export async function readOnly<Found>(
 ): Promise<Found> {
   checkTimeout(timeoutMs)
   try {
-    return await db.transaction(
-      async (tx) => {
-        // One snapshot for all buckets: a replay may move an event from a bucket to another one.
-        await tx.query({ text: 'set transaction isolation level repeatable read, read only' })
-        return read(tx)
-      },
-      { queryTimeoutMs: timeoutMs },
-    )
+    // One snapshot for all buckets: a replay may move an event from a bucket to another one.
+    return await db.transaction(read, { queryTimeoutMs: timeoutMs, readOnly: true })
   } catch (error) {
     if (!isLeaseholdError(error, 'QUERY_TIMEOUT')) throw error
     const message = `${what} was stopped after ${timeoutMs} ms: too many rows had to be read.`

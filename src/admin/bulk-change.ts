@@ -121,6 +121,8 @@ export interface ChangedBy {
 
 export interface ChangedBatch {
   readonly schema: string
+  /** Null: the table has no buckets. */
+  readonly bucket: number | null
   readonly ids: readonly string[]
   /** When the last of them is due, in seconds since 1970. Null: the change has no due column. */
   readonly lastDueSeconds: number | null
@@ -194,39 +196,80 @@ export async function runBulkChange<Filter extends RowFilter, Count extends stri
   declaration: BulkChange<Filter, Count>,
   options: BulkChangeOptions<Filter>,
 ): Promise<BulkChangeResult<Count>> {
-  const { filter, principal, reason } = checkOptions(declaration, options)
-  const { schema = 'leasehold', rate, limit, dryRun = false, signal } = options
-  const startedAtSeconds = await readClock(db)
-  const lastIds = await findLastIds(db, declaration, schema)
-  const scope = { schema, filter, startedAtSeconds, lastIds }
+  const checked = checkOptions(declaration, options)
+  const { principal } = checked
+  const { schema = 'leasehold', limit, dryRun = false, signal } = options
+  const uncounted = await newRecord(db, declaration, schema, { ...options, ...checked })
+  const scope = { schema, ...uncounted }
   const counted = await countMatching(db, declaration, scope, signal)
   const matched = Math.min(counted?.matched ?? 0, limit ?? Infinity)
-  const atStart: ChangeRecord<Filter> = {
-    changeId: randomUUID(),
-    reason,
-    filter,
-    namedIds: filter.ids?.length ?? null,
-    rate: rate ?? null,
-    limit: limit ?? null,
-    matched,
-    changed: 0,
-    counts: counted?.counts ?? {},
-    lastBatch: null,
-    firstId: null,
-    lastId: null,
-    startedAtSeconds,
-    lastIds,
-    position: null,
-    nextDueSeconds: startedAtSeconds,
-    lastDueSeconds: null,
-    finishedAtSeconds: null,
-  }
+  const atStart: ChangeRecord<Filter> = { ...uncounted, matched, counts: counted?.counts ?? {} }
   const unchanged = resultOf(declaration, schema, atStart, atStart, counted !== undefined)
   if (counted === undefined) return { ...unchanged, dryRun }
   if (dryRun) return previewOf(db, declaration, scope, atStart, unchanged)
   const changed = new Set<string>()
   if (matched > 0) return runBatches(db, declaration, atStart, changed, { ...options, schema, principal })
   return { ...unchanged, skipped: await explainSkipped(db, declaration, scope, atStart, { changed }) }
+}
+
+/** Changes rows that were written, or finished, before this moment. */
+async function newRecord<Filter extends RowFilter, Count extends string>(
+  db: Database,
+  declaration: BulkChange<Filter, Count>,
+  schema: string,
+  { filter, reason, rate, limit }: Pick<BulkChangeOptions<Filter>, 'rate' | 'limit'> & Checked<Filter>,
+): Promise<ChangeRecord<Filter>> {
+  const startedAtSeconds = await readClock(db)
+  return {
+    changeId: randomUUID(),
+    reason,
+    filter,
+    namedIds: filter.ids?.length ?? null,
+    rate: rate ?? null,
+    limit: limit ?? null,
+    matched: 0,
+    changed: 0,
+    counts: {},
+    lastBatch: null,
+    firstId: null,
+    lastId: null,
+    startedAtSeconds,
+    lastIds: await findLastIds(db, declaration, schema),
+    position: null,
+    nextDueSeconds: startedAtSeconds,
+    lastDueSeconds: null,
+    finishedAtSeconds: null,
+  }
+}
+
+/**
+ * Records that a change was asked for, without counting or changing anything, and returns its id: `resumeBulkChange` then
+ * runs it, in this process or in any other.
+ */
+export async function requestBulkChange<Filter extends RowFilter, Count extends string>(
+  db: Database,
+  declaration: BulkChange<Filter, Count>,
+  options: Omit<BulkChangeOptions<Filter>, 'dryRun' | keyof FollowOptions> & Pick<FollowOptions, 'schema'>,
+  tenant: string | null,
+): Promise<string> {
+  const checked = checkOptions(declaration, options)
+  const { schema = 'leasehold' } = options
+  const record = await newRecord(db, declaration, schema, { ...options, ...checked })
+  const details = { ...record, background: { tenant, isCounted: false } }
+  await audit(db, schema, {
+    principal: checked.principal,
+    action: declaration.action,
+    target: targetOf(declaration, record.filter),
+    details,
+  })
+  return record.changeId
+}
+
+function targetOf<Filter extends RowFilter>(
+  { target }: Pick<BulkChange<Filter>, 'target'>,
+  filter: Filter,
+): string | null {
+  return (filter.ids?.length === 1 ? filter.ids[0] : target?.(filter)) ?? null
 }
 
 /** What a dry run adds to the counts: what would be changed of other tables, and which of the named rows would not be changed. */
@@ -261,6 +304,15 @@ export async function resumeBulkChange<Filter extends RowFilter, Count extends s
   const { schema = 'leasehold' } = options
   const principal = checkPrincipal(options.principal, verbOf(declaration))
   const { record, changedIds } = await readRecord(db, declaration, schema, changeId)
+  if (record.background?.isCounted === false) {
+    const scope = { schema, ...record }
+    const counted = await countMatching(db, declaration, scope, options.signal)
+    if (counted === undefined) return resultOf(declaration, schema, record, record, false)
+    const matched = Math.min(counted.matched, record.limit ?? Infinity)
+    const background = { ...record.background, isCounted: true }
+    const found = { ...record, matched, counts: counted.counts, background }
+    return runBatches(db, declaration, found, new Set(changedIds), { ...options, schema, principal })
+  }
   if (declaration.dueColumn === undefined) {
     // The wait after the last batch may have been cut short.
     await pause((record.nextDueSeconds - (await readClock(db))) * 1_000, options.signal)
@@ -338,7 +390,12 @@ async function runBatch<Filter extends RowFilter, Count extends string>(
   const extraCounts =
     ids.length === 0
       ? {}
-      : await declaration.afterBatch?.(tx, { schema, ids, lastDueSeconds: rows.lastDueSeconds })
+      : await declaration.afterBatch?.(tx, {
+          schema,
+          bucket: bucketScan.bucket,
+          ids,
+          lastDueSeconds: rows.lastDueSeconds,
+        })
   const next = nextPosition(position, rows.next, bucketScans.length)
   const isFinished = changed === limit || next === undefined
   const sorted = ids.toSorted(byNumber)
@@ -364,9 +421,9 @@ async function runBatch<Filter extends RowFilter, Count extends string>(
     finishedAtSeconds: isFinished ? rows.nowSeconds : null,
   }
   // A scan without a match is not recorded, unless it is the end of a change that has changed something.
-  if (ids.length > 0 || (isFinished && changed > 0)) {
-    const target = (filter.ids?.length === 1 ? filter.ids[0] : declaration.target?.(filter)) ?? null
-    const details = auditDetails(after, { isFirst: record.changed === 0 })
+  if (ids.length > 0 || (isFinished && (changed > 0 || record.background !== undefined))) {
+    const details = auditDetails(after, { isFirst: record.changed === 0 && record.background === undefined })
+    const target = targetOf(declaration, filter)
     await audit(tx, schema, { principal, action: declaration.action, target, details })
   }
   if (ids.length > 0) await wake(tx, schema, declaration.wakes)
@@ -487,6 +544,8 @@ function resultOf<Filter extends RowFilter, Count extends string>(
   }
 }
 
+type Checked<Filter> = ChangedBy & { readonly filter: Filter }
+
 const OPTIONS = [
   'ids',
   'filter',
@@ -503,7 +562,7 @@ const OPTIONS = [
 function checkOptions<Filter extends RowFilter, Count extends string>(
   declaration: BulkChange<Filter, Count>,
   options: BulkChangeOptions<Filter>,
-): ChangedBy & { readonly filter: Filter } {
+): Checked<Filter> {
   checkFields(options, OPTIONS)
   const { ids, rate, limit, dryRun = false } = options
   // A filter has no required fields.

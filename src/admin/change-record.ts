@@ -45,6 +45,14 @@ export interface ChangeRecord<Filter> {
   readonly nextDueSeconds: number
   readonly lastDueSeconds: number | null
   readonly finishedAtSeconds: number | null
+  /** Set where a server runs the change in the background: its first entry says that it was asked for. */
+  readonly background?: {
+    /** The tenant that the caller is limited to. */
+    readonly tenant: string | null
+    /** False until the rows that match have been counted. */
+    readonly isCounted: boolean
+    readonly isCancelled?: boolean
+  }
 }
 
 /** `bucketScan` counts the pairs of a scan and a bucket, which are worked off one after the other. */
@@ -78,7 +86,7 @@ export async function readRecord<Filter extends RowFilter, Count extends string>
   const { rows } = isUuid(changeId)
     ? await db.query<{ details: ChangeRecord<Filter> }>({
         text: `select details from ${quoteQualified(schema, 'audit')}
-where action = $1 and details ->> 'changeId' = $2 order by id desc limit 1`,
+where action = $1 and details ? 'changeId' and details ->> 'changeId' = $2 order by id desc limit 1`,
         values: [action, changeId.toLowerCase()],
       })
     : { rows: [] }
@@ -112,7 +120,7 @@ async function readNamedIds(
 ): Promise<{ readonly ids: readonly string[]; readonly changedIds: readonly string[] }> {
   const { rows } = await db.query<{ named: readonly string[] | null; changed: readonly string[] | null }>({
     text: `select details -> 'filter' -> 'ids' as named, details -> 'lastBatch' -> 'ids' as changed
-from ${quoteQualified(schema, 'audit')} where action = $1 and details ->> 'changeId' = $2 order by id`,
+from ${quoteQualified(schema, 'audit')} where action = $1 and details ? 'changeId' and details ->> 'changeId' = $2 order by id`,
     values: [action, changeId],
   })
   const ids = rows[0]?.named
@@ -133,22 +141,31 @@ export async function requireLatest<Filter extends RowFilter, Count extends stri
   tx: Queryable,
   { action }: BulkChange<Filter, Count>,
   schema: string,
-  { changeId, changed }: Pick<ChangeRecord<unknown>, 'changeId' | 'changed'>,
+  { changeId, changed, background }: Pick<ChangeRecord<unknown>, 'changeId' | 'changed' | 'background'>,
 ): Promise<void> {
   // Until its first entry is written nobody else knows the id.
-  if (changed === 0) return
-  await tx.query({
-    text: 'select pg_advisory_xact_lock(hashtextextended($1, 0))',
-    values: [`leasehold ${action} ${changeId}`],
-  })
-  const { rows } = await tx.query<{ changed: number }>({
-    text: `select (details ->> 'changed')::int as changed from ${quoteQualified(schema, 'audit')}
-where action = $1 and details ->> 'changeId' = $2 order by id desc limit 1`,
+  if (changed === 0 && background === undefined) return
+  await lockChange(tx, changeId)
+  const { rows } = await tx.query<{ changed: number; isFinished: boolean }>({
+    text: `select (details ->> 'changed')::int as changed, details -> 'finishedAtSeconds' <> 'null' as "isFinished"
+from ${quoteQualified(schema, 'audit')}
+where action = $1 and details ? 'changeId' and details ->> 'changeId' = $2 order by id desc limit 1`,
     values: [action, changeId],
   })
-  if (rows[0]?.changed === changed) return
+  const [latest] = rows
+  if (latest?.changed === changed && !latest.isFinished) return
   const verb = verbOf({ action })
+  if (latest?.isFinished === true)
+    throw invalid('changeId', changeId, `This ${verb} was cancelled, or another process has finished it.`)
   throw invalid('changeId', changeId, `Another process continues this ${verb}. This one has stopped.`)
+}
+
+/** Until the transaction ends, nobody else continues or cancels the change. */
+export async function lockChange(tx: Queryable, changeId: string): Promise<void> {
+  await tx.query({
+    text: 'select pg_advisory_xact_lock(hashtextextended($1, 0))',
+    values: [`leasehold change ${changeId}`],
+  })
 }
 
 /** `outbox.replay` → `replay`, for messages. */

@@ -5,7 +5,7 @@ import { MAX_TIMER_MS } from '../timeout.ts'
 import { unstorableText } from '../unstorable-text.ts'
 
 export function invalid(field: string, value: unknown, remedy: string): LeaseholdError {
-  return new LeaseholdError('REQUEST_INVALID', `${field} is ${shown(value)}.`, { remedy })
+  return new LeaseholdError('REQUEST_INVALID', `${field} is ${shown(value)}.`, { remedy, field })
 }
 
 const MAX_SHOWN_CHARACTERS = 200

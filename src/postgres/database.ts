@@ -54,6 +54,8 @@ const OPTIONS = namesOf<DatabaseOptions>({
 export interface TransactionOptions {
   /** Replaces the database's `queryTimeoutMs` for every statement of this transaction. */
   readonly queryTimeoutMs?: number
+  /** Every statement sees the same snapshot, and none can write. */
+  readonly readOnly?: boolean
 }
 
 export interface Database extends Queryable {
@@ -208,7 +210,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     },
     async transaction<T>(work: (tx: Queryable) => Promise<T>, choice: TransactionOptions = {}): Promise<T> {
       const queryTimeoutMs = checked('queryTimeoutMs', choice.queryTimeoutMs ?? settings.queryTimeoutMs)
-      return withSession(queryTimeoutMs, async (session) => runTransaction(session, work))
+      return withSession(queryTimeoutMs, async (session) => runTransaction(session, work, choice))
     },
     async close({ withinMs = settings.queryTimeoutMs } = {}): Promise<void> {
       closed ??= closeNow(withinMs)
@@ -217,8 +219,12 @@ export function openDatabase(options: DatabaseOptions): Database {
   }
 }
 
-async function runTransaction<T>(session: Session, work: (tx: Queryable) => Promise<T>): Promise<T> {
-  await session.query({ text: 'begin' })
+async function runTransaction<T>(
+  session: Session,
+  work: (tx: Queryable) => Promise<T>,
+  { readOnly = false }: TransactionOptions,
+): Promise<T> {
+  await session.query({ text: readOnly ? 'begin isolation level repeatable read, read only' : 'begin' })
   let result: T
   try {
     result = await work(session)

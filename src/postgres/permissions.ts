@@ -3,8 +3,8 @@ import { LeaseholdError, isLeaseholdError } from '../errors.ts'
 import { isServerError } from './failures.ts'
 import { quoteIdentifier, quoteQualified } from './identifiers.ts'
 
-/** The roles that `migrations/005_roles.sql` creates, without their prefix. */
-export const ROLE_KINDS = ['producer', 'worker', 'reader', 'operator'] as const
+/** The roles that `migrations/006_roles.sql` creates, without their prefix. */
+export const ROLE_KINDS = ['producer', 'worker', 'reader', 'operator', 'tenant', 'api'] as const
 
 export type RoleKind = (typeof ROLE_KINDS)[number]
 

@@ -1,4 +1,4 @@
-/** The four roles. `migrations/005_roles.sql` has every grant; here it is repeated, or printed for an administrator. */
+/** The six roles. `migrations/006_roles.sql` has every grant; here it is repeated, or printed for an administrator. */
 import { readFile } from 'node:fs/promises'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import type { Database } from './database.ts'
@@ -14,7 +14,7 @@ export interface RoleOptions {
   readonly prefix?: string | undefined
 }
 
-const ROLES_FILE = '005_roles.sql'
+const ROLES_FILE = '006_roles.sql'
 const PREFIX = /^[a-z_][a-z0-9_]{0,53}$/
 
 /** Sets the prefix of the roles until the end of the transaction. */

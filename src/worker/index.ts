@@ -39,7 +39,12 @@ export {
   type WorkerInfo,
   type WorkerRow,
 } from './registry/registry.ts'
-export { changeSettings, readSettings } from './registry/stored-settings.ts'
+export {
+  changeSettings,
+  readSettings,
+  storedSettings,
+  type StoredSettings,
+} from './registry/stored-settings.ts'
 export type { RuntimeOptions, WorkDeclaration, WorkerEnvironment } from './work-declaration.ts'
 export { DEFAULT_WORKER_SETTINGS, workerSettings, type WorkerSettings } from './settings.ts'
 export type { Limits } from './slots/limits.ts'

@@ -24,6 +24,8 @@ export function useLoginRoles(database: TestDatabase): Readonly<Record<RoleKind 
     worker: login('worker'),
     reader: login('reader'),
     operator: login('operator'),
+    tenant: login('tenant'),
+    api: login('api'),
     stranger: login('stranger'),
   }
   const clusterUrl = inject('clusterUrl')

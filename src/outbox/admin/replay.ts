@@ -34,7 +34,7 @@ export const RESET = `status = 'PENDING', attempts = 0, expiries = 0, last_error
 
 const REPLAYABLE: readonly Status[] = ['PUBLISHED', 'DEAD']
 
-const REPLAY: BulkChange<EventFilter, 'published' | 'dead'> = {
+export const REPLAY: BulkChange<EventFilter, 'published' | 'dead'> = {
   action: 'outbox.replay',
   row: 'event',
   rows: 'events',

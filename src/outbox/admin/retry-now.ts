@@ -24,7 +24,7 @@ import { checkFilter, type EventFilter, FILTER_DATES, filterSql, narrowSql, stat
 export type RetryNowOptions = BulkChangeOptions<EventFilter>
 export type RetryNowResult = BulkChangeResult
 
-const RETRY_NOW: BulkChange<EventFilter> = {
+export const RETRY_NOW: BulkChange<EventFilter> = {
   action: 'outbox.retry',
   row: 'event',
   rows: 'events',

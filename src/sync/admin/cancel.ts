@@ -32,7 +32,7 @@ export type CancelResult = BulkChangeResult<CancelCount>
 
 type CancelCount = 'droppedChunks' | 'inFlight'
 
-const CANCEL: BulkChange<JobFilter, CancelCount> = {
+export const CANCEL: BulkChange<JobFilter, CancelCount> = {
   action: 'sync.cancel',
   row: 'job',
   rows: 'jobs',

@@ -36,7 +36,7 @@ type ReplayCount = 'conflicting' | 'failedChunks' | 'droppedChunks' | 'unplanned
 
 const FAILED = 'failed_at is not null'
 
-const REPLAY: BulkChange<JobFilter, ReplayCount> = {
+export const REPLAY: BulkChange<JobFilter, ReplayCount> = {
   action: 'sync.replay',
   row: 'job',
   rows: 'jobs',

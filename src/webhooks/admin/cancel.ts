@@ -30,7 +30,7 @@ export type CancelOptions = BulkChangeOptions<DeliveryFilter>
 /** `inFlight`: how many more match and are not cancelled because they are in flight. */
 export type CancelResult = BulkChangeResult<'inFlight'>
 
-const CANCEL: BulkChange<DeliveryFilter, 'inFlight'> = {
+export const CANCEL: BulkChange<DeliveryFilter, 'inFlight'> = {
   action: 'webhooks.cancel',
   row: 'delivery',
   rows: 'deliveries',

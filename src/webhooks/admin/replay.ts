@@ -39,7 +39,7 @@ export type ReplayOptions = BulkChangeOptions<DeliveryFilter>
  */
 export type ReplayResult = BulkChangeResult<'endpointDisabled' | 'endpointDeleted'>
 
-const REPLAY: BulkChange<DeliveryFilter, 'endpointDisabled' | 'endpointDeleted'> = {
+export const REPLAY: BulkChange<DeliveryFilter, 'endpointDisabled' | 'endpointDeleted'> = {
   action: 'webhooks.replay',
   row: 'delivery',
   rows: 'deliveries',

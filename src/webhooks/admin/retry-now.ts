@@ -38,7 +38,7 @@ type RetryNowCount = 'endpointDisabled' | 'circuitOpen'
 
 const CAN_BE_RETRIED = `delivery_status = 'pending' and ${NOT_IN_FLIGHT} and next_attempt_at > now()`
 
-const RETRY_NOW: BulkChange<DeliveryFilter, RetryNowCount> = {
+export const RETRY_NOW: BulkChange<DeliveryFilter, RetryNowCount> = {
   action: 'webhooks.retry',
   row: 'delivery',
   rows: 'deliveries',

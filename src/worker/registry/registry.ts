@@ -78,7 +78,7 @@ const MISSING_AFTER = '30 seconds'
 export async function listWorkers(db: Queryable, schema: string): Promise<WorkerRow[]> {
   const { rows } = await db.query<WorkerRow>({
     text: `
-select id, host, pid, version, roles, reaps, started_at as "startedAt", last_seen_at as "lastSeenAt",
+select id, host, pid, version, roles, declared, reaps, started_at as "startedAt", last_seen_at as "lastSeenAt",
   case when stopped_at is null and died_at is null then in_flight else 0 end as "inFlight",
   paused, stopped_at as "stoppedAt", died_at as "diedAt",
   session_pid is not null as "sessionVisible",

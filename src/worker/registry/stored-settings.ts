@@ -24,6 +24,23 @@ export async function readSettings(
   return rows[0]?.value
 }
 
+export interface StoredSettings {
+  /** The name of the worker. */
+  readonly name: string
+  readonly value: Partial<WorkerSettings>
+  readonly changedAt: Date
+  readonly changedBy: string
+}
+
+/** What is stored for all workers, by their names. */
+export async function storedSettings(db: Queryable, schema: string): Promise<StoredSettings[]> {
+  const { rows } = await db.query<StoredSettings>({
+    text: `select name, value, changed_at as "changedAt", changed_by as "changedBy"
+from ${quoteQualified(schema, 'settings')} order by name`,
+  })
+  return rows
+}
+
 /**
  * Changes the settings named in the patch, and returns all of them. They are checked against what the workers of this
  * name were started with, as the registry shows it. When the result could not work, the whole patch is refused and nothing

@@ -2,7 +2,7 @@
 --
 -- This file can be repeated at any time, with search_path set to the schema; `leasehold roles` does that. It creates what
 -- is missing, and grants. Roles belong to the server and not to a database: each database and schema grants to the same
--- four roles, unless leasehold.role_prefix names others.
+-- six roles, unless leasehold.role_prefix names others.
 --
 -- An administrator may run this on a schema of somebody else, who could have put a format(text, text) into it that would
 -- be a better match: hence pg_catalog.format.
@@ -15,11 +15,12 @@ declare
   role text;
   granted record;
 begin
-  foreach role in array array['producer', 'worker', 'reader', 'operator'] loop
+  foreach role in array array['producer', 'worker', 'reader', 'operator', 'tenant', 'api'] loop
     role := prefix || '_' || role;
     continue when exists (select from pg_roles where rolname = role);
     begin
-      execute pg_catalog.format('create role %I nologin', role);
+      -- The policies of the tenant would also limit a role that inherits from it.
+      execute pg_catalog.format('create role %I nologin %s', role, case when role = prefix || '_api' then 'noinherit' else '' end);
     exception
       -- Databases of one server may be migrated at the same time.
       when duplicate_object or unique_violation then null;
@@ -91,14 +92,30 @@ begin
       ('operator', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on webhook_outbox'),
       ('operator', 'select on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources, sync_job_states, sync_checkpoint_states'),
       ('operator', 'update (attempts, expiries, next_check_at, completed_at, failed_at, error_message, locked_by, locked_until, planned_at) on sync_jobs'),
-      ('operator', 'update (needed, attempts, expiries, next_attempt_at, failed_at, error_message) on sync_checkpoints')
+      ('operator', 'update (needed, attempts, expiries, next_attempt_at, failed_at, error_message) on sync_checkpoints'),
+
+      -- tenant: a key of the HTTP API that is limited to one tenant. It sees and changes the endpoints and deliveries of the
+      -- tenant that leasehold.tenant names, and its own entries of the audit; policies below see to that.
+      ('tenant', pg_catalog.format('usage on schema %I', current_schema())),
+      ('tenant', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), webhook_wanted(text[], text)'),
+      ('tenant', 'select, insert, update, delete on webhook_endpoints'),
+      ('tenant', 'select on webhook_outbox, webhook_attempts, audit'),
+      ('tenant', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on webhook_outbox'),
+      ('tenant', 'insert (principal, action, target, details) on audit'),
+
+      -- api: the login role of the HTTP API. It knows the keys, and acts as reader, operator, producer or tenant, whichever a
+      -- request needs.
+      ('api', pg_catalog.format('usage on schema %I', current_schema())),
+      ('api', 'select, insert, update on api_keys'),
+      ('api', 'select, insert, delete on api_requests'),
+      ('api', 'select, insert (principal, action, target, details) on audit')
     ) as wanted (kind, privilege)
     join pg_roles on rolname = prefix || '_' || kind
     union all
     -- Which migrations were applied. The table exists where Leasehold runs the migrations itself.
     select rolname, 'select on migrations'
     from pg_roles
-    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator')
+    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator', prefix || '_tenant')
       and to_regclass('migrations') is not null
     union all
     -- Where Citus distributes the tables.
@@ -109,5 +126,44 @@ begin
   loop
     execute pg_catalog.format('grant %s to %I', granted.privilege, granted.role);
   end loop;
+
+  for granted in
+    select member.rolname as role, given.rolname as privilege
+    from pg_roles as member, pg_roles as given
+    where member.rolname = prefix || '_api'
+      and given.rolname = any (array[prefix || '_reader', prefix || '_operator', prefix || '_producer', prefix || '_tenant'])
+      and not exists (select from pg_auth_members as m where m.roleid = given.oid and m.member = member.oid)
+    union all
+    -- Whoever created the roles, and is no superuser, can then serve the HTTP API as well.
+    select self.rolname, given.rolname
+    from pg_roles as self, pg_roles as given
+    where self.rolname = current_user and not self.rolsuper and given.rolname = prefix || '_api'
+      and not pg_has_role(self.oid, given.oid, 'usage')
+  loop
+    begin
+      execute pg_catalog.format('grant %I to %I', granted.privilege, granted.role);
+    exception when insufficient_privilege then
+      raise notice '% was not granted to %: %', granted.privilege, granted.role, sqlerrm
+        using hint = 'An administrator can run what `leasehold roles --print` prints.';
+    end;
+  end loop;
+
+  role := prefix || '_tenant';
+  if exists (select from pg_roles where rolname = role)
+    and pg_has_role(current_user, (select relowner from pg_class where oid = 'webhook_outbox'::regclass), 'usage') then
+    -- Each schema has policies of its own, and the prefix may have changed.
+    drop policy if exists webhook_endpoints_of_tenant on webhook_endpoints;
+    drop policy if exists webhook_outbox_of_tenant on webhook_outbox;
+    drop policy if exists audit_of_tenant on audit;
+    execute pg_catalog.format('create policy webhook_endpoints_of_tenant on webhook_endpoints as restrictive to %I
+      using (tenant = current_setting(''leasehold.tenant''))', role);
+    execute pg_catalog.format('create policy webhook_outbox_of_tenant on webhook_outbox as restrictive to %I
+      using (endpoint_id in (select id from webhook_endpoints))', role);
+    execute pg_catalog.format('create policy audit_of_tenant on audit as restrictive to %I
+      using (principal = current_setting(''leasehold.principal''))', role);
+    comment on policy webhook_endpoints_of_tenant on webhook_endpoints is 'A tenant sees and writes its own endpoints only.';
+    comment on policy webhook_outbox_of_tenant on webhook_outbox is 'A tenant sees and changes deliveries to its own endpoints only.';
+    comment on policy audit_of_tenant on audit is 'A key of a tenant sees and adds its own entries only.';
+  end if;
 end
 $$;

@@ -1,0 +1,77 @@
+-- The HTTP API: its keys, and the answers to requests that may be repeated.
+
+create table api_keys (
+  id uuid primary key default new_event_id(),
+  name text not null,
+  role text not null,
+  tenant text,
+  hash bytea not null,
+  created_at timestamptz not null default now(),
+  created_by text not null,
+  expires_at timestamptz,
+  last_used_at timestamptz,
+  revoked_at timestamptz,
+  revoked_by text,
+  constraint api_keys_role_is_known check (role in ('read', 'operate', 'admin')),
+  constraint api_keys_admin_has_no_tenant check (tenant is null or role <> 'admin'),
+  constraint api_keys_tenant_is_not_empty check (tenant <> ''),
+  constraint api_keys_name_has_1_to_100_characters check (char_length(name) between 1 and 100),
+  constraint api_keys_hash_is_sha256 check (octet_length(hash) = 32),
+  constraint api_keys_revoked_by_exactly_when_revoked check ((revoked_at is null) = (revoked_by is null))
+);
+
+-- The audit names keys by their names.
+create unique index api_keys_name on api_keys (name);
+
+comment on table api_keys is 'The keys of the HTTP API. A key is shown once, when it is created; only its hash is stored.';
+comment on column api_keys.id is 'Id of the key, which is a part of the key itself.';
+comment on column api_keys.name is 'The name by which the audit names whoever uses the key. Never used twice, not even after the key was revoked.';
+comment on column api_keys.role is 'read, operate or admin. Each may do what the one before it may, and more.';
+comment on column api_keys.tenant is 'The only tenant whose endpoints and deliveries the key can see and change. Null: all tenants, and everything else.';
+comment on column api_keys.hash is 'SHA-256 of the key.';
+comment on column api_keys.created_at is 'When the key was created.';
+comment on column api_keys.created_by is 'Who created the key.';
+comment on column api_keys.expires_at is 'From this time on the key is refused. Null: never.';
+comment on column api_keys.last_used_at is 'When the key was last used, to within a minute.';
+comment on column api_keys.revoked_at is 'When the key was revoked. From then on it is refused.';
+comment on column api_keys.revoked_by is 'Who revoked the key.';
+comment on index api_keys_name is 'A name belongs to one key.';
+
+create table api_requests (
+  principal text not null,
+  idempotency_key text not null,
+  request_hash bytea not null,
+  status int not null,
+  answer jsonb,
+  created_at timestamptz not null default now(),
+  primary key (principal, idempotency_key)
+);
+
+create index api_requests_created_at on api_requests (created_at);
+
+comment on table api_requests is 'The answers to POST requests with an Idempotency-Key, written in the transaction of the change. A repeated request gets the same answer and changes nothing. Kept for a day.';
+comment on column api_requests.principal is 'Who sent the request.';
+comment on column api_requests.idempotency_key is 'The Idempotency-Key of the request.';
+comment on column api_requests.request_hash is 'SHA-256 of method, path and body. With the same key, another request is refused.';
+comment on column api_requests.status is 'The HTTP status of the answer.';
+comment on column api_requests.answer is 'The answer, without secrets: these are shown only once.';
+comment on column api_requests.created_at is 'When the request was answered.';
+comment on index api_requests_created_at is 'Old answers are removed.';
+
+-- Bulk changes are found by their id.
+create index audit_changes on audit ((details ->> 'changeId'), id) where details ? 'changeId';
+
+comment on index audit_changes is 'The entries of a bulk change, in their order: the last one is its state.';
+
+-- A key that is limited to a tenant acts as a role of its own, <prefix>_tenant. 006_roles.sql limits that role to the rows of
+-- the tenant that leasehold.tenant names; for every other role these policies change nothing.
+alter table webhook_endpoints enable row level security;
+alter table webhook_outbox enable row level security;
+alter table audit enable row level security;
+create policy webhook_endpoints_all on webhook_endpoints using (true) with check (true);
+create policy webhook_outbox_all on webhook_outbox using (true) with check (true);
+create policy audit_all on audit using (true) with check (true);
+
+comment on policy webhook_endpoints_all on webhook_endpoints is 'Roles other than that of a tenant see all endpoints that they are granted.';
+comment on policy webhook_outbox_all on webhook_outbox is 'Roles other than that of a tenant see all deliveries that they are granted.';
+comment on policy audit_all on audit is 'Roles other than that of a tenant see all entries that they are granted.';

@@ -1,0 +1,191 @@
+/** The keys of the HTTP API: created, listed, revoked, and recognised. A key is shown once; its hash is stored. */
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { LeaseholdError } from '../errors.ts'
+import { newEventIds } from '../messages/event-ids.ts'
+import type { Database } from '../postgres/database.ts'
+import { isUniqueViolation } from '../lease/data-errors.ts'
+import { quoteQualified } from '../postgres/identifiers.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import { audit } from './audit.ts'
+import { checkNames, checkPrincipal, checkTexts, invalid, isUuid } from './request-checks.ts'
+
+/** Each may do what the one before it may, and more. */
+export const KEY_ROLES = ['read', 'operate', 'admin'] as const
+
+export type KeyRole = (typeof KEY_ROLES)[number]
+
+/** Whether a role may do what needs another one. */
+export function mayDo(role: KeyRole, needed: KeyRole): boolean {
+  return KEY_ROLES.indexOf(role) >= KEY_ROLES.indexOf(needed)
+}
+
+export interface ApiKey {
+  readonly id: string
+  /** The audit names whoever uses the key by this name. */
+  readonly name: string
+  readonly role: KeyRole
+  /** The only tenant whose endpoints and deliveries the key can see and change. Null: it is not limited. */
+  readonly tenant: string | null
+  readonly createdAt: Date
+  readonly createdBy: string
+  readonly expiresAt: Date | null
+  /** To within a minute. */
+  readonly lastUsedAt: Date | null
+  readonly revokedAt: Date | null
+  readonly revokedBy: string | null
+}
+
+export interface NewKey {
+  readonly name: string
+  readonly role: KeyRole
+  readonly tenant?: string | undefined
+  readonly expiresAt?: Date | undefined
+}
+
+export interface KeyOptions {
+  readonly schema?: string | undefined
+}
+
+const COLUMNS = `id::text as id, name, role, tenant, created_at as "createdAt", created_by as "createdBy",
+  expires_at as "expiresAt", last_used_at as "lastUsedAt", revoked_at as "revokedAt", revoked_by as "revokedBy"`
+
+const MAX_NAME_CHARACTERS = 100
+
+/** Returns the key itself, which is shown only here. */
+export async function createKey(
+  db: Database,
+  key: NewKey,
+  { principal: by }: { readonly principal: string },
+  { schema = 'leasehold' }: KeyOptions = {},
+): Promise<ApiKey & { readonly key: string }> {
+  const principal = checkPrincipal(by, 'key')
+  checkKey(key)
+  const { name, role, tenant, expiresAt } = key
+  const id = newEventIds()()
+  const text = `lhk_${id.replaceAll('-', '')}_${randomBytes(32).toString('base64url')}`
+  try {
+    return await db.transaction(async (tx) => {
+      const { rows } = await tx.query<ApiKey>({
+        text: `insert into ${keysOf(schema)} (id, name, role, tenant, hash, created_by, expires_at)
+values ($1, $2, $3, $4, $5, $6, $7) returning ${COLUMNS}`,
+        values: [id, name, role, tenant ?? null, hashOf(text), principal, expiresAt ?? null],
+      })
+      const created = found(rows[0], id)
+      const details = { name, role, tenant: tenant ?? null, expiresAt: expiresAt ?? null }
+      await audit(tx, schema, { principal, action: 'keys.create', target: id, details })
+      return { ...created, key: text }
+    })
+  } catch (error) {
+    if (!isUniqueViolation(error)) throw error
+    throw new LeaseholdError(
+      'STATE_CONFLICT',
+      `There is, or was, a key with the name ${JSON.stringify(name)}.`,
+      {
+        remedy: 'Give another name: the audit names whoever uses a key by it.',
+        field: 'name',
+      },
+    )
+  }
+}
+
+/** The newest first. */
+export async function listKeys(db: Queryable, { schema = 'leasehold' }: KeyOptions = {}): Promise<ApiKey[]> {
+  const { rows } = await db.query<ApiKey>({
+    text: `select ${COLUMNS} from ${keysOf(schema)} order by created_at desc, id desc`,
+  })
+  return rows
+}
+
+/** Refuses the key from now on. A key that was revoked before stays as it is. */
+export async function revokeKey(
+  db: Database,
+  id: string,
+  { principal: by, reason }: { readonly principal: string; readonly reason?: string | undefined },
+  { schema = 'leasehold' }: KeyOptions = {},
+): Promise<ApiKey> {
+  const principal = checkPrincipal(by, 'change')
+  checkTexts({ reason })
+  if (!isUuid(id)) throw invalid('id', id, 'Give the id of a key; `leasehold keys list` lists them.')
+  return db.transaction(async (tx) => {
+    const { rows } = await tx.query<ApiKey>({
+      text: `update ${keysOf(schema)} set revoked_at = now(), revoked_by = $2
+where id = $1 and revoked_at is null returning ${COLUMNS}`,
+      values: [id, principal],
+    })
+    const [revoked] = rows
+    if (revoked !== undefined) {
+      const details = { name: revoked.name, reason: reason ?? null }
+      await audit(tx, schema, { principal, action: 'keys.revoke', target: revoked.id, details })
+      return revoked
+    }
+    const { rows: before } = await tx.query<ApiKey>({
+      text: `select ${COLUMNS} from ${keysOf(schema)} where id = $1`,
+      values: [id],
+    })
+    return found(before[0], id)
+  })
+}
+
+export interface KnownKey extends Pick<ApiKey, 'id' | 'name' | 'role' | 'tenant'> {
+  /** What sessions are signed with. */
+  readonly hash: Buffer
+}
+
+/** The key with this id, unless it is revoked or has expired. */
+export async function readKey(
+  db: Queryable,
+  id: string,
+  { schema = 'leasehold' }: KeyOptions = {},
+): Promise<KnownKey | undefined> {
+  const keys = keysOf(schema)
+  const { rows } = await db.query<KnownKey & { readonly isOutdated: boolean }>({
+    text: `select id::text as id, name, role, tenant, hash,
+  last_used_at is null or last_used_at < now() - interval '1 minute' as "isOutdated"
+from ${keys} where id = $1 and revoked_at is null and (expires_at is null or expires_at > now())`,
+    values: [id],
+  })
+  const [row] = rows
+  if (row === undefined) return undefined
+  const { isOutdated, ...key } = row
+  if (isOutdated)
+    await db.query({ text: `update ${keys} set last_used_at = now() where id = $1`, values: [id] })
+  return key
+}
+
+/** The id that is a part of the text of a key. */
+export function idIn(text: string): string | undefined {
+  const [, hex] = /^lhk_([0-9a-f]{32})_[\w-]{43}$/.exec(text) ?? []
+  return hex?.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5')
+}
+
+/** Whether this is the text of the key. */
+export function isKey({ hash }: Pick<KnownKey, 'hash'>, text: string): boolean {
+  return timingSafeEqual(hash, hashOf(text))
+}
+
+/** A key has 256 random bits, so that a fast hash is enough: nobody can try all of them. */
+function hashOf(text: string): Buffer {
+  return createHash('sha256').update(text).digest()
+}
+
+function checkKey({ name, role, tenant, expiresAt }: NewKey): void {
+  checkTexts({ name, tenant })
+  if (name.trim() !== name || name.length > MAX_NAME_CHARACTERS)
+    throw invalid('name', name, `Give at most ${MAX_NAME_CHARACTERS} characters, without spaces at the ends.`)
+  checkNames('role', [role], KEY_ROLES)
+  if (role === 'admin' && tenant !== undefined)
+    throw invalid('tenant', tenant, 'A key with the role admin has no tenant: give the role read or operate.')
+  if (expiresAt !== undefined && !(expiresAt.getTime() > Date.now()))
+    throw invalid('expiresAt', expiresAt, 'Give a time in the future, or leave it out.')
+}
+
+function found<Row>(row: Row | undefined, id: string): Row {
+  if (row !== undefined) return row
+  throw new LeaseholdError('KEY_NOT_FOUND', `No key has the id ${id}.`, {
+    remedy: '`leasehold keys list` lists the keys.',
+  })
+}
+
+function keysOf(schema: string): string {
+  return quoteQualified(schema, 'api_keys')
+}

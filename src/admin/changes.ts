@@ -1,0 +1,174 @@
+/** Bulk changes as operators see them: what was asked for, how far each is. Their entries in the audit are their state. */
+import { LeaseholdError } from '../errors.ts'
+import { quoteQualified } from '../postgres/identifiers.ts'
+import { positionalParameters } from '../postgres/parameters.ts'
+import type { Database } from '../postgres/database.ts'
+import type { Queryable } from '../postgres/queryable.ts'
+import { audit } from './audit.ts'
+import { type BrowseOptions, cutPage, DEFAULT_PAGE_SIZE, type Page, readOnly } from './browse.ts'
+import { readClock } from './bulk-change-sql.ts'
+import { type ChangeRecord, lockChange } from './change-record.ts'
+import { checkPageSize, checkPrincipal, invalid, isRowId, isUuid } from './request-checks.ts'
+
+/** - `running`: or, where a command line runs it, stopped; `--resume` continues it. */
+export type ChangeState = 'running' | 'finished' | 'cancelled'
+
+export interface ChangeSummary {
+  readonly id: string
+  /** As in the audit: `outbox.replay`. */
+  readonly action: string
+  readonly principal: string
+  readonly reason: string
+  readonly filter: Readonly<Record<string, unknown>>
+  /** How many rows were named by their ids; null: they were chosen by the filter alone. */
+  readonly namedIds: number | null
+  readonly rate: number | null
+  readonly limit: number | null
+  readonly state: ChangeState
+  /** Whether a server runs it, or a command line. */
+  readonly isBackground: boolean
+  /** How many rows matched when it began; null: they are not counted yet. */
+  readonly matched: number | null
+  readonly changed: number
+  readonly counts: Readonly<Record<string, number>>
+  readonly startedAt: Date
+  readonly updatedAt: Date
+  readonly finishedAt: Date | null
+}
+
+interface Entry {
+  readonly id: string
+  readonly at: Date
+  readonly principal: string
+  readonly action: string
+  readonly details: ChangeRecord<Readonly<Record<string, unknown>>>
+}
+
+/** Ordered by entry.id, the number: a plain "id" would be the selected text. */
+const ENTRY = 'entry.id::text as id, at, principal, action, details'
+
+/** One change, from its last entry. */
+export async function showChange(
+  db: Queryable,
+  changeId: string,
+  schema = 'leasehold',
+): Promise<ChangeSummary> {
+  return summaryOf(await lastEntry(db, changeId, schema))
+}
+
+export interface ChangePageOptions extends BrowseOptions {
+  readonly limit?: number | undefined
+  /** `next` of the page before. */
+  readonly before?: string | undefined
+}
+
+/** The changes whose last entries are the newest. */
+export async function listChanges(
+  db: Database,
+  options: ChangePageOptions = {},
+): Promise<Page<ChangeSummary>> {
+  const { schema = 'leasehold', limit = DEFAULT_PAGE_SIZE, before } = options
+  checkPageSize(limit)
+  if (before !== undefined && !isRowId(before))
+    throw invalid('before', before, 'Give `next` of the page before.')
+  const table = quoteQualified(schema, 'audit')
+  const listing = { what: 'Listing the changes', remedy: 'Ask for fewer, or allow more time.' }
+  return readOnly(db, options, listing, async (tx) => {
+    const parameter = positionalParameters()
+    const { rows } = await tx.query<Entry>({
+      text: `select ${ENTRY} from ${table} as entry
+where details ? 'changeId' ${before === undefined ? '' : `and entry.id < ${parameter(before, 'bigint')}`}
+  and not exists (select from ${table} as later
+    where later.details ? 'changeId' and later.details ->> 'changeId' = entry.details ->> 'changeId' and later.id > entry.id)
+order by entry.id desc limit ${parameter(limit + 1, 'int')}`,
+      values: parameter.values,
+    })
+    const page = cutPage(rows, limit, ({ id }) => id)
+    return { rows: page.rows.map(summaryOf), next: page.next }
+  })
+}
+
+/** Ends a change after the batch that is being written. What it has changed stays changed. */
+export async function cancelChange(
+  db: Database,
+  changeId: string,
+  { principal: by, schema = 'leasehold' }: { readonly principal: string; readonly schema?: string },
+): Promise<ChangeSummary> {
+  const principal = checkPrincipal(by, 'cancel')
+  return db.transaction(async (tx) => {
+    await lockChange(tx, changeId)
+    const { details, action } = await lastEntry(tx, changeId, schema)
+    if (details.finishedAtSeconds !== null)
+      throw new LeaseholdError('STATE_CONFLICT', `The change ${changeId} has ended.`, {
+        remedy: 'Nothing is left to cancel.',
+      })
+    const { tenant = null, isCounted = true } = details.background ?? {}
+    const background = { tenant, isCounted, isCancelled: true }
+    const finishedAtSeconds = await readClock(tx)
+    const ended = { ...details, background, finishedAtSeconds, lastBatch: null }
+    await audit(tx, schema, { principal, action, target: null, details: ended })
+    return summaryOf(await lastEntry(tx, changeId, schema))
+  })
+}
+
+export interface LeftChange {
+  readonly changeId: string
+  readonly action: string
+  readonly principal: string
+  readonly tenant: string | null
+}
+
+/** Changes that a server runs in the background, and of which nothing was heard for so long. */
+export async function leftChanges(db: Queryable, schema: string, silentForMs: number): Promise<LeftChange[]> {
+  const table = quoteQualified(schema, 'audit')
+  const { rows } = await db.query<LeftChange>({
+    text: `select details ->> 'changeId' as "changeId", action, principal, details -> 'background' ->> 'tenant' as tenant
+from ${table} as entry
+where details ? 'changeId' and details -> 'background' is not null and details -> 'finishedAtSeconds' = 'null'
+  and at < now() - $1::float8 * interval '1 millisecond' and at > now() - interval '7 days'
+  and not exists (select from ${table} as later
+    where later.details ? 'changeId' and later.details ->> 'changeId' = entry.details ->> 'changeId' and later.id > entry.id)
+order by id limit 100`,
+    values: [silentForMs],
+  })
+  return rows
+}
+
+async function lastEntry(db: Queryable, changeId: string, schema: string): Promise<Entry> {
+  const { rows } = isUuid(changeId)
+    ? await db.query<Entry>({
+        text: `select ${ENTRY} from ${quoteQualified(schema, 'audit')} as entry
+where details ? 'changeId' and details ->> 'changeId' = $1 order by entry.id desc limit 1`,
+        values: [changeId.toLowerCase()],
+      })
+    : { rows: [] }
+  const [entry] = rows
+  if (entry !== undefined) return entry
+  throw new LeaseholdError('CHANGE_NOT_FOUND', `No change has the id ${changeId}.`, {
+    remedy: 'The audit lists the changes that were made.',
+  })
+}
+
+function summaryOf({ at, principal, action, details }: Entry): ChangeSummary {
+  const { changeId, reason, filter, namedIds, rate, limit, matched, changed, counts, background } = details
+  const { finishedAtSeconds, startedAtSeconds } = details
+  const isFinished = finishedAtSeconds !== null
+  return {
+    id: changeId,
+    action,
+    principal,
+    reason,
+    filter: Object.fromEntries(Object.entries(filter).filter(([name]) => name !== 'ids')),
+    namedIds,
+    rate,
+    limit,
+    state: background?.isCancelled === true ? 'cancelled' : isFinished ? 'finished' : 'running',
+    isBackground: background !== undefined,
+    matched: background?.isCounted === false ? null : matched,
+    changed,
+    counts,
+    startedAt: new Date(startedAtSeconds * 1_000),
+    updatedAt: at,
+    finishedAt: isFinished ? new Date(finishedAtSeconds * 1_000) : null,
+  }
+}

@@ -1,0 +1,111 @@
+/**
+ * Who a request acts as in the database. What a key may see and change is decided there, by roles and policies, and not by
+ * conditions that a statement could lack.
+ */
+import { LeaseholdError, messageOf } from '../../errors.ts'
+import type { Database, TransactionOptions } from '../../postgres/database.ts'
+import { quoteIdentifier, quoteLiteral } from '../../postgres/identifiers.ts'
+import { DEFAULT_ROLE_PREFIX, type RoleKind } from '../../postgres/permissions.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+
+export interface Acting {
+  /** The database role, without its prefix. */
+  readonly role: RoleKind
+  readonly tenant: string | null
+  readonly principal: string
+  /** How long a statement may take. */
+  readonly statementTimeoutMs: number
+  /** Whether it cannot write. */
+  readonly readOnly: boolean
+}
+
+/** A database all of whose statements run as this role, for this tenant, in transactions of their own. */
+export function actingAs(db: Database, acting: Acting, prefix: string): Database {
+  const enter = enterSql(acting, prefix)
+  const transaction = async <Result>(
+    work: (tx: Queryable) => Promise<Result>,
+    options: TransactionOptions = {},
+  ): Promise<Result> => {
+    // The server stops the statement first, and its connection can be used again.
+    const queryTimeoutMs = Math.min(options.queryTimeoutMs ?? Infinity, acting.statementTimeoutMs) + 1_000
+    return db.transaction(
+      async (tx) => {
+        await tx.query({ text: enter })
+        return work(tx)
+      },
+      { ...options, queryTimeoutMs },
+    )
+  }
+  return {
+    transaction,
+    query: async (statement) => transaction(async (tx) => tx.query(statement)),
+    // It belongs to somebody else.
+    close: async () => Promise.resolve(),
+  }
+}
+
+/**
+ * A database all of whose statements run in this transaction: each of its transactions is a savepoint. What it does is
+ * there together with everything else in the transaction, or not at all.
+ */
+export function within(tx: Queryable): Database {
+  let savepoints = 0
+  return {
+    query: async (statement) => tx.query(statement),
+    async transaction(work) {
+      const name = `nested_${(savepoints += 1)}`
+      await tx.query({ text: `savepoint ${name}` })
+      try {
+        const result = await work(tx)
+        await tx.query({ text: `release savepoint ${name}` })
+        return result
+      } catch (error) {
+        await tx.query({ text: `rollback to savepoint ${name}` })
+        throw error
+      }
+    },
+    close: async () => Promise.resolve(),
+  }
+}
+
+/** Statements that take no snapshot, so that a transaction can still choose its isolation level. They end with it. */
+function enterSql({ role, tenant, principal, statementTimeoutMs, readOnly }: Acting, prefix: string): string {
+  return [
+    ...(readOnly ? ['set transaction read only'] : []),
+    `set local statement_timeout = ${statementTimeoutMs}`,
+    `set local lock_timeout = ${statementTimeoutMs}`,
+    `set local leasehold.principal = ${quoteLiteral(principal)}`,
+    `set local leasehold.tenant = ${quoteLiteral(tenant ?? '')}`,
+    roleSql(role, prefix),
+  ].join('; ')
+}
+
+export function roleSql(role: RoleKind, prefix: string): string {
+  return `set local role ${quoteIdentifier(`${prefix}_${role}`)}`
+}
+
+/** The prefix of the roles. Refuses a login role that cannot become what requests act as. */
+export async function findRolePrefix(db: Database): Promise<string> {
+  return db.transaction(async (tx) => {
+    const { rows } = await tx.query<{ prefix: string; login: string }>({
+      text: `select coalesce(nullif(current_setting('leasehold.role_prefix', true), ''), $1) as prefix, current_user as login`,
+      values: [DEFAULT_ROLE_PREFIX],
+    })
+    const { prefix, login } = rows[0] ?? { prefix: DEFAULT_ROLE_PREFIX, login: '<role>' }
+    try {
+      await tx.query({ text: roleSql('api', prefix) })
+      for (const role of ['reader', 'operator', 'producer', 'tenant'] as const)
+        await tx.query({ text: roleSql(role, prefix) })
+    } catch (error) {
+      throw new LeaseholdError(
+        'PERMISSION_DENIED',
+        `The HTTP API acts as roles that the database role ${login} cannot become: ${messageOf(error)}.`,
+        {
+          remedy: `Create them with \`leasehold roles\`, and run: GRANT ${prefix}_api TO ${quoteIdentifier(login)};`,
+          cause: error,
+        },
+      )
+    }
+    return prefix
+  })
+}

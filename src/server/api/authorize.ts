@@ -1,0 +1,114 @@
+/** Who sends a request: by a key (`Authorization: Bearer lhk_…`), or by the session of the dashboard, which a key opened. */
+import { createHmac, timingSafeEqual } from 'node:crypto'
+import { idIn, isKey, type KnownKey, readKey } from '../../admin/api-keys.ts'
+import { LeaseholdError } from '../../errors.ts'
+import type { Database } from '../../postgres/database.ts'
+import { actingAs } from './acting.ts'
+import type { Caller } from './route.ts'
+
+/** Returns who sends the request; undefined refuses it. */
+export type Authorize = (request: Request) => Promise<Caller | undefined> | Caller | undefined
+
+export interface KeyStore {
+  readonly db: Database
+  readonly schema: string
+  readonly prefix: () => Promise<string>
+  readonly statementTimeoutMs: number
+}
+
+/** Recognises keys and sessions. */
+export function authorizeByKey(store: KeyStore): Authorize {
+  return async (request) => {
+    const header = request.headers.get('authorization')
+    if (header !== null) {
+      const [, text = ''] = /^Bearer +(\S+)$/i.exec(header) ?? []
+      return callerOf(await keyOf(store, text))
+    }
+    const session = cookieOf(request, SESSION_COOKIE)
+    return session === undefined ? undefined : callerOf(await sessionKey(store, session))
+  }
+}
+
+/** The key of this text, unless it is unknown, revoked or has expired. */
+export async function keyOf(store: KeyStore, text: string): Promise<KnownKey | undefined> {
+  const id = idIn(text)
+  const key = id === undefined ? undefined : await find(store, id)
+  return key !== undefined && isKey(key, text) ? key : undefined
+}
+
+function callerOf(key: KnownKey | undefined): Caller | undefined {
+  return key && { principal: key.name, role: key.role, tenant: key.tenant }
+}
+
+async function find(
+  { db, schema, prefix, statementTimeoutMs }: KeyStore,
+  id: string,
+): Promise<KnownKey | undefined> {
+  const acting = { role: 'api', tenant: null, principal: 'api', statementTimeoutMs, readOnly: false } as const
+  return readKey(actingAs(db, acting, await prefix()), id, { schema })
+}
+
+export const SESSION_COOKIE = 'leasehold_session'
+
+/** A working day. */
+export const SESSION_SECONDS = 12 * 3_600
+
+/**
+ * The session of the dashboard. It is signed with the hash of its key, so that it needs no table and ends with the key. A
+ * page in the browser cannot read the cookie, and other sites cannot have it sent.
+ */
+export function sessionOf({ id, hash }: KnownKey, now = Date.now()): string {
+  const expires = Math.floor(now / 1_000) + SESSION_SECONDS
+  return `${id}.${expires}.${signature(hash, id, expires).toString('base64url')}`
+}
+
+async function sessionKey(store: KeyStore, session: string): Promise<KnownKey | undefined> {
+  const [, id, digits, signed] = /^([0-9a-f-]{36})\.(\d{1,12})\.([\w-]{43})$/.exec(session) ?? []
+  if (id === undefined || digits === undefined || signed === undefined) return undefined
+  const expires = Number(digits)
+  if (expires * 1_000 <= Date.now()) return undefined
+  const key = await find(store, id).catch((error: unknown) => {
+    // A text that only looks like an id.
+    if (error instanceof Error && 'code' in error && error.code === '22P02') return undefined
+    throw error
+  })
+  if (key === undefined) return undefined
+  return timingSafeEqual(signature(key.hash, id, expires), Buffer.from(signed, 'base64url')) ? key : undefined
+}
+
+function signature(hash: Buffer, id: string, expires: number): Buffer {
+  return createHmac('sha256', hash).update(`leasehold session ${id} ${expires}`).digest()
+}
+
+export function sessionCookie(request: Request, value: string, maxAgeSeconds: number): string {
+  const secure = new URL(request.url).protocol === 'https:' ? '; Secure' : ''
+  return `${SESSION_COOKIE}=${value}; Path=/; HttpOnly; SameSite=Strict; Max-Age=${maxAgeSeconds}${secure}`
+}
+
+function cookieOf(request: Request, name: string): string | undefined {
+  const cookies = (request.headers.get('cookie') ?? '').split(';').map((cookie) => cookie.trim())
+  return cookies.find((cookie) => cookie.startsWith(`${name}=`))?.slice(name.length + 1)
+}
+
+const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS'])
+
+/**
+ * Refuses a change that a page of another site has the browser send. A browser adds cookies, and reaches loopback; it also
+ * says where the page comes from. A client that sends a key itself is no browser that was tricked.
+ */
+export function refuseOtherOrigins(request: Request): void {
+  if (SAFE_METHODS.has(request.method) || request.headers.has('authorization')) return
+  const origin = request.headers.get('origin')
+  const site = request.headers.get('sec-fetch-site')
+  const isOwn =
+    origin === null ? site === null || site === 'same-origin' : hostOf(origin) === request.headers.get('host')
+  if (isOwn) return
+  throw new LeaseholdError('ROLE_TOO_LOW', `The request comes from a page of ${origin ?? 'another site'}.`, {
+    remedy: 'Send it from the dashboard itself, or with a key in the Authorization header.',
+    field: 'header.origin',
+  })
+}
+
+function hostOf(origin: string): string | undefined {
+  return URL.canParse(origin) ? new URL(origin).host : undefined
+}

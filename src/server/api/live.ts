@@ -1,0 +1,152 @@
+/**
+ * Live updates as server-sent events. One reader serves all who listen. Every event is a whole overview, so that a client
+ * that reconnects (`Last-Event-ID`) has missed nothing once it has the newest.
+ */
+import { randomUUID } from 'node:crypto'
+import { readOverview } from './overview.ts'
+import { LeaseholdError } from '../../errors.ts'
+import type { Database } from '../../postgres/database.ts'
+import { actingAs } from './acting.ts'
+
+export interface LiveOptions {
+  readonly db: Database
+  readonly schema: string
+  readonly prefix: () => Promise<string>
+  readonly statementTimeoutMs: number
+  readonly onError: (error: unknown) => void
+}
+
+interface Listener {
+  readonly send: (text: string) => void
+  readonly close: () => void
+}
+
+const READ_EVERY_MS = 1_000
+
+/** A comment, so that proxies keep the connection and a client that has gone is noticed. */
+const KEEP_ALIVE_EVERY_MS = 15_000
+
+const MAX_LISTENERS = 100
+
+/** A client that does not read so much is cut off; it reconnects and gets the newest. */
+const MAX_UNREAD_EVENTS = 20
+
+export class Live {
+  readonly #options: LiveOptions
+  readonly #listeners = new Set<Listener>()
+  /** Another process, or this one after a restart, numbers from the start. */
+  readonly #stream = randomUUID()
+  #number = 0
+  #latest: { readonly id: string; readonly data: string } | undefined
+  #timer: NodeJS.Timeout | undefined
+  #keepAlive: NodeJS.Timeout | undefined
+  #isReading = false
+
+  constructor(options: LiveOptions) {
+    this.#options = options
+  }
+
+  respond(request: Request): Response {
+    if (this.#listeners.size >= MAX_LISTENERS)
+      throw new LeaseholdError('TOO_MANY_REQUESTS', `There are ${MAX_LISTENERS} live connections already.`, {
+        remedy: 'Close others, or read /overview from time to time.',
+      })
+    const lastId = request.headers.get('last-event-id')
+    const encoder = new TextEncoder()
+    let listener: Listener
+    const body = new ReadableStream<Uint8Array>(
+      {
+        start: (controller) => {
+          listener = {
+            send: (text) => {
+              if ((controller.desiredSize ?? 0) <= 0) this.#drop(listener)
+              else controller.enqueue(encoder.encode(text))
+            },
+            close: () => controller.close(),
+          }
+          this.#add(listener, lastId)
+        },
+        cancel: () => {
+          this.#remove(listener)
+        },
+      },
+      new CountQueuingStrategy({ highWaterMark: MAX_UNREAD_EVENTS }),
+    )
+    request.signal.addEventListener('abort', () => this.#drop(listener), { once: true })
+    return new Response(body, {
+      headers: {
+        'content-type': 'text/event-stream',
+        'cache-control': 'no-store',
+        // Proxies such as nginx would collect what is sent.
+        'x-accel-buffering': 'no',
+      },
+    })
+  }
+
+  stop(): void {
+    for (const listener of this.#listeners) this.#drop(listener)
+  }
+
+  #add(listener: Listener, lastId: string | null): void {
+    this.#listeners.add(listener)
+    listener.send('retry: 2000\n\n')
+    if (this.#timer === undefined) {
+      this.#timer = setInterval(() => void this.#read(), READ_EVERY_MS).unref()
+      this.#keepAlive = setInterval(() => this.#sendAll(': keep-alive\n\n'), KEEP_ALIVE_EVERY_MS).unref()
+      void this.#read()
+    } else if (this.#latest !== undefined && this.#latest.id !== lastId) {
+      listener.send(eventText(this.#latest))
+    }
+  }
+
+  #drop(listener: Listener): void {
+    if (!this.#listeners.has(listener)) return
+    this.#remove(listener)
+    listener.close()
+  }
+
+  #remove(listener: Listener): void {
+    this.#listeners.delete(listener)
+    if (this.#listeners.size > 0) return
+    clearInterval(this.#timer)
+    clearInterval(this.#keepAlive)
+    this.#timer = undefined
+    // Whoever comes next gets what is read then.
+    this.#latest = undefined
+  }
+
+  async #read(): Promise<void> {
+    if (this.#isReading) return
+    this.#isReading = true
+    const { db, schema, prefix, statementTimeoutMs, onError } = this.#options
+    try {
+      const acting = {
+        role: 'reader',
+        tenant: null,
+        principal: 'live',
+        statementTimeoutMs,
+        readOnly: true,
+      } as const
+      const overview = await readOverview(actingAs(db, acting, await prefix()), { schema })
+      const data = JSON.stringify(overview)
+      if (data !== this.#latest?.data) {
+        this.#number += 1
+        this.#latest = { id: `${this.#stream}.${this.#number}`, data }
+        this.#sendAll(eventText(this.#latest))
+      }
+    } catch (error) {
+      onError(error)
+      this.#sendAll('event: unavailable\ndata: {}\n\n')
+    } finally {
+      this.#isReading = false
+    }
+  }
+
+  #sendAll(text: string): void {
+    for (const listener of this.#listeners) listener.send(text)
+  }
+}
+
+function eventText({ id, data }: { readonly id: string; readonly data: string }): string {
+  return `id: ${id}\nevent: overview\ndata: ${data}\n\n`
+}

@@ -1,0 +1,19 @@
+/** All routes. */
+import type { Route } from '../route.ts'
+import { AUDIT } from './audit.ts'
+import { CHANGES } from './changes.ts'
+import { KEYS } from './keys.ts'
+import { OUTBOX } from './outbox.ts'
+import { OVERVIEW } from './overview.ts'
+import { SESSION } from './session.ts'
+import { WORKERS } from './workers.ts'
+
+export const ROUTES: readonly Route[] = [
+  ...SESSION,
+  ...OVERVIEW,
+  ...WORKERS,
+  ...OUTBOX,
+  ...CHANGES,
+  ...AUDIT,
+  ...KEYS,
+]

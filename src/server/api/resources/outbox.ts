@@ -1,0 +1,226 @@
+/** Events of the outbox: read, written, replayed, retried, given up; and the keys that are held up. */
+import { z } from 'zod'
+import { LeaseholdError } from '../../../errors.ts'
+import { listEvents, showEvent } from '../../../outbox/admin/browse.ts'
+import { giveUp } from '../../../outbox/admin/give-up.ts'
+import { keysHeldUp } from '../../../outbox/admin/held-up-keys.ts'
+import { replay } from '../../../outbox/admin/replay.ts'
+import { retryNow } from '../../../outbox/admin/retry-now.ts'
+import { unblock } from '../../../outbox/admin/unblock.ts'
+import { createOutbox } from '../../../outbox/enqueue/enqueue.ts'
+import { STATUSES } from '../../../outbox/transitions.ts'
+import { changeRoutes } from '../change-routes.ts'
+import { route } from '../route.ts'
+import {
+  digits,
+  fromCursor,
+  moment,
+  oneChanged,
+  optionalTime,
+  pageOf,
+  paging,
+  reason,
+  rowId,
+  several,
+  text,
+  time,
+  toCursor,
+  uuid,
+  withReason,
+} from '../schemas.ts'
+
+const event = z.object({
+  id: digits,
+  eventId: uuid,
+  type: z.string(),
+  orderingKey: z.string().nullable(),
+  status: z.enum(STATUSES),
+  attempts: z.int(),
+  maxAttempts: z.int().nullable(),
+  expiries: z.int().describe('How many of its leases have expired.'),
+  createdAt: time,
+  availableAt: time,
+  claimedAt: optionalTime,
+  claimedBy: z.string().nullable(),
+  lockedUntil: optionalTime,
+  token: digits.describe('The fencing token.'),
+  publishedAt: optionalTime,
+  deadAt: optionalTime,
+  lastError: z.string().nullable(),
+  parked: z.boolean().describe('A dead event that holds up its key.'),
+})
+
+const eventDetails = event.extend({
+  payload: z.unknown(),
+  headers: z.record(z.string(), z.unknown()),
+  waitsFor: z
+    .object({
+      id: digits,
+      status: z.enum(STATUSES),
+      parked: z.boolean(),
+      attempts: z.int(),
+      lastError: z.string().nullable(),
+    })
+    .nullable()
+    .describe('The event of its key that has to be finished first.'),
+})
+
+const byId = z.strictObject({ id: rowId })
+
+const conditions = {
+  type: text.optional(),
+  orderingKey: text.optional(),
+  error: text.optional().describe('The last error contains this text, in upper or lower case.'),
+  from: moment.optional().describe('Written at this time or later.'),
+  to: moment.optional().describe('Written before this time.'),
+} as const
+
+const heldUpKey = z.object({
+  orderingKey: z.string(),
+  state: z.enum(['parked', 'blocked']),
+  id: digits,
+  type: z.string(),
+  attempts: z.int(),
+  lastError: z.string().nullable(),
+  availableAt: optionalTime,
+  waiting: z.int().describe('How many events wait for it, counted up to 1,000.'),
+})
+
+const tag = 'outbox'
+
+/** What one event in the path was changed by; the answer is the event as it is now. */
+function oneEvent(
+  verb: 'replay' | 'retry' | 'give-up',
+  change: typeof replay | typeof retryNow | typeof giveUp,
+) {
+  const summaries = {
+    replay: 'Publish a finished event once more',
+    retry: 'Make a waiting event due at once',
+    'give-up': 'Give up a waiting event: it is dead from now on',
+  }
+  return route({
+    method: 'POST',
+    path: `/outbox/events/{id}/${verb}`,
+    summary: summaries[verb],
+    tag,
+    role: 'operate',
+    params: byId,
+    body: withReason,
+    answer: eventDetails,
+    async run({ db, schema, params: { id }, body, caller: { principal } }) {
+      const result = await change(db, { schema, ids: [id], principal, reason: body.reason })
+      const notFound = new LeaseholdError('EVENT_NOT_FOUND', `No event has the id ${id}.`)
+      oneChanged(result, `The event ${id} cannot be changed so`, notFound)
+      return showEvent(db, id, { schema })
+    },
+  })
+}
+
+export const OUTBOX = [
+  route({
+    method: 'GET',
+    path: '/outbox/events',
+    summary: 'List events, the newest first',
+    tag,
+    role: 'read',
+    query: z.strictObject({
+      ...paging,
+      ...conditions,
+      status: several(z.enum(STATUSES)).optional(),
+      id: several(rowId).optional(),
+    }),
+    answer: pageOf(event),
+    async run({ db, schema, query: { limit, cursor, id, ...filter } }) {
+      const page = { schema, limit, before: fromCursor(cursor) }
+      const { events, next } = await listEvents(db, { ...filter, ids: id }, page)
+      return { items: events, next: toCursor(next) }
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/outbox/events',
+    summary: 'Write an event',
+    tag,
+    role: 'operate',
+    databaseRole: 'producer',
+    status: 201,
+    body: z.strictObject({
+      type: text,
+      payload: z.unknown(),
+      orderingKey: text.optional(),
+      headers: z.record(z.string(), z.string()).optional(),
+      availableAt: moment.optional(),
+      eventId: uuid.optional(),
+      maxAttempts: z.int().min(1).nullable().optional(),
+    }),
+    answer: z.object({
+      id: digits,
+      eventId: uuid,
+      duplicate: z.boolean().describe('There is an event with this event id, and nothing was written.'),
+    }),
+    run: async ({ db, schema, body }) => createOutbox({ schema }).enqueue(db, body),
+  }),
+  route({
+    method: 'GET',
+    path: '/outbox/events/{id}',
+    summary: 'Show an event with its payload',
+    tag,
+    role: 'read',
+    params: byId,
+    answer: eventDetails,
+    run: async ({ db, schema, params }) => showEvent(db, params.id, { schema }),
+  }),
+  oneEvent('replay', replay),
+  oneEvent('retry', retryNow),
+  oneEvent('give-up', giveUp),
+  ...changeRoutes({
+    path: '/outbox/events',
+    rows: 'events',
+    tag,
+    forTenants: false,
+    actions: { replay: 'outbox.replay', retry: 'outbox.retry', 'give-up': 'outbox.giveUp' },
+    filter: z.strictObject({ ...conditions, status: z.array(z.enum(STATUSES)).min(1).optional() }),
+  }),
+  route({
+    method: 'GET',
+    path: '/outbox/keys',
+    summary: 'List the ordering keys that an event holds up',
+    tag,
+    role: 'read',
+    query: z.strictObject({ limit: paging.limit }),
+    answer: z.object({
+      items: z.array(heldUpKey),
+      more: z.boolean(),
+      partial: z.boolean().describe('There are so many keys that not all were examined.'),
+    }),
+    async run({ db, schema, query: { limit } }) {
+      const { keys, more, partial } = await keysHeldUp(db, { schema, limit })
+      return { items: keys, more, partial }
+    },
+  }),
+  route({
+    method: 'POST',
+    path: '/outbox/keys/unblock',
+    summary: 'Let an ordering key go on that an event holds up',
+    tag,
+    role: 'operate',
+    body: z.strictObject({
+      orderingKey: text,
+      replay: z
+        .boolean()
+        .optional()
+        .describe('Publish the event that holds it up, first. Default: go on without it.'),
+      reason,
+    }),
+    answer: z.object({ parked: z.int(), failing: z.int() }),
+    async run({ db, schema, body, caller: { principal } }) {
+      const unblocked = await unblock(db, { ...body, schema, principal })
+      if (unblocked.parked + unblocked.failing > 0) return unblocked
+      throw new LeaseholdError(
+        'STATE_CONFLICT',
+        `Nothing holds up the key ${JSON.stringify(body.orderingKey)}, so that nothing was changed.`,
+        { field: 'body.orderingKey', remedy: 'GET /outbox/keys lists those that are held up.' },
+      )
+    },
+  }),
+]

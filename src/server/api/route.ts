@@ -1,0 +1,174 @@
+/** One route of the API: what it takes, what it answers, who may call it. The schemas validate, and make the OpenAPI document. */
+import { z } from 'zod'
+import type { KeyRole } from '../../admin/api-keys.ts'
+import type { Database } from '../../postgres/database.ts'
+import type { RoleKind } from '../../postgres/permissions.ts'
+import type { ApiContext } from './api.ts'
+import { type FieldProblem, RequestProblem } from './problem.ts'
+
+export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
+
+type Shape = z.ZodObject
+
+/** Who sent a request. */
+export interface Caller {
+  /** The name of the key, or of the user: the audit's principal. */
+  readonly principal: string
+  readonly role: KeyRole
+  /** The only tenant that the caller sees. Null: not limited. */
+  readonly tenant: string | null
+}
+
+export interface Call<Params, Query, Body> {
+  readonly params: Params
+  readonly query: Query
+  readonly body: Body
+  /** Acts as the caller. In a POST, PUT, PATCH or DELETE everything is one transaction. */
+  readonly db: Database
+  readonly schema: string
+  readonly caller: Caller
+  readonly context: ApiContext
+  readonly request: Request
+  /** Of the response. */
+  readonly headers: Headers
+  /** Is called once the transaction of the request has been committed. */
+  readonly afterwards: (act: () => void) => void
+}
+
+export interface RouteDeclaration<
+  Params extends Shape,
+  Query extends Shape,
+  Body extends z.ZodType,
+  Answer extends z.ZodType,
+> {
+  readonly method: Method
+  /** Below the base path: `/outbox/events/{id}`. */
+  readonly path: string
+  /** One line, in the imperative. */
+  readonly summary: string
+  /** The resource that it belongs to. */
+  readonly tag: string
+  readonly role: KeyRole
+  /** Whether keys that are limited to a tenant may call it. The database limits what they see. Default false. */
+  readonly forTenants?: boolean
+  /** The database role it acts as, if not that of the caller's role. */
+  readonly databaseRole?: RoleKind
+  readonly params?: Params
+  readonly query?: Query
+  readonly body?: Body
+  /** The status of success. Default 200; 204 has no body. */
+  readonly status?: 200 | 201 | 202 | 204
+  readonly answer: Answer
+  /** Whether it needs no key. Default false. */
+  readonly isOpen?: boolean
+  /** Whether the answer is a stream of live updates. Default false. */
+  readonly isStream?: boolean
+  /** Fields of the answer that are shown once, and not stored for repeated requests. */
+  readonly secrets?: readonly string[]
+  readonly run: (call: Call<z.output<Params>, z.output<Query>, z.output<Body>>) => Promise<unknown>
+}
+
+/** A route whose types are known only to itself. */
+export interface Route {
+  readonly method: Method
+  readonly path: string
+  readonly summary: string
+  readonly tag: string
+  readonly role: KeyRole
+  readonly forTenants: boolean
+  readonly databaseRole: RoleKind | undefined
+  readonly params: Shape | undefined
+  readonly query: Shape | undefined
+  readonly body: z.ZodType | undefined
+  readonly status: 200 | 201 | 202 | 204
+  readonly answer: z.ZodType
+  readonly isOpen: boolean
+  readonly isStream: boolean
+  readonly secrets: readonly string[]
+  readonly run: (
+    given: GivenInput,
+    rest: Omit<Call<never, never, never>, 'params' | 'query' | 'body'>,
+  ) => Promise<unknown>
+}
+
+export interface GivenInput {
+  readonly params: unknown
+  readonly query: unknown
+  readonly body: unknown
+}
+
+const NOTHING = z.strictObject({})
+
+export function route<
+  Params extends Shape = typeof NOTHING,
+  Query extends Shape = typeof NOTHING,
+  Body extends z.ZodType = z.ZodUndefined,
+  Answer extends z.ZodType = z.ZodType,
+>(declaration: RouteDeclaration<Params, Query, Body, Answer>): Route {
+  const { forTenants = false, isOpen = false, isStream = false, databaseRole } = declaration
+  const { params, query, body, status = 200, secrets = [] } = declaration
+  return {
+    ...declaration,
+    forTenants,
+    isOpen,
+    isStream,
+    databaseRole,
+    params,
+    query,
+    body,
+    status,
+    secrets,
+    async run(given, rest) {
+      const problems: FieldProblem[] = []
+      const parse = <Schema extends z.ZodType>(
+        schema: Schema,
+        where: string,
+        value: unknown,
+      ): z.output<Schema> => {
+        const parsed = schema.safeParse(value)
+        if (parsed.success) return parsed.data
+        problems.push(...problemsIn(parsed.error, where, value))
+        // What follows is not reached: all problems are reported together.
+        return undefined as z.output<Schema>
+      }
+      const input = {
+        // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- without a schema there is nothing to give
+        params: parse((params ?? NOTHING) as Params, 'path', given.params),
+        // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
+        query: parse((query ?? NOTHING) as Query, 'query', given.query),
+        // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
+        body: parse((body ?? z.undefined('this request has no body')) as Body, 'body', given.body),
+      }
+      if (problems.length > 0) throw new RequestProblem(problems)
+      return declaration.run({ ...rest, ...input })
+    },
+  }
+}
+
+const MAX_PROBLEMS = 20
+
+function problemsIn(error: z.ZodError, where: string, value: unknown): FieldProblem[] {
+  return error.issues.slice(0, MAX_PROBLEMS).map((issue) => {
+    const field = [where, ...issue.path.map(String)].join('.')
+    const given = valueAt(value, issue.path)
+    const shown = given === undefined ? 'missing' : shorten(JSON.stringify(given))
+    const unknown = issue.code === 'unrecognized_keys' ? issue.keys : []
+    if (unknown.length > 0)
+      return {
+        field,
+        detail: `there is no field ${unknown.map((key) => shorten(JSON.stringify(key))).join(', ')} here`,
+      }
+    return { field, detail: `is ${shown}; ${issue.message}` }
+  })
+}
+
+function valueAt(value: unknown, path: readonly PropertyKey[]): unknown {
+  return path.reduce<unknown>(
+    (at, key) => (typeof at === 'object' && at !== null ? Reflect.get(at, key) : undefined),
+    value,
+  )
+}
+
+function shorten(text: string): string {
+  return text.length <= 100 ? text : `${text.slice(0, 100)}…`
+}
