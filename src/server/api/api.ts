@@ -4,6 +4,7 @@
  * A request is authorised, limited, validated and executed. A change, its entry in the audit and the stored answer of its
  * Idempotency-Key are one transaction. README.md in the folder above describes the parts.
  */
+import { inspect } from 'node:util'
 import { Hono } from 'hono'
 import { mayDo } from '../../admin/api-keys.ts'
 import { systemClock } from '../../clock.ts'
@@ -338,5 +339,5 @@ function rememberSuccess<Value>(find: () => Promise<Value>): () => Promise<Value
 }
 
 function reportOnStderr(error: unknown): void {
-  console.error(error)
+  process.stderr.write(`${inspect(error)}\n`)
 }
