@@ -36,6 +36,9 @@ export interface Settings {
   readonly schema: string
   readonly host: string
   readonly port: number
+  /** Where probes and scrapes are answered as well. */
+  readonly metricsHost: string | undefined
+  readonly metricsPort: number
   readonly logLevel: ParsedSettings['logLevel']
   readonly logFormat: 'pretty' | 'json'
   /** Never shown. Undefined: the embedded PostgreSQL has a key in its directory; with another database there is none. */
@@ -154,6 +157,8 @@ function complete(
   return {
     databaseUrl,
     listenUrl: parsed.listenUrl,
+    metricsHost: parsed.metricsHost,
+    metricsPort: parsed.metricsPort,
     directory: resolve(workingDirectory, directory),
     schema,
     host,

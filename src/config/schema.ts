@@ -52,6 +52,8 @@ export const settingsSchema = z.strictObject({
     .default('leasehold'),
   host: z.string().regex(HOST).default('127.0.0.1'),
   port: number.pipe(z.int().min(0).max(65_535)).default(7400),
+  metricsHost: z.string().regex(HOST).exactOptional(),
+  metricsPort: number.pipe(z.int().min(0).max(65_535)).default(7401),
   logLevel: z.enum(LOG_LEVELS).default('info'),
   logFormat: z.enum(LOG_FORMATS).optional(),
   secretKey: z.string().refine(isSecretKey).optional(),
@@ -128,12 +130,21 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   },
   host: {
     purpose:
-      'address on which HTTP listens; beyond loopback, such as on 0.0.0.0, it only serves /livez, /readyz and /metrics (default: 127.0.0.1)',
+      'address on which HTTP listens; beyond loopback, such as on 0.0.0.0, the API needs keys (default: 127.0.0.1)',
     rule: 'an address or the name of a host, such as 127.0.0.1, 0.0.0.0 or ::',
   },
   port: {
     purpose:
-      'HTTP port; 0 takes any free port (default: `up` takes 7400, or any free port if that is in use; `work` takes any free port)',
+      'HTTP port; 0 takes any free port (default: 7400; without keys `up` takes any free port if that is in use, and `work` always does)',
+    rule: 'a whole number from 0 to 65535; 0 takes any free port',
+  },
+  metricsHost: {
+    purpose:
+      'address on which /livez, /readyz and /metrics, and nothing else, are served as well, for probes and scrapes (default: none)',
+    rule: 'an address or the name of a host, such as 127.0.0.1, 0.0.0.0 or ::',
+  },
+  metricsPort: {
+    purpose: 'port of --metrics-host; 0 takes any free port (default: 7401)',
     rule: 'a whole number from 0 to 65535; 0 takes any free port',
   },
   logLevel: {
