@@ -95,6 +95,25 @@ export function pastFlag(flags: Flags, name: string, now: Date): Date | undefine
   return parseTime(name, value, `give ${TIME_RULE}, or how long ago it was: 90s, 15m, 2h, 7d.`)
 }
 
+const DURATION_UNITS: ReadonlyMap<string, number> = new Map([
+  ['ms', 1],
+  ['s', 1_000],
+  ['m', 60_000],
+  ['h', 3_600_000],
+  ['d', 86_400_000],
+])
+
+/** How long, in milliseconds. */
+export function durationFlag(flags: Flags, name: string): number | undefined {
+  const value = textFlag(flags, name)
+  if (value === undefined) return undefined
+  const [, number, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(value) ?? []
+  const ms = DURATION_UNITS.get(unit)
+  if (number === undefined || ms === undefined)
+    throw invalidArgument(name, value, 'say how long: 90s, 15m, 2h or 7d.')
+  return Number(number) * ms
+}
+
 /** A time in the future: `90d` from now, or a time as it is written. */
 export function futureFlag(flags: Flags, name: string, now: Date): Date | undefined {
   const value = textFlag(flags, name)

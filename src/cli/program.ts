@@ -16,13 +16,18 @@ import {
 import { printUrl, recogniseEmbedded } from './database.ts'
 import { addLeaseCommands } from './lease.ts'
 import { runMigrate, runRoles } from './migrate.ts'
+import { addAuditCommand } from './audit.ts'
+import { addChangeCommands } from './changes.ts'
+import { addCompletionCommand } from './completion.ts'
 import { addKeyCommands } from './keys.ts'
 import { addOutboxCommands } from './outbox/commands.ts'
 import { serve } from './serve.ts'
+import { addSettingsCommands } from './settings.ts'
 import { status } from './status.ts'
 import { addSyncCommands } from './sync/commands.ts'
 import { up } from './up.ts'
 import { addWebhookCommands } from './webhooks/commands.ts'
+import { addWatchFlags } from './watch.ts'
 import { work } from './work.ts'
 
 const EXIT_FAILED = 1
@@ -171,7 +176,7 @@ function addCommands(program: Command, define: Define): void {
     'show the running workers and the backlog of each table',
     DATABASE_SETTINGS,
     status,
-    (command) => command.option('--json', 'print one JSON document instead of text, for scripts'),
+    (command) => addWatchFlags(command, 'Ctrl-C'),
   )
   define(
     program,
@@ -185,6 +190,10 @@ function addCommands(program: Command, define: Define): void {
   addSyncCommands(program, define)
   addLeaseCommands(program, define)
   addKeyCommands(program, define)
+  addSettingsCommands(program, define)
+  addChangeCommands(program, define)
+  addAuditCommand(program, define)
+  addCompletionCommand(program, define)
 }
 
 /** Gives every group a `help` command, and makes every usage error end with the command that shows the right help. */

@@ -95,6 +95,9 @@ export type SettingName = keyof ParsedSettings
 /** Never shown, and never flags: everybody on the machine can read the command line of a process. */
 export const SECRET_SETTINGS: readonly SettingName[] = ['secretKey']
 
+/** Settings that may contain a secret: `DATABASE_URL_FILE` names a file that contains the value. */
+export const FILE_SETTINGS: readonly SettingName[] = ['databaseUrl', 'listenUrl', 'secretKey', 'webhookProxy']
+
 // Object.keys forgets which keys it was given.
 export const SETTING_NAMES = Object.keys(settingsSchema.shape) as readonly SettingName[]
 
@@ -216,6 +219,11 @@ export function variableOf(name: SettingName): string {
   return ['LEASEHOLD', ...words(name)].join('_').toUpperCase()
 }
 
+/** `DATABASE_URL` → `DATABASE_URL_FILE`, as containers are given secrets. */
+export function fileVariableOf(name: SettingName): string {
+  return `${variableOf(name)}_FILE`
+}
+
 /** Variables of this project's own tests (CONTRIBUTING.md). They are here because every other unknown name is refused. */
 export const TEST_VARIABLES = [
   'LEASEHOLD_TEST_DATABASE_URL',
@@ -239,7 +247,7 @@ export function isOfKubernetes(variable: string, value: string): boolean {
 
 /** The problems with variables that look like ours and are not. An empty one counts as not set. */
 export function unknownVariables(environment: Readonly<Record<string, string | undefined>>): string[] {
-  const settings = SETTING_NAMES.map(variableOf)
+  const settings = [...SETTING_NAMES.map(variableOf), ...FILE_SETTINGS.map(fileVariableOf)]
   const known = new Set<string>([...settings, ...TEST_VARIABLES])
   const unknown = Object.entries(environment).filter(
     ([name, value = '']) =>
