@@ -29,6 +29,7 @@ export const ERROR_CODES = [
   'ENDPOINT_NOT_FOUND',
   'DELIVERY_NOT_FOUND',
   'JOB_NOT_FOUND',
+  'ROW_NOT_FOUND',
 ] as const
 
 export type ErrorCode = (typeof ERROR_CODES)[number]

@@ -1,0 +1,15 @@
+/** Durations and moments as a person reads them. */
+
+/** `4 s`, `12 min`, `3 h`, `2 d`. */
+export function duration(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1_000))
+  if (seconds < 120) return `${seconds} s`
+  if (seconds < 7_200) return `${Math.round(seconds / 60)} min`
+  return seconds < 172_800 ? `${Math.round(seconds / 3_600)} h` : `${Math.round(seconds / 86_400)} d`
+}
+
+/** `3 min ago`, `in 20 s`. */
+export function relative(moment: Date, now: Date): string {
+  const ms = moment.getTime() - now.getTime()
+  return ms > 500 ? `in ${duration(ms)}` : `${duration(-ms)} ago`
+}
