@@ -9,6 +9,7 @@ import { leaseTable, openLeaseStore } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { SaturatedError } from '../worker/completion/outcome.ts'
 import { changeSettings } from '../worker/index.ts'
+import { findDeadWorkers } from '../worker/reaper/dead-workers.ts'
 import { type ExplainedTable, explainRow, type ExplainOptions, type Explanation, type Reason } from './explain.ts'
 
 const { url } = useDatabase()
@@ -148,14 +149,15 @@ describe('the row itself', () => {
     const { text, until, command } = await reasonOf(id, 'retryWait')
     expect(text).toMatch(/^1 of 5 attempts have failed, and the next one is due at .*Z \(in \d+ s\): .*the printer is on fire.*\.$/)
     expect(until?.getTime()).toBeGreaterThan(Date.now())
-    expect(command).toBe(`update "public"."jobs" set "available_at" = now() where "id" = '${id}'`)
+    expect(command).toBe(`update public.jobs set available_at = now() where id = '${id}'`)
   })
 
   it('resting: its worker has put it aside until a time', async () => {
     await db.query({
-      text: `create table public.resting (id int primary key, lease_owner text, lease_until timestamptz, lease_token bigint)`,
+      text: `create table public.resting (id int primary key, lease_owner text, lease_until timestamptz, lease_token bigint);
+create index on public.resting (id) where lease_owner is not null;
+insert into public.resting values (1)`,
     })
-    await db.query({ text: 'insert into public.resting values (1)' })
     const table = leaseTable({
       table: 'public.resting',
       claimable: 'true',
@@ -208,15 +210,17 @@ describe('leases', () => {
 
   it('without a token column, the time of the claim is known, and whether the lease was renewed since', async () => {
     await db.query({
-      text: `create table public.tokenless (id int primary key, done boolean not null default false, owner text, until timestamptz);
-create index on public.tokenless (id) where not done;
+      text: `create table public.tokenless (id int primary key, state text not null default 'new', owner text, until timestamptz, attempts int not null default 0);
+create index on public.tokenless (id) where state = 'new';
+create index on public.tokenless (id) where owner is not null;
 insert into public.tokenless (id) values (1)`,
     })
     const table = leaseTable({
       table: 'public.tokenless',
-      claimable: 'not done',
+      claimable: "state = 'new'",
       lease: { owner: 'owner', until: 'until' },
-      outcomes: { done: { done: 'true' } },
+      attempts: { expiries: false, error: false },
+      outcomes: { done: { state: "'done'" }, dead: { state: "'dead'" } },
     })
     const [begun, held] = [door(), door()]
     const { runtime, events } = await start(
@@ -259,19 +263,21 @@ insert into public.tokenless (id) values (1)`,
     expect((await reasonOf(id, 'leased')).text).toContain('it is alive')
     expect(await codes(id)).toEqual(['leased'])
     await child.kill('SIGKILL')
-    const reaper = await run(
-      { handle: async () => undefined, settings: { paused: true } },
-      { eviction: false, presenceMs: 50 },
+    const check = { self: 'test', graceMs: 0, declare: false, spared: [], evicted: [] }
+    await expect.poll(async () => (await findDeadWorkers(db, 'leasehold', check)).missing, BOUND).toEqual(['doomed'])
+    expect((await reasonOf(id, 'leased')).text).toMatch(
+      /; it has been missing since .*, and its leases are taken back unless it returns\.$/,
     )
-    await expect.poll(async () => (await reasonOf(id, 'leased')).text, BOUND).toMatch(/; it has been missing since .*, and its leases are taken back unless it returns\.$/)
-    expect(await codes(id)).toEqual(['leased'])
-    await reaper.runtime.stop()
-    await expect.poll(async () => codes(id), BOUND).toEqual(['leased', 'noReaper'])
+    await findDeadWorkers(db, 'leasehold', { ...check, declare: true })
+    expect((await reasonOf(id, 'leased')).text).toMatch(/; it is dead since .*, and a reaper takes its leases back\.$/)
+    expect(await codes(id)).toEqual(['leased', 'noReaper'])
     expect(await reasonOf(id, 'noReaper')).toEqual({
       code: 'noReaper',
       text: 'No worker process that is alive takes back the expired leases of public.jobs.',
       command: 'leasehold work --only reaper',
     })
+    const { events } = await run({ handle: async () => undefined }, { presenceMs: 50 })
+    await settled(events, 1)
   })
 
   it('leaseExpired: the lease is over, and how often a reaper looks', async () => {
@@ -285,13 +291,12 @@ insert into public.tokenless (id) values (1)`,
     )
     expect({ isMoment: since instanceof Date, by }).toEqual({ isMoment: true, by: 'nobody' })
     expect(await explain(id)).toMatchObject({ state: 'expired', reasons: [{}, { code: 'noReaper' }] })
-    // A reaper that looks for the first time in an hour.
     const { events } = await run(
       { handle: async () => undefined, settings: { paused: true, reaperIntervalMs: 200 } },
       { presenceMs: 50 },
     )
     await events.next('reaped')
-    expect(await codes(id)).toEqual(['workersPaused'])
+    await expect.poll(async () => codes(id), BOUND).toEqual(['workersPaused'])
   })
 
   it('leaseExpired: the next claim takes it where the table permits that, and a worker will', async () => {

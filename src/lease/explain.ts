@@ -586,8 +586,9 @@ async function membersOf(tx: Queryable, xmax: string): Promise<string[]> {
 
 async function isInProgress(tx: Queryable, xmax: string): Promise<boolean> {
   const rows = await orNothing<{ status: string | null }>(tx, {
-    // A transaction has a number of 64 bits, and a row has the lower half of it.
-    text: `select pg_xact_status((case when full_xid > next then full_xid - 4294967296 else full_xid end)::text::xid8) as status
+    // A transaction has a number of 64 bits, of which a row has the lower half: of the numbers with this half, it is the
+    // nearest to the present one.
+    text: `select pg_xact_status((full_xid + 4294967296 * round((next - full_xid) / 4294967296.0)::bigint)::text::xid8) as status
 from (
   select next, (next >> 32 << 32) + $1::bigint as full_xid
   from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next) as snapshot

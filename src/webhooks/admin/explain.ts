@@ -146,6 +146,11 @@ async function limits(
   schema: string | undefined,
 ): Promise<Reason[]> {
   const table = deliveriesOf(schema)
+  // As text: a Date has no microseconds, and many deliveries are due at the same one.
+  const due = await tx.query<{ at: string }>({
+    text: `select next_attempt_at::text as at from ${table} where bucket = $1::smallint and id = $2::bigint`,
+    values: [row.bucket, row.id],
+  })
   let [inFlight, earlier] = [0, 0]
   for (const bucket of await ownBuckets(tx, schema)) {
     const { rows } = await tx.query<{ inFlight: number; earlier: number }>({
@@ -164,7 +169,7 @@ select (
     limit ${MAX_COUNTED}
   ) as due
 ) as earlier`,
-      values: [bucket, id, row.dueAt, row.id],
+      values: [bucket, id, due.rows[0]?.at, row.id],
     })
     inFlight += rows[0]?.inFlight ?? 0
     earlier += rows[0]?.earlier ?? 0
