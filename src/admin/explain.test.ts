@@ -10,7 +10,13 @@ import { openDatabase } from '../postgres/database.ts'
 import { SaturatedError } from '../worker/completion/outcome.ts'
 import { changeSettings } from '../worker/index.ts'
 import { findDeadWorkers } from '../worker/reaper/dead-workers.ts'
-import { type ExplainedTable, explainRow, type ExplainOptions, type Explanation, type Reason } from './explain.ts'
+import {
+  type ExplainedTable,
+  explainRow,
+  type ExplainOptions,
+  type Explanation,
+  type Reason,
+} from './explain.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
@@ -89,7 +95,11 @@ describe('a row that nothing keeps from running', () => {
     const { runtime, held } = await holdOne()
     await expect
       .poll(async () => (await explain(second)).reasons[0]?.text, BOUND)
-      .toMatch(new RegExp(`^Nothing keeps it from running: it has been due for \\d+ s, and the worker process \\(${runtime.id} with 1 in flight\\) will claim it when there is room\\.$`))
+      .toMatch(
+        new RegExp(
+          `^Nothing keeps it from running: it has been due for \\d+ s, and the worker process \\(${runtime.id} with 1 in flight\\) will claim it when there is room\\.$`,
+        ),
+      )
     expect(await explain(second)).toMatchObject({ table: 'public.jobs', id: second, state: 'claimable' })
     expect(await codes(first)).toEqual(['leased'])
     held.open()
@@ -98,15 +108,17 @@ describe('a row that nothing keeps from running', () => {
   it('that has been due for long is explained with the command that tries to claim it', async () => {
     const [, id = ''] = await insertJobs(db, 2)
     const { held } = await holdOne()
-    await db.query({ text: `update public.jobs set available_at = now() - interval '1 minute' where id = ${id}` })
+    await db.query({
+      text: `update public.jobs set available_at = now() - interval '1 minute' where id = ${id}`,
+    })
     const { command } = await reasonOf(id, 'claimable')
     expect(command).toBe(`leasehold lease explain --table public.jobs ${id} --try`)
     expect((await reasonOf(id, 'claimable', { tryClaim: true })).text).toContain(
       'a claim that was rolled back succeeded',
     )
-    expect((await db.query({ text: `select lock_token, claimed_by from public.jobs where id = ${id}` })).rows).toEqual([
-      { lock_token: '0', claimed_by: null },
-    ])
+    expect(
+      (await db.query({ text: `select lock_token, claimed_by from public.jobs where id = ${id}` })).rows,
+    ).toEqual([{ lock_token: '0', claimed_by: null }])
     held.open()
   })
 })
@@ -147,7 +159,9 @@ describe('the row itself', () => {
     })
     await settled(events, 1)
     const { text, until, command } = await reasonOf(id, 'retryWait')
-    expect(text).toMatch(/^1 of 5 attempts have failed, and the next one is due at .*Z \(in \d+ s\): .*the printer is on fire.*\.$/)
+    expect(text).toMatch(
+      /^1 of 5 attempts have failed, and the next one is due at .*Z \(in \d+ s\): .*the printer is on fire.*\.$/,
+    )
     expect(until?.getTime()).toBeGreaterThan(Date.now())
     expect(command).toBe(`update public.jobs set available_at = now() where id = '${id}'`)
   })
@@ -264,12 +278,16 @@ insert into public.tokenless (id) values (1)`,
     expect(await codes(id)).toEqual(['leased'])
     await child.kill('SIGKILL')
     const check = { self: 'test', graceMs: 0, declare: false, spared: [], evicted: [] }
-    await expect.poll(async () => (await findDeadWorkers(db, 'leasehold', check)).missing, BOUND).toEqual(['doomed'])
+    await expect
+      .poll(async () => (await findDeadWorkers(db, 'leasehold', check)).missing, BOUND)
+      .toEqual(['doomed'])
     expect((await reasonOf(id, 'leased')).text).toMatch(
       /; it has been missing since .*, and its leases are taken back unless it returns\.$/,
     )
     await findDeadWorkers(db, 'leasehold', { ...check, declare: true })
-    expect((await reasonOf(id, 'leased')).text).toMatch(/; it is dead since .*, and a reaper takes its leases back\.$/)
+    expect((await reasonOf(id, 'leased')).text).toMatch(
+      /; it is dead since .*, and a reaper takes its leases back\.$/,
+    )
     expect(await codes(id)).toEqual(['leased', 'noReaper'])
     expect(await reasonOf(id, 'noReaper')).toEqual({
       code: 'noReaper',
@@ -316,7 +334,9 @@ insert into public.direct values (1, 'gone', now() - interval '1 second', 7)`,
 
 describe('locks', () => {
   /** Another session in a transaction. */
-  async function locking(...statements: readonly string[]): Promise<{ pid: number; end: () => Promise<void> }> {
+  async function locking(
+    ...statements: readonly string[]
+  ): Promise<{ pid: number; end: () => Promise<void> }> {
     const session = await openSession(url)
     await session.query('begin')
     for (const statement of statements) await session.query(statement)
@@ -378,7 +398,9 @@ describe('locks', () => {
     const [id = ''] = await insertJobs(db, 1)
     const share = await locking('lock table public.jobs in share mode')
     expect((await reasonOf(id, 'tableLocked')).text).toMatch(
-      new RegExp(`^The session ${share.pid} .* has locked the whole table \\(ShareLock\\) .*, and every claim waits for it\\.$`),
+      new RegExp(
+        `^The session ${share.pid} .* has locked the whole table \\(ShareLock\\) .*, and every claim waits for it\\.$`,
+      ),
     )
     await share.end()
     const exclusive = await locking('lock table public.jobs in access exclusive mode')
@@ -399,7 +421,9 @@ describe('locks', () => {
     await db.query({ text: "update public.jobs set kind = 'changed'" })
     const { text, by, command } = await reasonOf(id, 'oldSnapshot', { oldSnapshotMs: 0 })
     expect(text).toMatch(
-      new RegExp(`^The session ${pid} .* has held a snapshot for \\d s, over [1-9]\\d* transactions?: what they left cannot be removed`),
+      new RegExp(
+        `^The session ${pid} .* has held a snapshot for \\d s, over [1-9]\\d* transactions?: what they left cannot be removed`,
+      ),
     )
     expect({ by, command }).toEqual({ by: String(pid), command: `select pg_terminate_backend(${pid})` })
     expect(await codes(id, { oldSnapshotMs: 3_600_000 })).toEqual(['noWorker'])
@@ -410,9 +434,19 @@ describe('locks', () => {
 
 describe('refused: the database refuses the claim', () => {
   it.each([
-    ['a constraint', "alter table public.jobs add constraint no_saints check (claimed_by is null or kind <> 'saint') not valid", /SQLSTATE 23514.*violates check constraint "no_saints"/, 'no_saints'],
-    ['a trigger', `create function public.refuse() returns trigger language plpgsql as $$ begin if new.kind = 'saint' then raise exception 'saints rest on Sundays'; end if; return new; end $$;
-create trigger refuse before update on public.jobs for each row execute function public.refuse()`, /SQLSTATE P0001.*saints rest on Sundays/, undefined],
+    [
+      'a constraint',
+      "alter table public.jobs add constraint no_saints check (claimed_by is null or kind <> 'saint') not valid",
+      /SQLSTATE 23514.*violates check constraint "no_saints"/,
+      'no_saints',
+    ],
+    [
+      'a trigger',
+      `create function public.refuse() returns trigger language plpgsql as $$ begin if new.kind = 'saint' then raise exception 'saints rest on Sundays'; end if; return new; end $$;
+create trigger refuse before update on public.jobs for each row execute function public.refuse()`,
+      /SQLSTATE P0001.*saints rest on Sundays/,
+      undefined,
+    ],
   ])('%s', async (_, ddl, message, by) => {
     await db.query({ text: ddl })
     try {
@@ -445,7 +479,9 @@ describe('worker processes', () => {
     expect(await codes(id)).toEqual(['scheduled'])
     await runtime.stop()
     const { text, by, since } = await reasonOf(id, 'noWorker')
-    expect(text).toMatch(new RegExp(`; the last one, ${runtime.id}, is stopped since .*Z \\(\\d s ago\\)\\.$`))
+    expect(text).toMatch(
+      new RegExp(`; the last one, ${runtime.id}, is stopped since .*Z \\(\\d s ago\\)\\.$`),
+    )
     expect({ by, isMoment: since instanceof Date }).toEqual({ by: runtime.id, isMoment: true })
     expect((await explain(id, { schema: 'leasehold' })).state).toBe('waiting')
   })
@@ -533,7 +569,10 @@ insert into public.spread (id, bucket) values (1, 0), (2, 3)`,
       code: 'bucketNotServed',
       text: "It is in bucket 3 of public.spread, and the worker spread serves only bucket 0: declare the worker with `bucket: 'all'`.",
     })
-    const others = [await explain('1', {}, explained), await explain('2', {}, { ...explained, buckets: ['all'] })]
+    const others = [
+      await explain('1', {}, explained),
+      await explain('2', {}, { ...explained, buckets: ['all'] }),
+    ]
     expect(others.map(({ reasons }) => reasons.map(({ code }) => code))).toEqual([['noWorker'], ['noWorker']])
   })
 })
@@ -555,6 +594,8 @@ describe('what is refused', () => {
 
   it('a table that does not exist', async () => {
     const table = leaseTable({ table: 'public.nowhere', claimable: 'true' })
-    await expect(explain('1', {}, { table, workers: [] })).rejects.toMatchObject({ code: 'LEASE_TABLE_MISMATCH' })
+    await expect(explain('1', {}, { table, workers: [] })).rejects.toMatchObject({
+      code: 'LEASE_TABLE_MISMATCH',
+    })
   })
 })

@@ -2,7 +2,7 @@
  * Why a row is not running: the reasons in the row and in the database (`src/lease/explain.ts`), together with what the
  * registry says of the worker processes that would run it. Each application adds what only it knows.
  */
-import { duration, relative } from '../duration.ts'
+import { duration, relative } from '../figures.ts'
 import { hasCode, LeaseholdError, messageOf } from '../errors.ts'
 import { bucketsOf } from '../lease/backlog.ts'
 import {
@@ -151,7 +151,9 @@ async function allReasons(
     ...(await suspicion(tx, t, row)),
     ...withoutWorker(row, fleet, explained, options),
   ]
-  const isKept = reasons.some(({ code, by }) => !HARMLESS.has(code) || (code === 'suspect' && by !== undefined))
+  const isKept = reasons.some(
+    ({ code, by }) => !HARMLESS.has(code) || (code === 'suspect' && by !== undefined),
+  )
   if (!row.isClaimableNow) return { state, reasons }
   const snapshot = await oldSnapshot(tx, row.now, options.oldSnapshotMs)
   const free = isKept ? [] : [nothingKeeps(row, fleet, explained, options)]
@@ -226,20 +228,23 @@ function ownerNote(row: RowFacts, fleet: Fleet): string {
   const process = fleet.all.find(({ id }) => id === owner)
   if (process === undefined) return `${owner} is not in the registry of worker processes`
   const seen = `last seen ${relative(process.lastSeenAt, now)}`
-  switch (process.state) {
-    case 'alive':
-      return `it is alive, ${seen}${renewalNote(row, process, fleet)}`
-    case 'missing':
-      return `it has been missing${process.missingSince === null ? '' : ` since ${at(process.missingSince, now)}`}, ${seen}, and its leases are taken back unless it returns`
-    case 'dead':
-      return `it is dead${process.diedAt === null ? '' : ` since ${at(process.diedAt, now)}`}, and a reaper takes its leases back`
-    case 'stopped':
-      return `it stopped${process.stoppedAt === null ? '' : ` at ${at(process.stoppedAt, now)}`}`
+  const since = (moment: Date | null, word = 'since'): string =>
+    moment === null ? '' : ` ${word} ${at(moment, now)}`
+  const notes: Readonly<Record<WorkerOfTable['state'], string>> = {
+    alive: `it is alive, ${seen}${renewalNote(row, process, fleet)}`,
+    missing: `it has been missing${since(process.missingSince)}, ${seen}, and its leases are taken back unless it returns`,
+    dead: `it is dead${since(process.diedAt)}, and a reaper takes its leases back`,
+    stopped: `it stopped${since(process.stoppedAt, 'at')}`,
   }
+  return notes[process.state]
 }
 
 /** Renewals are not counted. The last one is known by the end of the lease and its length. */
-function renewalNote({ until, heldSince, now, isLeaseOver }: RowFacts, process: WorkerOfTable, fleet: Fleet): string {
+function renewalNote(
+  { until, heldSince, now, isLeaseOver }: RowFacts,
+  process: WorkerOfTable,
+  fleet: Fleet,
+): string {
   const [settings] = settingsOf(process, fleet)
   if (settings === undefined || until === null || isLeaseOver) return ''
   const begun = new Date(until.getTime() - settings.leaseMs)
@@ -268,9 +273,13 @@ function withoutReaper(
   const holder = fleet.all.find(({ id }) => id === owner)
   if (fleet.reaping.length > 0 || (!isLeaseOver && holder?.state === 'alive')) return []
   return [
-    reason('noReaper', `No worker process that is alive takes back the expired leases of ${tableName(table)}.`, {
-      command: `leasehold work --only reaper${schemaFlag(schema)}`,
-    }),
+    reason(
+      'noReaper',
+      `No worker process that is alive takes back the expired leases of ${tableName(table)}.`,
+      {
+        command: `leasehold work --only reaper${schemaFlag(schema)}`,
+      },
+    ),
   ]
 }
 
@@ -301,34 +310,40 @@ function inFlightOf({ id, inFlight }: WorkerOfTable): string {
   return `${id} with ${inFlight} in flight`
 }
 
-function notServed(
-  { now }: RowFacts,
-  fleet: Fleet,
-  { table }: ExplainedTable,
-  schema: string,
-): Reason[] {
+function notServed({ now }: RowFacts, fleet: Fleet, { table }: ExplainedTable, schema: string): Reason[] {
   const { serving, names, all } = fleet
   if (serving.length > 0) return []
   const runs = names.length === 0 ? `a worker of ${tableName(table)}` : `the worker ${names.join(' or ')}`
-  const command = names.length === 0 ? undefined : `leasehold work --only ${names.join(',')}${schemaFlag(schema)}`
+  const command =
+    names.length === 0 ? undefined : `leasehold work --only ${names.join(',')}${schemaFlag(schema)}`
   const ran = all.filter(({ declared }) => names.some((name) => name in declared))
   // A process that stops keeps its rows in flight, and gives up the names of its workers.
   const stopping = ran.filter(({ state, inFlight }) => state === 'alive' && inFlight > 0)
   if (stopping.length > 0) {
     return [
-      reason('workersStopping', `Every worker process that ran ${runs} is stopping: ${ids(stopping, inFlightOf)}.`, {
-        by: stopping[0]?.id,
-        command,
-      }),
+      reason(
+        'workersStopping',
+        `Every worker process that ran ${runs} is stopping: ${ids(stopping, inFlightOf)}.`,
+        {
+          by: stopping[0]?.id,
+          command,
+        },
+      ),
     ]
   }
-  const [last] = ran.filter(({ state }) => state !== 'alive')
+  const last = ran.find(({ state }) => state !== 'alive')
   const since = last?.stoppedAt ?? last?.diedAt ?? last?.missingSince ?? last?.lastSeenAt
   const before =
     last === undefined || since === undefined
       ? ''
       : `; the last one, ${last.id}, is ${last.state} since ${at(since, now)}`
-  return [reason('noWorker', `No worker process that is alive runs ${runs}${before}.`, { since, by: last?.id, command })]
+  return [
+    reason('noWorker', `No worker process that is alive runs ${runs}${before}.`, {
+      since,
+      by: last?.id,
+      command,
+    }),
+  ]
 }
 
 const PAUSED_BECAUSE = {
@@ -343,11 +358,15 @@ function paused({ now }: RowFacts, { serving, names, stored }: Fleet, schema: st
   const bySettings = [...stored].filter(([, { value }]) => value.paused === true)
   if (names.length > 0 && bySettings.length === names.length) {
     return bySettings.map(([name, { changedAt, changedBy }]) =>
-      reason('workersPaused', `The settings pause the worker ${name}; ${changedBy} changed them at ${at(changedAt, now)}.`, {
-        since: changedAt,
-        by: changedBy,
-        command: `update ${quoteQualified(schema, 'settings')} set value = value - 'paused', changed_at = now(), changed_by = current_user where name = ${literal(name)}`,
-      }),
+      reason(
+        'workersPaused',
+        `The settings pause the worker ${name}; ${changedBy} changed them at ${at(changedAt, now)}.`,
+        {
+          since: changedAt,
+          by: changedBy,
+          command: `update ${quoteQualified(schema, 'settings')} set value = value - 'paused', changed_at = now(), changed_by = current_user where name = ${literal(name)}`,
+        },
+      ),
     )
   }
   const pauses = serving.map((process) => {
@@ -434,7 +453,8 @@ export async function explainRow(
   const { availableAt } = table
   const description: RowDescription = {
     row: 'row',
-    explain: (row) => `leasehold lease explain --table ${shellArgument(tableName(table))} ${idArguments(table, row.id)}${schemaFlag(options.schema)}`,
+    explain: (row) =>
+      `leasehold lease explain --table ${shellArgument(tableName(table))} ${idArguments(table, row.id)}${schemaFlag(options.schema)}`,
     ...(availableAt === undefined
       ? {}
       : { retry: (row) => updateSql(table, row, `${quoteIdentifier(availableAt)} = now()`) }),
@@ -451,7 +471,11 @@ export async function explainRow(
   } catch (error) {
     // invalid_text_representation, numeric_value_out_of_range, datetime_field_overflow: no row can have this id.
     if (!hasCode(error, '22P02', '22003', '22007', '22008')) throw error
-    throw invalid('id', id, `Give the ${table.id.join(' and ')} of a row of ${tableName(table)}: ${messageOf(error)}.`)
+    throw invalid(
+      'id',
+      id,
+      `Give the ${table.id.join(' and ')} of a row of ${tableName(table)}: ${messageOf(error)}.`,
+    )
   }
 }
 

@@ -14,7 +14,9 @@ import { addExplainFlags, explainOptions, printExplanation } from './explain.ts'
 import { invalidArgument, isSet, textFlag } from './flags.ts'
 
 export function addLeaseCommands(program: Command, define: Define): void {
-  const lease = program.command('lease').description('prepare a table you already have for workers, and explain its rows')
+  const lease = program
+    .command('lease')
+    .description('prepare a table you already have for workers, and explain its rows')
   define(
     lease,
     'add',

@@ -1,9 +1,9 @@
 /** How results are written: tables, lists, JSON, durations and counts. */
 import type { Count } from '../admin/count.ts'
-import { relative } from '../duration.ts'
+import { grouped, relative } from '../figures.ts'
 import type { Run } from './command.ts'
 
-export { duration, relative } from '../duration.ts'
+export { counted, duration, grouped, relative } from '../figures.ts'
 
 /** No column is cut to fewer characters than this, or than its heading has. */
 const MIN_COLUMN_WIDTH = 8
@@ -54,16 +54,6 @@ export function printableJson(value: unknown, indent = 2): string {
 
 function cut(text: string, width: number): string {
   return text.length <= width ? text : `${text.slice(0, width - 1)}…`
-}
-
-/** `1 event`, `12,000 events`. */
-export function counted(count: number, one: string, many = `${one}s`): string {
-  return `${grouped(count)} ${count === 1 ? one : many}`
-}
-
-/** `12,000`. */
-export function grouped(count: number): string {
-  return count.toLocaleString('en-US')
 }
 
 /** `12,000`, or `about 12,000` for an estimate. */

@@ -4,7 +4,7 @@
  *
  * Everything is read. The one exception is `tryClaim`, which an operator asks for: it claims the row and rolls back.
  */
-import { duration, relative } from '../duration.ts'
+import { counted, duration, relative } from '../figures.ts'
 import { messageOf, sentence } from '../errors.ts'
 import { isServerError } from '../postgres/failures.ts'
 import type { Database } from '../postgres/database.ts'
@@ -202,7 +202,8 @@ export async function readRowBefore(
     return rows[0]
   }
   const inFlight = await read(t.table.leased ?? 'false', '')
-  const first = inFlight ?? (await read(t.table.ordering?.unfinished ?? 'false', `order by t.${key}, t.${id}`))
+  const first =
+    inFlight ?? (await read(t.table.ordering?.unfinished ?? 'false', `order by t.${key}, t.${id}`))
   return first === undefined || first.id === row.id ? undefined : first
 }
 
@@ -283,7 +284,9 @@ function heldSince(t: TableSql): Sql {
 export function reason(
   code: ReasonCode,
   text: string,
-  details: { readonly [Field in 'since' | 'until' | 'by' | 'command']?: Reason[Field] | null | undefined } = {},
+  details: {
+    readonly [Field in 'since' | 'until' | 'by' | 'command']?: Reason[Field] | null | undefined
+  } = {},
 ): Reason {
   const known = Object.entries(details).filter(([, value]) => value !== undefined && value !== null)
   return { code, text, ...Object.fromEntries(known) }
@@ -323,19 +326,12 @@ export function reasonsInRow(
   description: RowDescription,
   notes: LeaseNotes = {},
 ): Reason[] {
-  switch (stateOf(row, before)) {
-    case 'finished':
-      return [ending(table, row, description)]
-    case 'leased':
-      return [leased(row, notes)]
-    case 'expired':
-      return [expired(table, row, notes)]
-    default: {
-      const reasons = notDue(table, row, description)
-      if (before !== undefined) reasons.push(waitsFor(row, before, description))
-      return reasons
-    }
-  }
+  const state = stateOf(row, before)
+  if (state === 'finished') return [ending(table, row, description)]
+  if (state === 'leased') return [leased(row, notes)]
+  if (state === 'expired') return [expired(table, row, notes)]
+  const reasons = notDue(table, row, description)
+  return before === undefined ? reasons : [...reasons, waitsFor(row, before, description)]
 }
 
 function ending(table: LeaseTable, row: RowFacts, description: RowDescription): Reason {
@@ -392,14 +388,15 @@ function notDue(table: LeaseTable, row: RowFacts, description: RowDescription): 
   const { now, until, dueAt, attempts, maxAttempts, lastError } = row
   if (row.owner === null && until !== null && !row.isLeaseOver && canRest(table)) {
     const failed = attempts === 0 ? '.' : because(lastError)
-    return [reason('resting', `It rests until ${at(until, now)}${failed}`, { until, command: awake(table, row) })]
+    return [
+      reason('resting', `It rests until ${at(until, now)}${failed}`, { until, command: awake(table, row) }),
+    ]
   }
   if (row.isDue) return []
   const command = description.retry?.(row)
   if (dueAt === null) return [reason('scheduled', 'It has no time at which it is due.', { command })]
   const when = at(dueAt, now)
-  if (attempts === 0)
-    return [reason('scheduled', `It is not due until ${when}.`, { until: dueAt, command })]
+  if (attempts === 0) return [reason('scheduled', `It is not due until ${when}.`, { until: dueAt, command })]
   // A number is that of this declaration, and a process may have been started with another one.
   const of = maxAttempts === null || typeof table.attempts?.max === 'number' ? '' : ` of ${maxAttempts}`
   const failed = `${attempts}${of} ${attempts === 1 && of === '' ? 'attempt has' : 'attempts have'} failed`
@@ -420,7 +417,8 @@ function awake(table: LeaseTable, row: RowAddress): string {
 export function updateSql(table: LeaseTable, { id, bucket }: RowAddress, set: Sql): string {
   const values = idValues(table, id)
   const isRow = table.id.map((column, i) => `${quote(column)} = ${literal(values[i] ?? '')}`)
-  const inOne = table.bucket === undefined || bucket === undefined ? [] : [`${quote(table.bucket)} = ${bucket}`]
+  const inOne =
+    table.bucket === undefined || bucket === undefined ? [] : [`${quote(table.bucket)} = ${bucket}`]
   const target = `${quote(table.schema)}.${quote(table.name)}`
   return `update ${target} set ${set} where ${[...inOne, ...isRow].join(' and ')}`
 }
@@ -432,7 +430,9 @@ export function literal(text: string): string {
 
 /** An argument of a command line, as a shell takes it. */
 export function shellArgument(text: string): string {
-  return /^[\w./:@%+,-]+$/.test(text) && !text.startsWith('-') ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`
+  return /^[\w./:@%+,-]+$/.test(text) && !text.startsWith('-')
+    ? text
+    : `'${text.replaceAll("'", String.raw`'\''`)}'`
 }
 
 function waitsFor(row: RowFacts, before: RowFacts, description: RowDescription): Reason {
@@ -444,30 +444,38 @@ function waitsFor(row: RowFacts, before: RowFacts, description: RowDescription):
   const state = stateOf(before, undefined)
   if (state === 'finished') {
     const since = endedAt === null ? '' : ` since ${at(endedAt, now)}`
-    return reason('keyParked', `Its ordering key ${key} has been parked${since} by ${name}${because(lastError)}`, {
-      ...details,
-      since: endedAt,
-      command: description.unblock?.(before) ?? details.command,
-    })
+    return reason(
+      'keyParked',
+      `Its ordering key ${key} has been parked${since} by ${name}${because(lastError)}`,
+      {
+        ...details,
+        since: endedAt,
+        command: description.unblock?.(before) ?? details.command,
+      },
+    )
   }
   const waits = `It waits for ${name} of its ordering key ${key}, which`
   if (state === 'leased')
-    return reason('waitsForRow', `${waits} the worker process ${before.owner} holds until ${until === null ? 'an unknown time' : at(until, now)}.`, { ...details, since: before.heldSince })
+    return reason(
+      'waitsForRow',
+      `${waits} the worker process ${before.owner} holds until ${until === null ? 'an unknown time' : at(until, now)}.`,
+      { ...details, since: before.heldSince },
+    )
   if (state === 'expired')
-    return reason('waitsForRow', `${waits} the worker process ${before.owner} held until its lease expired${until === null ? '' : ` at ${at(until, now)}`}.`, details)
+    return reason(
+      'waitsForRow',
+      `${waits} the worker process ${before.owner} held until its lease expired${until === null ? '' : ` at ${at(until, now)}`}.`,
+      details,
+    )
   if (before.isDue) return reason('waitsForRow', `${waits} can be claimed now.`, details)
   const when = dueAt === null ? 'has no time at which it is due' : `is not due until ${at(dueAt, now)}`
-  const failed = attempts === 0 ? '.' : `, because ${counted(attempts, 'attempt')} at it failed${because(lastError)}`
+  const failed =
+    attempts === 0 ? '.' : `, because ${counted(attempts, 'attempt')} at it failed${because(lastError)}`
   return reason('waitsForRow', `${waits} ${when}${failed}`, {
     ...details,
     until: dueAt,
     command: description.retry?.(before) ?? details.command,
   })
-}
-
-/** `1 attempt`, `12,000 attempts` */
-export function counted(count: number, one: string, many = `${one}s`): string {
-  return `${count.toLocaleString('en-US')} ${count === 1 ? one : many}`
 }
 
 const MAX_SUSPECTS_NAMED = 5
@@ -522,7 +530,8 @@ const SESSION = `a.query_start as "queryStart", a.state, nullif(a.application_na
 /** `The session 4711 (psql, idle in transaction, last statement 3 min ago)` */
 function named({ pid, gid, state, application, queryStart }: Culprit, now: Date): string {
   if (gid !== null) return `The prepared transaction ${JSON.stringify(gid)}`
-  const statementAt = queryStart === null ? undefined : `its last statement began ${relative(queryStart, now)}`
+  const statementAt =
+    queryStart === null ? undefined : `its last statement began ${relative(queryStart, now)}`
   const details = [application, state, statementAt].filter((part) => part !== undefined && part !== null)
   return `The session ${pid}${details.length === 0 ? '' : ` (${details.join(', ')})`}`
 }
@@ -556,7 +565,11 @@ export async function lockOnRow(tx: Queryable, { xmax, now }: RowFacts): Promise
   }
   // The lock of a savepoint that was released is that of a transaction which `pg_locks` does not list by this number.
   if (!(await isInProgress(tx, xmax))) return []
-  return [reason('rowLocked', `A transaction that is still open (${xmax}) has locked it, and claims skip it.`, { by: xmax })]
+  return [
+    reason('rowLocked', `A transaction that is still open (${xmax}) has locked it, and claims skip it.`, {
+      by: xmax,
+    }),
+  ]
 }
 
 async function holders(tx: Queryable, xids: readonly string[]): Promise<Culprit[]> {

@@ -17,7 +17,9 @@ import {
 
 /** `leasehold outbox …` */
 export function addOutboxCommands(program: Command, define: Define): void {
-  const outbox = program.command('outbox').description('write, list, show, explain, retry, replay and unblock events')
+  const outbox = program
+    .command('outbox')
+    .description('write, list, show, explain, retry, replay and unblock events')
   const add = (
     usage: string,
     description: string,

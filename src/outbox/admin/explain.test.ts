@@ -52,7 +52,9 @@ describe('finished events', () => {
     const { state, reasons } = await explainEvent(db, '1')
     expect(state).toBe('finished')
     expect(reasons).toMatchObject([{ code: 'dead', command: "leasehold outbox replay 1 --reason '…'" }])
-    expect(reasons[0]?.text).toMatch(/^It is dead since .*Z \(\d s ago\) after 1 failed attempt: no such topic\.$/)
+    expect(reasons[0]?.text).toMatch(
+      /^It is dead since .*Z \(\d s ago\) after 1 failed attempt: no such topic\.$/,
+    )
   })
 })
 
@@ -84,14 +86,23 @@ describe('ordering keys', () => {
     await settled(events, 1)
     const { reasons } = await explainEvent(db, '2')
     expect(reasons).toMatchObject([
-      { code: 'waitsForRow', by: '1', until: expect.any(Date) as Date, command: "leasehold outbox retry 1 --reason '…'" },
+      {
+        code: 'waitsForRow',
+        by: '1',
+        until: expect.any(Date) as Date,
+        command: "leasehold outbox retry 1 --reason '…'",
+      },
     ])
     expect(reasons[0]?.text).toMatch(
       /^It waits for event 1 of its ordering key "k", which is not due until .*Z \(in 10 min\), because 1 attempt at it failed: the broker is away\.$/,
     )
     const head = await explainEvent(db, '1')
     expect(head.reasons).toMatchObject([
-      { code: 'retryWait', command: "leasehold outbox retry 1 --reason '…'", until: expect.any(Date) as Date },
+      {
+        code: 'retryWait',
+        command: "leasehold outbox retry 1 --reason '…'",
+        until: expect.any(Date) as Date,
+      },
     ])
     expect(head.reasons[0]?.text).toMatch(
       /^1 of 25 attempts have failed, and the next one is due at .*Z \(in 10 min\): the broker is away\.$/,
@@ -112,26 +123,41 @@ describe('ordering keys', () => {
     const { reasons } = await explainEvent(db, '2')
     expect(reasons).toMatchObject([{ code: 'waitsForRow', by: '1', command: 'leasehold outbox explain 1' }])
     expect(reasons[0]?.text).toMatch(
-      new RegExp(`^It waits for event 1 of its ordering key "k", which the worker process ${runtime.id} holds until .*Z \\(in \\d+ s\\)\\.$`),
+      new RegExp(
+        `^It waits for event 1 of its ordering key "k", which the worker process ${runtime.id} holds until .*Z \\(in \\d+ s\\)\\.$`,
+      ),
     )
     const leased = await explainEvent(db, '1')
     expect(leased.reasons[0]?.text).toMatch(
-      new RegExp(`^The worker process ${runtime.id} has held it for \\d s, with token 1, and its lease runs until .*; it is alive, last seen \\d s ago, with leases of \\d+ s, and has not renewed it yet\\.$`),
+      new RegExp(
+        `^The worker process ${runtime.id} has held it for \\d s, with token 1, and its lease runs until .*; it is alive, last seen \\d s ago, with leases of \\d+ s, and has not renewed it yet\\.$`,
+      ),
     )
     held.open()
   })
 
   it('waitsForRow: of an event that is scheduled, that can be claimed, or whose lease expired', async () => {
-    await add(db, `(event_type, payload, ordering_key, available_at) values
+    await add(
+      db,
+      `(event_type, payload, ordering_key, available_at) values
       ('a', '{}', 'later', now() + interval '1 hour'), ('a', '{}', 'later', now()),
-      ('a', '{}', 'now', now()), ('a', '{}', 'now', now())`)
+      ('a', '{}', 'now', now()), ('a', '{}', 'now', now())`,
+    )
     await makeEvents(db, 1, { status: 'CLAIMED', key: "'held'" })
     await makeEvents(db, 1, { key: "'held'" })
-    await db.query({ text: `update leasehold.outbox set locked_until = now() - interval '1 s' where status = 'CLAIMED'` })
-    const texts = await Promise.all(['2', '4', '6'].map(async (id) => (await explainEvent(db, id)).reasons[0]?.text))
-    expect(texts[0]).toMatch(/event 1 of its ordering key "later", which is not due until .*Z \(in 60 min\)\.$/)
+    await db.query({
+      text: `update leasehold.outbox set locked_until = now() - interval '1 s' where status = 'CLAIMED'`,
+    })
+    const texts = await Promise.all(
+      ['2', '4', '6'].map(async (id) => (await explainEvent(db, id)).reasons[0]?.text),
+    )
+    expect(texts[0]).toMatch(
+      /event 1 of its ordering key "later", which is not due until .*Z \(in 60 min\)\.$/,
+    )
     expect(texts[1]).toMatch(/event 3 of its ordering key "now", which can be claimed now\.$/)
-    expect(texts[2]).toMatch(/event 5 of its ordering key "held", which the worker process test held until its lease expired at .*Z \(1 s ago\)\.$/)
+    expect(texts[2]).toMatch(
+      /event 5 of its ordering key "held", which the worker process test held until its lease expired at .*Z \(1 s ago\)\.$/,
+    )
   })
 })
 

@@ -50,8 +50,15 @@ it('a job that is planned waits for its chunks; one of them is leased, the other
   const { jobId } = await slow.enqueue(db, { matrixId: 'm' })
   const { runtime } = await start(sync.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
   await begun.opened
-  const { text, by = '', command, since } = await reasonOf(async () => explainJob(db, jobId), 'waitsForChunks')
-  expect(text).toMatch(/^It was planned at .*Z \(\d s ago\), and waits for 3 chunks: 1 in flight, 2 waiting; 0 have failed\.$/)
+  const {
+    text,
+    by = '',
+    command,
+    since,
+  } = await reasonOf(async () => explainJob(db, jobId), 'waitsForChunks')
+  expect(text).toMatch(
+    /^It was planned at .*Z \(\d s ago\), and waits for 3 chunks: 1 in flight, 2 waiting; 0 have failed\.$/,
+  )
   expect({ command, isMoment: since instanceof Date }).toEqual({
     command: `leasehold sync explain ${jobId} ${by}`,
     isMoment: true,
@@ -59,7 +66,10 @@ it('a job that is planned waits for its chunks; one of them is leased, the other
   expect(codesOf(await explainJob(db, jobId))).toEqual(['waitsForChunks'])
   expect(await reasonOf(async () => explainChunk(db, jobId, by), 'claimable')).toBeDefined()
   const leased = (await syncChunks(db)).find(({ state }) => state === 'RUNNING')
-  const { text: held2 } = await reasonOf(async () => explainChunk(db, jobId, leased?.chunk_hash ?? ''), 'leased')
+  const { text: held2 } = await reasonOf(
+    async () => explainChunk(db, jobId, leased?.chunk_hash ?? ''),
+    'leased',
+  )
   expect(held2).toMatch(new RegExp(`^The worker process ${runtime.id} holds it, with token 1, `))
   held.open()
 })
@@ -95,7 +105,12 @@ it('sourceRateLimit: a chunk was postponed, because the source has no room', asy
   const { events } = await start(sync.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
   await events.next('settled', ({ outcome }) => outcome === 'postponed')
   const hash = (await syncChunks(db))[0]?.chunk_hash ?? ''
-  const { text, by, until, command = '' } = await reasonOf(async () => explainChunk(db, jobId, hash), 'sourceRateLimit')
+  const {
+    text,
+    by,
+    until,
+    command = '',
+  } = await reasonOf(async () => explainChunk(db, jobId, hash), 'sourceRateLimit')
   expect(text).toMatch(
     /^It was postponed until .*Z \(in \d+ s\), because its source had no room; calls are reserved ahead, those to crm until .*Z \(in 60 min\)\.$/,
   )
@@ -118,13 +133,18 @@ it('retryWait, dead and finished: of a chunk and of a job', async () => {
   const hash = (await syncChunks(db))[0]?.chunk_hash ?? ''
   const { text, command = '' } = await reasonOf(async () => explainChunk(db, jobId, hash), 'retryWait')
   expect(text).toMatch(/^1 attempt has failed, and the next one is due at .*: .*HTTP 503.*\.$/)
-  const over = events.next('settled', ({ table, outcome }) => table.endsWith('sync_jobs') && outcome === 'dead')
+  const over = events.next(
+    'settled',
+    ({ table, outcome }) => table.endsWith('sync_jobs') && outcome === 'dead',
+  )
   await db.query({ text: `${command}; select leasehold.wake('sync')` })
   await over
   expect((await reasonOf(async () => explainChunk(db, jobId, hash), 'dead')).command).toBe(
     `leasehold sync replay ${jobId} --reason '…'`,
   )
-  expect((await reasonOf(async () => explainJob(db, jobId), 'dead')).text).toMatch(/^It is failed since .*HTTP 503/)
+  expect((await reasonOf(async () => explainJob(db, jobId), 'dead')).text).toMatch(
+    /^It is failed since .*HTTP 503/,
+  )
 })
 
 it('notNeeded: the job of the chunk was cancelled', async () => {
@@ -148,7 +168,9 @@ it('a job or a chunk that does not exist is not found', async () => {
   await expect(explainJob(db, '4711')).rejects.toMatchObject({ code: 'JOB_NOT_FOUND' })
   await expect(explainChunk(db, '4711', 'x')).rejects.toMatchObject({ code: 'JOB_NOT_FOUND' })
   const sync = createSync()
-  const { jobId } = await sync.define('a', { plan: () => [], syncChunk: async () => undefined }).enqueue(db, { matrixId: 'm' })
+  const { jobId } = await sync
+    .define('a', { plan: () => [], syncChunk: async () => undefined })
+    .enqueue(db, { matrixId: 'm' })
   await expect(explainChunk(db, jobId, 'x')).rejects.toMatchObject({ code: 'ROW_NOT_FOUND' })
   await expect(explainJob(db, 'x')).rejects.toMatchObject({ code: 'REQUEST_INVALID' })
 })

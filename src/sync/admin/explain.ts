@@ -9,9 +9,9 @@ import {
 } from '../../admin/explain.ts'
 import { checkTexts } from '../../admin/request-checks.ts'
 import { LeaseholdError } from '../../errors.ts'
+import { counted } from '../../figures.ts'
 import {
   at,
-  counted,
   reason,
   type RowDescription,
   type RowFacts,
@@ -94,7 +94,11 @@ from (
     values: [id, matrixId],
   })
   const { open, leased, failed, first } = rows[0] ?? { open: 0, leased: 0, failed: 0, first: null }
-  const details = { since: plannedAt, by: first, command: first === null ? undefined : explainChunkCommand(id, first, schema) }
+  const details = {
+    since: plannedAt,
+    by: first,
+    command: first === null ? undefined : explainChunkCommand(id, first, schema),
+  }
   const waiting = open - leased
   const text =
     open === 0
@@ -170,11 +174,14 @@ async function chunkReasons(
 ): Promise<Addition> {
   if (state === 'finished') return row.ended === null ? notNeeded(row, description) : { reasons: [] }
   // Only the outcome `postponed` makes a chunk wait at which no attempt has failed.
-  return state === 'waiting' && !row.isDue && row.attempts === 0 ? busySource(tx, row, schema, description) : { reasons: [] }
+  return state === 'waiting' && !row.isDue && row.attempts === 0
+    ? busySource(tx, row, schema, description)
+    : { reasons: [] }
 }
 
 function notNeeded(row: RowFacts, { replay }: RowDescription): Addition {
-  const text = 'No open job needs it any more: its job was cancelled, or stopped at another chunk that failed.'
+  const text =
+    'No open job needs it any more: its job was cancelled, or stopped at another chunk that failed.'
   return { reasons: [reason('notNeeded', text, { command: replay?.(row) })], replaces: ['notClaimable'] }
 }
 
@@ -193,7 +200,9 @@ where next_at > now() and isfinite(next_at) order by next_at desc limit ${MAX_SO
   })
   const [first] = rows
   if (first === undefined || row.dueAt === null) return { reasons: [] }
-  const reserved = rows.map(({ source, nextAt }) => `those to ${source} until ${at(nextAt, row.now)}`).join(', ')
+  const reserved = rows
+    .map(({ source, nextAt }) => `those to ${source} until ${at(nextAt, row.now)}`)
+    .join(', ')
   const text = `It was postponed until ${at(row.dueAt, row.now)}, because its source had no room; calls are reserved ahead, ${reserved}.`
   const details = { until: row.dueAt, by: first.source, command: retry?.(row) }
   return { reasons: [reason('sourceRateLimit', text, details)], replaces: ['scheduled'] }

@@ -65,7 +65,9 @@ it('endpointDisabled: since when and why, and enabling it ends that', async () =
   await sendAll(db, null)
   await managed.disable(id, BY)
   const { text, by, command } = await reasonOf('1', 'endpointDisabled')
-  expect(text).toMatch(new RegExp(`^Its endpoint ${id} has been disabled since .*Z \\(\\d s ago\\): maintenance\\.$`))
+  expect(text).toMatch(
+    new RegExp(`^Its endpoint ${id} has been disabled since .*Z \\(\\d s ago\\): maintenance\\.$`),
+  )
   expect({ by, command }).toEqual({
     by: id,
     command: `leasehold webhooks endpoints enable ${id} --reason '…'`,
@@ -92,13 +94,17 @@ it('circuitOpen: until when, after how many failures; then circuitProbing', asyn
   await settled(events, 2)
   const { text, until, command } = await reasonOf('1', 'circuitOpen')
   expect(text).toMatch(
-    new RegExp(`^Nothing is sent to its endpoint ${id} until .*Z \\(in 10 min\\), because 2 attempts in a row failed, and its circuit opened at .*Z \\(\\d s ago\\)\\.$`),
+    new RegExp(
+      `^Nothing is sent to its endpoint ${id} until .*Z \\(in 10 min\\), because 2 attempts in a row failed, and its circuit opened at .*Z \\(\\d s ago\\)\\.$`,
+    ),
   )
   expect(until).toBeInstanceOf(Date)
   expect(command).toBe(`leasehold webhooks endpoints enable ${id} --reason '…'`)
   expect(await codes('1')).toEqual(['circuitOpen', 'retryWait'])
   await db.query({ text: `update leasehold.webhook_endpoints set open_until = now() - interval '1 s'` })
-  expect((await reasonOf('1', 'circuitProbing')).text).toMatch(/is being probed with one delivery at a time, because 2 attempts/)
+  expect((await reasonOf('1', 'circuitProbing')).text).toMatch(
+    /is being probed with one delivery at a time, because 2 attempts/,
+  )
   await managed.enable(id, BY)
   expect(await codes('1')).toEqual(['retryWait'])
 })
@@ -122,7 +128,9 @@ it('rateLimit: how many were due earlier, and about how long they take', async (
   const { id } = await addEndpoint(db, 'https://receiver.example/hook', { rate_per_second: 2 })
   const ids = await makeDeliveries(db, id, 21)
   const { text, command } = await reasonOf(ids.at(-1) ?? '', 'rateLimit')
-  expect(text).toBe(`Its endpoint ${id} gets 2 per second at most, and 20 that were due earlier take about 10 s.`)
+  expect(text).toBe(
+    `Its endpoint ${id} gets 2 per second at most, and 20 that were due earlier take about 10 s.`,
+  )
   expect(command).toBe(`leasehold webhooks endpoints update ${id} --no-rate`)
   expect(await codes(ids[0] ?? '')).toEqual(['noWorker'])
 })
@@ -144,7 +152,9 @@ describe('the key of the secrets', () => {
     await addEndpoint(db, 'https://receiver.example/hook')
     await sendAll(db, null)
     expect(await codes('1', { secretKey: '' })).toEqual(['noSecretKey', 'noWorker'])
-    await db.query({ text: `update leasehold.webhook_outbox set next_attempt_at = now() + interval '1 hour'` })
+    await db.query({
+      text: `update leasehold.webhook_outbox set next_attempt_at = now() + interval '1 hour'`,
+    })
     await dispatchers({}, { presenceMs: 50 })
     await expect.poll(async () => codes('1', { secretKey: '' }), BOUND).toEqual(['scheduled'])
   })

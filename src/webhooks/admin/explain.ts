@@ -8,8 +8,9 @@ import {
   schemaFlag,
 } from '../../admin/explain.ts'
 import { messageOf, sentence } from '../../errors.ts'
+import { counted, grouped } from '../../figures.ts'
 import { ownBuckets } from '../../lease/backlog.ts'
-import { at, counted, reason, type Reason, type RowDescription, type RowFacts } from '../../lease/explain.ts'
+import { at, reason, type Reason, type RowDescription, type RowFacts } from '../../lease/explain.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { WEBHOOKS } from '../dispatcher/dispatcher.ts'
@@ -102,12 +103,18 @@ from ${endpointsOf(schema)} where id = $1::uuid`,
       ...disabled(endpoint, row, flag),
       ...circuit(endpoint, row, flag),
       ...(await limits(tx, endpoint, row, schema)),
-      ...(keys === undefined ? withoutKey(serving.length === 0, flag) : await secrets(tx, endpoint, keys, schema)),
+      ...(keys === undefined
+        ? withoutKey(serving.length === 0, flag)
+        : await secrets(tx, endpoint, keys, schema)),
     ],
   }
 }
 
-function disabled({ id, enabled, disabledAt, disabledReason }: Endpoint, { now }: RowFacts, flag: string): Reason[] {
+function disabled(
+  { id, enabled, disabledAt, disabledReason }: Endpoint,
+  { now }: RowFacts,
+  flag: string,
+): Reason[] {
   if (enabled) return []
   const since = disabledAt === null ? '' : ` since ${at(disabledAt, now)}`
   const why = disabledReason === null || disabledReason === '' ? '.' : `: ${sentence(disabledReason)}`
@@ -125,7 +132,11 @@ function circuit(endpoint: Endpoint, { now }: RowFacts, flag: string): Reason[] 
   if (!enabled || failingSince === null) return []
   const failed = `${counted(failures, 'attempt')} in a row failed, and its circuit opened at ${at(failingSince, now)}`
   // Enabling an endpoint closes its circuit.
-  const details = { since: failingSince, by: id, command: `leasehold webhooks endpoints enable ${id}${flag} --reason '…'` }
+  const details = {
+    since: failingSince,
+    by: id,
+    command: `leasehold webhooks endpoints enable ${id}${flag} --reason '…'`,
+  }
   if (!isOpen) {
     const text = `Its endpoint ${id} is being probed with one delivery at a time, because ${failed}.`
     return [reason('circuitProbing', text, details)]
@@ -183,7 +194,7 @@ select (
     )
   }
   if (ratePerSecond !== null && row.isDue && earlier >= ratePerSecond) {
-    const many = earlier >= MAX_COUNTED ? `${MAX_COUNTED.toLocaleString('en-US')} or more` : String(earlier)
+    const many = earlier >= MAX_COUNTED ? `${grouped(MAX_COUNTED)} or more` : grouped(earlier)
     const text = `Its endpoint ${id} gets ${ratePerSecond} per second at most, and ${many} that were due earlier take about ${Math.ceil(earlier / ratePerSecond)} s.`
     reasons.push(reason('rateLimit', text, { by: id, command: `${update} --no-rate` }))
   }

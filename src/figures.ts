@@ -1,4 +1,4 @@
-/** Durations and moments as a person reads them. */
+/** Durations, moments and counts as a person reads them. */
 
 /** `4 s`, `12 min`, `3 h`, `2 d`. */
 export function duration(ms: number): string {
@@ -12,4 +12,14 @@ export function duration(ms: number): string {
 export function relative(moment: Date, now: Date): string {
   const ms = moment.getTime() - now.getTime()
   return ms > 500 ? `in ${duration(ms)}` : `${duration(-ms)} ago`
+}
+
+/** `1 event`, `12,000 events`. */
+export function counted(count: number, one: string, many = `${one}s`): string {
+  return `${grouped(count)} ${count === 1 ? one : many}`
+}
+
+/** `12,000`. */
+export function grouped(count: number): string {
+  return count.toLocaleString('en-US')
 }
