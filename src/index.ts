@@ -40,9 +40,6 @@ export {
   type WorkerSettings,
 } from './worker/index.ts'
 
-// Why a row is not running
-export { explainRow, type ExplainOptions, type Explanation, type Reason } from './admin/explain.ts'
-
 // Logs and metrics
 export { logEvents } from './observe/log.ts'
 export { createMetrics } from './observe/prometheus.ts'

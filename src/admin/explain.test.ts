@@ -114,7 +114,7 @@ describe('a row that nothing keeps from running', () => {
     const { command } = await reasonOf(id, 'claimable')
     expect(command).toBe(`leasehold lease explain --table public.jobs ${id} --try`)
     expect((await reasonOf(id, 'claimable', { tryClaim: true })).text).toContain(
-      'a claim that was rolled back succeeded',
+      'A claim that was rolled back succeeded.',
     )
     expect(
       (await db.query({ text: `select lock_token, claimed_by from public.jobs where id = ${id}` })).rows,

@@ -113,11 +113,20 @@ export async function explainRowOf(
   })
   const { id, state, reasons, found } = read
   const name = tableName(table)
-  const isFree = reasons.some(({ code }) => code === 'claimable')
-  if (options.tryClaim !== true || !isFree || found === undefined) return { table: name, id, state, reasons }
-  const refused = await tryClaim(db, table, found.shape, found.row)
-  const others = reasons.filter(({ code }) => refused.length === 0 || code !== 'claimable')
-  return { table: name, id, state, reasons: [...refused, ...others] }
+  const isLocked = reasons.some(({ code }) => code === 'tableLocked')
+  const isTried = options.tryClaim === true && !isLocked && (state === 'claimable' || state === 'expired')
+  if (!isTried || found === undefined || !found.row.isClaimableNow) return { table: name, id, state, reasons }
+  const { isClaimed, refused } = await tryClaim(db, table, found.shape, found.row)
+  return { table: name, id, state, reasons: afterTrial(reasons, isClaimed, refused) }
+}
+
+function afterTrial(reasons: readonly Reason[], isClaimed: boolean, refused: Reason | undefined): Reason[] {
+  if (refused !== undefined) return [refused, ...reasons.filter(({ code }) => code !== 'claimable')]
+  return reasons.map((each) =>
+    each.code === 'claimable' && isClaimed
+      ? { ...each, text: `${each.text} A claim that was rolled back succeeded.` }
+      : each,
+  )
 }
 
 interface Reading {
@@ -154,7 +163,7 @@ async function allReasons(
   const isKept = reasons.some(
     ({ code, by }) => !HARMLESS.has(code) || (code === 'suspect' && by !== undefined),
   )
-  if (!row.isClaimableNow) return { state, reasons }
+  if (state === 'waiting') return { state, reasons }
   const snapshot = await oldSnapshot(tx, row.now, options.oldSnapshotMs)
   const free = isKept ? [] : [nothingKeeps(row, fleet, explained, options)]
   return { state, reasons: [...free, ...reasons, ...snapshot] }
@@ -432,8 +441,7 @@ function nothingKeeps(
   const due = dueAt === null ? 'it can be claimed' : `it has been due for ${duration(waitedMs)}`
   const failed = row.attempts === 0 ? '.' : `; the last attempt failed${because(row.lastError)}`
   const by = `${serving.length === 1 ? 'the worker process' : `${serving.length} worker processes`} (${ids(serving, inFlightOf)}) will claim it when there is room`
-  const tried = isTried === true ? '; a claim that was rolled back succeeded' : ''
-  return reason('claimable', `Nothing keeps it from running: ${due}, and ${by}${tried}${failed}`, {
+  return reason('claimable', `Nothing keeps it from running: ${due}, and ${by}${failed}`, {
     since: dueAt,
     command:
       waitedMs >= SUSPICIOUS_AFTER_MS && isTried !== true ? `${description.explain(row)} --try` : undefined,

@@ -1,6 +1,7 @@
 /** What the commands that explain a row have in common: their flags, and how an explanation is printed. */
 import type { Command } from 'commander'
 import type { ExplainOptions, Explanation } from '../admin/explain.ts'
+import type { NeededRole } from '../postgres/index.ts'
 import type { Run } from './command.ts'
 import { isSet, JSON_FLAG } from './flags.ts'
 import { printable, printableJson } from './output.ts'
@@ -12,6 +13,11 @@ export function addExplainFlags(command: Command): Command {
       'if nothing keeps it from running, also claim it in a transaction that is rolled back, to see whether the database refuses it',
     )
     .option(...JSON_FLAG)
+}
+
+/** A trial needs what a claim needs. */
+export function explainRole({ flags }: Pick<Run, 'flags'>): NeededRole | undefined {
+  return isSet(flags, 'try') ? 'worker' : undefined
 }
 
 export function explainOptions({ flags }: Pick<Run, 'flags'>, schema: string): ExplainOptions {

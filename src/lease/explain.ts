@@ -6,7 +6,7 @@
  */
 import { counted, duration, relative } from '../figures.ts'
 import { messageOf, sentence } from '../errors.ts'
-import { isServerError } from '../postgres/failures.ts'
+import { isLockConflict, isServerError } from '../postgres/failures.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -701,6 +701,12 @@ const TRIAL_LOCK_TIMEOUT = '1s'
 /** The lease of a trial, which is never committed. */
 const TRIAL_LEASE_MS = 1_000
 
+export interface Trial {
+  /** Another session may have taken or locked the row meanwhile. */
+  readonly isClaimed: boolean
+  readonly refused: Reason | undefined
+}
+
 /**
  * Claims the row in a transaction that is rolled back, and says what the database answers. That runs the constraints and
  * triggers of the table, and a worker that claims at the same moment skips the row.
@@ -710,26 +716,30 @@ export async function tryClaim(
   table: LeaseTable,
   shape: TableShape,
   { id, bucket }: RowAddress,
-): Promise<Reason[]> {
+): Promise<Trial> {
   const rollback = new Error('rolled back on purpose')
+  let isClaimed = false
   try {
     await db.transaction(async (tx) => {
       await tx.query({ text: `set local lock_timeout = '${TRIAL_LOCK_TIMEOUT}'` })
       const runner = new StatementRunner(tx, table, shape, 'leasehold explain')
       const values = { ...runner.idArrays('id', [id]), bucket, leaseMs: TRIAL_LEASE_MS }
-      await runner.run(runner.statements.claimRows, values, { tx, rowMode: 'array' })
+      const rows = await runner.run(runner.statements.claimRows, values, { tx, rowMode: 'array' })
+      // The first row has what concerns the whole claim.
+      isClaimed = rows.length > 1
       throw rollback
     })
   } catch (error) {
-    if (error === rollback) return []
-    if (!isDataError(error)) throw error
-    const code = isServerError(error) && error.code !== undefined ? ` (SQLSTATE ${error.code})` : ''
-    const constraint = isServerError(error) ? error.constraint : undefined
-    return [
-      reason('refused', `The database refuses to have it claimed${code}: ${sentence(messageOf(error))}`, {
-        by: constraint,
-      }),
-    ]
+    if (isDataError(error)) return { isClaimed, refused: refusal(error) }
+    if (error !== rollback && !isLockConflict(error)) throw error
   }
-  return []
+  return { isClaimed, refused: undefined }
+}
+
+function refusal(error: unknown): Reason {
+  const { code, constraint } = isServerError(error) ? error : { code: undefined, constraint: undefined }
+  const state = code === undefined ? '' : ` (SQLSTATE ${code})`
+  return reason('refused', `The database refuses to have it claimed${state}: ${sentence(messageOf(error))}`, {
+    by: constraint,
+  })
 }

@@ -19,7 +19,7 @@ import { isDistributed } from '../../postgres/citus.ts'
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withOutbox } from '../database.ts'
-import { explainOptions, printExplanation } from '../explain.ts'
+import { explainOptions, explainRole, printExplanation } from '../explain.ts'
 import {
   headersOf,
   invalidArgument,
@@ -143,8 +143,10 @@ export async function showCommand(run: Run): Promise<number> {
 /** `leasehold outbox explain <id>` */
 export async function explainCommand(run: Run): Promise<number> {
   const [id = ''] = run.args
-  const explanation = await withOutbox(run, async (db, schema) =>
-    explainEvent(db, id, explainOptions(run, schema)),
+  const explanation = await withOutbox(
+    run,
+    async (db, schema) => explainEvent(db, id, explainOptions(run, schema)),
+    explainRole(run),
   )
   return printExplanation(run, explanation)
 }

@@ -12,7 +12,7 @@ import { SYNC_STATES } from '../../sync/transitions.ts'
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withSync } from '../database.ts'
-import { explainOptions, printExplanation } from '../explain.ts'
+import { explainOptions, explainRole, printExplanation } from '../explain.ts'
 import { invalidArgument, isSet, limitFlag, pastFlag, textFlag } from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
@@ -193,10 +193,14 @@ export async function showCommand(run: Run): Promise<number> {
 export async function explainCommand(run: Run): Promise<number> {
   const jobId = jobArgument(run.args)
   const [, chunk] = run.args
-  const explanation = await withSync(run, async (db, schema) => {
-    const options = explainOptions(run, schema)
-    return chunk === undefined ? explainJob(db, jobId, options) : explainChunk(db, jobId, chunk, options)
-  })
+  const explanation = await withSync(
+    run,
+    async (db, schema) => {
+      const options = explainOptions(run, schema)
+      return chunk === undefined ? explainJob(db, jobId, options) : explainChunk(db, jobId, chunk, options)
+    },
+    explainRole(run),
+  )
   return printExplanation(run, explanation)
 }
 

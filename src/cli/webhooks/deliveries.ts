@@ -19,7 +19,7 @@ import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitio
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { secretKeyOf, withWebhooks } from '../database.ts'
-import { explainOptions, printExplanation } from '../explain.ts'
+import { explainOptions, explainRole, printExplanation } from '../explain.ts'
 import { invalidArgument, isSet, jsonArgument, momentFlag, pastFlag, textFlag } from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
@@ -111,8 +111,10 @@ export async function sendCommand(run: Run): Promise<number> {
 export async function explainCommand(run: Run): Promise<number> {
   const [id = ''] = run.args
   const secretKey = (await secretKeyOf(run.loaded.settings)) ?? ''
-  const explanation = await withWebhooks(run, async (db, schema) =>
-    explainDelivery(db, id, { ...explainOptions(run, schema), secretKey }),
+  const explanation = await withWebhooks(
+    run,
+    async (db, schema) => explainDelivery(db, id, { ...explainOptions(run, schema), secretKey }),
+    explainRole(run),
   )
   return printExplanation(run, explanation)
 }

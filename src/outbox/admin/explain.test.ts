@@ -4,7 +4,8 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
 import { add, recording, useRelays, write } from '../../../test/support/running-relay.ts'
 import { door, settled } from '../../../test/support/running-worker.ts'
-import { openDatabase } from '../../postgres/database.ts'
+import { type Database, openDatabase } from '../../postgres/database.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
 import { dead, retry } from '../../worker/completion/outcome.ts'
 import type { Explanation } from '../../admin/explain.ts'
 import { explainEvent } from './explain.ts'
@@ -20,6 +21,20 @@ beforeEach(async () => {
   await db.query({ text: 'truncate leasehold.outbox, leasehold.audit, leasehold.workers restart identity' })
 })
 afterAll(async () => db.close())
+
+/** The same database, with all statements of its transactions. */
+function record(recorded: Database): { readonly recording: Database; readonly statements: string[] } {
+  const statements: string[] = []
+  const on = (tx: Queryable): Queryable => ({
+    async query(statement) {
+      statements.push(statement.text)
+      return tx.query(statement)
+    },
+  })
+  const transaction: Database['transaction'] = async (work, options) =>
+    recorded.transaction(async (tx) => work(on(tx)), options)
+  return { recording: { ...recorded, transaction }, statements }
+}
 
 function codesOf({ reasons }: Explanation): string[] {
   return reasons.map(({ code }) => code)
@@ -165,9 +180,13 @@ it('an event is found by its event id, in every bucket, and each statement names
   await withBuckets(db, 5)
   await makeEvents(db, 20, { key: "'key ' || n" })
   const { events } = await listEvents(db)
+  const { recording: recordingDb, statements } = record(db)
   for (const { id, eventId } of events.slice(0, 7)) {
-    expect(await explainEvent(db, eventId)).toMatchObject({ id, reasons: [{ code: 'noWorker' }] })
+    expect(await explainEvent(recordingDb, eventId)).toMatchObject({ id, reasons: [{ code: 'noWorker' }] })
   }
+  const onOutbox = statements.filter((text) => /from leasehold\.outbox/.test(text))
+  expect(onOutbox.length).toBeGreaterThan(14)
+  expect(onOutbox.filter((text) => !/bucket = \$\d+::smallint/.test(text))).toEqual([])
   await db.query({ text: 'truncate leasehold.outbox' })
 })
 

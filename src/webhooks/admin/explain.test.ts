@@ -1,5 +1,6 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
+import { useLoginRoles } from '../../../test/support/login-roles.ts'
 import { hold, useReceivers } from '../../../test/support/receiver.ts'
 import { sendAll, useDispatchers } from '../../../test/support/running-dispatcher.ts'
 import { settled } from '../../../test/support/running-worker.ts'
@@ -10,7 +11,9 @@ import { openDatabase } from '../../postgres/database.ts'
 import { endpoints } from '../endpoints/endpoints.ts'
 import { type ExplainDeliveryOptions, explainDelivery } from './explain.ts'
 
-const { url } = useDatabase()
+const database = useDatabase()
+const { url } = database
+const roles = useLoginRoles(database)
 const db = openDatabase({ url })
 const dispatchers = useDispatchers(url)
 const receivers = useReceivers()
@@ -168,6 +171,22 @@ describe('the key of the secrets', () => {
     expect(text).not.toContain(other)
     expect(command).toBe(`leasehold webhooks endpoints rotate ${id} --reason '…'`)
   })
+})
+
+it('the role of a reader is enough, except for the secret of the endpoint, which it may not see', async () => {
+  await addEndpoint(db, 'https://receiver.example/hook', { concurrency: 1 })
+  await sendAll(db, null)
+  const reader = openDatabase({ url: roles.reader.url })
+  const other = Buffer.alloc(32, 8).toString('base64')
+  try {
+    const { reasons } = await explainDelivery(reader, '1', { secretKey: other })
+    expect(reasons.map(({ code }) => code)).toEqual(['noWorker'])
+    await expect(explainDelivery(reader, '1', { secretKey: other, tryClaim: true })).rejects.toMatchObject({
+      code: 'PERMISSION_DENIED',
+    })
+  } finally {
+    await reader.close()
+  }
 })
 
 it('DELIVERY_NOT_FOUND: there is none with this id', async () => {
