@@ -8,7 +8,7 @@ import {
   schemaFlag,
 } from '../../admin/explain.ts'
 import { messageOf, sentence } from '../../errors.ts'
-import { counted, grouped } from '../../figures.ts'
+import { counted, duration, grouped } from '../../figures.ts'
 import { ownBuckets } from '../../lease/backlog.ts'
 import { at, reason, type Reason, type RowDescription, type RowFacts } from '../../lease/explain.ts'
 import type { Database } from '../../postgres/database.ts'
@@ -194,8 +194,9 @@ select (
     )
   }
   if (ratePerSecond !== null && row.isDue && earlier >= ratePerSecond) {
-    const many = earlier >= MAX_COUNTED ? `${grouped(MAX_COUNTED)} or more` : grouped(earlier)
-    const text = `Its endpoint ${id} gets ${ratePerSecond} per second at most, and ${many} that were due earlier take about ${Math.ceil(earlier / ratePerSecond)} s.`
+    const takes = duration((earlier / ratePerSecond) * 1_000)
+    const isAll = earlier < MAX_COUNTED
+    const text = `Its endpoint ${id} gets ${ratePerSecond} per second at most, and ${isAll ? grouped(earlier) : `${grouped(MAX_COUNTED)} or more`} that were due earlier take ${isAll ? `about ${takes}` : `${takes} or more`}.`
     reasons.push(reason('rateLimit', text, { by: id, command: `${update} --no-rate` }))
   }
   return reasons
