@@ -15,7 +15,7 @@ export const LAYERS = [
   ['worker', 'admin', 'transactions', 'messages'],
   ['webhooks'],
   ['outbox', 'sync', 'reconcile'],
-  ['observe', 'config', 'testing'],
+  ['observe', 'config', 'doctor', 'testing'],
   ['server'],
   ['cli'],
   // src/index.ts, the public surface of the package's root.
