@@ -64,7 +64,9 @@ function findingText({ check, text, remedy, repair = [] }: Finding): string {
 
 /** Of a statement line ends and spaces are kept: it is pasted into psql. A command of ours is not SQL. */
 function repairText(statement: string): string {
-  const lines = statement.split('\n').map((line) => line.replaceAll(/[\p{Cc}\p{Bidi_Control}\u2028\u2029]/gu, ' '))
+  const lines = statement
+    .split('\n')
+    .map((line) => line.replaceAll(/[\p{Cc}\p{Bidi_Control}\u2028\u2029]/gu, ' '))
   const end = statement.startsWith('leasehold ') || statement.endsWith(';') ? '' : ';'
   return `${lines.map((line) => `    ${line}`).join('\n')}${end}`
 }

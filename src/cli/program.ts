@@ -162,7 +162,10 @@ function addCommands(program: Command, define: Define): void {
     (command) =>
       command
         .option('--json', 'print one JSON document instead of text, for scripts')
-        .addHelpText('after', '\nExit codes: 0 nothing was found, 1 something was found, 2 nothing could be examined.'),
+        .addHelpText(
+          'after',
+          '\nExit codes: 0 nothing was found, 1 something was found, 2 nothing could be examined.',
+        ),
   )
   define(
     program,

@@ -63,9 +63,9 @@ export interface Examination {
   readonly schema: string
   readonly thresholds: Thresholds
   /** Runs queries in a read-only transaction whose statements take a bounded time. */
-  read<Found>(work: (tx: Queryable) => Promise<Found>): Promise<Found>
+  readonly read: <Found>(work: (tx: Queryable) => Promise<Found>) => Promise<Found>
   /** Says what this database role may not see. The check continues with the rest. */
-  notSeen(what: string): void
+  readonly notSeen: (what: string) => void
   /** The tables of the applications. */
   readonly ownTables: readonly WorkedTable[]
   /** The tables of the user's own workers. */

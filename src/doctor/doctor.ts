@@ -203,5 +203,10 @@ function ownTables(schema: string): WorkedTable[] {
 }
 
 function workedTable({ name, role = name, table, maintenance }: WorkDeclaration): WorkedTable {
-  return { table, role, worker: name, retention: maintenance === undefined ? 'off' : (maintenance.settings ?? {}) }
+  return {
+    table,
+    role,
+    worker: name,
+    retention: maintenance === undefined ? 'off' : (maintenance.settings ?? {}),
+  }
 }

@@ -52,26 +52,30 @@ async function deadProblems(x: Examination): Promise<Problem[]> {
       where: "status = 'DEAD'",
       order: 'bucket, id',
       what: 'events of the outbox are dead.',
-      remedy: 'See why with `leasehold outbox list --status dead`, and publish them with `leasehold outbox replay`; retention deletes them after 90 days.',
+      remedy:
+        'See why with `leasehold outbox list --status dead`, and publish them with `leasehold outbox replay`; retention deletes them after 90 days.',
     },
     {
       table: 'webhook_outbox',
       where: "delivery_status = 'failed'",
       order: 'bucket, id',
       what: 'deliveries of webhooks have failed for good.',
-      remedy: 'See why with `leasehold webhooks list --status failed`, and send them with `leasehold webhooks replay`; retention deletes them after 90 days.',
+      remedy:
+        'See why with `leasehold webhooks list --status failed`, and send them with `leasehold webhooks replay`; retention deletes them after 90 days.',
     },
     {
       table: 'sync_jobs',
       where: 'failed_at is not null',
       order: 'failed_at, id',
       what: 'sync jobs have failed.',
-      remedy: 'See why with `leasehold sync list`, and repeat them with `leasehold sync replay`; retention deletes them after 30 days.',
+      remedy:
+        'See why with `leasehold sync list`, and repeat them with `leasehold sync replay`; retention deletes them after 30 days.',
     },
   ])
 }
 
-const SUSPECTS = 'whose leases have expired twice or more: they may be what kills a process, and each process runs one of them at a time.'
+const SUSPECTS =
+  'whose leases have expired twice or more: they may be what kills a process, and each process runs one of them at a time.'
 
 async function suspectProblems(x: Examination): Promise<Problem[]> {
   const remedy =
@@ -158,7 +162,14 @@ from ${quoteQualified(schema, 'webhook_endpoints')} order by id limit ${MAX_ENDP
 
 async function endpointProblems({ read, schema, thresholds }: Examination): Promise<Problem[]> {
   const { rows } = await read(async (tx) =>
-    tx.query<{ id: string; url: string; enabled: boolean; reason: string | null; since: Date; failures: number }>({
+    tx.query<{
+      id: string
+      url: string
+      enabled: boolean
+      reason: string | null
+      since: Date
+      failures: number
+    }>({
       text: `select id::text as id, url, enabled, disabled_reason as reason, coalesce(disabled_at, failing_since) as since, failures
 from ${quoteQualified(schema, 'webhook_endpoints')}
 where (not enabled and disabled_reason like '%HTTP 410%')
@@ -203,13 +214,20 @@ async function retentionProblems(x: Examination): Promise<Problem[]> {
   const { read, schema } = x
   const finished = [
     { name: 'outbox', setting: 'publishedMs', at: 'published_at', is: "status = 'PUBLISHED'" },
-    { name: 'webhook_outbox', setting: 'deliveredMs', at: 'delivered_at', is: "delivery_status = 'delivered'" },
+    {
+      name: 'webhook_outbox',
+      setting: 'deliveredMs',
+      at: 'delivered_at',
+      is: "delivery_status = 'delivered'",
+    },
   ] as const
   return read(async (tx) => {
     const problems: Problem[] = []
     for (const { name, setting, at, is } of finished) {
       const table = `${schema}.${name}`
-      const declared = [...x.declaredTables, ...x.ownTables].find((each) => tableName(each.table) === table && each.retention !== undefined)
+      const declared = [...x.declaredTables, ...x.ownTables].find(
+        (each) => tableName(each.table) === table && each.retention !== undefined,
+      )
       if (declared === undefined && (await unreapedTables(tx, schema, [table], 30_000)).length === 0) continue
       const keepMs = retained(declared?.retention, setting)
       if (keepMs === null) continue
@@ -218,7 +236,8 @@ async function retentionProblems(x: Examination): Promise<Problem[]> {
       problems.push({
         severity: 'warning',
         text: `Rows of ${table} that were finished at ${oldest.toISOString()} are still there, though they are retained for ${Math.round(keepMs / DAY_MS)} days.`,
-        remedy: 'Retention is part of the processes that reap the table: run one. If one runs, its log says what stops it.',
+        remedy:
+          'Retention is part of the processes that reap the table: run one. If one runs, its log says what stops it.',
         repair: ['leasehold work --only reaper'],
       })
     }
@@ -231,7 +250,8 @@ where coalesce(stopped_at, died_at, last_seen_at) < now() - interval '3 days'`,
       problems.push({
         severity: 'warning',
         text: `${forgotten} worker processes that ended days ago are still in the registry, which a reaper removes after one day.`,
-        remedy: 'Maintenance is part of the processes that reap: run one. If one runs, its log says what stops it.',
+        remedy:
+          'Maintenance is part of the processes that reap: run one. If one runs, its log says what stops it.',
         repair: ['leasehold work --only reaper'],
       })
     return problems
@@ -245,7 +265,13 @@ function retained(retention: object | 'off' | undefined, setting: string): numbe
 }
 
 /** The first rows of a bucket are the oldest ones. */
-async function oldestOf(tx: Queryable, schema: string, name: string, at: string, is: string): Promise<Date | undefined> {
+async function oldestOf(
+  tx: Queryable,
+  schema: string,
+  name: string,
+  at: string,
+  is: string,
+): Promise<Date | undefined> {
   let oldest: Date | undefined
   for (const bucket of await ownBuckets(tx, schema)) {
     const { rows } = await tx.query<{ at: Date | null }>({
@@ -263,9 +289,29 @@ async function oldestOf(tx: Queryable, schema: string, name: string, at: string,
 
 export const ROW_CHECKS: readonly Check[] = [
   { id: 'rows-dead', title: 'dead events, failed deliveries and jobs', needs: 'tables', run: deadProblems },
-  { id: 'rows-suspects', title: 'rows whose leases have expired twice or more', needs: 'tables', run: suspectProblems },
+  {
+    id: 'rows-suspects',
+    title: 'rows whose leases have expired twice or more',
+    needs: 'tables',
+    run: suspectProblems,
+  },
   { id: 'rows-held-up', title: 'ordering keys that are held up', needs: 'tables', run: heldUpProblems },
-  { id: 'rows-retention', title: 'rows that retention should have deleted', needs: 'tables', run: retentionProblems },
-  { id: 'webhooks-secrets', title: 'secrets that the secret key cannot decrypt', needs: 'tables', run: secretProblems },
-  { id: 'webhooks-endpoints', title: 'endpoints that cannot be reached', needs: 'tables', run: endpointProblems },
+  {
+    id: 'rows-retention',
+    title: 'rows that retention should have deleted',
+    needs: 'tables',
+    run: retentionProblems,
+  },
+  {
+    id: 'webhooks-secrets',
+    title: 'secrets that the secret key cannot decrypt',
+    needs: 'tables',
+    run: secretProblems,
+  },
+  {
+    id: 'webhooks-endpoints',
+    title: 'endpoints that cannot be reached',
+    needs: 'tables',
+    run: endpointProblems,
+  },
 ]

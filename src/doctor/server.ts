@@ -118,20 +118,20 @@ from pg_settings where name = any ($1)`,
   const short = ['statement_timeout', 'transaction_timeout'].filter(
     (name) => msOf(name) > 0 && msOf(name) < STATEMENT_MS,
   )
-  const problems = short.map(
-    (name): Problem => ({
-      severity: 'warning',
-      text: `${name} is ${msOf(name)} ms for this role: statements of the reaper and of maintenance may take longer in a large table.`,
-      remedy: `Set it to ${STATEMENT_MS} ms or more for the role of the workers, or to 0. Leasehold gives up its statements itself.`,
-      repair: [`alter role current_user set ${name} = ${STATEMENT_MS}`],
-    }),
-  )
+  const problems = short.map((name): Problem => ({
+    severity: 'warning',
+    text: `${name} is ${msOf(name)} ms for this role: statements of the reaper and of maintenance may take longer in a large table.`,
+    remedy: `Set it to ${STATEMENT_MS} ms or more for the role of the workers, or to 0. Leasehold gives up its statements itself.`,
+    repair: [`alter role current_user set ${name} = ${STATEMENT_MS}`],
+  }))
   if (msOf('idle_in_transaction_session_timeout') === 0 && !embedded)
     problems.push({
       severity: 'warning',
       text: 'idle_in_transaction_session_timeout is 0: a program that forgets to end a transaction keeps its locks, and keeps vacuum from removing dead rows, for ever.',
       remedy: 'Set it for the database, to longer than your longest transaction waits for anything else.',
-      repair: [`do $$ begin execute format('alter database %I set idle_in_transaction_session_timeout = ''5min''', current_database()); end $$`],
+      repair: [
+        `do $$ begin execute format('alter database %I set idle_in_transaction_session_timeout = ''5min''', current_database()); end $$`,
+      ],
     })
   return problems
 }
@@ -218,12 +218,17 @@ async function connectionProblems({ read, schema }: Examination): Promise<Proble
     })
     return {
       workers: await listWorkers(tx, schema),
-      settings: await settingsOf(tx, ['max_connections', 'superuser_reserved_connections', 'reserved_connections']),
+      settings: await settingsOf(tx, [
+        'max_connections',
+        'superuser_reserved_connections',
+        'reserved_connections',
+      ]),
       open: rows[0]?.open ?? 0,
     }
   })
   const alive = workers.filter(({ state }) => state === 'alive').length
-  const reserved = Number(settings['superuser_reserved_connections']) + Number(settings['reserved_connections'] ?? 0)
+  const reserved =
+    Number(settings['superuser_reserved_connections']) + Number(settings['reserved_connections'] ?? 0)
   const room = Number(settings['max_connections']) - reserved
   const needed = alive * CONNECTIONS_PER_PROCESS
   if (needed > room)
@@ -231,7 +236,8 @@ async function connectionProblems({ read, schema }: Examination): Promise<Proble
       {
         severity: 'error',
         text: `${alive} worker processes may open ${needed} connections, and the server has ${room} for all of its users (max_connections ${settings['max_connections']}, ${reserved} of them reserved).`,
-        remedy: 'Raise max_connections, which needs a restart; or use fewer processes, a smaller maxConnections, or a connection pooler.',
+        remedy:
+          'Raise max_connections, which needs a restart; or use fewer processes, a smaller maxConnections, or a connection pooler.',
         repair: [`alter system set max_connections = ${needed + reserved + 50}`],
       },
     ]
@@ -240,7 +246,8 @@ async function connectionProblems({ read, schema }: Examination): Promise<Proble
     {
       severity: 'warning',
       text: `${open} of ${room} connections of the server are open.`,
-      remedy: 'Find out who opens them (pg_stat_activity); raise max_connections, or use a connection pooler.',
+      remedy:
+        'Find out who opens them (pg_stat_activity); raise max_connections, or use a connection pooler.',
     },
   ]
 }
@@ -261,12 +268,42 @@ async function superuserProblems({ read, embedded }: Examination): Promise<Probl
 
 export const SERVER_CHECKS: readonly Check[] = [
   { id: 'server-version', title: 'version of PostgreSQL', needs: 'server', run: versionProblems },
-  { id: 'server-durability', title: 'fsync, full_page_writes and synchronous_commit', needs: 'server', run: durabilityProblems },
-  { id: 'server-transactions', title: 'transactions that are read-only or not READ COMMITTED', needs: 'server', run: transactionProblems },
-  { id: 'server-timeouts', title: 'timeouts of statements and transactions', needs: 'server', run: timeoutProblems },
-  { id: 'server-statistics', title: 'track_activities and track_counts', needs: 'server', run: statisticsProblems },
+  {
+    id: 'server-durability',
+    title: 'fsync, full_page_writes and synchronous_commit',
+    needs: 'server',
+    run: durabilityProblems,
+  },
+  {
+    id: 'server-transactions',
+    title: 'transactions that are read-only or not READ COMMITTED',
+    needs: 'server',
+    run: transactionProblems,
+  },
+  {
+    id: 'server-timeouts',
+    title: 'timeouts of statements and transactions',
+    needs: 'server',
+    run: timeoutProblems,
+  },
+  {
+    id: 'server-statistics',
+    title: 'track_activities and track_counts',
+    needs: 'server',
+    run: statisticsProblems,
+  },
   { id: 'server-clock', title: 'difference of the clocks', needs: 'server', run: clockProblems },
-  { id: 'server-pooler', title: 'a connection pooler before the connection that listens', needs: 'tables', run: poolerProblems },
-  { id: 'server-connections', title: 'connections that worker processes may open', needs: 'tables', run: connectionProblems },
+  {
+    id: 'server-pooler',
+    title: 'a connection pooler before the connection that listens',
+    needs: 'tables',
+    run: poolerProblems,
+  },
+  {
+    id: 'server-connections',
+    title: 'connections that worker processes may open',
+    needs: 'tables',
+    run: connectionProblems,
+  },
   { id: 'server-superuser', title: 'login as a superuser', needs: 'server', run: superuserProblems },
 ]

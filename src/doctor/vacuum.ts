@@ -8,11 +8,18 @@ const WRAPAROUND_WARNING = 1_000_000_000
 const WRAPAROUND_ERROR = 1_600_000_000
 
 /** Schema and name of each table: ours, and those of the user's workers. */
-function tableNames({ schema, ownTables, declaredTables }: Examination): [schemas: string[], names: string[]] {
+function tableNames({
+  schema,
+  ownTables,
+  declaredTables,
+}: Examination): [schemas: string[], names: string[]] {
   const all = [
     ...ownTables.map(({ table }) => table),
     ...declaredTables.map(({ table }) => table),
-    ...['inbox', 'workers', 'audit', 'webhook_endpoints', 'sync_job_chunks'].map((name) => ({ schema, name })),
+    ...['inbox', 'workers', 'audit', 'webhook_endpoints', 'sync_job_chunks'].map((name) => ({
+      schema,
+      name,
+    })),
   ]
   return [all.map((table) => table.schema), all.map(({ name }) => name)]
 }
@@ -33,7 +40,8 @@ order by n_dead_tup desc`,
   return rows.map(({ schema, name, dead, live, vacuumed }) => ({
     severity: 'warning',
     text: `The table ${schema}.${name} has ${dead} dead rows beside ${live} live ones, and was ${vacuumed === null ? 'never vacuumed' : `last vacuumed at ${vacuumed.toISOString()}`}.`,
-    remedy: 'Vacuum it, and find out why autovacuum does not: the other checks of vacuum name what holds it back.',
+    remedy:
+      'Vacuum it, and find out why autovacuum does not: the other checks of vacuum name what holds it back.',
     repair: [`vacuum (analyze) ${quoteQualified(schema, name)}`],
   }))
 }
@@ -91,7 +99,8 @@ order by xact_start nulls last`,
     .map((session) => ({
       severity: 'warning',
       text: `The session with pid ${session.pid} (${session.application === '' ? 'no application name' : session.application}, role ${session.role}, ${session.state}) has held a snapshot since ${session.transaction_start?.toISOString()}, and started its last statement at ${session.query_start?.toISOString()}. Rows that died since then cannot be removed, in any table.`,
-      remedy: 'End its transaction there. If nobody can, terminate the session; what it did not commit is rolled back.',
+      remedy:
+        'End its transaction there. If nobody can, terminate the session; what it did not commit is rolled back.',
       repair: [`select pg_terminate_backend(${session.pid})`],
     }))
 }
@@ -143,18 +152,38 @@ from pg_database where datname = current_database()`,
     {
       severity: age < WRAPAROUND_ERROR ? 'warning' : 'error',
       text: `The oldest transaction id of the database ${name} is ${age} transactions old. At about 2.1 billion PostgreSQL takes no more writes.`,
-      remedy: 'End what holds back vacuum (old snapshots, prepared transactions, replication slots), and vacuum the database.',
+      remedy:
+        'End what holds back vacuum (old snapshots, prepared transactions, replication slots), and vacuum the database.',
       repair: ['vacuum (freeze)'],
     },
   ]
 }
 
 export const VACUUM_CHECKS: readonly Check[] = [
-  { id: 'vacuum-dead-rows', title: 'dead rows and the last vacuum of each table', needs: 'tables', run: deadRowProblems },
-  { id: 'vacuum-settings', title: 'autovacuum, and its settings for each table', needs: 'tables', run: autovacuumProblems },
+  {
+    id: 'vacuum-dead-rows',
+    title: 'dead rows and the last vacuum of each table',
+    needs: 'tables',
+    run: deadRowProblems,
+  },
+  {
+    id: 'vacuum-settings',
+    title: 'autovacuum, and its settings for each table',
+    needs: 'tables',
+    run: autovacuumProblems,
+  },
   { id: 'vacuum-snapshots', title: 'old snapshots', needs: 'server', run: snapshotProblems },
-  { id: 'vacuum-prepared-transactions', title: 'prepared transactions', needs: 'server', run: preparedProblems },
+  {
+    id: 'vacuum-prepared-transactions',
+    title: 'prepared transactions',
+    needs: 'server',
+    run: preparedProblems,
+  },
   { id: 'vacuum-replication-slots', title: 'inactive replication slots', needs: 'server', run: slotProblems },
-  { id: 'vacuum-wraparound', title: 'age of the oldest transaction id', needs: 'server', run: wraparoundProblems },
+  {
+    id: 'vacuum-wraparound',
+    title: 'age of the oldest transaction id',
+    needs: 'server',
+    run: wraparoundProblems,
+  },
 ]
-

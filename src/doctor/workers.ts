@@ -37,7 +37,12 @@ async function reaperProblems({ read, schema, ownTables, declaredTables }: Exami
     const roles = new Set(workers.filter(({ state }) => state === 'alive').flatMap((worker) => worker.roles))
     const all = distinct([...ownTables, ...declaredTables])
     const unreaped = new Set(
-      await unreapedTables(tx, schema, all.map(({ table }) => tableName(table)), REAPER_SEEN_WITHIN_MS),
+      await unreapedTables(
+        tx,
+        schema,
+        all.map(({ table }) => tableName(table)),
+        REAPER_SEEN_WITHIN_MS,
+      ),
     )
     const problems: Problem[] = []
     for (const { table, role } of all.filter((each) => unreaped.has(tableName(each.table)))) {
@@ -46,7 +51,8 @@ async function reaperProblems({ read, schema, ownTables, declaredTables }: Exami
       problems.push({
         severity: 'error',
         text: `No reaper is alive for ${tableName(table)}${isLeased ? ', which has rows in flight' : ''}: nobody takes back the leases of a process that dies.`,
-        remedy: 'Run a process that reaps this table; every `leasehold work` does, unless --only leaves the reaper out.',
+        remedy:
+          'Run a process that reaps this table; every `leasehold work` does, unless --only leaves the reaper out.',
         repair: [RUN_REAPER],
       })
     }
@@ -95,7 +101,8 @@ async function missingProblems({ read, schema, now }: Examination): Promise<Prob
         {
           severity: 'warning',
           text: `${who} was last heard of at ${lastSeenAt.toISOString()}, with ${inFlight} rows in flight, and did not say that it stops.`,
-          remedy: 'Look at its log: it hangs, was killed, or cannot reach the database. A reaper takes back its rows when their leases have expired.',
+          remedy:
+            'Look at its log: it hangs, was killed, or cannot reach the database. A reaper takes back its rows when their leases have expired.',
         },
       ]
     if (state === 'dead' && diedAt !== null && now() - diedAt.getTime() < RECENT_MS)
@@ -233,7 +240,13 @@ where enabled and timeout_ms >= $1::float8 order by timeout_ms desc limit 5`,
   return [
     ...(longest < (limit * 2) / 3
       ? []
-      : [{ severity: 'warning' as const, text: `Among the newest deliveries, an attempt took ${longest} ms. ${cut}`, remedy }]),
+      : [
+          {
+            severity: 'warning' as const,
+            text: `Among the newest deliveries, an attempt took ${longest} ms. ${cut}`,
+            remedy,
+          },
+        ]),
     ...(patient.length === 0
       ? []
       : [
@@ -255,11 +268,14 @@ async function leaseTableProblems({ db, declaredTables }: Examination): Promise<
       await checkTable(db, table)
     } catch (error) {
       if (!isLeaseholdError(error, 'LEASE_TABLE_MISMATCH')) throw error
-      const repair = [...error.message.matchAll(/\bRun: (.+?;)(?= |$|\n)/gs)].map(([, statement = '']) => statement)
+      const repair = [...error.message.matchAll(/\bRun: (.+?;)(?= |$|\n)/gs)].map(
+        ([, statement = '']) => statement,
+      )
       problems.push({
         severity: 'error',
         text: sentence(error.message),
-        remedy: 'No worker of this table starts. Run the statements that the text names, or correct the declaration.',
+        remedy:
+          'No worker of this table starts. Run the statements that the text names, or correct the declaration.',
         ...(repair.length === 0 ? {} : { repair }),
       })
     }
@@ -269,9 +285,34 @@ async function leaseTableProblems({ db, declaredTables }: Examination): Promise<
 
 export const WORKER_CHECKS: readonly Check[] = [
   { id: 'workers-reaper', title: 'a reaper for each table', needs: 'tables', run: reaperProblems },
-  { id: 'workers-expired-leases', title: 'expired leases that nobody takes back', needs: 'tables', run: expiredProblems },
-  { id: 'workers-missing', title: 'worker processes that are missing, died or do not claim', needs: 'tables', run: missingProblems },
-  { id: 'workers-versions', title: 'releases of the worker processes', needs: 'tables', run: versionProblems },
-  { id: 'workers-lease-time', title: 'leases that are too short for their handlers', needs: 'tables', run: leaseTimeProblems },
-  { id: 'workers-lease-tables', title: 'lease tables of leasehold.config', needs: 'server', run: leaseTableProblems },
+  {
+    id: 'workers-expired-leases',
+    title: 'expired leases that nobody takes back',
+    needs: 'tables',
+    run: expiredProblems,
+  },
+  {
+    id: 'workers-missing',
+    title: 'worker processes that are missing, died or do not claim',
+    needs: 'tables',
+    run: missingProblems,
+  },
+  {
+    id: 'workers-versions',
+    title: 'releases of the worker processes',
+    needs: 'tables',
+    run: versionProblems,
+  },
+  {
+    id: 'workers-lease-time',
+    title: 'leases that are too short for their handlers',
+    needs: 'tables',
+    run: leaseTimeProblems,
+  },
+  {
+    id: 'workers-lease-tables',
+    title: 'lease tables of leasehold.config',
+    needs: 'server',
+    run: leaseTableProblems,
+  },
 ]

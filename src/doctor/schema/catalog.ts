@@ -70,7 +70,7 @@ export async function readCatalog(tx: Queryable, schema: string): Promise<Catalo
   const indexes = await ask<IndexRow>(INDEXES)
   const triggers = await ask<TriggerRow>(TRIGGERS)
   const functions = await ask<FunctionRow>(FUNCTIONS)
-  const grants = await ask<GrantRow>(GRANTS, [...Object.values(roles.existing)])
+  const grants = await ask<GrantRow>(GRANTS, Object.values(roles.existing))
   const of = <Row extends { readonly table: string }>(rows: readonly Row[], table: string): Row[] =>
     rows.filter((row) => row.table === table)
   const tables = relations.filter(({ kind }) => kind === 'table')

@@ -129,7 +129,7 @@ async function migrationProblems({ schema, read }: Examination): Promise<Problem
 }
 
 /** Tables that may have existed before, with types that serve as well. */
-const ADOPTABLE: readonly string[] = ['sync_jobs', 'sync_checkpoints']
+const ADOPTABLE: ReadonlySet<string> = new Set(['sync_jobs', 'sync_checkpoints'])
 const FAMILIES = [
   ['text', /^character varying/],
   ['integer', /^(?:smallint|bigint)$/],
@@ -138,7 +138,7 @@ const FAMILIES = [
 
 /** Whether sync has adopted the table: it has columns that are not ours. */
 function isAdopted(name: string, expected: Table, actual: Table): boolean {
-  return ADOPTABLE.includes(name) && Object.keys(actual.columns).some((column) => !(column in expected.columns))
+  return ADOPTABLE.has(name) && Object.keys(actual.columns).some((column) => !(column in expected.columns))
 }
 
 /** Each expected table that exists. */
@@ -149,41 +149,47 @@ function presentTables({ expected, actual }: Comparison): [name: string, expecte
   })
 }
 
+/** Columns of other types that serve as well are cast where they are used. */
+function sameExpression(table: string, a: string, b: string): boolean {
+  const uncast = (text: string): string =>
+    text.replaceAll(/::(?:text|smallint|integer|bigint)/g, '').replaceAll(/[()]/g, '')
+  return a === b || (ADOPTABLE.has(table) && uncast(a) === uncast(b))
+}
+
 // Tables and columns.
 
 function tableProblems(comparison: Comparison): Problem[] {
   const { schema, expected, actual } = comparison
   const missing = Object.entries(expected.tables).filter(([name]) => actual.tables[name] === undefined)
   return [
-    ...missing.map(
-      ([name, table]): Problem => ({
-        severity: 'error',
-        text: `The table ${schema}.${name} is missing.`,
-        remedy: 'Restore it from a backup; or create it, without the rows it had.',
-        repair: createTable(comparison, name, table),
-      }),
-    ),
+    ...missing.map(([name, table]): Problem => ({
+      severity: 'error',
+      text: `The table ${schema}.${name} is missing.`,
+      remedy: 'Restore it from a backup; or create it, without the rows it had.',
+      repair: createTable(comparison, name, table),
+    })),
     ...presentTables(comparison).flatMap(([name, table, real]) =>
       Object.entries(table.columns).flatMap(([column, wanted]) =>
-        columnProblems({ schema, name, column, wanted, real: real.columns[column] }),
+        columnProblems(comparison, { name, column, wanted, real: real.columns[column] }),
       ),
     ),
   ]
 }
 
 interface ComparedColumn {
-  readonly schema: string
   readonly name: string
   readonly column: string
   readonly wanted: Column
   readonly real: Column | undefined
 }
 
-function columnProblems({ schema, name, column, wanted, real }: ComparedColumn): Problem[] {
+function columnProblems(comparison: Comparison, { name, column, wanted, real }: ComparedColumn): Problem[] {
+  const { schema } = comparison
   const alter = `alter table ${quoteQualified(schema, name)}`
   const what = `The column ${schema}.${name}.${column}`
   if (real === undefined) {
-    const canBeFilled = wanted.notNull !== true || wanted.default !== undefined || wanted.identity !== undefined
+    const canBeFilled =
+      wanted.notNull !== true || wanted.default !== undefined || wanted.identity !== undefined
     return [
       {
         severity: 'error',
@@ -191,13 +197,19 @@ function columnProblems({ schema, name, column, wanted, real }: ComparedColumn):
         remedy: canBeFilled
           ? 'Restore its values from a backup; or add it, without them.'
           : 'Restore the table from a backup. Without its values the column can only be added to an empty table.',
-        repair: [`${alter} add column ${columnText(column, wanted)}`],
+        repair: [
+          `${alter} add column ${columnText(column, wanted)}`,
+          ...(wanted.storage === undefined
+            ? []
+            : [`${alter} alter column ${quote(column)} set storage ${wanted.storage}`]),
+          ...grantsOn(comparison, quoteQualified(schema, name), column),
+        ],
       },
     ]
   }
   const change = `${alter} alter column ${quote(column)}`
   const differences: { readonly what: string; readonly repair: string }[] = []
-  const isAdoptable = ADOPTABLE.includes(name)
+  const isAdoptable = ADOPTABLE.has(name)
   const isSameType =
     real.type === wanted.type ||
     (isAdoptable && FAMILIES.some(([type, others]) => type === wanted.type && others.test(real.type)))
@@ -220,7 +232,8 @@ function columnProblems({ schema, name, column, wanted, real }: ComparedColumn):
   if (real.default !== wanted.default && !isOwnDefault)
     differences.push({
       what: `has ${real.default === undefined ? 'no default' : `the default ${real.default}`} and must have ${wanted.default ?? 'none'}`,
-      repair: wanted.default === undefined ? `${change} drop default` : `${change} set default ${wanted.default}`,
+      repair:
+        wanted.default === undefined ? `${change} drop default` : `${change} set default ${wanted.default}`,
     })
   if (real.notNull !== wanted.notNull && !(isAdoptable && wanted.notNull !== true))
     differences.push({
@@ -266,12 +279,17 @@ function createTable(comparison: Comparison, name: string, table: Table): string
   const target = quoteQualified(schema, name)
   const lines = [
     ...Object.entries(table.columns).map(([column, each]) => columnText(column, each)),
-    ...Object.entries(table.constraints).map(([each, definition]) => `constraint ${quote(each)} ${definition}`),
+    ...Object.entries(table.constraints).map(
+      ([each, definition]) => `constraint ${quote(each)} ${definition}`,
+    ),
   ]
   const stored = Object.entries(table.columns).filter(([, { storage }]) => storage !== undefined)
   return [
     `create table ${target} (\n  ${lines.join(',\n  ')}\n)${optionsText(table.options)}`,
-    ...stored.map(([column, { storage = '' }]) => `alter table ${target} alter column ${quote(column)} set storage ${storage}`),
+    ...stored.map(
+      ([column, { storage = '' }]) =>
+        `alter table ${target} alter column ${quote(column)} set storage ${storage}`,
+    ),
     ...Object.values(table.indexes),
     ...Object.entries(table.triggers).flatMap(([trigger, each]) => createTrigger(target, trigger, each)),
     ...grantsOn(comparison, target),
@@ -295,10 +313,17 @@ function constraintProblems(comparison: Comparison): Problem[] {
       const add = addConstraint(alter, constraint, definition)
       if (found === undefined) {
         // The foreign keys of sync_job_chunks need a unique constraint, whatever its name is.
-        if (ADOPTABLE.includes(name) && definition.startsWith('PRIMARY KEY')) return []
-        return [{ severity: 'error', text: `${what} is missing.`, remedy: 'Add it. Rows that break it have to be corrected first.', repair: add }]
+        if (ADOPTABLE.has(name) && definition.startsWith('PRIMARY KEY')) return []
+        return [
+          {
+            severity: 'error',
+            text: `${what} is missing.`,
+            remedy: 'Add it. Rows that break it have to be corrected first.',
+            repair: add,
+          },
+        ]
       }
-      if (found !== definition)
+      if (!sameExpression(name, found, definition))
         return [
           {
             severity: 'error',
@@ -330,7 +355,7 @@ function addConstraint(alter: string, name: string, definition: string): string[
 // Indexes.
 
 /** Tables in which every claim and every settlement writes into all indexes. */
-const BUSY_TABLES: readonly string[] = ['outbox', 'webhook_outbox']
+const BUSY_TABLES: ReadonlySet<string> = new Set(['outbox', 'webhook_outbox'])
 
 function indexProblems(comparison: Comparison): Problem[] {
   const { schema, actual } = comparison
@@ -342,15 +367,30 @@ function indexProblems(comparison: Comparison): Problem[] {
       const create = concurrently(definition)
       const drop = `drop index concurrently ${quoteQualified(schema, index)}`
       if (found === undefined)
-        problems.push({ severity: 'error', text: `${what} is missing.`, remedy: 'Create it. Workers and producers continue meanwhile.', repair: [create] })
-      else if (found !== definition)
-        problems.push({ severity: 'error', text: `${what} is ${found} and must be ${definition}.`, remedy: 'Replace it. Until it is there, claims may read the whole table.', repair: [drop, create] })
+        problems.push({
+          severity: 'error',
+          text: `${what} is missing.`,
+          remedy: 'Create it. Workers and producers continue meanwhile.',
+          repair: [create],
+        })
+      else if (!sameExpression(name, found, definition))
+        problems.push({
+          severity: 'error',
+          text: `${what} is ${found} and must be ${definition}.`,
+          remedy: 'Replace it. Until it is there, claims may read the whole table.',
+          repair: [drop, create],
+        })
       else if (actual.invalidIndexes.has(index))
-        problems.push({ severity: 'error', text: `${what} is invalid: its creation failed, and PostgreSQL does not use it.`, remedy: 'Create it once more.', repair: [drop, create] })
+        problems.push({
+          severity: 'error',
+          text: `${what} is invalid: its creation failed, and PostgreSQL does not use it.`,
+          remedy: 'Create it once more.',
+          repair: [drop, create],
+        })
     }
     for (const index of Object.keys(real.indexes).filter((each) => !(each in table.indexes))) {
       const isInvalid = actual.invalidIndexes.has(index)
-      if (!BUSY_TABLES.includes(name) && !isInvalid) continue
+      if (!BUSY_TABLES.has(name) && !isInvalid) continue
       problems.push({
         severity: 'warning',
         text: isInvalid
@@ -378,14 +418,24 @@ function triggerProblems(comparison: Comparison): Problem[] {
       const found = real.triggers[trigger]
       const what = `The trigger ${trigger} of ${schema}.${name}`
       if (found === undefined)
-        return [{ severity: 'error', text: `${what} is missing.`, remedy: 'Create it.', repair: createTrigger(target, trigger, wanted) }]
+        return [
+          {
+            severity: 'error',
+            text: `${what} is missing.`,
+            remedy: 'Create it.',
+            repair: createTrigger(target, trigger, wanted),
+          },
+        ]
       if (found.definition !== wanted.definition)
         return [
           {
             severity: 'error',
             text: `${what} is ${found.definition} and must be ${wanted.definition}.`,
             remedy: 'Replace it.',
-            repair: [`drop trigger ${quote(trigger)} on ${target}`, ...createTrigger(target, trigger, wanted)],
+            repair: [
+              `drop trigger ${quote(trigger)} on ${target}`,
+              ...createTrigger(target, trigger, wanted),
+            ],
           },
         ]
       if (found.enabled === wanted.enabled) return []
@@ -403,14 +453,12 @@ function triggerProblems(comparison: Comparison): Problem[] {
     )
     return [
       ...problems,
-      ...others.map(
-        (trigger): Problem => ({
-          severity: 'warning',
-          text: `The trigger ${trigger} of ${schema}.${name} is not one of Leasehold's. It runs in the transactions of producers and workers, which fail when it fails.`,
-          remedy: 'Drop it if you can do without it. To react to rows, publish events to a handler.',
-          repair: [`drop trigger ${quote(trigger)} on ${target}`],
-        }),
-      ),
+      ...others.map((trigger): Problem => ({
+        severity: 'warning',
+        text: `The trigger ${trigger} of ${schema}.${name} is not one of Leasehold's. It runs in the transactions of producers and workers, which fail when it fails.`,
+        remedy: 'Drop it if you can do without it. To react to rows, publish events to a handler.',
+        repair: [`drop trigger ${quote(trigger)} on ${target}`],
+      })),
     ]
   })
 }
@@ -441,9 +489,18 @@ function functionProblems(comparison: Comparison): Problem[] {
     const what = `The function ${schema}.${name}`
     if (found === undefined) {
       const grants = grantsOn(comparison, `function ${quote(schema)}.${name}`)
-      return [{ severity: 'error', text: `${what} is missing.`, remedy: 'Create it.', repair: [definition, ...grants] }]
+      return [
+        {
+          severity: 'error',
+          text: `${what} is missing.`,
+          remedy: 'Create it.',
+          repair: [definition, ...grants],
+        },
+      ]
     }
-    if ([definition, alternatives[name]].some((each) => each !== undefined && sameFunction(name, each, found)))
+    if (
+      [definition, alternatives[name]].some((each) => each !== undefined && sameFunction(name, each, found))
+    )
       return []
     return [
       {
@@ -475,7 +532,14 @@ function viewProblems(comparison: Comparison): Problem[] {
       ...grantsOn(comparison, target),
     ]
     if (found === undefined)
-      return [{ severity: 'error', text: `The view ${schema}.${name} is missing.`, remedy: 'Create it.', repair: create }]
+      return [
+        {
+          severity: 'error',
+          text: `The view ${schema}.${name} is missing.`,
+          remedy: 'Create it.',
+          repair: create,
+        },
+      ]
     if (sameView(view, found)) return []
     return [
       {
@@ -525,18 +589,28 @@ function grantProblems(comparison: Comparison): Problem[] {
   })
 }
 
-/** Those on objects that exist and that Leasehold knows. */
+/** Those on objects and columns that exist and that Leasehold knows. */
 function existing({ schema, actual, expected }: Comparison, grants: Grants): Grants {
-  const names = new Set([
-    `schema ${quote(schema)}`,
+  const columnsOf = new Map<string, readonly string[] | undefined>([
+    [`schema ${quote(schema)}`, undefined],
     ...Object.keys({ ...expected.tables, ...expected.views })
       .filter((name) => name in actual.tables || name in actual.views)
-      .map((name) => quoteQualified(schema, name)),
+      .map((name): [string, string[]] => [
+        quoteQualified(schema, name),
+        Object.keys(actual.tables[name]?.columns ?? {}),
+      ]),
     ...Object.keys(expected.functions)
       .filter((name) => name in actual.functions)
-      .map((name) => `function ${quote(schema)}.${name}`),
+      .map((name): [string, undefined] => [`function ${quote(schema)}.${name}`, undefined]),
   ])
-  return Object.fromEntries(Object.entries(grants).filter(([grant]) => names.has(objectOf(grant))))
+  return Object.fromEntries(
+    Object.entries(grants).flatMap(([grant, columns]) => {
+      const object = objectOf(grant)
+      if (!columnsOf.has(object)) return []
+      const present = columns.filter((column) => columnsOf.get(object)?.includes(column))
+      return columns.length > 0 && present.length === 0 ? [] : [[grant, present]]
+    }),
+  )
 }
 
 const COLUMNS = ' columns'
@@ -556,12 +630,15 @@ function without(some: Grants, others: Grants): string[] {
   })
 }
 
-/** The statements that grant what the roles need on one object. */
-function grantsOn({ expected, actual }: Comparison, object: string): string[] {
+/** The statements that grant what the roles need on one object, or on one of its columns. */
+function grantsOn({ expected, actual }: Comparison, object: string, column?: string): string[] {
   return ROLE_KINDS.flatMap((kind: RoleKind) => {
     const role = actual.roles[kind]
     if (role === undefined) return []
-    const own = Object.entries(expected.grants[kind] ?? {}).filter(([grant]) => objectOf(grant) === object)
+    const own = Object.entries(expected.grants[kind] ?? {})
+      .filter(([grant]) => objectOf(grant) === object)
+      .filter(([, columns]) => column === undefined || columns.includes(column))
+      .map(([grant, columns]) => [grant, column === undefined ? columns : [column]])
     return without(Object.fromEntries(own), {}).map((privilege) => `grant ${privilege} to ${quote(role)}`)
   })
 }
@@ -581,7 +658,9 @@ export async function autovacuumOptions(x: Examination): Promise<Problem[]> {
     if (changed.length === 0 && added.length === 0) return []
     const isOff = isFalse(real.options['autovacuum_enabled'])
     const differences = [
-      ...changed.map(([option, value]) => `${option} is ${real.options[option] ?? 'not set'} and was shipped as ${value}`),
+      ...changed.map(
+        ([option, value]) => `${option} is ${real.options[option] ?? 'not set'} and was shipped as ${value}`,
+      ),
       ...added.map((option) => `${option} is ${real.options[option]} and was not set`),
     ]
     return [
@@ -592,7 +671,11 @@ export async function autovacuumOptions(x: Examination): Promise<Problem[]> {
           ? 'Turn autovacuum on: without it claims become slower with every row.'
           : 'Set them back, unless you have measured that yours are better.',
         repair: [
-          ...(changed.length === 0 ? [] : [`alter table ${target} set (${changed.map(([option, value]) => `${option}=${value}`).join(', ')})`]),
+          ...(changed.length === 0
+            ? []
+            : [
+                `alter table ${target} set (${changed.map(([option, value]) => `${option}=${value}`).join(', ')})`,
+              ]),
           ...(added.length === 0 ? [] : [`alter table ${target} reset (${added.join(', ')})`]),
         ],
       },
@@ -614,7 +697,8 @@ async function roleProblems(x: Examination): Promise<Problem[]> {
     {
       severity: 'warning',
       text: `The ${missing.length === 1 ? 'role' : 'roles'} ${missing.join(', ')} ${missing.length === 1 ? 'does' : 'do'} not exist, so that every process has to run as the owner of the schema.`,
-      remedy: 'Create them; where this role may not, let an administrator run what `leasehold roles --print` prints.',
+      remedy:
+        'Create them; where this role may not, let an administrator run what `leasehold roles --print` prints.',
       repair: [`leasehold roles --schema ${quote(x.schema)}`],
     },
   ]
@@ -648,7 +732,12 @@ const compared =
     find(await comparisonOf(x))
 
 export const SCHEMA_CHECKS: readonly Check[] = [
-  { id: 'schema-migrations', title: 'migrations that are missing or changed', needs: 'server', run: migrationProblems },
+  {
+    id: 'schema-migrations',
+    title: 'migrations that are missing or changed',
+    needs: 'server',
+    run: migrationProblems,
+  },
   { id: 'schema-tables', title: 'tables and columns', needs: 'tables', run: compared(tableProblems) },
   { id: 'schema-constraints', title: 'constraints', needs: 'tables', run: compared(constraintProblems) },
   { id: 'schema-indexes', title: 'indexes', needs: 'tables', run: compared(indexProblems) },
@@ -656,6 +745,11 @@ export const SCHEMA_CHECKS: readonly Check[] = [
   { id: 'schema-functions', title: 'functions', needs: 'tables', run: compared(functionProblems) },
   { id: 'schema-views', title: 'views', needs: 'tables', run: compared(viewProblems) },
   { id: 'schema-roles', title: 'the four database roles', needs: 'tables', run: roleProblems },
-  { id: 'schema-grants', title: 'privileges of the four database roles', needs: 'tables', run: compared(grantProblems) },
+  {
+    id: 'schema-grants',
+    title: 'privileges of the four database roles',
+    needs: 'tables',
+    run: compared(grantProblems),
+  },
   { id: 'schema-buckets', title: 'a raised number of buckets', needs: 'tables', run: bucketProblems },
 ]

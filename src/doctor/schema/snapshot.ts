@@ -162,5 +162,7 @@ function mapTexts(value: unknown, change: (text: string) => string): unknown {
   if (typeof value === 'string') return change(value)
   if (Array.isArray(value)) return value.map((each) => mapTexts(each, change))
   if (!isObject(value)) return value
-  return Object.fromEntries(Object.entries(value).map(([name, each]) => [change(name), mapTexts(each, change)]))
+  return Object.fromEntries(
+    Object.entries(value).map(([name, each]) => [change(name), mapTexts(each, change)]),
+  )
 }
