@@ -2,7 +2,7 @@
 import { examine, type CheckReport, type Diagnosis, type Finding } from '../doctor/doctor.ts'
 import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
 import type { Run } from './command.ts'
-import { secretKeyOf, withRunningDatabase } from './database.ts'
+import { schemaInUse, secretKeyOf, withRunningDatabase } from './database.ts'
 import { isSet } from './flags.ts'
 import { counted, printable, printableJson } from './output.ts'
 
@@ -26,14 +26,15 @@ export async function doctor(run: Run): Promise<number> {
 
 async function diagnose({ loaded, log }: Run): Promise<Diagnosis> {
   const { settings } = loaded
-  const { schema, databaseUrl, listenUrl, workers } = settings
+  const { databaseUrl, listenUrl, workers } = settings
   const secretKey = await secretKeyOf(settings)
   return withRunningDatabase(
     loaded,
     log,
     async (db) =>
       examine(db, {
-        schema,
+        // A registry that cannot be read is a finding, and nothing that ends the examination.
+        schema: await schemaInUse(db, loaded, log).catch(() => settings.schema),
         workers,
         embedded: databaseUrl === undefined,
         ...(secretKey === undefined ? {} : { secretKey }),
@@ -72,9 +73,16 @@ function repairText(statement: string): string {
 }
 
 function remarks(checks: readonly CheckReport[]): string[] {
-  const lines = checks.flatMap(({ id, skipped, notSeen }) => [
-    ...(notSeen === undefined ? [] : [`${id}: this role may not see ${printable(notSeen)}.`]),
-    ...(skipped === undefined ? [] : [`${id}: not examined, because ${printable(skipped)}.`]),
-  ])
+  const skipped = new Map<string, string[]>()
+  for (const check of checks) {
+    if (check.skipped === undefined) continue
+    skipped.set(check.skipped, [...(skipped.get(check.skipped) ?? []), check.id])
+  }
+  const lines = [
+    ...checks.flatMap(({ id, notSeen }) =>
+      notSeen === undefined ? [] : [`${id}: this role may not see ${printable(notSeen)}.`],
+    ),
+    ...[...skipped].map(([why, ids]) => `Not examined, because ${printable(why)}: ${ids.join(', ')}.`),
+  ]
   return lines.length === 0 ? [] : [lines.join('\n')]
 }

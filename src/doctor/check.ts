@@ -46,6 +46,8 @@ export interface Thresholds {
   readonly expiredMs: number
   /** How long the circuit of an endpoint has been open. */
   readonly circuitOpenMs: number
+  /** The age of the oldest transaction id, in transactions. */
+  readonly transactionAge: number
 }
 
 export const THRESHOLDS: Thresholds = {
@@ -55,6 +57,7 @@ export const THRESHOLDS: Thresholds = {
   vacuumedMs: 600_000,
   expiredMs: 60_000,
   circuitOpenMs: 3_600_000,
+  transactionAge: 1_000_000_000,
 }
 
 /** What every check is given. */
@@ -64,6 +67,8 @@ export interface Examination {
   readonly thresholds: Thresholds
   /** Runs queries in a read-only transaction whose statements take a bounded time. */
   readonly read: <Found>(work: (tx: Queryable) => Promise<Found>) => Promise<Found>
+  /** Makes something once for all checks of this examination. */
+  readonly once: <Made>(name: string, make: () => Promise<Made>) => Promise<Made>
   /** Says what this database role may not see. The check continues with the rest. */
   readonly notSeen: (what: string) => void
   /** The tables of the applications. */

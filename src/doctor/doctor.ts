@@ -109,6 +109,7 @@ export async function examine(db: Database, options: ExamineOptions = {}): Promi
     schema,
     thresholds: { ...THRESHOLDS, ...options.thresholds },
     read,
+    once: memory(),
     notSeen: (what) => void notSeen.push(what),
     ownTables: ownTables(schema),
     declaredTables: (options.workers ?? []).map(workedTable),
@@ -175,6 +176,16 @@ function notRun({ id, title }: Check, reason: string, error?: unknown): CheckRes
     findings: [
       { check: id, severity: 'warning', text: `The check could not be made (${title}). ${text}`, remedy },
     ],
+  }
+}
+
+function memory(): Examination['once'] {
+  const made = new Map<string, Promise<unknown>>()
+  return async <Made>(name: string, make: () => Promise<Made>): Promise<Made> => {
+    const known = made.get(name) ?? make()
+    made.set(name, known)
+    // Each name stands for one function, and so for one type.
+    return known as Promise<Made>
   }
 }
 

@@ -4,7 +4,6 @@ import type { Check, Examination, Problem } from './check.ts'
 import { autovacuumOptions } from './schema/drift.ts'
 
 /** PostgreSQL stops taking writes at about 2.1 billion transactions, and warns from 40 million before on. */
-const WRAPAROUND_WARNING = 1_000_000_000
 const WRAPAROUND_ERROR = 1_600_000_000
 
 /** Schema and name of each table: ours, and those of the user's workers. */
@@ -139,7 +138,7 @@ order by 4 desc nulls last limit 20`,
   }))
 }
 
-async function wraparoundProblems({ read }: Examination): Promise<Problem[]> {
+async function wraparoundProblems({ read, thresholds }: Examination): Promise<Problem[]> {
   const { rows } = await read(async (tx) =>
     tx.query<{ name: string; age: number }>({
       text: `select datname as name, greatest(age(datfrozenxid), mxid_age(datminmxid))::float8 as age
@@ -147,7 +146,7 @@ from pg_database where datname = current_database()`,
     }),
   )
   const [{ name, age } = { name: '', age: 0 }] = rows
-  if (age < WRAPAROUND_WARNING) return []
+  if (age < thresholds.transactionAge) return []
   return [
     {
       severity: age < WRAPAROUND_ERROR ? 'warning' : 'error',

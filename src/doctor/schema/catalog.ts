@@ -1,5 +1,5 @@
 /** The schema as the catalogs of PostgreSQL have it, in a form that can be compared with the snapshot of the release. */
-import { ROLE_KINDS, type RoleKind } from '../../postgres/permissions.ts'
+import { DEFAULT_ROLE_PREFIX, ROLE_KINDS, type RoleKind } from '../../postgres/permissions.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 
 export interface Column {
@@ -54,7 +54,6 @@ export interface Catalog extends Definitions {
   readonly triggersOfExtensions: ReadonlySet<string>
   /** The names of the four roles, as far as they exist. */
   readonly roles: Readonly<Partial<Record<RoleKind, string>>>
-  readonly roleNames: Readonly<Record<RoleKind, string>>
 }
 
 /** Reads everything about one schema. The transaction must not need its search_path afterwards. */
@@ -70,7 +69,7 @@ export async function readCatalog(tx: Queryable, schema: string): Promise<Catalo
   const indexes = await ask<IndexRow>(INDEXES)
   const triggers = await ask<TriggerRow>(TRIGGERS)
   const functions = await ask<FunctionRow>(FUNCTIONS)
-  const grants = await ask<GrantRow>(GRANTS, Object.values(roles.existing))
+  const grants = await ask<GrantRow>(GRANTS, Object.values(roles))
   const of = <Row extends { readonly table: string }>(rows: readonly Row[], table: string): Row[] =>
     rows.filter((row) => row.table === table)
   const tables = relations.filter(({ kind }) => kind === 'table')
@@ -89,7 +88,7 @@ export async function readCatalog(tx: Queryable, schema: string): Promise<Catalo
       ({ options, definition }) => ({ options: optionsOf(options), definition: trimmed(definition ?? '') }),
     ),
     functions: byName(functions, ({ definition }) => trimmed(definition)),
-    grants: grantsOf(grants, roles.existing),
+    grants: grantsOf(grants, roles),
     invalidIndexes: new Set(indexes.filter(({ valid }) => !valid).map(({ name }) => name)),
     unvalidated: new Set(
       constraints.filter(({ validated }) => !validated).map(({ table, name }) => `${table}.${name}`),
@@ -97,8 +96,7 @@ export async function readCatalog(tx: Queryable, schema: string): Promise<Catalo
     triggersOfExtensions: new Set(
       triggers.filter((trigger) => trigger.of_extension).map(({ table, name }) => `${table}.${name}`),
     ),
-    roles: roles.existing,
-    roleNames: roles.names,
+    roles,
   }
 }
 
@@ -267,24 +265,14 @@ function grantsOf(rows: readonly GrantRow[], roles: Catalog['roles']): Definitio
   return grants
 }
 
-async function readRoles(tx: Queryable): Promise<{
-  readonly names: Readonly<Record<RoleKind, string>>
-  readonly existing: Readonly<Partial<Record<RoleKind, string>>>
-}> {
-  const { rows } = await tx.query<{ kind: RoleKind; name: string; exists: boolean }>({
-    text: `select kind, name, exists (select from pg_roles where rolname = name) as exists
-from (
-  select kind, coalesce(nullif(current_setting('leasehold.role_prefix', true), ''), 'leasehold') || '_' || kind as name
-  from unnest($1::text[]) as kind
-) as wanted`,
-    values: [ROLE_KINDS],
+async function readRoles(tx: Queryable): Promise<Catalog['roles']> {
+  const { rows } = await tx.query<{ kind: RoleKind; name: string }>({
+    text: `select kind, rolname as name
+from unnest($1::text[]) as kind
+join pg_roles on rolname = coalesce(nullif(current_setting('leasehold.role_prefix', true), ''), $2) || '_' || kind`,
+    values: [ROLE_KINDS, DEFAULT_ROLE_PREFIX],
   })
-  const named = (some: typeof rows): [RoleKind, string][] => some.map(({ kind, name }) => [kind, name])
-  return {
-    // Every kind was asked for.
-    names: Object.fromEntries(named(rows)) as Record<RoleKind, string>,
-    existing: Object.fromEntries(named(rows.filter(({ exists }) => exists))),
-  }
+  return Object.fromEntries(rows.map(({ kind, name }) => [kind, name]))
 }
 
 function optionsOf(options: readonly string[] | null): Record<string, string> {

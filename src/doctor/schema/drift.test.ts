@@ -165,10 +165,7 @@ const DRIFTS: readonly Drift[] = [
     check: 'schema-indexes',
     severity: 'warning',
     says: "reports is not one of Leasehold's",
-    by: [
-      'create index reports on leasehold.outbox (created_at)',
-      'alter index leasehold.reports owner to owner',
-    ],
+    by: ['create index reports on leasehold.outbox (created_at)'],
   },
   {
     check: 'schema-triggers',

@@ -9,6 +9,7 @@ import { quoteIdentifier as quote, quoteQualified } from '../../postgres/identif
 import { hasTables, MIGRATIONS_DIRECTORY, readLedger, readMigrations } from '../../postgres/migrate.ts'
 import { ROLE_KINDS, type RoleKind } from '../../postgres/permissions.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { missingRoles } from '../../postgres/roles.ts'
 import { type Check, type Examination, NotApplicable, type Problem } from '../check.ts'
 import {
   type Catalog,
@@ -30,16 +31,9 @@ interface Comparison {
   readonly alternatives: Readonly<Record<string, string>>
 }
 
-/** Of each examination, so that the catalogs are read once. */
-const comparisons = new WeakMap<Examination, Promise<Comparison>>()
-
+/** The catalogs are read once for all checks. */
 async function comparisonOf(x: Examination): Promise<Comparison> {
-  let comparison = comparisons.get(x)
-  if (comparison === undefined) {
-    comparison = compare(x)
-    comparisons.set(x, comparison)
-  }
-  return comparison
+  return x.once('schema', async () => compare(x))
 }
 
 async function compare({ schema, read }: Examination): Promise<Comparison> {
@@ -690,8 +684,7 @@ function isFalse(value: string | undefined): boolean {
 // Roles, and the number of buckets.
 
 async function roleProblems(x: Examination): Promise<Problem[]> {
-  const { roles, roleNames } = await x.read(async (tx) => readCatalog(tx, x.schema))
-  const missing = ROLE_KINDS.filter((kind) => roles[kind] === undefined).map((kind) => roleNames[kind])
+  const missing = await x.read(async (tx) => missingRoles(tx, x.schema))
   if (missing.length === 0) return []
   return [
     {
@@ -704,15 +697,24 @@ async function roleProblems(x: Examination): Promise<Problem[]> {
   ]
 }
 
-async function bucketProblems({ schema, read }: Examination): Promise<Problem[]> {
+async function bucketProblems({ schema, read, notSeen }: Examination): Promise<Problem[]> {
   const call = (name: string): string => `${quoteQualified(schema, name)}()`
-  const { rows } = await read(async (tx) =>
-    tx.query<{ count: number; previous: number; unfinished: boolean }>({
+  const unfinishedRows = call('has_rows_of_previous_buckets')
+  const { count, previous, unfinished } = await read(async (tx) => {
+    const { rows } = await tx.query<{ count: number; previous: number; may_ask: boolean }>({
       text: `select ${call('bucket_count')} as count, ${call('previous_bucket_count')} as previous,
-  ${call('has_rows_of_previous_buckets')} as unfinished`,
-    }),
-  )
-  const [{ count, previous, unfinished } = { count: 1, previous: 1, unfinished: false }] = rows
+  has_function_privilege($1, 'execute') as may_ask`,
+      values: [unfinishedRows],
+    })
+    const [counts = { count: 1, previous: 1, may_ask: true }] = rows
+    if (counts.count === counts.previous) return { ...counts, unfinished: false }
+    if (!counts.may_ask) {
+      notSeen(`whether rows of the old buckets are unfinished: GRANT EXECUTE ON FUNCTION ${unfinishedRows}`)
+      return { ...counts, unfinished: true }
+    }
+    const asked = await tx.query<{ unfinished: boolean }>({ text: `select ${unfinishedRows} as unfinished` })
+    return { ...counts, unfinished: asked.rows[0]?.unfinished === true }
+  })
   if (count === previous) return []
   return [
     {
