@@ -47,6 +47,16 @@ it('doctor --json prints the diagnosis as one document', async () => {
   expect(document.checks.filter(({ ok }) => !ok).map(({ id }) => id)).toEqual(['schema-indexes', 'rows-dead'])
 })
 
+it('a printed function can be pasted as it is', async () => {
+  await server.asAdmin(
+    `create or replace function leasehold.wake(name text) returns void language plpgsql as 'begin return; end'`,
+  )
+  const { stdout } = await callDoctor([], onServer())
+  const from = stdout.indexOf('    CREATE OR REPLACE FUNCTION leasehold.wake')
+  await server.asAdmin(stdout.slice(from, stdout.indexOf('$function$;', from) + '$function$;'.length))
+  expect((await callDoctor([], onServer())).stdout).not.toContain('schema-functions')
+})
+
 describe('without a database', () => {
   it.each([
     ['that is not given', { databaseUrl: '' }, 'no embedded PostgreSQL runs'],

@@ -2,7 +2,7 @@
  * `examine` looks for everything that keeps Leasehold from working well in a database, and says what to do about it. It
  * only reads. Each check takes a bounded time, and one that fails is a finding of its own and does not stop the others.
  */
-import { isLeaseholdError, LeaseholdError, messageOf, sentence } from '../errors.ts'
+import { isLeaseholdError, LeaseholdError, messageOf, sentence, withoutUrlPasswords } from '../errors.ts'
 import { namesOf, refuseUnknownOptions } from '../nearest.ts'
 import { outboxTable } from '../outbox/table.ts'
 import { OUTBOX } from '../outbox/relay.ts'
@@ -159,7 +159,7 @@ async function resultOf(
     return { findings: (await running).map((problem) => ({ check: check.id, ...problem })) }
   } catch (error) {
     if (error instanceof NotApplicable) return { findings: [], skipped: error.message }
-    return notRun(check, sentence(messageOf(error)), error)
+    return notRun(check, withoutUrlPasswords(sentence(messageOf(error))), error)
   }
 }
 
@@ -189,14 +189,18 @@ function memory(): Examination['once'] {
   }
 }
 
-/** Read-only and READ COMMITTED, whatever the role's defaults are. */
+/**
+ * Read-only and READ COMMITTED, whatever the role's defaults are. Along an index wherever one serves: without statistics
+ * PostgreSQL takes many rows for leased, and would rather read the table until it meets one.
+ */
 function reader(db: Database): Examination['read'] {
   return async <Found>(work: (tx: Queryable) => Promise<Found>): Promise<Found> =>
     db.transaction(
       async (tx) => {
         await tx.query({
           text: `set transaction isolation level read committed, read only;
-set local statement_timeout to ${STATEMENT_TIMEOUT_MS}`,
+set local statement_timeout to ${STATEMENT_TIMEOUT_MS};
+set local enable_seqscan to off`,
         })
         return work(tx)
       },

@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { distributeWithoutCitus } from '../../../test/support/citus.ts'
@@ -5,6 +6,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { useExaminedServer } from '../../../test/support/examined-server.ts'
 import { findClientPrograms, startServer } from '../../../test/support/server.ts'
 import { type Database, migrate, openDatabase } from '../../postgres/index.ts'
+import { ROLE_KINDS } from '../../postgres/permissions.ts'
 import { examine, type Finding } from '../doctor.ts'
 import { makeSnapshot, mergePatch, patchBetween, SNAPSHOT_FILE } from './snapshot.ts'
 
@@ -75,8 +77,28 @@ it.skipIf(programs === undefined)(
     expect(await driftIn(db)).toEqual([])
     await migrate(db, { buckets: 4 })
     expect(await driftIn(db)).toEqual([])
+    const { findings } = await examine(db)
+    expect(findings.filter(({ text }) => text.includes('could not be made'))).toEqual([])
   },
 )
+
+it('roles with another prefix are compared by their own names', async () => {
+  const prefix = `drift_${randomBytes(4).toString('hex')}`
+  const admin = opened(shared.url)
+  await admin.query({ text: `alter database ${shared.name} set leasehold.role_prefix = '${prefix}'` })
+  const db = opened(shared.url)
+  await migrate(db, { schema: 'prefixed' })
+  expect(await driftIn(db, 'prefixed')).toEqual([])
+  await db.query({ text: `revoke select on prefixed.outbox from ${prefix}_reader` })
+  expect(await driftIn(db, 'prefixed')).toMatchObject([
+    { check: 'schema-grants', repair: [`grant select on prefixed.outbox to ${prefix}_reader`] },
+  ])
+  await db.query({
+    text: `alter database ${shared.name} reset leasehold.role_prefix;
+drop schema prefixed cascade;
+${ROLE_KINDS.map((kind) => `drop owned by ${prefix}_${kind}; drop role ${prefix}_${kind}`).join(';')}`,
+  })
+})
 
 it('tables that sync has adopted keep their own columns and types', async () => {
   const db = opened(shared.url)
