@@ -16,7 +16,7 @@ export const LAYERS = [
   ['admin'],
   ['webhooks'],
   ['outbox', 'sync', 'reconcile'],
-  ['observe', 'config', 'testing'],
+  ['observe', 'config', 'doctor', 'testing'],
   ['server'],
   ['cli'],
   // src/index.ts, the public surface of the package's root.
