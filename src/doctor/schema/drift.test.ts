@@ -121,6 +121,21 @@ interface Drift {
 }
 
 const DRIFTS: readonly Drift[] = [
+  {
+    check: 'schema-policies',
+    says: 'Row-level security of leasehold.webhook_outbox is turned off',
+    by: ['alter table leasehold.webhook_outbox disable row level security'],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy webhook_endpoints_all of leasehold.webhook_endpoints is missing',
+    by: ['drop policy webhook_endpoints_all on leasehold.webhook_endpoints'],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy leasehold_tenant of leasehold.audit is missing',
+    by: ['drop policy leasehold_tenant on leasehold.audit'],
+  },
   { check: 'schema-tables', says: 'inbox is missing', by: ['drop table leasehold.inbox'] },
   {
     check: 'schema-tables',

@@ -22,6 +22,7 @@ import {
   type View,
 } from './catalog.ts'
 import { BUCKET_COUNTS, expectedDefinitions, named, readSnapshot } from './snapshot.ts'
+import { POLICY_CHECK } from './policies.ts'
 
 /** The schema as it is, and as it must be. */
 interface Comparison {
@@ -746,12 +747,13 @@ export const SCHEMA_CHECKS: readonly Check[] = [
   { id: 'schema-triggers', title: 'triggers', needs: 'tables', run: compared(triggerProblems) },
   { id: 'schema-functions', title: 'functions', needs: 'tables', run: compared(functionProblems) },
   { id: 'schema-views', title: 'views', needs: 'tables', run: compared(viewProblems) },
-  { id: 'schema-roles', title: 'the four database roles', needs: 'tables', run: roleProblems },
+  { id: 'schema-roles', title: 'the database roles', needs: 'tables', run: roleProblems },
   {
     id: 'schema-grants',
-    title: 'privileges of the four database roles',
+    title: 'privileges of the database roles',
     needs: 'tables',
     run: compared(grantProblems),
   },
+  POLICY_CHECK,
   { id: 'schema-buckets', title: 'a raised number of buckets', needs: 'tables', run: bucketProblems },
 ]

@@ -22,7 +22,10 @@ const explanation = z.object({
         text: z.string().describe('One sentence, with the figures.'),
         since: time.optional(),
         until: time.optional().describe('When this reason ends, if nothing else happens.'),
-        by: z.string().optional().describe('What it depends on: a row, a worker process, an endpoint, a session.'),
+        by: z
+          .string()
+          .optional()
+          .describe('What it depends on: a row, a worker process, an endpoint, a session.'),
         command: z.string().optional().describe('The command line, or the SQL, that would change it.'),
       }),
     )
@@ -73,9 +76,13 @@ export const EXPLAIN: readonly Route[] = [
     async run({ db, schema, params: { table: name, id }, context }) {
       const table = context.tables.find((each) => tableName(each) === name)
       if (table === undefined)
-        throw new LeaseholdError('ROW_NOT_FOUND', `The API does not know a lease table ${JSON.stringify(name)}.`, {
-          remedy: 'GET /tables lists those that it was given.',
-        })
+        throw new LeaseholdError(
+          'ROW_NOT_FOUND',
+          `The API does not know a lease table ${JSON.stringify(name)}.`,
+          {
+            remedy: 'GET /tables lists those that it was given.',
+          },
+        )
       // The registry has the names of the workers of each table.
       const processes = await listWorkers(db, schema)
       const workers = processes.flatMap(({ declared = {} }) => Object.keys(declared))
