@@ -414,15 +414,34 @@ const REUSE_PER_QUERY_TIME = 20
 export function databaseGauge<Name extends GaugeName>(
   metric: Name,
   query: () => Promise<readonly SampleOf<Name>[]>,
-  { timeoutMs = 2_000, reuseMs = 5_000, clock = systemClock }: DatabaseGaugeOptions = {},
+  options: DatabaseGaugeOptions = {},
 ): GaugeSource {
+  return { metric, read: reusedAnswer(METRICS[metric].name, query, options) }
+}
+
+/** Several gauges that are read from the database together, under the same rules. Each gives its part of the answer. */
+export function databaseGauges<Answer>(
+  query: () => Promise<Answer>,
+  parts: { readonly [Name in GaugeName]?: (answer: Answer) => readonly SampleOf<Name>[] },
+): GaugeSource[] {
+  // Object.keys forgets which keys it was given.
+  const names = Object.keys(parts) as readonly GaugeName[]
+  const read = reusedAnswer(names.map((name) => METRICS[name].name).join(', '), query)
+  return names.map((metric) => ({ metric, read: async () => parts[metric]?.(await read()) ?? [] }))
+}
+
+function reusedAnswer<Answer>(
+  what: string,
+  query: () => Promise<Answer>,
+  { timeoutMs = 2_000, reuseMs = 5_000, clock = systemClock }: DatabaseGaugeOptions = {},
+): () => Promise<Answer> {
   let running: Promise<void> | undefined
-  let last: { readonly answer: () => readonly SampleOf<Name>[]; readonly validUntil: number } | undefined
+  let last: { readonly answer: () => Answer; readonly validUntil: number } | undefined
 
   async function runQuery(): Promise<void> {
     const startedAt = clock.monotonicNow()
     const answer = await query().then(
-      (samples) => () => samples,
+      (value) => () => value,
       (error: unknown) => () => {
         throw error
       },
@@ -433,15 +452,12 @@ export function databaseGauge<Name extends GaugeName>(
     running = undefined
   }
 
-  return {
-    metric,
-    async read() {
-      if (last !== undefined && clock.monotonicNow() < last.validUntil) return last.answer()
-      running ??= runQuery()
-      if (!(await within(timeoutMs, running)) || last === undefined) {
-        throw new Error(`${METRICS[metric].name} was not answered within ${timeoutMs} ms`)
-      }
-      return last.answer()
-    },
+  return async () => {
+    if (last !== undefined && clock.monotonicNow() < last.validUntil) return last.answer()
+    running ??= runQuery()
+    if (!(await within(timeoutMs, running)) || last === undefined) {
+      throw new Error(`${what} was not answered within ${timeoutMs} ms`)
+    }
+    return last.answer()
   }
 }

@@ -7,7 +7,7 @@ import { oldestSnapshotAge } from '../postgres/snapshot-age.ts'
 import type { Runtime } from '../worker/process.ts'
 import { listWorkers } from '../worker/registry/registry.ts'
 import { tablesWithoutReaper } from './health.ts'
-import { databaseGauge, gauge, type GaugeSource } from './metrics.ts'
+import { databaseGauge, databaseGauges, gauge, type GaugeSource } from './metrics.ts'
 
 export interface WorkerGaugesOptions {
   /** Where the gauges are read from. */
@@ -54,26 +54,26 @@ export function workerGauges(options: WorkerGaugesOptions): GaugeSource[] {
 
 type RunQuery = <Value>(read: (tx: Queryable) => Promise<Value>) => Promise<Value>
 
-/** What waits in one table. */
+/** What waits in one table. It is read in one transaction: few connections serve all scrapes. */
 function backlogGauges(name: string, table: LeaseTable, query: RunQuery): GaugeSource[] {
-  const age = pendingAge(table)
-  const rows = pendingRows(table)
+  const pendingAgeOf = pendingAge(table)
+  const pendingRowsOf = pendingRows(table)
+  const heldUpOf = table.ordering === undefined ? undefined : heldUpKeyCounts(table)
   const labels = { table: name }
-  const gauges = [
-    databaseGauge('oldestPendingAge', async () => {
-      const value = await query(age)
-      return value === undefined ? [] : [{ labels, value }]
-    }),
-    databaseGauge('pendingRows', async () => [{ labels, value: await query(rows) }]),
-  ]
-  if (table.ordering === undefined) return gauges
-  const heldUp = heldUpKeyCounts(table)
-  const heldUpKeys = databaseGauge('heldUpKeys', async () => {
-    const { blocked, parked } = await query(heldUp)
-    return [
-      { labels: { ...labels, state: 'blocked' }, value: blocked },
-      { labels: { ...labels, state: 'parked' }, value: parked },
-    ]
+  const read = async (tx: Queryable) => ({
+    age: await pendingAgeOf(tx),
+    rows: await pendingRowsOf(tx),
+    heldUp: await heldUpOf?.(tx),
   })
-  return [...gauges, heldUpKeys]
+  return databaseGauges(async () => query(read), {
+    pendingRows: ({ rows }) => [{ labels, value: rows }],
+    oldestPendingAge: ({ age }) => (age === undefined ? [] : [{ labels, value: age }]),
+    heldUpKeys: ({ heldUp }) =>
+      heldUp === undefined
+        ? []
+        : [
+            { labels: { ...labels, state: 'blocked' }, value: heldUp.blocked },
+            { labels: { ...labels, state: 'parked' }, value: heldUp.parked },
+          ],
+  })
 }
