@@ -169,7 +169,7 @@ async function outage(proxy: Proxy, working: Working): Promise<void> {
 }
 
 it('RULE-020-023, RULE-020-032, RULE-020-052: every documented metric is in /metrics of a run, and agrees with the tables', async () => {
-  const hook = await receiver(({ path }) => (path === '/gone' ? 410 : path === '/down' ? 500 : 204))
+  const hook = await receiver(({ path }) => (path.endsWith('/gone') ? 410 : path.endsWith('/down') ? 500 : 204))
   const flaky = await receiver(() => (flaky.received.length === 1 ? 503 : 204))
   await addEndpoint(db, `${hook.url}/ok`, { event_types: ['plain'] })
   await addEndpoint(db, `${hook.url}/gone`, { event_types: ['gone'] })

@@ -96,7 +96,7 @@ insert into public.letters (id, written_at) values
     claimable: 'sent_at is null',
     availableAt: 'due_at',
     createdAt: 'written_at',
-    outcomes: { done: { sent_at: 'now()' }, returned: { sent_at: 'now()' } },
+    outcomes: { done: { sent_at: 'now()' }, dead: { sent_at: 'now()' }, returned: { sent_at: 'now()' } },
   })
   const events = new Events()
   const ids = new Set<string>()
