@@ -60,7 +60,11 @@ interface Working {
 
 const WORKERS = 'outbox,webhooks,sync,reconcile'
 
-async function work(url: string, args: readonly string[], env: Record<string, string> = {}): Promise<Working> {
+async function work(
+  url: string,
+  args: readonly string[],
+  env: Record<string, string> = {},
+): Promise<Working> {
   const config = new URL('fixtures/metrics.config.mjs', import.meta.url).href
   const cwd = await directoryWith(`export { default } from '${config}'`)
   const process = spawnNode('dist/cli/main.js', ['work', ...args], {
@@ -136,7 +140,8 @@ function watchCounters(working: Working): { stop(): Promise<number> } {
     while (!isOver) {
       const samples = await scrape(working)
       for (const [key, value] of previous) {
-        if (/_(?:total|bucket|count|sum)\{/.test(key)) expect(samples.get(key), key).toBeGreaterThanOrEqual(value)
+        if (/_(?:total|bucket|count|sum)\{/.test(key))
+          expect(samples.get(key), key).toBeGreaterThanOrEqual(value)
       }
       previous = samples
       scrapes += 1
@@ -169,7 +174,9 @@ async function outage(proxy: Proxy, working: Working): Promise<void> {
 }
 
 it('RULE-020-023, RULE-020-032, RULE-020-052: every documented metric is in /metrics of a run, and agrees with the tables', async () => {
-  const hook = await receiver(({ path }) => (path.endsWith('/gone') ? 410 : path.endsWith('/down') ? 500 : 204))
+  const hook = await receiver(({ path }) =>
+    path.endsWith('/gone') ? 410 : path.endsWith('/down') ? 500 : 204,
+  )
   const flaky = await receiver(() => (flaky.received.length === 1 ? 503 : 204))
   await addEndpoint(db, `${hook.url}/ok`, { event_types: ['plain'] })
   await addEndpoint(db, `${hook.url}/gone`, { event_types: ['gone'] })
@@ -217,7 +224,9 @@ it('RULE-020-023, RULE-020-032, RULE-020-052: every documented metric is in /met
     for (let n = 1; n <= 2; n += 1) await send(tx, { type: 'ordered', payload: { n }, orderingKey: 'k' })
     await createSync().enqueue(tx, 'numbers', { matrixId: 'm', params: { chunks: 5 } })
     await tx.query({ text: 'insert into public.payments default values' })
-    await tx.query({ text: "insert into public.payments (status) select 'pending' from generate_series(1, 8)" })
+    await tx.query({
+      text: "insert into public.payments (status) select 'pending' from generate_series(1, 8)",
+    })
   })
   await finished(working)
 
@@ -251,7 +260,9 @@ it('RULE-020-023, RULE-020-032, RULE-020-052: every documented metric is in /met
     sum(samples, 'leasehold_settled_rows_total', outcome === undefined ? of : { ...of, outcome })
   const count = (name: string, of: Readonly<Record<string, string>> = {}): number => sum(samples, name, of)
 
-  const outbox = await read<Record<'published' | 'dead' | 'attempts' | 'tokens' | 'latency' | 'age', number>>(`
+  const outbox = await read<
+    Record<'published' | 'dead' | 'attempts' | 'tokens' | 'latency' | 'age', number>
+  >(`
 select count(*) filter (where status = 'PUBLISHED')::int as published,
   count(*) filter (where status = 'DEAD')::int as dead,
   sum(attempts)::int as attempts, sum(lock_token)::int as tokens,
@@ -302,7 +313,9 @@ from leasehold.webhook_outbox`)
   expect(count('leasehold_dead_rows_total', DELIVERIES)).toBe(deliveries.failed)
   expect(settled(DELIVERIES)).toBe(deliveries.attempts)
   expect(count('leasehold_claimed_rows_total', DELIVERIES)).toBe(deliveries.claims)
-  expect(count('leasehold_handler_failures_total', DELIVERIES)).toBe(deliveries.attempts - deliveries.delivered)
+  expect(count('leasehold_handler_failures_total', DELIVERIES)).toBe(
+    deliveries.attempts - deliveries.delivered,
+  )
   expect(count(`${latency}_count`, DELIVERIES)).toBe(deliveries.delivered)
   expect(count(`${latency}_sum`, DELIVERIES)).toBeGreaterThan(
     deliveries.latency - deliveries.delivered * 0.002,
@@ -355,7 +368,9 @@ from leasehold.webhook_outbox`)
     `select extract(epoch from now() - min(due_at))::float8 as oldest from public.letters`,
   )
   const last = await scrape(working)
-  expect(sum(last, 'leasehold_oldest_pending_age_seconds', { table: 'public.letters' })).toBeLessThan(oldest + 1)
+  expect(sum(last, 'leasehold_oldest_pending_age_seconds', { table: 'public.letters' })).toBeLessThan(
+    oldest + 1,
+  )
 
   // Every metric of the page has a sample, and those of a worker process its id.
   const page = await readFile(new URL('../docs/metrics.md', import.meta.url), 'utf8')

@@ -1,11 +1,18 @@
 /** The alert rules and the dashboard in docs/monitoring, with the tool by which Prometheus itself reads them. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { text as textOf } from 'node:stream/consumers'
+import { fileURLToPath } from 'node:url'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { parse, stringify } from 'yaml'
 import { ALL_METRICS } from '../src/observe/metrics.ts'
+import { createMetrics } from '../src/observe/prometheus.ts'
+import { Events } from '../src/worker/events.ts'
 import { removeDirectory, temporaryDirectory } from './support/directory.ts'
 import { usePromtool } from './support/promtool.ts'
+import { emitOneOfEach, oneOfEachGauge } from './support/sample-events.ts'
 
 interface Rule {
   readonly alert: string
@@ -26,38 +33,93 @@ interface Panel {
   readonly id: number
   readonly title: string
   readonly type: string
+  readonly options?: unknown
+  readonly fieldConfig?: { readonly defaults: { readonly custom?: unknown } }
   readonly description?: string
   readonly gridPos: { readonly x: number; readonly y: number; readonly w: number; readonly h: number }
   readonly targets?: readonly { readonly refId: string; readonly expr: string }[]
 }
 
+/** Of a variable that lists the values of a label. */
+interface Query {
+  readonly query: string
+}
+
 interface Dashboard {
   readonly panels: readonly Panel[]
-  readonly templating: { readonly list: readonly { readonly name: string; readonly definition?: string }[] }
-  readonly annotations: { readonly list: readonly { readonly expr?: string }[] }
+  readonly templating: { readonly list: readonly { readonly name: string; readonly query: Query | string }[] }
 }
 
 const DASHBOARD = new URL('../docs/monitoring/grafana.json', import.meta.url)
 const dashboard = JSON.parse(await readFile(DASHBOARD, 'utf8')) as Dashboard
 
 /** Every expression of the dashboard, with values for the variables that Grafana would fill in. */
-const dashboardExpressions = [
-  ...dashboard.panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr)),
-  ...dashboard.annotations.list.flatMap(({ expr }) => expr ?? []),
-].map((expr) => expr.replaceAll('$__rate_interval', '5m').replaceAll(/"\$(?:table|worker)"/g, '".*"'))
+const dashboardExpressions = dashboard.panels
+  .flatMap(({ targets = [] }) => targets.map(({ expr }) => expr))
+  .map((expr) => expr.replaceAll('$__rate_interval', '5m').replaceAll(/"\$(?:table|worker)"/g, '".*"'))
 
-async function fileWith(name: string, content: unknown): Promise<string> {
+async function fileWith(name: string, text: string): Promise<string> {
   const directory = await temporaryDirectory()
   onTestFinished(async () => removeDirectory(directory))
   const file = join(directory, name)
-  await writeFile(file, stringify(content))
+  await writeFile(file, text)
   return file
+}
+
+const GRAFANA = fileURLToPath(new URL('../node_modules/@grafana/schema/dist/types/raw/', import.meta.url))
+
+/** The kinds of panels, by the names of Grafana's own types for their options. */
+const KINDS: Readonly<Record<string, string>> = {
+  heatmap: 'heatmap',
+  'state-timeline': 'statetimeline',
+  stat: 'stat',
+  table: 'table',
+  timeseries: 'timeseries',
+}
+
+/** The dashboard as TypeScript, with the types that Grafana generates from its schemas. */
+function typedDashboard({ panels, ...rest }: Dashboard): string {
+  const kinds = Object.entries(KINDS).map(
+    ([, name]) => `import type * as ${name} from '${GRAFANA}composable/${name}/panelcfg/x/types.gen'`,
+  )
+  const declared = panels.map((panel, i) => {
+    const { type, options, fieldConfig } = panel
+    if (type === 'row') return `export const row${i}: Json<RowPanel> = ${JSON.stringify(panel)}`
+    const kind = KINDS[type] ?? `unknown kind of panel: ${type}`
+    const custom = fieldConfig?.defaults.custom
+    return [
+      `export const panel${i}: Json<Panel> = ${JSON.stringify(panel)}`,
+      `export const options${i}: Partial<Json<${kind}.Options>> = ${JSON.stringify(options)}`,
+      ...(custom === undefined
+        ? []
+        : [`export const custom${i}: Partial<Json<${kind}.FieldConfig>> = ${JSON.stringify(custom)}`]),
+    ].join('\n')
+  })
+  return [
+    `import type { Dashboard, Panel, RowPanel } from '${GRAFANA}dashboard/x/types.gen'`,
+    ...kinds,
+    // Grafana has enums where JSON has their values.
+    'type Json<T> = T extends string ? `${T}` : T extends number | boolean | null | undefined ? T',
+    '  : unknown extends T ? T : T extends object ? { [K in keyof T]: Json<T[K]> } : T',
+    `export const dashboard: Json<Omit<Dashboard, 'panels'>> = ${JSON.stringify(rest)}`,
+    ...declared,
+  ].join('\n')
+}
+
+/** What the compiler says of this text; nothing if it is correct. */
+async function typeErrors(text: string): Promise<string> {
+  const file = await fileWith('dashboard.ts', text)
+  const tsc = fileURLToPath(new URL('../node_modules/.bin/tsc', import.meta.url))
+  const flags = ['--noEmit', '--strict', '--skipLibCheck', '--ignoreConfig', '--types', '']
+  const resolution = ['--module', 'preserve', '--moduleResolution', 'bundler']
+  const child = spawn(tsc, [...flags, ...resolution, file], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const [output] = await Promise.all([textOf(child.stdout), once(child, 'close')])
+  return output
 }
 
 const known = new Map(
   ALL_METRICS.flatMap(({ name, kind, labels }) => {
-    const names =
-      kind === 'histogram' ? ['_bucket', '_sum', '_count'].map((suffix) => name + suffix) : [name]
+    const names = kind === 'histogram' ? ['_bucket', '_sum', '_count'].map((suffix) => name + suffix) : [name]
     return names.map((each) => [each, { name, labels }] as const)
   }),
 )
@@ -90,7 +152,10 @@ function unknownLabels(expr: string): string[] {
 describe('alert rules', () => {
   it('every rule reads metrics and labels that exist, and says what to do', () => {
     for (const { alert, expr, labels, annotations } of rules) {
-      expect(metricsIn(expr).filter((name) => name.startsWith('unknown')), alert).toEqual([])
+      expect(
+        metricsIn(expr).filter((name) => name.startsWith('unknown')),
+        alert,
+      ).toEqual([])
       expect(unknownLabels(expr), alert).toEqual([])
       expect(['warning', 'critical'], alert).toContain(labels['severity'])
       expect(Object.keys(annotations).toSorted(), alert).toEqual(['runbook', 'summary'])
@@ -161,11 +226,19 @@ const SCENARIOS: Readonly<Record<string, readonly Scenario[]>> = {
     { series: { [`leasehold_reaper_alive{${OUTBOX},instance="a"}`]: '1x10' }, at: '5m' },
   ],
   LeaseholdReaperFailing: [
-    { series: { 'leasehold_reaper_failures_total{worker="w1"}': '0+1x40' }, at: '30m', fires: { worker: 'w1' } },
+    {
+      series: { 'leasehold_reaper_failures_total{worker="w1"}': '0+1x40' },
+      at: '30m',
+      fires: { worker: 'w1' },
+    },
     { series: { 'leasehold_reaper_failures_total{worker="w1"}': '0x5 1x40' }, at: '12m' },
   ],
   LeaseholdBacklogGrows: [
-    { series: { [`leasehold_oldest_pending_age_seconds{${OUTBOX}}`]: '0+60x60' }, at: '40m', fires: { table } },
+    {
+      series: { [`leasehold_oldest_pending_age_seconds{${OUTBOX}}`]: '0+60x60' },
+      at: '40m',
+      fires: { table },
+    },
     { series: { [`leasehold_oldest_pending_age_seconds{${OUTBOX}}`]: '900-10x60' }, at: '40m' },
     { series: { [`leasehold_oldest_pending_age_seconds{${DELIVERIES}}`]: '0+60x60' }, at: '40m' },
   ],
@@ -217,7 +290,11 @@ const SCENARIOS: Readonly<Record<string, readonly Scenario[]>> = {
     },
   ],
   LeaseholdKeysBlocked: [
-    { series: { [`leasehold_held_up_keys{${OUTBOX},state="blocked"}`]: '1x60' }, at: '45m', fires: { table } },
+    {
+      series: { [`leasehold_held_up_keys{${OUTBOX},state="blocked"}`]: '1x60' },
+      at: '45m',
+      fires: { table },
+    },
     { series: { [`leasehold_held_up_keys{${OUTBOX},state="blocked"}`]: '1x20 0 1x40' }, at: '45m' },
   ],
   LeaseholdLeasesRecovered: [
@@ -337,10 +414,20 @@ describe('Prometheus itself', () => {
 
   it('Prometheus accepts every expression of the dashboard', async () => {
     const recorded = dashboardExpressions.map((expr, i) => ({ record: `expression:${i}`, expr }))
-    const file = await fileWith('dashboard.yml', { groups: [{ name: 'dashboard', rules: recorded }] })
+    const file = await fileWith(
+      'dashboard.yml',
+      stringify({ groups: [{ name: 'dashboard', rules: recorded }] }),
+    )
     expect(await promtool.run(['check', 'rules', file])).toContain(
       `SUCCESS: ${dashboardExpressions.length} rules found`,
     )
+  })
+
+  it('Prometheus accepts /metrics, and has nothing to remark on the names', async () => {
+    const events = new Events()
+    const metrics = createMetrics(events, { gauges: oneOfEachGauge() })
+    emitOneOfEach(events)
+    expect(await promtool.run(['check', 'metrics'], await metrics.render())).toBe('')
   })
 
   it.each(rules.map(({ alert }) => alert))('%s fires when it should, and only then', async (alert) => {
@@ -362,8 +449,11 @@ describe('Prometheus itself', () => {
         },
       ],
     }))
-    const file = await fileWith('rules.yml', { groups: bare })
-    const test = await fileWith('test.yml', { rule_files: [file], evaluation_interval: '1m', tests })
+    const file = await fileWith('rules.yml', stringify({ groups: bare }))
+    const test = await fileWith(
+      'test.yml',
+      stringify({ rule_files: [file], evaluation_interval: '1m', tests }),
+    )
     expect(await promtool.run(['test', 'rules', test])).toContain('SUCCESS')
   })
 })
@@ -373,10 +463,25 @@ describe('the dashboard', () => {
     for (const expr of dashboardExpressions) expect(unknownLabels(expr), expr).toEqual([])
     const shown = new Set(dashboardExpressions.flatMap(metricsIn))
     expect(shown).toEqual(new Set(ALL_METRICS.map(({ name }) => name)))
-    for (const { definition = '' } of dashboard.templating.list) {
-      const [, metric = '', label = ''] = /^label_values\((\w+), (\w+)\)$/.exec(definition) ?? []
-      if (definition !== '') expect(known.get(metric)?.labels, definition).toContain(label)
+    for (const { query } of dashboard.templating.list) {
+      if (typeof query === 'string') continue
+      const [, metric = '', label = ''] = /^label_values\((\w+), (\w+)\)$/.exec(query.query) ?? []
+      expect(known.get(metric)?.labels, query.query).toContain(label)
     }
+  })
+
+  it('it fits the types of Grafana: the dashboard, each panel, and the options of its kind', async () => {
+    const errors = await typeErrors(typedDashboard(dashboard))
+    expect(errors).toBe('')
+  })
+
+  it('an option or a field that Grafana does not know is found', async () => {
+    const [, first] = dashboard.panels
+    if (first === undefined) throw new Error('no panel')
+    const misspelt = { ...first, descripton: 'x', options: { graphMode: 'aera' } }
+    const errors = await typeErrors(typedDashboard({ ...dashboard, panels: [misspelt] }))
+    expect(errors).toContain('"descripton"\' does not exist')
+    expect(errors).toContain(`"aera"' is not assignable`)
   })
 
   it('every panel has a title, a description and a place of its own', () => {

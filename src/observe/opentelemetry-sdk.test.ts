@@ -93,7 +93,9 @@ it('RULE-020-023: every metric is exported by the SDK, with its kind, its unit, 
     expect(metric).toMatchObject({ kind, unit, description: help, scope: 'leasehold 1.2.3' })
     if (kind === 'histogram') expect(metric?.points[0]?.bounds).toEqual(buckets)
   }
-  expect(['reaper.recovered.count', 'reaper.stale.duration', 'reaper.runs.total'].every((name) => found.has(name))).toBe(true)
+  expect(
+    ['reaper.recovered.count', 'reaper.stale.duration', 'reaper.runs.total'].every((name) => found.has(name)),
+  ).toBe(true)
   expect(asPrometheus(found)).toEqual(samplesIn(await metrics.render()))
 })
 

@@ -42,7 +42,10 @@ export function workerGauges(options: WorkerGaugesOptions): GaugeSource[] {
     }),
     databaseGauge('reaperAlive', async () => {
       const unreaped = await tablesWithoutReaper(db, schema, [...byName.keys()])
-      return [...byName.keys()].map((table) => ({ labels: { table }, value: unreaped.includes(table) ? 0 : 1 }))
+      return [...byName.keys()].map((table) => ({
+        labels: { table },
+        value: unreaped.includes(table) ? 0 : 1,
+      }))
     }),
     databaseGauge('oldestSnapshotAge', async () => {
       const value = await query(oldestSnapshotAge)
