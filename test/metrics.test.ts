@@ -135,9 +135,9 @@ async function finished(working: Working): Promise<void> {
 function watchCounters(working: Working): { stop(): Promise<number> } {
   let previous: Samples = new Map()
   let scrapes = 0
-  let isOver = false
+  const over = new AbortController()
   async function watch(): Promise<void> {
-    while (!isOver) {
+    while (!over.signal.aborted) {
       const samples = await scrape(working)
       for (const [key, value] of previous) {
         if (/_(?:total|bucket|count|sum)\{/.test(key))
@@ -153,7 +153,7 @@ function watchCounters(working: Working): { stop(): Promise<number> } {
   )
   return {
     async stop() {
-      isOver = true
+      over.abort()
       const found = await problem
       if (found !== undefined) throw found
       return scrapes
