@@ -167,10 +167,12 @@ async function outage(proxy: Proxy, working: Working): Promise<void> {
   proxy.cut()
   await vi.waitFor(async () => {
     const samples = await scrape(working)
-    expect(sum(samples, 'leasehold_lost_leases_total', { reason: 'heartbeatFailed' })).toBe(1)
+    expect(sum(samples, 'leasehold_lost_leases_total', OUTBOX)).toBe(2)
     expect(sum(samples, 'leasehold_scrape_errors')).toBeGreaterThan(0)
   }, POLL)
   await proxy.accept()
+  // Nobody waits for the end of the lease.
+  await db.query({ text: `update leasehold.outbox set locked_until = now() where status = 'CLAIMED'` })
 }
 
 it('RULE-020-023, RULE-020-032, RULE-020-052: every documented metric is in /metrics of a run, and agrees with the tables', async () => {
@@ -233,6 +235,9 @@ it('RULE-020-023, RULE-020-032, RULE-020-052: every documented metric is in /met
   // A row that another session takes from under its worker.
   await enqueue(db, { type: 'held', payload: { n: 'taken' } })
   await working.process.line((line) => line === 'holding taken')
+  await vi.waitFor(async () => {
+    expect(sum(await scrape(working), 'leasehold_renewed_rows_total', OUTBOX)).toBeGreaterThan(0)
+  }, POLL)
   const holding = await scrape(working)
   const { leased } = await read<{ leased: number }>(
     `select count(*)::int as leased from leasehold.outbox where claimed_by = '${working.id}'`,
@@ -283,8 +288,9 @@ from leasehold.outbox`)
   // The token of a row grows by one with every claim.
   expect(count('leasehold_claimed_rows_total', OUTBOX) + 5).toBe(outbox.tokens)
   expect(count('leasehold_fenced_off_rows_total', OUTBOX)).toBe(2)
-  expect(count('leasehold_lost_leases_total', { ...OUTBOX, reason: 'taken' })).toBe(1)
-  expect(count('leasehold_lost_leases_total', { ...OUTBOX, reason: 'heartbeatFailed' })).toBe(1)
+  // On a machine that is very slow, a heartbeat may have failed before it found that the first one was taken.
+  expect(count('leasehold_lost_leases_total', OUTBOX)).toBe(2)
+  expect(count('leasehold_lost_leases_total', { ...OUTBOX, reason: 'heartbeatFailed' })).toBeGreaterThan(0)
   expect(count('leasehold_released_rows_total', OUTBOX)).toBeGreaterThanOrEqual(1)
   expect(count('leasehold_claimed_rows_total', OUTBOX)).toBe(
     settled(OUTBOX) +

@@ -55,6 +55,8 @@ export function workerGauges(options: WorkerGaugesOptions): GaugeSource[] {
   ]
 }
 
+const NO_KEYS = { blocked: 0, parked: 0 }
+
 type RunQuery = <Value>(read: (tx: Queryable) => Promise<Value>) => Promise<Value>
 
 /** What waits in one table. It is read in one transaction: few connections serve all scrapes. */
@@ -68,15 +70,13 @@ function backlogGauges(name: string, table: LeaseTable, query: RunQuery): GaugeS
     rows: await pendingRowsOf(tx),
     heldUp: await heldUpOf?.(tx),
   })
-  return databaseGauges(async () => query(read), {
+  const gauges = databaseGauges(async () => query(read), {
     pendingRows: ({ rows }) => [{ labels, value: rows }],
     oldestPendingAge: ({ age }) => (age === undefined ? [] : [{ labels, value: age }]),
-    heldUpKeys: ({ heldUp }) =>
-      heldUp === undefined
-        ? []
-        : [
-            { labels: { ...labels, state: 'blocked' }, value: heldUp.blocked },
-            { labels: { ...labels, state: 'parked' }, value: heldUp.parked },
-          ],
+    heldUpKeys: ({ heldUp = NO_KEYS }) => [
+      { labels: { ...labels, state: 'blocked' }, value: heldUp.blocked },
+      { labels: { ...labels, state: 'parked' }, value: heldUp.parked },
+    ],
   })
+  return gauges.filter(({ metric }) => metric !== 'heldUpKeys' || table.ordering !== undefined)
 }
