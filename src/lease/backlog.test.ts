@@ -184,14 +184,14 @@ select endpoint, 'a', '{}', 'k', attempts from (values
   id int primary key, customer text, state text not null, owner text, until timestamptz, token bigint not null default 0);
 create index on public.tickets (customer, id) where state <> 'closed';
 insert into public.tickets (id, customer, state, owner, until) values
-  (1, 'x', 'open', 'w', now() + interval '1 hour'), (2, 'x', 'open', null, null),
+  (1, 'x', 'running', 'w', now() + interval '1 hour'), (2, 'x', 'open', null, null),
   (3, 'y', 'on hold', null, null), (4, 'y', 'open', null, null)`)
     const tickets = leaseTable({
       table: 'public.tickets',
       lease: { owner: 'owner', until: 'until', token: 'token' },
       claimable: "state = 'open'",
       order: ['id'],
-      leased: "state = 'open' and owner is not null",
+      leased: "state = 'running'",
       ordering: { key: 'customer', unfinished: "state <> 'closed'" },
     })
     expect(await heldUpKeyCounts(tickets)(db)).toEqual({ blocked: 0, parked: 1 })
