@@ -39,13 +39,16 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
   for (const type of Object.keys(each) as EventType[]) events.emit(type, each[type])
 }
 
-/** A source with one sample for each gauge that is not fed by events. A missing one does not compile. */
+/** A source with samples for each gauge that is not fed by events. A missing one does not compile. */
 export function oneOfEachGauge(): GaugeSource[] {
   const table = 'public.emails'
   const each: { readonly [Name in GaugeName]: GaugeSource } = {
     inFlightRows: gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 4 }]),
     reaperAlive: gauge('reaperAlive', () => [{ labels: { table }, value: 1 }]),
-    workerProcesses: gauge('workerProcesses', () => [{ labels: { state: 'alive' }, value: 2 }]),
+    workerProcesses: gauge('workerProcesses', () => [
+      { labels: { state: 'alive' }, value: 2 },
+      { labels: { state: 'missing' }, value: 1 },
+    ]),
     pendingRows: gauge('pendingRows', () => [{ labels: { table }, value: 8 }]),
     oldestPendingAge: gauge('oldestPendingAge', () => [{ labels: { table }, value: 9 }]),
     heldUpKeys: gauge('heldUpKeys', () => [{ labels: { table, state: 'parked' }, value: 1 }]),
