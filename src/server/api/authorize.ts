@@ -101,12 +101,19 @@ export function refuseOtherOrigins(request: Request): void {
   const origin = request.headers.get('origin')
   const site = request.headers.get('sec-fetch-site')
   const isOwn =
-    origin === null ? site === null || site === 'same-origin' : hostOf(origin) === request.headers.get('host')
+    origin === null ? site === null || site === 'same-origin' : hostOf(origin) === ownHost(request)
   if (isOwn) return
   throw new LeaseholdError('ROLE_TOO_LOW', `The request comes from a page of ${origin ?? 'another site'}.`, {
     remedy: 'Send it from the dashboard itself, or with a key in the Authorization header.',
     field: 'header.origin',
   })
+}
+
+function ownHost(request: Request): string | undefined {
+  const { protocol, host } = new URL(request.url)
+  const header = request.headers.get('host')
+  // Some clients name the default port as well.
+  return header === null ? host : hostOf(`${protocol}//${header}`)
 }
 
 function hostOf(origin: string): string | undefined {

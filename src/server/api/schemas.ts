@@ -2,6 +2,7 @@
 import { z } from 'zod'
 import type { BulkChangeResult } from '../../admin/bulk-change.ts'
 import { LeaseholdError } from '../../errors.ts'
+import { unstorableText } from '../../unstorable-text.ts'
 import { RequestProblem } from './problem.ts'
 
 /** A number that may exceed 2^53, as its digits. */
@@ -17,13 +18,14 @@ export const rowId = z
     'give the number of a row, or an event id',
   )
 
-/** PostgreSQL can neither store nor compare a text with a NUL character. */
+/** PostgreSQL can neither store nor compare a text with a NUL character, or with half a character. */
 export const text = z
   .string()
   .min(1, 'give a text, or leave it out')
   .max(2_000, 'give at most 2,000 characters')
   // oxlint-disable-next-line no-control-regex -- that character is what is refused
   .regex(/^[^\u0000]*$/, 'give a text without NUL characters')
+  .refine((given) => unstorableText(given) === undefined, 'give a text of whole characters')
 
 /** In an answer. */
 export const time = z.iso.datetime({ offset: true })
