@@ -156,14 +156,16 @@ begin
     drop policy if exists webhook_outbox_of_tenant on webhook_outbox;
     drop policy if exists audit_of_tenant on audit;
     execute pg_catalog.format('create policy webhook_endpoints_of_tenant on webhook_endpoints as restrictive to %I
-      using (tenant = current_setting(''leasehold.tenant''))', role);
+      using (tenant = nullif(current_setting(''leasehold.tenant''), ''''))', role);
     execute pg_catalog.format('create policy webhook_outbox_of_tenant on webhook_outbox as restrictive to %I
       using (endpoint_id in (select id from webhook_endpoints))', role);
     execute pg_catalog.format('create policy audit_of_tenant on audit as restrictive to %I
-      using (principal = current_setting(''leasehold.principal''))', role);
-    comment on policy webhook_endpoints_of_tenant on webhook_endpoints is 'A tenant sees and writes its own endpoints only.';
+      using (principal = current_setting(''leasehold.principal'')
+        or details -> ''background'' ->> ''by'' = current_setting(''leasehold.principal''))
+      with check (principal = current_setting(''leasehold.principal''))', role);
+    comment on policy webhook_endpoints_of_tenant on webhook_endpoints is 'A tenant sees and writes its own endpoints only; without a tenant, none.';
     comment on policy webhook_outbox_of_tenant on webhook_outbox is 'A tenant sees and changes deliveries to its own endpoints only.';
-    comment on policy audit_of_tenant on audit is 'A key of a tenant sees and adds its own entries only.';
+    comment on policy audit_of_tenant on audit is 'A key of a tenant adds its own entries only. It sees these, and those that others added to the bulk changes that it asked for.';
   end if;
 end
 $$;
