@@ -132,7 +132,7 @@ it('a change that is resumed while another process runs it stays within its limi
   })
   await expect(original).rejects.toMatchObject({
     code: 'REQUEST_INVALID',
-    message: expect.stringContaining('another process has finished it'),
+    message: expect.stringContaining('Another process continues this replay'),
   })
   expect(await resumed).toMatchObject({ changed: 3_000, changedBefore: 1_000, finished: true })
   const states = await outboxStates(db)
