@@ -134,6 +134,12 @@ begin
       and given.rolname = any (array[prefix || '_reader', prefix || '_operator', prefix || '_producer', prefix || '_tenant'])
       and not exists (select from pg_auth_members as m where m.roleid = given.oid and m.member = member.oid)
     union all
+    -- Which sessions hold old snapshots is shown to these only. Only a superuser can grant it.
+    select member.rolname, 'pg_read_all_stats'
+    from pg_roles as member, pg_roles as self
+    where member.rolname in (prefix || '_reader', prefix || '_operator') and self.rolname = current_user and self.rolsuper
+      and not pg_has_role(member.oid, 'pg_read_all_stats', 'usage')
+    union all
     -- Whoever created the roles, and is no superuser, can then serve the HTTP API as well.
     select self.rolname, given.rolname
     from pg_roles as self, pg_roles as given
@@ -151,21 +157,20 @@ begin
   role := prefix || '_tenant';
   if exists (select from pg_roles where rolname = role)
     and pg_has_role(current_user, (select relowner from pg_class where oid = 'webhook_outbox'::regclass), 'usage') then
-    -- Each schema has policies of its own, and the prefix may have changed.
-    drop policy if exists webhook_endpoints_of_tenant on webhook_endpoints;
-    drop policy if exists webhook_outbox_of_tenant on webhook_outbox;
-    drop policy if exists audit_of_tenant on audit;
-    execute pg_catalog.format('create policy webhook_endpoints_of_tenant on webhook_endpoints as restrictive to %I
+    -- The role of each prefix has policies of its own, which have its name.
+    execute pg_catalog.format('drop policy if exists %I on webhook_endpoints', role);
+    execute pg_catalog.format('drop policy if exists %I on webhook_outbox', role);
+    execute pg_catalog.format('drop policy if exists %I on audit', role);
+    execute pg_catalog.format('create policy %1$I on webhook_endpoints as restrictive to %1$I
       using (tenant = nullif(current_setting(''leasehold.tenant''), ''''))', role);
-    execute pg_catalog.format('create policy webhook_outbox_of_tenant on webhook_outbox as restrictive to %I
-      using (endpoint_id in (select id from webhook_endpoints))', role);
-    execute pg_catalog.format('create policy audit_of_tenant on audit as restrictive to %I
+    -- Citus has no policies with subqueries. There, no key is limited to a tenant.
+    execute pg_catalog.format('create policy %1$I on webhook_outbox as restrictive to %1$I using (%2$s)', role,
+      case when to_regclass('citus_buckets') is null then 'endpoint_id in (select id from webhook_endpoints)' else 'false' end);
+    -- It also sees what others have added to the bulk changes that it asked for: that one was cancelled.
+    execute pg_catalog.format('create policy %1$I on audit as restrictive to %1$I
       using (principal = current_setting(''leasehold.principal'')
         or details -> ''background'' ->> ''by'' = current_setting(''leasehold.principal''))
       with check (principal = current_setting(''leasehold.principal''))', role);
-    comment on policy webhook_endpoints_of_tenant on webhook_endpoints is 'A tenant sees and writes its own endpoints only; without a tenant, none.';
-    comment on policy webhook_outbox_of_tenant on webhook_outbox is 'A tenant sees and changes deliveries to its own endpoints only.';
-    comment on policy audit_of_tenant on audit is 'A key of a tenant adds its own entries only. It sees these, and those that others added to the bulk changes that it asked for.';
   end if;
 end
 $$;

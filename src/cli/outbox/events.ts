@@ -9,6 +9,7 @@ import {
   type WaitedFor,
 } from '../../outbox/admin/browse.ts'
 import type { EventFilter } from '../../outbox/admin/filter.ts'
+import { giveUp, resumeGiveUp } from '../../outbox/admin/give-up.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../outbox/admin/replay.ts'
 import { resumeRetryNow, retryNow } from '../../outbox/admin/retry-now.ts'
 import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
@@ -202,6 +203,22 @@ export async function retryCommand(run: Run): Promise<number> {
     readFilter,
     change: retryNow,
     resume: resumeRetryNow,
+    withTables: withOutbox,
+  })
+}
+
+/** `leasehold outbox give-up` */
+export async function giveUpCommand(run: Run): Promise<number> {
+  return runBulkCommand(run, {
+    name: 'outbox give-up',
+    verb: 'give up',
+    row: ROW,
+    choices:
+      '--status, --type, --key, --from, --to or --error. `--status pending` means all that wait for a retry.',
+    hasEventIds: true,
+    readFilter,
+    change: giveUp,
+    resume: resumeGiveUp,
     withTables: withOutbox,
   })
 }

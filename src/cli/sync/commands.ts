@@ -3,6 +3,7 @@ import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
 import { JSON_FLAG } from '../flags.ts'
 import { addListFlags } from '../list.ts'
+import { addWatchFlags } from '../watch.ts'
 import {
   addFailedSinceFlag,
   addFilterFlags,
@@ -26,14 +27,7 @@ export function addSyncCommands(program: Command, define: Define): void {
   ): void => define(sync, usage, description, DATABASE_SETTINGS, act, addOptions)
 
   add('status [job]', 'show the progress of the open jobs, or of one job', statusCommand, (command) =>
-    command
-      .option('--watch', 'keep updating until Ctrl-C, or until the given job has ended')
-      .option(
-        '--every <time>',
-        'interval between updates with --watch (default: 1s on a terminal, otherwise 10s)',
-      )
-      .option('--json', 'print one JSON document instead of text; with --watch, one per line')
-      .addHelpText('after', STATUS_HELP),
+    addWatchFlags(command, 'Ctrl-C, or until the given job has ended').addHelpText('after', STATUS_HELP),
   )
   add('list', 'show jobs, newest first', listCommand, (command) =>
     addListFlags(addFailedSinceFlag(addFilterFlags(command, STATES)), 'jobs'),
@@ -64,14 +58,12 @@ export function addSyncCommands(program: Command, define: Define): void {
     (command) =>
       addBulkChangeFlags(
         addFilterFlags(command, 'available, running, expired (default: all of them)'),
-        'cancel',
         'jobs',
       ).addHelpText('after', CANCEL_HELP),
   )
   add('replay [jobs...]', 'reopen failed jobs, by id or by filter', replayCommand, (command) =>
     addBulkChangeFlags(
       addFailedSinceFlag(addFilterFlags(command, 'failed (the default)')),
-      'replay',
       'jobs',
     ).addHelpText('after', REPLAY_HELP),
   )

@@ -11,7 +11,7 @@ import { SYNC_STATES } from '../../sync/transitions.ts'
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withSync } from '../database.ts'
-import { invalidArgument, isSet, limitFlag, pastFlag, textFlag } from '../flags.ts'
+import { invalidArgument, isSet, limitFlag, pastFlag, textFlag, durationFlag } from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
   columns,
@@ -35,25 +35,6 @@ export function jobArgument(args: readonly string[]): string {
   if (!isRowId(jobId))
     throw invalidArgument('<job>', jobId, 'give the number of a job; `leasehold sync list` has them.')
   return jobId
-}
-
-const UNITS: ReadonlyMap<string, number> = new Map([
-  ['ms', 1],
-  ['s', 1_000],
-  ['m', 60_000],
-  ['h', 3_600_000],
-  ['d', 86_400_000],
-])
-
-/** How long, in milliseconds. */
-export function durationFlag(flags: Run['flags'], name: string): number | undefined {
-  const value = textFlag(flags, name)
-  if (value === undefined) return undefined
-  const [, number, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(value) ?? []
-  const ms = UNITS.get(unit)
-  if (number === undefined || ms === undefined)
-    throw invalidArgument(name, value, 'say how long: 90s, 15m, 2h or 7d.')
-  return Number(number) * ms
 }
 
 /** `leasehold sync enqueue <definition> <matrix>` */

@@ -49,7 +49,7 @@ export function addWebhookCommands(program: Command, define: Define): void {
     command.option(...JSON_FLAG),
   )
   add('retry [ids...]', 'attempt pending deliveries now, by id or by filter', retryCommand, (command) =>
-    addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'retry', 'deliveries').addHelpText(
+    addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'deliveries').addHelpText(
       'after',
       RETRY_HELP,
     ),
@@ -57,7 +57,6 @@ export function addWebhookCommands(program: Command, define: Define): void {
   add('replay [ids...]', 'attempt finished deliveries again, by id or by filter', replayCommand, (command) =>
     addBulkChangeFlags(
       addFailedSinceFlag(addFilterFlags(command, 'failed, delivered (default: failed)')),
-      'replay',
       'deliveries',
     ).addHelpText('after', REPLAY_HELP),
   )
@@ -66,11 +65,10 @@ export function addWebhookCommands(program: Command, define: Define): void {
     'fail pending deliveries without another attempt, by id or by filter',
     cancelCommand,
     (command) =>
-      addBulkChangeFlags(
-        addFilterFlags(command, 'pending (the default)'),
-        'cancel',
-        'deliveries',
-      ).addHelpText('after', CANCEL_HELP),
+      addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'deliveries').addHelpText(
+        'after',
+        CANCEL_HELP,
+      ),
   )
 }
 
