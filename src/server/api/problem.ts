@@ -164,6 +164,8 @@ export function problemResponse(problem: Problem, headers: Readonly<Record<strin
       'content-type': 'application/problem+json',
       ...(retryAfter === undefined ? {} : { 'retry-after': String(retryAfter) }),
       ...(problem.status === 401 ? { 'www-authenticate': 'Bearer' } : {}),
+      // The rest of the body is not read, so that the connection cannot be used for another request.
+      ...(problem.status === 413 ? { connection: 'close' } : {}),
       ...headers,
     },
   })
