@@ -18,7 +18,13 @@ import { MAX_TIMER_MS } from '../../timeout.ts'
 import { packageVersion } from '../../version.ts'
 import type { EndpointsOptions } from '../../webhooks/endpoints/endpoints.ts'
 import { actingAs, findRolePrefix, roleSql, within } from './acting.ts'
-import { type Authorize, authorizeByKey, type KeyStore, refuseOtherOrigins } from './authorize.ts'
+import {
+  type Authorize,
+  authorizeByKey,
+  type KeyStore,
+  refuseOtherOrigins,
+  type RequestEnv,
+} from './authorize.ts'
 import { BackgroundChanges } from './background-changes.ts'
 import { checkIdempotencyKey, findAnswer, requestHash, storeAnswer } from './idempotency.ts'
 import { type Allowance, RateLimiter, rateLimitHeaders } from './limits.ts'
@@ -93,13 +99,21 @@ export interface Api {
   /**
    * Answers a request. It never rejects.
    *
-   * @param env what servers of Node.js give to a handler: `{ incoming }`, by which the address of the client is known.
+   * @param env is given to `authorize`. Servers of Node.js give `{ incoming }`, by which the address of the client is known.
    */
-  fetch(request: Request, env?: unknown): Promise<Response>
+  fetch(request: Request, env?: object): Promise<Response>
   /** Continues background changes that other processes have left. Call it once, when the server has started. */
   resumeChanges(): Promise<void>
   /** Ends live updates and background changes; these continue in another process, or after the next start. */
   stop(): Promise<void>
+}
+
+/** A request, and the route that it goes to. */
+interface Asked {
+  readonly request: Request
+  readonly env: RequestEnv
+  readonly route: Route
+  readonly params: unknown
 }
 
 const MAX_BODY_BYTES = 1_048_576
@@ -124,8 +138,8 @@ export function createApi(options: ApiOptions): Api {
   const changes = new BackgroundChanges({ db, schema, prefix, onError })
   const context: ApiContext = { schema, webhooks, tables, changes, live, keys }
 
-  async function identify(request: Request): Promise<Caller> {
-    const caller = await authorize(request)
+  async function identify({ request, env }: Asked): Promise<Caller> {
+    const caller = await authorize(request, env)
     if (caller !== undefined && caller !== null) return checkCaller(caller)
     const hasKey = request.headers.has('authorization')
     if (options.withoutKey !== undefined && !hasKey) return checkCaller(options.withoutKey)
@@ -134,16 +148,18 @@ export function createApi(options: ApiOptions): Api {
     })
   }
 
-  async function handle(request: Request, route: Route, params: unknown, env: unknown): Promise<Response> {
-    const known = clientAddress(request) ?? remoteAddress(env)
+  async function handle(asked: Asked): Promise<Response> {
+    const known = clientAddress(asked.request) ?? remoteAddress(asked.env)
     const address = known ?? 'unknown'
     const allowance = failures.look(address)
     const refused = (): TooMany => new TooMany('attempts with a wrong key', allowance)
     // Where clients cannot be told apart, wrong keys must not lock out the right ones.
     if (!allowance.allowed && known !== undefined) throw refused()
     try {
-      const caller = route.isOpen ? { ...NOBODY, principal: `nobody at ${address}` } : await identify(request)
-      return await answerTo(request, route, params, caller)
+      const caller = asked.route.isOpen
+        ? { ...NOBODY, principal: `nobody at ${address}` }
+        : await identify(asked)
+      return await answerTo(asked, caller)
     } catch (error) {
       if (!isLeaseholdError(error, 'KEY_INVALID')) throw error
       if (!allowance.allowed) throw refused()
@@ -152,19 +168,15 @@ export function createApi(options: ApiOptions): Api {
     }
   }
 
-  async function answerTo(
-    request: Request,
-    route: Route,
-    params: unknown,
-    caller: Caller,
-  ): Promise<Response> {
+  async function answerTo(asked: Asked, caller: Caller): Promise<Response> {
+    const { request, route } = asked
     const allowance = requests.take(caller.principal)
     const headers = new Headers({ ...HEADERS, ...rateLimitHeaders(allowance) })
     try {
       if (!allowance.allowed) throw new TooMany('requests', allowance)
       refuseOtherOrigins(request)
       refuseUnlessPermitted(route, caller)
-      const { status, answer, replayed } = await execute(request, route, params, caller, headers)
+      const { status, answer, replayed } = await execute(asked, caller, headers)
       if (replayed) headers.set('idempotency-replayed', 'true')
       return respond(status, answer, headers)
     } catch (error) {
@@ -174,12 +186,11 @@ export function createApi(options: ApiOptions): Api {
   }
 
   async function execute(
-    request: Request,
-    route: Route,
-    params: unknown,
+    asked: Asked,
     caller: Caller,
     headers: Headers,
   ): Promise<{ readonly status: number; readonly answer: unknown; readonly replayed: boolean }> {
+    const { request, route, params } = asked
     const { body, text } = await readBody(request)
     const url = new URL(request.url)
     const given = { params, query: queryOf(url), body }
@@ -195,7 +206,7 @@ export function createApi(options: ApiOptions): Api {
       context,
       headers,
       afterwards: (act: () => void) => void later.push(act),
-      isCurrent: async () => isStillPermitted(request, route, caller),
+      isCurrent: async () => isStillPermitted(asked, caller),
     }
     const rolePrefix = await prefix()
     if (readOnly) {
@@ -223,10 +234,10 @@ export function createApi(options: ApiOptions): Api {
     return result
   }
 
-  async function isStillPermitted(request: Request, route: Route, before: Caller): Promise<boolean> {
+  async function isStillPermitted(asked: Asked, before: Caller): Promise<boolean> {
     try {
-      const caller = await identify(request)
-      refuseUnlessPermitted(route, caller)
+      const caller = await identify(asked)
+      refuseUnlessPermitted(asked.route, caller)
       return caller.principal === before.principal
     } catch (error) {
       if (isLeaseholdError(error, 'KEY_INVALID') || isLeaseholdError(error, 'ROLE_TOO_LOW')) return false
@@ -247,10 +258,12 @@ export function createApi(options: ApiOptions): Api {
     return problemResponse(problem ?? INTERNAL, { ...HEADERS, ...headers, ...more })
   }
 
-  const app = new Hono()
+  const app = new Hono<{ Bindings: RequestEnv }>()
   const pathOf = (path: string): string => `${basePath}${path.replaceAll(/\{(\w+)\}/g, ':$1')}`
   for (const route of ROUTES)
-    app.on(route.method, pathOf(route.path), async (c) => handle(c.req.raw, route, c.req.param(), c.env))
+    app.on(route.method, pathOf(route.path), async (c) =>
+      handle({ request: c.req.raw, route, params: c.req.param(), env: c.env }),
+    )
   const document = openApiDocument(ROUTES, { basePath, version: packageVersion() })
   app.get(`${basePath}/openapi.json`, (c) => c.json(document, 200, HEADERS))
   app.notFound((c) => {
@@ -317,8 +330,7 @@ function isObject(value: unknown): value is object {
 }
 
 /** `@hono/node-server` and servers that are built on it give the request of Node.js. */
-function remoteAddress(env: unknown): string | undefined {
-  const incoming = isObject(env) && 'incoming' in env ? env.incoming : undefined
+function remoteAddress({ incoming }: RequestEnv): string | undefined {
   const socket = isObject(incoming) && 'socket' in incoming ? incoming.socket : undefined
   const address = isObject(socket) && 'remoteAddress' in socket ? socket.remoteAddress : undefined
   return typeof address === 'string' ? address : undefined
@@ -353,7 +365,7 @@ function checkOptions({ basePath, statementTimeoutMs, requestsPerSecond, burst }
 }
 
 /** What `authorize` of the user's own returned. A mistake there must not give more than was meant. */
-function checkCaller({ principal, role, tenant = null }: Caller): Caller {
+function checkCaller({ principal, role, tenant }: Caller): Caller {
   const isName = (given: unknown): given is string =>
     typeof given === 'string' && given.trim() !== '' && unstorableText(given) === undefined
   const problems = [

@@ -6,8 +6,17 @@ import type { Database } from '../../postgres/database.ts'
 import { actingAs } from './acting.ts'
 import type { Caller } from './route.ts'
 
+/**
+ * What a server knows of a request besides the request itself. Servers of Node.js give `incoming`, the request of Node.js,
+ * and with it whatever a login has added to it.
+ */
+export type RequestEnv = Readonly<Record<string, unknown>>
+
 /** Returns who sends the request; undefined refuses it. */
-export type Authorize = (request: Request) => Promise<Caller | undefined> | Caller | undefined
+export type Authorize = (
+  request: Request,
+  env: RequestEnv,
+) => Promise<Caller | undefined> | Caller | undefined
 
 export interface KeyStore {
   readonly db: Database

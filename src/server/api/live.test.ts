@@ -160,7 +160,7 @@ it('the stream ends when the server stops, and a new one is refused', async () =
 let server: Server
 let url = ''
 beforeAll(async () => {
-  server = createServer(async (request, response) => toNodeHandler(api())(request, response))
+  server = createServer((request, response) => toNodeHandler(api())(request, response))
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
   const address = server.address()
@@ -173,8 +173,13 @@ afterAll(() => {
 
 it('a hundred clients may listen; one more is refused, until one of them goes away', async () => {
   const headers = { authorization: `Bearer ${keys.read}` }
-  const connect = async (signal?: AbortSignal): Promise<Response> =>
-    fetch(url, { headers, ...(signal === undefined ? {} : { signal }) })
+  // A response that nothing refers to may be collected, and its connection is closed then.
+  const held: Response[] = []
+  const connect = async (signal?: AbortSignal): Promise<Response> => {
+    const response = await fetch(url, { headers, ...(signal === undefined ? {} : { signal }) })
+    held.push(response)
+    return response
+  }
   const leaving = new AbortController()
   const others = new AbortController()
   try {
@@ -198,6 +203,7 @@ it('a hundred clients may listen; one more is refused, until one of them goes aw
     // The HEAD request took no place: the next one is refused again.
     const full = await connect()
     expect(full.status).toBe(429)
+    expect(held.filter(({ status }) => status === 200)).toHaveLength(101)
   } finally {
     others.abort()
     leaving.abort()

@@ -135,7 +135,7 @@ export class Live {
 
   /** A stream ends with the key that opened it. */
   async #dropOutdated(): Promise<void> {
-    for (const listener of [...this.#listeners]) {
+    for (const listener of this.#listeners) {
       // While the database is away nobody knows, and nothing is sent.
       if (!(await listener.isCurrent().catch(() => true))) this.#drop(listener)
     }

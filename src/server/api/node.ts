@@ -13,7 +13,7 @@ interface FrameworkRequest extends IncomingMessage {
   rawBody?: Buffer
 }
 
-export type NodeHandler = (request: IncomingMessage, response: ServerResponse) => Promise<void>
+export type NodeHandler = (request: IncomingMessage, response: ServerResponse) => void
 
 /**
  * Handles requests of Node.js with the API. The path includes the base path, also where the framework has taken it off; a
@@ -26,15 +26,12 @@ export function toNodeHandler(api: Pick<Api, 'fetch'>): NodeHandler {
     // Keep the global Request and Response of the process.
     overrideGlobalObjects: false,
   })
-  return async (request: FrameworkRequest, response) => {
-    const { url, originalUrl, body } = request
+  return (request: FrameworkRequest, response) => {
+    const { originalUrl, body } = request
     if (originalUrl !== undefined) request.url = originalUrl
     if (request.readableEnded && body !== undefined && request.rawBody === undefined)
       request.rawBody = Buffer.from(typeof body === 'string' ? body : JSON.stringify(body))
-    try {
-      await listener(request, response)
-    } finally {
-      if (url !== undefined) request.url = url
-    }
+    // What the API answers is never an error. A connection that fails meanwhile is closed.
+    listener(request, response).catch(() => response.destroy())
   }
 }

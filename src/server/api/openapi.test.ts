@@ -83,10 +83,16 @@ describe('every operation', () => {
     expect(operation.security ?? document.security).toEqual(route?.isOpen === true ? [] : [{ key: [] }])
     const statuses = Object.keys(operation.responses).map(Number)
     expect(statuses).toContain(route?.status)
-    expect(statuses).toEqual(expect.arrayContaining([401, 422, 429, 503]))
-    if (route?.isOpen !== true) expect(statuses).toContain(403)
-    if (route?.params !== undefined) expect(statuses).toContain(404)
-    if (route?.method !== 'GET') expect(statuses).toEqual(expect.arrayContaining([409, 413]))
+    const needed = [
+      401,
+      422,
+      429,
+      503,
+      ...(route?.isOpen === true ? [] : [403]),
+      ...(route?.params === undefined ? [] : [404]),
+      ...(route?.method === 'GET' ? [] : [409, 413]),
+    ]
+    expect(statuses).toEqual(expect.arrayContaining(needed))
   })
 
   it('has an id of its own', () => {
