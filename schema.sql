@@ -1102,6 +1102,8 @@ grant delete, select on leasehold.outbox to leasehold_worker;
 
 grant delete, select on leasehold.webhook_outbox to leasehold_worker;
 
+grant execute on function leasehold.bucket(text) to leasehold_api;
+
 grant execute on function leasehold.bucket(text) to leasehold_operator;
 
 grant execute on function leasehold.bucket(text) to leasehold_producer;
@@ -1112,6 +1114,8 @@ grant execute on function leasehold.bucket(text) to leasehold_tenant;
 
 grant execute on function leasehold.bucket(text) to leasehold_worker;
 
+grant execute on function leasehold.bucket_count() to leasehold_api;
+
 grant execute on function leasehold.bucket_count() to leasehold_operator;
 
 grant execute on function leasehold.bucket_count() to leasehold_producer;
@@ -1121,6 +1125,8 @@ grant execute on function leasehold.bucket_count() to leasehold_reader;
 grant execute on function leasehold.bucket_count() to leasehold_tenant;
 
 grant execute on function leasehold.bucket_count() to leasehold_worker;
+
+grant execute on function leasehold.bucket_of(text,integer) to leasehold_api;
 
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_operator;
 
@@ -1140,6 +1146,8 @@ grant execute on function leasehold.check_outbox_event(text,integer,integer,bigi
 
 grant execute on function leasehold.enqueue(text,jsonb,text,jsonb,timestamp with time zone,uuid) to leasehold_producer;
 
+grant execute on function leasehold.find_event(uuid) to leasehold_api;
+
 grant execute on function leasehold.find_event(uuid) to leasehold_operator;
 
 grant execute on function leasehold.find_event(uuid) to leasehold_producer;
@@ -1153,6 +1161,8 @@ grant execute on function leasehold.new_event_id() to leasehold_producer;
 grant execute on function leasehold.new_event_id() to leasehold_tenant;
 
 grant execute on function leasehold.new_event_id() to leasehold_worker;
+
+grant execute on function leasehold.previous_bucket_count() to leasehold_api;
 
 grant execute on function leasehold.previous_bucket_count() to leasehold_operator;
 
@@ -1170,6 +1180,8 @@ grant execute on function leasehold.send_webhook(text,jsonb,text,text,jsonb,time
 
 grant execute on function leasehold.sync_reserve(text,integer,double precision,integer,double precision) to leasehold_worker;
 
+grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_api;
+
 grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_operator;
 
 grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_reader;
@@ -1183,6 +1195,8 @@ grant execute on function leasehold.wake(text) to leasehold_producer;
 grant execute on function leasehold.wake(text) to leasehold_tenant;
 
 grant execute on function leasehold.wake(text) to leasehold_worker;
+
+grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_api;
 
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_operator;
 
@@ -1222,6 +1236,8 @@ grant select (id, definition, matrix_id, parallel, completed_at, failed_at) on l
 
 grant select (id, tenant, event_types, ordered, enabled) on leasehold.webhook_endpoints to leasehold_producer;
 
+grant select (id, tenant, url, description, event_types, headers, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on leasehold.webhook_endpoints to leasehold_api;
+
 grant select (id, tenant, url, description, event_types, headers, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on leasehold.webhook_endpoints to leasehold_reader;
 
 grant select on leasehold.audit to leasehold_api;
@@ -1232,9 +1248,13 @@ grant select on leasehold.audit to leasehold_reader;
 
 grant select on leasehold.audit to leasehold_tenant;
 
+grant select on leasehold.inbox to leasehold_api;
+
 grant select on leasehold.inbox to leasehold_operator;
 
 grant select on leasehold.inbox to leasehold_reader;
+
+grant select on leasehold.migrations to leasehold_api;
 
 grant select on leasehold.migrations to leasehold_operator;
 
@@ -1244,13 +1264,19 @@ grant select on leasehold.migrations to leasehold_tenant;
 
 grant select on leasehold.migrations to leasehold_worker;
 
+grant select on leasehold.outbox to leasehold_api;
+
 grant select on leasehold.outbox to leasehold_operator;
 
 grant select on leasehold.outbox to leasehold_reader;
 
+grant select on leasehold.settings to leasehold_api;
+
 grant select on leasehold.settings to leasehold_reader;
 
 grant select on leasehold.settings to leasehold_worker;
+
+grant select on leasehold.sync_checkpoint_states to leasehold_api;
 
 grant select on leasehold.sync_checkpoint_states to leasehold_operator;
 
@@ -1258,13 +1284,19 @@ grant select on leasehold.sync_checkpoint_states to leasehold_reader;
 
 grant select on leasehold.sync_checkpoint_states to leasehold_worker;
 
+grant select on leasehold.sync_checkpoints to leasehold_api;
+
 grant select on leasehold.sync_checkpoints to leasehold_operator;
 
 grant select on leasehold.sync_checkpoints to leasehold_reader;
 
+grant select on leasehold.sync_job_chunks to leasehold_api;
+
 grant select on leasehold.sync_job_chunks to leasehold_operator;
 
 grant select on leasehold.sync_job_chunks to leasehold_reader;
+
+grant select on leasehold.sync_job_states to leasehold_api;
 
 grant select on leasehold.sync_job_states to leasehold_operator;
 
@@ -1272,13 +1304,19 @@ grant select on leasehold.sync_job_states to leasehold_reader;
 
 grant select on leasehold.sync_job_states to leasehold_worker;
 
+grant select on leasehold.sync_jobs to leasehold_api;
+
 grant select on leasehold.sync_jobs to leasehold_operator;
 
 grant select on leasehold.sync_jobs to leasehold_reader;
 
+grant select on leasehold.sync_sources to leasehold_api;
+
 grant select on leasehold.sync_sources to leasehold_operator;
 
 grant select on leasehold.sync_sources to leasehold_reader;
+
+grant select on leasehold.webhook_attempts to leasehold_api;
 
 grant select on leasehold.webhook_attempts to leasehold_operator;
 
@@ -1290,11 +1328,15 @@ grant select on leasehold.webhook_attempts to leasehold_worker;
 
 grant select on leasehold.webhook_endpoints to leasehold_worker;
 
+grant select on leasehold.webhook_outbox to leasehold_api;
+
 grant select on leasehold.webhook_outbox to leasehold_operator;
 
 grant select on leasehold.webhook_outbox to leasehold_reader;
 
 grant select on leasehold.webhook_outbox to leasehold_tenant;
+
+grant select on leasehold.workers to leasehold_api;
 
 grant select on leasehold.workers to leasehold_operator;
 

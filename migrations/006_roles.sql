@@ -103,25 +103,26 @@ begin
       ('tenant', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on webhook_outbox'),
       ('tenant', 'insert (principal, action, target, details) on audit'),
 
-      -- api: the login role of the HTTP API. It knows the keys, and acts as reader, operator, producer or tenant, whichever a
-      -- request needs.
+      -- api: the login role of the HTTP API. It reads what a reader does, knows the keys, and acts as reader, operator,
+      -- producer or tenant, whichever a request needs.
       ('api', pg_catalog.format('usage on schema %I', current_schema())),
       ('api', 'select, insert, update on api_keys'),
       ('api', 'select, insert, delete on api_requests'),
-      ('api', 'select, insert (principal, action, target, details) on audit')
+      ('api', 'insert (principal, action, target, details) on audit')
     ) as wanted (kind, privilege)
-    join pg_roles on rolname = prefix || '_' || kind
+    -- The API reads for itself as well, for its checks and metrics. It does not inherit that.
+    join pg_roles on rolname = prefix || '_' || kind or (kind = 'reader' and rolname = prefix || '_api')
     union all
     -- Which migrations were applied. The table exists where Leasehold runs the migrations itself.
     select rolname, 'select on migrations'
     from pg_roles
-    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator', prefix || '_tenant')
+    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator', prefix || '_tenant', prefix || '_api')
       and to_regclass('migrations') is not null
     union all
     -- Where Citus distributes the tables.
     select rolname, 'select on citus_buckets'
     from pg_roles
-    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator')
+    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator', prefix || '_api')
       and to_regclass('citus_buckets') is not null
   loop
     execute pg_catalog.format('grant %s to %I', granted.privilege, granted.role);
@@ -137,7 +138,7 @@ begin
     -- Which sessions hold old snapshots is shown to these only. Only a superuser can grant it.
     select member.rolname, 'pg_read_all_stats'
     from pg_roles as member, pg_roles as self
-    where member.rolname in (prefix || '_reader', prefix || '_operator') and self.rolname = current_user and self.rolsuper
+    where member.rolname in (prefix || '_reader', prefix || '_operator', prefix || '_api') and self.rolname = current_user and self.rolsuper
       and not pg_has_role(member.oid, 'pg_read_all_stats', 'usage')
     union all
     -- Whoever created the roles, and is no superuser, can then serve the HTTP API as well.

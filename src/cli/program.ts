@@ -14,6 +14,7 @@ import {
   WEBHOOK_SETTINGS,
 } from './command.ts'
 import { printUrl, recogniseEmbedded } from './database.ts'
+import { doctor } from './doctor.ts'
 import { addLeaseCommands } from './lease.ts'
 import { runMigrate, runRoles } from './migrate.ts'
 import { addAuditCommand } from './audit.ts'
@@ -177,6 +178,20 @@ function addCommands(program: Command, define: Define): void {
     DATABASE_SETTINGS,
     status,
     (command) => addWatchFlags(command, 'Ctrl-C'),
+  )
+  define(
+    program,
+    'doctor',
+    'examine the database and its settings, the tables, the workers and their rows; say what is wrong and how to repair it',
+    [...DATABASE_SETTINGS, 'listenUrl'],
+    doctor,
+    (command) =>
+      command
+        .option('--json', 'print one JSON document instead of text, for scripts')
+        .addHelpText(
+          'after',
+          '\nExit codes: 0 nothing was found, 1 something was found, 2 nothing could be examined.',
+        ),
   )
   define(
     program,

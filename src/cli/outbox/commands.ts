@@ -3,9 +3,11 @@ import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { collect, JSON_FLAG, PRINCIPAL_FLAG } from '../flags.ts'
 import { addListFlags } from '../list.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
+import { addExplainFlags } from '../explain.ts'
 import {
   addFilterFlags,
   enqueueCommand,
+  explainCommand,
   giveUpCommand,
   listCommand,
   replayCommand,
@@ -18,7 +20,7 @@ import {
 export function addOutboxCommands(program: Command, define: Define): void {
   const outbox = program
     .command('outbox')
-    .description('write, list, show, retry, replay, give up and unblock events')
+    .description('write, list, show, explain, retry, replay, give up and unblock events')
   const add = (
     usage: string,
     description: string,
@@ -47,6 +49,7 @@ export function addOutboxCommands(program: Command, define: Define): void {
   add('show <id>', 'show one event, by its id or its event id', showCommand, (command) =>
     command.option(...JSON_FLAG),
   )
+  add('explain <id>', 'say why an event is not being published', explainCommand, addExplainFlags)
   add('retry [ids...]', 'publish pending events now, by id or by filter', retryCommand, (command) =>
     addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'events').addHelpText(
       'after',

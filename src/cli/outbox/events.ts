@@ -8,6 +8,7 @@ import {
   showEvent,
   type WaitedFor,
 } from '../../outbox/admin/browse.ts'
+import { explainEvent } from '../../outbox/admin/explain.ts'
 import type { EventFilter } from '../../outbox/admin/filter.ts'
 import { giveUp, resumeGiveUp } from '../../outbox/admin/give-up.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../outbox/admin/replay.ts'
@@ -19,6 +20,7 @@ import { isDistributed } from '../../postgres/citus.ts'
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withOutbox } from '../database.ts'
+import { explainOptions, explainRole, printExplanation } from '../explain.ts'
 import {
   headersOf,
   invalidArgument,
@@ -137,6 +139,17 @@ export async function showCommand(run: Run): Promise<number> {
   const event = await withOutbox(run, async (db, schema) => showEvent(db, id, { schema }))
   print(isSet(flags, 'json') ? `${printableJson(event)}\n` : `${described(event, new Date())}\n`)
   return 0
+}
+
+/** `leasehold outbox explain <id>` */
+export async function explainCommand(run: Run): Promise<number> {
+  const [id = ''] = run.args
+  const explanation = await withOutbox(
+    run,
+    async (db, schema) => explainEvent(db, id, explainOptions(run, schema)),
+    explainRole(run),
+  )
+  return printExplanation(run, explanation)
 }
 
 function described(event: EventDetails, now: Date): string {

@@ -1,6 +1,7 @@
 import type { Command } from 'commander'
 import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
+import { addExplainFlags } from '../explain.ts'
 import { JSON_FLAG } from '../flags.ts'
 import { addListFlags } from '../list.ts'
 import { addWatchFlags } from '../watch.ts'
@@ -9,6 +10,7 @@ import {
   addFilterFlags,
   cancelCommand,
   enqueueCommand,
+  explainCommand,
   listCommand,
   replayCommand,
   showCommand,
@@ -18,7 +20,7 @@ import { statusCommand } from './status.ts'
 
 /** `leasehold sync …` */
 export function addSyncCommands(program: Command, define: Define): void {
-  const sync = program.command('sync').description('enqueue, watch, cancel and replay sync jobs')
+  const sync = program.command('sync').description('enqueue, watch, explain, cancel and replay sync jobs')
   const add = (
     usage: string,
     description: string,
@@ -38,6 +40,12 @@ export function addSyncCommands(program: Command, define: Define): void {
       .option('--limit <n>', 'show at most this many chunks (default: 50)')
       .option('--after <hash>', 'only chunks after this one, for the next page')
       .option(...JSON_FLAG),
+  )
+  add(
+    'explain <job> [chunk]',
+    'say why a job, or a chunk of it by its hash, is not running',
+    explainCommand,
+    addExplainFlags,
   )
   add('enqueue <definition> <matrix>', 'enqueue a job that syncs a matrix', enqueueCommand, (command) =>
     command

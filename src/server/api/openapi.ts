@@ -32,11 +32,12 @@ const TAGS: Readonly<Record<string, string>> = {
   outbox: 'Events that are published to a broker or a handler.',
   webhooks: 'Endpoints, and the deliveries to them.',
   sync: 'Jobs, and the chunks that they are split into.',
-  reconcile: 'Rows of your own tables that are examined until they settle.',
+  reconcilers: 'Rows of your own tables that are examined until they settle.',
   tables: 'Lease tables.',
   leases: 'Leases that workers hold.',
   changes: 'Changes of many rows, which run in the background.',
   audit: 'What was changed, when and by whom.',
+  doctor: 'What is wrong with the database, and how to repair it.',
   keys: 'The keys of this API.',
 }
 

@@ -2,6 +2,8 @@
 import type { Route } from '../route.ts'
 import { AUDIT } from './audit.ts'
 import { CHANGES } from './changes.ts'
+import { DOCTOR } from './doctor.ts'
+import { EXPLAIN } from './explain.ts'
 import { KEYS } from './keys.ts'
 import { OUTBOX } from './outbox.ts'
 import { OVERVIEW } from './overview.ts'
@@ -13,7 +15,9 @@ export const ROUTES: readonly Route[] = [
   ...OVERVIEW,
   ...WORKERS,
   ...OUTBOX,
+  ...EXPLAIN,
   ...CHANGES,
   ...AUDIT,
   ...KEYS,
+  ...DOCTOR,
 ]
