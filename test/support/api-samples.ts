@@ -74,6 +74,12 @@ export function samplePath({ path, params }: Pick<Route, 'path' | 'params'>): st
   return path.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(values[name] ?? 'sample'))
 }
 
+/** With the required fields; where there are none, with the first of the others that is accepted alone. */
 export function sampleBody({ body }: Pick<Route, 'body'>): unknown {
-  return body === undefined ? undefined : sampleOf(jsonSchemaOf(body))
+  if (body === undefined) return undefined
+  const schema = jsonSchemaOf(body)
+  const sample = sampleOf(schema)
+  if (typeof sample !== 'object' || sample === null || Object.keys(sample).length > 0) return sample
+  const optional = Object.entries(Object(sampleOf(schema, true))).map(([name, value]) => ({ [name]: value }))
+  return optional.find((each) => body.safeParse(each).success) ?? sample
 }
