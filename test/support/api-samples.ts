@@ -80,6 +80,9 @@ export function sampleBody({ body }: Pick<Route, 'body'>): unknown {
   const schema = jsonSchemaOf(body)
   const sample = sampleOf(schema)
   if (typeof sample !== 'object' || sample === null || Object.keys(sample).length > 0) return sample
-  const optional = Object.entries(Object(sampleOf(schema, true))).map(([name, value]) => ({ [name]: value }))
+  const optional = Object.entries(Object(sampleOf(schema, true)))
+    // What is a good URL depends on more than its schema.
+    .filter(([name]) => name !== 'url')
+    .map(([name, value]) => ({ [name]: value }))
   return optional.find((each) => body.safeParse(each).success) ?? sample
 }
