@@ -115,17 +115,6 @@ it('a client that returns with the newest Last-Event-ID gets nothing twice, and 
   expect((await upToDate.untilPending(pending + 2)).id).not.toBe(newest.id)
 })
 
-it('a client that comes when the last one has just left receives the overview', async () => {
-  for (let n = 0; n < 5; n += 1) {
-    const first = await listen(api(), keys.read)
-    // Its reading is under way.
-    await first.leave()
-    const second = await listen(api(), keys.read)
-    expect(await second.next(), `${n}`).toBeDefined()
-    await second.leave()
-  }
-})
-
 it('the stream ends when the key is revoked', async () => {
   const created = await createKey(db, { name: 'live', role: 'read' }, { principal: 'test' })
   const client = await listen(api(), created.key)
