@@ -6,6 +6,7 @@ import fc from 'fast-check'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { jsonSchemaOf, sampleOf, samplePath } from '../../../test/support/api-samples.ts'
 import { BASE, useApi } from '../../../test/support/api.ts'
+import { repeat } from '../../../test/support/lease-model/property.ts'
 import { toNodeHandler } from './node.ts'
 import { ROUTES } from './resources/index.ts'
 import type { Route } from './route.ts'
@@ -13,11 +14,9 @@ import type { Route } from './route.ts'
 let clients = 0
 const { send, db, keys, api } = useApi({ clientAddress: () => `client ${(clients += 1)}` })
 
-const RUNS = Number(process.env['LEASEHOLD_RUNS'] ?? 2_000)
-
-/** A number of fast-check, and the path of a failure after a colon. */
-const [SEED = '18', PATH] = (process.env['LEASEHOLD_SEED'] ?? '18').split(/:(.*)/s)
-const REPEAT = { seed: Number(SEED), ...(PATH === undefined ? {} : { path: PATH }) }
+/** Always the same requests, unless LEASEHOLD_SEED and LEASEHOLD_RUNS ask for others. */
+const { seed, path, runs: RUNS } = repeat({ LEASEHOLD_SEED: '18', ...process.env }, 2_000)
+const REPEAT = { seed, ...(path === undefined ? {} : { path }) }
 
 beforeAll(async () => {
   for (const type of ['order.paid', 'order.sent'])
