@@ -255,7 +255,7 @@ export async function requestBulkChange<Filter extends RowFilter, Count extends 
   const checked = checkOptions(declaration, options)
   const { schema = 'leasehold' } = options
   const record = await newRecord(db, declaration, schema, { ...options, ...checked })
-  const details = { ...record, background: { tenant, isCounted: false } }
+  const details = { ...record, background: { by: checked.principal, tenant, isCounted: false } }
   await audit(db, schema, {
     principal: checked.principal,
     action: declaration.action,
@@ -375,7 +375,14 @@ async function runBatch<Filter extends RowFilter, Count extends string>(
   const position = record.position ?? { bucketScan: 0, ...BEFORE_FIRST }
   const bucketScan = bucketScans[position.bucketScan]
   if (bucketScan === undefined) {
-    return { after: { ...record, finishedAtSeconds: await readClock(tx) }, waitMs: 0 }
+    // The table was empty.
+    const after = { ...record, finishedAtSeconds: await readClock(tx) }
+    if (record.background !== undefined) {
+      await requireLatest(tx, declaration, schema, record)
+      const details = auditDetails(after, { isFirst: false })
+      await audit(tx, schema, { principal, action: declaration.action, target: null, details })
+    }
+    return { after, waitMs: 0 }
   }
   await requireLatest(tx, declaration, schema, record)
   const room = Math.min(rowsPerBatch(declaration, rate), limit === null ? Infinity : limit - record.changed)

@@ -47,6 +47,8 @@ export interface ChangeRecord<Filter> {
   readonly finishedAtSeconds: number | null
   /** Set where a server runs the change in the background: its first entry says that it was asked for. */
   readonly background?: {
+    /** Who asked for it. By this name a key of a tenant sees the entries of others too: that somebody has cancelled it. */
+    readonly by: string
     /** The tenant that the caller is limited to. */
     readonly tenant: string | null
     /** False until the rows that match have been counted. */

@@ -17,6 +17,7 @@ export interface ChangeSummary {
   readonly id: string
   /** As in the audit: `outbox.replay`. */
   readonly action: string
+  /** Who asked for it. Who has cancelled it is in the audit. */
   readonly principal: string
   readonly reason: string
   readonly filter: Readonly<Record<string, unknown>>
@@ -97,13 +98,13 @@ export async function cancelChange(
   const principal = checkPrincipal(by, 'cancel')
   return db.transaction(async (tx) => {
     await lockChange(tx, changeId)
-    const { details, action } = await lastEntry(tx, changeId, schema)
+    const { details, action, principal: asked } = await lastEntry(tx, changeId, schema)
     if (details.finishedAtSeconds !== null)
       throw new LeaseholdError('STATE_CONFLICT', `The change ${changeId} has ended.`, {
         remedy: 'Nothing is left to cancel.',
       })
-    const { tenant = null, isCounted = true } = details.background ?? {}
-    const background = { tenant, isCounted, isCancelled: true }
+    const { by = asked, tenant = null, isCounted = true } = details.background ?? {}
+    const background = { by, tenant, isCounted, isCancelled: true }
     const finishedAtSeconds = await readClock(tx)
     const ended = { ...details, background, finishedAtSeconds, lastBatch: null }
     await audit(tx, schema, { principal, action, target: null, details: ended })
@@ -156,7 +157,7 @@ function summaryOf({ at, principal, action, details }: Entry): ChangeSummary {
   return {
     id: changeId,
     action,
-    principal,
+    principal: background?.by ?? principal,
     reason,
     filter: Object.fromEntries(Object.entries(filter).filter(([name]) => name !== 'ids')),
     namedIds,

@@ -30,6 +30,8 @@ export const OTHER_TENANT = 'globex'
 
 export interface TestApi {
   readonly url: string
+  /** Of the login role that serves the API. */
+  readonly loginUrl: string
   /** As the owner of the schema. */
   readonly db: Database
   readonly api: () => Api
@@ -96,7 +98,14 @@ export function useApi(options: Partial<ApiOptions> = {}): TestApi {
     return received
   }
 
-  return { url: database.url, db, api: () => api, keys: keys as Record<KeyName, string>, send }
+  return {
+    url: database.url,
+    loginUrl: logins.api.url,
+    db,
+    api: () => api,
+    keys: keys as Record<KeyName, string>,
+    send,
+  }
 }
 
 /** The route that answers, and whether the answer is what the document says. */

@@ -1,7 +1,17 @@
 import { expect, it } from 'vitest'
 import { useApi } from '../../../test/support/api.ts'
 
-const { send, db } = useApi()
+const { send } = useApi()
+
+it('a background change of an empty table is finished', async () => {
+  const started = await send('POST', '/outbox/events/changes', {
+    body: { action: 'give-up', filter: { type: 'order.paid' }, reason: 'test' },
+  })
+  expect(started.status).toBe(202)
+  await expect
+    .poll(async () => (await send('GET', `/changes/${started.body.id}`)).body, { timeout: 10_000 })
+    .toMatchObject({ state: 'finished', matched: 0, changed: 0 })
+})
 
 it('writes, lists, shows and replays an event', async () => {
   const written = await send('POST', '/outbox/events', {
@@ -60,4 +70,13 @@ it('a background change', async () => {
     .poll(async () => (await send('GET', `/changes/${started.body.id}`)).body.state, { timeout: 5000 })
     .toBe('finished')
 })
-void db
+
+it('a background change of which nothing is left to do is finished', async () => {
+  const started = await send('POST', '/outbox/events/changes', {
+    body: { action: 'replay', filter: { type: 'nothing.has.this.type' }, reason: 'test' },
+  })
+  expect(started.status).toBe(202)
+  await expect
+    .poll(async () => (await send('GET', `/changes/${started.body.id}`)).body)
+    .toMatchObject({ state: 'finished', matched: 0, changed: 0 })
+})

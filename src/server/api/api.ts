@@ -6,38 +6,56 @@
  */
 import { inspect } from 'node:util'
 import { Hono } from 'hono'
-import { mayDo } from '../../admin/api-keys.ts'
+import { KEY_ROLES, mayDo } from '../../admin/api-keys.ts'
 import { systemClock } from '../../clock.ts'
 import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
+import { unstorableText } from '../../unstorable-text.ts'
 import type { LeaseTable } from '../../lease/table.ts'
 import { refuseUnknownOptions, namesOf } from '../../nearest.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { RoleKind } from '../../postgres/permissions.ts'
+import { MAX_TIMER_MS } from '../../timeout.ts'
 import { packageVersion } from '../../version.ts'
 import type { EndpointsOptions } from '../../webhooks/endpoints/endpoints.ts'
 import { actingAs, findRolePrefix, roleSql, within } from './acting.ts'
-import { type Authorize, authorizeByKey, type KeyStore, refuseOtherOrigins } from './authorize.ts'
+import {
+  type Authorize,
+  authorizeByKey,
+  type KeyStore,
+  refuseOtherOrigins,
+  type RequestEnv,
+} from './authorize.ts'
 import { BackgroundChanges } from './background-changes.ts'
 import { checkIdempotencyKey, findAnswer, requestHash, storeAnswer } from './idempotency.ts'
 import { type Allowance, RateLimiter, rateLimitHeaders } from './limits.ts'
 import { Live } from './live.ts'
 import { openApiDocument } from './openapi.ts'
-import { INTERNAL, problemOf, problemResponse, RequestProblem } from './problem.ts'
+import {
+  explainDatabaseError,
+  INTERNAL,
+  problemOf,
+  problemResponse,
+  RequestProblem,
+  WrongMethod,
+} from './problem.ts'
 import { ROUTES } from './resources/index.ts'
-import type { Caller, Route } from './route.ts'
+import { type Caller, locateField, type Method, type Route } from './route.ts'
 
 export interface ApiOptions {
   /** Its role has to be a member of `leasehold_api`, or a superuser. */
   readonly db: Database
   /** Default `leasehold`. */
   readonly schema?: string
-  /** Where the API is mounted. Default `/api/v1`. */
+  /** Where the API is mounted: an empty text, or a path that begins with a slash. Default `/api/v1`. */
   readonly basePath?: string
   /** Who sends a request. Default: by keys (`leasehold keys create`). Give your own to have it behind your login. */
   readonly authorize?: Authorize
   /** Who a request without a key is; give it only where nobody else can send one. Default: it is refused. */
   readonly withoutKey?: Caller
-  /** The address of the client, by which failed attempts are limited. Default: all clients are one. */
+  /**
+   * The address of the client, by which failed attempts are limited. Behind a proxy, read the header that it sets. Default:
+   * that of the connection, where the server is one of Node.js.
+   */
   readonly clientAddress?: (request: Request) => string | undefined
   /** For the secrets of endpoints, and which URLs they may have. */
   readonly webhooks?: Pick<EndpointsOptions, 'secretKey' | 'network'>
@@ -78,12 +96,24 @@ export interface ApiContext {
 }
 
 export interface Api {
-  /** Answers a request. It never rejects. */
-  fetch(request: Request): Promise<Response>
+  /**
+   * Answers a request. It never rejects.
+   *
+   * @param env is given to `authorize`. Servers of Node.js give `{ incoming }`, by which the address of the client is known.
+   */
+  fetch(request: Request, env?: object): Promise<Response>
   /** Continues background changes that other processes have left. Call it once, when the server has started. */
   resumeChanges(): Promise<void>
   /** Ends live updates and background changes; these continue in another process, or after the next start. */
   stop(): Promise<void>
+}
+
+/** A request, and the route that it goes to. */
+interface Asked {
+  readonly request: Request
+  readonly env: RequestEnv
+  readonly route: Route
+  readonly params: unknown
 }
 
 const MAX_BODY_BYTES = 1_048_576
@@ -98,6 +128,7 @@ export function createApi(options: ApiOptions): Api {
   const { db, schema = 'leasehold', basePath = '/api/v1', statementTimeoutMs = 5_000 } = options
   const { requestsPerSecond = 50, burst = 200, tables = [], webhooks = {} } = options
   const { clientAddress = () => undefined, onError = reportOnStderr } = options
+  checkOptions({ basePath, statementTimeoutMs, requestsPerSecond, burst })
   const prefix = rememberSuccess(async () => findRolePrefix(db))
   const keys: KeyStore = { db, schema, prefix, statementTimeoutMs }
   const authorize = options.authorize ?? authorizeByKey(keys)
@@ -107,59 +138,60 @@ export function createApi(options: ApiOptions): Api {
   const changes = new BackgroundChanges({ db, schema, prefix, onError })
   const context: ApiContext = { schema, webhooks, tables, changes, live, keys }
 
-  async function identify(request: Request): Promise<Caller> {
-    const caller = await authorize(request)
-    if (caller !== undefined) return caller
+  async function identify({ request, env }: Asked): Promise<Caller> {
+    const caller = await authorize(request, env)
+    if (caller !== undefined && caller !== null) return checkCaller(caller)
     const hasKey = request.headers.has('authorization')
-    if (options.withoutKey !== undefined && !hasKey) return options.withoutKey
+    if (options.withoutKey !== undefined && !hasKey) return checkCaller(options.withoutKey)
     throw new LeaseholdError('KEY_INVALID', 'The request has no valid key.', {
       remedy: 'Send `Authorization: Bearer <key>`; `leasehold keys create` creates a key.',
     })
   }
 
-  async function handle(request: Request, route: Route, params: unknown): Promise<Response> {
-    const address = clientAddress(request) ?? 'unknown'
+  async function handle(asked: Asked): Promise<Response> {
+    const known = clientAddress(asked.request) ?? remoteAddress(asked.env)
+    const address = known ?? 'unknown'
     const allowance = failures.look(address)
-    if (!allowance.allowed) throw tooMany('attempts with a wrong key', allowance)
+    const refused = (): TooMany => new TooMany('attempts with a wrong key', allowance)
+    // Where clients cannot be told apart, wrong keys must not lock out the right ones.
+    if (!allowance.allowed && known !== undefined) throw refused()
     try {
-      const caller = route.isOpen ? NOBODY : await identify(request)
-      return await answerTo(request, route, params, caller)
+      const caller = asked.route.isOpen
+        ? { ...NOBODY, principal: `nobody at ${address}` }
+        : await identify(asked)
+      return await answerTo(asked, caller)
     } catch (error) {
-      if (isLeaseholdError(error, 'KEY_INVALID')) failures.take(address)
+      if (!isLeaseholdError(error, 'KEY_INVALID')) throw error
+      if (!allowance.allowed) throw refused()
+      failures.take(address)
       throw error
     }
   }
 
-  async function answerTo(
-    request: Request,
-    route: Route,
-    params: unknown,
-    caller: Caller,
-  ): Promise<Response> {
+  async function answerTo(asked: Asked, caller: Caller): Promise<Response> {
+    const { request, route } = asked
     const allowance = requests.take(caller.principal)
     const headers = new Headers({ ...HEADERS, ...rateLimitHeaders(allowance) })
     try {
-      if (!allowance.allowed) throw tooMany('requests', allowance)
+      if (!allowance.allowed) throw new TooMany('requests', allowance)
       refuseOtherOrigins(request)
       refuseUnlessPermitted(route, caller)
-      if (route.isStream) return live.respond(request)
-      const { status, answer, replayed } = await execute(request, route, params, caller, headers)
+      const { status, answer, replayed } = await execute(asked, caller, headers)
       if (replayed) headers.set('idempotency-replayed', 'true')
       return respond(status, answer, headers)
     } catch (error) {
       if (isLeaseholdError(error, 'KEY_INVALID')) throw error
-      return failed(error, Object.fromEntries(headers))
+      return failed(error, Object.fromEntries(headers), route)
     }
   }
 
   async function execute(
-    request: Request,
-    route: Route,
-    params: unknown,
+    asked: Asked,
     caller: Caller,
     headers: Headers,
   ): Promise<{ readonly status: number; readonly answer: unknown; readonly replayed: boolean }> {
-    const { body, text } = route.body === undefined ? NO_BODY : await readBody(request)
+    const { request, route, params } = asked
+    const { body, text } = await readBody(request)
     const url = new URL(request.url)
     const given = { params, query: queryOf(url), body }
     const readOnly = route.method === 'GET' || route.isOpen
@@ -174,6 +206,7 @@ export function createApi(options: ApiOptions): Api {
       context,
       headers,
       afterwards: (act: () => void) => void later.push(act),
+      isCurrent: async () => isStillPermitted(asked, caller),
     }
     const rolePrefix = await prefix()
     if (readOnly) {
@@ -201,26 +234,47 @@ export function createApi(options: ApiOptions): Api {
     return result
   }
 
-  function failed(error: unknown, headers: Readonly<Record<string, string>> = {}): Response {
-    const problem = problemOf(error)
-    if (problem === undefined || problem.status >= 500) onError(error)
-    const retry: Record<string, string> =
-      error instanceof TooMany ? { 'retry-after': String(error.retryInSeconds) } : {}
-    return problemResponse(problem ?? INTERNAL, { ...HEADERS, ...headers, ...retry })
+  async function isStillPermitted(asked: Asked, before: Caller): Promise<boolean> {
+    try {
+      const caller = await identify(asked)
+      refuseUnlessPermitted(asked.route, caller)
+      return caller.principal === before.principal
+    } catch (error) {
+      if (isLeaseholdError(error, 'KEY_INVALID') || isLeaseholdError(error, 'ROLE_TOO_LOW')) return false
+      throw error
+    }
   }
 
-  const app = new Hono()
-  for (const route of ROUTES) {
-    const path = `${basePath}${route.path.replaceAll(/\{(\w+)\}/g, ':$1')}`
-    app.on(route.method, path, async (c) => handle(c.req.raw, route, c.req.param()))
+  function failed(thrown: unknown, headers: Readonly<Record<string, string>> = {}, route?: Route): Response {
+    const error = explainDatabaseError(thrown, statementTimeoutMs)
+    const problem = problemOf(error, (field) => (route === undefined ? field : locateField(route, field)))
+    if (problem === undefined || problem.status >= 500) onError(error)
+    const more: Record<string, string> =
+      error instanceof TooMany
+        ? { 'retry-after': String(error.retryInSeconds) }
+        : error instanceof WrongMethod
+          ? { allow: error.allowed }
+          : {}
+    return problemResponse(problem ?? INTERNAL, { ...HEADERS, ...headers, ...more })
   }
+
+  const app = new Hono<{ Bindings: RequestEnv }>()
+  const pathOf = (path: string): string => `${basePath}${path.replaceAll(/\{(\w+)\}/g, ':$1')}`
+  for (const route of ROUTES)
+    app.on(route.method, pathOf(route.path), async (c) =>
+      handle({ request: c.req.raw, route, params: c.req.param(), env: c.env }),
+    )
   const document = openApiDocument(ROUTES, { basePath, version: packageVersion() })
   app.get(`${basePath}/openapi.json`, (c) => c.json(document, 200, HEADERS))
-  app.notFound((c) => failed(notFound(c.req.method, c.req.path)))
+  app.notFound((c) => {
+    const { method, path } = c.req
+    const allowed = methodsAt(path.slice(basePath.length))
+    return failed(allowed.length === 0 ? notFound(method, path) : new WrongMethod(method, path, allowed))
+  })
   app.onError((error) => failed(error))
 
   return {
-    fetch: async (request) => app.fetch(request),
+    fetch: async (request, env) => app.fetch(request, isObject(env) ? env : {}),
     resumeChanges: async () => changes.resumeLeft(),
     async stop() {
       live.stop()
@@ -265,8 +319,67 @@ class TooMany extends LeaseholdError {
   }
 }
 
-function tooMany(what: string, allowance: Allowance): TooMany {
-  return new TooMany(what, allowance)
+function methodsAt(path: string): Method[] {
+  return ROUTES.filter((route) =>
+    new RegExp(`^${route.path.replaceAll(/\{\w+\}/g, '[^/]+')}$`).test(path),
+  ).map(({ method }) => method)
+}
+
+function isObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null
+}
+
+/** `@hono/node-server` and servers that are built on it give the request of Node.js. */
+function remoteAddress({ incoming }: RequestEnv): string | undefined {
+  const socket = isObject(incoming) && 'socket' in incoming ? incoming.socket : undefined
+  const address = isObject(socket) && 'remoteAddress' in socket ? socket.remoteAddress : undefined
+  return typeof address === 'string' ? address : undefined
+}
+
+interface CheckedOptions {
+  readonly basePath: string
+  readonly statementTimeoutMs: number
+  readonly requestsPerSecond: number
+  readonly burst: number
+}
+
+function checkOptions({ basePath, statementTimeoutMs, requestsPerSecond, burst }: CheckedOptions): void {
+  const problems = [
+    ...(typeof basePath === 'string' && /^(\/[\w.~-]+)*$/.test(basePath)
+      ? []
+      : [`basePath is ${inspect(basePath)}; give a path such as /api/v1, without a slash at its end`]),
+    ...(Number.isInteger(statementTimeoutMs) && statementTimeoutMs >= 1 && statementTimeoutMs <= MAX_TIMER_MS
+      ? []
+      : [
+          `statementTimeoutMs is ${inspect(statementTimeoutMs)}; give a whole number of milliseconds above 0`,
+        ]),
+    ...(requestsPerSecond > 0
+      ? []
+      : [`requestsPerSecond is ${inspect(requestsPerSecond)}; give a number above 0`]),
+    ...(burst >= 1 ? [] : [`burst is ${inspect(burst)}; give a number of requests above 0`]),
+  ]
+  if (problems.length === 0) return
+  throw new LeaseholdError('SETTING_INVALID', `The options of createApi: ${problems.join('; ')}.`, {
+    remedy: 'Correct the options named.',
+  })
+}
+
+/** What `authorize` of the user's own returned. A mistake there must not give more than was meant. */
+function checkCaller({ principal, role, tenant }: Caller): Caller {
+  const isName = (given: unknown): given is string =>
+    typeof given === 'string' && given.trim() !== '' && unstorableText(given) === undefined
+  const problems = [
+    ...(isName(principal)
+      ? []
+      : [`principal is ${inspect(principal)}; give the name that the audit records`]),
+    ...(KEY_ROLES.includes(role) ? [] : [`role is ${inspect(role)}; give ${KEY_ROLES.join(', ')}`]),
+    ...(tenant === null || isName(tenant) ? [] : [`tenant is ${inspect(tenant)}; give its name, or null`]),
+    ...(tenant !== null && role === 'admin'
+      ? ['role is admin, and tenant is not null: an admin has no tenant']
+      : []),
+  ]
+  if (problems.length === 0) return { principal, role, tenant }
+  throw new Error(`authorize returned a caller whose ${problems.join('; ')}.`)
 }
 
 function notFound(method: string, path: string): LeaseholdError {
@@ -280,16 +393,38 @@ const NO_BODY = { body: undefined, text: '' }
 async function readBody(request: Request): Promise<{ readonly body: unknown; readonly text: string }> {
   const type = request.headers.get('content-type')?.split(';', 1)[0]?.trim().toLowerCase()
   const text = await readText(request)
-  if (text === '') return NO_BODY
+  if (text.trim() === '') return NO_BODY
   if (type !== 'application/json')
     throw new RequestProblem([
       { field: 'header.content-type', detail: `is ${type ?? 'missing'}; give application/json` },
     ])
+  if (depthOf(text) > MAX_DEPTH)
+    throw new RequestProblem([{ field: 'body', detail: `is nested more than ${MAX_DEPTH} levels deep` }])
   try {
     return { body: JSON.parse(text), text }
   } catch {
     throw new RequestProblem([{ field: 'body', detail: 'is not valid JSON' }])
   }
+}
+
+/** Neither JSON.stringify nor the parser of PostgreSQL can follow any depth: each level is a call. */
+const MAX_DEPTH = 500
+
+/** How deep arrays and objects are nested in a JSON text. */
+function depthOf(text: string): number {
+  let depth = 0
+  let deepest = 0
+  let isInText = false
+  for (let at = 0; at < text.length; at += 1) {
+    const character = text[at]
+    if (isInText) {
+      if (character === '\\') at += 1
+      else if (character === '"') isInText = false
+    } else if (character === '"') isInText = true
+    else if (character === '[' || character === '{') deepest = Math.max(deepest, (depth += 1))
+    else if (character === ']' || character === '}') depth -= 1
+  }
+  return deepest
 }
 
 /** The length that a client states need not be true. */
@@ -305,7 +440,11 @@ async function readText(request: Request): Promise<string> {
       })
     chunks.push(chunk)
   }
-  return Buffer.concat(chunks).toString('utf8')
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(Buffer.concat(chunks))
+  } catch {
+    throw new RequestProblem([{ field: 'body', detail: 'is not valid UTF-8' }])
+  }
 }
 
 /** A parameter that is given more than once is a list. */
@@ -320,6 +459,10 @@ function queryOf({ searchParams }: URL): Record<string, string | string[]> {
 }
 
 function respond(status: number, answer: unknown, headers: Headers): Response {
+  if (answer instanceof Response) {
+    for (const [name, value] of headers) answer.headers.append(name, value)
+    return answer
+  }
   if (status === 204) return new Response(null, { status, headers })
   headers.set('content-type', 'application/json')
   return new Response(JSON.stringify(answer), { status, headers })

@@ -6,8 +6,17 @@ import type { Database } from '../../postgres/database.ts'
 import { actingAs } from './acting.ts'
 import type { Caller } from './route.ts'
 
+/**
+ * What a server knows of a request besides the request itself. Servers of Node.js give `incoming`, the request of Node.js,
+ * and with it whatever a login has added to it.
+ */
+export type RequestEnv = Readonly<Record<string, unknown>>
+
 /** Returns who sends the request; undefined refuses it. */
-export type Authorize = (request: Request) => Promise<Caller | undefined> | Caller | undefined
+export type Authorize = (
+  request: Request,
+  env: RequestEnv,
+) => Promise<Caller | undefined> | Caller | undefined
 
 export interface KeyStore {
   readonly db: Database
@@ -101,12 +110,19 @@ export function refuseOtherOrigins(request: Request): void {
   const origin = request.headers.get('origin')
   const site = request.headers.get('sec-fetch-site')
   const isOwn =
-    origin === null ? site === null || site === 'same-origin' : hostOf(origin) === request.headers.get('host')
+    origin === null ? site === null || site === 'same-origin' : hostOf(origin) === ownHost(request)
   if (isOwn) return
   throw new LeaseholdError('ROLE_TOO_LOW', `The request comes from a page of ${origin ?? 'another site'}.`, {
     remedy: 'Send it from the dashboard itself, or with a key in the Authorization header.',
     field: 'header.origin',
   })
+}
+
+function ownHost(request: Request): string | undefined {
+  const { protocol, host } = new URL(request.url)
+  const header = request.headers.get('host')
+  // Some clients name the default port as well.
+  return header === null ? host : hostOf(`${protocol}//${header}`)
 }
 
 function hostOf(origin: string): string | undefined {

@@ -46,7 +46,9 @@ export function changeRoutes<Filter extends z.ZodType<object>>(declared: ChangeR
       path: `${path}/changes`,
       summary: `Change ${rows} in the background: a selection, or all that match`,
       status: 202,
-      body: z.strictObject({ ...choice, reason }),
+      body: z.strictObject({ ...choice, reason }).meta({
+        examples: [{ action: names[0], ids: ['4711'], reason: 'the broker was down' }],
+      }),
       answer: change,
       async run({
         db,

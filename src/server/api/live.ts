@@ -19,6 +19,7 @@ export interface LiveOptions {
 interface Listener {
   readonly send: (text: string) => void
   readonly close: () => void
+  readonly isCurrent: () => Promise<boolean>
 }
 
 const READ_EVERY_MS = 1_000
@@ -26,10 +27,19 @@ const READ_EVERY_MS = 1_000
 /** A comment, so that proxies keep the connection and a client that has gone is noticed. */
 const KEEP_ALIVE_EVERY_MS = 15_000
 
+/** How often it is asked whether the key of a client is still valid. */
+const CHECK_EVERY_MS = 5_000
+
 const MAX_LISTENERS = 100
 
 /** A client that does not read so much is cut off; it reconnects and gets the newest. */
 const MAX_UNREAD_EVENTS = 20
+
+const HEADERS = {
+  'content-type': 'text/event-stream',
+  // Proxies such as nginx would collect what is sent.
+  'x-accel-buffering': 'no',
+}
 
 export class Live {
   readonly #options: LiveOptions
@@ -40,20 +50,30 @@ export class Live {
   #latest: { readonly id: string; readonly data: string } | undefined
   #timer: NodeJS.Timeout | undefined
   #keepAlive: NodeJS.Timeout | undefined
+  #checking: NodeJS.Timeout | undefined
   #isReading = false
+  #isFailing = false
+  #isStopped = false
 
   constructor(options: LiveOptions) {
     this.#options = options
   }
 
-  respond(request: Request): Response {
+  respond(request: Request, isCurrent: () => Promise<boolean>): Response {
+    // Nobody would read a body.
+    if (request.method === 'HEAD') return new Response(null, { headers: HEADERS })
+    if (this.#isStopped)
+      throw new LeaseholdError('DATABASE_UNAVAILABLE', 'This server is stopping.', {
+        remedy: 'Connect to another one, or a little later.',
+      })
     if (this.#listeners.size >= MAX_LISTENERS)
       throw new LeaseholdError('TOO_MANY_REQUESTS', `There are ${MAX_LISTENERS} live connections already.`, {
         remedy: 'Close others, or read /overview from time to time.',
       })
     const lastId = request.headers.get('last-event-id')
     const encoder = new TextEncoder()
-    let listener: Listener
+    // The stream calls `start` at once.
+    let listener!: Listener
     const body = new ReadableStream<Uint8Array>(
       {
         start: (controller) => {
@@ -63,6 +83,7 @@ export class Live {
               else controller.enqueue(encoder.encode(text))
             },
             close: () => controller.close(),
+            isCurrent,
           }
           this.#add(listener, lastId)
         },
@@ -73,17 +94,12 @@ export class Live {
       new CountQueuingStrategy({ highWaterMark: MAX_UNREAD_EVENTS }),
     )
     request.signal.addEventListener('abort', () => this.#drop(listener), { once: true })
-    return new Response(body, {
-      headers: {
-        'content-type': 'text/event-stream',
-        'cache-control': 'no-store',
-        // Proxies such as nginx would collect what is sent.
-        'x-accel-buffering': 'no',
-      },
-    })
+    if (request.signal.aborted) this.#drop(listener)
+    return new Response(body, { headers: HEADERS })
   }
 
   stop(): void {
+    this.#isStopped = true
     for (const listener of this.#listeners) this.#drop(listener)
   }
 
@@ -93,6 +109,7 @@ export class Live {
     if (this.#timer === undefined) {
       this.#timer = setInterval(() => void this.#read(), READ_EVERY_MS).unref()
       this.#keepAlive = setInterval(() => this.#sendAll(': keep-alive\n\n'), KEEP_ALIVE_EVERY_MS).unref()
+      this.#checking = setInterval(() => void this.#dropOutdated(), CHECK_EVERY_MS).unref()
       void this.#read()
     } else if (this.#latest !== undefined && this.#latest.id !== lastId) {
       listener.send(eventText(this.#latest))
@@ -110,9 +127,18 @@ export class Live {
     if (this.#listeners.size > 0) return
     clearInterval(this.#timer)
     clearInterval(this.#keepAlive)
+    clearInterval(this.#checking)
     this.#timer = undefined
     // Whoever comes next gets what is read then.
     this.#latest = undefined
+  }
+
+  /** A stream ends with the key that opened it. */
+  async #dropOutdated(): Promise<void> {
+    for (const listener of this.#listeners) {
+      // While the database is away nobody knows, and nothing is sent.
+      if (!(await listener.isCurrent().catch(() => true))) this.#drop(listener)
+    }
   }
 
   async #read(): Promise<void> {
@@ -129,13 +155,18 @@ export class Live {
       } as const
       const overview = await readOverview(actingAs(db, acting, await prefix()), { schema })
       const data = JSON.stringify(overview)
+      this.#isFailing = false
+      // Whoever listened has gone meanwhile. It must not count as sent to those who come.
+      if (this.#listeners.size === 0) return
       if (data !== this.#latest?.data) {
         this.#number += 1
         this.#latest = { id: `${this.#stream}.${this.#number}`, data }
         this.#sendAll(eventText(this.#latest))
       }
     } catch (error) {
-      onError(error)
+      // Once for each outage, and not every second.
+      if (!this.#isFailing) onError(error)
+      this.#isFailing = true
       this.#sendAll('event: unavailable\ndata: {}\n\n')
     } finally {
       this.#isReading = false

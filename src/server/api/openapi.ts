@@ -21,6 +21,26 @@ const PROBLEM_SCHEMA = z
   })
   .describe('What went wrong, which fields are concerned, and what to do (RFC 9457).')
 
+const INTEGER = { type: 'integer', minimum: 0 }
+
+/** What the resources are. */
+const TAGS: Readonly<Record<string, string>> = {
+  session: 'Who the caller is, and the session of the dashboard.',
+  overview: 'The state of everything at a glance, once or live.',
+  workers: 'Worker processes.',
+  settings: 'Settings that workers follow while they run.',
+  outbox: 'Events that are published to a broker or a handler.',
+  webhooks: 'Endpoints, and the deliveries to them.',
+  sync: 'Jobs, and the chunks that they are split into.',
+  reconcilers: 'Rows of your own tables that are examined until they settle.',
+  tables: 'Lease tables.',
+  leases: 'Leases that workers hold.',
+  changes: 'Changes of many rows, which run in the background.',
+  audit: 'What was changed, when and by whom.',
+  doctor: 'What is wrong with the database, and how to repair it.',
+  keys: 'The keys of this API.',
+}
+
 export function openApiDocument(routes: readonly Route[], { basePath, version }: DocumentOptions): Json {
   const paths: Record<string, Record<string, Json>> = {}
   for (const route of routes) {
@@ -28,6 +48,11 @@ export function openApiDocument(routes: readonly Route[], { basePath, version }:
     path[route.method.toLowerCase()] = operation(route)
   }
   const tags = [...new Set(routes.map(({ tag }) => tag))]
+  const problemResponses: readonly ProblemResponse[] = Object.values(PROBLEMS)
+  const responses = problemResponses.map(({ name, description, headers }) => [
+    name,
+    { description, ...(headers === undefined ? {} : { headers }), content: PROBLEM_CONTENT },
+  ])
   return {
     openapi: '3.1.0',
     info: {
@@ -39,12 +64,26 @@ export function openApiDocument(routes: readonly Route[], { basePath, version }:
     },
     servers: [{ url: basePath }],
     security: [{ key: [] }],
-    tags: tags.map((name) => ({ name })),
+    tags: tags.map((name) => ({ name, description: TAGS[name] ?? `Concerns ${name}.` })),
     paths,
     components: {
       securitySchemes: {
         key: { type: 'http', scheme: 'bearer', description: 'A key of `leasehold keys create`.' },
       },
+      headers: {
+        'RateLimit-Limit': { description: 'How many requests may be sent at once.', schema: INTEGER },
+        'RateLimit-Remaining': { description: 'How many may be sent now.', schema: INTEGER },
+        'RateLimit-Reset': {
+          description: 'After how many seconds all of them may be sent again.',
+          schema: INTEGER,
+        },
+        'Retry-After': { description: 'After how many seconds to try once more.', schema: INTEGER },
+        'Idempotency-Replayed': {
+          description: 'The request was executed before; this is its answer, without secrets.',
+          schema: { type: 'string', const: 'true' },
+        },
+      },
+      responses: Object.fromEntries(responses),
       schemas: { Problem: schemaOf(PROBLEM_SCHEMA, 'output') },
     },
   }
@@ -61,6 +100,7 @@ function operation(route: Route): Json {
     required: false,
     description: 'The request is executed once, however often it is sent with this key.',
     schema: { type: 'string', minLength: 1, maxLength: 255 },
+    example: 'invoice-4711',
   }
   return {
     operationId: operationId(route),
@@ -88,33 +128,63 @@ function operation(route: Route): Json {
   }
 }
 
-function success({ status, answer, isStream }: Route): Json {
-  if (status === 204) return { description: 'Done.' }
-  const type = isStream ? 'text/event-stream' : 'application/json'
-  return { description: 'Success.', content: { [type]: { schema: schemaOf(answer, 'output') } } }
+const RATE_LIMIT = Object.fromEntries(
+  ['RateLimit-Limit', 'RateLimit-Remaining', 'RateLimit-Reset'].map((name) => [name, headerRef(name)]),
+)
+
+function headerRef(name: string): Json {
+  return { $ref: `#/components/headers/${name}` }
 }
 
-const PROBLEM = {
-  content: { 'application/problem+json': { schema: { $ref: '#/components/schemas/Problem' } } },
+function success({ method, status, answer, isStream, isOpen }: Route): Json {
+  const isIdempotent = method === 'POST' && !isOpen
+  const headers = {
+    ...RATE_LIMIT,
+    ...(isIdempotent ? { 'Idempotency-Replayed': headerRef('Idempotency-Replayed') } : {}),
+  }
+  if (status === 204) return { description: 'Done.', headers }
+  const type = isStream ? 'text/event-stream' : 'application/json'
+  return { description: 'Success.', headers, content: { [type]: { schema: schemaOf(answer, 'output') } } }
 }
+
+const PROBLEM_CONTENT = { 'application/problem+json': { schema: { $ref: '#/components/schemas/Problem' } } }
+
+const RETRY_AFTER = { 'Retry-After': headerRef('Retry-After') }
+
+interface ProblemResponse {
+  readonly name: string
+  readonly description: string
+  readonly headers?: Json
+}
+
+const PROBLEMS = {
+  401: { name: 'KeyInvalid', description: 'There is no valid key.' },
+  403: { name: 'RoleTooLow', description: 'The key may not do that.' },
+  404: { name: 'NotFound', description: 'There is no such thing.' },
+  409: { name: 'Conflict', description: 'Its state does not allow it, or the same request is in progress.' },
+  413: { name: 'BodyTooLarge', description: 'The body has more than 1 MiB.' },
+  422: { name: 'Invalid', description: 'The request is invalid; the fields are named.' },
+  429: { name: 'TooManyRequests', description: 'There were too many requests.', headers: RETRY_AFTER },
+  503: {
+    name: 'Unavailable',
+    description: 'The database does not answer, or not in time.',
+    headers: RETRY_AFTER,
+  },
+} as const satisfies Readonly<Record<number, ProblemResponse>>
 
 function problems({ method, params, isOpen }: Route): Json {
-  return {
-    401: { description: 'There is no valid key.', ...PROBLEM },
-    ...(isOpen ? {} : { 403: { description: 'The key may not do that.', ...PROBLEM } }),
-    ...(params === undefined ? {} : { 404: { description: 'There is no such thing.', ...PROBLEM } }),
-    ...(method === 'GET'
-      ? {}
-      : {
-          409: {
-            description: 'Its state does not allow it, or the same request is in progress.',
-            ...PROBLEM,
-          },
-        }),
-    422: { description: 'The request is invalid; the fields are named.', ...PROBLEM },
-    429: { description: 'There were too many requests.', ...PROBLEM },
-    503: { description: 'The database does not answer, or not in time.', ...PROBLEM },
-  }
+  const statuses = [
+    401,
+    ...(isOpen && method === 'GET' ? [] : ([403] as const)),
+    ...(params === undefined ? [] : ([404] as const)),
+    ...(method === 'GET' ? [] : ([409, 413] as const)),
+    422,
+    429,
+    503,
+  ] as const
+  return Object.fromEntries(
+    statuses.map((status) => [status, { $ref: `#/components/responses/${PROBLEMS[status].name}` }]),
+  )
 }
 
 /** `GET /outbox/events/{id}/explain` → `getOutboxEventsByIdExplain`. */

@@ -1,5 +1,5 @@
 /** Errors as `application/problem+json` (RFC 9457), with the code, the field and the remedy. */
-import { type ErrorCode, isLeaseholdError, LeaseholdError } from '../../errors.ts'
+import { type ErrorCode, hasCode, isLeaseholdError, LeaseholdError } from '../../errors.ts'
 
 export interface FieldProblem {
   /** Where: `body.limit`, `query.status`, `path.id`. */
@@ -77,17 +77,66 @@ export class IdempotencyConflict extends LeaseholdError {
   }
 }
 
+/** There is something at this address, but not with this method. */
+export class WrongMethod extends LeaseholdError {
+  readonly kind: Kind = { status: 405, title: 'Another method is needed' }
+  readonly allowed: string
+
+  constructor(method: string, path: string, allowed: readonly string[]) {
+    super('ROUTE_NOT_FOUND', `There is no ${method} ${path}.`, { remedy: `Use ${allowed.join(' or ')}.` })
+    this.allowed = allowed.join(', ')
+  }
+}
+
+/**
+ * What the database refuses for reasons of the moment: a statement that took too long or waited too long for a lock, two
+ * changes at the same time, a server that takes no writes. Any other error is returned unchanged.
+ */
+export function explainDatabaseError(error: unknown, statementTimeoutMs: number): unknown {
+  // query_canceled, lock_not_available
+  if (hasCode(error, '57014', '55P03'))
+    return new LeaseholdError(
+      'QUERY_TIMEOUT',
+      `A statement did not finish within ${statementTimeoutMs} ms.`,
+      {
+        remedy: 'Ask for less, or once more a little later: others may have locked what it needs.',
+        cause: error,
+      },
+    )
+  // serialization_failure, deadlock_detected
+  if (hasCode(error, '40001', '40P01'))
+    return new LeaseholdError('STATE_CONFLICT', 'Somebody else changed the same at the same time.', {
+      remedy: 'Send the request once more.',
+      cause: error,
+    })
+  // read_only_sql_transaction
+  if (hasCode(error, '25006'))
+    return new LeaseholdError('DATABASE_UNAVAILABLE', 'The database takes no writes at the moment.', {
+      remedy: 'Send the request once more a little later.',
+      cause: error,
+    })
+  return error
+}
+
 const RETRY_AFTER_SECONDS = { 429: 1, 503: 5 } as const
 
 /** The response to a request that failed; undefined: the error is one of the server, and belongs into its log. */
-export function problemOf(error: unknown): Problem | undefined {
+export function problemOf(
+  error: unknown,
+  locate: (field: string) => string = (field) => field,
+): Problem | undefined {
   if (!isLeaseholdError(error)) return undefined
   const { code, remedy, field, message } = error
-  const kind = error instanceof IdempotencyConflict ? error.kind : KINDS[code]
+  const hasOwnKind = error instanceof IdempotencyConflict || error instanceof WrongMethod
+  const kind = hasOwnKind ? error.kind : KINDS[code]
   if (kind === undefined) return undefined
   const detail = remedy === undefined ? message : message.slice(0, -remedy.length).trimEnd()
   const errors =
-    error instanceof RequestProblem ? error.problems : field === undefined ? undefined : [{ field, detail }]
+    error instanceof RequestProblem
+      ? error.problems
+      : field === undefined
+        ? undefined
+        : [{ field: locate(field), detail }]
   return {
     type: `urn:leasehold:error:${code.toLowerCase()}`,
     ...kind,
@@ -116,6 +165,8 @@ export function problemResponse(problem: Problem, headers: Readonly<Record<strin
       'content-type': 'application/problem+json',
       ...(retryAfter === undefined ? {} : { 'retry-after': String(retryAfter) }),
       ...(problem.status === 401 ? { 'www-authenticate': 'Bearer' } : {}),
+      // The rest of the body is not read, so that the connection cannot be used for another request.
+      ...(problem.status === 413 ? { connection: 'close' } : {}),
       ...headers,
     },
   })

@@ -33,6 +33,8 @@ export interface Call<Params, Query, Body> {
   readonly headers: Headers
   /** Is called once the transaction of the request has been committed. */
   readonly afterwards: (act: () => void) => void
+  /** Whether the caller may still do this: a key can be revoked while a stream runs. */
+  readonly isCurrent: () => Promise<boolean>
 }
 
 export interface RouteDeclaration<
@@ -61,7 +63,7 @@ export interface RouteDeclaration<
   readonly answer: Answer
   /** Whether it needs no key. Default false. */
   readonly isOpen?: boolean
-  /** Whether the answer is a stream of live updates. Default false. */
+  /** Whether the answer is a stream of live updates: `run` returns the response itself. Default false. */
   readonly isStream?: boolean
   /** Fields of the answer that are shown once, and not stored for repeated requests. */
   readonly secrets?: readonly string[]
@@ -98,6 +100,9 @@ export interface GivenInput {
 }
 
 const NOTHING = z.strictObject({})
+
+/** Clients that always send JSON send an empty object. */
+const NO_BODY = NOTHING.optional()
 
 export function route<
   Params extends Shape = typeof NOTHING,
@@ -137,7 +142,7 @@ export function route<
         // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
         query: parse((query ?? NOTHING) as Query, 'query', given.query),
         // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
-        body: parse((body ?? z.undefined('this request has no body')) as Body, 'body', given.body),
+        body: parse((body ?? NO_BODY) as Body, 'body', given.body),
       }
       if (problems.length > 0) throw new RequestProblem(problems)
       return declaration.run({ ...rest, ...input })
@@ -148,23 +153,43 @@ export function route<
 const MAX_PROBLEMS = 20
 
 function problemsIn(error: z.ZodError, where: string, value: unknown): FieldProblem[] {
-  return error.issues.slice(0, MAX_PROBLEMS).map((issue) => {
-    const field = [where, ...issue.path.map(String)].join('.')
+  const problems = error.issues.flatMap((issue) => {
+    const path = [where, ...issue.path.map(String)]
+    if (issue.code === 'unrecognized_keys')
+      return issue.keys.map((key) => ({ field: fieldAt([...path, key]), detail: 'there is no such field' }))
     const given = valueAt(value, issue.path)
     const shown = given === undefined ? 'missing' : shorten(JSON.stringify(given))
-    const unknown = issue.code === 'unrecognized_keys' ? issue.keys : []
-    if (unknown.length > 0)
-      return {
-        field,
-        detail: `there is no field ${unknown.map((key) => shorten(JSON.stringify(key))).join(', ')} here`,
-      }
-    return { field, detail: `is ${shown}; ${issue.message}` }
+    return [{ field: fieldAt(path), detail: `is ${shown}; ${issue.message}` }]
   })
+  return problems.slice(0, MAX_PROBLEMS)
+}
+
+/** A client may name a field as it likes. */
+function fieldAt(path: readonly string[]): string {
+  return path.map((part) => shorten(part.toWellFormed())).join('.')
+}
+
+/** The functions that a route calls name a field alone: `to` is `query.to`, `body.to` or `body.filter.to`. */
+export function locateField({ params, query, body }: Route, field: string): string {
+  const [name = ''] = field.split(/[.[]/, 1)
+  if (/^(path|query|body|header)$/.test(name)) return field
+  if (name === 'before' && hasField(query, 'cursor')) return 'query.cursor'
+  if (hasField(body, name)) return `body.${field}`
+  if (hasField(query, name)) return `query.${field}`
+  if (hasField(params, name)) return `path.${field}`
+  const filter = body instanceof z.ZodObject ? (body.shape['filter'] as unknown) : undefined
+  const isOfFilter = filter instanceof z.ZodOptional && hasField(filter.unwrap(), name)
+  return isOfFilter ? `body.filter.${field}` : field
+}
+
+function hasField(schema: unknown, name: string): boolean {
+  return schema instanceof z.ZodObject && Object.hasOwn(schema.shape, name)
 }
 
 function valueAt(value: unknown, path: readonly PropertyKey[]): unknown {
   return path.reduce<unknown>(
-    (at, key) => (typeof at === 'object' && at !== null ? Reflect.get(at, key) : undefined),
+    (at, key) =>
+      typeof at === 'object' && at !== null && Object.hasOwn(at, key) ? Reflect.get(at, key) : undefined,
     value,
   )
 }

@@ -2,12 +2,16 @@
 import { z } from 'zod'
 import type { BulkChangeResult } from '../../admin/bulk-change.ts'
 import { LeaseholdError } from '../../errors.ts'
+import { unstorableText } from '../../unstorable-text.ts'
 import { RequestProblem } from './problem.ts'
 
 /** A number that may exceed 2^53, as its digits. */
-export const digits = z.string().regex(/^\d{1,19}$/, 'give the digits of a number')
+export const digits = z
+  .string()
+  .regex(/^\d{1,19}$/, 'give the digits of a number')
+  .meta({ examples: ['4711'] })
 
-export const uuid = z.guid('give a uuid')
+export const uuid = z.guid('give a uuid').meta({ examples: ['0199a2c4-6f10-7c3a-9d52-1f6f0c8a4b11'] })
 
 /** The number of a row, or its event id. */
 export const rowId = z
@@ -16,22 +20,25 @@ export const rowId = z
     /^(\d{1,19}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$/,
     'give the number of a row, or an event id',
   )
+  .meta({ examples: ['4711', '0199a2c4-6f10-7c3a-9d52-1f6f0c8a4b11'] })
 
-/** PostgreSQL can neither store nor compare a text with a NUL character. */
+/** PostgreSQL can neither store nor compare a text with a NUL character, or with half a character. */
 export const text = z
   .string()
   .min(1, 'give a text, or leave it out')
   .max(2_000, 'give at most 2,000 characters')
   // oxlint-disable-next-line no-control-regex -- that character is what is refused
   .regex(/^[^\u0000]*$/, 'give a text without NUL characters')
+  .refine((given) => unstorableText(given) === undefined, 'give a text of whole characters')
 
 /** In an answer. */
-export const time = z.iso.datetime({ offset: true })
+export const time = z.iso.datetime({ offset: true }).meta({ examples: ['2026-03-01T12:00:00.000Z'] })
 export const optionalTime = time.nullable()
 
 /** In a request. */
 export const moment = z.iso
   .datetime({ offset: true, error: 'give a time such as 2026-03-01T12:00:00Z' })
+  .meta({ examples: ['2026-03-01T12:00:00Z'] })
   .transform((given) => new Date(given))
 
 export const count = z
@@ -84,7 +91,10 @@ export function fromCursor(cursor: string | undefined): string | undefined {
 }
 
 /** Why something is changed: the audit records it. */
-export const reason = text.describe('Why: it is recorded in the audit.')
+export const reason = text.meta({
+  description: 'Why: it is recorded in the audit.',
+  examples: ['the broker was down'],
+})
 
 export const withReason = z.strictObject({ reason })
 

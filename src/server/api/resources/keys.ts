@@ -41,12 +41,14 @@ export const KEYS = [
     role: 'admin',
     databaseRole: 'api',
     status: 201,
-    body: z.strictObject({
-      name: text.max(100),
-      role: z.enum(KEY_ROLES),
-      tenant: text.optional(),
-      expiresAt: moment.optional(),
-    }),
+    body: z
+      .strictObject({
+        name: text.max(100),
+        role: z.enum(KEY_ROLES),
+        tenant: text.optional(),
+        expiresAt: moment.optional(),
+      })
+      .meta({ examples: [{ name: 'grafana', role: 'read' }] }),
     answer: key.extend({
       key: z
         .string()

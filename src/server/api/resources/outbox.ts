@@ -145,15 +145,19 @@ export const OUTBOX = [
     role: 'operate',
     databaseRole: 'producer',
     status: 201,
-    body: z.strictObject({
-      type: text,
-      payload: z.unknown(),
-      orderingKey: text.optional(),
-      headers: z.record(z.string(), z.string()).optional(),
-      availableAt: moment.optional(),
-      eventId: uuid.optional(),
-      maxAttempts: z.int().min(1).nullable().optional(),
-    }),
+    body: z
+      .strictObject({
+        type: text,
+        payload: z.unknown(),
+        orderingKey: text.optional(),
+        headers: z.record(z.string(), z.string()).optional(),
+        availableAt: moment.optional(),
+        eventId: uuid.optional(),
+        maxAttempts: z.int().min(1).nullable().optional(),
+      })
+      .meta({
+        examples: [{ type: 'order.paid', payload: { orderId: 'o-1', amount: '19.90' }, orderingKey: 'o-1' }],
+      }),
     answer: z.object({
       id: digits,
       eventId: uuid,

@@ -64,6 +64,6 @@ export const OVERVIEW = [
     role: 'read',
     isStream: true,
     answer: z.string().describe('Events named "overview"; the data of each is a whole overview.'),
-    run: async () => Promise.resolve(null),
+    run: async ({ context, request, isCurrent }) => Promise.resolve(context.live.respond(request, isCurrent)),
   }),
 ]

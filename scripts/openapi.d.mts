@@ -1,0 +1,1 @@
+export function openApiFiles(document: object): Promise<Record<string, string>>

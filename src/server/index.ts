@@ -1,0 +1,6 @@
+/** The HTTP API, to be mounted in a server of your own: `leasehold/server`. */
+export { type Api, type ApiOptions, createApi } from './api/api.ts'
+export type { Authorize, RequestEnv } from './api/authorize.ts'
+export { type NodeHandler, toNodeHandler } from './api/node.ts'
+export type { Problem } from './api/problem.ts'
+export type { Caller } from './api/route.ts'
