@@ -3,16 +3,22 @@ import type { Route } from '../route.ts'
 import { AUDIT } from './audit.ts'
 import { CHANGES } from './changes.ts'
 import { KEYS } from './keys.ts'
+import { LEASES } from './leases.ts'
 import { OUTBOX } from './outbox.ts'
 import { OVERVIEW } from './overview.ts'
 import { SESSION } from './session.ts'
+import { SYNC } from './sync.ts'
+import { WEBHOOKS } from './webhooks.ts'
 import { WORKERS } from './workers.ts'
 
 export const ROUTES: readonly Route[] = [
   ...SESSION,
   ...OVERVIEW,
   ...WORKERS,
+  ...LEASES,
   ...OUTBOX,
+  ...WEBHOOKS,
+  ...SYNC,
   ...CHANGES,
   ...AUDIT,
   ...KEYS,
