@@ -1103,6 +1103,8 @@ grant delete, select on leasehold.outbox to leasehold_worker;
 
 grant delete, select on leasehold.webhook_outbox to leasehold_worker;
 
+grant execute on function leasehold.bucket(text) to leasehold_api;
+
 grant execute on function leasehold.bucket(text) to leasehold_operator;
 
 grant execute on function leasehold.bucket(text) to leasehold_producer;
@@ -1113,6 +1115,8 @@ grant execute on function leasehold.bucket(text) to leasehold_tenant;
 
 grant execute on function leasehold.bucket(text) to leasehold_worker;
 
+grant execute on function leasehold.bucket_count() to leasehold_api;
+
 grant execute on function leasehold.bucket_count() to leasehold_operator;
 
 grant execute on function leasehold.bucket_count() to leasehold_producer;
@@ -1122,6 +1126,8 @@ grant execute on function leasehold.bucket_count() to leasehold_reader;
 grant execute on function leasehold.bucket_count() to leasehold_tenant;
 
 grant execute on function leasehold.bucket_count() to leasehold_worker;
+
+grant execute on function leasehold.bucket_of(text,integer) to leasehold_api;
 
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_operator;
 
@@ -1141,6 +1147,8 @@ grant execute on function leasehold.check_outbox_event(text,integer,integer,bigi
 
 grant execute on function leasehold.enqueue(text,jsonb,text,jsonb,timestamp with time zone,uuid) to leasehold_producer;
 
+grant execute on function leasehold.find_event(uuid) to leasehold_api;
+
 grant execute on function leasehold.find_event(uuid) to leasehold_operator;
 
 grant execute on function leasehold.find_event(uuid) to leasehold_producer;
@@ -1154,6 +1162,8 @@ grant execute on function leasehold.new_event_id() to leasehold_producer;
 grant execute on function leasehold.new_event_id() to leasehold_tenant;
 
 grant execute on function leasehold.new_event_id() to leasehold_worker;
+
+grant execute on function leasehold.previous_bucket_count() to leasehold_api;
 
 grant execute on function leasehold.previous_bucket_count() to leasehold_operator;
 
@@ -1171,6 +1181,8 @@ grant execute on function leasehold.send_webhook(text,jsonb,text,text,jsonb,time
 
 grant execute on function leasehold.sync_reserve(text,integer,double precision,integer,double precision) to leasehold_worker;
 
+grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_api;
+
 grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_operator;
 
 grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_reader;
@@ -1184,6 +1196,8 @@ grant execute on function leasehold.wake(text) to leasehold_producer;
 grant execute on function leasehold.wake(text) to leasehold_tenant;
 
 grant execute on function leasehold.wake(text) to leasehold_worker;
+
+grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_api;
 
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_operator;
 
@@ -1227,6 +1241,8 @@ grant select (id, definition, matrix_id, parallel, completed_at, failed_at) on l
 
 grant select (id, tenant, event_types, ordered, enabled) on leasehold.webhook_endpoints to leasehold_producer;
 
+grant select (id, tenant, url, description, event_types, headers, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on leasehold.webhook_endpoints to leasehold_api;
+
 grant select (id, tenant, url, description, event_types, headers, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on leasehold.webhook_endpoints to leasehold_reader;
 
 grant select on leasehold.audit to leasehold_api;
@@ -1237,9 +1253,13 @@ grant select on leasehold.audit to leasehold_reader;
 
 grant select on leasehold.audit to leasehold_tenant;
 
+grant select on leasehold.inbox to leasehold_api;
+
 grant select on leasehold.inbox to leasehold_operator;
 
 grant select on leasehold.inbox to leasehold_reader;
+
+grant select on leasehold.migrations to leasehold_api;
 
 grant select on leasehold.migrations to leasehold_operator;
 
@@ -1249,13 +1269,19 @@ grant select on leasehold.migrations to leasehold_tenant;
 
 grant select on leasehold.migrations to leasehold_worker;
 
+grant select on leasehold.outbox to leasehold_api;
+
 grant select on leasehold.outbox to leasehold_operator;
 
 grant select on leasehold.outbox to leasehold_reader;
 
+grant select on leasehold.settings to leasehold_api;
+
 grant select on leasehold.settings to leasehold_reader;
 
 grant select on leasehold.settings to leasehold_worker;
+
+grant select on leasehold.sync_checkpoint_states to leasehold_api;
 
 grant select on leasehold.sync_checkpoint_states to leasehold_operator;
 
@@ -1263,13 +1289,19 @@ grant select on leasehold.sync_checkpoint_states to leasehold_reader;
 
 grant select on leasehold.sync_checkpoint_states to leasehold_worker;
 
+grant select on leasehold.sync_checkpoints to leasehold_api;
+
 grant select on leasehold.sync_checkpoints to leasehold_operator;
 
 grant select on leasehold.sync_checkpoints to leasehold_reader;
 
+grant select on leasehold.sync_job_chunks to leasehold_api;
+
 grant select on leasehold.sync_job_chunks to leasehold_operator;
 
 grant select on leasehold.sync_job_chunks to leasehold_reader;
+
+grant select on leasehold.sync_job_states to leasehold_api;
 
 grant select on leasehold.sync_job_states to leasehold_operator;
 
@@ -1277,13 +1309,19 @@ grant select on leasehold.sync_job_states to leasehold_reader;
 
 grant select on leasehold.sync_job_states to leasehold_worker;
 
+grant select on leasehold.sync_jobs to leasehold_api;
+
 grant select on leasehold.sync_jobs to leasehold_operator;
 
 grant select on leasehold.sync_jobs to leasehold_reader;
 
+grant select on leasehold.sync_sources to leasehold_api;
+
 grant select on leasehold.sync_sources to leasehold_operator;
 
 grant select on leasehold.sync_sources to leasehold_reader;
+
+grant select on leasehold.webhook_attempts to leasehold_api;
 
 grant select on leasehold.webhook_attempts to leasehold_operator;
 
@@ -1295,11 +1333,15 @@ grant select on leasehold.webhook_attempts to leasehold_worker;
 
 grant select on leasehold.webhook_endpoints to leasehold_worker;
 
+grant select on leasehold.webhook_outbox to leasehold_api;
+
 grant select on leasehold.webhook_outbox to leasehold_operator;
 
 grant select on leasehold.webhook_outbox to leasehold_reader;
 
 grant select on leasehold.webhook_outbox to leasehold_tenant;
+
+grant select on leasehold.workers to leasehold_api;
 
 grant select on leasehold.workers to leasehold_operator;
 

@@ -107,25 +107,26 @@ begin
       ('tenant', 'insert (bucket, event_id, endpoint_id, event_type, body) on webhook_outbox'),
       ('tenant', 'insert (principal, action, target, details) on audit'),
 
-      -- api: the login role of the HTTP API. It knows the keys, and acts as reader, operator, producer or tenant, whichever a
-      -- request needs.
+      -- api: the login role of the HTTP API. It reads what a reader does, knows the keys, and acts as reader, operator,
+      -- producer or tenant, whichever a request needs.
       ('api', pg_catalog.format('usage on schema %I', current_schema())),
       ('api', 'select, insert, update on api_keys'),
       ('api', 'select, insert, delete on api_requests'),
-      ('api', 'select, insert (principal, action, target, details) on audit')
+      ('api', 'insert (principal, action, target, details) on audit')
     ) as wanted (kind, privilege)
-    join pg_roles on rolname = prefix || '_' || kind
+    -- The API reads for itself as well, for its checks and metrics. It does not inherit that.
+    join pg_roles on rolname = prefix || '_' || kind or (kind = 'reader' and rolname = prefix || '_api')
     union all
     -- Which migrations were applied. The table exists where Leasehold runs the migrations itself.
     select rolname, 'select on migrations'
     from pg_roles
-    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator', prefix || '_tenant')
+    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator', prefix || '_tenant', prefix || '_api')
       and to_regclass('migrations') is not null
     union all
     -- Where Citus distributes the tables.
     select rolname, 'select on citus_buckets'
     from pg_roles
-    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator')
+    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator', prefix || '_api')
       and to_regclass('citus_buckets') is not null
   loop
     execute pg_catalog.format('grant %s to %I', granted.privilege, granted.role);
@@ -137,6 +138,12 @@ begin
     where member.rolname = prefix || '_api'
       and given.rolname = any (array[prefix || '_reader', prefix || '_operator', prefix || '_producer', prefix || '_tenant'])
       and not exists (select from pg_auth_members as m where m.roleid = given.oid and m.member = member.oid)
+    union all
+    -- Which sessions hold old snapshots is shown to these only. Only a superuser can grant it.
+    select member.rolname, 'pg_read_all_stats'
+    from pg_roles as member, pg_roles as self
+    where member.rolname in (prefix || '_reader', prefix || '_operator', prefix || '_api') and self.rolname = current_user and self.rolsuper
+      and not pg_has_role(member.oid, 'pg_read_all_stats', 'usage')
     union all
     -- Whoever created the roles, and is no superuser, can then serve the HTTP API as well.
     select self.rolname, given.rolname
@@ -155,19 +162,17 @@ begin
   role := prefix || '_tenant';
   if exists (select from pg_roles where rolname = role)
     and pg_has_role(current_user, (select relowner from pg_class where oid = 'webhook_outbox'::regclass), 'usage') then
-    -- Each schema has policies of its own, and the prefix may have changed.
-    drop policy if exists webhook_endpoints_of_tenant on webhook_endpoints;
-    drop policy if exists webhook_outbox_of_tenant on webhook_outbox;
-    drop policy if exists audit_of_tenant on audit;
-    execute pg_catalog.format('create policy webhook_endpoints_of_tenant on webhook_endpoints as restrictive to %I
+    -- The role of each prefix has policies of its own, which have its name.
+    execute pg_catalog.format('drop policy if exists %I on webhook_endpoints', role);
+    execute pg_catalog.format('drop policy if exists %I on webhook_outbox', role);
+    execute pg_catalog.format('drop policy if exists %I on audit', role);
+    execute pg_catalog.format('create policy %1$I on webhook_endpoints as restrictive to %1$I
       using (tenant = current_setting(''leasehold.tenant''))', role);
-    execute pg_catalog.format('create policy webhook_outbox_of_tenant on webhook_outbox as restrictive to %I
-      using (endpoint_id in (select id from webhook_endpoints))', role);
-    execute pg_catalog.format('create policy audit_of_tenant on audit as restrictive to %I
+    -- Citus has no policies with subqueries. There, no key is limited to a tenant.
+    execute pg_catalog.format('create policy %1$I on webhook_outbox as restrictive to %1$I using (%2$s)', role,
+      case when to_regclass('citus_buckets') is null then 'endpoint_id in (select id from webhook_endpoints)' else 'false' end);
+    execute pg_catalog.format('create policy %1$I on audit as restrictive to %1$I
       using (principal = current_setting(''leasehold.principal''))', role);
-    comment on policy webhook_endpoints_of_tenant on webhook_endpoints is 'A tenant sees and writes its own endpoints only.';
-    comment on policy webhook_outbox_of_tenant on webhook_outbox is 'A tenant sees and changes deliveries to its own endpoints only.';
-    comment on policy audit_of_tenant on audit is 'A key of a tenant sees and adds its own entries only.';
   end if;
 end
 $$;

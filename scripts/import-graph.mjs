@@ -12,10 +12,11 @@ export const LAYERS = [
   ['base'],
   ['postgres'],
   ['lease', 'embedded'],
-  ['worker', 'admin', 'transactions', 'messages'],
+  ['worker', 'transactions', 'messages'],
+  ['admin'],
   ['webhooks'],
   ['outbox', 'sync', 'reconcile'],
-  ['observe', 'config', 'testing'],
+  ['observe', 'config', 'doctor', 'testing'],
   ['server'],
   ['cli'],
   // src/index.ts, the public surface of the package's root.

@@ -1,10 +1,12 @@
-// Writes schema.sql: the schema after all migrations, as PostgreSQL 18 prints it. Uses the server of DATABASE_URL when it
+// Writes schema.sql: the schema after all migrations, as PostgreSQL 18 prints it; and migrations/schema.json, the snapshot
+// with which `leasehold doctor` compares. Uses the server of DATABASE_URL when it
 // is set (in a schema of its own, which is dropped afterwards; the user must be allowed to create roles), and an embedded
 // PostgreSQL in a temporary directory otherwise. Run `npm run build` first.
 import { randomBytes } from 'node:crypto'
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { makeSnapshot, SNAPSHOT_FILE } from '../dist/doctor/schema/snapshot.js'
 import { startEmbedded } from '../dist/embedded/index.js'
 import {
   describeSchema,
@@ -22,7 +24,8 @@ async function writeSchema(url) {
   try {
     const { version } = await migrate(db, { schema })
     await writeFile(file, SCHEMA_FILE_HEADER + (await describeSchema(db, schema)))
-    process.stdout.write(`schema.sql is at version ${version}.\n`)
+    await writeFile(SNAPSHOT_FILE, `${JSON.stringify(await makeSnapshot(db), undefined, 1)}\n`)
+    process.stdout.write(`schema.sql and migrations/schema.json are at version ${version}.\n`)
   } finally {
     await db.query({ text: `drop schema if exists ${quoteIdentifier(schema)} cascade` })
     await db.close()

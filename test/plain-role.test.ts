@@ -26,7 +26,7 @@ const login = `${database.name.slice(0, 50)}_plain`
 const role = quoteIdentifier(login)
 /** No role with this prefix exists. Those of other test files belong to the same server. */
 const PREFIX = `${database.name.slice(0, 40)}_x`
-const ROLES = ['producer', 'worker', 'reader', 'operator'].map((kind) => `${PREFIX}_${kind}`)
+const ROLES = ['producer', 'worker', 'reader', 'operator', 'tenant', 'api'].map((kind) => `${PREFIX}_${kind}`)
 const url = Object.assign(new URL(database.url), { username: login, password: 'only-for-this-test' }).href
 const POLL = { timeout: 120_000, interval: 50 }
 const PATIENCE = 300_000
@@ -160,7 +160,7 @@ it.each([
 
     const migrated = await cli('migrate')
     expect([migrated.code, migrated.stderr]).toEqual([0, ''])
-    expect(migrated.stdout).toMatch(/^Applied 1, 2, 3, 4, 5, 6\./)
+    expect(migrated.stdout).toMatch(/^Applied 1, 2, 3, 4, 5, 6, 7\./)
     expect(migrated.stdout).toContain(`The roles ${ROLES.join(', ')} do not exist`)
     expect((await cli('migrate')).stdout).toMatch(/^Nothing to apply\. [^\n]*\n$/)
     const refused = await cli('roles')

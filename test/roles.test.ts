@@ -6,6 +6,7 @@ import postgres from 'postgres'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { enqueue, once } from '../src/outbox/index.ts'
 import { openDatabase, type Database } from '../src/postgres/index.ts'
+import { ROLE_KINDS } from '../src/postgres/permissions.ts'
 import { createSync } from '../src/sync/index.ts'
 import { endpoints, send } from '../src/webhooks/index.ts'
 import { changeSettings, startRuntime } from '../src/worker/index.ts'
@@ -488,12 +489,12 @@ describe('leasehold roles', () => {
       workingDirectory: directory,
     })
     onTestFinished(async () => {
-      for (const kind of ['producer', 'worker', 'reader', 'operator'])
+      for (const kind of ROLE_KINDS)
         await db.query({ text: `drop owned by ${prefix}_${kind}; drop role ${prefix}_${kind}` })
     })
     expect([first.code, first.stdout]).toEqual([
       0,
-      `The roles ${['producer', 'worker', 'reader', 'operator'].map((kind) => `${prefix}_${kind}`).join(', ')} exist, with their privileges on the schema leasehold.\n`,
+      `The roles ${ROLE_KINDS.map((kind) => `${prefix}_${kind}`).join(', ')} exist, with their privileges on the schema leasehold.\n`,
     ])
     const privileges = async (): Promise<unknown> =>
       (
@@ -556,7 +557,7 @@ from information_schema.column_privileges where table_schema = 'leasehold'`,
       `select has_column_privilege('${prefix}_producer', 'leasehold.outbox', 'payload', 'insert') as granted`,
     )
     expect(rows).toEqual([{ granted: true }])
-    for (const kind of ['producer', 'worker', 'reader', 'operator'])
+    for (const kind of ROLE_KINDS)
       await admin.query(`drop owned by ${prefix}_${kind}; drop role ${prefix}_${kind}`)
   })
 

@@ -67,6 +67,17 @@ begin
 end
 $$;
 
+-- Citus has no policies with subqueries: no key of the HTTP API can be limited to a tenant here.
+do $$
+declare
+  policy text;
+begin
+  for policy in select polname from pg_policy where polrelid = 'webhook_outbox'::regclass and not polpermissive loop
+    execute format('alter policy %I on webhook_outbox using (false)', policy);
+  end loop;
+end
+$$;
+
 create table citus_buckets (bucket smallint primary key);
 
 comment on table citus_buckets is 'One row for each bucket, on the node that has the rows of the bucket. Statements over all buckets begin with it, so that each node reads its own.';

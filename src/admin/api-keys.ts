@@ -1,9 +1,9 @@
 /** The keys of the HTTP API: created, listed, revoked, and recognised. A key is shown once; its hash is stored. */
-import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { createHash, randomBytes, randomUUID, timingSafeEqual } from 'node:crypto'
 import { LeaseholdError } from '../errors.ts'
-import { newEventIds } from '../messages/event-ids.ts'
 import type { Database } from '../postgres/database.ts'
 import { isUniqueViolation } from '../lease/data-errors.ts'
+import { isDistributed } from '../postgres/citus.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { audit } from './audit.ts'
@@ -61,7 +61,13 @@ export async function createKey(
   const principal = checkPrincipal(by, 'key')
   checkKey(key)
   const { name, role, tenant, expiresAt } = key
-  const id = newEventIds()()
+  if (tenant !== undefined && (await isDistributed(db, schema)))
+    throw invalid(
+      'tenant',
+      tenant,
+      'Citus distributes the tables, and cannot limit a key to a tenant: leave it out.',
+    )
+  const id = randomUUID()
   const text = `lhk_${id.replaceAll('-', '')}_${randomBytes(32).toString('base64url')}`
   try {
     return await db.transaction(async (tx) => {

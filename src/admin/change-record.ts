@@ -155,8 +155,8 @@ where action = $1 and details ? 'changeId' and details ->> 'changeId' = $2 order
   const [latest] = rows
   if (latest?.changed === changed && !latest.isFinished) return
   const verb = verbOf({ action })
-  if (latest?.isFinished === true)
-    throw invalid('changeId', changeId, `This ${verb} was cancelled, or another process has finished it.`)
+  if (latest?.changed === changed)
+    throw invalid('changeId', changeId, `This ${verb} was cancelled. It has stopped.`)
   throw invalid('changeId', changeId, `Another process continues this ${verb}. This one has stopped.`)
 }
 

@@ -29,7 +29,7 @@ import { withProgress } from './process.ts'
 export interface BulkCommand<Filter extends RowFilter, Count extends string> {
   /** The command without `leasehold`: `outbox replay`. */
   readonly name: string
-  readonly verb: 'replay' | 'cancel' | 'retry'
+  readonly verb: 'replay' | 'cancel' | 'retry' | 'give up'
   /** The rows in the singular and the plural. */
   readonly row: readonly [one: string, many: string]
   /** The flags that choose rows, and an example that chooses many, for the error when there are none. */
@@ -55,19 +55,15 @@ export interface BulkCommand<Filter extends RowFilter, Count extends string> {
 }
 
 /** The flags of every bulk change. */
-export function addBulkChangeFlags(
-  command: Command,
-  verb: BulkCommand<never, never>['verb'],
-  rows: string,
-): Command {
+export function addBulkChangeFlags(command: Command, rows: string): Command {
   return command
     .option('--dry-run', `count the ${rows}, and change nothing`)
     .option('--rate <n>', `at most this many ${rows} per second`)
     .option('--limit <n>', `at most this many ${rows}, the oldest first`)
     .option('--reason <text>', 'reason for the change, for the audit; required unless --dry-run is given')
     .option(...PRINCIPAL_FLAG)
-    .option('--yes', `do not ask for confirmation before a ${verb} by filter`)
-    .option('--resume <id>', `continue a ${verb} that was stopped or killed`)
+    .option('--yes', 'do not ask for confirmation before a change by filter')
+    .option('--resume <id>', 'continue a change that was stopped or killed')
     .option(...JSON_FLAG)
 }
 
@@ -139,8 +135,7 @@ function prepareChange<Filter extends RowFilter, Count extends string>(
     ...(dryRun ? {} : { reason: reasonOf(flags), principal: principalOf(run) }),
     ...(ids.length === 0 ? {} : { ids }),
   }
-  const confirm =
-    dryRun || ids.length > 0 || isSet(flags, 'yes') ? undefined : confirmation(run, command.verb)
+  const confirm = dryRun || ids.length > 0 || isSet(flags, 'yes') ? undefined : confirmation(run)
   return async (db, schema, follow) => {
     const options = { ...chosen, schema }
     if (confirm !== undefined) {
@@ -160,9 +155,7 @@ function prepareResume<Filter extends RowFilter, Count extends string>(
   const changeId = textFlag(flags, 'resume') ?? ''
   const isChosen = args.length > 0 || !isEmptyFilter(command.readFilter(flags, new Date()))
   if (isChosen || isSet(flags, 'dryRun')) {
-    throw new UsageError(
-      `--resume continues a ${command.verb} as it was begun: leave out ids, filters and --dry-run.`,
-    )
+    throw new UsageError(`--resume continues a change as it was begun: leave out ids, filters and --dry-run.`)
   }
   const principal = principalOf(run)
   return async (db, schema, follow) =>
@@ -190,11 +183,11 @@ function checkChoice<Filter extends RowFilter>(
 }
 
 /** Asks the person at the terminal before a change by filter. */
-function confirmation({ terminal }: Run, verb: string): (question: string) => Promise<boolean> {
+function confirmation({ terminal }: Run): (question: string) => Promise<boolean> {
   const { ask } = terminal
   if (ask === undefined) {
     throw new UsageError(
-      `--yes is missing: a ${verb} by filter asks before it changes anything, and nobody is at this terminal. ` +
+      `--yes is missing: a change by filter asks before it changes anything, and nobody is at this terminal. ` +
         'Count with --dry-run, then add --yes.',
     )
   }
@@ -238,7 +231,7 @@ function asText<Filter extends RowFilter, Count extends string>(
   ].join('\n')
 }
 
-const DONE = { replay: 'replayed', cancel: 'cancelled', retry: 'retried' } as const
+const DONE = { replay: 'replayed', cancel: 'cancelled', retry: 'retried', 'give up': 'given up' } as const
 
 function summary<Filter extends RowFilter, Count extends string>(
   command: BulkCommand<Filter, Count>,

@@ -143,7 +143,7 @@ export function demoSchema(schema: string): string {
 }
 
 /** The schema of the settings. If none was chosen, and only the demo runs here, its schema. */
-async function schemaInUse(
+export async function schemaInUse(
   db: Database,
   { settings: { schema }, sources }: LoadedSettings,
   log: Logger,

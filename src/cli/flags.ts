@@ -95,6 +95,36 @@ export function pastFlag(flags: Flags, name: string, now: Date): Date | undefine
   return parseTime(name, value, `give ${TIME_RULE}, or how long ago it was: 90s, 15m, 2h, 7d.`)
 }
 
+const DURATION_UNITS: ReadonlyMap<string, number> = new Map([
+  ['ms', 1],
+  ['s', 1_000],
+  ['m', 60_000],
+  ['h', 3_600_000],
+  ['d', 86_400_000],
+])
+
+/** How long, in milliseconds. */
+export function durationFlag(flags: Flags, name: string): number | undefined {
+  const value = textFlag(flags, name)
+  if (value === undefined) return undefined
+  const [, number, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(value) ?? []
+  const ms = DURATION_UNITS.get(unit)
+  if (number === undefined || ms === undefined)
+    throw invalidArgument(name, value, 'say how long: 90s, 15m, 2h or 7d.')
+  return Number(number) * ms
+}
+
+/** A time in the future: `90d` from now, or a time as it is written. */
+export function futureFlag(flags: Flags, name: string, now: Date): Date | undefined {
+  const value = textFlag(flags, name)
+  if (value === undefined) return undefined
+  const ahead = /^(\d{1,6})([smhd])$/.exec(value)
+  // The pattern allows no other unit.
+  if (ahead !== null)
+    return new Date(now.getTime() + Number(ahead[1]) * UNITS_MS[ahead[2] as keyof typeof UNITS_MS])
+  return parseTime(name, value, `give ${TIME_RULE}, or how long it is until then: 12h, 90d.`)
+}
+
 function parseTime(name: string, value: string, rule: string): Date {
   // JavaScript takes a date alone as midnight UTC, but a date with a time as local time. Here both are local.
   const time = new Date(value.length === 10 ? `${value}T00:00` : value)

@@ -1,16 +1,22 @@
-/** `leasehold lease …`: prepares a table that you already have for workers. */
+/** `leasehold lease …`: prepares a table that you already have for workers, and explains its rows. */
 import { writeFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Command } from 'commander'
+import { explainRow } from '../admin/explain.ts'
 import { messageOf } from '../errors.ts'
 import { addLease, type LeaseAddition, planLease, WHAT_IS_MISSING } from '../lease/add-lease.ts'
+import { rowId, tableName } from '../lease/index.ts'
 import type { Database } from '../postgres/index.ts'
-import { DATABASE_SETTINGS, type Define, type Run } from './command.ts'
-import { withRunningDatabase } from './database.ts'
+import type { WorkDeclaration } from '../worker/index.ts'
+import { DATABASE_SETTINGS, type Define, type Run, type UsageError } from './command.ts'
+import { withRegistry, withRunningDatabase } from './database.ts'
+import { addExplainFlags, explainOptions, printExplanation } from './explain.ts'
 import { invalidArgument, isSet, textFlag } from './flags.ts'
 
 export function addLeaseCommands(program: Command, define: Define): void {
-  const lease = program.command('lease').description('prepare a table you already have for workers')
+  const lease = program
+    .command('lease')
+    .description('prepare a table you already have for workers, and explain its rows')
   define(
     lease,
     'add',
@@ -28,6 +34,65 @@ export function addLeaseCommands(program: Command, define: Define): void {
         .option('--out <file>', 'write the SQL to a new file instead of running it')
         .addHelpText('after', HELP),
   )
+  define(
+    lease,
+    'explain <id...>',
+    'say why a row of a table is not being processed; where several columns identify a row, give all their values',
+    DATABASE_SETTINGS,
+    explainCommand,
+    (command) =>
+      addExplainFlags(
+        command.requiredOption(
+          '--table <name>',
+          'the table with its schema, or the name of its worker in leasehold.config',
+        ),
+      ),
+  )
+}
+
+/** `leasehold lease explain --table <name> <id...>` */
+async function explainCommand(run: Run): Promise<number> {
+  const { loaded, flags, args } = run
+  const name = requiredFlag(flags, 'table')
+  const declared = declarationsOf(name, loaded.settings.workers)
+  const [first] = declared
+  if (first === undefined) throw unknownTable(name, loaded.settings.workers)
+  const { table } = first
+  const [only = '', ...more] = args
+  // A row id of several columns can also be given as one JSON array, as logs show it.
+  const id = more.length === 0 ? only : rowId(only, ...more)
+  if (args.length !== 1 && args.length !== table.id.length)
+    throw invalidArgument('<id...>', args.join(' '), `give the values of ${table.id.join(', ')}.`)
+  const explained = {
+    table,
+    workers: declared.map((each) => each.name),
+    buckets: declared.map(({ bucket = 0 }) => bucket),
+  }
+  const explanation = await withRegistry(run, async (db, schema) =>
+    explainRow(db, explained, id, explainOptions(run, schema)),
+  )
+  return printExplanation(run, explanation)
+}
+
+/** All workers of the table that is named, or whose worker is named. */
+function declarationsOf(name: string, workers: readonly WorkDeclaration[]): readonly WorkDeclaration[] {
+  const tables = new Set(
+    workers.flatMap((worker) => {
+      const table = tableName(worker.table)
+      return worker.name === name || table === name || table === `public.${name}` ? [table] : []
+    }),
+  )
+  const [only] = tables
+  return workers.filter(({ table }) => tableName(table) === only)
+}
+
+function unknownTable(name: string, workers: readonly WorkDeclaration[]): UsageError {
+  const known = [...new Set(workers.map((worker) => `${tableName(worker.table)} (${worker.name})`))]
+  const rule =
+    known.length === 0
+      ? 'leasehold.config, in this directory, declares no workers.'
+      : `leasehold.config has ${known.join(', ')}.`
+  return invalidArgument('table', name, rule)
 }
 
 const HELP = `

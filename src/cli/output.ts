@@ -1,6 +1,9 @@
 /** How results are written: tables, lists, JSON, durations and counts. */
 import type { Count } from '../admin/count.ts'
+import { grouped, relative } from '../figures.ts'
 import type { Run } from './command.ts'
+
+export { counted, duration, grouped, relative } from '../figures.ts'
 
 /** No column is cut to fewer characters than this, or than its heading has. */
 const MIN_COLUMN_WIDTH = 8
@@ -51,30 +54,6 @@ export function printableJson(value: unknown, indent = 2): string {
 
 function cut(text: string, width: number): string {
   return text.length <= width ? text : `${text.slice(0, width - 1)}…`
-}
-
-/** `4 s`, `12 min`, `3 h`, `2 d`. */
-export function duration(ms: number): string {
-  const seconds = Math.max(0, Math.round(ms / 1_000))
-  if (seconds < 120) return `${seconds} s`
-  if (seconds < 7_200) return `${Math.round(seconds / 60)} min`
-  return seconds < 172_800 ? `${Math.round(seconds / 3_600)} h` : `${Math.round(seconds / 86_400)} d`
-}
-
-/** `3 min ago`, `in 20 s`. */
-export function relative(moment: Date, now: Date): string {
-  const ms = moment.getTime() - now.getTime()
-  return ms > 500 ? `in ${duration(ms)}` : `${duration(-ms)} ago`
-}
-
-/** `1 event`, `12,000 events`. */
-export function counted(count: number, one: string, many = `${one}s`): string {
-  return `${grouped(count)} ${count === 1 ? one : many}`
-}
-
-/** `12,000`. */
-export function grouped(count: number): string {
-  return count.toLocaleString('en-US')
 }
 
 /** `12,000`, or `about 12,000` for an estimate. */

@@ -14,13 +14,21 @@ import {
   WEBHOOK_SETTINGS,
 } from './command.ts'
 import { printUrl, recogniseEmbedded } from './database.ts'
+import { doctor } from './doctor.ts'
 import { addLeaseCommands } from './lease.ts'
 import { runMigrate, runRoles } from './migrate.ts'
+import { addAuditCommand } from './audit.ts'
+import { addChangeCommands } from './changes.ts'
+import { addCompletionCommand } from './completion.ts'
+import { addKeyCommands } from './keys.ts'
 import { addOutboxCommands } from './outbox/commands.ts'
+import { serve } from './serve.ts'
+import { addSettingsCommands } from './settings.ts'
 import { status } from './status.ts'
 import { addSyncCommands } from './sync/commands.ts'
 import { up } from './up.ts'
 import { addWebhookCommands } from './webhooks/commands.ts'
+import { addWatchFlags } from './watch.ts'
 import { work } from './work.ts'
 
 const EXIT_FAILED = 1
@@ -31,6 +39,8 @@ const PROCESS_SETTINGS = [
   'listenUrl',
   'host',
   'port',
+  'metricsHost',
+  'metricsPort',
   'workerId',
   'maxConnections',
   'auditRetentionMs',
@@ -39,6 +49,16 @@ const PROCESS_SETTINGS = [
 ] as const
 /** `work` needs a given database, so the directory of an embedded one would have no effect. */
 const WORK_SETTINGS = PROCESS_SETTINGS.filter((name) => name !== 'directory')
+
+/** `serve` runs no workers, and starts no database. */
+const SERVE_SETTINGS = [
+  ...DATABASE_SETTINGS.filter((name) => name !== 'directory'),
+  'host',
+  'port',
+  'metricsHost',
+  'metricsPort',
+  ...WEBHOOK_SETTINGS,
+] as const
 
 /** Every other command can do without the workers of the config file, and so without a config file that is in order. */
 const RUNS_WORKERS = new Set(['up', 'work'])
@@ -118,6 +138,13 @@ function addCommands(program: Command, define: Define): void {
   )
   define(
     program,
+    'serve',
+    'run the HTTP API alone, for operators; its callers need keys (`leasehold keys create`)',
+    SERVE_SETTINGS,
+    serve,
+  )
+  define(
+    program,
     'migrate',
     'create the schema, or migrate it to the version of this release',
     DATABASE_SETTINGS,
@@ -150,7 +177,21 @@ function addCommands(program: Command, define: Define): void {
     'show the running workers and the backlog of each table',
     DATABASE_SETTINGS,
     status,
-    (command) => command.option('--json', 'print one JSON document instead of text, for scripts'),
+    (command) => addWatchFlags(command, 'Ctrl-C'),
+  )
+  define(
+    program,
+    'doctor',
+    'examine the database and its settings, the tables, the workers and their rows; say what is wrong and how to repair it',
+    [...DATABASE_SETTINGS, 'listenUrl'],
+    doctor,
+    (command) =>
+      command
+        .option('--json', 'print one JSON document instead of text, for scripts')
+        .addHelpText(
+          'after',
+          '\nExit codes: 0 nothing was found, 1 something was found, 2 nothing could be examined.',
+        ),
   )
   define(
     program,
@@ -163,6 +204,11 @@ function addCommands(program: Command, define: Define): void {
   addWebhookCommands(program, define)
   addSyncCommands(program, define)
   addLeaseCommands(program, define)
+  addKeyCommands(program, define)
+  addSettingsCommands(program, define)
+  addChangeCommands(program, define)
+  addAuditCommand(program, define)
+  addCompletionCommand(program, define)
 }
 
 /** Gives every group a `help` command, and makes every usage error end with the command that shows the right help. */

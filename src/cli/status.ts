@@ -37,6 +37,7 @@ import { withRegistry } from './database.ts'
 import { isSet } from './flags.ts'
 import { columns, countText, duration, grouped, printableJson, relative } from './output.ts'
 import { jobJson, jobsText } from './sync/progress-text.ts'
+import { watch, watchFlags } from './watch.ts'
 
 /** A table whose rows cannot be counted within this time is shown without numbers. */
 const COUNT_TIMEOUT_MS = 5_000
@@ -49,39 +50,70 @@ const APPLICATION_TABLES = ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_check
 
 export async function status(run: Run): Promise<number> {
   const { loaded, print, flags, terminal } = run
+  const { watches, everyMs } = watchFlags(flags)
+  const json = isSet(flags, 'json')
+  const redraws = watches && terminal.width !== undefined && !json
   return withRegistry(run, async (db, schema) => {
-    const processes = await listWorkers(db, schema)
-    const outbox = await readOrProblem('outbox', schema, async () => readOutbox(db, schema))
-    const webhooks = await readOrProblem('webhooks', schema, async () => readWebhooks(db, schema))
-    const sync = await readOrProblem('sync', schema, async () => readSync(db, schema))
-    const tables = await Promise.all(
-      declaredTables(loaded.settings.workers, schema).map(async (table) => readTable(db, table)),
-    )
-    const unreapedTables = unreaped(processes, leasedRows(schema, { outbox, webhooks, sync, tables }))
-    if (isSet(flags, 'json')) {
-      const document = {
-        workers: processes,
-        unreapedTables,
-        outbox: outboxJson(outbox),
-        webhooks: webhooksJson(webhooks),
-        sync: syncJson(sync),
-        tables,
-      }
-      print(`${printableJson(document)}\n`)
-      return 0
+    const read = async (): Promise<Status> => readStatus(db, schema, loaded.settings.workers)
+    const format = (found: Status): string => {
+      if (json) return printableJson(statusJson(found), watches ? 0 : undefined)
+      return statusText(found, schema, new Date(), terminal.width)
     }
-    const now = new Date()
-    const { width } = terminal
-    const sections = [
-      workersText(processes, now, unreapedTables, width),
-      outboxText(outbox, schema, now, width),
-      webhooksText(webhooks, schema, now, width),
-      syncText(sync, schema, width),
-      ...(tables.length === 0 ? [] : [tablesText(tables)]),
-    ]
-    print(`${sections.join('\n\n')}\n`)
+    if (watches) return watch(run, { read, format, everyMs, redraws, end: json ? '\n' : '\n\n' })
+    print(`${format(await read())}\n`)
     return 0
   })
+}
+
+interface Status {
+  readonly processes: readonly WorkerRow[]
+  readonly unreapedTables: readonly string[]
+  readonly outbox: Awaited<ReturnType<typeof readOutbox>> | { readonly problem: string }
+  readonly webhooks: Awaited<ReturnType<typeof readWebhooks>> | { readonly problem: string }
+  readonly sync: Awaited<ReturnType<typeof readSync>> | { readonly problem: string }
+  readonly tables: readonly Awaited<ReturnType<typeof readTable>>[]
+}
+
+async function readStatus(
+  db: Database,
+  schema: string,
+  declared: readonly WorkDeclaration[],
+): Promise<Status> {
+  const processes = await listWorkers(db, schema)
+  const outbox = await readOrProblem('outbox', schema, async () => readOutbox(db, schema))
+  const webhooks = await readOrProblem('webhooks', schema, async () => readWebhooks(db, schema))
+  const sync = await readOrProblem('sync', schema, async () => readSync(db, schema))
+  const tables = await Promise.all(
+    declaredTables(declared, schema).map(async (table) => readTable(db, table)),
+  )
+  const unreapedTables = unreaped(processes, leasedRows(schema, { outbox, webhooks, sync, tables }))
+  return { processes, unreapedTables, outbox, webhooks, sync, tables }
+}
+
+function statusJson({ processes, unreapedTables, outbox, webhooks, sync, tables }: Status): object {
+  return {
+    workers: processes,
+    unreapedTables,
+    outbox: outboxJson(outbox),
+    webhooks: webhooksJson(webhooks),
+    sync: syncJson(sync),
+    tables,
+  }
+}
+
+function statusText(
+  { processes, unreapedTables, outbox, webhooks, sync, tables }: Status,
+  schema: string,
+  now: Date,
+  width: number | undefined,
+): string {
+  return [
+    workersText(processes, now, unreapedTables, width),
+    outboxText(outbox, schema, now, width),
+    webhooksText(webhooks, schema, now, width),
+    syncText(sync, schema, width),
+    ...(tables.length === 0 ? [] : [tablesText(tables)]),
+  ].join('\n\n')
 }
 
 /** What was read, or why it could not be read. */

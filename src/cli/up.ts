@@ -1,5 +1,6 @@
 /** `leasehold up`: everything in one process, and without a database URL an embedded PostgreSQL as well. */
 import type { LoadedSettings } from '../config/load.ts'
+import { LOOPBACK_HOSTS } from '../config/schema.ts'
 import { withoutPassword } from '../database-url.ts'
 import { stdoutCarriesEvents } from '../outbox/publishers/publishing.ts'
 import { migrate } from '../postgres/index.ts'
@@ -49,7 +50,10 @@ async function start(
   const demo = isDemo ? [demoRelay(schema, settings.workers)] : []
   const workers = [...found.workers, ...demo]
   const work = { workers, reaper: workers.length > 0, declared: [...found.declared, ...demo] }
-  const options = { loaded, version, log, db, databaseUrl, work, http: 'defaultPort' } as const
+  // The embedded server belongs to whoever is on this machine; any other database has its operators.
+  const isLocal = embedded !== undefined && LOOPBACK_HOSTS.includes(settings.host)
+  const api = isLocal ? 'withoutKeys' : 'withKeys'
+  const options = { loaded, version, log, db, databaseUrl, work, http: 'defaultPort', api } as const
   // Its failures are part of the demo, and its summary counts them.
   const notLogged = isDemo ? (['failed'] as const) : []
   const running = await startWorkerProcess({ ...options, notLogged }, startup)

@@ -50,7 +50,7 @@ async function runAlone({ run, databaseUrl, work: chosen, openDatabase }: WorkOp
 }
 
 /** A worker for production does not start a database of its own: nobody else would see what it did there. */
-function noDatabase(): never {
+export function noDatabase(): never {
   throw new LeaseholdError('SETTING_INVALID', 'databaseUrl is not set.', {
     remedy:
       'Set DATABASE_URL or --database-url. To run workers on an embedded PostgreSQL, use `leasehold up`.',
@@ -58,7 +58,7 @@ function noDatabase(): never {
 }
 
 /** `work` does not migrate: many of them start at once, and their account need not own the schema. */
-async function refuseOutdated(db: Database, schema: string): Promise<void> {
+export async function refuseOutdated(db: Database, schema: string): Promise<void> {
   try {
     await migrationsCurrent(db, schema).run()
   } catch (error) {

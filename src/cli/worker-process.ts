@@ -18,13 +18,16 @@ import { type Logger, logEvents } from '../observe/log.ts'
 import { workerGauges } from '../observe/worker-gauges.ts'
 import { loadOpenTelemetry, observeWithOpenTelemetry } from '../observe/opentelemetry.ts'
 import { createMetrics, type Metrics } from '../observe/prometheus.ts'
-import type { Database } from '../postgres/index.ts'
+import { type Database, openDatabase } from '../postgres/index.ts'
+import { type Api, createApi } from '../server/api/api.ts'
+import type { Caller } from '../server/api/route.ts'
 import { startServer } from '../server/server.ts'
 import { Events, type EventType, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
 import { REAPER } from '../worker/work-declaration.ts'
-import { POOL_STOP_WITHIN_MS } from './database.ts'
+import { POOL_STOP_WITHIN_MS, secretKeyOf } from './database.ts'
 import { counted, duration } from './output.ts'
 import type { Part, Startup } from './process.ts'
+import { webhookNetwork } from './webhooks/network.ts'
 
 /** What one process works on. */
 export interface ChosenWork {
@@ -44,6 +47,8 @@ export interface WorkerProcessOptions {
   readonly work: ChosenWork
   /** Where HTTP listens when no port is set: on 7400 if that is free, or on any free port. */
   readonly http: 'defaultPort' | 'anyFreePort' | 'off'
+  /** Serves the HTTP API as well: to everybody on this machine, or to those who have a key. */
+  readonly api?: 'withoutKeys' | 'withKeys'
   /** Events that are shown in another way. */
   readonly notLogged?: readonly EventType[]
   /** Further checks of /readyz. */
@@ -147,26 +152,94 @@ async function observe(
 }
 
 async function startHttp(
-  { loaded: { settings, sources }, version, log, http }: WorkerProcessOptions,
+  options: WorkerProcessOptions,
   health: Health,
   metrics: () => Promise<string>,
   startup: Startup,
 ): Promise<Http> {
+  const { loaded, version, log, http } = options
+  const { settings, sources } = loaded
   const isPortSet = sources.port.kind !== 'default'
   const port = isPortSet || http === 'defaultPort' ? settings.port : 0
-  const server = await startServer({
+  const probes = {
     version,
     health,
     metrics,
+    onError: (error: Error) => log.error({ err: error }, 'a request failed'),
+  }
+  const served = options.api === undefined ? undefined : await serveApi(options, options.api, startup)
+  const server = await startServer({
+    ...probes,
+    ...(served === undefined ? {} : served),
     host: settings.host,
     port,
-    whenTaken: isPortSet ? 'refuse' : 'anyPort',
-    onError: (error) => log.error({ err: error }, 'a request failed'),
+    // Whoever sends a key must not send it to another program that has taken the port.
+    whenTaken: isPortSet || options.api === 'withKeys' ? 'refuse' : 'anyPort',
   })
-  startup.add({ name: 'HTTP', stopWithinMs: HTTP_STOP_WITHIN_MS, stop: async () => server.stop() })
+  startup.add({
+    name: 'HTTP',
+    stopWithinMs: HTTP_STOP_WITHIN_MS,
+    async stop() {
+      // Live updates would otherwise keep their connections.
+      await served?.api.stop()
+      await server.stop()
+    },
+  })
   const { url } = server
   log.info({ url }, 'HTTP is listening')
+  const { metricsHost, metricsPort } = settings
+  if (metricsHost !== undefined) {
+    const other = await startServer({ ...probes, host: metricsHost, port: metricsPort, whenTaken: 'refuse' })
+    startup.add({
+      name: 'HTTP for probes',
+      stopWithinMs: HTTP_STOP_WITHIN_MS,
+      stop: async () => other.stop(),
+    })
+    log.info({ url: other.url }, 'HTTP is listening for probes and scrapes')
+  }
   return { url, takenPort: port === 0 || server.port === port ? undefined : port }
+}
+
+/** Requests of operators do not compete with the workers for connections. */
+const API_CONNECTIONS = 5
+
+/** Who is on this machine is not told apart. */
+const LOCAL: Caller = { principal: 'local', role: 'admin', tenant: null }
+
+interface ServedApi {
+  readonly api: Api
+  readonly onRequest: (request: Request, address: string) => void
+}
+
+async function serveApi(
+  { loaded: { settings }, databaseUrl, log, work }: WorkerProcessOptions,
+  access: 'withoutKeys' | 'withKeys',
+  startup: Startup,
+): Promise<ServedApi> {
+  const { schema } = settings
+  const pool = openDatabase({
+    url: databaseUrl,
+    maxConnections: API_CONNECTIONS,
+    applicationName: 'leasehold api',
+  })
+  startup.add({ name: 'API pool', stopWithinMs: POOL_STOP_WITHIN_MS, stop: async () => pool.close() })
+  const addresses = new WeakMap<Request, string>()
+  const secretKey = await secretKeyOf(settings)
+  const own = new Set(
+    ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_checkpoints'].map((name) => `${schema}.${name}`),
+  )
+  const api = createApi({
+    db: pool,
+    schema,
+    tables: work.declared.map(({ table }) => table).filter((table) => !own.has(tableName(table))),
+    webhooks: { network: webhookNetwork(settings), ...(secretKey === undefined ? {} : { secretKey }) },
+    clientAddress: (request) => addresses.get(request),
+    onError: (error) => log.error({ err: error }, 'a request to the API failed'),
+    ...(access === 'withoutKeys' ? { withoutKey: LOCAL } : {}),
+  })
+  // Where the database is not ready for it, each request is told so.
+  api.resumeChanges().catch((error: unknown) => log.warn({ err: error }, 'the HTTP API cannot be used yet'))
+  return { api, onRequest: (request, address) => void addresses.set(request, address) }
 }
 
 interface StartingWorkers {

@@ -50,6 +50,8 @@ describe('the sources of settings', () => {
       schema: 'leasehold',
       host: '127.0.0.1',
       port: 7400,
+      metricsHost: undefined,
+      metricsPort: 7401,
       logLevel: 'info',
       logFormat: 'json',
       secretKey: undefined,

@@ -2,9 +2,10 @@
  * The settings of one call of the command line: flags over environment over config file over defaults. A refusal lists
  * every problem at once, each with the setting, its source, its value and the rule, and never shows a password.
  */
+import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import type { z } from 'zod'
-import { isLeaseholdError, LeaseholdError, sentence } from '../errors.ts'
+import { isLeaseholdError, LeaseholdError, messageOf, sentence } from '../errors.ts'
 import { timing, type Timing } from '../lease/timing.ts'
 import { suggestion } from '../nearest.ts'
 import { describeValue } from '../rules.ts'
@@ -13,6 +14,8 @@ import { workProblems } from '../worker/work-declaration.ts'
 import { type ConfigFile, ConfigFileBroken, readConfigFile } from './config-file.ts'
 import {
   DESCRIPTIONS,
+  FILE_SETTINGS,
+  fileVariableOf,
   flagOf,
   isOfKubernetes,
   SECRET_SETTINGS,
@@ -36,6 +39,9 @@ export interface Settings {
   readonly schema: string
   readonly host: string
   readonly port: number
+  /** Where probes and scrapes are answered as well. */
+  readonly metricsHost: string | undefined
+  readonly metricsPort: number
   readonly logLevel: ParsedSettings['logLevel']
   readonly logFormat: 'pretty' | 'json'
   /** Never shown. Undefined: the embedded PostgreSQL has a key in its directory; with another database there is none. */
@@ -154,6 +160,8 @@ function complete(
   return {
     databaseUrl,
     listenUrl: parsed.listenUrl,
+    metricsHost: parsed.metricsHost,
+    metricsPort: parsed.metricsPort,
     directory: resolve(workingDirectory, directory),
     schema,
     host,
@@ -184,12 +192,26 @@ function collect(
     // `DATABASE_URL= leasehold up` is how a shell unsets a variable for one command.
     if (text !== undefined && text !== '' && !isOfKubernetes(variable, text))
       return { value: text, source: { kind: 'environment', name: variable } }
+    const content = FILE_SETTINGS.includes(name) ? secretFile(environment, fileVariableOf(name)) : undefined
+    if (content !== undefined)
+      return { value: content, source: { kind: 'environment', name: fileVariableOf(name) } }
     const inFile = file?.values[name]
     if (file !== undefined && inFile !== undefined) {
       return { value: inFile, source: { kind: 'file', name: file.positionOf(name) } }
     }
     return { value: undefined, source: { kind: 'default', name: 'default' } }
   })
+}
+
+/** What is in the file that a variable such as `DATABASE_URL_FILE` names, without the end of its line. */
+function secretFile(environment: SettingsInput['environment'], variable: string): string | undefined {
+  const path = environment[variable]
+  if (path === undefined || path === '') return undefined
+  try {
+    return readFileSync(path, 'utf8').trimEnd()
+  } catch (error) {
+    throw refusal([`${variable} (environment) is ${path}, which cannot be read: ${messageOf(error)}`])
+  }
 }
 
 function eachSetting<Value>(of: (name: SettingName) => Value): Readonly<Record<SettingName, Value>> {

@@ -52,6 +52,8 @@ export const settingsSchema = z.strictObject({
     .default('leasehold'),
   host: z.string().regex(HOST).default('127.0.0.1'),
   port: number.pipe(z.int().min(0).max(65_535)).default(7400),
+  metricsHost: z.string().regex(HOST).exactOptional(),
+  metricsPort: number.pipe(z.int().min(0).max(65_535)).default(7401),
   logLevel: z.enum(LOG_LEVELS).default('info'),
   logFormat: z.enum(LOG_FORMATS).optional(),
   secretKey: z.string().refine(isSecretKey).optional(),
@@ -93,6 +95,9 @@ export type SettingName = keyof ParsedSettings
 /** Never shown, and never flags: everybody on the machine can read the command line of a process. */
 export const SECRET_SETTINGS: readonly SettingName[] = ['secretKey']
 
+/** Settings that may contain a secret: `DATABASE_URL_FILE` names a file that contains the value. */
+export const FILE_SETTINGS: readonly SettingName[] = ['databaseUrl', 'listenUrl', 'secretKey', 'webhookProxy']
+
 // Object.keys forgets which keys it was given.
 export const SETTING_NAMES = Object.keys(settingsSchema.shape) as readonly SettingName[]
 
@@ -128,12 +133,21 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   },
   host: {
     purpose:
-      'address on which HTTP listens; beyond loopback, such as on 0.0.0.0, it only serves /livez, /readyz and /metrics (default: 127.0.0.1)',
+      'address on which HTTP listens; beyond loopback, such as on 0.0.0.0, the API needs keys (default: 127.0.0.1)',
     rule: 'an address or the name of a host, such as 127.0.0.1, 0.0.0.0 or ::',
   },
   port: {
     purpose:
-      'HTTP port; 0 takes any free port (default: `up` takes 7400, or any free port if that is in use; `work` takes any free port)',
+      'HTTP port; 0 takes any free port (default: 7400; without keys `up` takes any free port if that is in use, and `work` always does)',
+    rule: 'a whole number from 0 to 65535; 0 takes any free port',
+  },
+  metricsHost: {
+    purpose:
+      'address on which /livez, /readyz and /metrics, and nothing else, are served as well, for probes and scrapes (default: none)',
+    rule: 'an address or the name of a host, such as 127.0.0.1, 0.0.0.0 or ::',
+  },
+  metricsPort: {
+    purpose: 'port of --metrics-host; 0 takes any free port (default: 7401)',
     rule: 'a whole number from 0 to 65535; 0 takes any free port',
   },
   logLevel: {
@@ -205,6 +219,11 @@ export function variableOf(name: SettingName): string {
   return ['LEASEHOLD', ...words(name)].join('_').toUpperCase()
 }
 
+/** `DATABASE_URL` → `DATABASE_URL_FILE`, as containers are given secrets. */
+export function fileVariableOf(name: SettingName): string {
+  return `${variableOf(name)}_FILE`
+}
+
 /** Variables of this project's own tests (CONTRIBUTING.md). They are here because every other unknown name is refused. */
 export const TEST_VARIABLES = [
   'LEASEHOLD_TEST_DATABASE_URL',
@@ -228,7 +247,7 @@ export function isOfKubernetes(variable: string, value: string): boolean {
 
 /** The problems with variables that look like ours and are not. An empty one counts as not set. */
 export function unknownVariables(environment: Readonly<Record<string, string | undefined>>): string[] {
-  const settings = SETTING_NAMES.map(variableOf)
+  const settings = [...SETTING_NAMES.map(variableOf), ...FILE_SETTINGS.map(fileVariableOf)]
   const known = new Set<string>([...settings, ...TEST_VARIABLES])
   const unknown = Object.entries(environment).filter(
     ([name, value = '']) =>

@@ -142,6 +142,11 @@ export async function inEachBucket<Answered>(
   return answers
 }
 
+/** The buckets of a table that have rows; none where it has no buckets. */
+export async function bucketsOf(db: Queryable, t: TableSql): Promise<number[]> {
+  return t.bucket === undefined ? [] : bucketsIn(db, t, t.bucket.name)
+}
+
 interface Answer {
   readonly count: number
   readonly age: number | null

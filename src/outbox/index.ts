@@ -44,6 +44,8 @@ export {
   type EventSummary,
 } from './admin/browse.ts'
 export { countByStatus, oldestPending, type StatusCounts } from './admin/counts.ts'
+export { explainEvent } from './admin/explain.ts'
+export type { ExplainOptions, Explanation, Reason } from '../admin/explain.ts'
 export type { EventFilter } from './admin/filter.ts'
 export { keysHeldUp, type KeysHeldUp } from './admin/held-up-keys.ts'
 export { replay, resumeReplay, type ReplayOptions, type ReplayResult } from './admin/replay.ts'

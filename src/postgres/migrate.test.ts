@@ -206,7 +206,7 @@ it('a schema that belongs to another role is refused, also to a superuser, and n
   })
   expect(await tablesOf(schema)).toEqual([])
   await db.query({ text: `grant ${quoteIdentifier(owner)} to current_user` })
-  expect(await migrate(db, { schema })).toMatchObject({ version: 6 })
+  expect(await migrate(db, { schema })).toMatchObject({ version: 7 })
   await db.query({
     text: `drop schema ${quoteIdentifier(schema)} cascade; drop role ${quoteIdentifier(owner)}`,
   })
@@ -337,7 +337,14 @@ describe('the roles', () => {
   })
   afterAll(async () => server.remove())
 
-  const ROLES = ['leasehold_operator', 'leasehold_producer', 'leasehold_reader', 'leasehold_worker']
+  const ROLES = [
+    'leasehold_api',
+    'leasehold_operator',
+    'leasehold_producer',
+    'leasehold_reader',
+    'leasehold_tenant',
+    'leasehold_worker',
+  ]
   const roles = {
     text: `select rolname as name, rolcanlogin as login from pg_roles where rolname like 'leasehold\\_%' order by 1`,
   }
@@ -349,7 +356,7 @@ describe('the roles', () => {
     const url = new URL(server.url)
     url.username = 'migrator'
     const migrator = openDatabase({ url: url.href })
-    expect(await migrate(migrator)).toMatchObject({ version: 6 })
+    expect(await migrate(migrator)).toMatchObject({ version: 7 })
     expect((await admin.query(roles)).rows).toEqual([])
     await migrator.close()
     await admin.query({ text: 'drop schema leasehold cascade' })
@@ -362,7 +369,7 @@ describe('the roles', () => {
     for (const name of names) await admin.query({ text: `create database ${name}` })
     const databases = names.map((name) => openDatabase({ url: withDatabase(server.url, name) }))
     const migrated = await Promise.all(databases.map(async (one) => migrate(one)))
-    expect(migrated.map(({ version }) => version)).toEqual([6, 6, 6, 6])
+    expect(migrated.map(({ version }) => version)).toEqual([7, 7, 7, 7])
     expect((await admin.query(roles)).rows).toEqual(ROLES.map((name) => ({ name, login: false })))
     const granted = {
       text: `select has_schema_privilege('leasehold_producer', 'leasehold', 'usage')

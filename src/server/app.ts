@@ -3,13 +3,18 @@ import { Hono } from 'hono'
 import { LOOPBACK_HOSTS } from '../config/schema.ts'
 import type { Health } from '../observe/health.ts'
 import { CONTENT_TYPE } from '../observe/prometheus.ts'
+import type { Api } from './api/api.ts'
 
 export interface AppOptions {
   readonly version: string
   readonly health: Health
   /** The text of `/metrics`; without it that address does not exist. */
   readonly metrics?: () => Promise<string>
-  /** Whether only this machine reaches the server. Otherwise it answers health checks and metrics, and nothing else. */
+  /** The HTTP API; without it the server answers health checks and metrics, and nothing else. */
+  readonly api?: Pick<Api, 'fetch'> | undefined
+  /** Is called with a request to the API and the address that it came from. */
+  readonly onRequest?: (request: Request, address: string) => void
+  /** Whether only this machine reaches the server. */
   readonly isLoopback: boolean
   /** A function, because the port is known only once the server listens. */
   readonly port: () => number
@@ -23,8 +28,14 @@ const HEADERS = {
   'x-content-type-options': 'nosniff',
 }
 
-export function createApp({ version, health, metrics, isLoopback, port, onError }: AppOptions): Hono {
-  const app = new Hono()
+/** What the Node adapter adds to a request. */
+interface Bindings {
+  readonly incoming?: { readonly socket: { readonly remoteAddress?: string } }
+}
+
+export function createApp(options: AppOptions): Hono<{ Bindings: Bindings }> {
+  const { version, health, metrics, api, onRequest, isLoopback, port, onError } = options
+  const app = new Hono<{ Bindings: Bindings }>()
 
   app.use(async (c, next) => {
     for (const [name, value] of Object.entries(HEADERS)) c.header(name, value)
@@ -36,7 +47,16 @@ export function createApp({ version, health, metrics, isLoopback, port, onError 
     return next()
   })
 
-  if (isLoopback) app.get('/', (c) => c.html(startPage(version, metrics !== undefined)))
+  if (isLoopback || api !== undefined)
+    app.get('/', (c) =>
+      c.html(startPage(version, { hasMetrics: metrics !== undefined, hasApi: api !== undefined })),
+    )
+  if (api !== undefined) {
+    app.all('/api/v1/*', async (c) => {
+      onRequest?.(c.req.raw, c.env.incoming?.socket.remoteAddress ?? 'unknown')
+      return api.fetch(c.req.raw)
+    })
+  }
 
   // It does not ask the database: restarting this process would not repair that.
   app.get('/livez', (c) => c.json({ status: 'alive' }))
@@ -85,7 +105,10 @@ export function hostInUrl(host: string): string {
 const STYLE = 'body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:3rem auto;padding:0 1rem}'
 
 /** The page for a person who opens the address in a browser. There is no dashboard yet. */
-function startPage(version: string, hasMetrics: boolean): string {
+function startPage(
+  version: string,
+  { hasMetrics, hasApi }: { readonly hasMetrics: boolean; readonly hasApi: boolean },
+): string {
   return `<!doctype html>
 <html lang="en">
 <head>
@@ -101,6 +124,7 @@ There is no dashboard yet.</p>
 <ul>
 <li><a href="/readyz?verbose">/readyz?verbose</a>: whether this process can do its work: the database, its schema, the workers and the reaper</li>
 <li><a href="/livez">/livez</a>: whether this process is alive</li>
+${hasApi ? '<li><a href="/api/v1/openapi.json">/api/v1/openapi.json</a>: what the HTTP API can do</li>' : ''}
 ${hasMetrics ? '<li><a href="/metrics">/metrics</a>: what it has done, in the format of Prometheus</li>' : ''}
 </ul>
 </body>

@@ -1,6 +1,6 @@
 /**
- * The HTTP server. Beyond loopback it serves only this: `/livez` answers while the process is alive, `/readyz` whether it can do its work,
- * `/metrics` what it has done.
+ * The HTTP server: `/livez` answers while the process is alive, `/readyz` whether it can do its work, `/metrics` what it has
+ * done; and the HTTP API, where there is one.
  */
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
@@ -8,12 +8,15 @@ import { getRequestListener } from '@hono/node-server'
 import { LOOPBACK_HOSTS } from '../config/schema.ts'
 import { LeaseholdError } from '../errors.ts'
 import type { Health } from '../observe/health.ts'
+import type { Api } from './api/api.ts'
 import { createApp, hostInUrl } from './app.ts'
 
 export interface ServerOptions {
   readonly version: string
   readonly health: Health
   readonly metrics?: () => Promise<string>
+  readonly api?: Pick<Api, 'fetch'>
+  readonly onRequest?: (request: Request, address: string) => void
   readonly host: string
   /** 0 takes any free port. */
   readonly port: number
@@ -32,7 +35,7 @@ export interface HttpServer {
 /** How long requests may take to finish when the server stops. */
 const CLOSE_GRACE_MS = 2_000
 
-/** Many times what probes and scrapes need. Further connections are closed at once, so that nobody uses up the file descriptors. */
+/** Many times what probes, scrapes and operators need. Further connections are closed at once, so that nobody uses up the file descriptors. */
 const MAX_CONNECTIONS = 256
 
 export async function startServer(options: ServerOptions): Promise<HttpServer> {

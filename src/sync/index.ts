@@ -35,6 +35,8 @@ export {
   listJobs,
 } from './admin/jobs.ts'
 export type { ChunkCounts } from './admin/chunk-counts.ts'
+export { explainChunk, explainJob } from './admin/explain.ts'
+export type { ExplainOptions, Explanation, Reason } from '../admin/explain.ts'
 export { type ChunkPage, type ChunkPageOptions, type ChunkSummary, listChunks } from './admin/chunks.ts'
 export {
   type JobProgress,

@@ -43,6 +43,7 @@ export {
 export {
   changeSettings,
   readSettings,
+  type SettingsPatch,
   storedSettings,
   type StoredSettings,
 } from './registry/stored-settings.ts'

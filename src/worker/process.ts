@@ -236,13 +236,17 @@ export class Runtime {
     return heartbeat
   }
 
-  /** What changes of the settings are checked against, by whoever makes them. */
-  #declared(): Record<string, Partial<WorkerSettings>> {
+  /** What changes of the settings are checked against, by whoever makes them; and which groups a worker has. */
+  #declared(): Record<string, Partial<WorkerSettings> & { readonly groups?: readonly string[] }> {
     const { workers = [], reapTables = [], settings } = this.#options
-    const named = [...reapTables, ...workers].flatMap(({ name, settings: own }) =>
+    const named = reapTables.flatMap(({ name, settings: own }) =>
       name === undefined ? [] : [[name, { ...settings, ...own }] as const],
     )
-    return Object.fromEntries(named)
+    const running = workers.map(({ name, settings: own, groups }) => {
+      const names = groups?.names === undefined ? {} : { groups: groups.names }
+      return [name, { ...settings, ...own, ...names }] as const
+    })
+    return Object.fromEntries([...named, ...running])
   }
 
   #servedTables(): Record<string, ServedTable> {

@@ -3,9 +3,12 @@ import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { collect, JSON_FLAG, PRINCIPAL_FLAG } from '../flags.ts'
 import { addListFlags } from '../list.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
+import { addExplainFlags } from '../explain.ts'
 import {
   addFilterFlags,
   enqueueCommand,
+  explainCommand,
+  giveUpCommand,
   listCommand,
   replayCommand,
   retryCommand,
@@ -15,7 +18,9 @@ import {
 
 /** `leasehold outbox …` */
 export function addOutboxCommands(program: Command, define: Define): void {
-  const outbox = program.command('outbox').description('write, list, show, retry, replay and unblock events')
+  const outbox = program
+    .command('outbox')
+    .description('write, list, show, explain, retry, replay, give up and unblock events')
   const add = (
     usage: string,
     description: string,
@@ -44,18 +49,28 @@ export function addOutboxCommands(program: Command, define: Define): void {
   add('show <id>', 'show one event, by its id or its event id', showCommand, (command) =>
     command.option(...JSON_FLAG),
   )
+  add('explain <id>', 'say why an event is not being published', explainCommand, addExplainFlags)
   add('retry [ids...]', 'publish pending events now, by id or by filter', retryCommand, (command) =>
-    addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'retry', 'events').addHelpText(
+    addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'events').addHelpText(
       'after',
       RETRY_HELP,
     ),
   )
+  add(
+    'give-up [ids...]',
+    'give up pending events, by id or by filter: they are dead',
+    giveUpCommand,
+    (command) =>
+      addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'events').addHelpText(
+        'after',
+        GIVE_UP_HELP,
+      ),
+  )
   add('replay [ids...]', 'publish finished events again, by id or by filter', replayCommand, (command) =>
-    addBulkChangeFlags(
-      addFilterFlags(command, 'published, dead (default: both)'),
-      'replay',
-      'events',
-    ).addHelpText('after', REPLAY_HELP),
+    addBulkChangeFlags(addFilterFlags(command, 'published, dead (default: both)'), 'events').addHelpText(
+      'after',
+      REPLAY_HELP,
+    ),
   )
   add(
     'unblock <key>',
@@ -76,6 +91,13 @@ only events at which an attempt has failed; to publish an event earlier than it 
 
   leasehold outbox retry 4711 --reason 'the broker is back'
   leasehold outbox retry --error timeout --rate 100 --reason 'the broker is back'`
+
+const GIVE_UP_HELP = `
+A filter chooses only events at which an attempt has failed; any other pending event is given up by its id.
+Ordering keys that such an event held up go on. \`leasehold outbox replay\` brings it back.
+
+  leasehold outbox give-up 4711 --reason 'the order was a test'
+  leasehold outbox give-up --type email.requested --error 'no such user' --dry-run`
 
 const REPLAY_HELP = `
 A replay resets the status, the attempts, the expiries and the last error. It does not change the event

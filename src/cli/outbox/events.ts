@@ -8,7 +8,9 @@ import {
   showEvent,
   type WaitedFor,
 } from '../../outbox/admin/browse.ts'
+import { explainEvent } from '../../outbox/admin/explain.ts'
 import type { EventFilter } from '../../outbox/admin/filter.ts'
+import { giveUp, resumeGiveUp } from '../../outbox/admin/give-up.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../outbox/admin/replay.ts'
 import { resumeRetryNow, retryNow } from '../../outbox/admin/retry-now.ts'
 import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
@@ -18,6 +20,7 @@ import { isDistributed } from '../../postgres/citus.ts'
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withOutbox } from '../database.ts'
+import { explainOptions, explainRole, printExplanation } from '../explain.ts'
 import {
   headersOf,
   invalidArgument,
@@ -138,6 +141,17 @@ export async function showCommand(run: Run): Promise<number> {
   return 0
 }
 
+/** `leasehold outbox explain <id>` */
+export async function explainCommand(run: Run): Promise<number> {
+  const [id = ''] = run.args
+  const explanation = await withOutbox(
+    run,
+    async (db, schema) => explainEvent(db, id, explainOptions(run, schema)),
+    explainRole(run),
+  )
+  return printExplanation(run, explanation)
+}
+
 function described(event: EventDetails, now: Date): string {
   const at = (moment: Date | null): string | undefined => momentFact(moment, now)
   const { maxAttempts, attempts, claimedBy, waitsFor } = event
@@ -202,6 +216,22 @@ export async function retryCommand(run: Run): Promise<number> {
     readFilter,
     change: retryNow,
     resume: resumeRetryNow,
+    withTables: withOutbox,
+  })
+}
+
+/** `leasehold outbox give-up` */
+export async function giveUpCommand(run: Run): Promise<number> {
+  return runBulkCommand(run, {
+    name: 'outbox give-up',
+    verb: 'give up',
+    row: ROW,
+    choices:
+      '--status, --type, --key, --from, --to or --error. `--status pending` means all that wait for a retry.',
+    hasEventIds: true,
+    readFilter,
+    change: giveUp,
+    resume: resumeGiveUp,
     withTables: withOutbox,
   })
 }

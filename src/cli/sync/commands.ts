@@ -1,13 +1,16 @@
 import type { Command } from 'commander'
 import { DATABASE_SETTINGS, type Define, type Run } from '../command.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
+import { addExplainFlags } from '../explain.ts'
 import { JSON_FLAG } from '../flags.ts'
 import { addListFlags } from '../list.ts'
+import { addWatchFlags } from '../watch.ts'
 import {
   addFailedSinceFlag,
   addFilterFlags,
   cancelCommand,
   enqueueCommand,
+  explainCommand,
   listCommand,
   replayCommand,
   showCommand,
@@ -17,7 +20,7 @@ import { statusCommand } from './status.ts'
 
 /** `leasehold sync …` */
 export function addSyncCommands(program: Command, define: Define): void {
-  const sync = program.command('sync').description('enqueue, watch, cancel and replay sync jobs')
+  const sync = program.command('sync').description('enqueue, watch, explain, cancel and replay sync jobs')
   const add = (
     usage: string,
     description: string,
@@ -26,14 +29,7 @@ export function addSyncCommands(program: Command, define: Define): void {
   ): void => define(sync, usage, description, DATABASE_SETTINGS, act, addOptions)
 
   add('status [job]', 'show the progress of the open jobs, or of one job', statusCommand, (command) =>
-    command
-      .option('--watch', 'keep updating until Ctrl-C, or until the given job has ended')
-      .option(
-        '--every <time>',
-        'interval between updates with --watch (default: 1s on a terminal, otherwise 10s)',
-      )
-      .option('--json', 'print one JSON document instead of text; with --watch, one per line')
-      .addHelpText('after', STATUS_HELP),
+    addWatchFlags(command, 'Ctrl-C, or until the given job has ended').addHelpText('after', STATUS_HELP),
   )
   add('list', 'show jobs, newest first', listCommand, (command) =>
     addListFlags(addFailedSinceFlag(addFilterFlags(command, STATES)), 'jobs'),
@@ -44,6 +40,12 @@ export function addSyncCommands(program: Command, define: Define): void {
       .option('--limit <n>', 'show at most this many chunks (default: 50)')
       .option('--after <hash>', 'only chunks after this one, for the next page')
       .option(...JSON_FLAG),
+  )
+  add(
+    'explain <job> [chunk]',
+    'say why a job, or a chunk of it by its hash, is not running',
+    explainCommand,
+    addExplainFlags,
   )
   add('enqueue <definition> <matrix>', 'enqueue a job that syncs a matrix', enqueueCommand, (command) =>
     command
@@ -64,14 +66,12 @@ export function addSyncCommands(program: Command, define: Define): void {
     (command) =>
       addBulkChangeFlags(
         addFilterFlags(command, 'available, running, expired (default: all of them)'),
-        'cancel',
         'jobs',
       ).addHelpText('after', CANCEL_HELP),
   )
   add('replay [jobs...]', 'reopen failed jobs, by id or by filter', replayCommand, (command) =>
     addBulkChangeFlags(
       addFailedSinceFlag(addFilterFlags(command, 'failed (the default)')),
-      'replay',
       'jobs',
     ).addHelpText('after', REPLAY_HELP),
   )

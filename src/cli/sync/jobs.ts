@@ -3,6 +3,7 @@ import type { Command } from 'commander'
 import { isRowId } from '../../admin/request-checks.ts'
 import { cancel, type CancelResult, resumeCancel } from '../../sync/admin/cancel.ts'
 import { type ChunkPage, type ChunkSummary, listChunks } from '../../sync/admin/chunks.ts'
+import { explainChunk, explainJob } from '../../sync/admin/explain.ts'
 import { type JobFilter, type ListedJob, listJobs } from '../../sync/admin/jobs.ts'
 import { type JobProgress, progress } from '../../sync/admin/progress.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../sync/admin/replay.ts'
@@ -11,7 +12,8 @@ import { SYNC_STATES } from '../../sync/transitions.ts'
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
 import { withSync } from '../database.ts'
-import { invalidArgument, isSet, limitFlag, pastFlag, textFlag } from '../flags.ts'
+import { explainOptions, explainRole, printExplanation } from '../explain.ts'
+import { invalidArgument, isSet, limitFlag, pastFlag, textFlag, durationFlag } from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
   columns,
@@ -35,25 +37,6 @@ export function jobArgument(args: readonly string[]): string {
   if (!isRowId(jobId))
     throw invalidArgument('<job>', jobId, 'give the number of a job; `leasehold sync list` has them.')
   return jobId
-}
-
-const UNITS: ReadonlyMap<string, number> = new Map([
-  ['ms', 1],
-  ['s', 1_000],
-  ['m', 60_000],
-  ['h', 3_600_000],
-  ['d', 86_400_000],
-])
-
-/** How long, in milliseconds. */
-export function durationFlag(flags: Run['flags'], name: string): number | undefined {
-  const value = textFlag(flags, name)
-  if (value === undefined) return undefined
-  const [, number, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(value) ?? []
-  const ms = UNITS.get(unit)
-  if (number === undefined || ms === undefined)
-    throw invalidArgument(name, value, 'say how long: 90s, 15m, 2h or 7d.')
-  return Number(number) * ms
 }
 
 /** `leasehold sync enqueue <definition> <matrix>` */
@@ -185,6 +168,21 @@ export async function showCommand(run: Run): Promise<number> {
   const now = new Date()
   print(`${described(job, now)}\n\n${chunksText(page, now, terminal.width)}\n`)
   return 0
+}
+
+/** `leasehold sync explain <job> [chunk]` */
+export async function explainCommand(run: Run): Promise<number> {
+  const jobId = jobArgument(run.args)
+  const [, chunk] = run.args
+  const explanation = await withSync(
+    run,
+    async (db, schema) => {
+      const options = explainOptions(run, schema)
+      return chunk === undefined ? explainJob(db, jobId, options) : explainChunk(db, jobId, chunk, options)
+    },
+    explainRole(run),
+  )
+  return printExplanation(run, explanation)
 }
 
 function described(job: JobProgress, now: Date): string {

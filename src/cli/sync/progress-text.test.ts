@@ -2,7 +2,8 @@ import { describe, expect, it } from 'vitest'
 import type { ChunkSummary } from '../../sync/admin/chunks.ts'
 import type { JobProgress } from '../../sync/admin/progress.ts'
 import { bar, fitted, jobsText, jobText, percent, rate } from './progress-text.ts'
-import { asText, redrawing } from './status.ts'
+import { redrawing } from '../watch.ts'
+import { asText } from './status.ts'
 
 const NOW = new Date('2026-03-01T12:00:00Z')
 

@@ -1,12 +1,14 @@
 import type { Command } from 'commander'
 import { addBulkChangeFlags } from '../bulk-change.ts'
 import { DATABASE_SETTINGS, type Define, type Run, WEBHOOK_SETTINGS } from '../command.ts'
+import { addExplainFlags } from '../explain.ts'
 import { JSON_FLAG, PRINCIPAL_FLAG } from '../flags.ts'
 import { addListFlags } from '../list.ts'
 import {
   addFailedSinceFlag,
   addFilterFlags,
   cancelCommand,
+  explainCommand,
   listCommand,
   replayCommand,
   retryCommand,
@@ -33,7 +35,7 @@ const SECRET_STDIN = ['--secret-stdin', 'read the secret from stdin (default: ge
 export function addWebhookCommands(program: Command, define: Define): void {
   const webhooks = program
     .command('webhooks')
-    .description('manage endpoints; send, list, show, retry, replay and cancel deliveries')
+    .description('manage endpoints; send, list, show, explain, retry, replay and cancel deliveries')
   addEndpointCommands(webhooks, define)
   const add = (
     usage: string,
@@ -48,8 +50,9 @@ export function addWebhookCommands(program: Command, define: Define): void {
   add('show <id>', 'show one delivery and all its attempts', showCommand, (command) =>
     command.option(...JSON_FLAG),
   )
+  add('explain <id>', 'say why a delivery is not being attempted', explainCommand, addExplainFlags)
   add('retry [ids...]', 'attempt pending deliveries now, by id or by filter', retryCommand, (command) =>
-    addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'retry', 'deliveries').addHelpText(
+    addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'deliveries').addHelpText(
       'after',
       RETRY_HELP,
     ),
@@ -57,7 +60,6 @@ export function addWebhookCommands(program: Command, define: Define): void {
   add('replay [ids...]', 'attempt finished deliveries again, by id or by filter', replayCommand, (command) =>
     addBulkChangeFlags(
       addFailedSinceFlag(addFilterFlags(command, 'failed, delivered (default: failed)')),
-      'replay',
       'deliveries',
     ).addHelpText('after', REPLAY_HELP),
   )
@@ -66,11 +68,10 @@ export function addWebhookCommands(program: Command, define: Define): void {
     'fail pending deliveries without another attempt, by id or by filter',
     cancelCommand,
     (command) =>
-      addBulkChangeFlags(
-        addFilterFlags(command, 'pending (the default)'),
-        'cancel',
-        'deliveries',
-      ).addHelpText('after', CANCEL_HELP),
+      addBulkChangeFlags(addFilterFlags(command, 'pending (the default)'), 'deliveries').addHelpText(
+        'after',
+        CANCEL_HELP,
+      ),
   )
 }
 

@@ -10,6 +10,7 @@ import {
 } from '../../webhooks/admin/browse.ts'
 import { isDistributed } from '../../postgres/citus.ts'
 import { cancel, type CancelResult, resumeCancel } from '../../webhooks/admin/cancel.ts'
+import { explainDelivery } from '../../webhooks/admin/explain.ts'
 import type { DeliveryFilter } from '../../webhooks/admin/filter.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../webhooks/admin/replay.ts'
 import { resumeRetryNow, retryNow, type RetryNowResult } from '../../webhooks/admin/retry-now.ts'
@@ -17,7 +18,8 @@ import { createWebhooks } from '../../webhooks/send/send.ts'
 import { DELIVERY_STATUSES, type DeliveryStatus } from '../../webhooks/transitions.ts'
 import { addPeriodFlags, readNames, readPeriod, runBulkCommand } from '../bulk-change.ts'
 import type { Run } from '../command.ts'
-import { withWebhooks } from '../database.ts'
+import { secretKeyOf, withWebhooks } from '../database.ts'
+import { explainOptions, explainRole, printExplanation } from '../explain.ts'
 import { invalidArgument, isSet, jsonArgument, momentFlag, pastFlag, textFlag } from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
@@ -103,6 +105,18 @@ export async function sendCommand(run: Run): Promise<number> {
     )
   }
   return 0
+}
+
+/** `leasehold webhooks explain <id>` */
+export async function explainCommand(run: Run): Promise<number> {
+  const [id = ''] = run.args
+  const secretKey = (await secretKeyOf(run.loaded.settings)) ?? ''
+  const explanation = await withWebhooks(
+    run,
+    async (db, schema) => explainDelivery(db, id, { ...explainOptions(run, schema), secretKey }),
+    explainRole(run),
+  )
+  return printExplanation(run, explanation)
 }
 
 /** `leasehold webhooks list` */

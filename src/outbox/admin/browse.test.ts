@@ -48,18 +48,20 @@ describe('listEvents', () => {
     let statements = 0
     const moving: Database = {
       ...db,
-      transaction: async (work) =>
-        db.transaction(async (tx) =>
-          work({
-            ...tx,
-            query: async <Row extends object>(statement: Statement) => {
-              const answer = await tx.query<Row>(statement)
-              if (statement.text.includes('with page as')) statements += 1
-              if (statements === 1)
-                await sql(`update leasehold.outbox set status = 'PENDING', dead_at = null`)
-              return answer
-            },
-          }),
+      transaction: async (work, options) =>
+        db.transaction(
+          async (tx) =>
+            work({
+              ...tx,
+              query: async <Row extends object>(statement: Statement) => {
+                const answer = await tx.query<Row>(statement)
+                if (statement.text.includes('with page as')) statements += 1
+                if (statements === 1)
+                  await sql(`update leasehold.outbox set status = 'PENDING', dead_at = null`)
+                return answer
+              },
+            }),
+          options,
         ),
     }
     const { events } = await listEvents(moving)

@@ -125,9 +125,13 @@ where bucket = ${parameter(bucket, 'smallint')} and ${filterSql({ ids: [id] }, s
       const waitsFor = await waitedFor(tx, schema, bucket, rest)
       return stringifiable({ ...summary(rest), payload, headers, waitsFor })
     }
-    throw new LeaseholdError('EVENT_NOT_FOUND', `No event has the id ${id}.`, {
-      remedy: '`leasehold outbox list` shows what is there; retention may have removed it.',
-    })
+    throw eventNotFound(id)
+  })
+}
+
+export function eventNotFound(id: string): LeaseholdError {
+  return new LeaseholdError('EVENT_NOT_FOUND', `No event has the id ${id}.`, {
+    remedy: '`leasehold outbox list` shows what is there; retention may have removed it.',
   })
 }
 

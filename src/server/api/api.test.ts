@@ -34,7 +34,17 @@ it('overview', async () => {
   expect((await send('GET', '/overview', { key: 'read' })).body).toMatchObject({
     outbox: { pending: { count: 1 } },
   })
-  for (const path of ['/workers', '/settings', '/outbox/keys', '/changes', '/audit', '/keys', '/session']) {
+  for (const path of [
+    '/workers',
+    '/settings',
+    '/outbox/keys',
+    '/changes',
+    '/audit',
+    '/keys',
+    '/session',
+    '/doctor',
+    '/outbox/events/1/explain',
+  ]) {
     const got = await send('GET', path)
     expect(got.status, path).toBe(200)
   }

@@ -35,6 +35,8 @@ export interface ApiOptions {
   readonly basePath?: string
   /** Who sends a request. Default: by keys (`leasehold keys create`). Give your own to have it behind your login. */
   readonly authorize?: Authorize
+  /** Who a request without a key is; give it only where nobody else can send one. Default: it is refused. */
+  readonly withoutKey?: Caller
   /** The address of the client, by which failed attempts are limited. Default: all clients are one. */
   readonly clientAddress?: (request: Request) => string | undefined
   /** For the secrets of endpoints, and which URLs they may have. */
@@ -55,6 +57,7 @@ const OPTIONS = namesOf<ApiOptions>({
   schema: true,
   basePath: true,
   authorize: true,
+  withoutKey: true,
   clientAddress: true,
   webhooks: true,
   tables: true,
@@ -107,6 +110,8 @@ export function createApi(options: ApiOptions): Api {
   async function identify(request: Request): Promise<Caller> {
     const caller = await authorize(request)
     if (caller !== undefined) return caller
+    const hasKey = request.headers.has('authorization')
+    if (options.withoutKey !== undefined && !hasKey) return options.withoutKey
     throw new LeaseholdError('KEY_INVALID', 'The request has no valid key.', {
       remedy: 'Send `Authorization: Bearer <key>`; `leasehold keys create` creates a key.',
     })

@@ -109,17 +109,17 @@ function summarise(workers: readonly WorkerRow[]): Overview['workers'] {
   }
 }
 
-/** What the views of PostgreSQL show to every role. */
+/** What the views of PostgreSQL show. Sessions of other roles are shown to members of pg_read_all_stats only. */
 export async function readDatabase(db: Database, schema: string): Promise<DatabaseState> {
   return db.transaction(async (tx) => {
     const { rows: states } = await tx.query<Omit<DatabaseState, 'tables' | 'oldestSnapshot'>>({
       text: `select current_setting('server_version') as version,
-  (select count(*)::int from pg_stat_activity where backend_type = 'client backend') as connections,
+  (select sum(numbackends)::int from pg_stat_database) as connections,
   current_setting('max_connections')::int as "maxConnections"`,
     })
     const { rows: snapshots } = await tx.query<NonNullable<DatabaseState['oldestSnapshot']>>({
       text: `select pid, application_name as application, state,
-  round(extract(epoch from clock_timestamp() - coalesce(xact_start, query_start)) * 1000)::float8 as "heldForMs"
+  round(extract(epoch from clock_timestamp() - xact_start) * 1000)::float8 as "heldForMs"
 from pg_stat_activity
 where backend_xmin is not null and pid <> pg_backend_pid() and xact_start < clock_timestamp() - interval '1 second'
 order by age(backend_xmin) desc, xact_start limit 1`,

@@ -167,14 +167,7 @@ export async function showDelivery(
   checkId(id)
   const { schema } = options
   return readOnly(db, options, { what: 'Finding the delivery', remedy: 'Allow more time.' }, async (tx) => {
-    const found: (Found & { readonly bucket: number })[] = []
-    for (const bucket of await ownBuckets(tx, schema)) {
-      found.push(...(await findIn(tx, schema, bucket, id)).map((row) => ({ ...row, bucket })))
-    }
-    const [row, another] = found
-    if (row === undefined) throw notFound(id)
-    if (another !== undefined) throw several(id, found)
-    const { bucket, body, headers, ...rest } = row
+    const { bucket, body, headers, ...rest } = await findDelivery(tx, schema, id)
     return stringifiable({
       ...summary(rest),
       body,
@@ -186,6 +179,22 @@ export async function showDelivery(
 }
 
 type Found = SummaryRow & Pick<DeliveryDetails, 'body' | 'headers'>
+
+/** Finds the one delivery with this number, or of this event, in all buckets; fails if there is none, or more than one. */
+export async function findDelivery(
+  tx: Queryable,
+  schema: string | undefined,
+  id: string,
+): Promise<Found & { readonly bucket: number }> {
+  const found: (Found & { readonly bucket: number })[] = []
+  for (const bucket of await ownBuckets(tx, schema)) {
+    found.push(...(await findIn(tx, schema, bucket, id)).map((row) => ({ ...row, bucket })))
+  }
+  const [row, another] = found
+  if (row === undefined) throw notFound(id)
+  if (another !== undefined) throw several(id, found)
+  return row
+}
 
 async function findIn(
   tx: Queryable,

@@ -19,6 +19,8 @@ export interface OpenGroups {
  * number of claims may run at once: room that was offered is taken until `claimed` says what the claim returned.
  */
 export interface Groups<Row> {
+  /** Those that are known from the start, for the registry: rows of other groups are not claimed. */
+  readonly names?: readonly string[]
   /** Room for at most this many rows in all, of a worker with this many slots. */
   open(room: number, slots: number): OpenGroups
   /** What a claim from these groups returned, and whether there may be more; no rows when it failed. */
@@ -60,6 +62,7 @@ export function fixedGroups<Row>(options: {
   const take = (key: string, count: number): void => void taken.set(key, (taken.get(key) ?? 0) + count)
 
   return {
+    names: keys,
     open(free) {
       const groups: Group[] = []
       contended = false

@@ -16,7 +16,7 @@ export interface WorkerInfo {
   readonly pid: number
   readonly version: string
   readonly roles: readonly string[]
-  /** The settings that its workers were started with, by the name of the worker. */
+  /** The settings that its workers were started with, and their groups if they are fixed, by the name of the worker. */
   readonly declared?: Readonly<Record<string, object>>
   /** The tables whose expired leases it takes back, as `schema.table`. */
   readonly reaps: readonly string[]
@@ -86,11 +86,7 @@ export function describeWorker(
 /** A process without a visible session is missing after this time: six intervals of its presence. */
 const MISSING_AFTER = '30 seconds'
 
-/** In the order in which they started. */
-export async function listWorkers(db: Queryable, schema: string): Promise<WorkerRow[]> {
-  const { rows } = await db.query<WorkerRow>({
-    text: `
-select id, host, pid, version, roles, declared, reaps, serves, started_at as "startedAt", last_seen_at as "lastSeenAt",
+const WORKER_COLUMNS = `id, host, pid, version, roles, declared, reaps, serves, started_at as "startedAt", last_seen_at as "lastSeenAt",
   case when stopped_at is null and died_at is null then in_flight else 0 end as "inFlight",
   paused, stopped_at as "stoppedAt", died_at as "diedAt",
   session_pid is not null as "sessionVisible",
@@ -99,9 +95,48 @@ select id, host, pid, version, roles, declared, reaps, serves, started_at as "st
     when died_at is not null then 'dead'
     when missing_since is not null or last_seen_at < now() - interval '${MISSING_AFTER}' then 'missing'
     else 'alive'
-  end as state
+  end as state`
+
+/** In the order in which they started. */
+export async function listWorkers(db: Queryable, schema: string): Promise<WorkerRow[]> {
+  const { rows } = await db.query<WorkerRow>({
+    text: `
+select ${WORKER_COLUMNS}
 from ${quoteQualified(schema, 'workers')}
 order by started_at, id`,
+  })
+  return rows
+}
+
+/** A process that has to do with a table. */
+export interface WorkerOfTable extends WorkerRow {
+  /** By the name of the worker: the settings it was started with, and its groups where they are known from the start. */
+  readonly declared: Readonly<Record<string, DeclaredWorker>>
+  readonly missingSince: Date | null
+}
+
+export type DeclaredWorker = Readonly<Record<string, unknown>> & { readonly groups?: readonly string[] }
+
+/** How many processes are read at most. */
+const MAX_WORKERS_OF_TABLE = 1_000
+
+/**
+ * The processes that run, or were started with, one of these workers, those that reap the table, and the owner of a lease
+ * on one of its rows. Those that were heard of last come first.
+ */
+export async function listWorkersOfTable(
+  db: Queryable,
+  schema: string,
+  of: { readonly names: readonly string[]; readonly table: string; readonly owner: string | null },
+): Promise<WorkerOfTable[]> {
+  const { rows } = await db.query<WorkerOfTable>({
+    text: `
+select ${WORKER_COLUMNS}, declared, missing_since as "missingSince"
+from ${quoteQualified(schema, 'workers')}
+where roles && $1::text[] or declared ?| $1::text[] or $2::text = any (reaps) or id = $3::text
+order by last_seen_at desc, id
+limit ${MAX_WORKERS_OF_TABLE}`,
+    values: [of.names, of.table, of.owner],
   })
   return rows
 }

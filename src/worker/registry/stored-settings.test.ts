@@ -43,6 +43,12 @@ async function audit(): Promise<object[]> {
   return (await db.query({ text })).rows
 }
 
+it('the groups of a worker, which the registry shows beside its settings, are no setting', async () => {
+  await register('two', { outbox: { concurrency: 7, groups: ['a', 'b'] } })
+  expect(await change({ pollMs: 500 })).toMatchObject({ pollMs: 500 })
+  expect(await stored()).toEqual({ pollMs: 500 })
+})
+
 it('settings that were never stored are undefined', async () => {
   expect(await stored()).toBeUndefined()
 })

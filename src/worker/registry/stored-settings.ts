@@ -17,11 +17,27 @@ export async function readSettings(
   schema: string,
   name: string,
 ): Promise<Partial<WorkerSettings> | undefined> {
-  const { rows } = await db.query<{ value: Partial<WorkerSettings> }>({
-    text: `select value from ${quoteQualified(schema, 'settings')} where name = $1`,
+  return (await readStoredSettings(db, schema, name))?.value
+}
+
+export interface StoredSettings {
+  readonly value: Partial<WorkerSettings>
+  readonly changedAt: Date
+  readonly changedBy: string
+}
+
+/** The same, with who changed it last, and when. */
+export async function readStoredSettings(
+  db: Queryable,
+  schema: string,
+  name: string,
+): Promise<StoredSettings | undefined> {
+  const { rows } = await db.query<StoredSettings>({
+    text: `select value, changed_at as "changedAt", changed_by as "changedBy"
+from ${quoteQualified(schema, 'settings')} where name = $1`,
     values: [name],
   })
-  return rows[0]?.value
+  return rows[0]
 }
 
 export interface StoredSettings {
@@ -92,7 +108,7 @@ async function declarations(
 ): Promise<readonly Partial<WorkerSettings>[]> {
   const { rows } = await tx.query<{ name: string; declared: Partial<WorkerSettings>; running: boolean }>({
     text: `
-select each.key as name, each.value as declared, stopped_at is null and died_at is null as running
+select each.key as name, each.value - 'groups' as declared, stopped_at is null and died_at is null as running
 from ${quoteQualified(schema, 'workers')}, jsonb_each(declared) as each
 order by last_seen_at desc`,
   })

@@ -2,6 +2,8 @@
 import type { Route } from '../route.ts'
 import { AUDIT } from './audit.ts'
 import { CHANGES } from './changes.ts'
+import { DOCTOR } from './doctor.ts'
+import { EXPLAIN } from './explain.ts'
 import { KEYS } from './keys.ts'
 import { LEASES } from './leases.ts'
 import { OUTBOX } from './outbox.ts'
@@ -19,7 +21,9 @@ export const ROUTES: readonly Route[] = [
   ...OUTBOX,
   ...WEBHOOKS,
   ...SYNC,
+  ...EXPLAIN,
   ...CHANGES,
   ...AUDIT,
   ...KEYS,
+  ...DOCTOR,
 ]

@@ -1,0 +1,40 @@
+/** What the commands that explain a row have in common: their flags, and how an explanation is printed. */
+import type { Command } from 'commander'
+import type { ExplainOptions, Explanation } from '../admin/explain.ts'
+import type { NeededRole } from '../postgres/index.ts'
+import type { Run } from './command.ts'
+import { isSet, JSON_FLAG } from './flags.ts'
+import { printable, printableJson } from './output.ts'
+
+export function addExplainFlags(command: Command): Command {
+  return command
+    .option(
+      '--try',
+      'if nothing keeps it from running, also claim it in a transaction that is rolled back, to see whether the database refuses it',
+    )
+    .option(...JSON_FLAG)
+}
+
+/** A trial needs what a claim needs. */
+export function explainRole({ flags }: Pick<Run, 'flags'>): NeededRole | undefined {
+  return isSet(flags, 'try') ? 'worker' : undefined
+}
+
+export function explainOptions({ flags }: Pick<Run, 'flags'>, schema: string): ExplainOptions {
+  return { schema, tryClaim: isSet(flags, 'try') }
+}
+
+/** One line for each reason, and under it the command that would change it. */
+export function printExplanation({ print, flags }: Run, explanation: Explanation): number {
+  if (isSet(flags, 'json')) {
+    print(`${printableJson(explanation)}\n`)
+    return 0
+  }
+  const { table, id, state, reasons } = explanation
+  const lines = reasons.flatMap(({ code, text, command }) => [
+    `\n${code}: ${printable(text)}`,
+    ...(command === undefined ? [] : [`  ${printable(command)}`]),
+  ])
+  print(`${printable(`${table} ${id}: ${state}`)}\n${lines.join('\n')}\n`)
+  return 0
+}

@@ -1,0 +1,455 @@
+import { readFile } from 'node:fs/promises'
+import { Client } from 'pg'
+import { afterEach, describe, expect, it, onTestFinished, vi } from 'vitest'
+import { openSession, useDatabase } from '../../test/support/database.ts'
+import { useExaminedServer } from '../../test/support/examined-server.ts'
+import { useLoginRoles } from '../../test/support/login-roles.ts'
+import { makeEvents } from '../../test/support/outbox-rows.ts'
+import { recording } from '../../test/support/running-relay.ts'
+import { addEndpoint, makeEndpoint, SECRET_KEY } from '../../test/support/webhook-endpoints.ts'
+import { makeDeliveries } from '../../test/support/webhook-rows.ts'
+import { leaseTable } from '../lease/index.ts'
+import { enqueue } from '../outbox/index.ts'
+import { relay } from '../outbox/relay.ts'
+import { migrate, openDatabase } from '../postgres/index.ts'
+import { startRuntime } from '../worker/index.ts'
+import { CHECKS, type Diagnosis, examine, type ExamineOptions, type Finding } from './doctor.ts'
+
+const server = useExaminedServer()
+const shared = useDatabase()
+const logins = useLoginRoles(shared)
+
+afterEach(async () => {
+  await server.asAdmin(
+    'truncate leasehold.outbox, leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.workers, leasehold.settings restart identity',
+    'alter role owner reset all',
+  )
+})
+
+/** The only finding. */
+function only({ findings }: Diagnosis): Finding {
+  expect(findings).toHaveLength(1)
+  const [found] = findings
+  if (found === undefined) throw new Error('nothing was found')
+  return found
+}
+
+function ofCheck({ findings }: Diagnosis, id: string): readonly Finding[] {
+  return findings.filter(({ check }) => check === id)
+}
+
+it('a database that is in order has no findings', async () => {
+  const { findings, checks } = await server.examine({ databaseUrl: server.url(), secretKey: SECRET_KEY })
+  expect(findings).toEqual([])
+  expect(checks.map(({ id }) => id)).toEqual(CHECKS.map(({ id }) => id))
+  expect(checks.every(({ ok }) => ok)).toBe(true)
+})
+
+it('a database in which a worker process works has no findings', async () => {
+  const publisher = recording()
+  const runtime = await startRuntime({
+    databaseUrl: server.url(),
+    workers: [relay({ publisher })] as never,
+    log: false,
+    settings: { pollMs: 50 },
+  })
+  onTestFinished(async () => void (await runtime.stop()))
+  await server.db().transaction(async (tx) => {
+    for (let n = 1; n <= 20; n += 1) await enqueue(tx, { type: 'order.paid', payload: { n } })
+  })
+  await vi.waitFor(() => expect(publisher.published).toHaveLength(20), { timeout: 60_000 })
+  await vi.waitFor(async () => expect((await server.examine()).findings).toEqual([]), { timeout: 60_000 })
+})
+
+it('nothing is written: every check is made where PostgreSQL refuses all writes', async () => {
+  await server.asAdmin('alter role owner set default_transaction_read_only = on')
+  const { findings, checks } = await server.examine({
+    databaseUrl: server.url(),
+    secretKey: SECRET_KEY,
+    workers: [relay({ publisher: recording() })] as never,
+  })
+  expect(findings.map(({ check }) => check)).toEqual(['server-transactions'])
+  expect(checks.filter(({ skipped }) => skipped !== undefined).map(({ id }) => id)).toEqual([
+    'workers-lease-time',
+  ])
+})
+
+it('docs/doctor.md describes every check, in their order', async () => {
+  const page = await readFile(new URL('../../docs/doctor.md', import.meta.url), 'utf8')
+  const described = [...page.matchAll(/^\| `([a-z-]+)` \| (.+?) \|/gm)].map(([, id, title]) => ({
+    id,
+    title,
+  }))
+  expect(described).toEqual(CHECKS.map(({ id, title }) => ({ id, title })))
+})
+
+describe('the server', () => {
+  it.each([
+    ['server-durability', 'synchronous_commit is off', 'synchronous_commit = off'],
+    ['server-transactions', 'serializable', `default_transaction_isolation = 'serializable'`],
+    ['server-transactions', 'default_transaction_read_only is on', 'default_transaction_read_only = on'],
+    ['server-timeouts', 'statement_timeout is 1000 ms', 'statement_timeout = 1000'],
+    [
+      'server-timeouts',
+      'idle_in_transaction_session_timeout is 0',
+      'idle_in_transaction_session_timeout = 0',
+    ],
+    ['server-statistics', 'track_activities is off', 'track_activities = off'],
+  ])('%s finds: %s', async (check, says, setting) => {
+    await server.asAdmin(`alter role owner set ${setting}`)
+    const found = only(await server.examine())
+    expect(found).toMatchObject({ check, text: expect.stringContaining(says) })
+  })
+
+  it.each([
+    'synchronous_commit = off',
+    `default_transaction_isolation = 'serializable'`,
+    'statement_timeout = 1000',
+  ])('the printed repair of a setting of the role mends it: %s', async (setting) => {
+    await server.asAdmin(`alter role owner set ${setting}`)
+    await server.repair(only(await server.examine()))
+    expect((await server.examine()).findings).toEqual([])
+  })
+
+  it('the printed repair of a timeout that is 0 for the database mends it', async () => {
+    const database = new URL(server.url()).pathname.slice(1)
+    await server.asAdmin(`alter database ${database} set idle_in_transaction_session_timeout = 0`)
+    await server.repair(only(await server.examine()))
+    expect((await server.examine()).findings).toEqual([])
+  })
+
+  it('fsync that is off and a superuser are found', async () => {
+    const db = openDatabase({ url: shared.url })
+    onTestFinished(async () => db.close())
+    const diagnosis = await examine(db)
+    const { rows } = await db.query<{ name: string }>({
+      text: `select name from pg_settings where name in ('fsync', 'full_page_writes', 'synchronous_commit') and setting = 'off' order by 1`,
+    })
+    expect(ofCheck(diagnosis, 'server-superuser')).toHaveLength(1)
+    expect(
+      ofCheck(diagnosis, 'server-durability')
+        .map(({ text }) => text.split(' ')[0] ?? '')
+        .toSorted(),
+    ).toEqual(rows.map(({ name }) => name))
+    const embedded = await examine(db, { embedded: true })
+    expect(ofCheck(embedded, 'server-superuser')).toEqual([])
+  })
+
+  it('a clock that differs is found, and a slow answer is not mistaken for it', async () => {
+    const late = only(await server.examine({ now: () => Date.now() - 90_000 }))
+    expect(late).toMatchObject({ check: 'server-clock', text: expect.stringContaining('ahead of') })
+    // Each answer seems to take five minutes, so that nothing is known of a difference of two.
+    let calls = 0
+    const slow = await server.examine({
+      now: () => Date.now() + ((calls += 1) % 2 === 0 ? 270_000 : -30_000),
+    })
+    expect(ofCheck(slow, 'server-clock')).toEqual([])
+  })
+
+  it('more processes than the server has connections for are found', async () => {
+    await addWorkers(20, { reaps: '{leasehold.outbox}' })
+    const [found] = ofCheck(await server.examine(), 'server-connections')
+    expect(found?.text).toContain('20 worker processes may open 240 connections, and the server has 97')
+  })
+})
+
+describe('vacuum', () => {
+  const AT_ONCE: ExamineOptions = { thresholds: { oldTransactionMs: 0, deadRows: 100, vacuumedMs: 0 } }
+
+  it('a session with an old snapshot is found with its pid, and the printed repair ends it', async () => {
+    const session = new Client({ connectionString: server.url(), application_name: 'a report' })
+    session.on('error', () => undefined)
+    await session.connect()
+    const { rows } = await session.query<{ pid: number }>('select pg_backend_pid() as pid')
+    await session.query('begin isolation level repeatable read')
+    await session.query('select count(*) from leasehold.outbox')
+    const found = only(await server.examine(AT_ONCE))
+    expect(found).toMatchObject({ check: 'vacuum-snapshots' })
+    expect(found.text).toContain(`pid ${rows[0]?.pid} (a report, role owner, idle in transaction)`)
+    await server.repair(found)
+    await vi.waitFor(async () => expect((await server.examine(AT_ONCE)).findings).toEqual([]))
+    await session.end().catch(() => undefined)
+  })
+
+  it('a prepared transaction is found', async () => {
+    await server.asAdmin(
+      'begin',
+      `insert into leasehold.inbox (consumer, event_id) values ('c', gen_random_uuid())`,
+      `prepare transaction 'order 7'`,
+    )
+    const found = ofCheck(await server.examine(AT_ONCE), 'vacuum-prepared-transactions')
+    expect(found[0]?.text).toContain(`The transaction 'order 7' of postgres has been prepared since`)
+    await server.asAdmin(`rollback prepared 'order 7'`)
+    expect((await server.examine(AT_ONCE)).findings).toEqual([])
+  })
+
+  it('a replication slot that nobody uses is found', async () => {
+    await server.asAdmin(`select pg_create_physical_replication_slot('standby_9', true)`)
+    const found = only(await server.examine())
+    expect(found).toMatchObject({ check: 'vacuum-replication-slots' })
+    expect(found.repair).toEqual([`select pg_drop_replication_slot('standby_9')`])
+    await server.asAdmin(...(found.repair ?? []))
+    expect((await server.examine()).findings).toEqual([])
+  })
+
+  it('an old transaction id is found', async () => {
+    const found = only(await server.examine({ thresholds: { transactionAge: 1 } }))
+    expect(found).toMatchObject({ check: 'vacuum-wraparound', repair: ['vacuum (freeze)'] })
+  })
+
+  it('dead rows that nobody has vacuumed are found, and the printed repair removes them', async () => {
+    await makeEvents(server.db(), 300)
+    const session = await openSession(server.url())
+    await session.query(
+      `update leasehold.outbox set attempts = attempts + 1; select pg_stat_force_next_flush()`,
+    )
+    const found = await vi.waitFor(async () => {
+      const [one] = ofCheck(await server.examine(AT_ONCE), 'vacuum-dead-rows')
+      expect(one?.text).toContain('The table leasehold.outbox has 300 dead rows')
+      return one
+    })
+    if (found !== undefined) await server.repair(found)
+    await vi.waitFor(async () =>
+      expect(ofCheck(await server.examine(AT_ONCE), 'vacuum-dead-rows')).toEqual([]),
+    )
+  })
+})
+
+interface MadeWorkers {
+  readonly id?: string
+  readonly version?: string
+  readonly roles?: string
+  readonly reaps?: string
+  readonly declared?: object
+  /** SQL. */
+  readonly seen?: string
+  readonly died?: string
+}
+
+async function addWorkers(count: number, made: MadeWorkers = {}): Promise<void> {
+  const { version = await ownVersion(), roles = '{}', reaps = '{}', declared = {}, id = 'worker' } = made
+  await server.db().query({
+    text: `insert into leasehold.workers (id, host, pid, version, roles, reaps, declared, last_seen_at, died_at, session_pid)
+select $1 || '-' || n, 'host', n, $2, $3::text[], $4::text[], $5::jsonb, ${made.seen ?? 'now()'}, ${made.died ?? 'null'}, 1
+from generate_series(1, $6::int) as n`,
+    values: [id, version, roles, reaps, JSON.stringify(declared), count],
+  })
+}
+
+async function ownVersion(): Promise<string> {
+  const text = await readFile(new URL('../../package.json', import.meta.url), 'utf8')
+  return (JSON.parse(text) as { version: string }).version
+}
+
+describe('workers', () => {
+  it('RULE-020-020: a table that is worked on, or has rows in flight, and that nobody reaps is found', async () => {
+    await addWorkers(1, { roles: '{outbox}' })
+    expect(only(await server.examine())).toMatchObject({
+      check: 'workers-reaper',
+      text: expect.stringContaining('No reaper is alive for leasehold.outbox:'),
+    })
+    await server.asAdmin('truncate leasehold.workers')
+    await makeEvents(server.db(), 1, { status: 'CLAIMED' })
+    expect(only(await server.examine()).text).toContain('leasehold.outbox, which has rows in flight')
+    await addWorkers(1, { reaps: '{leasehold.outbox}' })
+    expect((await server.examine()).findings).toEqual([])
+  })
+
+  it('expired leases that nobody takes back are found', async () => {
+    await addWorkers(1, { reaps: '{leasehold.outbox}' })
+    await makeEvents(server.db(), 3, { status: 'CLAIMED' })
+    await server.asAdmin(`update leasehold.outbox set locked_until = now() - interval '2 minutes'`)
+    expect(only(await server.examine())).toMatchObject({
+      check: 'workers-expired-leases',
+      text: expect.stringContaining('3 leases of leasehold.outbox have expired and nobody takes them back'),
+    })
+  })
+
+  it('processes that are missing, that died, and of another release are found', async () => {
+    await addWorkers(1, { id: 'lost', seen: `now() - interval '5 minutes'` })
+    await addWorkers(1, { id: 'dead', died: 'now()' })
+    await addWorkers(1, { id: 'old', version: '0.0.1' })
+    const { findings } = await server.examine()
+    expect(findings.map(({ check, text }) => [check, text.slice(0, 45)])).toEqual([
+      ['workers-missing', 'The worker process lost-1 (pid 1 on host) was'],
+      ['workers-missing', 'The worker process dead-1 (pid 1 on host) die'],
+      ['workers-versions', `Worker processes run 0.0.1, and this is ${await ownVersion()}`.slice(0, 45)],
+    ])
+  })
+
+  it('leases that are too short for what handlers take are found', async () => {
+    await addWorkers(1, {
+      roles: '{outbox,webhooks}',
+      reaps: '{leasehold.outbox,leasehold.webhook_outbox}',
+      declared: { outbox: { leaseMs: 1_000 }, webhooks: { leaseMs: 10_000 } },
+    })
+    await makeEvents(server.db(), 1, { status: 'CLAIMED' })
+    await server.asAdmin(`update leasehold.outbox set claimed_at = now() - interval '1 minute'`)
+    const endpoint = await makeEndpoint(server.db())
+    await makeDeliveries(server.db(), endpoint, 1, { status: 'delivered' })
+    await server.asAdmin(
+      'update leasehold.webhook_outbox set last_duration_ms = 25000',
+      'update leasehold.webhook_endpoints set timeout_ms = 40000',
+    )
+    const found = ofCheck(await server.examine(), 'workers-lease-time')
+    expect(found.map(({ text }) => text)).toEqual([
+      expect.stringContaining('1 events have been in flight for more than two leases of 1000 ms'),
+      expect.stringContaining('an attempt took 25000 ms'),
+      expect.stringContaining(`${endpoint} (40000 ms)`),
+    ])
+  })
+
+  it('a declared lease table that does not fit is found, and the printed repair mends it', async () => {
+    await server.db().query({
+      text: `create table public.emails (id bigint primary key, status text not null default 'new', created_at timestamptz default now(),
+  lease_owner text, lease_until timestamptz, lease_token bigint not null default 0, attempts int not null default 0, last_error text);
+create index on public.emails (created_at, id) where status = 'new'`,
+    })
+    onTestFinished(async () => server.asAdmin('drop table public.emails'))
+    const table = leaseTable({
+      table: 'public.emails',
+      claimable: "status = 'new'",
+      order: ['created_at', 'id'],
+      attempts: { max: 3, expiries: false },
+      outcomes: { done: { set: { status: "'sent'" } }, retry: {}, dead: { set: { status: "'dead'" } } },
+    })
+    const workers = [{ name: 'emails', table, handle: async () => Promise.resolve() }]
+    const found = only(await server.examine({ workers }))
+    expect(found).toMatchObject({ check: 'workers-lease-tables', severity: 'error' })
+    expect(found.repair?.length).toBeGreaterThan(0)
+    await server.repair(found)
+    expect((await server.examine({ workers })).findings).toEqual([])
+  })
+})
+
+describe('rows', () => {
+  it('dead rows, suspects, and keys that are held up are found', async () => {
+    const db = server.db()
+    await makeEvents(db, 1, {
+      status: 'DEAD',
+      parked: true,
+      key: `'customer 1'`,
+      attempts: 3,
+      error: 'refused',
+    })
+    await makeEvents(db, 2, { key: `'customer 1'` })
+    await makeEvents(db, 1, { expiries: 2 })
+    await makeDeliveries(db, await makeEndpoint(db), 2, { status: 'failed' })
+    const { findings } = await server.examine()
+    expect(findings.map(({ check, text }) => `${check}: ${text}`)).toEqual([
+      'rows-dead: 1 events of the outbox are dead.',
+      'rows-dead: 2 deliveries of webhooks have failed for good.',
+      expect.stringContaining('rows-suspects: 1 events wait whose leases have expired twice or more'),
+      'rows-held-up: The ordering key "customer 1" is parked by the event 1, which failed 3 times (refused); 2 events wait for it.',
+    ])
+    expect(findings.at(-1)?.repair).toEqual([`leasehold outbox unblock 'customer 1' --reason '…' [--replay]`])
+  })
+
+  it('secrets that the given key cannot decrypt, and damaged ones, are found', async () => {
+    const { id } = await addEndpoint(server.db(), 'https://receiver.example/hook', { timeout_ms: 1_000 })
+    expect((await server.examine({ secretKey: SECRET_KEY })).findings).toEqual([])
+    const other = only(await server.examine({ secretKey: Buffer.alloc(32, 9).toString('base64') }))
+    expect(other).toMatchObject({ check: 'webhooks-secrets', severity: 'error' })
+    expect(other.text).toContain(`LEASEHOLD_SECRET_KEY is not the key`)
+    expect(other.text).toContain(id)
+    const both = `${Buffer.alloc(32, 9).toString('base64')},${SECRET_KEY}`
+    expect((await server.examine({ secretKey: both })).findings).toEqual([])
+    await server.asAdmin(`update leasehold.webhook_endpoints set secret = 'enc1.damaged'`)
+    expect(only(await server.examine({ secretKey: SECRET_KEY })).text).toContain('are damaged')
+    const { checks } = await server.examine()
+    expect(checks.find((check) => check.id === 'webhooks-secrets')?.skipped).toBe('no secret key was given')
+  })
+
+  it('endpoints that have failed for long, or want no more, are found without their tokens', async () => {
+    const failing = await makeEndpoint(server.db(), { url: 'https://receiver.example/hook?token=geheim' })
+    await server.asAdmin(
+      `update leasehold.webhook_endpoints set failing_since = now() - interval '2 hours', open_until = now() + interval '1 hour', failures = 7`,
+    )
+    await makeEndpoint(server.db(), { disabledReason: 'answered with HTTP 410 Gone' })
+    await makeEndpoint(server.db(), { disabledReason: 'an operator did it' })
+    const { findings } = await server.examine()
+    expect(findings.map(({ check }) => check)).toEqual(['webhooks-endpoints', 'webhooks-endpoints'])
+    expect(findings[0]?.text).toContain(`${failing} (https://receiver.example/hook) has been failing since`)
+    expect(JSON.stringify(findings)).not.toContain('geheim')
+  })
+
+  it('rows that retention should have deleted are found, by the retention that is declared', async () => {
+    const days = (n: number): number => n * 86_400_000
+    await makeEvents(server.db(), 1, { status: 'PUBLISHED', agoMs: days(9) })
+    expect(only(await server.examine())).toMatchObject({ check: 'rows-retention' })
+    // A process is alive that may have been started with another retention.
+    await addWorkers(1, { reaps: '{leasehold.outbox}' })
+    expect((await server.examine()).findings).toEqual([])
+    const workers = (publishedMs: number | null): ExamineOptions => ({
+      workers: [relay({ publisher: recording(), retention: { publishedMs } })] as never,
+    })
+    expect((await server.examine(workers(days(30)))).findings).toEqual([])
+    expect((await server.examine(workers(null))).findings).toEqual([])
+    expect(only(await server.examine(workers(days(1)))).text).toContain('are retained for 1 days')
+  })
+
+  it('a number of buckets whose raise is unfinished is found, and the printed repair ends it', async () => {
+    const db = server.db()
+    await migrate(db, { schema: 'raised', buckets: 4 })
+    onTestFinished(async () => server.asAdmin('drop schema raised cascade'))
+    await db.query({
+      text: `select raised.enqueue('t', '{}', 'key ' || n) from generate_series(1, 20) as n`,
+    })
+    await migrate(db, { schema: 'raised', buckets: 8 })
+    const found = only(await server.examine({ schema: 'raised' }))
+    expect(found).toMatchObject({ check: 'schema-buckets', severity: 'warning' })
+    expect(found.text).toContain('raised from 4 to 8')
+    await server.asAdmin('delete from raised.outbox')
+    await server.repair(found)
+    expect((await server.examine({ schema: 'raised' })).findings).toEqual([])
+  })
+})
+
+describe('what goes wrong', () => {
+  it('a reader sees everything but secrets and the sessions of others, and is told so', async () => {
+    const db = openDatabase({ url: logins.reader.url, maxConnections: 2 })
+    onTestFinished(async () => db.close())
+    const session = await openSession(shared.url)
+    // As where the owner of the schema is no superuser, and cannot grant it.
+    await session.query('revoke pg_read_all_stats from leasehold_reader')
+    onTestFinished(async () => {
+      const admin = openDatabase({ url: shared.url, maxConnections: 1 })
+      await admin.query({ text: 'grant pg_read_all_stats to leasehold_reader' })
+      await admin.close()
+    })
+    await session.query('begin isolation level repeatable read; select 1')
+    const { findings, checks } = await examine(db, { secretKey: SECRET_KEY })
+    const notMade = findings.filter(({ text }) => text.startsWith('The check could not be made'))
+    expect(notMade.map(({ check }) => check)).toEqual(['webhooks-secrets'])
+    expect(notMade[0]?.text).toContain('permission denied for table webhook_endpoints')
+    expect(checks.find(({ id }) => id === 'vacuum-snapshots')?.notSeen).toContain('pg_read_all_stats')
+    expect(checks.filter(({ id }) => id.startsWith('schema-')).every(({ ok }) => ok)).toBe(true)
+  })
+
+  it('a check that fails is a finding, and the others are made', async () => {
+    await server.asAdmin('alter table leasehold.webhook_endpoints rename column failing_since to since')
+    const { findings, checks } = await server.examine()
+    const [found] = ofCheck({ findings, checks }, 'webhooks-endpoints')
+    expect(found?.text).toContain('The check could not be made')
+    expect(found?.text).toContain('failing_since')
+    expect(ofCheck({ findings, checks }, 'schema-tables')).toHaveLength(1)
+    expect(checks).toHaveLength(CHECKS.length)
+    await server.asAdmin('alter table leasehold.webhook_endpoints rename column since to failing_since')
+  })
+
+  it('when the time is over, each check that was not made says so', async () => {
+    const { findings } = await server.examine({ timeoutMs: 0 })
+    expect(findings).toHaveLength(CHECKS.length)
+    expect(findings[0]?.text).toContain('The other checks took all of the time.')
+  })
+
+  it('a table that somebody has locked does not keep the examination waiting', async () => {
+    const session = await openSession(server.adminUrl())
+    await session.query('begin; lock table leasehold.webhook_endpoints in access exclusive mode')
+    const { findings, checks } = await server.examine({ timeoutMs: 60_000 })
+    await session.query('rollback')
+    expect(checks).toHaveLength(CHECKS.length)
+    expect(ofCheck({ findings, checks }, 'webhooks-endpoints')[0]?.text).toContain('could not be made')
+    expect(ofCheck({ findings, checks }, 'rows-dead')).toEqual([])
+  })
+})

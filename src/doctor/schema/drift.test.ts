@@ -1,0 +1,361 @@
+import { randomBytes } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { distributeWithoutCitus } from '../../../test/support/citus.ts'
+import { useDatabase } from '../../../test/support/database.ts'
+import { useExaminedServer } from '../../../test/support/examined-server.ts'
+import { findClientPrograms, startServer } from '../../../test/support/server.ts'
+import { type Database, migrate, openDatabase } from '../../postgres/index.ts'
+import { ROLE_KINDS } from '../../postgres/permissions.ts'
+import { examine, type Finding } from '../doctor.ts'
+import { makeSnapshot, mergePatch, patchBetween, SNAPSHOT_FILE } from './snapshot.ts'
+
+const server = useExaminedServer()
+const shared = useDatabase()
+const programs = await findClientPrograms()
+
+/** What the checks of the schema find. */
+async function driftIn(db: Database, schema = 'leasehold'): Promise<readonly Finding[]> {
+  const { findings, checks } = await examine(db, { schema })
+  expect(checks.filter(({ id, skipped }) => id.startsWith('schema-') && skipped !== undefined)).toEqual([])
+  return findings.filter(({ check }) => check.startsWith('schema-') || check === 'vacuum-settings')
+}
+
+function opened(url: string): Database {
+  const db = openDatabase({ url })
+  onTestFinished(async () => db.close())
+  return db
+}
+
+it('the snapshot is what the migrations create; after a change run `npm run schema`', async () => {
+  const db = opened(shared.url)
+  const { rows } = await db.query<{ version: number }>({
+    text: `select current_setting('server_version_num')::int as version`,
+  })
+  // Older ones print some definitions in another way; that they are recognised is another test.
+  if ((rows[0]?.version ?? 0) < 180_000) return
+  const made = JSON.parse(JSON.stringify(await makeSnapshot(db))) as unknown
+  expect(made).toEqual(JSON.parse(await readFile(SNAPSHOT_FILE, 'utf8')))
+})
+
+it('a schema that was just migrated has no findings, whatever its name is', async () => {
+  const db = opened(shared.url)
+  await migrate(db, { schema: `an "odd' name` })
+  expect(await driftIn(db, `an "odd' name`)).toEqual([])
+  await db.query({ text: `drop schema "an ""odd' name" cascade` })
+})
+
+it('a schema with several buckets has no findings, and neither has one that is distributed', async () => {
+  const db = opened(shared.url)
+  await migrate(db, { schema: 'eight', buckets: 8 })
+  expect(await driftIn(db, 'eight')).toEqual([])
+  await db.query({ text: 'drop schema eight cascade' })
+  await distributeWithoutCitus(db, 4)
+  expect(await driftIn(db)).toEqual([])
+})
+
+it('a trigger of the buckets that is missing is found', async () => {
+  const db = opened(shared.url)
+  await migrate(db, { schema: 'four', buckets: 4 })
+  await db.query({ text: 'drop trigger outbox_bucket_missing on four.outbox' })
+  const [found, ...others] = await driftIn(db, 'four')
+  expect(others).toEqual([])
+  expect(found?.text).toBe('The trigger outbox_bucket_missing of four.outbox is missing.')
+  for (const text of found?.repair ?? []) await db.query({ text })
+  expect(await driftIn(db, 'four')).toEqual([])
+  await db.query({ text: 'drop schema four cascade' })
+})
+
+it.skipIf(programs === undefined)(
+  'an older PostgreSQL, which prints definitions in another way, has no findings',
+  async () => {
+    if (programs === undefined) return
+    const older = await startServer({ binaries: programs })
+    onTestFinished(async () => older.remove())
+    const db = opened(older.url)
+    await migrate(db)
+    expect(await driftIn(db)).toEqual([])
+    await migrate(db, { buckets: 4 })
+    expect(await driftIn(db)).toEqual([])
+    const { findings } = await examine(db)
+    expect(findings.filter(({ text }) => text.includes('could not be made'))).toEqual([])
+  },
+)
+
+it('roles with another prefix are compared by their own names', async () => {
+  const prefix = `drift_${randomBytes(4).toString('hex')}`
+  const admin = opened(shared.url)
+  await admin.query({ text: `alter database ${shared.name} set leasehold.role_prefix = '${prefix}'` })
+  const db = opened(shared.url)
+  await migrate(db, { schema: 'prefixed' })
+  expect(await driftIn(db, 'prefixed')).toEqual([])
+  await db.query({ text: `revoke select on prefixed.outbox from ${prefix}_reader` })
+  expect(await driftIn(db, 'prefixed')).toMatchObject([
+    { check: 'schema-grants', repair: [`grant select on prefixed.outbox to ${prefix}_reader`] },
+  ])
+  await db.query({
+    text: `alter database ${shared.name} reset leasehold.role_prefix;
+drop schema prefixed cascade;
+${ROLE_KINDS.map((kind) => `drop owned by ${prefix}_${kind}; drop role ${prefix}_${kind}`).join(';')}`,
+  })
+})
+
+it('tables that sync has adopted keep their own columns and types', async () => {
+  const db = opened(shared.url)
+  await db.query({
+    text: `create schema adopted;
+create table adopted.sync_jobs (id serial primary key, matrix_id varchar(200), customer text, attempts smallint);
+create table adopted.sync_checkpoints (matrix_id varchar(200), chunk_hash text, note text, unique (matrix_id, chunk_hash))`,
+  })
+  await migrate(db, { schema: 'adopted' })
+  expect(await driftIn(db, 'adopted')).toEqual([])
+  await db.query({ text: 'drop schema adopted cascade' })
+})
+
+interface Drift {
+  readonly check: string
+  readonly severity?: 'error' | 'warning'
+  /** A part of the text of the finding. */
+  readonly says: string
+  readonly by: readonly string[]
+}
+
+const DRIFTS: readonly Drift[] = [
+  {
+    check: 'schema-policies',
+    says: 'Row-level security of leasehold.webhook_outbox is turned off',
+    by: ['alter table leasehold.webhook_outbox disable row level security'],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy webhook_endpoints_all of leasehold.webhook_endpoints is missing',
+    by: ['drop policy webhook_endpoints_all on leasehold.webhook_endpoints'],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy leasehold_tenant of leasehold.audit is missing',
+    by: ['drop policy leasehold_tenant on leasehold.audit'],
+  },
+  { check: 'schema-tables', says: 'inbox is missing', by: ['drop table leasehold.inbox'] },
+  {
+    check: 'schema-tables',
+    says: 'last_response is missing',
+    by: ['alter table leasehold.webhook_outbox drop column last_response'],
+  },
+  {
+    check: 'schema-tables',
+    says: 'is bigint and must be integer',
+    by: ['alter table leasehold.webhook_endpoints alter column failures type bigint'],
+  },
+  {
+    check: 'schema-tables',
+    says: 'has no default and must have 0',
+    by: ['alter table leasehold.outbox alter column attempts drop default'],
+  },
+  {
+    check: 'schema-tables',
+    says: 'may be null',
+    by: ['alter table leasehold.audit alter column principal drop not null'],
+  },
+  {
+    check: 'schema-tables',
+    says: 'storage of its type and must have external',
+    by: ['alter table leasehold.outbox alter column headers set storage extended'],
+  },
+  {
+    check: 'schema-constraints',
+    says: 'webhook_outbox_attempts_in_range of leasehold.webhook_outbox is missing',
+    by: ['alter table leasehold.webhook_outbox drop constraint webhook_outbox_attempts_in_range'],
+  },
+  {
+    check: 'schema-constraints',
+    says: 'must be CHECK',
+    by: [
+      'alter table leasehold.sync_jobs drop constraint sync_jobs_attempts_in_range',
+      'alter table leasehold.sync_jobs add constraint sync_jobs_attempts_in_range check (attempts >= 0)',
+    ],
+  },
+  {
+    check: 'schema-constraints',
+    severity: 'warning',
+    says: 'is not validated',
+    by: [
+      'alter table leasehold.settings drop constraint settings_value_is_an_object',
+      `alter table leasehold.settings add constraint settings_value_is_an_object check (jsonb_typeof(value) = 'object') not valid`,
+    ],
+  },
+  { check: 'schema-indexes', says: 'outbox_pending is missing', by: ['drop index leasehold.outbox_pending'] },
+  {
+    check: 'schema-indexes',
+    says: 'and must be CREATE INDEX outbox_dead',
+    by: [
+      'drop index leasehold.outbox_dead',
+      `create index outbox_dead on leasehold.outbox (id) where status = 'DEAD'`,
+    ],
+  },
+  {
+    check: 'schema-indexes',
+    says: 'outbox_in_flight is invalid',
+    by: [`update pg_index set indisvalid = false where indexrelid = 'leasehold.outbox_in_flight'::regclass`],
+  },
+  {
+    check: 'schema-indexes',
+    severity: 'warning',
+    says: "reports is not one of Leasehold's",
+    by: ['create index reports on leasehold.outbox (created_at)'],
+  },
+  {
+    check: 'schema-triggers',
+    says: 'outbox_limits of leasehold.outbox is disabled and must be enabled',
+    by: ['alter table leasehold.outbox disable trigger outbox_limits'],
+  },
+  {
+    check: 'schema-triggers',
+    says: 'outbox_event_id of leasehold.outbox is enabled and must be enabled always',
+    by: ['alter table leasehold.outbox enable trigger outbox_event_id'],
+  },
+  {
+    check: 'schema-triggers',
+    says: 'webhook_transition of leasehold.webhook_outbox is missing',
+    by: ['drop trigger webhook_transition on leasehold.webhook_outbox'],
+  },
+  {
+    check: 'schema-triggers',
+    severity: 'warning',
+    says: "count_events of leasehold.outbox is not one of Leasehold's",
+    by: [
+      `create function public.count_events() returns trigger language plpgsql as 'begin return null; end'`,
+      'create trigger count_events after insert on leasehold.outbox for each row execute function public.count_events()',
+    ],
+  },
+  {
+    check: 'schema-functions',
+    says: 'wake(text) is not the one of this release',
+    by: [
+      `create or replace function leasehold.wake(name text) returns void language plpgsql as 'begin return; end'`,
+    ],
+  },
+  {
+    check: 'schema-functions',
+    says: 'find_event(uuid) is missing',
+    by: ['drop function leasehold.find_event(uuid)'],
+  },
+  {
+    check: 'schema-views',
+    says: 'webhook_attempts is missing',
+    by: ['drop view leasehold.webhook_attempts'],
+  },
+  {
+    check: 'schema-views',
+    says: 'sync_job_states is not the one of this release',
+    by: ['alter view leasehold.sync_job_states set (security_invoker = false)'],
+  },
+  {
+    check: 'schema-grants',
+    says: 'leasehold_reader lacks select on leasehold.outbox',
+    by: ['revoke select on leasehold.outbox from leasehold_reader'],
+  },
+  {
+    check: 'schema-grants',
+    says: 'leasehold_producer lacks insert (payload) on leasehold.outbox',
+    by: ['revoke insert (payload) on leasehold.outbox from leasehold_producer'],
+  },
+  {
+    check: 'schema-grants',
+    severity: 'warning',
+    says: 'leasehold_producer has more than it needs: delete on leasehold.outbox',
+    by: ['grant delete on leasehold.outbox to leasehold_producer'],
+  },
+  {
+    check: 'vacuum-settings',
+    says: 'autovacuum_enabled is off and was not set',
+    by: ['alter table leasehold.outbox set (autovacuum_enabled = off)'],
+  },
+  {
+    check: 'vacuum-settings',
+    severity: 'warning',
+    says: 'vacuum_truncate is not set and was shipped as off',
+    by: ['alter table leasehold.outbox reset (vacuum_truncate)'],
+  },
+  {
+    check: 'schema-roles',
+    severity: 'warning',
+    says: 'The role leasehold_operator does not exist',
+    by: ['drop owned by leasehold_operator', 'drop role leasehold_operator'],
+  },
+]
+
+describe('drift', () => {
+  it.each(DRIFTS)('$check finds it, and the printed repair mends it: $says', async (drift) => {
+    await server.asAdmin(...drift.by)
+    const { findings } = await server.examine()
+    expect(findings).toEqual([
+      {
+        check: drift.check,
+        severity: drift.severity ?? 'error',
+        text: expect.stringContaining(drift.says),
+        remedy: expect.any(String),
+        repair: expect.any(Array),
+      },
+    ])
+    const [found] = findings
+    expect(found?.repair?.length).toBeGreaterThan(0)
+    if (found !== undefined) await server.repair(found)
+    expect((await server.examine()).findings).toEqual([])
+  })
+
+  it('a table that was recreated by the repair takes events of every role as before', async () => {
+    await server.asAdmin('drop table leasehold.outbox cascade')
+    for (let rounds = 0; rounds < 5; rounds += 1) {
+      const { findings } = await server.examine()
+      if (findings.length === 0) break
+      for (const finding of findings) await server.repair(finding)
+    }
+    expect((await server.examine()).findings).toEqual([])
+    await server.asAdmin(
+      'set role leasehold_producer',
+      `select leasehold.enqueue('order.paid', '{"n": 1}', 'customer 1')`,
+      'reset role',
+      'delete from leasehold.outbox',
+    )
+  })
+
+  it('a migration that is missing, and one that was changed, are found', async () => {
+    await server.asAdmin(`update leasehold.migrations set checksum = 'x' where version = 2`)
+    const changed = await server.examine()
+    expect(changed.findings).toMatchObject([
+      {
+        check: 'schema-migrations',
+        text: 'Applied with another text than this release has: 002_outbox.sql.',
+      },
+    ])
+    await server.asAdmin('update leasehold.migrations set version = -3 where version = 3')
+    const missing = await server.examine()
+    expect(missing.findings[0]?.text).toBe('Not applied to the schema leasehold: 003_webhooks.sql.')
+    expect(missing.checks.find(({ id }) => id === 'schema-tables')?.skipped).toContain('leasehold migrate')
+    const { rows } = await opened(shared.url).query<{ checksum: string }>({
+      text: 'select checksum from leasehold.migrations where version = 2',
+    })
+    await server.asAdmin(
+      'update leasehold.migrations set version = 3 where version = -3',
+      `update leasehold.migrations set checksum = '${rows[0]?.checksum}' where version = 2`,
+    )
+    expect((await server.examine()).findings).toEqual([])
+  })
+
+  it('a schema without tables is one finding, and the server is examined all the same', async () => {
+    const { findings, checks } = await server.examine({ schema: 'nowhere' })
+    expect(findings).toMatchObject([
+      { check: 'schema-migrations', text: 'The schema nowhere has no tables of Leasehold.' },
+    ])
+    expect(checks.find(({ id }) => id === 'server-version')).toMatchObject({ ok: true })
+    expect(checks.find(({ id }) => id === 'rows-dead')?.skipped).toContain('no tables')
+  })
+})
+
+it('a merge patch makes one document of another', () => {
+  const before = { a: { b: 'x', c: ['y'] }, d: 'z' }
+  const after = { a: { b: 'w', c: ['y'], e: { f: 'g' } } }
+  expect(patchBetween(before, after)).toEqual({ a: { b: 'w', e: { f: 'g' } }, d: null })
+  expect(mergePatch(before, patchBetween(before, after))).toEqual(after)
+})

@@ -1,0 +1,188 @@
+/** Dead rows, and what keeps PostgreSQL from removing them. */
+import { quoteLiteral, quoteQualified } from '../postgres/identifiers.ts'
+import type { Check, Examination, Problem } from './check.ts'
+import { autovacuumOptions } from './schema/drift.ts'
+
+/** PostgreSQL stops taking writes at about 2.1 billion transactions, and warns from 40 million before on. */
+const WRAPAROUND_ERROR = 1_600_000_000
+
+/** Schema and name of each table: ours, and those of the user's workers. */
+function tableNames({
+  schema,
+  ownTables,
+  declaredTables,
+}: Examination): [schemas: string[], names: string[]] {
+  const all = [
+    ...ownTables.map(({ table }) => table),
+    ...declaredTables.map(({ table }) => table),
+    ...['inbox', 'workers', 'audit', 'webhook_endpoints', 'sync_job_chunks'].map((name) => ({
+      schema,
+      name,
+    })),
+  ]
+  return [all.map((table) => table.schema), all.map(({ name }) => name)]
+}
+
+async function deadRowProblems(x: Examination): Promise<Problem[]> {
+  const { rows } = await x.read(async (tx) =>
+    tx.query<{ schema: string; name: string; dead: number; live: number; vacuumed: Date | null }>({
+      text: `select schemaname as schema, relname as name, n_dead_tup::float8 as dead, n_live_tup::float8 as live,
+  greatest(last_vacuum, last_autovacuum) as vacuumed
+from pg_stat_all_tables
+where (schemaname, relname) in (select * from unnest($1::text[], $2::text[]))
+  and n_dead_tup >= $3::float8 and n_dead_tup >= 0.2 * n_live_tup
+  and coalesce(greatest(last_vacuum, last_autovacuum) < now() - $4::float8 * interval '1 millisecond', true)
+order by n_dead_tup desc`,
+      values: [...tableNames(x), x.thresholds.deadRows, x.thresholds.vacuumedMs],
+    }),
+  )
+  return rows.map(({ schema, name, dead, live, vacuumed }) => ({
+    severity: 'warning',
+    text: `The table ${schema}.${name} has ${dead} dead rows beside ${live} live ones, and was ${vacuumed === null ? 'never vacuumed' : `last vacuumed at ${vacuumed.toISOString()}`}.`,
+    remedy:
+      'Vacuum it, and find out why autovacuum does not: the other checks of vacuum name what holds it back.',
+    repair: [`vacuum (analyze) ${quoteQualified(schema, name)}`],
+  }))
+}
+
+async function autovacuumProblems(x: Examination): Promise<Problem[]> {
+  const { rows } = await x.read(async (tx) =>
+    tx.query<{ autovacuum: string }>({ text: `select current_setting('autovacuum') as autovacuum` }),
+  )
+  const off: Problem[] =
+    rows[0]?.autovacuum === 'off'
+      ? [
+          {
+            severity: 'error',
+            text: 'autovacuum is off: dead rows stay, and claims become slower with every row.',
+            remedy: 'Turn it on.',
+            repair: ['alter system set autovacuum = on', 'select pg_reload_conf()'],
+          },
+        ]
+      : []
+  return [...off, ...(await autovacuumOptions(x))]
+}
+
+interface SnapshotRow {
+  readonly pid: number
+  readonly role: string | null
+  readonly application: string
+  readonly state: string | null
+  readonly transaction_start: Date | null
+  readonly query_start: Date | null
+  readonly age_seconds: number | null
+}
+
+/** Snapshots of other databases do not matter, apart from those of standbys. */
+async function snapshotProblems(x: Examination): Promise<Problem[]> {
+  const { sessions, seesAll } = await x.read(async (tx) => {
+    const { rows } = await tx.query<SnapshotRow>({
+      text: `select pid, usename as role, application_name as application, state, xact_start as transaction_start, query_start,
+  extract(epoch from now() - xact_start)::float8 as age_seconds
+from pg_stat_activity
+where (backend_xmin is not null or backend_xid is not null) and pid <> pg_backend_pid()
+  and (datname = current_database() or backend_type = 'walsender')
+order by xact_start nulls last`,
+    })
+    const see = await tx.query<{ all: boolean }>({
+      text: `select pg_has_role(current_user, 'pg_read_all_stats', 'usage') as all`,
+    })
+    return { sessions: rows, seesAll: see.rows[0]?.all === true }
+  })
+  if (!seesAll && sessions.some(({ transaction_start: start }) => start === null))
+    x.notSeen(
+      'since when the transactions of other roles are open: GRANT pg_read_all_stats to this role to see it',
+    )
+  return sessions
+    .filter(({ age_seconds: age }) => age !== null && age * 1_000 >= x.thresholds.oldTransactionMs)
+    .map((session) => ({
+      severity: 'warning',
+      text: `The session with pid ${session.pid} (${session.application === '' ? 'no application name' : session.application}, role ${session.role}, ${session.state}) has held a snapshot since ${session.transaction_start?.toISOString()}, and started its last statement at ${session.query_start?.toISOString()}. Rows that died since then cannot be removed, in any table.`,
+      remedy:
+        'End its transaction there. If nobody can, terminate the session; what it did not commit is rolled back.',
+      repair: [`select pg_terminate_backend(${session.pid})`],
+    }))
+}
+
+async function preparedProblems({ read, thresholds }: Examination): Promise<Problem[]> {
+  const { rows } = await read(async (tx) =>
+    tx.query<{ id: string; owner: string; prepared: Date }>({
+      text: `select gid as id, owner, prepared from pg_prepared_xacts
+where database = current_database() and prepared <= now() - $1::float8 * interval '1 millisecond'
+order by prepared limit 20`,
+      values: [thresholds.oldTransactionMs],
+    }),
+  )
+  return rows.map(({ id, owner, prepared }) => ({
+    severity: 'warning',
+    text: `The transaction ${quoteLiteral(id).trim()} of ${owner} has been prepared since ${prepared.toISOString()}, and keeps its locks and its snapshot until somebody ends it.`,
+    remedy: `Ask its transaction manager whether it was to be committed, and run COMMIT PREPARED or ROLLBACK PREPARED ${quoteLiteral(id).trim()}.`,
+  }))
+}
+
+async function slotProblems({ read }: Examination): Promise<Problem[]> {
+  const { rows } = await read(async (tx) =>
+    tx.query<{ name: string; type: string; retained: number | null; holds_rows: boolean }>({
+      text: `select slot_name as name, slot_type as type, xmin is not null as holds_rows,
+  case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::float8 end as retained
+from pg_replication_slots
+where not active and restart_lsn is not null
+order by 4 desc nulls last limit 20`,
+    }),
+  )
+  return rows.map(({ name, type, retained, holds_rows: holdsRows }) => ({
+    severity: 'warning',
+    text: `The ${type} replication slot ${name} is not in use. It keeps ${retained === null ? 'the log' : `${Math.round(retained / 1_048_576)} MB of the log`}${holdsRows ? ' and dead rows' : ''}, and more with every write, until the disk is full.`,
+    remedy: 'Start its consumer, or drop it if there is none any more.',
+    repair: [`select pg_drop_replication_slot(${quoteLiteral(name).trim()})`],
+  }))
+}
+
+async function wraparoundProblems({ read, thresholds }: Examination): Promise<Problem[]> {
+  const { rows } = await read(async (tx) =>
+    tx.query<{ name: string; age: number }>({
+      text: `select datname as name, greatest(age(datfrozenxid), mxid_age(datminmxid))::float8 as age
+from pg_database where datname = current_database()`,
+    }),
+  )
+  const [{ name, age } = { name: '', age: 0 }] = rows
+  if (age < thresholds.transactionAge) return []
+  return [
+    {
+      severity: age < WRAPAROUND_ERROR ? 'warning' : 'error',
+      text: `The oldest transaction id of the database ${name} is ${age} transactions old. At about 2.1 billion PostgreSQL takes no more writes.`,
+      remedy:
+        'End what holds back vacuum (old snapshots, prepared transactions, replication slots), and vacuum the database.',
+      repair: ['vacuum (freeze)'],
+    },
+  ]
+}
+
+export const VACUUM_CHECKS: readonly Check[] = [
+  {
+    id: 'vacuum-dead-rows',
+    title: 'dead rows and the last vacuum of each table',
+    needs: 'tables',
+    run: deadRowProblems,
+  },
+  {
+    id: 'vacuum-settings',
+    title: 'autovacuum, and its settings for each table',
+    needs: 'tables',
+    run: autovacuumProblems,
+  },
+  { id: 'vacuum-snapshots', title: 'old snapshots', needs: 'server', run: snapshotProblems },
+  {
+    id: 'vacuum-prepared-transactions',
+    title: 'prepared transactions',
+    needs: 'server',
+    run: preparedProblems,
+  },
+  { id: 'vacuum-replication-slots', title: 'inactive replication slots', needs: 'server', run: slotProblems },
+  {
+    id: 'vacuum-wraparound',
+    title: 'age of the oldest transaction id',
+    needs: 'server',
+    run: wraparoundProblems,
+  },
+]

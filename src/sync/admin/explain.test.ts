@@ -1,0 +1,176 @@
+import { afterAll, beforeEach, expect, it } from 'vitest'
+import { useDatabase } from '../../../test/support/database.ts'
+import { door, settled } from '../../../test/support/running-worker.ts'
+import { useRuntimes } from '../../../test/support/runtimes.ts'
+import { emptySync, syncChunks } from '../../../test/support/sync-rows.ts'
+import type { Explanation, Reason } from '../../admin/explain.ts'
+import { openDatabase } from '../../postgres/database.ts'
+import { createSync } from '../sync.ts'
+import { cancel } from './cancel.ts'
+import { explainChunk, explainJob } from './explain.ts'
+
+const { url } = useDatabase()
+const db = openDatabase({ url })
+const start = useRuntimes(url)
+const BOUND = { timeout: 120_000, interval: 20 }
+
+beforeEach(async () => {
+  await emptySync(db)
+  await db.query({ text: 'truncate leasehold.workers' })
+})
+afterAll(async () => db.close())
+
+async function reasonOf(explain: () => Promise<Explanation>, code: Reason['code']): Promise<Reason> {
+  let found: Reason | undefined
+  await expect
+    .poll(async () => {
+      found = (await explain()).reasons.find((reason) => reason.code === code)
+      return found?.code
+    }, BOUND)
+    .toBe(code)
+  return found ?? { code, text: '' }
+}
+
+function codesOf({ reasons }: Explanation): string[] {
+  return reasons.map(({ code }) => code)
+}
+
+it('a job that is planned waits for its chunks; one of them is leased, the others are claimable', async () => {
+  const sync = createSync()
+  const [begun, held] = [door(), door()]
+  const slow = sync.define<number>('slow', {
+    plan: () => [1, 2, 3],
+    syncChunk: async () => {
+      begun.open()
+      await held.opened
+      return { rows: 1 }
+    },
+    concurrency: 1,
+  })
+  const { jobId } = await slow.enqueue(db, { matrixId: 'm' })
+  const { runtime } = await start(sync.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
+  await begun.opened
+  const {
+    text,
+    by = '',
+    command,
+    since,
+  } = await reasonOf(async () => explainJob(db, jobId), 'waitsForChunks')
+  expect(text).toMatch(
+    /^It was planned at .*Z \(\d s ago\), and waits for 3 chunks: 1 in flight, 2 waiting; 0 have failed\.$/,
+  )
+  expect({ command, isMoment: since instanceof Date }).toEqual({
+    command: `leasehold sync explain ${jobId} ${by}`,
+    isMoment: true,
+  })
+  expect(codesOf(await explainJob(db, jobId))).toEqual(['waitsForChunks'])
+  expect(await reasonOf(async () => explainChunk(db, jobId, by), 'claimable')).toBeDefined()
+  const leased = (await syncChunks(db)).find(({ state }) => state === 'RUNNING')
+  const { text: held2 } = await reasonOf(
+    async () => explainChunk(db, jobId, leased?.chunk_hash ?? ''),
+    'leased',
+  )
+  expect(held2).toMatch(new RegExp(`^The worker process ${runtime.id} holds it, with token 1, `))
+  held.open()
+})
+
+it('groupNotServed: no runner that is alive has the definition, of a job and of a chunk', async () => {
+  const known = createSync()
+  known.define('known', { plan: () => [], syncChunk: async () => ({ rows: 0 }) })
+  const other = createSync()
+  const unknown = other.define('unknown', { plan: () => [1], syncChunk: async () => ({ rows: 0 }) })
+  const { jobId } = await unknown.enqueue(db, { matrixId: 'm' })
+  const { runtime } = await start(known.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
+  const { text, by } = await reasonOf(async () => explainJob(db, jobId), 'groupNotServed')
+  expect(text).toBe(`No worker process that is alive has the definition "unknown": ${runtime.id} has known.`)
+  expect(by).toBe('unknown')
+  expect(codesOf(await explainJob(db, jobId))).toEqual(['groupNotServed'])
+  const second = await start(other.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
+  await settled(second.events, 1)
+  await expect.poll(async () => codesOf(await explainJob(db, jobId)), BOUND).toEqual(['finished'])
+})
+
+it('sourceRateLimit: a chunk was postponed, because the source has no room', async () => {
+  const sync = createSync()
+  const limited = sync.define<number>('limited', {
+    plan: () => [1],
+    syncChunk: async () => ({ rows: 1 }),
+    source: { name: 'crm', perSecond: 1 },
+  })
+  // Others have reserved the calls of the next hour.
+  await db.query({
+    text: `insert into leasehold.sync_sources values ('crm', now() + interval '1 hour')`,
+  })
+  const { jobId } = await limited.enqueue(db, { matrixId: 'm' })
+  const { events } = await start(sync.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
+  await events.next('settled', ({ outcome }) => outcome === 'postponed')
+  const hash = (await syncChunks(db))[0]?.chunk_hash ?? ''
+  const {
+    text,
+    by,
+    until,
+    command = '',
+  } = await reasonOf(async () => explainChunk(db, jobId, hash), 'sourceRateLimit')
+  expect(text).toMatch(
+    /^It was postponed until .*Z \(in \d+ s\), because its source had no room; calls are reserved ahead, those to crm until .*Z \(in 60 min\)\.$/,
+  )
+  expect({ by, isMoment: until instanceof Date }).toEqual({ by: 'crm', isMoment: true })
+  const over = events.next('settled', ({ outcome }) => outcome === 'postponed')
+  await db.query({ text: command })
+  await over
+})
+
+it('retryWait, dead and finished: of a chunk and of a job', async () => {
+  const sync = createSync()
+  const failing = sync.define<number>('failing', {
+    plan: () => [1],
+    syncChunk: async () => Promise.reject(new Error('HTTP 503')),
+    retry: { maxAttempts: 2, firstMs: 600_000 },
+  })
+  const { jobId } = await failing.enqueue(db, { matrixId: 'm' })
+  const { events } = await start(sync.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
+  await events.next('settled', ({ outcome }) => outcome === 'retry')
+  const hash = (await syncChunks(db))[0]?.chunk_hash ?? ''
+  const { text, command = '' } = await reasonOf(async () => explainChunk(db, jobId, hash), 'retryWait')
+  expect(text).toMatch(/^1 attempt has failed, and the next one is due at .*: .*HTTP 503.*\.$/)
+  const over = events.next(
+    'settled',
+    ({ table, outcome }) => table.endsWith('sync_jobs') && outcome === 'dead',
+  )
+  await db.query({ text: `${command}; select leasehold.wake('sync')` })
+  await over
+  expect((await reasonOf(async () => explainChunk(db, jobId, hash), 'dead')).command).toBe(
+    `leasehold sync replay ${jobId} --reason '…'`,
+  )
+  expect((await reasonOf(async () => explainJob(db, jobId), 'dead')).text).toMatch(
+    /^It is failed since .*HTTP 503/,
+  )
+})
+
+it('notNeeded: the job of the chunk was cancelled', async () => {
+  const sync = createSync()
+  const held = sync.define<number>('held', { plan: () => [1], syncChunk: async () => ({ rows: 1 }) })
+  const { jobId } = await held.enqueue(db, { matrixId: 'm' })
+  const [, chunks] = sync.runner({ checkEveryMs: 20 })
+  const [jobs] = sync.runner({ checkEveryMs: 20 })
+  expect(chunks.name).toBe('sync')
+  const { events } = await start([jobs], { presenceMs: 50 })
+  await events.next('settled', ({ outcome }) => outcome === 'waiting')
+  const hash = (await syncChunks(db))[0]?.chunk_hash ?? ''
+  expect(codesOf(await explainChunk(db, jobId, hash))).toEqual(['noWorker'])
+  await cancel(db, { filter: { ids: [jobId] }, principal: 'alice', reason: 'by mistake' })
+  expect(await reasonOf(async () => explainChunk(db, jobId, hash), 'notNeeded')).toMatchObject({
+    command: `leasehold sync replay ${jobId} --reason '…'`,
+  })
+})
+
+it('a job or a chunk that does not exist is not found', async () => {
+  await expect(explainJob(db, '4711')).rejects.toMatchObject({ code: 'JOB_NOT_FOUND' })
+  await expect(explainChunk(db, '4711', 'x')).rejects.toMatchObject({ code: 'JOB_NOT_FOUND' })
+  const sync = createSync()
+  const { jobId } = await sync
+    .define('a', { plan: () => [], syncChunk: async () => undefined })
+    .enqueue(db, { matrixId: 'm' })
+  await expect(explainChunk(db, jobId, 'x')).rejects.toMatchObject({ code: 'ROW_NOT_FOUND' })
+  await expect(explainJob(db, 'x')).rejects.toMatchObject({ code: 'REQUEST_INVALID' })
+})

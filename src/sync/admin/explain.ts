@@ -1,0 +1,209 @@
+/** Why a job, or a chunk of it, is not running: besides what every lease table has, a job waits for its chunks. */
+import {
+  type Addition,
+  explainRowOf,
+  type Explanation,
+  type ExplainOptions,
+  type RowInTable,
+  schemaFlag,
+} from '../../admin/explain.ts'
+import { checkTexts } from '../../admin/request-checks.ts'
+import { LeaseholdError } from '../../errors.ts'
+import { counted } from '../../figures.ts'
+import {
+  at,
+  reason,
+  type RowDescription,
+  type RowFacts,
+  shellArgument,
+  updateSql,
+} from '../../lease/explain.ts'
+import { rowId } from '../../lease/lease.ts'
+import type { LeaseTable } from '../../lease/table.ts'
+import type { Database } from '../../postgres/database.ts'
+import { quoteQualified } from '../../postgres/identifiers.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import { SYNC, SYNC_JOBS } from '../runner.ts'
+import { chunkTable, jobTable } from '../table.ts'
+import { checkJobId, findJob, type JobSummary } from './jobs.ts'
+import { tablesOf } from './tables.ts'
+
+const ENDED = {
+  ended: "case when completed_at is not null then 'completed' when failed_at is not null then 'failed' end",
+  endedAt: 'coalesce(completed_at, failed_at)',
+  isDead: 'failed_at is not null',
+  group: 'definition',
+} as const
+
+/** Explains a job. */
+export async function explainJob(
+  db: Database,
+  jobId: string,
+  options: ExplainOptions = {},
+): Promise<Explanation> {
+  checkJobId(jobId)
+  const { schema } = options
+  const table = jobTable({ schema })
+  const flag = schemaFlag(schema)
+  const description: RowDescription = {
+    ...ENDED,
+    row: 'job',
+    retry: (row) => updateSql(table, row, 'next_check_at = now()'),
+    replay: ({ id }) => `leasehold sync replay ${id}${flag} --reason '…'`,
+    explain: ({ id }) => `leasehold sync explain ${id}${flag}`,
+  }
+  let job: JobSummary | undefined
+  return explainRowOf(
+    db,
+    jobId,
+    { table, workers: [SYNC_JOBS], description },
+    options,
+    async (tx) => {
+      job = await findJob(tx, schema, jobId)
+      return { id: job.id }
+    },
+    async (tx, found) => (job === undefined ? { reasons: [] } : waitsForChunks(tx, job, found, schema)),
+  )
+}
+
+/** How many unfinished chunks are counted at most. */
+const MAX_CHUNKS_COUNTED = 100_000
+
+/** A job that is planned is not claimed before its chunks are finished. */
+async function waitsForChunks(
+  tx: Queryable,
+  { id, matrixId, plannedAt }: JobSummary,
+  { row, state }: RowInTable,
+  schema: string | undefined,
+): Promise<Addition> {
+  if (plannedAt === null || state !== 'waiting') return { reasons: [] }
+  const { checkpoints, links } = tablesOf(schema)
+  const { rows } = await tx.query<{ open: number; leased: number; failed: number; first: string | null }>({
+    text: `/* leasehold:explain chunks sync_checkpoints */
+select count(*) filter (where failed_at is null)::int as open,
+  count(*) filter (where failed_at is null and locked_until > now())::int as leased,
+  count(*) filter (where failed_at is not null)::int as failed,
+  (array_agg(chunk_hash order by locked_until > now() nulls first, position) filter (where failed_at is null))[1] as first
+from (
+  select c.failed_at, c.locked_until, c.chunk_hash, c.position
+  from ${checkpoints} as c
+  join ${links} as l on l.job_id = $1::bigint and l.matrix_id = c.matrix_id and l.chunk_hash = c.chunk_hash
+  where c.matrix_id = $2::text and c.completed_at is null
+  limit ${MAX_CHUNKS_COUNTED}
+) as unfinished`,
+    values: [id, matrixId],
+  })
+  const { open, leased, failed, first } = rows[0] ?? { open: 0, leased: 0, failed: 0, first: null }
+  const details = {
+    since: plannedAt,
+    by: first,
+    command: first === null ? undefined : explainChunkCommand(id, first, schema),
+  }
+  const waiting = open - leased
+  const text =
+    open === 0
+      ? `It was planned at ${at(plannedAt, row.now)}, none of its chunks is open any more, and a runner finds that within seconds.`
+      : `It was planned at ${at(plannedAt, row.now)}, and waits for ${counted(open, 'chunk')}: ${leased} in flight, ${waiting} waiting; ${failed} ${failed === 1 ? 'has' : 'have'} failed.`
+  return { reasons: [reason('waitsForChunks', text, details)], replaces: ['scheduled', 'retryWait'] }
+}
+
+function explainChunkCommand(jobId: string, hash: string, schema: string | undefined): string {
+  return `leasehold sync explain ${jobId} ${shellArgument(hash)}${schemaFlag(schema)}`
+}
+
+/** Explains a chunk of a job, by its hash. */
+export async function explainChunk(
+  db: Database,
+  jobId: string,
+  hash: string,
+  options: ExplainOptions = {},
+): Promise<Explanation> {
+  checkJobId(jobId)
+  checkTexts({ hash })
+  const { schema } = options
+  const table = chunkTable({ schema })
+  const description = describeChunk(table, jobId, hash, schema)
+  return explainRowOf(
+    db,
+    hash,
+    { table, workers: [SYNC], description },
+    options,
+    async (tx) => ({ id: await findChunk(tx, schema, jobId, hash) }),
+    async (tx, found) => chunkReasons(tx, found, schema, description),
+  )
+}
+
+function describeChunk(
+  table: LeaseTable,
+  jobId: string,
+  hash: string,
+  schema: string | undefined,
+): RowDescription {
+  return {
+    ...ENDED,
+    row: 'chunk',
+    retry: (row) => updateSql(table, row, 'next_attempt_at = now()'),
+    replay: () => `leasehold sync replay ${jobId}${schemaFlag(schema)} --reason '…'`,
+    explain: () => explainChunkCommand(jobId, hash, schema),
+  }
+}
+
+async function findChunk(
+  tx: Queryable,
+  schema: string | undefined,
+  jobId: string,
+  hash: string,
+): Promise<string> {
+  const { matrixId } = await findJob(tx, schema, jobId)
+  const { rows } = await tx.query<{ found: boolean }>({
+    text: `select true as found from ${tablesOf(schema).links}
+where job_id = $1::bigint and matrix_id = $2::text and chunk_hash = $3::text`,
+    values: [jobId, matrixId, hash],
+  })
+  if (rows.length > 0) return rowId(matrixId, hash)
+  throw new LeaseholdError('ROW_NOT_FOUND', `The job ${jobId} has no chunk with the hash ${hash}.`, {
+    remedy: `\`leasehold sync show ${jobId}\` shows its chunks.`,
+  })
+}
+
+async function chunkReasons(
+  tx: Queryable,
+  { row, state }: RowInTable,
+  schema: string | undefined,
+  description: RowDescription,
+): Promise<Addition> {
+  if (state === 'finished') return row.ended === null ? notNeeded(row, description) : { reasons: [] }
+  // Only the outcome `postponed` makes a chunk wait at which no attempt has failed.
+  return state === 'waiting' && !row.isDue && row.attempts === 0
+    ? busySource(tx, row, schema, description)
+    : { reasons: [] }
+}
+
+function notNeeded(row: RowFacts, { replay }: RowDescription): Addition {
+  const text =
+    'No open job needs it any more: its job was cancelled, or stopped at another chunk that failed.'
+  return { reasons: [reason('notNeeded', text, { command: replay?.(row) })], replaces: ['notClaimable'] }
+}
+
+const MAX_SOURCES_NAMED = 5
+
+/** Which source a definition has is known only to its runner, so that all sources without room are named. */
+async function busySource(
+  tx: Queryable,
+  row: RowFacts,
+  schema = 'leasehold',
+  { retry }: RowDescription,
+): Promise<Addition> {
+  const { rows } = await tx.query<{ source: string; nextAt: Date }>({
+    text: `select source, next_at as "nextAt" from ${quoteQualified(schema, 'sync_sources')}
+where next_at > now() and isfinite(next_at) order by next_at desc limit ${MAX_SOURCES_NAMED}`,
+  })
+  const [first] = rows
+  if (first === undefined || row.dueAt === null) return { reasons: [] }
+  const reserved = rows
+    .map(({ source, nextAt }) => `those to ${source} until ${at(nextAt, row.now)}`)
+    .join(', ')
+  const text = `It was postponed until ${at(row.dueAt, row.now)}, because its source had no room; calls are reserved ahead, ${reserved}.`
+  const details = { until: row.dueAt, by: first.source, command: retry?.(row) }
+  return { reasons: [reason('sourceRateLimit', text, details)], replaces: ['scheduled'] }
+}
