@@ -16,6 +16,7 @@ import { enqueue } from '../../../outbox/index.ts'
 import { outboxTable } from '../../../outbox/table.ts'
 import { reconciler } from '../../../reconcile/index.ts'
 import { changeSettings } from '../../../worker/index.ts'
+import { LEASES } from './leases.ts'
 
 const hidden = leaseTable({ table: 'private.jobs', claimable: 'true', outcomes: {} })
 const api = useApi({ clientAddress, tables: [payments.table, tasks.table, ordered.table, hidden] })
@@ -72,7 +73,7 @@ const CASES: readonly RouteCase[] = [
 ]
 
 for (const each of CASES) testRoute(api, each, async () => Promise.resolve(null))
-testAllHaveCases(['leases'], CASES)
+testAllHaveCases(LEASES, CASES)
 
 describe('GET /leases', () => {
   it('has the leases of all tables with owner, token and end, those that end first at the top, and the clock of the database', async () => {
@@ -164,6 +165,13 @@ describe('GET /tables', () => {
     ])
     expect(body.items[0].oldestPendingMs).toBeGreaterThanOrEqual(0)
   })
+})
+
+it('a row is explained by the workers of its own table, not by those of others', async () => {
+  const { rows } = await db.query<{ k1: string }>({ text: payments.insert, values: [1] })
+  await startRuntime([{ ...other, settings: { paused: true } }])
+  const explained = await send('GET', `/tables/public.payments/rows/${rows[0]?.k1}/explain`, { key: 'read' })
+  expect(explained.body.reasons.map(({ code }: { code: string }) => code)).toContain('noWorker')
 })
 
 describe('GET /reconcilers', () => {
