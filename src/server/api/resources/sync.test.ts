@@ -6,6 +6,7 @@ import {
   testAllHaveCases,
   testRoute,
 } from '../../../../test/support/route-cases.ts'
+import { SYNC } from './sync.ts'
 
 const api = useApi({ clientAddress })
 const { db, send } = api
@@ -231,7 +232,7 @@ const CASES: readonly RouteCase[] = [
 ]
 
 for (const each of CASES) testRoute(api, each, everything)
-testAllHaveCases(['sync'], CASES)
+testAllHaveCases(SYNC, CASES)
 
 it('a job of a matrix that has an open one is not written; the answer names the open one', async () => {
   const { id, matrixId } = await job('syncing')

@@ -12,6 +12,7 @@ import { makeEndpoint, SECRET_KEY } from '../../../../test/support/webhook-endpo
 import { makeDeliveries } from '../../../../test/support/webhook-rows.ts'
 import { LOOPBACK } from '../../../webhooks/network/policy.ts'
 import { verify } from '../../../webhooks/signing/verify.ts'
+import { WEBHOOKS } from './webhooks.ts'
 
 const api = useApi({ clientAddress, webhooks: { secretKey: SECRET_KEY, network: { allow: LOOPBACK } } })
 const { db, send } = api
@@ -336,7 +337,7 @@ const CASES: readonly RouteCase[] = [
 ]
 
 for (const each of CASES) testRoute(api, each, everything)
-testAllHaveCases(['webhooks'], CASES)
+testAllHaveCases(WEBHOOKS, CASES)
 
 describe('endpoints', () => {
   it('pages follow each other without a gap, in the order of creation', async () => {
