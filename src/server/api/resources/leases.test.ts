@@ -130,6 +130,7 @@ describe('GET /leases', () => {
     expect(await tablesOf('owner=a')).toEqual([['a public.payments', 'a public.tasks'], false])
     expect(await tablesOf('table=public.tasks')).toEqual([['a public.tasks'], false])
     expect(await tablesOf('limit=2')).toEqual([['a public.payments', 'b public.payments'], true])
+    expect(await tablesOf('limit=1&table=public.payments')).toEqual([['a public.payments'], true])
     expect(await tablesOf('owner=nobody')).toEqual([[], false])
   })
 

@@ -340,6 +340,22 @@ for (const each of CASES) testRoute(api, each, everything)
 testAllHaveCases(WEBHOOKS, CASES)
 
 describe('endpoints', () => {
+  it('a secret is shown once, and neither stored for repeated requests nor shown by other routes', async () => {
+    const headers = { 'idempotency-key': 'a-secret' }
+    const sent = { key: 'operate', headers, body: { url: URL_GIVEN, tenant: TENANT } } as const
+    const { body } = await send('POST', '/webhooks/endpoints', sent)
+    expect(body.secret).toMatch(/^whsec_/)
+    expect((await send('POST', '/webhooks/endpoints', sent)).body).not.toHaveProperty('secret')
+    const rotation = { headers: { 'idempotency-key': 'another' }, body: {} }
+    const path = `/webhooks/endpoints/${body.id}`
+    const rotated = await send('POST', `${path}/rotate-secret`, rotation)
+    expect(rotated.body.secret).toMatch(/^whsec_/)
+    expect((await send('POST', `${path}/rotate-secret`, rotation)).body).not.toHaveProperty('secret')
+    const { rows } = await db.query({ text: 'select * from leasehold.api_requests' })
+    const shown = JSON.stringify([rows, (await send('GET', path)).body, (await send('GET', '/audit')).body])
+    for (const secret of [body.secret, rotated.body.secret]) expect(shown).not.toContain(secret)
+  })
+
   it('pages follow each other without a gap, in the order of creation', async () => {
     const tenant = 'paged'
     const ids = [await endpoint(tenant), await endpoint(tenant), await endpoint(tenant)]
@@ -443,6 +459,29 @@ describe('a key of a tenant', () => {
     expect((await send('GET', `/webhooks/deliveries/${otherDelivery}`)).body.status).toBe('failed')
     expect((await send('GET', `/changes/${started.body.id}`, { key: 'otherTenant' })).status).toBe(404)
   })
+})
+
+it('an event id names its delivery, unless it was sent to several endpoints', async () => {
+  const [one, another] = [await endpoint('several'), await endpoint('several')]
+  const [id = ''] = await makeDeliveries(db, one, 1, { status: 'failed' })
+  const { eventId } = (await send('GET', `/webhooks/deliveries/${id}`)).body
+  const path = `/webhooks/deliveries/${eventId}`
+  expect((await send('GET', path)).body.id).toBe(id)
+  await db.query({
+    text: `insert into leasehold.webhook_outbox (event_id, endpoint_id, event_type, body, delivery_status, failed_at)
+values ($1, $2, 'order.paid', '{}', 'failed', now())`,
+    values: [eventId, another],
+  })
+  const before = await everything()
+  for (const received of [
+    await send('GET', path),
+    await send('POST', `${path}/replay`, { key: 'operate', body: REASON }),
+  ])
+    expect(received).toMatchObject({
+      status: 422,
+      body: { errors: [{ field: 'id', detail: expect.stringContaining('sent to 2 endpoints') }] },
+    })
+  expect(await everything()).toEqual(before)
 })
 
 it('an endpoint recovers since a time: what failed then is replayed, what failed before and elsewhere is not', async () => {
