@@ -1,10 +1,12 @@
 /** What is in flight, and how much waits, in lease tables: those of the applications, and those of the user. */
-import { messageOf } from '../../errors.ts'
+import { isLeaseholdError, messageOf } from '../../errors.ts'
 import { pendingAge, pendingCount } from '../../lease/backlog.ts'
 import { type HeldLease, heldLeases } from '../../lease/leases.ts'
 import { type LeaseTable, tableName } from '../../lease/table.ts'
 import { outboxTable } from '../../outbox/table.ts'
 import type { Database } from '../../postgres/database.ts'
+import { quoteIdentifier, quoteQualified } from '../../postgres/identifiers.ts'
+import { DEFAULT_ROLE_PREFIX, isPermissionDenied } from '../../postgres/permissions.ts'
 import { chunkTable, jobTable } from '../../sync/table.ts'
 import { webhookTable } from '../../webhooks/table.ts'
 import { listWorkers, type WorkerRow } from '../../worker/index.ts'
@@ -36,7 +38,7 @@ export async function listLeases(
     tables.map(async (table) =>
       db
         .transaction(async (tx) => heldLeases(tx, table, options))
-        .catch((error: unknown) => ({ table, problem: messageOf(error) })),
+        .catch((error: unknown) => ({ table, problem: whyUnreadable(error, table) })),
     ),
   )
   const held = read.flatMap((each) => ('leases' in each ? [each] : []))
@@ -102,6 +104,20 @@ async function readTable(
       return { ...known, pending, inFlight: leased, oldestPendingMs, problem: null }
     })
   } catch (error) {
-    return { ...known, pending: null, inFlight: null, oldestPendingMs: null, problem: messageOf(error) }
+    return {
+      ...known,
+      pending: null,
+      inFlight: null,
+      oldestPendingMs: null,
+      problem: whyUnreadable(error, table),
+    }
   }
+}
+
+/** Requests act as roles of Leasehold, which tables of the user have to be granted to. */
+function whyUnreadable(error: unknown, { schema, name }: LeaseTable): string {
+  if (!isPermissionDenied(error)) return messageOf(error)
+  const cause = isLeaseholdError(error) ? error.cause : error
+  const roles = ['reader', 'operator'].map((kind) => `${DEFAULT_ROLE_PREFIX}_${kind}`).join(', ')
+  return `${messageOf(cause)}. Run: GRANT USAGE ON SCHEMA ${quoteIdentifier(schema)} TO ${roles}; GRANT SELECT ON ${quoteQualified(schema, name)} TO ${roles};`
 }

@@ -143,11 +143,29 @@ describe('GET /leases', () => {
     expect(body.items[0].leftMs).toBeLessThanOrEqual(-60_000)
   })
 
-  it('names a table that cannot be read, and has the others', async () => {
+  it('names a table that cannot be read with the GRANT that is missing, which helps, and has the others', async () => {
+    await db.query({ text: payments.insert, values: [1] })
+    await claim(payments.table, 'a', 1, 10_000)
     const { body } = await send('GET', '/leases', { key: 'read' })
+    expect(body.items).toMatchObject([{ owner: 'a' }])
     expect(body.unreadable).toMatchObject([
       { table: 'private.jobs', problem: expect.stringContaining('permission denied') },
     ])
+    const [, grants = ''] = body.unreadable[0].problem.split('Run: ')
+    await db.query({ text: grants })
+    expect((await send('GET', '/leases', { key: 'read' })).body.unreadable).toEqual([])
+    await db.query({ text: 'revoke all on schema private from leasehold_reader, leasehold_operator' })
+  })
+
+  it('a table that does not exist, or not any more, does not keep the others from being shown', async () => {
+    await db.query({ text: 'alter table public.tasks rename to elsewhere' })
+    const { body, status } = await send('GET', '/leases', { key: 'read' })
+    const tables = await send('GET', '/tables', { key: 'read' })
+    await db.query({ text: 'alter table public.elsewhere rename to tasks' })
+    expect(status).toBe(200)
+    const unreadable = { table: 'public.tasks', problem: 'public.tasks is not a table' }
+    expect(body.unreadable).toContainEqual(unreadable)
+    expect(tables.body.items).toContainEqual(expect.objectContaining(unreadable))
   })
 })
 
