@@ -46,9 +46,10 @@ export interface AuditFilter {
 /** One page of entries, newest first. */
 export async function listAudit(
   db: Database,
-  { principal, action, target, from, to }: AuditFilter = {},
+  filter: AuditFilter = {},
   options: PageOptions = {},
 ): Promise<Page<RecordedEntry>> {
+  const { principal, action, target, from, to } = filter
   checkTexts({ principal, action, target })
   checkPeriod(from, to)
   const { schema = 'leasehold' } = options
@@ -56,6 +57,7 @@ export async function listAudit(
     table: quoteQualified(schema, 'audit'),
     bucketed: false,
     row: 'an entry',
+    isIndexed: Object.values(filter).every((value) => value === undefined),
     where: (parameter) => [
       ...(principal === undefined ? [] : [`principal = ${parameter(principal, 'text')}`]),
       ...(target === undefined ? [] : [`target = ${parameter(target, 'text')}`]),

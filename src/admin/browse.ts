@@ -17,6 +17,11 @@ export interface PageOptions extends BrowseOptions {
   readonly limit?: number | undefined
   /** Only rows with smaller ids: `next` of the page before. */
   readonly before?: string | undefined
+  /**
+   * Where no index leads to the rows, read at most so many rows of each bucket for a page. A page may then have fewer rows
+   * than it could, or none, although there is a next one. Default: without a limit, up to the timeout.
+   */
+  readonly maxScanned?: number | undefined
 }
 
 export interface Page<Row> {
@@ -67,6 +72,8 @@ export interface Listing {
   readonly bucketed: boolean
   /** The name of one row, for messages: `an event`. */
   readonly row: string
+  /** Whether an index leads to the rows that satisfy the conditions; otherwise all rows are read, from the newest on. */
+  readonly isIndexed: boolean
   /** The conditions of a bucket's rows, on columns without a prefix. */
   readonly where: (
     parameter: PositionalParameters,
@@ -87,35 +94,73 @@ export async function listNewestFirst<Row extends { readonly id: string }>(
   options: PageOptions,
   listing: Listing,
 ): Promise<Page<Row>> {
-  const { limit = DEFAULT_PAGE_SIZE, before } = options
+  const { limit = DEFAULT_PAGE_SIZE, before, maxScanned } = options
   checkPageSize(limit)
   if (before !== undefined && !isRowId(before)) {
     throw invalid('before', before, `Give the id of ${listing.row}: \`next\` of the page before.`)
   }
   return readOnly(db, options, listing, async (tx) => {
+    const buckets = listing.bucketed ? await ownBuckets(tx, options.schema) : [undefined]
+    const down =
+      maxScanned === undefined || listing.isIndexed
+        ? undefined
+        : await scannedDownTo(tx, listing.table, buckets, before, maxScanned)
     const found: Row[] = []
-    for (const bucket of listing.bucketed ? await ownBuckets(tx, options.schema) : [undefined]) {
-      found.push(...(await newestOfBucket<Row>(tx, listing, bucket, { limit, before })))
+    for (const bucket of buckets) {
+      found.push(...(await newestOfBucket<Row>(tx, listing, bucket, { limit, before, down })))
     }
     // Each bucket returned its newest rows, so the newest of all are among them.
-    return cutPage(
+    const page = cutPage(
       found.sort((a, b) => (BigInt(a.id) > BigInt(b.id) ? -1 : 1)),
       limit,
       ({ id }) => id,
     )
+    return { rows: page.rows, next: page.next ?? down ?? null }
   })
+}
+
+/** The id down to which a page is read, so that it reads at most so many rows of a bucket; undefined: to the end. */
+async function scannedDownTo(
+  tx: Queryable,
+  table: string,
+  buckets: readonly (number | undefined)[],
+  before: string | undefined,
+  maxScanned: number,
+): Promise<string | undefined> {
+  const ends: bigint[] = []
+  for (const bucket of buckets) {
+    const parameter = positionalParameters()
+    const conditions = [
+      bucket === undefined ? 'true' : `bucket = ${parameter(bucket, 'smallint')}`,
+      ...(before === undefined ? [] : [`id < ${parameter(before, 'bigint')}`]),
+    ]
+    const { rows } = await tx.query<{ id: string }>({
+      text: `select id::text as id from ${table} as r where ${conditions.join(' and ')}
+order by r.id desc offset ${parameter(maxScanned, 'int')} limit 1`,
+      values: parameter.values,
+    })
+    ends.push(...rows.map(({ id }) => BigInt(id)))
+  }
+  // One position for all buckets: the newest of them, so that none reads more.
+  const [newest] = ends.toSorted((a, b) => (a > b ? -1 : 1))
+  return newest?.toString()
 }
 
 async function newestOfBucket<Row extends object>(
   tx: Queryable,
   { table, where, columns, joins = '' }: Listing,
   bucket: number | undefined,
-  { limit, before }: { readonly limit: number; readonly before: string | undefined },
+  {
+    limit,
+    before,
+    down,
+  }: { readonly limit: number; readonly before: string | undefined; readonly down: string | undefined },
 ): Promise<Row[]> {
   const parameter = positionalParameters()
   const conditions = [
     bucket === undefined ? 'true' : `bucket = ${parameter(bucket, 'smallint')}`,
     ...(before === undefined ? [] : [`id < ${parameter(before, 'bigint')}`]),
+    ...(down === undefined ? [] : [`id >= ${parameter(down, 'bigint')}`]),
     ...(await where(parameter, tx, bucket)),
   ]
   // The page first, then the joins: a join before the limit would be planned as one of the whole table.

@@ -3,9 +3,11 @@ import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { beforeEach, describe, expect, it } from 'vitest'
 import { type Called, useCommandLine } from '../../test/support/command-line.ts'
+import { useProcesses } from '../../test/support/processes.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
 
-const { db, call: callWith } = useCommandLine()
+const { spawnNode } = useProcesses()
+const { url, db, directory, call: callWith } = useCommandLine()
 
 async function call(...args: readonly string[]): Promise<Called> {
   return callWith(args)
@@ -134,6 +136,27 @@ describe('give-up, changes and audit', () => {
     ).toContain('none matches')
     expect((await call('outbox', 'give-up', '1', '--reason', 'x')).code).toBe(0)
     expect((await call('outbox', 'give-up', '1', '--reason', 'x')).stdout).toContain('it is DEAD already')
+  })
+})
+
+describe('status --watch', () => {
+  it('prints a document for each update until it is told to stop, as what it shows changes', async () => {
+    const process = spawnNode('dist/cli/main.js', ['status', '--watch', '--every', '50ms', '--json'], {
+      cwd: directory(),
+      env: { DATABASE_URL: url },
+    })
+    const pending = (line: string): unknown => line.startsWith('{') && JSON.parse(line).outbox.PENDING
+    await process.line((line) => JSON.stringify(pending(line)) === '{"count":0,"exact":true}')
+    await makeEvents(db, 3)
+    await process.line((line) => JSON.stringify(pending(line)) === '{"count":3,"exact":true}')
+    expect(await process.kill('SIGINT')).toEqual({ code: 0, signal: null })
+  })
+
+  it('--every without --watch is refused', async () => {
+    expect(await call('status', '--every', '1s')).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('--watch'),
+    })
   })
 })
 

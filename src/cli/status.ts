@@ -59,7 +59,14 @@ export async function status(run: Run): Promise<number> {
       if (json) return printableJson(statusJson(found), watches ? 0 : undefined)
       return statusText(found, schema, new Date(), terminal.width)
     }
-    if (watches) return watch(run, { read, format, everyMs, redraws, end: json ? '\n' : '\n\n' })
+    if (watches)
+      return watch(run, {
+        read,
+        format,
+        everyMs,
+        redraws: redraws ? 'screen' : false,
+        end: json ? '\n' : '\n\n',
+      })
     print(`${format(await read())}\n`)
     return 0
   })

@@ -37,8 +37,11 @@ export interface Watched<Found> {
   readonly format: (found: Found) => string
   /** Default: every second at a terminal, every ten elsewhere. */
   readonly everyMs: number | undefined
-  /** Whether what was shown before is replaced. Otherwise the new text follows, after `end`. */
-  readonly redraws: boolean
+  /**
+   * Whether what was shown before is replaced: its lines, which have to fit onto the screen, or all of the screen. Otherwise
+   * the new text follows, after `end`.
+   */
+  readonly redraws: 'lines' | 'screen' | false
   readonly end: string
   /** The exit code, once there is nothing more to watch. */
   readonly codeAtEnd?: (found: Found) => number | undefined
@@ -50,9 +53,14 @@ const OTHER_INTERVAL_MS = 10_000
 export async function watch<Found>(run: Run, watched: Watched<Found>): Promise<number> {
   const { read, format, everyMs, redraws, end, codeAtEnd } = watched
   const { log, print } = run
-  const pauseMs = everyMs ?? (redraws ? TERMINAL_INTERVAL_MS : OTHER_INTERVAL_MS)
+  const pauseMs = everyMs ?? (redraws === false ? OTHER_INTERVAL_MS : TERMINAL_INTERVAL_MS)
   const ending = listenForStop(log)
-  const write = redraws ? redrawing(print) : (text: string): void => print(`${text}${end}`)
+  const writers = {
+    lines: redrawing(print),
+    screen: (text: string): void => print(`\u001B[H\u001B[2J${text}\n`),
+    none: (text: string): void => print(`${text}${end}`),
+  }
+  const write = writers[redraws === false ? 'none' : redraws]
   try {
     while (!ending.signal.aborted) {
       const found = await answered(read, run)

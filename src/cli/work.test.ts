@@ -177,7 +177,7 @@ describe('leasehold work', () => {
     await process.line((line) => line === 'sent to a@x')
     await proxy.refuse()
     proxy.cut()
-    await scraped(http, 'leasehold_scrape_errors 3')
+    await scraped(http, 'leasehold_scrape_errors 8')
     await scraped(http, `leasehold_claims_total{table="public.emails",worker="${id}"} 1`)
     expect((await fetch(`${http}/readyz`)).status).toBe(503)
     await proxy.accept()

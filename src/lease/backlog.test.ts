@@ -5,7 +5,7 @@ import { outboxTable } from '../outbox/table.ts'
 import { openDatabase } from '../postgres/index.ts'
 import { chunkTable } from '../sync/table.ts'
 import { webhookTable } from '../webhooks/table.ts'
-import { backlog, oldestPending, pendingAge, pendingCount } from './backlog.ts'
+import { backlog, heldUpKeyCounts, oldestPending, pendingAge, pendingCount, pendingRows } from './backlog.ts'
 import { leaseTable, openLeaseStore, type LeaseTable } from './index.ts'
 import { inspectTable } from './inspect.ts'
 import { nodesOf, type PlanNode } from './plans.ts'
@@ -125,7 +125,76 @@ select 'a', '{}', key, now() + due * interval '1 s', bucket, expiries from (valu
     const store = await openLeaseStore(db, outboxTable(), { owner: 'w' })
     await store.claim({ limit: 8, leaseMs: 60_000 })
     expect(await pendingCount(db, outboxTable())).toEqual({ pending: 22, leased: 8, most: 10_000 })
+    expect(await pendingRows(outboxTable())(db)).toBe(22)
     expect(await pendingCount(db, outboxTable(), 5)).toEqual({ pending: 5, leased: 5, most: 5 })
+  })
+})
+
+describe('ordering keys that are held up', () => {
+  const heldUp = heldUpKeyCounts(outboxTable())
+  beforeEach(async () => run('truncate leasehold.outbox restart identity'))
+
+  async function write(values: string): Promise<void> {
+    await run(`insert into leasehold.outbox (event_type, payload, ordering_key, status, attempts, parked, available_at, dead_at)
+select 'a', '{}', key, case when parked then 'DEAD' else 'PENDING' end, attempts, parked,
+  now() + interval '1 hour' * attempts, case when parked then now() end
+from (values ${values}) as v (key, attempts, parked)`)
+  }
+
+  it('a key is blocked while its head waits for its retry and others wait for it, and parked until an operator decides', async () => {
+    await write(`('blocked', 1, false), ('blocked', 0, false), ('blocked', 0, false),
+      ('alone', 1, false), ('fine', 0, false), ('fine', 0, false), (null, 1, false), (null, 0, false),
+      ('parked', 1, true), ('parked', 0, false), ('parked alone', 1, true)`)
+    expect(await heldUp(db)).toEqual({ blocked: 1, parked: 2 })
+  })
+
+  it('a head that is being tried once more is not reported as parked', async () => {
+    await write(`('k', 1, false), ('k', 0, false)`)
+    const store = await openLeaseStore(db, outboxTable(), { owner: 'w' })
+    await run('update leasehold.outbox set available_at = now()')
+    await store.claim({ limit: 1, leaseMs: 60_000, ids: ['1'] })
+    expect(await heldUp(db)).toEqual({ blocked: 0, parked: 0 })
+  })
+
+  it('the keys of every bucket count', async () => {
+    await withBuckets(db, 8)
+    // The bucket of c is 0, and that of d is 7.
+    await run(`insert into leasehold.outbox (event_type, payload, ordering_key, attempts, bucket)
+select 'a', '{}', key, attempts, bucket from (values ('c', 1, 0), ('c', 0, 0), ('d', 1, 7), ('d', 0, 7)) as v (key, attempts, bucket)`)
+    expect(await heldUp(db)).toEqual({ blocked: 2, parked: 0 })
+    await run('truncate leasehold.outbox')
+  })
+
+  it('in a table with groups, the same key of two groups is two keys', async () => {
+    await run('truncate leasehold.webhook_outbox')
+    const { rows } = await db.query<{ id: string }>({
+      text: `insert into leasehold.webhook_endpoints (url, secret)
+select 'https://example.com/', 's' from generate_series(1, 2) returning id`,
+    })
+    const [a = '', b = ''] = rows.map(({ id }) => id)
+    await run(`insert into leasehold.webhook_outbox (endpoint_id, event_type, body, ordering_key, attempts)
+select endpoint, 'a', '{}', 'k', attempts from (values
+  ('${a}'::uuid, 1), ('${a}', 0), ('${b}', 2), ('${b}', 0), ('${b}', 0)) as v (endpoint, attempts)`)
+    expect(await heldUpKeyCounts(webhookTable())(db)).toEqual({ blocked: 2, parked: 0 })
+    await run('truncate leasehold.webhook_outbox')
+  })
+
+  it('a leased head of a table of your own is not parked, and one that nobody can claim is', async () => {
+    await run(`create table public.tickets (
+  id int primary key, customer text, state text not null, owner text, until timestamptz, token bigint not null default 0);
+create index on public.tickets (customer, id) where state <> 'closed';
+insert into public.tickets (id, customer, state, owner, until) values
+  (1, 'x', 'running', 'w', now() + interval '1 hour'), (2, 'x', 'open', null, null),
+  (3, 'y', 'on hold', null, null), (4, 'y', 'open', null, null)`)
+    const tickets = leaseTable({
+      table: 'public.tickets',
+      lease: { owner: 'owner', until: 'until', token: 'token' },
+      claimable: "state = 'open'",
+      order: ['id'],
+      leased: "state = 'running'",
+      ordering: { key: 'customer', unfinished: "state <> 'closed'" },
+    })
+    expect(await heldUpKeyCounts(tickets)(db)).toEqual({ blocked: 0, parked: 1 })
   })
 })
 

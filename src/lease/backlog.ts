@@ -104,6 +104,53 @@ export async function pendingCount(db: Queryable, table: LeaseTable, most = 10_0
   }
 }
 
+/** Reads how many rows could be claimed now, up to 10,000. Where rows have ordering keys, these are the heads of the keys. */
+export function pendingRows(table: LeaseTable): (db: Queryable) => Promise<number> {
+  let shape: TableShape | undefined
+
+  return async (db) => {
+    shape ??= await shapeOf(db, table)
+    const t = tableSql(table, shape)
+    const count = backlog(t, shape)
+    const limits = { scanned: MAX_SCANNED, limit: MAX_SCANNED, steps: MAX_STEPS }
+    const counts = await inEachBucket(db, t, async (bucket) => read(db, count, { bucket, ...limits }))
+    return Math.min(
+      MAX_SCANNED,
+      counts.reduce((sum, each) => sum + each.count, 0),
+    )
+  }
+}
+
+export interface HeldUpKeyCounts {
+  /** The head has failed and waits for its retry, and others wait for it. */
+  readonly blocked: number
+  /** The head is not claimable by itself, as an event that is dead and parked: an operator has to decide. */
+  readonly parked: number
+}
+
+/**
+ * Reads how many ordering keys of the table are held up, among the first 10,000 of each bucket that have unfinished rows.
+ * Where attempts are not counted, no key is known to be blocked.
+ */
+export function heldUpKeyCounts(table: LeaseTable): (db: Queryable) => Promise<HeldUpKeyCounts> {
+  let shape: TableShape | undefined
+
+  return async (db) => {
+    shape ??= await shapeOf(db, table)
+    const t = tableSql(table, shape)
+    const { text, parameters: names } = heldUpKeys(t)
+    const counts = await inEachBucket(db, t, async (bucket) => {
+      const values: Readonly<Record<string, unknown>> = { bucket, steps: MAX_STEPS }
+      const { rows } = await db.query<HeldUpKeyCounts>({ text, values: names.map((name) => values[name]) })
+      return rows[0] ?? { blocked: 0, parked: 0 }
+    })
+    return {
+      blocked: counts.reduce((sum, { blocked }) => sum + blocked, 0),
+      parked: counts.reduce((sum, { parked }) => sum + parked, 0),
+    }
+  }
+}
+
 /** All buckets of the tables of Leasehold in this schema. No table is read: on Citus its rows are on several nodes. */
 export async function ownBuckets(db: Queryable, schema = 'leasehold'): Promise<number[]> {
   const { rows } = await db.query<{ count: number }>({
@@ -224,14 +271,47 @@ function inGroups(t: TableSql, $: Parameters, at: string, which: string): string
 
 /** The heads of ordering keys that could be claimed: what is queued after a head has to wait, whatever its own moment. */
 function heads(t: TableSql, $: Parameters, at: string): string {
+  return `${headWalk(t, $, `${at} as at,\n      ${and(claimableNow(t), '        ')} as ready`)}
+  select at, ${rowIdSql(t)} as row_id from walk where ready and ${noneInFlight(t, $, 'walk')}`
+}
+
+/** The keys whose head has failed, or is unfinished and nevertheless not claimable. A head that is leased is being tried. */
+function heldUpKeys(t: TableSql): LeaseStatement {
+  const $ = parameters()
+  const { key, id } = orderingOf(t)
+  const failed = t.attempts === undefined ? 'false' : `${t.attempts} > 0`
+  const facts = `(${t.table.claimable}) as claimable, ${failed} as failed, ${t.owner} is null as free`
+  const sameGroup = t.group === undefined ? '' : `o.${t.group.name} = walk.${t.group.name}`
+  const others = [
+    inBucket(t, $, 'o.'),
+    sameGroup,
+    `o.${key} = walk.${key}`,
+    `(${t.table.ordering?.unfinished ?? 'true'})`,
+    `o.${id} <> walk.${id}`,
+  ]
+  return statement(
+    t.table,
+    'count held-up keys',
+    $,
+    `
+${headWalk(t, $, facts)}
+select count(*) filter (where not claimable and free)::int as parked,
+  count(*) filter (where claimable and failed and exists (
+    select from ${t.target} as o where ${and(others, '      ')}
+  ))::int as blocked                                -- a key with a single row holds up nothing
+from walk where failed or not claimable`,
+  )
+}
+
+/** Steps from key to key in the index: one probe finds the next key, its head, and these facts of it. */
+function headWalk(t: TableSql, $: Parameters, facts: string): string {
   const { key, id } = orderingOf(t)
   const names = [...(t.group === undefined ? [] : [t.group.name]), key]
   const where = [inBucket(t, $), `${key} is not null`, `(${t.table.ordering?.unfinished ?? 'true'})`]
   const head = (
     step: string,
     after: string,
-  ): string => `select ${step} as step, ${list(names)}, ${id}, ${at} as at,
-      ${and(claimableNow(t), '        ')} as ready
+  ): string => `select ${step} as step, ${list(names)}, ${id}, ${facts}
     from ${t.target}
     where ${and([...where, after], '      ')}
     order by ${list(names)}, ${id} limit 1`
@@ -244,8 +324,7 @@ function heads(t: TableSql, $: Parameters, at: string): string {
     ${head('walk.step + 1', `(${list(names)}) > (${list(names.map((name) => `walk.${name}`))})`)}
     ) as head
     where walk.step < ${$('steps', 'int')}
-  )
-  select at, ${rowIdSql(t)} as row_id from walk where ready and ${noneInFlight(t, $, 'walk')}`
+  )`
 }
 
 /** Where an index leaves out suspects they are scanned by themselves, along their own index. */

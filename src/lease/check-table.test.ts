@@ -93,6 +93,16 @@ describe('a table that does not fit its declaration', () => {
       ['no column finished', '`outcomes.done`'],
     ],
     [
+      'lacks the time that latency is measured from',
+      '',
+      { createdAt: 'written_at' },
+      [
+        'no column written_at, which `createdAt` names',
+        'ALTER TABLE app.payments ADD COLUMN written_at timestamp with time zone;',
+        'Or declare the table without `createdAt`.',
+      ],
+    ],
+    [
       'lacks the counter of attempts',
       '',
       { attempts: {} },

@@ -74,6 +74,7 @@ function expectedColumns(table: LeaseTable): Expected[] {
     ...named('lease.until', lease.until, INSTANT, otherNames),
     ...named('lease.token', lease.token, ['bigint'], 'declare `lease` without `token`'),
     ...named('availableAt', table.availableAt, INSTANT),
+    ...named('createdAt', table.createdAt, INSTANT, 'declare the table without `createdAt`'),
     ...named('attempts.column', counter, INTEGER, 'set `attempts.column` to false to count no attempts'),
     ...named('attempts.expiries', expiries, INTEGER, 'set `attempts.expiries` to false to count no expiries'),
     ...named('attempts.error', error, TEXT, 'set `attempts.error` to false to write no error'),

@@ -181,6 +181,11 @@ describe('a wrong declaration is refused, and the message names the table and th
     ],
     ['an assignment that is no SQL', { outcomes: { done: { sent: true } } }, 'outcomes.done'],
     [
+      'columns without the time that latency is measured from',
+      { createdAt: 'created_at', columns: ['id'] },
+      '`columns` lacks created_at, which the worker reads from every row: add it',
+    ],
+    [
       'columns without one that the worker reads',
       { attempts: { column: 'tries' }, columns: ['id'] },
       '`columns` lacks tries, which the worker reads from every row: add it, or set `attempts.column` to false',
@@ -235,6 +240,7 @@ describe('a wrong declaration is refused, and the message names the table and th
     ],
     ['an id that names a column twice', { id: ['id', 'id'] }, '`id` names the column id twice'],
     ['a missing condition', { claimable: undefined }, 'claimable is undefined, but must be an SQL condition'],
+    ['a time that is no column', { createdAt: 7 }, 'createdAt is 7, but must be the name of a column'],
     ['a null', { availableAt: null }, 'availableAt is null, but must be the name of a column'],
     [
       'an option that does not exist',

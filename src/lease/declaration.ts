@@ -60,6 +60,8 @@ export interface LeaseTableDeclaration<Name extends string = string> {
   readonly claimable: Sql
   /** A `timestamptz` column: the row is not claimed before this moment. */
   readonly availableAt?: string
+  /** A `timestamptz` column: when the row was written. From then on its end-to-end latency is measured. */
+  readonly createdAt?: string
   /** Which row comes first: `'created_at'`, `'priority desc'`, or the two parts. Default: `availableAt`, then `id`. */
   readonly order?: readonly (string | { readonly column: string; readonly direction?: 'asc' | 'desc' })[]
   /** Whether an expired lease waits for the reaper or can be claimed at once (D5). Default `claimable`. */
@@ -129,6 +131,7 @@ const FIELDS: Rules<LeaseTableDeclaration> = {
   },
   lease: { holds: isRecord, text: "{ owner: 'column', until: 'column', token: 'column' }" },
   availableAt: COLUMN,
+  createdAt: COLUMN,
   order: {
     holds: (value) => isListOf(isOrder, value),
     text: "a list such as ['priority desc', 'created_at', 'id']",
@@ -288,6 +291,7 @@ export function leaseTable(declaration: LeaseTableDeclaration): LeaseTable {
     lease: { owner: lease.owner, until: lease.until, token: lease.token },
     claimable: declaration.claimable,
     availableAt,
+    createdAt: declaration.createdAt,
     order: order.map(orderBy),
     onExpiry: declaration.onExpiry ?? 'claimable',
     leased: declaration.leased,
@@ -542,9 +546,10 @@ function undistributable({ bucket, lease }: LeaseTable): string[] {
 }
 
 /** What a worker reads from a claimed row besides what the handler wants. */
-function missingColumns({ columns, attempts, ordering, groups }: LeaseTable): string[] {
+function missingColumns({ columns, createdAt, attempts, ordering, groups }: LeaseTable): string[] {
   const max = typeof attempts?.max === 'string' ? attempts.max : undefined
-  const needed = [attempts?.column, max, ordering?.key, groups].filter((column) => column !== undefined)
+  const named = [createdAt, attempts?.column, max, ordering?.key, groups]
+  const needed = named.filter((column) => column !== undefined)
   return needed
     .filter((column) => columns?.includes(column) === false)
     .map((column) => {

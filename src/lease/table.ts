@@ -57,6 +57,7 @@ export interface LeaseTable<Name extends string = string> {
   readonly lease: { readonly owner: string; readonly until: string; readonly token: string | undefined }
   readonly claimable: Sql
   readonly availableAt: string | undefined
+  readonly createdAt: string | undefined
   readonly order: readonly OrderBy[]
   readonly onExpiry: 'reap' | 'claimable'
   readonly leased: Sql | undefined

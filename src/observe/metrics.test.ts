@@ -1,9 +1,9 @@
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
-import { emitOneOfEach } from '../../test/support/sample-events.ts'
+import { emitOneOfEach, oneOfEachGauge } from '../../test/support/sample-events.ts'
 import { Events } from '../worker/events.ts'
-import { ALL_METRICS, databaseGauge, gauge, METRICS } from './metrics.ts'
+import { ALL_METRICS, databaseGauge, gauge } from './metrics.ts'
 import { createMetrics, mergeMetrics } from './prometheus.ts'
 
 const of = { worker: 'w1', table: 'public.emails' }
@@ -67,6 +67,31 @@ it('claims, settled rows by outcome, lost leases by reason, heartbeats and pause
     'leasehold_claiming_paused{table="public.emails",reason="saturated",worker="w1"}': 0,
     'leasehold_claiming_paused{table="public.emails",reason="operator",worker="w1"}': 1,
   })
+})
+
+it('the latencies of rows that are done go into the buckets of a histogram, as many as an event brings', async () => {
+  const events = new Events()
+  const metrics = createMetrics(events)
+  const settled = { ...of, outcome: 'done', durationMs: 2 }
+  events.emit('settled', { ...settled, ids: ['1', '2', '3'], latenciesMs: [4, 40, 4_000] })
+  events.emit('settled', { ...settled, ids: ['4'], latenciesMs: [90_000_000] })
+  // Of a table that does not say when a row was written, and of rows that are to be retried.
+  events.emit('settled', { ...settled, table: 'public.other', ids: ['5'] })
+  events.emit('settled', { ...settled, outcome: 'retry', ids: ['6'] })
+  const found = samples(await metrics.render())
+  const latency = 'leasehold_end_to_end_latency_seconds'
+  expect(found).toMatchObject({
+    [`${latency}_bucket{table="public.emails",worker="w1",le="0.005"}`]: 1,
+    [`${latency}_bucket{table="public.emails",worker="w1",le="0.05"}`]: 2,
+    [`${latency}_bucket{table="public.emails",worker="w1",le="5"}`]: 3,
+    [`${latency}_bucket{table="public.emails",worker="w1",le="43200"}`]: 3,
+    [`${latency}_bucket{table="public.emails",worker="w1",le="+Inf"}`]: 4,
+    [`${latency}_sum{table="public.emails",worker="w1"}`]: 90_004.044,
+    [`${latency}_count{table="public.emails",worker="w1"}`]: 4,
+  })
+  expect(Object.keys(found).filter((name) => name.includes('public.other'))).not.toContainEqual(
+    expect.stringContaining(latency),
+  )
 })
 
 it('rows whose lease a heartbeat has renewed are counted at each renewal, and those found locked are not', async () => {
@@ -257,17 +282,14 @@ it('docs/metrics.md lists exactly the metrics of the table, with type, labels an
     instrument,
   }))
   expect(documented).toEqual(known)
-  expect(page).toContain(METRICS.reapDelay.buckets.join(', '))
+  for (const { name, buckets } of ALL_METRICS.filter(({ kind }) => kind === 'histogram'))
+    expect(page).toContain(`\`${name}\`: ${buckets.join(', ')}.`)
 })
 
 it('the text has every metric of the table, with exactly its labels', async () => {
   const events = new Events()
   const metrics = createMetrics(events, {
-    gauges: [
-      gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 1 }]),
-      gauge('workerProcesses', () => [{ labels: { state: 'alive' }, value: 1 }]),
-      gauge('oldestPendingAge', () => [{ labels: { table: 'public.emails' }, value: 1 }]),
-    ],
+    gauges: oneOfEachGauge(),
   })
   emitOneOfEach(events)
   const found = Object.keys(samples(await metrics.render())).map((sample) => {
@@ -275,7 +297,7 @@ it('the text has every metric of the table, with exactly its labels', async () =
     const names = [...labels.matchAll(/([a-z]+)="/g)]
       .map(([, label]) => label)
       .filter((label) => label !== 'le')
-    return `${name.replace('leasehold_reap_delay_seconds_count', 'leasehold_reap_delay_seconds')} ${names.join()}`
+    return `${name.replace(/_seconds_count$/, '_seconds')} ${names.join()}`
   })
   const known = ALL_METRICS.map(({ name, labels }) => `${name} ${labels.join()}`)
   expect(new Set(found)).toEqual(new Set(known))

@@ -33,6 +33,14 @@ export const METRICS = {
     help: 'Rows settled, by outcome.',
     amount: ({ ids }) => ids.length,
   }),
+  latency: histogram('settled', {
+    name: 'leasehold_end_to_end_latency_seconds',
+    labels: ['table'],
+    help: 'Time from when a row was written until it was settled as done.',
+    // From an event that is published at once to a delivery whose last retry succeeds.
+    buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200, 43_200],
+    seconds: ({ latenciesMs = [] }) => latenciesMs.map((ms) => ms / 1_000),
+  }),
   deadRows: sumOf(
     counter('settled', {
       ...DEAD_ROWS,
@@ -98,7 +106,7 @@ export const METRICS = {
     // From a worker process that was found dead at once to one that nobody noticed for an hour.
     buckets: [0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 900, 3_600],
     // The lease of a worker process that was declared dead early has not ended yet.
-    seconds: ({ staleMs }) => Math.max(0, staleMs) / 1_000,
+    seconds: ({ staleMs }) => [Math.max(0, staleMs) / 1_000],
   }),
   reaperRuns: counter('reaperRan', {
     name: 'leasehold_reaper_runs_total',
@@ -110,6 +118,11 @@ export const METRICS = {
     name: 'leasehold_reaper_failures_total',
     labels: [],
     help: 'Times the reaper failed, on one table or as a whole.',
+  }),
+  reaperAlive: sampledGauge({
+    name: 'leasehold_reaper_alive',
+    labels: ['table'],
+    help: '1 while a process that is alive reaps the table, otherwise 0.',
   }),
   inFlightRows: sampledGauge({
     name: 'leasehold_in_flight_rows',
@@ -136,10 +149,25 @@ export const METRICS = {
     labels: [],
     help: 'Worker processes that this process declared dead.',
   }),
+  pendingRows: sampledGauge({
+    name: 'leasehold_pending_rows',
+    labels: ['table'],
+    help: 'Rows that could be claimed now, counted up to 10000; of rows with ordering keys, the heads.',
+  }),
   oldestPendingAge: sampledGauge({
     name: 'leasehold_oldest_pending_age_seconds',
     labels: ['table'],
     help: 'How long the oldest row that could be claimed now has been waiting; 0 when there is none.',
+  }),
+  heldUpKeys: sampledGauge({
+    name: 'leasehold_held_up_keys',
+    labels: ['table', 'state'],
+    help: 'Ordering keys whose head has failed: blocked until its retry, or parked until an operator unblocks them.',
+  }),
+  oldestSnapshotAge: sampledGauge({
+    name: 'leasehold_oldest_snapshot_age_seconds',
+    labels: [],
+    help: 'How long the oldest transaction has been open that prevents VACUUM from removing dead rows; 0 when there is none.',
   }),
   databaseFailures: counter('databaseLost', {
     name: 'leasehold_database_failures_total',
@@ -163,8 +191,8 @@ export const ALL_METRICS: readonly Metric[] = Object.values(METRICS)
 
 export type Labels = Readonly<Record<string, string>>
 
-/** Takes one measurement: an increment of a counter, the value of a gauge, an observation of a histogram. */
-export type RecordValue = (labels: Labels, value: number) => void
+/** Takes measurements of one series: an increment of a counter, the value of a gauge, the observations of a histogram. */
+export type RecordValues = (labels: Labels, values: readonly number[]) => void
 
 export interface Metric {
   readonly kind: 'counter' | 'gauge' | 'histogram'
@@ -172,13 +200,14 @@ export interface Metric {
   readonly name: string
   /** For OpenTelemetry. */
   readonly instrument: string
-  readonly unit: 's' | '1'
+  /** For OpenTelemetry. Not `1`, which means a ratio there: exporters to Prometheus would add `_ratio` to the name. */
+  readonly unit: 's' | '{row}' | ''
   readonly labels: readonly string[]
   readonly help: string
   /** The upper bounds of a histogram's buckets, ascending. */
   readonly buckets: readonly number[]
   /** Records what the events say about the metric from now on; returns what ends it. A sampled gauge has none. */
-  readonly follow?: (events: Events, record: RecordValue) => () => void
+  readonly follow?: (events: Events, record: RecordValues) => () => void
 }
 
 /** A gauge that is read when somebody asks for it, instead of following events. */
@@ -218,7 +247,7 @@ function counter<Type extends EventType>(
   return {
     ...ofWorker('counter', description),
     follow: (events, record) =>
-      events.onInternal(type, (event) => record(labelsFrom<Type>(event, labels), amount(event))),
+      events.onInternal(type, (event) => record(labelsFrom<Type>(event, labels), [amount(event)])),
   }
 }
 
@@ -235,12 +264,12 @@ function sumOf(first: Metric, ...others: readonly Metric[]): Metric {
   }
 }
 
-/** A distribution of durations: one observation for every event of the type. */
+/** A distribution of durations, of which an event of the type may bring several. */
 function histogram<Type extends EventType>(
   type: Type,
   description: DescriptionFor<Type> & {
     readonly buckets: readonly number[]
-    readonly seconds: (event: EventOf<Type>) => number
+    readonly seconds: (event: EventOf<Type>) => readonly number[]
   },
 ): Metric {
   const { labels, buckets, seconds } = description
@@ -248,7 +277,10 @@ function histogram<Type extends EventType>(
     ...ofWorker('histogram', description),
     buckets,
     follow: (events, record) =>
-      events.onInternal(type, (event) => record(labelsFrom<Type>(event, labels), seconds(event))),
+      events.onInternal(type, (event) => {
+        const observed = seconds(event)
+        if (observed.length > 0) record(labelsFrom<Type>(event, labels), observed)
+      }),
   }
 }
 
@@ -263,8 +295,8 @@ function stateGauge<On extends EventType, Off extends EventType>(
     ...ofWorker('gauge', description),
     follow(events, record) {
       const ends = [
-        events.onInternal(on, (event) => record(labelsFrom<On>(event, labels), 1)),
-        events.onInternal(off, (event) => record(labelsFrom<Off>(event, labels), 0)),
+        events.onInternal(on, (event) => record(labelsFrom<On>(event, labels), [1])),
+        events.onInternal(off, (event) => record(labelsFrom<Off>(event, labels), [0])),
       ]
       return () => {
         for (const end of ends) end()
@@ -289,7 +321,7 @@ function described(kind: Metric['kind'], { name, instrument, labels, help }: Des
     kind,
     name,
     instrument: instrument ?? name.replace(/_(?:total|seconds)$/, '').replaceAll('_', '.'),
-    unit: name.endsWith('_seconds') ? 's' : '1',
+    unit: name.endsWith('_seconds') ? 's' : name.includes('_rows') ? '{row}' : '',
     labels,
     help,
     buckets: [],
@@ -307,7 +339,7 @@ function labelsFrom<Type extends EventType>(
 /** Hands every measurement that the events bring to `record`. Returns what ends it. */
 export function followEvents(
   events: Events,
-  record: (metric: Metric, labels: Labels, value: number) => void,
+  record: (metric: Metric, labels: Labels, values: readonly number[]) => void,
 ): () => void {
   const known = new Set<string>()
 
@@ -317,15 +349,15 @@ export function followEvents(
   }
 
   const ends = ALL_METRICS.map((metric) =>
-    metric.follow?.(events, ({ worker = '', ...labels }, value) =>
-      record(metric, { ...labels, worker: shown(worker) }, value),
+    metric.follow?.(events, ({ worker = '', ...labels }, values) =>
+      record(metric, { ...labels, worker: shown(worker) }, values),
     ),
   )
   // These start at 0 with their worker process, so that their first increase is seen as one.
   const end = events.onInternal('workerStarted', ({ worker }) => {
     for (const metric of ALL_METRICS) {
       if (metric.kind === 'counter' && metric.labels.length === 1)
-        record(metric, { worker: shown(worker) }, 0)
+        record(metric, { worker: shown(worker) }, [0])
     }
   })
   return () => {
@@ -382,15 +414,34 @@ const REUSE_PER_QUERY_TIME = 20
 export function databaseGauge<Name extends GaugeName>(
   metric: Name,
   query: () => Promise<readonly SampleOf<Name>[]>,
-  { timeoutMs = 2_000, reuseMs = 5_000, clock = systemClock }: DatabaseGaugeOptions = {},
+  options: DatabaseGaugeOptions = {},
 ): GaugeSource {
+  return { metric, read: reusedAnswer(METRICS[metric].name, query, options) }
+}
+
+/** Several gauges that are read from the database together, under the same rules. Each gives its part of the answer. */
+export function databaseGauges<Answer>(
+  query: () => Promise<Answer>,
+  parts: { readonly [Name in GaugeName]?: (answer: Answer) => readonly SampleOf<Name>[] },
+): GaugeSource[] {
+  // Object.keys forgets which keys it was given.
+  const names = Object.keys(parts) as readonly GaugeName[]
+  const read = reusedAnswer(names.map((name) => METRICS[name].name).join(', '), query)
+  return names.map((metric) => ({ metric, read: async () => parts[metric]?.(await read()) ?? [] }))
+}
+
+function reusedAnswer<Answer>(
+  what: string,
+  query: () => Promise<Answer>,
+  { timeoutMs = 2_000, reuseMs = 5_000, clock = systemClock }: DatabaseGaugeOptions = {},
+): () => Promise<Answer> {
   let running: Promise<void> | undefined
-  let last: { readonly answer: () => readonly SampleOf<Name>[]; readonly validUntil: number } | undefined
+  let last: { readonly answer: () => Answer; readonly validUntil: number } | undefined
 
   async function runQuery(): Promise<void> {
     const startedAt = clock.monotonicNow()
     const answer = await query().then(
-      (samples) => () => samples,
+      (value) => () => value,
       (error: unknown) => () => {
         throw error
       },
@@ -401,15 +452,12 @@ export function databaseGauge<Name extends GaugeName>(
     running = undefined
   }
 
-  return {
-    metric,
-    async read() {
-      if (last !== undefined && clock.monotonicNow() < last.validUntil) return last.answer()
-      running ??= runQuery()
-      if (!(await within(timeoutMs, running)) || last === undefined) {
-        throw new Error(`${METRICS[metric].name} was not answered within ${timeoutMs} ms`)
-      }
-      return last.answer()
-    },
+  return async () => {
+    if (last !== undefined && clock.monotonicNow() < last.validUntil) return last.answer()
+    running ??= runQuery()
+    if (!(await within(timeoutMs, running)) || last === undefined) {
+      throw new Error(`${what} was not answered within ${timeoutMs} ms`)
+    }
+    return last.answer()
   }
 }

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { recordingApi } from '../../test/support/recording-meter.ts'
-import { emitOneOfEach } from '../../test/support/sample-events.ts'
+import { emitOneOfEach, oneOfEachGauge } from '../../test/support/sample-events.ts'
 import { Events } from '../worker/events.ts'
 import { ALL_METRICS, gauge } from './metrics.ts'
 import { loadOpenTelemetry, observeWithOpenTelemetry } from './opentelemetry.ts'
@@ -36,12 +36,7 @@ it('RULE-020-023: the reaper has the instruments reaper.recovered.count, reaper.
 it('every metric except the errors of a scrape has an instrument, and is measured', async () => {
   const events = new Events()
   const { api, written, kinds, meters, collect } = recordingApi()
-  const gauges = [
-    gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 4 }]),
-    gauge('workerProcesses', () => [{ labels: { state: 'alive' }, value: 2 }]),
-    gauge('oldestPendingAge', () => [{ labels: { table: 'public.emails' }, value: 9 }]),
-  ]
-  observeWithOpenTelemetry(events, api, { version: '1.2.3', gauges })
+  observeWithOpenTelemetry(events, api, { version: '1.2.3', gauges: oneOfEachGauge() })
   emitOneOfEach(events)
   await collect()
   const known = ALL_METRICS.filter(({ name }) => name !== 'leasehold_scrape_errors')

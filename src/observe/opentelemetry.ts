@@ -50,39 +50,44 @@ export function observeWithOpenTelemetry(
   refuseUnknownOptions('observeWithOpenTelemetry', options, names)
   const { version, gauges = [] } = options
   const meter = api.metrics.getMeter('leasehold', version)
-  const recorders = new Map<Metric, (labels: Labels, value: number) => void>()
+  const recorders = new Map<Metric, (value: number, labels: Labels) => void>()
   const ends: (() => void)[] = []
 
   for (const metric of ALL_METRICS) {
     const { kind, instrument, help: description, unit } = metric
     if (kind === 'counter') {
       const counter = meter.createCounter(instrument, { description, unit })
-      recorders.set(metric, (labels, value) => counter.add(value, labels))
+      recorders.set(metric, (value, labels) => counter.add(value, labels))
     } else if (kind === 'histogram') {
       const advice = { explicitBucketBoundaries: [...metric.buckets] }
       const histogram = meter.createHistogram(instrument, { description, unit, advice })
-      recorders.set(metric, (labels, value) => histogram.record(value, labels))
+      recorders.set(metric, (value, labels) => histogram.record(value, labels))
     } else {
       const sources = gauges.filter((source) => METRICS[source.metric] === metric)
       // A gauge that neither an event nor a source feeds has no instrument: the errors of a Prometheus scrape.
       if (metric.follow === undefined && sources.length === 0) continue
       const latest = new Map<string, Sample>()
-      recorders.set(metric, (labels, value) => latest.set(JSON.stringify(labels), { labels, value }))
+      recorders.set(metric, (value, labels) => latest.set(JSON.stringify(labels), { labels, value }))
       const observable = meter.createObservableGauge(instrument, { description, unit })
-      const callback: Observe = async (result) => {
-        for (const { labels, value } of latest.values()) result.observe(value, labels)
-        for (const source of sources) {
-          for (const { labels, value } of await source.read()) result.observe(value, labels)
+      const readLatest = async (): Promise<Iterable<Sample>> => Promise.resolve(latest.values())
+      // The SDK discards everything that a callback has observed if it fails. So each source has a callback of its own.
+      for (const read of [readLatest, ...sources.map((source) => async () => source.read())]) {
+        const callback: Observe = async (result) => {
+          for (const { labels, value } of await read()) result.observe(value, labels)
         }
+        observable.addCallback(callback)
+        ends.push(() => observable.removeCallback(callback))
       }
-      observable.addCallback(callback)
-      ends.push(() => observable.removeCallback(callback))
     }
   }
 
-  ends.push(followEvents(events, (metric, labels, value) => recorders.get(metric)?.(labels, value)))
+  const end = followEvents(events, (metric, labels, values) => {
+    const record = recorders.get(metric)
+    for (const value of values) record?.(value, labels)
+  })
+  ends.push(end)
   return () => {
-    for (const end of ends) end()
+    for (const each of ends) each()
   }
 }
 

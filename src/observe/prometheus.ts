@@ -50,14 +50,11 @@ export function createMetrics(events: Events, options: MetricsOptions = {}): Met
     return created
   }
 
-  const close = followEvents(events, (metric, labels, value) => {
+  const close = followEvents(events, (metric, labels, values) => {
     const series = seriesOf(metric, labels)
-    if (metric.kind === 'gauge') {
-      series.value = value
-      return
-    }
-    series.value += value
-    if (metric.kind === 'histogram') {
+    for (const value of values) {
+      series.value = metric.kind === 'gauge' ? value : series.value + value
+      if (metric.kind !== 'histogram') continue
       const bucket = metric.buckets.findIndex((bound) => value <= bound)
       const index = bucket < 0 ? metric.buckets.length : bucket
       series.counts[index] = (series.counts[index] ?? 0) + 1

@@ -45,6 +45,7 @@ export function outboxTable({
     lease: { owner: 'claimed_by', until: 'locked_until', token: 'lock_token' },
     claimable: "status = 'PENDING'",
     availableAt: 'available_at',
+    createdAt: 'created_at',
     onExpiry: 'reap',
     leased: "status = 'CLAIMED'",
     attempts: { max: 'max_attempts' },

@@ -46,6 +46,7 @@ export function jobTable({ schema = 'leasehold' }: SyncTableOptions = {}): Lease
     lease: LEASE,
     claimable: OPEN,
     availableAt: 'next_check_at',
+    createdAt: 'created_at',
     order: ['priority desc', 'created_at', 'id'],
     leased: `${OPEN} and locked_by is not null`,
     attempts: ATTEMPTS,

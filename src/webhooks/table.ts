@@ -19,6 +19,7 @@ export interface DeliveryRow {
   readonly body: string
   readonly headers: Readonly<Record<string, unknown>>
   readonly attempts: number
+  readonly created_at: Date
 }
 
 /** How many attempts the history of a delivery has at most: more than a schedule makes, but replays could add more. */
@@ -81,6 +82,7 @@ export function webhookTable({
     bucket: 'bucket',
     claimable: "delivery_status = 'pending'",
     availableAt: 'next_attempt_at',
+    createdAt: 'created_at',
     leased: "delivery_status = 'pending' and lease_owner is not null",
     attempts: { max: maxAttempts(schedule) },
     retry: schedule,
@@ -110,6 +112,16 @@ export function webhookTable({
       },
     },
     expired: EXPIRED,
-    columns: ['id', 'event_id', 'endpoint_id', 'event_type', 'ordering_key', 'body', 'headers', 'attempts'],
+    columns: [
+      'id',
+      'event_id',
+      'endpoint_id',
+      'event_type',
+      'ordering_key',
+      'body',
+      'headers',
+      'attempts',
+      'created_at',
+    ],
   })
 }

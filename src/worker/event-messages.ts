@@ -149,6 +149,8 @@ function entryOf({ type }: EventOf<EventType>): EventMessage<EventType> {
 /** Events hold ids, numbers and names, and no secrets (WH-NFR-003). An error is reduced by whoever writes `err`. */
 export function logFields({ type, ...event }: EventOf<EventType>): Record<string, unknown> {
   const { error, details, ...rest }: Record<string, unknown> = event
+  // A number for each of a thousand rows helps nobody in a log; the metric has them.
+  delete rest['latenciesMs']
   const fields = Object.entries({ ...(details as object | undefined), ...rest }).map(([name, value]) => [
     name,
     loggedValue(name, value),

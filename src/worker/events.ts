@@ -49,6 +49,8 @@ export interface EventMap {
     readonly outcome: string
     readonly ids: readonly string[]
     readonly durationMs: number
+    /** Of rows that are done, in a table that declares `createdAt`: the time since they were written (`latencyOf`). */
+    readonly latenciesMs?: readonly number[]
   }
   released: OfTable & { readonly ids: readonly string[] }
   renewed: OfTable & { readonly count: number; readonly busy: number; readonly durationMs: number }

@@ -186,6 +186,36 @@ export class RowsInFlight<Row extends object> {
   }
 }
 
+/**
+ * How long before `now`, a moment of the monotonic clock, the row was written: until its claim by the database's clock, and
+ * from then on by our own. The clock of the host may therefore be wrong. The claim counts from when it was sent, so the
+ * latency is too long by what the claim took to reach the database. Undefined: the row does not say when it was written.
+ */
+export function latencyOf<Row extends object>(
+  row: RowInFlight<Row>,
+  createdAt: string,
+  now: number,
+): number | undefined {
+  const created: unknown = Reflect.get(row.row, createdAt)
+  if (!(created instanceof Date)) return undefined
+  // A producer may have written a moment that is yet to come.
+  const latencyMs = Math.max(0, row.databaseClaimedAt - created.getTime() + now - row.claimedAt)
+  return Number.isFinite(latencyMs) ? latencyMs : undefined
+}
+
+/** What the event `settled` says of the latencies of rows with this outcome. */
+export function latenciesOf<Row extends object>(
+  rows: readonly RowInFlight<Row>[],
+  outcome: string,
+  createdAt: string | undefined,
+  now: number,
+): { readonly latenciesMs?: readonly number[] } {
+  if (createdAt === undefined || outcome !== 'done') return {}
+  return {
+    latenciesMs: rows.map((row) => latencyOf(row, createdAt, now)).filter((ms) => ms !== undefined),
+  }
+}
+
 /** How events name the row. */
 export function refTo(
   { lease: { owner, id, token } }: RowInFlight<unknown>,

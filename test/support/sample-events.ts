@@ -1,3 +1,4 @@
+import { gauge, type GaugeName, type GaugeSource } from '../../src/observe/metrics.ts'
 import type { EventMap, Events, EventType } from '../../src/worker/events.ts'
 
 /** Emits one event of each type, for the tests of logs and metrics. A missing type does not compile. */
@@ -8,7 +9,7 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
     claimed: { ...of, count: 1, full: false, durationMs: 1 },
     started: { ...row, attempt: 1 },
     failed: { ...row, attempt: 1, outcome: 'retry', error },
-    settled: { ...of, outcome: 'done', ids: ['7'], durationMs: 1 },
+    settled: { ...of, outcome: 'done', ids: ['7'], durationMs: 1, latenciesMs: [9] },
     released: { ...of, ids: ['7'] },
     renewed: { ...of, count: 1, busy: 0, durationMs: 1 },
     renewalFailed: { ...of, ids: ['7', '8'], error },
@@ -36,4 +37,22 @@ export function emitOneOfEach(events: Events, { worker = 'w1', error = new Error
   }
   // Object.keys forgets which keys it was given.
   for (const type of Object.keys(each) as EventType[]) events.emit(type, each[type])
+}
+
+/** A source with samples for each gauge that is not fed by events. A missing one does not compile. */
+export function oneOfEachGauge(): GaugeSource[] {
+  const table = 'public.emails'
+  const each: { readonly [Name in GaugeName]: GaugeSource } = {
+    inFlightRows: gauge('inFlightRows', () => [{ labels: { worker: 'w1' }, value: 4 }]),
+    reaperAlive: gauge('reaperAlive', () => [{ labels: { table }, value: 1 }]),
+    workerProcesses: gauge('workerProcesses', () => [
+      { labels: { state: 'alive' }, value: 2 },
+      { labels: { state: 'missing' }, value: 1 },
+    ]),
+    pendingRows: gauge('pendingRows', () => [{ labels: { table }, value: 8 }]),
+    oldestPendingAge: gauge('oldestPendingAge', () => [{ labels: { table }, value: 9 }]),
+    heldUpKeys: gauge('heldUpKeys', () => [{ labels: { table, state: 'parked' }, value: 1 }]),
+    oldestSnapshotAge: gauge('oldestSnapshotAge', () => [{ labels: {}, value: 3 }]),
+  }
+  return Object.values(each)
 }

@@ -36,7 +36,15 @@ export async function statusCommand(run: Run): Promise<number> {
   return withSync(run, async (db, schema) => {
     const limit = redraws ? REDRAWN.jobs : undefined
     const read = async (): Promise<SyncStatus> => readStatus(db, schema, jobId, limit)
-    if (watches) return watch(run, { read, format, everyMs, redraws, end: json ? '\n' : '\n\n', codeAtEnd })
+    if (watches)
+      return watch(run, {
+        read,
+        format,
+        everyMs,
+        redraws: redraws ? 'lines' : false,
+        end: json ? '\n' : '\n\n',
+        codeAtEnd,
+      })
     print(`${format(await read())}\n`)
     return 0
   })

@@ -68,6 +68,24 @@ describe('listEvents', () => {
     expect(events.map(({ id }) => id)).toEqual(['2', '1'])
   })
 
+  it('with maxScanned a search reads so many rows for a page, and goes on where it stopped', async () => {
+    await makeEvents(db, 1, { status: 'PUBLISHED', type: 'rare' })
+    await makeEvents(db, 250, { status: 'PUBLISHED', type: 'common' })
+    await makeEvents(db, 1, { status: 'DEAD', type: 'rare' })
+    const pages: string[][] = []
+    let before: string | undefined
+    do {
+      const { events, next } = await listEvents(db, { type: 'rare' }, { maxScanned: 100, before })
+      pages.push(events.map(({ id }) => id))
+      before = next ?? undefined
+    } while (before !== undefined)
+    expect(pages).toEqual([['252'], [], ['1']])
+    // An index leads to these.
+    expect(await listEvents(db, { type: 'rare', status: 'DEAD' }, { maxScanned: 1 })).toMatchObject({
+      next: null,
+    })
+  })
+
   it('a query that takes too long is stopped, and the error says what to do', async () => {
     await makeEvents(db, 1)
     const client = new Client({ connectionString: database.url })

@@ -6,6 +6,7 @@ import {
   readAllPages,
   readOnly,
 } from '../../admin/browse.ts'
+import { isEmptyFilter } from '../../admin/bulk-change.ts'
 import { readClock } from '../../admin/bulk-change-sql.ts'
 import type { NamedRow } from '../../admin/named-rows.ts'
 import { LeaseholdError } from '../../errors.ts'
@@ -70,6 +71,7 @@ export async function listEvents(
     table: outboxOf(schema),
     bucketed: true,
     row: 'an event',
+    isIndexed: isIndexed(filter, statuses),
     where: async (parameter, tx, bucket) => {
       const fewIds = await unfinishedIds(tx, schema, bucket, statuses)
       return [
@@ -82,6 +84,17 @@ export async function listEvents(
     remedy: TOO_MANY,
   })
   return { events: rows.map(summary), next }
+}
+
+/** Ids, dead events and unfinished events have indexes; without any condition the newest are simply read. */
+function isIndexed(filter: EventFilter, statuses: readonly Status[]): boolean {
+  const isUnfinished = (status: Status): boolean => status === 'PENDING' || status === 'CLAIMED'
+  return (
+    filter.ids !== undefined ||
+    isEmptyFilter(filter) ||
+    statuses.every((status) => status === 'DEAD') ||
+    statuses.every(isUnfinished)
+  )
 }
 
 /** The advice when a query takes too long. */

@@ -57,10 +57,17 @@ export const paging = {
 /** The answer of a list. */
 export function pageOf<Item extends z.ZodType>(item: Item) {
   return z.object({
-    items: z.array(item),
+    items: z
+      .array(item)
+      .describe(
+        'A page may be short, or empty, although there is a next one: a search reads 100,000 rows at a time.',
+      ),
     next: z.string().nullable().describe('The cursor of the next page; null: this is the last.'),
   })
 }
+
+/** Of a filter that no index answers, a page reads at most so many rows: about 50 ms. It may then be short, and have a next one. */
+export const MAX_SCANNED = 100_000
 
 /** Cursors are opaque: what they contain may change. */
 export function toCursor(position: string | null): string | null {

@@ -1,5 +1,6 @@
 /** What operators read of jobs: pages of them, and one job. */
 import { listNewestFirst, type PageOptions } from '../../admin/browse.ts'
+import { isEmptyFilter } from '../../admin/bulk-change.ts'
 import type { NamedRow } from '../../admin/named-rows.ts'
 import { checkCommonFilter, type CommonFilter, commonSql } from '../../admin/filter-sql.ts'
 import { checkMoments, checkTexts, invalid, isRowId } from '../../admin/request-checks.ts'
@@ -182,6 +183,7 @@ export async function listJobs(
     table: jobs,
     bucketed: false,
     row: 'a job',
+    isIndexed: filter.ids !== undefined || isEmptyFilter(filter),
     where: (parameter) => [filterSql(filter, parameter, schema)],
     columns: `${jobColumns(schema)}, coalesce(to_jsonb(counted), to_jsonb(ended)) as chunks`,
     // Of a completed job all chunks are done, so that its links are enough.

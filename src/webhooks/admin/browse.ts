@@ -6,6 +6,7 @@ import {
   readAllPages,
   readOnly,
 } from '../../admin/browse.ts'
+import { isEmptyFilter } from '../../admin/bulk-change.ts'
 import { readClock } from '../../admin/bulk-change-sql.ts'
 import type { NamedRow } from '../../admin/named-rows.ts'
 import { LeaseholdError } from '../../errors.ts'
@@ -77,6 +78,11 @@ export async function listDeliveries(
     table: deliveriesOf(schema),
     bucketed: true,
     row: 'a delivery',
+    // Of the states, only failed ones have an index in the order of their ids.
+    isIndexed:
+      filter.ids !== undefined ||
+      isEmptyFilter(filter) ||
+      statusesOf(filter).every((status) => status === 'failed'),
     where: (parameter) => [filterSql(filter, statusesOf(filter), parameter, schema)],
     columns: SUMMARY,
     joins: `left join ${endpointsOf(schema)} as e on e.id = r.endpoint_id`,

@@ -41,6 +41,7 @@ function row(endpointId: string): DeliveryRow {
     body: '',
     headers: {},
     attempts: 0,
+    created_at: new Date(0),
   }
 }
 

@@ -3,7 +3,7 @@ import { tableName } from '../../lease/table.ts'
 import type { Clock } from '../../clock.ts'
 import type { PauseGate } from '../claiming/pausing.ts'
 import type { Events } from '../events.ts'
-import { refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
+import { latenciesOf, refTo, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
 import type { WorkerLoop } from '../worker-loop.ts'
 import {
   agrees,
@@ -88,13 +88,14 @@ export class Completion<Row extends object> {
 
   /** In a transaction of the handler's own. */
   #settledByHandler(row: RowInFlight<Row>, outcome: Outcome): void {
-    const { store, events, inFlight, loop } = this.#options
+    const { store, clock, events, inFlight, loop } = this.#options
     inFlight.drop(row)
     this.#tellFailed(row, { outcome, failure: failureOf(outcome) })
     const ids = [row.lease.id]
     if (store.table.ordering !== undefined) loop.keysFreed(ids, row.lease.bucket)
     const of = { worker: store.owner, table: this.#table }
-    events.emit('settled', { ...of, outcome: outcome.name, ids, durationMs: 0 })
+    const latencies = latenciesOf([row], outcome.name, store.table.createdAt, clock.monotonicNow())
+    events.emit('settled', { ...of, outcome: outcome.name, ids, durationMs: 0, ...latencies })
   }
 
   #tellFailed(row: RowInFlight<Row>, settled: Pick<Settle, 'outcome' | 'failure'>): void {

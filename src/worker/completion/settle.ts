@@ -5,7 +5,7 @@ import type { Ended, LeaseStore } from '../../lease/store.ts'
 import { tableName } from '../../lease/table.ts'
 import type { ClaimTiming } from '../claiming/claim-timing.ts'
 import { type Events, reportError } from '../events.ts'
-import type { RowInFlight, RowsInFlight } from '../rows-in-flight.ts'
+import { latenciesOf, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
 import type { Signal } from '../waiting.ts'
 import { filterBatch, type SettlementBatch, settlementOf, type SettlementQueue } from './settlement-queue.ts'
 
@@ -62,12 +62,12 @@ export class Settler<Row extends object> {
     const fates = fatesIn(answer)
     this.#tellRefused('settle', answer.refused)
     await this.#settleOtherwise(batch, fates)
-    const settled: Lease[] = []
+    const settled: RowInFlight<Row>[] = []
     for (const row of batch.rows) {
       const fate = this.#isSettledByHandler(row, fates.get(row.lease))
         ? 'settledOtherwise'
         : fates.get(row.lease)
-      if (fate === 'settled') settled.push(row.lease)
+      if (fate === 'settled') settled.push(row)
       if (fate !== 'locked') inFlight.drop(row, fate === 'fencedOff' ? batch.outcome : undefined)
     }
     const locked = filterBatch(batch, ({ lease }) => fates.get(lease) === 'locked')
@@ -86,7 +86,7 @@ export class Settler<Row extends object> {
     const { settledAs } = row
     if (fate !== 'fencedOff' || settledAs === undefined) return false
     if (!this.#options.inFlight.isTrusted(row, this.#now())) return false
-    this.#tellSettled(settledAs.name, [row.lease], this.#now())
+    this.#tellSettled(settledAs.name, [row], this.#now())
     return true
   }
 
@@ -106,7 +106,8 @@ export class Settler<Row extends object> {
       for (const [lease, fate] of fatesIn(answer))
         fates.set(lease, fate === 'settled' ? 'settledOtherwise' : fate)
       this.#tellRefused('settle', answer.refused)
-      if (answer.ended.length > 0) this.#tellSettled(otherwise, answer.ended, sentAt)
+      const settled = batch.rows.filter(({ lease }) => answer.ended.includes(lease))
+      if (settled.length > 0) this.#tellSettled(otherwise, settled, sentAt)
     } catch (error) {
       for (const lease of fencedOff) fates.set(lease, 'locked')
       this.#trouble(`settling rows of ${this.#source.table} as ${otherwise}`, error)
@@ -178,11 +179,13 @@ export class Settler<Row extends object> {
       if (typeof delay === 'number') this.#options.timing.expect(this.#now() + delay)
   }
 
-  #tellSettled(outcome: string, ended: readonly Lease[], sentAt: number): void {
-    const { events } = this.#options
+  #tellSettled(outcome: string, rows: readonly RowInFlight<Row>[], sentAt: number): void {
+    const { events, store } = this.#options
     if (!events.wanted('settled')) return
-    const ids = ended.map(({ id }) => id)
-    events.emit('settled', { ...this.#source, outcome, ids, durationMs: this.#now() - sentAt })
+    const now = this.#now()
+    const ids = rows.map(({ id }) => id)
+    const latencies = latenciesOf(rows, outcome, store.table.createdAt, now)
+    events.emit('settled', { ...this.#source, outcome, ids, durationMs: now - sentAt, ...latencies })
   }
 
   #trouble(what: string, error: unknown): void {

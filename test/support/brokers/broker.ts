@@ -232,7 +232,7 @@ export function useRabbit(): TestRabbit {
 const ALSO_IN = ['/usr/local/sbin', '/usr/sbin', '/sbin']
 
 /** Returns the path of the program, or `undefined` if it is not installed. */
-async function findProgram(name: string): Promise<string | undefined> {
+export async function findProgram(name: string): Promise<string | undefined> {
   for (const directory of [...(process.env['PATH'] ?? '').split(delimiter), ...ALSO_IN]) {
     const candidate = join(directory, name)
     const found = await access(candidate, constants.X_OK).then(

@@ -29,7 +29,7 @@ claimed as (
       || jsonb_build_array(jsonb_build_object('attempt', attempts + 1, 'token', lease_token, 'error_code', 'leaseExpired', 'error', 'the lease expired: its dispatcher died, lost the database, or took longer than maxLeases', 'recorded_at', now())) end)
   where t.bucket = $2::smallint and t.id = any (array(select id from taken))
   returning t.lease_token, t.id, t.event_id, t.endpoint_id, t.event_type, t.ordering_key, t.body, t.headers,
-    t.attempts
+    t.attempts, t.created_at
 )
 select facts.*, claimed.*                 -- one row of facts, then the claimed rows
 from (select json_build_object(

@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { listAudit } from '../../../admin/audit.ts'
 import { route } from '../route.ts'
-import { digits, fromCursor, moment, pageOf, paging, text, time, toCursor } from '../schemas.ts'
+import { digits, fromCursor, MAX_SCANNED, moment, pageOf, paging, text, time, toCursor } from '../schemas.ts'
 
 const entry = z.object({
   id: digits,
@@ -33,7 +33,12 @@ export const AUDIT = [
     }),
     answer: pageOf(entry),
     async run({ db, schema, query: { limit, cursor, ...filter } }) {
-      const { rows, next } = await listAudit(db, filter, { schema, limit, before: fromCursor(cursor) })
+      const { rows, next } = await listAudit(db, filter, {
+        schema,
+        limit,
+        before: fromCursor(cursor),
+        maxScanned: MAX_SCANNED,
+      })
       return { items: rows, next: toCursor(next) }
     },
   }),

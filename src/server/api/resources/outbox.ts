@@ -14,6 +14,7 @@ import { route } from '../route.ts'
 import {
   digits,
   fromCursor,
+  MAX_SCANNED,
   moment,
   oneChanged,
   optionalTime,
@@ -131,7 +132,7 @@ export const OUTBOX = [
     }),
     answer: pageOf(event),
     async run({ db, schema, query: { limit, cursor, id, ...filter } }) {
-      const page = { schema, limit, before: fromCursor(cursor) }
+      const page = { schema, limit, before: fromCursor(cursor), maxScanned: MAX_SCANNED }
       const { events, next } = await listEvents(db, { ...filter, ids: id }, page)
       return { items: events, next: toCursor(next) }
     },
