@@ -13,6 +13,7 @@ import { route } from '../route.ts'
 import {
   digits,
   fromCursor,
+  MAX_SCANNED,
   moment,
   oneChanged,
   optionalTime,
@@ -150,7 +151,7 @@ export const SYNC = [
     }),
     answer: pageOf(job.extend({ chunks: chunkCounts })),
     async run({ db, schema, query: { limit, cursor, id, ...filter } }) {
-      const page = { schema, limit, before: fromCursor(cursor) }
+      const page = { schema, limit, before: fromCursor(cursor), maxScanned: MAX_SCANNED }
       const { jobs, next } = await listJobs(db, { ...filter, ids: id }, page)
       return { items: jobs, next: toCursor(next) }
     },

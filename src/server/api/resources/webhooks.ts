@@ -16,6 +16,7 @@ import {
   digits,
   flag,
   fromCursor,
+  MAX_SCANNED,
   moment,
   oneChanged,
   optionalTime,
@@ -424,7 +425,7 @@ export const WEBHOOKS = [
     }),
     answer: pageOf(delivery),
     async run({ db, schema, query: { limit, cursor, id, ...filter } }) {
-      const page = { schema, limit, before: fromCursor(cursor) }
+      const page = { schema, limit, before: fromCursor(cursor), maxScanned: MAX_SCANNED }
       const { deliveries, next } = await listDeliveries(db, { ...filter, ids: id }, page)
       return { items: deliveries, next: toCursor(next) }
     },
