@@ -1077,7 +1077,7 @@ CREATE TRIGGER webhook_written AFTER INSERT ON leasehold.webhook_outbox FOR EACH
 
 grant delete on leasehold.audit to leasehold_worker;
 
-grant delete, insert, select on leasehold.api_requests to leasehold_api;
+grant delete, insert, select, update on leasehold.api_requests to leasehold_api;
 
 grant delete, insert, select, update on leasehold.inbox to leasehold_worker;
 

@@ -111,7 +111,7 @@ begin
       -- producer or tenant, whichever a request needs.
       ('api', pg_catalog.format('usage on schema %I', current_schema())),
       ('api', 'select, insert, update on api_keys'),
-      ('api', 'select, insert, delete on api_requests'),
+      ('api', 'select, insert, update, delete on api_requests'),
       ('api', 'insert (principal, action, target, details) on audit')
     ) as wanted (kind, privilege)
     -- The API reads for itself as well, for its checks and metrics. It does not inherit that.

@@ -163,7 +163,7 @@ function addCommands(program: Command, define: Define): void {
   define(
     program,
     'roles',
-    'create the database roles of producers, workers, readers and operators, and grant what each needs',
+    'create the database roles of producers, workers, readers, operators and the HTTP API, and grant what each needs',
     DATABASE_SETTINGS,
     runRoles,
     (command) =>
