@@ -145,7 +145,7 @@ describe('status --watch', () => {
       cwd: directory(),
       env: { DATABASE_URL: url },
     })
-    const pending = (line: string): unknown => line.startsWith('{') && JSON.parse(line).outbox.PENDING
+    const pending = (line: string): unknown => line.startsWith('{') && JSON.parse(line).outbox.counts.pending
     await process.line((line) => JSON.stringify(pending(line)) === '{"count":0,"exact":true}')
     await makeEvents(db, 3)
     await process.line((line) => JSON.stringify(pending(line)) === '{"count":3,"exact":true}')

@@ -63,8 +63,9 @@ it('serve without any key warns that nobody can use it', async () => {
   const process = leasehold(await emptyDirectory(), ['serve', '--port', '0'], {
     DATABASE_URL: logins.api.url,
   })
-  await process.line((line) => line.includes('leasehold keys create'))
+  await addressOf(process)
   expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+  expect(process.output().stderr).toContain('create one with `leasehold keys create`')
 })
 
 it('serve with a login role that cannot become the roles of the API answers what to grant', async () => {

@@ -131,7 +131,7 @@ it.each([
   [['1', '--rate', '0', ...REASON], /--rate is "0": give the events per second, above 0/],
   [['1', '--limit', '1.5', ...REASON], /--limit is "1\.5"/],
   [['1', '--reason', '  '], /--reason is " {2}"/],
-  [['1', '--resume', '0190b3a0-0000-7000-8000-000000000001'], /--resume continues a replay as it was begun/],
+  [['1', '--resume', '0190b3a0-0000-7000-8000-000000000001'], /--resume continues a change as it was begun/],
 ])('the arguments %j are refused as wrong usage', async (args, message) => {
   await makeEvents(db, 1, { status: 'DEAD' })
   const { code, stderr, stdout } = await replay(args)

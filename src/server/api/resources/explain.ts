@@ -83,9 +83,10 @@ export const EXPLAIN: readonly Route[] = [
             remedy: 'GET /tables lists those that it was given.',
           },
         )
-      // The registry has the names of the workers of each table.
       const processes = await listWorkers(db, schema)
-      const workers = processes.flatMap(({ declared = {} }) => Object.keys(declared))
+      const workers = processes.flatMap(({ serves = {} }) =>
+        Object.keys(serves).filter((worker) => serves[worker]?.table === name),
+      )
       return explainRow(db, { table, workers: [...new Set(workers)] }, id, { schema })
     },
   }),
