@@ -17,6 +17,7 @@ import { printUrl, recogniseEmbedded } from './database.ts'
 import { doctor } from './doctor.ts'
 import { addLeaseCommands } from './lease.ts'
 import { runMigrate, runRoles } from './migrate.ts'
+import { JSON_FLAG } from './flags.ts'
 import { addAuditCommand } from './audit.ts'
 import { addChangeCommands } from './changes.ts'
 import { addCompletionCommand } from './completion.ts'
@@ -158,7 +159,8 @@ function addCommands(program: Command, define: Define): void {
         .option(
           '--citus',
           'distribute the tables with Citus, by their buckets (default: 64), while nobody uses them',
-        ),
+        )
+        .option(...JSON_FLAG),
   )
   define(
     program,
@@ -169,7 +171,8 @@ function addCommands(program: Command, define: Define): void {
     (command) =>
       command
         .option('--role-prefix <prefix>', 'what their names begin with (default: "leasehold")')
-        .option('--print', 'print the SQL instead, for an administrator'),
+        .option('--print', 'print the SQL instead, for an administrator')
+        .option(...JSON_FLAG),
   )
   define(
     program,
