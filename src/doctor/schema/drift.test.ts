@@ -136,6 +136,38 @@ const DRIFTS: readonly Drift[] = [
     says: 'The policy leasehold_tenant of leasehold.audit is missing',
     by: ['drop policy leasehold_tenant on leasehold.audit'],
   },
+  {
+    check: 'schema-policies',
+    says: 'The policy leasehold_tenant of leasehold.webhook_endpoints is missing or was changed',
+    by: ['alter policy leasehold_tenant on leasehold.webhook_endpoints using (true)'],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy leasehold_tenant of leasehold.webhook_outbox is missing or was changed',
+    by: [
+      `create table public.webhook_endpoints as select id from leasehold.webhook_endpoints`,
+      'grant select on public.webhook_endpoints to public',
+      'alter policy leasehold_tenant on leasehold.webhook_outbox using (endpoint_id in (select id from public.webhook_endpoints))',
+    ],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy leasehold_tenant of leasehold.audit is missing or was changed',
+    by: ['alter policy leasehold_tenant on leasehold.audit with check (false)'],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy webhook_outbox_all of leasehold.webhook_outbox was changed',
+    by: [`alter policy webhook_outbox_all on leasehold.webhook_outbox using (delivery_status <> 'failed')`],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy audit_all of leasehold.audit was changed',
+    by: [
+      'drop policy audit_all on leasehold.audit',
+      'create policy audit_all on leasehold.audit for select using (true)',
+    ],
+  },
   { check: 'schema-tables', says: 'inbox is missing', by: ['drop table leasehold.inbox'] },
   {
     check: 'schema-tables',
