@@ -5,7 +5,7 @@
  * tables that sync has adopted (SYNC-14): their other columns, types that serve as well, and defaults of their own.
  */
 import { isDistributed } from '../../postgres/citus.ts'
-import { quoteIdentifier as quote, quoteQualified } from '../../postgres/identifiers.ts'
+import { quoteIdentifier as quote, quoteLiteral, quoteQualified } from '../../postgres/identifiers.ts'
 import { hasTables, MIGRATIONS_DIRECTORY, readLedger, readMigrations } from '../../postgres/migrate.ts'
 import { ROLE_KINDS, type RoleKind } from '../../postgres/permissions.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -213,16 +213,6 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
       what: `is ${typeText(real)} and must be ${typeText(wanted)}`,
       repair: `${change} type ${typeText(wanted)} using ${quote(column)}::${wanted.type}`,
     })
-  if (real.identity !== wanted.identity && !isAdoptable)
-    differences.push({
-      what: `is ${identityText(real)} and must be ${identityText(wanted)}`,
-      repair:
-        wanted.identity === undefined
-          ? `${change} drop identity`
-          : real.identity === undefined
-            ? `${change} add generated ${wanted.identity} as identity`
-            : `${change} set generated ${wanted.identity}`,
-    })
   const isOwnDefault = isAdoptable && (wanted.default === undefined || wanted.identity !== undefined)
   if (real.default !== wanted.default && !isOwnDefault)
     differences.push({
@@ -234,6 +224,17 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
     differences.push({
       what: wanted.notNull === true ? 'may be null' : 'may not be null',
       repair: `${change} ${wanted.notNull === true ? 'set' : 'drop'} not null`,
+    })
+  // A column is an identity only if it has no default and may not be null, so this comes after both.
+  if (real.identity !== wanted.identity && !isAdoptable)
+    differences.push({
+      what: `is ${identityText(real)} and must be ${identityText(wanted)}`,
+      repair:
+        wanted.identity === undefined
+          ? `${change} drop identity`
+          : real.identity === undefined
+            ? addIdentity(quoteQualified(schema, name), column, wanted.identity)
+            : `${change} set generated ${wanted.identity}`,
     })
   if (real.storage !== wanted.storage && !isAdoptable)
     differences.push({
@@ -253,6 +254,15 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
 
 function typeText({ type, collation }: Column): string {
   return collation === undefined ? type : `${type} collate ${collation}`
+}
+
+/** One statement, so that no row gets a number before the sequence starts behind the rows that are there. */
+function addIdentity(target: string, column: string, identity: string): string {
+  return `do $$ begin
+  alter table ${target} alter column ${quote(column)} add generated ${identity} as identity;
+  perform setval(pg_get_serial_sequence(${quoteLiteral(target)}, ${quoteLiteral(column)}), coalesce(max(${quote(column)}), 0) + 1, false)
+  from ${target};
+end $$`
 }
 
 function identityText({ identity }: Column): string {
