@@ -36,6 +36,8 @@ export interface WorkedTable {
 export interface Thresholds {
   /** The age of a snapshot or a prepared transaction. */
   readonly oldTransactionMs: number
+  /** The age of what a standby needs, in transactions. */
+  readonly standbyTransactions: number
   /** The difference between the clocks. */
   readonly clockMs: number
   /** Dead rows of a table. */
@@ -52,6 +54,7 @@ export interface Thresholds {
 
 export const THRESHOLDS: Thresholds = {
   oldTransactionMs: 600_000,
+  standbyTransactions: 1_000_000,
   clockMs: 1_000,
   deadRows: 10_000,
   vacuumedMs: 600_000,

@@ -5,6 +5,7 @@ import { openSession, useDatabase } from '../../test/support/database.ts'
 import { useExaminedServer } from '../../test/support/examined-server.ts'
 import { useLoginRoles } from '../../test/support/login-roles.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
+import { startServer } from '../../test/support/server.ts'
 import { recording } from '../../test/support/running-relay.ts'
 import { addEndpoint, makeEndpoint, SECRET_KEY } from '../../test/support/webhook-endpoints.ts'
 import { makeDeliveries } from '../../test/support/webhook-rows.ts'
@@ -169,6 +170,58 @@ describe('vacuum', () => {
     await server.repair(found)
     await vi.waitFor(async () => expect((await server.examine(AT_ONCE)).findings).toEqual([]))
     await session.end().catch(() => undefined)
+  })
+
+  it('a VACUUM that takes long is not taken for a snapshot that holds it back', async () => {
+    await server.asAdmin(
+      'grant pg_read_all_stats to owner',
+      'create table public.large (n int) with (autovacuum_enabled = off)',
+      'insert into public.large select generate_series(1, 200000)',
+      'delete from public.large',
+    )
+    const watching = await openSession(server.adminUrl())
+    const vacuuming = await openSession(server.adminUrl())
+    // It stops for a tenth of a second at each page.
+    await vacuuming.query('set vacuum_cost_delay = 100; set vacuum_cost_limit = 1')
+    const ended = vacuuming.query('vacuum public.large').catch(() => undefined)
+    const find = async (): Promise<number | undefined> => {
+      const { rows } = await watching.query<{ pid: number }>(
+        `select pid from pg_stat_activity where backend_xmin is not null and query = 'vacuum public.large'`,
+      )
+      return rows[0]?.pid
+    }
+    await vi.waitFor(async () => expect(await find()).toBeDefined())
+    const found = ofCheck(await server.examine(AT_ONCE), 'vacuum-snapshots')
+    const pid = await find()
+    await watching.query(`select pg_cancel_backend(${pid})`)
+    await ended
+    expect(pid).toBeDefined()
+    expect(found).toEqual([])
+    await server.asAdmin('drop table public.large', 'revoke pg_read_all_stats from owner')
+  })
+
+  it('a standby whose queries hold back vacuum is found', async () => {
+    const primary = await startServer()
+    onTestFinished(async () => primary.remove())
+    await primary.stop('fast')
+    const standby = await startServer({
+      copyOf: primary,
+      standbyOf: primary,
+      settings: { hot_standby_feedback: 'on', wal_receiver_status_interval: '1' },
+    })
+    onTestFinished(async () => standby.remove())
+    await primary.start()
+    const db = openDatabase({ url: primary.url })
+    onTestFinished(async () => db.close())
+    const thresholds = { standbyTransactions: 0 }
+    await vi.waitFor(
+      async () =>
+        expect(ofCheck(await examine(db, { thresholds }), 'vacuum-snapshots')).toMatchObject([
+          { text: expect.stringMatching(/^The standby standby \(127\.0\.0\.1\) says that it needs rows/) },
+        ]),
+      { timeout: 60_000 },
+    )
+    expect(ofCheck(await examine(db), 'vacuum-snapshots')).toEqual([])
   })
 
   it('a prepared transaction is found', async () => {

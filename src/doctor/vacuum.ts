@@ -73,35 +73,62 @@ interface SnapshotRow {
   readonly age_seconds: number | null
 }
 
-/** Snapshots of other databases do not matter, apart from those of standbys. */
+interface StandbyRow {
+  readonly application: string
+  readonly address: string | null
+  readonly age: number
+}
+
+/**
+ * Snapshots of other databases do not matter, and neither does that of VACUUM. Of the sessions of others a role without
+ * pg_read_all_stats sees that they have a snapshot, but not of which type they are.
+ */
 async function snapshotProblems(x: Examination): Promise<Problem[]> {
-  const { sessions, seesAll } = await x.read(async (tx) => {
+  const { sessions, standbys, seesAll } = await x.read(async (tx) => {
     const { rows } = await tx.query<SnapshotRow>({
       text: `select pid, usename as role, application_name as application, state, xact_start as transaction_start, query_start,
   extract(epoch from now() - xact_start)::float8 as age_seconds
 from pg_stat_activity
-where (backend_xmin is not null or backend_xid is not null) and pid <> pg_backend_pid()
-  and (datname = current_database() or backend_type = 'walsender')
+where (backend_xmin is not null or backend_xid is not null) and pid <> pg_backend_pid() and datname = current_database()
+  and (backend_type = 'client backend' or (backend_type is null and usesysid is not null))
+  and pid not in (select pid from pg_stat_progress_vacuum)
 order by xact_start nulls last`,
+    })
+    const feedback = await tx.query<StandbyRow>({
+      text: `select s.application_name as application, host(s.client_addr) as address,
+  greatest(age(s.backend_xmin), age(slot.xmin))::float8 as age
+from pg_stat_activity as s left join pg_replication_slots as slot on slot.active_pid = s.pid
+where s.backend_type = 'walsender' and greatest(age(s.backend_xmin), age(slot.xmin)) >= $1::float8
+order by 3 desc`,
+      values: [x.thresholds.standbyTransactions],
     })
     const see = await tx.query<{ all: boolean }>({
       text: `select pg_has_role(current_user, 'pg_read_all_stats', 'usage') as all`,
     })
-    return { sessions: rows, seesAll: see.rows[0]?.all === true }
+    return { sessions: rows, standbys: feedback.rows, seesAll: see.rows[0]?.all === true }
   })
   if (!seesAll && sessions.some(({ transaction_start: start }) => start === null))
     x.notSeen(
       'since when the transactions of other roles are open: GRANT pg_read_all_stats to this role to see it',
     )
-  return sessions
+  const old = sessions
     .filter(({ age_seconds: age }) => age !== null && age * 1_000 >= x.thresholds.oldTransactionMs)
-    .map((session) => ({
+    .map((session): Problem => ({
       severity: 'warning',
       text: `The session with pid ${session.pid} (${session.application === '' ? 'no application name' : session.application}, role ${session.role}, ${session.state}) has held a snapshot since ${session.transaction_start?.toISOString()}, and started its last statement at ${session.query_start?.toISOString()}. Rows that died since then cannot be removed, in any table.`,
       remedy:
         'End its transaction there. If nobody can, terminate the session; what it did not commit is rolled back.',
       repair: [`select pg_terminate_backend(${session.pid})`],
     }))
+  return [
+    ...old,
+    ...standbys.map(({ application, address, age }): Problem => ({
+      severity: 'warning',
+      text: `The standby ${application} (${address ?? 'on this machine'}) says that it needs rows of ${age} transactions ago (hot_standby_feedback). Rows that died since then cannot be removed, in any table.`,
+      remedy:
+        'End the long query there, or set max_standby_streaming_delay in place of hot_standby_feedback.',
+    })),
+  ]
 }
 
 async function preparedProblems({ read, thresholds }: Examination): Promise<Problem[]> {
