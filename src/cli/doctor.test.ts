@@ -85,7 +85,12 @@ it('statements are printed so that they can be pasted, and control characters of
         severity: 'warning',
         text: 'bad\u001B[31m',
         remedy: 'Mend  it.',
-        repair: ['create function f() as $$\n  begin  end\n$$', 'leasehold migrate'],
+        repair: [
+          'create function f() as $$\n  begin  end\n$$',
+          "leasehold outbox unblock 'two  spaces'",
+          "leasehold outbox unblock 'a\u202Eb'",
+          "leasehold outbox unblock 'a\nb'",
+        ],
       },
     ],
     checks: [{ id: 'c', title: 't', ok: false, notSeen: 'sessions' }],
@@ -97,7 +102,9 @@ c: bad [31m
     create function f() as $$
       begin  end
     $$;
-    leasehold migrate
+    leasehold outbox unblock 'two  spaces'
+    (a command with characters that a terminal does not show: take it from --json)
+    (a command with characters that a terminal does not show: take it from --json)
 
 c: this role may not see sessions.
 

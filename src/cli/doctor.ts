@@ -6,6 +6,8 @@ import { schemaInUse, secretKeyOf, withRunningDatabase } from './database.ts'
 import { isSet } from './flags.ts'
 import { counted, printable, printableJson } from './output.ts'
 
+const UNPRINTABLE = /[\p{Cc}\p{Bidi_Control}\u2028\u2029]/u
+
 const EXIT_FOUND = 1
 const EXIT_NOT_EXAMINED = 2
 
@@ -63,8 +65,13 @@ function findingText({ check, text, remedy, repair = [] }: Finding): string {
   return [`${check}: ${printable(text)}`, `  ${printable(remedy)}`, ...repair.map(repairText)].join('\n')
 }
 
-/** Of a statement line ends and spaces are kept: it is pasted into psql. A command of ours is not SQL. */
+/**
+ * Of a statement line ends and spaces are kept: it is pasted into psql. A command of ours is not SQL, and names rows: with
+ * other spaces it would name another one.
+ */
 function repairText(statement: string): string {
+  if (statement.startsWith('leasehold ') && UNPRINTABLE.test(statement))
+    return '    (a command with characters that a terminal does not show: take it from --json)'
   const lines = statement
     .split('\n')
     .map((line) => line.replaceAll(/[\p{Cc}\p{Bidi_Control}\u2028\u2029]/gu, ' '))

@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { Client } from 'pg'
 import { afterEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { openSession, useDatabase } from '../../test/support/database.ts'
-import { useExaminedServer } from '../../test/support/examined-server.ts'
+import { argumentsOf, useExaminedServer } from '../../test/support/examined-server.ts'
 import { useLoginRoles } from '../../test/support/login-roles.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
 import { startServer } from '../../test/support/server.ts'
@@ -12,7 +12,7 @@ import { makeDeliveries } from '../../test/support/webhook-rows.ts'
 import { leaseTable } from '../lease/index.ts'
 import { enqueue } from '../outbox/index.ts'
 import { relay } from '../outbox/relay.ts'
-import { migrate, openDatabase } from '../postgres/index.ts'
+import { type Database, migrate, openDatabase } from '../postgres/index.ts'
 import { startRuntime } from '../worker/index.ts'
 import { CHECKS, type Diagnosis, examine, type ExamineOptions, type Finding } from './doctor.ts'
 
@@ -395,8 +395,64 @@ describe('rows', () => {
       expect.stringContaining('rows-suspects: 1 events wait whose leases have expired twice or more'),
       'rows-held-up: The ordering key "customer 1" is parked by the event 1, which failed 3 times (refused); 2 events wait for it.',
     ])
-    expect(findings.at(-1)?.repair).toEqual([`leasehold outbox unblock 'customer 1' --reason '…' [--replay]`])
+    expect(findings.at(-1)?.repair).toEqual([
+      `leasehold outbox unblock --replay --reason '…' -- 'customer 1'`,
+      `leasehold outbox unblock --reason '…' -- 'customer 1'`,
+    ])
   })
+
+  it.each(['--replay', `it's  $HOME`, '$(exit 7) `exit 7`; exit 7'])(
+    'each printed command concerns the key %j whatever is in it, and the schema that was examined',
+    async (key) => {
+      const schema = 'billing'
+      const db = server.db()
+      await migrate(db, { schema })
+      onTestFinished(async () => server.asAdmin(`drop schema ${schema} cascade`))
+      const hold = async (): Promise<Finding> => {
+        await server.asAdmin(`delete from ${schema}.outbox`)
+        await db.query({
+          text: `insert into ${schema}.outbox (event_type, payload, ordering_key, status, parked, attempts, dead_at) values ('t', '{}', $1, 'DEAD', true, 3, now())`,
+          values: [key],
+        })
+        const [found] = ofCheck(await server.examine({ schema }), 'rows-held-up')
+        if (found === undefined) throw new Error('no key is held up')
+        return found
+      }
+      const statuses: string[] = []
+      for (const nth of [0, 1]) {
+        const { repair = [], ...found } = await hold()
+        await server.repair({ ...found, repair: repair.slice(nth, nth + 1) })
+        const { rows } = await db.query<{ state: string }>({
+          text: `select status || case when parked then ' parked' else '' end as state from ${schema}.outbox`,
+        })
+        statuses.push(...rows.map(({ state }) => state))
+      }
+      expect(statuses).toEqual(['PENDING', 'DEAD'])
+      await makeOthers(db, schema)
+      const { findings } = await server.examine({ schema })
+      const commands = findings.flatMap(({ repair = [] }) =>
+        repair.filter((step) => step.startsWith('leasehold ')),
+      )
+      expect(commands.map((command) => command.split(' ').slice(1, 4).join(' '))).toEqual([
+        'roles --schema billing',
+        'work --only reaper',
+        'webhooks endpoints delete',
+      ])
+      for (const command of commands) {
+        const args = await argumentsOf(command)
+        expect(args[args.indexOf('--schema') + 1]).toBe(schema)
+      }
+    },
+  )
+
+  async function makeOthers(db: Database, schema: string): Promise<void> {
+    await db.query({
+      text: `drop policy leasehold_tenant on ${schema}.audit;
+insert into ${schema}.outbox (event_type, payload, status, claimed_by, locked_until, claimed_at, lock_token) values ('t', '{}', 'CLAIMED', 'w', now() + interval '1 hour', now(), 1);
+insert into ${schema}.webhook_endpoints (url, secret, enabled, disabled_reason, disabled_at)
+values ('https://receiver.example', 'enc1.x', false, 'answered with HTTP 410 Gone', now())`,
+    })
+  }
 
   it('secrets that the given key cannot decrypt, and damaged ones, are found', async () => {
     const { id } = await addEndpoint(server.db(), 'https://receiver.example/hook', { timeout_ms: 1_000 })

@@ -1,8 +1,10 @@
 /** Rows that need somebody: dead ones, held-up keys, suspects, endpoints that get nothing, rows that should be gone. */
+import { schemaFlag } from '../admin/explain.ts'
 import { countUpTo } from '../admin/count.ts'
 import { DAY_MS } from '../admin/retention.ts'
 import { isLeaseholdError } from '../errors.ts'
 import { ownBuckets } from '../lease/backlog.ts'
+import { shellArgument } from '../lease/explain.ts'
 import { tableName } from '../lease/table.ts'
 import { keysHeldUp } from '../outbox/admin/held-up-keys.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
@@ -11,6 +13,7 @@ import { unreapedTables } from '../worker/index.ts'
 import { decrypt } from '../webhooks/signing/encryption.ts'
 import { decryptHeaders, type Headers } from '../webhooks/endpoints/secrets.ts'
 import { type Check, type Examination, NotApplicable, type Problem } from './check.ts'
+import { runReaper } from './workers.ts'
 
 /** How many names a finding lists. */
 const MAX_NAMED = 5
@@ -46,30 +49,28 @@ async function counted({ read, schema }: Examination, all: readonly CountedRows[
 
 /** Each in the words of a partial index, and in its order. */
 async function deadProblems(x: Examination): Promise<Problem[]> {
+  const flag = schemaFlag(x.schema)
   return counted(x, [
     {
       table: 'outbox',
       where: "status = 'DEAD'",
       order: 'bucket, id',
       what: 'events of the outbox are dead.',
-      remedy:
-        'See why with `leasehold outbox list --status dead`, and publish them with `leasehold outbox replay`; retention deletes them after 90 days.',
+      remedy: `See why with \`leasehold outbox list --status dead${flag}\`, and publish them with \`leasehold outbox replay${flag}\`; retention deletes them after 90 days.`,
     },
     {
       table: 'webhook_outbox',
       where: "delivery_status = 'failed'",
       order: 'bucket, id',
       what: 'deliveries of webhooks have failed for good.',
-      remedy:
-        'See why with `leasehold webhooks list --status failed`, and send them with `leasehold webhooks replay`; retention deletes them after 90 days.',
+      remedy: `See why with \`leasehold webhooks list --status failed${flag}\`, and send them with \`leasehold webhooks replay${flag}\`; retention deletes them after 90 days.`,
     },
     {
       table: 'sync_jobs',
       where: 'failed_at is not null',
       order: 'failed_at, id',
       what: 'sync jobs have failed.',
-      remedy:
-        'See why with `leasehold sync list`, and repeat them with `leasehold sync replay`; retention deletes them after 30 days.',
+      remedy: `See why with \`leasehold sync list${flag}\`, and repeat them with \`leasehold sync replay${flag}\`; retention deletes them after 30 days.`,
     },
   ])
 }
@@ -116,13 +117,13 @@ async function heldUpProblems({ db, schema }: Examination): Promise<Problem[]> {
     .map(({ orderingKey, state, id, attempts, waiting, lastError }) => ({
       severity: 'warning',
       text: `The ordering key ${JSON.stringify(orderingKey)} is ${state} by the event ${id}, which failed ${attempts} times${lastError === null ? '' : ` (${lastError})`}; ${waiting} events wait for it.`,
-      remedy: 'Remove the cause and publish the event, or continue without it.',
-      repair: [`leasehold outbox unblock ${shellQuoted(orderingKey)} --reason '…' [--replay]`],
+      remedy:
+        'Remove the cause and publish the event, with the first command; or continue without it, with the second.',
+      repair: [' --replay', ''].map(
+        (replay) =>
+          `leasehold outbox unblock${replay}${schemaFlag(schema)} --reason '…' -- ${shellArgument(orderingKey)}`,
+      ),
     }))
-}
-
-function shellQuoted(text: string): string {
-  return /^[\w.:@/-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`
 }
 
 /** How many endpoints are read at most. */
@@ -183,14 +184,14 @@ order by coalesce(disabled_at, failing_since) limit 50`,
       ? {
           severity: 'warning' as const,
           text: `The endpoint ${id} (${withoutQuery(url)}) has been failing since ${since.toISOString()}, ${failures} times in a row: its circuit is open, and its deliveries wait.`,
-          remedy: `See why with \`leasehold webhooks list --endpoint ${id}\`; tell its owner, or disable it.`,
-          repair: [`leasehold webhooks endpoints disable ${id}`],
+          remedy: `See why with \`leasehold webhooks list --endpoint ${id}${schemaFlag(schema)}\`; tell its owner, or disable it.`,
+          repair: [`leasehold webhooks endpoints disable ${id}${schemaFlag(schema)}`],
         }
       : {
           severity: 'warning' as const,
           text: `The endpoint ${id} (${withoutQuery(url)}) ${reason}, and was disabled at ${since.toISOString()}.`,
           remedy: 'Delete it, or enable it when its owner wants deliveries again.',
-          repair: [`leasehold webhooks endpoints delete ${id}`],
+          repair: [`leasehold webhooks endpoints delete ${id}${schemaFlag(schema)}`],
         },
   )
 }
@@ -238,7 +239,7 @@ async function retentionProblems(x: Examination): Promise<Problem[]> {
         text: `Rows of ${table} that were finished at ${oldest.toISOString()} are still there, though they are retained for ${Math.round(keepMs / DAY_MS)} days.`,
         remedy:
           'Retention is part of the processes that reap the table: run one. If one runs, its log says what stops it.',
-        repair: ['leasehold work --only reaper'],
+        repair: [runReaper(schema)],
       })
     }
     const { rows } = await tx.query<{ count: number }>({
@@ -252,7 +253,7 @@ where coalesce(stopped_at, died_at, last_seen_at) < now() - interval '3 days'`,
         text: `${forgotten} worker processes that ended days ago are still in the registry, which a reaper removes after one day.`,
         remedy:
           'Maintenance is part of the processes that reap: run one. If one runs, its log says what stops it.',
-        repair: ['leasehold work --only reaper'],
+        repair: [runReaper(schema)],
       })
     return problems
   })

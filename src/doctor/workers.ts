@@ -1,4 +1,5 @@
 /** Worker processes: whether they are alive, of one version, reaped for, and have leases that suit their handlers. */
+import { schemaFlag } from '../admin/explain.ts'
 import { isLeaseholdError, sentence } from '../errors.ts'
 import { ownBuckets } from '../lease/backlog.ts'
 import { checkTable } from '../lease/check-table.ts'
@@ -12,13 +13,17 @@ import { type Check, type Examination, NotApplicable, type Problem, type WorkedT
 
 /** A process is missing after the same time. */
 const REAPER_SEEN_WITHIN_MS = 30_000
-const RUN_REAPER = 'leasehold work --only reaper'
 
 /** Deaths within the last hour are worth a word. */
 const RECENT_MS = 3_600_000
 
 /** How many rows of a table are counted at most. */
 const MAX_COUNTED = 1_000
+
+/** The command that runs a process which only reaps. */
+export function runReaper(schema: string): string {
+  return `leasehold work --only reaper${schemaFlag(schema)}`
+}
 
 function leasedIn({ leased, lease }: LeaseTable): string {
   return leased === undefined ? `${quote(lease.owner)} is not null` : `(${leased})`
@@ -53,7 +58,7 @@ async function reaperProblems({ read, schema, ownTables, declaredTables }: Exami
         text: `No reaper is alive for ${tableName(table)}${isLeased ? ', which has rows in flight' : ''}: nobody takes back the leases of a process that dies.`,
         remedy:
           'Run a process that reaps this table; every `leasehold work` does, unless --only leaves the reaper out.',
-        repair: [RUN_REAPER],
+        repair: [runReaper(schema)],
       })
     }
     return problems
@@ -85,7 +90,7 @@ from (
         severity: 'error',
         text: `${count === MAX_COUNTED ? `At least ${count}` : count} leases of ${tableName(table)} have expired and nobody takes them back; the oldest ended at ${oldest?.toISOString()} (owner ${owner}).`,
         remedy: 'Run a process that reaps this table. If one runs, its log says what stops it.',
-        repair: [RUN_REAPER],
+        repair: [runReaper(x.schema)],
       })
     }
     return problems

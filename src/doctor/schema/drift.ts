@@ -4,6 +4,7 @@
  * Not compared are comments; columns that are ours to add and yours to use; the order of columns; and what belongs to
  * tables that sync has adopted (SYNC-14): their other columns, types that serve as well, and defaults of their own.
  */
+import { schemaFlag } from '../../admin/explain.ts'
 import { isDistributed } from '../../postgres/citus.ts'
 import { quoteIdentifier as quote, quoteLiteral, quoteQualified } from '../../postgres/identifiers.ts'
 import { hasTables, MIGRATIONS_DIRECTORY, readLedger, readMigrations } from '../../postgres/migrate.ts'
@@ -95,7 +96,7 @@ async function migrationProblems({ schema, read }: Examination): Promise<Problem
           severity: 'error',
           text: `The schema ${schema} has no tables of Leasehold.`,
           remedy: 'Create them, or name another schema with --schema.',
-          repair: [`leasehold migrate --schema ${quote(schema)}`],
+          repair: [`leasehold migrate${schemaFlag(schema)}`],
         },
       ]
     const { missing, changed, ahead } = await ledgerState(tx, schema)
@@ -105,7 +106,7 @@ async function migrationProblems({ schema, read }: Examination): Promise<Problem
         severity: 'error',
         text: `Not applied to the schema ${schema}: ${missing.join(', ')}.`,
         remedy: 'Migrate before you start workers of this release.',
-        repair: [`leasehold migrate --schema ${quote(schema)}`],
+        repair: [`leasehold migrate${schemaFlag(schema)}`],
       })
     if (changed.length > 0)
       problems.push({
@@ -703,7 +704,7 @@ async function roleProblems(x: Examination): Promise<Problem[]> {
       text: `The ${missing.length === 1 ? 'role' : 'roles'} ${missing.join(', ')} ${missing.length === 1 ? 'does' : 'do'} not exist, so that every process has to run as the owner of the schema.`,
       remedy:
         'Create them; where this role may not, let an administrator run what `leasehold roles --print` prints.',
-      repair: [`leasehold roles --schema ${quote(x.schema)}`],
+      repair: [`leasehold roles${schemaFlag(x.schema)}`],
     },
   ]
 }
@@ -734,7 +735,7 @@ async function bucketProblems({ schema, read, notSeen }: Examination): Promise<P
       remedy: unfinished
         ? 'Rows of ordering keys that were written before are unfinished. Repeat the command when they are finished; until then the number cannot be raised once more.'
         : 'Repeat the command, so that writers no longer look into the old buckets.',
-      repair: [`leasehold migrate --buckets ${count} --schema ${quote(schema)}`],
+      repair: [`leasehold migrate --buckets ${count}${schemaFlag(schema)}`],
     },
   ]
 }

@@ -1,4 +1,5 @@
 /** Row-level security: without it, a key that is limited to a tenant would see the endpoints and deliveries of all. */
+import { schemaFlag } from '../../admin/explain.ts'
 import { isDistributed } from '../../postgres/citus.ts'
 import { DEFAULT_ROLE_PREFIX } from '../../postgres/permissions.ts'
 import { quoteIdentifier, quoteQualified } from '../../postgres/identifiers.ts'
@@ -110,7 +111,7 @@ function problemsOf(schema: string, row: TableRow, wanted: string): Problem[] {
       severity: 'error',
       text: `The policy ${tenant} of ${schema}.${name} is missing or was changed: a key that is limited to a tenant may see the rows of others.`,
       remedy: 'Create the roles and their policies once more.',
-      repair: [`leasehold roles --schema ${quoteIdentifier(schema)}`],
+      repair: [`leasehold roles${schemaFlag(schema)}`],
     })
   return problems
 }
