@@ -22,11 +22,10 @@ export interface Finding {
 /** What a check returns; `examine` adds its id. */
 export type Problem = Omit<Finding, 'check'>
 
-/** A lease table that somebody works on, and the role of its workers in the registry. */
+/** A lease table that somebody works on. */
 export interface WorkedTable {
   readonly table: LeaseTable
-  readonly role: string
-  /** The name of the worker, by which the registry has its settings. */
+  /** The name of the worker, by which the registry has its settings and the processes that run it. */
   readonly worker: string
   /** What the worker's retention was declared with; `off`: it has none. Undefined: not known. */
   readonly retention?: object | 'off'

@@ -308,6 +308,28 @@ describe('workers', () => {
     expect((await server.examine()).findings).toEqual([])
   })
 
+  it('a table of a worker that has a name of its own and that nobody reaps is found', async () => {
+    await server
+      .db()
+      .query({
+        text: 'create table public.payments (id bigint primary key, status text, lease_owner text, lease_until timestamptz, lease_token bigint not null default 0)',
+      })
+    onTestFinished(async () => server.asAdmin('drop table public.payments'))
+    const table = leaseTable({
+      table: 'public.payments',
+      claimable: "status = 'new'",
+      order: ['id'],
+      outcomes: { done: { set: { status: "'paid'" } }, retry: {}, dead: { set: { status: "'dead'" } } },
+    })
+    const workers = [{ name: 'refunds', role: 'reconcile', table, handle: async () => Promise.resolve() }]
+    await addWorkers(1, { roles: '{reconcile}' })
+    expect(ofCheck(await server.examine({ workers }), 'workers-reaper')).toEqual([])
+    await addWorkers(1, { id: 'other', roles: '{refunds}' })
+    expect(ofCheck(await server.examine({ workers }), 'workers-reaper')).toMatchObject([
+      { text: expect.stringContaining('No reaper is alive for public.payments:') },
+    ])
+  })
+
   it('expired leases that nobody takes back are found', async () => {
     await addWorkers(1, { reaps: '{leasehold.outbox}' })
     await makeEvents(server.db(), 3, { status: 'CLAIMED' })

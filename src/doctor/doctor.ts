@@ -210,17 +210,16 @@ set local enable_seqscan to off`,
 
 function ownTables(schema: string): WorkedTable[] {
   return [
-    { table: outboxTable({ schema }), role: OUTBOX, worker: OUTBOX },
-    { table: webhookTable({ schema }), role: WEBHOOKS, worker: WEBHOOKS },
-    { table: jobTable({ schema }), role: SYNC, worker: SYNC_JOBS },
-    { table: chunkTable({ schema }), role: SYNC, worker: SYNC },
+    { table: outboxTable({ schema }), worker: OUTBOX },
+    { table: webhookTable({ schema }), worker: WEBHOOKS },
+    { table: jobTable({ schema }), worker: SYNC_JOBS },
+    { table: chunkTable({ schema }), worker: SYNC },
   ]
 }
 
-function workedTable({ name, role = name, table, maintenance }: WorkDeclaration): WorkedTable {
+function workedTable({ name, table, maintenance }: WorkDeclaration): WorkedTable {
   return {
     table,
-    role,
     worker: name,
     retention: maintenance === undefined ? 'off' : (maintenance.settings ?? {}),
   }

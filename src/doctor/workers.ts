@@ -39,8 +39,9 @@ async function isAnyLeased(tx: Queryable, table: LeaseTable): Promise<boolean> {
 async function reaperProblems({ read, schema, ownTables, declaredTables }: Examination): Promise<Problem[]> {
   return read(async (tx) => {
     const workers = await listWorkers(tx, schema)
-    const roles = new Set(workers.filter(({ state }) => state === 'alive').flatMap((worker) => worker.roles))
-    const all = distinct([...ownTables, ...declaredTables])
+    const running = new Set(workers.filter(({ state }) => state === 'alive').flatMap(({ roles }) => roles))
+    const worked = [...ownTables, ...declaredTables]
+    const all = distinct(worked)
     const unreaped = new Set(
       await unreapedTables(
         tx,
@@ -50,9 +51,12 @@ async function reaperProblems({ read, schema, ownTables, declaredTables }: Exami
       ),
     )
     const problems: Problem[] = []
-    for (const { table, role } of all.filter((each) => unreaped.has(tableName(each.table)))) {
+    for (const { table } of all.filter((each) => unreaped.has(tableName(each.table)))) {
       const isLeased = await isAnyLeased(tx, table)
-      if (!isLeased && !roles.has(role)) continue
+      const isWorked = worked.some(
+        (each) => tableName(each.table) === tableName(table) && running.has(each.worker),
+      )
+      if (!isLeased && !isWorked) continue
       problems.push({
         severity: 'error',
         text: `No reaper is alive for ${tableName(table)}${isLeased ? ', which has rows in flight' : ''}: nobody takes back the leases of a process that dies.`,
