@@ -338,6 +338,68 @@ describe('drift', () => {
   })
 
   it.each([
+    [
+      'a primary key that is missing',
+      ['alter table leasehold.inbox drop constraint inbox_pkey'],
+      [
+        'create unique index concurrently inbox_pkey_new on leasehold.inbox (consumer, event_id)',
+        'alter table leasehold.inbox add constraint inbox_pkey primary key using index inbox_pkey_new',
+      ],
+    ],
+    [
+      'a unique constraint that was changed',
+      [
+        'alter table leasehold.webhook_outbox drop constraint webhook_outbox_once_for_each_endpoint, add constraint webhook_outbox_once_for_each_endpoint unique (event_id, endpoint_id, bucket, id)',
+      ],
+      [
+        'create unique index concurrently webhook_outbox_once_for_each_endpoint_new on leasehold.webhook_outbox (event_id, endpoint_id, bucket)',
+        'alter table leasehold.webhook_outbox drop constraint webhook_outbox_once_for_each_endpoint, add constraint webhook_outbox_once_for_each_endpoint unique using index webhook_outbox_once_for_each_endpoint_new',
+      ],
+    ],
+    [
+      'an index that was changed',
+      [
+        'drop index leasehold.outbox_in_flight',
+        `create unique index outbox_in_flight on leasehold.outbox (ordering_key) where status = 'CLAIMED'`,
+      ],
+      [
+        `CREATE UNIQUE INDEX CONCURRENTLY outbox_in_flight_new ON leasehold.outbox USING btree (bucket, ordering_key) INCLUDE (id) WHERE (status = 'CLAIMED'::text)`,
+        'drop index concurrently leasehold.outbox_in_flight',
+        'alter index leasehold.outbox_in_flight_new rename to outbox_in_flight',
+      ],
+    ],
+    [
+      'a column that may be null',
+      ['alter table leasehold.outbox alter column payload drop not null'],
+      [
+        'alter table leasehold.outbox add constraint outbox_payload_is_given check (payload is not null) not valid',
+        'alter table leasehold.outbox validate constraint outbox_payload_is_given',
+        'alter table leasehold.outbox alter column payload set not null, drop constraint outbox_payload_is_given',
+      ],
+    ],
+  ])(
+    'the repair of %s reads no table while it is locked, and leaves no time without an index',
+    async (_, by, repair) => {
+      await server.asAdmin(...by)
+      const { findings } = await server.examine()
+      expect(findings).toMatchObject([{ repair }])
+      for (const finding of findings) await server.repair(finding)
+      expect((await server.examine()).findings).toEqual([])
+    },
+  )
+
+  it('the remedy says that a repair which cannot avoid it locks the table', async () => {
+    await server.asAdmin('alter table leasehold.api_keys drop column id cascade')
+    const { findings } = await server.examine()
+    expect(findings.find(({ check }) => check === 'schema-tables')?.remedy).toContain(
+      'the table is rewritten, and nobody can read or write it meanwhile',
+    )
+    for (let rounds = 0; rounds < 5; rounds += 1)
+      for (const finding of (await server.examine()).findings) await server.repair(finding)
+    expect((await server.examine()).findings).toEqual([])
+  })
+
+  it.each([
     ['nothing', []],
     [
       'a sequence of another tool',

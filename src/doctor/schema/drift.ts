@@ -30,6 +30,8 @@ interface Comparison {
   readonly schema: string
   readonly actual: Catalog
   readonly expected: Definitions
+  /** Whether Citus distributes the tables. */
+  readonly distributed: boolean
   readonly alternatives: Readonly<Record<string, string>>
 }
 
@@ -52,6 +54,7 @@ async function compare({ schema, read }: Examination): Promise<Comparison> {
     return {
       schema,
       actual,
+      distributed,
       // Where another tool runs the migrations there is no ledger.
       expected: actual.tables['migrations'] === undefined ? withoutLedger(expected) : expected,
       // The same shape, with another name.
@@ -191,7 +194,7 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
         severity: 'error',
         text: `${what} is missing.`,
         remedy: canBeFilled
-          ? 'Restore its values from a backup; or add it, without them.'
+          ? `Restore its values from a backup; or add it, without them.${isComputed(wanted) ? ' Each row gets a value of its own: the table is rewritten, and nobody can read or write it meanwhile.' : ''}`
           : 'Restore the table from a backup. Without its values the column can only be added to an empty table.',
         repair: [
           `${alter} add column ${columnText(column, wanted)}`,
@@ -204,7 +207,11 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
     ]
   }
   const change = `${alter} alter column ${quote(column)}`
-  const differences: { readonly what: string; readonly repair: string }[] = []
+  const differences: {
+    readonly what: string
+    readonly repair: readonly string[]
+    readonly locks?: string
+  }[] = []
   const isAdoptable = ADOPTABLE.has(name)
   const isSameType =
     real.type === wanted.type ||
@@ -212,49 +219,73 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
   if (!isSameType || real.collation !== wanted.collation)
     differences.push({
       what: `is ${typeText(real)} and must be ${typeText(wanted)}`,
-      repair: `${change} type ${typeText(wanted)} using ${quote(column)}::${wanted.type}`,
+      repair: [`${change} type ${typeText(wanted)} using ${quote(column)}::${wanted.type}`],
+      locks: 'A change of type rewrites the table, which nobody can read or write meanwhile.',
     })
   const isOwnDefault = isAdoptable && (wanted.default === undefined || wanted.identity !== undefined)
   if (real.default !== wanted.default && !isOwnDefault)
     differences.push({
       what: `has ${real.default === undefined ? 'no default' : `the default ${real.default}`} and must have ${wanted.default ?? 'none'}`,
-      repair:
+      repair: [
         wanted.default === undefined ? `${change} drop default` : `${change} set default ${wanted.default}`,
+      ],
     })
   if (real.notNull !== wanted.notNull && !(isAdoptable && wanted.notNull !== true))
     differences.push({
       what: wanted.notNull === true ? 'may be null' : 'may not be null',
-      repair: `${change} ${wanted.notNull === true ? 'set' : 'drop'} not null`,
+      repair: wanted.notNull === true ? setNotNull(alter, name, column) : [`${change} drop not null`],
     })
   // A column is an identity only if it has no default and may not be null, so this comes after both.
   if (real.identity !== wanted.identity && !isAdoptable)
     differences.push({
       what: `is ${identityText(real)} and must be ${identityText(wanted)}`,
-      repair:
+      repair: [
         wanted.identity === undefined
           ? `${change} drop identity`
           : real.identity === undefined
             ? addIdentity(quoteQualified(schema, name), column, wanted.identity)
             : `${change} set generated ${wanted.identity}`,
+      ],
+      ...(wanted.identity !== undefined && real.identity === undefined
+        ? {
+            locks:
+              'To find the highest number the table is read, and nobody else can read or write it meanwhile.',
+          }
+        : {}),
     })
   if (real.storage !== wanted.storage && !isAdoptable)
     differences.push({
       what: `has the storage ${real.storage ?? 'of its type'} and must have ${wanted.storage ?? 'that of its type'}`,
-      repair: `${change} set storage ${wanted.storage ?? 'default'}`,
+      repair: [`${change} set storage ${wanted.storage ?? 'default'}`],
     })
   if (differences.length === 0) return []
   return [
     {
       severity: 'error',
       text: `${what} ${differences.map((difference) => difference.what).join('; it ')}.`,
-      remedy: 'Change it back. A change of type rewrites the table and locks it meanwhile.',
-      repair: differences.map(({ repair }) => repair),
+      remedy: ['Change it back.', ...differences.flatMap(({ locks = [] }) => locks)].join(' '),
+      repair: differences.flatMap(({ repair }) => repair),
     },
   ]
 }
 
+/** Whether each row has another value: of an identity, or of a function that is not stable as now() is. */
+function isComputed({ identity, default: value }: Column): boolean {
+  return identity !== undefined || (value?.includes('(') === true && value !== 'now()')
+}
+
 function typeText({ type, collation }: Column): string {
   return collation === undefined ? type : `${type} collate ${collation}`
+}
+
+/** With a constraint that was validated before, PostgreSQL need not read the table while it is locked. */
+function setNotNull(alter: string, table: string, column: string): string[] {
+  const constraint = quote(`${table}_${column}_is_given`)
+  return [
+    `${alter} add constraint ${constraint} check (${quote(column)} is not null) not valid`,
+    `${alter} validate constraint ${constraint}`,
+    `${alter} alter column ${quote(column)} set not null, drop constraint ${constraint}`,
+  ]
 }
 
 /** One statement, so that no row gets a number before the sequence starts behind the rows that are there. */
@@ -310,13 +341,17 @@ function optionsText(options: Readonly<Record<string, string>>): string {
 // Constraints.
 
 function constraintProblems(comparison: Comparison): Problem[] {
-  const { schema, actual } = comparison
+  const { schema, actual, distributed } = comparison
+  const locksOf = (definition: string): string =>
+    distributed && KEY.test(definition)
+      ? ' Citus creates its index while nobody can read or write the table.'
+      : ''
+  const addConstraint = constraintAdder(comparison)
   return presentTables(comparison).flatMap(([name, table, real]) =>
     Object.entries(table.constraints).flatMap(([constraint, definition]): Problem[] => {
       const alter = `alter table ${quoteQualified(schema, name)}`
       const what = `The constraint ${constraint} of ${schema}.${name}`
       const found = real.constraints[constraint]
-      const add = addConstraint(alter, constraint, definition)
       if (found === undefined) {
         // The foreign keys of sync_job_chunks need a unique constraint, whatever its name is.
         if (ADOPTABLE.has(name) && definition.startsWith('PRIMARY KEY')) return []
@@ -324,8 +359,8 @@ function constraintProblems(comparison: Comparison): Problem[] {
           {
             severity: 'error',
             text: `${what} is missing.`,
-            remedy: 'Add it. Rows that break it have to be corrected first.',
-            repair: add,
+            remedy: `Add it. Rows that break it have to be corrected first.${locksOf(definition)}`,
+            repair: addConstraint(name, constraint, definition),
           },
         ]
       }
@@ -334,8 +369,8 @@ function constraintProblems(comparison: Comparison): Problem[] {
           {
             severity: 'error',
             text: `${what} is ${found} and must be ${definition}.`,
-            remedy: 'Replace it. Rows that break it have to be corrected first.',
-            repair: [`${alter} drop constraint ${quote(constraint)}`, ...add],
+            remedy: `Replace it. Rows that break it have to be corrected first.${locksOf(definition)}`,
+            repair: addConstraint(name, constraint, definition, 'replace'),
           },
         ]
       if (!actual.unvalidated.has(`${name}.${constraint}`)) return []
@@ -351,11 +386,28 @@ function constraintProblems(comparison: Comparison): Problem[] {
   )
 }
 
-/** Adding and validating apart holds the strong lock for a moment only. */
-function addConstraint(alter: string, name: string, definition: string): string[] {
-  const add = `${alter} add constraint ${quote(name)} ${definition}`
-  if (!/^(?:CHECK|FOREIGN KEY) /.test(definition)) return [add]
-  return [`${add} not valid`, `${alter} validate constraint ${quote(name)}`]
+const KEY = /^(PRIMARY KEY|UNIQUE) (\([^()]+\))$/
+
+/**
+ * The statements that add a constraint, in place of the one that there is. Adding and validating apart, and an index that
+ * was created before, hold the strong lock for a moment only. Citus takes no constraint whose index was created before.
+ */
+function constraintAdder({ schema, distributed }: Comparison) {
+  return (table: string, name: string, definition: string, replace?: 'replace'): string[] => {
+    const alter = `alter table ${quoteQualified(schema, table)}`
+    const drop = replace === undefined ? '' : `drop constraint ${quote(name)}, `
+    const [, kind, columns] = KEY.exec(definition) ?? []
+    if (kind !== undefined && !distributed) {
+      const index = quote(`${name}_new`)
+      return [
+        `create unique index concurrently ${index} on ${quoteQualified(schema, table)} ${columns}`,
+        `${alter} ${drop}add constraint ${quote(name)} ${kind.toLowerCase()} using index ${index}`,
+      ]
+    }
+    const add = `${alter} ${drop}add constraint ${quote(name)} ${definition}`
+    if (kind !== undefined) return [add]
+    return [`${add} not valid`, `${alter} validate constraint ${quote(name)}`]
+  }
 }
 
 // Indexes.
@@ -383,8 +435,12 @@ function indexProblems(comparison: Comparison): Problem[] {
         problems.push({
           severity: 'error',
           text: `${what} is ${found} and must be ${definition}.`,
-          remedy: 'Replace it. Until it is there, claims may read the whole table.',
-          repair: [drop, create],
+          remedy: 'Replace it. Workers and producers continue meanwhile.',
+          repair: [
+            create.replace(` ${quote(index)} ON `, () => ` ${quote(`${index}_new`)} ON `),
+            drop,
+            `alter index ${quoteQualified(schema, `${index}_new`)} rename to ${quote(index)}`,
+          ],
         })
       else if (actual.invalidIndexes.has(index))
         problems.push({
