@@ -39,6 +39,8 @@ export interface Thresholds {
   readonly standbyTransactions: number
   /** The difference between the clocks. */
   readonly clockMs: number
+  /** Dead events, failed deliveries or failed jobs; fewer are a remark. */
+  readonly deadLetters: number
   /** Dead rows of a table. */
   readonly deadRows: number
   /** How long ago a table with many dead rows was last vacuumed. */
@@ -55,6 +57,7 @@ export const THRESHOLDS: Thresholds = {
   oldTransactionMs: 600_000,
   standbyTransactions: 1_000_000,
   clockMs: 1_000,
+  deadLetters: 100,
   deadRows: 10_000,
   vacuumedMs: 600_000,
   expiredMs: 60_000,
@@ -73,6 +76,8 @@ export interface Examination {
   readonly once: <Made>(name: string, make: () => Promise<Made>) => Promise<Made>
   /** Says what this database role may not see. The check continues with the rest. */
   readonly notSeen: (what: string) => void
+  /** Says what is worth knowing, and may be as it is on purpose. It is no finding. */
+  readonly remark: (what: string) => void
   /** The tables of the applications. */
   readonly ownTables: readonly WorkedTable[]
   /** The tables of the user's own workers. */

@@ -35,6 +35,10 @@ function only({ findings }: Diagnosis): Finding {
   return found
 }
 
+function remarksOf({ checks }: Diagnosis): readonly string[] {
+  return checks.flatMap(({ id, remarks = [] }) => remarks.map((remark) => `${id}: ${remark}`))
+}
+
 function ofCheck({ findings }: Diagnosis, id: string): readonly Finding[] {
   return findings.filter(({ check }) => check === id)
 }
@@ -90,11 +94,6 @@ describe('the server', () => {
     ['server-transactions', 'serializable', `default_transaction_isolation = 'serializable'`],
     ['server-transactions', 'default_transaction_read_only is on', 'default_transaction_read_only = on'],
     ['server-timeouts', 'statement_timeout is 1000 ms', 'statement_timeout = 1000'],
-    [
-      'server-timeouts',
-      'idle_in_transaction_session_timeout is 0',
-      'idle_in_transaction_session_timeout = 0',
-    ],
     ['server-statistics', 'track_activities is off', 'track_activities = off'],
   ])('%s finds: %s', async (check, says, setting) => {
     await server.asAdmin(`alter role owner set ${setting}`)
@@ -112,11 +111,13 @@ describe('the server', () => {
     expect((await server.examine()).findings).toEqual([])
   })
 
-  it('the printed repair of a timeout that is 0 for the database mends it', async () => {
-    const database = new URL(server.url()).pathname.slice(1)
-    await server.asAdmin(`alter database ${database} set idle_in_transaction_session_timeout = 0`)
-    await server.repair(only(await server.examine()))
-    expect((await server.examine()).findings).toEqual([])
+  it('that transactions may be idle for ever, as is the default of PostgreSQL, is a remark', async () => {
+    await server.asAdmin('alter role owner set idle_in_transaction_session_timeout = 0')
+    const diagnosis = await server.examine()
+    expect(diagnosis.findings).toEqual([])
+    expect(remarksOf(diagnosis)).toEqual([
+      expect.stringContaining('server-timeouts: idle_in_transaction_session_timeout is 0'),
+    ])
   })
 
   it('fsync that is off and a superuser are found', async () => {
@@ -309,11 +310,9 @@ describe('workers', () => {
   })
 
   it('a table of a worker that has a name of its own and that nobody reaps is found', async () => {
-    await server
-      .db()
-      .query({
-        text: 'create table public.payments (id bigint primary key, status text, lease_owner text, lease_until timestamptz, lease_token bigint not null default 0)',
-      })
+    await server.db().query({
+      text: 'create table public.payments (id bigint primary key, status text, lease_owner text, lease_until timestamptz, lease_token bigint not null default 0)',
+    })
     onTestFinished(async () => server.asAdmin('drop table public.payments'))
     const table = leaseTable({
       table: 'public.payments',
@@ -344,10 +343,12 @@ describe('workers', () => {
     await addWorkers(1, { id: 'lost', seen: `now() - interval '5 minutes'` })
     await addWorkers(1, { id: 'dead', died: 'now()' })
     await addWorkers(1, { id: 'old', version: '0.0.1' })
-    const { findings } = await server.examine()
-    expect(findings.map(({ check, text }) => [check, text.slice(0, 45)])).toEqual([
+    const diagnosis = await server.examine()
+    expect(remarksOf(diagnosis)).toEqual([
+      expect.stringContaining('workers-missing: The worker process dead-1 (pid 1 on host) died at'),
+    ])
+    expect(diagnosis.findings.map(({ check, text }) => [check, text.slice(0, 45)])).toEqual([
       ['workers-missing', 'The worker process lost-1 (pid 1 on host) was'],
-      ['workers-missing', 'The worker process dead-1 (pid 1 on host) die'],
       ['workers-versions', `Worker processes run 0.0.1, and this is ${await ownVersion()}`.slice(0, 45)],
     ])
   })
@@ -410,7 +411,13 @@ describe('rows', () => {
     await makeEvents(db, 2, { key: `'customer 1'` })
     await makeEvents(db, 1, { expiries: 2 })
     await makeDeliveries(db, await makeEndpoint(db), 2, { status: 'failed' })
-    const { findings } = await server.examine()
+    const few = await server.examine()
+    expect(ofCheck(few, 'rows-dead')).toEqual([])
+    expect(remarksOf(few)).toEqual([
+      expect.stringContaining('rows-dead: 1 events of the outbox are dead. See why with'),
+      expect.stringContaining('rows-dead: 2 deliveries of webhooks have failed for good. See why with'),
+    ])
+    const { findings } = await server.examine({ thresholds: { deadLetters: 1 } })
     expect(findings.map(({ check, text }) => `${check}: ${text}`)).toEqual([
       'rows-dead: 1 events of the outbox are dead.',
       'rows-dead: 2 deliveries of webhooks have failed for good.',
@@ -566,6 +573,17 @@ describe('what goes wrong', () => {
     expect(ofCheck({ findings, checks }, 'schema-tables')).toHaveLength(1)
     expect(checks).toHaveLength(CHECKS.length)
     await server.asAdmin('alter table leasehold.webhook_endpoints rename column since to failing_since')
+  })
+
+  it('a check that is ignored is not made, and one that does not exist is refused', async () => {
+    await server.asAdmin('alter role owner set synchronous_commit = off')
+    const { findings, checks } = await server.examine({ ignore: ['server-durability'] })
+    expect(findings).toEqual([])
+    expect(checks.find(({ id }) => id === 'server-durability')?.skipped).toBe('it is ignored')
+    await expect(server.examine({ ignore: ['server-speed'] })).rejects.toMatchObject({
+      code: 'SETTING_INVALID',
+      message: expect.stringMatching(/"server-speed".+Use some of: schema-migrations, /),
+    })
   })
 
   it('when the time is over, each check that was not made says so', async () => {

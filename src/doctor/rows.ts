@@ -31,17 +31,20 @@ interface CountedRows {
   readonly remedy: string
 }
 
-async function counted({ read, schema }: Examination, all: readonly CountedRows[]): Promise<Problem[]> {
+/** Fewer than `from` are a remark. */
+async function counted(
+  { read, schema, remark }: Examination,
+  all: readonly CountedRows[],
+  from: number,
+): Promise<Problem[]> {
   return read(async (tx) => {
     const problems: Problem[] = []
     for (const { table, where, order, what, remedy } of all) {
       const { count, exact } = await countUpTo(tx, quoteQualified(schema, table), where, order)
       if (count === 0) continue
-      problems.push({
-        severity: 'warning',
-        text: `${exact ? '' : 'About '}${count} ${what}`,
-        remedy,
-      })
+      const text = `${exact ? '' : 'About '}${count} ${what}`
+      if (count < from) remark(`${text} ${remedy}`)
+      else problems.push({ severity: 'warning', text, remedy })
     }
     return problems
   })
@@ -50,29 +53,33 @@ async function counted({ read, schema }: Examination, all: readonly CountedRows[
 /** Each in the words of a partial index, and in its order. */
 async function deadProblems(x: Examination): Promise<Problem[]> {
   const flag = schemaFlag(x.schema)
-  return counted(x, [
-    {
-      table: 'outbox',
-      where: "status = 'DEAD'",
-      order: 'bucket, id',
-      what: 'events of the outbox are dead.',
-      remedy: `See why with \`leasehold outbox list --status dead${flag}\`, and publish them with \`leasehold outbox replay${flag}\`; retention deletes them after 90 days.`,
-    },
-    {
-      table: 'webhook_outbox',
-      where: "delivery_status = 'failed'",
-      order: 'bucket, id',
-      what: 'deliveries of webhooks have failed for good.',
-      remedy: `See why with \`leasehold webhooks list --status failed${flag}\`, and send them with \`leasehold webhooks replay${flag}\`; retention deletes them after 90 days.`,
-    },
-    {
-      table: 'sync_jobs',
-      where: 'failed_at is not null',
-      order: 'failed_at, id',
-      what: 'sync jobs have failed.',
-      remedy: `See why with \`leasehold sync list${flag}\`, and repeat them with \`leasehold sync replay${flag}\`; retention deletes them after 30 days.`,
-    },
-  ])
+  return counted(
+    x,
+    [
+      {
+        table: 'outbox',
+        where: "status = 'DEAD'",
+        order: 'bucket, id',
+        what: 'events of the outbox are dead.',
+        remedy: `See why with \`leasehold outbox list --status dead${flag}\`, and publish them with \`leasehold outbox replay${flag}\`; retention deletes them after 90 days.`,
+      },
+      {
+        table: 'webhook_outbox',
+        where: "delivery_status = 'failed'",
+        order: 'bucket, id',
+        what: 'deliveries of webhooks have failed for good.',
+        remedy: `See why with \`leasehold webhooks list --status failed${flag}\`, and send them with \`leasehold webhooks replay${flag}\`; retention deletes them after 90 days.`,
+      },
+      {
+        table: 'sync_jobs',
+        where: 'failed_at is not null',
+        order: 'failed_at, id',
+        what: 'sync jobs have failed.',
+        remedy: `See why with \`leasehold sync list${flag}\`, and repeat them with \`leasehold sync replay${flag}\`; retention deletes them after 30 days.`,
+      },
+    ],
+    x.thresholds.deadLetters,
+  )
 }
 
 const SUSPECTS =
@@ -81,29 +88,33 @@ const SUSPECTS =
 async function suspectProblems(x: Examination): Promise<Problem[]> {
   const remedy =
     'Look at the log of the processes that held them. A row that cannot be processed is dead after its attempts; repair its handler before that.'
-  return counted(x, [
-    {
-      table: 'outbox',
-      where: "status = 'PENDING' and ordering_key is null and expiries >= 2",
-      order: 'bucket, available_at, id',
-      what: `events wait ${SUSPECTS}`,
-      remedy,
-    },
-    {
-      table: 'webhook_outbox',
-      where: "delivery_status = 'pending' and ordering_key is null and expiries >= 2",
-      order: 'bucket, endpoint_id, next_attempt_at, id',
-      what: `deliveries wait ${SUSPECTS}`,
-      remedy,
-    },
-    {
-      table: 'sync_checkpoints',
-      where: 'completed_at is null and failed_at is null and needed and expiries >= 2',
-      order: 'definition, priority desc, position, matrix_id, chunk_hash',
-      what: `chunks wait ${SUSPECTS}`,
-      remedy,
-    },
-  ])
+  return counted(
+    x,
+    [
+      {
+        table: 'outbox',
+        where: "status = 'PENDING' and ordering_key is null and expiries >= 2",
+        order: 'bucket, available_at, id',
+        what: `events wait ${SUSPECTS}`,
+        remedy,
+      },
+      {
+        table: 'webhook_outbox',
+        where: "delivery_status = 'pending' and ordering_key is null and expiries >= 2",
+        order: 'bucket, endpoint_id, next_attempt_at, id',
+        what: `deliveries wait ${SUSPECTS}`,
+        remedy,
+      },
+      {
+        table: 'sync_checkpoints',
+        where: 'completed_at is null and failed_at is null and needed and expiries >= 2',
+        order: 'definition, priority desc, position, matrix_id, chunk_hash',
+        what: `chunks wait ${SUSPECTS}`,
+        remedy,
+      },
+    ],
+    1,
+  )
 }
 
 /** Blocked keys are retried by themselves; from so many failures on somebody should look. */

@@ -104,7 +104,7 @@ async function transactionProblems({ read }: Examination): Promise<Problem[]> {
   return problems
 }
 
-async function timeoutProblems({ read, embedded }: Examination): Promise<Problem[]> {
+async function timeoutProblems({ read, embedded, remark }: Examination): Promise<Problem[]> {
   const names = ['statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout']
   const { rows } = await read(async (tx) =>
     // The transaction has a statement_timeout of its own: what the role has is what the session would be reset to.
@@ -125,14 +125,9 @@ from pg_settings where name = any ($1)`,
     repair: [`alter role current_user set ${name} = ${STATEMENT_MS}`],
   }))
   if (msOf('idle_in_transaction_session_timeout') === 0 && !embedded)
-    problems.push({
-      severity: 'warning',
-      text: 'idle_in_transaction_session_timeout is 0: a program that forgets to end a transaction keeps its locks, and keeps vacuum from removing dead rows, for ever.',
-      remedy: 'Set it for the database, to longer than your longest transaction waits for anything else.',
-      repair: [
-        `do $$ begin execute format('alter database %I set idle_in_transaction_session_timeout = ''5min''', current_database()); end $$`,
-      ],
-    })
+    remark(
+      'idle_in_transaction_session_timeout is 0, as PostgreSQL has it by default: a program that forgets to end a transaction keeps its locks, and keeps vacuum from removing dead rows, until its connection ends. Set it to longer than your longest transaction waits for anything else.',
+    )
   return problems
 }
 

@@ -101,7 +101,7 @@ from (
   })
 }
 
-async function missingProblems({ read, schema, now }: Examination): Promise<Problem[]> {
+async function missingProblems({ read, schema, now, remark }: Examination): Promise<Problem[]> {
   const workers = await read(async (tx) => listWorkers(tx, schema))
   return workers.flatMap(({ id, host, pid, state, lastSeenAt, diedAt, inFlight, paused }): Problem[] => {
     const who = `The worker process ${id} (pid ${pid} on ${host})`
@@ -115,13 +115,9 @@ async function missingProblems({ read, schema, now }: Examination): Promise<Prob
         },
       ]
     if (state === 'dead' && diedAt !== null && now() - diedAt.getTime() < RECENT_MS)
-      return [
-        {
-          severity: 'warning',
-          text: `${who} died at ${diedAt.toISOString()}. Its rows were taken back.`,
-          remedy: 'Look at its log, and at that of the machine: a lack of memory is the most frequent cause.',
-        },
-      ]
+      remark(
+        `${who} died at ${diedAt.toISOString()}, and its rows were taken back. Its log, or that of the machine, says why; a lack of memory is the most frequent cause.`,
+      )
     if (state !== 'alive') return []
     return paused.map(({ worker, table, reason, since, error }) => ({
       severity: 'warning',

@@ -232,12 +232,6 @@ const DRIFTS: readonly Drift[] = [
     by: [`update pg_index set indisvalid = false where indexrelid = 'leasehold.outbox_in_flight'::regclass`],
   },
   {
-    check: 'schema-indexes',
-    severity: 'warning',
-    says: "reports is not one of Leasehold's",
-    by: ['create index reports on leasehold.outbox (created_at)'],
-  },
-  {
     check: 'schema-triggers',
     says: 'outbox_limits of leasehold.outbox is disabled and must be enabled',
     by: ['alter table leasehold.outbox disable trigger outbox_limits'],
@@ -387,6 +381,17 @@ describe('drift', () => {
       expect((await server.examine()).findings).toEqual([])
     },
   )
+
+  it('an index of your own is a remark, and no finding', async () => {
+    await server.asAdmin('create index reports on leasehold.outbox (created_at)')
+    const { findings, checks } = await server.examine()
+    expect(findings).toEqual([])
+    expect(checks.find(({ id }) => id === 'schema-indexes')).toMatchObject({
+      ok: true,
+      remarks: [expect.stringContaining("The index leasehold.reports is not one of Leasehold's.")],
+    })
+    await server.asAdmin('drop index leasehold.reports')
+  })
 
   it('the remedy says that a repair which cannot avoid it locks the table', async () => {
     await server.asAdmin('alter table leasehold.api_keys drop column id cascade')

@@ -415,7 +415,7 @@ function constraintAdder({ schema, distributed }: Comparison) {
 /** Tables in which every claim and every settlement writes into all indexes. */
 const BUSY_TABLES: ReadonlySet<string> = new Set(['outbox', 'webhook_outbox'])
 
-function indexProblems(comparison: Comparison): Problem[] {
+function indexProblems(comparison: Comparison, remark: Examination['remark']): Problem[] {
   const { schema, actual } = comparison
   return presentTables(comparison).flatMap(([name, table, real]) => {
     const problems: Problem[] = []
@@ -452,15 +452,17 @@ function indexProblems(comparison: Comparison): Problem[] {
     }
     for (const index of Object.keys(real.indexes).filter((each) => !(each in table.indexes))) {
       const isInvalid = actual.invalidIndexes.has(index)
-      if (!BUSY_TABLES.has(name) && !isInvalid) continue
-      problems.push({
-        severity: 'warning',
-        text: isInvalid
-          ? `The index ${schema}.${index} is invalid: its creation failed, and it only costs time.`
-          : `The index ${schema}.${index} is not one of Leasehold's. Every claim and every settlement writes into it.`,
-        remedy: isInvalid ? 'Drop it.' : 'Drop it if you can do without it.',
-        repair: [`drop index concurrently ${quoteQualified(schema, index)}`],
-      })
+      if (isInvalid)
+        problems.push({
+          severity: 'warning',
+          text: `The index ${schema}.${index} is invalid: its creation failed, and it only costs time.`,
+          remedy: 'Drop it.',
+          repair: [`drop index concurrently ${quoteQualified(schema, index)}`],
+        })
+      else if (BUSY_TABLES.has(name))
+        remark(
+          `The index ${schema}.${index} is not one of Leasehold's. Every claim and every settlement writes into it. Drop it if you can do without it.`,
+        )
     }
     return problems
   })
@@ -797,9 +799,9 @@ async function bucketProblems({ schema, read, notSeen }: Examination): Promise<P
 }
 
 const compared =
-  (find: (comparison: Comparison) => Problem[]): Check['run'] =>
+  (find: (comparison: Comparison, remark: Examination['remark']) => Problem[]): Check['run'] =>
   async (x) =>
-    find(await comparisonOf(x))
+    find(await comparisonOf(x), x.remark)
 
 export const SCHEMA_CHECKS: readonly Check[] = [
   {
