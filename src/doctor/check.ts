@@ -37,6 +37,8 @@ export interface Thresholds {
   readonly oldTransactionMs: number
   /** The age of what a standby needs, in transactions. */
   readonly standbyTransactions: number
+  /** How much of the log an inactive replication slot keeps. */
+  readonly slotBytes: number
   /** The difference between the clocks. */
   readonly clockMs: number
   /** Dead events, failed deliveries or failed jobs; fewer are a remark. */
@@ -56,6 +58,7 @@ export interface Thresholds {
 export const THRESHOLDS: Thresholds = {
   oldTransactionMs: 600_000,
   standbyTransactions: 1_000_000,
+  slotBytes: 1_073_741_824,
   clockMs: 1_000,
   deadLetters: 100,
   deadRows: 10_000,

@@ -1,4 +1,5 @@
 /** The server: its version, its settings, its clock, the way to it, and what it has room for. */
+import { counted } from '../figures.ts'
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { routeOf } from '../postgres/pooler.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -206,10 +207,15 @@ async function poolerProblems({ listenUrl, hasListenUrl, read, schema }: Examina
   ]
 }
 
-async function connectionProblems({ read, schema }: Examination): Promise<Problem[]> {
+/**
+ * How many connections a process may open is not registered, nor is a pooler that its session does not go through: what
+ * follows from the defaults is a remark. Of the sessions of others a role without pg_read_all_stats does not see the type.
+ */
+async function connectionProblems({ read, schema, hasListenUrl, remark }: Examination): Promise<Problem[]> {
   const { workers, settings, open } = await read(async (tx) => {
     const { rows } = await tx.query<{ open: number }>({
-      text: `select count(*)::int as open from pg_stat_activity where backend_type = 'client backend'`,
+      text: `select count(*)::int as open from pg_stat_activity
+where usesysid is not null and datid is not null and coalesce(backend_type, 'client backend') = 'client backend'`,
     })
     return {
       workers: await listWorkers(tx, schema),
@@ -221,28 +227,23 @@ async function connectionProblems({ read, schema }: Examination): Promise<Proble
       open: rows[0]?.open ?? 0,
     }
   })
-  const alive = workers.filter(({ state }) => state === 'alive').length
+  const alive = workers.filter(({ state }) => state === 'alive')
   const reserved =
     Number(settings['superuser_reserved_connections']) + Number(settings['reserved_connections'] ?? 0)
   const room = Number(settings['max_connections']) - reserved
-  const needed = alive * CONNECTIONS_PER_PROCESS
-  if (needed > room)
-    return [
-      {
-        severity: 'error',
-        text: `${alive} worker processes may open ${needed} connections, and the server has ${room} for all of its users (max_connections ${settings['max_connections']}, ${reserved} of them reserved).`,
-        remedy:
-          'Raise max_connections, which needs a restart; or use fewer processes, a smaller maxConnections, or a connection pooler.',
-        repair: [`alter system set max_connections = ${needed + reserved + 50}`],
-      },
-    ]
+  const needed = alive.length * CONNECTIONS_PER_PROCESS
+  const isPooled = hasListenUrl || alive.some(({ sessionVisible }) => !sessionVisible)
+  if (needed > room && !isPooled)
+    remark(
+      `${counted(alive.length, 'worker process', 'worker processes')} may open ${needed} connections, unless you have set maxConnections or use a connection pooler, and the server has ${room} for all of its users (max_connections ${settings['max_connections']}, ${reserved} of them reserved).`,
+    )
   if (open <= room * 0.9) return []
   return [
     {
       severity: 'warning',
       text: `${open} of ${room} connections of the server are open.`,
       remedy:
-        'Find out who opens them (pg_stat_activity); raise max_connections, or use a connection pooler.',
+        'Find out who opens them (pg_stat_activity). Use a smaller maxConnections or a connection pooler, or raise max_connections, which needs a restart.',
     },
   ]
 }

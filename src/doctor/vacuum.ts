@@ -147,21 +147,25 @@ order by prepared limit 20`,
   }))
 }
 
-async function slotProblems({ read }: Examination): Promise<Problem[]> {
+/** A consumer that is restarted is inactive for a while; only what its slot keeps does harm. */
+async function slotProblems({ read, thresholds }: Examination): Promise<Problem[]> {
   const { rows } = await read(async (tx) =>
-    tx.query<{ name: string; type: string; retained: number | null; holds_rows: boolean }>({
-      text: `select slot_name as name, slot_type as type, xmin is not null as holds_rows,
-  case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::float8 end as retained
-from pg_replication_slots
-where not active and restart_lsn is not null
-order by 4 desc nulls last limit 20`,
+    tx.query<{ name: string; type: string; retained: number | null; age: number }>({
+      text: `select * from (
+  select slot_name as name, slot_type as type, wal_status, coalesce(age(xmin), 0)::float8 as age,
+    case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::float8 end as retained
+  from pg_replication_slots
+  where not active and restart_lsn is not null
+) as inactive
+where retained >= $1::float8 or age >= $2::float8 or wal_status in ('extended', 'unreserved')
+order by retained desc nulls last limit 20`,
+      values: [thresholds.slotBytes, thresholds.standbyTransactions],
     }),
   )
-  return rows.map(({ name, type, retained, holds_rows: holdsRows }) => ({
+  return rows.map(({ name, type, retained, age }) => ({
     severity: 'warning',
-    text: `The ${type} replication slot ${name} is not in use. It keeps ${retained === null ? 'the log' : `${Math.round(retained / 1_048_576)} MB of the log`}${holdsRows ? ' and dead rows' : ''}, and more with every write, until the disk is full.`,
-    remedy: 'Start its consumer, or drop it if there is none any more.',
-    repair: [`select pg_drop_replication_slot(${quoteLiteral(name).trim()})`],
+    text: `The ${type} replication slot ${name} is not in use. It keeps ${retained === null ? 'the log' : `${Math.round(retained / 1_048_576)} MB of the log`}${age > 0 ? `, and the rows that died in the last ${age} transactions` : ''}, and more with every write.`,
+    remedy: `Start its consumer. Only if it will never come back, and nobody needs the slot, let an administrator drop it with pg_drop_replication_slot(${quoteLiteral(name).trim()}).`,
   }))
 }
 
