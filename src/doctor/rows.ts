@@ -167,8 +167,8 @@ from ${quoteQualified(schema, 'webhook_endpoints')} order by id limit ${MAX_ENDP
         : `The secrets or headers of these endpoints are damaged: ${some(ids)}. Nothing can be delivered to them.`,
     remedy:
       code === 'SECRET_KEY_INVALID'
-        ? 'Add the older key after the newest, separated by a comma; then re-encrypt with `leasehold webhooks endpoints encrypt`.'
-        : 'Rotate their secrets with `leasehold webhooks endpoints rotate`, set their headers again, and find out who writes to these rows.',
+        ? `Give the key that the dispatchers have. If the secrets were encrypted with an older one, add it after the newest, separated by a comma; then re-encrypt with \`leasehold webhooks endpoints encrypt${schemaFlag(schema)}\`.`
+        : `Rotate their secrets with \`leasehold webhooks endpoints rotate${schemaFlag(schema)}\`, set their headers again, and find out who writes to these rows.`,
   }))
 }
 
