@@ -107,7 +107,8 @@ describe('the server', () => {
     'statement_timeout = 1000',
   ])('the printed repair of a setting of the role mends it: %s', async (setting) => {
     await server.asAdmin(`alter role owner set ${setting}`)
-    await server.repair(only(await server.examine()))
+    // Whoever runs it.
+    await server.asAdmin(...(only(await server.examine()).repair ?? []))
     expect((await server.examine()).findings).toEqual([])
   })
 
@@ -366,6 +367,25 @@ describe('workers', () => {
       ['workers-missing', 'The worker process lost-1 (pid 1 on host) was'],
       ['workers-versions', `Worker processes run 0.0.1, and this is ${await ownVersion()}`.slice(0, 45)],
     ])
+  })
+
+  it('a worker that an operator has paused is found, with the command that resumes it', async () => {
+    await addWorkers(1, { reaps: '{leasehold.outbox}', declared: { "it's mine": {} } })
+    const pause = async (reason: string): Promise<void> =>
+      server.asAdmin(
+        `update leasehold.workers set paused = '[{"worker": "it''s mine", "table": "public.t", "reason": "${reason}", "since": "2026-01-01T00:00:00Z"}]'`,
+        `insert into leasehold.settings (name, value, changed_by) values ('it''s mine', '{"paused": true}', 'x') on conflict do nothing`,
+      )
+    await pause('unhealthy')
+    expect(only(await server.examine()).repair).toBeUndefined()
+    await pause('operator')
+    const found = only(await server.examine())
+    expect(found.text).toContain("The worker it's mine of the process worker-1 has not claimed rows")
+    await server.repair(found)
+    const { rows } = await server
+      .db()
+      .query<{ value: object }>({ text: 'select value from leasehold.settings' })
+    expect(rows.map(({ value }) => value)).not.toContainEqual({ paused: true })
   })
 
   it('leases that are too short for what handlers take are found', async () => {

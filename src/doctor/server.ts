@@ -27,6 +27,14 @@ async function settingsOf(tx: Queryable, names: readonly string[]): Promise<Sett
   return Object.fromEntries(rows.map(({ name, value }) => [name, value]))
 }
 
+/** The role whose settings a session has, quoted: an administrator may run the statement. */
+async function loginRole(read: Examination['read']): Promise<string> {
+  const { rows } = await read(async (tx) =>
+    tx.query<{ role: string }>({ text: 'select session_user as role' }),
+  )
+  return quote(rows[0]?.role ?? '')
+}
+
 async function versionProblems({ read }: Examination): Promise<Problem[]> {
   const { server_version_num: number, server_version: shown } = await read(async (tx) =>
     settingsOf(tx, ['server_version_num', 'server_version']),
@@ -68,7 +76,7 @@ async function durabilityProblems({ read }: Examination): Promise<Problem[]> {
       severity: 'warning',
       text: 'synchronous_commit is off for this role: after a crash of the server the last transactions may be gone, and with them events that were written and settlements, whose rows are then processed once more.',
       remedy: 'Turn it on for the roles of producers and workers.',
-      repair: [`alter role current_user set synchronous_commit = on`],
+      repair: [`alter role ${await loginRole(read)} set synchronous_commit = on`],
     })
   return problems
 }
@@ -81,6 +89,7 @@ async function transactionProblems({ read }: Examination): Promise<Problem[]> {
     }),
   )
   const [found] = rows
+  const role = await loginRole(read)
   const problems: Problem[] = []
   if (found?.recovering === true)
     problems.push({
@@ -93,14 +102,14 @@ async function transactionProblems({ read }: Examination): Promise<Problem[]> {
       severity: 'error',
       text: `default_transaction_isolation is ${found.isolation} for this role: claims at the same time fail each other.`,
       remedy: 'Set it back for the role.',
-      repair: [`alter role current_user set default_transaction_isolation = 'read committed'`],
+      repair: [`alter role ${role} set default_transaction_isolation = 'read committed'`],
     })
   if (found?.read_only === 'on')
     problems.push({
       severity: 'error',
       text: 'default_transaction_read_only is on for this role: no worker can claim.',
       remedy: 'Turn it off for the role, unless the server was made read-only on purpose.',
-      repair: ['alter role current_user set default_transaction_read_only = off'],
+      repair: [`alter role ${role} set default_transaction_read_only = off`],
     })
   return problems
 }
@@ -119,11 +128,12 @@ from pg_settings where name = any ($1)`,
   const short = ['statement_timeout', 'transaction_timeout'].filter(
     (name) => msOf(name) > 0 && msOf(name) < STATEMENT_MS,
   )
+  const role = await loginRole(read)
   const problems = short.map((name): Problem => ({
     severity: 'warning',
     text: `${name} is ${msOf(name)} ms for this role: statements of the reaper and of maintenance may take longer in a large table.`,
     remedy: `Set it to ${STATEMENT_MS} ms or more for the role of the workers, or to 0. Leasehold gives up its statements itself.`,
-    repair: [`alter role current_user set ${name} = ${STATEMENT_MS}`],
+    repair: [`alter role ${role} set ${name} = ${STATEMENT_MS}`],
   }))
   if (msOf('idle_in_transaction_session_timeout') === 0 && !embedded)
     remark(

@@ -3,6 +3,7 @@ import { schemaFlag } from '../admin/explain.ts'
 import { isLeaseholdError, sentence } from '../errors.ts'
 import { ownBuckets } from '../lease/backlog.ts'
 import { checkTable } from '../lease/check-table.ts'
+import { shellArgument } from '../lease/explain.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -122,7 +123,12 @@ async function missingProblems({ read, schema, now, remark }: Examination): Prom
     return paused.map(({ worker, table, reason, since, error }) => ({
       severity: 'warning',
       text: `The worker ${worker} of the process ${id} has not claimed rows of ${table} since ${since} (${reason}${error === undefined ? '' : `: ${error}`}).`,
-      remedy: 'Continue it if an operator paused it; otherwise it continues when its target is available.',
+      ...(reason === 'operator'
+        ? {
+            remedy: 'Resume it, in all processes; or in its process, if a program of yours paused it there.',
+            repair: [`leasehold settings resume${schemaFlag(schema)} -- ${shellArgument(worker)}`],
+          }
+        : { remedy: 'It resumes by itself when its target is available, or has room again.' }),
     }))
   })
 }
