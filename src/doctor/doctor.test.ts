@@ -351,7 +351,9 @@ describe('workers', () => {
     await server.asAdmin(`update leasehold.outbox set locked_until = now() - interval '2 minutes'`)
     expect(only(await server.examine())).toMatchObject({
       check: 'workers-expired-leases',
-      text: expect.stringContaining('3 leases of leasehold.outbox have expired and nobody takes them back'),
+      text: expect.stringContaining(
+        '3 leases of leasehold.outbox expired more than 60 s ago, and nobody takes them back',
+      ),
     })
   })
 
@@ -404,7 +406,7 @@ describe('workers', () => {
     )
     const found = ofCheck(await server.examine(), 'workers-lease-time')
     expect(found.map(({ text }) => text)).toEqual([
-      expect.stringContaining('1 events have been in flight for more than two leases of 1000 ms'),
+      expect.stringContaining('1 event has been in flight for more than two leases of 1000 ms'),
       expect.stringContaining('an attempt took 25000 ms'),
       expect.stringContaining(`${endpoint} (40000 ms)`),
     ])
@@ -449,14 +451,14 @@ describe('rows', () => {
     const few = await server.examine()
     expect(ofCheck(few, 'rows-dead')).toEqual([])
     expect(remarksOf(few)).toEqual([
-      expect.stringContaining('rows-dead: 1 events of the outbox are dead. See why with'),
+      expect.stringContaining('rows-dead: 1 event of the outbox is dead. See why with'),
       expect.stringContaining('rows-dead: 2 deliveries of webhooks have failed for good. See why with'),
     ])
     const { findings } = await server.examine({ thresholds: { deadLetters: 1 } })
     expect(findings.map(({ check, text }) => `${check}: ${text}`)).toEqual([
-      'rows-dead: 1 events of the outbox are dead.',
+      'rows-dead: 1 event of the outbox is dead.',
       'rows-dead: 2 deliveries of webhooks have failed for good.',
-      expect.stringContaining('rows-suspects: 1 events wait whose leases have expired twice or more'),
+      expect.stringContaining('rows-suspects: 1 event waits whose lease has expired twice or more'),
       'rows-held-up: The ordering key "customer 1" is parked by the event 1, which failed 3 times (refused); 2 events wait for it.',
     ])
     expect(findings.at(-1)?.repair).toEqual([
@@ -558,7 +560,7 @@ values ('https://receiver.example', 'enc1.x', false, 'answered with HTTP 410 Gon
     })
     expect((await server.examine(workers(days(30)))).findings).toEqual([])
     expect((await server.examine(workers(null))).findings).toEqual([])
-    expect(only(await server.examine(workers(days(1)))).text).toContain('are retained for 1 days')
+    expect(only(await server.examine(workers(days(1)))).text).toContain('are retained for 1 day.')
   })
 
   it('a number of buckets whose raise is unfinished is found, and the printed repair ends it', async () => {

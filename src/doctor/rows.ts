@@ -3,6 +3,7 @@ import { schemaFlag } from '../admin/explain.ts'
 import { countUpTo } from '../admin/count.ts'
 import { DAY_MS } from '../admin/retention.ts'
 import { isLeaseholdError } from '../errors.ts'
+import { counted } from '../figures.ts'
 import { ownBuckets } from '../lease/backlog.ts'
 import { shellArgument } from '../lease/explain.ts'
 import { tableName } from '../lease/table.ts'
@@ -27,22 +28,24 @@ interface CountedRows {
   readonly table: string
   readonly where: string
   readonly order: string
-  readonly what: string
+  /** What is said of one of them, and of several. */
+  readonly one: string
+  readonly many: string
   readonly remedy: string
 }
 
 /** Fewer than `from` are a remark. */
-async function counted(
+async function findRows(
   { read, schema, remark }: Examination,
   all: readonly CountedRows[],
   from: number,
 ): Promise<Problem[]> {
   return read(async (tx) => {
     const problems: Problem[] = []
-    for (const { table, where, order, what, remedy } of all) {
+    for (const { table, where, order, one, many, remedy } of all) {
       const { count, exact } = await countUpTo(tx, quoteQualified(schema, table), where, order)
       if (count === 0) continue
-      const text = `${exact ? '' : 'About '}${count} ${what}`
+      const text = `${exact ? '' : 'About '}${counted(count, one, many)}`
       if (count < from) remark(`${text} ${remedy}`)
       else problems.push({ severity: 'warning', text, remedy })
     }
@@ -53,28 +56,31 @@ async function counted(
 /** Each in the words of a partial index, and in its order. */
 async function deadProblems(x: Examination): Promise<Problem[]> {
   const flag = schemaFlag(x.schema)
-  return counted(
+  return findRows(
     x,
     [
       {
         table: 'outbox',
         where: "status = 'DEAD'",
         order: 'bucket, id',
-        what: 'events of the outbox are dead.',
+        one: 'event of the outbox is dead.',
+        many: 'events of the outbox are dead.',
         remedy: `See why with \`leasehold outbox list --status dead${flag}\`, and publish them with \`leasehold outbox replay${flag}\`; retention deletes them after 90 days.`,
       },
       {
         table: 'webhook_outbox',
         where: "delivery_status = 'failed'",
         order: 'bucket, id',
-        what: 'deliveries of webhooks have failed for good.',
+        one: 'delivery of a webhook has failed for good.',
+        many: 'deliveries of webhooks have failed for good.',
         remedy: `See why with \`leasehold webhooks list --status failed${flag}\`, and send them with \`leasehold webhooks replay${flag}\`; retention deletes them after 90 days.`,
       },
       {
         table: 'sync_jobs',
         where: 'failed_at is not null',
         order: 'failed_at, id',
-        what: 'sync jobs have failed.',
+        one: 'sync job has failed.',
+        many: 'sync jobs have failed.',
         remedy: `See why with \`leasehold sync list${flag}\`, and repeat them with \`leasehold sync replay${flag}\`; retention deletes them after 30 days.`,
       },
     ],
@@ -82,34 +88,38 @@ async function deadProblems(x: Examination): Promise<Problem[]> {
   )
 }
 
+const SUSPECT = 'whose lease has expired twice or more: it may be what kills a process.'
 const SUSPECTS =
   'whose leases have expired twice or more: they may be what kills a process, and each process runs one of them at a time.'
 
 async function suspectProblems(x: Examination): Promise<Problem[]> {
   const remedy =
     'Look at the log of the processes that held them. A row that cannot be processed is dead after its attempts; repair its handler before that.'
-  return counted(
+  return findRows(
     x,
     [
       {
         table: 'outbox',
         where: "status = 'PENDING' and ordering_key is null and expiries >= 2",
         order: 'bucket, available_at, id',
-        what: `events wait ${SUSPECTS}`,
+        one: `event waits ${SUSPECT}`,
+        many: `events wait ${SUSPECTS}`,
         remedy,
       },
       {
         table: 'webhook_outbox',
         where: "delivery_status = 'pending' and ordering_key is null and expiries >= 2",
         order: 'bucket, endpoint_id, next_attempt_at, id',
-        what: `deliveries wait ${SUSPECTS}`,
+        one: `delivery waits ${SUSPECT}`,
+        many: `deliveries wait ${SUSPECTS}`,
         remedy,
       },
       {
         table: 'sync_checkpoints',
         where: 'completed_at is null and failed_at is null and needed and expiries >= 2',
         order: 'definition, priority desc, position, matrix_id, chunk_hash',
-        what: `chunks wait ${SUSPECTS}`,
+        one: `chunk waits ${SUSPECT}`,
+        many: `chunks wait ${SUSPECTS}`,
         remedy,
       },
     ],
@@ -127,7 +137,7 @@ async function heldUpProblems({ db, schema }: Examination): Promise<Problem[]> {
     .slice(0, 20)
     .map(({ orderingKey, state, id, attempts, waiting, lastError }) => ({
       severity: 'warning',
-      text: `The ordering key ${JSON.stringify(orderingKey)} is ${state} by the event ${id}, which failed ${attempts} times${lastError === null ? '' : ` (${lastError})`}; ${waiting} events wait for it.`,
+      text: `The ordering key ${JSON.stringify(orderingKey)} is ${state} by the event ${id}, which failed ${counted(attempts, 'time')}${lastError === null ? '' : ` (${lastError})`}; ${counted(waiting, 'event waits', 'events wait')} for it.`,
       remedy:
         'Remove the cause and publish the event, with the first command; or continue without it, with the second.',
       repair: [' --replay', ''].map(
@@ -194,7 +204,7 @@ order by coalesce(disabled_at, failing_since) limit 50`,
     enabled
       ? {
           severity: 'warning' as const,
-          text: `The endpoint ${id} (${withoutQuery(url)}) has been failing since ${since.toISOString()}, ${failures} times in a row: its circuit is open, and its deliveries wait.`,
+          text: `The endpoint ${id} (${withoutQuery(url)}) has been failing since ${since.toISOString()}, ${counted(failures, 'time')} in a row: its circuit is open, and its deliveries wait.`,
           remedy: `See why with \`leasehold webhooks list --endpoint ${id}${schemaFlag(schema)}\`; tell its owner, or disable it.`,
           repair: [`leasehold webhooks endpoints disable ${id}${schemaFlag(schema)}`],
         }
@@ -247,7 +257,7 @@ async function retentionProblems(x: Examination): Promise<Problem[]> {
       if (oldest === undefined || x.now() - oldest.getTime() < keepMs + TOLERANCE_MS) continue
       problems.push({
         severity: 'warning',
-        text: `Rows of ${table} that were finished at ${oldest.toISOString()} are still there, though they are retained for ${Math.round(keepMs / DAY_MS)} days.`,
+        text: `Rows of ${table} that were finished at ${oldest.toISOString()} are still there, though they are retained for ${counted(Math.round(keepMs / DAY_MS), 'day')}.`,
         remedy:
           'Retention is part of the processes that reap the table: run one. If one runs, its log says what stops it.',
         repair: [runReaper(schema)],
@@ -261,7 +271,7 @@ where coalesce(stopped_at, died_at, last_seen_at) < now() - interval '3 days'`,
     if (forgotten > 0)
       problems.push({
         severity: 'warning',
-        text: `${forgotten} worker processes that ended days ago are still in the registry, which a reaper removes after one day.`,
+        text: `${counted(forgotten, 'worker process that ended days ago is', 'worker processes that ended days ago are')} still in the registry. A reaper removes them after one day.`,
         remedy:
           'Maintenance is part of the processes that reap: run one. If one runs, its log says what stops it.',
         repair: [runReaper(schema)],

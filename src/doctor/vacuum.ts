@@ -1,4 +1,5 @@
 /** Dead rows, and what keeps PostgreSQL from removing them. */
+import { counted } from '../figures.ts'
 import { quoteLiteral, quoteQualified } from '../postgres/identifiers.ts'
 import type { Check, Examination, Problem } from './check.ts'
 import { autovacuumOptions } from './schema/drift.ts'
@@ -38,7 +39,7 @@ order by n_dead_tup desc`,
   )
   return rows.map(({ schema, name, dead, live, vacuumed }) => ({
     severity: 'warning',
-    text: `The table ${schema}.${name} has ${dead} dead rows beside ${live} live ones, and was ${vacuumed === null ? 'never vacuumed' : `last vacuumed at ${vacuumed.toISOString()}`}.`,
+    text: `The table ${schema}.${name} has ${counted(dead, 'dead row')} and ${counted(live, 'live row')}, and was ${vacuumed === null ? 'never vacuumed' : `last vacuumed at ${vacuumed.toISOString()}`}.`,
     remedy:
       'Vacuum it, and find out why autovacuum does not: the other checks of vacuum name what holds it back.',
     repair: [`vacuum (analyze) ${quoteQualified(schema, name)}`],
@@ -115,7 +116,7 @@ order by 3 desc`,
     .filter(({ age_seconds: age }) => age !== null && age * 1_000 >= x.thresholds.oldTransactionMs)
     .map((session): Problem => ({
       severity: 'warning',
-      text: `The session with pid ${session.pid} (${session.application === '' ? 'no application name' : session.application}, role ${session.role}, ${session.state}) has held a snapshot since ${session.transaction_start?.toISOString()}, and started its last statement at ${session.query_start?.toISOString()}. Rows that died since then cannot be removed, in any table.`,
+      text: `The session with pid ${session.pid} (${session.application === '' ? 'no application name' : session.application}, role ${session.role}, ${session.state}) has held a snapshot since ${session.transaction_start?.toISOString()}, and started its last statement at ${session.query_start?.toISOString()}. Row versions that died since then cannot be removed, in any table, so claims may have to skip them.`,
       remedy:
         'End its transaction there. If nobody can, terminate the session; what it did not commit is rolled back.',
       repair: [`select pg_terminate_backend(${session.pid})`],
@@ -124,7 +125,7 @@ order by 3 desc`,
     ...old,
     ...standbys.map(({ application, address, age }): Problem => ({
       severity: 'warning',
-      text: `The standby ${application} (${address ?? 'on this machine'}) says that it needs rows of ${age} transactions ago (hot_standby_feedback). Rows that died since then cannot be removed, in any table.`,
+      text: `The standby ${application} (${address ?? 'on this machine'}) says that it needs rows of ${age} transactions ago (hot_standby_feedback). Row versions that died since then cannot be removed, in any table, so claims may have to skip them.`,
       remedy:
         'End the long query there, or set max_standby_streaming_delay in place of hot_standby_feedback.',
     })),

@@ -1,6 +1,7 @@
 /** Worker processes: whether they are alive, of one version, reaped for, and have leases that suit their handlers. */
 import { schemaFlag } from '../admin/explain.ts'
 import { isLeaseholdError, sentence } from '../errors.ts'
+import { counted } from '../figures.ts'
 import { ownBuckets } from '../lease/backlog.ts'
 import { checkTable } from '../lease/check-table.ts'
 import { shellArgument } from '../lease/explain.ts'
@@ -93,7 +94,7 @@ from (
       if (count === 0) continue
       problems.push({
         severity: 'error',
-        text: `${count === MAX_COUNTED ? `At least ${count}` : count} leases of ${tableName(table)} have expired and nobody takes them back; the oldest ended at ${oldest?.toISOString()} (owner ${owner}).`,
+        text: `${count === MAX_COUNTED ? 'At least ' : ''}${counted(count, 'lease', 'leases')} of ${tableName(table)} expired more than ${Math.round(x.thresholds.expiredMs / 1_000)} s ago, and nobody takes them back; the oldest ended at ${oldest?.toISOString()} (owner ${owner}).`,
         remedy: 'Run a process that reaps this table. If one runs, its log says what stops it.',
         repair: [runReaper(x.schema)],
       })
@@ -110,7 +111,7 @@ async function missingProblems({ read, schema, now, remark }: Examination): Prom
       return [
         {
           severity: 'warning',
-          text: `${who} was last heard of at ${lastSeenAt.toISOString()}, with ${inFlight} rows in flight, and did not say that it stops.`,
+          text: `${who} was last heard of at ${lastSeenAt.toISOString()}, with ${counted(inFlight, 'row')} in flight, and did not say that it stops.`,
           remedy:
             'Look at its log: it hangs, was killed, or cannot reach the database. A reaper takes back its rows when their leases have expired.',
         },
@@ -222,7 +223,7 @@ from (
   return [
     {
       severity: 'warning',
-      text: `${count} events have been in flight for more than two leases of ${settings.leaseMs} ms, one for ${Math.round(longest ?? 0)} ms. After ${limitOf(settings)} ms (maxLeases) their handlers are told to stop, and the events are published once more.`,
+      text: `${counted(count, 'event has', 'events have')} been in flight for more than two leases of ${settings.leaseMs} ms, one for ${Math.round(longest ?? 0)} ms. After ${limitOf(settings)} ms (maxLeases) a handler is told to stop, and its event is published once more.`,
       remedy: 'Lengthen leaseMs of the worker outbox, or let its publisher give up earlier.',
     },
   ]
