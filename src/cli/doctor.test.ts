@@ -16,7 +16,7 @@ it('doctor prints that nothing was found, and exits with 0', async () => {
 })
 
 it('doctor prints errors before warnings, each with its remedy and the statements that repair it, and exits with 1', async () => {
-  await makeEvents(server.db(), 1, { status: 'DEAD' })
+  await makeEvents(server.db(), 100, { status: 'DEAD' })
   await server.asAdmin('drop index leasehold.audit_at')
   const { code, stdout } = await callDoctor([], onServer())
   expect(code).toBe(1)
@@ -29,7 +29,7 @@ schema-indexes: The index leasehold.audit_at is missing.
 
 WARNINGS
 
-rows-dead: 1 events of the outbox are dead.
+rows-dead: 100 events of the outbox are dead.
   See why with`),
   ).toBe(true)
   expect(stdout.split('\n').at(-2)).toBe(`1 error, 1 warning in ${CHECKS.length} checks`)
@@ -45,6 +45,19 @@ it('doctor --json prints the diagnosis as one document', async () => {
   ])
   expect(document.checks).toHaveLength(CHECKS.length)
   expect(document.checks.filter(({ ok }) => !ok).map(({ id }) => id)).toEqual(['schema-indexes', 'rows-dead'])
+})
+
+it('--fail-on error lets warnings pass, and --ignore leaves out checks', async () => {
+  const codeOf = async (...args: readonly string[]): Promise<number> =>
+    (await callDoctor(args, onServer())).code
+  expect(await codeOf('--fail-on', 'error')).toBe(1)
+  expect(await codeOf('--ignore', 'schema-indexes')).toBe(1)
+  expect(await codeOf('--ignore', 'schema-indexes', '--fail-on', 'error')).toBe(0)
+  expect(await codeOf('--ignore', 'schema-indexes, rows-dead')).toBe(0)
+  const { code, stderr } = await callDoctor(['--ignore', 'rows-deaf'], onServer())
+  expect(code).toBe(2)
+  expect(stderr).toContain('--ignore is "rows-deaf": that is no check; give some of schema-migrations, ')
+  expect((await callDoctor(['--fail-on', 'remark'], onServer())).stderr).toContain('--fail-on is "remark"')
 })
 
 it('a printed function can be pasted as it is', async () => {
@@ -85,10 +98,15 @@ it('statements are printed so that they can be pasted, and control characters of
         severity: 'warning',
         text: 'bad\u001B[31m',
         remedy: 'Mend  it.',
-        repair: ['create function f() as $$\n  begin  end\n$$', 'leasehold migrate'],
+        repair: [
+          'create function f() as $$\n  begin  end\n$$',
+          "leasehold outbox unblock 'two  spaces'",
+          "leasehold outbox unblock 'a\u202Eb'",
+          "leasehold outbox unblock 'a\nb'",
+        ],
       },
     ],
-    checks: [{ id: 'c', title: 't', ok: false, notSeen: 'sessions' }],
+    checks: [{ id: 'c', title: 't', ok: false, notSeen: 'sessions', remarks: ['It is late.'] }],
   })
   expect(text).toBe(`WARNINGS
 
@@ -97,8 +115,11 @@ c: bad [31m
     create function f() as $$
       begin  end
     $$;
-    leasehold migrate
+    leasehold outbox unblock 'two  spaces'
+    (a command with characters that a terminal does not show: take it from --json)
+    (a command with characters that a terminal does not show: take it from --json)
 
+c: It is late.
 c: this role may not see sessions.
 
 0 errors, 1 warning in 1 check

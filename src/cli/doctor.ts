@@ -1,19 +1,30 @@
 /** `leasehold doctor`: examines the database, and prints what is wrong with it and how to repair it. */
-import { examine, type CheckReport, type Diagnosis, type Finding } from '../doctor/doctor.ts'
+import {
+  type CheckReport,
+  CHECKS,
+  type Diagnosis,
+  examine,
+  type Finding,
+  type Severity,
+} from '../doctor/doctor.ts'
 import { LeaseholdError, withoutUrlPasswords } from '../errors.ts'
 import type { Run } from './command.ts'
 import { schemaInUse, secretKeyOf, withRunningDatabase } from './database.ts'
-import { isSet } from './flags.ts'
+import { invalidArgument, isSet, textFlag } from './flags.ts'
 import { counted, printable, printableJson } from './output.ts'
+
+const UNPRINTABLE = /[\p{Cc}\p{Bidi_Control}\u2028\u2029]/u
 
 const EXIT_FOUND = 1
 const EXIT_NOT_EXAMINED = 2
 
 export async function doctor(run: Run): Promise<number> {
   const { print, flags, terminal } = run
+  const failOn = failOnOf(flags)
+  const ignore = ignoredOf(flags)
   let diagnosis: Diagnosis
   try {
-    diagnosis = await diagnose(run)
+    diagnosis = await diagnose(run, ignore)
   } catch (error) {
     // Found and not examined are told apart by scripts.
     if (!(error instanceof LeaseholdError)) throw error
@@ -21,10 +32,27 @@ export async function doctor(run: Run): Promise<number> {
     return EXIT_NOT_EXAMINED
   }
   print(isSet(flags, 'json') ? `${printableJson(diagnosis)}\n` : diagnosisText(diagnosis))
-  return diagnosis.findings.length === 0 ? 0 : EXIT_FOUND
+  const failing = diagnosis.findings.filter(({ severity }) => failOn === 'warning' || severity === 'error')
+  return failing.length === 0 ? 0 : EXIT_FOUND
 }
 
-async function diagnose({ loaded, log }: Run): Promise<Diagnosis> {
+function failOnOf(flags: Run['flags']): Severity {
+  const given = textFlag(flags, 'failOn') ?? 'warning'
+  if (given !== 'error' && given !== 'warning')
+    throw invalidArgument('failOn', given, 'give error or warning.')
+  return given
+}
+
+function ignoredOf(flags: Run['flags']): readonly string[] {
+  const given = (textFlag(flags, 'ignore') ?? '').split(',').map((id) => id.trim())
+  const ids = given.filter((id) => id !== '')
+  const unknown = ids.find((id) => !CHECKS.some((check) => check.id === id))
+  if (unknown === undefined) return ids
+  const known = CHECKS.map(({ id }) => id).join(', ')
+  throw invalidArgument('ignore', unknown, `that is no check; give some of ${known}, separated by commas.`)
+}
+
+async function diagnose({ loaded, log }: Run, ignore: readonly string[]): Promise<Diagnosis> {
   const { settings } = loaded
   const { databaseUrl, listenUrl, workers } = settings
   const secretKey = await secretKeyOf(settings)
@@ -36,6 +64,7 @@ async function diagnose({ loaded, log }: Run): Promise<Diagnosis> {
         // A registry that cannot be read is a finding, and nothing that ends the examination.
         schema: await schemaInUse(db, loaded, log).catch(() => settings.schema),
         workers,
+        ignore,
         embedded: databaseUrl === undefined,
         ...(secretKey === undefined ? {} : { secretKey }),
         // The embedded server has no pooler before it.
@@ -46,7 +75,7 @@ async function diagnose({ loaded, log }: Run): Promise<Diagnosis> {
   )
 }
 
-/** Findings first, errors before warnings; then what could not be seen; then the sum. */
+/** Findings first, errors before warnings; then remarks, and what could not be seen; then the sum. */
 export function diagnosisText({ findings, checks }: Diagnosis): string {
   const errors = findings.filter(({ severity }) => severity === 'error')
   const warnings = findings.filter(({ severity }) => severity === 'warning')
@@ -63,8 +92,13 @@ function findingText({ check, text, remedy, repair = [] }: Finding): string {
   return [`${check}: ${printable(text)}`, `  ${printable(remedy)}`, ...repair.map(repairText)].join('\n')
 }
 
-/** Of a statement line ends and spaces are kept: it is pasted into psql. A command of ours is not SQL. */
+/**
+ * Of a statement line ends and spaces are kept: it is pasted into psql. A command of ours is not SQL, and names rows: with
+ * other spaces it would name another one.
+ */
 function repairText(statement: string): string {
+  if (statement.startsWith('leasehold ') && UNPRINTABLE.test(statement))
+    return '    (a command with characters that a terminal does not show: take it from --json)'
   const lines = statement
     .split('\n')
     .map((line) => line.replaceAll(/[\p{Cc}\p{Bidi_Control}\u2028\u2029]/gu, ' '))
@@ -79,6 +113,7 @@ function remarks(checks: readonly CheckReport[]): string[] {
     skipped.set(check.skipped, [...(skipped.get(check.skipped) ?? []), check.id])
   }
   const lines = [
+    ...checks.flatMap(({ id, remarks: all = [] }) => all.map((remark) => `${id}: ${printable(remark)}`)),
     ...checks.flatMap(({ id, notSeen }) =>
       notSeen === undefined ? [] : [`${id}: this role may not see ${printable(notSeen)}.`],
     ),

@@ -191,6 +191,11 @@ function addCommands(program: Command, define: Define): void {
     (command) =>
       command
         .option('--json', 'print one JSON document instead of text, for scripts')
+        .option('--ignore <checks>', 'do not make these checks, separated by commas')
+        .option(
+          '--fail-on <severity>',
+          'exit with 1 from this severity on: error or warning (default: warning)',
+        )
         .addHelpText(
           'after',
           '\nExit codes: 0 nothing was found, 1 something was found, 2 nothing could be examined.',

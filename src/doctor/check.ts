@@ -22,11 +22,10 @@ export interface Finding {
 /** What a check returns; `examine` adds its id. */
 export type Problem = Omit<Finding, 'check'>
 
-/** A lease table that somebody works on, and the role of its workers in the registry. */
+/** A lease table that somebody works on. */
 export interface WorkedTable {
   readonly table: LeaseTable
-  readonly role: string
-  /** The name of the worker, by which the registry has its settings. */
+  /** The name of the worker, by which the registry has its settings and the processes that run it. */
   readonly worker: string
   /** What the worker's retention was declared with; `off`: it has none. Undefined: not known. */
   readonly retention?: object | 'off'
@@ -36,8 +35,14 @@ export interface WorkedTable {
 export interface Thresholds {
   /** The age of a snapshot or a prepared transaction. */
   readonly oldTransactionMs: number
+  /** The age of what a standby needs, in transactions. */
+  readonly standbyTransactions: number
+  /** How much of the log an inactive replication slot keeps. */
+  readonly slotBytes: number
   /** The difference between the clocks. */
   readonly clockMs: number
+  /** Dead events, failed deliveries or failed jobs; fewer are a remark. */
+  readonly deadLetters: number
   /** Dead rows of a table. */
   readonly deadRows: number
   /** How long ago a table with many dead rows was last vacuumed. */
@@ -52,7 +57,10 @@ export interface Thresholds {
 
 export const THRESHOLDS: Thresholds = {
   oldTransactionMs: 600_000,
+  standbyTransactions: 1_000_000,
+  slotBytes: 1_073_741_824,
   clockMs: 1_000,
+  deadLetters: 100,
   deadRows: 10_000,
   vacuumedMs: 600_000,
   expiredMs: 60_000,
@@ -71,6 +79,8 @@ export interface Examination {
   readonly once: <Made>(name: string, make: () => Promise<Made>) => Promise<Made>
   /** Says what this database role may not see. The check continues with the rest. */
   readonly notSeen: (what: string) => void
+  /** Says what is worth knowing, and may be as it is on purpose. It is no finding. */
+  readonly remark: (what: string) => void
   /** The tables of the applications. */
   readonly ownTables: readonly WorkedTable[]
   /** The tables of the user's own workers. */

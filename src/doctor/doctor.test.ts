@@ -2,16 +2,17 @@ import { readFile } from 'node:fs/promises'
 import { Client } from 'pg'
 import { afterEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { openSession, useDatabase } from '../../test/support/database.ts'
-import { useExaminedServer } from '../../test/support/examined-server.ts'
+import { argumentsOf, useExaminedServer } from '../../test/support/examined-server.ts'
 import { useLoginRoles } from '../../test/support/login-roles.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
+import { startServer } from '../../test/support/server.ts'
 import { recording } from '../../test/support/running-relay.ts'
 import { addEndpoint, makeEndpoint, SECRET_KEY } from '../../test/support/webhook-endpoints.ts'
 import { makeDeliveries } from '../../test/support/webhook-rows.ts'
 import { leaseTable } from '../lease/index.ts'
 import { enqueue } from '../outbox/index.ts'
 import { relay } from '../outbox/relay.ts'
-import { migrate, openDatabase } from '../postgres/index.ts'
+import { type Database, migrate, openDatabase } from '../postgres/index.ts'
 import { startRuntime } from '../worker/index.ts'
 import { CHECKS, type Diagnosis, examine, type ExamineOptions, type Finding } from './doctor.ts'
 
@@ -32,6 +33,10 @@ function only({ findings }: Diagnosis): Finding {
   const [found] = findings
   if (found === undefined) throw new Error('nothing was found')
   return found
+}
+
+function remarksOf({ checks }: Diagnosis): readonly string[] {
+  return checks.flatMap(({ id, remarks = [] }) => remarks.map((remark) => `${id}: ${remark}`))
 }
 
 function ofCheck({ findings }: Diagnosis, id: string): readonly Finding[] {
@@ -89,11 +94,6 @@ describe('the server', () => {
     ['server-transactions', 'serializable', `default_transaction_isolation = 'serializable'`],
     ['server-transactions', 'default_transaction_read_only is on', 'default_transaction_read_only = on'],
     ['server-timeouts', 'statement_timeout is 1000 ms', 'statement_timeout = 1000'],
-    [
-      'server-timeouts',
-      'idle_in_transaction_session_timeout is 0',
-      'idle_in_transaction_session_timeout = 0',
-    ],
     ['server-statistics', 'track_activities is off', 'track_activities = off'],
   ])('%s finds: %s', async (check, says, setting) => {
     await server.asAdmin(`alter role owner set ${setting}`)
@@ -107,15 +107,18 @@ describe('the server', () => {
     'statement_timeout = 1000',
   ])('the printed repair of a setting of the role mends it: %s', async (setting) => {
     await server.asAdmin(`alter role owner set ${setting}`)
-    await server.repair(only(await server.examine()))
+    // Whoever runs it.
+    await server.asAdmin(...(only(await server.examine()).repair ?? []))
     expect((await server.examine()).findings).toEqual([])
   })
 
-  it('the printed repair of a timeout that is 0 for the database mends it', async () => {
-    const database = new URL(server.url()).pathname.slice(1)
-    await server.asAdmin(`alter database ${database} set idle_in_transaction_session_timeout = 0`)
-    await server.repair(only(await server.examine()))
-    expect((await server.examine()).findings).toEqual([])
+  it('that transactions may be idle for ever, as is the default of PostgreSQL, is a remark', async () => {
+    await server.asAdmin('alter role owner set idle_in_transaction_session_timeout = 0')
+    const diagnosis = await server.examine()
+    expect(diagnosis.findings).toEqual([])
+    expect(remarksOf(diagnosis)).toEqual([
+      expect.stringContaining('server-timeouts: idle_in_transaction_session_timeout is 0'),
+    ])
   })
 
   it('fsync that is off and a superuser are found', async () => {
@@ -146,10 +149,25 @@ describe('the server', () => {
     expect(ofCheck(slow, 'server-clock')).toEqual([])
   })
 
-  it('more processes than the server has connections for are found', async () => {
+  it('more processes than the server may have connections for are a remark, unless there is a pooler', async () => {
     await addWorkers(20, { reaps: '{leasehold.outbox}' })
-    const [found] = ofCheck(await server.examine(), 'server-connections')
-    expect(found?.text).toContain('20 worker processes may open 240 connections, and the server has 97')
+    const diagnosis = await server.examine()
+    expect(ofCheck(diagnosis, 'server-connections')).toEqual([])
+    expect(remarksOf(diagnosis)).toEqual([
+      expect.stringMatching(/20 worker processes may open 240 connections, .+ and the server has 97 /),
+    ])
+    const { href } = new URL(server.url())
+    expect(remarksOf(await server.examine({ databaseUrl: href, listenUrl: href }))).toEqual([])
+  })
+
+  it('a server that has hardly a connection left is found, though the sessions are those of another role', async () => {
+    await Promise.all(Array.from({ length: 88 }, async () => openSession(server.adminUrl())))
+    expect(ofCheck(await server.examine(), 'server-connections')).toMatchObject([
+      {
+        severity: 'warning',
+        text: expect.stringMatching(/^(?:89|9\d) of 97 connections of the server are open/),
+      },
+    ])
   })
 })
 
@@ -171,6 +189,58 @@ describe('vacuum', () => {
     await session.end().catch(() => undefined)
   })
 
+  it('a VACUUM that takes long is not taken for a snapshot that holds it back', async () => {
+    await server.asAdmin(
+      'grant pg_read_all_stats to owner',
+      'create table public.large (n int) with (autovacuum_enabled = off)',
+      'insert into public.large select generate_series(1, 200000)',
+      'delete from public.large',
+    )
+    const watching = await openSession(server.adminUrl())
+    const vacuuming = await openSession(server.adminUrl())
+    // It stops for a tenth of a second at each page.
+    await vacuuming.query('set vacuum_cost_delay = 100; set vacuum_cost_limit = 1')
+    const ended = vacuuming.query('vacuum public.large').catch(() => undefined)
+    const find = async (): Promise<number | undefined> => {
+      const { rows } = await watching.query<{ pid: number }>(
+        `select pid from pg_stat_activity where backend_xmin is not null and query = 'vacuum public.large'`,
+      )
+      return rows[0]?.pid
+    }
+    await vi.waitFor(async () => expect(await find()).toBeDefined())
+    const found = ofCheck(await server.examine(AT_ONCE), 'vacuum-snapshots')
+    const pid = await find()
+    await watching.query(`select pg_cancel_backend(${pid})`)
+    await ended
+    expect(pid).toBeDefined()
+    expect(found).toEqual([])
+    await server.asAdmin('drop table public.large', 'revoke pg_read_all_stats from owner')
+  })
+
+  it('a standby whose queries hold back vacuum is found', async () => {
+    const primary = await startServer()
+    onTestFinished(async () => primary.remove())
+    await primary.stop('fast')
+    const standby = await startServer({
+      copyOf: primary,
+      standbyOf: primary,
+      settings: { hot_standby_feedback: 'on', wal_receiver_status_interval: '1' },
+    })
+    onTestFinished(async () => standby.remove())
+    await primary.start()
+    const db = openDatabase({ url: primary.url })
+    onTestFinished(async () => db.close())
+    const thresholds = { standbyTransactions: 0 }
+    await vi.waitFor(
+      async () =>
+        expect(ofCheck(await examine(db, { thresholds }), 'vacuum-snapshots')).toMatchObject([
+          { text: expect.stringMatching(/^The standby standby \(127\.0\.0\.1\) says that it needs rows/) },
+        ]),
+      { timeout: 60_000 },
+    )
+    expect(ofCheck(await examine(db), 'vacuum-snapshots')).toEqual([])
+  })
+
   it('a prepared transaction is found', async () => {
     await server.asAdmin(
       'begin',
@@ -183,13 +253,13 @@ describe('vacuum', () => {
     expect((await server.examine(AT_ONCE)).findings).toEqual([])
   })
 
-  it('a replication slot that nobody uses is found', async () => {
+  it('a replication slot that nobody uses is found when it keeps much, and nothing is printed that drops it', async () => {
     await server.asAdmin(`select pg_create_physical_replication_slot('standby_9', true)`)
-    const found = only(await server.examine())
-    expect(found).toMatchObject({ check: 'vacuum-replication-slots' })
-    expect(found.repair).toEqual([`select pg_drop_replication_slot('standby_9')`])
-    await server.asAdmin(...(found.repair ?? []))
     expect((await server.examine()).findings).toEqual([])
+    const found = only(await server.examine({ thresholds: { slotBytes: 0 } }))
+    expect(found).toMatchObject({ check: 'vacuum-replication-slots', severity: 'warning' })
+    expect(found.repair).toBeUndefined()
+    await server.asAdmin(`select pg_drop_replication_slot('standby_9')`)
   })
 
   it('an old transaction id is found', async () => {
@@ -255,13 +325,35 @@ describe('workers', () => {
     expect((await server.examine()).findings).toEqual([])
   })
 
+  it('a table of a worker that has a name of its own and that nobody reaps is found', async () => {
+    await server.db().query({
+      text: 'create table public.payments (id bigint primary key, status text, lease_owner text, lease_until timestamptz, lease_token bigint not null default 0)',
+    })
+    onTestFinished(async () => server.asAdmin('drop table public.payments'))
+    const table = leaseTable({
+      table: 'public.payments',
+      claimable: "status = 'new'",
+      order: ['id'],
+      outcomes: { done: { set: { status: "'paid'" } }, retry: {}, dead: { set: { status: "'dead'" } } },
+    })
+    const workers = [{ name: 'refunds', role: 'reconcile', table, handle: async () => Promise.resolve() }]
+    await addWorkers(1, { roles: '{reconcile}' })
+    expect(ofCheck(await server.examine({ workers }), 'workers-reaper')).toEqual([])
+    await addWorkers(1, { id: 'other', roles: '{refunds}' })
+    expect(ofCheck(await server.examine({ workers }), 'workers-reaper')).toMatchObject([
+      { text: expect.stringContaining('No reaper is alive for public.payments:') },
+    ])
+  })
+
   it('expired leases that nobody takes back are found', async () => {
     await addWorkers(1, { reaps: '{leasehold.outbox}' })
     await makeEvents(server.db(), 3, { status: 'CLAIMED' })
     await server.asAdmin(`update leasehold.outbox set locked_until = now() - interval '2 minutes'`)
     expect(only(await server.examine())).toMatchObject({
       check: 'workers-expired-leases',
-      text: expect.stringContaining('3 leases of leasehold.outbox have expired and nobody takes them back'),
+      text: expect.stringContaining(
+        '3 leases of leasehold.outbox expired more than 60 s ago, and nobody takes them back',
+      ),
     })
   })
 
@@ -269,12 +361,33 @@ describe('workers', () => {
     await addWorkers(1, { id: 'lost', seen: `now() - interval '5 minutes'` })
     await addWorkers(1, { id: 'dead', died: 'now()' })
     await addWorkers(1, { id: 'old', version: '0.0.1' })
-    const { findings } = await server.examine()
-    expect(findings.map(({ check, text }) => [check, text.slice(0, 45)])).toEqual([
+    const diagnosis = await server.examine()
+    expect(remarksOf(diagnosis)).toEqual([
+      expect.stringContaining('workers-missing: The worker process dead-1 (pid 1 on host) died at'),
+    ])
+    expect(diagnosis.findings.map(({ check, text }) => [check, text.slice(0, 45)])).toEqual([
       ['workers-missing', 'The worker process lost-1 (pid 1 on host) was'],
-      ['workers-missing', 'The worker process dead-1 (pid 1 on host) die'],
       ['workers-versions', `Worker processes run 0.0.1, and this is ${await ownVersion()}`.slice(0, 45)],
     ])
+  })
+
+  it('a worker that an operator has paused is found, with the command that resumes it', async () => {
+    await addWorkers(1, { reaps: '{leasehold.outbox}', declared: { "it's mine": {} } })
+    const pause = async (reason: string): Promise<void> =>
+      server.asAdmin(
+        `update leasehold.workers set paused = '[{"worker": "it''s mine", "table": "public.t", "reason": "${reason}", "since": "2026-01-01T00:00:00Z"}]'`,
+        `insert into leasehold.settings (name, value, changed_by) values ('it''s mine', '{"paused": true}', 'x') on conflict do nothing`,
+      )
+    await pause('unhealthy')
+    expect(only(await server.examine()).repair).toBeUndefined()
+    await pause('operator')
+    const found = only(await server.examine())
+    expect(found.text).toContain("The worker it's mine of the process worker-1 has not claimed rows")
+    await server.repair(found)
+    const { rows } = await server
+      .db()
+      .query<{ value: object }>({ text: 'select value from leasehold.settings' })
+    expect(rows.map(({ value }) => value)).not.toContainEqual({ paused: true })
   })
 
   it('leases that are too short for what handlers take are found', async () => {
@@ -293,7 +406,7 @@ describe('workers', () => {
     )
     const found = ofCheck(await server.examine(), 'workers-lease-time')
     expect(found.map(({ text }) => text)).toEqual([
-      expect.stringContaining('1 events have been in flight for more than two leases of 1000 ms'),
+      expect.stringContaining('1 event has been in flight for more than two leases of 1000 ms'),
       expect.stringContaining('an attempt took 25000 ms'),
       expect.stringContaining(`${endpoint} (40000 ms)`),
     ])
@@ -335,15 +448,77 @@ describe('rows', () => {
     await makeEvents(db, 2, { key: `'customer 1'` })
     await makeEvents(db, 1, { expiries: 2 })
     await makeDeliveries(db, await makeEndpoint(db), 2, { status: 'failed' })
-    const { findings } = await server.examine()
+    const few = await server.examine()
+    expect(ofCheck(few, 'rows-dead')).toEqual([])
+    expect(remarksOf(few)).toEqual([
+      expect.stringContaining('rows-dead: 1 event of the outbox is dead. See why with'),
+      expect.stringContaining('rows-dead: 2 deliveries of webhooks have failed for good. See why with'),
+    ])
+    const { findings } = await server.examine({ thresholds: { deadLetters: 1 } })
     expect(findings.map(({ check, text }) => `${check}: ${text}`)).toEqual([
-      'rows-dead: 1 events of the outbox are dead.',
+      'rows-dead: 1 event of the outbox is dead.',
       'rows-dead: 2 deliveries of webhooks have failed for good.',
-      expect.stringContaining('rows-suspects: 1 events wait whose leases have expired twice or more'),
+      expect.stringContaining('rows-suspects: 1 event waits whose lease has expired twice or more'),
       'rows-held-up: The ordering key "customer 1" is parked by the event 1, which failed 3 times (refused); 2 events wait for it.',
     ])
-    expect(findings.at(-1)?.repair).toEqual([`leasehold outbox unblock 'customer 1' --reason '…' [--replay]`])
+    expect(findings.at(-1)?.repair).toEqual([
+      `leasehold outbox unblock --replay --reason '…' -- 'customer 1'`,
+      `leasehold outbox unblock --reason '…' -- 'customer 1'`,
+    ])
   })
+
+  it.each(['--replay', `it's  $HOME`, '$(exit 7) `exit 7`; exit 7'])(
+    'each printed command concerns the key %j whatever is in it, and the schema that was examined',
+    async (key) => {
+      const schema = 'billing'
+      const db = server.db()
+      await migrate(db, { schema })
+      onTestFinished(async () => server.asAdmin(`drop schema ${schema} cascade`))
+      const hold = async (): Promise<Finding> => {
+        await server.asAdmin(`delete from ${schema}.outbox`)
+        await db.query({
+          text: `insert into ${schema}.outbox (event_type, payload, ordering_key, status, parked, attempts, dead_at) values ('t', '{}', $1, 'DEAD', true, 3, now())`,
+          values: [key],
+        })
+        const [found] = ofCheck(await server.examine({ schema }), 'rows-held-up')
+        if (found === undefined) throw new Error('no key is held up')
+        return found
+      }
+      const statuses: string[] = []
+      for (const nth of [0, 1]) {
+        const { repair = [], ...found } = await hold()
+        await server.repair({ ...found, repair: repair.slice(nth, nth + 1) })
+        const { rows } = await db.query<{ state: string }>({
+          text: `select status || case when parked then ' parked' else '' end as state from ${schema}.outbox`,
+        })
+        statuses.push(...rows.map(({ state }) => state))
+      }
+      expect(statuses).toEqual(['PENDING', 'DEAD'])
+      await makeOthers(db, schema)
+      const { findings } = await server.examine({ schema })
+      const commands = findings.flatMap(({ repair = [] }) =>
+        repair.filter((step) => step.startsWith('leasehold ')),
+      )
+      expect(commands.map((command) => command.split(' ').slice(1, 4).join(' '))).toEqual([
+        'roles --schema billing',
+        'work --only reaper',
+        'webhooks endpoints delete',
+      ])
+      for (const command of commands) {
+        const args = await argumentsOf(command)
+        expect(args[args.indexOf('--schema') + 1]).toBe(schema)
+      }
+    },
+  )
+
+  async function makeOthers(db: Database, schema: string): Promise<void> {
+    await db.query({
+      text: `drop policy leasehold_tenant on ${schema}.audit;
+insert into ${schema}.outbox (event_type, payload, status, claimed_by, locked_until, claimed_at, lock_token) values ('t', '{}', 'CLAIMED', 'w', now() + interval '1 hour', now(), 1);
+insert into ${schema}.webhook_endpoints (url, secret, enabled, disabled_reason, disabled_at)
+values ('https://receiver.example', 'enc1.x', false, 'answered with HTTP 410 Gone', now())`,
+    })
+  }
 
   it('secrets that the given key cannot decrypt, and damaged ones, are found', async () => {
     const { id } = await addEndpoint(server.db(), 'https://receiver.example/hook', { timeout_ms: 1_000 })
@@ -385,7 +560,7 @@ describe('rows', () => {
     })
     expect((await server.examine(workers(days(30)))).findings).toEqual([])
     expect((await server.examine(workers(null))).findings).toEqual([])
-    expect(only(await server.examine(workers(days(1)))).text).toContain('are retained for 1 days')
+    expect(only(await server.examine(workers(days(1)))).text).toContain('are retained for 1 day.')
   })
 
   it('a number of buckets whose raise is unfinished is found, and the printed repair ends it', async () => {
@@ -435,6 +610,17 @@ describe('what goes wrong', () => {
     expect(ofCheck({ findings, checks }, 'schema-tables')).toHaveLength(1)
     expect(checks).toHaveLength(CHECKS.length)
     await server.asAdmin('alter table leasehold.webhook_endpoints rename column since to failing_since')
+  })
+
+  it('a check that is ignored is not made, and one that does not exist is refused', async () => {
+    await server.asAdmin('alter role owner set synchronous_commit = off')
+    const { findings, checks } = await server.examine({ ignore: ['server-durability'] })
+    expect(findings).toEqual([])
+    expect(checks.find(({ id }) => id === 'server-durability')?.skipped).toBe('it is ignored')
+    await expect(server.examine({ ignore: ['server-speed'] })).rejects.toMatchObject({
+      code: 'SETTING_INVALID',
+      message: expect.stringMatching(/"server-speed".+Use some of: schema-migrations, /),
+    })
   })
 
   it('when the time is over, each check that was not made says so', async () => {

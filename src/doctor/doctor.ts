@@ -49,6 +49,8 @@ export interface ExamineOptions {
   /** How long all checks together may take. Default 60,000. */
   readonly timeoutMs?: number
   readonly thresholds?: Partial<Thresholds>
+  /** The ids of checks that are not made. */
+  readonly ignore?: readonly string[]
   /** The clock of this process, in milliseconds since 1970. */
   readonly now?: () => number
 }
@@ -62,6 +64,7 @@ const OPTIONS = namesOf<ExamineOptions>({
   embedded: true,
   timeoutMs: true,
   thresholds: true,
+  ignore: true,
   now: true,
 })
 
@@ -75,6 +78,8 @@ export interface CheckReport {
   readonly skipped?: string
   /** What this database role may not see. */
   readonly notSeen?: string
+  /** What is worth knowing, and may be as it is on purpose. */
+  readonly remarks?: readonly string[]
 }
 
 export interface Diagnosis {
@@ -100,10 +105,12 @@ const CHECK_TIMEOUT_MS = 15_000
 /** Examines a database. Throws only if it cannot be reached. */
 export async function examine(db: Database, options: ExamineOptions = {}): Promise<Diagnosis> {
   refuseUnknownOptions('examine', options, OPTIONS)
-  const { schema = 'leasehold', timeoutMs = DEFAULT_TIMEOUT_MS } = options
+  const { schema = 'leasehold', timeoutMs = DEFAULT_TIMEOUT_MS, ignore = [] } = options
+  refuseUnknownChecks(ignore)
   const read = reader(db)
   const exists = await read(async (tx) => hasTables(tx, schema))
   const notSeen: string[] = []
+  const remarks: string[] = []
   const examination: Examination = {
     db,
     schema,
@@ -111,6 +118,7 @@ export async function examine(db: Database, options: ExamineOptions = {}): Promi
     read,
     once: memory(),
     notSeen: (what) => void notSeen.push(what),
+    remark: (what) => void remarks.push(what),
     ownTables: ownTables(schema),
     declaredTables: (options.workers ?? []).map(workedTable),
     secretKeys: options.secretKey === undefined ? undefined : readSecretKeys(options.secretKey, {}),
@@ -125,15 +133,28 @@ export async function examine(db: Database, options: ExamineOptions = {}): Promi
   const checks: CheckReport[] = []
   for (const check of CHECKS) {
     notSeen.length = 0
-    const result = await resultOf(check, examination, { exists, leftMs: deadline - performance.now() })
+    remarks.length = 0
+    const result = ignore.includes(check.id)
+      ? { findings: [], skipped: 'it is ignored' }
+      : await resultOf(check, examination, { exists, leftMs: deadline - performance.now() })
     findings.push(...result.findings)
     const { id, title } = check
     const seen = notSeen.length === 0 ? {} : { notSeen: notSeen.join('; ') }
     const skipped = result.skipped === undefined ? {} : { skipped: result.skipped }
-    checks.push({ id, title, ok: result.findings.length === 0, ...skipped, ...seen })
+    const remarked = remarks.length === 0 ? {} : { remarks: [...remarks] }
+    checks.push({ id, title, ok: result.findings.length === 0, ...skipped, ...seen, ...remarked })
   }
   const bySeverity = (severity: string): Finding[] => findings.filter((each) => each.severity === severity)
   return { findings: [...bySeverity('error'), ...bySeverity('warning')], checks }
+}
+
+function refuseUnknownChecks(ignore: readonly string[]): void {
+  const ids = CHECKS.map(({ id }) => id)
+  const unknown = ignore.find((id) => !ids.includes(id))
+  if (unknown === undefined) return
+  throw new LeaseholdError('SETTING_INVALID', `ignore has ${JSON.stringify(unknown)}, which is no check.`, {
+    remedy: `Use some of: ${ids.join(', ')}.`,
+  })
 }
 
 interface CheckResult {
@@ -210,17 +231,16 @@ set local enable_seqscan to off`,
 
 function ownTables(schema: string): WorkedTable[] {
   return [
-    { table: outboxTable({ schema }), role: OUTBOX, worker: OUTBOX },
-    { table: webhookTable({ schema }), role: WEBHOOKS, worker: WEBHOOKS },
-    { table: jobTable({ schema }), role: SYNC, worker: SYNC_JOBS },
-    { table: chunkTable({ schema }), role: SYNC, worker: SYNC },
+    { table: outboxTable({ schema }), worker: OUTBOX },
+    { table: webhookTable({ schema }), worker: WEBHOOKS },
+    { table: jobTable({ schema }), worker: SYNC_JOBS },
+    { table: chunkTable({ schema }), worker: SYNC },
   ]
 }
 
-function workedTable({ name, role = name, table, maintenance }: WorkDeclaration): WorkedTable {
+function workedTable({ name, table, maintenance }: WorkDeclaration): WorkedTable {
   return {
     table,
-    role,
     worker: name,
     retention: maintenance === undefined ? 'off' : (maintenance.settings ?? {}),
   }

@@ -1,8 +1,11 @@
 /** Rows that need somebody: dead ones, held-up keys, suspects, endpoints that get nothing, rows that should be gone. */
+import { schemaFlag } from '../admin/explain.ts'
 import { countUpTo } from '../admin/count.ts'
 import { DAY_MS } from '../admin/retention.ts'
 import { isLeaseholdError } from '../errors.ts'
+import { counted } from '../figures.ts'
 import { ownBuckets } from '../lease/backlog.ts'
+import { shellArgument } from '../lease/explain.ts'
 import { tableName } from '../lease/table.ts'
 import { keysHeldUp } from '../outbox/admin/held-up-keys.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
@@ -11,6 +14,7 @@ import { unreapedTables } from '../worker/index.ts'
 import { decrypt } from '../webhooks/signing/encryption.ts'
 import { decryptHeaders, type Headers } from '../webhooks/endpoints/secrets.ts'
 import { type Check, type Examination, NotApplicable, type Problem } from './check.ts'
+import { runReaper } from './workers.ts'
 
 /** How many names a finding lists. */
 const MAX_NAMED = 5
@@ -24,21 +28,26 @@ interface CountedRows {
   readonly table: string
   readonly where: string
   readonly order: string
-  readonly what: string
+  /** What is said of one of them, and of several. */
+  readonly one: string
+  readonly many: string
   readonly remedy: string
 }
 
-async function counted({ read, schema }: Examination, all: readonly CountedRows[]): Promise<Problem[]> {
+/** Fewer than `from` are a remark. */
+async function findRows(
+  { read, schema, remark }: Examination,
+  all: readonly CountedRows[],
+  from: number,
+): Promise<Problem[]> {
   return read(async (tx) => {
     const problems: Problem[] = []
-    for (const { table, where, order, what, remedy } of all) {
+    for (const { table, where, order, one, many, remedy } of all) {
       const { count, exact } = await countUpTo(tx, quoteQualified(schema, table), where, order)
       if (count === 0) continue
-      problems.push({
-        severity: 'warning',
-        text: `${exact ? '' : 'About '}${count} ${what}`,
-        remedy,
-      })
+      const text = `${exact ? '' : 'About '}${counted(count, one, many)}`
+      if (count < from) remark(`${text} ${remedy}`)
+      else problems.push({ severity: 'warning', text, remedy })
     }
     return problems
   })
@@ -46,63 +55,76 @@ async function counted({ read, schema }: Examination, all: readonly CountedRows[
 
 /** Each in the words of a partial index, and in its order. */
 async function deadProblems(x: Examination): Promise<Problem[]> {
-  return counted(x, [
-    {
-      table: 'outbox',
-      where: "status = 'DEAD'",
-      order: 'bucket, id',
-      what: 'events of the outbox are dead.',
-      remedy:
-        'See why with `leasehold outbox list --status dead`, and publish them with `leasehold outbox replay`; retention deletes them after 90 days.',
-    },
-    {
-      table: 'webhook_outbox',
-      where: "delivery_status = 'failed'",
-      order: 'bucket, id',
-      what: 'deliveries of webhooks have failed for good.',
-      remedy:
-        'See why with `leasehold webhooks list --status failed`, and send them with `leasehold webhooks replay`; retention deletes them after 90 days.',
-    },
-    {
-      table: 'sync_jobs',
-      where: 'failed_at is not null',
-      order: 'failed_at, id',
-      what: 'sync jobs have failed.',
-      remedy:
-        'See why with `leasehold sync list`, and repeat them with `leasehold sync replay`; retention deletes them after 30 days.',
-    },
-  ])
+  const flag = schemaFlag(x.schema)
+  return findRows(
+    x,
+    [
+      {
+        table: 'outbox',
+        where: "status = 'DEAD'",
+        order: 'bucket, id',
+        one: 'event of the outbox is dead.',
+        many: 'events of the outbox are dead.',
+        remedy: `See why with \`leasehold outbox list --status dead${flag}\`, and publish them with \`leasehold outbox replay${flag}\`; retention deletes them after 90 days.`,
+      },
+      {
+        table: 'webhook_outbox',
+        where: "delivery_status = 'failed'",
+        order: 'bucket, id',
+        one: 'delivery of a webhook has failed for good.',
+        many: 'deliveries of webhooks have failed for good.',
+        remedy: `See why with \`leasehold webhooks list --status failed${flag}\`, and send them with \`leasehold webhooks replay${flag}\`; retention deletes them after 90 days.`,
+      },
+      {
+        table: 'sync_jobs',
+        where: 'failed_at is not null',
+        order: 'failed_at, id',
+        one: 'sync job has failed.',
+        many: 'sync jobs have failed.',
+        remedy: `See why with \`leasehold sync list${flag}\`, and repeat them with \`leasehold sync replay${flag}\`; retention deletes them after 30 days.`,
+      },
+    ],
+    x.thresholds.deadLetters,
+  )
 }
 
+const SUSPECT = 'whose lease has expired twice or more: it may be what kills a process.'
 const SUSPECTS =
   'whose leases have expired twice or more: they may be what kills a process, and each process runs one of them at a time.'
 
 async function suspectProblems(x: Examination): Promise<Problem[]> {
   const remedy =
     'Look at the log of the processes that held them. A row that cannot be processed is dead after its attempts; repair its handler before that.'
-  return counted(x, [
-    {
-      table: 'outbox',
-      where: "status = 'PENDING' and ordering_key is null and expiries >= 2",
-      order: 'bucket, available_at, id',
-      what: `events wait ${SUSPECTS}`,
-      remedy,
-    },
-    {
-      table: 'webhook_outbox',
-      where: "delivery_status = 'pending' and ordering_key is null and expiries >= 2",
-      order: 'bucket, endpoint_id, next_attempt_at, id',
-      what: `deliveries wait ${SUSPECTS}`,
-      remedy,
-    },
-    {
-      table: 'sync_checkpoints',
-      where: 'completed_at is null and failed_at is null and needed and expiries >= 2',
-      order: 'definition, priority desc, position, matrix_id, chunk_hash',
-      what: `chunks wait ${SUSPECTS}`,
-      remedy,
-    },
-  ])
+  return findRows(
+    x,
+    [
+      {
+        table: 'outbox',
+        where: "status = 'PENDING' and ordering_key is null and expiries >= 2",
+        order: 'bucket, available_at, id',
+        one: `event waits ${SUSPECT}`,
+        many: `events wait ${SUSPECTS}`,
+        remedy,
+      },
+      {
+        table: 'webhook_outbox',
+        where: "delivery_status = 'pending' and ordering_key is null and expiries >= 2",
+        order: 'bucket, endpoint_id, next_attempt_at, id',
+        one: `delivery waits ${SUSPECT}`,
+        many: `deliveries wait ${SUSPECTS}`,
+        remedy,
+      },
+      {
+        table: 'sync_checkpoints',
+        where: 'completed_at is null and failed_at is null and needed and expiries >= 2',
+        order: 'definition, priority desc, position, matrix_id, chunk_hash',
+        one: `chunk waits ${SUSPECT}`,
+        many: `chunks wait ${SUSPECTS}`,
+        remedy,
+      },
+    ],
+    1,
+  )
 }
 
 /** Blocked keys are retried by themselves; from so many failures on somebody should look. */
@@ -115,14 +137,14 @@ async function heldUpProblems({ db, schema }: Examination): Promise<Problem[]> {
     .slice(0, 20)
     .map(({ orderingKey, state, id, attempts, waiting, lastError }) => ({
       severity: 'warning',
-      text: `The ordering key ${JSON.stringify(orderingKey)} is ${state} by the event ${id}, which failed ${attempts} times${lastError === null ? '' : ` (${lastError})`}; ${waiting} events wait for it.`,
-      remedy: 'Remove the cause and publish the event, or continue without it.',
-      repair: [`leasehold outbox unblock ${shellQuoted(orderingKey)} --reason '…' [--replay]`],
+      text: `The ordering key ${JSON.stringify(orderingKey)} is ${state} by the event ${id}, which failed ${counted(attempts, 'time')}${lastError === null ? '' : ` (${lastError})`}; ${counted(waiting, 'event waits', 'events wait')} for it.`,
+      remedy:
+        'Remove the cause and publish the event, with the first command; or continue without it, with the second.',
+      repair: [' --replay', ''].map(
+        (replay) =>
+          `leasehold outbox unblock${replay}${schemaFlag(schema)} --reason '…' -- ${shellArgument(orderingKey)}`,
+      ),
     }))
-}
-
-function shellQuoted(text: string): string {
-  return /^[\w.:@/-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`
 }
 
 /** How many endpoints are read at most. */
@@ -155,8 +177,8 @@ from ${quoteQualified(schema, 'webhook_endpoints')} order by id limit ${MAX_ENDP
         : `The secrets or headers of these endpoints are damaged: ${some(ids)}. Nothing can be delivered to them.`,
     remedy:
       code === 'SECRET_KEY_INVALID'
-        ? 'Add the older key after the newest, separated by a comma; then re-encrypt with `leasehold webhooks endpoints encrypt`.'
-        : 'Rotate their secrets with `leasehold webhooks endpoints rotate`, set their headers again, and find out who writes to these rows.',
+        ? `Give the key that the dispatchers have. If the secrets were encrypted with an older one, add it after the newest, separated by a comma; then re-encrypt with \`leasehold webhooks endpoints encrypt${schemaFlag(schema)}\`.`
+        : `Rotate their secrets with \`leasehold webhooks endpoints rotate${schemaFlag(schema)}\`, set their headers again, and find out who writes to these rows.`,
   }))
 }
 
@@ -182,15 +204,15 @@ order by coalesce(disabled_at, failing_since) limit 50`,
     enabled
       ? {
           severity: 'warning' as const,
-          text: `The endpoint ${id} (${withoutQuery(url)}) has been failing since ${since.toISOString()}, ${failures} times in a row: its circuit is open, and its deliveries wait.`,
-          remedy: `See why with \`leasehold webhooks list --endpoint ${id}\`; tell its owner, or disable it.`,
-          repair: [`leasehold webhooks endpoints disable ${id}`],
+          text: `The endpoint ${id} (${withoutQuery(url)}) has been failing since ${since.toISOString()}, ${counted(failures, 'time')} in a row: its circuit is open, and its deliveries wait.`,
+          remedy: `See why with \`leasehold webhooks list --endpoint ${id}${schemaFlag(schema)}\`; tell its owner, or disable it.`,
+          repair: [`leasehold webhooks endpoints disable ${id}${schemaFlag(schema)}`],
         }
       : {
           severity: 'warning' as const,
           text: `The endpoint ${id} (${withoutQuery(url)}) ${reason}, and was disabled at ${since.toISOString()}.`,
           remedy: 'Delete it, or enable it when its owner wants deliveries again.',
-          repair: [`leasehold webhooks endpoints delete ${id}`],
+          repair: [`leasehold webhooks endpoints delete ${id}${schemaFlag(schema)}`],
         },
   )
 }
@@ -235,10 +257,10 @@ async function retentionProblems(x: Examination): Promise<Problem[]> {
       if (oldest === undefined || x.now() - oldest.getTime() < keepMs + TOLERANCE_MS) continue
       problems.push({
         severity: 'warning',
-        text: `Rows of ${table} that were finished at ${oldest.toISOString()} are still there, though they are retained for ${Math.round(keepMs / DAY_MS)} days.`,
+        text: `Rows of ${table} that were finished at ${oldest.toISOString()} are still there, though they are retained for ${counted(Math.round(keepMs / DAY_MS), 'day')}.`,
         remedy:
           'Retention is part of the processes that reap the table: run one. If one runs, its log says what stops it.',
-        repair: ['leasehold work --only reaper'],
+        repair: [runReaper(schema)],
       })
     }
     const { rows } = await tx.query<{ count: number }>({
@@ -249,10 +271,10 @@ where coalesce(stopped_at, died_at, last_seen_at) < now() - interval '3 days'`,
     if (forgotten > 0)
       problems.push({
         severity: 'warning',
-        text: `${forgotten} worker processes that ended days ago are still in the registry, which a reaper removes after one day.`,
+        text: `${counted(forgotten, 'worker process that ended days ago is', 'worker processes that ended days ago are')} still in the registry. A reaper removes them after one day.`,
         remedy:
           'Maintenance is part of the processes that reap: run one. If one runs, its log says what stops it.',
-        repair: ['leasehold work --only reaper'],
+        repair: [runReaper(schema)],
       })
     return problems
   })

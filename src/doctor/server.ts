@@ -1,4 +1,5 @@
 /** The server: its version, its settings, its clock, the way to it, and what it has room for. */
+import { counted } from '../figures.ts'
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import { routeOf } from '../postgres/pooler.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -24,6 +25,14 @@ async function settingsOf(tx: Queryable, names: readonly string[]): Promise<Sett
     values: [names],
   })
   return Object.fromEntries(rows.map(({ name, value }) => [name, value]))
+}
+
+/** The role whose settings a session has, quoted: an administrator may run the statement. */
+async function loginRole(read: Examination['read']): Promise<string> {
+  const { rows } = await read(async (tx) =>
+    tx.query<{ role: string }>({ text: 'select session_user as role' }),
+  )
+  return quote(rows[0]?.role ?? '')
 }
 
 async function versionProblems({ read }: Examination): Promise<Problem[]> {
@@ -67,7 +76,7 @@ async function durabilityProblems({ read }: Examination): Promise<Problem[]> {
       severity: 'warning',
       text: 'synchronous_commit is off for this role: after a crash of the server the last transactions may be gone, and with them events that were written and settlements, whose rows are then processed once more.',
       remedy: 'Turn it on for the roles of producers and workers.',
-      repair: [`alter role current_user set synchronous_commit = on`],
+      repair: [`alter role ${await loginRole(read)} set synchronous_commit = on`],
     })
   return problems
 }
@@ -80,6 +89,7 @@ async function transactionProblems({ read }: Examination): Promise<Problem[]> {
     }),
   )
   const [found] = rows
+  const role = await loginRole(read)
   const problems: Problem[] = []
   if (found?.recovering === true)
     problems.push({
@@ -92,19 +102,19 @@ async function transactionProblems({ read }: Examination): Promise<Problem[]> {
       severity: 'error',
       text: `default_transaction_isolation is ${found.isolation} for this role: claims at the same time fail each other.`,
       remedy: 'Set it back for the role.',
-      repair: [`alter role current_user set default_transaction_isolation = 'read committed'`],
+      repair: [`alter role ${role} set default_transaction_isolation = 'read committed'`],
     })
   if (found?.read_only === 'on')
     problems.push({
       severity: 'error',
       text: 'default_transaction_read_only is on for this role: no worker can claim.',
       remedy: 'Turn it off for the role, unless the server was made read-only on purpose.',
-      repair: ['alter role current_user set default_transaction_read_only = off'],
+      repair: [`alter role ${role} set default_transaction_read_only = off`],
     })
   return problems
 }
 
-async function timeoutProblems({ read, embedded }: Examination): Promise<Problem[]> {
+async function timeoutProblems({ read, embedded, remark }: Examination): Promise<Problem[]> {
   const names = ['statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout']
   const { rows } = await read(async (tx) =>
     // The transaction has a statement_timeout of its own: what the role has is what the session would be reset to.
@@ -118,21 +128,17 @@ from pg_settings where name = any ($1)`,
   const short = ['statement_timeout', 'transaction_timeout'].filter(
     (name) => msOf(name) > 0 && msOf(name) < STATEMENT_MS,
   )
+  const role = await loginRole(read)
   const problems = short.map((name): Problem => ({
     severity: 'warning',
     text: `${name} is ${msOf(name)} ms for this role: statements of the reaper and of maintenance may take longer in a large table.`,
     remedy: `Set it to ${STATEMENT_MS} ms or more for the role of the workers, or to 0. Leasehold gives up its statements itself.`,
-    repair: [`alter role current_user set ${name} = ${STATEMENT_MS}`],
+    repair: [`alter role ${role} set ${name} = ${STATEMENT_MS}`],
   }))
   if (msOf('idle_in_transaction_session_timeout') === 0 && !embedded)
-    problems.push({
-      severity: 'warning',
-      text: 'idle_in_transaction_session_timeout is 0: a program that forgets to end a transaction keeps its locks, and keeps vacuum from removing dead rows, for ever.',
-      remedy: 'Set it for the database, to longer than your longest transaction waits for anything else.',
-      repair: [
-        `do $$ begin execute format('alter database %I set idle_in_transaction_session_timeout = ''5min''', current_database()); end $$`,
-      ],
-    })
+    remark(
+      'idle_in_transaction_session_timeout is 0, as PostgreSQL has it by default: a program that forgets to end a transaction keeps its locks, and keeps vacuum from removing dead rows, until its connection ends. Set it to longer than your longest transaction waits for anything else.',
+    )
   return problems
 }
 
@@ -211,10 +217,15 @@ async function poolerProblems({ listenUrl, hasListenUrl, read, schema }: Examina
   ]
 }
 
-async function connectionProblems({ read, schema }: Examination): Promise<Problem[]> {
+/**
+ * How many connections a process may open is not registered, nor is a pooler that its session does not go through: what
+ * follows from the defaults is a remark. Of the sessions of others a role without pg_read_all_stats does not see the type.
+ */
+async function connectionProblems({ read, schema, hasListenUrl, remark }: Examination): Promise<Problem[]> {
   const { workers, settings, open } = await read(async (tx) => {
     const { rows } = await tx.query<{ open: number }>({
-      text: `select count(*)::int as open from pg_stat_activity where backend_type = 'client backend'`,
+      text: `select count(*)::int as open from pg_stat_activity
+where usesysid is not null and datid is not null and coalesce(backend_type, 'client backend') = 'client backend'`,
     })
     return {
       workers: await listWorkers(tx, schema),
@@ -226,28 +237,23 @@ async function connectionProblems({ read, schema }: Examination): Promise<Proble
       open: rows[0]?.open ?? 0,
     }
   })
-  const alive = workers.filter(({ state }) => state === 'alive').length
+  const alive = workers.filter(({ state }) => state === 'alive')
   const reserved =
     Number(settings['superuser_reserved_connections']) + Number(settings['reserved_connections'] ?? 0)
   const room = Number(settings['max_connections']) - reserved
-  const needed = alive * CONNECTIONS_PER_PROCESS
-  if (needed > room)
-    return [
-      {
-        severity: 'error',
-        text: `${alive} worker processes may open ${needed} connections, and the server has ${room} for all of its users (max_connections ${settings['max_connections']}, ${reserved} of them reserved).`,
-        remedy:
-          'Raise max_connections, which needs a restart; or use fewer processes, a smaller maxConnections, or a connection pooler.',
-        repair: [`alter system set max_connections = ${needed + reserved + 50}`],
-      },
-    ]
+  const needed = alive.length * CONNECTIONS_PER_PROCESS
+  const isPooled = hasListenUrl || alive.some(({ sessionVisible }) => !sessionVisible)
+  if (needed > room && !isPooled)
+    remark(
+      `${counted(alive.length, 'worker process', 'worker processes')} may open ${needed} connections, unless you have set maxConnections or use a connection pooler, and the server has ${room} for all of its users (max_connections ${settings['max_connections']}, ${reserved} of them reserved).`,
+    )
   if (open <= room * 0.9) return []
   return [
     {
       severity: 'warning',
       text: `${open} of ${room} connections of the server are open.`,
       remedy:
-        'Find out who opens them (pg_stat_activity); raise max_connections, or use a connection pooler.',
+        'Find out who opens them (pg_stat_activity). Use a smaller maxConnections or a connection pooler, or raise max_connections, which needs a restart.',
     },
   ]
 }

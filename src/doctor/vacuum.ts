@@ -1,4 +1,5 @@
 /** Dead rows, and what keeps PostgreSQL from removing them. */
+import { counted } from '../figures.ts'
 import { quoteLiteral, quoteQualified } from '../postgres/identifiers.ts'
 import type { Check, Examination, Problem } from './check.ts'
 import { autovacuumOptions } from './schema/drift.ts'
@@ -38,7 +39,7 @@ order by n_dead_tup desc`,
   )
   return rows.map(({ schema, name, dead, live, vacuumed }) => ({
     severity: 'warning',
-    text: `The table ${schema}.${name} has ${dead} dead rows beside ${live} live ones, and was ${vacuumed === null ? 'never vacuumed' : `last vacuumed at ${vacuumed.toISOString()}`}.`,
+    text: `The table ${schema}.${name} has ${counted(dead, 'dead row')} and ${counted(live, 'live row')}, and was ${vacuumed === null ? 'never vacuumed' : `last vacuumed at ${vacuumed.toISOString()}`}.`,
     remedy:
       'Vacuum it, and find out why autovacuum does not: the other checks of vacuum name what holds it back.',
     repair: [`vacuum (analyze) ${quoteQualified(schema, name)}`],
@@ -73,35 +74,62 @@ interface SnapshotRow {
   readonly age_seconds: number | null
 }
 
-/** Snapshots of other databases do not matter, apart from those of standbys. */
+interface StandbyRow {
+  readonly application: string
+  readonly address: string | null
+  readonly age: number
+}
+
+/**
+ * Snapshots of other databases do not matter, and neither does that of VACUUM. Of the sessions of others a role without
+ * pg_read_all_stats sees that they have a snapshot, but not of which type they are.
+ */
 async function snapshotProblems(x: Examination): Promise<Problem[]> {
-  const { sessions, seesAll } = await x.read(async (tx) => {
+  const { sessions, standbys, seesAll } = await x.read(async (tx) => {
     const { rows } = await tx.query<SnapshotRow>({
       text: `select pid, usename as role, application_name as application, state, xact_start as transaction_start, query_start,
   extract(epoch from now() - xact_start)::float8 as age_seconds
 from pg_stat_activity
-where (backend_xmin is not null or backend_xid is not null) and pid <> pg_backend_pid()
-  and (datname = current_database() or backend_type = 'walsender')
+where (backend_xmin is not null or backend_xid is not null) and pid <> pg_backend_pid() and datname = current_database()
+  and (backend_type = 'client backend' or (backend_type is null and usesysid is not null))
+  and pid not in (select pid from pg_stat_progress_vacuum)
 order by xact_start nulls last`,
+    })
+    const feedback = await tx.query<StandbyRow>({
+      text: `select s.application_name as application, host(s.client_addr) as address,
+  greatest(age(s.backend_xmin), age(slot.xmin))::float8 as age
+from pg_stat_activity as s left join pg_replication_slots as slot on slot.active_pid = s.pid
+where s.backend_type = 'walsender' and greatest(age(s.backend_xmin), age(slot.xmin)) >= $1::float8
+order by 3 desc`,
+      values: [x.thresholds.standbyTransactions],
     })
     const see = await tx.query<{ all: boolean }>({
       text: `select pg_has_role(current_user, 'pg_read_all_stats', 'usage') as all`,
     })
-    return { sessions: rows, seesAll: see.rows[0]?.all === true }
+    return { sessions: rows, standbys: feedback.rows, seesAll: see.rows[0]?.all === true }
   })
   if (!seesAll && sessions.some(({ transaction_start: start }) => start === null))
     x.notSeen(
       'since when the transactions of other roles are open: GRANT pg_read_all_stats to this role to see it',
     )
-  return sessions
+  const old = sessions
     .filter(({ age_seconds: age }) => age !== null && age * 1_000 >= x.thresholds.oldTransactionMs)
-    .map((session) => ({
+    .map((session): Problem => ({
       severity: 'warning',
-      text: `The session with pid ${session.pid} (${session.application === '' ? 'no application name' : session.application}, role ${session.role}, ${session.state}) has held a snapshot since ${session.transaction_start?.toISOString()}, and started its last statement at ${session.query_start?.toISOString()}. Rows that died since then cannot be removed, in any table.`,
+      text: `The session with pid ${session.pid} (${session.application === '' ? 'no application name' : session.application}, role ${session.role}, ${session.state}) has held a snapshot since ${session.transaction_start?.toISOString()}, and started its last statement at ${session.query_start?.toISOString()}. Row versions that died since then cannot be removed, in any table, so claims may have to skip them.`,
       remedy:
         'End its transaction there. If nobody can, terminate the session; what it did not commit is rolled back.',
       repair: [`select pg_terminate_backend(${session.pid})`],
     }))
+  return [
+    ...old,
+    ...standbys.map(({ application, address, age }): Problem => ({
+      severity: 'warning',
+      text: `The standby ${application} (${address ?? 'on this machine'}) says that it needs rows of ${age} transactions ago (hot_standby_feedback). Row versions that died since then cannot be removed, in any table, so claims may have to skip them.`,
+      remedy:
+        'End the long query there, or set max_standby_streaming_delay in place of hot_standby_feedback.',
+    })),
+  ]
 }
 
 async function preparedProblems({ read, thresholds }: Examination): Promise<Problem[]> {
@@ -120,21 +148,25 @@ order by prepared limit 20`,
   }))
 }
 
-async function slotProblems({ read }: Examination): Promise<Problem[]> {
+/** A consumer that is restarted is inactive for a while; only what its slot keeps does harm. */
+async function slotProblems({ read, thresholds }: Examination): Promise<Problem[]> {
   const { rows } = await read(async (tx) =>
-    tx.query<{ name: string; type: string; retained: number | null; holds_rows: boolean }>({
-      text: `select slot_name as name, slot_type as type, xmin is not null as holds_rows,
-  case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::float8 end as retained
-from pg_replication_slots
-where not active and restart_lsn is not null
-order by 4 desc nulls last limit 20`,
+    tx.query<{ name: string; type: string; retained: number | null; age: number }>({
+      text: `select * from (
+  select slot_name as name, slot_type as type, wal_status, coalesce(age(xmin), 0)::float8 as age,
+    case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::float8 end as retained
+  from pg_replication_slots
+  where not active and restart_lsn is not null
+) as inactive
+where retained >= $1::float8 or age >= $2::float8 or wal_status in ('extended', 'unreserved')
+order by retained desc nulls last limit 20`,
+      values: [thresholds.slotBytes, thresholds.standbyTransactions],
     }),
   )
-  return rows.map(({ name, type, retained, holds_rows: holdsRows }) => ({
+  return rows.map(({ name, type, retained, age }) => ({
     severity: 'warning',
-    text: `The ${type} replication slot ${name} is not in use. It keeps ${retained === null ? 'the log' : `${Math.round(retained / 1_048_576)} MB of the log`}${holdsRows ? ' and dead rows' : ''}, and more with every write, until the disk is full.`,
-    remedy: 'Start its consumer, or drop it if there is none any more.',
-    repair: [`select pg_drop_replication_slot(${quoteLiteral(name).trim()})`],
+    text: `The ${type} replication slot ${name} is not in use. It keeps ${retained === null ? 'the log' : `${Math.round(retained / 1_048_576)} MB of the log`}${age > 0 ? `, and the rows that died in the last ${age} transactions` : ''}, and more with every write.`,
+    remedy: `Start its consumer. Only if it will never come back, and nobody needs the slot, let an administrator drop it with pg_drop_replication_slot(${quoteLiteral(name).trim()}).`,
   }))
 }
 

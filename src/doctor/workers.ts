@@ -1,7 +1,10 @@
 /** Worker processes: whether they are alive, of one version, reaped for, and have leases that suit their handlers. */
+import { schemaFlag } from '../admin/explain.ts'
 import { isLeaseholdError, sentence } from '../errors.ts'
+import { counted } from '../figures.ts'
 import { ownBuckets } from '../lease/backlog.ts'
 import { checkTable } from '../lease/check-table.ts'
+import { shellArgument } from '../lease/explain.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
 import { quoteIdentifier as quote, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
@@ -12,13 +15,17 @@ import { type Check, type Examination, NotApplicable, type Problem, type WorkedT
 
 /** A process is missing after the same time. */
 const REAPER_SEEN_WITHIN_MS = 30_000
-const RUN_REAPER = 'leasehold work --only reaper'
 
 /** Deaths within the last hour are worth a word. */
 const RECENT_MS = 3_600_000
 
 /** How many rows of a table are counted at most. */
 const MAX_COUNTED = 1_000
+
+/** The command that runs a process which only reaps. */
+export function runReaper(schema: string): string {
+  return `leasehold work --only reaper${schemaFlag(schema)}`
+}
 
 function leasedIn({ leased, lease }: LeaseTable): string {
   return leased === undefined ? `${quote(lease.owner)} is not null` : `(${leased})`
@@ -34,8 +41,9 @@ async function isAnyLeased(tx: Queryable, table: LeaseTable): Promise<boolean> {
 async function reaperProblems({ read, schema, ownTables, declaredTables }: Examination): Promise<Problem[]> {
   return read(async (tx) => {
     const workers = await listWorkers(tx, schema)
-    const roles = new Set(workers.filter(({ state }) => state === 'alive').flatMap((worker) => worker.roles))
-    const all = distinct([...ownTables, ...declaredTables])
+    const running = new Set(workers.filter(({ state }) => state === 'alive').flatMap(({ roles }) => roles))
+    const worked = [...ownTables, ...declaredTables]
+    const all = distinct(worked)
     const unreaped = new Set(
       await unreapedTables(
         tx,
@@ -45,15 +53,18 @@ async function reaperProblems({ read, schema, ownTables, declaredTables }: Exami
       ),
     )
     const problems: Problem[] = []
-    for (const { table, role } of all.filter((each) => unreaped.has(tableName(each.table)))) {
+    for (const { table } of all.filter((each) => unreaped.has(tableName(each.table)))) {
       const isLeased = await isAnyLeased(tx, table)
-      if (!isLeased && !roles.has(role)) continue
+      const isWorked = worked.some(
+        (each) => tableName(each.table) === tableName(table) && running.has(each.worker),
+      )
+      if (!isLeased && !isWorked) continue
       problems.push({
         severity: 'error',
         text: `No reaper is alive for ${tableName(table)}${isLeased ? ', which has rows in flight' : ''}: nobody takes back the leases of a process that dies.`,
         remedy:
           'Run a process that reaps this table; every `leasehold work` does, unless --only leaves the reaper out.',
-        repair: [RUN_REAPER],
+        repair: [runReaper(schema)],
       })
     }
     return problems
@@ -83,16 +94,16 @@ from (
       if (count === 0) continue
       problems.push({
         severity: 'error',
-        text: `${count === MAX_COUNTED ? `At least ${count}` : count} leases of ${tableName(table)} have expired and nobody takes them back; the oldest ended at ${oldest?.toISOString()} (owner ${owner}).`,
+        text: `${count === MAX_COUNTED ? 'At least ' : ''}${counted(count, 'lease', 'leases')} of ${tableName(table)} expired more than ${Math.round(x.thresholds.expiredMs / 1_000)} s ago, and nobody takes them back; the oldest ended at ${oldest?.toISOString()} (owner ${owner}).`,
         remedy: 'Run a process that reaps this table. If one runs, its log says what stops it.',
-        repair: [RUN_REAPER],
+        repair: [runReaper(x.schema)],
       })
     }
     return problems
   })
 }
 
-async function missingProblems({ read, schema, now }: Examination): Promise<Problem[]> {
+async function missingProblems({ read, schema, now, remark }: Examination): Promise<Problem[]> {
   const workers = await read(async (tx) => listWorkers(tx, schema))
   return workers.flatMap(({ id, host, pid, state, lastSeenAt, diedAt, inFlight, paused }): Problem[] => {
     const who = `The worker process ${id} (pid ${pid} on ${host})`
@@ -100,24 +111,25 @@ async function missingProblems({ read, schema, now }: Examination): Promise<Prob
       return [
         {
           severity: 'warning',
-          text: `${who} was last heard of at ${lastSeenAt.toISOString()}, with ${inFlight} rows in flight, and did not say that it stops.`,
+          text: `${who} was last heard of at ${lastSeenAt.toISOString()}, with ${counted(inFlight, 'row')} in flight, and did not say that it stops.`,
           remedy:
             'Look at its log: it hangs, was killed, or cannot reach the database. A reaper takes back its rows when their leases have expired.',
         },
       ]
     if (state === 'dead' && diedAt !== null && now() - diedAt.getTime() < RECENT_MS)
-      return [
-        {
-          severity: 'warning',
-          text: `${who} died at ${diedAt.toISOString()}. Its rows were taken back.`,
-          remedy: 'Look at its log, and at that of the machine: a lack of memory is the most frequent cause.',
-        },
-      ]
+      remark(
+        `${who} died at ${diedAt.toISOString()}, and its rows were taken back. Its log, or that of the machine, says why; a lack of memory is the most frequent cause.`,
+      )
     if (state !== 'alive') return []
     return paused.map(({ worker, table, reason, since, error }) => ({
       severity: 'warning',
       text: `The worker ${worker} of the process ${id} has not claimed rows of ${table} since ${since} (${reason}${error === undefined ? '' : `: ${error}`}).`,
-      remedy: 'Continue it if an operator paused it; otherwise it continues when its target is available.',
+      ...(reason === 'operator'
+        ? {
+            remedy: 'Resume it, in all processes; or in its process, if a program of yours paused it there.',
+            repair: [`leasehold settings resume${schemaFlag(schema)} -- ${shellArgument(worker)}`],
+          }
+        : { remedy: 'It resumes by itself when its target is available, or has room again.' }),
     }))
   })
 }
@@ -211,7 +223,7 @@ from (
   return [
     {
       severity: 'warning',
-      text: `${count} events have been in flight for more than two leases of ${settings.leaseMs} ms, one for ${Math.round(longest ?? 0)} ms. After ${limitOf(settings)} ms (maxLeases) their handlers are told to stop, and the events are published once more.`,
+      text: `${counted(count, 'event has', 'events have')} been in flight for more than two leases of ${settings.leaseMs} ms, one for ${Math.round(longest ?? 0)} ms. After ${limitOf(settings)} ms (maxLeases) a handler is told to stop, and its event is published once more.`,
       remedy: 'Lengthen leaseMs of the worker outbox, or let its publisher give up earlier.',
     },
   ]

@@ -1,3 +1,5 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
 import { Client } from 'pg'
 import { afterAll, beforeAll } from 'vitest'
 import { type Diagnosis, examine, type ExamineOptions, type Finding } from '../../src/doctor/doctor.ts'
@@ -26,6 +28,15 @@ export interface ExaminedServer {
   readonly examine: (options?: ExamineOptions) => Promise<Diagnosis>
   /** Does what the finding says: statements as the owner, commands as the command line. */
   readonly repair: (finding: Finding) => Promise<void>
+}
+
+/** The arguments that a shell would give to the command. */
+export async function argumentsOf(command: string): Promise<string[]> {
+  const { stdout } = await promisify(execFile)('sh', [
+    '-c',
+    `leasehold() { printf '%s\\0' "$@"; }\n${command}`,
+  ])
+  return stdout.split('\0').slice(0, -1)
 }
 
 /** A server of this file alone, set up with care, on which a role that is no superuser has migrated the schema. */
@@ -87,7 +98,7 @@ export function useExaminedServer(options: ServerOptions = {}): ExaminedServer {
           await run(url(), [step])
           continue
         }
-        const args = step.split(' ').slice(1)
+        const args = await argumentsOf(step)
         const called = await callLeasehold(args, { databaseUrl: url(), workingDirectory: directory })
         if (called.code !== 0) throw new Error(called.stderr)
       }

@@ -4,6 +4,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { distributeWithoutCitus } from '../../../test/support/citus.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useExaminedServer } from '../../../test/support/examined-server.ts'
+import { makeEvents } from '../../../test/support/outbox-rows.ts'
 import { findClientPrograms, startServer } from '../../../test/support/server.ts'
 import { type Database, migrate, openDatabase } from '../../postgres/index.ts'
 import { ROLE_KINDS } from '../../postgres/permissions.ts'
@@ -136,6 +137,38 @@ const DRIFTS: readonly Drift[] = [
     says: 'The policy leasehold_tenant of leasehold.audit is missing',
     by: ['drop policy leasehold_tenant on leasehold.audit'],
   },
+  {
+    check: 'schema-policies',
+    says: 'The policy leasehold_tenant of leasehold.webhook_endpoints is missing or was changed',
+    by: ['alter policy leasehold_tenant on leasehold.webhook_endpoints using (true)'],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy leasehold_tenant of leasehold.webhook_outbox is missing or was changed',
+    by: [
+      `create table public.webhook_endpoints as select id from leasehold.webhook_endpoints`,
+      'grant select on public.webhook_endpoints to public',
+      'alter policy leasehold_tenant on leasehold.webhook_outbox using (endpoint_id in (select id from public.webhook_endpoints))',
+    ],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy leasehold_tenant of leasehold.audit is missing or was changed',
+    by: ['alter policy leasehold_tenant on leasehold.audit with check (false)'],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy webhook_outbox_all of leasehold.webhook_outbox was changed',
+    by: [`alter policy webhook_outbox_all on leasehold.webhook_outbox using (delivery_status <> 'failed')`],
+  },
+  {
+    check: 'schema-policies',
+    says: 'The policy audit_all of leasehold.audit was changed',
+    by: [
+      'drop policy audit_all on leasehold.audit',
+      'create policy audit_all on leasehold.audit for select using (true)',
+    ],
+  },
   { check: 'schema-tables', says: 'inbox is missing', by: ['drop table leasehold.inbox'] },
   {
     check: 'schema-tables',
@@ -197,12 +230,6 @@ const DRIFTS: readonly Drift[] = [
     check: 'schema-indexes',
     says: 'outbox_in_flight is invalid',
     by: [`update pg_index set indisvalid = false where indexrelid = 'leasehold.outbox_in_flight'::regclass`],
-  },
-  {
-    check: 'schema-indexes',
-    severity: 'warning',
-    says: "reports is not one of Leasehold's",
-    by: ['create index reports on leasehold.outbox (created_at)'],
   },
   {
     check: 'schema-triggers',
@@ -303,6 +330,108 @@ describe('drift', () => {
     if (found !== undefined) await server.repair(found)
     expect((await server.examine()).findings).toEqual([])
   })
+
+  it.each([
+    [
+      'a primary key that is missing',
+      ['alter table leasehold.inbox drop constraint inbox_pkey'],
+      [
+        'create unique index concurrently inbox_pkey_new on leasehold.inbox (consumer, event_id)',
+        'alter table leasehold.inbox add constraint inbox_pkey primary key using index inbox_pkey_new',
+      ],
+    ],
+    [
+      'a unique constraint that was changed',
+      [
+        'alter table leasehold.webhook_outbox drop constraint webhook_outbox_once_for_each_endpoint, add constraint webhook_outbox_once_for_each_endpoint unique (event_id, endpoint_id, bucket, id)',
+      ],
+      [
+        'create unique index concurrently webhook_outbox_once_for_each_endpoint_new on leasehold.webhook_outbox (event_id, endpoint_id, bucket)',
+        'alter table leasehold.webhook_outbox drop constraint webhook_outbox_once_for_each_endpoint, add constraint webhook_outbox_once_for_each_endpoint unique using index webhook_outbox_once_for_each_endpoint_new',
+      ],
+    ],
+    [
+      'an index that was changed',
+      [
+        'drop index leasehold.outbox_in_flight',
+        `create unique index outbox_in_flight on leasehold.outbox (ordering_key) where status = 'CLAIMED'`,
+      ],
+      [
+        `CREATE UNIQUE INDEX CONCURRENTLY outbox_in_flight_new ON leasehold.outbox USING btree (bucket, ordering_key) INCLUDE (id) WHERE (status = 'CLAIMED'::text)`,
+        'drop index concurrently leasehold.outbox_in_flight',
+        'alter index leasehold.outbox_in_flight_new rename to outbox_in_flight',
+      ],
+    ],
+    [
+      'a column that may be null',
+      ['alter table leasehold.outbox alter column payload drop not null'],
+      [
+        'alter table leasehold.outbox add constraint outbox_payload_is_given check (payload is not null) not valid',
+        'alter table leasehold.outbox validate constraint outbox_payload_is_given',
+        'alter table leasehold.outbox alter column payload set not null, drop constraint outbox_payload_is_given',
+      ],
+    ],
+  ])(
+    'the repair of %s reads no table while it is locked, and leaves no time without an index',
+    async (_, by, repair) => {
+      await server.asAdmin(...by)
+      const { findings } = await server.examine()
+      expect(findings).toMatchObject([{ repair }])
+      for (const finding of findings) await server.repair(finding)
+      expect((await server.examine()).findings).toEqual([])
+    },
+  )
+
+  it('an index of your own is a remark, and no finding', async () => {
+    await server.asAdmin('create index reports on leasehold.outbox (created_at)')
+    const { findings, checks } = await server.examine()
+    expect(findings).toEqual([])
+    expect(checks.find(({ id }) => id === 'schema-indexes')).toMatchObject({
+      ok: true,
+      remarks: [expect.stringContaining("The index leasehold.reports is not one of Leasehold's.")],
+    })
+    await server.asAdmin('drop index leasehold.reports')
+  })
+
+  it('the remedy says that a repair which cannot avoid it locks the table', async () => {
+    await server.asAdmin('alter table leasehold.api_keys drop column id cascade')
+    const { findings } = await server.examine()
+    expect(findings.find(({ check }) => check === 'schema-tables')?.remedy).toContain(
+      'the table is rewritten, and nobody can read or write it meanwhile',
+    )
+    for (let rounds = 0; rounds < 5; rounds += 1)
+      for (const finding of (await server.examine()).findings) await server.repair(finding)
+    expect((await server.examine()).findings).toEqual([])
+  })
+
+  it.each([
+    ['nothing', []],
+    [
+      'a sequence of another tool',
+      [
+        'create sequence leasehold.own',
+        `alter table leasehold.outbox alter column id set default nextval('leasehold.own')`,
+      ],
+    ],
+  ])(
+    'an identity that was replaced by %s continues behind the rows that are there after the repair',
+    async (_, by) => {
+      await makeEvents(server.db(), 20)
+      await server.asAdmin('alter table leasehold.outbox alter column id drop identity', ...by)
+      const { findings } = await server.examine()
+      expect(findings).toMatchObject([
+        { check: 'schema-tables', text: expect.stringContaining('must be generated by default as identity') },
+      ])
+      for (const finding of findings) await server.repair(finding)
+      expect((await server.examine()).findings).toEqual([])
+      const { rows } = await server.db().query<{ id: string; last: string }>({
+        text: `with last as (select max(id) as id from leasehold.outbox)
+insert into leasehold.outbox (event_type, payload) values ('t', '{}') returning id::text, (select id::text from last) as last`,
+      })
+      expect(rows).toEqual([{ id: String(BigInt(rows[0]?.last ?? 0) + 1n), last: expect.any(String) }])
+      await server.asAdmin('truncate leasehold.outbox', 'drop sequence if exists leasehold.own')
+    },
+  )
 
   it('a table that was recreated by the repair takes events of every role as before', async () => {
     await server.asAdmin('drop table leasehold.outbox cascade')

@@ -4,8 +4,9 @@
  * Not compared are comments; columns that are ours to add and yours to use; the order of columns; and what belongs to
  * tables that sync has adopted (SYNC-14): their other columns, types that serve as well, and defaults of their own.
  */
+import { schemaFlag } from '../../admin/explain.ts'
 import { isDistributed } from '../../postgres/citus.ts'
-import { quoteIdentifier as quote, quoteQualified } from '../../postgres/identifiers.ts'
+import { quoteIdentifier as quote, quoteLiteral, quoteQualified } from '../../postgres/identifiers.ts'
 import { hasTables, MIGRATIONS_DIRECTORY, readLedger, readMigrations } from '../../postgres/migrate.ts'
 import { ROLE_KINDS, type RoleKind } from '../../postgres/permissions.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -29,6 +30,8 @@ interface Comparison {
   readonly schema: string
   readonly actual: Catalog
   readonly expected: Definitions
+  /** Whether Citus distributes the tables. */
+  readonly distributed: boolean
   readonly alternatives: Readonly<Record<string, string>>
 }
 
@@ -51,6 +54,7 @@ async function compare({ schema, read }: Examination): Promise<Comparison> {
     return {
       schema,
       actual,
+      distributed,
       // Where another tool runs the migrations there is no ledger.
       expected: actual.tables['migrations'] === undefined ? withoutLedger(expected) : expected,
       // The same shape, with another name.
@@ -95,7 +99,7 @@ async function migrationProblems({ schema, read }: Examination): Promise<Problem
           severity: 'error',
           text: `The schema ${schema} has no tables of Leasehold.`,
           remedy: 'Create them, or name another schema with --schema.',
-          repair: [`leasehold migrate --schema ${quote(schema)}`],
+          repair: [`leasehold migrate${schemaFlag(schema)}`],
         },
       ]
     const { missing, changed, ahead } = await ledgerState(tx, schema)
@@ -105,7 +109,7 @@ async function migrationProblems({ schema, read }: Examination): Promise<Problem
         severity: 'error',
         text: `Not applied to the schema ${schema}: ${missing.join(', ')}.`,
         remedy: 'Migrate before you start workers of this release.',
-        repair: [`leasehold migrate --schema ${quote(schema)}`],
+        repair: [`leasehold migrate${schemaFlag(schema)}`],
       })
     if (changed.length > 0)
       problems.push({
@@ -190,7 +194,7 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
         severity: 'error',
         text: `${what} is missing.`,
         remedy: canBeFilled
-          ? 'Restore its values from a backup; or add it, without them.'
+          ? `Restore its values from a backup; or add it, without them.${isComputed(wanted) ? ' Each row gets a value of its own: the table is rewritten, and nobody can read or write it meanwhile.' : ''}`
           : 'Restore the table from a backup. Without its values the column can only be added to an empty table.',
         repair: [
           `${alter} add column ${columnText(column, wanted)}`,
@@ -203,7 +207,11 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
     ]
   }
   const change = `${alter} alter column ${quote(column)}`
-  const differences: { readonly what: string; readonly repair: string }[] = []
+  const differences: {
+    readonly what: string
+    readonly repair: readonly string[]
+    readonly locks?: string
+  }[] = []
   const isAdoptable = ADOPTABLE.has(name)
   const isSameType =
     real.type === wanted.type ||
@@ -211,48 +219,82 @@ function columnProblems(comparison: Comparison, { name, column, wanted, real }: 
   if (!isSameType || real.collation !== wanted.collation)
     differences.push({
       what: `is ${typeText(real)} and must be ${typeText(wanted)}`,
-      repair: `${change} type ${typeText(wanted)} using ${quote(column)}::${wanted.type}`,
-    })
-  if (real.identity !== wanted.identity && !isAdoptable)
-    differences.push({
-      what: `is ${identityText(real)} and must be ${identityText(wanted)}`,
-      repair:
-        wanted.identity === undefined
-          ? `${change} drop identity`
-          : real.identity === undefined
-            ? `${change} add generated ${wanted.identity} as identity`
-            : `${change} set generated ${wanted.identity}`,
+      repair: [`${change} type ${typeText(wanted)} using ${quote(column)}::${wanted.type}`],
+      locks: 'A change of type rewrites the table, which nobody can read or write meanwhile.',
     })
   const isOwnDefault = isAdoptable && (wanted.default === undefined || wanted.identity !== undefined)
   if (real.default !== wanted.default && !isOwnDefault)
     differences.push({
       what: `has ${real.default === undefined ? 'no default' : `the default ${real.default}`} and must have ${wanted.default ?? 'none'}`,
-      repair:
+      repair: [
         wanted.default === undefined ? `${change} drop default` : `${change} set default ${wanted.default}`,
+      ],
     })
   if (real.notNull !== wanted.notNull && !(isAdoptable && wanted.notNull !== true))
     differences.push({
       what: wanted.notNull === true ? 'may be null' : 'may not be null',
-      repair: `${change} ${wanted.notNull === true ? 'set' : 'drop'} not null`,
+      repair: wanted.notNull === true ? setNotNull(alter, name, column) : [`${change} drop not null`],
+    })
+  // A column is an identity only if it has no default and may not be null, so this comes after both.
+  if (real.identity !== wanted.identity && !isAdoptable)
+    differences.push({
+      what: `is ${identityText(real)} and must be ${identityText(wanted)}`,
+      repair: [
+        wanted.identity === undefined
+          ? `${change} drop identity`
+          : real.identity === undefined
+            ? addIdentity(quoteQualified(schema, name), column, wanted.identity)
+            : `${change} set generated ${wanted.identity}`,
+      ],
+      ...(wanted.identity !== undefined && real.identity === undefined
+        ? {
+            locks:
+              'To find the highest number the table is read, and nobody else can read or write it meanwhile.',
+          }
+        : {}),
     })
   if (real.storage !== wanted.storage && !isAdoptable)
     differences.push({
       what: `has the storage ${real.storage ?? 'of its type'} and must have ${wanted.storage ?? 'that of its type'}`,
-      repair: `${change} set storage ${wanted.storage ?? 'default'}`,
+      repair: [`${change} set storage ${wanted.storage ?? 'default'}`],
     })
   if (differences.length === 0) return []
   return [
     {
       severity: 'error',
       text: `${what} ${differences.map((difference) => difference.what).join('; it ')}.`,
-      remedy: 'Change it back. A change of type rewrites the table and locks it meanwhile.',
-      repair: differences.map(({ repair }) => repair),
+      remedy: ['Change it back.', ...differences.flatMap(({ locks = [] }) => locks)].join(' '),
+      repair: differences.flatMap(({ repair }) => repair),
     },
   ]
 }
 
+/** Whether each row has another value: of an identity, or of a function that is not stable as now() is. */
+function isComputed({ identity, default: value }: Column): boolean {
+  return identity !== undefined || (value?.includes('(') === true && value !== 'now()')
+}
+
 function typeText({ type, collation }: Column): string {
   return collation === undefined ? type : `${type} collate ${collation}`
+}
+
+/** With a constraint that was validated before, PostgreSQL need not read the table while it is locked. */
+function setNotNull(alter: string, table: string, column: string): string[] {
+  const constraint = quote(`${table}_${column}_is_given`)
+  return [
+    `${alter} add constraint ${constraint} check (${quote(column)} is not null) not valid`,
+    `${alter} validate constraint ${constraint}`,
+    `${alter} alter column ${quote(column)} set not null, drop constraint ${constraint}`,
+  ]
+}
+
+/** One statement, so that no row gets a number before the sequence starts behind the rows that are there. */
+function addIdentity(target: string, column: string, identity: string): string {
+  return `do $$ begin
+  alter table ${target} alter column ${quote(column)} add generated ${identity} as identity;
+  perform setval(pg_get_serial_sequence(${quoteLiteral(target)}, ${quoteLiteral(column)}), coalesce(max(${quote(column)}), 0) + 1, false)
+  from ${target};
+end $$`
 }
 
 function identityText({ identity }: Column): string {
@@ -299,13 +341,17 @@ function optionsText(options: Readonly<Record<string, string>>): string {
 // Constraints.
 
 function constraintProblems(comparison: Comparison): Problem[] {
-  const { schema, actual } = comparison
+  const { schema, actual, distributed } = comparison
+  const locksOf = (definition: string): string =>
+    distributed && KEY.test(definition)
+      ? ' Citus creates its index while nobody can read or write the table.'
+      : ''
+  const addConstraint = constraintAdder(comparison)
   return presentTables(comparison).flatMap(([name, table, real]) =>
     Object.entries(table.constraints).flatMap(([constraint, definition]): Problem[] => {
       const alter = `alter table ${quoteQualified(schema, name)}`
       const what = `The constraint ${constraint} of ${schema}.${name}`
       const found = real.constraints[constraint]
-      const add = addConstraint(alter, constraint, definition)
       if (found === undefined) {
         // The foreign keys of sync_job_chunks need a unique constraint, whatever its name is.
         if (ADOPTABLE.has(name) && definition.startsWith('PRIMARY KEY')) return []
@@ -313,8 +359,8 @@ function constraintProblems(comparison: Comparison): Problem[] {
           {
             severity: 'error',
             text: `${what} is missing.`,
-            remedy: 'Add it. Rows that break it have to be corrected first.',
-            repair: add,
+            remedy: `Add it. Rows that break it have to be corrected first.${locksOf(definition)}`,
+            repair: addConstraint(name, constraint, definition),
           },
         ]
       }
@@ -323,8 +369,8 @@ function constraintProblems(comparison: Comparison): Problem[] {
           {
             severity: 'error',
             text: `${what} is ${found} and must be ${definition}.`,
-            remedy: 'Replace it. Rows that break it have to be corrected first.',
-            repair: [`${alter} drop constraint ${quote(constraint)}`, ...add],
+            remedy: `Replace it. Rows that break it have to be corrected first.${locksOf(definition)}`,
+            repair: addConstraint(name, constraint, definition, 'replace'),
           },
         ]
       if (!actual.unvalidated.has(`${name}.${constraint}`)) return []
@@ -340,11 +386,28 @@ function constraintProblems(comparison: Comparison): Problem[] {
   )
 }
 
-/** Adding and validating apart holds the strong lock for a moment only. */
-function addConstraint(alter: string, name: string, definition: string): string[] {
-  const add = `${alter} add constraint ${quote(name)} ${definition}`
-  if (!/^(?:CHECK|FOREIGN KEY) /.test(definition)) return [add]
-  return [`${add} not valid`, `${alter} validate constraint ${quote(name)}`]
+const KEY = /^(PRIMARY KEY|UNIQUE) (\([^()]+\))$/
+
+/**
+ * The statements that add a constraint, in place of the one that there is. Adding and validating apart, and an index that
+ * was created before, hold the strong lock for a moment only. Citus takes no constraint whose index was created before.
+ */
+function constraintAdder({ schema, distributed }: Comparison) {
+  return (table: string, name: string, definition: string, replace?: 'replace'): string[] => {
+    const alter = `alter table ${quoteQualified(schema, table)}`
+    const drop = replace === undefined ? '' : `drop constraint ${quote(name)}, `
+    const [, kind, columns] = KEY.exec(definition) ?? []
+    if (kind !== undefined && !distributed) {
+      const index = quote(`${name}_new`)
+      return [
+        `create unique index concurrently ${index} on ${quoteQualified(schema, table)} ${columns}`,
+        `${alter} ${drop}add constraint ${quote(name)} ${kind.toLowerCase()} using index ${index}`,
+      ]
+    }
+    const add = `${alter} ${drop}add constraint ${quote(name)} ${definition}`
+    if (kind !== undefined) return [add]
+    return [`${add} not valid`, `${alter} validate constraint ${quote(name)}`]
+  }
 }
 
 // Indexes.
@@ -352,7 +415,7 @@ function addConstraint(alter: string, name: string, definition: string): string[
 /** Tables in which every claim and every settlement writes into all indexes. */
 const BUSY_TABLES: ReadonlySet<string> = new Set(['outbox', 'webhook_outbox'])
 
-function indexProblems(comparison: Comparison): Problem[] {
+function indexProblems(comparison: Comparison, remark: Examination['remark']): Problem[] {
   const { schema, actual } = comparison
   return presentTables(comparison).flatMap(([name, table, real]) => {
     const problems: Problem[] = []
@@ -372,8 +435,12 @@ function indexProblems(comparison: Comparison): Problem[] {
         problems.push({
           severity: 'error',
           text: `${what} is ${found} and must be ${definition}.`,
-          remedy: 'Replace it. Until it is there, claims may read the whole table.',
-          repair: [drop, create],
+          remedy: 'Replace it. Workers and producers continue meanwhile.',
+          repair: [
+            create.replace(` ${quote(index)} ON `, () => ` ${quote(`${index}_new`)} ON `),
+            drop,
+            `alter index ${quoteQualified(schema, `${index}_new`)} rename to ${quote(index)}`,
+          ],
         })
       else if (actual.invalidIndexes.has(index))
         problems.push({
@@ -385,15 +452,17 @@ function indexProblems(comparison: Comparison): Problem[] {
     }
     for (const index of Object.keys(real.indexes).filter((each) => !(each in table.indexes))) {
       const isInvalid = actual.invalidIndexes.has(index)
-      if (!BUSY_TABLES.has(name) && !isInvalid) continue
-      problems.push({
-        severity: 'warning',
-        text: isInvalid
-          ? `The index ${schema}.${index} is invalid: its creation failed, and it only costs time.`
-          : `The index ${schema}.${index} is not one of Leasehold's. Every claim and every settlement writes into it.`,
-        remedy: isInvalid ? 'Drop it.' : 'Drop it if you can do without it.',
-        repair: [`drop index concurrently ${quoteQualified(schema, index)}`],
-      })
+      if (isInvalid)
+        problems.push({
+          severity: 'warning',
+          text: `The index ${schema}.${index} is invalid: its creation failed, and it only costs time.`,
+          remedy: 'Drop it.',
+          repair: [`drop index concurrently ${quoteQualified(schema, index)}`],
+        })
+      else if (BUSY_TABLES.has(name))
+        remark(
+          `The index ${schema}.${index} is not one of Leasehold's. Every claim and every settlement writes into it. Drop it if you can do without it.`,
+        )
     }
     return problems
   })
@@ -693,7 +762,7 @@ async function roleProblems(x: Examination): Promise<Problem[]> {
       text: `The ${missing.length === 1 ? 'role' : 'roles'} ${missing.join(', ')} ${missing.length === 1 ? 'does' : 'do'} not exist, so that every process has to run as the owner of the schema.`,
       remedy:
         'Create them; where this role may not, let an administrator run what `leasehold roles --print` prints.',
-      repair: [`leasehold roles --schema ${quote(x.schema)}`],
+      repair: [`leasehold roles${schemaFlag(x.schema)}`],
     },
   ]
 }
@@ -724,15 +793,15 @@ async function bucketProblems({ schema, read, notSeen }: Examination): Promise<P
       remedy: unfinished
         ? 'Rows of ordering keys that were written before are unfinished. Repeat the command when they are finished; until then the number cannot be raised once more.'
         : 'Repeat the command, so that writers no longer look into the old buckets.',
-      repair: [`leasehold migrate --buckets ${count} --schema ${quote(schema)}`],
+      repair: [`leasehold migrate --buckets ${count}${schemaFlag(schema)}`],
     },
   ]
 }
 
 const compared =
-  (find: (comparison: Comparison) => Problem[]): Check['run'] =>
+  (find: (comparison: Comparison, remark: Examination['remark']) => Problem[]): Check['run'] =>
   async (x) =>
-    find(await comparisonOf(x))
+    find(await comparisonOf(x), x.remark)
 
 export const SCHEMA_CHECKS: readonly Check[] = [
   {

@@ -30,6 +30,7 @@ export const DOCTOR = [
           ok: z.boolean(),
           skipped: z.string().optional(),
           notSeen: z.string().optional(),
+          remarks: z.array(z.string()).optional().describe('Worth knowing, and no finding.'),
         }),
       ),
     }),
