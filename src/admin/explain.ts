@@ -40,6 +40,7 @@ import type { Queryable } from '../postgres/queryable.ts'
 import { listWorkersOfTable, type WorkerOfTable } from '../worker/registry/registry.ts'
 import { readStoredSettings, type StoredSettings } from '../worker/registry/stored-settings.ts'
 import { workerSettings, type WorkerSettings } from '../worker/settings.ts'
+import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { type BrowseOptions, readOnly } from './browse.ts'
 import { checkDuration, invalid } from './request-checks.ts'
 
@@ -58,11 +59,23 @@ export interface ExplainOptions extends BrowseOptions {
 /** A table, and who processes it. */
 export interface ExplainedTable {
   readonly table: LeaseTable
-  /** The names of its workers, as the registry has them. */
+  /** The names of its workers, as the registry has them. None: they are not known here. */
   readonly workers: readonly string[]
   /** Which buckets each of them serves. Default: all. */
   readonly buckets?: readonly (number | 'all')[]
   readonly description: RowDescription
+}
+
+/** A table, and those who are declared to process it. */
+export function explainedBy(
+  table: LeaseTable,
+  workers: readonly Pick<WorkDeclaration<never>, 'name' | 'bucket'>[],
+): Omit<ExplainedTable, 'description'> {
+  return {
+    table,
+    workers: workers.map(({ name }) => name),
+    buckets: workers.map(({ bucket = 0 }) => bucket),
+  }
 }
 
 /** What an application adds to an explanation. */
@@ -300,7 +313,7 @@ function withoutWorker(
   { schema = 'leasehold' }: ExplainOptions,
 ): Reason[] {
   return [
-    ...notServed(row, fleet, explained, schema),
+    ...notServed(row, fleet, schema),
     ...paused(row, fleet, schema),
     ...otherBucket(row, explained),
     ...otherGroup(row, fleet, explained),
@@ -319,12 +332,11 @@ function inFlightOf({ id, inFlight }: WorkerOfTable): string {
   return `${id} with ${inFlight} in flight`
 }
 
-function notServed({ now }: RowFacts, fleet: Fleet, { table }: ExplainedTable, schema: string): Reason[] {
+function notServed({ now }: RowFacts, fleet: Fleet, schema: string): Reason[] {
   const { serving, names, all } = fleet
-  if (serving.length > 0) return []
-  const runs = names.length === 0 ? `a worker of ${tableName(table)}` : `the worker ${names.join(' or ')}`
-  const command =
-    names.length === 0 ? undefined : `leasehold work --only ${names.join(',')}${schemaFlag(schema)}`
+  if (serving.length > 0 || names.length === 0) return []
+  const runs = `the worker ${names.join(' or ')}`
+  const command = `leasehold work --only ${names.join(',')}${schemaFlag(schema)}`
   const ran = all.filter(({ declared }) => names.some((name) => name in declared))
   // A process that stops keeps its rows in flight, and gives up the names of its workers.
   const stopping = ran.filter(({ state, inFlight }) => state === 'alive' && inFlight > 0)
@@ -432,15 +444,19 @@ const SUSPICIOUS_AFTER_MS = 10_000
 
 function nothingKeeps(
   row: RowFacts,
-  { serving }: Fleet,
-  { description }: ExplainedTable,
+  { serving, names }: Fleet,
+  { table, description }: ExplainedTable,
   { tryClaim: isTried }: ExplainOptions,
 ): Reason {
   const { now, dueAt } = row
   const waitedMs = dueAt === null ? 0 : now.getTime() - dueAt.getTime()
   const due = dueAt === null ? 'it can be claimed' : `it has been due for ${duration(waitedMs)}`
   const failed = row.attempts === 0 ? '.' : `; the last attempt failed${because(row.lastError)}`
-  const by = `${serving.length === 1 ? 'the worker process' : `${serving.length} worker processes`} (${ids(serving, inFlightOf)}) will claim it when there is room`
+  const processes = serving.length === 1 ? 'the worker process' : `${serving.length} worker processes`
+  const by =
+    names.length === 0
+      ? `whether a worker of ${tableName(table)} runs is not known here`
+      : `${processes} (${ids(serving, inFlightOf)}) will claim it when there is room`
   return reason('claimable', `Nothing keeps it from running: ${due}, and ${by}${failed}`, {
     since: dueAt,
     command:

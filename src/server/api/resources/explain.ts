@@ -1,13 +1,12 @@
 /** Why a row is not running, for events, deliveries, jobs, chunks and rows of the user's own lease tables. */
 import { z } from 'zod'
-import { explainRow } from '../../../admin/explain.ts'
+import { explainedBy, explainRow } from '../../../admin/explain.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import { REASON_CODES } from '../../../lease/explain.ts'
 import { tableName } from '../../../lease/table.ts'
 import { explainEvent } from '../../../outbox/admin/explain.ts'
 import { explainChunk, explainJob } from '../../../sync/admin/explain.ts'
 import { explainDelivery } from '../../../webhooks/admin/explain.ts'
-import { listWorkers } from '../../../worker/index.ts'
 import { type Route, route } from '../route.ts'
 import { digits, rowId, text, time } from '../schemas.ts'
 
@@ -83,10 +82,8 @@ export const EXPLAIN: readonly Route[] = [
             remedy: 'GET /tables lists those that it was given.',
           },
         )
-      // The registry has the names of the workers of each table.
-      const processes = await listWorkers(db, schema)
-      const workers = processes.flatMap(({ declared = {} }) => Object.keys(declared))
-      return explainRow(db, { table, workers: [...new Set(workers)] }, id, { schema })
+      const workers = context.workers.filter((worker) => tableName(worker.table) === name)
+      return explainRow(db, explainedBy(table, workers), id, { schema })
     },
   }),
 ]
