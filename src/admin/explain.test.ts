@@ -1,12 +1,13 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { backendOf, openSession, useDatabase } from '../../test/support/database.ts'
+import { backendOf, blocked, openSession, useDatabase } from '../../test/support/database.ts'
 import { useProcesses } from '../../test/support/processes.ts'
 import { door, settled, useWorkers } from '../../test/support/running-worker.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { insertJobs, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { startWorker } from '../../test/support/worker-process.ts'
+import { hasCode } from '../errors.ts'
 import { leaseTable, openLeaseStore } from '../lease/index.ts'
-import { openDatabase } from '../postgres/database.ts'
+import { type Database, openDatabase } from '../postgres/database.ts'
 import { SaturatedError } from '../worker/completion/outcome.ts'
 import { changeSettings } from '../worker/index.ts'
 import { findDeadWorkers } from '../worker/reaper/dead-workers.ts'
@@ -343,6 +344,11 @@ describe('locks', () => {
     return { pid: await backendOf(session), end: async () => void (await session.query('rollback')) }
   }
 
+  /** Whether a statement ended because somebody cancelled it. */
+  function hasBeenCancelled(error: unknown): boolean {
+    return hasCode(error, '57014')
+  }
+
   it.each([
     ['for update', ['select from public.jobs for update']],
     ['by an UPDATE', ["update public.jobs set kind = 'x'"]],
@@ -410,6 +416,52 @@ describe('locks', () => {
     })
     await exclusive.end()
     expect(await codes(id)).toEqual(['noWorker'])
+  })
+
+  it('tableLocked: a session that waits for its lock on the table is in the way as well', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    const reading = await locking('select from public.jobs')
+    const migration = await openSession(url)
+    const pid = await backendOf(migration)
+    const cancelled = migration.query('alter table public.jobs add column extra text').catch(hasBeenCancelled)
+    await blocked(db, pid)
+    const { state, reasons } = await explain(id)
+    expect({ state, codes: reasons.map(({ code }) => code) }).toEqual({
+      state: 'unknown',
+      codes: ['tableLocked'],
+    })
+    expect(reasons[0]?.text).toMatch(
+      new RegExp(
+        `^The session ${pid} .* waits to lock the whole table \\(AccessExclusiveLock\\), and every claim waits behind it: the session ${reading.pid} \\(idle in transaction, .*\\) is in its way, in a transaction that has been open for \\d s\\.$`,
+      ),
+    )
+    await db.query({ text: reasons[0]?.command ?? '' })
+    expect(await cancelled).toBe(true)
+    expect(await codes(id)).toEqual(['noWorker'])
+    await reading.end()
+  })
+
+  it('tableLocked: a table that is locked while it is read is not waited for', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    let exclusive: Awaited<ReturnType<typeof locking>> | undefined
+    const lockedMeanwhile: Database = {
+      ...db,
+      transaction: async (work, options) =>
+        db.transaction(async (tx) => {
+          const query: typeof tx.query = async (statement) => {
+            const result = await tx.query(statement)
+            if (statement.text.includes('explain table locks'))
+              exclusive ??= await locking('lock table public.jobs in access exclusive mode')
+            return result as never
+          }
+          return work({ query })
+        }, options),
+    }
+    expect(await explainRow(lockedMeanwhile, JOBS, id)).toMatchObject({
+      state: 'unknown',
+      reasons: [{ code: 'tableLocked', by: String(exclusive?.pid) }],
+    })
+    await exclusive?.end()
   })
 
   it('oldSnapshot: who holds it, for how long, and over how many transactions', async () => {

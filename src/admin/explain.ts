@@ -10,6 +10,7 @@ import {
   because,
   type Explanation,
   literal,
+  LOCK_TIMEOUT_SQL,
   lockOnRow,
   lockOnTable,
   oldSnapshot,
@@ -28,6 +29,7 @@ import {
   stateOf,
   suspicion,
   tryClaim,
+  unknownLock,
   updateSql,
 } from '../lease/explain.ts'
 import { inspectTable, schemaMismatch, type TableShape } from '../lease/inspect.ts'
@@ -35,6 +37,7 @@ import { idValues } from '../lease/lease.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
 import { type TableSql, tableSql } from '../lease/table-sql.ts'
 import type { Database } from '../postgres/database.ts'
+import { isLockConflict } from '../postgres/failures.ts'
 import { quoteIdentifier, quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { listWorkersOfTable, type WorkerOfTable } from '../worker/registry/registry.ts'
@@ -111,10 +114,13 @@ export async function explainRowOf(
   const { oldSnapshotMs = OLD_SNAPSHOT_MS } = options
   checkDuration('oldSnapshotMs', oldSnapshotMs)
   const what = `Explaining the ${description.row}`
-  const read = await readOnly(db, options, { what, remedy: 'Allow more time.' }, async (tx) => {
+  const limits = { what, remedy: 'Allow more time.' }
+  const unread = (locked: Reason) =>
+    ({ id: given, state: 'unknown', reasons: [locked], found: undefined }) as const
+  const read = await readOnly(db, options, limits, async (tx) => {
+    await tx.query({ text: LOCK_TIMEOUT_SQL })
     const tableLock = await lockOnTable(tx, table)
-    if (tableLock?.isExclusive === true)
-      return { id: given, state: 'unknown', reasons: [tableLock.reason], found: undefined } as const
+    if (tableLock?.isExclusive === true) return unread(tableLock.reason)
     const shape = await shapeOf(tx, table)
     const t = tableSql(table, shape)
     const address = await find(tx, t)
@@ -123,6 +129,11 @@ export async function explainRowOf(
     const reading = { tx, t, row, explained, options: { ...options, oldSnapshotMs } }
     const { state, reasons } = await allReasons(reading, tableLock?.reason, add)
     return { id: row.id, state, reasons, found: { row, shape } }
+  }).catch(async (error: unknown) => {
+    if (!isLockConflict(error)) throw error
+    // It was locked meanwhile, or another table is.
+    const tableLock = await readOnly(db, options, limits, async (tx) => lockOnTable(tx, table))
+    return unread(tableLock?.reason ?? unknownLock(table))
   })
   const { id, state, reasons, found } = read
   const name = tableName(table)

@@ -15,7 +15,7 @@ import type { TableShape } from './inspect.ts'
 import { idValues } from './lease.ts'
 import { StatementRunner } from './runner.ts'
 import { and, type Parameters, parameters, statement } from './statement.ts'
-import { canRest, type LeaseTable, type Sql, SUSPECT_EXPIRIES } from './table.ts'
+import { canRest, type LeaseTable, type Sql, SUSPECT_EXPIRIES, tableName } from './table.ts'
 import {
   claimableNow,
   inBucket,
@@ -90,7 +90,7 @@ export interface Reason {
  * - `waiting`: something has to happen first, or a time has to come.
  * - `leased`: a worker has it. `expired`: the lease is over, and nobody has taken the row back.
  * - `finished`: it will not be claimed any more, unless it is replayed.
- * - `unknown`: another session has locked the whole table, so that the row cannot be read.
+ * - `unknown`: another session has locked the whole table, or waits to lock it, so that the row cannot be read.
  */
 export type RowState = 'claimable' | 'waiting' | 'leased' | 'expired' | 'finished' | 'unknown'
 
@@ -634,34 +634,80 @@ export interface TableLock {
   readonly isExclusive: boolean
 }
 
-/** A lock on the whole table with which no claim can change a row: of ALTER TABLE, CREATE INDEX, VACUUM FULL or LOCK. */
+/** Lets a read wait for a lock only this long. */
+export const LOCK_TIMEOUT_SQL = "set local lock_timeout = '1s'"
+
+/**
+ * A lock on the whole table with which no claim can change a row: of ALTER TABLE, CREATE INDEX, VACUUM FULL or LOCK. One
+ * that a session still waits for is as much in the way: later requests queue behind it.
+ */
 export async function lockOnTable(tx: Queryable, table: LeaseTable): Promise<TableLock | undefined> {
-  const { rows } = await tx.query<Culprit & { mode: string; now: Date }>({
+  const { rows } = await tx.query<Culprit & { mode: string; granted: boolean; now: Date }>({
     text: `/* leasehold:explain table locks */
-select l.pid, null as gid, a.xact_start as since, ${SESSION}, l.mode, now() as now
+select l.pid, p.gid, coalesce(a.xact_start, p.prepared) as since, ${SESSION}, l.mode, l.granted, now() as now
 from pg_locks as l
 left join pg_stat_activity as a on a.pid = l.pid
-where l.locktype = 'relation' and l.granted and l.pid <> pg_backend_pid()
+left join (
+  select x.virtualtransaction, p.gid, p.prepared
+  from pg_prepared_xacts as p join pg_locks as x on x.locktype = 'transactionid' and x.transactionid = p.transaction
+  where x.pid is null
+) as p on l.pid is null and l.virtualtransaction = p.virtualtransaction
+where l.locktype = 'relation' and l.pid is distinct from pg_backend_pid()
   and l.database = (select oid from pg_database where datname = current_database())
   and l.relation = (
     select c.oid from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
     where n.nspname = $1 and c.relname = $2
   )
   and l.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-order by l.mode <> 'AccessExclusiveLock', since limit 1`,
+order by l.mode <> 'AccessExclusiveLock', not l.granted, since limit 1`,
     values: [table.schema, table.name],
   })
   const [found] = rows
   if (found === undefined) return undefined
-  const text = `${named(found, found.now)} has locked the whole table (${found.mode}) in a transaction that has been open${forHowLong(found, found.now)}, and every claim waits for it.`
-  return {
-    isExclusive: found.mode === 'AccessExclusiveLock',
-    reason: reason('tableLocked', text, {
-      since: found.since,
-      by: String(found.pid),
-      command: ended(found),
-    }),
-  }
+  const isExclusive = found.mode === 'AccessExclusiveLock'
+  return { isExclusive, reason: found.granted ? locked(found) : await locking(tx, found) }
+}
+
+interface FoundTableLock extends Culprit {
+  readonly mode: string
+  readonly now: Date
+}
+
+function locked(found: FoundTableLock): Reason {
+  const { now, mode, since, pid, gid } = found
+  const text = `${named(found, now)} has locked the whole table (${mode}) in a transaction that has been open${forHowLong(found, now)}, and every claim waits for it.`
+  return reason('tableLocked', text, { since, by: gid ?? String(pid), command: ended(found) })
+}
+
+/** It waits for the lock itself. Nothing is lost if its statement is cancelled. */
+async function locking(tx: Queryable, found: FoundTableLock): Promise<Reason> {
+  const { now, mode, since, pid } = found
+  const { rows } = await tx.query<Culprit>({
+    text: `/* leasehold:explain blockers */
+select a.pid, null as gid, a.xact_start as since, ${SESSION}
+from pg_stat_activity as a where a.pid = any (pg_blocking_pids($1::int))
+order by since limit 1`,
+    values: [pid],
+  })
+  const [first] = rows
+  const behind =
+    first === undefined
+      ? ''
+      : `: the ${named(first, now).slice('The '.length)} is in its way, in a transaction that has been open${forHowLong(first, now)}`
+  const text = `${named(found, now)} waits to lock the whole table (${mode}), and every claim waits behind it${behind}.`
+  return reason('tableLocked', text, {
+    since,
+    by: String(pid),
+    command: `select pg_cancel_backend(${pid})`,
+  })
+}
+
+/** A read had to wait for a lock, and whoever has it cannot be named. */
+export function unknownLock(table: LeaseTable): Reason {
+  return reason(
+    'tableLocked',
+    `It could not be read, because another session has locked ${tableName(table)} or a table that belongs to it.`,
+  )
 }
 
 /** From this age on, a snapshot is worth a mention. */
@@ -696,8 +742,6 @@ order by transactions desc limit 1`,
   ]
 }
 
-/** How long a trial may wait for a lock. */
-const TRIAL_LOCK_TIMEOUT = '1s'
 /** The lease of a trial, which is never committed. */
 const TRIAL_LEASE_MS = 1_000
 
@@ -721,7 +765,7 @@ export async function tryClaim(
   let isClaimed = false
   try {
     await db.transaction(async (tx) => {
-      await tx.query({ text: `set local lock_timeout = '${TRIAL_LOCK_TIMEOUT}'` })
+      await tx.query({ text: LOCK_TIMEOUT_SQL })
       const runner = new StatementRunner(tx, table, shape, 'leasehold explain')
       const values = { ...runner.idArrays('id', [id]), bucket, leaseMs: TRIAL_LEASE_MS }
       const rows = await runner.run(runner.statements.claimRows, values, { tx, rowMode: 'array' })
