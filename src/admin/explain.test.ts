@@ -484,6 +484,47 @@ describe('locks', () => {
   })
 })
 
+describe('oldSnapshot: who does not hold one, and who does', () => {
+  it('a VACUUM is in the way of nobody', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    await db.query({
+      text: `create table public.vacuumed with (autovacuum_enabled = false) as select n, repeat('x', 2000) from generate_series(1, 4000) as n`,
+    })
+    const session = await openSession(url)
+    const pid = await backendOf(session)
+    // A pause of 0.1 s for each of a thousand pages.
+    await session.query('set vacuum_cost_limit = 1')
+    await session.query('set vacuum_cost_delay = 100')
+    const cancelled = session
+      .query('vacuum public.vacuumed')
+      .catch((error: unknown) => hasCode(error, '57014'))
+    await expect
+      .poll(async () => {
+        const { rows } = await db.query({
+          text: `select true as runs from pg_stat_progress_vacuum join pg_stat_activity using (pid)
+where pid = $1 and backend_xmin is not null`,
+          values: [pid],
+        })
+        return rows
+      }, BOUND)
+      .toEqual([{ runs: true }])
+    expect(await codes(id, { oldSnapshotMs: 0 })).toEqual(['noWorker'])
+    await db.query({ text: `select pg_cancel_backend(${pid})` })
+    expect(await cancelled).toBe(true)
+  })
+
+  it('a transaction that has written holds one while it is idle', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    const session = await openSession(url)
+    await session.query('begin')
+    await session.query('insert into public.runs values (1, 1, $1)', ['somebody'])
+    expect((await reasonOf(id, 'oldSnapshot', { oldSnapshotMs: 0 })).by).toBe(
+      String(await backendOf(session)),
+    )
+    await session.query('rollback')
+  })
+})
+
 describe('refused: the database refuses the claim', () => {
   it.each([
     [

@@ -713,15 +713,19 @@ export function unknownLock(table: LeaseTable): Reason {
 /** From this age on, a snapshot is worth a mention. */
 export const OLD_SNAPSHOT_MS = 60_000
 
-/** The oldest snapshot that keeps dead versions of rows from being removed, so that claims may read past them. */
+/**
+ * The oldest snapshot that keeps dead versions of rows from being removed, so that claims may read past them. VACUUM has a
+ * snapshot too, which is in nobody's way.
+ */
 export async function oldSnapshot(tx: Queryable, now: Date, olderThanMs: number): Promise<Reason[]> {
   const { rows } = await tx.query<Culprit & { transactions: number }>({
     text: `/* leasehold:explain snapshots */
 select * from (
-  select a.pid, null as gid, a.xact_start as since, ${SESSION}, age(a.backend_xmin)::float8 as transactions
+  select a.pid, null as gid, a.xact_start as since, ${SESSION}, greatest(age(a.backend_xmin), age(a.backend_xid))::float8 as transactions
   from pg_stat_activity as a
-  where a.backend_xmin is not null and a.pid <> pg_backend_pid()
-    and (a.datname = current_database() or a.datname is null)
+  where (a.backend_xmin is not null or a.backend_xid is not null) and a.pid <> pg_backend_pid()
+    and a.datname = current_database() and a.backend_type = 'client backend'
+    and a.pid not in (select pid from pg_stat_progress_vacuum)
   union all
   select null, gid, prepared, null, null, null, age(transaction)::float8
   from pg_prepared_xacts where database = current_database()
