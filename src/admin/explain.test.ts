@@ -372,6 +372,21 @@ describe('locks', () => {
     expect(await codes(id)).toEqual(['noWorker'])
   })
 
+  it('rowLocked and tableLocked: a row whose lease has expired, which the reaper cannot take back', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    await claimOne(await openLeaseStore(db, JOBS.table, { owner: 'nobody' }))
+    await db.query({ text: `update public.jobs set locked_until = now() - interval '5 seconds'` })
+    const row = await locking('select from public.jobs for update')
+    expect((await reasonOf(id, 'rowLocked')).text).toMatch(
+      new RegExp(`^The session ${row.pid} .*, and reapers skip it\\.$`),
+    )
+    expect(await codes(id)).toEqual(['leaseExpired', 'rowLocked', 'noReaper'])
+    await row.end()
+    const table = await locking('lock table public.jobs in share mode')
+    expect(await codes(id)).toEqual(['leaseExpired', 'tableLocked', 'noReaper'])
+    await table.end()
+  })
+
   it('rowLocked: by several sessions together, of which the oldest is named', async () => {
     const [id = ''] = await insertJobs(db, 1)
     const first = await locking('select from public.jobs for key share')
@@ -405,7 +420,7 @@ describe('locks', () => {
     const share = await locking('lock table public.jobs in share mode')
     expect((await reasonOf(id, 'tableLocked')).text).toMatch(
       new RegExp(
-        `^The session ${share.pid} .* has locked the whole table \\(ShareLock\\) .*, and every claim waits for it\\.$`,
+        `^The session ${share.pid} .* has locked the whole table \\(ShareLock\\) .*, and every claim and every reaper waits for it\\.$`,
       ),
     )
     await share.end()
@@ -432,7 +447,7 @@ describe('locks', () => {
     })
     expect(reasons[0]?.text).toMatch(
       new RegExp(
-        `^The session ${pid} .* waits to lock the whole table \\(AccessExclusiveLock\\), and every claim waits behind it: the session ${reading.pid} \\(idle in transaction, .*\\) is in its way, in a transaction that has been open for \\d s\\.$`,
+        `^The session ${pid} .* waits to lock the whole table \\(AccessExclusiveLock\\), and every claim and every reaper waits behind it: the session ${reading.pid} \\(idle in transaction, .*\\) is in its way, in a transaction that has been open for \\d s\\.$`,
       ),
     )
     await db.query({ text: reasons[0]?.command ?? '' })

@@ -173,14 +173,15 @@ async function allReasons(
   const notes = { owner: ownerNote(row, fleet), reaper: reaperNote(fleet) }
   const inRow = reasonsInRow(table, row, before, description, notes)
   const found = { row, state, serving: fleet.serving }
-  if (state === 'finished') return { state, reasons: merged(inRow, await add?.(tx, found)) }
-  const isHeld = state === 'leased' || (state === 'expired' && !row.isClaimableNow)
-  const unreaped = isHeld ? withoutReaper(row, fleet, explained, options.schema) : []
-  if (isHeld) return { state, reasons: [...merged(inRow, await add?.(tx, found)), ...unreaped] }
+  const own = merged(inRow, await add?.(tx, found))
+  if (state === 'finished') return { state, reasons: own }
+  const unreaped = withoutReaper(row, fleet, explained, options.schema)
+  if (state === 'leased') return { state, reasons: [...own, ...unreaped] }
+  const locks = [...(await lockOnRow(tx, row)), ...(tableLocked === undefined ? [] : [tableLocked])]
+  if (state === 'expired' && !row.isClaimableNow) return { state, reasons: [...own, ...locks, ...unreaped] }
   const reasons = [
-    ...merged(inRow, await add?.(tx, found)),
-    ...(await lockOnRow(tx, row)),
-    ...(tableLocked === undefined ? [] : [tableLocked]),
+    ...own,
+    ...locks,
     ...(await suspicion(tx, t, row)),
     ...withoutWorker(row, fleet, explained, options),
   ]

@@ -546,15 +546,17 @@ function forHowLong({ since }: Culprit, now: Date): string {
 }
 
 /**
- * Who has locked the row, so that claims skip it. PostgreSQL stores the lock in the row: `xmax` is the transaction that
+ * Who has locked the row, so that claims skip it, and reapers if its lease has expired. PostgreSQL stores the lock in the row: `xmax` is the transaction that
  * locks it or is changing it, or several of them together (a multixact). `pg_locks` has the session of every transaction
  * that runs. So the row is not locked to find out, and the transaction stays read-only.
  */
-export async function lockOnRow(tx: Queryable, { xmax, now }: RowFacts): Promise<Reason[]> {
+export async function lockOnRow(tx: Queryable, row: RowFacts): Promise<Reason[]> {
+  const { xmax, now } = row
   if (xmax === '0') return []
+  const skip = row.isLeased && !row.isClaimableNow ? 'reapers skip it' : 'claims skip it'
   const holder = (await holders(tx, [xmax]))[0] ?? (await holders(tx, await membersOf(tx, xmax)))[0]
   if (holder !== undefined) {
-    const text = `${named(holder, now)} has locked it in a transaction that has been open${forHowLong(holder, now)}, and claims skip it.`
+    const text = `${named(holder, now)} has locked it in a transaction that has been open${forHowLong(holder, now)}, and ${skip}.`
     return [
       reason('rowLocked', text, {
         since: holder.since,
@@ -566,7 +568,7 @@ export async function lockOnRow(tx: Queryable, { xmax, now }: RowFacts): Promise
   // The lock of a savepoint that was released is that of a transaction which `pg_locks` does not list by this number.
   if (!(await isInProgress(tx, xmax))) return []
   return [
-    reason('rowLocked', `A transaction that is still open (${xmax}) has locked it, and claims skip it.`, {
+    reason('rowLocked', `A transaction that is still open (${xmax}) has locked it, and ${skip}.`, {
       by: xmax,
     }),
   ]
@@ -675,7 +677,7 @@ interface FoundTableLock extends Culprit {
 
 function locked(found: FoundTableLock): Reason {
   const { now, mode, since, pid, gid } = found
-  const text = `${named(found, now)} has locked the whole table (${mode}) in a transaction that has been open${forHowLong(found, now)}, and every claim waits for it.`
+  const text = `${named(found, now)} has locked the whole table (${mode}) in a transaction that has been open${forHowLong(found, now)}, and every claim and every reaper waits for it.`
   return reason('tableLocked', text, { since, by: gid ?? String(pid), command: ended(found) })
 }
 
@@ -694,7 +696,7 @@ order by since limit 1`,
     first === undefined
       ? ''
       : `: the ${named(first, now).slice('The '.length)} is in its way, in a transaction that has been open${forHowLong(first, now)}`
-  const text = `${named(found, now)} waits to lock the whole table (${mode}), and every claim waits behind it${behind}.`
+  const text = `${named(found, now)} waits to lock the whole table (${mode}), and every claim and every reaper waits behind it${behind}.`
   return reason('tableLocked', text, {
     since,
     by: String(pid),
