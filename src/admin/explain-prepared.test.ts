@@ -3,7 +3,7 @@ import { beforeAll, expect, it } from 'vitest'
 import { useExaminedServer } from '../../test/support/examined-server.ts'
 import { WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { leaseTable } from '../lease/index.ts'
-import { explainRow, type Explanation } from './explain.ts'
+import { explainRow, type Explanation, type Reason } from './explain.ts'
 
 const server = useExaminedServer()
 const JOBS = { table: leaseTable(WORK_TABLE), workers: ['jobs'] }
@@ -17,7 +17,7 @@ beforeAll(async () => {
 })
 
 async function explain(): Promise<Explanation> {
-  return explainRow(server.db(), JOBS, '1')
+  return explainRow(server.db(), JOBS, '1', { oldSnapshotMs: 0 })
 }
 
 async function whilePrepared(statement: string): Promise<Explanation> {
@@ -34,4 +34,20 @@ it.each(['share mode', 'access exclusive mode'])('tableLocked: the whole table, 
   const found = reasons.find(({ code }) => code === 'tableLocked')
   expect(found).toMatchObject({ by: "order '7'", since: expect.any(Date) as Date })
   expect(found?.text).toMatch(/^The prepared transaction "order '7'" has locked the whole table \(\w+\) /)
+  expectAdvice(found)
 })
+
+it('rowLocked: the row, and oldSnapshot', async () => {
+  const { reasons } = await whilePrepared('select from public.jobs for update')
+  expect(reasons.map(({ code }) => code)).toEqual(['rowLocked', 'noWorker', 'oldSnapshot'])
+  expectAdvice(reasons[0])
+  expectAdvice(reasons[2])
+})
+
+/** Its transaction manager decides; a command that rolls it back might lose what was promised. */
+function expectAdvice(found: Reason | undefined): void {
+  expect(found?.command).toBeUndefined()
+  expect(found?.text).toContain(
+    ": ask its transaction manager whether it was to be committed, and run COMMIT PREPARED or ROLLBACK PREPARED 'order ''7'''.",
+  )
+}

@@ -9,7 +9,6 @@ import {
   at,
   because,
   type Explanation,
-  literal,
   LOCK_TIMEOUT_SQL,
   lockOnRow,
   lockOnTable,
@@ -38,7 +37,7 @@ import { type LeaseTable, tableName } from '../lease/table.ts'
 import { type TableSql, tableSql } from '../lease/table-sql.ts'
 import type { Database } from '../postgres/database.ts'
 import { isLockConflict } from '../postgres/failures.ts'
-import { quoteIdentifier, quoteQualified } from '../postgres/identifiers.ts'
+import { quoteIdentifier } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { listWorkersOfTable, type WorkerOfTable } from '../worker/registry/registry.ts'
 import { readStoredSettings, type StoredSettings } from '../worker/registry/stored-settings.ts'
@@ -397,7 +396,7 @@ function paused({ now }: RowFacts, { serving, names, stored }: Fleet, schema: st
         {
           since: changedAt,
           by: changedBy,
-          command: `update ${quoteQualified(schema, 'settings')} set value = value - 'paused', changed_at = now(), changed_by = current_user where name = ${literal(name)}`,
+          command: `leasehold settings resume ${name}${schemaFlag(schema)}`,
         },
       ),
     )

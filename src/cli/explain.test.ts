@@ -14,7 +14,7 @@ const { directoryWith } = useConfigFiles()
 beforeEach(async () => {
   await db.query({
     text: `truncate leasehold.outbox, leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.sync_jobs,
-  leasehold.sync_checkpoints, leasehold.sync_job_chunks, leasehold.audit restart identity`,
+  leasehold.sync_checkpoints, leasehold.sync_job_chunks, leasehold.audit, leasehold.workers, leasehold.settings restart identity`,
   })
 })
 
@@ -86,6 +86,20 @@ describe('leasehold outbox explain', () => {
       expect(await explain(['outbox', 'explain', '1'])).toMatchObject({ state: 'claimable' })
     },
   )
+
+  it('the command that resumes a paused worker works', async () => {
+    await makeEvents(db, 1)
+    await db.query({
+      text: `insert into leasehold.workers (id, host, pid, version, roles, declared, stopped_at) values ('w', 'h', 1, '0', '{outbox}', '{"outbox": {}}', now())`,
+    })
+    expect((await call(['settings', 'pause', 'outbox'])).code).toBe(0)
+    const paused = (await explain(['outbox', 'explain', '1'])).reasons.find(
+      ({ code }) => code === 'workersPaused',
+    )
+    expect(await runShown(paused ?? {})).toBe(0)
+    const { reasons } = await explain(['outbox', 'explain', '1'])
+    expect(reasons.map(({ code }) => code)).toEqual(['noWorker'])
+  })
 
   it('refuses an id that no event has, and one that no event can have', async () => {
     expect(await call(['outbox', 'explain', '7'])).toMatchObject({

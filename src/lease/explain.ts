@@ -537,8 +537,14 @@ function named({ pid, gid, state, application, queryStart }: Culprit, now: Date)
 }
 
 function ended({ pid, gid }: Culprit): string | undefined {
-  if (gid !== null) return `rollback prepared ${literal(gid)}`
-  return pid === null ? undefined : `select pg_terminate_backend(${pid})`
+  // Only its transaction manager knows whether it was to be committed.
+  return pid === null || gid !== null ? undefined : `select pg_terminate_backend(${pid})`
+}
+
+/** What to do about a prepared transaction, as the end of a sentence. */
+function decided({ gid }: Culprit): string {
+  if (gid === null) return '.'
+  return `: ask its transaction manager whether it was to be committed, and run COMMIT PREPARED or ROLLBACK PREPARED ${literal(gid)}.`
 }
 
 function forHowLong({ since }: Culprit, now: Date): string {
@@ -556,7 +562,7 @@ export async function lockOnRow(tx: Queryable, row: RowFacts): Promise<Reason[]>
   const skip = row.isLeased && !row.isClaimableNow ? 'reapers skip it' : 'claims skip it'
   const holder = (await holders(tx, [xmax]))[0] ?? (await holders(tx, await membersOf(tx, xmax)))[0]
   if (holder !== undefined) {
-    const text = `${named(holder, now)} has locked it in a transaction that has been open${forHowLong(holder, now)}, and ${skip}.`
+    const text = `${named(holder, now)} has locked it in a transaction that has been open${forHowLong(holder, now)}, and ${skip}${decided(holder)}`
     return [
       reason('rowLocked', text, {
         since: holder.since,
@@ -677,7 +683,7 @@ interface FoundTableLock extends Culprit {
 
 function locked(found: FoundTableLock): Reason {
   const { now, mode, since, pid, gid } = found
-  const text = `${named(found, now)} has locked the whole table (${mode}) in a transaction that has been open${forHowLong(found, now)}, and every claim and every reaper waits for it.`
+  const text = `${named(found, now)} has locked the whole table (${mode}) in a transaction that has been open${forHowLong(found, now)}, and every claim and every reaper waits for it${decided(found)}`
   return reason('tableLocked', text, { since, by: gid ?? String(pid), command: ended(found) })
 }
 
@@ -738,7 +744,7 @@ order by transactions desc limit 1`,
   })
   const [oldest] = rows
   if (oldest === undefined) return []
-  const text = `${named(oldest, now)} has held a snapshot${forHowLong(oldest, now)}, over ${counted(oldest.transactions, 'transaction')}: what they left cannot be removed, so that claims may have to read past it.`
+  const text = `${named(oldest, now)} has held a snapshot${forHowLong(oldest, now)}, over ${counted(oldest.transactions, 'transaction')}; row versions that died since then cannot be removed, so claims may have to skip them${decided(oldest)}`
   return [
     reason('oldSnapshot', text, {
       since: oldest.since,

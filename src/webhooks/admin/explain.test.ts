@@ -169,7 +169,12 @@ describe('the key of the secrets', () => {
     const { text, command } = await reasonOf('1', 'secretUnreadable', { secretKey: other })
     expect(text).toContain(`The secret or the headers of its endpoint ${id} cannot be decrypted`)
     expect(text).not.toContain(other)
-    expect(command).toBe(`leasehold webhooks endpoints rotate ${id} --reason '…'`)
+    expect(text).toContain(
+      'set LEASEHOLD_SECRET_KEY here as the dispatchers have it, and if they lack its key as well, add that after a comma.',
+    )
+    // A new secret would not be known to the receiver.
+    expect(command).toBeUndefined()
+    expect(await codes('1', { secretKey: `${other},${SECRET_KEY}` })).toEqual(['noWorker'])
   })
 })
 

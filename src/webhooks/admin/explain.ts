@@ -228,8 +228,7 @@ async function secrets(
     }
     return []
   } catch (error) {
-    const text = `The secret or the headers of its endpoint ${id} cannot be decrypted with the key that is set here, and a dispatcher with this key leaves the endpoint out: ${sentence(messageOf(error))}`
-    const command = `leasehold webhooks endpoints rotate ${id}${schemaFlag(schema)} --reason '…'`
-    return [reason('secretUnreadable', text, { by: id, command })]
+    const text = `The secret or the headers of its endpoint ${id} cannot be decrypted with the key that is set here, and a dispatcher with this key leaves the endpoint out: set ${SECRET_KEY_SETTING} here as the dispatchers have it, and if they lack its key as well, add that after a comma. ${sentence(messageOf(error))}`
+    return [reason('secretUnreadable', text, { by: id })]
   }
 }
