@@ -87,6 +87,17 @@ describe('leasehold outbox explain', () => {
     },
   )
 
+  it.each([
+    ['two  spaces', "'two  spaces'"],
+    ['line\nand \u202Ebidi', String.raw`$'line\012and \342\200\256bidi'`],
+  ])('prints the command for the parked key %j, and not for another key', async (key, argument) => {
+    await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `$k$${key}$k$`, error: 'boom' })
+    const { stdout } = await call(['outbox', 'explain', '1'])
+    expect(stdout).toContain(`\n  leasehold outbox unblock --reason '…' -- ${argument}\n`)
+    const [, dead = ''] = stdout.split('dead: ')
+    expect(dead.split('\n')).toHaveLength(3)
+  })
+
   it('the command that resumes a paused worker works', async () => {
     await makeEvents(db, 1)
     await db.query({

@@ -423,16 +423,29 @@ export function updateSql(table: LeaseTable, { id, bucket }: RowAddress, set: Sq
   return `update ${target} set ${set} where ${[...inOne, ...isRow].join(' and ')}`
 }
 
+/** What a terminal would not show as it is, and a shell or psql would not take when it is pasted. */
+const UNPRINTABLE = /[\p{Cc}\p{Bidi_Control}\u2028\u2029]/u
+const EACH_UNPRINTABLE = new RegExp(UNPRINTABLE, 'gu')
+
 /** A text as SQL has it. */
 export function literal(text: string): string {
-  return `'${text.replaceAll("'", "''")}'`
+  const quoted = text.replaceAll("'", "''")
+  if (!UNPRINTABLE.test(text)) return `'${quoted}'`
+  const escaped = quoted
+    .replaceAll('\\', String.raw`\\`)
+    .replaceAll(EACH_UNPRINTABLE, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, '0')}`)
+  return `E'${escaped}'`
 }
 
-/** An argument of a command line, as a shell takes it. */
+/** An argument of a command line, as a shell takes it; with `$'…'`, which not every shell knows, only where nothing else does. */
 export function shellArgument(text: string): string {
-  return /^[\w./:@%+,-]+$/.test(text) && !text.startsWith('-')
-    ? text
-    : `'${text.replaceAll("'", String.raw`'\''`)}'`
+  if (/^[\w./:@%+,-]+$/.test(text) && !text.startsWith('-')) return text
+  if (!UNPRINTABLE.test(text)) return `'${text.replaceAll("'", String.raw`'\''`)}'`
+  const octal = (byte: number): string => `\\${byte.toString(8).padStart(3, '0')}`
+  const escaped = text
+    .replaceAll(/[\\']/g, (each) => `\\${each}`)
+    .replaceAll(EACH_UNPRINTABLE, (each) => [...Buffer.from(each)].map(octal).join(''))
+  return `$'${escaped}'`
 }
 
 function waitsFor(row: RowFacts, before: RowFacts, description: RowDescription): Reason {
