@@ -161,7 +161,7 @@ describe('the row itself', () => {
     await settled(events, 1)
     const { text, until, command } = await reasonOf(id, 'retryWait')
     expect(text).toMatch(
-      /^1 of 5 attempts have failed, and the next one is due at .*Z \(in \d+ s\): .*the printer is on fire.*\.$/,
+      /^1 of 5 attempts has failed, and the next one is due at .*Z \(in \d+ s\): .*the printer is on fire.*\.$/,
     )
     expect(until?.getTime()).toBeGreaterThan(Date.now())
     expect(command).toBe(`update public.jobs set available_at = now() where id = '${id}'`)
@@ -287,7 +287,7 @@ insert into public.tokenless (id) values (1)`,
     )
     await findDeadWorkers(db, 'leasehold', { ...check, declare: true })
     expect((await reasonOf(id, 'leased')).text).toMatch(
-      /; it is dead since .*, and a reaper takes its leases back\.$/,
+      /; it has been dead since .*, and a reaper takes its leases back\.$/,
     )
     expect(await codes(id)).toEqual(['leased', 'noReaper'])
     expect(await reasonOf(id, 'noReaper')).toEqual({
@@ -588,7 +588,7 @@ describe('worker processes', () => {
     await runtime.stop()
     const { text, by, since } = await reasonOf(id, 'noWorker')
     expect(text).toMatch(
-      new RegExp(`; the last one, ${runtime.id}, is stopped since .*Z \\(\\d s ago\\)\\.$`),
+      new RegExp(`; the last one, ${runtime.id}, has been stopped since .*Z \\(\\d s ago\\)\\.$`),
     )
     expect({ by, isMoment: since instanceof Date }).toEqual({ by: runtime.id, isMoment: true })
     expect((await explain(id, { schema: 'leasehold' })).state).toBe('waiting')

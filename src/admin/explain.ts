@@ -266,7 +266,7 @@ function ownerNote(row: RowFacts, fleet: Fleet): string {
   const notes: Readonly<Record<WorkerOfTable['state'], string>> = {
     alive: `it is alive, ${seen}${renewalNote(row, process, fleet)}`,
     missing: `it has been missing${since(process.missingSince)}, ${seen}, and its leases are taken back unless it returns`,
-    dead: `it is dead${since(process.diedAt)}, and a reaper takes its leases back`,
+    dead: `it has been dead${since(process.diedAt)}, and a reaper takes its leases back`,
     stopped: `it stopped${since(process.stoppedAt, 'at')}`,
   }
   return notes[process.state]
@@ -368,7 +368,7 @@ function notServed({ now }: RowFacts, fleet: Fleet, schema: string): Reason[] {
   const before =
     last === undefined || since === undefined
       ? ''
-      : `; the last one, ${last.id}, is ${last.state} since ${at(since, now)}`
+      : `; the last one, ${last.id}, has been ${last.state} since ${at(since, now)}`
   return [
     reason('noWorker', `No worker process that is alive runs ${runs}${before}.`, {
       since,

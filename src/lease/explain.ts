@@ -336,18 +336,20 @@ export function reasonsInRow(
 
 function ending(table: LeaseTable, row: RowFacts, description: RowDescription): Reason {
   const { now, ended, endedAt, orderingKey, lastError } = row
-  const since = endedAt === null ? '' : ` since ${at(endedAt, now)}`
+  const when = endedAt === null ? '' : ` at ${at(endedAt, now)}`
   if (row.isDead) {
+    const since = endedAt === null ? 'It is dead' : `It has been dead since ${at(endedAt, now)}`
     const isParked = row.isUnfinished && orderingKey !== null
     const parked = isParked ? `, and holds up its ordering key ${JSON.stringify(orderingKey)}` : ''
-    const attempts = row.attempts === 0 ? '' : ` after ${counted(row.attempts, 'failed attempt')}`
-    return reason('dead', `It is ${ended ?? 'dead'}${since}${attempts}${parked}${because(lastError)}`, {
+    const attempts = row.attempts === 0 ? '' : `, after ${counted(row.attempts, 'failed attempt')}`
+    const died = ended === 'failed' ? `It failed${when}` : since
+    return reason('dead', `${died}${attempts}${parked}${because(lastError)}`, {
       since: endedAt,
       command: isParked ? description.unblock?.(row) : description.replay?.(row),
     })
   }
   if (ended !== null) {
-    return reason('finished', `It is ${ended}${since}.`, {
+    return reason('finished', `It was ${ended}${when}.`, {
       since: endedAt,
       command: description.replay?.(row),
     })
@@ -399,7 +401,7 @@ function notDue(table: LeaseTable, row: RowFacts, description: RowDescription): 
   if (attempts === 0) return [reason('scheduled', `It is not due until ${when}.`, { until: dueAt, command })]
   // A number is that of this declaration, and a process may have been started with another one.
   const of = maxAttempts === null || typeof table.attempts?.max === 'number' ? '' : ` of ${maxAttempts}`
-  const failed = `${attempts}${of} ${attempts === 1 && of === '' ? 'attempt has' : 'attempts have'} failed`
+  const failed = `${attempts}${of} ${attempts === 1 && of === '' ? 'attempt' : 'attempts'} ${attempts === 1 ? 'has' : 'have'} failed`
   return [
     reason('retryWait', `${failed}, and the next one is due at ${when}${because(lastError)}`, {
       until: dueAt,

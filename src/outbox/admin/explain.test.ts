@@ -52,7 +52,7 @@ describe('finished events', () => {
       reasons: [
         {
           code: 'finished',
-          text: expect.stringMatching(/^It is published since .*Z \(\d s ago\)\.$/) as string,
+          text: expect.stringMatching(/^It was published at .*Z \(\d s ago\)\.$/) as string,
           since: expect.any(Date) as Date,
           command: "leasehold outbox replay 1 --reason '…'",
         },
@@ -68,7 +68,7 @@ describe('finished events', () => {
     expect(state).toBe('finished')
     expect(reasons).toMatchObject([{ code: 'dead', command: "leasehold outbox replay 1 --reason '…'" }])
     expect(reasons[0]?.text).toMatch(
-      /^It is dead since .*Z \(\d s ago\) after 1 failed attempt: no such topic\.$/,
+      /^It has been dead since .*Z \(\d s ago\), after 1 failed attempt: no such topic\.$/,
     )
   })
 })
@@ -120,7 +120,7 @@ describe('ordering keys', () => {
       },
     ])
     expect(head.reasons[0]?.text).toMatch(
-      /^1 of 25 attempts have failed, and the next one is due at .*Z \(in 10 min\): the broker is away\.$/,
+      /^1 of 25 attempts has failed, and the next one is due at .*Z \(in 10 min\): the broker is away\.$/,
     )
     await unblock(db, { orderingKey: 'k', principal: 'alice', reason: 'it is old' })
     await expect.poll(async () => codesOf(await explainEvent(db, '2')), BOUND).not.toContain('waitsForRow')

@@ -177,9 +177,7 @@ it('retryWait, dead and finished: of a chunk and of a job', async () => {
   expect((await reasonOf(async () => explainChunk(db, jobId, hash), 'dead')).command).toBe(
     `leasehold sync replay ${jobId} --reason '…'`,
   )
-  expect((await reasonOf(async () => explainJob(db, jobId), 'dead')).text).toMatch(
-    /^It is failed since .*HTTP 503/,
-  )
+  expect((await reasonOf(async () => explainJob(db, jobId), 'dead')).text).toMatch(/^It failed at .*HTTP 503/)
 })
 
 it('notNeeded: the job of the chunk was cancelled', async () => {

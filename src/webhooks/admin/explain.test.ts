@@ -53,13 +53,13 @@ it('finished and dead: delivered or failed, since when', async () => {
   await sendAll(db, null)
   const { events } = await dispatchers()
   await settled(events, 1)
-  expect((await reasonOf('1', 'finished')).text).toMatch(/^It is delivered since .*Z \(\d s ago\)\.$/)
+  expect((await reasonOf('1', 'finished')).text).toMatch(/^It was delivered at .*Z \(\d s ago\)\.$/)
   receiver.answer(() => 410)
   const over = settled(events, 1)
   await sendAll(db, null)
   await over
   const { text, command } = await reasonOf('2', 'dead')
-  expect(text).toMatch(/^It is failed since .*Z \(\d s ago\) after 1 failed attempt: .*410.*\.$/)
+  expect(text).toMatch(/^It failed at .*Z \(\d s ago\), after 1 failed attempt: .*410.*\.$/)
   expect(command).toBe("leasehold webhooks replay 2 --reason '…'")
 })
 
@@ -132,10 +132,14 @@ it('rateLimit: how many were due earlier, and about how long they take', async (
   const ids = await makeDeliveries(db, id, 21)
   const { text, command } = await reasonOf(ids.at(-1) ?? '', 'rateLimit')
   expect(text).toBe(
-    `Its endpoint ${id} gets 2 per second at most, and 20 that were due earlier take about 10 s.`,
+    `Its endpoint ${id} gets 2 per second at most, and 20 deliveries that were due earlier take about 10 s.`,
   )
   expect(command).toBe(`leasehold webhooks endpoints update ${id} --no-rate`)
   expect(await codes(ids[0] ?? '')).toEqual(['noWorker'])
+  await db.query({ text: 'update leasehold.webhook_endpoints set rate_per_second = 1' })
+  expect((await reasonOf(ids[1] ?? '', 'rateLimit')).text).toBe(
+    `Its endpoint ${id} gets 1 per second at most, and 1 delivery that was due earlier takes about 1 s.`,
+  )
 })
 
 it('waitsForRow: a delivery of its key is in flight; another endpoint is not affected', async () => {

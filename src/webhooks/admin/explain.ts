@@ -195,8 +195,11 @@ select (
   }
   if (ratePerSecond !== null && row.isDue && earlier >= ratePerSecond) {
     const takes = duration((earlier / ratePerSecond) * 1_000)
-    const isAll = earlier < MAX_COUNTED
-    const text = `Its endpoint ${id} gets ${ratePerSecond} per second at most, and ${isAll ? grouped(earlier) : `${grouped(MAX_COUNTED)} or more`} that were due earlier take ${isAll ? `about ${takes}` : `${takes} or more`}.`
+    const first =
+      earlier < MAX_COUNTED
+        ? `${counted(earlier, 'delivery', 'deliveries')} that ${earlier === 1 ? 'was' : 'were'} due earlier ${earlier === 1 ? 'takes' : 'take'} about ${takes}`
+        : `${grouped(MAX_COUNTED)} or more deliveries that were due earlier take ${takes} or more`
+    const text = `Its endpoint ${id} gets ${ratePerSecond} per second at most, and ${first}.`
     reasons.push(reason('rateLimit', text, { by: id, command: `${update} --no-rate` }))
   }
   return reasons
