@@ -4,6 +4,7 @@ import { useProcesses } from '../../test/support/processes.ts'
 import { door, settled, useWorkers } from '../../test/support/running-worker.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { insertJobs, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
+import { expectAllStaged, remembering } from '../../test/support/staged-reasons.ts'
 import { startWorker } from '../../test/support/worker-process.ts'
 import { hasCode } from '../errors.ts'
 import { leaseTable, openLeaseStore } from '../lease/index.ts'
@@ -25,6 +26,7 @@ const run = useWorkers(url)
 const start = useRuntimes(url)
 const processes = useProcesses()
 const BOUND = { timeout: 120_000, interval: 20 }
+const remembered = remembering(explainRow)
 const JOBS = { table: leaseTable(WORK_TABLE), workers: ['jobs'] }
 
 beforeAll(async () => {
@@ -45,7 +47,7 @@ async function explain(
   options: ExplainOptions = {},
   explained: Omit<ExplainedTable, 'description'> = JOBS,
 ): Promise<Explanation> {
-  return explainRow(db, explained, id, options)
+  return remembered(db, explained, id, options)
 }
 
 async function codes(id: string, options?: ExplainOptions): Promise<string[]> {
@@ -704,3 +706,5 @@ describe('what is refused', () => {
     })
   })
 })
+
+expectAllStaged('admin')

@@ -2,16 +2,19 @@ import { afterAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { door, settled } from '../../../test/support/running-worker.ts'
 import { useRuntimes } from '../../../test/support/runtimes.ts'
+import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
 import { emptySync, syncChunks } from '../../../test/support/sync-rows.ts'
 import type { Explanation, Reason } from '../../admin/explain.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { createSync } from '../sync.ts'
 import { cancel } from './cancel.ts'
-import { explainChunk, explainJob } from './explain.ts'
+import * as explaining from './explain.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
 const start = useRuntimes(url)
+const explainChunk = remembering(explaining.explainChunk)
+const explainJob = remembering(explaining.explainJob)
 const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeEach(async () => {
@@ -207,3 +210,5 @@ it('a job or a chunk that does not exist is not found', async () => {
   await expect(explainChunk(db, jobId, 'x')).rejects.toMatchObject({ code: 'ROW_NOT_FOUND' })
   await expect(explainJob(db, 'x')).rejects.toMatchObject({ code: 'REQUEST_INVALID' })
 })
+
+expectAllStaged('sync')

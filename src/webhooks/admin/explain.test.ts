@@ -4,6 +4,7 @@ import { useLoginRoles } from '../../../test/support/login-roles.ts'
 import { hold, useReceivers } from '../../../test/support/receiver.ts'
 import { sendAll, useDispatchers } from '../../../test/support/running-dispatcher.ts'
 import { settled } from '../../../test/support/running-worker.ts'
+import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
 import { addEndpoint, forgetWebhooks, SECRET_KEY } from '../../../test/support/webhook-endpoints.ts'
 import { makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import type { Explanation, Reason } from '../../admin/explain.ts'
@@ -19,6 +20,7 @@ const dispatchers = useDispatchers(url)
 const receivers = useReceivers()
 const managed = endpoints(db, { secretKey: SECRET_KEY })
 const BY = { principal: 'alice', reason: 'maintenance' }
+const remembered = remembering(explainDelivery)
 const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeEach(async () => {
@@ -28,7 +30,7 @@ beforeEach(async () => {
 afterAll(async () => db.close())
 
 async function explain(id: string, options: ExplainDeliveryOptions = {}): Promise<Explanation> {
-  return explainDelivery(db, id, { secretKey: SECRET_KEY, ...options })
+  return remembered(db, id, { secretKey: SECRET_KEY, ...options })
 }
 
 async function codes(id: string, options?: ExplainDeliveryOptions): Promise<string[]> {
@@ -201,3 +203,5 @@ it('the role of a reader is enough, except for the secret of the endpoint, which
 it('DELIVERY_NOT_FOUND: there is none with this id', async () => {
   await expect(explain('4711')).rejects.toMatchObject({ code: 'DELIVERY_NOT_FOUND' })
 })
+
+expectAllStaged('webhooks')
