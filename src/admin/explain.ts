@@ -8,6 +8,7 @@ import { bucketsOf } from '../lease/backlog.ts'
 import {
   at,
   because,
+  commandLine,
   type Explanation,
   LOCK_TIMEOUT_SQL,
   lockOnRow,
@@ -471,7 +472,7 @@ function nothingKeeps(
   return reason('claimable', `Nothing keeps it from running: ${due}, and ${by}${failed}`, {
     since: dueAt,
     command:
-      waitedMs >= SUSPICIOUS_AFTER_MS && isTried !== true ? `${description.explain(row)} --try` : undefined,
+      waitedMs >= SUSPICIOUS_AFTER_MS && isTried !== true ? description.explain(row, ' --try') : undefined,
   })
 }
 
@@ -488,8 +489,12 @@ export async function explainRow(
   const { availableAt } = table
   const description: RowDescription = {
     row: 'row',
-    explain: (row) =>
-      `leasehold lease explain --table ${shellArgument(tableName(table))} ${idArguments(table, row.id)}${schemaFlag(options.schema)}`,
+    explain: (row, flags = '') =>
+      commandLine(
+        `leasehold lease explain --table ${shellArgument(tableName(table))}`,
+        idValues(table, row.id),
+        `${schemaFlag(options.schema)}${flags}`,
+      ),
     ...(availableAt === undefined
       ? {}
       : { retry: (row) => updateSql(table, row, `${quoteIdentifier(availableAt)} = now()`) }),
@@ -512,10 +517,6 @@ export async function explainRow(
       `Give the ${table.id.join(' and ')} of a row of ${tableName(table)}: ${messageOf(error)}.`,
     )
   }
-}
-
-function idArguments(table: LeaseTable, id: string): string {
-  return idValues(table, id).map(shellArgument).join(' ')
 }
 
 function checkRowId(table: LeaseTable, id: string): void {

@@ -127,8 +127,8 @@ export interface RowDescription {
   readonly replay?: (row: RowFacts) => string
   /** The command that lets the ordering key of this row continue. */
   readonly unblock?: (row: RowFacts) => string
-  /** The command that explains a row. */
-  readonly explain: (row: RowAddress) => string
+  /** The command that explains a row, with further flags. */
+  readonly explain: (row: RowAddress, flags?: string) => string
 }
 
 /** One row, as far as it matters for its lease. */
@@ -448,6 +448,14 @@ export function shellArgument(text: string): string {
     .replaceAll(/[\\']/g, (each) => `\\${each}`)
     .replaceAll(EACH_UNPRINTABLE, (each) => [...Buffer.from(each)].map(octal).join(''))
   return `$'${escaped}'`
+}
+
+/** A command with arguments, of which one may look like a flag. */
+export function commandLine(command: string, given: readonly string[], flags: string): string {
+  const written = given.map(shellArgument).join(' ')
+  return given.some((each) => each.startsWith('-'))
+    ? `${command}${flags} -- ${written}`
+    : `${command} ${written}${flags}`
 }
 
 function waitsFor(row: RowFacts, before: RowFacts, description: RowDescription): Reason {

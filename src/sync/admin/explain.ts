@@ -12,10 +12,10 @@ import { LeaseholdError } from '../../errors.ts'
 import { counted } from '../../figures.ts'
 import {
   at,
+  commandLine,
   reason,
   type RowDescription,
   type RowFacts,
-  shellArgument,
   updateSql,
 } from '../../lease/explain.ts'
 import { rowId } from '../../lease/lease.ts'
@@ -50,7 +50,7 @@ export async function explainJob(
     row: 'job',
     retry: (row) => updateSql(table, row, 'next_check_at = now()'),
     replay: ({ id }) => `leasehold sync replay ${id}${flag} --reason '…'`,
-    explain: ({ id }) => `leasehold sync explain ${id}${flag}`,
+    explain: ({ id }, flags = '') => `leasehold sync explain ${id}${flag}${flags}`,
   }
   let job: JobSummary | undefined
   return explainRowOf(
@@ -113,8 +113,8 @@ from (
   return { reasons: [reason('waitsForChunks', text, details)], replaces: ['scheduled'] }
 }
 
-function explainChunkCommand(jobId: string, hash: string, schema: string | undefined): string {
-  return `leasehold sync explain ${jobId} ${shellArgument(hash)}${schemaFlag(schema)}`
+function explainChunkCommand(jobId: string, hash: string, schema: string | undefined, flags = ''): string {
+  return commandLine('leasehold sync explain', [jobId, hash], `${schemaFlag(schema)}${flags}`)
 }
 
 /** Explains a chunk of a job, by its hash. */
@@ -150,7 +150,7 @@ function describeChunk(
     row: 'chunk',
     retry: (row) => updateSql(table, row, 'next_attempt_at = now()'),
     replay: () => `leasehold sync replay ${jobId}${schemaFlag(schema)} --reason '…'`,
-    explain: () => explainChunkCommand(jobId, hash, schema),
+    explain: (_, flags) => explainChunkCommand(jobId, hash, schema, flags),
   }
 }
 

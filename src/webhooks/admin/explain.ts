@@ -58,7 +58,7 @@ function describe(schema: string | undefined): RowDescription {
     isDead: "delivery_status = 'failed'",
     retry: ({ id }) => `leasehold webhooks retry ${id}${because}`,
     replay: ({ id }) => `leasehold webhooks replay ${id}${because}`,
-    explain: ({ id }) => `leasehold webhooks explain ${id}${schemaFlag(schema)}`,
+    explain: ({ id }, flags = '') => `leasehold webhooks explain ${id}${schemaFlag(schema)}${flags}`,
   }
 }
 
