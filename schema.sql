@@ -253,6 +253,7 @@ create table leasehold.workers (
   roles text[] not null,
   declared jsonb default '{}'::jsonb not null,
   reaps text[] default '{}'::text[] not null,
+  serves jsonb default '{}'::jsonb not null,
   started_at timestamp with time zone default now() not null,
   last_seen_at timestamp with time zone default now() not null,
   in_flight integer default 0 not null,
@@ -1076,7 +1077,7 @@ CREATE TRIGGER webhook_written AFTER INSERT ON leasehold.webhook_outbox FOR EACH
 
 grant delete on leasehold.audit to leasehold_worker;
 
-grant delete, insert, select on leasehold.api_requests to leasehold_api;
+grant delete, insert, select, update on leasehold.api_requests to leasehold_api;
 
 grant delete, insert, select, update on leasehold.inbox to leasehold_worker;
 
@@ -1207,6 +1208,10 @@ grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_rea
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_tenant;
 
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_worker;
+
+grant insert (bucket, event_id, endpoint_id, event_type, body) on leasehold.webhook_outbox to leasehold_operator;
+
+grant insert (bucket, event_id, endpoint_id, event_type, body) on leasehold.webhook_outbox to leasehold_tenant;
 
 grant insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on leasehold.webhook_outbox to leasehold_producer;
 
@@ -1709,6 +1714,8 @@ comment on column leasehold.workers.pid is 'The process id on that host.';
 comment on column leasehold.workers.reaps is 'The tables whose expired leases the process takes back, for example leasehold.outbox.';
 
 comment on column leasehold.workers.roles is 'What the process does, for example outbox or reaper.';
+
+comment on column leasehold.workers.serves is 'The table that each of its workers processes and the role of the worker, by the name of the worker: objects with table and role.';
 
 comment on column leasehold.workers.session_pid is 'The backend of the session with which it reports itself. Null where a connection pooler hides the session; the process is then never declared dead early, and its leases end by expiry.';
 

@@ -77,6 +77,7 @@ create table workers (
   roles text[] not null,
   declared jsonb not null default '{}',
   reaps text[] not null default '{}',
+  serves jsonb not null default '{}',
   started_at timestamptz not null default now(),
   last_seen_at timestamptz not null default now(),
   in_flight int not null default 0,
@@ -99,6 +100,7 @@ comment on column workers.version is 'The release of Leasehold that the process 
 comment on column workers.roles is 'What the process does, for example outbox or reaper.';
 comment on column workers.declared is 'The settings that its workers were started with, by the name of the worker. A change of settings is checked against them.';
 comment on column workers.reaps is 'The tables whose expired leases the process takes back, for example leasehold.outbox.';
+comment on column workers.serves is 'The table that each of its workers processes and the role of the worker, by the name of the worker: objects with table and role.';
 comment on column workers.started_at is 'When the process registered.';
 comment on column workers.last_seen_at is 'When the process last reported itself.';
 comment on column workers.in_flight is 'How many rows it had in flight at that moment.';

@@ -90,6 +90,8 @@ begin
       -- Rotating a secret reads the encrypted one.
       ('operator', 'select, insert, update, delete on webhook_endpoints'),
       ('operator', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on webhook_outbox'),
+      -- Test events. Whoever can rotate a secret could sign an event without this, too.
+      ('operator', 'insert (bucket, event_id, endpoint_id, event_type, body) on webhook_outbox'),
       ('operator', 'select on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources, sync_job_states, sync_checkpoint_states'),
       ('operator', 'update (attempts, expiries, next_check_at, completed_at, failed_at, error_message, locked_by, locked_until, planned_at) on sync_jobs'),
       ('operator', 'update (needed, attempts, expiries, next_attempt_at, failed_at, error_message) on sync_checkpoints'),
@@ -101,13 +103,15 @@ begin
       ('tenant', 'select, insert, update, delete on webhook_endpoints'),
       ('tenant', 'select on webhook_outbox, webhook_attempts, audit'),
       ('tenant', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on webhook_outbox'),
+      -- Test events, to its own endpoints.
+      ('tenant', 'insert (bucket, event_id, endpoint_id, event_type, body) on webhook_outbox'),
       ('tenant', 'insert (principal, action, target, details) on audit'),
 
       -- api: the login role of the HTTP API. It reads what a reader does, knows the keys, and acts as reader, operator,
       -- producer or tenant, whichever a request needs.
       ('api', pg_catalog.format('usage on schema %I', current_schema())),
       ('api', 'select, insert, update on api_keys'),
-      ('api', 'select, insert, delete on api_requests'),
+      ('api', 'select, insert, update, delete on api_requests'),
       ('api', 'insert (principal, action, target, details) on audit')
     ) as wanted (kind, privilege)
     -- The API reads for itself as well, for its checks and metrics. It does not inherit that.

@@ -252,10 +252,10 @@ it('a requested port that is in use is an error, and no process remains', async 
   expect(await serversOf(directory)).toEqual([])
 })
 
-it('if the default port is in use, a free one is chosen and printed', async () => {
+it('on the embedded server, where no keys are sent, a free port is chosen and printed if the default one is in use', async () => {
   // Taken by this test or, as well, by something else on the machine.
   await takePort(7400).catch(() => undefined)
-  const { process, http } = await up(await emptyDirectory(), [], { DATABASE_URL: database.url })
+  const { process, http } = await up(initialisedDirectory(), [])
   expect(process.output().stdout).toContain('(port 7400 was taken)')
   expect(await status(`${http}/livez`)).toBe(200)
   expect(await process.kill('SIGINT')).toEqual({ code: 0, signal: null })

@@ -131,8 +131,8 @@ it('a change that is resumed while another process runs it stays within its limi
     },
   })
   await expect(original).rejects.toMatchObject({
-    code: 'REQUEST_INVALID',
-    message: expect.stringContaining('Another process continues this replay'),
+    code: 'STATE_CONFLICT',
+    message: expect.stringContaining('Another process continues the replay'),
   })
   expect(await resumed).toMatchObject({ changed: 3_000, changedBefore: 1_000, finished: true })
   const states = await outboxStates(db)

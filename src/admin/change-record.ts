@@ -3,6 +3,7 @@
  * time. So each batch adds one entry in its own transaction, with everything that is needed to continue from there. The
  * common change of a few rows is one batch, and therefore one entry.
  */
+import { LeaseholdError } from '../errors.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import type { BulkChange, RowFilter } from './bulk-change.ts'
@@ -53,7 +54,13 @@ export interface ChangeRecord<Filter> {
     readonly tenant: string | null
     /** False until the rows that match have been counted. */
     readonly isCounted: boolean
-    readonly isCancelled?: boolean
+  }
+  /** Set in the last entry of a change that did not come to its end. */
+  readonly ended?: {
+    readonly why: 'cancelled' | 'failed'
+    /** Who asked for the change; the entry names who ended it. */
+    readonly askedBy: string
+    readonly error?: string
   }
 }
 
@@ -157,9 +164,12 @@ where action = $1 and details ? 'changeId' and details ->> 'changeId' = $2 order
   const [latest] = rows
   if (latest?.changed === changed && !latest.isFinished) return
   const verb = verbOf({ action })
-  if (latest?.changed === changed)
-    throw invalid('changeId', changeId, `This ${verb} was cancelled. It has stopped.`)
-  throw invalid('changeId', changeId, `Another process continues this ${verb}. This one has stopped.`)
+  throw new LeaseholdError(
+    'STATE_CONFLICT',
+    latest?.changed === changed
+      ? `The ${verb} ${changeId} was cancelled. This process has stopped.`
+      : `Another process continues the ${verb} ${changeId}. This one has stopped.`,
+  )
 }
 
 /** Until the transaction ends, nobody else continues or cancels the change. */

@@ -10,8 +10,11 @@ import { readClock } from './bulk-change-sql.ts'
 import { type ChangeRecord, lockChange } from './change-record.ts'
 import { checkPageSize, checkPrincipal, invalid, isRowId, isUuid } from './request-checks.ts'
 
-/** - `running`: or, where a command line runs it, stopped; `--resume` continues it. */
-export type ChangeState = 'running' | 'finished' | 'cancelled'
+/**
+ * - `running`: it has not ended. One that a command line ran may have been stopped, or killed; `--resume` continues it.
+ * - `failed`: a server that ran it in the background met an error that does not pass by itself.
+ */
+export type ChangeState = 'running' | 'finished' | 'cancelled' | 'failed'
 
 export interface ChangeSummary {
   readonly id: string
@@ -35,6 +38,10 @@ export interface ChangeSummary {
   readonly startedAt: Date
   readonly updatedAt: Date
   readonly finishedAt: Date | null
+  /** Who cancelled it. */
+  readonly cancelledBy: string | null
+  /** Why it has failed. */
+  readonly error: string | null
 }
 
 interface Entry {
@@ -93,21 +100,48 @@ order by entry.id desc limit ${parameter(limit + 1, 'int')}`,
 export async function cancelChange(
   db: Database,
   changeId: string,
-  { principal: by, schema = 'leasehold' }: { readonly principal: string; readonly schema?: string },
+  { principal, schema = 'leasehold' }: { readonly principal: string; readonly schema?: string },
 ): Promise<ChangeSummary> {
-  const principal = checkPrincipal(by, 'cancel')
+  return endChange(db, changeId, { why: 'cancelled', principal: checkPrincipal(principal, 'cancel'), schema })
+}
+
+/** Records that a change cannot go on, so that nobody tries it again. */
+export async function failChange(
+  db: Database,
+  changeId: string,
+  {
+    principal,
+    schema,
+    error,
+  }: { readonly principal: string; readonly schema: string; readonly error: string },
+): Promise<void> {
+  await endChange(db, changeId, { why: 'failed', principal, schema, error })
+}
+
+interface End {
+  readonly why: 'cancelled' | 'failed'
+  readonly principal: string
+  readonly schema: string
+  readonly error?: string
+}
+
+async function endChange(db: Database, changeId: string, end: End): Promise<ChangeSummary> {
+  const { why, principal, schema, error } = end
   return db.transaction(async (tx) => {
     await lockChange(tx, changeId)
-    const { details, action, principal: asked } = await lastEntry(tx, changeId, schema)
+    const { details, action, principal: last } = await lastEntry(tx, changeId, schema)
     if (details.finishedAtSeconds !== null)
       throw new LeaseholdError('STATE_CONFLICT', `The change ${changeId} has ended.`, {
         remedy: 'Nothing is left to cancel.',
       })
-    const { by = asked, tenant = null, isCounted = true } = details.background ?? {}
-    const background = { by, tenant, isCounted, isCancelled: true }
+    const ended = { why, askedBy: details.background?.by ?? last, ...(error === undefined ? {} : { error }) }
     const finishedAtSeconds = await readClock(tx)
-    const ended = { ...details, background, finishedAtSeconds, lastBatch: null }
-    await audit(tx, schema, { principal, action, target: null, details: ended })
+    await audit(tx, schema, {
+      principal,
+      action,
+      target: null,
+      details: { ...details, ended, finishedAtSeconds, lastBatch: null },
+    })
     return summaryOf(await lastEntry(tx, changeId, schema))
   })
 }
@@ -151,19 +185,20 @@ where details ? 'changeId' and details ->> 'changeId' = $1 order by entry.id des
 }
 
 function summaryOf({ at, principal, action, details }: Entry): ChangeSummary {
-  const { changeId, reason, filter, namedIds, rate, limit, matched, changed, counts, background } = details
+  const { changeId, reason, filter, namedIds, rate, limit, matched, changed, counts, background, ended } =
+    details
   const { finishedAtSeconds, startedAtSeconds } = details
   const isFinished = finishedAtSeconds !== null
   return {
     id: changeId,
     action,
-    principal: background?.by ?? principal,
+    principal: background?.by ?? ended?.askedBy ?? principal,
     reason,
     filter: Object.fromEntries(Object.entries(filter).filter(([name]) => name !== 'ids')),
     namedIds,
     rate,
     limit,
-    state: background?.isCancelled === true ? 'cancelled' : isFinished ? 'finished' : 'running',
+    state: ended?.why ?? (isFinished ? 'finished' : 'running'),
     isBackground: background !== undefined,
     matched: background?.isCounted === false ? null : matched,
     changed,
@@ -171,5 +206,7 @@ function summaryOf({ at, principal, action, details }: Entry): ChangeSummary {
     startedAt: new Date(startedAtSeconds * 1_000),
     updatedAt: at,
     finishedAt: isFinished ? new Date(finishedAtSeconds * 1_000) : null,
+    cancelledBy: ended?.why === 'cancelled' ? principal : null,
+    error: ended?.error ?? null,
   }
 }

@@ -62,7 +62,7 @@ export interface ExplainOptions extends BrowseOptions {
 /** A table, and who processes it. */
 export interface ExplainedTable {
   readonly table: LeaseTable
-  /** The names of its workers, as the registry has them. None: they are not known here. */
+  /** The names of its workers, as the registry has them. None: no process was ever started with one. */
   readonly workers: readonly string[]
   /** Which buckets each of them serves. Default: all. */
   readonly buckets?: readonly (number | 'all')[]
@@ -325,7 +325,7 @@ function withoutWorker(
   { schema = 'leasehold' }: ExplainOptions,
 ): Reason[] {
   return [
-    ...notServed(row, fleet, schema),
+    ...notServed(row, fleet, explained, schema),
     ...paused(row, fleet, schema),
     ...otherBucket(row, explained),
     ...otherGroup(row, fleet, explained),
@@ -344,11 +344,12 @@ function inFlightOf({ id, inFlight }: WorkerOfTable): string {
   return `${id} with ${inFlight} in flight`
 }
 
-function notServed({ now }: RowFacts, fleet: Fleet, schema: string): Reason[] {
+function notServed({ now }: RowFacts, fleet: Fleet, { table }: ExplainedTable, schema: string): Reason[] {
   const { serving, names, all } = fleet
-  if (serving.length > 0 || names.length === 0) return []
-  const runs = `the worker ${names.join(' or ')}`
-  const command = `leasehold work --only ${names.join(',')}${schemaFlag(schema)}`
+  if (serving.length > 0) return []
+  const runs = names.length === 0 ? `a worker of ${tableName(table)}` : `the worker ${names.join(' or ')}`
+  const command =
+    names.length === 0 ? undefined : `leasehold work --only ${names.join(',')}${schemaFlag(schema)}`
   const ran = all.filter(({ declared }) => names.some((name) => name in declared))
   // A process that stops keeps its rows in flight, and gives up the names of its workers.
   const stopping = ran.filter(({ state, inFlight }) => state === 'alive' && inFlight > 0)
@@ -456,8 +457,8 @@ const SUSPICIOUS_AFTER_MS = 10_000
 
 function nothingKeeps(
   row: RowFacts,
-  { serving, names }: Fleet,
-  { table, description }: ExplainedTable,
+  { serving }: Fleet,
+  { description }: ExplainedTable,
   { tryClaim: isTried }: ExplainOptions,
 ): Reason {
   const { now, dueAt } = row
@@ -465,10 +466,7 @@ function nothingKeeps(
   const due = dueAt === null ? 'it can be claimed' : `it has been due for ${duration(waitedMs)}`
   const failed = row.attempts === 0 ? '.' : `; the last attempt failed${because(row.lastError)}`
   const processes = serving.length === 1 ? 'the worker process' : `${serving.length} worker processes`
-  const by =
-    names.length === 0
-      ? `whether a worker of ${tableName(table)} runs is not known here`
-      : `${processes} (${ids(serving, inFlightOf)}) will claim it when there is room`
+  const by = `${processes} (${ids(serving, inFlightOf)}) will claim it when there is room`
   return reason('claimable', `Nothing keeps it from running: ${due}, and ${by}${failed}`, {
     since: dueAt,
     command:

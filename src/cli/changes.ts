@@ -4,7 +4,7 @@ import { cancelChange, type ChangeSummary, listChanges, showChange } from '../ad
 import { DATABASE_SETTINGS, type Define, type Run } from './command.ts'
 import { withRegistry } from './database.ts'
 import { isSet, JSON_FLAG, PRINCIPAL_FLAG, principalOf } from './flags.ts'
-import { addListFlags, runListCommand } from './list.ts'
+import { runListCommand } from './list.ts'
 import { factLines, grouped, momentFact, printableJson, relative } from './output.ts'
 
 export function addChangeCommands(program: Command, define: Define): void {
@@ -12,7 +12,10 @@ export function addChangeCommands(program: Command, define: Define): void {
     .command('changes')
     .description('show and cancel bulk changes: replays, retries, cancels of many rows')
   define(changes, 'list', 'show bulk changes, the latest first', DATABASE_SETTINGS, list, (command) =>
-    addListFlags(command, 'changes'),
+    command
+      .option('--limit <n>', 'show at most this many (default: 50)')
+      .option('--before <position>', 'the next page: what the page before says')
+      .option(...JSON_FLAG),
   )
   define(changes, 'show <id>', 'show how far a bulk change is', DATABASE_SETTINGS, show, (command) =>
     command.option(...JSON_FLAG),
@@ -85,8 +88,19 @@ function print({ flags, print: write }: Run, change: ChangeSummary): number {
     ['Who', change.principal],
     ['Reason', change.reason],
     ['Started', momentFact(change.startedAt, now)],
+    ['Last batch', momentFact(change.updatedAt, now)],
     ['Ended', momentFact(change.finishedAt, now)],
+    ['Cancelled by', change.cancelledBy ?? undefined],
+    ['Error', change.error ?? undefined],
+    ['Continue', howToContinue(change)],
   ])
   write(isSet(flags, 'json') ? `${printableJson(change)}\n` : `${facts}\n`)
   return 0
+}
+
+/** A server continues its changes itself. */
+function howToContinue({ state, isBackground, action, id }: ChangeSummary): string | undefined {
+  if (state !== 'running' || isBackground) return undefined
+  const command = action.replace('.', ' ').replace('giveUp', 'give-up')
+  return `leasehold ${command} --resume ${id}, if the command that ran it has ended`
 }

@@ -8,6 +8,7 @@ import { applyRoles, migrate, type Migrated, missingRoles, rolesSql } from '../p
 import type { Run } from './command.ts'
 import { withRegistry, withRunningDatabase } from './database.ts'
 import { isSet } from './flags.ts'
+import { printableJson } from './output.ts'
 
 export async function runMigrate({ loaded, flags, log, print }: Run): Promise<number> {
   const { schema } = loaded.settings
@@ -26,6 +27,10 @@ export async function runMigrate({ loaded, flags, log, print }: Run): Promise<nu
     }),
     { neededRole: 'owner' },
   )
+  if (isSet(flags, 'json')) {
+    print(`${printableJson({ schema, ...migrated, missingRoles: missing })}\n`)
+    return 0
+  }
   print(report(migrated, schema))
   if (migrated.applied.length > 0 && missing.length > 0) print(adviceOnRoles(missing))
   return 0
@@ -73,6 +78,7 @@ export async function runRoles(run: Run): Promise<number> {
     return 0
   }
   const names = await withRegistry(run, async (db) => applyRoles(db, { schema, prefix }))
-  print(`The roles ${names.join(', ')} exist, with their privileges on the schema ${schema}.\n`)
+  if (isSet(flags, 'json')) print(`${printableJson({ schema, roles: names })}\n`)
+  else print(`The roles ${names.join(', ')} exist, with their privileges on the schema ${schema}.\n`)
   return 0
 }

@@ -160,6 +160,16 @@ describe('status --watch', () => {
   })
 })
 
+it('migrate and roles print one document with --json', async () => {
+  expect(JSON.parse((await call('migrate', '--json')).stdout)).toMatchObject({
+    schema: 'leasehold',
+    applied: [],
+    missingRoles: [],
+  })
+  const { roles } = JSON.parse((await call('roles', '--json')).stdout)
+  expect(roles).toContain('leasehold_api')
+})
+
 describe('completion', () => {
   it.each([
     [

@@ -17,6 +17,7 @@ import { printUrl, recogniseEmbedded } from './database.ts'
 import { doctor } from './doctor.ts'
 import { addLeaseCommands } from './lease.ts'
 import { runMigrate, runRoles } from './migrate.ts'
+import { JSON_FLAG } from './flags.ts'
 import { addAuditCommand } from './audit.ts'
 import { addChangeCommands } from './changes.ts'
 import { addCompletionCommand } from './completion.ts'
@@ -158,18 +159,20 @@ function addCommands(program: Command, define: Define): void {
         .option(
           '--citus',
           'distribute the tables with Citus, by their buckets (default: 64), while nobody uses them',
-        ),
+        )
+        .option(...JSON_FLAG),
   )
   define(
     program,
     'roles',
-    'create the database roles of producers, workers, readers and operators, and grant what each needs',
+    'create the database roles of producers, workers, readers, operators and the HTTP API, and grant what each needs',
     DATABASE_SETTINGS,
     runRoles,
     (command) =>
       command
         .option('--role-prefix <prefix>', 'what their names begin with (default: "leasehold")')
-        .option('--print', 'print the SQL instead, for an administrator'),
+        .option('--print', 'print the SQL instead, for an administrator')
+        .option(...JSON_FLAG),
   )
   define(
     program,

@@ -167,10 +167,10 @@ async function startHttp(
     metrics,
     onError: (error: Error) => log.error({ err: error }, 'a request failed'),
   }
-  const served = options.api === undefined ? undefined : await serveApi(options, options.api, startup)
+  const api = options.api === undefined ? undefined : await serveApi(options, options.api, startup)
   const server = await startServer({
     ...probes,
-    ...(served === undefined ? {} : served),
+    ...(api === undefined ? {} : { api }),
     host: settings.host,
     port,
     // Whoever sends a key must not send it to another program that has taken the port.
@@ -181,7 +181,7 @@ async function startHttp(
     stopWithinMs: HTTP_STOP_WITHIN_MS,
     async stop() {
       // Live updates would otherwise keep their connections.
-      await served?.api.stop()
+      await api?.stop()
       await server.stop()
     },
   })
@@ -206,16 +206,11 @@ const API_CONNECTIONS = 5
 /** Who is on this machine is not told apart. */
 const LOCAL: Caller = { principal: 'local', role: 'admin', tenant: null }
 
-interface ServedApi {
-  readonly api: Api
-  readonly onRequest: (request: Request, address: string) => void
-}
-
 async function serveApi(
   { loaded: { settings }, databaseUrl, log, work }: WorkerProcessOptions,
   access: 'withoutKeys' | 'withKeys',
   startup: Startup,
-): Promise<ServedApi> {
+): Promise<Api> {
   const { schema } = settings
   const pool = openDatabase({
     url: databaseUrl,
@@ -223,7 +218,6 @@ async function serveApi(
     applicationName: 'leasehold api',
   })
   startup.add({ name: 'API pool', stopWithinMs: POOL_STOP_WITHIN_MS, stop: async () => pool.close() })
-  const addresses = new WeakMap<Request, string>()
   const secretKey = await secretKeyOf(settings)
   const own = new Set(
     ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_checkpoints'].map((name) => `${schema}.${name}`),
@@ -233,13 +227,12 @@ async function serveApi(
     schema,
     tables: work.declared.filter(({ table }) => !own.has(tableName(table))),
     webhooks: { network: webhookNetwork(settings), ...(secretKey === undefined ? {} : { secretKey }) },
-    clientAddress: (request) => addresses.get(request),
     onError: (error) => log.error({ err: error }, 'a request to the API failed'),
     ...(access === 'withoutKeys' ? { withoutKey: LOCAL } : {}),
   })
   // Where the database is not ready for it, each request is told so.
   api.resumeChanges().catch((error: unknown) => log.warn({ err: error }, 'the HTTP API cannot be used yet'))
-  return { api, onRequest: (request, address) => void addresses.set(request, address) }
+  return api
 }
 
 interface StartingWorkers {

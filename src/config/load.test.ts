@@ -87,6 +87,21 @@ describe('the sources of settings', () => {
     })
   })
 
+  it('a variable with _FILE names a file that has the value; the variable itself wins, and a missing file is an error', async () => {
+    const workingDirectory = await directoryWith('export default {}')
+    const file = join(workingDirectory, 'url')
+    await writeFile(file, 'postgresql://user:secret@host/app\n')
+    const { settings, sources } = await load({ environment: { DATABASE_URL_FILE: file } })
+    expect(settings.databaseUrl).toBe('postgresql://user:secret@host/app')
+    expect(sources.databaseUrl).toEqual({ kind: 'environment', name: 'DATABASE_URL_FILE' })
+    const both = { DATABASE_URL: 'postgresql://other@host/app', DATABASE_URL_FILE: file }
+    expect((await load({ environment: both })).settings.databaseUrl).toBe('postgresql://other@host/app')
+    await expect(load({ environment: { LEASEHOLD_SECRET_KEY_FILE: `${file}.none` } })).rejects.toThrow(
+      /LEASEHOLD_SECRET_KEY_FILE \(environment\) is .*\.none, which cannot be read/,
+    )
+    await expect(load({ environment: { LEASEHOLD_PORT_FILE: file } })).rejects.toThrow('is not a setting')
+  })
+
   it('an empty variable counts as not set', async () => {
     const { settings } = await load({ environment: { DATABASE_URL: '', LEASEHOLD_PORT: '' } })
     expect(settings).toMatchObject({ databaseUrl: undefined, port: 7400 })

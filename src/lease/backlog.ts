@@ -178,7 +178,7 @@ select bucket from found where bucket is not null`,
 }
 
 /** One statement for each bucket, so that where the table is distributed each is routed to one shard. */
-async function inEachBucket<Answered>(
+export async function inEachBucket<Answered>(
   db: Queryable,
   t: TableSql,
   ask: (bucket: number | undefined) => Promise<Answered>,
@@ -354,7 +354,7 @@ from (select from ${t.target} where ${and(where, '  ')} limit ${$('limit', 'int'
   )
 }
 
-async function shapeOf(db: Queryable, table: LeaseTable): Promise<TableShape> {
+export async function shapeOf(db: Queryable, table: LeaseTable): Promise<TableShape> {
   const inspection = await inspectTable(db, table)
   if (inspection.found !== 'table') throw new Error(`${tableName(table)} is not a table`)
   return inspection.shape

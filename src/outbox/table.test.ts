@@ -431,7 +431,7 @@ describe('the roles', () => {
   it('a reader can read events and change nothing', async () => {
     await insert()
     expect(await as('reader', `select payload from ${outbox}`)).toEqual([{ payload: {} }])
-    expect(await as('reader', 'select version from leasehold.migrations order by 1')).toHaveLength(6)
+    expect(await as('reader', 'select version from leasehold.migrations order by 1')).toHaveLength(7)
     for (const text of [`update ${outbox} set payload = '2'`, `delete from ${outbox}`]) {
       await expect(as('reader', text)).rejects.toMatchObject(denied)
     }

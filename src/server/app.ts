@@ -12,8 +12,6 @@ export interface AppOptions {
   readonly metrics?: () => Promise<string>
   /** The HTTP API; without it the server answers health checks and metrics, and nothing else. */
   readonly api?: Pick<Api, 'fetch'> | undefined
-  /** Is called with a request to the API and the address that it came from. */
-  readonly onRequest?: (request: Request, address: string) => void
   /** Whether only this machine reaches the server. */
   readonly isLoopback: boolean
   /** A function, because the port is known only once the server listens. */
@@ -28,14 +26,9 @@ const HEADERS = {
   'x-content-type-options': 'nosniff',
 }
 
-/** What the Node adapter adds to a request. */
-interface Bindings {
-  readonly incoming?: { readonly socket: { readonly remoteAddress?: string } }
-}
-
-export function createApp(options: AppOptions): Hono<{ Bindings: Bindings }> {
-  const { version, health, metrics, api, onRequest, isLoopback, port, onError } = options
-  const app = new Hono<{ Bindings: Bindings }>()
+export function createApp(options: AppOptions): Hono<{ Bindings: object }> {
+  const { version, health, metrics, api, isLoopback, port, onError } = options
+  const app = new Hono<{ Bindings: object }>()
 
   app.use(async (c, next) => {
     for (const [name, value] of Object.entries(HEADERS)) c.header(name, value)
@@ -51,12 +44,8 @@ export function createApp(options: AppOptions): Hono<{ Bindings: Bindings }> {
     app.get('/', (c) =>
       c.html(startPage(version, { hasMetrics: metrics !== undefined, hasApi: api !== undefined })),
     )
-  if (api !== undefined) {
-    app.all('/api/v1/*', async (c) => {
-      onRequest?.(c.req.raw, c.env.incoming?.socket.remoteAddress ?? 'unknown')
-      return api.fetch(c.req.raw)
-    })
-  }
+  // The Node adapter gives the address of the client.
+  if (api !== undefined) app.all('/api/v1/*', async (c) => api.fetch(c.req.raw, c.env))
 
   // It does not ask the database: restarting this process would not repair that.
   app.get('/livez', (c) => c.json({ status: 'alive' }))

@@ -16,7 +16,6 @@ export interface ServerOptions {
   readonly health: Health
   readonly metrics?: () => Promise<string>
   readonly api?: Pick<Api, 'fetch'>
-  readonly onRequest?: (request: Request, address: string) => void
   readonly host: string
   /** 0 takes any free port. */
   readonly port: number

@@ -10,15 +10,15 @@ export interface NewJob<Params = unknown> {
   /** What is to be synced. */
   readonly matrixId: string
   /** Passed to the plan: JSON. */
-  readonly params?: Params
+  readonly params?: Params | undefined
   /** Higher priorities come first. Default 0. */
-  readonly priority?: number
+  readonly priority?: number | undefined
   /** Also sync chunks that were synced before. */
-  readonly force?: boolean
+  readonly force?: boolean | undefined
   /** Also sync chunks that were synced longer ago than this. Default: none. */
-  readonly freshForMs?: number
+  readonly freshForMs?: number | undefined
   /** Create the job even if another job of the same matrix is open. */
-  readonly parallel?: boolean
+  readonly parallel?: boolean | undefined
 }
 
 export interface Enqueued {
@@ -78,7 +78,11 @@ function idIn(rows: readonly Readonly<Record<string, unknown>>[]): string | unde
   return typeof id === 'string' ? id : undefined
 }
 
-interface CheckedJob extends Required<Omit<NewJob, 'params' | 'freshForMs'>> {
+interface CheckedJob {
+  readonly matrixId: string
+  readonly priority: number
+  readonly force: boolean
+  readonly parallel: boolean
   /** As JSON. */
   readonly params: string
   readonly freshForMs: number | undefined
@@ -138,8 +142,11 @@ function checkSize(params: string): string[] {
   ]
 }
 
+/** Each problem begins with its field; the error has that of the first. */
 function refusal(problems: readonly string[]): LeaseholdError {
+  const [field] = /^\w+(?=[.[]| )/.exec(problems[0] ?? '') ?? []
   return new LeaseholdError('REQUEST_INVALID', `The job was not written: ${problems.join('; ')}.`, {
     remedy: 'Correct the fields named, and enqueue the job again.',
+    ...(field === undefined ? {} : { field }),
   })
 }

@@ -19,6 +19,7 @@ export {
   type WebhooksOptions,
 } from './send/send.ts'
 export type { Sent } from './send/fan-out.ts'
+export { sendTest, TEST_EVENT_TYPE, type TestSent } from './send/test-event.ts'
 export {
   type EndpointFilter,
   type EndpointNetwork,

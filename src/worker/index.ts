@@ -35,6 +35,7 @@ export type { Maintenance } from './reaper/maintenance.ts'
 export {
   listWorkers,
   type Pause,
+  type ServedTable,
   unreapedTables,
   type WorkerInfo,
   type WorkerRow,

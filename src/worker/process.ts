@@ -18,7 +18,7 @@ import { createLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
 import { createReaper, type Reaper } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
-import { describeWorker, type Pause } from './registry/registry.ts'
+import { describeWorker, type Pause, type ServedTable } from './registry/registry.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
 import { logUnheard, STDERR_LOG } from './unheard-log.ts'
@@ -224,6 +224,7 @@ export class Runtime {
           id: this.id,
           declared: this.#declared(),
           reaps: this.#reapedTables,
+          serves: this.#servedTables(),
         }),
         listen: this.#options.listen ?? true,
         presenceMs: this.#presenceMs,
@@ -246,6 +247,13 @@ export class Runtime {
       return [name, { ...settings, ...own, ...names }] as const
     })
     return Object.fromEntries([...named, ...running])
+  }
+
+  #servedTables(): Record<string, ServedTable> {
+    const { workers = [] } = this.#options
+    return Object.fromEntries(
+      workers.map(({ name, role = name, table }) => [name, { table: tableName(table), role }]),
+    )
   }
 
   get #reapedTables(): string[] {

@@ -26,6 +26,7 @@ import {
   listEndpointsCommand,
   rotateSecretCommand,
   showEndpointCommand,
+  testEndpointCommand,
   updateEndpointCommand,
 } from './endpoints.ts'
 
@@ -125,6 +126,7 @@ function addEndpointCommands(webhooks: Command, define: Define): void {
     encryptSecretsCommand,
     addBy,
   )
+  add('test <id>', 'send a test event to an endpoint, whatever it subscribes to', testEndpointCommand, addBy)
   add('enable <id>', 'enable an endpoint: it receives events', enableEndpointCommand, addBy)
   add(
     'disable <id>',

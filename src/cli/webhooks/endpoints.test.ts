@@ -274,6 +274,27 @@ describe('changes', () => {
     expect((await endpoints(['show', id])).stdout).toContain('State         enabled')
   })
 
+  it('test writes a delivery to the endpoint alone, and is refused while it is disabled', async () => {
+    const id = await create()
+    await create()
+    const { code, stdout } = await endpoints(['test', id, '--reason', 'does it arrive?'])
+    expect({ code, stdout }).toEqual({
+      code: 0,
+      stdout: expect.stringMatching(
+        /^Sent: delivery \d+, of the type webhook\.test\. `leasehold webhooks show \d+`/,
+      ),
+    })
+    expect((await json(['test', id])) as unknown).toEqual({
+      id: expect.any(String),
+      eventId: expect.any(String),
+    })
+    await endpoints(['disable', id])
+    expect(await endpoints(['test', id])).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('is disabled. Enable it first'),
+    })
+  })
+
   it('delete asks first, and without a terminal it needs --yes', async () => {
     const id = await create()
     expect(await endpoints(['delete', id])).toMatchObject({ code: 2 })

@@ -9,6 +9,7 @@ import type {
 } from '../../webhooks/endpoints/endpoint.ts'
 import type { NeededRole } from '../../postgres/index.ts'
 import { endpoints, type Endpoints } from '../../webhooks/endpoints/endpoints.ts'
+import { sendTest, TEST_EVENT_TYPE } from '../../webhooks/send/test-event.ts'
 import { type Run, UsageError } from '../command.ts'
 import { secretKeyOf, withWebhooks } from '../database.ts'
 import {
@@ -55,8 +56,12 @@ async function changeEndpoints<Result>(
   run: Run,
   change: (managed: Endpoints, by: By) => Promise<Result>,
 ): Promise<Result> {
-  const by = { principal: principalOf(run), reason: textFlag(run.flags, 'reason') }
+  const by = byOf(run)
   return withEndpoints(run, async (managed) => change(managed, by), 'operator')
+}
+
+function byOf(run: Run): By {
+  return { principal: principalOf(run), reason: textFlag(run.flags, 'reason') }
 }
 
 /** `leasehold webhooks endpoints list` */
@@ -215,6 +220,23 @@ export async function disableEndpointCommand(run: Run): Promise<number> {
   const [id = ''] = run.args
   const endpoint = await changeEndpoints(run, async (managed, by) => managed.disable(id, by))
   printEndpoint(run, { endpoint }, `Disabled: endpoint ${endpoint.id} gets no more events.`)
+  return 0
+}
+
+/** `leasehold webhooks endpoints test <id>` */
+export async function testEndpointCommand(run: Run): Promise<number> {
+  const { flags, args, print } = run
+  const [id = ''] = args
+  const sent = await withWebhooks(
+    run,
+    async (db, schema) => sendTest(db, id, byOf(run), { schema }),
+    'operator',
+  )
+  print(
+    isSet(flags, 'json')
+      ? `${printableJson(sent)}\n`
+      : `Sent: delivery ${sent.id}, of the type ${TEST_EVENT_TYPE}. \`leasehold webhooks show ${sent.id}\` shows what becomes of it.\n`,
+  )
   return 0
 }
 

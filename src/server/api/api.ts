@@ -25,6 +25,7 @@ import {
   type KeyStore,
   refuseOtherOrigins,
   type RequestEnv,
+  carriesKey,
 } from './authorize.ts'
 import { BackgroundChanges } from './background-changes.ts'
 import { checkIdempotencyKey, findAnswer, requestHash, storeAnswer } from './idempotency.ts'
@@ -108,7 +109,10 @@ export interface Api {
    * @param env is given to `authorize`. Servers of Node.js give `{ incoming }`, by which the address of the client is known.
    */
   fetch(request: Request, env?: object): Promise<Response>
-  /** Continues background changes that other processes have left. Call it once, when the server has started. */
+  /**
+   * Continues background changes that other processes have left, now and every minute, and forgets old answers. Call it once,
+   * when the server has started.
+   */
   resumeChanges(): Promise<void>
   /** Ends live updates and background changes; these continue in another process, or after the next start. */
   stop(): Promise<void>
@@ -169,7 +173,8 @@ export function createApi(options: ApiOptions): Api {
     } catch (error) {
       if (!isLeaseholdError(error, 'KEY_INVALID')) throw error
       if (!allowance.allowed) throw refused()
-      failures.take(address)
+      // A request without a key guesses nothing.
+      if (asked.route.isOpen || carriesKey(asked.request)) failures.take(address)
       throw error
     }
   }
@@ -186,6 +191,7 @@ export function createApi(options: ApiOptions): Api {
       if (replayed) headers.set('idempotency-replayed', 'true')
       return respond(status, answer, headers)
     } catch (error) {
+      // `handle` counts it.
       if (isLeaseholdError(error, 'KEY_INVALID')) throw error
       return failed(error, Object.fromEntries(headers), route)
     }
@@ -200,6 +206,7 @@ export function createApi(options: ApiOptions): Api {
     const { body, text } = await readBody(request)
     const url = new URL(request.url)
     const given = { params, query: queryOf(url), body }
+    // Sessions are stored nowhere.
     const readOnly = route.method === 'GET' || route.isOpen
     const role = route.databaseRole ?? roleOf(caller)
     const { tenant, principal } = caller
@@ -220,7 +227,7 @@ export function createApi(options: ApiOptions): Api {
       return { status: route.status, answer, replayed: false }
     }
     const key = request.headers.get('idempotency-key')
-    if (key !== null) checkIdempotencyKey(key)
+    if (key !== null && route.method === 'POST') checkIdempotencyKey(key)
     const idempotent =
       key === null || route.method !== 'POST'
         ? undefined

@@ -89,8 +89,16 @@ function signature(hash: Buffer, id: string, expires: number): Buffer {
   return createHmac('sha256', hash).update(`leasehold session ${id} ${expires}`).digest()
 }
 
+/** Whether a request names a key or a session, right or wrong. */
+export function carriesKey(request: Request): boolean {
+  return request.headers.has('authorization') || cookieOf(request, SESSION_COOKIE) !== undefined
+}
+
 export function sessionCookie(request: Request, value: string, maxAgeSeconds: number): string {
-  const secure = new URL(request.url).protocol === 'https:' ? '; Secure' : ''
+  // A proxy that ends TLS says so.
+  const isSecure =
+    new URL(request.url).protocol === 'https:' || request.headers.get('x-forwarded-proto') === 'https'
+  const secure = isSecure ? '; Secure' : ''
   return `${SESSION_COOKIE}=${value}; Path=/; HttpOnly; SameSite=Strict; Max-Age=${maxAgeSeconds}${secure}`
 }
 
@@ -113,7 +121,7 @@ export function refuseOtherOrigins(request: Request): void {
     origin === null ? site === null || site === 'same-origin' : hostOf(origin) === ownHost(request)
   if (isOwn) return
   throw new LeaseholdError('ROLE_TOO_LOW', `The request comes from a page of ${origin ?? 'another site'}.`, {
-    remedy: 'Send it from the dashboard itself, or with a key in the Authorization header.',
+    remedy: 'Send it from a page of this host, or with a key in the Authorization header.',
     field: 'header.origin',
   })
 }

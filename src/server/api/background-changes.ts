@@ -3,9 +3,10 @@
  * its batches is; so any server can continue it when the one that ran it ends.
  */
 import { resumeBulkChange } from '../../admin/bulk-change.ts'
-import { leftChanges, type LeftChange } from '../../admin/changes.ts'
-import { isLeaseholdError } from '../../errors.ts'
+import { failChange, leftChanges, type LeftChange } from '../../admin/changes.ts'
+import { isLeaseholdError, messageOf } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
+import { isLockConflict, isUnavailable } from '../../postgres/failures.ts'
 import { actingAs } from './acting.ts'
 import { bulkChange } from './bulk-changes.ts'
 import { forgetAnswers } from './idempotency.ts'
@@ -15,12 +16,13 @@ export interface BackgroundOptions {
   readonly schema: string
   readonly prefix: () => Promise<string>
   readonly onError: (error: unknown) => void
+  /** A change of which nothing was heard for so long is continued by whoever finds it. Default: two minutes. */
+  readonly silentMs?: number
 }
 
 /** A batch may wait for locks, and reads up to some thousands of rows. */
 const STATEMENT_TIMEOUT_MS = 60_000
 
-/** A change of which nothing was heard for so long is continued by whoever finds it. */
 const SILENT_MS = 120_000
 const FIND_EVERY_MS = 60_000
 
@@ -39,10 +41,8 @@ export class BackgroundChanges {
     const { changeId } = change
     if (this.#running.has(changeId) || this.#stop.signal.aborted) return
     const run = this.#run(change)
-      .catch((error: unknown) => {
-        // It was cancelled, or another process continues it.
-        if (!isLeaseholdError(error, 'REQUEST_INVALID')) this.#options.onError(error)
-      })
+      .catch(async (error: unknown) => this.#failed(change, error))
+      .catch(this.#options.onError)
       .finally(() => this.#running.delete(changeId))
     this.#running.set(changeId, run)
   }
@@ -67,16 +67,20 @@ export class BackgroundChanges {
     })
   }
 
-  /** Continues what servers have left that ended, now and from time to time. */
-  async resumeLeft(): Promise<void> {
-    this.#timer ??= setInterval(() => {
-      this.#resumeLeft().catch(this.#options.onError)
-    }, FIND_EVERY_MS).unref()
-    await this.#resumeLeft()
+  async #failed({ changeId, principal }: LeftChange, error: unknown): Promise<void> {
+    // It was cancelled, or another process continues it.
+    if (isLeaseholdError(error, 'STATE_CONFLICT')) return
+    this.#options.onError(error)
+    // What passes by itself is tried again, by whoever finds the change.
+    const passes = isUnavailable(error) || isLeaseholdError(error, 'QUERY_TIMEOUT') || isLockConflict(error)
+    if (passes || isLeaseholdError(error, 'DATABASE_CLOSED')) return
+    const { schema } = this.#options
+    await failChange(await this.#own(), changeId, { principal, schema, error: messageOf(error) })
   }
 
-  async #resumeLeft(): Promise<void> {
-    const { db, schema, prefix } = this.#options
+  /** Acts for the server itself. */
+  async #own(): Promise<Database> {
+    const { db, prefix } = this.#options
     const acting = {
       role: 'api',
       tenant: null,
@@ -84,8 +88,21 @@ export class BackgroundChanges {
       statementTimeoutMs: 5_000,
       readOnly: false,
     } as const
-    const own = actingAs(db, acting, await prefix())
-    for (const change of await leftChanges(own, schema, SILENT_MS)) this.start(change)
+    return actingAs(db, acting, await prefix())
+  }
+
+  /** Continues what servers have left that ended, now and every minute; also forgets old answers. */
+  async resumeLeft(): Promise<void> {
+    this.#timer ??= setInterval(() => {
+      this.#maintain().catch(this.#options.onError)
+    }, FIND_EVERY_MS).unref()
+    await this.#maintain()
+  }
+
+  async #maintain(): Promise<void> {
+    const { schema, silentMs = SILENT_MS } = this.#options
+    const own = await this.#own()
+    for (const change of await leftChanges(own, schema, silentMs)) this.start(change)
     await forgetAnswers(own, schema)
   }
 

@@ -57,7 +57,8 @@ export async function findAnswer(
       'Send it once more a little later, with the same key.',
     )
   const { rows } = await tx.query<StoredAnswer & { readonly hash: Buffer }>({
-    text: `select request_hash as hash, status, answer from ${requestsOf(schema)} where principal = $1 and idempotency_key = $2`,
+    text: `select request_hash as hash, status, answer from ${requestsOf(schema)} where principal = $1 and idempotency_key = $2
+  and created_at > now() - interval '1 day'`,
     values: [principal, key],
   })
   const [row] = rows
@@ -76,7 +77,9 @@ export async function storeAnswer(
   { status, answer }: StoredAnswer,
 ): Promise<void> {
   await tx.query({
-    text: `insert into ${requestsOf(schema)} (principal, idempotency_key, request_hash, status, answer) values ($1, $2, $3, $4, $5)`,
+    text: `insert into ${requestsOf(schema)} (principal, idempotency_key, request_hash, status, answer) values ($1, $2, $3, $4, $5)
+on conflict (principal, idempotency_key) do update
+set request_hash = excluded.request_hash, status = excluded.status, answer = excluded.answer, created_at = now()`,
     values: [principal, key, hash, status, JSON.stringify(answer ?? null)],
   })
 }

@@ -124,7 +124,7 @@ export const change = z.object({
   namedIds: z.int().nullable(),
   rate: z.number().nullable(),
   limit: z.int().nullable(),
-  state: z.enum(['running', 'finished', 'cancelled']),
+  state: z.enum(['running', 'finished', 'cancelled', 'failed']),
   isBackground: z.boolean(),
   matched: z.int().nullable().describe('Null: not counted yet.'),
   changed: z.int(),
@@ -132,6 +132,8 @@ export const change = z.object({
   startedAt: time,
   updatedAt: time,
   finishedAt: optionalTime,
+  cancelledBy: z.string().nullable(),
+  error: z.string().nullable(),
 })
 
 export const preview = z.object({

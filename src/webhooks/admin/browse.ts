@@ -274,6 +274,6 @@ function several(id: string, found: readonly Found[]): LeaseholdError {
   return new LeaseholdError(
     'REQUEST_INVALID',
     `id is ${JSON.stringify(id)}, an event that was sent to ${found.length} endpoints.`,
-    { remedy: `Give the number of one of its deliveries: ${numbers}.` },
+    { remedy: `Give the number of one of its deliveries: ${numbers}.`, field: 'id' },
   )
 }

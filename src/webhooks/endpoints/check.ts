@@ -126,11 +126,14 @@ export function checkBy(by: Partial<By> | undefined): string[] {
   ]
 }
 
-/** Throws one error with all problems. */
+/** Throws one error with all problems. Each begins with the field, and the error has that of the first. */
 export function refuse(problems: readonly string[]): void {
-  if (problems.length === 0) return
+  const [first] = problems
+  if (first === undefined) return
+  const [field] = /^\w+(?=[.[:]| is | has | must | cannot )/.exec(first) ?? []
   throw new LeaseholdError('REQUEST_INVALID', `Nothing was changed: ${problems.join('; ')}.`, {
     remedy: 'Correct what is named.',
+    ...(field === undefined ? {} : { field }),
   })
 }
 
@@ -220,7 +223,7 @@ function checkHeaders(value: unknown): FieldCheck {
       ],
     }
   }
-  const problems = problemsOf(() => endpointHeaders(headers))
+  const problems = problemsOf(() => endpointHeaders(headers)).map((problem) => `headers: ${problem}`)
   return problems.length > 0 ? { problems } : { stored: endpointHeaders(headers) }
 }
 

@@ -1,4 +1,5 @@
 /** What an endpoint is: as it is created, changed and shown. */
+import { LeaseholdError } from '../../errors.ts'
 import type { SecretKind } from '../signing/secret.ts'
 
 /** An endpoint to be created. Fields that are left out have their default. */
@@ -91,3 +92,9 @@ export const ENDPOINT_COLUMNS = `id::text as id, tenant, url, description, event
   disabled_reason as "disabledReason", disabled_at as "disabledAt", failures, failing_since as "failingSince",
   open_until as "openUntil", case when previous_secret_until > now() then previous_secret_until end as "previousSecretUntil",
   created_at as "createdAt", updated_at as "updatedAt"`
+
+export function endpointNotFound(id: string): LeaseholdError {
+  return new LeaseholdError('ENDPOINT_NOT_FOUND', `No endpoint has the id ${id}.`, {
+    remedy: '`leasehold webhooks endpoints list` lists the endpoints.',
+  })
+}

@@ -1,6 +1,5 @@
 /** Creating, changing, listing and deleting the endpoints that webhooks are delivered to. */
 import { audit } from '../../admin/audit.ts'
-import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
@@ -14,6 +13,7 @@ import {
   type By,
   type Endpoint,
   ENDPOINT_COLUMNS,
+  endpointNotFound,
   type EndpointChanges,
   type EndpointDetails,
   type NewEndpoint,
@@ -300,9 +300,7 @@ type EndpointRow = Endpoint & { readonly secret: string; readonly signing: Secre
 
 function found<Row>(row: Row | undefined, id: string): Row {
   if (row !== undefined) return row
-  throw new LeaseholdError('ENDPOINT_NOT_FOUND', `No endpoint has the id ${id}.`, {
-    remedy: '`leasehold webhooks endpoints list` lists the endpoints.',
-  })
+  throw endpointNotFound(id)
 }
 
 /** What the audit records: only the names of headers, because their values may be credentials. */

@@ -90,6 +90,14 @@ describe('presence', () => {
     expect(second?.lastSeenAt.getTime()).toBeGreaterThan(first?.lastSeenAt.getTime() ?? Infinity)
   })
 
+  it('stores which table each of its workers processes, and the role of the worker', async () => {
+    const serves = { payments: { table: 'app.payments', role: 'reconcile' } }
+    await appear(describeWorker(['payments'], { id: 'one', serves }))
+    expect((await listWorkers(db, 'leasehold')).map((row) => row.serves)).toEqual([serves])
+    await appear(describeWorker(['reaper'], { id: 'one' }))
+    expect((await listWorkers(db, 'leasehold')).map((row) => row.serves)).toEqual([{}])
+  })
+
   it('stores which workers do not claim, and why, until the process reports otherwise or stops', async () => {
     const paused = [
       {

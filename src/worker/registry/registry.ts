@@ -20,6 +20,15 @@ export interface WorkerInfo {
   readonly declared?: Readonly<Record<string, object>>
   /** The tables whose expired leases it takes back, as `schema.table`. */
   readonly reaps: readonly string[]
+  /** What each of its workers processes, by the name of the worker. */
+  readonly serves?: Readonly<Record<string, ServedTable>>
+}
+
+export interface ServedTable {
+  /** As `schema.table`. */
+  readonly table: string
+  /** The name by which `--only` chooses the worker: `reconcile` for every reconciler. */
+  readonly role: string
 }
 
 /** A worker does not claim. Plain data: it is sent to the heartbeat's thread, and stored in the registry. */
@@ -56,7 +65,7 @@ export interface WorkerRow extends WorkerInfo {
 /** This process as the registry shows it. The id is unique unless a given one is not (RULE-020-032). */
 export function describeWorker(
   roles: readonly string[],
-  options: Partial<Pick<WorkerInfo, 'id' | 'declared' | 'reaps'>> = {},
+  options: Partial<Pick<WorkerInfo, 'id' | 'declared' | 'reaps' | 'serves'>> = {},
 ): WorkerInfo {
   const host = hostname()
   const id = options.id ?? `${host}-${process.pid}-${randomBytes(6).toString('hex')}`
@@ -66,15 +75,18 @@ export function describeWorker(
       remedy: 'Give every worker a unique id that is not empty and has no # in it, or none at all.',
     })
   }
-  const { declared, reaps = [] } = options
-  const known = declared === undefined ? {} : { declared }
+  const { declared, reaps = [], serves } = options
+  const known = {
+    ...(declared === undefined ? {} : { declared }),
+    ...(serves === undefined ? {} : { serves }),
+  }
   return { id, host, pid: process.pid, version: packageVersion(), roles, reaps, ...known }
 }
 
 /** A process without a visible session is missing after this time: six intervals of its presence. */
 const MISSING_AFTER = '30 seconds'
 
-const WORKER_COLUMNS = `id, host, pid, version, roles, declared, reaps, started_at as "startedAt", last_seen_at as "lastSeenAt",
+const WORKER_COLUMNS = `id, host, pid, version, roles, declared, reaps, serves, started_at as "startedAt", last_seen_at as "lastSeenAt",
   case when stopped_at is null and died_at is null then in_flight else 0 end as "inFlight",
   paused, stopped_at as "stoppedAt", died_at as "diedAt",
   session_pid is not null as "sessionVisible",
@@ -214,8 +226,8 @@ with before as materialized (
   where id = $1
   for no key update
 )
-insert into ${workers} as w (id, host, pid, version, roles, declared, reaps, in_flight, paused, session_pid, session_start)
-select $1, $2, $3::int, $4, $5::text[], $8::jsonb, $9::text[], $6::int, $10::jsonb, session.pid, session.backend_start
+insert into ${workers} as w (id, host, pid, version, roles, declared, reaps, serves, in_flight, paused, session_pid, session_start)
+select $1, $2, $3::int, $4, $5::text[], $8::jsonb, $9::text[], $11::jsonb, $6::int, $10::jsonb, session.pid, session.backend_start
 from (select count(*) from before) as locked
 left join pg_stat_activity as session on session.pid = pg_backend_pid() and session.pid = $7::int
 on conflict (id) do update set
@@ -225,6 +237,7 @@ on conflict (id) do update set
   roles = excluded.roles,
   declared = excluded.declared,
   reaps = excluded.reaps,
+  serves = excluded.serves,
   started_at = case
     when w.stopped_at is null and (w.host, w.pid) = (excluded.host, excluded.pid) then w.started_at
     else excluded.started_at
@@ -257,6 +270,7 @@ returning coalesce((select had_died from before), false) as had_died, (
       JSON.stringify(worker.declared ?? {}),
       worker.reaps,
       JSON.stringify(paused),
+      JSON.stringify(worker.serves ?? {}),
     ],
   }
 }

@@ -57,13 +57,16 @@ it('a row in a bucket that its worker does not serve is explained with bucketNot
   expect(reasons).toMatchObject([{ code: 'noWorker' }, { code: 'bucketNotServed' }])
 })
 
-it('of a table that is given without its workers, nothing is said about them', async () => {
+it('of a table that is given without its workers, those that were ever started are known', async () => {
   const { reasons } = await explain('public.unworked', '1')
   expect(reasons).toMatchObject([
-    {
-      code: 'claimable',
-      text: expect.stringContaining(', and whether a worker of public.unworked runs is not known here.'),
-    },
+    { code: 'noWorker', text: 'No worker process that is alive runs a worker of public.unworked.' },
+  ])
+  const handle = async (): Promise<undefined> => Promise.resolve(undefined)
+  const { runtime } = await start([{ name: 'started', table: unworked, handle, settings: { paused: true } }])
+  await runtime.stop()
+  expect((await explain('public.unworked', '1')).reasons).toMatchObject([
+    { code: 'noWorker', by: runtime.id, command: 'leasehold work --only started' },
   ])
 })
 

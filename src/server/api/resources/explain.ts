@@ -7,6 +7,7 @@ import { tableName } from '../../../lease/table.ts'
 import { explainEvent } from '../../../outbox/admin/explain.ts'
 import { explainChunk, explainJob } from '../../../sync/admin/explain.ts'
 import { explainDelivery } from '../../../webhooks/admin/explain.ts'
+import { listWorkers } from '../../../worker/index.ts'
 import { type Route, route } from '../route.ts'
 import { digits, rowId, text, time } from '../schemas.ts'
 
@@ -83,7 +84,13 @@ export const EXPLAIN: readonly Route[] = [
           },
         )
       const workers = context.workers.filter((worker) => tableName(worker.table) === name)
-      return explainRow(db, explainedBy(table, workers), id, { schema })
+      if (workers.length > 0) return explainRow(db, explainedBy(table, workers), id, { schema })
+      // The API was given the table without its workers, and the registry has those that were started.
+      const processes = await listWorkers(db, schema)
+      const started = processes.flatMap(({ serves = {} }) =>
+        Object.keys(serves).filter((worker) => serves[worker]?.table === name),
+      )
+      return explainRow(db, { table, workers: [...new Set(started)] }, id, { schema })
     },
   }),
 ]

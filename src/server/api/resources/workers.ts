@@ -15,6 +15,9 @@ const worker = z.object({
     .record(z.string(), z.record(z.string(), z.unknown()))
     .describe('The settings its workers were started with.'),
   reaps: z.array(z.string()),
+  serves: z
+    .record(z.string(), z.object({ table: z.string(), role: z.string() }))
+    .describe('The table that each of its workers processes, by the name of the worker.'),
   state: z.enum(['alive', 'missing', 'dead', 'stopped']),
   startedAt: time,
   lastSeenAt: time,

@@ -1,0 +1,222 @@
+import { beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { useApi } from '../../../../test/support/api.ts'
+import { ordered, payments, tasks } from '../../../../test/support/lease-tables.ts'
+import {
+  clientAddress,
+  type RouteCase,
+  testAllHaveCases,
+  testRoute,
+} from '../../../../test/support/route-cases.ts'
+import { useRuntimes } from '../../../../test/support/runtimes.ts'
+import { makeEndpoint } from '../../../../test/support/webhook-endpoints.ts'
+import { makeDeliveries } from '../../../../test/support/webhook-rows.ts'
+import { leaseTable } from '../../../lease/declaration.ts'
+import { openLeaseStore } from '../../../lease/store.ts'
+import { enqueue } from '../../../outbox/index.ts'
+import { outboxTable } from '../../../outbox/table.ts'
+import { reconciler } from '../../../reconcile/index.ts'
+import { changeSettings } from '../../../worker/index.ts'
+import { LEASES } from './leases.ts'
+
+const hidden = leaseTable({ table: 'private.jobs', claimable: 'true', outcomes: {} })
+const api = useApi({ clientAddress, tables: [payments.table, tasks.table, ordered.table, hidden] })
+const { db, send, url } = api
+const startRuntime = useRuntimes(url)
+
+beforeAll(async () => {
+  await db.query({ text: `${payments.ddl}; ${tasks.ddl}; ${ordered.ddl}` })
+  await db.query({
+    text: 'create schema private; create table private.jobs (id int primary key, lease_owner text, lease_until timestamptz, lease_token bigint, attempts int, expiries int, last_error text)',
+  })
+  await db.query({
+    text: 'grant usage on schema public to leasehold_reader; grant select on public.payments, public.tasks, public.ordered_jobs to leasehold_reader, leasehold_operator',
+  })
+})
+
+beforeEach(async () => {
+  await db.query({
+    text: `truncate leasehold.outbox, leasehold.webhook_outbox, leasehold.workers, leasehold.settings, public.payments, public.tasks,
+  public.ordered_jobs restart identity`,
+  })
+})
+
+const other = { name: 'ordered', table: ordered.table, handle: async () => undefined }
+
+async function claim(table: typeof payments.table, owner: string, count: number, leaseMs: number) {
+  const store = await openLeaseStore(db, table, { owner })
+  const { claimed } = await store.claim({ limit: count, leaseMs })
+  expect(claimed).toHaveLength(count)
+  return claimed.map(({ lease }) => lease)
+}
+
+const CASES: readonly RouteCase[] = [
+  {
+    route: 'GET /leases',
+    happy: async () => ({ path: '/leases', answer: { items: [], more: false, now: expect.any(String) } }),
+    invalid: async () => [
+      { path: '/leases?table=public.nothing', field: 'query.table' },
+      { path: '/leases?limit=0', field: 'query.limit' },
+      { path: '/leases?owner=', field: 'query.owner' },
+      { path: '/leases?cursor=x', field: 'query' },
+    ],
+  },
+  {
+    route: 'GET /tables',
+    happy: async () => ({ path: '/tables' }),
+    invalid: async () => [{ path: '/tables?x=1', field: 'query' }],
+  },
+  {
+    route: 'GET /reconcilers',
+    happy: async () => ({ path: '/reconcilers', answer: { items: [] } }),
+    invalid: async () => [{ path: '/reconcilers?x=1', field: 'query' }],
+  },
+]
+
+for (const each of CASES) testRoute(api, each, async () => Promise.resolve(null))
+testAllHaveCases(LEASES, CASES)
+
+describe('GET /leases', () => {
+  it('has the leases of all tables with owner, token and end, those that end first at the top, and the clock of the database', async () => {
+    await enqueue(db, [
+      { type: 'a', payload: 1 },
+      { type: 'b', payload: 2 },
+    ])
+    await db.query({ text: payments.insert, values: [1] })
+    await db.query({ text: tasks.insert, values: [1] })
+    const events = await claim(outboxTable(), 'relay', 2, 20_000)
+    const [payment] = await claim(payments.table, 'reconciler', 1, 10_000)
+    const [task] = await claim(tasks.table, 'tasker', 1, 60_000)
+    const [delivery] = await makeDeliveries(db, await makeEndpoint(db), 1, { owner: 'dispatcher' })
+    const { body } = await send('GET', '/leases', { key: 'read' })
+    expect(body.items).toMatchObject([
+      {
+        table: 'public.payments',
+        id: payment?.id,
+        owner: 'reconciler',
+        token: '1',
+        since: null,
+        bucket: null,
+      },
+      ...events.map(({ id }) => ({
+        table: 'leasehold.outbox',
+        id,
+        owner: 'relay',
+        token: '1',
+        since: expect.any(String),
+        bucket: 0,
+      })),
+      { table: 'public.tasks', id: task?.id, owner: 'tasker', token: task?.token.toString() },
+      { table: 'leasehold.webhook_outbox', id: delivery, owner: 'dispatcher', token: '1' },
+    ])
+    for (const { until, leftMs } of body.items)
+      expect(Math.abs(Date.parse(until) - Date.parse(body.now) - leftMs)).toBeLessThan(5_000)
+    expect(body.items[0].leftMs).toBeLessThanOrEqual(10_000)
+    expect(body.items[0].until).toBe(payment?.until.toISOString())
+  })
+
+  it('is limited by owner, by table and in number', async () => {
+    await db.query({ text: payments.insert, values: [3] })
+    await claim(payments.table, 'a', 1, 10_000)
+    await claim(payments.table, 'b', 2, 20_000)
+    await db.query({ text: tasks.insert, values: [1] })
+    await claim(tasks.table, 'a', 1, 30_000)
+    const tablesOf = async (query: string): Promise<unknown> => {
+      const { body } = await send('GET', `/leases?${query}`)
+      return [
+        body.items.map((item: { table: string; owner: string }) => `${item.owner} ${item.table}`),
+        body.more,
+      ]
+    }
+    expect(await tablesOf('owner=a')).toEqual([['a public.payments', 'a public.tasks'], false])
+    expect(await tablesOf('table=public.tasks')).toEqual([['a public.tasks'], false])
+    expect(await tablesOf('limit=2')).toEqual([['a public.payments', 'b public.payments'], true])
+    expect(await tablesOf('limit=1&table=public.payments')).toEqual([['a public.payments'], true])
+    expect(await tablesOf('owner=nobody')).toEqual([[], false])
+  })
+
+  it('has leases that have expired and that nobody has taken back', async () => {
+    await db.query({ text: payments.insert, values: [1] })
+    await claim(payments.table, 'gone', 1, 10_000)
+    await db.query({ text: `update public.payments set lease_until = now() - interval '1 minute'` })
+    const { body } = await send('GET', '/leases')
+    expect(body.items).toMatchObject([{ owner: 'gone' }])
+    expect(body.items[0].leftMs).toBeLessThanOrEqual(-60_000)
+  })
+
+  it('names a table that cannot be read with the GRANT that is missing, which helps, and has the others', async () => {
+    await db.query({ text: payments.insert, values: [1] })
+    await claim(payments.table, 'a', 1, 10_000)
+    const { body } = await send('GET', '/leases', { key: 'read' })
+    expect(body.items).toMatchObject([{ owner: 'a' }])
+    expect(body.unreadable).toMatchObject([
+      { table: 'private.jobs', problem: expect.stringContaining('permission denied') },
+    ])
+    const [, grants = ''] = body.unreadable[0].problem.split('Run: ')
+    await db.query({ text: grants })
+    expect((await send('GET', '/leases', { key: 'read' })).body.unreadable).toEqual([])
+    await db.query({ text: 'revoke all on schema private from leasehold_reader, leasehold_operator' })
+  })
+
+  it('a table that does not exist, or not any more, does not keep the others from being shown', async () => {
+    await db.query({ text: 'alter table public.tasks rename to elsewhere' })
+    const { body, status } = await send('GET', '/leases', { key: 'read' })
+    const tables = await send('GET', '/tables', { key: 'read' })
+    await db.query({ text: 'alter table public.elsewhere rename to tasks' })
+    expect(status).toBe(200)
+    const unreadable = { table: 'public.tasks', problem: 'public.tasks is not a table' }
+    expect(body.unreadable).toContainEqual(unreadable)
+    expect(tables.body.items).toContainEqual(expect.objectContaining(unreadable))
+  })
+})
+
+describe('GET /tables', () => {
+  it('has the backlog of each table that was given, what is in flight, and who processes and reaps it', async () => {
+    await db.query({ text: payments.insert, values: [3] })
+    await claim(payments.table, 'another', 1, 60_000)
+    await startRuntime([{ ...other, settings: { paused: true } }], { id: 'process 1' })
+    await db.query({ text: ordered.insert, values: [2] })
+    const { body } = await send('GET', '/tables', { key: 'read' })
+    expect(body.items).toMatchObject([
+      { table: 'public.payments', pending: 2, inFlight: 1, servedBy: [], reapedBy: [], problem: null },
+      { table: 'public.tasks', pending: 0, inFlight: 0, oldestPendingMs: null },
+      { table: 'public.ordered_jobs', pending: 2, servedBy: ['process 1'], reapedBy: ['process 1'] },
+      { table: 'private.jobs', pending: null, problem: expect.stringContaining('permission denied') },
+    ])
+    expect(body.items[0].oldestPendingMs).toBeGreaterThanOrEqual(0)
+  })
+})
+
+it('a row is explained by the workers of its own table, not by those of others', async () => {
+  const { rows } = await db.query<{ k1: string }>({ text: payments.insert, values: [1] })
+  await startRuntime([{ ...other, settings: { paused: true } }])
+  const explained = await send('GET', `/tables/public.payments/rows/${rows[0]?.k1}/explain`, { key: 'read' })
+  expect(explained.body.reasons.map(({ code }: { code: string }) => code)).toContain('noWorker')
+})
+
+describe('GET /reconcilers', () => {
+  it('has the reconcilers alone, their tables, the processes that run them, and their settings', async () => {
+    const declared = reconciler({
+      name: 'payments',
+      table: payments.table,
+      transitions: { pending: ['confirmed'], confirmed: [] },
+      observe: async () => undefined,
+      settings: { paused: true },
+    })
+    await startRuntime([declared, other], { id: 'process 1' })
+    await changeSettings(db, 'leasehold', 'payments', { concurrency: 3 }, 'somebody')
+    const { body } = await send('GET', '/reconcilers', { key: 'read' })
+    expect(body.items).toMatchObject([
+      {
+        name: 'payments',
+        tables: ['public.payments'],
+        processes: [{ worker: 'process 1', state: 'alive', declared: { pollMs: 5_000, paused: true } }],
+        stored: { value: { concurrency: 3 }, changedBy: 'somebody' },
+      },
+    ])
+    const { body: workers } = await send('GET', '/workers')
+    expect(workers.items[0].serves).toEqual({
+      payments: { table: 'public.payments', role: 'reconcile' },
+      ordered: { table: 'public.ordered_jobs', role: 'ordered' },
+    })
+  })
+})

@@ -1,0 +1,124 @@
+/** What is in flight, in every lease table; the lease tables of the user; and reconcilers. */
+import { z } from 'zod'
+import { tableName } from '../../../lease/table.ts'
+import { listReconcilers } from '../../../reconcile/registered.ts'
+import { listLeases, ownTables, readTables } from '../leases.ts'
+import { RequestProblem } from '../problem.ts'
+import { route } from '../route.ts'
+import { digits, optionalTime, paging, text, time } from '../schemas.ts'
+
+const lease = z.object({
+  table: z.string().describe('With its schema.'),
+  id: z.string().describe('The row. Where several columns identify it, a JSON array of texts.'),
+  bucket: z.int().nullable(),
+  owner: z.string().describe('The worker process.'),
+  token: digits.nullable().describe('The fencing token.'),
+  since: optionalTime.describe('When it was claimed; null: the table does not store it.'),
+  until: time,
+  leftMs: z
+    .number()
+    .describe('How much of it is left. Negative: it has expired, and nobody has taken the row back.'),
+})
+
+const table = z.object({
+  table: z.string().describe('With its schema.'),
+  pending: z
+    .int()
+    .nullable()
+    .describe('How many rows could be claimed now; of ordering keys, their heads. Null: see problem.'),
+  inFlight: z.int().nullable(),
+  countedUpTo: z.int().describe('From this on nobody counted further.'),
+  oldestPendingMs: z
+    .int()
+    .nullable()
+    .describe('How long the oldest row has waited that could be claimed now; null: unknown.'),
+  servedBy: z.array(z.string()).describe('The worker processes that are alive and process it.'),
+  reapedBy: z
+    .array(z.string())
+    .describe('Those that are alive and take back its expired leases. Empty: nobody does.'),
+  problem: z.string().nullable().describe('Why it could not be read.'),
+})
+
+const reconciler = z.object({
+  name: z.string(),
+  tables: z.array(z.string()),
+  processes: z
+    .array(
+      z.object({
+        worker: z.string(),
+        state: z.enum(['alive', 'missing', 'dead', 'stopped']),
+        lastSeenAt: time,
+        declared: z.record(z.string(), z.unknown()).describe('The settings that it was started with.'),
+        paused: z
+          .array(
+            z.object({
+              worker: z.string(),
+              table: z.string(),
+              reason: z.string(),
+              since: z.string(),
+              error: z.string().optional(),
+            }),
+          )
+          .describe('Why it did not claim when the process was last seen.'),
+      }),
+    )
+    .describe('Those that run it, or did so within the last day.'),
+  stored: z
+    .object({ value: z.record(z.string(), z.unknown()), changedAt: time, changedBy: z.string() })
+    .nullable()
+    .describe('The settings that are stored for all processes; null: none.'),
+})
+
+export const LEASES = [
+  route({
+    method: 'GET',
+    path: '/leases',
+    summary: 'List the rows in flight of all lease tables, those whose lease ends first at the top',
+    tag: 'leases',
+    role: 'read',
+    query: z.strictObject({
+      limit: paging.limit,
+      owner: text.optional().describe('Only leases of this worker process.'),
+      table: text.optional().describe('Only leases of this table, named with its schema.'),
+    }),
+    answer: z.object({
+      now: time.describe('The clock of the database.'),
+      items: z.array(lease),
+      more: z.boolean(),
+      unreadable: z
+        .array(z.object({ table: z.string(), problem: z.string() }))
+        .describe('Tables that could not be read, and why.'),
+    }),
+    async run({ db, schema, context, query: { limit = 50, owner, table: wanted } }) {
+      const all = [...ownTables(schema), ...context.tables]
+      const tables = all.filter((each) => wanted === undefined || tableName(each) === wanted)
+      if (tables.length === 0)
+        throw new RequestProblem([
+          {
+            field: 'query.table',
+            detail: `is ${JSON.stringify(wanted)}; give one of ${all.map((each) => tableName(each)).join(', ')}`,
+          },
+        ])
+      const { leases: items, ...rest } = await listLeases(db, tables, { owner, limit })
+      return { ...rest, items }
+    },
+  }),
+  route({
+    method: 'GET',
+    path: '/tables',
+    summary: 'List the lease tables that the server was given, and how much waits in each',
+    tag: 'tables',
+    role: 'read',
+    answer: z.object({ items: z.array(table) }),
+    run: async ({ db, schema, context }) => ({ items: await readTables(db, schema, context.tables) }),
+  }),
+  route({
+    method: 'GET',
+    path: '/reconcilers',
+    summary: 'List the reconcilers, and the worker processes that run them',
+    tag: 'reconcilers',
+    role: 'read',
+    answer: z.object({ items: z.array(reconciler) }),
+    run: async ({ db, schema }) => ({ items: await listReconcilers(db, { schema }) }),
+  }),
+]
