@@ -1,12 +1,14 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { backendOf, openSession, useDatabase } from '../../test/support/database.ts'
+import { backendOf, blocked, openSession, useDatabase } from '../../test/support/database.ts'
 import { useProcesses } from '../../test/support/processes.ts'
 import { door, settled, useWorkers } from '../../test/support/running-worker.ts'
 import { useRuntimes } from '../../test/support/runtimes.ts'
 import { insertJobs, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
+import { expectAllStaged, remembering } from '../../test/support/staged-reasons.ts'
 import { startWorker } from '../../test/support/worker-process.ts'
+import { hasCode } from '../errors.ts'
 import { leaseTable, openLeaseStore } from '../lease/index.ts'
-import { openDatabase } from '../postgres/database.ts'
+import { type Database, openDatabase } from '../postgres/database.ts'
 import { SaturatedError } from '../worker/completion/outcome.ts'
 import { changeSettings } from '../worker/index.ts'
 import { findDeadWorkers } from '../worker/reaper/dead-workers.ts'
@@ -24,6 +26,7 @@ const run = useWorkers(url)
 const start = useRuntimes(url)
 const processes = useProcesses()
 const BOUND = { timeout: 120_000, interval: 20 }
+const remembered = remembering(explainRow)
 const JOBS = { table: leaseTable(WORK_TABLE), workers: ['jobs'] }
 
 beforeAll(async () => {
@@ -44,7 +47,7 @@ async function explain(
   options: ExplainOptions = {},
   explained: Omit<ExplainedTable, 'description'> = JOBS,
 ): Promise<Explanation> {
-  return explainRow(db, explained, id, options)
+  return remembered(db, explained, id, options)
 }
 
 async function codes(id: string, options?: ExplainOptions): Promise<string[]> {
@@ -160,7 +163,7 @@ describe('the row itself', () => {
     await settled(events, 1)
     const { text, until, command } = await reasonOf(id, 'retryWait')
     expect(text).toMatch(
-      /^1 of 5 attempts have failed, and the next one is due at .*Z \(in \d+ s\): .*the printer is on fire.*\.$/,
+      /^1 of 5 attempts has failed, and the next one is due at .*Z \(in \d+ s\): .*the printer is on fire.*\.$/,
     )
     expect(until?.getTime()).toBeGreaterThan(Date.now())
     expect(command).toBe(`update public.jobs set available_at = now() where id = '${id}'`)
@@ -286,7 +289,7 @@ insert into public.tokenless (id) values (1)`,
     )
     await findDeadWorkers(db, 'leasehold', { ...check, declare: true })
     expect((await reasonOf(id, 'leased')).text).toMatch(
-      /; it is dead since .*, and a reaper takes its leases back\.$/,
+      /; it has been dead since .*, and a reaper takes its leases back\.$/,
     )
     expect(await codes(id)).toEqual(['leased', 'noReaper'])
     expect(await reasonOf(id, 'noReaper')).toEqual({
@@ -343,6 +346,11 @@ describe('locks', () => {
     return { pid: await backendOf(session), end: async () => void (await session.query('rollback')) }
   }
 
+  /** Whether a statement ended because somebody cancelled it. */
+  function hasBeenCancelled(error: unknown): boolean {
+    return hasCode(error, '57014')
+  }
+
   it.each([
     ['for update', ['select from public.jobs for update']],
     ['by an UPDATE', ["update public.jobs set kind = 'x'"]],
@@ -364,6 +372,21 @@ describe('locks', () => {
     })
     await end()
     expect(await codes(id)).toEqual(['noWorker'])
+  })
+
+  it('rowLocked and tableLocked: a row whose lease has expired, which the reaper cannot take back', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    await claimOne(await openLeaseStore(db, JOBS.table, { owner: 'nobody' }))
+    await db.query({ text: `update public.jobs set locked_until = now() - interval '5 seconds'` })
+    const row = await locking('select from public.jobs for update')
+    expect((await reasonOf(id, 'rowLocked')).text).toMatch(
+      new RegExp(`^The session ${row.pid} .*, and reapers skip it\\.$`),
+    )
+    expect(await codes(id)).toEqual(['leaseExpired', 'rowLocked', 'noReaper'])
+    await row.end()
+    const table = await locking('lock table public.jobs in share mode')
+    expect(await codes(id)).toEqual(['leaseExpired', 'tableLocked', 'noReaper'])
+    await table.end()
   })
 
   it('rowLocked: by several sessions together, of which the oldest is named', async () => {
@@ -399,7 +422,7 @@ describe('locks', () => {
     const share = await locking('lock table public.jobs in share mode')
     expect((await reasonOf(id, 'tableLocked')).text).toMatch(
       new RegExp(
-        `^The session ${share.pid} .* has locked the whole table \\(ShareLock\\) .*, and every claim waits for it\\.$`,
+        `^The session ${share.pid} .* has locked the whole table \\(ShareLock\\) .*, and every claim and every reaper waits for it\\.$`,
       ),
     )
     await share.end()
@@ -412,6 +435,52 @@ describe('locks', () => {
     expect(await codes(id)).toEqual(['noWorker'])
   })
 
+  it('tableLocked: a session that waits for its lock on the table is in the way as well', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    const reading = await locking('select from public.jobs')
+    const migration = await openSession(url)
+    const pid = await backendOf(migration)
+    const cancelled = migration.query('alter table public.jobs add column extra text').catch(hasBeenCancelled)
+    await blocked(db, pid)
+    const { state, reasons } = await explain(id)
+    expect({ state, codes: reasons.map(({ code }) => code) }).toEqual({
+      state: 'unknown',
+      codes: ['tableLocked'],
+    })
+    expect(reasons[0]?.text).toMatch(
+      new RegExp(
+        `^The session ${pid} .* waits to lock the whole table \\(AccessExclusiveLock\\), and every claim and every reaper waits behind it: the session ${reading.pid} \\(idle in transaction, .*\\) is in its way, in a transaction that has been open for \\d s\\.$`,
+      ),
+    )
+    await db.query({ text: reasons[0]?.command ?? '' })
+    expect(await cancelled).toBe(true)
+    expect(await codes(id)).toEqual(['noWorker'])
+    await reading.end()
+  })
+
+  it('tableLocked: a table that is locked while it is read is not waited for', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    let exclusive: Awaited<ReturnType<typeof locking>> | undefined
+    const lockedMeanwhile: Database = {
+      ...db,
+      transaction: async (work, options) =>
+        db.transaction(async (tx) => {
+          const query: typeof tx.query = async (statement) => {
+            const result = await tx.query(statement)
+            if (statement.text.includes('explain table locks'))
+              exclusive ??= await locking('lock table public.jobs in access exclusive mode')
+            return result as never
+          }
+          return work({ query })
+        }, options),
+    }
+    expect(await explainRow(lockedMeanwhile, JOBS, id)).toMatchObject({
+      state: 'unknown',
+      reasons: [{ code: 'tableLocked', by: String(exclusive?.pid) }],
+    })
+    await exclusive?.end()
+  })
+
   it('oldSnapshot: who holds it, for how long, and over how many transactions', async () => {
     const [id = ''] = await insertJobs(db, 1)
     const session = await openSession(url)
@@ -422,13 +491,54 @@ describe('locks', () => {
     const { text, by, command } = await reasonOf(id, 'oldSnapshot', { oldSnapshotMs: 0 })
     expect(text).toMatch(
       new RegExp(
-        `^The session ${pid} .* has held a snapshot for \\d s, over [1-9]\\d* transactions?: what they left cannot be removed`,
+        `^The session ${pid} .* has held a snapshot for \\d s, over [1-9]\\d* transactions?; row versions that died since then cannot be removed, so claims may have to skip them\\.$`,
       ),
     )
     expect({ by, command }).toEqual({ by: String(pid), command: `select pg_terminate_backend(${pid})` })
     expect(await codes(id, { oldSnapshotMs: 3_600_000 })).toEqual(['noWorker'])
     await session.query('rollback')
     expect(await codes(id, { oldSnapshotMs: 0 })).toEqual(['noWorker'])
+  })
+})
+
+describe('oldSnapshot: who does not hold one, and who does', () => {
+  it('a VACUUM is in the way of nobody', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    await db.query({
+      text: `create table public.vacuumed with (autovacuum_enabled = false) as select n, repeat('x', 2000) from generate_series(1, 4000) as n`,
+    })
+    const session = await openSession(url)
+    const pid = await backendOf(session)
+    // A pause of 0.1 s for each of a thousand pages.
+    await session.query('set vacuum_cost_limit = 1')
+    await session.query('set vacuum_cost_delay = 100')
+    const cancelled = session
+      .query('vacuum public.vacuumed')
+      .catch((error: unknown) => hasCode(error, '57014'))
+    await expect
+      .poll(async () => {
+        const { rows } = await db.query({
+          text: `select true as runs from pg_stat_progress_vacuum join pg_stat_activity using (pid)
+where pid = $1 and backend_xmin is not null`,
+          values: [pid],
+        })
+        return rows
+      }, BOUND)
+      .toEqual([{ runs: true }])
+    expect(await codes(id, { oldSnapshotMs: 0 })).toEqual(['noWorker'])
+    await db.query({ text: `select pg_cancel_backend(${pid})` })
+    expect(await cancelled).toBe(true)
+  })
+
+  it('a transaction that has written holds one while it is idle', async () => {
+    const [id = ''] = await insertJobs(db, 1)
+    const session = await openSession(url)
+    await session.query('begin')
+    await session.query('insert into public.runs values (1, 1, $1)', ['somebody'])
+    expect((await reasonOf(id, 'oldSnapshot', { oldSnapshotMs: 0 })).by).toBe(
+      String(await backendOf(session)),
+    )
+    await session.query('rollback')
   })
 })
 
@@ -480,7 +590,7 @@ describe('worker processes', () => {
     await runtime.stop()
     const { text, by, since } = await reasonOf(id, 'noWorker')
     expect(text).toMatch(
-      new RegExp(`; the last one, ${runtime.id}, is stopped since .*Z \\(\\d s ago\\)\\.$`),
+      new RegExp(`; the last one, ${runtime.id}, has been stopped since .*Z \\(\\d s ago\\)\\.$`),
     )
     expect({ by, isMoment: since instanceof Date }).toEqual({ by: runtime.id, isMoment: true })
     expect((await explain(id, { schema: 'leasehold' })).state).toBe('waiting')
@@ -508,18 +618,15 @@ describe('worker processes', () => {
     await stopped
   })
 
-  it('workersPaused: by the settings, and the statement that is shown ends the pause', async () => {
+  it('workersPaused: by the settings, with the command that ends the pause', async () => {
     const { events } = await run({ handle: async () => undefined }, { presenceMs: 50 })
     const paused = events.next('paused')
     await changeSettings(db, 'leasehold', 'jobs', { paused: true }, 'alice')
     await paused
     const [id = ''] = await insertJobs(db, 1)
-    const { text, by, command = '' } = await reasonOf(id, 'workersPaused')
+    const { text, by, command } = await reasonOf(id, 'workersPaused')
     expect(text).toMatch(/^The settings pause the worker jobs; alice changed them at .*Z \(\d s ago\)\.$/)
-    expect(by).toBe('alice')
-    const over = settled(events, 1)
-    await db.query({ text: command })
-    await over
+    expect({ by, command }).toEqual({ by: 'alice', command: 'leasehold settings resume jobs' })
   })
 
   it('workersPaused: by themselves, with the error', async () => {
@@ -599,3 +706,5 @@ describe('what is refused', () => {
     })
   })
 })
+
+expectAllStaged('admin')

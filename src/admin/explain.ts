@@ -8,8 +8,9 @@ import { bucketsOf } from '../lease/backlog.ts'
 import {
   at,
   because,
+  commandLine,
   type Explanation,
-  literal,
+  LOCK_TIMEOUT_SQL,
   lockOnRow,
   lockOnTable,
   oldSnapshot,
@@ -28,6 +29,7 @@ import {
   stateOf,
   suspicion,
   tryClaim,
+  unknownLock,
   updateSql,
 } from '../lease/explain.ts'
 import { inspectTable, schemaMismatch, type TableShape } from '../lease/inspect.ts'
@@ -35,11 +37,13 @@ import { idValues } from '../lease/lease.ts'
 import { type LeaseTable, tableName } from '../lease/table.ts'
 import { type TableSql, tableSql } from '../lease/table-sql.ts'
 import type { Database } from '../postgres/database.ts'
-import { quoteIdentifier, quoteQualified } from '../postgres/identifiers.ts'
+import { isLockConflict } from '../postgres/failures.ts'
+import { quoteIdentifier } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { listWorkersOfTable, type WorkerOfTable } from '../worker/registry/registry.ts'
 import { readStoredSettings, type StoredSettings } from '../worker/registry/stored-settings.ts'
 import { workerSettings, type WorkerSettings } from '../worker/settings.ts'
+import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { type BrowseOptions, readOnly } from './browse.ts'
 import { checkDuration, invalid } from './request-checks.ts'
 
@@ -58,11 +62,23 @@ export interface ExplainOptions extends BrowseOptions {
 /** A table, and who processes it. */
 export interface ExplainedTable {
   readonly table: LeaseTable
-  /** The names of its workers, as the registry has them. */
+  /** The names of its workers, as the registry has them. None: no process was ever started with one. */
   readonly workers: readonly string[]
   /** Which buckets each of them serves. Default: all. */
   readonly buckets?: readonly (number | 'all')[]
   readonly description: RowDescription
+}
+
+/** A table, and those who are declared to process it. */
+export function explainedBy(
+  table: LeaseTable,
+  workers: readonly Pick<WorkDeclaration<never>, 'name' | 'bucket'>[],
+): Omit<ExplainedTable, 'description'> {
+  return {
+    table,
+    workers: workers.map(({ name }) => name),
+    buckets: workers.map(({ bucket = 0 }) => bucket),
+  }
 }
 
 /** What an application adds to an explanation. */
@@ -98,10 +114,13 @@ export async function explainRowOf(
   const { oldSnapshotMs = OLD_SNAPSHOT_MS } = options
   checkDuration('oldSnapshotMs', oldSnapshotMs)
   const what = `Explaining the ${description.row}`
-  const read = await readOnly(db, options, { what, remedy: 'Allow more time.' }, async (tx) => {
+  const limits = { what, remedy: 'Allow more time.' }
+  const unread = (locked: Reason) =>
+    ({ id: given, state: 'unknown', reasons: [locked], found: undefined }) as const
+  const read = await readOnly(db, options, limits, async (tx) => {
+    await tx.query({ text: LOCK_TIMEOUT_SQL })
     const tableLock = await lockOnTable(tx, table)
-    if (tableLock?.isExclusive === true)
-      return { id: given, state: 'unknown', reasons: [tableLock.reason], found: undefined } as const
+    if (tableLock?.isExclusive === true) return unread(tableLock.reason)
     const shape = await shapeOf(tx, table)
     const t = tableSql(table, shape)
     const address = await find(tx, t)
@@ -110,6 +129,11 @@ export async function explainRowOf(
     const reading = { tx, t, row, explained, options: { ...options, oldSnapshotMs } }
     const { state, reasons } = await allReasons(reading, tableLock?.reason, add)
     return { id: row.id, state, reasons, found: { row, shape } }
+  }).catch(async (error: unknown) => {
+    if (!isLockConflict(error)) throw error
+    // It was locked meanwhile, or another table is.
+    const tableLock = await readOnly(db, options, limits, async (tx) => lockOnTable(tx, table))
+    return unread(tableLock?.reason ?? unknownLock(table))
   })
   const { id, state, reasons, found } = read
   const name = tableName(table)
@@ -149,14 +173,15 @@ async function allReasons(
   const notes = { owner: ownerNote(row, fleet), reaper: reaperNote(fleet) }
   const inRow = reasonsInRow(table, row, before, description, notes)
   const found = { row, state, serving: fleet.serving }
-  if (state === 'finished') return { state, reasons: merged(inRow, await add?.(tx, found)) }
-  const isHeld = state === 'leased' || (state === 'expired' && !row.isClaimableNow)
-  const unreaped = isHeld ? withoutReaper(row, fleet, explained, options.schema) : []
-  if (isHeld) return { state, reasons: [...merged(inRow, await add?.(tx, found)), ...unreaped] }
+  const own = merged(inRow, await add?.(tx, found))
+  if (state === 'finished') return { state, reasons: own }
+  const unreaped = withoutReaper(row, fleet, explained, options.schema)
+  if (state === 'leased') return { state, reasons: [...own, ...unreaped] }
+  const locks = [...(await lockOnRow(tx, row)), ...(tableLocked === undefined ? [] : [tableLocked])]
+  if (state === 'expired' && !row.isClaimableNow) return { state, reasons: [...own, ...locks, ...unreaped] }
   const reasons = [
-    ...merged(inRow, await add?.(tx, found)),
-    ...(await lockOnRow(tx, row)),
-    ...(tableLocked === undefined ? [] : [tableLocked]),
+    ...own,
+    ...locks,
     ...(await suspicion(tx, t, row)),
     ...withoutWorker(row, fleet, explained, options),
   ]
@@ -242,7 +267,7 @@ function ownerNote(row: RowFacts, fleet: Fleet): string {
   const notes: Readonly<Record<WorkerOfTable['state'], string>> = {
     alive: `it is alive, ${seen}${renewalNote(row, process, fleet)}`,
     missing: `it has been missing${since(process.missingSince)}, ${seen}, and its leases are taken back unless it returns`,
-    dead: `it is dead${since(process.diedAt)}, and a reaper takes its leases back`,
+    dead: `it has been dead${since(process.diedAt)}, and a reaper takes its leases back`,
     stopped: `it stopped${since(process.stoppedAt, 'at')}`,
   }
   return notes[process.state]
@@ -345,7 +370,7 @@ function notServed({ now }: RowFacts, fleet: Fleet, { table }: ExplainedTable, s
   const before =
     last === undefined || since === undefined
       ? ''
-      : `; the last one, ${last.id}, is ${last.state} since ${at(since, now)}`
+      : `; the last one, ${last.id}, has been ${last.state} since ${at(since, now)}`
   return [
     reason('noWorker', `No worker process that is alive runs ${runs}${before}.`, {
       since,
@@ -373,7 +398,7 @@ function paused({ now }: RowFacts, { serving, names, stored }: Fleet, schema: st
         {
           since: changedAt,
           by: changedBy,
-          command: `update ${quoteQualified(schema, 'settings')} set value = value - 'paused', changed_at = now(), changed_by = current_user where name = ${literal(name)}`,
+          command: `leasehold settings resume ${name}${schemaFlag(schema)}`,
         },
       ),
     )
@@ -440,11 +465,12 @@ function nothingKeeps(
   const waitedMs = dueAt === null ? 0 : now.getTime() - dueAt.getTime()
   const due = dueAt === null ? 'it can be claimed' : `it has been due for ${duration(waitedMs)}`
   const failed = row.attempts === 0 ? '.' : `; the last attempt failed${because(row.lastError)}`
-  const by = `${serving.length === 1 ? 'the worker process' : `${serving.length} worker processes`} (${ids(serving, inFlightOf)}) will claim it when there is room`
+  const processes = serving.length === 1 ? 'the worker process' : `${serving.length} worker processes`
+  const by = `${processes} (${ids(serving, inFlightOf)}) will claim it when there is room`
   return reason('claimable', `Nothing keeps it from running: ${due}, and ${by}${failed}`, {
     since: dueAt,
     command:
-      waitedMs >= SUSPICIOUS_AFTER_MS && isTried !== true ? `${description.explain(row)} --try` : undefined,
+      waitedMs >= SUSPICIOUS_AFTER_MS && isTried !== true ? description.explain(row, ' --try') : undefined,
   })
 }
 
@@ -461,8 +487,12 @@ export async function explainRow(
   const { availableAt } = table
   const description: RowDescription = {
     row: 'row',
-    explain: (row) =>
-      `leasehold lease explain --table ${shellArgument(tableName(table))} ${idArguments(table, row.id)}${schemaFlag(options.schema)}`,
+    explain: (row, flags = '') =>
+      commandLine(
+        `leasehold lease explain --table ${shellArgument(tableName(table))}`,
+        idValues(table, row.id),
+        `${schemaFlag(options.schema)}${flags}`,
+      ),
     ...(availableAt === undefined
       ? {}
       : { retry: (row) => updateSql(table, row, `${quoteIdentifier(availableAt)} = now()`) }),
@@ -485,10 +515,6 @@ export async function explainRow(
       `Give the ${table.id.join(' and ')} of a row of ${tableName(table)}: ${messageOf(error)}.`,
     )
   }
-}
-
-function idArguments(table: LeaseTable, id: string): string {
-  return idValues(table, id).map(shellArgument).join(' ')
 }
 
 function checkRowId(table: LeaseTable, id: string): void {

@@ -14,7 +14,7 @@ const { directoryWith } = useConfigFiles()
 beforeEach(async () => {
   await db.query({
     text: `truncate leasehold.outbox, leasehold.webhook_outbox, leasehold.webhook_endpoints, leasehold.sync_jobs,
-  leasehold.sync_checkpoints, leasehold.sync_job_chunks, leasehold.audit restart identity`,
+  leasehold.sync_checkpoints, leasehold.sync_job_chunks, leasehold.audit, leasehold.workers, leasehold.settings restart identity`,
   })
 })
 
@@ -87,6 +87,31 @@ describe('leasehold outbox explain', () => {
     },
   )
 
+  it.each([
+    ['two  spaces', "'two  spaces'"],
+    ['line\nand \u202Ebidi', String.raw`$'line\012and \342\200\256bidi'`],
+  ])('prints the command for the parked key %j, and not for another key', async (key, argument) => {
+    await makeEvents(db, 1, { status: 'DEAD', parked: true, key: `$k$${key}$k$`, error: 'boom' })
+    const { stdout } = await call(['outbox', 'explain', '1'])
+    expect(stdout).toContain(`\n  leasehold outbox unblock --reason '…' -- ${argument}\n`)
+    const [, dead = ''] = stdout.split('dead: ')
+    expect(dead.split('\n')).toHaveLength(3)
+  })
+
+  it('the command that resumes a paused worker works', async () => {
+    await makeEvents(db, 1)
+    await db.query({
+      text: `insert into leasehold.workers (id, host, pid, version, roles, declared, stopped_at) values ('w', 'h', 1, '0', '{outbox}', '{"outbox": {}}', now())`,
+    })
+    expect((await call(['settings', 'pause', 'outbox'])).code).toBe(0)
+    const paused = (await explain(['outbox', 'explain', '1'])).reasons.find(
+      ({ code }) => code === 'workersPaused',
+    )
+    expect(await runShown(paused ?? {})).toBe(0)
+    const { reasons } = await explain(['outbox', 'explain', '1'])
+    expect(reasons.map(({ code }) => code)).toEqual(['noWorker'])
+  })
+
   it('refuses an id that no event has, and one that no event can have', async () => {
     expect(await call(['outbox', 'explain', '7'])).toMatchObject({
       code: 1,
@@ -105,23 +130,30 @@ it('leasehold webhooks explain: the command that enables a disabled endpoint wor
   expect((await explain(['webhooks', 'explain', '1'])).reasons[0]?.code).toBe('noSecretKey')
 })
 
-it('leasehold sync explain: of a job, and of a chunk by the command that is shown', async () => {
-  await db.query({
-    text: `insert into leasehold.sync_jobs (definition, matrix_id, planned_at, next_check_at) values ('d', 'm', now(), now() + interval '1 hour');
-insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query) values ('m', 'h 1', 'd', '{}');
-insert into leasehold.sync_job_chunks (job_id, matrix_id, chunk_hash, skipped) values (1, 'm', 'h 1', false)`,
-  })
-  const [reason] = (await explain(['sync', 'explain', '1'])).reasons
-  expect(reason).toMatchObject({ code: 'waitsForChunks', command: "leasehold sync explain 1 'h 1'" })
-  expect(await runShown(reason ?? {})).toBe(0)
-  expect(await explain(['sync', 'explain', '1', 'h 1'])).toMatchObject({
-    table: 'leasehold.sync_checkpoints',
-    id: '["m","h 1"]',
-    state: 'claimable',
-    reasons: [{ code: 'noWorker' }],
-  })
-  expect((await call(['sync', 'explain', 'x'])).code).toBe(2)
-})
+it.each([
+  ['h 1', "1 'h 1'"],
+  ['-h', "-- 1 '-h'"],
+])(
+  'leasehold sync explain: of a job, and of the chunk %j by the command that is shown',
+  async (hash, args) => {
+    await db.query({
+      text: `insert into leasehold.sync_jobs (definition, matrix_id, planned_at, next_check_at) values ('d', 'm', now(), now() + interval '1 hour');
+insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query) values ('m', '${hash}', 'd', '{}');
+insert into leasehold.sync_job_chunks (job_id, matrix_id, chunk_hash, skipped) values (1, 'm', '${hash}', false)`,
+    })
+    const [reason] = (await explain(['sync', 'explain', '1'])).reasons
+    expect(reason).toMatchObject({ code: 'waitsForChunks', command: `leasehold sync explain ${args}` })
+    expect(await runShown(reason ?? {})).toBe(0)
+    const { stdout } = await call(['sync', 'explain', '--json', '--', '1', hash])
+    expect(JSON.parse(stdout)).toMatchObject({
+      table: 'leasehold.sync_checkpoints',
+      id: JSON.stringify(['m', hash]),
+      state: 'claimable',
+      reasons: [{ code: 'noWorker' }],
+    })
+    expect((await call(['sync', 'explain', 'x'])).code).toBe(2)
+  },
+)
 
 describe('leasehold lease explain', () => {
   const config = `import { leaseTable } from ${JSON.stringify(new URL('../../dist/index.js', import.meta.url).href)}

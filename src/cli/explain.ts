@@ -4,7 +4,7 @@ import type { ExplainOptions, Explanation } from '../admin/explain.ts'
 import type { NeededRole } from '../postgres/index.ts'
 import type { Run } from './command.ts'
 import { isSet, JSON_FLAG } from './flags.ts'
-import { printable, printableJson } from './output.ts'
+import { printable, printableCommand, printableJson } from './output.ts'
 
 export function addExplainFlags(command: Command): Command {
   return command
@@ -33,7 +33,7 @@ export function printExplanation({ print, flags }: Run, explanation: Explanation
   const { table, id, state, reasons } = explanation
   const lines = reasons.flatMap(({ code, text, command }) => [
     `\n${code}: ${printable(text)}`,
-    ...(command === undefined ? [] : [`  ${printable(command)}`]),
+    ...(command === undefined ? [] : [`  ${printableCommand(command)}`]),
   ])
   print(`${printable(`${table} ${id}: ${state}`)}\n${lines.join('\n')}\n`)
   return 0

@@ -2,7 +2,7 @@
 import { writeFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Command } from 'commander'
-import { explainRow } from '../admin/explain.ts'
+import { explainedBy, explainRow } from '../admin/explain.ts'
 import { messageOf } from '../errors.ts'
 import { addLease, type LeaseAddition, planLease, WHAT_IS_MISSING } from '../lease/add-lease.ts'
 import { rowId, tableName } from '../lease/index.ts'
@@ -63,13 +63,8 @@ async function explainCommand(run: Run): Promise<number> {
   const id = more.length === 0 ? only : rowId(only, ...more)
   if (args.length !== 1 && args.length !== table.id.length)
     throw invalidArgument('<id...>', args.join(' '), `give the values of ${table.id.join(', ')}.`)
-  const explained = {
-    table,
-    workers: declared.map((each) => each.name),
-    buckets: declared.map(({ bucket = 0 }) => bucket),
-  }
   const explanation = await withRegistry(run, async (db, schema) =>
-    explainRow(db, explained, id, explainOptions(run, schema)),
+    explainRow(db, explainedBy(table, declared), id, explainOptions(run, schema)),
   )
   return printExplanation(run, explanation)
 }

@@ -35,9 +35,18 @@ export function columns(rows: readonly (readonly string[])[], width = Infinity):
     .join('\n')
 }
 
+const UNPRINTABLE = /[\p{Cc}\p{Bidi_Control}\u2028\u2029]/gu
+
 /** The text on one line, without control characters: event types, keys and errors come from outside. */
 export function printable(text: string): string {
-  return text.replaceAll(/[\p{Cc}\p{Bidi_Control}\u2028\u2029]/gu, ' ').replaceAll(/ {2,}/g, ' ')
+  return text.replaceAll(UNPRINTABLE, ' ').replaceAll(/ {2,}/g, ' ')
+}
+
+/** A command as it is: without a character of it, it would concern something else. */
+export function printableCommand(command: string): string {
+  return command.search(UNPRINTABLE) === -1
+    ? command
+    : '(the command contains control characters: --json shows it)'
 }
 
 /** JSON that is safe on a terminal: control characters are escaped, which does not change its meaning. */

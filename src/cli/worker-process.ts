@@ -225,7 +225,7 @@ async function serveApi(
   const api = createApi({
     db: pool,
     schema,
-    tables: work.declared.map(({ table }) => table).filter((table) => !own.has(tableName(table))),
+    tables: work.declared.filter(({ table }) => !own.has(tableName(table))),
     webhooks: { network: webhookNetwork(settings), ...(secretKey === undefined ? {} : { secretKey }) },
     onError: (error) => log.error({ err: error }, 'a request to the API failed'),
     ...(access === 'withoutKeys' ? { withoutKey: LOCAL } : {}),

@@ -1,10 +1,11 @@
-import { expect, it } from 'vitest'
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import { afterAll, describe, expect, it } from 'vitest'
+import { useDatabase } from '../../test/support/database.ts'
 import { projectFile } from '../../test/support/project-files.ts'
-import { REASON_CODES, shellArgument } from './explain.ts'
-
-const STAGED_IN = ['admin', 'outbox/admin', 'webhooks/admin', 'sync/admin'].map(
-  (folder) => `src/${folder}/explain.test.ts`,
-)
+import { STAGED } from '../../test/support/staged-reasons.ts'
+import { openDatabase } from '../postgres/database.ts'
+import { literal, REASON_CODES, shellArgument } from './explain.ts'
 
 it('docs/explain.md describes every reason, and no other', async () => {
   const page = await projectFile('docs/explain.md')
@@ -13,9 +14,8 @@ it('docs/explain.md describes every reason, and no other', async () => {
   expect(documented.toSorted()).toEqual(REASON_CODES.toSorted())
 })
 
-it('every reason is staged in a test', async () => {
-  const tests = (await Promise.all(STAGED_IN.map(async (path) => projectFile(path)))).join('\n')
-  expect(REASON_CODES.filter((code) => !tests.includes(`'${code}'`))).toEqual([])
+it('every reason is staged by a test file, which shows that it was returned', () => {
+  expect(Object.values(STAGED).flat().toSorted()).toEqual(REASON_CODES.toSorted())
 })
 
 it.each([
@@ -26,6 +26,28 @@ it.each([
   ['-x', "'-x'"],
   ['', "''"],
   ['$HOME', "'$HOME'"],
+  ['two  spaces', "'two  spaces'"],
+  ["a\nb'c\\", String.raw`$'a\012b\'c\\'`],
 ])('the argument %j of a shell is written %s', (text, written) => {
   expect(shellArgument(text)).toBe(written)
+})
+
+describe('a text of a command is taken as it is', () => {
+  const db = openDatabase({ url: useDatabase().url })
+  afterAll(async () => db.close())
+
+  it.each([
+    'two  spaces',
+    "it's $HOME `date` \\",
+    'tab\tand\nline',
+    "\u001B[31m'red' \\\u001B[0m",
+    '\u202Eright to left\u2066 and \u2028 lines é 7\u0007',
+    '-7\u0085',
+  ])('%j', async (text) => {
+    const written = [shellArgument(text), literal(text)]
+    expect(written.filter((each) => /[\p{Cc}\p{Bidi_Control}\u2028\u2029]/u.test(each))).toEqual([])
+    const { stdout } = await promisify(execFile)('bash', ['-c', `printf %s ${written[0]}`])
+    expect(stdout).toBe(text)
+    expect((await db.query({ text: `select ${written[1]} as text` })).rows).toEqual([{ text }])
+  })
 })

@@ -15,7 +15,7 @@ import type { TableShape } from './inspect.ts'
 import { idValues } from './lease.ts'
 import { StatementRunner } from './runner.ts'
 import { and, type Parameters, parameters, statement } from './statement.ts'
-import { canRest, type LeaseTable, type Sql, SUSPECT_EXPIRIES } from './table.ts'
+import { canRest, type LeaseTable, type Sql, SUSPECT_EXPIRIES, tableName } from './table.ts'
 import {
   claimableNow,
   inBucket,
@@ -90,7 +90,7 @@ export interface Reason {
  * - `waiting`: something has to happen first, or a time has to come.
  * - `leased`: a worker has it. `expired`: the lease is over, and nobody has taken the row back.
  * - `finished`: it will not be claimed any more, unless it is replayed.
- * - `unknown`: another session has locked the whole table, so that the row cannot be read.
+ * - `unknown`: another session has locked the whole table, or waits to lock it, so that the row cannot be read.
  */
 export type RowState = 'claimable' | 'waiting' | 'leased' | 'expired' | 'finished' | 'unknown'
 
@@ -127,8 +127,8 @@ export interface RowDescription {
   readonly replay?: (row: RowFacts) => string
   /** The command that lets the ordering key of this row continue. */
   readonly unblock?: (row: RowFacts) => string
-  /** The command that explains a row. */
-  readonly explain: (row: RowAddress) => string
+  /** The command that explains a row, with further flags. */
+  readonly explain: (row: RowAddress, flags?: string) => string
 }
 
 /** One row, as far as it matters for its lease. */
@@ -336,18 +336,20 @@ export function reasonsInRow(
 
 function ending(table: LeaseTable, row: RowFacts, description: RowDescription): Reason {
   const { now, ended, endedAt, orderingKey, lastError } = row
-  const since = endedAt === null ? '' : ` since ${at(endedAt, now)}`
+  const when = endedAt === null ? '' : ` at ${at(endedAt, now)}`
   if (row.isDead) {
+    const since = endedAt === null ? 'It is dead' : `It has been dead since ${at(endedAt, now)}`
     const isParked = row.isUnfinished && orderingKey !== null
     const parked = isParked ? `, and holds up its ordering key ${JSON.stringify(orderingKey)}` : ''
-    const attempts = row.attempts === 0 ? '' : ` after ${counted(row.attempts, 'failed attempt')}`
-    return reason('dead', `It is ${ended ?? 'dead'}${since}${attempts}${parked}${because(lastError)}`, {
+    const attempts = row.attempts === 0 ? '' : `, after ${counted(row.attempts, 'failed attempt')}`
+    const died = ended === 'failed' ? `It failed${when}` : since
+    return reason('dead', `${died}${attempts}${parked}${because(lastError)}`, {
       since: endedAt,
       command: isParked ? description.unblock?.(row) : description.replay?.(row),
     })
   }
   if (ended !== null) {
-    return reason('finished', `It is ${ended}${since}.`, {
+    return reason('finished', `It was ${ended}${when}.`, {
       since: endedAt,
       command: description.replay?.(row),
     })
@@ -399,7 +401,7 @@ function notDue(table: LeaseTable, row: RowFacts, description: RowDescription): 
   if (attempts === 0) return [reason('scheduled', `It is not due until ${when}.`, { until: dueAt, command })]
   // A number is that of this declaration, and a process may have been started with another one.
   const of = maxAttempts === null || typeof table.attempts?.max === 'number' ? '' : ` of ${maxAttempts}`
-  const failed = `${attempts}${of} ${attempts === 1 && of === '' ? 'attempt has' : 'attempts have'} failed`
+  const failed = `${attempts}${of} ${attempts === 1 && of === '' ? 'attempt' : 'attempts'} ${attempts === 1 ? 'has' : 'have'} failed`
   return [
     reason('retryWait', `${failed}, and the next one is due at ${when}${because(lastError)}`, {
       until: dueAt,
@@ -423,16 +425,37 @@ export function updateSql(table: LeaseTable, { id, bucket }: RowAddress, set: Sq
   return `update ${target} set ${set} where ${[...inOne, ...isRow].join(' and ')}`
 }
 
+/** What a terminal would not show as it is, and a shell or psql would not take when it is pasted. */
+const UNPRINTABLE = /[\p{Cc}\p{Bidi_Control}\u2028\u2029]/u
+const EACH_UNPRINTABLE = new RegExp(UNPRINTABLE, 'gu')
+
 /** A text as SQL has it. */
 export function literal(text: string): string {
-  return `'${text.replaceAll("'", "''")}'`
+  const quoted = text.replaceAll("'", "''")
+  if (!UNPRINTABLE.test(text)) return `'${quoted}'`
+  const escaped = quoted
+    .replaceAll('\\', String.raw`\\`)
+    .replaceAll(EACH_UNPRINTABLE, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, '0')}`)
+  return `E'${escaped}'`
 }
 
-/** An argument of a command line, as a shell takes it. */
+/** An argument of a command line, as a shell takes it; with `$'…'`, which not every shell knows, only where nothing else does. */
 export function shellArgument(text: string): string {
-  return /^[\w./:@%+,-]+$/.test(text) && !text.startsWith('-')
-    ? text
-    : `'${text.replaceAll("'", String.raw`'\''`)}'`
+  if (/^[\w./:@%+,-]+$/.test(text) && !text.startsWith('-')) return text
+  if (!UNPRINTABLE.test(text)) return `'${text.replaceAll("'", String.raw`'\''`)}'`
+  const octal = (byte: number): string => `\\${byte.toString(8).padStart(3, '0')}`
+  const escaped = text
+    .replaceAll(/[\\']/g, (each) => `\\${each}`)
+    .replaceAll(EACH_UNPRINTABLE, (each) => [...Buffer.from(each)].map(octal).join(''))
+  return `$'${escaped}'`
+}
+
+/** A command with arguments, of which one may look like a flag. */
+export function commandLine(command: string, given: readonly string[], flags: string): string {
+  const written = given.map(shellArgument).join(' ')
+  return given.some((each) => each.startsWith('-'))
+    ? `${command}${flags} -- ${written}`
+    : `${command} ${written}${flags}`
 }
 
 function waitsFor(row: RowFacts, before: RowFacts, description: RowDescription): Reason {
@@ -537,8 +560,14 @@ function named({ pid, gid, state, application, queryStart }: Culprit, now: Date)
 }
 
 function ended({ pid, gid }: Culprit): string | undefined {
-  if (gid !== null) return `rollback prepared ${literal(gid)}`
-  return pid === null ? undefined : `select pg_terminate_backend(${pid})`
+  // Only its transaction manager knows whether it was to be committed.
+  return pid === null || gid !== null ? undefined : `select pg_terminate_backend(${pid})`
+}
+
+/** What to do about a prepared transaction, as the end of a sentence. */
+function decided({ gid }: Culprit): string {
+  if (gid === null) return '.'
+  return `: ask its transaction manager whether it was to be committed, and run COMMIT PREPARED or ROLLBACK PREPARED ${literal(gid)}.`
 }
 
 function forHowLong({ since }: Culprit, now: Date): string {
@@ -546,15 +575,17 @@ function forHowLong({ since }: Culprit, now: Date): string {
 }
 
 /**
- * Who has locked the row, so that claims skip it. PostgreSQL stores the lock in the row: `xmax` is the transaction that
+ * Who has locked the row, so that claims skip it, and reapers if its lease has expired. PostgreSQL stores the lock in the row: `xmax` is the transaction that
  * locks it or is changing it, or several of them together (a multixact). `pg_locks` has the session of every transaction
  * that runs. So the row is not locked to find out, and the transaction stays read-only.
  */
-export async function lockOnRow(tx: Queryable, { xmax, now }: RowFacts): Promise<Reason[]> {
+export async function lockOnRow(tx: Queryable, row: RowFacts): Promise<Reason[]> {
+  const { xmax, now } = row
   if (xmax === '0') return []
+  const skip = row.isLeased && !row.isClaimableNow ? 'reapers skip it' : 'claims skip it'
   const holder = (await holders(tx, [xmax]))[0] ?? (await holders(tx, await membersOf(tx, xmax)))[0]
   if (holder !== undefined) {
-    const text = `${named(holder, now)} has locked it in a transaction that has been open${forHowLong(holder, now)}, and claims skip it.`
+    const text = `${named(holder, now)} has locked it in a transaction that has been open${forHowLong(holder, now)}, and ${skip}${decided(holder)}`
     return [
       reason('rowLocked', text, {
         since: holder.since,
@@ -566,7 +597,7 @@ export async function lockOnRow(tx: Queryable, { xmax, now }: RowFacts): Promise
   // The lock of a savepoint that was released is that of a transaction which `pg_locks` does not list by this number.
   if (!(await isInProgress(tx, xmax))) return []
   return [
-    reason('rowLocked', `A transaction that is still open (${xmax}) has locked it, and claims skip it.`, {
+    reason('rowLocked', `A transaction that is still open (${xmax}) has locked it, and ${skip}.`, {
       by: xmax,
     }),
   ]
@@ -634,48 +665,98 @@ export interface TableLock {
   readonly isExclusive: boolean
 }
 
-/** A lock on the whole table with which no claim can change a row: of ALTER TABLE, CREATE INDEX, VACUUM FULL or LOCK. */
+/** Lets a read wait for a lock only this long. */
+export const LOCK_TIMEOUT_SQL = "set local lock_timeout = '1s'"
+
+/**
+ * A lock on the whole table with which no claim can change a row: of ALTER TABLE, CREATE INDEX, VACUUM FULL or LOCK. One
+ * that a session still waits for is as much in the way: later requests queue behind it.
+ */
 export async function lockOnTable(tx: Queryable, table: LeaseTable): Promise<TableLock | undefined> {
-  const { rows } = await tx.query<Culprit & { mode: string; now: Date }>({
+  const { rows } = await tx.query<Culprit & { mode: string; granted: boolean; now: Date }>({
     text: `/* leasehold:explain table locks */
-select l.pid, null as gid, a.xact_start as since, ${SESSION}, l.mode, now() as now
+select l.pid, p.gid, coalesce(a.xact_start, p.prepared) as since, ${SESSION}, l.mode, l.granted, now() as now
 from pg_locks as l
 left join pg_stat_activity as a on a.pid = l.pid
-where l.locktype = 'relation' and l.granted and l.pid <> pg_backend_pid()
+left join (
+  select x.virtualtransaction, p.gid, p.prepared
+  from pg_prepared_xacts as p join pg_locks as x on x.locktype = 'transactionid' and x.transactionid = p.transaction
+  where x.pid is null
+) as p on l.pid is null and l.virtualtransaction = p.virtualtransaction
+where l.locktype = 'relation' and l.pid is distinct from pg_backend_pid()
   and l.database = (select oid from pg_database where datname = current_database())
   and l.relation = (
     select c.oid from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
     where n.nspname = $1 and c.relname = $2
   )
   and l.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-order by l.mode <> 'AccessExclusiveLock', since limit 1`,
+order by l.mode <> 'AccessExclusiveLock', not l.granted, since limit 1`,
     values: [table.schema, table.name],
   })
   const [found] = rows
   if (found === undefined) return undefined
-  const text = `${named(found, found.now)} has locked the whole table (${found.mode}) in a transaction that has been open${forHowLong(found, found.now)}, and every claim waits for it.`
-  return {
-    isExclusive: found.mode === 'AccessExclusiveLock',
-    reason: reason('tableLocked', text, {
-      since: found.since,
-      by: String(found.pid),
-      command: ended(found),
-    }),
-  }
+  const isExclusive = found.mode === 'AccessExclusiveLock'
+  return { isExclusive, reason: found.granted ? locked(found) : await locking(tx, found) }
+}
+
+interface FoundTableLock extends Culprit {
+  readonly mode: string
+  readonly now: Date
+}
+
+function locked(found: FoundTableLock): Reason {
+  const { now, mode, since, pid, gid } = found
+  const text = `${named(found, now)} has locked the whole table (${mode}) in a transaction that has been open${forHowLong(found, now)}, and every claim and every reaper waits for it${decided(found)}`
+  return reason('tableLocked', text, { since, by: gid ?? String(pid), command: ended(found) })
+}
+
+/** It waits for the lock itself. Nothing is lost if its statement is cancelled. */
+async function locking(tx: Queryable, found: FoundTableLock): Promise<Reason> {
+  const { now, mode, since, pid } = found
+  const { rows } = await tx.query<Culprit>({
+    text: `/* leasehold:explain blockers */
+select a.pid, null as gid, a.xact_start as since, ${SESSION}
+from pg_stat_activity as a where a.pid = any (pg_blocking_pids($1::int))
+order by since limit 1`,
+    values: [pid],
+  })
+  const [first] = rows
+  const behind =
+    first === undefined
+      ? ''
+      : `: the ${named(first, now).slice('The '.length)} is in its way, in a transaction that has been open${forHowLong(first, now)}`
+  const text = `${named(found, now)} waits to lock the whole table (${mode}), and every claim and every reaper waits behind it${behind}.`
+  return reason('tableLocked', text, {
+    since,
+    by: String(pid),
+    command: `select pg_cancel_backend(${pid})`,
+  })
+}
+
+/** A read had to wait for a lock, and whoever has it cannot be named. */
+export function unknownLock(table: LeaseTable): Reason {
+  return reason(
+    'tableLocked',
+    `It could not be read, because another session has locked ${tableName(table)} or a table that belongs to it.`,
+  )
 }
 
 /** From this age on, a snapshot is worth a mention. */
 export const OLD_SNAPSHOT_MS = 60_000
 
-/** The oldest snapshot that keeps dead versions of rows from being removed, so that claims may read past them. */
+/**
+ * The oldest snapshot that keeps dead versions of rows from being removed, so that claims may read past them. VACUUM has a
+ * snapshot too, which is in nobody's way.
+ */
 export async function oldSnapshot(tx: Queryable, now: Date, olderThanMs: number): Promise<Reason[]> {
   const { rows } = await tx.query<Culprit & { transactions: number }>({
     text: `/* leasehold:explain snapshots */
 select * from (
-  select a.pid, null as gid, a.xact_start as since, ${SESSION}, age(a.backend_xmin)::float8 as transactions
+  select a.pid, null as gid, a.xact_start as since, ${SESSION}, greatest(age(a.backend_xmin), age(a.backend_xid))::float8 as transactions
   from pg_stat_activity as a
-  where a.backend_xmin is not null and a.pid <> pg_backend_pid()
-    and (a.datname = current_database() or a.datname is null)
+  where (a.backend_xmin is not null or a.backend_xid is not null) and a.pid <> pg_backend_pid()
+    and a.datname = current_database() and a.backend_type = 'client backend'
+    and a.pid not in (select pid from pg_stat_progress_vacuum)
   union all
   select null, gid, prepared, null, null, null, age(transaction)::float8
   from pg_prepared_xacts where database = current_database()
@@ -686,7 +767,7 @@ order by transactions desc limit 1`,
   })
   const [oldest] = rows
   if (oldest === undefined) return []
-  const text = `${named(oldest, now)} has held a snapshot${forHowLong(oldest, now)}, over ${counted(oldest.transactions, 'transaction')}: what they left cannot be removed, so that claims may have to read past it.`
+  const text = `${named(oldest, now)} has held a snapshot${forHowLong(oldest, now)}, over ${counted(oldest.transactions, 'transaction')}; row versions that died since then cannot be removed, so claims may have to skip them${decided(oldest)}`
   return [
     reason('oldSnapshot', text, {
       since: oldest.since,
@@ -696,8 +777,6 @@ order by transactions desc limit 1`,
   ]
 }
 
-/** How long a trial may wait for a lock. */
-const TRIAL_LOCK_TIMEOUT = '1s'
 /** The lease of a trial, which is never committed. */
 const TRIAL_LEASE_MS = 1_000
 
@@ -721,7 +800,7 @@ export async function tryClaim(
   let isClaimed = false
   try {
     await db.transaction(async (tx) => {
-      await tx.query({ text: `set local lock_timeout = '${TRIAL_LOCK_TIMEOUT}'` })
+      await tx.query({ text: LOCK_TIMEOUT_SQL })
       const runner = new StatementRunner(tx, table, shape, 'leasehold explain')
       const values = { ...runner.idArrays('id', [id]), bucket, leaseMs: TRIAL_LEASE_MS }
       const rows = await runner.run(runner.statements.claimRows, values, { tx, rowMode: 'array' })

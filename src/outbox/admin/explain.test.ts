@@ -3,18 +3,20 @@ import { withBuckets } from '../../../test/support/buckets.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
 import { add, recording, useRelays, write } from '../../../test/support/running-relay.ts'
+import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
 import { door, settled } from '../../../test/support/running-worker.ts'
 import { type Database, openDatabase } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { dead, retry } from '../../worker/completion/outcome.ts'
 import type { Explanation } from '../../admin/explain.ts'
-import { explainEvent } from './explain.ts'
+import * as explaining from './explain.ts'
 import { listEvents } from './browse.ts'
 import { unblock } from './unblock.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
 const relays = useRelays(url)
+const explainEvent = remembering(explaining.explainEvent)
 const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeEach(async () => {
@@ -52,7 +54,7 @@ describe('finished events', () => {
       reasons: [
         {
           code: 'finished',
-          text: expect.stringMatching(/^It is published since .*Z \(\d s ago\)\.$/) as string,
+          text: expect.stringMatching(/^It was published at .*Z \(\d s ago\)\.$/) as string,
           since: expect.any(Date) as Date,
           command: "leasehold outbox replay 1 --reason '…'",
         },
@@ -68,7 +70,7 @@ describe('finished events', () => {
     expect(state).toBe('finished')
     expect(reasons).toMatchObject([{ code: 'dead', command: "leasehold outbox replay 1 --reason '…'" }])
     expect(reasons[0]?.text).toMatch(
-      /^It is dead since .*Z \(\d s ago\) after 1 failed attempt: no such topic\.$/,
+      /^It has been dead since .*Z \(\d s ago\), after 1 failed attempt: no such topic\.$/,
     )
   })
 })
@@ -120,7 +122,7 @@ describe('ordering keys', () => {
       },
     ])
     expect(head.reasons[0]?.text).toMatch(
-      /^1 of 25 attempts have failed, and the next one is due at .*Z \(in 10 min\): the broker is away\.$/,
+      /^1 of 25 attempts has failed, and the next one is due at .*Z \(in 10 min\): the broker is away\.$/,
     )
     await unblock(db, { orderingKey: 'k', principal: 'alice', reason: 'it is old' })
     await expect.poll(async () => codesOf(await explainEvent(db, '2')), BOUND).not.toContain('waitsForRow')
@@ -197,3 +199,5 @@ it.each(['4711', '0190b3a0-0000-7000-8000-000000000001'])('EVENT_NOT_FOUND: %s',
 it('an id that no event can have is refused', async () => {
   await expect(explainEvent(db, 'x')).rejects.toMatchObject({ code: 'REQUEST_INVALID' })
 })
+
+expectAllStaged('outbox')

@@ -32,7 +32,7 @@ function describe(schema: string | undefined): RowDescription {
     retry: ({ id }) => `leasehold outbox retry ${id}${because}`,
     replay: ({ id }) => `leasehold outbox replay ${id}${because}`,
     unblock: ({ orderingKey }) => `leasehold outbox unblock${because} -- ${shellArgument(orderingKey ?? '')}`,
-    explain: ({ id }) => `leasehold outbox explain ${id}${schemaFlag(schema)}`,
+    explain: ({ id }, flags = '') => `leasehold outbox explain ${id}${schemaFlag(schema)}${flags}`,
   }
 }
 

@@ -10,13 +10,14 @@ import { KEY_ROLES, mayDo } from '../../admin/api-keys.ts'
 import { systemClock } from '../../clock.ts'
 import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
 import { unstorableText } from '../../unstorable-text.ts'
-import type { LeaseTable } from '../../lease/table.ts'
+import { type LeaseTable, tableName } from '../../lease/table.ts'
 import { refuseUnknownOptions, namesOf } from '../../nearest.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { RoleKind } from '../../postgres/permissions.ts'
 import { MAX_TIMER_MS } from '../../timeout.ts'
 import { packageVersion } from '../../version.ts'
 import type { EndpointsOptions } from '../../webhooks/endpoints/endpoints.ts'
+import type { WorkDeclaration } from '../../worker/work-declaration.ts'
 import { actingAs, findRolePrefix, roleSql, within } from './acting.ts'
 import {
   type Authorize,
@@ -60,8 +61,8 @@ export interface ApiOptions {
   readonly clientAddress?: (request: Request) => string | undefined
   /** For the secrets of endpoints, and which URLs they may have. */
   readonly webhooks?: Pick<EndpointsOptions, 'secretKey' | 'network'>
-  /** Lease tables of your own, for `/tables`. */
-  readonly tables?: readonly LeaseTable[]
+  /** Lease tables of your own, for `/tables`. Give the declarations of their workers, so that explanations know these. */
+  readonly tables?: readonly (LeaseTable | WorkerOfOwnTable)[]
   /** How long a statement may take. Default 5,000. */
   readonly statementTimeoutMs?: number
   /** How many requests a caller may send per second, and at once. Default 50 and 200. */
@@ -70,6 +71,9 @@ export interface ApiOptions {
   /** Is called with errors of the server. Default: they are written to stderr. */
   readonly onError?: (error: unknown) => void
 }
+
+/** A worker, as far as the API knows it. */
+export type WorkerOfOwnTable = Pick<WorkDeclaration<never>, 'name' | 'table' | 'bucket'>
 
 const OPTIONS = namesOf<ApiOptions>({
   db: true,
@@ -91,6 +95,8 @@ export interface ApiContext {
   readonly schema: string
   readonly webhooks: Pick<EndpointsOptions, 'secretKey' | 'network'>
   readonly tables: readonly LeaseTable[]
+  /** The workers of these tables, as far as they are known. */
+  readonly workers: readonly WorkerOfOwnTable[]
   readonly changes: BackgroundChanges
   readonly live: Live
   readonly keys: KeyStore
@@ -140,7 +146,7 @@ export function createApi(options: ApiOptions): Api {
   const failures = new RateLimiter(FAILED_ATTEMPTS, systemClock)
   const live = new Live({ db, schema, prefix, statementTimeoutMs, onError })
   const changes = new BackgroundChanges({ db, schema, prefix, onError })
-  const context: ApiContext = { schema, webhooks, tables, changes, live, keys }
+  const context: ApiContext = { schema, webhooks, ...ownTables(tables), changes, live, keys }
 
   async function identify({ request, env }: Asked): Promise<Caller> {
     const caller = await authorize(request, env)
@@ -452,6 +458,15 @@ async function readText(request: Request): Promise<string> {
   } catch {
     throw new RequestProblem([{ field: 'body', detail: 'is not valid UTF-8' }])
   }
+}
+
+/** Each table once: several workers may process the same one. */
+function ownTables(
+  given: readonly (LeaseTable | WorkerOfOwnTable)[],
+): Pick<ApiContext, 'tables' | 'workers'> {
+  const workers = given.filter((each) => 'table' in each)
+  const tables = given.map((each) => ('table' in each ? each.table : each))
+  return { tables: [...new Map(tables.map((table) => [tableName(table), table])).values()], workers }
 }
 
 /** A parameter that is given more than once is a list. */

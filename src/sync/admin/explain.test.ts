@@ -2,16 +2,19 @@ import { afterAll, beforeEach, expect, it } from 'vitest'
 import { useDatabase } from '../../../test/support/database.ts'
 import { door, settled } from '../../../test/support/running-worker.ts'
 import { useRuntimes } from '../../../test/support/runtimes.ts'
+import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
 import { emptySync, syncChunks } from '../../../test/support/sync-rows.ts'
 import type { Explanation, Reason } from '../../admin/explain.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { createSync } from '../sync.ts'
 import { cancel } from './cancel.ts'
-import { explainChunk, explainJob } from './explain.ts'
+import * as explaining from './explain.ts'
 
 const { url } = useDatabase()
 const db = openDatabase({ url })
 const start = useRuntimes(url)
+const explainChunk = remembering(explaining.explainChunk)
+const explainJob = remembering(explaining.explainJob)
 const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeEach(async () => {
@@ -112,12 +115,47 @@ it('sourceRateLimit: a chunk was postponed, because the source has no room', asy
     command = '',
   } = await reasonOf(async () => explainChunk(db, jobId, hash), 'sourceRateLimit')
   expect(text).toMatch(
-    /^It was postponed until .*Z \(in \d+ s\), because its source had no room; calls are reserved ahead, those to crm until .*Z \(in 60 min\)\.$/,
+    /^It is not due until .*Z \(in \d+ s\), and it may be that its source had no room: calls are reserved ahead, those to crm until .*Z \(in 60 min\)\.$/,
   )
   expect({ by, isMoment: until instanceof Date }).toEqual({ by: 'crm', isMoment: true })
   const over = events.next('settled', ({ outcome }) => outcome === 'postponed')
   await db.query({ text: command })
   await over
+})
+
+it('sourceRateLimit: the plan of a job was postponed', async () => {
+  const sync = createSync()
+  const limited = sync.define<number>('limited', {
+    plan: async (_, { call }) => {
+      await call()
+      return [1]
+    },
+    syncChunk: async () => ({ rows: 1 }),
+    source: { name: 'crm', perSecond: 1 },
+  })
+  await db.query({
+    text: `insert into leasehold.sync_sources values ('crm', now() + interval '1 hour')`,
+  })
+  const { jobId } = await limited.enqueue(db, { matrixId: 'm' })
+  const { events } = await start(sync.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
+  await events.next('settled', ({ outcome }) => outcome === 'waiting')
+  const { reasons } = await explainJob(db, jobId)
+  expect(reasons).toMatchObject([{ code: 'sourceRateLimit', by: 'crm', until: expect.any(Date) as Date }])
+})
+
+it('retryWait: of a row at which an attempt has failed, whatever its source and its chunks', async () => {
+  await db.query({
+    text: `insert into leasehold.sync_sources values ('crm', now() + interval '1 hour');
+insert into leasehold.sync_jobs (definition, matrix_id, planned_at, next_check_at, attempts, error_message) values
+  ('d', 'm', null, now() + interval '1 hour', 1, 'HTTP 503'), ('d', 'n', now(), now() + interval '1 hour', 1, 'no memory');
+insert into leasehold.sync_checkpoints (matrix_id, chunk_hash, definition, chunk_query, next_attempt_at, attempts, needed) values ('m', 'h', 'd', '{}', now() + interval '1 hour', 1, true);
+insert into leasehold.sync_job_chunks (job_id, matrix_id, chunk_hash, skipped) select id, 'm', 'h', false from leasehold.sync_jobs where matrix_id = 'm'`,
+  })
+  const { rows } = await db.query<{ id: string }>({ text: 'select id from leasehold.sync_jobs order by id' })
+  const [unplanned = '', planned = ''] = rows.map(({ id }) => id)
+  expect(codesOf(await explainJob(db, unplanned))).toEqual(['retryWait', 'noWorker'])
+  expect(codesOf(await explainJob(db, planned))).toEqual(['waitsForChunks', 'retryWait', 'noWorker'])
+  expect(codesOf(await explainChunk(db, unplanned, 'h'))).toEqual(['retryWait', 'noWorker'])
 })
 
 it('retryWait, dead and finished: of a chunk and of a job', async () => {
@@ -142,9 +180,7 @@ it('retryWait, dead and finished: of a chunk and of a job', async () => {
   expect((await reasonOf(async () => explainChunk(db, jobId, hash), 'dead')).command).toBe(
     `leasehold sync replay ${jobId} --reason '…'`,
   )
-  expect((await reasonOf(async () => explainJob(db, jobId), 'dead')).text).toMatch(
-    /^It is failed since .*HTTP 503/,
-  )
+  expect((await reasonOf(async () => explainJob(db, jobId), 'dead')).text).toMatch(/^It failed at .*HTTP 503/)
 })
 
 it('notNeeded: the job of the chunk was cancelled', async () => {
@@ -174,3 +210,5 @@ it('a job or a chunk that does not exist is not found', async () => {
   await expect(explainChunk(db, jobId, 'x')).rejects.toMatchObject({ code: 'ROW_NOT_FOUND' })
   await expect(explainJob(db, 'x')).rejects.toMatchObject({ code: 'REQUEST_INVALID' })
 })
+
+expectAllStaged('sync')

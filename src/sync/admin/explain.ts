@@ -12,10 +12,10 @@ import { LeaseholdError } from '../../errors.ts'
 import { counted } from '../../figures.ts'
 import {
   at,
+  commandLine,
   reason,
   type RowDescription,
   type RowFacts,
-  shellArgument,
   updateSql,
 } from '../../lease/explain.ts'
 import { rowId } from '../../lease/lease.ts'
@@ -50,7 +50,7 @@ export async function explainJob(
     row: 'job',
     retry: (row) => updateSql(table, row, 'next_check_at = now()'),
     replay: ({ id }) => `leasehold sync replay ${id}${flag} --reason '…'`,
-    explain: ({ id }) => `leasehold sync explain ${id}${flag}`,
+    explain: ({ id }, flags = '') => `leasehold sync explain ${id}${flag}${flags}`,
   }
   let job: JobSummary | undefined
   return explainRowOf(
@@ -62,7 +62,12 @@ export async function explainJob(
       job = await findJob(tx, schema, jobId)
       return { id: job.id }
     },
-    async (tx, found) => (job === undefined ? { reasons: [] } : waitsForChunks(tx, job, found, schema)),
+    async (tx, found) => {
+      if (job === undefined || found.state !== 'waiting') return { reasons: [] }
+      return job.plannedAt === null
+        ? busySource(tx, found, schema, description)
+        : waitsForChunks(tx, job, job.plannedAt, found, schema)
+    },
   )
 }
 
@@ -72,11 +77,11 @@ const MAX_CHUNKS_COUNTED = 100_000
 /** A job that is planned is not claimed before its chunks are finished. */
 async function waitsForChunks(
   tx: Queryable,
-  { id, matrixId, plannedAt }: JobSummary,
-  { row, state }: RowInTable,
+  { id, matrixId }: JobSummary,
+  plannedAt: Date,
+  { row }: RowInTable,
   schema: string | undefined,
 ): Promise<Addition> {
-  if (plannedAt === null || state !== 'waiting') return { reasons: [] }
   const { checkpoints, links } = tablesOf(schema)
   const { rows } = await tx.query<{ open: number; leased: number; failed: number; first: string | null }>({
     text: `/* leasehold:explain chunks sync_checkpoints */
@@ -104,11 +109,12 @@ from (
     open === 0
       ? `It was planned at ${at(plannedAt, row.now)}, none of its chunks is open any more, and a runner finds that within seconds.`
       : `It was planned at ${at(plannedAt, row.now)}, and waits for ${counted(open, 'chunk')}: ${leased} in flight, ${waiting} waiting; ${failed} ${failed === 1 ? 'has' : 'have'} failed.`
-  return { reasons: [reason('waitsForChunks', text, details)], replaces: ['scheduled', 'retryWait'] }
+  // A check that failed is another reason.
+  return { reasons: [reason('waitsForChunks', text, details)], replaces: ['scheduled'] }
 }
 
-function explainChunkCommand(jobId: string, hash: string, schema: string | undefined): string {
-  return `leasehold sync explain ${jobId} ${shellArgument(hash)}${schemaFlag(schema)}`
+function explainChunkCommand(jobId: string, hash: string, schema: string | undefined, flags = ''): string {
+  return commandLine('leasehold sync explain', [jobId, hash], `${schemaFlag(schema)}${flags}`)
 }
 
 /** Explains a chunk of a job, by its hash. */
@@ -144,7 +150,7 @@ function describeChunk(
     row: 'chunk',
     retry: (row) => updateSql(table, row, 'next_attempt_at = now()'),
     replay: () => `leasehold sync replay ${jobId}${schemaFlag(schema)} --reason '…'`,
-    explain: () => explainChunkCommand(jobId, hash, schema),
+    explain: (_, flags) => explainChunkCommand(jobId, hash, schema, flags),
   }
 }
 
@@ -168,15 +174,13 @@ where job_id = $1::bigint and matrix_id = $2::text and chunk_hash = $3::text`,
 
 async function chunkReasons(
   tx: Queryable,
-  { row, state }: RowInTable,
+  found: RowInTable,
   schema: string | undefined,
   description: RowDescription,
 ): Promise<Addition> {
+  const { row, state } = found
   if (state === 'finished') return row.ended === null ? notNeeded(row, description) : { reasons: [] }
-  // Only the outcome `postponed` makes a chunk wait at which no attempt has failed.
-  return state === 'waiting' && !row.isDue && row.attempts === 0
-    ? busySource(tx, row, schema, description)
-    : { reasons: [] }
+  return busySource(tx, found, schema, description)
 }
 
 function notNeeded(row: RowFacts, { replay }: RowDescription): Addition {
@@ -187,23 +191,27 @@ function notNeeded(row: RowFacts, { replay }: RowDescription): Addition {
 
 const MAX_SOURCES_NAMED = 5
 
-/** Which source a definition has is known only to its runner, so that all sources without room are named. */
+/**
+ * A row at which no attempt has failed waits because its source had no room, or because somebody scheduled it. Which source
+ * a definition has is known only to its runner, so that all sources without room are named.
+ */
 async function busySource(
   tx: Queryable,
-  row: RowFacts,
+  { row, state }: RowInTable,
   schema = 'leasehold',
   { retry }: RowDescription,
 ): Promise<Addition> {
+  if (state !== 'waiting' || row.isDue || row.dueAt === null || row.attempts > 0) return { reasons: [] }
   const { rows } = await tx.query<{ source: string; nextAt: Date }>({
     text: `select source, next_at as "nextAt" from ${quoteQualified(schema, 'sync_sources')}
 where next_at > now() and isfinite(next_at) order by next_at desc limit ${MAX_SOURCES_NAMED}`,
   })
   const [first] = rows
-  if (first === undefined || row.dueAt === null) return { reasons: [] }
+  if (first === undefined) return { reasons: [] }
   const reserved = rows
     .map(({ source, nextAt }) => `those to ${source} until ${at(nextAt, row.now)}`)
     .join(', ')
-  const text = `It was postponed until ${at(row.dueAt, row.now)}, because its source had no room; calls are reserved ahead, ${reserved}.`
+  const text = `It is not due until ${at(row.dueAt, row.now)}, and it may be that its source had no room: calls are reserved ahead, ${reserved}.`
   const details = { until: row.dueAt, by: first.source, command: retry?.(row) }
   return { reasons: [reason('sourceRateLimit', text, details)], replaces: ['scheduled'] }
 }

@@ -4,6 +4,7 @@ import { useLoginRoles } from '../../../test/support/login-roles.ts'
 import { hold, useReceivers } from '../../../test/support/receiver.ts'
 import { sendAll, useDispatchers } from '../../../test/support/running-dispatcher.ts'
 import { settled } from '../../../test/support/running-worker.ts'
+import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
 import { addEndpoint, forgetWebhooks, SECRET_KEY } from '../../../test/support/webhook-endpoints.ts'
 import { makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import type { Explanation, Reason } from '../../admin/explain.ts'
@@ -19,6 +20,7 @@ const dispatchers = useDispatchers(url)
 const receivers = useReceivers()
 const managed = endpoints(db, { secretKey: SECRET_KEY })
 const BY = { principal: 'alice', reason: 'maintenance' }
+const remembered = remembering(explainDelivery)
 const BOUND = { timeout: 120_000, interval: 20 }
 
 beforeEach(async () => {
@@ -28,7 +30,7 @@ beforeEach(async () => {
 afterAll(async () => db.close())
 
 async function explain(id: string, options: ExplainDeliveryOptions = {}): Promise<Explanation> {
-  return explainDelivery(db, id, { secretKey: SECRET_KEY, ...options })
+  return remembered(db, id, { secretKey: SECRET_KEY, ...options })
 }
 
 async function codes(id: string, options?: ExplainDeliveryOptions): Promise<string[]> {
@@ -53,13 +55,13 @@ it('finished and dead: delivered or failed, since when', async () => {
   await sendAll(db, null)
   const { events } = await dispatchers()
   await settled(events, 1)
-  expect((await reasonOf('1', 'finished')).text).toMatch(/^It is delivered since .*Z \(\d s ago\)\.$/)
+  expect((await reasonOf('1', 'finished')).text).toMatch(/^It was delivered at .*Z \(\d s ago\)\.$/)
   receiver.answer(() => 410)
   const over = settled(events, 1)
   await sendAll(db, null)
   await over
   const { text, command } = await reasonOf('2', 'dead')
-  expect(text).toMatch(/^It is failed since .*Z \(\d s ago\) after 1 failed attempt: .*410.*\.$/)
+  expect(text).toMatch(/^It failed at .*Z \(\d s ago\), after 1 failed attempt: .*410.*\.$/)
   expect(command).toBe("leasehold webhooks replay 2 --reason '…'")
 })
 
@@ -132,10 +134,14 @@ it('rateLimit: how many were due earlier, and about how long they take', async (
   const ids = await makeDeliveries(db, id, 21)
   const { text, command } = await reasonOf(ids.at(-1) ?? '', 'rateLimit')
   expect(text).toBe(
-    `Its endpoint ${id} gets 2 per second at most, and 20 that were due earlier take about 10 s.`,
+    `Its endpoint ${id} gets 2 per second at most, and 20 deliveries that were due earlier take about 10 s.`,
   )
   expect(command).toBe(`leasehold webhooks endpoints update ${id} --no-rate`)
   expect(await codes(ids[0] ?? '')).toEqual(['noWorker'])
+  await db.query({ text: 'update leasehold.webhook_endpoints set rate_per_second = 1' })
+  expect((await reasonOf(ids[1] ?? '', 'rateLimit')).text).toBe(
+    `Its endpoint ${id} gets 1 per second at most, and 1 delivery that was due earlier takes about 1 s.`,
+  )
 })
 
 it('waitsForRow: a delivery of its key is in flight; another endpoint is not affected', async () => {
@@ -169,7 +175,12 @@ describe('the key of the secrets', () => {
     const { text, command } = await reasonOf('1', 'secretUnreadable', { secretKey: other })
     expect(text).toContain(`The secret or the headers of its endpoint ${id} cannot be decrypted`)
     expect(text).not.toContain(other)
-    expect(command).toBe(`leasehold webhooks endpoints rotate ${id} --reason '…'`)
+    expect(text).toContain(
+      'set LEASEHOLD_SECRET_KEY here as the dispatchers have it, and if they lack its key as well, add that after a comma.',
+    )
+    // A new secret would not be known to the receiver.
+    expect(command).toBeUndefined()
+    expect(await codes('1', { secretKey: `${other},${SECRET_KEY}` })).toEqual(['noWorker'])
   })
 })
 
@@ -192,3 +203,5 @@ it('the role of a reader is enough, except for the secret of the endpoint, which
 it('DELIVERY_NOT_FOUND: there is none with this id', async () => {
   await expect(explain('4711')).rejects.toMatchObject({ code: 'DELIVERY_NOT_FOUND' })
 })
+
+expectAllStaged('webhooks')

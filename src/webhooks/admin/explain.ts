@@ -58,7 +58,7 @@ function describe(schema: string | undefined): RowDescription {
     isDead: "delivery_status = 'failed'",
     retry: ({ id }) => `leasehold webhooks retry ${id}${because}`,
     replay: ({ id }) => `leasehold webhooks replay ${id}${because}`,
-    explain: ({ id }) => `leasehold webhooks explain ${id}${schemaFlag(schema)}`,
+    explain: ({ id }, flags = '') => `leasehold webhooks explain ${id}${schemaFlag(schema)}${flags}`,
   }
 }
 
@@ -195,8 +195,11 @@ select (
   }
   if (ratePerSecond !== null && row.isDue && earlier >= ratePerSecond) {
     const takes = duration((earlier / ratePerSecond) * 1_000)
-    const isAll = earlier < MAX_COUNTED
-    const text = `Its endpoint ${id} gets ${ratePerSecond} per second at most, and ${isAll ? grouped(earlier) : `${grouped(MAX_COUNTED)} or more`} that were due earlier take ${isAll ? `about ${takes}` : `${takes} or more`}.`
+    const first =
+      earlier < MAX_COUNTED
+        ? `${counted(earlier, 'delivery', 'deliveries')} that ${earlier === 1 ? 'was' : 'were'} due earlier ${earlier === 1 ? 'takes' : 'take'} about ${takes}`
+        : `${grouped(MAX_COUNTED)} or more deliveries that were due earlier take ${takes} or more`
+    const text = `Its endpoint ${id} gets ${ratePerSecond} per second at most, and ${first}.`
     reasons.push(reason('rateLimit', text, { by: id, command: `${update} --no-rate` }))
   }
   return reasons
@@ -228,8 +231,7 @@ async function secrets(
     }
     return []
   } catch (error) {
-    const text = `The secret or the headers of its endpoint ${id} cannot be decrypted with the key that is set here, and a dispatcher with this key leaves the endpoint out: ${sentence(messageOf(error))}`
-    const command = `leasehold webhooks endpoints rotate ${id}${schemaFlag(schema)} --reason '…'`
-    return [reason('secretUnreadable', text, { by: id, command })]
+    const text = `The secret or the headers of its endpoint ${id} cannot be decrypted with the key that is set here, and a dispatcher with this key leaves the endpoint out: set ${SECRET_KEY_SETTING} here as the dispatchers have it, and if they lack its key as well, add that after a comma. ${sentence(messageOf(error))}`
+    return [reason('secretUnreadable', text, { by: id })]
   }
 }

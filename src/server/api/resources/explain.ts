@@ -1,6 +1,6 @@
 /** Why a row is not running, for events, deliveries, jobs, chunks and rows of the user's own lease tables. */
 import { z } from 'zod'
-import { explainRow } from '../../../admin/explain.ts'
+import { explainedBy, explainRow } from '../../../admin/explain.ts'
 import { LeaseholdError } from '../../../errors.ts'
 import { REASON_CODES } from '../../../lease/explain.ts'
 import { tableName } from '../../../lease/table.ts'
@@ -83,11 +83,14 @@ export const EXPLAIN: readonly Route[] = [
             remedy: 'GET /tables lists those that it was given.',
           },
         )
+      const workers = context.workers.filter((worker) => tableName(worker.table) === name)
+      if (workers.length > 0) return explainRow(db, explainedBy(table, workers), id, { schema })
+      // The API was given the table without its workers, and the registry has those that were started.
       const processes = await listWorkers(db, schema)
-      const workers = processes.flatMap(({ serves = {} }) =>
+      const started = processes.flatMap(({ serves = {} }) =>
         Object.keys(serves).filter((worker) => serves[worker]?.table === name),
       )
-      return explainRow(db, { table, workers: [...new Set(workers)] }, id, { schema })
+      return explainRow(db, { table, workers: [...new Set(started)] }, id, { schema })
     },
   }),
 ]

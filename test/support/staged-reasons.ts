@@ -1,0 +1,57 @@
+/** Which test file makes a row wait for which reason. Each file shows that these were really returned. */
+import { expect, it } from 'vitest'
+import type { Explanation, ReasonCode } from '../../src/lease/explain.ts'
+
+export const STAGED = {
+  admin: [
+    'claimable',
+    'notClaimable',
+    'scheduled',
+    'retryWait',
+    'resting',
+    'leased',
+    'leaseExpired',
+    'suspect',
+    'rowLocked',
+    'tableLocked',
+    'refused',
+    'oldSnapshot',
+    'noWorker',
+    'workersStopping',
+    'workersPaused',
+    'noReaper',
+    'bucketNotServed',
+  ],
+  outbox: ['finished', 'dead', 'waitsForRow', 'keyParked'],
+  webhooks: [
+    'endpointDeleted',
+    'endpointDisabled',
+    'circuitOpen',
+    'circuitProbing',
+    'concurrencyLimit',
+    'rateLimit',
+    'noSecretKey',
+    'secretUnreadable',
+  ],
+  sync: ['groupNotServed', 'sourceRateLimit', 'waitsForChunks', 'notNeeded'],
+} as const satisfies Readonly<Record<string, readonly ReasonCode[]>>
+
+const returned = new Set<ReasonCode>()
+
+/** The same function; the reasons that it returns are remembered. */
+export function remembering<Args extends readonly unknown[]>(
+  explain: (...args: Args) => Promise<Explanation>,
+): (...args: Args) => Promise<Explanation> {
+  return async (...args) => {
+    const explanation = await explain(...args)
+    for (const { code } of explanation.reasons) returned.add(code)
+    return explanation
+  }
+}
+
+/** To be called at the end of the file: the test needs those before it. */
+export function expectAllStaged(by: keyof typeof STAGED): void {
+  it('every reason that is to be staged here was returned', () => {
+    expect(STAGED[by].filter((code) => !returned.has(code))).toEqual([])
+  })
+}
