@@ -3,7 +3,6 @@ import { Client } from 'pg'
 import { afterEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { openSession, useDatabase } from '../../test/support/database.ts'
 import { argumentsOf, useExaminedServer } from '../../test/support/examined-server.ts'
-import { useLoginRoles } from '../../test/support/login-roles.ts'
 import { makeEvents } from '../../test/support/outbox-rows.ts'
 import { startServer } from '../../test/support/server.ts'
 import { recording } from '../../test/support/running-relay.ts'
@@ -18,7 +17,6 @@ import { CHECKS, type Diagnosis, examine, type ExamineOptions, type Finding } fr
 
 const server = useExaminedServer()
 const shared = useDatabase()
-const logins = useLoginRoles(shared)
 
 afterEach(async () => {
   await server.asAdmin(
@@ -582,16 +580,15 @@ values ('https://receiver.example', 'enc1.x', false, 'answered with HTTP 410 Gon
 
 describe('what goes wrong', () => {
   it('a reader sees everything but secrets and the sessions of others, and is told so', async () => {
-    const db = openDatabase({ url: logins.reader.url, maxConnections: 2 })
+    // The owner of this schema is no superuser, and could not grant pg_read_all_stats.
+    await server.asAdmin(`create role a_reader login password 'only-for-this-test' in role leasehold_reader`)
+    onTestFinished(async () => server.asAdmin('drop role a_reader'))
+    const url = new URL(server.adminUrl())
+    url.username = 'a_reader'
+    url.password = 'only-for-this-test'
+    const db = openDatabase({ url: url.href, maxConnections: 2 })
     onTestFinished(async () => db.close())
-    const session = await openSession(shared.url)
-    // As where the owner of the schema is no superuser, and cannot grant it.
-    await session.query('revoke pg_read_all_stats from leasehold_reader')
-    onTestFinished(async () => {
-      const admin = openDatabase({ url: shared.url, maxConnections: 1 })
-      await admin.query({ text: 'grant pg_read_all_stats to leasehold_reader' })
-      await admin.close()
-    })
+    const session = await openSession(server.adminUrl())
     await session.query('begin isolation level repeatable read; select 1')
     const { findings, checks } = await examine(db, { secretKey: SECRET_KEY })
     const notMade = findings.filter(({ text }) => text.startsWith('The check could not be made'))

@@ -80,7 +80,7 @@ it('the oldest snapshot is that of the oldest transaction in this database that 
 
 it('a role that may not see the transactions of others has no oldest snapshot, instead of a wrong one', async () => {
   const age = await db.transaction(async (tx) => {
-    await tx.query({ text: 'set local role leasehold_reader' })
+    await tx.query({ text: 'set local role leasehold_worker' })
     return oldestSnapshotAge(tx)
   })
   expect(age).toBeUndefined()
