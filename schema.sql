@@ -1229,7 +1229,7 @@ grant insert (principal, action, target, details) on leasehold.audit to leasehol
 
 grant insert (principal, action, target, details) on leasehold.audit to leasehold_tenant;
 
-grant insert, select, update on leasehold.api_keys to leasehold_api;
+grant insert, select on leasehold.api_keys to leasehold_api;
 
 grant select (bucket, event_id, endpoint_id, ordering_key, delivery_status) on leasehold.webhook_outbox to leasehold_producer;
 
@@ -1352,6 +1352,8 @@ grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner,
 grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on leasehold.webhook_outbox to leasehold_tenant;
 
 grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, lease_token, delivered_at, failed_at, last_attempt_at, last_duration_ms, last_status, last_error_code, last_error, last_response, history) on leasehold.webhook_outbox to leasehold_worker;
+
+grant update (last_used_at, revoked_at, revoked_by) on leasehold.api_keys to leasehold_api;
 
 grant update (needed, next_attempt_at, attempts, expiries, failed_at, error_message) on leasehold.sync_checkpoints to leasehold_operator;
 

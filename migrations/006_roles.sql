@@ -110,7 +110,7 @@ begin
       -- api: the login role of the HTTP API. It reads what a reader does, knows the keys, and acts as reader, operator,
       -- producer or tenant, whichever a request needs.
       ('api', pg_catalog.format('usage on schema %I', current_schema())),
-      ('api', 'select, insert, update on api_keys'),
+      ('api', 'select, insert, update (last_used_at, revoked_at, revoked_by) on api_keys'),
       ('api', 'select, insert, update, delete on api_requests'),
       ('api', 'insert (principal, action, target, details) on audit')
     ) as wanted (kind, privilege)

@@ -135,6 +135,8 @@ where id = $1 and revoked_at is null returning ${COLUMNS}`,
 export interface KnownKey extends Pick<ApiKey, 'id' | 'name' | 'role' | 'tenant'> {
   /** What sessions are signed with. */
   readonly hash: Buffer
+  /** Its last use was recorded more than a minute ago. */
+  readonly isOutdated: boolean
 }
 
 /** The key with this id, unless it is revoked or has expired. */
@@ -143,19 +145,23 @@ export async function readKey(
   id: string,
   { schema = 'leasehold' }: KeyOptions = {},
 ): Promise<KnownKey | undefined> {
-  const keys = keysOf(schema)
-  const { rows } = await db.query<KnownKey & { readonly isOutdated: boolean }>({
+  const { rows } = await db.query<KnownKey>({
     text: `select id::text as id, name, role, tenant, hash,
   last_used_at is null or last_used_at < now() - interval '1 minute' as "isOutdated"
-from ${keys} where id = $1 and revoked_at is null and (expires_at is null or expires_at > now())`,
+from ${keysOf(schema)} where id = $1 and revoked_at is null and (expires_at is null or expires_at > now())`,
     values: [id],
   })
-  const [row] = rows
-  if (row === undefined) return undefined
-  const { isOutdated, ...key } = row
-  if (isOutdated)
-    await db.query({ text: `update ${keys} set last_used_at = now() where id = $1`, values: [id] })
-  return key
+  return rows[0]
+}
+
+/** Records that a key is used, once a minute. Only who has the key can cause that: call it when it has been recognised. */
+export async function recordUse(
+  db: Queryable,
+  { id, isOutdated }: KnownKey,
+  { schema = 'leasehold' }: KeyOptions = {},
+): Promise<void> {
+  if (!isOutdated) return
+  await db.query({ text: `update ${keysOf(schema)} set last_used_at = now() where id = $1`, values: [id] })
 }
 
 /** The id that is a part of the text of a key. */

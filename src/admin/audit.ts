@@ -28,6 +28,9 @@ export async function audit(
   })
 }
 
+/** The details of an entry without the ids of rows, of which there may be very many. */
+export const WITHOUT_IDS = `details #- '{filter,ids}' #- '{lastBatch,ids}'`
+
 /** An entry as it is read. */
 export interface RecordedEntry extends AuditEntry {
   readonly id: string
@@ -71,7 +74,7 @@ export async function listAudit(
       ...(from === undefined ? [] : [`at >= ${parameter(from, 'timestamptz')}`]),
       ...(to === undefined ? [] : [`at < ${parameter(to, 'timestamptz')}`]),
     ],
-    columns: 'r.id::text as id, at, principal, action, target, details',
+    columns: `r.id::text as id, at, principal, action, target, ${WITHOUT_IDS} as details`,
     what: 'Listing the audit',
     remedy: 'Ask for a shorter period, or allow more time.',
   })

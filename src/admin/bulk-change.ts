@@ -154,6 +154,8 @@ export interface BulkChangeOptions<Filter> extends FollowOptions {
 
 export interface ResumeOptions extends FollowOptions {
   readonly principal: string
+  /** The server that runs it in the background continues it, with the rights of who asked for it. Default false. */
+  readonly inBackground?: boolean | undefined
 }
 
 export interface ChangeProgress {
@@ -304,6 +306,9 @@ export async function resumeBulkChange<Filter extends RowFilter, Count extends s
   const { schema = 'leasehold' } = options
   const principal = checkPrincipal(options.principal, verbOf(declaration))
   const { record, changedIds } = await readRecord(db, declaration, schema, changeId)
+  if (record.background !== undefined && options.inBackground !== true)
+    // It may be limited to a tenant, and its filter need not say so.
+    throw invalid('resume', changeId, 'The HTTP API runs this change, and continues it by itself.')
   if (record.background?.isCounted === false) {
     const scope = { schema, ...record }
     const counted = await countMatching(db, declaration, scope, options.signal)

@@ -4,7 +4,7 @@ import { quoteQualified } from '../postgres/identifiers.ts'
 import { positionalParameters } from '../postgres/parameters.ts'
 import type { Database } from '../postgres/database.ts'
 import type { Queryable } from '../postgres/queryable.ts'
-import { audit } from './audit.ts'
+import { audit, WITHOUT_IDS } from './audit.ts'
 import { type BrowseOptions, cutPage, DEFAULT_PAGE_SIZE, type Page, readOnly } from './browse.ts'
 import { readClock } from './bulk-change-sql.ts'
 import { type ChangeRecord, lockChange } from './change-record.ts'
@@ -53,7 +53,7 @@ interface Entry {
 }
 
 /** Ordered by entry.id, the number: a plain "id" would be the selected text. */
-const ENTRY = 'entry.id::text as id, at, principal, action, details'
+const ENTRY = `entry.id::text as id, at, principal, action, ${WITHOUT_IDS} as details`
 
 /** One change, from its last entry. */
 export async function showChange(
@@ -157,10 +157,13 @@ export interface LeftChange {
 export async function leftChanges(db: Queryable, schema: string, silentForMs: number): Promise<LeftChange[]> {
   const table = quoteQualified(schema, 'audit')
   const { rows } = await db.query<LeftChange>({
-    text: `select details ->> 'changeId' as "changeId", action, principal, details -> 'background' ->> 'tenant' as tenant
+    text: `select details ->> 'changeId' as "changeId", action, details -> 'background' ->> 'by' as principal,
+  details -> 'background' ->> 'tenant' as tenant
 from ${table} as entry
 where details ? 'changeId' and details -> 'background' is not null and details -> 'finishedAtSeconds' = 'null'
   and at < now() - $1::float8 * interval '1 millisecond' and at > now() - interval '7 days'
+  -- One with a low rate may wait for its next batch.
+  and (details ->> 'nextDueSeconds')::float8 < extract(epoch from now()) - $1::float8 / 1000
   and not exists (select from ${table} as later
     where later.details ? 'changeId' and later.details ->> 'changeId' = entry.details ->> 'changeId' and later.id > entry.id)
 order by id limit 100`,

@@ -52,6 +52,9 @@ export async function startServer(options: ServerOptions): Promise<HttpServer> {
     answer(request, response).catch(options.onError)
   })
   server.maxConnections = MAX_CONNECTIONS
+  // A client that sends its request slowly would keep a connection from others.
+  server.headersTimeout = 10_000
+  server.requestTimeout = 30_000
   port = await listen(server, options)
   server.on('error', options.onError)
 

@@ -8,14 +8,21 @@ import type { Check, Examination, Problem } from '../check.ts'
 /** The tables that a tenant may read, each with a policy that permits everything and one that limits the tenant's role. */
 const LIMITED_TABLES = ['webhook_endpoints', 'webhook_outbox', 'audit']
 
-/** Whose policies limit a tenant to what is its own. Citus has none with subqueries. */
-function limitOf(schema: string, table: string, distributed: boolean): string {
-  if (table === 'webhook_endpoints') return "(tenant = current_setting('leasehold.tenant'::text))"
-  if (table === 'audit') return "(principal = current_setting('leasehold.principal'::text))"
-  return distributed
-    ? 'false'
-    : `(endpoint_id IN ( SELECT webhook_endpoints.id FROM ${quoteQualified(schema, 'webhook_endpoints')}))`
+/** What a tenant sees of a table, and what it may write where that differs. Citus has no policies with subqueries. */
+function limitOf(schema: string, table: string, distributed: boolean): Limit {
+  const own = "(principal = current_setting('leasehold.principal'::text))"
+  if (table === 'webhook_endpoints')
+    return { using: "(tenant = NULLIF(current_setting('leasehold.tenant'::text), ''::text))", check: null }
+  if (table === 'audit') {
+    const by = "((details -> 'background'::text) ->> 'by'::text)"
+    return { using: `(${own} OR (${by} = current_setting('leasehold.principal'::text)))`, check: own }
+  }
+  const endpoints = quoteQualified(schema, 'webhook_endpoints')
+  const using = distributed ? 'false' : `(endpoint_id IN ( SELECT webhook_endpoints.id FROM ${endpoints}))`
+  return { using, check: null }
 }
+
+type Limit = Pick<Policy, 'using' | 'check'>
 
 interface TableRow {
   readonly name: string
@@ -66,19 +73,19 @@ function isOpen({ permissive, command, itsRoles, using, check }: Policy): boolea
   return permissive && command === '*' && itsRoles && using === 'true' && check === 'true'
 }
 
-function isLimit({ permissive, command, itsRoles, using, check }: Policy, wanted: string): boolean {
-  const isSame = using !== null && plain(using) === plain(wanted)
-  return !permissive && command === '*' && itsRoles && isSame && check === null
+function isLimit({ permissive, command, itsRoles, using, check }: Policy, wanted: Limit): boolean {
+  const isSame = plain(using) === plain(wanted.using) && plain(check) === plain(wanted.check)
+  return !permissive && command === '*' && itsRoles && isSame
 }
 
 /** Whether the table is named before each column differs between the versions of PostgreSQL. */
-function plain(expression: string): string {
+function plain(expression: string | null): string | undefined {
   return expression
-    .replaceAll(/(?<![.\w"])(?:webhook_endpoints|webhook_outbox)\.(?=\w)/g, '')
+    ?.replaceAll(/(?<![.\w"])(?:webhook_endpoints|webhook_outbox)\.(?=\w)/g, '')
     .replaceAll(/\s+/g, ' ')
 }
 
-function problemsOf(schema: string, row: TableRow, wanted: string): Problem[] {
+function problemsOf(schema: string, row: TableRow, wanted: Limit): Problem[] {
   const { name, enabled, tenant, open, limit } = row
   const table = quoteQualified(schema, name)
   const all = quoteIdentifier(`${name}_all`)

@@ -150,7 +150,7 @@ export function createApi(options: ApiOptions): Api {
 
   async function identify({ request, env }: Asked): Promise<Caller> {
     const caller = await authorize(request, env)
-    if (caller !== undefined && caller !== null) return checkCaller(caller)
+    if (caller !== undefined && caller !== null) return ofTenant(checkCaller(caller))
     const hasKey = request.headers.has('authorization')
     if (options.withoutKey !== undefined && !hasKey) return checkCaller(options.withoutKey)
     throw new LeaseholdError('KEY_INVALID', 'The request has no valid key.', {
@@ -159,12 +159,8 @@ export function createApi(options: ApiOptions): Api {
   }
 
   async function handle(asked: Asked): Promise<Response> {
-    const known = clientAddress(asked.request) ?? remoteAddress(asked.env)
-    const address = known ?? 'unknown'
+    const address = clientAddress(asked.request) ?? remoteAddress(asked.env) ?? 'unknown'
     const allowance = failures.look(address)
-    const refused = (): TooMany => new TooMany('attempts with a wrong key', allowance)
-    // Where clients cannot be told apart, wrong keys must not lock out the right ones.
-    if (!allowance.allowed && known !== undefined) throw refused()
     try {
       const caller = asked.route.isOpen
         ? { ...NOBODY, principal: `nobody at ${address}` }
@@ -172,7 +168,8 @@ export function createApi(options: ApiOptions): Api {
       return await answerTo(asked, caller)
     } catch (error) {
       if (!isLeaseholdError(error, 'KEY_INVALID')) throw error
-      if (!allowance.allowed) throw refused()
+      // Behind a proxy all clients have one address: wrong keys must not lock out the right ones.
+      if (!allowance.allowed) throw new TooMany('attempts with a wrong key', allowance)
       // A request without a key guesses nothing.
       if (asked.route.isOpen || carriesKey(asked.request)) failures.take(address)
       throw error
@@ -231,7 +228,7 @@ export function createApi(options: ApiOptions): Api {
     const idempotent =
       key === null || route.method !== 'POST'
         ? undefined
-        : { schema, principal, key, hash: requestHash(route.method, url.pathname, text) }
+        : { schema, principal, key, hash: requestHash(`${caller.role} ${route.method}`, url.pathname, text) }
     const result = await actingAs(db, { ...acting, role: 'api' }, rolePrefix).transaction(async (tx) => {
       const before = idempotent && (await findAnswer(tx, idempotent))
       if (before !== undefined) return { ...before, replayed: true }
@@ -294,6 +291,15 @@ export function createApi(options: ApiOptions): Api {
       await changes.stop()
     },
   }
+}
+
+/**
+ * In the audit, which a tenant sees its own entries of, its principals have names that nobody else has: `acme/ci` is not the
+ * account `ci` of an operator, nor that of another tenant.
+ */
+function ofTenant(caller: Caller): Caller {
+  const { principal, tenant } = caller
+  return tenant === null ? caller : { ...caller, principal: `${tenant}/${principal}` }
 }
 
 /** Whoever opens a session. */

@@ -1,6 +1,6 @@
 /** Who sends a request: by a key (`Authorization: Bearer lhk_…`), or by the session of the dashboard, which a key opened. */
 import { createHmac, timingSafeEqual } from 'node:crypto'
-import { idIn, isKey, type KnownKey, readKey } from '../../admin/api-keys.ts'
+import { idIn, isKey, type KnownKey, readKey, recordUse } from '../../admin/api-keys.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { actingAs } from './acting.ts'
@@ -42,19 +42,26 @@ export function authorizeByKey(store: KeyStore): Authorize {
 export async function keyOf(store: KeyStore, text: string): Promise<KnownKey | undefined> {
   const id = idIn(text)
   const key = id === undefined ? undefined : await find(store, id)
-  return key !== undefined && isKey(key, text) ? key : undefined
+  return key !== undefined && isKey(key, text) ? used(store, key) : undefined
+}
+
+async function used(store: KeyStore, key: KnownKey): Promise<KnownKey> {
+  await recordUse(await own(store), key, { schema: store.schema })
+  return key
 }
 
 function callerOf(key: KnownKey | undefined): Caller | undefined {
   return key && { principal: key.name, role: key.role, tenant: key.tenant }
 }
 
-async function find(
-  { db, schema, prefix, statementTimeoutMs }: KeyStore,
-  id: string,
-): Promise<KnownKey | undefined> {
+async function find(store: KeyStore, id: string): Promise<KnownKey | undefined> {
+  return readKey(await own(store), id, { schema: store.schema })
+}
+
+/** Acts for the server itself. */
+async function own({ db, prefix, statementTimeoutMs }: KeyStore): Promise<Database> {
   const acting = { role: 'api', tenant: null, principal: 'api', statementTimeoutMs, readOnly: false } as const
-  return readKey(actingAs(db, acting, await prefix()), id, { schema })
+  return actingAs(db, acting, await prefix())
 }
 
 export const SESSION_COOKIE = 'leasehold_session'
@@ -75,14 +82,16 @@ async function sessionKey(store: KeyStore, session: string): Promise<KnownKey | 
   const [, id, digits, signed] = /^([0-9a-f-]{36})\.(\d{1,12})\.([\w-]{43})$/.exec(session) ?? []
   if (id === undefined || digits === undefined || signed === undefined) return undefined
   const expires = Number(digits)
-  if (expires * 1_000 <= Date.now()) return undefined
+  const leftSeconds = expires - Date.now() / 1_000
+  if (leftSeconds <= 0 || leftSeconds > SESSION_SECONDS + 1) return undefined
   const key = await find(store, id).catch((error: unknown) => {
     // A text that only looks like an id.
     if (error instanceof Error && 'code' in error && error.code === '22P02') return undefined
     throw error
   })
   if (key === undefined) return undefined
-  return timingSafeEqual(signature(key.hash, id, expires), Buffer.from(signed, 'base64url')) ? key : undefined
+  const isSigned = timingSafeEqual(signature(key.hash, id, expires), Buffer.from(signed, 'base64url'))
+  return isSigned ? used(store, key) : undefined
 }
 
 function signature(hash: Buffer, id: string, expires: number): Buffer {
@@ -114,7 +123,8 @@ const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS'])
  * says where the page comes from. A client that sends a key itself is no browser that was tricked.
  */
 export function refuseOtherOrigins(request: Request): void {
-  if (SAFE_METHODS.has(request.method) || request.headers.has('authorization')) return
+  const isBearer = /^Bearer /i.test(request.headers.get('authorization') ?? '')
+  if (SAFE_METHODS.has(request.method) || isBearer) return
   const origin = request.headers.get('origin')
   const site = request.headers.get('sec-fetch-site')
   const isOwn =

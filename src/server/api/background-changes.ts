@@ -23,12 +23,16 @@ export interface BackgroundOptions {
 /** A batch may wait for locks, and reads up to some thousands of rows. */
 const STATEMENT_TIMEOUT_MS = 60_000
 
+/** Requests need connections of the same pool. */
+const MAX_RUNNING = 2
+
 const SILENT_MS = 120_000
 const FIND_EVERY_MS = 60_000
 
 export class BackgroundChanges {
   readonly #options: BackgroundOptions
   readonly #running = new Map<string, Promise<void>>()
+  readonly #waiting = new Map<string, LeftChange>()
   readonly #stop = new AbortController()
   #timer: NodeJS.Timeout | undefined
 
@@ -36,14 +40,31 @@ export class BackgroundChanges {
     this.#options = options
   }
 
-  /** Runs a change that is recorded, in the background. */
+  /** Runs a change that is recorded, in the background, as soon as there is room. */
   start(change: LeftChange): void {
     const { changeId } = change
-    if (this.#running.has(changeId) || this.#stop.signal.aborted) return
+    if (this.#running.has(changeId) || this.#waiting.has(changeId) || this.#stop.signal.aborted) return
+    this.#waiting.set(changeId, change)
+    this.#fill()
+  }
+
+  #fill(): void {
+    for (const change of this.#waiting.values()) {
+      if (this.#running.size >= MAX_RUNNING || this.#stop.signal.aborted) return
+      this.#waiting.delete(change.changeId)
+      this.#startNow(change)
+    }
+  }
+
+  #startNow(change: LeftChange): void {
+    const { changeId } = change
     const run = this.#run(change)
       .catch(async (error: unknown) => this.#failed(change, error))
       .catch(this.#options.onError)
-      .finally(() => this.#running.delete(changeId))
+      .finally(() => {
+        this.#running.delete(changeId)
+        this.#fill()
+      })
     this.#running.set(changeId, run)
   }
 
@@ -64,6 +85,7 @@ export class BackgroundChanges {
       schema,
       principal,
       signal,
+      inBackground: true,
     })
   }
 

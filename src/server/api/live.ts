@@ -6,6 +6,7 @@ import { randomUUID } from 'node:crypto'
 import { readOverview } from './overview.ts'
 import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
+import { isUnavailable } from '../../postgres/failures.ts'
 import { actingAs } from './acting.ts'
 
 export interface LiveOptions {
@@ -137,7 +138,8 @@ export class Live {
   async #dropOutdated(): Promise<void> {
     for (const listener of this.#listeners) {
       // While the database is away nobody knows, and nothing is sent.
-      if (!(await listener.isCurrent().catch(() => true))) this.#drop(listener)
+      const isCurrent = await listener.isCurrent().catch((error: unknown) => isUnavailable(error))
+      if (!isCurrent) this.#drop(listener)
     }
   }
 

@@ -120,6 +120,8 @@ export function explainDatabaseError(error: unknown, statementTimeoutMs: number)
 
 const RETRY_AFTER_SECONDS = { 429: 1, 503: 5 } as const
 
+const AWAY_REMEDY = 'Send the request again a little later, as Retry-After says.'
+
 /** The response to a request that failed; undefined: the error is one of the server, and belongs into its log. */
 export function problemOf(
   error: unknown,
@@ -130,7 +132,10 @@ export function problemOf(
   const hasOwnKind = error instanceof IdempotencyConflict || error instanceof WrongMethod
   const kind = hasOwnKind ? error.kind : KINDS[code]
   if (kind === undefined) return undefined
-  const detail = remedy === undefined ? message : message.slice(0, -remedy.length).trimEnd()
+  // Where the database is, and why it cannot be reached, is nobody's business without a key.
+  const isAway = code === 'DATABASE_UNAVAILABLE'
+  const said = remedy === undefined ? message : message.slice(0, -remedy.length).trimEnd()
+  const detail = isAway ? 'The database cannot be reached at the moment.' : said
   const errors =
     error instanceof RequestProblem
       ? error.problems
@@ -142,7 +147,7 @@ export function problemOf(
     ...kind,
     detail,
     code,
-    ...(remedy === undefined ? {} : { remedy }),
+    ...(isAway ? { remedy: AWAY_REMEDY } : remedy === undefined ? {} : { remedy }),
     ...(errors === undefined ? {} : { errors }),
   }
 }

@@ -12,7 +12,8 @@ import { bulkChange } from './bulk-changes.ts'
 
 const { send, db, url, loginUrl } = useApi()
 
-const PRINCIPAL = 'tenantOperate'
+/** The key, as the audit names it. */
+const PRINCIPAL = 'acme/tenantOperate'
 const endpoints: Record<string, string> = {}
 
 beforeAll(async () => {
@@ -191,7 +192,10 @@ describe('a bulk change of a tenant', () => {
   it('concerns the deliveries of the tenant only', async () => {
     const changeId = await request()
     if (declaration === undefined) throw new Error('there is a replay of deliveries')
-    const result = await resumeBulkChange(tenants, declaration, changeId, { principal: PRINCIPAL })
+    const result = await resumeBulkChange(tenants, declaration, changeId, {
+      principal: PRINCIPAL,
+      inBackground: true,
+    })
     expect(result).toMatchObject({ matched: 2, changed: 2, finished: true })
     const { rows } = await db.query({
       text: `select e.tenant, count(*)::int from leasehold.webhook_outbox as d join leasehold.webhook_endpoints as e on e.id = d.endpoint_id
@@ -218,10 +222,31 @@ where delivery_status = 'failed' group by 1 order by 1`,
     const seen = await send('GET', `/changes/${id}`, { key: 'tenantOperate' })
     expect(seen.body).toMatchObject({ id, state: 'cancelled' })
     if (declaration === undefined) throw new Error('there is a replay of deliveries')
-    await expect(resumeBulkChange(tenants, declaration, id, { principal: PRINCIPAL })).rejects.toMatchObject({
+    const inBackground = true
+    await expect(
+      resumeBulkChange(tenants, declaration, id, { principal: PRINCIPAL, inBackground }),
+    ).rejects.toMatchObject({
       code: 'REQUEST_INVALID',
     })
     const { body } = await send('GET', '/audit?action=webhooks.replay&principal=operate')
     expect(body.items).toHaveLength(1)
   })
+})
+
+it('nobody else has the name of a key of a tenant: an account of the same name sees and shows nothing of it', async () => {
+  await db.query({
+    text: `insert into leasehold.audit (principal, action) values ('tenantOperate', 'a.secret'), ('globex/tenantOperate', 'a.secret')`,
+  })
+  const { body } = await send('GET', '/audit?action=a.secret', { key: 'tenantOperate' })
+  expect(body.items).toEqual([])
+})
+
+it('what a tenant asked for is not resumed by a command, which would have the rights of an operator', async () => {
+  const declaration = bulkChange('webhooks.replay')
+  if (declaration === undefined) throw new Error('there is no such change')
+  const asked = { ids: ['1'], principal: PRINCIPAL, reason: 'test' }
+  const changeId = await requestBulkChange(db, declaration, asked, TENANT)
+  await expect(resumeBulkChange(db, declaration, changeId, { principal: 'operator' })).rejects.toThrow(
+    'The HTTP API runs this change',
+  )
 })
