@@ -172,8 +172,10 @@ describe('the life of an event', () => {
       const events = new Events()
       const settledByRelay: unknown[] = []
       events.on('settled', (event) => settledByRelay.push(event))
-      // It does not reap, and its next heartbeat is 10 s away: it has no reason to doubt its lease of 30 s.
-      await startRelay({ publisher }, { events, reaper: false })
+      // It does not reap, and its next heartbeat is 10 s away: it has no reason to doubt its lease of 30 s. With one slot it
+      // has no room to claim the event itself.
+      const settings = { concurrency: 1, prefetch: 0 }
+      await startRelay({ publisher, settings }, { events, reaper: false })
       await seen.opened
       const other = await openLeaseStore(db, outboxTable(), { owner: 'another relay' })
       await db.query({ text: "update leasehold.outbox set locked_until = now() - interval '1 second'" })
