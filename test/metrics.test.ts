@@ -5,6 +5,7 @@ import { createOutbox } from '../src/outbox/index.ts'
 import { openDatabase } from '../src/postgres/index.ts'
 import { createSync } from '../src/sync/index.ts'
 import { createWebhooks } from '../src/webhooks/index.ts'
+import { createApplicationTables } from './support/all-applications.ts'
 import { useConfigFiles } from './support/config-files.ts'
 import { openSession, useDatabase } from './support/database.ts'
 import { type TestProcess, useProcesses } from './support/processes.ts'
@@ -22,18 +23,9 @@ afterAll(async () => db.close())
 const POLL = { timeout: 120_000, interval: 50 }
 
 beforeAll(async () => {
+  await createApplicationTables(db)
   await db.query({
     text: `
-create table public.payments (
-  id bigint generated always as identity primary key,
-  status text not null default 'pending',
-  created_at timestamptz not null default now(),
-  lease_owner text, lease_until timestamptz, lease_token bigint, lease_expiries int
-);
-create index payments_open on public.payments (created_at, id) where status = 'pending';
-create index payments_suspects on public.payments (created_at, id)
-  where status = 'pending' and coalesce(lease_expiries, 0) >= 2;
-create index payments_leased on public.payments (id) where lease_owner is not null;
 create table public.letters (
   id bigint generated always as identity primary key,
   due_at timestamptz not null default now(),

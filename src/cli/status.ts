@@ -46,7 +46,7 @@ const COUNT_TIMEOUT_MS = 5_000
 const MAX_LISTED = 10
 
 /** The tables of the applications have sections of their own. */
-const APPLICATION_TABLES = ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_checkpoints']
+export const APPLICATION_TABLES = ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_checkpoints']
 
 export async function status(run: Run): Promise<number> {
   const { loaded, print, flags, terminal } = run

@@ -27,6 +27,7 @@ import { REAPER } from '../worker/work-declaration.ts'
 import { POOL_STOP_WITHIN_MS, secretKeyOf } from './database.ts'
 import { counted, duration } from './output.ts'
 import type { Part, Startup } from './process.ts'
+import { APPLICATION_TABLES } from './status.ts'
 import { webhookNetwork } from './webhooks/network.ts'
 
 /** What one process works on. */
@@ -219,9 +220,7 @@ async function serveApi(
   })
   startup.add({ name: 'API pool', stopWithinMs: POOL_STOP_WITHIN_MS, stop: async () => pool.close() })
   const secretKey = await secretKeyOf(settings)
-  const own = new Set(
-    ['outbox', 'webhook_outbox', 'sync_jobs', 'sync_checkpoints'].map((name) => `${schema}.${name}`),
-  )
+  const own = new Set(APPLICATION_TABLES.map((name) => `${schema}.${name}`))
   const api = createApi({
     db: pool,
     schema,

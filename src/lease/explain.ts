@@ -745,8 +745,8 @@ export function unknownLock(table: LeaseTable): Reason {
 export const OLD_SNAPSHOT_MS = 60_000
 
 /**
- * The oldest snapshot that keeps dead versions of rows from being removed, so that claims may read past them. VACUUM has a
- * snapshot too, which is in nobody's way.
+ * The oldest snapshot that keeps dead versions of rows from being removed, so that claims may read past them. The
+ * snapshot of a VACUUM keeps nothing.
  */
 export async function oldSnapshot(tx: Queryable, now: Date, olderThanMs: number): Promise<Reason[]> {
   const { rows } = await tx.query<Culprit & { transactions: number }>({

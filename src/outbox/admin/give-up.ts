@@ -15,48 +15,20 @@ import {
   type ResumeOptions,
   runBulkChange,
 } from '../../admin/bulk-change.ts'
-import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
-import { STATUSES } from '../transitions.ts'
 import { findNamed } from './browse.ts'
-import {
-  checkFilter,
-  type EventFilter,
-  FILTER_DATES,
-  filterSql,
-  narrowSql,
-  outboxOf,
-  statusesOf,
-} from './filter.ts'
+import { type EventFilter, outboxOf } from './filter.ts'
+import { pendingEvents } from './retry-now.ts'
 
 export type GiveUpOptions = BulkChangeOptions<EventFilter>
 export type GiveUpResult = BulkChangeResult
 
 export const GIVE_UP: BulkChange<EventFilter> = {
+  ...pendingEvents('Only PENDING events are given up.'),
   action: 'outbox.giveUp',
-  row: 'event',
-  rows: 'events',
-  table: 'outbox',
-  bucketed: true,
   // Of an ordering key only one event can be claimed at a time.
   batchSize: 1,
-  checkFilter(filter) {
-    checkFilter(filter)
-    const other =
-      filter.status === undefined ? undefined : statusesOf(filter).find((status) => status !== 'PENDING')
-    if (other !== undefined) throw invalid('status', other, 'Only PENDING events are given up.')
-  },
-  dates: FILTER_DATES,
-  scans: () => [
-    {
-      // Every row counts, whatever its status, because only then is the scan bounded.
-      narrow: (filter, parameter) => narrowSql(filter, STATUSES, parameter),
-      where: (filter, parameter) =>
-        `${filterSql(filter, ['PENDING'], parameter)}${filter.ids === undefined ? ' and attempts > 0' : ''}`,
-    },
-  ],
   guard: () => "status = 'PENDING'",
-  counts: () => ({}),
   set: ({ principal, reason }, parameter) => `status = 'CLAIMED', claimed_at = now(),
     claimed_by = ${parameter(`operator ${principal}`, 'text')}, locked_until = now(), lock_token = lock_token + 1,
     last_error = coalesce(last_error || ' ', '') || ${parameter(`(given up by ${principal}: ${reason})`, 'text')}`,
@@ -69,7 +41,6 @@ where bucket = $1::smallint and id = any ($2::bigint[]) and status = 'CLAIMED'`,
     })
     return {}
   },
-  wakes: ['outbox'],
   findNamed: async (db, schema, { ids }) =>
     findNamed(db, schema, ids, ({ status, claimedBy }) => {
       if (status === 'CLAIMED') return `it is in flight: ${claimedBy} publishes it at this moment`

@@ -24,32 +24,46 @@ import { checkFilter, type EventFilter, FILTER_DATES, filterSql, narrowSql, stat
 export type RetryNowOptions = BulkChangeOptions<EventFilter>
 export type RetryNowResult = BulkChangeResult
 
-export const RETRY_NOW: BulkChange<EventFilter> = {
-  action: 'outbox.retry',
-  row: 'event',
-  rows: 'events',
-  table: 'outbox',
-  bucketed: true,
-  checkFilter(filter) {
-    checkFilter(filter)
-    const other =
-      filter.status === undefined ? undefined : statusesOf(filter).find((status) => status !== 'PENDING')
-    if (other !== undefined)
-      throw invalid('status', other, 'Only PENDING events wait for their next attempt.')
-  },
-  dates: FILTER_DATES,
-  scans: () => [
-    {
-      // Every row counts, whatever its status, because only then is the scan bounded.
-      narrow: (filter, parameter) => narrowSql(filter, STATUSES, parameter),
-      where: (filter, parameter) =>
-        `${filterSql(filter, ['PENDING'], parameter)}${filter.ids === undefined ? ' and attempts > 0' : ''}`,
+/**
+ * What a change of pending events declares alike. A filter means events at which an attempt has failed; an id means any
+ * pending event.
+ */
+export function pendingEvents(
+  onlyThese: string,
+): Pick<
+  BulkChange<EventFilter>,
+  'row' | 'rows' | 'table' | 'bucketed' | 'checkFilter' | 'dates' | 'scans' | 'counts' | 'wakes'
+> {
+  return {
+    row: 'event',
+    rows: 'events',
+    table: 'outbox',
+    bucketed: true,
+    checkFilter(filter) {
+      checkFilter(filter)
+      const other =
+        filter.status === undefined ? undefined : statusesOf(filter).find((status) => status !== 'PENDING')
+      if (other !== undefined) throw invalid('status', other, onlyThese)
     },
-  ],
+    dates: FILTER_DATES,
+    scans: () => [
+      {
+        // Every row counts, whatever its status, because only then is the scan bounded.
+        narrow: (filter, parameter) => narrowSql(filter, STATUSES, parameter),
+        where: (filter, parameter) =>
+          `${filterSql(filter, ['PENDING'], parameter)}${filter.ids === undefined ? ' and attempts > 0' : ''}`,
+      },
+    ],
+    counts: () => ({}),
+    wakes: ['outbox'],
+  }
+}
+
+export const RETRY_NOW: BulkChange<EventFilter> = {
+  ...pendingEvents('Only PENDING events wait for their next attempt.'),
+  action: 'outbox.retry',
   guard: () => "status = 'PENDING' and available_at > now()",
-  counts: () => ({}),
   set: () => 'available_at = now()',
-  wakes: ['outbox'],
   findNamed: async (db, schema, { ids }) =>
     findNamed(db, schema, ids, ({ id, status, claimedBy, availableAt }, now) => {
       if (status === 'CLAIMED') return `it is in flight: ${claimedBy} publishes it at this moment`

@@ -121,7 +121,7 @@ export async function readDatabase(db: Database, schema: string): Promise<Databa
       text: `select pid, application_name as application, state,
   round(extract(epoch from clock_timestamp() - xact_start) * 1000)::float8 as "heldForMs"
 from pg_stat_activity
-where backend_xmin is not null and pid <> pg_backend_pid() and xact_start < clock_timestamp() - interval '1 second'
+where backend_type = 'client backend' and backend_xmin is not null and pid <> pg_backend_pid() and xact_start < clock_timestamp() - interval '1 second'
 order by age(backend_xmin) desc, xact_start limit 1`,
     })
     const { rows: tables } = await tx.query<TableState>({
