@@ -21,6 +21,22 @@ create table leasehold.api_keys (
   constraint api_keys_tenant_is_not_empty CHECK ((tenant <> ''::text))
 );
 
+create table leasehold.api_portal_links (
+  hash bytea not null,
+  key_id uuid,
+  tenant text not null,
+  role text not null,
+  name text,
+  created_at timestamp with time zone default now() not null,
+  expires_at timestamp with time zone not null,
+  constraint api_portal_links_hash_is_sha256 CHECK ((octet_length(hash) = 32)),
+  constraint api_portal_links_key_id_fkey FOREIGN KEY (key_id) REFERENCES leasehold.api_keys(id) ON DELETE CASCADE,
+  constraint api_portal_links_name_has_1_to_100_characters CHECK (((char_length(name) >= 1) AND (char_length(name) <= 100))),
+  constraint api_portal_links_pkey PRIMARY KEY (hash),
+  constraint api_portal_links_role_is_known CHECK ((role = ANY (ARRAY['read'::text, 'operate'::text]))),
+  constraint api_portal_links_tenant_is_not_empty CHECK ((tenant <> ''::text))
+);
+
 create table leasehold.api_requests (
   principal text not null,
   idempotency_key text not null,
@@ -29,6 +45,25 @@ create table leasehold.api_requests (
   answer jsonb,
   created_at timestamp with time zone default now() not null,
   constraint api_requests_pkey PRIMARY KEY (principal, idempotency_key)
+);
+
+create table leasehold.api_sessions (
+  hash bytea not null,
+  kind text not null,
+  key_id uuid,
+  principal text not null,
+  role text not null,
+  tenant text,
+  created_at timestamp with time zone default now() not null,
+  expires_at timestamp with time zone not null,
+  constraint api_sessions_admin_has_no_tenant CHECK (((tenant IS NULL) OR (role <> 'admin'::text))),
+  constraint api_sessions_hash_is_sha256 CHECK ((octet_length(hash) = 32)),
+  constraint api_sessions_key_id_fkey FOREIGN KEY (key_id) REFERENCES leasehold.api_keys(id) ON DELETE CASCADE,
+  constraint api_sessions_kind_is_known CHECK ((kind = ANY (ARRAY['session'::text, 'portal'::text]))),
+  constraint api_sessions_pkey PRIMARY KEY (hash),
+  constraint api_sessions_portal_has_a_tenant CHECK (((kind <> 'portal'::text) OR (tenant IS NOT NULL))),
+  constraint api_sessions_role_is_known CHECK ((role = ANY (ARRAY['read'::text, 'operate'::text, 'admin'::text]))),
+  constraint api_sessions_tenant_is_not_empty CHECK ((tenant <> ''::text))
 );
 
 create table leasehold.audit (
@@ -78,7 +113,9 @@ create table leasehold.outbox (
   dead_at timestamp with time zone,
   last_error text,
   parked boolean default false not null,
-  constraint outbox_event_is_valid CHECK (leasehold.check_outbox_event(status, attempts, expiries, lock_token, claimed_at, claimed_by, locked_until, published_at, dead_at, parked, headers, (bucket)::integer, leasehold.bucket_count())),
+  published_by text,
+  history jsonb,
+  constraint outbox_event_is_valid CHECK (leasehold.check_outbox_event(status, attempts, expiries, lock_token, claimed_at, claimed_by, locked_until, published_at, dead_at, parked, published_by, history, headers, (bucket)::integer, leasehold.bucket_count())),
   constraint outbox_pkey PRIMARY KEY (bucket, id)
 ) with (autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_limit=2000, autovacuum_vacuum_scale_factor=0.02, vacuum_truncate=off);
 
@@ -258,15 +295,20 @@ create table leasehold.workers (
   last_seen_at timestamp with time zone default now() not null,
   in_flight integer default 0 not null,
   paused jsonb default '[]'::jsonb not null,
+  counters jsonb default '{"tables": {}, "uptimeMs": 0}'::jsonb not null,
   session_pid integer,
   session_start timestamp with time zone,
   missing_since timestamp with time zone,
   stopped_at timestamp with time zone,
   died_at timestamp with time zone,
   constraint workers_pkey PRIMARY KEY (id)
-);
+) with (fillfactor=50);
+
+CREATE INDEX api_portal_links_expires_at ON leasehold.api_portal_links USING btree (expires_at);
 
 CREATE INDEX api_requests_created_at ON leasehold.api_requests USING btree (created_at);
+
+CREATE INDEX api_sessions_expires_at ON leasehold.api_sessions USING btree (expires_at);
 
 CREATE INDEX audit_at ON leasehold.audit USING btree (at);
 
@@ -306,9 +348,13 @@ CREATE INDEX sync_jobs_suspects ON leasehold.sync_jobs USING btree (definition, 
 
 CREATE INDEX webhook_endpoints_tenant ON leasehold.webhook_endpoints USING btree (tenant, id);
 
+CREATE INDEX webhook_outbox_endpoint ON leasehold.webhook_outbox USING btree (endpoint_id, bucket, id);
+
 CREATE INDEX webhook_outbox_failed ON leasehold.webhook_outbox USING btree (bucket, failed_at, id) WHERE (delivery_status = 'failed'::text);
 
 CREATE INDEX webhook_outbox_failed_by_id ON leasehold.webhook_outbox USING btree (bucket, id) WHERE (delivery_status = 'failed'::text);
+
+CREATE INDEX webhook_outbox_failed_of_endpoint ON leasehold.webhook_outbox USING btree (endpoint_id, bucket, id) WHERE (delivery_status = 'failed'::text);
 
 CREATE INDEX webhook_outbox_keys ON leasehold.webhook_outbox USING btree (bucket, endpoint_id, ordering_key, id) WHERE ((delivery_status = 'pending'::text) AND (ordering_key IS NOT NULL));
 
@@ -422,7 +468,7 @@ CREATE OR REPLACE FUNCTION leasehold.bucket_of(placed_by text, buckets integer)
  STABLE PARALLEL SAFE STRICT
 RETURN ((((('x'::text || "left"(encode(sha256(convert_to(placed_by, 'UTF8'::name)), 'hex'::text), 7)))::bit(28))::integer % buckets))::smallint;
 
-CREATE OR REPLACE FUNCTION leasehold.check_outbox_event(status text, attempts integer, expiries integer, lock_token bigint, claimed_at timestamp with time zone, claimed_by text, locked_until timestamp with time zone, published_at timestamp with time zone, dead_at timestamp with time zone, parked boolean, headers jsonb, bucket integer, buckets integer)
+CREATE OR REPLACE FUNCTION leasehold.check_outbox_event(status text, attempts integer, expiries integer, lock_token bigint, claimed_at timestamp with time zone, claimed_by text, locked_until timestamp with time zone, published_at timestamp with time zone, dead_at timestamp with time zone, parked boolean, published_by text, history jsonb, headers jsonb, bucket integer, buckets integer)
  RETURNS boolean
  LANGUAGE plpgsql
  IMMUTABLE PARALLEL SAFE
@@ -431,7 +477,10 @@ declare
   broken text;
 begin
   if status in ('PENDING', 'CLAIMED', 'PUBLISHED', 'DEAD')
-    and num_nonnulls(claimed_at, claimed_by, locked_until) = (case when status = 'CLAIMED' then 3 else 0 end)
+    and num_nonnulls(claimed_by, locked_until) = (case when status = 'CLAIMED' then 2 else 0 end)
+    and (published_by is null or status = 'PUBLISHED')
+    and (claimed_at is not null) = (status = 'CLAIMED' or published_by is not null)
+    and (history is null or jsonb_typeof(history) = 'array')
     and (published_at is not null) = (status = 'PUBLISHED')
     and (dead_at is not null) = (status = 'DEAD')
     and (not parked or status = 'DEAD')
@@ -445,8 +494,12 @@ begin
   end if;
   broken := case
     when status not in ('PENDING', 'CLAIMED', 'PUBLISHED', 'DEAD') then 'outbox_status_is_known'
-    when num_nonnulls(claimed_at, claimed_by, locked_until) <> case when status = 'CLAIMED' then 3 else 0 end
+    when num_nonnulls(claimed_by, locked_until) <> case when status = 'CLAIMED' then 2 else 0 end
       then 'outbox_claimed_fields_exactly_when_claimed'
+    when published_by is not null and status <> 'PUBLISHED' then 'outbox_published_by_only_when_published'
+    when (claimed_at is not null) <> (status = 'CLAIMED' or published_by is not null)
+      then 'outbox_claimed_at_only_when_claimed_or_published'
+    when jsonb_typeof(history) <> 'array' then 'outbox_history_is_an_array'
     when (published_at is not null) <> (status = 'PUBLISHED') then 'outbox_published_at_exactly_when_published'
     when (dead_at is not null) <> (status = 'DEAD') then 'outbox_dead_at_exactly_when_dead'
     when parked and status <> 'DEAD' then 'outbox_parked_only_when_dead'
@@ -1075,19 +1128,27 @@ CREATE TRIGGER webhook_transition BEFORE UPDATE OF delivery_status, lease_token 
 
 CREATE TRIGGER webhook_written AFTER INSERT ON leasehold.webhook_outbox FOR EACH STATEMENT EXECUTE FUNCTION leasehold.wake_webhooks();
 
+grant delete on leasehold.audit to leasehold_dispatcher;
+
 grant delete on leasehold.audit to leasehold_worker;
+
+grant delete, insert, select on leasehold.api_portal_links to leasehold_api;
+
+grant delete, insert, select on leasehold.api_sessions to leasehold_api;
 
 grant delete, insert, select, update on leasehold.api_requests to leasehold_api;
 
-grant delete, insert, select, update on leasehold.inbox to leasehold_worker;
-
 grant delete, insert, select, update on leasehold.settings to leasehold_operator;
+
+grant delete, insert, select, update on leasehold.sync_checkpoints to leasehold_dispatcher;
 
 grant delete, insert, select, update on leasehold.sync_checkpoints to leasehold_worker;
 
+grant delete, insert, select, update on leasehold.sync_job_chunks to leasehold_dispatcher;
+
 grant delete, insert, select, update on leasehold.sync_job_chunks to leasehold_worker;
 
-grant delete, insert, select, update on leasehold.sync_jobs to leasehold_worker;
+grant delete, insert, select, update on leasehold.sync_sources to leasehold_dispatcher;
 
 grant delete, insert, select, update on leasehold.sync_sources to leasehold_worker;
 
@@ -1095,15 +1156,31 @@ grant delete, insert, select, update on leasehold.webhook_endpoints to leasehold
 
 grant delete, insert, select, update on leasehold.webhook_endpoints to leasehold_tenant;
 
+grant delete, insert, select, update on leasehold.workers to leasehold_dispatcher;
+
 grant delete, insert, select, update on leasehold.workers to leasehold_worker;
+
+grant delete, select on leasehold.inbox to leasehold_dispatcher;
 
 grant delete, select on leasehold.inbox to leasehold_producer;
 
+grant delete, select on leasehold.inbox to leasehold_worker;
+
+grant delete, select on leasehold.outbox to leasehold_dispatcher;
+
 grant delete, select on leasehold.outbox to leasehold_worker;
+
+grant delete, select on leasehold.sync_jobs to leasehold_dispatcher;
+
+grant delete, select on leasehold.sync_jobs to leasehold_worker;
+
+grant delete, select on leasehold.webhook_outbox to leasehold_dispatcher;
 
 grant delete, select on leasehold.webhook_outbox to leasehold_worker;
 
 grant execute on function leasehold.bucket(text) to leasehold_api;
+
+grant execute on function leasehold.bucket(text) to leasehold_dispatcher;
 
 grant execute on function leasehold.bucket(text) to leasehold_operator;
 
@@ -1117,6 +1194,8 @@ grant execute on function leasehold.bucket(text) to leasehold_worker;
 
 grant execute on function leasehold.bucket_count() to leasehold_api;
 
+grant execute on function leasehold.bucket_count() to leasehold_dispatcher;
+
 grant execute on function leasehold.bucket_count() to leasehold_operator;
 
 grant execute on function leasehold.bucket_count() to leasehold_producer;
@@ -1129,6 +1208,8 @@ grant execute on function leasehold.bucket_count() to leasehold_worker;
 
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_api;
 
+grant execute on function leasehold.bucket_of(text,integer) to leasehold_dispatcher;
+
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_operator;
 
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_producer;
@@ -1139,11 +1220,13 @@ grant execute on function leasehold.bucket_of(text,integer) to leasehold_tenant;
 
 grant execute on function leasehold.bucket_of(text,integer) to leasehold_worker;
 
-grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb,integer,integer) to leasehold_operator;
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,text,jsonb,jsonb,integer,integer) to leasehold_dispatcher;
 
-grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb,integer,integer) to leasehold_producer;
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,text,jsonb,jsonb,integer,integer) to leasehold_operator;
 
-grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,jsonb,integer,integer) to leasehold_worker;
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,text,jsonb,jsonb,integer,integer) to leasehold_producer;
+
+grant execute on function leasehold.check_outbox_event(text,integer,integer,bigint,timestamp with time zone,text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,text,jsonb,jsonb,integer,integer) to leasehold_worker;
 
 grant execute on function leasehold.enqueue(text,jsonb,text,jsonb,timestamp with time zone,uuid) to leasehold_producer;
 
@@ -1155,6 +1238,8 @@ grant execute on function leasehold.find_event(uuid) to leasehold_producer;
 
 grant execute on function leasehold.find_event(uuid) to leasehold_reader;
 
+grant execute on function leasehold.new_event_id() to leasehold_dispatcher;
+
 grant execute on function leasehold.new_event_id() to leasehold_operator;
 
 grant execute on function leasehold.new_event_id() to leasehold_producer;
@@ -1164,6 +1249,8 @@ grant execute on function leasehold.new_event_id() to leasehold_tenant;
 grant execute on function leasehold.new_event_id() to leasehold_worker;
 
 grant execute on function leasehold.previous_bucket_count() to leasehold_api;
+
+grant execute on function leasehold.previous_bucket_count() to leasehold_dispatcher;
 
 grant execute on function leasehold.previous_bucket_count() to leasehold_operator;
 
@@ -1175,19 +1262,27 @@ grant execute on function leasehold.previous_bucket_count() to leasehold_tenant;
 
 grant execute on function leasehold.previous_bucket_count() to leasehold_worker;
 
+grant execute on function leasehold.send_webhook(text,jsonb,text,text,jsonb,timestamp with time zone,uuid) to leasehold_dispatcher;
+
 grant execute on function leasehold.send_webhook(text,jsonb,text,text,jsonb,timestamp with time zone,uuid) to leasehold_producer;
 
 grant execute on function leasehold.send_webhook(text,jsonb,text,text,jsonb,timestamp with time zone,uuid) to leasehold_worker;
 
+grant execute on function leasehold.sync_reserve(text,integer,double precision,integer,double precision) to leasehold_dispatcher;
+
 grant execute on function leasehold.sync_reserve(text,integer,double precision,integer,double precision) to leasehold_worker;
 
 grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_api;
+
+grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_dispatcher;
 
 grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_operator;
 
 grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_reader;
 
 grant execute on function leasehold.sync_state(timestamp with time zone,timestamp with time zone,timestamp with time zone) to leasehold_worker;
+
+grant execute on function leasehold.wake(text) to leasehold_dispatcher;
 
 grant execute on function leasehold.wake(text) to leasehold_operator;
 
@@ -1198,6 +1293,8 @@ grant execute on function leasehold.wake(text) to leasehold_tenant;
 grant execute on function leasehold.wake(text) to leasehold_worker;
 
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_api;
+
+grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_dispatcher;
 
 grant execute on function leasehold.webhook_wanted(text[],text) to leasehold_operator;
 
@@ -1213,13 +1310,19 @@ grant insert (bucket, event_id, endpoint_id, event_type, body) on leasehold.webh
 
 grant insert (bucket, event_id, endpoint_id, event_type, body) on leasehold.webhook_outbox to leasehold_tenant;
 
+grant insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on leasehold.webhook_outbox to leasehold_dispatcher;
+
 grant insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on leasehold.webhook_outbox to leasehold_producer;
 
 grant insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on leasehold.webhook_outbox to leasehold_worker;
 
 grant insert (bucket, event_id, event_type, ordering_key, payload, headers, max_attempts, available_at) on leasehold.outbox to leasehold_producer;
 
+grant insert (consumer, event_id) on leasehold.inbox to leasehold_dispatcher;
+
 grant insert (consumer, event_id) on leasehold.inbox to leasehold_producer;
+
+grant insert (consumer, event_id) on leasehold.inbox to leasehold_worker;
 
 grant insert (definition, matrix_id, params, priority, force, fresh_for, parallel) on leasehold.sync_jobs to leasehold_producer;
 
@@ -1233,6 +1336,8 @@ grant insert, select on leasehold.api_keys to leasehold_api;
 
 grant select (bucket, event_id, endpoint_id, ordering_key, delivery_status) on leasehold.webhook_outbox to leasehold_producer;
 
+grant select (id, at) on leasehold.audit to leasehold_dispatcher;
+
 grant select (id, at) on leasehold.audit to leasehold_worker;
 
 grant select (id, bucket, event_id, ordering_key, status, parked) on leasehold.outbox to leasehold_producer;
@@ -1240,6 +1345,10 @@ grant select (id, bucket, event_id, ordering_key, status, parked) on leasehold.o
 grant select (id, definition, matrix_id, parallel, completed_at, failed_at) on leasehold.sync_jobs to leasehold_producer;
 
 grant select (id, tenant, event_types, ordered, enabled) on leasehold.webhook_endpoints to leasehold_producer;
+
+grant select (id, tenant, event_types, ordered, previous_secret_until, enabled) on leasehold.webhook_endpoints to leasehold_dispatcher;
+
+grant select (id, tenant, event_types, ordered, previous_secret_until, enabled) on leasehold.webhook_endpoints to leasehold_worker;
 
 grant select (id, tenant, url, description, event_types, headers, rate_per_second, concurrency, timeout_ms, ordered, signing, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, created_at, updated_at) on leasehold.webhook_endpoints to leasehold_api;
 
@@ -1261,6 +1370,8 @@ grant select on leasehold.inbox to leasehold_reader;
 
 grant select on leasehold.migrations to leasehold_api;
 
+grant select on leasehold.migrations to leasehold_dispatcher;
+
 grant select on leasehold.migrations to leasehold_operator;
 
 grant select on leasehold.migrations to leasehold_reader;
@@ -1277,11 +1388,15 @@ grant select on leasehold.outbox to leasehold_reader;
 
 grant select on leasehold.settings to leasehold_api;
 
+grant select on leasehold.settings to leasehold_dispatcher;
+
 grant select on leasehold.settings to leasehold_reader;
 
 grant select on leasehold.settings to leasehold_worker;
 
 grant select on leasehold.sync_checkpoint_states to leasehold_api;
+
+grant select on leasehold.sync_checkpoint_states to leasehold_dispatcher;
 
 grant select on leasehold.sync_checkpoint_states to leasehold_operator;
 
@@ -1302,6 +1417,8 @@ grant select on leasehold.sync_job_chunks to leasehold_operator;
 grant select on leasehold.sync_job_chunks to leasehold_reader;
 
 grant select on leasehold.sync_job_states to leasehold_api;
+
+grant select on leasehold.sync_job_states to leasehold_dispatcher;
 
 grant select on leasehold.sync_job_states to leasehold_operator;
 
@@ -1329,9 +1446,7 @@ grant select on leasehold.webhook_attempts to leasehold_reader;
 
 grant select on leasehold.webhook_attempts to leasehold_tenant;
 
-grant select on leasehold.webhook_attempts to leasehold_worker;
-
-grant select on leasehold.webhook_endpoints to leasehold_worker;
+grant select on leasehold.webhook_endpoints to leasehold_dispatcher;
 
 grant select on leasehold.webhook_outbox to leasehold_api;
 
@@ -1351,6 +1466,8 @@ grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner,
 
 grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on leasehold.webhook_outbox to leasehold_tenant;
 
+grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, lease_token, delivered_at, failed_at, last_attempt_at, last_duration_ms, last_status, last_error_code, last_error, last_response, history) on leasehold.webhook_outbox to leasehold_dispatcher;
+
 grant update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, lease_token, delivered_at, failed_at, last_attempt_at, last_duration_ms, last_status, last_error_code, last_error, last_response, history) on leasehold.webhook_outbox to leasehold_worker;
 
 grant update (last_used_at, revoked_at, revoked_by) on leasehold.api_keys to leasehold_api;
@@ -1359,13 +1476,27 @@ grant update (needed, next_attempt_at, attempts, expiries, failed_at, error_mess
 
 grant update (planned_at, next_check_at, attempts, expiries, completed_at, failed_at, error_message, locked_until, locked_by) on leasehold.sync_jobs to leasehold_operator;
 
-grant update (previous_secret, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, updated_at) on leasehold.webhook_endpoints to leasehold_worker;
+grant update (planned_at, next_check_at, attempts, expiries, completed_at, failed_at, error_message, locked_until, locked_by, lock_token) on leasehold.sync_jobs to leasehold_dispatcher;
 
-grant update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on leasehold.outbox to leasehold_operator;
+grant update (planned_at, next_check_at, attempts, expiries, completed_at, failed_at, error_message, locked_until, locked_by, lock_token) on leasehold.sync_jobs to leasehold_worker;
 
-grant update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on leasehold.outbox to leasehold_worker;
+grant update (previous_secret, previous_secret_until) on leasehold.webhook_endpoints to leasehold_worker;
+
+grant update (previous_secret, previous_secret_until, enabled, disabled_reason, disabled_at, failures, failing_since, open_until, updated_at) on leasehold.webhook_endpoints to leasehold_dispatcher;
+
+grant update (processed_at) on leasehold.inbox to leasehold_dispatcher;
+
+grant update (processed_at) on leasehold.inbox to leasehold_worker;
+
+grant update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked, published_by, history) on leasehold.outbox to leasehold_dispatcher;
+
+grant update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked, published_by, history) on leasehold.outbox to leasehold_operator;
+
+grant update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked, published_by, history) on leasehold.outbox to leasehold_worker;
 
 grant usage on schema leasehold to leasehold_api;
+
+grant usage on schema leasehold to leasehold_dispatcher;
 
 grant usage on schema leasehold to leasehold_operator;
 
@@ -1399,6 +1530,20 @@ comment on column leasehold.api_keys.role is 'read, operate or admin. Each may d
 
 comment on column leasehold.api_keys.tenant is 'The only tenant whose endpoints and deliveries the key can see and change. Null: all tenants, and everything else.';
 
+comment on column leasehold.api_portal_links.created_at is 'When the link was made.';
+
+comment on column leasehold.api_portal_links.expires_at is 'From this time on the link is refused.';
+
+comment on column leasehold.api_portal_links.hash is 'SHA-256 of the token in the link, which has 256 random bits.';
+
+comment on column leasehold.api_portal_links.key_id is 'The key with which the link was made. The link opens nothing once that key is revoked or has expired. Null: a login of the user''s own, or a command, made it.';
+
+comment on column leasehold.api_portal_links.name is 'Who it is for. The audit names what they do <tenant>/portal:<name>. Null: <tenant>/portal.';
+
+comment on column leasehold.api_portal_links.role is 'read or operate: what the session may do.';
+
+comment on column leasehold.api_portal_links.tenant is 'The tenant whose endpoints and deliveries are shown.';
+
 comment on column leasehold.api_requests.answer is 'The answer, without secrets: these are shown only once.';
 
 comment on column leasehold.api_requests.created_at is 'When the request was answered.';
@@ -1410,6 +1555,22 @@ comment on column leasehold.api_requests.principal is 'Who sent the request.';
 comment on column leasehold.api_requests.request_hash is 'SHA-256 of method, path and body. With the same key, another request is refused.';
 
 comment on column leasehold.api_requests.status is 'The HTTP status of the answer.';
+
+comment on column leasehold.api_sessions.created_at is 'When the session was opened.';
+
+comment on column leasehold.api_sessions.expires_at is 'From this time on the session is refused.';
+
+comment on column leasehold.api_sessions.hash is 'SHA-256 of the token, which has 256 random bits.';
+
+comment on column leasehold.api_sessions.key_id is 'The key with which the session, or its link, was made. The session ends when that key is revoked or expires. Null: a login of the user''s own, or a command, made the link.';
+
+comment on column leasehold.api_sessions.kind is 'session: a key opened it, and the browser sends its token in a cookie. portal: a link opened it, and the page sends its token in the Authorization header.';
+
+comment on column leasehold.api_sessions.principal is 'The name of the key, or portal:<name>. The audit names a tenant before it.';
+
+comment on column leasehold.api_sessions.role is 'read, operate or admin.';
+
+comment on column leasehold.api_sessions.tenant is 'The only tenant whose endpoints and deliveries the session can see and change. Null: all tenants, and everything else.';
 
 comment on column leasehold.audit.action is 'What was done, for example outbox.replay.';
 
@@ -1443,7 +1604,7 @@ comment on column leasehold.outbox.available_at is 'The event is not claimed bef
 
 comment on column leasehold.outbox.bucket is 'Distribution column. All events of an ordering key share a bucket.';
 
-comment on column leasehold.outbox.claimed_at is 'When the relay that holds the event claimed it. Set exactly while CLAIMED.';
+comment on column leasehold.outbox.claimed_at is 'When the relay that holds the event, or has published it, claimed it. Set while CLAIMED, and while PUBLISHED by a relay.';
 
 comment on column leasehold.outbox.claimed_by is 'The worker id of that relay. Set exactly while CLAIMED.';
 
@@ -1458,6 +1619,8 @@ comment on column leasehold.outbox.event_type is 'What happened, for example ord
 comment on column leasehold.outbox.expiries is 'How many leases of the event have expired. From the second on the event is a suspect and waits for the backoff.';
 
 comment on column leasehold.outbox.headers is 'An object of broker headers, for example traceparent. At most 16384 bytes as text.';
+
+comment on column leasehold.outbox.history is 'What became of earlier attempts, and what operators did, the newest last: an array of at most 20 objects with outcome (retry, dead, expired, published, replayed or given up), ended_at and, of an attempt, attempt, token, owner, claimed_at, until and error; of an operator, by. Null: nothing failed.';
 
 comment on column leasehold.outbox.id is 'Number of the event, in the order of insertion. Within an ordering key it is the order of publication.';
 
@@ -1476,6 +1639,8 @@ comment on column leasehold.outbox.parked is 'The event is dead and holds up its
 comment on column leasehold.outbox.payload is 'The event as JSON. At most 262144 bytes as text, and 100 levels deep.';
 
 comment on column leasehold.outbox.published_at is 'When the publisher had acknowledged the event. Set exactly while PUBLISHED.';
+
+comment on column leasehold.outbox.published_by is 'The worker id of the relay that published the event, under the token lock_token. Set only while PUBLISHED.';
 
 comment on column leasehold.outbox.status is 'PENDING, CLAIMED, PUBLISHED or DEAD.';
 
@@ -1695,6 +1860,8 @@ comment on column leasehold.webhook_outbox.next_attempt_at is 'The delivery is n
 
 comment on column leasehold.webhook_outbox.ordering_key is 'Deliveries with the same key and endpoint are made one at a time, in the order of their ids. Null: in any order, and always so where the endpoint was not ordered when the event was sent. At most 1024 bytes.';
 
+comment on column leasehold.workers.counters is 'What the process has done since it started: an object with uptimeMs, for how long it has counted, and tables, an object of counts by the name of the table: claims, claimed, done, retried, dead, failed, fencedOff, recovered, renewed, outcomes, latency and lastError.';
+
 comment on column leasehold.workers.declared is 'The settings that its workers were started with, by the name of the worker. A change of settings is checked against them.';
 
 comment on column leasehold.workers.died_at is 'When a reaper declared the process dead: its session was closed for longer than the grace period, or its supervisor saw it end.';
@@ -1737,7 +1904,7 @@ comment on function leasehold.bucket_count() is 'How many buckets the tables hav
 
 comment on function leasehold.bucket_of(pg_catalog.text,integer) is 'The bucket of a text among so many buckets.';
 
-comment on function leasehold.check_outbox_event(pg_catalog.text,integer,integer,bigint,timestamp with time zone,pg_catalog.text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,pg_catalog.jsonb,integer,integer) is 'Refuses a row whose fields do not belong to its state, and names the rule.';
+comment on function leasehold.check_outbox_event(pg_catalog.text,integer,integer,bigint,timestamp with time zone,pg_catalog.text,timestamp with time zone,timestamp with time zone,timestamp with time zone,boolean,pg_catalog.text,pg_catalog.jsonb,pg_catalog.jsonb,integer,integer) is 'Refuses a row whose fields do not belong to its state, and names the rule.';
 
 comment on function leasehold.check_outbox_limits() is 'Refuses an event that is outside a limit, and names the field, its value and the remedy.';
 
@@ -1786,7 +1953,11 @@ comment on function leasehold.webhook_wanted(pg_catalog.text[],pg_catalog.text) 
 
 comment on index leasehold.api_keys_name is 'A name belongs to one key.';
 
+comment on index leasehold.api_portal_links_expires_at is 'Expired links are removed.';
+
 comment on index leasehold.api_requests_created_at is 'Old answers are removed.';
+
+comment on index leasehold.api_sessions_expires_at is 'Expired sessions are removed.';
 
 comment on index leasehold.audit_at is 'The audit is read newest first and by period.';
 
@@ -1832,9 +2003,13 @@ comment on index leasehold.sync_jobs_suspects is 'Unfinished jobs under which tw
 
 comment on index leasehold.webhook_endpoints_tenant is 'The endpoints of a tenant.';
 
+comment on index leasehold.webhook_outbox_endpoint is 'The deliveries of an endpoint by their number, for lists of an endpoint or a tenant.';
+
 comment on index leasehold.webhook_outbox_failed is 'Failed deliveries by the time of their failure, for operators and retention.';
 
 comment on index leasehold.webhook_outbox_failed_by_id is 'Failed deliveries by their number, for operators.';
+
+comment on index leasehold.webhook_outbox_failed_of_endpoint is 'The failed deliveries of an endpoint by their number, for lists of an endpoint or a tenant.';
 
 comment on index leasehold.webhook_outbox_in_flight is 'At most one delivery of an ordering key is in flight to an endpoint. Null keys are distinct, so that the index holds every delivery in flight, for the reaper.';
 
@@ -1854,7 +2029,11 @@ comment on procedure leasehold.set_bucket_counts(integer,integer) is 'Stores the
 
 comment on table leasehold.api_keys is 'The keys of the HTTP API. A key is shown once, when it is created; only its hash is stored.';
 
+comment on table leasehold.api_portal_links is 'Links that open the portal of a tenant, each of them once: whoever uses one gets a session, and the row is removed. Who made a link is in the audit.';
+
 comment on table leasehold.api_requests is 'The answers to POST requests with an Idempotency-Key, written in the transaction of the change. A repeated request gets the same answer and changes nothing. Kept for a day.';
+
+comment on table leasehold.api_sessions is 'Who is signed in to the HTTP API: the dashboard with a key, and the portal of a tenant with a link. Only the hash of a session''s token is stored.';
 
 comment on table leasehold.audit is 'Every change that an operator made, and who made it. Entries are added, and removed when they are old; none younger than 30 days is removed.';
 

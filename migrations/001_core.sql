@@ -82,14 +82,18 @@ create table workers (
   last_seen_at timestamptz not null default now(),
   in_flight int not null default 0,
   paused jsonb not null default '[]',
+  counters jsonb not null default '{"uptimeMs": 0, "tables": {}}',
   session_pid int,
   session_start timestamptz,
   missing_since timestamptz,
   stopped_at timestamptz,
   died_at timestamptz
+) with (
+  -- A presence replaces the whole row. Half of each page is left for the new versions, which PostgreSQL removes as they age.
+  fillfactor = 50
 );
 
--- No index mentions last_seen_at, in_flight or paused, so that a heartbeat is a HOT update.
+-- No index mentions last_seen_at, in_flight, paused or counters, so that a heartbeat is a HOT update.
 create index workers_running on workers (id) where stopped_at is null and died_at is null;
 
 comment on table workers is 'The registry of worker processes: those that run, and for one day those that have ended.';
@@ -105,6 +109,7 @@ comment on column workers.started_at is 'When the process registered.';
 comment on column workers.last_seen_at is 'When the process last reported itself.';
 comment on column workers.in_flight is 'How many rows it had in flight at that moment.';
 comment on column workers.paused is 'Which of its workers did not claim at that moment, since when and why: an array of objects with worker, table, reason, since and error.';
+comment on column workers.counters is 'What the process has done since it started: an object with uptimeMs, for how long it has counted, and tables, an object of counts by the name of the table: claims, claimed, done, retried, dead, failed, fencedOff, recovered, renewed, outcomes, latency and lastError.';
 comment on column workers.session_pid is 'The backend of the session with which it reports itself. Null where a connection pooler hides the session; the process is then never declared dead early, and its leases end by expiry.';
 comment on column workers.session_start is 'When that backend started. Together with session_pid it identifies one session.';
 comment on column workers.missing_since is 'When a reaper first found the session closed. Null as soon as the process reports itself.';

@@ -36,7 +36,8 @@ comment on function new_event_id() is 'Returns a new uuid of version 7.';
 -- than all of its conditions.
 create function check_outbox_event(
   status text, attempts int, expiries int, lock_token bigint, claimed_at timestamptz, claimed_by text, locked_until timestamptz,
-  published_at timestamptz, dead_at timestamptz, parked boolean, headers jsonb, bucket int, buckets int
+  published_at timestamptz, dead_at timestamptz, parked boolean, published_by text, history jsonb, headers jsonb, bucket int,
+  buckets int
 ) returns boolean
 language plpgsql immutable parallel safe
 as $$
@@ -44,7 +45,10 @@ declare
   broken text;
 begin
   if status in ('PENDING', 'CLAIMED', 'PUBLISHED', 'DEAD')
-    and num_nonnulls(claimed_at, claimed_by, locked_until) = (case when status = 'CLAIMED' then 3 else 0 end)
+    and num_nonnulls(claimed_by, locked_until) = (case when status = 'CLAIMED' then 2 else 0 end)
+    and (published_by is null or status = 'PUBLISHED')
+    and (claimed_at is not null) = (status = 'CLAIMED' or published_by is not null)
+    and (history is null or jsonb_typeof(history) = 'array')
     and (published_at is not null) = (status = 'PUBLISHED')
     and (dead_at is not null) = (status = 'DEAD')
     and (not parked or status = 'DEAD')
@@ -58,8 +62,12 @@ begin
   end if;
   broken := case
     when status not in ('PENDING', 'CLAIMED', 'PUBLISHED', 'DEAD') then 'outbox_status_is_known'
-    when num_nonnulls(claimed_at, claimed_by, locked_until) <> case when status = 'CLAIMED' then 3 else 0 end
+    when num_nonnulls(claimed_by, locked_until) <> case when status = 'CLAIMED' then 2 else 0 end
       then 'outbox_claimed_fields_exactly_when_claimed'
+    when published_by is not null and status <> 'PUBLISHED' then 'outbox_published_by_only_when_published'
+    when (claimed_at is not null) <> (status = 'CLAIMED' or published_by is not null)
+      then 'outbox_claimed_at_only_when_claimed_or_published'
+    when jsonb_typeof(history) <> 'array' then 'outbox_history_is_an_array'
     when (published_at is not null) <> (status = 'PUBLISHED') then 'outbox_published_at_exactly_when_published'
     when (dead_at is not null) <> (status = 'DEAD') then 'outbox_dead_at_exactly_when_dead'
     when parked and status <> 'DEAD' then 'outbox_parked_only_when_dead'
@@ -74,7 +82,7 @@ begin
 end
 $$;
 
-comment on function check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int) is
+comment on function check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int) is
 'Refuses a row whose fields do not belong to its state, and names the rule.';
 
 create table outbox (
@@ -100,9 +108,11 @@ create table outbox (
   dead_at timestamptz,
   last_error text,
   parked boolean not null default false,
+  published_by text,
+  history jsonb,
   primary key (bucket, id),
   constraint outbox_event_is_valid check (check_outbox_event(status, attempts, expiries, lock_token, claimed_at, claimed_by,
-    locked_until, published_at, dead_at, parked, headers, bucket, bucket_count()))
+    locked_until, published_at, dead_at, parked, published_by, history, headers, bucket, bucket_count()))
 ) with (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_analyze_scale_factor = 0.05,
@@ -154,14 +164,16 @@ comment on column outbox.max_attempts is 'The event is dead after this many fail
 comment on column outbox.expiries is 'How many leases of the event have expired. From the second on the event is a suspect and waits for the backoff.';
 comment on column outbox.available_at is 'The event is not claimed before this time.';
 comment on column outbox.created_at is 'When the event was written, by the clock of the database.';
-comment on column outbox.claimed_at is 'When the relay that holds the event claimed it. Set exactly while CLAIMED.';
+comment on column outbox.claimed_at is 'When the relay that holds the event, or has published it, claimed it. Set while CLAIMED, and while PUBLISHED by a relay.';
 comment on column outbox.claimed_by is 'The worker id of that relay. Set exactly while CLAIMED.';
 comment on column outbox.locked_until is 'When the lease expires. Set exactly while CLAIMED.';
 comment on column outbox.lock_token is 'The fencing token. It grows by one with every claim and is never reset.';
 comment on column outbox.published_at is 'When the publisher had acknowledged the event. Set exactly while PUBLISHED.';
+comment on column outbox.published_by is 'The worker id of the relay that published the event, under the token lock_token. Set only while PUBLISHED.';
 comment on column outbox.dead_at is 'When the event was given up. Set exactly while DEAD.';
 comment on column outbox.last_error is 'The error of the last failed attempt.';
 comment on column outbox.parked is 'The event is dead and holds up its ordering key until an operator unblocks the key or replays the event.';
+comment on column outbox.history is 'What became of earlier attempts, and what operators did, the newest last: an array of at most 20 objects with outcome (retry, dead, expired, published, replayed or given up), ended_at and, of an attempt, attempt, token, owner, claimed_at, until and error; of an operator, by. Null: nothing failed.';
 
 create function generate_event_id() returns trigger
 language plpgsql set search_path from current

@@ -139,12 +139,17 @@ create unique index webhook_outbox_in_flight on webhook_outbox (bucket, endpoint
 create index webhook_outbox_failed on webhook_outbox (bucket, failed_at, id) where delivery_status = 'failed';
 create index webhook_outbox_failed_by_id on webhook_outbox (bucket, id) where delivery_status = 'failed';
 
+create index webhook_outbox_endpoint on webhook_outbox (endpoint_id, bucket, id);
+create index webhook_outbox_failed_of_endpoint on webhook_outbox (endpoint_id, bucket, id) where delivery_status = 'failed';
+
 comment on index webhook_outbox_pending is 'Deliveries without an ordering key, for each endpoint in the order in which they are claimed.';
 comment on index webhook_outbox_suspects is 'Deliveries without an ordering key whose lease has expired at least twice: a process runs at most one such delivery at a time.';
 comment on index webhook_outbox_keys is 'The head of an ordering key of an endpoint is the first entry of that key.';
 comment on index webhook_outbox_in_flight is 'At most one delivery of an ordering key is in flight to an endpoint. Null keys are distinct, so that the index holds every delivery in flight, for the reaper.';
 comment on index webhook_outbox_failed is 'Failed deliveries by the time of their failure, for operators and retention.';
 comment on index webhook_outbox_failed_by_id is 'Failed deliveries by their number, for operators.';
+comment on index webhook_outbox_endpoint is 'The deliveries of an endpoint by their number, for lists of an endpoint or a tenant.';
+comment on index webhook_outbox_failed_of_endpoint is 'The failed deliveries of an endpoint by their number, for lists of an endpoint or a tenant.';
 
 comment on table webhook_outbox is 'Deliveries: one row for each event and endpoint, written in the transaction of the sender. Dispatchers deliver them at least once.';
 comment on column webhook_outbox.id is 'Number of the delivery, in the order of insertion. Within an ordering key of an endpoint it is the order of delivery.';

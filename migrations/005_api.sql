@@ -1,4 +1,4 @@
--- The HTTP API: its keys, and the answers to requests that may be repeated.
+-- The HTTP API: its keys, its sessions, and the answers to requests that may be repeated.
 
 create table api_keys (
   id uuid primary key default new_event_id(),
@@ -36,6 +36,62 @@ comment on column api_keys.last_used_at is 'When the key was last used, to withi
 comment on column api_keys.revoked_at is 'When the key was revoked. From then on it is refused.';
 comment on column api_keys.revoked_by is 'Who revoked the key.';
 comment on index api_keys_name is 'A name belongs to one key.';
+
+create table api_sessions (
+  hash bytea primary key,
+  kind text not null,
+  key_id uuid references api_keys on delete cascade,
+  principal text not null,
+  role text not null,
+  tenant text,
+  created_at timestamptz not null default now(),
+  expires_at timestamptz not null,
+  constraint api_sessions_kind_is_known check (kind in ('session', 'portal')),
+  constraint api_sessions_role_is_known check (role in ('read', 'operate', 'admin')),
+  constraint api_sessions_admin_has_no_tenant check (tenant is null or role <> 'admin'),
+  constraint api_sessions_tenant_is_not_empty check (tenant <> ''),
+  constraint api_sessions_portal_has_a_tenant check (kind <> 'portal' or tenant is not null),
+  constraint api_sessions_hash_is_sha256 check (octet_length(hash) = 32)
+);
+
+create index api_sessions_expires_at on api_sessions (expires_at);
+
+comment on table api_sessions is 'Who is signed in to the HTTP API: the dashboard with a key, and the portal of a tenant with a link. Only the hash of a session''s token is stored.';
+comment on column api_sessions.hash is 'SHA-256 of the token, which has 256 random bits.';
+comment on column api_sessions.kind is 'session: a key opened it, and the browser sends its token in a cookie. portal: a link opened it, and the page sends its token in the Authorization header.';
+comment on column api_sessions.key_id is 'The key with which the session, or its link, was made. The session ends when that key is revoked or expires. Null: a login of the user''s own, or a command, made the link.';
+comment on column api_sessions.principal is 'The name of the key, or portal:<name>. The audit names a tenant before it.';
+comment on column api_sessions.role is 'read, operate or admin.';
+comment on column api_sessions.tenant is 'The only tenant whose endpoints and deliveries the session can see and change. Null: all tenants, and everything else.';
+comment on column api_sessions.created_at is 'When the session was opened.';
+comment on column api_sessions.expires_at is 'From this time on the session is refused.';
+comment on index api_sessions_expires_at is 'Expired sessions are removed.';
+
+create table api_portal_links (
+  hash bytea primary key,
+  key_id uuid references api_keys on delete cascade,
+  tenant text not null,
+  role text not null,
+  name text,
+  created_at timestamptz not null default now(),
+  expires_at timestamptz not null,
+  constraint api_portal_links_role_is_known check (role in ('read', 'operate')),
+  constraint api_portal_links_tenant_is_not_empty check (tenant <> ''),
+  constraint api_portal_links_name_has_1_to_100_characters check (char_length(name) between 1 and 100),
+  constraint api_portal_links_hash_is_sha256 check (octet_length(hash) = 32)
+);
+
+create index api_portal_links_expires_at on api_portal_links (expires_at);
+
+comment on table api_portal_links is 'Links that open the portal of a tenant, each of them once: whoever uses one gets a session, and the row is removed. Who made a link is in the audit.';
+comment on column api_portal_links.hash is 'SHA-256 of the token in the link, which has 256 random bits.';
+comment on column api_portal_links.key_id is 'The key with which the link was made. The link opens nothing once that key is revoked or has expired. Null: a login of the user''s own, or a command, made it.';
+comment on column api_portal_links.tenant is 'The tenant whose endpoints and deliveries are shown.';
+comment on column api_portal_links.role is 'read or operate: what the session may do.';
+comment on column api_portal_links.name is 'Who it is for. The audit names what they do <tenant>/portal:<name>. Null: <tenant>/portal.';
+comment on column api_portal_links.created_at is 'When the link was made.';
+comment on column api_portal_links.expires_at is 'From this time on the link is refused.';
+comment on index api_portal_links_expires_at is 'Expired links are removed.';
 
 create table api_requests (
   principal text not null,

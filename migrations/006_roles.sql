@@ -2,7 +2,7 @@
 --
 -- This file can be repeated at any time, with search_path set to the schema; `leasehold roles` does that. It creates what
 -- is missing, and grants. Roles belong to the server and not to a database: each database and schema grants to the same
--- six roles, unless leasehold.role_prefix names others.
+-- seven roles, unless leasehold.role_prefix names others.
 --
 -- An administrator may run this on a schema of somebody else, who could have put a format(text, text) into it that would
 -- be a better match: hence pg_catalog.format.
@@ -15,7 +15,7 @@ declare
   role text;
   granted record;
 begin
-  foreach role in array array['producer', 'worker', 'reader', 'operator', 'tenant', 'api'] loop
+  foreach role in array array['producer', 'worker', 'dispatcher', 'reader', 'operator', 'tenant', 'api'] loop
     role := prefix || '_' || role;
     continue when exists (select from pg_roles where rolname = role);
     begin
@@ -36,7 +36,7 @@ begin
       -- producer: an application that writes events, deliveries and jobs. It sets the columns that are a producer's to set,
       -- and reads what ON CONFLICT, RETURNING and the search for an existing row need: never a payload.
       ('producer', pg_catalog.format('usage on schema %I', current_schema())),
-      ('producer', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
+      ('producer', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int), find_event(uuid), enqueue(text, jsonb, text, jsonb, timestamptz, uuid)'),
       ('producer', 'insert (bucket, event_id, event_type, ordering_key, payload, headers, available_at, max_attempts) on outbox'),
       ('producer', 'select (bucket, id, event_id, ordering_key, status, parked) on outbox'),
       ('producer', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
@@ -51,25 +51,34 @@ begin
       -- worker: a process that runs workers or the reaper. It claims, settles, reaps and removes rows; what a producer has
       -- written stays as it is.
       ('worker', pg_catalog.format('usage on schema %I', current_schema())),
-      ('worker', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int)'),
+      ('worker', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int)'),
       ('worker', 'select, insert, update, delete on workers'),
       ('worker', 'select on settings'),
       -- Retention of the audit. A worker reads no entry; the table refuses to delete those younger than 30 days.
       ('worker', 'select (id, at), delete on audit'),
       ('worker', 'select, delete on outbox'),
-      ('worker', 'update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on outbox'),
-      ('worker', 'select, insert, update, delete on inbox'),
-      ('worker', 'select on webhook_endpoints, webhook_attempts'),
-      -- The circuit breaker, an endpoint that answers 410, and secrets whose rotation is complete.
-      ('worker', 'update (enabled, disabled_reason, disabled_at, failures, failing_since, open_until, previous_secret, previous_secret_until, updated_at) on webhook_endpoints'),
-      -- A relay can publish to webhooks, and then sends as a producer does.
+      ('worker', 'update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked, published_by, history) on outbox'),
+      -- Retention locks the entries that it removes, for which PostgreSQL wants the right to update one column.
+      ('worker', 'select, insert (consumer, event_id), update (processed_at), delete on inbox'),
+      -- A relay can publish to webhooks, and then sends as a producer does. It sees no URL, no header and no secret.
+      -- A process that reaps erases secrets whose rotation is complete, without reading them.
+      ('worker', 'select (id, tenant, enabled, event_types, ordered, previous_secret_until) on webhook_endpoints'),
+      ('worker', 'update (previous_secret, previous_secret_until) on webhook_endpoints'),
       ('worker', 'execute on function webhook_wanted(text[], text), send_webhook(text, jsonb, text, text, jsonb, timestamptz, uuid)'),
       ('worker', 'insert (bucket, event_id, endpoint_id, event_type, ordering_key, body, headers, next_attempt_at) on webhook_outbox'),
       ('worker', 'select, delete on webhook_outbox'),
       ('worker', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, lease_token, delivered_at, failed_at, last_attempt_at, last_duration_ms, last_status, last_error_code, last_error, last_response, history) on webhook_outbox'),
       ('worker', 'execute on function sync_state(timestamptz, timestamptz, timestamptz), sync_reserve(text, int, float8, int, float8)'),
-      ('worker', 'select, insert, update, delete on sync_jobs, sync_checkpoints, sync_job_chunks, sync_sources'),
+      -- Jobs are enqueued by a producer. A runner plans them: it writes their chunks.
+      ('worker', 'select, delete on sync_jobs'),
+      ('worker', 'update (planned_at, next_check_at, attempts, expiries, completed_at, failed_at, error_message, locked_until, locked_by, lock_token) on sync_jobs'),
+      ('worker', 'select, insert, update, delete on sync_checkpoints, sync_job_chunks, sync_sources'),
       ('worker', 'select on sync_job_states, sync_checkpoint_states'),
+
+      -- dispatcher: a worker that delivers webhooks as well. Only this one reads the secrets by which deliveries are signed.
+      ('dispatcher', 'select on webhook_endpoints'),
+      -- The circuit breaker, and an endpoint that answers 410.
+      ('dispatcher', 'update (enabled, disabled_reason, disabled_at, failures, failing_since, open_until, updated_at) on webhook_endpoints'),
 
       -- reader: monitoring and support. It reads everything but the secrets of endpoints.
       ('reader', pg_catalog.format('usage on schema %I', current_schema())),
@@ -82,11 +91,11 @@ begin
       -- operator: what a reader can do, and replay, cancel, unblock, settings and endpoints. Every change is in the audit,
       -- to which an operator can only add.
       ('operator', pg_catalog.format('usage on schema %I', current_schema())),
-      ('operator', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
+      ('operator', 'execute on function bucket_count(), previous_bucket_count(), bucket_of(text, int), bucket(text), wake(text), new_event_id(), check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int), find_event(uuid), webhook_wanted(text[], text), sync_state(timestamptz, timestamptz, timestamptz)'),
       ('operator', 'select on audit, workers, settings, outbox, inbox, webhook_outbox, webhook_attempts'),
       ('operator', 'insert (principal, action, target, details) on audit'),
       ('operator', 'insert, update, delete on settings'),
-      ('operator', 'update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked) on outbox'),
+      ('operator', 'update (status, attempts, expiries, available_at, claimed_at, claimed_by, locked_until, lock_token, published_at, dead_at, last_error, parked, published_by, history) on outbox'),
       -- Rotating a secret reads the encrypted one.
       ('operator', 'select, insert, update, delete on webhook_endpoints'),
       ('operator', 'update (delivery_status, attempts, expiries, next_attempt_at, lease_owner, lease_until, delivered_at, failed_at, last_error_code, last_error) on webhook_outbox'),
@@ -111,22 +120,25 @@ begin
       -- producer or tenant, whichever a request needs.
       ('api', pg_catalog.format('usage on schema %I', current_schema())),
       ('api', 'select, insert, update (last_used_at, revoked_at, revoked_by) on api_keys'),
+      ('api', 'select, insert, delete on api_sessions, api_portal_links'),
       ('api', 'select, insert, update, delete on api_requests'),
       ('api', 'insert (principal, action, target, details) on audit')
     ) as wanted (kind, privilege)
-    -- The API reads for itself as well, for its checks and metrics. It does not inherit that.
-    join pg_roles on rolname = prefix || '_' || kind or (kind = 'reader' and rolname = prefix || '_api')
+    join pg_roles on rolname = prefix || '_' || kind
+      or (kind = 'worker' and rolname = prefix || '_dispatcher')
+      -- The API reads for itself as well, for its checks and metrics. It does not inherit that.
+      or (kind = 'reader' and rolname = prefix || '_api')
     union all
     -- Which migrations were applied. The table exists where Leasehold runs the migrations itself.
     select rolname, 'select on migrations'
     from pg_roles
-    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator', prefix || '_tenant', prefix || '_api')
+    where rolname in (prefix || '_worker', prefix || '_dispatcher', prefix || '_reader', prefix || '_operator', prefix || '_tenant', prefix || '_api')
       and to_regclass('migrations') is not null
     union all
     -- Where Citus distributes the tables.
     select rolname, 'select on citus_buckets'
     from pg_roles
-    where rolname in (prefix || '_worker', prefix || '_reader', prefix || '_operator', prefix || '_api')
+    where rolname in (prefix || '_worker', prefix || '_dispatcher', prefix || '_reader', prefix || '_operator', prefix || '_api')
       and to_regclass('citus_buckets') is not null
   loop
     execute pg_catalog.format('grant %s to %I', granted.privilege, granted.role);

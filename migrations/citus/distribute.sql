@@ -58,7 +58,7 @@ declare
 begin
   foreach called in array array[
     'bucket_count()', 'previous_bucket_count()', 'bucket_of(text, int)', 'bucket(text)', 'new_event_id()',
-    'check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, jsonb, int, int)',
+    'check_outbox_event(text, int, int, bigint, timestamptz, text, timestamptz, timestamptz, timestamptz, boolean, text, jsonb, jsonb, int, int)',
     'generate_event_id()', 'refuse_outbox_transition()', 'check_outbox_limits()', 'refuse_missing_bucket()',
     'webhook_wanted(text[], text)', 'refuse_webhook_transition()', 'refuse_webhook_delivery()'
   ] loop

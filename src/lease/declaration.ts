@@ -86,6 +86,8 @@ export interface LeaseTableDeclaration<Name extends string = string> {
     readonly claim?: Assignments
     /** `$delay_ms` stands for how long the row is to wait before it can be claimed; 0 unless given. */
     readonly release?: Assignments
+    /** What a reap writes instead of what the outcome of the row does; it has the arguments of `retry`. */
+    readonly reap?: Assignments
   }
   /**
    * How a row can be settled: what is written besides the end of the lease, as column → SQL, or in the full form.
@@ -188,6 +190,7 @@ const ORDERING_FIELDS: Rules<Ordering> = {
 const WRITES_FIELDS: Rules<NonNullable<LeaseTableDeclaration['writes']>> = {
   claim: ASSIGNMENTS,
   release: ASSIGNMENTS,
+  reap: ASSIGNMENTS,
 }
 
 const OUTCOME_FIELDS: Rules<OutcomeDeclaration> = {
@@ -281,7 +284,7 @@ export function leaseTable<const Name extends string>(
 ): LeaseTable<Name>
 export function leaseTable(declaration: LeaseTableDeclaration): LeaseTable {
   refuse(declaration, isRecord(declaration) ? shapeProblems(declaration) : [NO_DECLARATION])
-  const { availableAt, retry, lease = DEFAULT_LEASE, id = 'id' } = declaration
+  const { availableAt, retry, writes, lease = DEFAULT_LEASE, id = 'id' } = declaration
   const idColumns = typeof id === 'string' ? [id] : id
   const order = declaration.order ?? [...(availableAt === undefined ? [] : [availableAt]), ...idColumns]
   const table: LeaseTable = {
@@ -300,7 +303,7 @@ export function leaseTable(declaration: LeaseTableDeclaration): LeaseTable {
     ordering: declaration.ordering,
     groups: declaration.groups,
     bytes: declaration.bytes,
-    writes: { claim: declaration.writes?.claim ?? {}, release: declaration.writes?.release ?? {} },
+    writes: { claim: writes?.claim ?? {}, release: writes?.release ?? {}, reap: writes?.reap ?? {} },
     outcomes: {},
     expired: { error: EXPIRED, ...declaration.expired },
     columns: declaration.columns,
@@ -577,6 +580,7 @@ function unknownArguments(table: LeaseTable): string[] {
   const given: readonly [string, readonly Sql[], object][] = [
     ['writes.claim', Object.values(table.writes.claim), {}],
     ['writes.release', Object.values(table.writes.release), { delay_ms: 'float8' }],
+    ['writes.reap', Object.values(table.writes.reap), table.outcomes['retry']?.args ?? {}],
     ...Object.entries(table.outcomes).map(
       ([outcome, { set, args, when = '', rest = '' }]): [string, readonly Sql[], object] => [
         `outcomes.${outcome}`,

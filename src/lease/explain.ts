@@ -10,6 +10,7 @@ import { isLockConflict, isServerError } from '../postgres/failures.ts'
 import type { Database } from '../postgres/database.ts'
 import { quoteIdentifier as quote } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
+import { heldSnapshots } from '../postgres/snapshots.ts'
 import { isDataError } from './data-errors.ts'
 import type { TableShape } from './inspect.ts'
 import { idValues } from './lease.ts'
@@ -749,25 +750,10 @@ export const OLD_SNAPSHOT_MS = 60_000
  * snapshot of a VACUUM keeps nothing.
  */
 export async function oldSnapshot(tx: Queryable, now: Date, olderThanMs: number): Promise<Reason[]> {
-  const { rows } = await tx.query<Culprit & { transactions: number }>({
-    text: `/* leasehold:explain snapshots */
-select * from (
-  select a.pid, null as gid, a.xact_start as since, ${SESSION}, greatest(age(a.backend_xmin), age(a.backend_xid))::float8 as transactions
-  from pg_stat_activity as a
-  where (a.backend_xmin is not null or a.backend_xid is not null) and a.pid <> pg_backend_pid()
-    and a.datname = current_database() and a.backend_type = 'client backend'
-    and a.pid not in (select pid from pg_stat_progress_vacuum)
-  union all
-  select null, gid, prepared, null, null, null, age(transaction)::float8
-  from pg_prepared_xacts where database = current_database()
-) as held
-where since <= now() - $1::float8 * interval '1 millisecond'
-order by transactions desc limit 1`,
-    values: [olderThanMs],
-  })
-  const [oldest] = rows
+  const { holders } = await heldSnapshots(tx)
+  const oldest = holders.find(({ heldForMs }) => heldForMs !== null && heldForMs >= olderThanMs)
   if (oldest === undefined) return []
-  const text = `${named(oldest, now)} has held a snapshot${forHowLong(oldest, now)}, over ${counted(oldest.transactions, 'transaction')}; row versions that died since then cannot be removed, so claims may have to skip them${decided(oldest)}`
+  const text = `${named(oldest, now)} has held a snapshot${forHowLong(oldest, now)}, over ${counted(oldest.transactions ?? 0, 'transaction')}; row versions that died since then cannot be removed, so claims may have to skip them${decided(oldest)}`
   return [
     reason('oldSnapshot', text, {
       since: oldest.since,

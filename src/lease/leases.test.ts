@@ -51,7 +51,7 @@ insert into public.rested values (1, null, now() + interval '1 h', 4), (2, null,
   })
   const table = { ...outboxTable(), schema: 'public', name: 'rested', bucket: undefined, leased: undefined }
   const lease = { owner: 'lease_owner', until: 'lease_until', token: 'lease_token' }
-  const rested = { ...table, lease, writes: { claim: {}, release: {} } }
+  const rested = { ...table, lease, writes: { claim: {}, release: {}, reap: {} } }
   const { leases } = await heldLeases(db, rested, { limit: 10 })
   expect(leases).toMatchObject([{ id: '3', owner: 'w', token: '7', since: null, bucket: null }])
 })

@@ -115,6 +115,8 @@ function expire(t: TableSql, $: Parameters): string[] {
 
   /** A column that the outcome does not write stays. Expiries are counted, although `retry` sets them to 0. */
   function written(column: string): Sql {
+    const ownOfReap = table.writes.reap[column]
+    if (ownOfReap !== undefined) return replaceArguments(ownOfReap, argument(retry))
     const counted = `coalesce(${quote(column)}, 0) + 1`
     if (column === table.attempts?.expiries) return counted
     const unassigned = counters.includes(column) ? counted : quote(column)
@@ -125,7 +127,8 @@ function expire(t: TableSql, $: Parameters): string[] {
     )
   }
 
-  const columns = [...new Set([...counters, ...Object.keys(onRetry), ...Object.keys(onDeath)])]
+  const assigned = [onRetry, onDeath, table.writes.reap].flatMap((set) => Object.keys(set))
+  const columns = [...new Set([...counters, ...assigned])]
   const rest =
     retry?.rest === undefined ? 'null' : `now() + (${replaceArguments(retry.rest, argument(retry))})`
   return [

@@ -46,6 +46,7 @@ describe('the delay of a failed row', () => {
 it('the steps of a policy are its delays without jitter, up to the one that stays', () => {
   expect(backoffSteps({ ...DEFAULT_RETRY, longestMs: 5_000 })).toEqual([1_000, 2_000, 4_000, 5_000])
   expect(backoffSteps({ firstMs: 10, factor: 1, longestMs: 20, jitter: 1 })).toEqual([10])
+  expect(backoffSteps({ firstMs: 1, factor: 1.01, longestMs: 1e9, jitter: 0 })).toHaveLength(64)
   fc.assert(
     fc.property(policies, fc.integer({ min: 1, max: 60 }), (policy, attempt) => {
       const steps = backoffSteps(policy)
@@ -56,6 +57,13 @@ it('the steps of a policy are its delays without jitter, up to the one that stay
 })
 
 describe('a policy', () => {
+  it.each([
+    { firstMs: 0, factor: 1, longestMs: 0, jitter: 0 },
+    { firstMs: 5, factor: 1, longestMs: 5, jitter: 1 },
+  ])('a policy at the limits of what can work is accepted: %j', (policy) => {
+    expect(retryPolicy(policy)).toEqual(policy)
+  })
+
   it('a policy is completed from the defaults', () => {
     expect(retryPolicy({ firstMs: 3 })).toEqual({ ...DEFAULT_RETRY, firstMs: 3 })
   })

@@ -115,6 +115,24 @@ it('settle and claim reports a row that another session has locked as busy, and 
   })
 })
 
+it('settle and claim says that the second settlement of a locked row got no answer, and keeps what it claimed', async () => {
+  await subject.insert(3)
+  const proxy = await startProxy(url)
+  const fragile = openDatabase({ url: proxy.url, maxConnections: 1 })
+  const store = await openStore('worker', fragile)
+  const leases = await claimed(store, 2)
+  proxy.cutAt('leasehold:settle done')
+  await db.transaction(async (tx) => {
+    await tx.query({ text: 'select from public.events where id = $1 for update', values: [leases[0]?.id] })
+    const answer = await store.settleAndClaim({ leases }, { limit: 5, ...LEASE })
+    expect(answer.busy).toEqual([leases[0]])
+    expect(answer.unanswered).toMatchObject({ leases: [leases[0]], error: { code: 'DATABASE_UNAVAILABLE' } })
+    expect(answer.claimed).toHaveLength(1)
+  })
+  await fragile.close()
+  await proxy.close()
+})
+
 it('RULE-020-041: settle and claim leaves the room of rows that another session has locked to them', async () => {
   await subject.insert(9)
   const store = await openStore()

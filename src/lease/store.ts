@@ -49,6 +49,8 @@ export interface Ended {
   readonly busy: readonly Lease[]
   /** Still ours, but a data error stops this outcome: trying again would bring the same. */
   readonly refused: readonly { readonly lease: Lease; readonly error: unknown }[]
+  /** Of the busy ones: their settlement failed with this error, and may have been written if it only got no answer. */
+  readonly unanswered?: { readonly leases: readonly Lease[]; readonly error: unknown }
 }
 
 export interface ReapRequest {
@@ -252,16 +254,21 @@ export function leaseStore<Row extends object = Record<string, unknown>, Outcome
         // Sent once more by themselves, the others turn out to be busy or fenced off.
         const settledIds = new Set(settled)
         const others = asked.filter(({ id }) => !settledIds.has(id))
-        const rest = await end(settleStatement(outcome), others, valuesOf).catch(() => ({
+        const rest = await end(settleStatement(outcome), others, valuesOf).catch(
           // What was claimed must not be lost to a connection that breaks now; these are settled later.
-          ended: [],
-          refused: [],
-          busy: others,
-        }))
+          (error: unknown): Ended => ({
+            ended: [],
+            fencedOff: [],
+            refused: [],
+            busy: others,
+            unanswered: { leases: others, error },
+          }),
+        )
         const rows = [...asked.filter(({ id }) => settledIds.has(id)), ...rest.ended].map(settledRow)
         const busy = rest.busy.map(({ id }) => ({ id, busy: true }))
         const freed = [...(claim.freed ?? []), ...rest.ended.map(({ id }) => id)]
-        return { ...endedAmong(leases, current, [...rows, ...busy], rest.refused), ...claim, freed }
+        const answer = { ...endedAmong(leases, current, [...rows, ...busy], rest.refused), ...claim, freed }
+        return rest.unanswered === undefined ? answer : { ...answer, unanswered: rest.unanswered }
       } catch (error) {
         if (!isDataError(error)) throw error
         // Which of the two was stopped is found out by doing one after the other.

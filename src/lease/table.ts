@@ -67,7 +67,7 @@ export interface LeaseTable<Name extends string = string> {
   readonly ordering: Ordering | undefined
   readonly groups: string | undefined
   readonly bytes: Sql | undefined
-  readonly writes: { readonly claim: Assignments; readonly release: Assignments }
+  readonly writes: { readonly claim: Assignments; readonly release: Assignments; readonly reap: Assignments }
   /** `retry` and `dead` with what the kernel itself writes in them. */
   readonly outcomes: Readonly<Record<Name, OutcomeSql>>
   readonly expired: Readonly<Record<string, Sql>>

@@ -30,6 +30,10 @@ it.each([
   expect(() => timing(given)).toThrow(message)
 })
 
+it('a shutdown may have no time at all', () => {
+  expect(timing({ shutdownTimeoutMs: 0 }).shutdownTimeoutMs).toBe(0)
+})
+
 it('only what was given is refused, not what would be derived from it', () => {
   expect(() => timing({ leaseMs: -5 })).toThrow(
     /^The timing cannot work: leaseMs is -5, but must be a number of milliseconds above 0\.$/,

@@ -1,5 +1,5 @@
 import { LeaseholdError } from '../errors.ts'
-import { describeValue } from '../rules.ts'
+import { byField, describeValue } from '../rules.ts'
 
 export interface Timing {
   readonly leaseMs: number
@@ -34,7 +34,9 @@ export function timing(given: Partial<Timing> = {}): Timing {
 
 function refuse(broken: readonly string[]): void {
   if (broken.length === 0) return
-  throw new LeaseholdError('SETTING_INVALID', `The timing cannot work: ${broken.join('; ')}.`)
+  throw new LeaseholdError('SETTING_INVALID', `The timing cannot work: ${broken.join('; ')}.`, {
+    problems: byField(broken, ['leaseMs', 'heartbeatMs', 'reaperIntervalMs', 'shutdownTimeoutMs']),
+  })
 }
 
 /** Of what was given: everything that is derived from an invalid lease is invalid as well, and not worth a word. */

@@ -518,7 +518,7 @@ it('LIFE-13: no key has unfinished events in two buckets while the number is rai
   async function raiseAndReplay(): Promise<void> {
     for (; running.size > 0; await pause(30)) {
       await db.query({
-        text: `update leasehold.outbox set status = 'PENDING', published_at = null
+        text: `update leasehold.outbox set status = 'PENDING', published_at = null, published_by = null, claimed_at = null
           where status = 'PUBLISHED' and id in (select id from leasehold.outbox order by random() limit 5)`,
       })
       const { rows } = await db.query<{ key: string }>({

@@ -66,3 +66,22 @@ it.each([
     ])
   },
 )
+
+it('D10: an event is due at once after its first expired lease; from the second on it waits as the retry policy says', async () => {
+  await write(db, 'a')
+  const retry = { firstMs: 60_000, factor: 2, longestMs: 240_000, jitter: 0 }
+  const store = await openLeaseStore(db, outboxTable({ retry }), { owner: 'r', bucket: 0 })
+  const waits: number[] = []
+  for (let expiry = 1; expiry <= 5; expiry += 1) {
+    await store.claim({ limit: 1, leaseMs: 60_000, suspects: 1 })
+    await change("locked_until = now() - interval '1 second'")
+    expect(await store.reap()).toHaveLength(1)
+    // By whole minutes: time passes between the reap and this statement.
+    const text =
+      'select round(extract(epoch from available_at - now()) / 60)::int as minutes from leasehold.outbox'
+    const { rows } = await db.query<{ minutes: number }>({ text })
+    waits.push(...rows.map(({ minutes }) => minutes))
+    await change('available_at = now()')
+  }
+  expect(waits).toEqual([0, 2, 4, 4, 4])
+})

@@ -55,7 +55,8 @@ async function produce(producer: number): Promise<number> {
 async function replay(): Promise<void> {
   for (let i = 0; i < REPLAYS; i += 1) {
     await db.query({
-      text: `update leasehold.outbox set status = 'PENDING', attempts = 0, published_at = null, available_at = now()
+      text: `update leasehold.outbox set status = 'PENDING', attempts = 0, published_at = null, published_by = null,
+          claimed_at = null, available_at = now()
         where bucket = 0 and id = (
           select id from leasehold.outbox where status = 'PUBLISHED' order by random() limit 1 for update skip locked)
           and status = 'PUBLISHED'`,

@@ -57,21 +57,22 @@ describe('the life of an event', () => {
     expect((await records(db))[0]).toMatchObject({ status: 'PENDING', attempts: 0, lock_token: '0' })
   })
 
-  it('LIFE-05: a published event is PUBLISHED with its time, and its claim is cleared', async () => {
+  it('LIFE-05: a published event is PUBLISHED with its time and its relay, and nobody holds it any more', async () => {
     await write(db, null)
     const events = new Events()
     const published = settled(events, 1)
-    await startRelay({ publisher: recording() }, { events })
+    const { runtime } = await startRelay({ publisher: recording() }, { events })
     await published
     const [row] = await records(db)
     expect(row).toMatchObject({
       status: 'PUBLISHED',
       attempts: 0,
-      claimed_at: null,
+      published_by: runtime.id,
       claimed_by: null,
       locked_until: null,
     })
     expect(row?.published_at).toBeInstanceOf(Date)
+    expect(row?.claimed_at).toBeInstanceOf(Date)
   })
 
   it('LIFE-06 LIFE-07: a failed event returns to PENDING with one attempt more, its error, no claim and a later due time', async () => {

@@ -16,7 +16,7 @@ const LEGAL =
 
 /** The assignments that make an event consistent in a state, whatever state it comes from. */
 const FIELDS: Readonly<Record<Status, string>> = {
-  PENDING: `status = 'PENDING', published_at = null, dead_at = null, parked = false,
+  PENDING: `status = 'PENDING', published_at = null, published_by = null, dead_at = null, parked = false,
     claimed_at = null, claimed_by = null, locked_until = null`,
   CLAIMED: `status = 'CLAIMED', published_at = null, dead_at = null, parked = false,
     claimed_at = now(), claimed_by = 'r', locked_until = now(), lock_token = lock_token + 1`,
@@ -135,21 +135,25 @@ describe('the transitions of an event', () => {
 
 describe('the fields of an event', () => {
   it.each([
-    ['PENDING', 'claimed_at = now()', 'outbox_claimed_fields_exactly_when_claimed'],
+    ['PENDING', 'claimed_at = now()', 'outbox_claimed_at_only_when_claimed_or_published'],
     ['PENDING', "claimed_by = 'me'", 'outbox_claimed_fields_exactly_when_claimed'],
     ['PENDING', 'locked_until = now()', 'outbox_claimed_fields_exactly_when_claimed'],
     ['PENDING', 'published_at = now()', 'outbox_published_at_exactly_when_published'],
     ['PENDING', 'dead_at = now()', 'outbox_dead_at_exactly_when_dead'],
     ['PENDING', 'parked = true', 'outbox_parked_only_when_dead'],
     ['PENDING', "headers = '[]'", 'outbox_headers_are_an_object'],
+    ['PENDING', "history = '{}'", 'outbox_history_is_an_array'],
     ['PENDING', 'attempts = -1', 'outbox_attempts_in_range'],
     ['PENDING', 'attempts = 1000001', 'outbox_attempts_in_range'],
     ['PENDING', 'expiries = -1', 'outbox_expiries_in_range'],
     ['PENDING', 'expiries = 1000001', 'outbox_expiries_in_range'],
     ['CLAIMED', 'claimed_by = null', 'outbox_claimed_fields_exactly_when_claimed'],
-    ['CLAIMED', 'claimed_at = null', 'outbox_claimed_fields_exactly_when_claimed'],
+    ['CLAIMED', 'claimed_at = null', 'outbox_claimed_at_only_when_claimed_or_published'],
+    ['CLAIMED', "published_by = 'me'", 'outbox_published_by_only_when_published'],
     ['CLAIMED', 'locked_until = null', 'outbox_claimed_fields_exactly_when_claimed'],
     ['CLAIMED', 'parked = true', 'outbox_parked_only_when_dead'],
+    ['PUBLISHED', 'claimed_at = now()', 'outbox_claimed_at_only_when_claimed_or_published'],
+    ['PUBLISHED', "published_by = 'me'", 'outbox_claimed_at_only_when_claimed_or_published'],
     ['PUBLISHED', 'published_at = null', 'outbox_published_at_exactly_when_published'],
     ['PUBLISHED', 'parked = true', 'outbox_parked_only_when_dead'],
     ['DEAD', 'dead_at = null', 'outbox_dead_at_exactly_when_dead'],

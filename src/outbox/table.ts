@@ -1,6 +1,7 @@
 import { leaseTable } from '../lease/declaration.ts'
 import type { RetryPolicy } from '../lease/retry-policy.ts'
 import type { LeaseTable } from '../lease/table.ts'
+import { withFailedAttempt } from './history.ts'
 
 /**
  * What becomes of an ordering key when an event of it fails.
@@ -59,10 +60,19 @@ export function outboxTable({
         available_at: "now() + $delay_ms * interval '1 millisecond'",
         claimed_at: 'null',
       },
+      reap: { history: withFailedAttempt('expired') },
     },
     outcomes: {
-      done: { status: "'PUBLISHED'", published_at: 'now()', claimed_at: 'null' },
-      dead: { status: "'DEAD'", dead_at: 'now()', parked, claimed_at: 'null' },
+      // claimed_at stays: with published_by and the token it says who published the event, from when to when.
+      done: { status: "'PUBLISHED'", published_at: 'now()', published_by: 'claimed_by' },
+      retry: { status: "'PENDING'", claimed_at: 'null', history: withFailedAttempt('retry') },
+      dead: {
+        status: "'DEAD'",
+        dead_at: 'now()',
+        parked,
+        claimed_at: 'null',
+        history: withFailedAttempt('dead'),
+      },
     },
     expired: {
       error: "'the lease expired: its relay died, lost the database, or took longer than maxLeases'",

@@ -17,6 +17,9 @@ reaped as (
     last_error = coalesce($5::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'),
     available_at = case when attempts >= max_attempts - 1 then available_at else now() + coalesce((case when expiries = 0 then 0 else coalesce(($6::float8[])[least(attempts, cardinality($6::float8[]) - 1) + 1], 0) end), 0) * interval '1 millisecond' end,
     status = case when attempts >= max_attempts - 1 then 'DEAD' else 'PENDING' end, claimed_at = null,
+    history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
+      || jsonb_build_array(jsonb_build_object('outcome', 'expired', 'attempt', attempts + 1, 'token', lock_token::text, 'claimed_at', claimed_at,
+        'owner', claimed_by, 'until', locked_until, 'ended_at', now(), 'error', left(coalesce($5::text, 'the lease expired: its relay died, lost the database, or took longer than maxLeases'), 500)))),
     dead_at = case when attempts >= max_attempts - 1 then now() else dead_at end,
     parked = case when attempts >= max_attempts - 1 then false else parked end
   where t.bucket = $2::smallint and t.id = any (array(select id from taken_back))

@@ -15,7 +15,10 @@ settled as (
   update leasehold.outbox as t
   set claimed_by = null, locked_until = null, attempts = coalesce(attempts, 0) + 1,
     last_error = ($1::jsonb -> t.id::text ->> 'error')::text, status = 'DEAD', dead_at = now(), parked = false,
-    claimed_at = null
+    claimed_at = null,
+    history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
+      || jsonb_build_array(jsonb_build_object('outcome', 'dead', 'attempt', attempts + 1, 'token', lock_token::text, 'claimed_at', claimed_at,
+        'owner', claimed_by, 'until', locked_until, 'ended_at', now(), 'error', left(($1::jsonb -> t.id::text ->> 'error')::text, 500))))
   where t.bucket = $5::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 )

@@ -13,7 +13,8 @@ ours as materialized (              -- a row that another session has locked is 
 ),
 settled as (
   update leasehold.outbox as t
-  set claimed_by = null, locked_until = null, status = 'PUBLISHED', published_at = now(), claimed_at = null
+  set claimed_by = null, locked_until = null, status = 'PUBLISHED', published_at = now(),
+    published_by = claimed_by
   where t.bucket = $4::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 )

@@ -16,7 +16,10 @@ settled as (
   set claimed_by = null, locked_until = null, expiries = 0, attempts = coalesce(attempts, 0) + 1,
     last_error = ($1::jsonb -> t.id::text ->> 'error')::text,
     available_at = now() + coalesce(($1::jsonb -> t.id::text ->> 'delay_ms')::float8, 0) * interval '1 millisecond',
-    status = 'PENDING', claimed_at = null
+    status = 'PENDING', claimed_at = null,
+    history = (case when jsonb_array_length(history) >= 20 then history - 0 else coalesce(history, '[]') end
+      || jsonb_build_array(jsonb_build_object('outcome', 'retry', 'attempt', attempts + 1, 'token', lock_token::text, 'claimed_at', claimed_at,
+        'owner', claimed_by, 'until', locked_until, 'ended_at', now(), 'error', left(($1::jsonb -> t.id::text ->> 'error')::text, 500))))
   where t.bucket = $5::smallint and t.id = any (array(select id from ours))
   returning t.id, t.ordering_key
 )

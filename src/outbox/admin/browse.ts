@@ -16,6 +16,7 @@ import { positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
 import { checkFilter, checkId, type EventFilter, filterSql, outboxOf, statusesOf, QUEUED } from './filter.ts'
 import { stringifiable } from '../../stringifiable.ts'
+import { HISTORY_SQL, type HistoryEntry, readHistory, type StoredHistory } from '../history.ts'
 import type { Status } from '../transitions.ts'
 
 /** An event without its payload, as lists show it. */
@@ -31,11 +32,14 @@ export interface EventSummary {
   readonly expiries: number
   readonly createdAt: Date
   readonly availableAt: Date
+  /** When the worker process that holds it, or has published it, claimed it. */
   readonly claimedAt: Date | null
   readonly claimedBy: string | null
   readonly lockedUntil: Date | null
   readonly token: bigint
   readonly publishedAt: Date | null
+  /** The worker process that published it, under the token of the event. Null also if no relay of Leasehold did. */
+  readonly publishedBy: string | null
   readonly deadAt: Date | null
   readonly lastError: string | null
   /** A dead event that holds up its key. */
@@ -45,6 +49,8 @@ export interface EventSummary {
 export interface EventDetails extends EventSummary {
   readonly payload: unknown
   readonly headers: Readonly<Record<string, string>>
+  /** What became of its attempts, and what operators did with it, the newest last; of more than 20, the newest 20. */
+  readonly history: readonly HistoryEntry[]
   /** The event of its key that has to be finished first. */
   readonly waitsFor: WaitedFor | null
 }
@@ -127,16 +133,16 @@ export async function showEvent(
   return readOnly(db, options, { what: 'Finding the event', remedy: TOO_MANY }, async (tx) => {
     for (const bucket of await ownBuckets(tx, schema)) {
       const parameter = positionalParameters()
-      const { rows } = await tx.query<SummaryRow & Pick<EventDetails, 'payload' | 'headers'>>({
-        text: `select ${SUMMARY}, payload, headers from ${outboxOf(schema)} as r
+      const { rows } = await tx.query<SummaryRow & DetailsRow>({
+        text: `select ${SUMMARY}, payload, headers, ${HISTORY_SQL} as history from ${outboxOf(schema)} as r
 where bucket = ${parameter(bucket, 'smallint')} and ${filterSql({ ids: [id] }, statusesOf({}), parameter)}`,
         values: parameter.values,
       })
       const [row] = rows
       if (row === undefined) continue
-      const { payload, headers, ...rest } = row
+      const { payload, headers, history, ...rest } = row
       const waitsFor = await waitedFor(tx, schema, bucket, rest)
-      return stringifiable({ ...summary(rest), payload, headers, waitsFor })
+      return stringifiable({ ...summary(rest), payload, headers, history: readHistory(history), waitsFor })
     }
     throw eventNotFound(id)
   })
@@ -204,12 +210,14 @@ where o.bucket = $1::smallint and o.id = (select id from first)`,
   return first === undefined || first.id === id ? null : first
 }
 
+type DetailsRow = Pick<EventDetails, 'payload' | 'headers'> & { readonly history: StoredHistory }
+
 type SummaryRow = Omit<EventSummary, 'token'> & { readonly token: string }
 
 const SUMMARY = `r.id::text as id, event_id as "eventId", event_type as type, ordering_key as "orderingKey", status,
   attempts, max_attempts as "maxAttempts", expiries, created_at as "createdAt", available_at as "availableAt",
   claimed_at as "claimedAt", claimed_by as "claimedBy", locked_until as "lockedUntil", lock_token::text as token,
-  published_at as "publishedAt", dead_at as "deadAt", last_error as "lastError", parked`
+  published_at as "publishedAt", published_by as "publishedBy", dead_at as "deadAt", last_error as "lastError", parked`
 
 function summary(row: SummaryRow): EventSummary {
   return stringifiable({ ...row, token: BigInt(row.token) })

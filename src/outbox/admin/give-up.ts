@@ -16,6 +16,7 @@ import {
   runBulkChange,
 } from '../../admin/bulk-change.ts'
 import type { Database } from '../../postgres/database.ts'
+import { withOperator } from '../history.ts'
 import { findNamed } from './browse.ts'
 import { type EventFilter, outboxOf } from './filter.ts'
 import { pendingEvents } from './retry-now.ts'
@@ -31,7 +32,8 @@ export const GIVE_UP: BulkChange<EventFilter> = {
   guard: () => "status = 'PENDING'",
   set: ({ principal, reason }, parameter) => `status = 'CLAIMED', claimed_at = now(),
     claimed_by = ${parameter(`operator ${principal}`, 'text')}, locked_until = now(), lock_token = lock_token + 1,
-    last_error = coalesce(last_error || ' ', '') || ${parameter(`(given up by ${principal}: ${reason})`, 'text')}`,
+    last_error = coalesce(last_error || ' ', '') || ${parameter(`(given up by ${principal}: ${reason})`, 'text')},
+    history = ${withOperator({ outcome: 'givenUp', principal, reason }, parameter)}`,
   async afterBatch(tx, { schema, bucket, ids }) {
     await tx.query({
       text: `update ${outboxOf(schema)} set status = 'DEAD', dead_at = now(), claimed_at = null, claimed_by = null,

@@ -2,10 +2,10 @@
  * Replay: finished events are published once more (LIFE-09, LIFE-10).
  *
  * - Only PUBLISHED and DEAD events are replayed. What is PENDING or CLAIMED will be published anyway.
- * - Reset are `status`, `attempts`, `expiries`, `last_error`, `published_at`, `dead_at` and `parked`; `available_at` is when
- *   the event may be published. Never changed are `lock_token`, `created_at` and `event_id`: a worker that still holds an
- *   earlier lease stays fenced off, and consumers recognise the event. Where a relay has a maximum age, an event that is
- *   older gets one attempt.
+ * - Reset are `status`, `attempts`, `expiries`, `last_error`, `published_at`, `published_by`, `claimed_at`, `dead_at` and
+ *   `parked`; `available_at` is when the event may be published. The history stays, and gets an entry. Never changed are
+ *   `lock_token`, `created_at` and `event_id`: a worker that still holds an earlier lease stays fenced off, and consumers
+ *   recognise the event. Where a relay has a maximum age, an event that is older gets one attempt.
  * - The events of a key are published in the order of their ids. Until a replayed event is published, later events of its
  *   key wait for it, also when a rate delays it.
  */
@@ -13,12 +13,15 @@ import {
   type BulkChange,
   type BulkChangeOptions,
   type BulkChangeResult,
+  type ChangedBy,
   resumeBulkChange,
   type ResumeOptions,
   runBulkChange,
 } from '../../admin/bulk-change.ts'
 import { invalid } from '../../admin/request-checks.ts'
 import type { Database } from '../../postgres/database.ts'
+import type { PositionalParameters } from '../../postgres/parameters.ts'
+import { withOperator } from '../history.ts'
 import { STATUSES, type Status } from '../transitions.ts'
 import { findNamed } from './browse.ts'
 import { checkFilter, type EventFilter, FILTER_DATES, filterSql, narrowSql, statusesOf } from './filter.ts'
@@ -29,8 +32,11 @@ export type ReplayOptions = BulkChangeOptions<EventFilter>
 export type ReplayResult = BulkChangeResult<'published' | 'dead'>
 
 /** What a replay resets; it also sets when the event is due. */
-export const RESET = `status = 'PENDING', attempts = 0, expiries = 0, last_error = null, published_at = null,
-    dead_at = null, parked = false`
+export function resetSql({ principal, reason }: ChangedBy, parameter: PositionalParameters): string {
+  return `status = 'PENDING', attempts = 0, expiries = 0, last_error = null, published_at = null,
+    published_by = null, claimed_at = null, dead_at = null, parked = false,
+    history = ${withOperator({ outcome: 'replayed', principal, reason }, parameter)}`
+}
 
 const REPLAYABLE: readonly Status[] = ['PUBLISHED', 'DEAD']
 
@@ -64,7 +70,7 @@ export const REPLAY: BulkChange<EventFilter, 'published' | 'dead'> = {
     published: "count(*) filter (where status = 'PUBLISHED')",
     dead: "count(*) filter (where status = 'DEAD')",
   }),
-  set: () => RESET,
+  set: resetSql,
   dueColumn: 'available_at',
   wakes: ['outbox'],
   findNamed: async (db, schema, { ids }) =>

@@ -4,9 +4,11 @@ import { ownBuckets } from '../../lease/backlog.ts'
 import { isUniqueViolation } from '../../lease/data-errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
+import { positionalParameters } from '../../postgres/parameters.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { withOperator } from '../history.ts'
 import { outboxOf, QUEUED } from './filter.ts'
-import { RESET } from './replay.ts'
+import { resetSql } from './replay.ts'
 
 export interface UnblockRequest {
   readonly schema?: string | undefined
@@ -76,12 +78,15 @@ async function unblockIn(tx: Queryable, request: InBucket): Promise<Unblocked> {
   return { parked: parked.length, failing: failing.length }
 }
 
-async function unpark(tx: Queryable, { schema, bucket, orderingKey, replay }: InBucket): Promise<string[]> {
-  const change = replay === true ? `${RESET}, available_at = now()` : 'parked = false'
+async function unpark(tx: Queryable, request: InBucket): Promise<string[]> {
+  const { schema, bucket, orderingKey, replay } = request
+  const parameter = positionalParameters()
+  const change = replay === true ? `${resetSql(request, parameter)}, available_at = now()` : 'parked = false'
   return changed(tx, {
     text: `update ${outboxOf(schema)} set ${change}
-where bucket = $1 and ordering_key = $2 and ${QUEUED} and parked returning event_id`,
-    values: [bucket, orderingKey],
+where bucket = ${parameter(bucket, 'smallint')} and ordering_key = ${parameter(orderingKey, 'text')} and ${QUEUED} and parked
+returning event_id`,
+    values: parameter.values,
   })
 }
 
@@ -105,10 +110,14 @@ for update`,
   })
   const [id] = rows.map((row) => row.id)
   if (id === undefined) return []
-  const event = 'where bucket = $1 and id = $2 returning event_id'
+  const parameter = positionalParameters()
+  const event = `where bucket = ${parameter(bucket, 'smallint')} and id = ${parameter(id, 'bigint')} returning event_id`
   if (replay === true) {
-    const set = 'attempts = 0, expiries = 0, last_error = null, available_at = now()'
-    return changed(tx, { text: `update ${outbox} set ${set} ${event}`, values: [bucket, id] })
+    return changed(tx, {
+      text: `update ${outbox} set attempts = 0, expiries = 0, last_error = null, available_at = now(),
+  history = ${withOperator({ outcome: 'replayed', principal, reason }, parameter)} ${event}`,
+      values: parameter.values,
+    })
   }
   await changed(tx, {
     text: `update ${outbox} set status = 'CLAIMED', claimed_at = now(), claimed_by = $3, locked_until = now(),
@@ -117,12 +126,16 @@ for update`,
   })
   return changed(tx, {
     text: `update ${outbox} set status = 'DEAD', dead_at = now(), claimed_at = null, claimed_by = null,
-  locked_until = null, last_error = coalesce(last_error || ' ', '') || $3::text ${event}`,
-    values: [bucket, id, `(given up by ${principal}: ${reason})`],
+  locked_until = null, last_error = coalesce(last_error || ' ', '') || ${parameter(`(given up by ${principal}: ${reason})`, 'text')},
+  history = ${withOperator({ outcome: 'givenUp', principal, reason }, parameter)} ${event}`,
+    values: parameter.values,
   })
 }
 
-async function changed(tx: Queryable, statement: { text: string; values: unknown[] }): Promise<string[]> {
+async function changed(
+  tx: Queryable,
+  statement: { text: string; values: readonly unknown[] },
+): Promise<string[]> {
   const { rows } = await tx.query<{ event_id: string }>(statement)
   return rows.map((row) => row.event_id)
 }
