@@ -129,6 +129,11 @@ export function isDatabaseAway(error: unknown): boolean {
   return hasOwnCode || isUnavailable(error) || isReadOnly(error)
 }
 
+/** Whether a statement that failed with this error may have been executed: its answer never came. */
+export function mayHaveBeenWritten(error: unknown): boolean {
+  return isDatabaseAway(error) && !isReadOnly(error)
+}
+
 /** Reports an error that did not end the process. That the database is away is nothing unexpected. */
 export function reportError(events: Events, worker: string, what: string, error: unknown): void {
   events.emit(isDatabaseAway(error) ? 'databaseLost' : 'trouble', { worker, what, error })

@@ -33,6 +33,14 @@ export type { Loop } from './loop.ts'
 export { Runtime, startRuntime } from './process.ts'
 export type { Maintenance } from './reaper/maintenance.ts'
 export {
+  counterDifference,
+  type Counters,
+  LATENCY_BOUNDS_MS,
+  latencyQuantile,
+  sumCounters,
+  type TableCounters,
+} from './registry/counters.ts'
+export {
   listWorkers,
   type Pause,
   type ServedTable,

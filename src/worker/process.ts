@@ -18,6 +18,7 @@ import { createLoop, type Loop } from './loop.ts'
 import { createMaintenance } from './reaper/maintenance.ts'
 import { createReaper, type Reaper } from './reaper/reaper.ts'
 import { createWakeOthers, type WakeOthers } from './reaper/wake-others.ts'
+import { ProcessCounters } from './registry/counters.ts'
 import { describeWorker, type Pause, type ServedTable } from './registry/registry.ts'
 import { ServedWorkers, type ServedWorkersOptions } from './served-workers.ts'
 import { SettingsLayers, workerSettings, type WorkerSettings } from './settings.ts'
@@ -63,6 +64,7 @@ export class Runtime {
   readonly #loops: Loop[] = []
   readonly #stores: LeaseStore[] = []
   readonly #suspects = new SuspectSlot()
+  readonly #counters: ProcessCounters
   /** Its subscriptions, which end with it: the events may be those of many runtimes. */
   readonly #offs: (() => void)[] = []
   #stopWaking: () => void = () => undefined
@@ -81,6 +83,7 @@ export class Runtime {
     this.#options = options
     this.id = id
     this.events = options.events ?? new Events()
+    this.#counters = new ProcessCounters(this.events, id)
     this.#log = options.log === false ? SILENT_LOG : (options.log ?? STDERR_LOG)
     this.#schema = options.schema ?? 'leasehold'
     this.#db = openDatabase({
@@ -198,6 +201,8 @@ export class Runtime {
     this.#onRegistered()
     const { clean } = await this.#served.stop()
     this.#stopWaking()
+    // The registry is to have the final sums.
+    this.#tellActivity()
     const closing = Promise.all([
       this.#served.closeSinks(),
       this.#wakeOthers?.all(),
@@ -211,6 +216,7 @@ export class Runtime {
     ])
     this.events.emit('workerStopped', { worker: this.id, clean })
     for (const off of this.#offs) off()
+    this.#counters.close()
     return { clean }
   }
 
@@ -387,16 +393,18 @@ export class Runtime {
     )
   }
 
-  /** The registry shows how many rows a process has in flight, and which of its workers do not claim. */
+  #tellActivity(): void {
+    const { inFlight, paused } = this
+    this.#heartbeat?.post({ type: 'activity', inFlight, paused, counters: this.#counters.read() })
+  }
+
+  /** The registry shows what a process has done, how many rows it has in flight, and which of its workers do not claim. */
   #activityLoop(): Loop {
     const loop = createLoop({
       name: 'activity',
-      work: async () => {
-        this.#heartbeat?.post({ type: 'activity', inFlight: this.inFlight, paused: this.paused })
-        return Promise.resolve()
-      },
+      work: async () => Promise.resolve(this.#tellActivity()),
       pauseMs: () => this.#presenceMs,
-      onError: (error) => this.#trouble('telling the registry what is in flight', error),
+      onError: (error) => this.#trouble('telling the registry what the process does', error),
     })
     const changes = (['paused', 'resumed'] as const).map((type) =>
       this.events.onInternal(type, ({ worker }) => {

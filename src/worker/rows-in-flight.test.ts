@@ -4,7 +4,7 @@ import { useQuietProcess } from '../../test/support/quiet-process.ts'
 import { door } from '../../test/support/running-worker.ts'
 import { insertJobs, type Job, jobStates, WORK_DDL, WORK_TABLE } from '../../test/support/work-table.ts'
 import { systemClock } from '../clock.ts'
-import { leaseTable, type LeaseStore, openLeaseStore } from '../lease/index.ts'
+import { type Ended, leaseTable, type LeaseStore, openLeaseStore } from '../lease/index.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { SuspectSlot } from './claiming/suspect-slot.ts'
 import { SILENT_LOG } from './context.ts'
@@ -75,6 +75,31 @@ it('LIFE-18: rows whose settlement got no answer are reported as fenced off, and
   const { worker, uncertain } = workerOver(await losesFirstAnswer(async (_, write) => write()))
   worker.start()
   await expect.poll(() => uncertain().toSorted()).toEqual(ids)
+  expect(await worker.stop()).toEqual({ clean: true })
+  expect(await jobStates(db)).toEqual({ DONE: 3 })
+})
+
+it('LIFE-18: a row that was locked, and whose second settlement got no answer, is reported as uncertain too', async () => {
+  const ids = await insertJobs(db, 3)
+  const store = await openLeaseStore<Job>(db, leaseTable(WORK_TABLE), { owner: 'w' })
+  const unanswered: string[] = []
+  /** All rows are settled; of the first settlement with rows, one is said to be busy, and its second settlement unanswered. */
+  function losingOne<Answer extends Ended>(answer: Answer): Answer {
+    const [lease, ...ended] = answer.ended
+    if (lease === undefined || unanswered.length > 0) return answer
+    unanswered.push(lease.id)
+    const error = Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' })
+    return { ...answer, ended, busy: [lease], unanswered: { leases: [lease], error } }
+  }
+  const { worker, uncertain } = workerOver({
+    ...store,
+    settle: async (outcome, leases, options) => losingOne(await store.settle(outcome, leases, options)),
+    settleAndClaim: async (settlement, request) => losingOne(await store.settleAndClaim(settlement, request)),
+  })
+  worker.start()
+  await expect.poll(uncertain).toHaveLength(1)
+  expect(uncertain()).toEqual(unanswered)
+  expect(ids).toEqual(expect.arrayContaining(unanswered))
   expect(await worker.stop()).toEqual({ clean: true })
   expect(await jobStates(db)).toEqual({ DONE: 3 })
 })

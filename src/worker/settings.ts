@@ -1,7 +1,7 @@
 import { LeaseholdError } from '../errors.ts'
 import { MAX_BATCH } from '../lease/table-sql.ts'
 import { timing, type Timing } from '../lease/timing.ts'
-import { problemsWith, type Rule, type Rules, TRUE_OR_FALSE } from '../rules.ts'
+import { byField, problemsWith, type Rule, type Rules, TRUE_OR_FALSE } from '../rules.ts'
 import { MAX_HELD } from './heartbeat/held-rows.ts'
 
 /** What can be changed while a worker runs. */
@@ -77,7 +77,9 @@ export const DEFAULT_WORKER_SETTINGS = {
 export function workerSettings(given: Partial<WorkerSettings> = {}): WorkerSettings {
   const problems = settingProblems(given)
   if (problems.length > 0)
-    throw new LeaseholdError('SETTING_INVALID', `The settings cannot work: ${problems.join('; ')}.`)
+    throw new LeaseholdError('SETTING_INVALID', `The settings cannot work: ${problems.join('; ')}.`, {
+      problems: byField(problems, WORKER_SETTING_NAMES),
+    })
   const set = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
   return refuseTooMany({ ...DEFAULT_WORKER_SETTINGS, ...set, ...timing(given) })
 }
@@ -90,10 +92,10 @@ export function settingProblems(given: object): string[] {
 function refuseTooMany(settings: WorkerSettings): WorkerSettings {
   const { concurrency, prefetch } = settings
   if (concurrency + prefetch <= MAX_HELD) return settings
-  throw new LeaseholdError(
-    'SETTING_INVALID',
-    `The settings cannot work: concurrency (${concurrency}) and prefetch (${prefetch}) together must be at most ${MAX_HELD}: lower one of them.`,
-  )
+  const problem = `concurrency (${concurrency}) and prefetch (${prefetch}) together must be at most ${MAX_HELD}: lower one of them`
+  throw new LeaseholdError('SETTING_INVALID', `The settings cannot work: ${problem}.`, {
+    problems: ['concurrency', 'prefetch'].map((field) => ({ field, detail: problem })),
+  })
 }
 
 type Given = Partial<WorkerSettings>

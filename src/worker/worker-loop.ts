@@ -4,7 +4,6 @@ import { ClaimCursor, type Scanned } from '../lease/claim-cursor.ts'
 import { SUCCESS } from '../lease/statements.ts'
 import type { Claim, Ended, LeaseStore } from '../lease/store.ts'
 import { tableName } from '../lease/table.ts'
-import { isReadOnly } from '../postgres/failures.ts'
 import { ClaimTiming } from './claiming/claim-timing.ts'
 import { type Groups, type OpenGroups, roomIn } from './claiming/groups.ts'
 import type { PauseGate } from './claiming/pausing.ts'
@@ -12,7 +11,7 @@ import type { SuspectSlot } from './claiming/suspect-slot.ts'
 import type { Outcome } from './completion/outcome.ts'
 import { Settler } from './completion/settle.ts'
 import { type SettlementBatch, settlementOf, SettlementQueue } from './completion/settlement-queue.ts'
-import { type Events, isDatabaseAway, reportError } from './events.ts'
+import { type Events, isDatabaseAway, mayHaveBeenWritten, reportError } from './events.ts'
 import type { RowInFlight, RowsInFlight } from './rows-in-flight.ts'
 import type { WorkerSettings } from './settings.ts'
 import type { Slots } from './slots/slots.ts'
@@ -454,8 +453,9 @@ export class WorkerLoop<Row extends object> {
     const { batch, continueOnly } = turn
     if (batch === undefined) return
     const { claimed, freed = [] } = answer
-    const { ended = [], fencedOff = [], busy = [], refused = [] } = answer
-    await this.#settler.answered(batch, { ended, fencedOff, busy, refused }, sentAt)
+    const { ended = [], fencedOff = [], busy = [], refused = [], unanswered } = answer
+    const answered = { ended, fencedOff, busy, refused, ...(unanswered === undefined ? {} : { unanswered }) }
+    await this.#settler.answered(batch, answered, sentAt)
     if (batch.way !== 'key') return
     const rows = claimed === undefined ? ended.map(({ id }) => id) : continueOnly ? freed : []
     if (rows.length > 0) this.keysFreed(rows, batch.bucket)
@@ -474,7 +474,7 @@ export class WorkerLoop<Row extends object> {
     this.#cursor.wake('news')
     if (batch !== undefined) {
       this.#settlementFailed = true
-      if (isAway && !isReadOnly(error)) for (const row of batch.rows) row.isSettlementUnanswered = true
+      if (mayHaveBeenWritten(error)) for (const row of batch.rows) row.isSettlementUnanswered = true
       this.#queue.putBack(batch, now)
     }
     this.#trouble(`claiming or settling rows of ${this.#source.table}`, error)

@@ -26,8 +26,8 @@ export interface CompletionOptions<Row extends object> {
   readonly random: () => number
   readonly events: Events
   readonly inFlight: RowsInFlight<Row>
-  readonly loop: WorkerLoop<Row>
-  readonly gate: PauseGate
+  readonly loop: Pick<WorkerLoop<Row>, 'settle' | 'release' | 'notify' | 'keysFreed'>
+  readonly gate: Pick<PauseGate, 'shut' | 'isShutFor'>
   readonly describe?: ((row: Row) => Readonly<Record<string, string>>) | undefined
 }
 

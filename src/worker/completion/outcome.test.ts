@@ -2,8 +2,10 @@ import { expect, it } from 'vitest'
 import { leaseTable } from '../../lease/index.ts'
 import { DEFAULT_RETRY } from '../../lease/retry-policy.ts'
 import {
+  agrees,
   dead,
   done,
+  errorText,
   type Outcome,
   PermanentError,
   problemWith,
@@ -131,4 +133,67 @@ it('LIFE-08: the maximum of attempts is a number of the declaration or a column 
   expect(maxOf('max_attempts')).toBe(4)
   expect(maxOf('max_attempts', { max_attempts: null })).toBeUndefined()
   expect(maxOf(undefined)).toBeUndefined()
+})
+
+it.each([
+  null,
+  7,
+  'done',
+  {},
+  { name: 'done' },
+  { args: {} },
+  { name: 7, args: {} },
+  { name: 'done', args: null },
+  { name: 'done', args: 'none' },
+])('what a handler returns instead of an outcome is a failure of the row: %j', (value) => {
+  // A handler written without types may return anything.
+  expect(returned(value as never)).toMatchObject({
+    outcome: { name: 'retry', args: { error: expect.stringContaining('which is no outcome') } },
+    failure: expect.any(TypeError),
+  })
+  expect(returned(value as never, {}, true)).toMatchObject({ outcome: { args: { delay_ms: 0 } } })
+})
+
+it('D9: what a handler settled in its own transaction stands if it returns the same outcome, or nothing', () => {
+  expect(agrees({ ended: 'returned', outcome: undefined }, done())).toBe(true)
+  expect(agrees({ ended: 'returned', outcome: done() }, done({ note: 'paid' }))).toBe(true)
+  expect(agrees({ ended: 'returned', outcome: retry() }, done())).toBe(false)
+  expect(agrees({ ended: 'threw', error: new Error('late') }, done())).toBe(false)
+})
+
+it('of an error its first 4,000 characters are stored, and of anything else what can be shown', () => {
+  expect(errorText('x'.repeat(4_000))).toBe('x'.repeat(4_000))
+  expect(errorText('x'.repeat(4_001))).toBe(`${'x'.repeat(4_000)}…`)
+  expect(errorText({ a: { b: { c: { d: 1 } } } })).toBe('{ a: { b: { c: [Object] } } }')
+  const unreadable = Object.defineProperty(new Error('no'), 'message', {
+    get() {
+      throw new Error('unreadable')
+    },
+  })
+  expect(errorText(unreadable)).toBe('a value of type object that cannot be shown')
+})
+
+it('an outcome carries the arguments that it was given, and no others', () => {
+  expect(done({ note: 'paid' })).toEqual({ name: 'done', args: { note: 'paid' } })
+  expect(retry().args).toEqual({ error: null })
+  expect(dead(null).args).toEqual({ error: null })
+  expect(Object.keys(retry({ delayMs: Number.NaN }).args)).toEqual(['error'])
+  const { outcomes } = leaseTable({ ...TABLE, outcomes: { done: { set: {} } } })
+  const given = settleAs('done', { note: 'paid' })
+  expect(withAllArgs(given, { outcomes })).toBe(given)
+  const noted = leaseTable({
+    ...TABLE,
+    outcomes: { done: { set: { note: '$note' }, args: { note: 'text' } } },
+  })
+  expect(withAllArgs(given, noted)).toBe(given)
+  expect(withAllArgs(settleAs('unknown'), { outcomes })).toEqual(settleAs('unknown'))
+})
+
+it('LIFE-08: a table that counts no attempts has no maximum of them', () => {
+  const rules = retryRulesFor(
+    { row: {}, attempt: 2 },
+    { attempts: undefined, retry: DEFAULT_RETRY },
+    Math.random,
+  )
+  expect(rules).toMatchObject({ attempt: 2, maxAttempts: undefined })
 })

@@ -4,7 +4,7 @@ import type { Lease } from '../../lease/lease.ts'
 import type { Ended, LeaseStore } from '../../lease/store.ts'
 import { tableName } from '../../lease/table.ts'
 import type { ClaimTiming } from '../claiming/claim-timing.ts'
-import { type Events, reportError } from '../events.ts'
+import { type Events, mayHaveBeenWritten, reportError } from '../events.ts'
 import { latenciesOf, type RowInFlight, type RowsInFlight } from '../rows-in-flight.ts'
 import type { Signal } from '../waiting.ts'
 import { filterBatch, type SettlementBatch, settlementOf, type SettlementQueue } from './settlement-queue.ts'
@@ -16,12 +16,12 @@ const LOCKED_ROW_RETRY_MS = 200
 type Fate = 'settled' | 'settledOtherwise' | 'fencedOff' | 'locked' | 'refused'
 
 export interface SettlerOptions<Row extends object> {
-  readonly store: LeaseStore<Row>
+  readonly store: Pick<LeaseStore<Row>, 'owner' | 'table' | 'settle' | 'release'>
   readonly clock: Clock
   readonly events: Events
   readonly inFlight: RowsInFlight<Row>
   readonly queue: SettlementQueue<Row>
-  readonly timing: ClaimTiming
+  readonly timing: Pick<ClaimTiming, 'expect'>
   /** Notified when rows are no longer in flight, or are back in the queue. */
   readonly signal: Signal
 }
@@ -60,7 +60,9 @@ export class Settler<Row extends object> {
   async answered(batch: SettlementBatch<Row>, answer: Ended, sentAt: number): Promise<void> {
     const { inFlight } = this.#options
     const fates = fatesIn(answer)
+    const { unanswered } = answer
     this.#tellRefused('settle', answer.refused)
+    if (unanswered !== undefined) markUnanswered(batch, unanswered.leases, unanswered.error)
     await this.#settleOtherwise(batch, fates)
     const settled: RowInFlight<Row>[] = []
     for (const row of batch.rows) {
@@ -110,6 +112,7 @@ export class Settler<Row extends object> {
       if (settled.length > 0) this.#tellSettled(otherwise, settled, sentAt)
     } catch (error) {
       for (const lease of fencedOff) fates.set(lease, 'locked')
+      markUnanswered(batch, fencedOff, error)
       this.#trouble(`settling rows of ${this.#source.table} as ${otherwise}`, error)
     }
   }
@@ -195,6 +198,16 @@ export class Settler<Row extends object> {
   #now(): number {
     return this.#options.clock.monotonicNow()
   }
+}
+
+/** These rows are settled once more. If the first settlement was written, the second finds them fenced off. */
+function markUnanswered<Row extends object>(
+  { rows }: SettlementBatch<Row>,
+  leases: readonly Lease[],
+  error: unknown,
+): void {
+  if (!mayHaveBeenWritten(error)) return
+  for (const row of rows) if (leases.includes(row.lease)) row.isSettlementUnanswered = true
 }
 
 function fatesIn({ ended, fencedOff, busy, refused }: Ended): Map<Lease, Fate> {

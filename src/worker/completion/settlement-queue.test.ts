@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { RowInFlight } from '../rows-in-flight.ts'
 import { dead, done, type Outcome, retry } from './outcome.ts'
-import { SettlementQueue } from './settlement-queue.ts'
+import { filterBatch, type SettlementBatch, settlementOf, SettlementQueue } from './settlement-queue.ts'
 
 interface Row {
   readonly n: number
@@ -117,4 +117,49 @@ it('LIFE-18: whatever is added, taken and put back, no row is lost, duplicated o
       expect(settled).toEqual(expected)
     }),
   )
+})
+
+describe('when a batch is sent', () => {
+  const settings = { batch: 2, settleDelayMs: 50 }
+
+  it('a batch is due when it is full, or when its first row has waited for as long as it may', () => {
+    const queue = new SettlementQueue<Row>(UNORDERED)
+    expect(queue.isDue(1_000, settings)).toBe(false)
+    expect(queue.nextSize(0)).toBe(0)
+    queue.add(row(1), done(), 10)
+    expect([59, 60].map((now) => queue.isDue(now, settings))).toEqual([false, true])
+    queue.add(row(2), done(), 20)
+    expect(queue.isDue(20, settings)).toBe(true)
+  })
+})
+
+describe('the rows of a batch', () => {
+  const rows = [row(1), row(2), row(3)]
+  const batch: SettlementBatch<Row> = { outcome: 'done', way: 'order', bucket: 4, rows, args: undefined }
+  const args = [{ n: 1 }, { n: 2 }, { n: 3 }]
+
+  it('are sent by their leases, with arguments only where there are any', () => {
+    expect(settlementOf(batch)).toEqual({ leases: rows.map(({ lease }) => lease) })
+    expect(settlementOf({ ...batch, args })).toEqual({ leases: rows.map(({ lease }) => lease), args })
+  })
+
+  it('are filtered together with their arguments', () => {
+    const isOdd = ({ row: { n } }: RowInFlight<Row>): boolean => n % 2 === 1
+    expect(filterBatch(batch, isOdd)).toEqual({ ...batch, rows: [rows[0], rows[2]] })
+    expect(filterBatch({ ...batch, args }, isOdd)).toEqual({
+      ...batch,
+      rows: [rows[0], rows[2]],
+      args: [{ n: 1 }, { n: 3 }],
+    })
+  })
+
+  it('get empty arguments for those that have none, once another row of the batch has some', () => {
+    const queue = new SettlementQueue<Row>(UNORDERED)
+    queue.add(row(1), done(), 0)
+    queue.add(row(2), done({ note: 'paid' }), 0)
+    queue.add(row(3), done(), 0)
+    expect(queue.take(10, 0)?.args).toEqual([{}, { note: 'paid' }, {}])
+    queue.add(row(4), done({}), 0)
+    expect(queue.take(10, 0)?.args).toBeUndefined()
+  })
 })

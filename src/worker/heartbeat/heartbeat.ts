@@ -1,6 +1,7 @@
 import { Listener } from '../../postgres/listener.ts'
 import type { Statement } from '../../postgres/queryable.ts'
 import { createLoop, type Loop } from '../loop.ts'
+import { NO_COUNTERS } from '../registry/counters.ts'
 import { presence, type PresenceRow, stopped } from '../registry/registry.ts'
 import type { FromHeartbeat, HeartbeatConfig, Port, ToHeartbeat } from './messages.ts'
 import type { Renewals } from './renewal.ts'
@@ -19,9 +20,10 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
   const { schema } = config
   let { worker } = config
   const send = (message: FromHeartbeat): void => port.post(message)
-  let activity: Pick<Extract<ToHeartbeat, { type: 'activity' }>, 'inFlight' | 'paused'> = {
+  let activity: Omit<Extract<ToHeartbeat, { type: 'activity' }>, 'type'> = {
     inFlight: 0,
     paused: [],
+    counters: NO_COUNTERS,
   }
   /** The registry may know of this process. */
   let isRegistered = false
@@ -29,7 +31,8 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
 
   function sayPresent(backendPid: number | undefined): Statement {
     isRegistered = true
-    return presence(schema, worker, activity.inFlight, backendPid, activity.paused)
+    const { inFlight, paused, counters } = activity
+    return presence(schema, worker, inFlight, backendPid, paused, counters)
   }
 
   /** The session that listens is also the one by which others see that this process is alive. */
@@ -101,7 +104,7 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
     await presenceLoop.stop()
     try {
       // A process that never registered has nothing to update, and may not reach the database at all.
-      if (isRegistered) await all.db.query(stopped(schema, worker.id))
+      if (isRegistered) await all.db.query(stopped(schema, worker.id, activity.counters))
     } catch (error) {
       send({ type: 'trouble', what: 'registering that this process has stopped', error })
     }

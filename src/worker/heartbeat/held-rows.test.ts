@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { columnsOf, HeldRows, MAX_HELD, RowsInRenewal } from './held-rows.ts'
+import { byClaim, columnsOf, HeldRows, MAX_HELD, RowsInRenewal } from './held-rows.ts'
 import type { RowToRenew } from './messages.ts'
 
 describe('held rows in memory that two threads share', () => {
@@ -59,7 +59,23 @@ describe('held rows in memory that two threads share', () => {
     for (let i = 0; i < 3 * MAX_HELD; i += 1) held.free(held.take(0))
     const rows = Array.from({ length: MAX_HELD }, () => held.take(0))
     expect(new Set(rows.map(({ index }) => index)).size).toBe(MAX_HELD)
-    expect(() => held.take(0)).toThrow(RangeError)
+    expect(() => held.take(0)).toThrow(`a worker holds at most ${MAX_HELD} rows`)
+  })
+
+  it('D8: no row shares memory with another: each has its own trust, loss and end', () => {
+    const held = new HeldRows()
+    const rows = Array.from({ length: MAX_HELD }, (_, i) => held.take(i + 1))
+    for (const row of rows) {
+      if (row.index % 2 === 0) held.finish(row)
+      if (row.index % 3 === 0) held.lose(row)
+    }
+    const wrong = rows.filter(
+      (row) =>
+        held.trustedUntil(row) !== row.index + 1 ||
+        held.isFinished(row) !== (row.index % 2 === 0) ||
+        held.isHeld(row) !== (row.index % 3 !== 0),
+    )
+    expect(wrong).toEqual([])
   })
 })
 
@@ -71,6 +87,15 @@ describe('rows as columns', () => {
   it('the earliest claim counts for all of them, so that none is held too long', () => {
     const held = new HeldRows()
     expect(columnsOf([take(held, 1, 9), take(held, 2, 5)])).toMatchObject({ ids: '1\u00002', claimedAt: 5 })
+  })
+
+  it('rows of one claim are together, so that none is renewed for longer than its own claim allows', () => {
+    const held = new HeldRows()
+    const rows = [take(held, 1, 5), take(held, 2, 9), take(held, 3, 5)]
+    expect(byClaim(rows)).toMatchObject([
+      { ids: '1\u00003', claimedAt: 5 },
+      { ids: '2', claimedAt: 9 },
+    ])
   })
 
   it('rows as columns may be none at all', () => {

@@ -15,10 +15,10 @@ export interface LeaseWatchOptions<Row extends object> {
   readonly clock: Clock
   readonly events: Events
   readonly settings: () => WorkerSettings
-  readonly gate: PauseGate
+  readonly gate: Pick<PauseGate, 'open'>
   readonly inFlight: RowsInFlight<Row>
   readonly slots: Slots<Row>
-  readonly loop: WorkerLoop<Row>
+  readonly loop: Pick<WorkerLoop<Row>, 'release' | 'notify'>
 }
 
 /** Leases are checked this often within the margin between the end of their trust and their end in the database. */

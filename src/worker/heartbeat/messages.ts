@@ -4,6 +4,7 @@ import type { TableShape } from '../../lease/inspect.ts'
 import type { LeaseTable } from '../../lease/table.ts'
 import type { LossReason } from '../events.ts'
 import type { HeldRow } from './held-rows.ts'
+import type { Counters } from '../registry/counters.ts'
 import type { Pause, WorkerInfo } from '../registry/registry.ts'
 
 export interface HeartbeatConfig {
@@ -59,7 +60,12 @@ export type ToHeartbeat =
   | { readonly type: 'timing'; readonly name: string; readonly timing: RenewalTiming }
   | { readonly type: 'hold'; readonly name: string; readonly rows: RowsToRenew }
   /** What the registry is to show of the process. */
-  | { readonly type: 'activity'; readonly inFlight: number; readonly paused: readonly Pause[] }
+  | {
+      readonly type: 'activity'
+      readonly inFlight: number
+      readonly paused: readonly Pause[]
+      readonly counters: Counters
+    }
   /** The process claims nothing more: the registry is to show that it has no role but the reaper's. */
   | { readonly type: 'stopping' }
   | { readonly type: 'stop' }

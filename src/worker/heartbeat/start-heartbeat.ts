@@ -38,6 +38,8 @@ export function startHeartbeat(options: LinkOptions): HeartbeatLink {
 /** A thread that ends unexpectedly (out of memory, say) is restarted; its `ready` makes the process send its rows. */
 function startThread({ config, onMessage }: LinkOptions): HeartbeatLink {
   const served = new Map<string, Extract<ToHeartbeat, { type: 'serve' }>>()
+  /** The last one: a new thread must not report that the process has done nothing. */
+  let activity: Extract<ToHeartbeat, { type: 'activity' }> | undefined
   /** Sent once, and true from then on. */
   let stoppingMessage: Extract<ToHeartbeat, { type: 'stopping' }> | undefined
   let restartTimer: NodeJS.Timeout | undefined
@@ -63,12 +65,14 @@ function startThread({ config, onMessage }: LinkOptions): HeartbeatLink {
   function restart(): void {
     thread = open()
     for (const message of served.values()) thread.postMessage(message)
+    if (activity !== undefined) thread.postMessage(activity)
     if (stoppingMessage !== undefined) thread.postMessage(stoppingMessage)
   }
 
   return {
     post(message) {
       if (message.type === 'serve') served.set(message.name, message)
+      if (message.type === 'activity') activity = message
       if (message.type === 'stopping') stoppingMessage = message
       const known = message.type === 'timing' ? served.get(message.name) : undefined
       if (known !== undefined && message.type === 'timing') {

@@ -4,6 +4,7 @@ import { useDatabase } from '../../../test/support/database.ts'
 import { useQuietProcess } from '../../../test/support/quiet-process.ts'
 import { openDatabase, type Database } from '../../postgres/database.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { sumCounters } from './counters.ts'
 import {
   describeWorker,
   forgetAudit,
@@ -204,7 +205,7 @@ describe('presence', () => {
     expect(row).toMatchObject({ state: 'alive', pid: worker.pid + 1, startedAt: row?.lastSeenAt })
   })
 
-  it('is a HOT update', async () => {
+  it('is a HOT update, and so are the counters that it reports', async () => {
     const count = {
       text: `select pg_stat_get_xact_tuples_updated('leasehold.workers'::regclass)::int as updates,
         pg_stat_get_xact_tuples_hot_updated('leasehold.workers'::regclass)::int as hot`,
@@ -213,7 +214,11 @@ describe('presence', () => {
     await db.transaction(async (tx) => {
       const before = (await tx.query<{ updates: number; hot: number }>(count)).rows[0]
       const pid = await backendOf(tx)
-      for (let beat = 1; beat <= 10; beat += 1) await tx.query(presence('leasehold', worker, beat, pid))
+      for (let beat = 1; beat <= 10; beat += 1) {
+        const counters = { ...sumCounters([]), done: 1_000_000 + beat, latency: Array(20).fill(beat) }
+        const tables = Object.fromEntries(['a', 'b', 'c', 'd'].map((name) => [`leasehold.${name}`, counters]))
+        await tx.query(presence('leasehold', worker, beat, pid, [], { uptimeMs: beat, tables }))
+      }
       const after = (await tx.query<{ updates: number; hot: number }>(count)).rows[0]
       expect(after).toEqual({ updates: (before?.updates ?? 0) + 10, hot: (before?.hot ?? 0) + 10 })
     })

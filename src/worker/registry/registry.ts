@@ -9,6 +9,7 @@ import { LeaseholdError } from '../../errors.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
 import type { Queryable, Statement } from '../../postgres/queryable.ts'
 import type { PauseReason } from '../events.ts'
+import { type Counters, NO_COUNTERS } from './counters.ts'
 
 export interface WorkerInfo {
   readonly id: string
@@ -56,6 +57,8 @@ export interface WorkerRow extends WorkerInfo {
   readonly inFlight: number
   /** Which of its workers did not claim when it was last seen, and why. */
   readonly paused: readonly Pause[]
+  /** What it has done since it started. */
+  readonly counters: Counters
   readonly stoppedAt: Date | null
   readonly diedAt: Date | null
   /** Whether its death would be noticed before its leases end. */
@@ -88,7 +91,7 @@ const MISSING_AFTER = '30 seconds'
 
 const WORKER_COLUMNS = `id, host, pid, version, roles, declared, reaps, serves, started_at as "startedAt", last_seen_at as "lastSeenAt",
   case when stopped_at is null and died_at is null then in_flight else 0 end as "inFlight",
-  paused, stopped_at as "stoppedAt", died_at as "diedAt",
+  paused, counters, stopped_at as "stoppedAt", died_at as "diedAt",
   session_pid is not null as "sessionVisible",
   case
     when stopped_at is not null then 'stopped'
@@ -216,6 +219,7 @@ export function presence(
   inFlight: number,
   backendPid: number | undefined,
   paused: readonly Pause[] = [],
+  counters: Counters = NO_COUNTERS,
 ): Statement {
   const workers = quoteQualified(schema, 'workers')
   return {
@@ -226,8 +230,8 @@ with before as materialized (
   where id = $1
   for no key update
 )
-insert into ${workers} as w (id, host, pid, version, roles, declared, reaps, serves, in_flight, paused, session_pid, session_start)
-select $1, $2, $3::int, $4, $5::text[], $8::jsonb, $9::text[], $11::jsonb, $6::int, $10::jsonb, session.pid, session.backend_start
+insert into ${workers} as w (id, host, pid, version, roles, declared, reaps, serves, in_flight, paused, counters, session_pid, session_start)
+select $1, $2, $3::int, $4, $5::text[], $8::jsonb, $9::text[], $11::jsonb, $6::int, $10::jsonb, $12::jsonb, session.pid, session.backend_start
 from (select count(*) from before) as locked
 left join pg_stat_activity as session on session.pid = pg_backend_pid() and session.pid = $7::int
 on conflict (id) do update set
@@ -245,6 +249,7 @@ on conflict (id) do update set
   last_seen_at = excluded.last_seen_at,
   in_flight = excluded.in_flight,
   paused = excluded.paused,
+  counters = excluded.counters,
   session_pid = excluded.session_pid,
   session_start = excluded.session_start,
   missing_since = null,
@@ -271,18 +276,22 @@ returning coalesce((select had_died from before), false) as had_died, (
       worker.reaps,
       JSON.stringify(paused),
       JSON.stringify(worker.serves ?? {}),
+      JSON.stringify(counters),
     ],
   }
 }
 
-/** A clean stop: the process is not missing. Send it after the last presence, which would undo it. */
-export function stopped(schema: string, id: string): Statement {
+/**
+ * A clean stop: the process is not missing. Send it after the last presence, which would undo it. Without counters, those
+ * of the last presence remain.
+ */
+export function stopped(schema: string, id: string, counters?: Counters): Statement {
   return {
     text: `
 update ${quoteQualified(schema, 'workers')}
 set stopped_at = now(), last_seen_at = now(), in_flight = 0, paused = '[]',
-  session_pid = null, session_start = null, missing_since = null
+  counters = coalesce($2::jsonb, counters), session_pid = null, session_start = null, missing_since = null
 where id = $1`,
-    values: [id],
+    values: [id, counters === undefined ? null : JSON.stringify(counters)],
   }
 }

@@ -1,5 +1,5 @@
 /** Settings that workers apply while they run, stored in the `settings` table and announced by its trigger. */
-import { LeaseholdError, messageOf } from '../../errors.ts'
+import { isLeaseholdError, LeaseholdError, messageOf } from '../../errors.ts'
 import { nearest } from '../../nearest.ts'
 import type { Database } from '../../postgres/database.ts'
 import { quoteQualified } from '../../postgres/identifiers.ts'
@@ -147,6 +147,7 @@ function checked(
       throw new LeaseholdError(
         'SETTING_INVALID',
         `The settings of the worker ${name}, which was started with ${JSON.stringify(each)}, cannot be changed so. ${messageOf(error)}`,
+        isLeaseholdError(error) && error.problems !== undefined ? { problems: error.problems } : {},
       )
     }
   })

@@ -35,6 +35,30 @@ describe('rate per key', () => {
     expect([1, 2, 3, 4].map(() => tested.start('a'))).toEqual([0, 0, 0, 100])
   })
 
+  it('counts the part of a start that has been gained so far towards the wait', () => {
+    const { clock, limiter: tested } = limiter({ rate: { perSecond: 10, burst: 1 } })
+    expect([tested.start('a'), tested.start('a')]).toEqual([0, 100])
+    clock.now = 75
+    expect(tested.start('a')).toBe(25)
+  })
+
+  it('RULE-020-042: keys that are idle and have their burst are forgotten, and no others', () => {
+    const { clock, limiter: tested } = limiter({ concurrency: 1, rate: { perSecond: 1, burst: 1 } })
+    expect(tested.start('running')).toBe(0)
+    expect(tested.start('waiting')).toBe(0)
+    tested.ended('waiting')
+    for (let i = 0; i < 1_000; i += 1) {
+      expect(tested.start(String(i))).toBe(0)
+      tested.ended(String(i))
+    }
+    expect(tested.start('running')).toBe(Number.POSITIVE_INFINITY)
+    expect(tested.start('waiting')).toBe(1_000)
+    clock.now = 10_000
+    expect(tested.start('waiting')).toBe(0)
+    expect(tested.start('running')).toBe(Number.POSITIVE_INFINITY)
+    tested.ended('never started')
+  })
+
   it('lets a row start after the wait that it named, whatever the rate', () => {
     fc.assert(
       fc.property(
