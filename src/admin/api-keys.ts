@@ -132,47 +132,50 @@ where id = $1 and revoked_at is null returning ${COLUMNS}`,
   })
 }
 
-export interface KnownKey extends Pick<ApiKey, 'id' | 'name' | 'role' | 'tenant'> {
-  /** What sessions are signed with. */
-  readonly hash: Buffer
+export interface KnownKey extends Pick<ApiKey, 'id' | 'name' | 'role' | 'tenant' | 'expiresAt'> {
   /** Its last use was recorded more than a minute ago. */
   readonly isOutdated: boolean
 }
 
-/** The key with this id, unless it is revoked or has expired. */
-export async function readKey(
+/** The key of this text, unless it is unknown, revoked or has expired. */
+export async function findKey(
   db: Queryable,
-  id: string,
+  text: string,
   { schema = 'leasehold' }: KeyOptions = {},
 ): Promise<KnownKey | undefined> {
-  const { rows } = await db.query<KnownKey>({
-    text: `select id::text as id, name, role, tenant, hash,
+  const id = idIn(text)
+  if (id === undefined) return undefined
+  const { rows } = await db.query<KnownKey & { readonly hash: Buffer }>({
+    text: `select id::text as id, name, role, tenant, expires_at as "expiresAt", hash,
   last_used_at is null or last_used_at < now() - interval '1 minute' as "isOutdated"
 from ${keysOf(schema)} where id = $1 and revoked_at is null and (expires_at is null or expires_at > now())`,
     values: [id],
   })
-  return rows[0]
+  const [found] = rows
+  if (found === undefined) return undefined
+  const { hash, ...key } = found
+  return timingSafeEqual(hash, hashOf(text)) ? key : undefined
 }
 
 /** Records that a key is used, once a minute. Only who has the key can cause that: call it when it has been recognised. */
 export async function recordUse(
   db: Queryable,
-  { id, isOutdated }: KnownKey,
+  { id, isOutdated }: Pick<KnownKey, 'id' | 'isOutdated'>,
   { schema = 'leasehold' }: KeyOptions = {},
 ): Promise<void> {
   if (!isOutdated) return
   await db.query({ text: `update ${keysOf(schema)} set last_used_at = now() where id = $1`, values: [id] })
 }
 
-/** The id that is a part of the text of a key. */
-export function idIn(text: string): string | undefined {
-  const [, hex] = /^lhk_([0-9a-f]{32})_[\w-]{43}$/.exec(text) ?? []
-  return hex?.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5')
+/** Whether a text has the form of a key. What has not is none, and the database need not be asked. */
+export function isKeyText(text: string): boolean {
+  return idIn(text) !== undefined
 }
 
-/** Whether this is the text of the key. */
-export function isKey({ hash }: Pick<KnownKey, 'hash'>, text: string): boolean {
-  return timingSafeEqual(hash, hashOf(text))
+/** The id that is a part of the text of a key. */
+function idIn(text: string): string | undefined {
+  const [, hex] = /^lhk_([0-9a-f]{32})_[\w-]{43}$/.exec(text) ?? []
+  return hex?.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5')
 }
 
 /** A key has 256 random bits, so that a fast hash is enough: nobody can try all of them. */
@@ -184,6 +187,11 @@ function checkKey({ name, role, tenant, expiresAt }: NewKey): void {
   checkTexts({ name, tenant })
   if (name.trim() !== name || name.length > MAX_NAME_CHARACTERS)
     throw invalid('name', name, `Give at most ${MAX_NAME_CHARACTERS} characters, without spaces at the ends.`)
+  // The principal could be that of a tenant's key: `acme/ci`. Whoever has that sees the entries of both in the audit.
+  if (name.includes('/')) throw invalid('name', name, 'Give a name without a slash.')
+  // The audit would not tell the key from a customer in the portal.
+  if (tenant !== undefined && /^portal(:|$)/.test(name))
+    throw invalid('name', name, 'In a tenant, sessions of the portal have such names: give another one.')
   checkNames('role', [role], KEY_ROLES)
   if (role === 'admin' && tenant !== undefined)
     throw invalid('tenant', tenant, 'A key with the role admin has no tenant: give the role read or operate.')

@@ -156,6 +156,8 @@ export interface ResumeOptions extends FollowOptions {
   readonly principal: string
   /** The server that runs it in the background continues it, with the rights of who asked for it. Default false. */
   readonly inBackground?: boolean | undefined
+  /** Called before each batch, which waits for it. Where it cancels the change, the batch is not written. */
+  readonly beforeBatch?: (() => Promise<void>) | undefined
 }
 
 export interface ChangeProgress {
@@ -252,12 +254,12 @@ export async function requestBulkChange<Filter extends RowFilter, Count extends 
   db: Database,
   declaration: BulkChange<Filter, Count>,
   options: Omit<BulkChangeOptions<Filter>, 'dryRun' | keyof FollowOptions> & Pick<FollowOptions, 'schema'>,
-  tenant: string | null,
+  { tenant, keyId }: Pick<NonNullable<ChangeRecord<unknown>['background']>, 'tenant' | 'keyId'>,
 ): Promise<string> {
   const checked = checkOptions(declaration, options)
   const { schema = 'leasehold' } = options
   const record = await newRecord(db, declaration, schema, { ...options, ...checked })
-  const details = { ...record, background: { by: checked.principal, tenant, isCounted: false } }
+  const details = { ...record, background: { by: checked.principal, tenant, keyId, isCounted: false } }
   await audit(db, schema, {
     principal: checked.principal,
     action: declaration.action,
@@ -325,7 +327,7 @@ export async function resumeBulkChange<Filter extends RowFilter, Count extends s
   return runBatches(db, declaration, record, new Set(changedIds), { ...options, schema, principal })
 }
 
-interface RunOptions extends FollowOptions {
+interface RunOptions extends FollowOptions, Pick<ResumeOptions, 'beforeBatch'> {
   readonly schema: string
   readonly principal: string
 }
@@ -341,6 +343,7 @@ async function runBatches<Filter extends RowFilter, Count extends string>(
   const { onProgress, schema } = options
   let record = atStart
   while (record.finishedAtSeconds === null && options.signal?.aborted !== true) {
+    await options.beforeBatch?.()
     const { after, waitMs } = await retryConflicts(async () =>
       db.transaction(async (tx) => runBatch(tx, declaration, record, options)),
     )

@@ -52,6 +52,8 @@ export interface ChangeRecord<Filter> {
     readonly by: string
     /** The tenant that the caller is limited to. */
     readonly tenant: string | null
+    /** The key that it was asked for with. Once that is revoked, the change ends. Null: none, or a login of the user's own. */
+    readonly keyId: string | null
     /** False until the rows that match have been counted. */
     readonly isCounted: boolean
   }

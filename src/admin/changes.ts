@@ -1,5 +1,5 @@
 /** Bulk changes as operators see them: what was asked for, how far each is. Their entries in the audit are their state. */
-import { LeaseholdError } from '../errors.ts'
+import { isLeaseholdError, LeaseholdError } from '../errors.ts'
 import { quoteQualified } from '../postgres/identifiers.ts'
 import { positionalParameters } from '../postgres/parameters.ts'
 import type { Database } from '../postgres/database.ts'
@@ -170,6 +170,33 @@ order by id limit 100`,
     values: [silentForMs],
   })
   return rows
+}
+
+/**
+ * Cancels changes that were asked for with a key that has been revoked since, in the name of whoever revoked it: this one,
+ * or all of them.
+ */
+export async function cancelRevoked(db: Database, schema: string, changeId?: string): Promise<void> {
+  const table = quoteQualified(schema, 'audit')
+  const { rows } = await db.query<{ id: string; revokedBy: string }>({
+    text: `select details ->> 'changeId' as id, key.revoked_by as "revokedBy"
+from ${table} as entry
+join ${quoteQualified(schema, 'api_keys')} as key on key.id::text = details -> 'background' ->> 'keyId'
+-- What nothing was heard of for a week is not continued either (leftChanges): the whole audit need not be read.
+where details ? 'changeId' and case when $1::text is null then at > now() - interval '7 days' else details ->> 'changeId' = $1 end
+  and key.revoked_at is not null and details -> 'finishedAtSeconds' = 'null'
+  and not exists (select from ${table} as later
+    where later.details ? 'changeId' and later.details ->> 'changeId' = entry.details ->> 'changeId' and later.id > entry.id)`,
+    values: [changeId ?? null],
+  })
+  for (const { id, revokedBy } of rows) {
+    try {
+      await cancelChange(db, id, { principal: revokedBy, schema })
+    } catch (error) {
+      // It has ended by itself, or another process has cancelled it.
+      if (!isLeaseholdError(error, 'STATE_CONFLICT')) throw error
+    }
+  }
 }
 
 async function lastEntry(db: Queryable, changeId: string, schema: string): Promise<Entry> {

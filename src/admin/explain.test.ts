@@ -13,6 +13,7 @@ import { SaturatedError } from '../worker/completion/outcome.ts'
 import { changeSettings } from '../worker/index.ts'
 import { findDeadWorkers } from '../worker/reaper/dead-workers.ts'
 import {
+  explainedBy,
   type ExplainedTable,
   explainRow,
   type ExplainOptions,
@@ -190,19 +191,47 @@ insert into public.resting values (1)`,
     expect((await explain('1', {}, explained)).state).toBe('claimable')
   })
 
-  it('suspect: two of its leases expired, and no process runs it while it runs another suspect', async () => {
-    const [first = '', second = ''] = await insertJobs(db, 2)
-    await db.query({ text: 'update public.jobs set expiries = 2' })
-    const { runtime, held } = await holdOne({ concurrency: 5 })
-    const { text, by } = await reasonOf(second, 'suspect')
-    expect(text).toBe(
-      `2 leases of it expired, so it may be what ended its processes, and a process runs one such row at a time: at this moment ${runtime.id} runs ${first}.`,
+  it('suspect: two processes died with it, and no process runs it while it runs another suspect', async () => {
+    const ids = await insertJobs(db, 2, 'hold')
+    const reaper = await run(
+      {
+        handle: async () => undefined,
+        retry: { firstMs: 1 },
+        settings: { paused: true, reaperIntervalMs: 200 },
+      },
+      { presenceMs: 50 },
     )
-    expect(by).toBe(first)
-    expect(await codes(second)).toEqual(['suspect'])
+    for (const name of ['first', 'second']) {
+      const child = startWorker(processes, {
+        databaseUrl: url,
+        settings: { ...SHORT_LEASE, concurrency: 2, prefetch: 0 },
+        runtime: { id: name, reaper: false, presenceMs: 50 },
+      })
+      for (const id of ids) await child.heard('holding', (line) => String(line['id']) === id)
+      const taken = new Set<string>()
+      const reaped = reaper.events.next('reaped', (event) => taken.add(event.id).size === 2)
+      await child.kill('SIGKILL')
+      await reaped
+    }
+    await reaper.runtime.stop()
+    const { runtime, held } = await holdOne({ concurrency: 5 })
+    const { rows } = await db.query<{ id: string }>({
+      text: `select id from public.jobs where status = 'CLAIMED'`,
+    })
+    const running = rows[0]?.id ?? ''
+    const waiting = ids.find((id) => id !== running) ?? ''
+    const { text, by } = await reasonOf(waiting, 'suspect')
+    expect(text).toBe(
+      `2 leases of it expired, so it may be what ended its processes, and a process runs one such row at a time: at this moment ${runtime.id} runs ${running}.`,
+    )
+    expect(by).toBe(running)
+    await expect.poll(async () => codes(waiting), BOUND).toEqual(['suspect'])
     held.open()
   })
 })
+
+/** For processes that are killed: their leases are over soon. */
+const SHORT_LEASE = { leaseMs: 1_500, heartbeatMs: 400, reaperIntervalMs: 400, shutdownTimeoutMs: 500 }
 
 async function claimOne(store: Awaited<ReturnType<typeof openLeaseStore>>) {
   const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000 })
@@ -262,7 +291,7 @@ insert into public.tokenless (id) values (1)`,
       .poll(async () => (await explain('1', {}, explained)).reasons[0]?.text, BOUND)
       .toMatch(
         new RegExp(
-          `^The worker process ${runtime.id} has held it for \\d s, with token \\d{16}, .*with leases of 3 s, and renewed it \\d s ago\\.$`,
+          `^The worker process ${runtime.id} has held it for \\d s, with token \\d{16}, .*with leases of 3 s, and renewed it about (once|\\d+ times), last \\d s ago\\.$`,
         ),
       )
     held.open()
@@ -301,17 +330,23 @@ insert into public.tokenless (id) values (1)`,
     await settled(events, 1)
   })
 
-  it('leaseExpired: the lease is over, and how often a reaper looks', async () => {
-    const [id = ''] = await insertJobs(db, 1)
-    const store = await openLeaseStore(db, JOBS.table, { owner: 'nobody' })
-    await claimOne(store)
-    await db.query({ text: `update public.jobs set locked_until = now() - interval '5 seconds'` })
+  it('leaseExpired: its process was killed and the lease is over, until a reaper takes it back', async () => {
+    const [id = ''] = await insertJobs(db, 1, 'hold')
+    const child = startWorker(processes, {
+      databaseUrl: url,
+      settings: SHORT_LEASE,
+      runtime: { id: 'doomed', reaper: false, presenceMs: 50 },
+    })
+    await child.heard('holding')
+    await child.kill('SIGKILL')
     const { text, since, by } = await reasonOf(id, 'leaseExpired')
     expect(text).toMatch(
-      /^The lease of the worker process nobody with token 1 expired at .*Z \(5 s ago\), and it waits for the reaper; nobody is not in the registry of worker processes\.$/,
+      /^The lease of the worker process doomed with token 1 expired at .*Z \(\d s ago\), and it waits for the reaper; it .*last seen \d+ s ago/,
     )
-    expect({ isMoment: since instanceof Date, by }).toEqual({ isMoment: true, by: 'nobody' })
-    expect(await explain(id)).toMatchObject({ state: 'expired', reasons: [{}, { code: 'noReaper' }] })
+    expect({ isMoment: since instanceof Date, by }).toEqual({ isMoment: true, by: 'doomed' })
+    const explanation = await explain(id)
+    expect(explanation).toMatchObject({ state: 'expired', reasons: [{}, { code: 'noReaper' }] })
+    expect(find(explanation, 'noReaper')?.command).toBe('leasehold work --only reaper')
     const { events } = await run(
       { handle: async () => undefined, settings: { paused: true, reaperIntervalMs: 200 } },
       { presenceMs: 50 },
@@ -323,10 +358,16 @@ insert into public.tokenless (id) values (1)`,
   it('leaseExpired: the next claim takes it where the table permits that, and a worker will', async () => {
     await db.query({
       text: `create table public.direct (id int primary key, lease_owner text, lease_until timestamptz, lease_token bigint, attempts int not null default 0, expiries int not null default 0, last_error text);
-insert into public.direct values (1, 'gone', now() - interval '1 second', 7)`,
+create index on public.direct (id) where expiries >= 2;
+create index on public.direct (id) where lease_owner is not null;
+insert into public.direct (id) values (1)`,
     })
     const table = leaseTable({ table: 'public.direct', claimable: 'true', attempts: {} })
-    const { state, reasons } = await explain('1', {}, { table, workers: ['direct'] })
+    const explained = { table, workers: ['direct'] }
+    const store = await openLeaseStore(db, table, { owner: 'gone' })
+    await store.claim({ limit: 1, leaseMs: 1 })
+    await reasonOf('1', 'leaseExpired', {}, explained)
+    const { state, reasons } = await explain('1', {}, explained)
     expect({ state, codes: reasons.map(({ code }) => code) }).toEqual({
       state: 'expired',
       codes: ['leaseExpired', 'noWorker'],
@@ -665,22 +706,38 @@ describe('worker processes', () => {
     await expect.poll(async () => codes(id), BOUND).toEqual(['scheduled'])
   })
 
-  it('bucketNotServed: the worker serves other buckets', async () => {
+  it('bucketNotServed: the worker serves other buckets, and with all of them the row is processed', async () => {
     await db.query({
-      text: `create table public.spread (id int, bucket smallint not null, lease_owner text, lease_until timestamptz, lease_token bigint, primary key (bucket, id));
+      text: `create table public.spread (id int, bucket smallint not null, state text not null default 'new', attempts int not null default 0, lease_owner text, lease_until timestamptz, lease_token bigint, primary key (bucket, id));
+create index on public.spread (bucket, id) where state = 'new';
+create index on public.spread (bucket, id) where lease_owner is not null;
 insert into public.spread (id, bucket) values (1, 0), (2, 3)`,
     })
-    const table = leaseTable({ table: 'public.spread', bucket: 'bucket', claimable: 'true' })
-    const explained = { table, workers: ['spread'], buckets: [0] }
-    expect(await reasonOf('2', 'bucketNotServed', {}, explained)).toEqual({
-      code: 'bucketNotServed',
-      text: "It is in bucket 3 of public.spread, and the worker spread serves only bucket 0: declare the worker with `bucket: 'all'`.",
+    const table = leaseTable({
+      table: 'public.spread',
+      bucket: 'bucket',
+      claimable: "state = 'new'",
+      attempts: { expiries: false, error: false },
+      outcomes: { done: { state: "'done'" }, dead: { state: "'dead'" } },
     })
-    const others = [
-      await explain('1', {}, explained),
-      await explain('2', {}, { ...explained, buckets: ['all'] }),
-    ]
-    expect(others.map(({ reasons }) => reasons.map(({ code }) => code))).toEqual([['noWorker'], ['noWorker']])
+    const spread = { name: 'spread', table, handle: async () => undefined }
+    const one = await start([{ ...spread, bucket: 0 }], { presenceMs: 50 })
+    await settled(one.events, ['1'])
+    const explained = explainedBy(table, [{ ...spread, bucket: 0 }])
+    await expect
+      .poll(async () => (await explain('2', {}, explained)).reasons, BOUND)
+      .toEqual([
+        {
+          code: 'bucketNotServed',
+          text: "It is in bucket 3 of public.spread, and the worker spread serves only bucket 0: declare the worker with `bucket: 'all'`.",
+        },
+      ])
+    await one.runtime.stop()
+    const all = { ...spread, bucket: 'all' } as const
+    const { reasons } = await explain('2', {}, explainedBy(table, [all]))
+    expect(reasons.map(({ code }) => code)).toEqual(['noWorker'])
+    const { events } = await start([all], { presenceMs: 50 })
+    await settled(events, ['2'])
   })
 })
 

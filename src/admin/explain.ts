@@ -42,9 +42,10 @@ import { quoteIdentifier } from '../postgres/identifiers.ts'
 import type { Queryable } from '../postgres/queryable.ts'
 import { listWorkersOfTable, type WorkerOfTable } from '../worker/registry/registry.ts'
 import { readStoredSettings, type StoredSettings } from '../worker/registry/stored-settings.ts'
-import { workerSettings, type WorkerSettings } from '../worker/settings.ts'
+import type { WorkerSettings } from '../worker/settings.ts'
 import type { WorkDeclaration } from '../worker/work-declaration.ts'
 import { type BrowseOptions, readOnly } from './browse.ts'
+import { appliedSettings, renewalsOf } from './renewals.ts'
 import { checkDuration, invalid } from './request-checks.ts'
 
 export type { Explanation, Reason, ReasonCode, RowState } from '../lease/explain.ts'
@@ -243,16 +244,7 @@ async function readFleet(
 
 /** The settings that a process applies to its workers of the table, as far as they can work. */
 function settingsOf(process: WorkerOfTable, { names, stored }: Fleet): WorkerSettings[] {
-  return names.flatMap((name) => {
-    const declared = process.declared[name]
-    if (declared === undefined) return []
-    const { groups: _, ...own } = declared
-    try {
-      return [workerSettings({ ...own, ...stored.get(name)?.value })]
-    } catch {
-      return []
-    }
-  })
+  return names.flatMap((name) => appliedSettings(process.declared[name], stored.get(name)?.value) ?? [])
 }
 
 /** Whether the owner of the lease is alive, and when it renewed the lease last. */
@@ -273,7 +265,6 @@ function ownerNote(row: RowFacts, fleet: Fleet): string {
   return notes[process.state]
 }
 
-/** Renewals are not counted. The last one is known by the end of the lease and its length. */
 function renewalNote(
   { until, heldSince, now, isLeaseOver }: RowFacts,
   process: WorkerOfTable,
@@ -281,13 +272,15 @@ function renewalNote(
 ): string {
   const [settings] = settingsOf(process, fleet)
   if (settings === undefined || until === null || isLeaseOver) return ''
-  const begun = new Date(until.getTime() - settings.leaseMs)
-  const ago = duration(now.getTime() - begun.getTime())
+  const { renewedAt, renewals, isLate } = renewalsOf({ since: heldSince, until, now }, settings)
   const lease = `, with leases of ${duration(settings.leaseMs)}`
-  if (heldSince === null) return `${lease}, and claimed or renewed it ${ago} ago`
-  return begun.getTime() - heldSince.getTime() < settings.heartbeatMs / 2
-    ? `${lease}, and has not renewed it yet`
-    : `${lease}, and renewed it ${ago} ago`
+  const late = isLate ? `; a renewal is late, they come every ${duration(settings.heartbeatMs)}` : ''
+  if (renewals === 0) return `${lease}, and has not renewed it yet${late}`
+  if (renewedAt === null) return lease
+  const ago = duration(now.getTime() - renewedAt.getTime())
+  if (renewals === null) return `${lease}, and claimed or renewed it ${ago} ago${late}`
+  const times = renewals === 1 ? 'about once' : `about ${renewals} times`
+  return `${lease}, and renewed it ${times}, last ${ago} ago${late}`
 }
 
 function reaperNote(fleet: Fleet): string {

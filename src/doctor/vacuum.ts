@@ -1,6 +1,7 @@
 /** Dead rows, and what keeps PostgreSQL from removing them. */
 import { counted } from '../figures.ts'
 import { quoteLiteral, quoteQualified } from '../postgres/identifiers.ts'
+import { heldSnapshots } from '../postgres/snapshots.ts'
 import type { Check, Examination, Problem } from './check.ts'
 import { autovacuumOptions } from './schema/drift.ts'
 
@@ -64,37 +65,16 @@ async function autovacuumProblems(x: Examination): Promise<Problem[]> {
   return [...off, ...(await autovacuumOptions(x))]
 }
 
-interface SnapshotRow {
-  readonly pid: number
-  readonly role: string | null
-  readonly application: string
-  readonly state: string | null
-  readonly transaction_start: Date | null
-  readonly query_start: Date | null
-  readonly age_seconds: number | null
-}
-
 interface StandbyRow {
   readonly application: string
   readonly address: string | null
   readonly age: number
 }
 
-/**
- * Snapshots of other databases do not matter, and neither does that of VACUUM. Of the sessions of others a role without
- * pg_read_all_stats sees that they have a snapshot, but not of which type they are.
- */
+/** A prepared transaction holds a snapshot too, and has a check of its own. */
 async function snapshotProblems(x: Examination): Promise<Problem[]> {
   const { sessions, standbys, seesAll } = await x.read(async (tx) => {
-    const { rows } = await tx.query<SnapshotRow>({
-      text: `select pid, usename as role, application_name as application, state, xact_start as transaction_start, query_start,
-  extract(epoch from now() - xact_start)::float8 as age_seconds
-from pg_stat_activity
-where (backend_xmin is not null or backend_xid is not null) and pid <> pg_backend_pid() and datname = current_database()
-  and (backend_type = 'client backend' or (backend_type is null and usesysid is not null))
-  and pid not in (select pid from pg_stat_progress_vacuum)
-order by xact_start nulls last`,
-    })
+    const { holders, seesAll: all } = await heldSnapshots(tx)
     const feedback = await tx.query<StandbyRow>({
       text: `select s.application_name as application, host(s.client_addr) as address,
   greatest(age(s.backend_xmin), age(slot.xmin))::float8 as age
@@ -103,20 +83,17 @@ where s.backend_type = 'walsender' and greatest(age(s.backend_xmin), age(slot.xm
 order by 3 desc`,
       values: [x.thresholds.standbyTransactions],
     })
-    const see = await tx.query<{ all: boolean }>({
-      text: `select pg_has_role(current_user, 'pg_read_all_stats', 'usage') as all`,
-    })
-    return { sessions: rows, standbys: feedback.rows, seesAll: see.rows[0]?.all === true }
+    return { sessions: holders.filter(({ pid }) => pid !== null), standbys: feedback.rows, seesAll: all }
   })
-  if (!seesAll && sessions.some(({ transaction_start: start }) => start === null))
+  if (!seesAll && sessions.some(({ since }) => since === null))
     x.notSeen(
       'since when the transactions of other roles are open: GRANT pg_read_all_stats to this role to see it',
     )
   const old = sessions
-    .filter(({ age_seconds: age }) => age !== null && age * 1_000 >= x.thresholds.oldTransactionMs)
+    .filter(({ heldForMs }) => heldForMs !== null && heldForMs >= x.thresholds.oldTransactionMs)
     .map((session): Problem => ({
       severity: 'warning',
-      text: `The session with pid ${session.pid} (${session.application === '' ? 'no application name' : session.application}, role ${session.role}, ${session.state}) has held a snapshot since ${session.transaction_start?.toISOString()}, and started its last statement at ${session.query_start?.toISOString()}. Row versions that died since then cannot be removed, in any table, so claims may have to skip them.`,
+      text: `The session with pid ${session.pid} (${session.application ?? 'no application name'}, role ${session.role}, ${session.state}) has held a snapshot since ${session.since?.toISOString()}, and started its last statement at ${session.queryStart?.toISOString()}. Row versions that died since then cannot be removed, in any table, so claims may have to skip them.`,
       remedy:
         'End its transaction there. If nobody can, terminate the session; what it did not commit is rolled back.',
       repair: [`select pg_terminate_backend(${session.pid})`],

@@ -56,6 +56,8 @@ export interface TransactionOptions {
   readonly queryTimeoutMs?: number
   /** Every statement sees the same snapshot, and none can write. */
   readonly readOnly?: boolean
+  /** When it fires, the running statement is cancelled, its connection is closed, and the transaction is rolled back. */
+  readonly signal?: AbortSignal
 }
 
 export interface Database extends Queryable {
@@ -210,7 +212,9 @@ export function openDatabase(options: DatabaseOptions): Database {
     },
     async transaction<T>(work: (tx: Queryable) => Promise<T>, choice: TransactionOptions = {}): Promise<T> {
       const queryTimeoutMs = checked('queryTimeoutMs', choice.queryTimeoutMs ?? settings.queryTimeoutMs)
-      return withSession(queryTimeoutMs, async (session) => runTransaction(session, work, choice))
+      return withSession(queryTimeoutMs, async (session) =>
+        unlessAborted(session, choice.signal, async () => runTransaction(session, work, choice)),
+      )
     },
     async close({ withinMs = settings.queryTimeoutMs } = {}): Promise<void> {
       closed ??= closeNow(withinMs)
@@ -235,6 +239,23 @@ async function runTransaction<T>(
   }
   await session.commit()
   return result
+}
+
+/** Ends the session when the signal fires, whatever it does at that moment. */
+async function unlessAborted<T>(
+  session: Session,
+  signal: AbortSignal | undefined,
+  run: () => Promise<T>,
+): Promise<T> {
+  if (signal === undefined) return run()
+  const abort = (): void => session.abort()
+  signal.addEventListener('abort', abort, { once: true })
+  try {
+    if (signal.aborted) abort()
+    return await run()
+  } finally {
+    signal.removeEventListener('abort', abort)
+  }
 }
 
 interface Settings {

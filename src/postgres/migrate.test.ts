@@ -339,6 +339,7 @@ describe('the roles', () => {
 
   const ROLES = [
     'leasehold_api',
+    'leasehold_dispatcher',
     'leasehold_operator',
     'leasehold_producer',
     'leasehold_reader',

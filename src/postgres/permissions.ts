@@ -4,7 +4,7 @@ import { isServerError } from './failures.ts'
 import { quoteIdentifier, quoteQualified } from './identifiers.ts'
 
 /** The roles that `migrations/006_roles.sql` creates, without their prefix. */
-export const ROLE_KINDS = ['producer', 'worker', 'reader', 'operator', 'tenant', 'api'] as const
+export const ROLE_KINDS = ['producer', 'worker', 'dispatcher', 'reader', 'operator', 'tenant', 'api'] as const
 
 export type RoleKind = (typeof ROLE_KINDS)[number]
 
@@ -66,7 +66,10 @@ function remedyFor(message: string, text: string, grantee: string, needs: Needed
       : OWN_OBJECT.test(message)
   if (isOwn && needs === 'owner') return 'Run it as the owner of the schema.'
   if (isOwn) {
-    const needed = needs ?? (/\b(?:insert\s+into|update|delete\s+from)\b/i.test(text) ? 'operator' : 'reader')
+    // Of what the workers read, a dispatcher alone reads the endpoints whole.
+    const asWorker = needs === 'worker' && message.endsWith(' webhook_endpoints') ? 'dispatcher' : needs
+    const needed =
+      asWorker ?? (/\b(?:insert\s+into|update|delete\s+from)\b/i.test(text) ? 'operator' : 'reader')
     // Which prefix was chosen can only be asked in a session that works, and this one has just been refused.
     return `Run: GRANT ${DEFAULT_ROLE_PREFIX}_${needed} TO ${grantee}; (if your roles have another prefix: <prefix>_${needed}). \`leasehold roles\` creates that role and its privileges.`
   }

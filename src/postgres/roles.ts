@@ -1,4 +1,4 @@
-/** The six roles. `migrations/006_roles.sql` has every grant; here it is repeated, or printed for an administrator. */
+/** The seven roles. `migrations/006_roles.sql` has every grant; here it is repeated, or printed for an administrator. */
 import { readFile } from 'node:fs/promises'
 import { LeaseholdError, messageOf } from '../errors.ts'
 import type { Database } from './database.ts'

@@ -118,6 +118,17 @@ export class Session implements Queryable {
     this.#release(false)
   }
 
+  /** Cancels the running statement and ends the session. */
+  abort(): void {
+    cancelStatement(this.#client)
+    this.destroy(
+      new LeaseholdError(
+        'QUERY_TIMEOUT',
+        'The transaction was stopped, because nobody waits for it any more.',
+      ),
+    )
+  }
+
   async #run<Row extends object>(statement: Statement, whenUncertain = ''): Promise<QueryResult<Row>> {
     if (this.#failure !== undefined) throw this.#failure
     if (this.#released) {

@@ -382,19 +382,25 @@ describe('the roles', () => {
     await expect(as('producer', text)).rejects.toMatchObject(denied)
   })
 
-  it('a worker can read secrets, settle deliveries and open the circuit breaker, but not change an endpoint', async () => {
+  it('a dispatcher can read secrets, settle deliveries and open the circuit breaker, but not change an endpoint', async () => {
     await insertEndpoint()
     await insert()
-    await as('worker', `select secret from ${endpoints}`)
+    await as('dispatcher', `select secret from ${endpoints}`)
     await as(
-      'worker',
+      'dispatcher',
       `update ${deliveries} set ${FIELDS.delivered}, history = history || '{"attempt": 1}'::jsonb`,
     )
-    await as('worker', `update ${endpoints} set failures = 5, failing_since = now(), open_until = now()`)
-    await as('worker', `delete from ${deliveries}`)
-    await expect(as('worker', `update ${endpoints} set url = 'https://evil.example'`)).rejects.toMatchObject(
-      denied,
-    )
+    await as('dispatcher', `update ${endpoints} set failures = 5, failing_since = now(), open_until = now()`)
+    await as('dispatcher', `delete from ${deliveries}`)
+    await expect(
+      as('dispatcher', `update ${endpoints} set url = 'https://evil.example'`),
+    ).rejects.toMatchObject(denied)
+  })
+
+  it('WH-NFR-003: a worker that delivers nothing can read no secrets', async () => {
+    await insertEndpoint()
+    for (const column of ['secret', 'previous_secret', '*'])
+      await expect(as('worker', `select ${column} from ${endpoints}`)).rejects.toMatchObject(denied)
   })
 
   it('WH-NFR-003: a reader can read deliveries, attempts and endpoints, but no secrets', async () => {

@@ -94,11 +94,36 @@ it('roles with another prefix are compared by their own names', async () => {
   expect(await driftIn(db, 'prefixed')).toMatchObject([
     { check: 'schema-grants', repair: [`grant select on prefixed.outbox to ${prefix}_reader`] },
   ])
+  await db.query({ text: `grant select on prefixed.outbox to ${prefix}_reader` })
+  // The roles of other tests are not touched.
+  const repair = `alter role ${prefix}_tenant nosuperuser nobypassrls`
+  for (const attribute of ['bypassrls', 'superuser']) {
+    await db.query({ text: `alter role ${prefix}_tenant ${attribute}` })
+    expect(await driftIn(db, 'prefixed')).toContainEqual(
+      expect.objectContaining({ check: 'schema-policies', severity: 'error', repair: [repair] }),
+    )
+    await db.query({ text: repair })
+    expect(await driftIn(db, 'prefixed')).toEqual([])
+  }
   await db.query({
     text: `alter database ${shared.name} reset leasehold.role_prefix;
 drop schema prefixed cascade;
 ${ROLE_KINDS.map((kind) => `drop owned by ${prefix}_${kind}; drop role ${prefix}_${kind}`).join(';')}`,
   })
+})
+
+it('a table that the role of tenants owns is found, because policies do not limit its owner', async () => {
+  const db = opened(shared.url)
+  await migrate(db, { schema: 'owned' })
+  await db.query({ text: 'alter table owned.audit owner to leasehold_tenant' })
+  expect(await driftIn(db, 'owned')).toContainEqual(
+    expect.objectContaining({
+      check: 'schema-policies',
+      severity: 'error',
+      text: expect.stringContaining('The role leasehold_tenant owns owned.audit'),
+    }),
+  )
+  await db.query({ text: 'drop schema owned cascade' })
 })
 
 it('tables that sync has adopted keep their own columns and types', async () => {

@@ -2,11 +2,13 @@
  * Who a request acts as in the database. What a key may see and change is decided there, by roles and policies, and not by
  * conditions that a statement could lack.
  */
+import { type Clock, systemClock } from '../../clock.ts'
 import { LeaseholdError, messageOf } from '../../errors.ts'
 import type { Database, TransactionOptions } from '../../postgres/database.ts'
 import { quoteIdentifier, quoteLiteral } from '../../postgres/identifiers.ts'
 import { DEFAULT_ROLE_PREFIX, type RoleKind } from '../../postgres/permissions.ts'
 import type { Queryable } from '../../postgres/queryable.ts'
+import { requireTenantPolicies } from './tenant-policies.ts'
 
 export interface Acting {
   /** The database role, without its prefix. */
@@ -84,8 +86,57 @@ export function roleSql(role: RoleKind, prefix: string): string {
   return `set local role ${quoteIdentifier(`${prefix}_${role}`)}`
 }
 
+/** What is known of the database roles. */
+export interface ActingRoles {
+  /** The prefix of their names, found out until that succeeds once. Refuses a login role that cannot become what requests act as. */
+  readonly prefix: () => Promise<string>
+  /** Refuses a database that does not keep tenants apart, or did not a minute ago. */
+  readonly requireTenantPolicies: () => Promise<void>
+}
+
+/** Whoever owns the tables can change the policies while the server runs. To look takes about a millisecond. */
+const POLICIES_HOLD_MS = 60_000
+
+export function findActingRoles(db: Database, schema: string, clock: Clock = systemClock): ActingRoles {
+  const prefix = rememberSuccess(async () => findRolePrefix(db), Infinity, clock)
+  const policies = async (): Promise<void> => requireTenantPolicies(db, schema, `${await prefix()}_tenant`)
+  return { prefix, requireTenantPolicies: rememberSuccess(policies, POLICIES_HOLD_MS, clock) }
+}
+
+/** Calls it until it succeeds, and then returns what it returned for so long. */
+function rememberSuccess<Value>(
+  find: () => Promise<Value>,
+  holdsMs: number,
+  clock: Clock,
+): () => Promise<Value> {
+  let found: Promise<Value> | undefined
+  let until = 0
+  return async () => {
+    if (clock.monotonicNow() >= until) found = undefined
+    if (found === undefined) {
+      until = clock.monotonicNow() + holdsMs
+      const finding = find().catch((error: unknown) => {
+        if (found === finding) found = undefined
+        throw error
+      })
+      found = finding
+    }
+    return found
+  }
+}
+
+/** A database that acts for the server itself: it knows the keys, the sessions and the answers. */
+export async function actingForServer(
+  db: Database,
+  roles: Pick<ActingRoles, 'prefix'>,
+  statementTimeoutMs: number,
+): Promise<Database> {
+  const acting = { role: 'api', tenant: null, principal: 'api', statementTimeoutMs, readOnly: false } as const
+  return actingAs(db, acting, await roles.prefix())
+}
+
 /** The prefix of the roles. Refuses a login role that cannot become what requests act as. */
-export async function findRolePrefix(db: Database): Promise<string> {
+async function findRolePrefix(db: Database): Promise<string> {
   return db.transaction(async (tx) => {
     const { rows } = await tx.query<{ prefix: string; login: string }>({
       text: `select coalesce(nullif(current_setting('leasehold.role_prefix', true), ''), $1) as prefix, current_user as login`,

@@ -6,42 +6,28 @@
  */
 import { inspect } from 'node:util'
 import { Hono } from 'hono'
-import { KEY_ROLES, mayDo } from '../../admin/api-keys.ts'
 import { systemClock } from '../../clock.ts'
 import { isLeaseholdError, LeaseholdError } from '../../errors.ts'
-import { unstorableText } from '../../unstorable-text.ts'
 import { type LeaseTable, tableName } from '../../lease/table.ts'
 import { refuseUnknownOptions, namesOf } from '../../nearest.ts'
 import type { Database } from '../../postgres/database.ts'
-import type { RoleKind } from '../../postgres/permissions.ts'
 import { MAX_TIMER_MS } from '../../timeout.ts'
 import { packageVersion } from '../../version.ts'
 import type { EndpointsOptions } from '../../webhooks/endpoints/endpoints.ts'
 import type { WorkDeclaration } from '../../worker/work-declaration.ts'
-import { actingAs, findRolePrefix, roleSql, within } from './acting.ts'
-import {
-  type Authorize,
-  authorizeByKey,
-  type KeyStore,
-  refuseOtherOrigins,
-  type RequestEnv,
-  carriesKey,
-} from './authorize.ts'
+import { type ActingRoles, findActingRoles } from './acting.ts'
+import { type Authorize, carriesKey, refuseOtherOrigins, type RequestEnv } from './authorize.ts'
 import { BackgroundChanges } from './background-changes.ts'
-import { checkIdempotencyKey, findAnswer, requestHash, storeAnswer } from './idempotency.ts'
-import { type Allowance, RateLimiter, rateLimitHeaders } from './limits.ts'
+import { identifyBy, isStillPermitted, nobody, refuseUnlessPermitted, remoteAddress } from './callers.ts'
+import { execute } from './execute.ts'
+import { History } from './history.ts'
+import { ConnectionLimiter, RateLimiter, rateLimitHeaders, TooMany } from './limits.ts'
 import { Live } from './live.ts'
 import { openApiDocument } from './openapi.ts'
-import {
-  explainDatabaseError,
-  INTERNAL,
-  problemOf,
-  problemResponse,
-  RequestProblem,
-  WrongMethod,
-} from './problem.ts'
+import { explainDatabaseError, INTERNAL, problemOf, problemResponse, WrongMethod } from './problem.ts'
+import { receive, type ReceivedInput } from './request-body.ts'
 import { ROUTES } from './resources/index.ts'
-import { type Caller, locateField, type Method, type Route } from './route.ts'
+import { type Caller, type IdentifiedCaller, locateField, type Method, type Route } from './route.ts'
 
 export interface ApiOptions {
   /** Its role has to be a member of `leasehold_api`, or a superuser. */
@@ -50,7 +36,10 @@ export interface ApiOptions {
   readonly schema?: string
   /** Where the API is mounted: an empty text, or a path that begins with a slash. Default `/api/v1`. */
   readonly basePath?: string
-  /** Who sends a request. Default: by keys (`leasehold keys create`). Give your own to have it behind your login. */
+  /**
+   * Who sends a request. Default: by keys (`leasehold keys create`). Give your own to have it behind your login. It is not
+   * asked about sessions of the portal (`Authorization: Bearer lhs_…`), which the API knows itself.
+   */
   readonly authorize?: Authorize
   /** Who a request without a key is; give it only where nobody else can send one. Default: it is refused. */
   readonly withoutKey?: Caller
@@ -68,6 +57,8 @@ export interface ApiOptions {
   /** How many requests a caller may send per second, and at once. Default 50 and 200. */
   readonly requestsPerSecond?: number
   readonly burst?: number
+  /** How many connections to the database a caller may use at the same time; further requests wait. Default 2. */
+  readonly connectionsPerCaller?: number
   /** Is called with errors of the server. Default: they are written to stderr. */
   readonly onError?: (error: unknown) => void
 }
@@ -87,6 +78,7 @@ const OPTIONS = namesOf<ApiOptions>({
   statementTimeoutMs: true,
   requestsPerSecond: true,
   burst: true,
+  connectionsPerCaller: true,
   onError: true,
 })
 
@@ -99,7 +91,8 @@ export interface ApiContext {
   readonly workers: readonly WorkerOfOwnTable[]
   readonly changes: BackgroundChanges
   readonly live: Live
-  readonly keys: KeyStore
+  readonly history: History
+  readonly roles: ActingRoles
 }
 
 export interface Api {
@@ -110,11 +103,11 @@ export interface Api {
    */
   fetch(request: Request, env?: object): Promise<Response>
   /**
-   * Continues background changes that other processes have left, now and every minute, and forgets old answers. Call it once,
-   * when the server has started.
+   * Continues background changes that other processes have left, now and every minute, forgets old answers and sessions,
+   * and begins the history for charts. Call it once, when the server has started.
    */
   resumeChanges(): Promise<void>
-  /** Ends live updates and background changes; these continue in another process, or after the next start. */
+  /** Ends live updates, the history and background changes; these continue in another process, or after the next start. */
   stop(): Promise<void>
 }
 
@@ -123,13 +116,15 @@ interface Asked {
   readonly request: Request
   readonly env: RequestEnv
   readonly route: Route
-  readonly params: unknown
+  /** The body is read once, however often it is asked for. */
+  readonly receiveInput: () => Promise<ReceivedInput>
 }
-
-const MAX_BODY_BYTES = 1_048_576
 
 /** Failed attempts of one client: a few at once, then one every six seconds. */
 const FAILED_ATTEMPTS = { burst: 10, perSecond: 1 / 6 }
+
+/** Of a request that needs no key, and is read before it is limited. */
+const MAX_OPEN_BODY_BYTES = 4_096
 
 const HEADERS = { 'cache-control': 'no-store', 'x-content-type-options': 'nosniff' }
 
@@ -137,34 +132,37 @@ export function createApi(options: ApiOptions): Api {
   refuseUnknownOptions('createApi', options, OPTIONS)
   const { db, schema = 'leasehold', basePath = '/api/v1', statementTimeoutMs = 5_000 } = options
   const { requestsPerSecond = 50, burst = 200, tables = [], webhooks = {} } = options
-  const { clientAddress = () => undefined, onError = reportOnStderr } = options
-  checkOptions({ basePath, statementTimeoutMs, requestsPerSecond, burst })
-  const prefix = rememberSuccess(async () => findRolePrefix(db))
-  const keys: KeyStore = { db, schema, prefix, statementTimeoutMs }
-  const authorize = options.authorize ?? authorizeByKey(keys)
+  const { clientAddress = () => undefined, onError = reportOnStderr, connectionsPerCaller = 2 } = options
+  checkOptions({ basePath, statementTimeoutMs, requestsPerSecond, burst, connectionsPerCaller })
+  const roles = findActingRoles(db, schema)
+  const { authorize, withoutKey } = options
+  const identify = identifyBy({ db, schema, roles, statementTimeoutMs, authorize, withoutKey })
   const requests = new RateLimiter({ burst, perSecond: requestsPerSecond }, systemClock)
+  // For themselves: each wrong key has a bucket there, and would displace that of a caller.
+  const openRequests = new RateLimiter({ burst, perSecond: requestsPerSecond }, systemClock)
   const failures = new RateLimiter(FAILED_ATTEMPTS, systemClock)
+  const connections = new ConnectionLimiter({ atOnce: connectionsPerCaller, waitMs: statementTimeoutMs })
+  const { prefix } = roles
   const live = new Live({ db, schema, prefix, statementTimeoutMs, onError })
-  const changes = new BackgroundChanges({ db, schema, prefix, onError })
-  const context: ApiContext = { schema, webhooks, ...ownTables(tables), changes, live, keys }
-
-  async function identify({ request, env }: Asked): Promise<Caller> {
-    const caller = await authorize(request, env)
-    if (caller !== undefined && caller !== null) return ofTenant(checkCaller(caller))
-    const hasKey = request.headers.has('authorization')
-    if (options.withoutKey !== undefined && !hasKey) return checkCaller(options.withoutKey)
-    throw new LeaseholdError('KEY_INVALID', 'The request has no valid key.', {
-      remedy: 'Send `Authorization: Bearer <key>`; `leasehold keys create` creates a key.',
-    })
-  }
+  const changes = new BackgroundChanges({ db, schema, roles, onError })
+  const own = ownTables(tables)
+  const history = new History({
+    db,
+    schema,
+    tables: own.tables,
+    prefix,
+    statementTimeoutMs,
+    onError,
+    onPoint: (point) => live.sendPoint(point),
+  })
+  const context: ApiContext = { schema, webhooks, ...own, changes, live, history, roles }
+  const execution = { db, connections, roles, statementTimeoutMs, context }
 
   async function handle(asked: Asked): Promise<Response> {
     const address = clientAddress(asked.request) ?? remoteAddress(asked.env) ?? 'unknown'
     const allowance = failures.look(address)
     try {
-      const caller = asked.route.isOpen
-        ? { ...NOBODY, principal: `nobody at ${address}` }
-        : await identify(asked)
+      const caller = asked.route.isOpen ? await sender(asked, address) : await identify(asked)
       return await answerTo(asked, caller)
     } catch (error) {
       if (!isLeaseholdError(error, 'KEY_INVALID')) throw error
@@ -176,82 +174,27 @@ export function createApi(options: ApiOptions): Api {
     }
   }
 
-  async function answerTo(asked: Asked, caller: Caller): Promise<Response> {
+  async function sender({ request, route, receiveInput }: Asked, address: string): Promise<IdentifiedCaller> {
+    return nobody(route.tokenIn(request, await receiveInput()), address)
+  }
+
+  async function answerTo(asked: Asked, caller: IdentifiedCaller): Promise<Response> {
     const { request, route } = asked
-    const allowance = requests.take(caller.principal)
+    const allowance = (route.isOpen ? openRequests : requests).take(caller.principal)
     const headers = new Headers({ ...HEADERS, ...rateLimitHeaders(allowance) })
     try {
       if (!allowance.allowed) throw new TooMany('requests', allowance)
       refuseOtherOrigins(request)
       refuseUnlessPermitted(route, caller)
-      const { status, answer, replayed } = await execute(asked, caller, headers)
+      const isCurrent = async (): Promise<boolean> => isStillPermitted(identify, asked, caller)
+      const accepted = { ...asked, caller, headers, isCurrent }
+      const { status, answer, replayed } = await execute(execution, accepted)
       if (replayed) headers.set('idempotency-replayed', 'true')
       return respond(status, answer, headers)
     } catch (error) {
       // `handle` counts it.
       if (isLeaseholdError(error, 'KEY_INVALID')) throw error
       return failed(error, Object.fromEntries(headers), route)
-    }
-  }
-
-  async function execute(
-    asked: Asked,
-    caller: Caller,
-    headers: Headers,
-  ): Promise<{ readonly status: number; readonly answer: unknown; readonly replayed: boolean }> {
-    const { request, route, params } = asked
-    const { body, text } = await readBody(request)
-    const url = new URL(request.url)
-    const given = { params, query: queryOf(url), body }
-    // Sessions are stored nowhere.
-    const readOnly = route.method === 'GET' || route.isOpen
-    const role = route.databaseRole ?? roleOf(caller)
-    const { tenant, principal } = caller
-    const acting = { role, tenant, principal, statementTimeoutMs, readOnly }
-    const later: (() => void)[] = []
-    const rest = {
-      request,
-      schema,
-      caller,
-      context,
-      headers,
-      afterwards: (act: () => void) => void later.push(act),
-      isCurrent: async () => isStillPermitted(asked, caller),
-    }
-    const rolePrefix = await prefix()
-    if (readOnly) {
-      const answer = await route.run(given, { ...rest, db: actingAs(db, acting, rolePrefix) })
-      return { status: route.status, answer, replayed: false }
-    }
-    const key = request.headers.get('idempotency-key')
-    if (key !== null && route.method === 'POST') checkIdempotencyKey(key)
-    const idempotent =
-      key === null || route.method !== 'POST'
-        ? undefined
-        : { schema, principal, key, hash: requestHash(`${caller.role} ${route.method}`, url.pathname, text) }
-    const result = await actingAs(db, { ...acting, role: 'api' }, rolePrefix).transaction(async (tx) => {
-      const before = idempotent && (await findAnswer(tx, idempotent))
-      if (before !== undefined) return { ...before, replayed: true }
-      await tx.query({ text: roleSql(role, rolePrefix) })
-      const answer = await route.run(given, { ...rest, db: within(tx) })
-      if (idempotent !== undefined) {
-        await tx.query({ text: roleSql('api', rolePrefix) })
-        await storeAnswer(tx, idempotent, { status: route.status, answer: withoutSecrets(answer, route) })
-      }
-      return { status: route.status, answer, replayed: false }
-    })
-    if (!result.replayed) for (const act of later) act()
-    return result
-  }
-
-  async function isStillPermitted(asked: Asked, before: Caller): Promise<boolean> {
-    try {
-      const caller = await identify(asked)
-      refuseUnlessPermitted(asked.route, caller)
-      return caller.principal === before.principal
-    } catch (error) {
-      if (isLeaseholdError(error, 'KEY_INVALID') || isLeaseholdError(error, 'ROLE_TOO_LOW')) return false
-      throw error
     }
   }
 
@@ -271,9 +214,14 @@ export function createApi(options: ApiOptions): Api {
   const app = new Hono<{ Bindings: RequestEnv }>()
   const pathOf = (path: string): string => `${basePath}${path.replaceAll(/\{(\w+)\}/g, ':$1')}`
   for (const route of ROUTES)
-    app.on(route.method, pathOf(route.path), async (c) =>
-      handle({ request: c.req.raw, route, params: c.req.param(), env: c.env }),
-    )
+    app.on(route.method, pathOf(route.path), async (c) => {
+      const request = c.req.raw
+      const maxBytes = route.isOpen ? MAX_OPEN_BODY_BYTES : undefined
+      let received: Promise<ReceivedInput> | undefined
+      const receiveInput = async (): Promise<ReceivedInput> =>
+        (received ??= receive(request, c.req.param(), maxBytes))
+      return handle({ request, route, env: c.env, receiveInput })
+    })
   const document = openApiDocument(ROUTES, { basePath, version: packageVersion() })
   app.get(`${basePath}/openapi.json`, (c) => c.json(document, 200, HEADERS))
   app.notFound((c) => {
@@ -285,56 +233,15 @@ export function createApi(options: ApiOptions): Api {
 
   return {
     fetch: async (request, env) => app.fetch(request, isObject(env) ? env : {}),
-    resumeChanges: async () => changes.resumeLeft(),
+    async resumeChanges() {
+      void history.start()
+      await changes.resumeLeft()
+    },
     async stop() {
       live.stop()
+      await history.stop()
       await changes.stop()
     },
-  }
-}
-
-/**
- * In the audit, which a tenant sees its own entries of, its principals have names that nobody else has: `acme/ci` is not the
- * account `ci` of an operator, nor that of another tenant.
- */
-function ofTenant(caller: Caller): Caller {
-  const { principal, tenant } = caller
-  return tenant === null ? caller : { ...caller, principal: `${tenant}/${principal}` }
-}
-
-/** Whoever opens a session. */
-const NOBODY: Caller = { principal: 'nobody', role: 'read', tenant: null }
-
-/** The database role of a request. A tenant has one role; whether it may write is decided by the key's role. */
-function roleOf({ role, tenant }: Caller): RoleKind {
-  if (tenant !== null) return 'tenant'
-  return role === 'read' ? 'reader' : 'operator'
-}
-
-function refuseUnlessPermitted({ role, forTenants, isOpen }: Route, caller: Caller): void {
-  if (isOpen) return
-  if (caller.tenant !== null && !forTenants)
-    throw new LeaseholdError(
-      'ROLE_TOO_LOW',
-      `The key ${JSON.stringify(caller.principal)} is limited to the tenant ${JSON.stringify(caller.tenant)}, and this concerns all of them.`,
-      { remedy: 'Use a key without a tenant.' },
-    )
-  if (!mayDo(caller.role, role))
-    throw new LeaseholdError(
-      'ROLE_TOO_LOW',
-      `The key ${JSON.stringify(caller.principal)} has the role ${caller.role}, and this needs ${role}.`,
-      { remedy: `Use a key with the role ${role}.` },
-    )
-}
-
-class TooMany extends LeaseholdError {
-  readonly retryInSeconds: number
-
-  constructor(what: string, { limit, retryInSeconds }: Allowance) {
-    super('TOO_MANY_REQUESTS', `There were too many ${what}: more than ${limit} at once.`, {
-      remedy: `Wait for ${retryInSeconds} s, as Retry-After says.`,
-    })
-    this.retryInSeconds = retryInSeconds
   }
 }
 
@@ -348,21 +255,16 @@ function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null
 }
 
-/** `@hono/node-server` and servers that are built on it give the request of Node.js. */
-function remoteAddress({ incoming }: RequestEnv): string | undefined {
-  const socket = isObject(incoming) && 'socket' in incoming ? incoming.socket : undefined
-  const address = isObject(socket) && 'remoteAddress' in socket ? socket.remoteAddress : undefined
-  return typeof address === 'string' ? address : undefined
-}
-
 interface CheckedOptions {
   readonly basePath: string
   readonly statementTimeoutMs: number
   readonly requestsPerSecond: number
   readonly burst: number
+  readonly connectionsPerCaller: number
 }
 
-function checkOptions({ basePath, statementTimeoutMs, requestsPerSecond, burst }: CheckedOptions): void {
+function checkOptions(options: CheckedOptions): void {
+  const { basePath, statementTimeoutMs, requestsPerSecond, burst, connectionsPerCaller } = options
   const problems = [
     ...(typeof basePath === 'string' && /^(\/[\w.~-]+)*$/.test(basePath)
       ? []
@@ -376,6 +278,9 @@ function checkOptions({ basePath, statementTimeoutMs, requestsPerSecond, burst }
       ? []
       : [`requestsPerSecond is ${inspect(requestsPerSecond)}; give a number above 0`]),
     ...(burst >= 1 ? [] : [`burst is ${inspect(burst)}; give a number of requests above 0`]),
+    ...(Number.isInteger(connectionsPerCaller) && connectionsPerCaller >= 1
+      ? []
+      : [`connectionsPerCaller is ${inspect(connectionsPerCaller)}; give a whole number above 0`]),
   ]
   if (problems.length === 0) return
   throw new LeaseholdError('SETTING_INVALID', `The options of createApi: ${problems.join('; ')}.`, {
@@ -383,87 +288,10 @@ function checkOptions({ basePath, statementTimeoutMs, requestsPerSecond, burst }
   })
 }
 
-/** What `authorize` of the user's own returned. A mistake there must not give more than was meant. */
-function checkCaller({ principal, role, tenant }: Caller): Caller {
-  const isName = (given: unknown): given is string =>
-    typeof given === 'string' && given.trim() !== '' && unstorableText(given) === undefined
-  const problems = [
-    ...(isName(principal)
-      ? []
-      : [`principal is ${inspect(principal)}; give the name that the audit records`]),
-    ...(KEY_ROLES.includes(role) ? [] : [`role is ${inspect(role)}; give ${KEY_ROLES.join(', ')}`]),
-    ...(tenant === null || isName(tenant) ? [] : [`tenant is ${inspect(tenant)}; give its name, or null`]),
-    ...(tenant !== null && role === 'admin'
-      ? ['role is admin, and tenant is not null: an admin has no tenant']
-      : []),
-  ]
-  if (problems.length === 0) return { principal, role, tenant }
-  throw new Error(`authorize returned a caller whose ${problems.join('; ')}.`)
-}
-
 function notFound(method: string, path: string): LeaseholdError {
   return new LeaseholdError('ROUTE_NOT_FOUND', `There is no ${method} ${path}.`, {
     remedy: 'openapi.json, at the base path, lists what there is.',
   })
-}
-
-const NO_BODY = { body: undefined, text: '' }
-
-async function readBody(request: Request): Promise<{ readonly body: unknown; readonly text: string }> {
-  const type = request.headers.get('content-type')?.split(';', 1)[0]?.trim().toLowerCase()
-  const text = await readText(request)
-  if (text.trim() === '') return NO_BODY
-  if (type !== 'application/json')
-    throw new RequestProblem([
-      { field: 'header.content-type', detail: `is ${type ?? 'missing'}; give application/json` },
-    ])
-  if (depthOf(text) > MAX_DEPTH)
-    throw new RequestProblem([{ field: 'body', detail: `is nested more than ${MAX_DEPTH} levels deep` }])
-  try {
-    return { body: JSON.parse(text), text }
-  } catch {
-    throw new RequestProblem([{ field: 'body', detail: 'is not valid JSON' }])
-  }
-}
-
-/** Neither JSON.stringify nor the parser of PostgreSQL can follow any depth: each level is a call. */
-const MAX_DEPTH = 500
-
-/** How deep arrays and objects are nested in a JSON text. */
-function depthOf(text: string): number {
-  let depth = 0
-  let deepest = 0
-  let isInText = false
-  for (let at = 0; at < text.length; at += 1) {
-    const character = text[at]
-    if (isInText) {
-      if (character === '\\') at += 1
-      else if (character === '"') isInText = false
-    } else if (character === '"') isInText = true
-    else if (character === '[' || character === '{') deepest = Math.max(deepest, (depth += 1))
-    else if (character === ']' || character === '}') depth -= 1
-  }
-  return deepest
-}
-
-/** The length that a client states need not be true. */
-async function readText(request: Request): Promise<string> {
-  const chunks: Uint8Array[] = []
-  let bytes = 0
-  for await (const chunk of request.body ?? []) {
-    bytes += chunk.byteLength
-    if (bytes > MAX_BODY_BYTES)
-      throw new LeaseholdError('BODY_TOO_LARGE', `The body has more than ${MAX_BODY_BYTES} bytes.`, {
-        remedy: 'Send less at a time.',
-        field: 'body',
-      })
-    chunks.push(chunk)
-  }
-  try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(Buffer.concat(chunks))
-  } catch {
-    throw new RequestProblem([{ field: 'body', detail: 'is not valid UTF-8' }])
-  }
 }
 
 /** Each table once: several workers may process the same one. */
@@ -475,17 +303,6 @@ function ownTables(
   return { tables: [...new Map(tables.map((table) => [tableName(table), table])).values()], workers }
 }
 
-/** A parameter that is given more than once is a list. */
-function queryOf({ searchParams }: URL): Record<string, string | string[]> {
-  const names = new Set(searchParams.keys())
-  return Object.fromEntries(
-    [...names].map((name) => {
-      const [first = '', ...others] = searchParams.getAll(name)
-      return [name, others.length === 0 ? first : [first, ...others]]
-    }),
-  )
-}
-
 function respond(status: number, answer: unknown, headers: Headers): Response {
   if (answer instanceof Response) {
     for (const [name, value] of headers) answer.headers.append(name, value)
@@ -494,24 +311,6 @@ function respond(status: number, answer: unknown, headers: Headers): Response {
   if (status === 204) return new Response(null, { status, headers })
   headers.set('content-type', 'application/json')
   return new Response(JSON.stringify(answer), { status, headers })
-}
-
-/** What is shown once is not stored. */
-function withoutSecrets(answer: unknown, { secrets }: Route): unknown {
-  if (typeof answer !== 'object' || answer === null || secrets.length === 0) return answer
-  return Object.fromEntries(Object.entries(answer).filter(([name]) => !secrets.includes(name)))
-}
-
-/** Calls it until it succeeds once, and then returns what it returned. */
-function rememberSuccess<Value>(find: () => Promise<Value>): () => Promise<Value> {
-  let found: Promise<Value> | undefined
-  return async () => {
-    found ??= find().catch((error: unknown) => {
-      found = undefined
-      throw error
-    })
-    return found
-  }
 }
 
 function reportOnStderr(error: unknown): void {

@@ -1,10 +1,12 @@
-/** Who sends a request: by a key (`Authorization: Bearer lhk_…`), or by the session of the dashboard, which a key opened. */
-import { createHmac, timingSafeEqual } from 'node:crypto'
-import { idIn, isKey, type KnownKey, readKey, recordUse } from '../../admin/api-keys.ts'
+/**
+ * What a request proves of its sender: a key (`Authorization: Bearer lhk_…`), the session of the dashboard (a cookie), or
+ * that of the portal (`Authorization: Bearer lhs_…`).
+ */
+import { findKey, type KnownKey, recordUse } from '../../admin/api-keys.ts'
+import { endSession, findSession, isSessionToken, type Session } from '../../admin/api-sessions.ts'
 import { LeaseholdError } from '../../errors.ts'
-import type { Database } from '../../postgres/database.ts'
-import { actingAs } from './acting.ts'
-import type { Caller } from './route.ts'
+import type { Queryable } from '../../postgres/queryable.ts'
+import type { Caller, IdentifiedCaller } from './route.ts'
 
 /**
  * What a server knows of a request besides the request itself. Servers of Node.js give `incoming`, the request of Node.js,
@@ -18,50 +20,72 @@ export type Authorize = (
   env: RequestEnv,
 ) => Promise<Caller | undefined> | Caller | undefined
 
-export interface KeyStore {
-  readonly db: Database
-  readonly schema: string
-  readonly prefix: () => Promise<string>
-  readonly statementTimeoutMs: number
-}
-
-/** Recognises keys and sessions. */
-export function authorizeByKey(store: KeyStore): Authorize {
-  return async (request) => {
-    const header = request.headers.get('authorization')
-    if (header !== null) {
-      const [, text = ''] = /^Bearer +(\S+)$/i.exec(header) ?? []
-      return callerOf(await keyOf(store, text))
-    }
-    const session = cookieOf(request, SESSION_COOKIE)
-    return session === undefined ? undefined : callerOf(await sessionKey(store, session))
+/** Recognises keys, and sessions that keys have opened. */
+export async function callerByKey(
+  db: Queryable,
+  schema: string,
+  request: Request,
+): Promise<IdentifiedCaller | undefined> {
+  const text = bearerOf(request)
+  if (text !== undefined) {
+    const key = await findKey(db, text, { schema })
+    if (key === undefined) return undefined
+    await recordUse(db, key, { schema })
+    return callerOfKey(key)
   }
+  const token = cookieOf(request, SESSION_COOKIE)
+  const session = token === undefined ? undefined : await findSession(db, token, 'session', { schema })
+  if (session === undefined) return undefined
+  if (session.keyId !== null)
+    await recordUse(db, { id: session.keyId, isOutdated: session.isOutdated }, { schema })
+  return callerOfSession(session)
 }
 
-/** The key of this text, unless it is unknown, revoked or has expired. */
-export async function keyOf(store: KeyStore, text: string): Promise<KnownKey | undefined> {
-  const id = idIn(text)
-  const key = id === undefined ? undefined : await find(store, id)
-  return key !== undefined && isKey(key, text) ? used(store, key) : undefined
+/** Whether a request comes from the portal. Its sessions are those of the API, whatever else authorises requests. */
+export function isFromPortal(request: Request): boolean {
+  return bearerOf(request)?.startsWith('lhs_') === true
 }
 
-async function used(store: KeyStore, key: KnownKey): Promise<KnownKey> {
-  await recordUse(await own(store), key, { schema: store.schema })
-  return key
+export async function callerByPortal(
+  db: Queryable,
+  schema: string,
+  request: Request,
+): Promise<IdentifiedCaller> {
+  const session = await findSession(db, bearerOf(request) ?? '', 'portal', { schema })
+  if (session !== undefined) return callerOfSession(session)
+  throw new LeaseholdError('KEY_INVALID', 'The session of the portal has expired, or was ended.', {
+    remedy: 'Open the portal with a new link; `POST /portal/links` makes one.',
+  })
 }
 
-function callerOf(key: KnownKey | undefined): Caller | undefined {
-  return key && { principal: key.name, role: key.role, tenant: key.tenant }
+function callerOfKey({ id, name, role, tenant, expiresAt }: KnownKey): IdentifiedCaller {
+  return { principal: ofTenant(name, tenant), role, tenant, kind: 'key', keyId: id, expiresAt }
 }
 
-async function find(store: KeyStore, id: string): Promise<KnownKey | undefined> {
-  return readKey(await own(store), id, { schema: store.schema })
+export function callerOfSession(session: Session): IdentifiedCaller {
+  const { principal, role, tenant, kind, keyId, expiresAt } = session
+  return { principal: ofTenant(principal, tenant), role, tenant, kind, keyId, expiresAt }
 }
 
-/** Acts for the server itself. */
-async function own({ db, prefix, statementTimeoutMs }: KeyStore): Promise<Database> {
-  const acting = { role: 'api', tenant: null, principal: 'api', statementTimeoutMs, readOnly: false } as const
-  return actingAs(db, acting, await prefix())
+/**
+ * In the audit, which a tenant sees its own entries of, its principals have names that nobody else has: `acme/ci` is not the
+ * account `ci` of an operator, nor that of another tenant.
+ */
+export function ofTenant(principal: string, tenant: string | null): string {
+  return tenant === null ? principal : `${tenant}/${principal}`
+}
+
+/** The token of a session that a request carries, by its form. */
+export function sessionTokenIn(request: Request): string | undefined {
+  return [bearerOf(request), cookieOf(request, SESSION_COOKIE)].find(
+    (token) => token !== undefined && isSessionToken(token),
+  )
+}
+
+/** Ends the sessions that a request proves. */
+export async function endSessions(db: Queryable, schema: string, request: Request): Promise<void> {
+  await endSession(db, bearerOf(request) ?? '', 'portal', { schema })
+  await endSession(db, cookieOf(request, SESSION_COOKIE) ?? '', 'session', { schema })
 }
 
 export const SESSION_COOKIE = 'leasehold_session'
@@ -69,46 +93,24 @@ export const SESSION_COOKIE = 'leasehold_session'
 /** A working day. */
 export const SESSION_SECONDS = 12 * 3_600
 
-/**
- * The session of the dashboard. It is signed with the hash of its key, so that it needs no table and ends with the key. A
- * page in the browser cannot read the cookie, and other sites cannot have it sent.
- */
-export function sessionOf({ id, hash }: KnownKey, now = Date.now()): string {
-  const expires = Math.floor(now / 1_000) + SESSION_SECONDS
-  return `${id}.${expires}.${signature(hash, id, expires).toString('base64url')}`
-}
-
-async function sessionKey(store: KeyStore, session: string): Promise<KnownKey | undefined> {
-  const [, id, digits, signed] = /^([0-9a-f-]{36})\.(\d{1,12})\.([\w-]{43})$/.exec(session) ?? []
-  if (id === undefined || digits === undefined || signed === undefined) return undefined
-  const expires = Number(digits)
-  const leftSeconds = expires - Date.now() / 1_000
-  if (leftSeconds <= 0 || leftSeconds > SESSION_SECONDS + 1) return undefined
-  const key = await find(store, id).catch((error: unknown) => {
-    // A text that only looks like an id.
-    if (error instanceof Error && 'code' in error && error.code === '22P02') return undefined
-    throw error
-  })
-  if (key === undefined) return undefined
-  const isSigned = timingSafeEqual(signature(key.hash, id, expires), Buffer.from(signed, 'base64url'))
-  return isSigned ? used(store, key) : undefined
-}
-
-function signature(hash: Buffer, id: string, expires: number): Buffer {
-  return createHmac('sha256', hash).update(`leasehold session ${id} ${expires}`).digest()
-}
-
 /** Whether a request names a key or a session, right or wrong. */
 export function carriesKey(request: Request): boolean {
   return request.headers.has('authorization') || cookieOf(request, SESSION_COOKIE) !== undefined
 }
 
+/** A page in the browser cannot read the cookie, and other sites cannot have it sent. */
 export function sessionCookie(request: Request, value: string, maxAgeSeconds: number): string {
-  // A proxy that ends TLS says so.
-  const isSecure =
-    new URL(request.url).protocol === 'https:' || request.headers.get('x-forwarded-proto') === 'https'
+  // A proxy that ends TLS says so; where there are several, the first is the one that the browser reaches.
+  const forwarded = request.headers.get('x-forwarded-proto')?.split(',', 1)[0]?.trim().toLowerCase()
+  const isSecure = new URL(request.url).protocol === 'https:' || forwarded === 'https'
   const secure = isSecure ? '; Secure' : ''
   return `${SESSION_COOKIE}=${value}; Path=/; HttpOnly; SameSite=Strict; Max-Age=${maxAgeSeconds}${secure}`
+}
+
+/** Undefined: there is no Authorization header. Another scheme than Bearer has an empty text. */
+function bearerOf(request: Request): string | undefined {
+  const header = request.headers.get('authorization')
+  return header === null ? undefined : (/^Bearer +(\S+)$/i.exec(header)?.[1] ?? '')
 }
 
 function cookieOf(request: Request, name: string): string | undefined {

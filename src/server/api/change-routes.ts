@@ -54,12 +54,13 @@ export function changeRoutes<Filter extends z.ZodType<object>>(declared: ChangeR
         db,
         schema,
         body: { action, ...chosen },
-        caller: { principal, tenant },
+        caller: { principal, tenant, keyId },
         context,
         afterwards,
       }) {
         const declaration = declarationOf(actions, action)
-        const changeId = await requestBulkChange(db, declaration, { ...chosen, schema, principal }, tenant)
+        const asked = { ...chosen, schema, principal }
+        const changeId = await requestBulkChange(db, declaration, asked, { tenant, keyId })
         afterwards(() => context.changes.start({ changeId, action: declaration.action, principal, tenant }))
         return showChange(db, changeId, schema)
       },

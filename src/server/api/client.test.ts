@@ -134,7 +134,11 @@ it('creates, uses, lists and revokes a key', async () => {
   const created = await client.POST('/keys', { body: { name: 'generated', role: 'read' } })
   expect(created.response.status).toBe(201)
   const own = withKey(created.data?.key ?? '')
-  expect((await own.GET('/session')).data).toEqual({ principal: 'generated', role: 'read', tenant: null })
+  expect((await own.GET('/session')).data).toMatchObject({
+    principal: 'generated',
+    role: 'read',
+    tenant: null,
+  })
   expect((await own.GET('/keys')).response.status).toBe(403)
   const { data } = await client.GET('/keys')
   expect(data?.items[0]).toMatchObject({ name: 'generated', revokedAt: null })
@@ -161,6 +165,33 @@ values ('w1', 'h', 1, '0', '{outbox}', '{"outbox": {}}')`,
   const wrong = await client.PATCH('/settings/{name}', { params, body: { nonsense: 1 } })
   expect(wrong.response.status).toBe(422)
   expect(wrong.error?.detail).toContain('nonsense')
+  const refused = await client.PATCH('/settings/{name}', { params, body: { concurrency: 0, leaseMs: 3 } })
+  expect(refused.error?.errors).toMatchObject([
+    { field: 'body.leaseMs', detail: expect.stringContaining('must be a number of milliseconds from 250') },
+    { field: 'body.concurrency', detail: expect.stringContaining('is 0, but must be a whole number from 1') },
+  ])
+  const late = await client.PATCH('/settings/{name}', { params, body: { heartbeatMs: 20_000 } })
+  expect(late.error?.errors).toMatchObject([
+    { field: 'body.heartbeatMs', detail: expect.stringContaining('less than a third of leaseMs') },
+  ])
+})
+
+it('shows the settings that a worker runs with: those it was started with, those that are stored, and defaults', async () => {
+  await db.query({
+    text: `insert into leasehold.workers (id, host, pid, version, roles, declared)
+values ('w2', 'h', 1, '0', '{mail}', '{"mail": {"concurrency": 3, "batch": 7, "groups": ["a"]}}')`,
+  })
+  const params = { path: { name: 'mail' } }
+  await client.PATCH('/settings/{name}', { params, body: { concurrency: 4, leaseMs: 60_000 } })
+  const { data } = await client.GET('/workers/{id}', { params: { path: { id: 'w2' } } })
+  expect(data?.settings['mail']).toMatchObject({
+    concurrency: 4,
+    batch: 7,
+    leaseMs: 60_000,
+    heartbeatMs: 18_000,
+    prefetch: 2_000,
+    paused: false,
+  })
 })
 
 it('reads the audit, with who did what', async () => {
@@ -175,7 +206,7 @@ it('reads the audit, with who did what', async () => {
 
 it('reads the overview, the workers, and the keys that are held up', async () => {
   expect((await client.GET('/overview')).data?.outbox.pending.count).toBeGreaterThan(0)
-  expect((await client.GET('/workers')).data?.items).toMatchObject([{ id: 'w1' }])
+  expect((await client.GET('/workers')).data?.items).toMatchObject([{ id: 'w1' }, { id: 'w2' }])
   expect((await client.GET('/outbox/keys')).data).toMatchObject({ items: [] })
 })
 

@@ -1,4 +1,5 @@
 /** What is in flight, and how much waits, in lease tables: those of the applications, and those of the user. */
+import { type HolderOfLease, readHolders, renewalsOf } from '../../admin/renewals.ts'
 import { isLeaseholdError, messageOf } from '../../errors.ts'
 import { pendingAge, pendingCount } from '../../lease/backlog.ts'
 import { type HeldLease, heldLeases } from '../../lease/leases.ts'
@@ -16,11 +17,23 @@ export function ownTables(schema: string): readonly LeaseTable[] {
   return [outboxTable({ schema }), webhookTable({ schema }), jobTable({ schema }), chunkTable({ schema })]
 }
 
+/** A lease, with what the registry knows of its owner. */
+export interface OwnedLease extends HeldLease {
+  readonly ownerState: HolderOfLease['ownerState']
+  /** How long its leases are, and how often they are renewed. Null: its process, or its worker, is not known. */
+  readonly leaseMs: number | null
+  readonly heartbeatMs: number | null
+  readonly renewedAt: Date | null
+  readonly renewals: number | null
+  /** Null: the heartbeat interval is not known. */
+  readonly isLate: boolean | null
+}
+
 export interface Leases {
   /** The clock of the database, after the leases were read. */
   readonly now: Date
   /** Those that end first come first. */
-  readonly leases: readonly HeldLease[]
+  readonly leases: readonly OwnedLease[]
   /** There are more than were asked for. */
   readonly more: boolean
   /** Tables that could not be read, and why. */
@@ -30,6 +43,7 @@ export interface Leases {
 /** The leases of these tables that end first. */
 export async function listLeases(
   db: Database,
+  schema: string,
   tables: readonly LeaseTable[],
   options: { readonly owner?: string | undefined; readonly limit: number },
 ): Promise<Leases> {
@@ -43,15 +57,27 @@ export async function listLeases(
   )
   const held = read.flatMap((each) => ('leases' in each ? [each] : []))
   const leases = held.flatMap((each) => each.leases).toSorted((a, b) => a.leftMs - b.leftMs)
+  const holderOf = await readHolders(db, schema)
   const { rows } = await db.query<{ now: Date }>({ text: 'select clock_timestamp() as now' })
   return {
     now: rows[0]?.now ?? new Date(),
-    leases: leases.slice(0, limit),
+    leases: leases.slice(0, limit).map((lease) => withOwner(lease, holderOf(lease.owner, lease.table))),
     more: leases.length > limit || held.some(({ more }) => more),
     unreadable: read.flatMap((each) =>
       'problem' in each ? [{ table: tableName(each.table), problem: each.problem }] : [],
     ),
   }
+}
+
+function withOwner(lease: HeldLease, { ownerState, settings }: HolderOfLease): OwnedLease {
+  if (settings === undefined) {
+    const unknown = { leaseMs: null, heartbeatMs: null, renewedAt: null, renewals: null, isLate: null }
+    return { ...lease, ownerState, ...unknown }
+  }
+  const { leaseMs, heartbeatMs } = settings
+  // The time at which this lease was read.
+  const now = new Date(lease.until.getTime() - lease.leftMs)
+  return { ...lease, ownerState, leaseMs, heartbeatMs, ...renewalsOf({ ...lease, now }, settings) }
 }
 
 export interface TableBacklog {

@@ -1,4 +1,5 @@
 /** Limits: requests, wrong keys, the time of a statement, a database that is away; and what the role of the API cannot do. */
+import { randomBytes } from 'node:crypto'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Received, useApi } from '../../../test/support/api.ts'
 import { openSession } from '../../../test/support/database.ts'
@@ -98,6 +99,55 @@ it('opening a session with a wrong key counts as a failed attempt', async () => 
     statuses.add(status)
   }
   expect([...statuses]).toEqual([401, 429])
+})
+
+/** A key of the right form, with this id or any other. */
+function wrongKey(id = randomBytes(16).toString('hex')): string {
+  return `lhk_${id}_${randomBytes(32).toString('base64url')}`
+}
+
+it.each([
+  ['what cannot be keys', () => ({ key: 'wrong' })],
+  ['what cannot be links', () => ({ link: 'wrong' })],
+  ['what is neither', () => ({})],
+  ['wrong keys', () => ({ key: wrongKey() })],
+  ['wrong links', () => ({ link: `lhl_${randomBytes(32).toString('base64url')}` })],
+  ['keys that differ from it in the secret only', () => ({ key: wrongKey(keys.operate.split('_')[1]) })],
+])('a right key opens a session from an address that sends too many of %s', async (_name, wrong) => {
+  // More than a caller may send.
+  const flood = await Promise.all(
+    Array.from({ length: 60 }, async () => send('POST', '/session', { key: null, body: wrong() })),
+  )
+  expect(flood.some(({ status }) => status === 200)).toBe(false)
+  for (let n = 0; n < 5; n += 1)
+    expect((await send('POST', '/session', { key: null, body: { key: keys.operate } })).status).toBe(200)
+})
+
+it('a key opens no more sessions than it may send requests', async () => {
+  const statuses: number[] = []
+  for (let n = 0; n < 42; n += 1)
+    statuses.push((await send('POST', '/session', { key: null, body: { key: keys.otherTenant } })).status)
+  expect(statuses).toEqual([...Array.from({ length: 40 }, () => 200), 429, 429])
+})
+
+it('what cannot be a key or a link is refused without asking the database', async () => {
+  const closed = openDatabase({ url: loginUrl })
+  await closed.close()
+  const api = createApi({ db: closed, onError: (error) => void errors.push(error) })
+  const open = async (body: object): Promise<number> => {
+    const headers = { 'content-type': 'application/json' }
+    const sent = { method: 'POST', headers, body: JSON.stringify(body) }
+    return (await api.fetch(new Request('http://localhost/api/v1/session', sent))).status
+  }
+  expect(await open({ key: 'wrong' })).toBe(401)
+  expect(await open({ link: `lhl_${'x'.repeat(42)}` })).toBe(401)
+  expect(await open({ key: 7 })).toBe(422)
+  expect(await open({ key: 'x'.repeat(5_000) })).toBe(413)
+  expect(errors).toEqual([])
+  // It would be asked about what can be one.
+  expect(await open({ key: wrongKey() })).toBeGreaterThanOrEqual(500)
+  errors.splice(0)
+  await api.stop()
 })
 
 describe('a statement that takes too long', () => {

@@ -18,7 +18,9 @@ function newLive(errors: unknown[] = []): Live {
 }
 
 function listen(live: Live): ReadableStreamDefaultReader<string> {
-  const { body } = live.respond(new Request('http://localhost/live'), async () => Promise.resolve(true))
+  const { body } = live.respond(new Request('http://localhost/live'), 'test', async () =>
+    Promise.resolve(true),
+  )
   if (body === null) throw new Error('there is a body')
   return body.pipeThrough(new TextDecoderStream()).getReader()
 }
@@ -48,6 +50,19 @@ it('what was read when nobody listened any more does not count as sent', async (
   await new Promise(setImmediate)
   const second = listen(live)
   await untilEvent(second, 'overview')
+  live.stop()
+})
+
+it('a point of the history is sent to those who listen, and changes nothing of what counts as sent', async () => {
+  const live = newLive()
+  vi.mocked(readOverview).mockResolvedValue(SAME)
+  const point = { everyMs: 5_000, times: [new Date(0)], tables: [] }
+  live.sendPoint(point)
+  const client = listen(live)
+  await untilEvent(client, 'overview')
+  live.sendPoint(point)
+  const { value } = await client.read()
+  expect(value).toBe(`event: history\ndata: ${JSON.stringify(point)}\n\n`)
   live.stop()
 })
 

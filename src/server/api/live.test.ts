@@ -129,6 +129,19 @@ it('only a key that sees everything may listen', async () => {
   expect((await send('GET', '/live?nonsense=1')).status).toBe(422)
 })
 
+it('a caller with twenty streams gets no other, and does not keep out the others', async () => {
+  const path = new Request(`http://localhost${BASE}/live`, {
+    headers: { authorization: `Bearer ${keys.read}` },
+  })
+  for (let n = 0; n < 20; n += 1) await listen(api(), keys.read)
+  const refused = await api().fetch(path)
+  expect(refused.status).toBe(429)
+  await expect(refused.json()).resolves.toMatchObject({ code: 'TOO_MANY_REQUESTS' })
+  await listen(api(), keys.operate)
+  await clients[0]?.leave()
+  await listen(api(), keys.read)
+})
+
 it('the stream ends when the server stops, and a new one is refused', async () => {
   const own = openDatabase({ url: loginUrl })
   const stopping = createApi({ db: own, onError: () => undefined })
@@ -161,10 +174,15 @@ afterAll(() => {
 })
 
 it('a hundred clients may listen; one more is refused, until one of them goes away', async () => {
-  const headers = { authorization: `Bearer ${keys.read}` }
+  // Twenty of each.
+  const callers: string[] = []
+  for (let n = 0; n < 6; n += 1)
+    callers.push((await createKey(db, { name: `screen ${n}`, role: 'read' }, { principal: 'test' })).key)
   // A response that nothing refers to may be collected, and its connection is closed then.
   const held: Response[] = []
   const connect = async (signal?: AbortSignal): Promise<Response> => {
+    const opened = held.filter(({ status }) => status === 200).length
+    const headers = { authorization: `Bearer ${callers[Math.floor(opened / 20)]}` }
     const response = await fetch(url, { headers, ...(signal === undefined ? {} : { signal }) })
     held.push(response)
     return response
@@ -176,7 +194,9 @@ it('a hundred clients may listen; one more is refused, until one of them goes aw
     expect(last.status).toBe(200)
     for (let n = 0; n < 99; n += 1) expect((await connect(others.signal)).status).toBe(200)
     // A HEAD request opens no stream.
-    expect((await fetch(url, { method: 'HEAD', headers })).status).toBe(200)
+    expect(
+      (await fetch(url, { method: 'HEAD', headers: { authorization: `Bearer ${callers[5]}` } })).status,
+    ).toBe(200)
     const refused = await connect()
     expect(refused.status).toBe(429)
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThanOrEqual(1)

@@ -1,6 +1,7 @@
 /**
  * Live updates as server-sent events. One reader serves all who listen. Every event is a whole overview, so that a client
- * that reconnects (`Last-Event-ID`) has missed nothing once it has the newest.
+ * that reconnects (`Last-Event-ID`) has missed nothing once it has the newest. Points of the history are sent as they are
+ * made; a client that was away asks for those it has missed.
  */
 import { randomUUID } from 'node:crypto'
 import { readOverview } from './overview.ts'
@@ -8,6 +9,8 @@ import { LeaseholdError } from '../../errors.ts'
 import type { Database } from '../../postgres/database.ts'
 import { isUnavailable } from '../../postgres/failures.ts'
 import { actingAs } from './acting.ts'
+import type { HistoryPoints } from './history.ts'
+import { ConnectionLimiter } from './limits.ts'
 
 export interface LiveOptions {
   readonly db: Database
@@ -18,6 +21,8 @@ export interface LiveOptions {
 }
 
 interface Listener {
+  /** Who listens. */
+  readonly principal: string
   readonly send: (text: string) => void
   readonly close: () => void
   readonly isCurrent: () => Promise<boolean>
@@ -32,6 +37,8 @@ const KEEP_ALIVE_EVERY_MS = 15_000
 const CHECK_EVERY_MS = 5_000
 
 const MAX_LISTENERS = 100
+/** Of one caller, so that it does not keep out the others. */
+const MAX_LISTENERS_OF_CALLER = 20
 
 /** A client that does not read so much is cut off; it reconnects and gets the newest. */
 const MAX_UNREAD_EVENTS = 20
@@ -52,15 +59,18 @@ export class Live {
   #timer: NodeJS.Timeout | undefined
   #keepAlive: NodeJS.Timeout | undefined
   #checking: NodeJS.Timeout | undefined
+  readonly #connections: ConnectionLimiter
   #isReading = false
   #isFailing = false
   #isStopped = false
 
   constructor(options: LiveOptions) {
     this.#options = options
+    // Requests need the others of the pool.
+    this.#connections = new ConnectionLimiter({ atOnce: 1, waitMs: options.statementTimeoutMs })
   }
 
-  respond(request: Request, isCurrent: () => Promise<boolean>): Response {
+  respond(request: Request, principal: string, isCurrent: () => Promise<boolean>): Response {
     // Nobody would read a body.
     if (request.method === 'HEAD') return new Response(null, { headers: HEADERS })
     if (this.#isStopped)
@@ -71,6 +81,13 @@ export class Live {
       throw new LeaseholdError('TOO_MANY_REQUESTS', `There are ${MAX_LISTENERS} live connections already.`, {
         remedy: 'Close others, or read /overview from time to time.',
       })
+    const ofCaller = [...this.#listeners].filter((each) => each.principal === principal)
+    if (ofCaller.length >= MAX_LISTENERS_OF_CALLER)
+      throw new LeaseholdError(
+        'TOO_MANY_REQUESTS',
+        `${JSON.stringify(principal)} has ${MAX_LISTENERS_OF_CALLER} live connections already.`,
+        { remedy: 'Close others, or use another key for other people.' },
+      )
     const lastId = request.headers.get('last-event-id')
     const encoder = new TextEncoder()
     // The stream calls `start` at once.
@@ -79,6 +96,7 @@ export class Live {
       {
         start: (controller) => {
           listener = {
+            principal,
             send: (text) => {
               if ((controller.desiredSize ?? 0) <= 0) this.#drop(listener)
               else controller.enqueue(encoder.encode(text))
@@ -97,6 +115,10 @@ export class Live {
     request.signal.addEventListener('abort', () => this.#drop(listener), { once: true })
     if (request.signal.aborted) this.#drop(listener)
     return new Response(body, { headers: HEADERS })
+  }
+
+  sendPoint(point: HistoryPoints): void {
+    if (this.#listeners.size > 0) this.#sendAll(`event: history\ndata: ${JSON.stringify(point)}\n\n`)
   }
 
   stop(): void {
@@ -146,7 +168,8 @@ export class Live {
   async #read(): Promise<void> {
     if (this.#isReading) return
     this.#isReading = true
-    const { db, schema, prefix, statementTimeoutMs, onError } = this.#options
+    const { schema, prefix, statementTimeoutMs, onError } = this.#options
+    const db = this.#connections.limit(this.#options.db, 'live')
     try {
       const acting = {
         role: 'reader',
@@ -166,11 +189,12 @@ export class Live {
         this.#sendAll(eventText(this.#latest))
       }
     } catch (error) {
-      // Once for each outage, and not every second.
-      if (!this.#isFailing) onError(error)
+      // Once for each outage, and not every second. After the stop the database may have been closed.
+      if (!this.#isFailing && !this.#isStopped) onError(error)
       this.#isFailing = true
       this.#sendAll('event: unavailable\ndata: {}\n\n')
     } finally {
+      await db.close()
       this.#isReading = false
     }
   }

@@ -31,6 +31,7 @@ const TAGS: Readonly<Record<string, string>> = {
   settings: 'Settings that workers follow while they run.',
   outbox: 'Events that are published to a broker or a handler.',
   webhooks: 'Endpoints, and the deliveries to them.',
+  portal: 'Links with which customers open the portal of their tenant.',
   sync: 'Jobs, and the chunks that they are split into.',
   reconcilers: 'Rows of your own tables that are examined until they settle.',
   tables: 'Lease tables.',
@@ -68,7 +69,11 @@ export function openApiDocument(routes: readonly Route[], { basePath, version }:
     paths,
     components: {
       securitySchemes: {
-        key: { type: 'http', scheme: 'bearer', description: 'A key of `leasehold keys create`.' },
+        key: {
+          type: 'http',
+          scheme: 'bearer',
+          description: 'A key of `leasehold keys create`, or the session of the portal.',
+        },
       },
       headers: {
         'RateLimit-Limit': { description: 'How many requests may be sent at once.', schema: INTEGER },

@@ -20,6 +20,7 @@ it.each<[string, Partial<ApiOptions>]>([
   ['statementTimeoutMs', { statementTimeoutMs: 2 ** 40 }],
   ['requestsPerSecond', { requestsPerSecond: 0 }],
   ['burst', { burst: 0 }],
+  ['connectionsPerCaller', { connectionsPerCaller: 0 }],
 ])('createApi refuses a %s that cannot work', (name, options) => {
   expect(() => createApi({ db: own, ...options })).toThrow(
     expect.objectContaining({ code: 'SETTING_INVALID', message: expect.stringContaining(name) }),
@@ -61,6 +62,7 @@ describe('an authorize of the user', () => {
     ['an empty principal', { ...ada, principal: ' ' }],
     ['a principal that cannot be stored', { ...ada, principal: 'a\0b' }],
     ['a tenant that was forgotten', { principal: 'ada', role: 'read' }],
+    ['a name that could be that of another tenant', { principal: 'eu/ada', role: 'read', tenant: 'acme' }],
     ['an empty tenant', { ...ada, tenant: '' }],
     ['a tenant that cannot be stored', { ...ada, tenant: '\ud800' }],
     ['an admin of a tenant', { ...ada, role: 'admin', tenant: 'acme' }],

@@ -2,9 +2,10 @@
 import type { Count } from '../../admin/count.ts'
 import { countByStatus, oldestPending } from '../../outbox/admin/counts.ts'
 import type { Database } from '../../postgres/database.ts'
+import { heldSnapshots, type SnapshotHolder } from '../../postgres/snapshots.ts'
 import { countSync } from '../../sync/admin/counts.ts'
 import { countDeliveries, oldestPendingDelivery } from '../../webhooks/admin/counts.ts'
-import { listWorkers, type WorkerRow } from '../../worker/index.ts'
+import { listWorkers, sumCounters, type TableCounters, type WorkerRow } from '../../worker/index.ts'
 
 export interface Overview {
   readonly outbox: {
@@ -35,9 +36,22 @@ export interface Overview {
     readonly dead: number
     readonly stopped: number
     readonly paused: number
+    /** Alive, and finishing what they have in flight: they claim nothing more. */
+    readonly stopping: number
     readonly inFlight: number
   }
+  readonly totals: Totals
   readonly database: DatabaseState
+}
+
+type TotalCounts = Pick<TableCounters, 'done' | 'retried' | 'dead' | 'fencedOff' | 'recovered'>
+
+/** What the processes in the registry have done since each of them started: those that run, and those that ended within a day. */
+export interface Totals extends TotalCounts {
+  /** When the first of them started; null: there are none. */
+  readonly since: Date | null
+  /** By their names. */
+  readonly tables: readonly (TotalCounts & { readonly table: string; readonly workers: readonly string[] })[]
 }
 
 export interface DatabaseState {
@@ -67,15 +81,25 @@ export async function readOverview(
   db: Database,
   { schema = 'leasehold' }: { readonly schema?: string } = {},
 ): Promise<Overview> {
-  const options = { schema }
-  const [events, oldestEvent, deliveries, oldestDelivery, sync, workers, database] = await Promise.all([
+  const [backlogs, workers, database] = await Promise.all([
+    readBacklogs(db, { schema }),
+    listWorkers(db, schema),
+    readDatabase(db, schema),
+  ])
+  return { ...backlogs, workers: summarise(workers), totals: totalsOf(workers), database }
+}
+
+/** How much waits, and how much is in flight or finished, in the applications. */
+export async function readBacklogs(
+  db: Database,
+  options: { readonly schema: string },
+): Promise<Pick<Overview, 'outbox' | 'webhooks' | 'sync'>> {
+  const [events, oldestEvent, deliveries, oldestDelivery, sync] = await Promise.all([
     countByStatus(db, options),
     oldestPending(db, options),
     countDeliveries(db, options),
     oldestPendingDelivery(db, options),
     countSync(db, options),
-    listWorkers(db, schema),
-    readDatabase(db, schema),
   ])
   return {
     outbox: {
@@ -87,8 +111,6 @@ export async function readOverview(
     },
     webhooks: { ...deliveries, oldestPendingMs: wholeMs(oldestDelivery?.waitingMs) },
     sync,
-    workers: summarise(workers),
-    database,
   }
 }
 
@@ -105,8 +127,47 @@ function summarise(workers: readonly WorkerRow[]): Overview['workers'] {
     dead: inState('dead'),
     stopped: inState('stopped'),
     paused: workers.filter(({ state, paused }) => state === 'alive' && paused.length > 0).length,
+    stopping: workers.filter(isStopping).length,
     inFlight: workers.reduce((sum, { inFlight }) => sum + inFlight, 0),
   }
+}
+
+/** A process that stops gives up all roles but the reaper's. */
+function isStopping({ state, roles, serves = {} }: WorkerRow): boolean {
+  const names = Object.keys(serves)
+  return state === 'alive' && names.length > 0 && !names.some((name) => roles.includes(name))
+}
+
+function totalsOf(workers: readonly WorkerRow[]): Totals {
+  const byTable = new Map<string, TableCounters[]>()
+  for (const { counters } of workers)
+    for (const [table, each] of Object.entries(counters.tables))
+      byTable.set(table, [...(byTable.get(table) ?? []), each])
+  const names = workersByTable(workers)
+  const since = workers.reduce((first, { startedAt }) => Math.min(first, startedAt.getTime()), Infinity)
+  return {
+    since: workers.length === 0 ? null : new Date(since),
+    ...totalCounts([...byTable.values()].flat()),
+    tables: [...byTable.keys()].toSorted().map((table) => ({
+      table,
+      workers: names.get(table) ?? [],
+      ...totalCounts(byTable.get(table) ?? []),
+    })),
+  }
+}
+
+function totalCounts(all: readonly TableCounters[]): TotalCounts {
+  const { done, retried, dead, fencedOff, recovered } = sumCounters(all)
+  return { done, retried, dead, fencedOff, recovered }
+}
+
+/** The names of the workers that process each table, or did so within the last day. */
+export function workersByTable(workers: readonly WorkerRow[]): ReadonlyMap<string, readonly string[]> {
+  const names = new Map<string, Set<string>>()
+  for (const { serves = {} } of workers)
+    for (const [name, { table }] of Object.entries(serves))
+      names.set(table, (names.get(table) ?? new Set()).add(name))
+  return new Map([...names].map(([table, each]) => [table, [...each].toSorted()]))
 }
 
 /** What the views of PostgreSQL show. Sessions of other roles are shown to members of pg_read_all_stats only. */
@@ -117,13 +178,7 @@ export async function readDatabase(db: Database, schema: string): Promise<Databa
   (select sum(numbackends)::int from pg_stat_database) as connections,
   current_setting('max_connections')::int as "maxConnections"`,
     })
-    const { rows: snapshots } = await tx.query<NonNullable<DatabaseState['oldestSnapshot']>>({
-      text: `select pid, application_name as application, state,
-  round(extract(epoch from clock_timestamp() - xact_start) * 1000)::float8 as "heldForMs"
-from pg_stat_activity
-where backend_type = 'client backend' and backend_xmin is not null and pid <> pg_backend_pid() and xact_start < clock_timestamp() - interval '1 second'
-order by age(backend_xmin) desc, xact_start limit 1`,
-    })
+    const { holders } = await heldSnapshots(tx)
     const { rows: tables } = await tx.query<TableState>({
       text: `select relname as name, pg_table_size(relid)::text as "tableBytes", pg_indexes_size(relid)::text as "indexBytes",
   n_live_tup::text as "liveRows", n_dead_tup::text as "deadRows", greatest(last_vacuum, last_autovacuum) as "lastVacuumAt"
@@ -131,6 +186,14 @@ from pg_stat_user_tables where schemaname = $1 order by pg_total_relation_size(r
       values: [schema],
     })
     const state = states[0] ?? { version: '', connections: 0, maxConnections: 0 }
-    return { ...state, oldestSnapshot: snapshots[0] ?? null, tables }
+    return { ...state, oldestSnapshot: oldestOf(holders), tables }
   })
+}
+
+function oldestOf(holders: readonly SnapshotHolder[]): DatabaseState['oldestSnapshot'] {
+  for (const { pid, application, state, heldForMs } of holders) {
+    if (pid !== null && heldForMs !== null && heldForMs >= 1_000)
+      return { pid, application: application ?? '', state, heldForMs: Math.round(heldForMs) }
+  }
+  return null
 }

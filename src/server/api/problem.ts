@@ -1,11 +1,5 @@
 /** Errors as `application/problem+json` (RFC 9457), with the code, the field and the remedy. */
-import { type ErrorCode, hasCode, isLeaseholdError, LeaseholdError } from '../../errors.ts'
-
-export interface FieldProblem {
-  /** Where: `body.limit`, `query.status`, `path.id`. */
-  readonly field: string
-  readonly detail: string
-}
+import { type ErrorCode, type FieldProblem, hasCode, isLeaseholdError, LeaseholdError } from '../../errors.ts'
 
 export interface Problem {
   readonly type: string
@@ -17,14 +11,11 @@ export interface Problem {
   readonly errors?: readonly FieldProblem[]
 }
 
-/** What is wrong with the fields of a request. */
+/** What is wrong with the fields of a request. Each says where it is: `body.limit`, `query.status`, `path.id`. */
 export class RequestProblem extends LeaseholdError {
-  readonly problems: readonly FieldProblem[]
-
   constructor(problems: readonly FieldProblem[]) {
     const all = problems.map(({ field, detail }) => `${field}: ${detail}`).join('; ')
-    super('REQUEST_INVALID', `Nothing was changed: ${all}.`, { remedy: 'Correct what is named.' })
-    this.problems = problems
+    super('REQUEST_INVALID', `Nothing was changed: ${all}.`, { remedy: 'Correct what is named.', problems })
   }
 }
 
@@ -61,6 +52,7 @@ const KINDS: Readonly<Partial<Record<ErrorCode, Kind>>> = {
   DATABASE_UNAVAILABLE: UNAVAILABLE,
   QUERY_TIMEOUT: UNAVAILABLE,
   PERMISSION_DENIED: UNAVAILABLE,
+  POLICY_MISSING: { status: 503, title: 'The database does not keep tenants apart' },
   SECRET_KEY_INVALID: { status: 503, title: 'The server lacks a key for secrets' },
 }
 
@@ -136,12 +128,8 @@ export function problemOf(
   const isAway = code === 'DATABASE_UNAVAILABLE'
   const said = remedy === undefined ? message : message.slice(0, -remedy.length).trimEnd()
   const detail = isAway ? 'The database cannot be reached at the moment.' : said
-  const errors =
-    error instanceof RequestProblem
-      ? error.problems
-      : field === undefined
-        ? undefined
-        : [{ field: locate(field), detail }]
+  const single = field === undefined ? undefined : [{ field, detail }]
+  const errors = (error.problems ?? single)?.map((each) => ({ ...each, field: locate(each.field) }))
   return {
     type: `urn:leasehold:error:${code.toLowerCase()}`,
     ...kind,

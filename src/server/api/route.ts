@@ -4,7 +4,8 @@ import type { KeyRole } from '../../admin/api-keys.ts'
 import type { Database } from '../../postgres/database.ts'
 import type { RoleKind } from '../../postgres/permissions.ts'
 import type { ApiContext } from './api.ts'
-import { type FieldProblem, RequestProblem } from './problem.ts'
+import type { FieldProblem } from '../../errors.ts'
+import { RequestProblem } from './problem.ts'
 
 export type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
@@ -19,6 +20,18 @@ export interface Caller {
   readonly tenant: string | null
 }
 
+export type CallerKind = 'key' | 'session' | 'portal' | 'local' | 'custom'
+
+/** Who sent a request, and how that is known. */
+export interface IdentifiedCaller extends Caller {
+  /** `local`: without a key, where that is allowed. `custom`: by an `authorize` of the user's own. */
+  readonly kind: CallerKind
+  /** The key that the request was sent with, or that its session was made with. */
+  readonly keyId: string | null
+  /** Until when it is accepted. Null: nobody knows an end. */
+  readonly expiresAt: Date | null
+}
+
 export interface Call<Params, Query, Body> {
   readonly params: Params
   readonly query: Query
@@ -26,7 +39,7 @@ export interface Call<Params, Query, Body> {
   /** Acts as the caller. In a POST, PUT, PATCH or DELETE everything is one transaction. */
   readonly db: Database
   readonly schema: string
-  readonly caller: Caller
+  readonly caller: IdentifiedCaller
   readonly context: ApiContext
   readonly request: Request
   /** Of the response. */
@@ -61,8 +74,11 @@ export interface RouteDeclaration<
   /** The status of success. Default 200; 204 has no body. */
   readonly status?: 200 | 201 | 202 | 204
   readonly answer: Answer
-  /** Whether it needs no key. Default false. */
-  readonly isOpen?: boolean
+  /**
+   * Makes the route open: it needs no key. Returns the token that the request carries, by which it is limited; undefined: by
+   * the address of the client. Refuses what cannot be a token, which no limit counts and for which no database is asked.
+   */
+  readonly tokenIn?: (request: Request, body: z.output<Body>) => string | undefined
   /** Whether the answer is a stream of live updates: `run` returns the response itself. Default false. */
   readonly isStream?: boolean
   /** Fields of the answer that are shown once, and not stored for repeated requests. */
@@ -84,7 +100,10 @@ export interface Route {
   readonly body: z.ZodType | undefined
   readonly status: 200 | 201 | 202 | 204
   readonly answer: z.ZodType
+  /** Whether it needs no key. */
   readonly isOpen: boolean
+  /** Of an open route: the token that a request carries. */
+  readonly tokenIn: (request: Request, given: GivenInput) => string | undefined
   readonly isStream: boolean
   readonly secrets: readonly string[]
   readonly run: (
@@ -110,12 +129,37 @@ export function route<
   Body extends z.ZodType = z.ZodUndefined,
   Answer extends z.ZodType = z.ZodType,
 >(declaration: RouteDeclaration<Params, Query, Body, Answer>): Route {
-  const { forTenants = false, isOpen = false, isStream = false, databaseRole } = declaration
+  const { forTenants = false, isStream = false, databaseRole, tokenIn } = declaration
   const { params, query, body, status = 200, secrets = [] } = declaration
+  const validate = (given: GivenInput): Input<Params, Query, Body> => {
+    const problems: FieldProblem[] = []
+    const parse = <Schema extends z.ZodType>(
+      schema: Schema,
+      where: string,
+      value: unknown,
+    ): z.output<Schema> => {
+      const parsed = schema.safeParse(value)
+      if (parsed.success) return parsed.data
+      problems.push(...problemsIn(parsed.error, where, value))
+      // What follows is not reached: all problems are reported together.
+      return undefined as z.output<Schema>
+    }
+    const input = {
+      // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- without a schema there is nothing to give
+      params: parse((params ?? NOTHING) as Params, 'path', given.params),
+      // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
+      query: parse((query ?? NOTHING) as Query, 'query', given.query),
+      // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
+      body: parse((body ?? NO_BODY) as Body, 'body', given.body),
+    }
+    if (problems.length > 0) throw new RequestProblem(problems)
+    return input
+  }
   return {
     ...declaration,
     forTenants,
-    isOpen,
+    isOpen: tokenIn !== undefined,
+    tokenIn: (request, given) => tokenIn?.(request, validate(given).body),
     isStream,
     databaseRole,
     params,
@@ -123,31 +167,14 @@ export function route<
     body,
     status,
     secrets,
-    async run(given, rest) {
-      const problems: FieldProblem[] = []
-      const parse = <Schema extends z.ZodType>(
-        schema: Schema,
-        where: string,
-        value: unknown,
-      ): z.output<Schema> => {
-        const parsed = schema.safeParse(value)
-        if (parsed.success) return parsed.data
-        problems.push(...problemsIn(parsed.error, where, value))
-        // What follows is not reached: all problems are reported together.
-        return undefined as z.output<Schema>
-      }
-      const input = {
-        // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- without a schema there is nothing to give
-        params: parse((params ?? NOTHING) as Params, 'path', given.params),
-        // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
-        query: parse((query ?? NOTHING) as Query, 'query', given.query),
-        // oxlint-disable-next-line typescript/no-unsafe-type-assertion -- as above
-        body: parse((body ?? NO_BODY) as Body, 'body', given.body),
-      }
-      if (problems.length > 0) throw new RequestProblem(problems)
-      return declaration.run({ ...rest, ...input })
-    },
+    run: async (given, rest) => declaration.run({ ...rest, ...validate(given) }),
   }
+}
+
+interface Input<Params extends Shape, Query extends Shape, Body extends z.ZodType> {
+  readonly params: z.output<Params>
+  readonly query: z.output<Query>
+  readonly body: z.output<Body>
 }
 
 const MAX_PROBLEMS = 20
@@ -179,7 +206,9 @@ export function locateField({ params, query, body }: Route, field: string): stri
   if (hasField(params, name)) return `path.${field}`
   const filter = body instanceof z.ZodObject ? (body.shape['filter'] as unknown) : undefined
   const isOfFilter = filter instanceof z.ZodOptional && hasField(filter.unwrap(), name)
-  return isOfFilter ? `body.filter.${field}` : field
+  if (isOfFilter) return `body.filter.${field}`
+  // A body with any fields, such as the settings of a worker.
+  return body instanceof z.ZodRecord ? `body.${field}` : field
 }
 
 function hasField(schema: unknown, name: string): boolean {

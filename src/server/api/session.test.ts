@@ -1,8 +1,11 @@
 /** The session of the dashboard: a cookie that a key opens, and that ends with it. */
 import { expect, it } from 'vitest'
-import { createKey, readKey, revokeKey } from '../../admin/api-keys.ts'
+import { createKey, revokeKey } from '../../admin/api-keys.ts'
 import { type Sent, useApi } from '../../../test/support/api.ts'
-import { SESSION_COOKIE, SESSION_SECONDS, sessionOf } from './authorize.ts'
+import { openSession } from '../../admin/api-sessions.ts'
+import { SESSION_COOKIE, SESSION_SECONDS } from './authorize.ts'
+import { BackgroundChanges } from './background-changes.ts'
+import { findActingRoles } from './acting.ts'
 
 let clients = 0
 const { send, db, keys, api } = useApi({ clientAddress: () => `client ${(clients += 1)}` })
@@ -14,6 +17,14 @@ async function open(key: string): Promise<string> {
   return cookie.split(';')[0] ?? ''
 }
 
+function tokenIn(cookie: string): Buffer {
+  return Buffer.from(cookie.slice(SESSION_COOKIE.length + 1))
+}
+
+async function sessions(): Promise<object[]> {
+  return (await db.query({ text: 'select from leasehold.api_sessions' })).rows
+}
+
 /** Without a key. */
 const by = (cookie: string, sent: Sent = {}): Sent => ({
   ...sent,
@@ -23,7 +34,17 @@ const by = (cookie: string, sent: Sent = {}): Sent => ({
 
 it('a key opens a session, in a cookie that no page can read and no other site can send', async () => {
   const opened = await send('POST', '/session', { key: null, body: { key: keys.operate } })
-  expect(opened.body).toEqual({ principal: 'operate', role: 'operate', tenant: null })
+  expect(opened.body).toEqual({
+    principal: 'operate',
+    role: 'operate',
+    tenant: null,
+    kind: 'session',
+    expiresAt: expect.any(String),
+  })
+  const leftMs = new Date(opened.body.expiresAt).getTime() - Date.now()
+  expect(leftMs / 1_000).toSatisfy(
+    (left: number) => left > SESSION_SECONDS - 600 && left < SESSION_SECONDS + 60,
+  )
   const [value = '', ...attributes] = (opened.headers.get('set-cookie') ?? '').split('; ')
   expect(value).toMatch(new RegExp(`^${SESSION_COOKIE}=`))
   expect(attributes).toEqual(['Path=/', 'HttpOnly', 'SameSite=Strict', `Max-Age=${SESSION_SECONDS}`])
@@ -45,9 +66,28 @@ it('over HTTPS the cookie is sent over HTTPS only', async () => {
   expect(response.headers.get('set-cookie')).toMatch(/; Secure$/)
 })
 
+it.each(['https', 'HTTPS', 'https, http', 'https,http'])(
+  'behind proxies of which the first says %s, too',
+  async (forwarded) => {
+    const headers = { 'x-forwarded-proto': forwarded }
+    const opened = await send('POST', '/session', { key: null, body: { key: keys.read }, headers })
+    expect(opened.headers.get('set-cookie')).toMatch(/; Secure$/)
+  },
+)
+
+it('behind proxies of which only a later one uses HTTPS, the cookie is sent over HTTP, too', async () => {
+  const headers = { 'x-forwarded-proto': 'http, https' }
+  const opened = await send('POST', '/session', { key: null, body: { key: keys.read }, headers })
+  expect(opened.headers.get('set-cookie')).not.toMatch(/Secure/)
+})
+
 it('a key of a tenant opens a session of that tenant', async () => {
   const cookie = await open(keys.tenantRead)
-  expect((await send('GET', '/session', by(cookie))).body).toMatchObject({ tenant: 'acme', role: 'read' })
+  expect((await send('GET', '/session', by(cookie))).body).toMatchObject({
+    principal: 'acme/tenantRead',
+    tenant: 'acme',
+    role: 'read',
+  })
   expect((await send('GET', '/outbox/events', by(cookie))).status).toBe(403)
 })
 
@@ -105,43 +145,115 @@ it('the session ends when its key expires', async () => {
   expect((await send('GET', '/session', by(cookie))).status).toBe(401)
 })
 
-it('a session that has expired, or was forged, is refused', async () => {
-  const { rows } = await db.query<{ id: string }>({
-    text: `select id::text as id from leasehold.api_keys where name = 'read'`,
+it('a session that has expired is refused, and removed by the maintenance', async () => {
+  const cookie = await open(keys.read)
+  const before = await sessions()
+  await db.query({
+    text: `update leasehold.api_sessions set expires_at = now() where hash = sha256($1)`,
+    values: [tokenIn(cookie)],
   })
-  const key = await readKey(db, rows[0]?.id ?? '')
-  const other = await readKey(
+  expect(await send('GET', '/session', by(cookie))).toMatchObject({
+    status: 401,
+    body: { code: 'KEY_INVALID' },
+  })
+  expect(await sessions()).toHaveLength(before.length)
+  const roles = findActingRoles(db, 'leasehold')
+  const maintenance = new BackgroundChanges({
     db,
-    (await createKey(db, { name: 'other', role: 'admin' }, { principal: 'test' })).id,
-  )
-  if (key === undefined || other === undefined) throw new Error('there are keys')
-  const longAgo = Date.now() - SESSION_SECONDS * 1_000 - 1_000
-  const current = sessionOf(key)
-  expect((await send('GET', '/session', by(`${SESSION_COOKIE}=${current}`))).status).toBe(200)
-  const [id = '', expires = '', signature = ''] = current.split('.')
-  const forged = [
-    sessionOf(key, longAgo),
-    `${id}.${Number(expires) + 60}.${signature}`,
-    `${other.id}.${expires}.${signature}`,
-    `${id}.${expires}.${'A'.repeat(43)}`,
-    `${id}.${expires}.`,
-    `${id}.${expires}`,
-    `${'-'.repeat(36)}.${expires}.${signature}`,
-    `${id}.99999999999999.${signature}`,
-    sessionOf({ ...key, hash: Buffer.alloc(32) }),
+    schema: 'leasehold',
+    roles,
+    onError: (error) => {
+      throw error
+    },
+  })
+  await maintenance.resumeLeft()
+  await maintenance.stop()
+  expect(await sessions()).toHaveLength(before.length - 1)
+})
+
+it('whoever reads the tables cannot make a session of what is stored there', async () => {
+  const cookie = await open(keys.admin)
+  const { rows } = await db.query<{ stored: Buffer; key: Buffer; id: string }>({
+    text: `select session.hash as stored, key.hash as key, key.id::text as id
+from leasehold.api_sessions as session join leasehold.api_keys as key on key.id = key_id where session.hash = sha256($1)`,
+    values: [tokenIn(cookie)],
+  })
+  const [row] = rows
+  if (row === undefined) throw new Error('the session is stored by its hash')
+  const known = [row.stored, row.key].flatMap((hash) => [hash.toString('hex'), hash.toString('base64url')])
+  const guesses = [
+    ...known,
+    ...known.map((text) => `lhs_${text}`),
+    `lhs_${'A'.repeat(43)}`,
+    row.id,
     '',
     'x',
     '%00',
   ]
-  for (const session of forged)
-    expect((await send('GET', '/session', by(`${SESSION_COOKIE}=${session}`))).status, session).toBe(401)
+  for (const guess of guesses) {
+    expect((await send('GET', '/session', by(`${SESSION_COOKIE}=${guess}`))).status, guess).toBe(401)
+    const headers = { authorization: `Bearer ${guess}` }
+    expect((await send('GET', '/session', { key: null, headers })).status, guess).toBe(401)
+  }
 })
 
-it('the end of the session removes the cookie', async () => {
+it('only the role of the API reads and writes sessions and links', async () => {
+  const { rows } = await db.query<{ what: string; allowed: boolean }>({
+    text: `select kind || ' ' || relation as what, has_table_privilege('leasehold_' || kind, 'leasehold.' || relation, 'select, insert, update, delete, truncate')
+  or has_any_column_privilege('leasehold_' || kind, 'leasehold.' || relation, 'select, insert, update') as allowed
+from unnest(array['producer', 'worker', 'reader', 'operator', 'tenant', 'api']) as kind,
+  unnest(array['api_sessions', 'api_portal_links']) as relation order by relation desc`,
+  })
+  expect(rows.filter(({ allowed }) => allowed)).toMatchObject([
+    { what: 'api api_sessions' },
+    { what: 'api api_portal_links' },
+  ])
+})
+
+it('the end of the session removes the cookie, and what was stored', async () => {
   const cookie = await open(keys.read)
+  const other = await open(keys.read)
   const ended = await send('DELETE', '/session', by(cookie))
   expect(ended.status).toBe(204)
   expect(ended.headers.get('set-cookie')).toMatch(new RegExp(`^${SESSION_COOKIE}=; .*Max-Age=0$`))
+  // A copy of the cookie opens nothing either.
+  expect((await send('GET', '/session', by(cookie))).status).toBe(401)
+  expect((await send('GET', '/session', by(other))).status).toBe(200)
+  expect((await send('DELETE', '/session', by(cookie))).status).toBe(204)
+})
+
+it('a session ends no later than its key', async () => {
+  const expiresAt = new Date(Date.now() + 3_600_000)
+  const created = await createKey(db, { name: 'an hour', role: 'read', expiresAt }, { principal: 'test' })
+  const cookie = await open(created.key)
+  expect((await send('GET', '/session', by(cookie))).body.expiresAt).toBe(expiresAt.toISOString())
+  const headers = { authorization: `Bearer ${created.key}` }
+  expect((await send('GET', '/session', { key: null, headers })).body).toMatchObject({
+    kind: 'key',
+    expiresAt: expiresAt.toISOString(),
+  })
+})
+
+it('a key that is revoked while a session is opened opens none', async () => {
+  const { id } = await createKey(db, { name: 'revoked meanwhile', role: 'read' }, { principal: 'test' })
+  await revokeKey(db, id, { principal: 'test' })
+  const wanted = {
+    kind: 'session',
+    keyId: id,
+    principal: 'x',
+    role: 'read',
+    tenant: null,
+    seconds: 60,
+  } as const
+  expect(await openSession(db, wanted)).toBeUndefined()
+})
+
+it('opening a session needs either a key or a link', async () => {
+  for (const body of [{}, { key: keys.read, link: 'lhl_x' }])
+    expect(await send('POST', '/session', { key: null, body })).toMatchObject({
+      status: 422,
+      body: { errors: [{ field: 'body', detail: expect.stringContaining('give either key or link') }] },
+    })
 })
 
 it('a key is not accepted as a session, and a session is not accepted as a key', async () => {

@@ -186,7 +186,12 @@ describe('a bulk change of a tenant', () => {
   async function request(): Promise<string> {
     const filter: object = { type: 'order.paid' }
     if (declaration === undefined) throw new Error('there is a replay of deliveries')
-    return requestBulkChange(tenants, declaration, { filter, principal: PRINCIPAL, reason: 'test' }, TENANT)
+    return requestBulkChange(
+      tenants,
+      declaration,
+      { filter, principal: PRINCIPAL, reason: 'test' },
+      { tenant: TENANT, keyId: null },
+    )
   }
 
   it('concerns the deliveries of the tenant only', async () => {
@@ -245,7 +250,7 @@ it('what a tenant asked for is not resumed by a command, which would have the ri
   const declaration = bulkChange('webhooks.replay')
   if (declaration === undefined) throw new Error('there is no such change')
   const asked = { ids: ['1'], principal: PRINCIPAL, reason: 'test' }
-  const changeId = await requestBulkChange(db, declaration, asked, TENANT)
+  const changeId = await requestBulkChange(db, declaration, asked, { tenant: TENANT, keyId: null })
   await expect(resumeBulkChange(db, declaration, changeId, { principal: 'operator' })).rejects.toThrow(
     'The HTTP API runs this change',
   )

@@ -96,18 +96,16 @@ it('groupNotServed: no runner that is alive has the definition, of a job and of 
 it('sourceRateLimit: a chunk was postponed, because the source has no room', async () => {
   const sync = createSync()
   const limited = sync.define<number>('limited', {
-    plan: () => [1],
+    plan: () => [1, 2, 3],
     syncChunk: async () => ({ rows: 1 }),
-    source: { name: 'crm', perSecond: 1 },
+    source: { name: 'crm', perSecond: 0.001 },
   })
-  // Others have reserved the calls of the next hour.
-  await db.query({
-    text: `insert into leasehold.sync_sources values ('crm', now() + interval '1 hour')`,
-  })
-  const { jobId } = await limited.enqueue(db, { matrixId: 'm' })
   const { events } = await start(sync.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
-  await events.next('settled', ({ outcome }) => outcome === 'postponed')
-  const hash = (await syncChunks(db))[0]?.chunk_hash ?? ''
+  // One chunk makes its call, one has reserved the next and waits for it, and the third finds no room.
+  const postponed = events.next('settled', ({ outcome }) => outcome === 'postponed')
+  const { jobId } = await limited.enqueue(db, { matrixId: 'm' })
+  await postponed
+  const hash = (await syncChunks(db)).find(({ state }) => state === 'AVAILABLE')?.chunk_hash ?? ''
   const {
     text,
     by,
@@ -115,7 +113,7 @@ it('sourceRateLimit: a chunk was postponed, because the source has no room', asy
     command = '',
   } = await reasonOf(async () => explainChunk(db, jobId, hash), 'sourceRateLimit')
   expect(text).toMatch(
-    /^It is not due until .*Z \(in \d+ s\), and it may be that its source had no room: calls are reserved ahead, those to crm until .*Z \(in 60 min\)\.$/,
+    /^It is not due until .*Z \(in \d+ s\), and it may be that its source had no room: calls are reserved ahead, those to crm until .*Z \(in 1[67] min\)\.$/,
   )
   expect({ by, isMoment: until instanceof Date }).toEqual({ by: 'crm', isMoment: true })
   const over = events.next('settled', ({ outcome }) => outcome === 'postponed')
@@ -131,16 +129,24 @@ it('sourceRateLimit: the plan of a job was postponed', async () => {
       return [1]
     },
     syncChunk: async () => ({ rows: 1 }),
-    source: { name: 'crm', perSecond: 1 },
+    source: { name: 'crm', perSecond: 0.001 },
   })
-  await db.query({
-    text: `insert into leasehold.sync_sources values ('crm', now() + interval '1 hour')`,
-  })
-  const { jobId } = await limited.enqueue(db, { matrixId: 'm' })
   const { events } = await start(sync.runner({ checkEveryMs: 20 }), { presenceMs: 50 })
-  await events.next('settled', ({ outcome }) => outcome === 'waiting')
-  const { reasons } = await explainJob(db, jobId)
-  expect(reasons).toMatchObject([{ code: 'sourceRateLimit', by: 'crm', until: expect.any(Date) as Date }])
+  await limited.enqueue(db, { matrixId: 'first' })
+  // Its plan makes a call, and its chunk has reserved the next.
+  const isFull = `select exists (select from leasehold.sync_sources where next_at > now() + interval '10 min') as "isFull"`
+  await expect
+    .poll(async () => (await db.query<{ isFull: boolean }>({ text: isFull })).rows[0]?.isFull, BOUND)
+    .toBe(true)
+  const postponed = events.next('settled', ({ outcome }) => outcome === 'waiting')
+  const { jobId } = await limited.enqueue(db, { matrixId: 'second' })
+  await postponed
+  const { text, by, command = '' } = await reasonOf(async () => explainJob(db, jobId), 'sourceRateLimit')
+  expect(text).toMatch(/those to crm until .*Z \(in 1[67] min\)\.$/)
+  expect(by).toBe('crm')
+  const oncemore = events.next('settled', ({ outcome }) => outcome === 'waiting')
+  await db.query({ text: command })
+  await oncemore
 })
 
 it('retryWait: of a row at which an attempt has failed, whatever its source and its chunks', async () => {

@@ -36,6 +36,109 @@ describe('list', () => {
     expect(seen).toEqual(ids.toReversed())
   })
 
+  it('the lists of a tenant merge its endpoints, the newest first, page by page, also from several buckets', async () => {
+    const own = [await makeEndpoint(db, { tenant: 'acme' }), await makeEndpoint(db, { tenant: 'acme' })]
+    const other = await makeEndpoint(db, { tenant: 'globex' })
+    const ids: string[] = []
+    for (let n = 0; n < 6; n += 1) {
+      const options = { type: n % 2 === 0 ? 'even' : 'odd' }
+      for (const endpoint of own) ids.push(...(await makeDeliveries(db, endpoint, 2, options)))
+      await makeDeliveries(db, other, 3, options)
+    }
+    await withBuckets(db, 3)
+    await db.query({ text: 'update leasehold.webhook_outbox set bucket = id % 3' })
+    const read = async (filter: DeliveryFilter, maxScanned?: number): Promise<string[]> => {
+      const seen: string[] = []
+      let before: string | undefined
+      do {
+        const page = await listDeliveries(db, filter, { limit: 5, before, maxScanned })
+        seen.push(...page.deliveries.map(({ id }) => id))
+        before = page.next ?? undefined
+      } while (before !== undefined)
+      return seen
+    }
+    const newestFirst = ids.toReversed()
+    expect(await read({ tenant: 'acme' })).toEqual(newestFirst)
+    // Pages that end after a few rows have the same rows in all.
+    const odd = await read({ tenant: 'acme', type: 'odd' })
+    expect(odd).toHaveLength(12)
+    expect(newestFirst).toEqual(expect.arrayContaining(odd))
+    expect(await read({ tenant: 'acme', type: 'odd' }, 10)).toEqual(odd)
+    expect(await read({ tenant: 'acme', endpoint: own[0] })).toHaveLength(12)
+    expect(await read({ tenant: 'globex', endpoint: own[0] })).toEqual([])
+    expect(await read({ tenant: 'nobody' })).toEqual([])
+  })
+
+  /** Endpoints of a tenant. The first has a half of the deliveries, the last ones have none. */
+  async function makeManyEndpoints(tenant: string, endpoints: number, deliveries: number): Promise<string[]> {
+    await db.query({
+      text: `insert into leasehold.webhook_endpoints (id, tenant, url, secret)
+select ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, $1, 'https://example.com', 'none' from generate_series(0, $2::int - 1) as n`,
+      values: [tenant, endpoints],
+    })
+    const { rows } = await db.query<{ id: string }>({
+      text: `insert into leasehold.webhook_outbox (endpoint_id, event_type, body)
+select ('00000000-0000-7000-8000-' || lpad((case when n % 2 = 0 then 0 else n * 7919 % ($1::int - 3) end)::text, 12, '0'))::uuid,
+  case when n % 50 = 0 then 'rare' else 'test' end, '{}'
+from generate_series(1, $2::int) as n returning id::text as id`,
+      values: [endpoints, deliveries],
+    })
+    return rows.map(({ id }) => id)
+  }
+
+  it.each([
+    [150, 1],
+    [150, 7],
+    [150, 200],
+    [1_000, 50],
+  ])(
+    'the lists of a tenant with %s endpoints have all of its deliveries, %s on a page',
+    async (endpoints, limit) => {
+      await makeDeliveries(db, await makeEndpoint(db), 3)
+      const ids = await makeManyEndpoints('acme', endpoints, 400)
+      await makeDeliveries(db, await makeEndpoint(db), 3)
+      const read = async (filter: DeliveryFilter): Promise<string[]> => {
+        const seen: string[] = []
+        let before: string | undefined
+        do {
+          const page = await listDeliveries(db, filter, { limit, before, maxScanned: 1_000 })
+          expect(page.deliveries.length).toBeLessThanOrEqual(limit)
+          seen.push(...page.deliveries.map(({ id }) => id))
+          before = page.next ?? undefined
+        } while (before !== undefined)
+        return seen
+      }
+      expect(await read({ tenant: 'acme' })).toEqual(ids.toReversed())
+      expect(await read({ tenant: 'acme', type: 'rare' })).toEqual(
+        ids.filter((_, n) => (n + 1) % 50 === 0).toReversed(),
+      )
+    },
+  )
+
+  it('a search in many endpoints, of which one has most deliveries, reads thousands of ids for a page', async () => {
+    await makeManyEndpoints('acme', 500, 10_000)
+    let pages = 0
+    let before: string | undefined
+    do {
+      const page = await listDeliveries(
+        db,
+        { tenant: 'acme', type: 'nothing' },
+        { before, maxScanned: 10_000 },
+      )
+      before = page.next ?? undefined
+      pages += 1
+    } while (before !== undefined)
+    // By an equal part for each endpoint it would be four of the first one at a time.
+    expect(pages).toBeLessThanOrEqual(6)
+  })
+
+  it('the lists of a tenant with more endpoints than are merged have all of its deliveries', async () => {
+    const ids = await makeManyEndpoints('acme', 1_001, 200)
+    await makeDeliveries(db, await makeEndpoint(db), 3)
+    const { deliveries } = await listDeliveries(db, { tenant: 'acme' }, { limit: 1_000 })
+    expect(deliveries.map(({ id }) => id)).toEqual(ids.toReversed())
+  })
+
   it('list filters by endpoint, tenant, type, state, event, time and error', async () => {
     const one = await makeEndpoint(db)
     const acme = await makeEndpoint(db, { tenant: 'acme' })

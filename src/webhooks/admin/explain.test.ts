@@ -1,4 +1,6 @@
+import { tmpdir } from 'node:os'
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
+import { callLeasehold } from '../../../test/support/command-line.ts'
 import { useDatabase } from '../../../test/support/database.ts'
 import { useLoginRoles } from '../../../test/support/login-roles.ts'
 import { hold, useReceivers } from '../../../test/support/receiver.ts'
@@ -6,8 +8,8 @@ import { sendAll, useDispatchers } from '../../../test/support/running-dispatche
 import { settled } from '../../../test/support/running-worker.ts'
 import { expectAllStaged, remembering } from '../../../test/support/staged-reasons.ts'
 import { addEndpoint, forgetWebhooks, SECRET_KEY } from '../../../test/support/webhook-endpoints.ts'
-import { makeDeliveries } from '../../../test/support/webhook-rows.ts'
 import type { Explanation, Reason } from '../../admin/explain.ts'
+import { duration } from '../../figures.ts'
 import { openDatabase } from '../../postgres/database.ts'
 import { endpoints } from '../endpoints/endpoints.ts'
 import { type ExplainDeliveryOptions, explainDelivery } from './explain.ts'
@@ -49,6 +51,13 @@ async function reasonOf(id: string, code: Reason['code'], options?: ExplainDeliv
   return found ?? { code, text: '' }
 }
 
+/** Runs a command that an explanation names, with a reason where one is asked for. */
+async function runCommand(command = ''): Promise<void> {
+  const [, ...args] = command.replace("'…'", 'tested').split(' ')
+  const { code, stderr } = await callLeasehold(args, { databaseUrl: url, workingDirectory: tmpdir() })
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' })
+}
+
 it('finished and dead: delivered or failed, since when', async () => {
   const receiver = await receivers()
   await addEndpoint(db, receiver.url)
@@ -81,14 +90,26 @@ it('endpointDisabled: since when and why, and enabling it ends that', async () =
   expect(await codes('1')).toEqual(['noWorker'])
 })
 
-it('endpointDeleted: a dispatcher will give the delivery up', async () => {
-  const { id } = await addEndpoint(db, 'https://receiver.example/hook')
+it('endpointDeleted: a dispatcher will give the delivery up, and does', async () => {
+  const receiver = await receivers(() => 500)
+  const { id } = await addEndpoint(db, receiver.url)
   await sendAll(db, null)
+  const first = await dispatchers({ schedule: [600_000] })
+  await settled(first.events, 1)
+  await first.runtime.stop()
   await managed.delete(id, BY)
-  expect(await reasonOf('1', 'endpointDeleted')).toMatchObject({ by: id })
+  expect(await reasonOf('1', 'endpointDeleted')).toEqual({
+    code: 'endpointDeleted',
+    text: `Its endpoint ${id} was deleted, and a dispatcher will give it up.`,
+    by: id,
+  })
+  await dispatchers({ retention: {} })
+  expect((await reasonOf('1', 'dead')).text).toMatch(
+    /^It failed at .*Z \(\d s ago\), after 1 failed attempt: /,
+  )
 })
 
-it('circuitOpen: until when, after how many failures; then circuitProbing', async () => {
+it('circuitOpen: until when, after how many failures, and the command closes it', async () => {
   const receiver = await receivers(() => 500)
   const { id } = await addEndpoint(db, receiver.url)
   await sendAll(db, null, null)
@@ -106,12 +127,37 @@ it('circuitOpen: until when, after how many failures; then circuitProbing', asyn
   expect(until).toBeInstanceOf(Date)
   expect(command).toBe(`leasehold webhooks endpoints enable ${id} --reason '…'`)
   expect(await codes('1')).toEqual(['circuitOpen', 'retryWait'])
-  await db.query({ text: `update leasehold.webhook_endpoints set open_until = now() - interval '1 s'` })
-  expect((await reasonOf('1', 'circuitProbing')).text).toMatch(
-    /is being probed with one delivery at a time, because 2 attempts/,
-  )
-  await managed.enable(id, BY)
+  await runCommand(command)
   expect(await codes('1')).toEqual(['retryWait'])
+})
+
+it('circuitProbing: one delivery is a probe, the others wait for it, and the command closes the circuit', async () => {
+  const receiver = await receivers(() => 500)
+  const { id } = await addEndpoint(db, receiver.url)
+  await sendAll(db, null, null)
+  const { events } = await dispatchers(
+    { circuitBreaker: { failureThreshold: 2, openMs: 1_500 }, schedule: [1_200_000] },
+    { presenceMs: 50 },
+  )
+  await settled(events, 2)
+  await reasonOf('1', 'circuitOpen')
+  const held = hold(receiver)
+  await sendAll(db, null, null)
+  await receiver.reached(3)
+  const waiting = (await codes('3')).includes('leased') ? '4' : '3'
+  const { text, by, command } = await reasonOf(waiting, 'circuitProbing')
+  expect(text).toMatch(
+    new RegExp(
+      `^Its endpoint ${id} is being probed with one delivery at a time, because 2 attempts in a row failed, and its circuit opened at .*Z \\(\\d+ s ago\\)\\.$`,
+    ),
+  )
+  expect(by).toBe(id)
+  expect(receiver.received).toHaveLength(3)
+  await runCommand(command)
+  // The probe has not been answered: only the closed circuit lets the other one through.
+  await receiver.reached(4)
+  held.letGo()
+  await settled(events, 2)
 })
 
 it('concurrencyLimit: how many deliveries are in flight', async () => {
@@ -129,19 +175,25 @@ it('concurrencyLimit: how many deliveries are in flight', async () => {
   held.letGo()
 })
 
-it('rateLimit: how many were due earlier, and about how long they take', async () => {
-  const { id } = await addEndpoint(db, 'https://receiver.example/hook', { rate_per_second: 2 })
-  const ids = await makeDeliveries(db, id, 21)
-  const { text, command } = await reasonOf(ids.at(-1) ?? '', 'rateLimit')
-  expect(text).toBe(
-    `Its endpoint ${id} gets 2 per second at most, and 20 deliveries that were due earlier take about 10 s.`,
-  )
-  expect(command).toBe(`leasehold webhooks endpoints update ${id} --no-rate`)
-  expect(await codes(ids[0] ?? '')).toEqual(['noWorker'])
-  await db.query({ text: 'update leasehold.webhook_endpoints set rate_per_second = 1' })
-  expect((await reasonOf(ids[1] ?? '', 'rateLimit')).text).toBe(
-    `Its endpoint ${id} gets 1 per second at most, and 1 delivery that was due earlier takes about 1 s.`,
-  )
+it('rateLimit: how many were due earlier, about how long they take, and the command ends that', async () => {
+  const receiver = await receivers()
+  const { id } = await addEndpoint(db, receiver.url, { rate_per_second: 1 })
+  await sendAll(db, ...Array.from({ length: 200 }, () => null))
+  const { events } = await dispatchers({}, { presenceMs: 50 })
+  await receiver.reached(1)
+  const { text, by, command } = await reasonOf('200', 'rateLimit')
+  const [, earlier = '', seconds = ''] =
+    new RegExp(
+      `^Its endpoint ${id} gets 1 per second at most, and (\\d+) deliveries that were due earlier take about (\\d+ (?:s|min))\\.$`,
+    ).exec(text) ?? []
+  expect(Number(earlier)).toBeGreaterThan(0)
+  expect(Number(earlier)).toBeLessThan(199)
+  expect(seconds).toBe(duration(Number(earlier) * 1_000))
+  expect({ by, command }).toEqual({ by: id, command: `leasehold webhooks endpoints update ${id} --no-rate` })
+  const rest = settled(events, ['200'])
+  await runCommand(command)
+  await rest
+  expect(await codes('200')).toEqual(['finished'])
 })
 
 it('waitsForRow: a delivery of its key is in flight; another endpoint is not affected', async () => {
@@ -168,19 +220,27 @@ describe('the key of the secrets', () => {
     await expect.poll(async () => codes('1', { secretKey: '' }), BOUND).toEqual(['scheduled'])
   })
 
-  it('secretUnreadable: the secret was encrypted with another key, which is not shown', async () => {
-    const { id } = await addEndpoint(db, 'https://receiver.example/hook')
+  it('secretUnreadable: the key of the dispatcher is another one, which is not shown; with both keys it is delivered', async () => {
+    const receiver = await receivers()
+    const { id } = await addEndpoint(db, receiver.url)
     await sendAll(db, null)
     const other = Buffer.alloc(32, 8).toString('base64')
-    const { text, command } = await reasonOf('1', 'secretUnreadable', { secretKey: other })
+    const { runtime } = await dispatchers({ secretKey: other }, { presenceMs: 50 })
+    await expect.poll(async () => codes('1', { secretKey: other }), BOUND).toEqual(['secretUnreadable'])
+    const { text, by, command } = await reasonOf('1', 'secretUnreadable', { secretKey: other })
     expect(text).toContain(`The secret or the headers of its endpoint ${id} cannot be decrypted`)
     expect(text).not.toContain(other)
     expect(text).toContain(
       'set LEASEHOLD_SECRET_KEY here as the dispatchers have it, and if they lack its key as well, add that after a comma.',
     )
     // A new secret would not be known to the receiver.
-    expect(command).toBeUndefined()
-    expect(await codes('1', { secretKey: `${other},${SECRET_KEY}` })).toEqual(['noWorker'])
+    expect({ by, command }).toEqual({ by: id, command: undefined })
+    expect(receiver.received).toHaveLength(0)
+    await runtime.stop()
+    const both = `${other},${SECRET_KEY}`
+    expect(await codes('1', { secretKey: both })).toEqual(['noWorker'])
+    await dispatchers({ secretKey: both })
+    await receiver.reached(1)
   })
 })
 

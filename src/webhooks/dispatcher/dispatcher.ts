@@ -168,6 +168,17 @@ class RunningDispatcher {
 
   async open(environment: WorkerEnvironment): Promise<void> {
     const { schema, clock, limits, proxy, tls, resolve, dial } = this.#options
+    const endpoints = new EndpointCache({
+      db: environment.db,
+      schema,
+      role: WEBHOOKS,
+      // A dispatcher without endpoints needs no key.
+      keys: () => requireSecretKeys(this.#keys),
+      clock,
+      onUnusable: (id, error) => this.#reportTrouble(`using webhook endpoint ${id}`, error),
+    })
+    // A role that may not read secrets is refused now, and not when the first endpoint is created.
+    await endpoints.checkPermission()
     // Loaded by those who deliver: undici takes as much memory as the rest of a worker.
     const { createPoster } = await import('../network/post.ts')
     const poster = createPoster({
@@ -179,15 +190,6 @@ class RunningDispatcher {
       ...(resolve === undefined ? {} : { resolve }),
       ...(dial === undefined ? {} : { dial }),
       clock,
-    })
-    const endpoints = new EndpointCache({
-      db: environment.db,
-      schema,
-      role: WEBHOOKS,
-      // A dispatcher without endpoints needs no key.
-      keys: () => requireSecretKeys(this.#keys),
-      clock,
-      onUnusable: (id, error) => this.#reportTrouble(`using webhook endpoint ${id}`, error),
     })
     this.#opened = { poster, endpoints, environment }
     const joinsAt = clock.monotonicNow() + JOIN_DELAY_MS

@@ -64,6 +64,12 @@ export class EndpointCache {
     this.#options = options
   }
 
+  /** Throws if the database role may not read endpoints whole. Reads none. */
+  async checkPermission(): Promise<void> {
+    const { db, schema } = this.#options
+    await db.query(readEndpoints(schema, []))
+  }
+
   /**
    * The endpoint as it is now, which may be newer than the last refresh; undefined if it is disabled, deleted or unusable.
    * A delivery that was sent after a rotation has committed must be signed with the new secret, and a refresh may come too

@@ -8,6 +8,7 @@ import { KEYS } from './keys.ts'
 import { LEASES } from './leases.ts'
 import { OUTBOX } from './outbox.ts'
 import { OVERVIEW } from './overview.ts'
+import { PORTAL } from './portal.ts'
 import { SESSION } from './session.ts'
 import { SYNC } from './sync.ts'
 import { WEBHOOKS } from './webhooks.ts'
@@ -20,6 +21,7 @@ export const ROUTES: readonly Route[] = [
   ...LEASES,
   ...OUTBOX,
   ...WEBHOOKS,
+  ...PORTAL,
   ...SYNC,
   ...EXPLAIN,
   ...CHANGES,

@@ -1,4 +1,4 @@
-import { beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { useApi } from '../../../../test/support/api.ts'
 import { ordered, payments, tasks } from '../../../../test/support/lease-tables.ts'
 import {
@@ -7,15 +7,18 @@ import {
   testAllHaveCases,
   testRoute,
 } from '../../../../test/support/route-cases.ts'
+import { recording } from '../../../../test/support/running-relay.ts'
+import { collect, door } from '../../../../test/support/running-worker.ts'
 import { useRuntimes } from '../../../../test/support/runtimes.ts'
 import { makeEndpoint } from '../../../../test/support/webhook-endpoints.ts'
 import { makeDeliveries } from '../../../../test/support/webhook-rows.ts'
 import { leaseTable } from '../../../lease/declaration.ts'
 import { openLeaseStore } from '../../../lease/store.ts'
 import { enqueue } from '../../../outbox/index.ts'
+import { relay } from '../../../outbox/relay.ts'
 import { outboxTable } from '../../../outbox/table.ts'
 import { reconciler } from '../../../reconcile/index.ts'
-import { changeSettings } from '../../../worker/index.ts'
+import { changeSettings, Events } from '../../../worker/index.ts'
 import { LEASES } from './leases.ts'
 
 const hidden = leaseTable({ table: 'private.jobs', claimable: 'true', outcomes: {} })
@@ -39,6 +42,8 @@ beforeEach(async () => {
   public.ordered_jobs restart identity`,
   })
 })
+
+const BOUND = { timeout: 20_000, interval: 50 }
 
 const other = { name: 'ordered', table: ordered.table, handle: async () => undefined }
 
@@ -143,6 +148,66 @@ describe('GET /leases', () => {
     expect(body.items[0].leftMs).toBeLessThanOrEqual(-60_000)
   })
 
+  it('says of each row in flight what its owner is, about how often the lease was renewed, and that a renewal is late', async () => {
+    const settings = {
+      leaseMs: 30_000,
+      heartbeatMs: 100,
+      reaperIntervalMs: 5_000,
+      concurrency: 1,
+      prefetch: 0,
+    }
+    const held = door()
+    onTestFinished(() => held.open())
+    const { runtime, events } = await startRuntime([
+      relay({ publisher: recording(async () => held.opened), retention: false, settings }),
+    ])
+    const begun = events.next('claimed')
+    const renewed = events.next('renewed', ({ count }) => count > 0)
+    await enqueue(db, { type: 'a', payload: 1 })
+    await begun
+    await renewed
+    const item = async (id: string): Promise<Record<string, unknown>> => {
+      const { body } = await send('GET', '/leases')
+      return body.items.find((each: { id: string }) => each.id === id)
+    }
+    await expect
+      .poll(async () => item('1'), BOUND)
+      .toMatchObject({
+        owner: runtime.id,
+        ownerState: 'alive',
+        token: '1',
+        leaseMs: 30_000,
+        heartbeatMs: 100,
+        renewals: expect.toSatisfy((renewals: number) => renewals > 2),
+        renewedAt: expect.any(String),
+        isLate: false,
+      })
+    // The answer to a claim that was lost on the way: the process does not know of the row, and does not renew it.
+    await enqueue(db, { type: 'b', payload: 2 })
+    await claim(outboxTable(), runtime.id, 1, 30_000)
+    await expect
+      .poll(async () => item('2'), BOUND)
+      .toMatchObject({ owner: runtime.id, ownerState: 'alive', renewals: 0, renewedAt: null, isLate: true })
+    held.open()
+  })
+
+  it('knows neither renewals nor whether they are late where the owner is not in the registry', async () => {
+    await enqueue(db, { type: 'a', payload: 1 })
+    await claim(outboxTable(), 'somebody', 1, 20_000)
+    const { body } = await send('GET', '/leases')
+    expect(body.items).toMatchObject([
+      {
+        owner: 'somebody',
+        ownerState: 'unknown',
+        leaseMs: null,
+        heartbeatMs: null,
+        renewedAt: null,
+        renewals: null,
+        isLate: null,
+      },
+    ])
+  })
+
   it('names a table that cannot be read with the GRANT that is missing, which helps, and has the others', async () => {
     await db.query({ text: payments.insert, values: [1] })
     await claim(payments.table, 'a', 1, 10_000)
@@ -218,5 +283,47 @@ describe('GET /reconcilers', () => {
       payments: { table: 'public.payments', role: 'reconcile' },
       ordered: { table: 'public.ordered_jobs', role: 'ordered' },
     })
+  })
+
+  it('has what their processes have done: cycles, observations, transitions, and the last error', async () => {
+    const events = new Events()
+    const states = new Map<string, number>()
+    const over = collect(events, 'settled', (all) => {
+      for (const { outcome, ids } of all.slice(-1))
+        states.set(outcome, (states.get(outcome) ?? 0) + ids.length)
+      return [...states.values()].reduce((sum, count) => sum + count, 0) === 4
+    })
+    await db.query({ text: payments.insert, values: [4] })
+    let observed = 0
+    const declared = reconciler({
+      name: 'payments',
+      table: payments.table,
+      transitions: { pending: ['confirmed'], confirmed: [] },
+      everyMs: 3_600_000,
+      observe: async () => {
+        observed += 1
+        if (observed === 1) throw new Error('the bank is closed')
+        return observed === 2 ? undefined : 'confirmed'
+      },
+    })
+    const { runtime } = await startRuntime([declared], { events })
+    await over
+    await runtime.stop()
+    const { body } = await send('GET', '/reconcilers', { key: 'read' })
+    expect(body.items).toMatchObject([
+      {
+        name: 'payments',
+        counters: {
+          cycles: expect.any(Number),
+          claimed: 4,
+          scanned: 4,
+          transitions: { 'pending->confirmed': 2 },
+          skipped: 0,
+          errors: 1,
+          lastError: { error: expect.stringContaining('the bank is closed') },
+        },
+      },
+    ])
+    expect(body.items[0].counters.cycles).toBeGreaterThan(0)
   })
 })

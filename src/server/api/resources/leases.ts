@@ -18,6 +18,24 @@ const lease = z.object({
   leftMs: z
     .number()
     .describe('How much of it is left. Negative: it has expired, and nobody has taken the row back.'),
+  ownerState: z
+    .enum(['alive', 'missing', 'dead', 'stopped', 'unknown'])
+    .describe('The state of the worker process; unknown: the registry does not have it.'),
+  leaseMs: z.number().nullable().describe('How long the leases of its worker are; null: unknown.'),
+  heartbeatMs: z.number().nullable().describe('How often its worker renews them; null: unknown.'),
+  renewedAt: optionalTime.describe(
+    'When it was last renewed; where since is null, claimed or renewed. Null: not yet, or unknown.',
+  ),
+  renewals: z
+    .int()
+    .nullable()
+    .describe(
+      'About how often it was renewed: derived from since, renewedAt and heartbeatMs. Null: unknown.',
+    ),
+  isLate: z
+    .boolean()
+    .nullable()
+    .describe('It was not claimed or renewed for more than 1.5 heartbeat intervals. Null: unknown.'),
 })
 
 const table = z.object({
@@ -63,6 +81,21 @@ const reconciler = z.object({
       }),
     )
     .describe('Those that run it, or did so within the last day.'),
+  counters: z
+    .object({
+      cycles: z.int().describe('Claims that found rows.'),
+      claimed: z.int(),
+      scanned: z.int().describe('Observations that have ended.'),
+      transitions: z
+        .record(z.string(), z.int())
+        .describe('Transitions that were applied, by name: pending->detected.'),
+      skipped: z
+        .int()
+        .describe('Observations that were discarded, because the status or the lease had changed meanwhile.'),
+      errors: z.int().describe('Observations that failed; their rows stay open.'),
+      lastError: z.object({ at: time, error: z.string() }).nullable(),
+    })
+    .describe('What these processes have done since each of them started.'),
   stored: z
     .object({ value: z.record(z.string(), z.unknown()), changedAt: time, changedBy: z.string() })
     .nullable()
@@ -99,7 +132,7 @@ export const LEASES = [
             detail: `is ${JSON.stringify(wanted)}; give one of ${all.map((each) => tableName(each)).join(', ')}`,
           },
         ])
-      const { leases: items, ...rest } = await listLeases(db, tables, { owner, limit })
+      const { leases: items, ...rest } = await listLeases(db, schema, tables, { owner, limit })
       return { ...rest, items }
     },
   }),

@@ -8,6 +8,7 @@ import { replay } from '../../../outbox/admin/replay.ts'
 import { retryNow } from '../../../outbox/admin/retry-now.ts'
 import { unblock } from '../../../outbox/admin/unblock.ts'
 import { createOutbox } from '../../../outbox/enqueue/enqueue.ts'
+import { HISTORY_OUTCOMES } from '../../../outbox/history.ts'
 import { STATUSES } from '../../../outbox/transitions.ts'
 import { changeRoutes } from '../change-routes.ts'
 import { route } from '../route.ts'
@@ -46,14 +47,39 @@ const event = z.object({
   lockedUntil: optionalTime,
   token: digits.describe('The fencing token.'),
   publishedAt: optionalTime,
+  publishedBy: z
+    .string()
+    .nullable()
+    .describe('The worker process that published it. It had claimed it at claimedAt, under the token.'),
   deadAt: optionalTime,
   lastError: z.string().nullable(),
   parked: z.boolean().describe('A dead event that holds up its key.'),
 })
 
+const historyEntry = z.object({
+  outcome: z
+    .enum(HISTORY_OUTCOMES)
+    .describe(
+      'retry, dead: the publisher reported a failure. expired: the lease was taken back. replayed, givenUp: an operator did so.',
+    ),
+  endedAt: time,
+  attempt: z.int().nullable().describe('1 for the first since the event was written, or replayed.'),
+  token: digits.nullable().describe('The fencing token of the attempt.'),
+  owner: z.string().nullable().describe('The worker process that made the attempt.'),
+  claimedAt: optionalTime,
+  until: optionalTime.describe('When its lease was to expire. Null also of an attempt that succeeded.'),
+  error: z.string().nullable().describe('The first 500 characters; of an operator, the reason.'),
+  by: z.string().nullable().describe('The operator; null: this is an attempt.'),
+})
+
 const eventDetails = event.extend({
   payload: z.unknown(),
   headers: z.record(z.string(), z.unknown()),
+  history: z
+    .array(historyEntry)
+    .describe(
+      'What became of its attempts, and what operators did with it, the newest last; of more than 20, the newest 20.',
+    ),
   waitsFor: z
     .object({
       id: digits,

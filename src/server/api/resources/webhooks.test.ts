@@ -57,6 +57,28 @@ async function changed(id: string, key: 'operate' | 'tenantOperate' = 'operate')
   return (await send('GET', `/changes/${id}`, { key })).body
 }
 
+/** A delivery with this history: how many minutes ago each attempt was recorded, its error code, and its duration. */
+async function attempted(
+  endpointId: string,
+  attempts: readonly (readonly [number, string | null, number | null])[],
+): Promise<string> {
+  const [id = ''] = await makeDeliveries(db, endpointId, 1, { status: 'delivered' })
+  await db.query({
+    text: `update leasehold.webhook_outbox set history = (
+  select jsonb_agg(jsonb_build_object('attempt', n, 'recorded_at', now() - ago * interval '1 minute', 'error_code', code,
+    'duration_ms', ms, 'status', case when code = 'status' then 500 end) order by n)
+  from unnest($2::float8[], $3::text[], $4::int[]) with ordinality as a (ago, code, ms, n)
+) where bucket = 0 and id = $1`,
+    values: [
+      id,
+      attempts.map(([ago]) => ago),
+      attempts.map(([, code]) => code),
+      attempts.map(([, , ms]) => ms),
+    ],
+  })
+  return id
+}
+
 function oneDelivery(
   verb: 'replay' | 'retry' | 'cancel',
   from: () => Promise<string>,
@@ -95,6 +117,38 @@ const atPath =
     wrong.map(({ query, field }) => ({ path: `${path}?${query}`, field }))
 
 const CASES: readonly RouteCase[] = [
+  {
+    route: 'GET /webhooks/endpoints/{id}/health',
+    async happy() {
+      const id = await endpoint()
+      const deliveryId = await attempted(id, [
+        [0, 'status', 30],
+        [0, null, 10],
+      ])
+      const answer = { id, failures: [{ deliveryId, status: 500, errorCode: 'status' }], partial: false }
+      return { path: `/webhooks/endpoints/${id}/health`, answer }
+    },
+    invalid: async () => [{ path: '/webhooks/endpoints/one/health', field: 'path.id' }],
+    missing: `/webhooks/endpoints/${UNKNOWN}/health`,
+  },
+  {
+    route: 'GET /webhooks/sparklines',
+    async happy() {
+      const ids = [await endpoint(), await endpoint()]
+      const items = ids.map((id) => ({ id, delivered: Array(24).fill(0) }))
+      return {
+        path: `/webhooks/sparklines?endpoint=${ids.join('&endpoint=')}&endpoint=${UNKNOWN}`,
+        answer: { items, partial: false },
+      }
+    },
+    invalid: async () => [
+      { path: '/webhooks/sparklines?endpoint=one', field: 'query.endpoint' },
+      {
+        path: `/webhooks/sparklines?${Array(51).fill(`endpoint=${UNKNOWN}`).join('&')}`,
+        field: 'query.endpoint',
+      },
+    ],
+  },
   {
     route: 'GET /webhooks/endpoints',
     async happy() {
@@ -505,4 +559,66 @@ it('an endpoint recovers since a time: what failed then is replayed, what failed
   expect(await changed(started.body.id)).toMatchObject({ changed: 2, filter })
   const pending = await send('GET', `/webhooks/deliveries?endpoint=${own}&status=pending`)
   expect(pending.body.items.map(({ id }: { id: string }) => id)).toEqual(recent.toReversed())
+})
+
+describe('the attempts of the last 24 hours', () => {
+  it('are counted by the hour in which they were recorded, with their median duration and the last ten failures', async () => {
+    const id = await endpoint()
+    const other = await endpoint()
+    await attempted(other, [
+      [26 * 60, 'status', 1],
+      [0, null, 1],
+    ])
+    for (const ms of [10, 20, 90]) await attempted(id, [[0, null, ms]])
+    // A lease that expired has no duration; what is older than a day is not counted.
+    const expired = await attempted(id, [
+      [26 * 60, 'status', 1],
+      [20 * 60, 'leaseExpired', null],
+      [0, null, 40],
+    ])
+    const failing = await attempted(
+      id,
+      Array.from({ length: 12 }, (_, n) => [10 * 60 + (12 - n) / 100, n === 11 ? 'timeout' : 'status', 5]),
+    )
+    const { body } = await send('GET', `/webhooks/endpoints/${id}/health`, { key: 'tenantRead' })
+    expect(body.hours).toHaveLength(24)
+    const hours: { from: string; delivered: number; failed: number; medianMs: number | null }[] = body.hours
+    const busy = hours.filter(({ delivered, failed }) => delivered + failed > 0)
+    expect(hours.at(-1)).toMatchObject({ delivered: 4, failed: 0, medianMs: 30 })
+    expect(busy.reduce((sum, { failed }) => sum + failed, 0)).toBe(13)
+    expect(busy[0]).toMatchObject({ delivered: 0, failed: 1, medianMs: null })
+    expect(Date.parse(hours[1]?.from ?? '') - Date.parse(hours[0]?.from ?? '')).toBe(3_600_000)
+    expect(body.failures).toHaveLength(10)
+    expect(body.failures[0]).toMatchObject({ deliveryId: failing, errorCode: 'timeout', status: null })
+    expect(body.failures.map(({ deliveryId }: { deliveryId: string }) => deliveryId)).not.toContain(expired)
+    expect(body.partial).toBe(false)
+    expect((await send('GET', `/webhooks/endpoints/${other}/health`)).body.failures).toEqual([])
+  })
+
+  it('of several endpoints are counted at once, and those of other tenants are not shown', async () => {
+    const [own, foreign] = [await endpoint(), await endpoint(OTHER_TENANT)]
+    for (const id of [own, foreign])
+      await attempted(id, [
+        [0, 'status', 5],
+        [0, null, 5],
+      ])
+    const path = `/webhooks/sparklines?endpoint=${foreign}&endpoint=${own}`
+    const all = (await send('GET', path, { key: 'read' })).body
+    expect(all.items.map(({ id }: { id: string }) => id)).toEqual([foreign, own])
+    expect(all.times).toHaveLength(24)
+    const { items } = (await send('GET', path, { key: 'tenantRead' })).body
+    const last = Array(23).fill(0)
+    expect(items).toEqual([{ id: own, delivered: [...last, 1], failed: [...last, 1] }])
+    const first = (await send('GET', '/webhooks/sparklines', { key: 'otherTenant' })).body
+    expect(first.items).toContainEqual({ id: foreign, delivered: [...last, 1], failed: [...last, 1] })
+  })
+
+  it('are partial where there are more deliveries than are read', async () => {
+    const id = await endpoint()
+    await makeDeliveries(db, id, 10_000)
+    const { body } = await send('GET', `/webhooks/endpoints/${id}/health`)
+    expect(body.partial).toBe(true)
+    const quiet = await send('GET', `/webhooks/endpoints/${await endpoint()}/health`)
+    expect(quiet.body.partial).toBe(false)
+  })
 })

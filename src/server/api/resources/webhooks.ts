@@ -3,6 +3,7 @@ import { z } from 'zod'
 import { isLeaseholdError, LeaseholdError } from '../../../errors.ts'
 import { listDeliveries, showDelivery } from '../../../webhooks/admin/browse.ts'
 import { cancel } from '../../../webhooks/admin/cancel.ts'
+import { readEndpointHealth, readHealthOfEndpoints } from '../../../webhooks/admin/endpoint-health.ts'
 import { summariseEndpoints } from '../../../webhooks/admin/endpoint-summary.ts'
 import { replay } from '../../../webhooks/admin/replay.ts'
 import { retryNow } from '../../../webhooks/admin/retry-now.ts'
@@ -282,6 +283,36 @@ const health = z.object({
   failed: z.int().describe('Among the newest 100,000 that have failed.'),
 })
 
+const partial = z
+  .boolean()
+  .describe(
+    'True: there may be more attempts. Only the newest 100,000 deliveries of these endpoints are searched, and 10,000 read.',
+  )
+
+const endpointHealth = z.object({
+  id: uuid,
+  hours: z
+    .array(
+      z.object({
+        from: time,
+        delivered: z.int().describe('Attempts that succeeded.'),
+        failed: z.int().describe('Attempts that failed.'),
+        medianMs: z.number().nullable().describe('The median duration of the attempts.'),
+      }),
+    )
+    .describe('24, the oldest first; the last is the current hour.'),
+  failures: z
+    .array(z.object({ deliveryId: digits, at: time, status: z.int().nullable(), errorCode: z.string() }))
+    .describe('The last ten attempts that failed, the newest first.'),
+  partial,
+})
+
+const sparkline = z.object({
+  id: uuid,
+  delivered: z.array(z.int()).describe('Attempts that succeeded, for each of the times.'),
+  failed: z.array(z.int()).describe('Attempts that failed.'),
+})
+
 // Deliveries
 
 const delivery = z.object({
@@ -370,6 +401,9 @@ function oneDelivery(verb: keyof typeof ONE_DELIVERY) {
   })
 }
 
+/** As many as a page of a list shows. */
+const MAX_SPARKLINES = 50
+
 const ONE_DELIVERY = {
   replay: {
     summary: 'Send a finished delivery once more',
@@ -405,9 +439,54 @@ export const WEBHOOKS = [
       'List the endpoints that get nothing, or have deliveries that wait or have failed, the worst first',
     query: z.strictObject({ limit: paging.limit.describe('Default 20.') }),
     answer: z.object({ items: z.array(health), more: z.boolean() }),
-    async run({ db, schema, query: { limit } }) {
-      const { endpoints: items, more } = await summariseEndpoints(db, { schema, limit })
+    async run({ db, schema, query: { limit }, caller }) {
+      // Policies see to it that a key sees its tenant only. Naming the tenant leads to its deliveries.
+      const tenant = caller.tenant ?? undefined
+      const { endpoints: items, more } = await summariseEndpoints(db, { schema, limit, tenant })
       return { items, more }
+    },
+  }),
+  route({
+    ...forReaders,
+    method: 'GET',
+    path: '/webhooks/endpoints/{id}/health',
+    summary: 'Show how the attempts at an endpoint went in the last 24 hours, and its last failures',
+    params: byEndpoint,
+    answer: endpointHealth,
+    run: async ({ db, schema, params }) => readEndpointHealth(db, params.id, { schema }),
+  }),
+  route({
+    ...forReaders,
+    method: 'GET',
+    path: '/webhooks/sparklines',
+    summary: 'Count the attempts at several endpoints in each of the last 24 hours',
+    query: z.strictObject({
+      endpoint: several(uuid)
+        .refine((ids) => ids.length <= MAX_SPARKLINES, `give at most ${MAX_SPARKLINES} endpoints`)
+        .optional()
+        .describe(
+          `Repeat it for several, up to ${MAX_SPARKLINES}. Default: the first ${MAX_SPARKLINES} in the order of their creation.`,
+        ),
+    }),
+    answer: z.object({
+      times: z.array(time).describe('The starts of the hours; the last is the current one.'),
+      items: z.array(sparkline).describe('Of the endpoints that exist.'),
+      partial,
+    }),
+    async run({ query: { endpoint: given }, ...call }) {
+      const { db, schema } = call
+      const ids =
+        given ?? (await endpointsOf(call).list({ limit: MAX_SPARKLINES })).endpoints.map(({ id }) => id)
+      const all = await readHealthOfEndpoints(db, ids, { schema })
+      return {
+        times: (all[0]?.hours ?? []).map(({ from }) => from),
+        items: all.map(({ id, hours }) => ({
+          id,
+          delivered: hours.map(({ delivered }) => delivered),
+          failed: hours.map(({ failed }) => failed),
+        })),
+        partial: all.some((each) => each.partial),
+      }
     },
   }),
   route({
@@ -424,9 +503,11 @@ export const WEBHOOKS = [
         .describe('The number of a delivery, or an event id: all deliveries of the event.'),
     }),
     answer: pageOf(delivery),
-    async run({ db, schema, query: { limit, cursor, id, ...filter } }) {
+    async run({ db, schema, query: { limit, cursor, id, ...filter }, caller }) {
       const page = { schema, limit, before: fromCursor(cursor), maxScanned: MAX_SCANNED }
-      const { deliveries, next } = await listDeliveries(db, { ...filter, ids: id }, page)
+      // Policies see to it that a key sees its tenant only. Naming the tenant leads to its deliveries.
+      const tenant = filter.tenant ?? caller.tenant ?? undefined
+      const { deliveries, next } = await listDeliveries(db, { ...filter, tenant, ids: id }, page)
       return { items: deliveries, next: toCursor(next) }
     },
   }),
