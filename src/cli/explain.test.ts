@@ -202,7 +202,7 @@ insert into public.pairs values (1, 'x y') on conflict do nothing`,
     ).toMatchObject({
       code: 2,
       stderr: expect.stringContaining(
-        '--table is "nowhere": leasehold.config has public.jobs (printing), public.pairs (pairing).',
+        '--table is "nowhere": give one of those in leasehold.config: public.jobs (printing), public.pairs (pairing).',
       ) as string,
     })
     expect((await call(['lease', 'explain', '--table', 'nowhere', '1'])).stderr).toContain(

@@ -85,8 +85,8 @@ function unknownTable(name: string, workers: readonly WorkDeclaration[]): UsageE
   const known = [...new Set(workers.map((worker) => `${tableName(worker.table)} (${worker.name})`))]
   const rule =
     known.length === 0
-      ? 'leasehold.config, in this directory, declares no workers.'
-      : `leasehold.config has ${known.join(', ')}.`
+      ? 'leasehold.config, in this directory, declares no workers. Run it where yours is, or declare one there.'
+      : `give one of those in leasehold.config: ${known.join(', ')}.`
   return invalidArgument('table', name, rule)
 }
 

@@ -15,7 +15,7 @@ async function call(...args: readonly string[]): Promise<Called> {
 
 beforeEach(async () => {
   await db.query({
-    text: 'truncate leasehold.outbox, leasehold.api_keys, leasehold.workers restart identity',
+    text: 'truncate leasehold.outbox, leasehold.api_keys, leasehold.workers restart identity cascade',
   })
   await db.query({ text: 'truncate leasehold.audit restart identity' })
 })

@@ -42,6 +42,11 @@ export function printable(text: string): string {
   return text.replaceAll(UNPRINTABLE, ' ').replaceAll(/ {2,}/g, ' ')
 }
 
+/** The same for a text of several lines, such as an error that repeats an argument. */
+export function printableLines(text: string): string {
+  return text.replaceAll(UNPRINTABLE, (character) => (character === '\n' ? character : ' '))
+}
+
 /** A command as it is: without a character of it, it would concern something else. */
 export function printableCommand(command: string): string {
   return command.search(UNPRINTABLE) === -1

@@ -18,6 +18,7 @@ import { doctor } from './doctor.ts'
 import { addLeaseCommands } from './lease.ts'
 import { runMigrate, runRoles } from './migrate.ts'
 import { JSON_FLAG } from './flags.ts'
+import { printableLines } from './output.ts'
 import { addAuditCommand } from './audit.ts'
 import { addChangeCommands } from './changes.ts'
 import { addCompletionCommand } from './completion.ts'
@@ -34,6 +35,9 @@ import { work } from './work.ts'
 
 const EXIT_FAILED = 1
 const EXIT_USAGE_ERROR = 2
+
+/** Of the processes that serve the dashboard: `up` and `serve`. */
+const DASHBOARD_SETTINGS = ['instanceName', 'instanceColor', 'portalOrigins'] as const
 
 const PROCESS_SETTINGS = [
   ...DATABASE_SETTINGS,
@@ -58,6 +62,7 @@ const SERVE_SETTINGS = [
   'port',
   'metricsHost',
   'metricsPort',
+  ...DASHBOARD_SETTINGS,
   ...WEBHOOK_SETTINGS,
 ] as const
 
@@ -75,12 +80,31 @@ Exit codes: 0 success, 1 failure, 2 usage error.`
 export async function runProgram(args: readonly string[], terminal: Terminal): Promise<number> {
   const version = packageVersion()
   let code = 0
+  const program = createProgram(terminal, async (command, act) => {
+    code = await act(await prepare(command, version, terminal))
+  })
+
+  try {
+    await program.parseAsync(args, { from: 'user' })
+    return code
+  } catch (error) {
+    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : EXIT_USAGE_ERROR
+    terminal.err(`${safe(describe(error))}\n`)
+    return isUsageError(error) ? EXIT_USAGE_ERROR : EXIT_FAILED
+  }
+}
+
+/** The command tree. `run` is called with the command that was given, and with what it does. */
+export function createProgram(
+  { out, err }: Pick<Terminal, 'out' | 'err'>,
+  run: (command: Command, act: (run: Run) => Promise<number>) => Promise<void>,
+): Command {
   const program = new Command('leasehold')
     .description('Time-bounded, fenced leases on the rows of any PostgreSQL table.')
-    .version(version, '-V, --version', 'print the version')
+    .version(packageVersion(), '-V, --version', 'print the version')
     .helpOption('-h, --help', 'show this help')
     .exitOverride()
-    .configureOutput({ writeOut: terminal.out, writeErr: terminal.err })
+    .configureOutput({ writeOut: out, writeErr: (text) => err(safe(text)) })
     .addHelpText('after', HELP)
 
   const define: Define = (parent, usage, description, settings, act, addOptions) => {
@@ -91,21 +115,11 @@ export async function runProgram(args: readonly string[], terminal: Terminal): P
       const { purpose } = DESCRIPTIONS[setting]
       added.addOption(new Option(`${flagOf(setting)} <value>`, purpose).helpGroup('Settings:'))
     }
-    added.action(async () => {
-      code = await act(await prepare(added, version, terminal))
-    })
+    added.action(async () => run(added, act))
   }
   addCommands(program, define)
   pointToHelp(program)
-
-  try {
-    await program.parseAsync(args, { from: 'user' })
-    return code
-  } catch (error) {
-    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : EXIT_USAGE_ERROR
-    terminal.err(`${withoutUrlPasswords(describe(error))}\n`)
-    return isUsageError(error) ? EXIT_USAGE_ERROR : EXIT_FAILED
-  }
+  return program
 }
 
 function addCommands(program: Command, define: Define): void {
@@ -113,7 +127,7 @@ function addCommands(program: Command, define: Define): void {
     program,
     'up',
     'run all workers and the HTTP server in one process; without a database URL, start an embedded PostgreSQL',
-    PROCESS_SETTINGS,
+    [...PROCESS_SETTINGS, ...DASHBOARD_SETTINGS],
     up,
     (command) => command.option('--demo', 'add sample producers, and print a summary every two seconds'),
   )
@@ -241,6 +255,11 @@ async function prepare(command: Command, version: string, terminal: Terminal): P
   const log = createLog({ level: logLevel, format: logFormat, write: terminal.err })
   for (const warning of loaded.warnings) log.warn(warning)
   return { loaded, log, version, print: terminal.out, flags, args: command.args, terminal }
+}
+
+/** Errors repeat arguments, which may come from elsewhere: a URL with a password, or characters that control a terminal. */
+function safe(text: string): string {
+  return printableLines(withoutUrlPasswords(text))
 }
 
 function isUsageError(error: unknown): boolean {

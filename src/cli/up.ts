@@ -5,8 +5,8 @@ import { withoutPassword } from '../database-url.ts'
 import { stdoutCarriesEvents } from '../outbox/publishers/publishing.ts'
 import { migrate } from '../postgres/index.ts'
 import type { Run, Terminal } from './command.ts'
-import { demoSchema, startDatabase, startEmbeddedServer } from './database.ts'
-import { demoRelay, startDemo } from './demo.ts'
+import { demoSchema, secretKeyOf, startDatabase, startEmbeddedServer } from './database.ts'
+import { createDemo } from './demo/demo.ts'
 import { runProcess, type Startup } from './process.ts'
 import { declaredWork } from './work.ts'
 import { readyMessage, startWorkerProcess } from './worker-process.ts'
@@ -46,18 +46,25 @@ async function start(
   const migrated = await startup.unlessStopping(migrate(db, { schema }))
   log.info({ schema, ...migrated }, 'the schema is ready')
 
-  const found = await declaredWork(settings)
-  const demo = isDemo ? [demoRelay(schema, settings.workers)] : []
-  const workers = [...found.workers, ...demo]
-  const work = { workers, reaper: workers.length > 0, declared: [...found.declared, ...demo] }
+  const demo = isDemo
+    ? createDemo({ schema, declared: settings.workers, secretKey: await secretKeyOf(settings) })
+    : undefined
+  if (demo !== undefined) {
+    startup.add(demo.surroundings)
+    await startup.unlessStopping(demo.prepare(db))
+  }
+  const found = await declaredWork({ ...settings, workers: [...settings.workers, ...(demo?.workers ?? [])] })
+  const work = { ...found, reaper: found.workers.length > 0 }
   // The embedded server belongs to whoever is on this machine; any other database has its operators.
   const isLocal = embedded !== undefined && LOOPBACK_HOSTS.includes(settings.host)
   const api = isLocal ? 'withoutKeys' : 'withKeys'
   const options = { loaded, version, log, db, databaseUrl, work, http: 'defaultPort', api } as const
-  // Its failures are part of the demo, and its summary counts them.
-  const notLogged = isDemo ? (['failed'] as const) : []
-  const running = await startWorkerProcess({ ...options, notLogged }, startup)
-  if (isDemo) startup.add(startDemo({ db, schema, events: running.events, log, print }))
+  const running = await startWorkerProcess({ ...options, failsOnPurpose: isDemo }, startup)
+  if (demo !== undefined) {
+    const { events, http } = running
+    const dashboard = http === undefined ? undefined : { url: http.url, asksForKey: !isLocal }
+    startup.add(demo.start({ db, events, log, print, dashboard }))
+  }
 
   // A person needs the password of the embedded server to connect to it; a log file must not have it.
   const shownUrl = embedded !== undefined && isPerson(terminal) ? databaseUrl : withoutPassword(databaseUrl)

@@ -1,6 +1,7 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
+import { callLeasehold } from '../../test/support/command-line.ts'
 import { useDatabase } from '../../test/support/database.ts'
 import { removeDirectory, temporaryDirectory } from '../../test/support/directory.ts'
 import { type TestProcess, useProcesses } from '../../test/support/processes.ts'
@@ -303,9 +304,11 @@ it('leasehold status shows which workers do not claim and why: an unavailable br
   )
   const { process, id } = await work(directory)
   const pauses = async (): Promise<unknown> => {
-    const status = leasehold(directory, ['status', '--json'])
-    expect(await status.exited).toEqual({ code: 0, signal: null })
-    const { workers } = JSON.parse(status.output().stdout)
+    // In this process, because it is asked again and again; below it is a process of its own.
+    const options = { databaseUrl: database.url, workingDirectory: directory }
+    const status = await callLeasehold(['status', '--json'], options)
+    expect(status.code).toBe(0)
+    const { workers } = JSON.parse(status.stdout)
     return workers.map((each: { readonly paused: unknown }) => each.paused)
   }
   const isPaused = {

@@ -19,10 +19,11 @@ import { workerGauges } from '../observe/worker-gauges.ts'
 import { loadOpenTelemetry, observeWithOpenTelemetry } from '../observe/opentelemetry.ts'
 import { createMetrics, type Metrics } from '../observe/prometheus.ts'
 import { type Database, openDatabase } from '../postgres/index.ts'
-import { type Api, createApi } from '../server/api/api.ts'
+import type { Api } from '../server/api/api.ts'
 import type { Caller } from '../server/api/route.ts'
+import { createDashboard } from '../server/dashboard.ts'
 import { startServer } from '../server/server.ts'
-import { Events, type EventType, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
+import { Events, type Runtime, startRuntime, type WorkDeclaration } from '../worker/index.ts'
 import { REAPER } from '../worker/work-declaration.ts'
 import { POOL_STOP_WITHIN_MS, secretKeyOf } from './database.ts'
 import { counted, duration } from './output.ts'
@@ -48,10 +49,10 @@ export interface WorkerProcessOptions {
   readonly work: ChosenWork
   /** Where HTTP listens when no port is set: on 7400 if that is free, or on any free port. */
   readonly http: 'defaultPort' | 'anyFreePort' | 'off'
-  /** Serves the HTTP API as well: to everybody on this machine, or to those who have a key. */
+  /** Serves the dashboard and the HTTP API as well: to everybody on this machine, or to those who have a key. */
   readonly api?: 'withoutKeys' | 'withKeys'
-  /** Events that are shown in another way. */
-  readonly notLogged?: readonly EventType[]
+  /** In the demo handlers fail on purpose: of what workers tell, only errors are logged. Default false. */
+  readonly failsOnPurpose?: boolean
   /** Further checks of /readyz. */
   readonly checks?: readonly Check[]
   /** The text of /metrics, made from that of this process. */
@@ -145,7 +146,10 @@ async function observe(
   const gauges = withoutDatabaseGauges
     ? everyGauge.filter(({ metric }) => metric === 'inFlightRows')
     : everyGauge
-  logEvents(events, log, options.notLogged)
+  const { failsOnPurpose = false } = options
+  logEvents(events, log, failsOnPurpose ? ['failed'] : [])
+  // Without a listener the runtime would log them itself.
+  if (failsOnPurpose) events.on('failed', () => undefined)
   const metrics = createMetrics(events, { gauges })
   const api = await loadOpenTelemetry()
   if (api !== undefined) observeWithOpenTelemetry(events, api, { version, gauges })
@@ -168,10 +172,11 @@ async function startHttp(
     metrics,
     onError: (error: Error) => log.error({ err: error }, 'a request failed'),
   }
-  const api = options.api === undefined ? undefined : await serveApi(options, options.api, startup)
+  const dashboard =
+    options.api === undefined ? undefined : await serveDashboard(options, options.api, startup)
   const server = await startServer({
     ...probes,
-    ...(api === undefined ? {} : { api }),
+    ...(dashboard === undefined ? {} : { dashboard }),
     host: settings.host,
     port,
     // Whoever sends a key must not send it to another program that has taken the port.
@@ -182,7 +187,7 @@ async function startHttp(
     stopWithinMs: HTTP_STOP_WITHIN_MS,
     async stop() {
       // Live updates would otherwise keep their connections.
-      await api?.stop()
+      await dashboard?.stop()
       await server.stop()
     },
   })
@@ -201,13 +206,16 @@ async function startHttp(
   return { url, takenPort: port === 0 || server.port === port ? undefined : port }
 }
 
-/** Requests of operators do not compete with the workers for connections. */
-const API_CONNECTIONS = 5
+/**
+ * Requests of operators do not compete with the workers for connections. One for live updates, one for charts, two for bulk
+ * changes, two for each of three callers that use all they may, and two more, so that a fourth is answered.
+ */
+const API_CONNECTIONS = 12
 
 /** Who is on this machine is not told apart. */
 const LOCAL: Caller = { principal: 'local', role: 'admin', tenant: null }
 
-async function serveApi(
+async function serveDashboard(
   { loaded: { settings }, databaseUrl, log, work }: WorkerProcessOptions,
   access: 'withoutKeys' | 'withKeys',
   startup: Startup,
@@ -221,17 +229,22 @@ async function serveApi(
   startup.add({ name: 'API pool', stopWithinMs: POOL_STOP_WITHIN_MS, stop: async () => pool.close() })
   const secretKey = await secretKeyOf(settings)
   const own = new Set(APPLICATION_TABLES.map((name) => `${schema}.${name}`))
-  const api = createApi({
+  const { instanceName: name, instanceColor: color, portalOrigins } = settings
+  const dashboard = createDashboard({
     db: pool,
     schema,
     tables: work.declared.filter(({ table }) => !own.has(tableName(table))),
     webhooks: { network: webhookNetwork(settings), ...(secretKey === undefined ? {} : { secretKey }) },
     onError: (error) => log.error({ err: error }, 'a request to the API failed'),
     ...(access === 'withoutKeys' ? { withoutKey: LOCAL } : {}),
+    instance: { name, color },
+    portalOrigins,
   })
   // Where the database is not ready for it, each request is told so.
-  api.resumeChanges().catch((error: unknown) => log.warn({ err: error }, 'the HTTP API cannot be used yet'))
-  return api
+  dashboard
+    .resumeChanges()
+    .catch((error: unknown) => log.warn({ err: error }, 'the HTTP API cannot be used yet'))
+  return dashboard
 }
 
 interface StartingWorkers {
@@ -248,7 +261,7 @@ interface StartingWorkers {
  * still starting waits for them and stops them.
  */
 function startWorkers(
-  { databaseUrl, loaded: { settings }, work, log }: WorkerProcessOptions,
+  { databaseUrl, loaded: { settings }, work, log, failsOnPurpose = false }: WorkerProcessOptions,
   events: Events,
 ): StartingWorkers {
   const { workers, reaper, declared } = work
@@ -270,7 +283,7 @@ function startWorkers(
       ...(maxConnections === undefined ? {} : { maxConnections }),
       auditRetentionMs,
       events,
-      log,
+      log: failsOnPurpose ? log.child({}, { level: 'error' }) : log,
       migrate: false,
       ...(workerId === undefined ? {} : { id: workerId }),
     })

@@ -42,6 +42,11 @@ export interface Settings {
   /** Where probes and scrapes are answered as well. */
   readonly metricsHost: string | undefined
   readonly metricsPort: number
+  /** How the dashboard names this installation, and the colour by which it is told from others. */
+  readonly instanceName: string | undefined
+  readonly instanceColor: string | undefined
+  /** Whose pages may show the portal in a frame. */
+  readonly portalOrigins: readonly string[] | undefined
   readonly logLevel: ParsedSettings['logLevel']
   readonly logFormat: 'pretty' | 'json'
   /** Never shown. Undefined: the embedded PostgreSQL has a key in its directory; with another database there is none. */
@@ -161,6 +166,9 @@ function complete(
     databaseUrl,
     listenUrl: parsed.listenUrl,
     metricsHost: parsed.metricsHost,
+    instanceName: parsed.instanceName,
+    instanceColor: parsed.instanceColor,
+    portalOrigins: parsed.portalOrigins,
     metricsPort: parsed.metricsPort,
     directory: resolve(workingDirectory, directory),
     schema,

@@ -28,8 +28,9 @@ const number = z.preprocess(
 /** `timing()` checks the four timings, and how they fit together. */
 const milliseconds = number.pipe(z.number().max(MAX_TIMER_MS)).exactOptional()
 
-const networks = z.preprocess(
-  (value) => (typeof value === 'string' ? value.split(',').map((cidr) => cidr.trim()) : value),
+/** Separated by commas on the command line and in the environment. */
+const listOfTexts = z.preprocess(
+  (value) => (typeof value === 'string' ? value.split(',').map((each) => each.trim()) : value),
   z.array(z.string()),
 )
 
@@ -54,11 +55,17 @@ export const settingsSchema = z.strictObject({
   port: number.pipe(z.int().min(0).max(65_535)).default(7400),
   metricsHost: z.string().regex(HOST).exactOptional(),
   metricsPort: number.pipe(z.int().min(0).max(65_535)).default(7401),
+  instanceName: z.string().trim().min(1).max(40).exactOptional(),
+  instanceColor: z
+    .string()
+    .regex(/^#[0-9a-f]{6}$/i)
+    .exactOptional(),
+  portalOrigins: listOfTexts.refine((origins) => origins.every((origin) => isOrigin(origin))).exactOptional(),
   logLevel: z.enum(LOG_LEVELS).default('info'),
   logFormat: z.enum(LOG_FORMATS).optional(),
   secretKey: z.string().refine(isSecretKey).optional(),
-  webhookAllow: networks.refine((allow) => isAccepted(() => networkPolicy({ allow }))).default([]),
-  webhookRefuse: networks.refine((refuse) => isAccepted(() => networkPolicy({ refuse }))).default([]),
+  webhookAllow: listOfTexts.refine((allow) => isAccepted(() => networkPolicy({ allow }))).default([]),
+  webhookRefuse: listOfTexts.refine((refuse) => isAccepted(() => networkPolicy({ refuse }))).default([]),
   webhookPorts: z
     .preprocess(
       (value) =>
@@ -149,6 +156,19 @@ export const DESCRIPTIONS: Readonly<Record<SettingName, Description>> = {
   metricsPort: {
     purpose: 'port of --metrics-host; 0 takes any free port (default: 7401)',
     rule: 'a whole number from 0 to 65535; 0 takes any free port',
+  },
+  instanceName: {
+    purpose: 'name of this installation, which the dashboard shows, such as production (default: none)',
+    rule: 'a text of 1 to 40 characters',
+  },
+  instanceColor: {
+    purpose: 'colour of this installation in the dashboard, such as #b00020',
+    rule: 'a colour with six hexadecimal digits, such as #b00020',
+  },
+  portalOrigins: {
+    purpose:
+      'origins of the pages that may show the portal for webhook customers in a frame, separated by commas (default: none)',
+    rule: 'a list of origins such as https://app.example.com, without paths',
   },
   logLevel: {
     purpose: `the least severe entries that are logged: ${LOG_LEVELS.join(', ')} (default: info)`,
@@ -288,6 +308,11 @@ export function shownValue(name: SettingName, value: unknown): string {
 /** One key, or several separated by commas. */
 function isSecretKey(text: string): boolean {
   return isAccepted(() => secretKeys(text.split(',').map((key) => key.trim())))
+}
+
+/** What a browser calls an origin: a scheme, a host and perhaps a port. */
+export function isOrigin(text: string): boolean {
+  return /^https?:/.test(text) && URL.canParse(text) && new URL(text).origin === text
 }
 
 /** Whether a check of the webhooks passes, so that their rules are written down once. */

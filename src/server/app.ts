@@ -10,8 +10,8 @@ export interface AppOptions {
   readonly health: Health
   /** The text of `/metrics`; without it that address does not exist. */
   readonly metrics?: () => Promise<string>
-  /** The HTTP API; without it the server answers health checks and metrics, and nothing else. */
-  readonly api?: Pick<Api, 'fetch'> | undefined
+  /** The dashboard, and the HTTP API below it; without it the server answers health checks and metrics, and nothing else. */
+  readonly dashboard?: Pick<Api, 'fetch'> | undefined
   /** Whether only this machine reaches the server. */
   readonly isLoopback: boolean
   /** A function, because the port is known only once the server listens. */
@@ -27,7 +27,7 @@ const HEADERS = {
 }
 
 export function createApp(options: AppOptions): Hono<{ Bindings: object }> {
-  const { version, health, metrics, api, isLoopback, port, onError } = options
+  const { version, health, metrics, dashboard, isLoopback, port, onError } = options
   const app = new Hono<{ Bindings: object }>()
 
   app.use(async (c, next) => {
@@ -40,12 +40,8 @@ export function createApp(options: AppOptions): Hono<{ Bindings: object }> {
     return next()
   })
 
-  if (isLoopback || api !== undefined)
-    app.get('/', (c) =>
-      c.html(startPage(version, { hasMetrics: metrics !== undefined, hasApi: api !== undefined })),
-    )
-  // The Node adapter gives the address of the client.
-  if (api !== undefined) app.all('/api/v1/*', async (c) => api.fetch(c.req.raw, c.env))
+  if (isLoopback && dashboard === undefined)
+    app.get('/', (c) => c.html(startPage(version, { hasMetrics: metrics !== undefined })))
 
   // It does not ask the database: restarting this process would not repair that.
   app.get('/livez', (c) => c.json({ status: 'alive' }))
@@ -66,6 +62,8 @@ export function createApp(options: AppOptions): Hono<{ Bindings: object }> {
     app.get('/metrics', async (c) => c.body(await metrics(), 200, { 'content-type': CONTENT_TYPE }))
   }
 
+  // Everything else. The Node adapter gives the address of the client.
+  if (dashboard !== undefined) app.all('*', async (c) => dashboard.fetch(c.req.raw, c.env))
   app.notFound((c) => c.json({ error: `There is no ${c.req.method} ${c.req.path}.` }, 404))
   app.onError((error, c) => {
     onError(error)
@@ -93,11 +91,8 @@ export function hostInUrl(host: string): string {
 
 const STYLE = 'body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:3rem auto;padding:0 1rem}'
 
-/** The page for a person who opens the address in a browser. There is no dashboard yet. */
-function startPage(
-  version: string,
-  { hasMetrics, hasApi }: { readonly hasMetrics: boolean; readonly hasApi: boolean },
-): string {
+/** The page for a person who opens the address of a process without a dashboard in a browser. */
+function startPage(version: string, { hasMetrics }: { readonly hasMetrics: boolean }): string {
   return `<!doctype html>
 <html lang="en">
 <head>
@@ -109,11 +104,10 @@ function startPage(
 <body>
 <h1>Leasehold ${version}</h1>
 <p>Time-bounded, fenced leases on the rows of any PostgreSQL table. This process is running.
-There is no dashboard yet.</p>
+<code>leasehold serve</code> shows the dashboard.</p>
 <ul>
 <li><a href="/readyz?verbose">/readyz?verbose</a>: whether this process can do its work: the database, its schema, the workers and the reaper</li>
 <li><a href="/livez">/livez</a>: whether this process is alive</li>
-${hasApi ? '<li><a href="/api/v1/openapi.json">/api/v1/openapi.json</a>: what the HTTP API can do</li>' : ''}
 ${hasMetrics ? '<li><a href="/metrics">/metrics</a>: what it has done, in the format of Prometheus</li>' : ''}
 </ul>
 </body>

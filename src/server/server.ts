@@ -1,6 +1,6 @@
 /**
  * The HTTP server: `/livez` answers while the process is alive, `/readyz` whether it can do its work, `/metrics` what it has
- * done; and the HTTP API, where there is one.
+ * done; and the dashboard with the HTTP API, where there is one.
  */
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
@@ -15,7 +15,7 @@ export interface ServerOptions {
   readonly version: string
   readonly health: Health
   readonly metrics?: () => Promise<string>
-  readonly api?: Pick<Api, 'fetch'>
+  readonly dashboard?: Pick<Api, 'fetch'>
   readonly host: string
   /** 0 takes any free port. */
   readonly port: number

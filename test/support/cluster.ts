@@ -9,6 +9,7 @@ import { migrate } from '../../src/postgres/migrate.ts'
 import { withAdmin, withDatabase } from './admin.ts'
 import { removeDirectory, temporaryDirectory } from './directory.ts'
 import { freePort } from './free-port.ts'
+import { useMemory } from './memory-directory.ts'
 import { startWatchdog } from './watchdog.ts'
 
 declare module 'vitest' {
@@ -29,7 +30,8 @@ const FAST_SETTINGS = {
   full_page_writes: 'off',
   max_connections: '300',
   shared_buffers: '512MB',
-  max_wal_size: '4GB',
+  // Its files may be in memory.
+  max_wal_size: '1GB',
 }
 
 interface Cluster {
@@ -41,7 +43,14 @@ interface Cluster {
 
 /** The global setup: one server for the whole run. LEASEHOLD_TEST_DATABASE_URL names an existing one to use instead. */
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
-  const cluster = await openCluster()
+  const removeFiles = await useMemory()
+  let cluster: Cluster
+  try {
+    cluster = await openCluster()
+  } catch (error) {
+    await removeFiles()
+    throw error
+  }
   // An existing server may be used by several runs at the same time.
   const prefix = `test_${randomBytes(3).toString('hex')}_`
   const template = `${prefix}leasehold_template`
@@ -49,12 +58,16 @@ export default async function setup(project: TestProject): Promise<() => Promise
     await createTemplate(cluster.url, template)
   } catch (error) {
     await close(cluster, prefix)
+    await removeFiles()
     throw error
   }
   project.provide('clusterUrl', cluster.url)
   project.provide('templateDatabase', template)
   project.provide('databasePrefix', prefix)
-  return () => close(cluster, prefix)
+  return async () => {
+    await close(cluster, prefix)
+    await removeFiles()
+  }
 }
 
 async function close(cluster: Cluster, prefix: string): Promise<void> {

@@ -22,6 +22,7 @@ export function useLoginRoles(database: TestDatabase): Readonly<Record<RoleKind 
   const logins = {
     producer: login('producer'),
     worker: login('worker'),
+    dispatcher: login('dispatcher'),
     reader: login('reader'),
     operator: login('operator'),
     tenant: login('tenant'),

@@ -52,6 +52,7 @@ export interface OutboxRecord {
   readonly locked_until: Date | null
   readonly available_at: Date
   readonly published_at: Date | null
+  readonly published_by: string | null
   readonly dead_at: Date | null
 }
 

@@ -19,7 +19,8 @@ const groups = (await read(`${directory}/groups`)).split('\n').map(Number)
 for (const group of groups.filter((pid) => pid > 1)) {
   for (let polls = 0; polls < 200 && signal(-group, 'SIGKILL'); polls += 1) await delay(20)
 }
-await rm(directory, { recursive: true, force: true })
+// The servers of a directory inside it may still be ending.
+await rm(directory, { recursive: true, force: true, maxRetries: 10, retryDelay: 200 })
 
 async function read(path) {
   return readFile(path, 'utf8').catch(() => '')

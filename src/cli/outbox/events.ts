@@ -14,6 +14,7 @@ import { giveUp, resumeGiveUp } from '../../outbox/admin/give-up.ts'
 import { replay, type ReplayResult, resumeReplay } from '../../outbox/admin/replay.ts'
 import { resumeRetryNow, retryNow } from '../../outbox/admin/retry-now.ts'
 import { unblock, type Unblocked } from '../../outbox/admin/unblock.ts'
+import type { HistoryEntry } from '../../outbox/history.ts'
 import { createOutbox, type NewEvent } from '../../outbox/index.ts'
 import { STATUSES, type Status } from '../../outbox/transitions.ts'
 import { isDistributed } from '../../postgres/citus.ts'
@@ -34,6 +35,7 @@ import {
 } from '../flags.ts'
 import { runListCommand } from '../list.ts'
 import {
+  columns,
   counted,
   duration,
   type Fact,
@@ -134,10 +136,11 @@ function details(event: EventSummary, now: Date): string {
 
 /** `leasehold outbox show <id>` */
 export async function showCommand(run: Run): Promise<number> {
-  const { print, flags, args } = run
+  const { print, flags, args, terminal } = run
   const [id = ''] = args
   const event = await withOutbox(run, async (db, schema) => showEvent(db, id, { schema }))
-  print(isSet(flags, 'json') ? `${printableJson(event)}\n` : `${described(event, new Date())}\n`)
+  if (isSet(flags, 'json')) print(`${printableJson(event)}\n`)
+  else print(`${described(event, new Date(), terminal.width)}\n`)
   return 0
 }
 
@@ -152,9 +155,9 @@ export async function explainCommand(run: Run): Promise<number> {
   return printExplanation(run, explanation)
 }
 
-function described(event: EventDetails, now: Date): string {
+function described(event: EventDetails, now: Date, width: number | undefined): string {
   const at = (moment: Date | null): string | undefined => momentFact(moment, now)
-  const { maxAttempts, attempts, claimedBy, waitsFor } = event
+  const { maxAttempts, attempts, claimedBy, publishedBy, waitsFor } = event
   const facts: readonly Fact[] = [
     ['Event', event.id],
     ['Event id', event.eventId],
@@ -167,14 +170,32 @@ function described(event: EventDetails, now: Date): string {
     ['Written', at(event.createdAt)],
     ['Expired leases', event.expiries === 0 ? undefined : String(event.expiries)],
     ['Due', event.status === 'PENDING' ? at(event.availableAt) : undefined],
-    ['Claimed', event.claimedAt === null ? undefined : `${at(event.claimedAt)} by ${claimedBy}`],
+    [
+      'Claimed',
+      event.claimedAt === null ? undefined : `${at(event.claimedAt)} by ${claimedBy ?? publishedBy}`,
+    ],
     ['Leased until', at(event.lockedUntil)],
     ['Published', at(event.publishedAt)],
     ['Dead', at(event.deadAt)],
     ['Token', String(event.token)],
   ]
   const headers = Object.keys(event.headers).length === 0 ? '' : `\nHeaders\n${indented(event.headers)}\n`
-  return `${factLines(facts)}\n${headers}\nPayload\n${indented(event.payload)}`
+  const history = event.history.length === 0 ? '' : `\n${historyText(event.history, now, width)}\n`
+  return `${factLines(facts)}\n${history}${headers}\nPayload\n${indented(event.payload)}`
+}
+
+/** What became of each attempt, and what operators did, as a table, the newest last. */
+function historyText(history: readonly HistoryEntry[], now: Date, width: number | undefined): string {
+  const lines = history.map(({ attempt, token, outcome, owner, claimedAt, endedAt, by, error }) => [
+    attempt === null ? '-' : String(attempt),
+    token === null ? '-' : String(token),
+    outcome === 'givenUp' ? 'given up' : outcome,
+    claimedAt === null ? '-' : relative(claimedAt, now),
+    relative(endedAt, now),
+    owner ?? by ?? '-',
+    error ?? '',
+  ])
+  return columns([['ATTEMPT', 'TOKEN', 'RESULT', 'CLAIMED', 'ENDED', 'BY', 'DETAILS'], ...lines], width)
 }
 
 function waiting({ id, status, parked, lastError }: WaitedFor): string {

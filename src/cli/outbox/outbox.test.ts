@@ -1,5 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { useCommandLine } from '../../../test/support/command-line.ts'
+import { openLeaseStore } from '../../lease/store.ts'
+import { replay } from '../../outbox/admin/replay.ts'
+import { outboxTable } from '../../outbox/table.ts'
 import { makeEvents } from '../../../test/support/outbox-rows.ts'
 
 const { db, call: outbox, json } = useCommandLine('outbox')
@@ -204,6 +207,28 @@ describe('show', () => {
       headers: { a: 'b' },
       token: '0',
       waitsFor: null,
+    })
+  })
+
+  it('show prints the attempts of an event, and what operators did, as a table', async () => {
+    await makeEvents(db, 1)
+    const store = await openLeaseStore(db, outboxTable(), { owner: 'relay-a' })
+    const { claimed } = await store.claim({ limit: 1, leaseMs: 60_000 })
+    await store.settle(
+      'dead',
+      claimed.map(({ lease }) => lease),
+      { args: [{ error: 'no such topic' }] },
+    )
+    await replay(db, { ids: ['1'], principal: 'ada', reason: 'created the topic' })
+    const { stdout } = await outbox(['show', '1'])
+    expect(stdout).toMatch(/^ATTEMPT +TOKEN +RESULT +CLAIMED +ENDED +BY +DETAILS$/m)
+    expect(stdout).toMatch(/^1 +1 +dead +\S+ \S+ ago +\S+ \S+ ago +relay-a +no such topic$/m)
+    expect(stdout).toMatch(/^- +- +replayed +- +\S+ \S+ ago +ada +created the topic$/m)
+    expect(await json(['show', '1'])).toMatchObject({
+      history: [
+        { outcome: 'dead', token: '1', owner: 'relay-a' },
+        { outcome: 'replayed', by: 'ada' },
+      ],
     })
   })
 

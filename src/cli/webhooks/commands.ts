@@ -1,4 +1,5 @@
 import type { Command } from 'commander'
+import { PORTAL_ROLES } from '../../admin/api-sessions.ts'
 import { addBulkChangeFlags } from '../bulk-change.ts'
 import { DATABASE_SETTINGS, type Define, type Run, WEBHOOK_SETTINGS } from '../command.ts'
 import { addExplainFlags } from '../explain.ts'
@@ -29,6 +30,7 @@ import {
   testEndpointCommand,
   updateEndpointCommand,
 } from './endpoints.ts'
+import { portalCommand } from './portal.ts'
 
 const SECRET_STDIN = ['--secret-stdin', 'read the secret from stdin (default: generate a new one)'] as const
 
@@ -36,7 +38,9 @@ const SECRET_STDIN = ['--secret-stdin', 'read the secret from stdin (default: ge
 export function addWebhookCommands(program: Command, define: Define): void {
   const webhooks = program
     .command('webhooks')
-    .description('manage endpoints; send, list, show, explain, retry, replay and cancel deliveries')
+    .description(
+      'manage endpoints; send, list, show, explain, retry, replay and cancel deliveries; open the portal',
+    )
   addEndpointCommands(webhooks, define)
   const add = (
     usage: string,
@@ -73,6 +77,16 @@ export function addWebhookCommands(program: Command, define: Define): void {
         'after',
         CANCEL_HELP,
       ),
+  )
+  add('portal <tenant>', 'make a link that opens the portal of a tenant, once', portalCommand, (command) =>
+    command
+      .option('--role <role>', `what whoever opens it may do: ${PORTAL_ROLES.join(', ')} (default: read)`)
+      .option('--expires <time>', 'how long the link can be used: 10s to 1h (default: 5m)')
+      .option('--url <url>', 'where the dashboard is served; without it, a path relative to it is printed')
+      .option('--name <name>', 'who it is for: <tenant>/portal:<name> in the audit')
+      .option(...PRINCIPAL_FLAG)
+      .option(...JSON_FLAG)
+      .addHelpText('after', PORTAL_HELP),
   )
 }
 
@@ -183,6 +197,13 @@ flight are not cancelled.
 
   leasehold webhooks cancel 4711 --reason 'sent by mistake'
   leasehold webhooks cancel --endpoint 0190b3a0-… --type order.test --reason 'test events'`
+
+const PORTAL_HELP = `
+Whoever opens the link sees the endpoints and deliveries of the tenant for one hour. Embed it in a page of
+your own, and make a link each time: it can be used once.
+
+  leasehold webhooks portal acme --url https://hooks.example/
+  leasehold webhooks portal acme --role operate --name ada@acme.example --expires 1m`
 
 const CREATE_HELP = `
 Secrets and headers are stored encrypted with LEASEHOLD_SECRET_KEY (or secretKey in leasehold.config), 32 bytes from
