@@ -1,0 +1,139 @@
+/** What is checked: the protocol within several bounds, and the mutants, each of which must break a property. */
+import { type Bounds, type Invariant, INVARIANTS, PROTOCOL, type Protocol } from './lease.ts'
+
+export interface Configuration {
+  readonly name: string
+  readonly bounds: Bounds
+  readonly invariants?: readonly Invariant[]
+  /** Also check that all rows can be finished from every state. */
+  readonly progress?: boolean
+}
+
+/** Small enough for each run of the tests; what the other configurations add is larger bounds. */
+const SMALL: Bounds = {
+  workers: 2,
+  keys: [undefined],
+  lease: 1,
+  maxAttempts: 2,
+  maxClaims: 2,
+  maxStray: 0,
+  outcomes: ['done', 'dead', 'retry', 'release'],
+  eviction: 'none',
+}
+
+const TWO_OF_A_KEY = ['k', 'k']
+/** A live worker that was declared dead still trusts its lease when another gets the row. Fencing holds all the same. */
+const FENCING_ALONE = INVARIANTS.filter((name) => name !== 'OneTrustedLease')
+
+/** At most 20 s of processor time together, with the mutants. */
+export const SHORT: readonly Configuration[] = [
+  { name: 'one row, late requests', bounds: { ...SMALL, maxStray: 1 }, progress: true },
+  { name: 'one worker, renewals', bounds: { ...SMALL, workers: 1, lease: 2, maxStray: 1 }, progress: true },
+  { name: 'three workers', bounds: { ...SMALL, workers: 3, outcomes: ['done', 'retry'] } },
+  { name: 'two rows of a key', bounds: { ...SMALL, keys: TWO_OF_A_KEY, outcomes: ['done'] }, progress: true },
+  { name: 'eviction of dead workers', bounds: { ...SMALL, eviction: 'dead', outcomes: ['done', 'retry'] } },
+  {
+    name: 'eviction of live workers',
+    bounds: { ...SMALL, eviction: 'any', outcomes: ['done', 'retry'] },
+    invariants: FENCING_ALONE,
+  },
+]
+
+export const FULL: readonly Configuration[] = [
+  ...SHORT,
+  { name: 'one row, renewals', bounds: { ...SMALL, lease: 2 } },
+  {
+    name: 'one worker, its own row again',
+    bounds: { ...SMALL, workers: 1, lease: 2, maxClaims: 3, maxStray: 2 },
+  },
+  { name: 'one row, many attempts', bounds: { ...SMALL, maxAttempts: 3, maxClaims: 4 }, progress: true },
+  {
+    name: 'two rows of a key, failures',
+    bounds: { ...SMALL, keys: TWO_OF_A_KEY, outcomes: ['done', 'retry'] },
+    progress: true,
+  },
+  {
+    name: 'two rows of a key, late requests',
+    bounds: { ...SMALL, keys: TWO_OF_A_KEY, maxClaims: 1, maxStray: 1, outcomes: ['done', 'release'] },
+  },
+  {
+    name: 'two rows of a key and one without',
+    bounds: { ...SMALL, workers: 1, keys: [...TWO_OF_A_KEY, undefined], outcomes: ['done', 'retry'] },
+  },
+  { name: 'three workers, three claims', bounds: { ...SMALL, workers: 3, maxClaims: 3 } },
+  {
+    name: 'eviction of dead workers, renewals',
+    bounds: { ...SMALL, eviction: 'dead', lease: 2, outcomes: ['done'] },
+  },
+  {
+    name: 'eviction of live workers, late requests',
+    bounds: { ...SMALL, eviction: 'any', maxStray: 1 },
+    invariants: FENCING_ALONE,
+  },
+]
+
+export interface Mutant {
+  readonly name: string
+  readonly change: Partial<Protocol>
+  readonly bounds: Bounds
+  readonly breaks: Invariant
+  /** What holds all the same. */
+  readonly holds?: readonly Invariant[]
+}
+
+export const MUTANTS: readonly Mutant[] = [
+  {
+    name: 'the guard compares the owner, and no token',
+    change: { guard: 'owner' },
+    bounds: { ...SMALL, workers: 1, maxStray: 1 },
+    breaks: 'StaleWriteChangesNothing',
+  },
+  {
+    name: 'settlements have no guard',
+    change: { guard: 'none' },
+    bounds: SMALL,
+    breaks: 'StaleWriteChangesNothing',
+  },
+  {
+    name: 'a replay resets the token',
+    change: { replayKeepsToken: false },
+    bounds: { ...SMALL, workers: 1, maxStray: 1 },
+    breaks: 'TokenNeverDecreases',
+  },
+  {
+    name: 'a replay resets the token, and what follows from it',
+    change: { replayKeepsToken: false },
+    bounds: { ...SMALL, workers: 1, maxStray: 1 },
+    breaks: 'StaleWriteChangesNothing',
+  },
+  {
+    name: 'the deadline counts from the answer',
+    change: { trustFrom: 'answer' },
+    bounds: { ...SMALL, lease: 2 },
+    breaks: 'OneTrustedLease',
+  },
+  {
+    name: 'a worker’s clock falls behind by more than the margin',
+    change: { clockLag: 1 },
+    bounds: SMALL,
+    breaks: 'OneTrustedLease',
+    holds: FENCING_ALONE,
+  },
+  {
+    name: 'the reaper does not look at the end of the lease',
+    change: { reapLooksAtTime: false },
+    bounds: SMALL,
+    breaks: 'OneTrustedLease',
+    holds: FENCING_ALONE,
+  },
+  {
+    name: 'no unique index on the rows of a key in flight',
+    change: { uniqueKey: false },
+    bounds: { ...SMALL, keys: TWO_OF_A_KEY, outcomes: ['done'] },
+    breaks: 'OneInFlightPerKey',
+  },
+]
+
+export function protocolOf({ change }: Mutant): Protocol {
+  return { ...PROTOCOL, ...change }
+}
