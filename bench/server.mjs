@@ -1,7 +1,9 @@
 // One real PostgreSQL for the whole run, in a directory of its own that is removed afterwards.
+import { existsSync } from 'node:fs'
 import { mkdtemp, readFile, realpath, rm, rmdir } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { withClient } from './client.mjs'
 
@@ -17,8 +19,8 @@ const SETTINGS = {
   shared_preload_libraries: 'pg_stat_statements',
 }
 
-/** `startEmbedded` is that of a build. */
-export async function startServer(startEmbedded) {
+/** `startEmbedded` is that of a build; `settings` are added to those above. */
+export async function startServer(startEmbedded, settings = {}) {
   const directory = await mkdtemp(join(tmpdir(), 'leasehold-bench-'))
   // Started by root, the server runs under another account, with its data outside of this directory.
   const dataDirectory = async () => realpath(join(directory, 'data')).catch(() => undefined)
@@ -30,7 +32,8 @@ export async function startServer(startEmbedded) {
     await rmdir(dirname(data)).catch(() => {})
   }
   try {
-    const server = await startEmbedded({ directory, settings: SETTINGS })
+    const start = async () => startEmbedded({ directory, settings: { ...SETTINGS, ...settings } })
+    let server = await start()
     const asAdmin = async (work) => withClient(server.url, work)
     const facts = await asAdmin(async (client) => (await client.query(FACTS)).rows[0])
     const pid = Number((await readFile(join(facts.data, 'postmaster.pid'), 'utf8')).split('\n')[0])
@@ -71,6 +74,15 @@ export async function startServer(startEmbedded) {
 
       async dropDatabase(name) {
         await asAdmin(async (client) => client.query(`drop database if exists ${name} with (force)`))
+      },
+
+      /** An immediate shutdown, after which the server recovers from its WAL; `work` runs while it is down. */
+      async crash(work) {
+        process.kill(server.processId, 'SIGQUIT')
+        // The pid file is the last thing that the postmaster removes.
+        while (existsSync(join(facts.data, 'postmaster.pid'))) await delay(20)
+        await work()
+        server = await start()
       },
 
       async stop() {

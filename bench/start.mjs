@@ -12,6 +12,10 @@ const COMMANDS = {
     const { drain, USAGE } = await import('./drain.mjs')
     return { run: drain, usage: USAGE }
   },
+  survival: async () => {
+    const { survival, USAGE } = await import('./survival/survival.mjs')
+    return { run: survival, usage: USAGE }
+  },
 }
 
 const [command, ...args] = process.argv.slice(2)
