@@ -8,7 +8,7 @@ import { enqueue, once } from '../src/outbox/index.ts'
 import { openDatabase, type Database } from '../src/postgres/index.ts'
 import { ROLE_KINDS } from '../src/postgres/permissions.ts'
 import { createSync } from '../src/sync/index.ts'
-import { endpoints, send } from '../src/webhooks/index.ts'
+import { dispatcher, endpoints, send } from '../src/webhooks/index.ts'
 import { changeSettings, startRuntime } from '../src/worker/index.ts'
 import { callLeasehold, type Called } from './support/command-line.ts'
 import { openSession, useDatabase } from './support/database.ts'
@@ -54,6 +54,11 @@ async function count(from: string): Promise<number> {
 }
 
 const REFUSED = '42501'
+
+/** Hashes of keys, sessions and links, and stored answers. */
+const OF_THE_API = ['api_keys', 'api_sessions', 'api_portal_links', 'api_requests'].map(
+  (table) => `select from leasehold.${table}`,
+)
 
 /** The SQLSTATE with which PostgreSQL itself refuses the statement, without our explanation. */
 async function refusalOf(who: Who, text: string): Promise<unknown> {
@@ -120,6 +125,7 @@ describe('leasehold_producer', () => {
     'select from leasehold.workers',
     'select from leasehold.settings',
     'select from leasehold.sync_checkpoints',
+    ...OF_THE_API,
     'create table leasehold.mine (id int)',
   ])('a producer is refused: %s', async (text) => {
     expect(await refusalOf('producer', text)).toBe(REFUSED)
@@ -150,7 +156,7 @@ async function workerDirectory(): Promise<string> {
 
 describe('leasehold_worker', () => {
   it(
-    'a worker process publishes, delivers, syncs, reaps and applies retention without any other privilege',
+    'a worker process publishes, syncs, reaps and applies retention, and a dispatcher delivers, each without any other privilege',
     async () => {
       await db.query({
         text: 'truncate leasehold.outbox, leasehold.webhook_outbox, leasehold.webhook_endpoints',
@@ -166,18 +172,27 @@ describe('leasehold_worker', () => {
         text: `insert into leasehold.outbox (event_type, payload, status, attempts, max_attempts, claimed_at, claimed_by, locked_until, lock_token)
 select 'late', '1', 'CLAIMED', n, 2, now(), 'vanished', now() - interval '1 minute', 1 from generate_series(0, 1) as n`,
       })
+      // Retention runs at the start, and again a minute later.
+      await db.query({
+        text: `insert into leasehold.outbox (event_type, payload, status, published_at) values ('old', '1', 'PUBLISHED', now() - interval '1 minute')`,
+      })
       const home = await workerDirectory()
+      // Without a key for secrets it runs no dispatcher.
       const worker = spawnNode('dist/cli/main.js', ['work'], {
         cwd: home,
+        env: { DATABASE_URL: logins.worker.url, LEASEHOLD_PORT: '', LEASEHOLD_LOG_LEVEL: 'info' },
+      })
+      onTestFinished(async () => void (await worker.kill('SIGKILL')))
+      const delivering = spawnNode('dist/cli/main.js', ['work', '--only', 'webhooks', '--no-http'], {
+        cwd: home,
         env: {
-          DATABASE_URL: logins.worker.url,
-          LEASEHOLD_PORT: '',
+          DATABASE_URL: logins.dispatcher.url,
           LEASEHOLD_SECRET_KEY: SECRET_KEY,
           LEASEHOLD_WEBHOOK_ALLOW: '127.0.0.0/8',
           LEASEHOLD_LOG_LEVEL: 'info',
         },
       })
-      onTestFinished(async () => void (await worker.kill('SIGKILL')))
+      onTestFinished(async () => void (await delivering.kill('SIGKILL')))
       const line = await worker.line((text) => text.startsWith('  HTTP'))
       const producer = as('producer')
       await enqueue(producer, [
@@ -188,10 +203,14 @@ select 'late', '1', 'CLAIMED', n, 2, now(), 'vanished', now() - interval '1 minu
       await send(producer, { type: 'order.paid', payload: 1 })
       await defined.enqueue(producer, { matrixId: 'other' })
       await shop.reached(1)
-      const dead = `leasehold.outbox where status = 'DEAD'`
-      // The published ones have been removed: of the expired ones one is dead, like the bad one.
-      await vi.waitFor(async () => expect(await count('leasehold.outbox')).toBe(await count(dead)), POLL)
-      expect(await count(dead)).toBe(2)
+      await vi.waitFor(
+        async () => expect(await count(`leasehold.outbox where event_type = 'old'`)).toBe(0),
+        POLL,
+      )
+      // Of the expired ones one is dead, like the bad one. Retention may have removed the others already.
+      const open = `leasehold.outbox where status not in ('PUBLISHED', 'DEAD')`
+      await vi.waitFor(async () => expect(await count(open)).toBe(0), POLL)
+      expect(await count(`leasehold.outbox where status = 'DEAD'`)).toBe(2)
       await vi.waitFor(
         async () =>
           expect(await count(`leasehold.webhook_outbox where delivery_status = 'delivered'`)).toBe(1),
@@ -208,8 +227,10 @@ select 'late', '1', 'CLAIMED', n, 2, now(), 'vanished', now() - interval '1 minu
       )
       const ready = await fetch(`${line.trim().split(/\s+/).at(-1)}/readyz?verbose`)
       expect([ready.status, await ready.text()]).toEqual([200, expect.stringContaining('ok')])
-      expect(await worker.kill('SIGTERM')).toEqual({ code: 0, signal: null })
-      expect(worker.output().stderr).not.toMatch(/denied|trouble|PERMISSION/)
+      for (const process of [worker, delivering]) {
+        expect(await process.kill('SIGTERM')).toEqual({ code: 0, signal: null })
+        expect(process.output().stderr).not.toMatch(/denied|trouble|PERMISSION/)
+      }
     },
     PATIENCE,
   )
@@ -222,7 +243,15 @@ select 'late', '1', 'CLAIMED', n, 2, now(), 'vanished', now() - interval '1 minu
     `update leasehold.webhook_endpoints set url = 'https://evil.example'`,
     `update leasehold.webhook_endpoints set secret = 'mine'`,
     `insert into leasehold.webhook_endpoints (url, secret) values ('https://evil.example', 's')`,
+    ...['url', 'headers', 'secret', 'previous_secret'].map(
+      (column) => `select ${column} from leasehold.webhook_endpoints`,
+    ),
+    'update leasehold.webhook_endpoints set enabled = false',
+    'update leasehold.webhook_endpoints set previous_secret = secret',
+    ...OF_THE_API,
     'delete from leasehold.webhook_endpoints',
+    `insert into leasehold.sync_jobs (definition, matrix_id) values ('d', 'm3')`,
+    `update leasehold.sync_jobs set params = '{}'`,
     `insert into leasehold.settings (name, value, changed_by) values ('outbox', '{}', 'me')`,
     `insert into leasehold.audit (principal, action) values ('somebody', 'outbox.replay')`,
     'select principal from leasehold.audit',
@@ -232,6 +261,32 @@ select 'late', '1', 'CLAIMED', n, 2, now(), 'vanished', now() - interval '1 minu
     'create table leasehold.mine (id int)',
   ])('a worker is refused: %s', async (text) => {
     expect(await refusalOf('worker', text)).toBe(REFUSED)
+  })
+})
+
+describe('leasehold_dispatcher', () => {
+  it.each([
+    `update leasehold.webhook_endpoints set url = 'https://evil.example'`,
+    `update leasehold.webhook_endpoints set secret = 'mine'`,
+    `update leasehold.webhook_endpoints set headers = '{}'`,
+    'delete from leasehold.webhook_endpoints',
+    `update leasehold.webhook_outbox set body = '2'`,
+    `insert into leasehold.outbox (event_type, payload) values ('a', '1')`,
+    'select principal from leasehold.audit',
+    ...OF_THE_API,
+    'create table leasehold.mine (id int)',
+  ])('a dispatcher is refused: %s', async (text) => {
+    expect(await refusalOf('dispatcher', text)).toBe(REFUSED)
+  })
+
+  it('a dispatcher whose role may not read secrets names the GRANT and does not start, before there is an endpoint', async () => {
+    await db.query({ text: 'delete from leasehold.webhook_endpoints' })
+    const started = startRuntime({
+      databaseUrl: logins.worker.url,
+      log: false,
+      workers: [dispatcher({ secretKey: SECRET_KEY })],
+    })
+    await expect(started).rejects.toThrow(`Run: GRANT leasehold_dispatcher TO ${logins.worker.name};`)
   })
 })
 
@@ -274,6 +329,7 @@ describe('leasehold_reader', () => {
     'select secret from leasehold.webhook_endpoints',
     'select previous_secret from leasehold.webhook_endpoints',
     'select * from leasehold.webhook_endpoints',
+    ...OF_THE_API,
     `update leasehold.outbox set parked = false`,
     'select id from leasehold.outbox for update',
     'delete from leasehold.audit',
@@ -359,6 +415,7 @@ values ('${endpoint.id}', 'a', '1', 'failed', now()), ('${endpoint.id}', 'a', '1
     'delete from leasehold.audit',
     `insert into leasehold.audit (principal, action, at) values ('me', 'x', now() - interval '1 year')`,
     `update leasehold.workers set died_at = now()`,
+    ...OF_THE_API,
     'create table leasehold.mine (id int)',
     'alter table leasehold.outbox add column mine int',
     'drop table leasehold.outbox',
