@@ -1,11 +1,20 @@
 import { defineConfig } from 'vitest/config'
+import { SlowFilesFirst } from './test/support/slow-files-first.ts'
 import { SlowestFiles } from './test/support/slowest-files.ts'
 
 const onGitHub = process.env['GITHUB_ACTIONS'] === 'true'
 
 export default defineConfig({
   test: {
-    include: ['src/**/*.test.ts', 'test/**/*.test.ts', 'bench/*.test.mjs', 'bench/report/*.test.mjs'],
+    include: [
+      'src/**/*.test.ts',
+      'test/**/*.test.ts',
+      'model/*.test.ts',
+      'bench/*.test.mjs',
+      'bench/report/*.test.mjs',
+      'bench/survival/*.test.mjs',
+      'faults/*.test.mjs',
+    ],
     globalSetup: ['test/support/cluster.ts'],
     // Tests wait for events; these only bound a hang, also on a machine under a load of 15 for each core.
     testTimeout: 300_000,
@@ -15,7 +24,9 @@ export default defineConfig({
     teardownTimeout: 120_000,
     expect: { poll: { timeout: 120_000, interval: 20 } },
     pool: 'forks',
-    maxWorkers: 4,
+    // More than cores, because a file that waits for a lease or a process leaves its core to the others.
+    maxWorkers: 5,
+    sequence: { sequencer: SlowFilesFirst },
     reporters: ['default', ...(onGitHub ? ['github-actions'] : []), new SlowestFiles()],
   },
 })

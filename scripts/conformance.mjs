@@ -37,7 +37,7 @@ export function idsIn(source) {
 /** For every id that a test title of the project names, the files that do, in order. */
 export async function proofs() {
   const found = new Map()
-  for (const folder of ['src', 'test']) {
+  for (const folder of ['src', 'test', 'model']) {
     const paths = await readdir(new URL(folder, ROOT), { recursive: true })
     const files = paths.map((path) => `${folder}/${path.replaceAll('\\', '/')}`)
     for (const file of files.filter((path) => /\.test\.ts$|-cases\.ts$/.test(path)).toSorted())

@@ -36,10 +36,12 @@ export const ERROR_CODES = [
   'STATE_CONFLICT',
   'KEY_INVALID',
   'ROLE_TOO_LOW',
+  'POLICY_MISSING',
   'ROUTE_NOT_FOUND',
   'BODY_TOO_LARGE',
   'IDEMPOTENCY_CONFLICT',
   'TOO_MANY_REQUESTS',
+  'DASHBOARD_MISSING',
 ] as const
 
 export type ErrorCode = (typeof ERROR_CODES)[number]
@@ -49,7 +51,14 @@ export interface ErrorOptions {
   readonly remedy?: string
   /** The field of the request that is wrong. */
   readonly field?: string
+  /** What is wrong with each field, where several can be. */
+  readonly problems?: readonly FieldProblem[]
   readonly cause?: unknown
+}
+
+export interface FieldProblem {
+  readonly field: string
+  readonly detail: string
 }
 
 /** An error with a stable code. The message already contains the remedy, so printing the message is enough. */
@@ -58,6 +67,7 @@ export class LeaseholdError extends Error {
   readonly code: ErrorCode
   readonly remedy: string | undefined
   readonly field: string | undefined
+  readonly problems: readonly FieldProblem[] | undefined
 
   constructor(code: ErrorCode, message: string, options: ErrorOptions = {}) {
     const text = options.remedy === undefined ? message : `${message} ${options.remedy}`
@@ -65,6 +75,7 @@ export class LeaseholdError extends Error {
     this.code = code
     this.remedy = options.remedy
     this.field = options.field
+    this.problems = options.problems
   }
 }
 

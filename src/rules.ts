@@ -1,7 +1,7 @@
 /** The rules for the fields of an object that a caller gives, each with the words in which it is refused. */
 import { inspect } from 'node:util'
 import { DATABASE_URL_RULE, isDatabaseUrl } from './database-url.ts'
-import { sentence } from './errors.ts'
+import { type FieldProblem, sentence } from './errors.ts'
 import { unknownNames } from './nearest.ts'
 
 export interface Rule {
@@ -44,6 +44,14 @@ export function problemsWith(
         `${path}${field}${source} is ${isSecret && isText(values[field]) ? 'set (and not shown)' : describeValue(values[field])}, but must be ${text}`,
     ),
   ]
+}
+
+/** Problems by the field that each is about: the one whose name it begins with. */
+export function byField(problems: readonly string[], names: readonly string[]): FieldProblem[] {
+  return problems.flatMap((problem) => {
+    const field = names.find((name) => problem.startsWith(`${name} `))
+    return field === undefined ? [] : [{ field, detail: problem.slice(field.length + 1) }]
+  })
 }
 
 /** Problems as what follows a colon: one as the end of the sentence, several as a list of lines. */

@@ -92,6 +92,9 @@ it('what a lease store claims and reaps survives JSON.stringify', async () => {
   ])
   await db.query({ text: "update leasehold.outbox set locked_until = now() - interval '1 minute'" })
   expect(throughJson(await store.reap())).toMatchObject([{ id: '1', token: '1' }])
+  expect(throughJson(await showEvent(db, '1'))).toMatchObject({
+    history: [{ outcome: 'expired', token: '1' }],
+  })
 })
 
 it('events, deliveries, jobs and chunks that an operator lists survive JSON.stringify', async () => {

@@ -14,10 +14,10 @@ export function tokenAsText<Fields extends WithToken>(
 }
 
 /** Gives the object a `toJSON` that is not enumerable: a copy (`{ ...object }`) does not have it. */
-export function stringifiable<Fields extends WithToken>(object: Fields): Fields {
+export function stringifiable<Fields extends { readonly token: bigint | null }>(object: Fields): Fields {
   return Object.defineProperty(object, 'toJSON', { value: toJson })
 }
 
-function toJson(this: WithToken): object {
-  return tokenAsText(this)
+function toJson(this: { readonly token: bigint | null }): object {
+  return { ...this, token: this.token?.toString() ?? null }
 }

@@ -7,6 +7,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, inject, it, onTestFinished, vi } from 'vitest'
 import { applyRetention, enqueue } from '../src/outbox/index.ts'
 import { type Database, migrate, openDatabase, quoteIdentifier } from '../src/postgres/index.ts'
+import { ROLE_KINDS } from '../src/postgres/permissions.ts'
 import { createSync } from '../src/sync/index.ts'
 import { endpoints, send } from '../src/webhooks/index.ts'
 import { listWorkers } from '../src/worker/index.ts'
@@ -26,7 +27,7 @@ const login = `${database.name.slice(0, 50)}_plain`
 const role = quoteIdentifier(login)
 /** No role with this prefix exists. Those of other test files belong to the same server. */
 const PREFIX = `${database.name.slice(0, 40)}_x`
-const ROLES = ['producer', 'worker', 'reader', 'operator', 'tenant', 'api'].map((kind) => `${PREFIX}_${kind}`)
+const ROLES = ROLE_KINDS.map((kind) => `${PREFIX}_${kind}`)
 const url = Object.assign(new URL(database.url), { username: login, password: 'only-for-this-test' }).href
 const POLL = { timeout: 120_000, interval: 50 }
 const PATIENCE = 300_000

@@ -22,7 +22,13 @@ export const ACCOUNTS = [
     grants: ['select, update on app.payment_requests'],
   },
   { name: 'payments_relay', password: 'RELAY_PASSWORD', member: ['leasehold_worker'], grants: [] },
-  { name: 'payments_dispatcher', password: 'DISPATCHER_PASSWORD', member: ['leasehold_worker'], grants: [] },
+  {
+    name: 'payments_dispatcher',
+    password: 'DISPATCHER_PASSWORD',
+    // Alone among the workers it reads the secrets of endpoints.
+    member: ['leasehold_dispatcher'],
+    grants: [],
+  },
   {
     name: 'payments_sync',
     password: 'SYNC_PASSWORD',
