@@ -190,7 +190,10 @@ export class Runtime {
     this.events.emit('workerStarted', { worker: this.id, roles })
   }
 
-  /** Workers first, then what they need to be alive. Not clean: rows are still leased, for the reaper to take back. */
+  /**
+   * Workers first, then what they need to be alive. Not clean: rows are still leased. The reapers of other processes take
+   * them back as if this one had died, a few seconds after its session has ended.
+   */
   async stop(): Promise<{ readonly clean: boolean }> {
     this.#stopped ??= this.#stopNow()
     return this.#stopped
@@ -209,7 +212,7 @@ export class Runtime {
       ...this.#loops.map(async (loop) => loop.stop()),
     ])
     await Promise.all([
-      this.#heartbeat?.stop(CLOSE_MS),
+      this.#heartbeat?.stop({ clean, withinMs: CLOSE_MS }),
       within(CLOSE_MS / 2, closing).then(async () =>
         within(CLOSE_MS / 2, this.#db.close({ withinMs: CLOSE_MS / 4 })),
       ),

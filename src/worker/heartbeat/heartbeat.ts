@@ -2,7 +2,7 @@ import { Listener } from '../../postgres/listener.ts'
 import type { Statement } from '../../postgres/queryable.ts'
 import { createLoop, type Loop } from '../loop.ts'
 import { NO_COUNTERS } from '../registry/counters.ts'
-import { presence, type PresenceRow, stopped } from '../registry/registry.ts'
+import { lastCounters, presence, type PresenceRow, stopped } from '../registry/registry.ts'
 import type { FromHeartbeat, HeartbeatConfig, Port, ToHeartbeat } from './messages.ts'
 import type { Renewals } from './renewal.ts'
 
@@ -98,13 +98,18 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
     renewals('hastening renewals', (all) => all.hasten())
   }
 
-  async function stop(all: Renewals): Promise<void> {
+  async function stop(all: Renewals, clean: boolean): Promise<void> {
     await all.stop()
     await alive.stop()
     await presenceLoop.stop()
     try {
       // A process that never registered has nothing to update, and may not reach the database at all.
-      if (isRegistered) await all.db.query(stopped(schema, worker.id, activity.counters))
+      if (isRegistered) {
+        const { counters } = activity
+        await all.db.query(
+          clean ? stopped(schema, worker.id, counters) : lastCounters(schema, worker.id, counters),
+        )
+      }
     } catch (error) {
       send({ type: 'trouble', what: 'registering that this process has stopped', error })
     }
@@ -130,7 +135,7 @@ export function runHeartbeat(config: HeartbeatConfig, port: Port<ToHeartbeat, Fr
         worker = { ...worker, roles: worker.roles.filter((role) => role === 'reaper') }
         break
       case 'stop':
-        renewals('stopping the heartbeat', stop)
+        renewals('stopping the heartbeat', async (all) => stop(all, message.clean))
         break
     }
   })

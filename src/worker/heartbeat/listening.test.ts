@@ -222,7 +222,7 @@ it.each([
       },
     })
     await expect.poll(() => refused.length).toBeGreaterThan(1)
-    await heartbeat.stop(0)
+    await heartbeat.stop({ clean: true, withinMs: 0 })
     await impostor.close()
     expect(impostor.hasReceived(password)).toBe(false)
     expect(impostor.text).not.toContain('leasehold.workers')

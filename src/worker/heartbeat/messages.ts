@@ -68,7 +68,8 @@ export type ToHeartbeat =
     }
   /** The process claims nothing more: the registry is to show that it has no role but the reaper's. */
   | { readonly type: 'stopping' }
-  | { readonly type: 'stop' }
+  /** Not clean: rows are still leased, and this process is to be missed by the reapers of others. */
+  | { readonly type: 'stop'; readonly clean: boolean }
 
 export type FromHeartbeat =
   | { readonly type: 'ready' }

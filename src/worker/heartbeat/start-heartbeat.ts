@@ -8,8 +8,8 @@ import type { FromHeartbeat, HeartbeatConfig, ToHeartbeat } from './messages.ts'
 /** The process's connection to its heartbeat. */
 export interface HeartbeatLink {
   post(message: ToHeartbeat): void
-  /** Resolves when renewals have stopped and the registry shows the process as stopped, or after this time. */
-  stop(withinMs: number): Promise<void>
+  /** Resolves when renewals have stopped and the registry knows that the process ends, or after this time. */
+  stop(options: { readonly clean: boolean; readonly withinMs: number }): Promise<void>
 }
 
 export interface LinkOptions {
@@ -80,12 +80,12 @@ function startThread({ config, onMessage }: LinkOptions): HeartbeatLink {
       }
       thread.postMessage(message)
     },
-    async stop(withinMs) {
+    async stop({ clean, withinMs }) {
       stopping = true
       clearTimeout(restartTimer)
       if (thread.threadId === -1) return
       const over = once(thread, 'exit')
-      thread.postMessage({ type: 'stop' } satisfies ToHeartbeat)
+      thread.postMessage({ type: 'stop', clean } satisfies ToHeartbeat)
       // The database may not answer, and the thread would keep the process from exiting.
       if (!(await within(withinMs, over))) await thread.terminate()
     },
@@ -103,9 +103,9 @@ function startInline({ config, onMessage }: LinkOptions): HeartbeatLink {
   })
   return {
     post: (message) => port.emit('in', message),
-    async stop(withinMs) {
+    async stop({ clean, withinMs }) {
       const over = once(port, 'stopped')
-      port.emit('in', { type: 'stop' })
+      port.emit('in', { type: 'stop', clean })
       await within(withinMs, over)
     },
   }

@@ -282,6 +282,20 @@ returning coalesce((select had_died from before), false) as had_died, (
 }
 
 /**
+ * A stop that leaves rows behind, because their handlers ignored their signals. The process does not register as stopped:
+ * it is found missing when its session has ended, as if it had been killed, and its rows do not wait for their leases.
+ */
+export function lastCounters(schema: string, id: string, counters: Counters): Statement {
+  return {
+    text: `
+update ${quoteQualified(schema, 'workers')}
+set counters = $2::jsonb
+where id = $1`,
+    values: [id, JSON.stringify(counters)],
+  }
+}
+
+/**
  * A clean stop: the process is not missing. Send it after the last presence, which would undo it. Without counters, those
  * of the last presence remain.
  */
