@@ -129,10 +129,17 @@ function graphileWorker(worker) {
         },
       })
       // As its documentation does it. It handles SIGTERM itself, and ends the process when it has released its jobs.
-      runner.promise.catch((error) => {
-        trouble(`the runner ended: ${error.message}`)
-        process.exit(1)
-      })
+      runner.promise.then(
+        () => {
+          // Nothing keeps a program alive whose runner has ended; here, the channel to the bench would.
+          trouble('the runner ended')
+          process.disconnect()
+        },
+        (error) => {
+          trouble(`the runner ended: ${error.message}`)
+          process.exit(1)
+        },
+      )
     },
 
     // What is done is deleted.
