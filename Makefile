@@ -1,4 +1,4 @@
-# The commands of README.md and docs/reconcile.md under short names; test/makefile.test.ts compares them.
+# The commands of README.md and docs/guides/reconcile.md under short names; test/makefile.test.ts compares them.
 # The services are those of compose.yaml. `make scale RECONCILERS=5` starts or stops reconcilers until there are five.
 
 RECONCILERS ?= 2

@@ -1,4 +1,4 @@
-// What an operator of webhooks does, from a program. docs/webhooks.md shows what is between the marks; a test compares
+// What an operator of webhooks does, from a program. docs/guides/webhooks.md shows what is between the marks; a test compares
 // the two and runs this file.
 import type { Database } from 'leasehold'
 import { cancel, listDeliveries, replay, showDelivery } from 'leasehold/webhooks'

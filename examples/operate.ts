@@ -1,4 +1,4 @@
-// What an operator does, from a program. docs/outbox.md shows what is between the marks; a test compares the two and
+// What an operator does, from a program. docs/guides/outbox.md shows what is between the marks; a test compares the two and
 // runs this file.
 import type { Database } from 'leasehold'
 import { replay, retryNow, unblock } from 'leasehold/outbox'

@@ -1,7 +1,7 @@
 // The outbox from end to end: orders and their events in one transaction, a relay, a consumer whose effect happens
 // once, an event that fails and is tried again, and a replay. A test runs this file. By itself, with Node 22.18 or
 // later: `node examples/outbox.ts`, on the database in DATABASE_URL, or on an embedded one in .leasehold/example.
-// docs/outbox.md shows what is between the marks.
+// docs/guides/outbox.md shows what is between the marks.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { fileURLToPath } from 'node:url'

@@ -1,4 +1,4 @@
-// A publisher of your own. docs/outbox.md shows what is between the marks; a test compares the two and runs this file.
+// A publisher of your own. docs/guides/outbox.md shows what is between the marks; a test compares the two and runs this file.
 // begin
 import { dead, done, retry, SaturatedError } from 'leasehold'
 import { headersOf, type Publisher } from 'leasehold/outbox'

@@ -1,4 +1,4 @@
-// Sync from a program: invoices of an account, month by month, from somebody's API into a table. docs/sync.md shows what
+// Sync from a program: invoices of an account, month by month, from somebody's API into a table. docs/guides/sync.md shows what
 // is between the marks, README.md the first of it; test/sync-examples.test.ts runs it. examples/sync is a whole program
 // to start and to kill.
 import { cancel, type Defined, progress, replay } from 'leasehold/sync'

@@ -1,7 +1,7 @@
 // Webhooks from end to end: orders and their events in one transaction, a dispatcher, and a receiver on loopback that
 // verifies, fails once, is sent a forgery and an old request, and after a rotation has another secret. A test runs this
 // file. By itself, with Node 22.18 or later: `node examples/webhooks.ts`, on the database in DATABASE_URL, or on an
-// embedded one in .leasehold/example. docs/webhooks.md shows what is between the marks, README.md the first of it.
+// embedded one in .leasehold/example. docs/guides/webhooks.md shows what is between the marks, README.md the first of it.
 import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { once } from 'node:events'

@@ -1,4 +1,4 @@
-// A worker over a table of your own (emails.sql). docs/worker.md shows what is between the marks; a test compares the
+// A worker over a table of your own (emails.sql). docs/guides/own-table.md shows what is between the marks; a test compares the
 // two and runs this file.
 
 // begin

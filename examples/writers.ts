@@ -1,4 +1,4 @@
-// Writing events with whatever holds the transaction. docs/outbox.md shows what is between the marks; a test compares
+// Writing events with whatever holds the transaction. docs/guides/outbox.md shows what is between the marks; a test compares
 // the two and runs this file.
 import type { Database, Queryable } from 'leasehold'
 import { createOutbox, enqueue, type Enqueued, type NewEvent } from 'leasehold/outbox'

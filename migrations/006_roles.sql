@@ -1,4 +1,4 @@
--- The roles, and everything that is granted to them. docs/roles.md describes them.
+-- The roles, and everything that is granted to them. docs/operations/roles.md describes them.
 --
 -- This file can be repeated at any time, with search_path set to the schema; `leasehold roles` does that. It creates what
 -- is missing, and grants. Roles belong to the server and not to a database: each database and schema grants to the same

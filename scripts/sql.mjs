@@ -158,7 +158,7 @@ export function sqlFiles(statements, onCitus) {
 
 const CITUS = `## On Citus
 
-Where Citus distributes a table ([docs/scale.md](../scale.md#citus)), these statements have another text: buckets are found
+Where Citus distributes a table ([docs/operations/scale.md](../operations/scale.md#citus)), these statements have another text: buckets are found
 without a recursive query, and what an UPDATE computes from the time and from columns is in a subquery.
 `
 

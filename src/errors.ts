@@ -1,6 +1,6 @@
 /**
  * Every error Leasehold throws on purpose is a `LeaseholdError` with one of these codes.
- * `docs/errors.md` has the cause and the remedy of each; a test keeps the two in step.
+ * `docs/reference/errors.md` has the cause and the remedy of each; a test keeps the two in step.
  */
 export const ERROR_CODES = [
   'SETTING_INVALID',

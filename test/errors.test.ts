@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { expect, it } from 'vitest'
 import { ERROR_CODES } from '../src/errors.ts'
 
-const page = await readFile(new URL('../docs/errors.md', import.meta.url), 'utf8')
+const page = await readFile(new URL('../docs/reference/errors.md', import.meta.url), 'utf8')
 
 /** Each code has a section: its heading, and what follows up to the next one. */
 const sections = page
@@ -10,7 +10,7 @@ const sections = page
   .slice(1)
   .map((section) => ({ code: section.split('\n', 1)[0] ?? '', text: section }))
 
-it('docs/errors.md has a section for every error code, in the same order, and no other section', () => {
+it('docs/reference/errors.md has a section for every error code, in the same order, and no other section', () => {
   expect(sections.map(({ code }) => code)).toEqual([...ERROR_CODES])
 })
 

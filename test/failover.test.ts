@@ -352,10 +352,13 @@ describe('streaming replication', () => {
   })
 })
 
-/** The SQL of the runbook in docs/scale.md that begins with this comment. */
+/** The SQL of the runbook in docs/operations/scale.md that begins with this comment. */
 async function runbook(heading: string): Promise<string[]> {
-  const block = (await snippets('docs/scale.md', 'sql')).find((sql) => sql.startsWith(`-- ${heading}`))
-  if (block === undefined) throw new Error(`docs/scale.md has no SQL that begins with -- ${heading}`)
+  const block = (await snippets('docs/operations/scale.md', 'sql')).find((sql) =>
+    sql.startsWith(`-- ${heading}`),
+  )
+  if (block === undefined)
+    throw new Error(`docs/operations/scale.md has no SQL that begins with -- ${heading}`)
   // Quoted bodies contain semicolons of their own.
   const parts = block
     .split(/(\$\$.*?\$\$)/s)
@@ -427,7 +430,7 @@ describe('logical replication', () => {
     await vi.waitFor(async () => expect(await rowOf(replica)).toEqual(replicated), WAIT)
   })
 
-  it('a logical replica takes over under load as docs/scale.md says, and everything acknowledged is published', async () => {
+  it('a logical replica takes over under load as docs/operations/scale.md says, and everything acknowledged is published', async () => {
     const defects = await replaceUnderLoad({
       url: urlOf([primary, replica], '?target_session_attrs=read-write'),
       old: primary,

@@ -14,7 +14,9 @@ async function make(...args: readonly string[]): Promise<string> {
 
 /** The table in the guide: target → command. */
 async function documented(): Promise<[string, string][]> {
-  const rows = (await projectFile('docs/reconcile.md')).matchAll(/^\| `make (\w+)[^|]*` \| `([^|]+)` \|/gm)
+  const rows = (await projectFile('docs/guides/reconcile.md')).matchAll(
+    /^\| `make (\w+)[^|]*` \| `([^|]+)` \|/gm,
+  )
   return [...rows].map(([, target = '', command = '']) => [target, command])
 }
 

@@ -371,7 +371,7 @@ from leasehold.webhook_outbox`)
   )
 
   // Every metric of the page has a sample, and those of a worker process its id.
-  const page = await readFile(new URL('../docs/metrics.md', import.meta.url), 'utf8')
+  const page = await readFile(new URL('../docs/reference/metrics.md', import.meta.url), 'utf8')
   const documented = [...page.matchAll(/^\| `(leasehold_\w+)` \| (\w+) \| (.*?) \|/gm)]
   const keys = [...last.keys()]
   for (const [, name = '', kind, labels = ''] of documented) {

@@ -163,8 +163,8 @@ describe('alert rules', () => {
     }
   })
 
-  it('docs/metrics.md names for each metric the alerts that read it', async () => {
-    const page = await readFile(new URL('../docs/metrics.md', import.meta.url), 'utf8')
+  it('docs/reference/metrics.md names for each metric the alerts that read it', async () => {
+    const page = await readFile(new URL('../docs/reference/metrics.md', import.meta.url), 'utf8')
     const rows = [...page.matchAll(/^\| `(leasehold_\w+)` \|.* \| ([^|]*) \|$/gm)]
     const documented = rows.map(([, name, alerts = '']) => [
       name,

@@ -40,8 +40,8 @@ it('the code in the outbox guide is identical to that of the examples', async ()
   const files = ['writers', 'publisher', 'outbox', 'operate'].map((name) => `examples/${name}.ts`)
   const regions = (await Promise.all(files.map(marked))).flat()
   expect(regions).toHaveLength(8)
-  expect((await snippets('docs/outbox.md', 'ts')).toSorted()).toEqual(regions.toSorted())
-  expect(await snippets('docs/outbox.md', 'sql')).toEqual([
+  expect((await snippets('docs/guides/outbox.md', 'ts')).toSorted()).toEqual(regions.toSorted())
+  expect(await snippets('docs/guides/outbox.md', 'sql')).toEqual([
     (await projectFile('examples/enqueue.sql')).trim(),
   ])
 })

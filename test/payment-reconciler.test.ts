@@ -5,7 +5,7 @@ import { marked, projectFile, snippets } from './support/project-files.ts'
 
 it('the code in the reconcile guide is identical to that of the example', async () => {
   const [embedded = ''] = await marked('examples/payment-reconciler/server.mjs')
-  expect(await snippets('docs/reconcile.md', 'js')).toEqual([
+  expect(await snippets('docs/guides/reconcile.md', 'js')).toEqual([
     (await projectFile('examples/payment-reconciler/payments.mjs')).trim(),
     embedded,
   ])

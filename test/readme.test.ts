@@ -26,7 +26,7 @@ async function addEmails(count: number): Promise<void> {
 
 it.each([
   ['README.md', ['examples/orders.ts', 'examples/webhooks.ts', 'examples/sync.ts']],
-  ['docs/worker.md', ['examples/worker.ts']],
+  ['docs/guides/own-table.md', ['examples/worker.ts']],
 ])('the TypeScript in %s is identical to the first part of %s', async (page, examples) => {
   const shown = await Promise.all(examples.map(async (example) => (await marked(example))[0]))
   expect(shown).not.toContain(undefined)
@@ -39,8 +39,10 @@ it('the configuration in the README is identical to that of the example', async 
   ])
 })
 
-it('the SQL in docs/worker.md is identical to that of the example', async () => {
-  expect(await snippets('docs/worker.md', 'sql')).toEqual([(await projectFile('examples/emails.sql')).trim()])
+it('the SQL in docs/guides/own-table.md is identical to that of the example', async () => {
+  expect(await snippets('docs/guides/own-table.md', 'sql')).toEqual([
+    (await projectFile('examples/emails.sql')).trim(),
+  ])
 })
 
 it('in the worker example two workers send every email once, retry failures, and give up on what cannot be sent', async () => {

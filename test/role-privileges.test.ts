@@ -1,5 +1,5 @@
 /**
- * What every role may do with every column, compared with the table in docs/roles.md. A table, a view or a column that is
+ * What every role may do with every column, compared with the table in docs/operations/roles.md. A table, a view or a column that is
  * added fails here until somebody has decided who may read and write it.
  */
 import { readFile } from 'node:fs/promises'
@@ -55,7 +55,7 @@ function groupedBy<Item>(items: readonly Item[], key: (item: Item) => string): M
   return groups
 }
 
-/** The lines of the table in docs/roles.md: columns that the same roles may read and write share one. */
+/** The lines of the table in docs/operations/roles.md: columns that the same roles may read and write share one. */
 function documented(rows: readonly ColumnAccess[]): string[] {
   return [...groupedBy(rows, ({ relation }) => relation)].flatMap(([relation, ofTable]) => {
     const columns = [...groupedBy(ofTable, ({ column }) => column)].map(([column, ofColumn]) => ({
@@ -69,8 +69,8 @@ function documented(rows: readonly ColumnAccess[]): string[] {
 }
 
 describe('the privileges of the roles', () => {
-  it('docs/roles.md says of every column who may read, insert, update and delete it, and the database agrees', async () => {
-    const text = await readFile(new URL('../docs/roles.md', import.meta.url), 'utf8')
+  it('docs/operations/roles.md says of every column who may read, insert, update and delete it, and the database agrees', async () => {
+    const text = await readFile(new URL('../docs/operations/roles.md', import.meta.url), 'utf8')
     const section = text.slice(text.indexOf('## Every privilege'))
     const lines = section.split('\n').filter((line) => /^\| [a-z_]+ \| /.test(line))
     expect(lines.filter((line) => !line.startsWith('| table |'))).toEqual(documented(await access()))

@@ -40,11 +40,11 @@ function someBilling(): Billing {
 it('the code in the sync guide is identical to that of the examples', async () => {
   const regions = await marked('examples/sync.ts')
   expect(regions).toHaveLength(4)
-  expect(await snippets('docs/sync.md', 'ts')).toEqual(regions)
-  expect(await snippets('docs/sync.md', 'js')).toEqual([
+  expect(await snippets('docs/guides/sync.md', 'ts')).toEqual(regions)
+  expect(await snippets('docs/guides/sync.md', 'js')).toEqual([
     (await projectFile('examples/sync/leasehold.config.mjs')).trim(),
   ])
-  expect(await snippets('docs/sync.md', 'sql')).toEqual([
+  expect(await snippets('docs/guides/sync.md', 'sql')).toEqual([
     (await projectFile('examples/enqueue-sync.sql')).trim(),
     (await projectFile('examples/sync-states.sql')).trim(),
   ])

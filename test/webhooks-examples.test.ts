@@ -45,11 +45,11 @@ it('the code in the webhooks guide is identical to that of the examples', async 
   const files = ['examples/webhooks.ts', 'examples/operate-webhooks.ts']
   const regions = (await Promise.all(files.map(marked))).flat()
   expect(regions).toHaveLength(6)
-  expect((await snippets('docs/webhooks.md', 'ts')).toSorted()).toEqual(regions.toSorted())
-  expect(await snippets('docs/webhooks.md', 'sql')).toEqual([
+  expect((await snippets('docs/guides/webhooks.md', 'ts')).toSorted()).toEqual(regions.toSorted())
+  expect(await snippets('docs/guides/webhooks.md', 'sql')).toEqual([
     (await projectFile('examples/send-webhook.sql')).trim(),
   ])
-  expect(await snippets('docs/webhooks.md', 'js')).toEqual([
+  expect(await snippets('docs/guides/webhooks.md', 'js')).toEqual([
     (await projectFile('examples/receiver.mjs')).trim(),
     (await projectFile('examples/webhooks/leasehold.config.mjs')).trim(),
   ])

@@ -1,4 +1,4 @@
-// The database roles of the services: what each needs of Leasehold (docs/roles.md) and of the application's own tables.
+// The database roles of the services: what each needs of Leasehold (docs/operations/roles.md) and of the application's own tables.
 
 /** `password` names the environment variable that holds it. */
 export const ACCOUNTS = [

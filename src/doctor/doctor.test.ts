@@ -77,8 +77,8 @@ it('nothing is written: every check is made where PostgreSQL refuses all writes'
   ])
 })
 
-it('docs/doctor.md describes every check, in their order', async () => {
-  const page = await readFile(new URL('../../docs/doctor.md', import.meta.url), 'utf8')
+it('docs/operations/doctor.md describes every check, in their order', async () => {
+  const page = await readFile(new URL('../../docs/operations/doctor.md', import.meta.url), 'utf8')
   const described = [...page.matchAll(/^\| `([a-z-]+)` \| (.+?) \|/gm)].map(([, id, title]) => ({
     id,
     title,

@@ -88,7 +88,7 @@ export interface Diagnosis {
   readonly checks: readonly CheckReport[]
 }
 
-/** Every check, in the order in which they are run. docs/doctor.md describes them. */
+/** Every check, in the order in which they are run. docs/operations/doctor.md describes them. */
 export const CHECKS: readonly Check[] = [
   ...SCHEMA_CHECKS,
   ...SERVER_CHECKS,

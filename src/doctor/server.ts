@@ -13,7 +13,7 @@ const NEWEST_MAJOR = 18
 /** The longest statements of workers are given up after this. */
 const STATEMENT_MS = 10_000
 
-/** What a process opens at most (docs/worker.md, Connections). */
+/** What a process opens at most (docs/guides/own-table.md, Connections). */
 const CONNECTIONS_PER_PROCESS = 12
 
 type Settings = Readonly<Record<string, string | null>>
@@ -268,7 +268,7 @@ async function superuserProblems({ read, embedded }: Examination): Promise<Probl
   return rows.map(({ name }) => ({
     severity: 'warning',
     text: `The login role ${name} is a superuser: a mistake in a handler can change everything on the server.`,
-    remedy: `Use a role of its own for each kind of process (docs/roles.md), for example: create role worker login in role leasehold_worker. ${quote(name)} is needed to migrate only if it owns the schema.`,
+    remedy: `Use a role of its own for each kind of process (docs/operations/roles.md), for example: create role worker login in role leasehold_worker. ${quote(name)} is needed to migrate only if it owns the schema.`,
   }))
 }
 

@@ -333,8 +333,8 @@ describe('a wrong declaration is refused, and the message names the table and th
   })
 })
 
-it('docs/worker.md has a table of all options, with the rules by which they are checked', async () => {
-  const page = await readFile(new URL('../../docs/worker.md', import.meta.url), 'utf8')
+it('docs/guides/own-table.md has a table of all options, with the rules by which they are checked', async () => {
+  const page = await readFile(new URL('../../docs/guides/own-table.md', import.meta.url), 'utf8')
   const section = /^## The declaration$.*?(?=^## )/ms.exec(page)?.[0] ?? ''
   const rows = section.matchAll(/^\| `([\w.<>]+)` \| (.*?) \|/gm)
   const documented = [...rows].map(([, option, rule]) => [option, rule])

@@ -206,7 +206,7 @@ const OUTCOME_FIELDS: Rules<OutcomeDeclaration> = {
   rest: { holds: isText, text: 'an SQL interval, such as "interval \'1 minute\'"' },
 }
 
-/** What each option must be, by its path. docs/worker.md has the same table, and a test compares them. */
+/** What each option must be, by its path. docs/guides/own-table.md has the same table, and a test compares them. */
 export const OPTION_TEXTS: ReadonlyMap<string, string> = new Map(
   Object.entries({
     '': FIELDS,

@@ -7,8 +7,8 @@ import { STAGED } from '../../test/support/staged-reasons.ts'
 import { openDatabase } from '../postgres/database.ts'
 import { literal, REASON_CODES, shellArgument } from './explain.ts'
 
-it('docs/explain.md describes every reason, and no other', async () => {
-  const page = await projectFile('docs/explain.md')
+it('docs/operations/explain.md describes every reason, and no other', async () => {
+  const page = await projectFile('docs/operations/explain.md')
   const [, reasons = ''] = page.split('## Reasons')
   const documented = [...reasons.matchAll(/^\| `(\w+)` \| [A-Z\d].*[.`] \|/gm)].map(([, code = '']) => code)
   expect(documented.toSorted()).toEqual(REASON_CODES.toSorted())

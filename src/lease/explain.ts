@@ -27,7 +27,7 @@ import {
   TOKEN_MARK,
 } from './table-sql.ts'
 
-/** Every reason there is. `docs/explain.md` describes each; a test compares the two. */
+/** Every reason there is. `docs/operations/explain.md` describes each; a test compares the two. */
 export const REASON_CODES = [
   // Nothing keeps the row from running.
   'claimable',

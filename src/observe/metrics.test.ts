@@ -266,8 +266,8 @@ it('events of single rows in the normal course of work are not listened to', () 
   expect(events.wanted('started')).toBe(false)
 })
 
-it('docs/metrics.md lists exactly the metrics of the table, with type, labels and instrument, in the same order', async () => {
-  const page = await readFile(new URL('../../docs/metrics.md', import.meta.url), 'utf8')
+it('docs/reference/metrics.md lists exactly the metrics of the table, with type, labels and instrument, in the same order', async () => {
+  const page = await readFile(new URL('../../docs/reference/metrics.md', import.meta.url), 'utf8')
   const rows = [...page.matchAll(/^\| `([a-z_]+)` \| (\w+) \| (.*?) \| `([a-z.]+)` \| (.+) \|$/gm)]
   const documented = rows.map(([, name, kind, labels = '', instrument]) => ({
     name,

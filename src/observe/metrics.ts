@@ -2,7 +2,7 @@
  * Every metric, and what it is measured from. Prometheus and OpenTelemetry both work through `METRICS`.
  *
  * To add a counter, add one entry to `METRICS`: the event that increases it, its name, its labels (fields of that event)
- * and its help text. The label `worker` is added to each. Then add its row to docs/metrics.md; a test compares the page
+ * and its help text. The label `worker` is added to each. Then add its row to docs/reference/metrics.md; a test compares the page
  * with this table.
  */
 import { type Clock, systemClock } from '../clock.ts'

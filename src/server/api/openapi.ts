@@ -15,7 +15,7 @@ const PROBLEM_SCHEMA = z
     title: z.string(),
     status: z.int(),
     detail: z.string(),
-    code: z.string().describe('The error code, as docs/errors.md lists them.'),
+    code: z.string().describe('The error code, as docs/reference/errors.md lists them.'),
     remedy: z.string().optional(),
     errors: z.array(z.object({ field: z.string(), detail: z.string() })).optional(),
   })
