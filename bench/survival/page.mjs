@@ -37,10 +37,6 @@ const STAGE_COLUMNS = {
   postmaster: ['written', 'once', 'twice', 'lost', 'stuck', 'settled', 'deaths'],
 }
 
-/** Records from before the bench used TCP. */
-const UNIX_SOCKET =
-  '**Do not cite this stage.** It was measured over a Unix socket, where a server that is down answers ENOENT instead of ECONNREFUSED; over TCP there is no complete round yet. With batches, graphile-worker stops its runner when it cannot record finished jobs. The channel to the bench may be what keeps its process alive then, so that nothing starts it again: that the jobs written afterwards do not start can be the fault of the bench.'
-
 const OWN = ['leasehold', 'leasehold-short']
 
 export function survivalPage(record) {
@@ -115,10 +111,9 @@ function section(record, stage) {
   const remarks = failed.map(
     ({ side, round, error }) => `\nNot measured: ${SIDES[side].title} in round ${round}: ${error}.`,
   )
-  const caution = stage === 'postmaster' && record.transport !== 'TCP' ? `\n\n${UNIX_SOCKET}` : ''
   return `## ${title}
 
-${text}${blockedFor}${caution}
+${text}${blockedFor}
 
 ${table(['side', ...columns.map(([name]) => name)], rows)}
 ${remarks.join('\n')}`.trimEnd()

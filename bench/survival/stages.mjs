@@ -50,7 +50,7 @@ export const STAGES = {
   },
   postmaster: {
     title: 'PostgreSQL down while jobs end',
-    text: 'The server is shut down immediately (SIGQUIT). The handlers of 5 jobs return while it is down, for at least 2 s. It is started again, and 5 more jobs are written. There is one process; if it ends, it is started again.',
+    text: 'The server is shut down immediately (SIGQUIT). The handlers of 5 jobs return while it is down, for at least 2 s. It is started again, which takes longer on a busy machine, and 5 more jobs are written. Where the server is away for longer than a lease or heartbeat, jobs run a second time. There is one process; if it ends, it is started again.',
     run: postmaster,
     sharesFault: true,
   },

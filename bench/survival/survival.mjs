@@ -93,7 +93,6 @@ export async function survival(args) {
     const record = {
       at: new Date().toISOString(),
       commit: commitOf(ROOT),
-      transport: 'TCP',
       seed: flags.seed,
       rounds: flags.rounds,
       waitSeconds: flags.waitMs / 1_000,
