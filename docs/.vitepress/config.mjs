@@ -52,8 +52,7 @@ export default defineConfig({
     attrs: { disable: true },
     emoji: { enabled: [] },
     config: (md) => {
-      // Pages are plain Markdown: a < in a sentence is no tag of Vue.
-      md.disable('html_inline')
+      plainMarkdown(md)
       linkToFiles(md)
       showFileNames(md)
     },
@@ -104,6 +103,17 @@ function linkToFiles(md) {
     tokens[index].attrSet('target', '_blank')
     return self.renderToken(tokens, index, options)
   }
+}
+
+/** Pages are no Vue templates: a < in a sentence is no tag, except for a line break, and braces are not evaluated. */
+function plainMarkdown(md) {
+  const { text } = md.renderer.rules
+  const escape = (content) => md.utils.escapeHtml(content).replaceAll('{', '&#123;')
+  md.renderer.rules.html_inline = (tokens, index) => {
+    const { content } = tokens[index]
+    return content === '<br>' ? content : escape(content)
+  }
+  md.renderer.rules.text = (...args) => text(...args).replaceAll('{', '&#123;')
 }
 
 /** ```js [relay.mjs] shows the name of the file above the code. */

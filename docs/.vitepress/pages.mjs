@@ -100,7 +100,11 @@ export function navigation(pages) {
     byName.delete(name)
     return page === undefined ? [] : [page]
   }
-  const groups = GROUPS.map(({ text, folder, names }) => ({ text, folder, pages: names.flatMap(take) }))
+  const groups = GROUPS.map(({ text, folder, names }) => ({
+    text,
+    folder,
+    pages: names.flatMap((name) => take(folder ? `${folder}/${name}` : name)),
+  }))
   const rest = [...byName.keys()]
   for (const group of groups) {
     const own = group.folder ? rest.filter((name) => name.startsWith(`${group.folder}/`)) : []
@@ -180,20 +184,24 @@ export function withoutCode(text) {
 }
 
 function titleOf(text) {
-  const heading = /^# +(.+)$/m.exec(withoutCode(text))?.[1]
+  const heading = /^# +(.+)$/m.exec(withoutCode(text))?.[1] ?? frontMatter(text, 'title')
   return heading === undefined ? undefined : plainText(heading)
 }
 
 /** The first sentence of the page, or `description` of its front matter. */
 function descriptionOf(text) {
-  const given = /^---\n(?:.*\n)*?description: *(.+)\n(?:.*\n)*?---\n/.exec(text)?.[1]
+  const given = frontMatter(text, 'description')
   if (given !== undefined) return given
   const paragraph = withoutCode(text)
-    .split(/\n\s*\n/)
-    .map((part) => part.trim())
+    .split(/\n(?:[ \t]*\n)+/)
     .find((part) => /^[^#|<!>\s-]/.test(part))
   const sentence = plainText(paragraph ?? '').replaceAll('\n', ' ')
   return /^.*?[.:](?=\s|$)/.exec(sentence)?.[0].replace(/:$/, '.') ?? sentence
+}
+
+function frontMatter(text, field) {
+  const [, front = ''] = /^---\n(.*?)\n---\n/s.exec(text) ?? []
+  return new RegExp(`^${field}: *(.+)$`, 'm').exec(front)?.[1]
 }
 
 /** Markdown without its marks. */
