@@ -73,7 +73,8 @@ async function exportsOf(file, documented = false) {
     }
     for (const part of namesIn(names)) {
       const [original, name = original] = part.split(' as ')
-      const declaration = source?.get(original) ?? (await declarationIn(file, statements, original, documented))
+      const declaration =
+        source?.get(original) ?? (await declarationIn(file, statements, original, documented))
       if (declaration === undefined) throw new Error(`${file}: no declaration of ${original} was found`)
       found.set(name, declaration)
     }

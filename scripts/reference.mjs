@@ -89,7 +89,12 @@ function setting(name, commands) {
     table(
       ['', ''],
       [
-        ['flag', isSecret ? 'none: everybody on the machine can read the command line of a process' : code(flagOf(name))],
+        [
+          'flag',
+          isSecret
+            ? 'none: everybody on the machine can read the command line of a process'
+            : code(flagOf(name)),
+        ],
         ['environment', variables.map(code).join(', ')],
         ['type', typeOf(settingsSchema.shape[name])],
         ['default', defaultOf(name)],
@@ -109,7 +114,8 @@ function defaultOf(name) {
   const told = / \(default: (.+)\)$/.exec(DESCRIPTIONS[name].purpose)?.[1]
   const { data } = settingsSchema.safeParse({})
   const value = data[name] ?? (name === 'leaseMs' ? timing().leaseMs : undefined)
-  if (value === undefined || (Array.isArray(value) && value.length === 0)) return /^\d+$/.test(told ?? '') ? code(told) : prose(told ?? 'none')
+  if (value === undefined || (Array.isArray(value) && value.length === 0))
+    return /^\d+$/.test(told ?? '') ? code(told) : prose(told ?? 'none')
   const shown = String(value)
   if (told !== shown && told?.startsWith(`${shown};`) !== true)
     throw new Error(`${name}: its description says "default: ${told}", and its default is ${shown}`)
@@ -172,7 +178,8 @@ function commandSections(program) {
       const settings = each.options.filter(({ helpGroupHeading }) => helpGroupHeading === 'Settings:')
       const own = each.options.filter((option) => !settings.includes(option))
       const rows = own.map(({ flags, description, defaultValue, mandatory }) => {
-        const given = defaultValue === undefined || typeof defaultValue === 'boolean' ? '' : ` (default: ${defaultValue})`
+        const given =
+          defaultValue === undefined || typeof defaultValue === 'boolean' ? '' : ` (default: ${defaultValue})`
         return [code(flags), prose(`${description}${mandatory ? ' (required)' : ''}${given}`)]
       })
       const links = settings.map(({ long }) => {
@@ -194,7 +201,11 @@ function commandSections(program) {
 
 function httpOperations({ tags, paths, components }) {
   const operations = Object.entries(paths).flatMap(([path, methods]) =>
-    Object.entries(methods).map(([method, operation]) => ({ path, method: method.toUpperCase(), ...operation })),
+    Object.entries(methods).map(([method, operation]) => ({
+      path,
+      method: method.toUpperCase(),
+      ...operation,
+    })),
   )
   return tags
     .map(({ name, description }) => {
@@ -205,7 +216,10 @@ function httpOperations({ tags, paths, components }) {
     .join('\n')
 }
 
-function httpOperation({ method, path, summary, description, parameters, requestBody, responses }, components) {
+function httpOperation(
+  { method, path, summary, description, parameters, requestBody, responses },
+  components,
+) {
   const own = parameters.filter(({ name }) => name !== 'Idempotency-Key')
   const body = requestBody?.content['application/json'].schema
   const success = Object.keys(responses).find((status) => status.startsWith('2'))
@@ -287,27 +301,35 @@ function isSame(one, other) {
 async function sqlParts() {
   const { definitions } = JSON.parse(await read('migrations/schema.json'))
   const files = (await readdir(join(ROOT, 'migrations'))).filter((file) => /^\d+_.*\.sql$/.test(file))
-  const migrations = (await Promise.all(files.toSorted().map(async (file) => read(`migrations/${file}`)))).join('\n')
+  const migrations = (
+    await Promise.all(files.toSorted().map(async (file) => read(`migrations/${file}`)))
+  ).join('\n')
   const comments = sqlComments(`${migrations}\n${await read('src/postgres/migrate.ts')}`)
   const tables = Object.entries(definitions.tables).map(([name, { columns }]) => {
     const rows = Object.entries(columns).map(([column, { type, default: given, notNull }]) => [
       code(column),
-      `${shortType(type)}${notNull ? ', not null' : ''}`,
-      given === undefined || given === null ? '' : code(given.replaceAll('@schema@.', '')),
+      [
+        shortType(type),
+        ...(notNull ? ['not null'] : []),
+        ...(given ? [`default ${code(shortType(given))}`] : []),
+      ].join(', '),
       prose(comments.get(`column ${name}.${column}`) ?? ''),
     ])
-    return `### ${name}\n\n${prose(comments.get(`table ${name}`) ?? '')}\n\n${table(['column', 'type', 'default', ''], rows)}\n`
+    return `### ${name}\n\n${prose(comments.get(`table ${name}`) ?? '')}\n\n${table(['column', 'type', ''], rows)}\n`
   })
-  const views = Object.keys(definitions.views).map((name) => [code(name), prose(comments.get(`view ${name}`) ?? '')])
+  const views = Object.keys(definitions.views).map((name) => [
+    code(name),
+    prose(comments.get(`view ${name}`) ?? ''),
+  ])
   const functions = Object.entries(definitions.functions).map(([signature, definition]) => ({
     name: signature.split('(')[0],
     definition: definition.replaceAll('@schema@.', ''),
   }))
   const shown = functions.filter(({ definition }) => !/RETURNS trigger/.test(definition))
-  const functionRows = shown.map(({ name, definition }) => [
-    code(signatureOf(definition)),
-    prose(comments.get(`function ${name}`) ?? ''),
-  ])
+  const functionSections = shown.map(({ name, definition }) => {
+    const about = prose(comments.get(`function ${name}`) ?? '')
+    return `### ${name}()\n\n${about}\n\n\`\`\`text\n${signatureOf(definition)}\n\`\`\`\n`
+  })
   const objects = [...Object.keys(definitions.tables), ...Object.keys(definitions.views)]
   const kinds = ['producer', 'worker', 'dispatcher', 'reader', 'operator', 'api', 'tenant']
   const roles = objects.map((object) => [
@@ -317,7 +339,7 @@ async function sqlParts() {
   return [
     ['tables', tables.join('\n')],
     ['views', table(['view', ''], views)],
-    ['functions', table(['function', ''], functionRows)],
+    ['functions', functionSections.join('\n')],
     ['grants', table(['table or view', ...kinds], roles)],
   ]
 }
@@ -336,11 +358,18 @@ function sqlComments(text) {
 
 function signatureOf(definition) {
   const [, head, returns] = /(?:FUNCTION|PROCEDURE) (.+?)\n(?: RETURNS (.+?)\n)?/s.exec(definition)
-  return `${head}${returns === undefined ? '' : ` → ${returns}`}`.replaceAll(/::[a-z ]+(?=[,)])/g, '').replaceAll('timestamp with time zone', 'timestamptz')
+  const [, name, list] = /^(\w+)\((.*)\)$/s.exec(shortType(head).replaceAll(/::[a-z ]+(?=[,)])/g, ''))
+  const parameters = list.replaceAll(/ ?\bIN /g, '').replaceAll(' DEFAULT ', ' default ')
+  const lines =
+    parameters.length > 60 ? `\n  ${parameters.replaceAll(/, (?=\w+ \w)/g, ',\n  ')}\n` : parameters
+  return `${name}(${lines})${returns === undefined ? '' : ` → ${shortType(returns)}`}`
 }
 
 function shortType(type) {
-  return type.replace('timestamp with time zone', 'timestamptz').replace('double precision', 'float8')
+  return type
+    .replaceAll('@schema@.', '')
+    .replaceAll('timestamp with time zone', 'timestamptz')
+    .replaceAll('double precision', 'float8')
 }
 
 /** S, I, U and D, or a small letter where the privilege is for some columns only. */
@@ -356,7 +385,11 @@ function privileges(grants, object) {
 
 async function events() {
   const file = 'dist/worker/events.d.ts'
-  const bases = { OfWorker: ['worker'], OfTable: ['worker', 'table'], OfRow: ['worker', 'table', 'id', 'token'] }
+  const bases = {
+    OfWorker: ['worker'],
+    OfTable: ['worker', 'table'],
+    OfRow: ['worker', 'table', 'id', 'token'],
+  }
   const map = await declarationText(file, 'EventMap')
   const rows = [...members(map)].map(([name, { type, comment }]) => {
     if (comment === '') throw new Error(`${file}: the event ${name} has no comment`)
@@ -411,12 +444,20 @@ async function exportedNames() {
     .join('\n')
 }
 
+/** The test of the code blocks parses what follows, and does not run it. */
+const NO_RUN = '<!-- no-run: a declaration -->'
+
 function exportedName({ name, text, comment }) {
   if (comment === '' && /^export (declare )?(function|class|const) /.test(text))
     throw new Error(`${name} is exported and has no comment`)
-  const signature = withoutRequirements(text.replaceAll(/^export (declare )?/gm, '').replaceAll(/^ {4,}/gm, halfIndent))
-  const about = comment === '' ? '' : `${commentText(comment)}\n\n`
-  return `### ${name}\n\n${about}<!-- no-run: a declaration -->\n\`\`\`ts no-run\n${signature}\n\`\`\`\n`
+  const signature = withoutRequirements(
+    text.replaceAll(/^export (declare (?=function))?/gm, '').replaceAll(/^ {4,}/gm, halfIndent),
+  )
+  const isLong = comment.includes('```')
+  const about = commentText(comment, isLong ? '\n' : ' ')
+    .replaceAll('```ts', `${NO_RUN}\n\`\`\`ts no-run`)
+    .replace(/.$/s, '$&\n\n')
+  return `### ${name}\n\n${about}${NO_RUN}\n\`\`\`ts no-run\n${signature}\n\`\`\`\n`
 }
 
 function halfIndent(spaces) {
@@ -461,7 +502,8 @@ function llmsText(pages) {
 // ---- Markdown
 
 function table(head, rows) {
-  const line = (cells) => `| ${cells.map((cell) => cell.replaceAll('\n', ' ').replaceAll(/(?<!\\)\|/g, '\\|')).join(' | ')} |`
+  const line = (cells) =>
+    `| ${cells.map((cell) => cell.replaceAll('\n', ' ').replaceAll(/(?<!\\)\|/g, '\\|')).join(' | ')} |`
   return [line(head), `|${head.map(() => '---').join('|')}|`, ...rows.map(line), ''].join('\n')
 }
 
@@ -492,7 +534,10 @@ function commentText(comment, lineEnd = ' ') {
 
 /** Comments name the requirements that the code fulfils, for the people who maintain it. */
 function withoutRequirements(text) {
-  return text.replaceAll(/ \((?:(?:RULE|LIFE|WH|SYNC|REC)-[\w-]+|D\d+)(?:, (?:(?:RULE|LIFE|WH|SYNC|REC)-[\w-]+|D\d+))*\)/g, '')
+  return text.replaceAll(
+    / \((?:(?:RULE|LIFE|WH|SYNC|REC)-[\w-]+|D\d+)(?:, (?:(?:RULE|LIFE|WH|SYNC|REC)-[\w-]+|D\d+))*\)/g,
+    '',
+  )
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {

@@ -4,7 +4,14 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { expect, it } from 'vitest'
-import { addressOf, anchorsOf, linkedFile, linksOf, navigation, readPages } from '../docs/.vitepress/pages.mjs'
+import {
+  addressOf,
+  anchorsOf,
+  linkedFile,
+  linksOf,
+  navigation,
+  readPages,
+} from '../docs/.vitepress/pages.mjs'
 import { installed } from './support/installed.ts'
 import { projectFile } from './support/project-files.ts'
 
@@ -87,7 +94,10 @@ it('the site is built, without dead links, and loads nothing from other hosts', 
   const site = join(directory, '.vitepress/dist')
   for (const { path } of pages) {
     const address = addressOf(path)
-    const html = await readFile(join(site, `${address.endsWith('/') ? `${address}index` : address}.html`), 'utf8')
+    const html = await readFile(
+      join(site, `${address.endsWith('/') ? `${address}index` : address}.html`),
+      'utf8',
+    )
     expect(html, path).not.toMatch(/<(?:script|link|img|iframe)[^>]+(?:src|href)="(?:https?:)?\/\//)
   }
 })

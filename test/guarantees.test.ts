@@ -21,7 +21,10 @@ it.each(promises.map((promise, i) => ({ promise, section: proofs[i] ?? '', name:
     expect(section.match(/^- /gm)).toHaveLength(named.length)
     const [first, ...more] = named
     const [, number = ''] = /^\*\*G(\d+)/.exec(promise) ?? []
-    const rest = more.length === 0 ? ` ([test](proofs.md#g${number})).` : ` and [${more.length} more](proofs.md#g${number}).`
+    const rest =
+      more.length === 0
+        ? ` ([test](proofs.md#g${number})).`
+        : ` and [${more.length} more](proofs.md#g${number}).`
     expect(promise).toContain(`\nProof: \`${first?.[1]}\`${rest}\n`)
     const missing: string[] = []
     for (const [, file = '', title = ''] of named) {

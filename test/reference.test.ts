@@ -55,10 +55,7 @@ const STATED: readonly (readonly [string, string])[] = [
   ['docs/guides/own-table.md', `| \`settleDelayMs\` | ${worker.settleDelayMs} |`],
   ['docs/guides/own-table.md', `| \`maxLeases\` | ${worker.maxLeases} |`],
   ['docs/guides/own-table.md', `| \`paused\` | ${worker.paused} |`],
-  [
-    'docs/guides/own-table.md',
-    `(\`maxLeases\`, ${(worker.maxLeases * leaseMs) / 1_000} s by default)`,
-  ],
+  ['docs/guides/own-table.md', `(\`maxLeases\`, ${(worker.maxLeases * leaseMs) / 1_000} s by default)`],
   [
     'docs/guides/outbox.md',
     `| ${DEFAULT_RETRY.firstMs / 1_000} s, ${DEFAULT_RETRY.factor}, ${DEFAULT_RETRY.longestMs / 3_600_000} h, ${DEFAULT_RETRY.jitter}, none |`,

@@ -12,7 +12,7 @@ const sidebar = groups.map(({ text, pages }) => {
   const decisions = pages.filter(({ path }) => path.startsWith('decisions/') && !path.endsWith('README.md'))
   const items = pages.filter((page) => !decisions.includes(page)).map(itemOf)
   const all = [...items, { text: 'Each decision', collapsed: true, items: decisions.map(itemOf) }]
-  return { text, collapsed: false, items: decisions.length > 0 ? all : items }
+  return { text, collapsed: text === 'Design', items: decisions.length > 0 ? all : items }
 })
 
 function itemOf({ path, title }) {

@@ -57,7 +57,11 @@ const GROUPS = [
       'explain',
     ],
   },
-  { text: 'Migration', folder: 'migration', names: ['pg-boss', 'graphile-worker', 'nestjs-outbox', 'hand-written'] },
+  {
+    text: 'Migration',
+    folder: 'migration',
+    names: ['pg-boss', 'graphile-worker', 'nestjs-outbox', 'hand-written'],
+  },
   {
     text: 'Proofs',
     folder: undefined,
@@ -110,7 +114,7 @@ export function navigation(pages) {
     const own = group.folder ? rest.filter((name) => name.startsWith(`${group.folder}/`)) : []
     group.pages.push(...own.flatMap(take))
   }
-  groups.at(-1)?.pages.push(...[...byName.keys()].toSorted().flatMap(take))
+  groups.at(-1)?.pages.push(...[...byName.keys()].flatMap(take))
   return groups.filter(({ pages }) => pages.length > 0).map(({ text, pages }) => ({ text, pages }))
 }
 

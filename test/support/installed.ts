@@ -9,7 +9,8 @@ import { getCurrentTest } from 'vitest/suite'
 const PROJECT = fileURLToPath(new URL('../../', import.meta.url))
 // Install scripts download what no test needs.
 const INSTALL = ['ci', '--prefer-offline', '--no-audit', '--no-fund', '--ignore-scripts']
-const UNREACHABLE = /\b(ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENETUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT)\b/
+const UNREACHABLE =
+  /\b(ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENETUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT)\b/
 const folders = new Map<string, Promise<void>>()
 
 /**
