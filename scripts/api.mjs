@@ -9,25 +9,46 @@ const FILE = join(ROOT, 'docs/api.txt')
 
 /** The report as text: one section for each entry point in package.json, names in alphabetical order. */
 export async function apiReport() {
-  const { name, exports } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8'))
-  const sections = []
-  for (const [path, target] of Object.entries(exports)) {
-    if (typeof target !== 'object' || target.types === undefined) continue
-    const declarations = await exportsOf(join(ROOT, target.types))
-    const names = [...declarations.keys()].toSorted((a, b) => (a < b ? -1 : 1))
-    const title = `# ${name}${path.slice(1)} (${names.length} names)`
-    sections.push([title, ...names.map((each) => declarations.get(each))].join('\n\n'))
-  }
+  const sections = (await entryPoints()).map(({ name, declarations }) => {
+    const title = `# ${name} (${declarations.length} names)`
+    return [title, ...declarations.map(({ text }) => text)].join('\n\n')
+  })
   return `${HEADER}\n\n${sections.join('\n\n')}\n`
 }
+
+/**
+ * Every entry point with its declarations by name. `documented`: with the comments of members, the comment of each
+ * declaration, and that at the top of the entry point.
+ */
+export async function entryPoints({ documented = false } = {}) {
+  const { name: packageName, exports } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8'))
+  const found = []
+  for (const [path, target] of Object.entries(exports)) {
+    if (typeof target !== 'object' || target.types === undefined) continue
+    const file = join(ROOT, target.types)
+    const declared = await exportsOf(file, documented)
+    const names = [...declared.keys()].toSorted((a, b) => (a < b ? -1 : 1))
+    const declarations = names.map((name) => {
+      const parts = declared.get(name).split(COMMENT)
+      const texts = parts.map((part, i) => (i % 2 === 0 ? part : '')).join('')
+      return { name, text: texts.trim(), comment: parts[1] ?? '' }
+    })
+    const comment = documented ? (/^\/\*\*[\s\S]*?\*\//.exec(await readFile(file, 'utf8'))?.[0] ?? '') : ''
+    found.push({ name: `${packageName}${path.slice(1)}`, comment, declarations })
+  }
+  return found
+}
+
+/** Encloses the comment of a statement, at its end. */
+const COMMENT = '\u0000'
 
 const HEADER = `What the package exports, by entry point. Written by \`npm run api\`, compared by test/api.test.ts:
 a change here is a change of the public surface.`
 
 /** Exported name → its declaration, followed through re-exports. */
-async function exportsOf(file) {
+async function exportsOf(file, documented = false) {
   const found = new Map()
-  const statements = await statementsOf(file)
+  const statements = await statementsOf(file, documented)
   for (const statement of statements) {
     const reexport = /^export (?:type )?(?:\{(?<names>[^}]*)\}|\*)(?: from '(?<from>[^']+)')?;$/s.exec(
       statement,
@@ -45,14 +66,15 @@ async function exportsOf(file) {
       for (const name of namesIn(names)) found.set(name, `export { ${name} } from '${from}';`)
       continue
     }
-    const source = from === undefined ? undefined : await exportsOf(sourceFile(file, from))
+    const source = from === undefined ? undefined : await exportsOf(sourceFile(file, from), documented)
     if (names === undefined) {
       for (const [name, declaration] of source) found.set(name, declaration)
       continue
     }
     for (const part of namesIn(names)) {
       const [original, name = original] = part.split(' as ')
-      const declaration = source?.get(original) ?? (await declarationIn(file, statements, original))
+      const declaration =
+        source?.get(original) ?? (await declarationIn(file, statements, original, documented))
       if (declaration === undefined) throw new Error(`${file}: no declaration of ${original} was found`)
       found.set(name, declaration)
     }
@@ -61,13 +83,13 @@ async function exportsOf(file) {
 }
 
 /** A name that is exported by `export { … }` is declared in the file itself or imported by it. */
-async function declarationIn(file, statements, name) {
+async function declarationIn(file, statements, name, documented) {
   const own = statements.filter((statement) => declaredName(statement) === name)
   if (own.length > 0) return own.join('\n')
   for (const statement of statements) {
     const imported = /^import (?:type )?\{(?<names>[^}]*)\} from '(?<from>\.[^']+)';$/s.exec(statement)
     if (imported !== null && namesIn(imported.groups.names).includes(name))
-      return (await exportsOf(sourceFile(file, imported.groups.from))).get(name)
+      return (await exportsOf(sourceFile(file, imported.groups.from), documented)).get(name)
   }
   return undefined
 }
@@ -89,17 +111,33 @@ function declaredName(statement) {
   )?.[1]
 }
 
-/** The top-level statements of a declaration file, without comments and private members. Each starts in column 1. */
-async function statementsOf(file) {
-  const text = (await readFile(file, 'utf8'))
-    .replaceAll(/\/\*\*?[\s\S]*?\*\//g, '')
+/**
+ * The top-level statements of a declaration file, without private members, and without comments unless `documented`. Each
+ * starts in column 1.
+ */
+async function statementsOf(file, documented) {
+  const source = await readFile(file, 'utf8')
+  const text = (documented ? source : source.replaceAll(/\/\*\*?[\s\S]*?\*\//g, ''))
     .replaceAll(/^\/\/.*$/gm, '')
     .replaceAll(/^ +(#private|private \w+);\n/gm, '')
   const statements = []
-  for (const line of text.split('\n')) {
-    if (line.trim() === '') continue
-    if (/^[a-z]/.test(line)) statements.push(line.trimEnd())
-    else statements.push(`${statements.pop() ?? ''}\n${line.trimEnd()}`)
+  let comment
+  // A comment at the start of a line belongs to the statement that follows it, unless that has begun: a union.
+  for (const part of text.split(/^(\/\*\*(?:(?!\*\/)[\s\S])*\*\/)\n(?=[a-z])/m)) {
+    if (part.startsWith('/**')) {
+      comment = part
+      continue
+    }
+    const own = []
+    for (const line of part.split('\n')) {
+      if (line.trim() === '') continue
+      if (/^[a-z]/.test(line)) own.push(line.trimEnd())
+      else own.push(`${own.pop() ?? ''}\n${line.trimEnd()}`)
+    }
+    if (comment !== undefined && declaredName(own[0] ?? '') !== undefined)
+      own[0] = `${own[0]}${COMMENT}${comment}${COMMENT}`
+    comment = undefined
+    statements.push(...own)
   }
   return statements
 }

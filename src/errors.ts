@@ -79,6 +79,7 @@ export class LeaseholdError extends Error {
   }
 }
 
+/** Whether an error is a `LeaseholdError`, and has this code if one is given. */
 export function isLeaseholdError(error: unknown, code?: ErrorCode): error is LeaseholdError {
   return error instanceof LeaseholdError && (code === undefined || error.code === code)
 }

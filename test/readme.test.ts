@@ -1,10 +1,8 @@
-import { tmpdir } from 'node:os'
 import { Events } from 'leasehold'
 import { Client } from 'pg'
 import { beforeEach, afterEach, expect, it } from 'vitest'
 import { sendSomeEmails } from '../examples/kernel.ts'
 import { sendEmails } from '../examples/worker.ts'
-import { callLeasehold } from './support/command-line.ts'
 import { useDatabase } from './support/database.ts'
 import { marked, projectFile, snippets } from './support/project-files.ts'
 
@@ -109,20 +107,4 @@ it('in the kernel example two processes send every email once, and one whose lea
     await sendSomeEmails(database.url, 'worker 2', send)
   })
   expect(tooSlow).toEqual({ sent: 0, fencedOff: 1 })
-})
-
-it('the README names every command', async () => {
-  const readme = await projectFile('README.md')
-  const named = async (...path: readonly string[]): Promise<string[]> => {
-    const { stdout } = await callLeasehold([...path, '--help'], { workingDirectory: tmpdir() })
-    const [, list = ''] = stdout.split('\nCommands:\n')
-    const commands = [...list.matchAll(/^ {2}(\w+)/gm)].map(([, name = '']) => name)
-    return commands.filter((name) => name !== 'help')
-  }
-  for (const command of await named()) {
-    const lines = readme.split('\n').filter((line) => line.includes(`leasehold ${command}`))
-    expect(lines, command).not.toEqual([])
-    for (const part of ['outbox', 'webhooks', 'sync'].includes(command) ? await named(command) : [])
-      expect(lines.join('\n'), `${command} ${part}`).toMatch(new RegExp(`\\b${part}\\b`))
-  }
 })

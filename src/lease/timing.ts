@@ -2,9 +2,13 @@ import { LeaseholdError } from '../errors.ts'
 import { byField, describeValue } from '../rules.ts'
 
 export interface Timing {
+  /** How long a lease lasts. */
   readonly leaseMs: number
+  /** The interval between renewals of a lease. */
   readonly heartbeatMs: number
+  /** The interval between runs of the reaper. */
   readonly reaperIntervalMs: number
+  /** How long running handlers may take to finish at shutdown. */
   readonly shutdownTimeoutMs: number
 }
 

@@ -60,6 +60,7 @@ export interface ReconcilerOptions<Row extends object, Status extends string> {
   readonly bucket?: number
 }
 
+/** The name of a reconciler that is given none. */
 export const RECONCILE = 'reconcile'
 
 /** REC-09: without prefetch, nothing is claimed before there is a slot for it. */

@@ -36,7 +36,7 @@ export interface Defined<Params> {
  * const sync = createSync()
  * const tempo = sync.define('ins-tempo', {
  *   plan: async ({ matrixId }) => (await yearsOf(matrixId)).map((year) => ({ year })),
- *   syncChunk: async ({ matrixId, query }, { settleIn }) => { … },
+ *   syncChunk: async ({ matrixId, query }, { settleIn }) => importYear(matrixId, query.year, settleIn),
  * })
  * await tempo.enqueue(db, { matrixId: 'POP105A' })
  * ```

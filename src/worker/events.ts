@@ -21,6 +21,7 @@ export type LossReason =
 export type PauseReason = 'operator' | 'saturated' | 'unhealthy' | 'stopping'
 
 interface OfWorker {
+  /** The id of the worker process that emits the event. */
   readonly worker: string
 }
 
@@ -31,11 +32,19 @@ interface OfTable extends OfWorker {
 
 interface OfRow extends OfTable {
   readonly id: string
+  /** The fencing token of the lease. */
   readonly token: bigint
 }
 
 export interface EventMap {
-  claimed: OfTable & { readonly count: number; readonly full: boolean; readonly durationMs: number }
+  /** A claim found rows. */
+  claimed: OfTable & {
+    readonly count: number
+    /** It found as many as it asked for: there may be more. */
+    readonly full: boolean
+    readonly durationMs: number
+  }
+  /** The handler was called. */
   started: OfRow & { readonly attempt: number }
   /** The handler threw, or its outcome is dead, or a retry with an error. */
   failed: OfRow & {
@@ -45,6 +54,7 @@ export interface EventMap {
     /** What the worker says of its rows: the type and the ordering key of an event, say. */
     readonly details?: Readonly<Record<string, string>>
   }
+  /** The outcomes of rows were written, by one statement. */
   settled: OfTable & {
     readonly outcome: string
     readonly ids: readonly string[]
@@ -52,8 +62,16 @@ export interface EventMap {
     /** Of rows that are done, in a table that declares `createdAt`: the time since they were written (`latencyOf`). */
     readonly latenciesMs?: readonly number[]
   }
+  /** Leases were given back without an outcome: at shutdown, or because downstream was saturated. */
   released: OfTable & { readonly ids: readonly string[] }
-  renewed: OfTable & { readonly count: number; readonly busy: number; readonly durationMs: number }
+  /** A heartbeat renewed the leases of rows in flight. */
+  renewed: OfTable & {
+    readonly count: number
+    /** Rows that another session had locked. They are tried again shortly. */
+    readonly busy: number
+    readonly durationMs: number
+  }
+  /** A heartbeat failed. The rows keep their leases until these expire. */
   renewalFailed: OfTable & { readonly ids: readonly string[]; readonly error: unknown }
   /** The lease of a row that waits for a slot or is running is no longer ours, or no longer known to be. */
   lost: OfRow & { readonly reason: LossReason }
@@ -64,18 +82,22 @@ export interface EventMap {
    * earlier statement with the same outcome got no answer, and may have written it.
    */
   fencedOff: OfRow & { readonly outcome: string; readonly isUncertain: boolean }
-  /** With the error that caused it, where there is one. */
+  /** The worker stopped claiming, with the error that caused it, where there is one. */
   paused: OfTable & {
     readonly reason: PauseReason
+    /** For how long, where that is known. */
     readonly forMs: number | undefined
     readonly error?: unknown
   }
-  /** One reason has ended. `stillPausedFor`: those that have not, where there are any. */
+  /** One reason for a pause has ended. `stillPausedFor`: those that have not, where there are any. */
   resumed: OfTable & { readonly reason: PauseReason; readonly stillPausedFor?: readonly PauseReason[] }
+  /** The reaper took back a row whose lease had expired, or whose worker process was dead. */
   reaped: OfTable & {
     readonly id: string
     readonly token: bigint
+    /** The worker id that had the lease. */
     readonly owner: string
+    /** The time since the end of the lease; 0 if it had not ended. */
     readonly staleMs: number
     /** The owner was declared dead before its lease had ended. */
     readonly evicted: boolean
@@ -90,9 +112,13 @@ export interface EventMap {
     /** How long the row is left alone; absent where its lease expires instead. */
     readonly retryInMs?: number
   }
+  /** The reaper has looked at all tables that were due. */
   reaperRan: OfWorker & { readonly reaped: number; readonly durationMs: number }
+  /** The reaper failed: on one table, or without one as a whole. */
   reaperFailed: OfWorker & { readonly table: string | undefined; readonly error: unknown }
+  /** The workers of this process run. `roles`: their names. */
   workerStarted: OfWorker & { readonly roles: readonly string[] }
+  /** The workers of this process have stopped. `clean`: every row was settled or released. */
   workerStopped: OfWorker & { readonly clean: boolean }
   /** Another worker was found dead (RULE-020-052). Emitted once, by the one that declared it. */
   workerDied: OfWorker & {
@@ -103,13 +129,17 @@ export interface EventMap {
   }
   /** This worker had been declared dead, and is not. */
   workerReturned: OfWorker
+  /** The worker follows other settings from now on. */
   settingsChanged: OfTable & { readonly settings: Readonly<Record<string, unknown>> }
+  /** Settings of the `settings` table cannot work, and do not apply. */
   settingsRefused: OfTable & { readonly error: unknown }
   /** The database could not be reached, did not answer, or takes no writes. Emitted for each attempt. */
   databaseLost: OfWorker & { readonly what: string; readonly error: unknown }
   /** It answers, after `databaseLost`. */
   databaseBack: OfWorker
+  /** The connection that listens for wake-ups works. */
   listening: OfWorker
+  /** It does not: the worker polls until it does. */
   notListening: OfWorker & { readonly error: unknown }
   /** The periodic work on a table was done: old rows removed, say. */
   maintenanceRan: OfTable & {

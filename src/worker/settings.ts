@@ -22,13 +22,15 @@ export interface WorkerSettings extends Timing {
   readonly settleDelayMs: number
   /** For how many leases a row may be held; then its handler is told to stop and its lease is lost (RULE-020-051). */
   readonly maxLeases: number
+  /** Nothing is claimed while it is true; rows in flight are finished. */
   readonly paused: boolean
 }
 
 const DAY_MS = 86_400_000
 const HOUR_MS = 3_600_000
 
-const RULES: Rules<WorkerSettings> = {
+/** What each setting must be. */
+export const WORKER_SETTING_RULES: Rules<WorkerSettings> = {
   // The minimum refuses a lease of 30, which was meant in seconds.
   leaseMs: milliseconds(250, DAY_MS),
   heartbeatMs: milliseconds(25, DAY_MS),
@@ -45,7 +47,7 @@ const RULES: Rules<WorkerSettings> = {
   paused: TRUE_OR_FALSE,
 }
 
-export const WORKER_SETTING_NAMES: readonly string[] = Object.keys(RULES)
+export const WORKER_SETTING_NAMES: readonly string[] = Object.keys(WORKER_SETTING_RULES)
 
 function milliseconds(from: number, to: number): Rule {
   return {
@@ -86,7 +88,7 @@ export function workerSettings(given: Partial<WorkerSettings> = {}): WorkerSetti
 
 /** What is wrong with single settings; whether they fit each other depends on the rest of them. */
 export function settingProblems(given: object): string[] {
-  return problemsWith(given, RULES, { what: 'setting' })
+  return problemsWith(given, WORKER_SETTING_RULES, { what: 'setting' })
 }
 
 function refuseTooMany(settings: WorkerSettings): WorkerSettings {

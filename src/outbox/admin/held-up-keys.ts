@@ -42,6 +42,7 @@ export const MAX_WAITING = 1_000
 /** How many keys of a bucket are examined at most, at about 10 µs each. */
 export const MAX_KEYS = 100_000
 
+/** The ordering keys whose head has failed and holds up later events: blocked until its retry, or parked until an operator unblocks the key. */
 export async function keysHeldUp(db: Database, options: KeysOptions = {}): Promise<KeysHeldUp> {
   const { schema, limit = 20 } = options
   checkPageSize(limit)

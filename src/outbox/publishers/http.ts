@@ -96,6 +96,7 @@ interface BatchItem {
   readonly json: string
 }
 
+/** Publishes by POST to a URL. An event is published when the response was 2xx. */
 export function httpPublisher(options: HttpPublisherOptions): Publisher {
   refuseUnknownOptions('httpPublisher', options, OPTION_NAMES)
   const envelope = usableEnvelope('http', options.envelope)

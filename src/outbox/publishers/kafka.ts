@@ -62,6 +62,7 @@ interface PreparedMessage {
   readonly message: KafkaMessage
 }
 
+/** Publishes to topics of Kafka through your producer. An event is published when the producer has confirmed it. */
 export function kafkaPublisher(options: KafkaPublisherOptions): Publisher {
   refuseUnknownOptions('kafkaPublisher', options, OPTION_NAMES)
   const { producer, topic, probe } = options

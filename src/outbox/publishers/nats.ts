@@ -61,6 +61,7 @@ const NO_ROOM_OR_NO_LEADER = 503
 /** How long the server may take to answer a ping before the connection counts as lost. */
 const PING_TIMEOUT_MS = 2_000
 
+/** Publishes to a stream of NATS JetStream. An event is published when the stream has acknowledged it. */
 export function natsPublisher(options: NatsPublisherOptions): Publisher {
   refuseUnknownOptions('natsPublisher', options, OPTION_NAMES)
   const envelope = usableEnvelope('nats', options.envelope)

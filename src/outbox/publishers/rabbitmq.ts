@@ -56,6 +56,7 @@ const ROUTING_HEADERS = /^b?cc$/i
 /** Codes with which the server closes a channel because of its configuration, not because of a message. */
 const CONFIGURATION_ERROR_CODES = new Set([403, 404])
 
+/** Publishes to an exchange of RabbitMQ. An event is published when the server has confirmed it. */
 export function rabbitPublisher(options: RabbitPublisherOptions): Publisher {
   refuseUnknownOptions('rabbitPublisher', options, OPTION_NAMES)
   const envelope = usableEnvelope('rabbitmq', options.envelope)

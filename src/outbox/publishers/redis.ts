@@ -81,6 +81,7 @@ const SERVER_UNAVAILABLE_REPLIES = new Set([
 /** The field of the body. A header of an event must not be taken for it. */
 const RESERVED = /^payload$/i
 
+/** Publishes to a stream of Redis. An event is published when the stream has it. */
 export function redisPublisher(options: RedisPublisherOptions): Publisher {
   refuseUnknownOptions('redisPublisher', options, OPTION_NAMES)
   const envelope = usableEnvelope('redis', options.envelope)

@@ -24,6 +24,7 @@ const OPTION_NAMES = namesOf<StdoutPublisherOptions>({
   maxBatch: true,
 })
 
+/** Publishes lines of JSON to stdout, or to another writable stream. */
 export function stdoutPublisher(options: StdoutPublisherOptions = {}): Publisher {
   refuseUnknownOptions('stdoutPublisher', options, OPTION_NAMES)
   const { stream = process.stdout } = options

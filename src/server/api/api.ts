@@ -128,6 +128,7 @@ const MAX_OPEN_BODY_BYTES = 4_096
 
 const HEADERS = { 'cache-control': 'no-store', 'x-content-type-options': 'nosniff' }
 
+/** The HTTP API as a Fetch handler, to be mounted in a server of your own. */
 export function createApi(options: ApiOptions): Api {
   refuseUnknownOptions('createApi', options, OPTIONS)
   const { db, schema = 'leasehold', basePath = '/api/v1', statementTimeoutMs = 5_000 } = options

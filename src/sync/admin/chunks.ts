@@ -49,6 +49,7 @@ export interface ChunkPage {
   readonly next: string | null
 }
 
+/** The chunks of a job, page by page, in the order of its plan. */
 export async function listChunks(
   db: Database,
   jobId: string,

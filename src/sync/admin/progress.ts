@@ -28,6 +28,7 @@ export interface JobProgress extends JobSummary {
 const MAX_WORKING_SHOWN = 20
 const MAX_FAILURES_SHOWN = 10
 
+/** How far a job is: its chunks by state, the pace, the time that is left, what is in flight and what has failed. */
 export async function progress(
   db: Database,
   jobId: string,
@@ -55,6 +56,7 @@ export interface ProgressOfAllOptions extends BrowseOptions {
 
 const MAX_FAILED_JOBS_SHOWN = 5
 
+/** The same for all open jobs, and for those that have failed lately. */
 export async function progressOfAll(
   db: Database,
   options: ProgressOfAllOptions = {},

@@ -39,6 +39,7 @@ const MAX_KEYS = 10_000
 /** The name of the query, and the advice when it takes too long. */
 export const COUNTING = { what: 'Counting the deliveries', remedy: 'Allow more time.' }
 
+/** How many deliveries there are, by status, and how many are in flight. */
 export async function countDeliveries(db: Database, options: BrowseOptions = {}): Promise<DeliveryCounts> {
   const table = deliveriesOf(options.schema)
   return readOnly(db, options, COUNTING, async (tx) => {

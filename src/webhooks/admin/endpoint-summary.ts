@@ -51,6 +51,7 @@ const MAX_ENDPOINTS = 1_000
 /** How many failed deliveries are counted at most. */
 const MAX_FAILED_COUNTED = 100_000
 
+/** The endpoints that get nothing, and why, and those with deliveries that wait or have failed. */
 export async function summariseEndpoints(
   db: Database,
   options: EndpointSummaryOptions = {},

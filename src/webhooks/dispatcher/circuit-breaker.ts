@@ -11,6 +11,7 @@ export interface CircuitBreakerSettings {
   readonly maxOpenMs: number
 }
 
+/** The circuit breaker of every endpoint, unless the dispatcher is given another. */
 export const DEFAULT_CIRCUIT_BREAKER: CircuitBreakerSettings = {
   failureThreshold: 5,
   openMs: 10_000,
