@@ -1,11 +1,12 @@
 import { join } from 'node:path'
 import { randomBytes } from 'node:crypto'
-import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
+import { afterAll, beforeAll, expect, inject, it } from 'vitest'
 import { quoteIdentifier } from '../src/postgres/identifiers.ts'
 import { withAdmin, withDatabase } from './support/admin.ts'
 import { removeDirectory, temporaryDirectory } from './support/directory.ts'
 import {
   checkTypes,
+  exampleCode,
   hasSteps,
   installPackages,
   parseBlocks,
@@ -15,13 +16,14 @@ import {
 import { freePort } from './support/free-port.ts'
 
 const pages = await readPages()
+const examples = await exampleCode()
 let directory = ''
 let typeErrors: Promise<Map<string, string[]>>
 
 beforeAll(async () => {
   directory = await temporaryDirectory()
   await installPackages(directory)
-  typeErrors = checkTypes(pages, join(directory, 'types'))
+  typeErrors = checkTypes(pages, examples, join(directory, 'types'))
   // A failure is reported by the pages, which await it.
   typeErrors.catch(() => {})
 })
@@ -41,14 +43,14 @@ async function withPageDatabase(use: (url: string) => Promise<void>): Promise<vo
   }
 }
 
-// Pages wait for processes most of the time.
-describe.concurrent.each(pages)('$path', (page) => {
-  it('its code blocks are correct, and run from top to bottom', async () => {
+for (const page of pages) {
+  // Pages wait for processes most of the time.
+  it.concurrent(`the code blocks of ${page.path} are correct, and run from top to bottom`, async () => {
     const errors = (await typeErrors).get(page.path) ?? []
-    expect([...page.problems, ...parseBlocks(page), ...errors]).toEqual([])
+    expect([...page.problems, ...parseBlocks(page, examples), ...errors]).toEqual([])
     if (!hasSteps(page)) return
     const port = await freePort()
     if (page.isEmbedded) await runPage(page, { directory, databaseUrl: undefined, port })
     else await withPageDatabase(async (databaseUrl) => runPage(page, { directory, databaseUrl, port }))
   })
-})
+}

@@ -156,14 +156,14 @@ export async function exampleCode(): Promise<ReadonlySet<string>> {
   return code
 }
 
-/** Parses JSON and YAML, and the code that is not run. */
-export function parseBlocks({ path, blocks }: Page): string[] {
-  return blocks.flatMap(({ line, language, code, isRun, file }) => {
+/** Parses JSON, YAML, and the code that is not run. */
+export function parseBlocks({ path, blocks }: Page, examples: ReadonlySet<string>): string[] {
+  return blocks.flatMap(({ line, language, code, isRun }) => {
     try {
       if (language === 'json') JSON.parse(code)
       else if (language === 'yaml') parseYaml(code)
-      else if (language === 'ts' || (language === 'js' && !isRun))
-        parseAst(code, { lang: 'ts', sourceType: /\.c[jt]s$/.test(file ?? '') ? 'script' : 'module' })
+      else if ((language === 'ts' || language === 'js') && !isRun && !examples.has(code.trim()))
+        parseAst(code, { lang: 'ts' })
       return []
     } catch (error) {
       return [`${path}:${line}: ${String(error)}`]
@@ -175,8 +175,11 @@ export function parseBlocks({ path, blocks }: Page): string[] {
  * Type-checks the TypeScript of all pages in one program, strictly, and their JavaScript in another, where a parameter
  * may have no type. Returns the errors by page.
  */
-export async function checkTypes(pages: readonly Page[], directory: string): Promise<Map<string, string[]>> {
-  const examples = await exampleCode()
+export async function checkTypes(
+  pages: readonly Page[],
+  examples: ReadonlySet<string>,
+  directory: string,
+): Promise<Map<string, string[]>> {
   const origins = new Map<string, { readonly page: Page; readonly line: number }>()
   const files: Record<'js' | 'ts', string[]> = { js: [], ts: [] }
   await installPackages(directory)
