@@ -91,7 +91,7 @@ export function readPage(path: string, text: string): Page {
       problems.push(`${path}:${index + 1}: an indented code block; use a fence with a language`)
     const comment = /^ *<!-- (.*) -->$/.exec(line)?.[1]
     if (comment !== undefined) comments.push(comment)
-    else if (line.trim() !== '') comments = []
+    else if (line.trim() !== '' && line !== '<!-- setup') comments = []
   }
   return { path, isEmbedded: settings['embedded'] === true, blocks, problems }
 }
