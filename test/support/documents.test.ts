@@ -100,6 +100,7 @@ it('what is expected may be written later, by a command in the background, which
       ['text'],
     ).concat('<!-- expect: up -->\n```sh\nnode d.mjs &\n```\n')
   await run('d.md', script('0'))
+  await run('g.md', script('0').replace('<!--', '<!-- background -->\n<!--').replace(' &', ''))
   await expect(run('e.md', script('3'))).rejects.toThrow('ended with exit code 3')
   expect(readPage('f.md', pageOf('f', ['sh', 'node d.mjs &'])).problems).toEqual([
     'f.md:3: a command in the background needs <!-- expect: a part of its output --> in the line before',

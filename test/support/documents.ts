@@ -48,7 +48,7 @@ const LANGUAGES = new Set([...SHOWN, 'js', 'ts', 'sh', 'sql', 'json', 'yaml'])
 /** README.md and the pages in docs, without decisions and generated pages. */
 export async function readPages(): Promise<Page[]> {
   const found = (await filesIn('docs')).filter(
-    (path) => path.endsWith('.md') && !/^docs\/(decisions|sql)\//.test(path),
+    (path) => path.endsWith('.md') && !/^docs\/(\.|decisions\/|sql\/)/.test(path),
   )
   return Promise.all(
     ['README.md', ...found.toSorted()].map(async (path) =>
@@ -120,7 +120,9 @@ function readBlock(found: {
   comments: readonly string[]
   code: string
 }): Block & { readonly problems: readonly string[] } {
-  const { line, comments, code } = found
+  const { line, comments } = found
+  // A reader sees a command in the foreground of its own terminal.
+  const code = comments.includes('background') ? `${found.code.trimEnd()} &\n` : found.code
   const [, language = '', rest = ''] = /^\s*(\S*)(.*)$/.exec(found.info) ?? []
   const file = /\[([^\]]+)\]/.exec(rest)?.[1]
   const isRun = !/(^|\s)no-run(\s|$)/.test(rest)
