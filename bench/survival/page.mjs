@@ -53,8 +53,11 @@ Worker processes are killed, stopped, blocked and cut off in the middle of jobs.
 
 Leasehold at commit \`${record.commit}\`, ${dated('graphile-worker')} and ${dated('pg-boss')}, measured on ${record.at.slice(0, 10)}; PostgreSQL ${versions.PostgreSQL}, Node ${versions.Node}, ${machine.cores} cores. ${rounds === 1 ? '1 round' : `${rounds} rounds`}, seed ${seed}. To repeat it:
 
-    npm ci && npm --prefix bench ci
-    npm --prefix bench start -- survival --rounds ${rounds} --seed ${seed}
+<!-- no-run: it takes an hour -->
+\`\`\`sh no-run
+npm ci && npm --prefix bench ci
+npm --prefix bench start -- survival --rounds ${rounds} --seed ${seed}
+\`\`\`
 
 ${table(
   ['side', 'settings'],

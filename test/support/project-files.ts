@@ -6,9 +6,10 @@ export async function projectFile(path: string): Promise<string> {
   return readFile(new URL(`../../${path}`, import.meta.url), 'utf8')
 }
 
-/** The code blocks of one language in a Markdown page. */
+/** The code blocks of one language that a reader of a Markdown page sees. */
 export async function snippets(page: string, language: string): Promise<string[]> {
-  const blocks = (await projectFile(page)).matchAll(/^```(\w+)\n(.*?)^```$/gms)
+  const shown = (await projectFile(page)).replaceAll(/^<!-- setup\n.*?^-->$/gms, '')
+  const blocks = shown.matchAll(/^```(\w+)[^\n]*\n(.*?)^```$/gms)
   return [...blocks].filter(([, of]) => of === language).map(([, , code = '']) => code.trim())
 }
 

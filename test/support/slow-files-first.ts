@@ -6,6 +6,8 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node'
  */
 const SLOW_FILES = [
   'test/roles.test.ts',
+  'test/tutorial.test.ts',
+  'test/documents.test.ts',
   'src/sync/expiries.test.ts',
   'src/outbox/poison.test.ts',
   'test/two-commands.test.ts',
